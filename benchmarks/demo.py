@@ -1,0 +1,60 @@
+"""The main job, shown: what NCCL picks, that the real library agrees, and that the plugin changes it."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from tuner import answer, plugin
+from tuner.case import Case
+from tuner.cli.output import human_bytes, print_table
+from tuner.cli.pick import print_answers
+from tuner.names import Collective, DataType, Op
+from tuner.oracle import Oracle, Setup
+from tuner.rules.request import Request
+
+CASE = Case(nccl="2.28.9", machine="dgx-h100", nodes=2)
+REQUEST = Request(Collective.AllReduce, DataType.float32, Op.sum)
+SIZES = [8, 1 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20]
+TABLE = "nccl-tuner-table 1\nallreduce bytes=65536..1048576 nodes=2 -> ring/simple channels=4\n"
+
+
+def main() -> int:
+    emulated = answer.from_emulator(CASE, REQUEST, SIZES)
+    print_answers(f"1. Emulator, offline: AllReduce on {CASE.title}", CASE, emulated)
+
+    asked = answer.from_library(CASE, REQUEST, SIZES, timeout_s=120)
+    print_answers("2. The real libnccl, on simulated GPUs", CASE, asked)
+    agree = emulated == asked
+    cells = sum(len(answered["cost_us"]) for answered in asked)
+    print(f"   {'All' if agree else 'NOT all'} {cells} cost cells and {len(SIZES)} picks are equal, to the last bit.\n")
+
+    obeyed = show_plugin(asked)
+    return 0 if agree and obeyed else 1
+
+
+def show_plugin(before: list[dict]) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        table = Path(folder, "my.table")
+        table.write_text(TABLE)
+        bare = CASE.setup()
+        setup = Setup(
+            topology=bare.topology, nodes=bare.nodes, gpus_per_node=bare.gpus_per_node, release=bare.release,
+            env={"NCCL_TUNER_TABLE": str(table)}, plugin=plugin.path(),
+        )
+        with Oracle(setup) as oracle:
+            after = oracle.launch(REQUEST.collective, REQUEST.dtype, REQUEST.op, SIZES)
+    rows, obeyed = [], True
+    for old, new, size in zip(before, after, SIZES, strict=True):
+        covered = 65536 <= size <= 1048576
+        was = (old["pick"]["algorithm"], old["pick"]["protocol"], old["pick"]["channels"])
+        now = (new.algorithm.name, new.protocol.name, new.channels)
+        obeyed &= now[:2] == ("Ring", "Simple") if covered else now == was
+        rows.append((human_bytes(size), "{}/{} on {}".format(*was), "{}/{} on {}".format(*now), new.kernel))
+    print(f"3. The same libnccl with our plugin and this table:\n   {TABLE.splitlines()[1]}")
+    print_table("", ("size", "without", "with the plugin", "kernel launched"), rows)
+    print("   The row took effect where it holds, and nowhere else." if obeyed else "   THE PLUGIN WAS NOT OBEYED.")
+    return obeyed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

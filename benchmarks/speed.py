@@ -1,0 +1,62 @@
+"""How long things take, medians of several runs. Prints; checks nothing."""
+
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from tuner.case import Case
+from tuner.names import Collective, DataType, Op
+from tuner.oracle import Oracle
+from tuner.rules.request import Request
+from tuner.selection import Selection
+
+CASE = Case(nccl="2.28.9", machine="dgx-h100", nodes=2)
+
+
+def seconds(run: Callable[[], object], repeats: int = 5) -> float:
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def report(what: str, value_s: float, aim: str) -> None:
+    print(f"{what:<58} {value_s * 1e3:10.2f} ms   (aim: {aim})", flush=True)
+
+
+def main() -> None:
+    communicator = CASE.communicator()
+    report("one communicator's tables", seconds(lambda: Selection(communicator).tables), "20 ms")
+
+    sizes = np.exp(np.random.default_rng(1).uniform(np.log(4), np.log(16 << 30), 1_000_000)).astype(np.int64)
+    selection = Selection(communicator)
+    for collective in Collective:
+        request = Request(collective, DataType.float32, Op.sum)
+        picked = seconds(lambda r=request: selection.pick(r, sizes))
+        report(f"picks of a million sizes, {collective.name}", picked, "150 ms")
+
+    command = Path(sys.executable).with_name("nccl-tuner")
+    arguments = shlex.split("pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --json")
+    shell = seconds(lambda: subprocess.run([command, *arguments], check=True, capture_output=True), 9)
+    report("nccl-tuner pick from the shell", shell, "400 ms")
+
+    for nodes in (1, 2, 4):
+        setup = Case(nccl="2.28.9", machine="dgx-h100", nodes=nodes).setup()
+        report(f"libnccl initialises {8 * nodes} ranks", seconds(lambda s=setup: Oracle(s).close(), 3),
+               "3000 ms" if nodes == 1 else "-")
+    with Oracle(CASE.setup()) as oracle:
+        few = [int(size) // 4 * 4 for size in sizes[:1000]]
+        launched = seconds(lambda: oracle.launch(Collective.AllReduce, DataType.float32, Op.sum, few), 3)
+    report("libnccl launches a thousand AllReduces", launched, "-")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+/* What NCCL's side of the tuner interface looks like, for every version of it: numbers and types only, declared anew.
+ * Checked against src/include/plugin/{nccl_tuner.h,tuner/} and src/include/nccl_common.h of the releases named. */
+#ifndef PLUGIN_ABI_H
+#define PLUGIN_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* ncclResult_t; the plugin never answers anything else. */
+enum { RESULT_SUCCESS = 0 };
+
+/* ncclFunc_t: only the first five have a cost table. */
+enum { COLLECTIVES = 5 };
+
+/* MAXCHANNELS since 2.25.1, NCCL_ALGO_* and NCCL_PROTO_* (PAT since 2.23.4). */
+enum { MAX_CHANNELS = 64, ALGORITHMS = 7, PROTOCOLS = 3 };
+
+enum {
+    ALGORITHM_COLLNET_DIRECT = 2,
+    ALGORITHM_COLLNET_CHAIN = 3,
+    ALGORITHM_NVLS = 4,
+};
+
+/* ncclDebugLogger_t, ncclDebugLogLevel and ncclDebugLogSubSys: enums there, passed as ints. */
+typedef void (*nccl_logger)(int level, unsigned long flags, const char *file, int line, const char *format, ...);
+
+enum { LEVEL_WARN = 2, LEVEL_INFO = 3 };
+
+#define SUBSYSTEM_INIT 0x1ul
+#define SUBSYSTEM_TUNING 0x40ul
+#define SUBSYSTEM_ALL (~0ul)
+
+_Static_assert(sizeof(size_t) == 8 && sizeof(void *) == 8, "NCCL is 64-bit only, and so are the sizes in a table");
+_Static_assert(sizeof(int) == 4 && sizeof(float) == 4, "the types NCCL passes");
+
+#endif

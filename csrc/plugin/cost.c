@@ -1,0 +1,43 @@
+#include "cost.h"
+
+#include <float.h>
+#include <stdint.h>
+#include <string.h>
+
+/* An hour in microseconds: through 2.28 NCCL takes no cell from here on, so raising others above one would leave it
+ * without any (topoGetAlgoInfo, src/enqueue.cc, v2.28.9-1). */
+static const float too_slow = 3600000000.0f;
+
+/* The next float above a time that is not negative. Never a denormal: code built with -ffast-math makes the processor
+ * read those as 0, and what was to be above would be equal. (nextafterf is in libm.) */
+static float just_above(float time) {
+    if (time < FLT_MIN) {
+        return FLT_MIN;
+    }
+    uint32_t bits;
+    memcpy(&bits, &time, sizeof bits);
+    bits++;
+    memcpy(&time, &bits, sizeof bits);
+    return time;
+}
+
+bool cost_prefer(float *cells, int algorithms, int protocols, int algorithm, int protocol) {
+    if (algorithm >= algorithms || protocol >= protocols) {
+        return false;
+    }
+    int chosen = algorithm * protocols + protocol;
+    float time = cells[chosen];
+    /* -1 is "ignored"; other negative times and NaN, which NCCL does not take either, fail here as well. */
+    if (!(time >= 0.0f && time < too_slow)) {
+        return false;
+    }
+    float above = just_above(time);
+    /* No branch on a cell, so that the loop can be vectorised: times come in no order a processor could predict. */
+    int count = algorithms * protocols;
+    for (int cell = 0; cell < count; cell++) {
+        float old = cells[cell];
+        cells[cell] = (old >= 0.0f) & (old < above) ? above : old;
+    }
+    cells[chosen] = time;
+    return true;
+}

@@ -1,0 +1,33 @@
+#include "log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+/* NCCL cuts a line at 1024 bytes, its own beginning included. */
+enum { LINE_BYTES = 1024 };
+
+/* Always handed over as "%s" and one text: a path or a word of a table is never read as a format, and a logger that is
+ * no variadic function (the Python door's) can be called the same way. */
+static void say(nccl_logger logger, int level, unsigned long flags, const char *format, va_list values) {
+    char text[LINE_BYTES];
+    vsnprintf(text, sizeof text, format, values);
+    logger(level, flags, "nccl-tuner", 0, "%s", text);
+}
+
+void log_info(nccl_logger logger, const char *format, ...) {
+    if (logger) {
+        va_list values;
+        va_start(values, format);
+        say(logger, LEVEL_INFO, SUBSYSTEM_INIT | SUBSYSTEM_TUNING, format, values);
+        va_end(values);
+    }
+}
+
+void log_warn(nccl_logger logger, const char *format, ...) {
+    if (logger) {
+        va_list values;
+        va_start(values, format);
+        say(logger, LEVEL_WARN, SUBSYSTEM_ALL, format, values);
+        va_end(values);
+    }
+}

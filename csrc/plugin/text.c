@@ -1,0 +1,135 @@
+#include "text.h"
+
+#include <stdint.h>
+#include <string.h>
+
+static struct slice from(struct slice text, size_t offset) {
+    return (struct slice){text.start + offset, text.length - offset};
+}
+
+static char lower(char letter) {
+    /* Not tolower(): that depends on the locale of the process. */
+    return letter >= 'A' && letter <= 'Z' ? (char)(letter - 'A' + 'a') : letter;
+}
+
+static bool is_blank(char letter) {
+    return letter == ' ' || letter == '\t';
+}
+
+bool take_line(struct slice *text, struct slice *line) {
+    if (text->length == 0) {
+        return false;
+    }
+    const char *newline = memchr(text->start, '\n', text->length);
+    size_t length = newline ? (size_t)(newline - text->start) : text->length;
+    *line = (struct slice){text->start, length};
+    *text = from(*text, newline ? length + 1 : length);
+    if (line->length > 0 && line->start[line->length - 1] == '\r') {
+        line->length--;
+    }
+    return true;
+}
+
+bool take_word(struct slice *line, struct slice *word) {
+    size_t start = 0;
+    while (start < line->length && is_blank(line->start[start])) {
+        start++;
+    }
+    size_t end = start;
+    while (end < line->length && !is_blank(line->start[end])) {
+        end++;
+    }
+    *word = (struct slice){line->start + start, end - start};
+    *line = from(*line, end);
+    return word->length > 0;
+}
+
+bool cut(struct slice text, const char *separator, struct slice *before, struct slice *after) {
+    size_t width = strlen(separator);
+    for (size_t at = 0; at + width <= text.length; at++) {
+        if (memcmp(text.start + at, separator, width) == 0) {
+            *before = (struct slice){text.start, at};
+            *after = from(text, at + width);
+            return true;
+        }
+    }
+    return false;
+}
+
+bool slice_is(struct slice text, const char *word) {
+    return text.length == strlen(word) && memcmp(text.start, word, text.length) == 0;
+}
+
+bool slice_is_any_case(struct slice text, const char *word) {
+    if (text.length != strlen(word)) {
+        return false;
+    }
+    for (size_t at = 0; at < text.length; at++) {
+        if (lower(text.start[at]) != lower(word[at])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool read_number(struct slice digits, size_t *number, bool *overflow) {
+    *overflow = false;
+    if (digits.length == 0) {
+        return false;
+    }
+    size_t value = 0;
+    bool fits = true;
+    for (size_t at = 0; at < digits.length; at++) {
+        if (digits.start[at] < '0' || digits.start[at] > '9') {
+            return false;
+        }
+        size_t digit = (size_t)(digits.start[at] - '0');
+        /* Reads on after an overflow: "99...9x" is no number, whatever its length. */
+        fits = fits && value <= (SIZE_MAX - digit) / 10;
+        value = fits ? value * 10 + digit : 0;
+    }
+    *number = value;
+    *overflow = !fits;
+    return fits;
+}
+
+static int shift_of_unit(struct slice unit) {
+    static const char *const units[] = {"", "K", "M", "G", "T"};
+    static const char *const long_units[] = {"", "KiB", "MiB", "GiB", "TiB"};
+    for (int power = 0; power < (int)(sizeof units / sizeof units[0]); power++) {
+        if (slice_is_any_case(unit, units[power]) || slice_is_any_case(unit, long_units[power])) {
+            return 10 * power;
+        }
+    }
+    return -1;
+}
+
+bool read_size(struct slice size, size_t *number, bool *overflow) {
+    size_t digits = 0;
+    while (digits < size.length && size.start[digits] >= '0' && size.start[digits] <= '9') {
+        digits++;
+    }
+    *overflow = false;
+    int shift = shift_of_unit(from(size, digits));
+    if (shift < 0 || !read_number((struct slice){size.start, digits}, number, overflow)) {
+        return false;
+    }
+    if (*number > SIZE_MAX >> shift) {
+        *overflow = true;
+        return false;
+    }
+    *number <<= shift;
+    return true;
+}
+
+struct shown show(struct slice text) {
+    struct shown shown;
+    size_t room = sizeof shown.text - sizeof "...";
+    size_t length = text.length < room ? text.length : room;
+    for (size_t at = 0; at < length; at++) {
+        char letter = text.start[at];
+        shown.text[at] = letter >= ' ' && letter <= '~' ? letter : '?';
+    }
+    strcpy(shown.text + length, text.length > length ? "..." : "");
+    return shown;
+}

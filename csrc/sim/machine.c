@@ -1,0 +1,78 @@
+/* The machine: hosts, their GPUs, and which of them the calling thread is on. */
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "sim.h"
+
+struct sim_machine sim_machine;
+
+static _Thread_local int current_device;
+
+SIM_EXPORT int sim_configure(const struct sim_machine *machine) {
+  if (machine->hosts < 1 || machine->gpus_per_host < 1 || machine->gpus_per_host > SIM_MAX_LOCAL_GPUS ||
+      machine->nets_per_host < 0 || machine->nets_per_host > SIM_MAX_NETS)
+    return -1;
+  sim_machine = *machine;
+  return 0;
+}
+
+int sim_devices(void) { return sim_machine.hosts * sim_machine.gpus_per_host; }
+
+int sim_device(void) { return current_device; }
+
+int sim_set_device(int device) {
+  if (device < 0 || device >= sim_devices()) return -1;
+  current_device = device;
+  return 0;
+}
+
+int sim_host_of(int device) { return device / sim_machine.gpus_per_host; }
+
+int sim_local_index(int device) { return device % sim_machine.gpus_per_host; }
+
+int sim_device_of_bus_id(const char *bus_id, int host) {
+  for (int i = 0; i < sim_machine.gpus_per_host; i++) {
+    /* NCCL and CUDA print the domain with 4 or with 8 digits; the rest is the same. */
+    const char *own = sim_machine.gpus[i].bus_id;
+    size_t own_chars = strlen(own), chars = strlen(bus_id);
+    const char *tail = chars > own_chars ? bus_id + (chars - own_chars) : bus_id;
+    if (strcasecmp(own, tail) == 0) return host * sim_machine.gpus_per_host + i;
+  }
+  return -1;
+}
+
+/* Shared memory a block may opt in to, in bytes (CUDA C programming guide, table of compute capabilities). */
+static int shared_memory_optin_bytes(int compute_capability) {
+  switch (compute_capability) {
+  case 60: case 61: case 62: return 48 << 10;
+  case 70: case 72: return 96 << 10;
+  case 75: return 64 << 10;
+  case 80: case 87: return 163 << 10;
+  case 86: case 89: case 120: case 121: return 99 << 10;
+  default: return 227 << 10;
+  }
+}
+
+int sim_device_attribute(int attribute, int device) {
+  int capability = sim_machine.gpus[sim_local_index(device)].compute_capability;
+  switch (attribute) {
+  case 10: return 32;   /* warp size */
+  case 16: return 132;  /* multiprocessors */
+  case 41: return 1;    /* unified addressing */
+  case 75: return capability / 10;
+  case 76: return capability % 10;
+  case 95: return 1;    /* cooperative launch */
+  case 97: return shared_memory_optin_bytes(capability);
+  case 102: return 1;   /* virtual memory management */
+  case 103: return 1;   /* allocations can be shared as file descriptors */
+  case 110: return 1;   /* GPUDirect RDMA for such allocations */
+  case 115: return 1;   /* memory pools */
+  case 116: return 1;   /* GPUDirect RDMA */
+  case 124: return 1;   /* DMA-BUF */
+  case 128: return 0;   /* fabric handles: no multi-node NVLink */
+  case 132: return sim_machine.multicast;
+  case 134: return 0;   /* NUMA node */
+  default: return 0;
+  }
+}

@@ -1,0 +1,61 @@
+/* Functions of NCCL itself that are replaced: who is on which host, and connections, which move no data here.
+ *
+ * What is chosen for a collective does not depend on connections: graphs, tables and channels are known before the first
+ * one is made.
+ */
+#include <stdbool.h>
+#include <string.h>
+
+#include "sim.h"
+
+typedef int status; /* ncclResult_t */
+
+/* One process holds every host, so the identities NCCL derives from the machine come from the rank's device. */
+static uint64_t host_hash(void) { return 0x1000u + (uint64_t)sim_host_of(sim_device()); }
+
+/* As in a job with one process per GPU. */
+static uint64_t process_hash(void) { return 0x2000u + (uint64_t)sim_device(); }
+
+static status succeed(void) { return 0; }
+
+static void nothing(void) {}
+
+/* A topology file's CPU masks are another machine's: bind nothing. An empty set is NCCL's "do not bind". */
+static status no_affinity(void *system SIM_UNUSED, int rank SIM_UNUSED, void *cpu_set) {
+  enum { CPU_SET_BYTES = 128 };
+  memset(cpu_set, 0, CPU_SET_BYTES);
+  return 0;
+}
+
+/* Asked whether an operation needs the proxy, or to hand it one: it never does. */
+static status no_proxy(void *comm SIM_UNUSED, void *operation SIM_UNUSED, bool *needed) {
+  if (needed != NULL) *needed = false;
+  return 0;
+}
+
+#define ROW(name, function) {name, (void *)(uintptr_t)(function)}
+
+/* By the function's own name, whatever its arguments; a release that lacks one has nothing to replace. */
+const struct sim_redirect sim_nccl_redirects[] = {
+    ROW("getHostHash", host_hash),
+    ROW("getPidHash", process_hash),
+    ROW("setEnvFile", nothing), /* nccl.conf of this machine or user */
+    ROW("ncclTopoGetCpuAffinity", no_affinity),
+    ROW("ncclOsSetAffinity", succeed),
+    ROW("ncclTransportP2pSetup", succeed),
+    ROW("ncclTransportRingConnect", succeed),
+    ROW("ncclTransportTreeConnect", succeed),
+    ROW("ncclTransportPatConnect", succeed),
+    ROW("ncclNvlsTreeConnect", succeed),
+    ROW("ncclNvlsBufferSetup", succeed),
+    ROW("ncclNvlsGroupConnect", succeed),
+    ROW("ncclCollNetSetup", succeed),
+    ROW("ncclCollNetChainBufferSetup", succeed),
+    ROW("ncclCollNetDirectBufferSetup", succeed),
+    ROW("ncclProxyCreate", succeed),
+    ROW("ncclProxyConnect", succeed),
+    ROW("ncclProxyCallBlocking", succeed),
+    ROW("ncclProxyStart", succeed),
+    ROW("ncclProxySaveOp", no_proxy),
+    {NULL, NULL},
+};

@@ -1,0 +1,61 @@
+/* Redirecting a function of a loaded library: a jump over its first instructions. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "sim.h"
+
+extern const struct sim_redirect sim_runtime_redirects[];
+extern const struct sim_redirect sim_nccl_redirects[];
+
+/* The tables, for whoever knows where libnccl's functions are. */
+SIM_EXPORT const struct sim_redirect *sim_redirects(int table) {
+  return table == 0 ? sim_runtime_redirects : table == 1 ? sim_nccl_redirects : NULL;
+}
+
+#if defined(__x86_64__)
+
+enum { JUMP_BYTES = 12 };
+
+/* mov rax, target; jmp rax */
+static void write_jump(unsigned char *code, void *target) {
+  uint64_t address = (uint64_t)(uintptr_t)target;
+  code[0] = 0x48;
+  code[1] = 0xb8;
+  memcpy(code + 2, &address, sizeof address);
+  code[10] = 0xff;
+  code[11] = 0xe0;
+}
+
+#elif defined(__aarch64__)
+
+enum { JUMP_BYTES = 16 };
+
+/* ldr x16, .+8; br x16; the address. x16 is free at a function's entry. */
+static void write_jump(unsigned char *code, void *target) {
+  uint32_t instructions[2] = {0x58000050u, 0xd61f0200u};
+  uint64_t address = (uint64_t)(uintptr_t)target;
+  memcpy(code, instructions, sizeof instructions);
+  memcpy(code + 8, &address, sizeof address);
+}
+
+#else
+#error "no jump known for this architecture"
+#endif
+
+SIM_EXPORT int sim_jump_bytes(void) { return JUMP_BYTES; }
+
+/* 0, or errno. The function must be at least sim_jump_bytes() long and not running. */
+SIM_EXPORT int sim_redirect(void *function, void *replacement) {
+  uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+  uintptr_t first = (uintptr_t)function / page * page;
+  uintptr_t last = ((uintptr_t)function + JUMP_BYTES - 1) / page * page;
+  size_t bytes = last - first + page;
+  if (mprotect((void *)first, bytes, PROT_READ | PROT_WRITE | PROT_EXEC) != 0) return errno;
+  write_jump(function, replacement);
+  if (mprotect((void *)first, bytes, PROT_READ | PROT_EXEC) != 0) return errno;
+  __builtin___clear_cache((char *)function, (char *)function + JUMP_BYTES);
+  return 0;
+}

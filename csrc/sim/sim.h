@@ -1,0 +1,106 @@
+/* What the parts of the simulated machine share.
+ *
+ * One shared object stands in for the CUDA runtime inside libnccl, for libcuda.so, for libnvidia-ml.so.1 and for a
+ * network plugin. Nothing here computes anything NCCL decides: it only says what hardware there is, and writes down what
+ * NCCL asked of it.
+ */
+#ifndef NCCL_TUNER_SIM_H
+#define NCCL_TUNER_SIM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SIM_EXPORT __attribute__((visibility("default")))
+#define SIM_UNUSED __attribute__((unused))
+
+#define SIM_MAX_LOCAL_GPUS 64
+#define SIM_MAX_NETS 64
+#define SIM_BUS_ID_CHARS 16 /* "0000:1b:00.0" and its end */
+#define SIM_NET_NAME_CHARS 64
+
+/* One GPU of a host. Every host is alike, so a machine lists the GPUs of one of them. */
+struct sim_gpu {
+  char bus_id[SIM_BUS_ID_CHARS];
+  int compute_capability; /* 90 is 9.0 */
+};
+
+struct sim_net {
+  char name[SIM_NET_NAME_CHARS];
+  uint64_t guid;
+  int speed_mbps;
+  int port;
+  int max_comms;
+  int gdr;
+  float latency_us;
+};
+
+struct sim_machine {
+  int hosts;
+  int gpus_per_host;
+  int nets_per_host;
+  int multicast;      /* 1: the GPUs offer NVLink multicast, which NVLS needs */
+  int coll_nets;      /* how many of the nets offer in-network collectives */
+  int driver_version; /* 12080 is CUDA 12.8 */
+  char net_name[SIM_NET_NAME_CHARS];
+  struct sim_gpu gpus[SIM_MAX_LOCAL_GPUS];
+  struct sim_net nets[SIM_MAX_NETS];
+};
+
+extern struct sim_machine sim_machine;
+
+/* Devices are numbered over all hosts: device d is GPU d % gpus_per_host of host d / gpus_per_host. */
+int sim_device(void);
+int sim_set_device(int device);
+int sim_devices(void);
+int sim_host_of(int device);
+int sim_local_index(int device);
+int sim_device_of_bus_id(const char *bus_id, int host);
+
+/* One value of an attribute, numbered as cudaDeviceAttr and CUdevice_attribute both do. */
+int sim_device_attribute(int attribute, int device);
+
+/* Address space. Memory comes from mmap without reserve: pages nobody touches cost nothing. */
+void *sim_map(size_t bytes, size_t alignment);
+void *sim_map_untouchable(size_t bytes);
+int sim_unmap(void *address);
+int sim_range_of(const void *address, void **base, size_t *bytes);
+void sim_copy(void *target, const void *source, size_t bytes);
+void sim_fill(void *target, int value, size_t bytes);
+
+/* Driver functions by name, as cudaGetDriverEntryPoint and cuGetProcAddress hand them out; NULL when not simulated. */
+void *sim_driver_function(const char *name);
+
+/* What was launched and what a tuner plugin was asked, since sim_record_start(). */
+struct sim_kernel {
+  const void *function; /* host symbol of the kernel */
+  uint32_t grid_x;
+  uint32_t block_x;
+  int device;
+};
+
+#define SIM_MAX_ALGORITHMS 16
+#define SIM_MAX_PROTOCOLS 4
+#define SIM_MAX_CELLS (SIM_MAX_ALGORITHMS * SIM_MAX_PROTOCOLS)
+
+struct sim_question {
+  uint64_t bytes;
+  int collective;
+  int pipe_ops;
+  int algorithms;
+  int protocols;
+  int registered; /* -1 where the plugin interface does not say */
+  int channels;   /* the plugin's answer; 0 is "no opinion" */
+  float before_us[SIM_MAX_CELLS]; /* row major over `protocols`, as NCCL handed it */
+  float after_us[SIM_MAX_CELLS];
+};
+
+void sim_record_kernel(const void *function, uint32_t grid_x, uint32_t block_x);
+struct sim_question *sim_record_question(void);
+
+/* One row of what is redirected: a function of libnccl and what runs in its place. */
+struct sim_redirect {
+  const char *name;
+  void *replacement;
+};
+
+#endif

@@ -1,0 +1,205 @@
+/* Drives libnccl: one thread per rank to initialise, then one collective after the other on rank 0. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "sim.h"
+
+typedef int status; /* ncclResult_t */
+
+struct unique_id {
+  char bytes[128];
+};
+
+/* Entry points of the loaded libnccl; simulate_end is NULL before 2.22. */
+struct sim_api {
+  status (*unique_id)(struct unique_id *id);
+  status (*comm_init_rank)(void **comm, int ranks, struct unique_id id, int rank);
+  status (*group_start)(void);
+  status (*group_end)(void);
+  status (*simulate_end)(void *info);
+  status (*broadcast)(const void *send, void *receive, size_t count, int type, int root, void *comm, void *stream);
+  status (*reduce)(const void *send, void *receive, size_t count, int type, int op, int root, void *comm,
+                   void *stream);
+  status (*all_gather)(const void *send, void *receive, size_t count, int type, void *comm, void *stream);
+  status (*reduce_scatter)(const void *send, void *receive, size_t count, int type, int op, void *comm, void *stream);
+  status (*all_reduce)(const void *send, void *receive, size_t count, int type, int op, void *comm, void *stream);
+};
+
+/* --- initialisation --- */
+
+struct rank {
+  pthread_t thread;
+  const struct sim_api *api;
+  struct unique_id id;
+  int ranks;
+  int rank;
+  void *comm;
+  status result;
+};
+
+static void *initialise(void *argument) {
+  struct rank *rank = argument;
+  sim_set_device(rank->rank);
+  rank->result = rank->api->comm_init_rank(&rank->comm, rank->ranks, rank->id, rank->rank);
+  return NULL;
+}
+
+/* Fills comms[ranks] and results[ranks]. Returns 0, or -1 when no thread could be started. */
+SIM_EXPORT int sim_init_ranks(const struct sim_api *api, int ranks, void **comms, status *results) {
+  struct rank *all = calloc((size_t)ranks, sizeof *all);
+  if (all == NULL) return -1;
+  sim_set_device(0);
+  status identified = api->unique_id(&all[0].id);
+  int started = 0;
+  for (int r = 0; identified == 0 && r < ranks; r++) {
+    all[r] = (struct rank){.api = api, .id = all[0].id, .ranks = ranks, .rank = r};
+    if (pthread_create(&all[r].thread, NULL, initialise, &all[r]) != 0) break;
+    started++;
+  }
+  /* Ranks wait for each other: with one missing the others never return, so leave them. */
+  if (identified == 0 && started < ranks) return -1;
+  for (int r = 0; r < ranks; r++) {
+    if (started > 0) pthread_join(all[r].thread, NULL);
+    comms[r] = all[r].comm;
+    results[r] = identified != 0 ? identified : all[r].result;
+  }
+  free(all);
+  return 0;
+}
+
+/* --- collectives --- */
+
+enum { BROADCAST = 0, REDUCE = 1, ALL_GATHER = 2, REDUCE_SCATTER = 3, ALL_REDUCE = 4 };
+
+#define BUFFER_BYTES ((size_t)1 << 42)
+
+/* The most bytes one buffer of a collective can have. */
+SIM_EXPORT uint64_t sim_buffer_bytes(void) { return BUFFER_BYTES; }
+
+static void *send_buffer, *receive_buffer;
+static int stream; /* its address is the stream */
+
+static status call(const struct sim_api *api, void *comm, int collective, size_t count, int type, int op, int root) {
+  const void *send = send_buffer;
+  void *receive = receive_buffer;
+  switch (collective) {
+  case BROADCAST: return api->broadcast(send, receive, count, type, root, comm, &stream);
+  case REDUCE: return api->reduce(send, receive, count, type, op, root, comm, &stream);
+  case ALL_GATHER: return api->all_gather(send, receive, count, type, comm, &stream);
+  case REDUCE_SCATTER: return api->reduce_scatter(send, receive, count, type, op, comm, &stream);
+  case ALL_REDUCE: return api->all_reduce(send, receive, count, type, op, comm, &stream);
+  default: return -1;
+  }
+}
+
+/* A simulated group leaves its tasks in the communicator's planner (NCCL 2.22 on), and they would count as pending in
+ * the next group. NCCL itself empties the planner, all but the array of peers, after a group that failed. */
+struct sim_planner {
+  int64_t offset; /* in the communicator; -1: this release has none */
+  uint64_t bytes;
+  uint64_t peers_offset; /* in the planner */
+};
+
+static void empty_planner(void *comm, const struct sim_planner *planner) {
+  if (planner->offset < 0) return;
+  char *start = (char *)comm + planner->offset;
+  void *peers;
+  memcpy(&peers, start + planner->peers_offset, sizeof peers);
+  memset(start, 0, planner->bytes);
+  memcpy(start + planner->peers_offset, &peers, sizeof peers);
+}
+
+/* ncclSimInfo_t as of 2.22. */
+struct simulation {
+  size_t bytes;
+  unsigned int magic;
+  unsigned int version;
+  float time_us;
+};
+
+struct sim_answer {
+  status result;
+  int kernels;
+  int questions;
+  float simulated_us; /* of a simulated group */
+  uint64_t log_bytes; /* how long the log was afterwards */
+  struct sim_kernel kernel;
+  struct sim_question question; /* the last one */
+};
+
+SIM_EXPORT void sim_record_start(void);
+SIM_EXPORT int sim_kernels(void);
+SIM_EXPORT int sim_questions(void);
+SIM_EXPORT const struct sim_kernel *sim_kernel_at(int index);
+SIM_EXPORT const struct sim_question *sim_question_at(int index);
+
+static uint64_t log_length(int log_file) {
+  struct stat info;
+  fflush(NULL);
+  return log_file >= 0 && fstat(log_file, &info) == 0 ? (uint64_t)info.st_size : 0;
+}
+
+static void collect(struct sim_answer *answer, int log_file) {
+  answer->kernels = sim_kernels();
+  answer->questions = sim_questions();
+  const struct sim_kernel *kernel = sim_kernel_at(0);
+  if (kernel != NULL) answer->kernel = *kernel;
+  int last = answer->questions > 256 ? 255 : answer->questions - 1;
+  const struct sim_question *question = sim_question_at(last);
+  if (question != NULL) answer->question = *question;
+  answer->log_bytes = log_length(log_file);
+}
+
+static int prepare(void) {
+  if (send_buffer == NULL) send_buffer = sim_map_untouchable(BUFFER_BYTES);
+  if (receive_buffer == NULL) receive_buffer = sim_map_untouchable(BUFFER_BYTES);
+  return send_buffer == NULL || receive_buffer == NULL ? -1 : 0;
+}
+
+/* One collective per count, each on its own. simulated: ask for the time only. Stops at the first error.
+ * Returns how many answers were written, or -1 when there is no address space for the buffers. */
+SIM_EXPORT int sim_ask(const struct sim_api *api, void *comm, int device, const struct sim_planner *planner,
+                       int collective, int type, int op, int simulated, int log_file, const uint64_t *counts, int n,
+                       struct sim_answer *answers) {
+  if (prepare() != 0) return -1;
+  sim_set_device(device);
+  for (int i = 0; i < n; i++) {
+    struct sim_answer *answer = &answers[i];
+    memset(answer, 0, sizeof *answer);
+    sim_record_start();
+    if (simulated) {
+      struct simulation info = {sizeof info, 0x74685283u, 22200u, 0.0f};
+      api->group_start();
+      answer->result = call(api, comm, collective, counts[i], type, op, 0);
+      status ended = api->simulate_end(&info);
+      if (answer->result == 0) answer->result = ended;
+      answer->simulated_us = info.time_us;
+      empty_planner(comm, planner);
+    } else {
+      answer->result = call(api, comm, collective, counts[i], type, op, 0);
+    }
+    collect(answer, log_file);
+    if (answer->result != 0) return i + 1;
+  }
+  return n;
+}
+
+/* All counts in one group. The answer is of the whole group. Returns 0, or -1 without address space. */
+SIM_EXPORT int sim_ask_group(const struct sim_api *api, void *comm, int device, int collective, int type, int op,
+                             int log_file, const uint64_t *counts, int n, struct sim_answer *answer) {
+  if (prepare() != 0) return -1;
+  sim_set_device(device);
+  memset(answer, 0, sizeof *answer);
+  sim_record_start();
+  api->group_start();
+  for (int i = 0; i < n && answer->result == 0; i++)
+    answer->result = call(api, comm, collective, counts[i], type, op, 0);
+  status ended = api->group_end();
+  if (answer->result == 0) answer->result = ended;
+  collect(answer, log_file);
+  return 0;
+}

@@ -1,0 +1,50 @@
+"""Builds the native parts; everything else is in pyproject.toml.
+
+The simulated GPUs and the tuner plugin are plain shared objects: libnccl loads them, so they must not be Python
+extension modules. Only Linux has a libnccl, so elsewhere the package is pure Python.
+"""
+
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+CSRC = Path("csrc")
+
+
+class SharedObject(Extension):
+    """A shared object without a Python module in it."""
+
+    def __init__(self, name: str, folder: Path, libraries: tuple[str, ...] = ()) -> None:
+        super().__init__(
+            f"tuner._native.{name}",
+            sources=sorted(str(path) for path in folder.glob("*.c")),
+            depends=sorted(str(path) for path in folder.glob("*.h")),
+            extra_compile_args=["-std=c11", "-O2", "-g0", "-Wall", "-Wextra", "-fvisibility=hidden"],
+            libraries=list(libraries),
+        )
+
+
+class BuildExt(build_ext):
+    """Keeps the plain name of a shared object (no ``.cpython-311-...`` in it)."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        for extension in self.extensions:
+            if isinstance(extension, SharedObject) and fullname.endswith(extension.name.rpartition(".")[2]):
+                return str(Path(*extension.name.split("."))) + ".so"
+        return super().get_ext_filename(fullname)
+
+    def get_export_symbols(self, ext: Extension) -> list[str]:
+        return []
+
+
+extensions = [
+    SharedObject("libnccl_tuner_plugin", CSRC / "plugin"),
+    SharedObject("libnccl_tuner_sim", CSRC / "sim", libraries=("dl", "pthread")),
+]
+
+setup(
+    ext_modules=extensions if sys.platform == "linux" else [],
+    cmdclass={"build_ext": BuildExt},
+)

@@ -1,0 +1,1 @@
+"""Data: releases (nccl/) and machines (machines/). Read through :mod:`importlib.resources`."""

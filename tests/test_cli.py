@@ -1,0 +1,121 @@
+"""The command line as a user meets it: answers, the JSON form other tools rely on, and bad input in one line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMAND = Path(sys.executable).with_name("nccl-tuner")
+
+
+def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=300)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+PICK = ("pick", "allreduce", "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9", "--bytes", "8,1K,64MiB")
+
+
+def test_pick_answers_in_the_form_that_tools_rely_on() -> None:
+    answers = json.loads(run(*PICK, "--json").stdout)
+    assert [answer["bytes"] for answer in answers] == [8, 1024, 64 << 20]
+    for answer in answers:
+        assert set(answer) == {"collective", "bytes", "nccl", "cost_us", "pick"}
+        assert answer["collective"] == "AllReduce"
+        assert answer["nccl"] == "2.28.9"
+        pick = answer["pick"]
+        assert set(pick) == {"algorithm", "protocol", "channels", "threads", "time_us"}
+        assert pick["time_us"] == min(answer["cost_us"].values())
+        assert answer["cost_us"][f"{pick['algorithm']}/{pick['protocol']}"] == pick["time_us"]
+
+
+def test_oracle_answers_the_same() -> None:
+    assert json.loads(run("oracle", *PICK, "--json").stdout) == json.loads(run(*PICK, "--json").stdout)
+
+
+def test_pick_for_people_shows_the_runner_up() -> None:
+    out = run(*PICK).stdout
+    assert "64 MiB" in out
+    assert "runner-up" in out
+
+
+def test_table_is_what_nccl_prints() -> None:
+    from tuner.case import Case
+    from tuner.oracle import Oracle
+
+    ours = run("table", "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9").stdout.splitlines()
+    with Oracle(Case(nccl="2.28.9", machine="dgx-h100", nodes=2).setup()) as oracle:
+        log = oracle.log_lines()
+    printed = [line.partition("NCCL INFO ")[2] for line in log]
+    assert len(ours) == 24
+    assert [line for line in ours if line not in printed] == []
+
+
+def test_check_prints_the_share_that_matched() -> None:
+    small = ("--machine", "dgx-a100", "--nodes", "1", "--gpus-per-node", "2", "--nccl", "2.28.9")
+    out = run("check", "allreduce", *small).stdout
+    assert "matched / compared" in out
+    assert "MISMATCH" not in out
+
+
+def test_topology_and_graphs_from_files(tmp_path: Path) -> None:
+    topology = tmp_path / "node.xml"
+    topology.write_text(run("machines", "show", "dgx-h100").stdout)
+    question = ("pick", "allreduce", "--nodes", "2", "--nccl", "2.28.9", "--bytes", "1M", "--json")
+    searched = run(*question, "--topology", str(topology))
+    named = run(*question, "--machine", "dgx-h100")
+    assert json.loads(searched.stdout) == json.loads(named.stdout)
+
+
+BAD = {
+    "machine": (("pick", "allreduce", "--machine", "dgx-h10"), "dgx-h100"),
+    "no machine": (("pick", "allreduce"), "--machine"),
+    "release": (("pick", "allreduce", "--machine", "dgx-h100", "--nccl", "9.9"), "2.28.9"),
+    "collective": (("pick", "alltoall", "--machine", "dgx-h100"), "ReduceScatter"),
+    "algorithm": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_ALGO=Rings"), "NVLSTree"),
+    "protocol": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_PROTO=LL64"), "LL128"),
+    "variable": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_P2P_LEVEL=SYS"), "NCCL_PROTO"),
+    "no value": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_ALGO"), "NAME=VALUE"),
+    "zero nodes": (("pick", "allreduce", "--machine", "dgx-h100", "--nodes", "0"), "1 or more"),
+    "negative nodes": (("pick", "allreduce", "--machine", "dgx-h100", "--nodes", "-2"), "1 or more"),
+    "GPUs": (("pick", "allreduce", "--machine", "dgx-h100", "--gpus-per-node", "9"), "1 to 8"),
+    "one rank": (("pick", "allreduce", "--machine", "dgx-h100", "--gpus-per-node", "1"), "two ranks"),
+    "size": (("pick", "allreduce", "--machine", "dgx-h100", "--bytes", "12Q"), "64KiB"),
+    "zero size": (("pick", "allreduce", "--machine", "dgx-h100", "--bytes", "0"), "1 to 2**62"),
+    "size overflows": (("pick", "allreduce", "--machine", "dgx-h100", "--bytes", "9" * 22), "1 to 2**62"),
+    "type": (("pick", "allreduce", "--machine", "dgx-h100", "--dtype", "float7"), "bfloat16"),
+    "verb": (("pik",), "pik"),
+    "option": (("pick", "allreduce", "--machines", "x"), "--machine"),
+    "no file": (("pick", "allreduce", "--topology", "/nowhere/t.xml"), "/nowhere/t.xml"),
+    "nothing left": (("pick", "broadcast", "--machine", "dgx-h100", "--env", "NCCL_ALGO=Tree"), "NCCL_ALGO=Tree"),
+    "oracle size": (("oracle", "pick", "allreduce", "--machine", "dgx-h100", "--nodes", "1", "--gpus-per-node", "2",
+                     "--nccl", "2.28.9", "--bytes", "5"), "multiple"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_clear_line_and_exit_code_2(name: str) -> None:
+    arguments, hint = BAD[name]
+    done = run(*arguments, code=2)
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert hint in done.stderr
+
+
+def test_malformed_xml(tmp_path: Path) -> None:
+    file = tmp_path / "bad.xml"
+    file.write_text("<system version='1'><cpu")
+    done = run("pick", "allreduce", "--topology", str(file), code=2)
+    assert str(file) in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_every_verb_has_help_with_an_example() -> None:
+    from tuner.cli import VERBS
+
+    for verb in VERBS:
+        assert f"nccl-tuner {verb}" in run(verb, "--help").stdout

@@ -1,0 +1,109 @@
+"""The emulator against the live libnccl, exactly: tables, cost cells, picks, channels, threads."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tuner import machines, release
+from tuner.case import Case
+from tuner.check import ALL_COLLECTIVES, Report, check, sizes_bytes
+from tuner.names import Collective, DataType, Op
+from tuner.rules.request import Request
+from tuner.selection import ALL_CELLS, Selection
+
+NCCL = "2.28.9"
+
+
+def assert_exact(report: Report, least_cells: int) -> None:
+    assert report.mismatches == []
+    assert report.compared["cells"] >= least_cells
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+@pytest.mark.parametrize("machine", machines.names())
+def test_every_machine_all_collectives_all_sizes(machine: str, nodes: int) -> None:
+    report = check(Case(nccl=NCCL, machine=machine, nodes=nodes))
+    assert_exact(report, 5 * 60 * 21)
+    for kind in ("picks", "channels", "threads"):
+        assert report.compared[kind] >= 5 * 60
+
+
+PARTS = [(2, 1), (3, 1), (4, 1), (6, 1), (1, 2), (1, 4), (1, 7), (2, 3), (3, 2), (4, 2), (5, 2)]
+
+
+@pytest.mark.parametrize(("gpus", "nodes"), PARTS)
+def test_parts_of_a_node(gpus: int, nodes: int) -> None:
+    report = check(Case(nccl=NCCL, machine="dgx-h100", nodes=nodes, gpus_per_node=gpus))
+    assert_exact(report, 5 * 60 * 21)
+
+
+SETTINGS = [
+    {"NCCL_ALGO": "Ring"},
+    {"NCCL_ALGO": "^NVLSTree"},
+    {"NCCL_ALGO": "ring;allreduce:tree,nvlstree"},
+    {"NCCL_PROTO": "Simple"},
+    {"NCCL_PROTO": "^LL128"},
+    {"NCCL_PROTO": "LL,LL128;reduce:simple"},
+    {"NCCL_NTHREADS": "256", "NCCL_LL128_NTHREADS": "320"},
+    {"NCCL_NTHREADS": "100"},
+    {"NCCL_NTHREADS": "32"},
+    {"NCCL_THREAD_THRESHOLDS": "16 32 128 4 2 1"},
+    {"NCCL_THREAD_THRESHOLDS": "100 x"},
+    {"NCCL_MIN_NCHANNELS": "24"},
+    {"NCCL_MAX_NCHANNELS": "3"},
+    {"NCCL_MAX_NCHANNELS": "1"},
+    {"NCCL_MIN_NCHANNELS": "40", "NCCL_MAX_NCHANNELS": "4"},
+    {"NCCL_MIN_NRINGS": "20"},
+    {"NCCL_MAX_NRINGS": "5", "NCCL_MAX_NCHANNELS": "7"},
+    {"NCCL_MIN_CTAS": "20"},
+    {"NCCL_MAX_CTAS": "6"},
+    {"NCCL_NVLS_NCHANNELS": "9"},
+    {"NCCL_NVLS_ENABLE": "0"},
+    {"NCCL_PAT_ENABLE": "1"},
+    {"NCCL_PAT_ENABLE": "0"},
+    {"NCCL_NET_OVERHEAD": "12345"},
+    {"NCCL_LL128_C2C": "0"},
+    {"NCCL_NTHREADS": ""},
+    {"NCCL_ALGO": "", "NCCL_MAX_NCHANNELS": "0x8"},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize(("machine", "nodes", "gpus"), [("dgx-h100", 2, 4), ("dgx-a100", 2, 1)])
+def test_settings(machine: str, nodes: int, gpus: int, settings: dict[str, str]) -> None:
+    case = Case(nccl=NCCL, machine=machine, nodes=nodes, gpus_per_node=gpus, environment=settings)
+    selection = Selection(case.communicator())
+    requests = [request for request in ALL_COLLECTIVES if len(selection.excluded(request)) < len(ALL_CELLS)]
+    assert_exact(check(case, requests), 60 * 21)
+
+
+TYPES_AND_OPS = [(dtype, Op.sum) for dtype in DataType] + [
+    (DataType.float32, Op.avg), (DataType.float16, Op.avg), (DataType.int32, Op.avg), (DataType.bfloat16, Op.max),
+    (DataType.float32, Op.max), (DataType.int64, Op.min), (DataType.float64, Op.prod), (DataType.int8, Op.max),
+]
+
+
+@pytest.mark.parametrize(("nodes", "gpus"), [(1, 8), (2, 8), (3, 1)])
+def test_types_and_operations(nodes: int, gpus: int) -> None:
+    """NVLS cannot reduce all types, PAT cannot average, deep rings of fp8 come last."""
+    requests = [Request(collective, dtype, op) for dtype, op in TYPES_AND_OPS for collective in Collective]
+    report = check(Case(nccl=NCCL, machine="dgx-h100", nodes=nodes, gpus_per_node=gpus), requests)
+    assert_exact(report, len(requests) * 60 * 21)
+
+
+def test_a_wrong_constant_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = release.load(NCCL)
+    latency = right.hw_latency_us.copy()
+    latency[0, 1, 0] = np.nextafter(latency[0, 1, 0], np.float32(1))  # Ring/LL over NVLink, by one bit
+    monkeypatch.setattr(release, "load", lambda name: dataclasses.replace(right, hw_latency_us=latency))
+    report = check(Case(nccl=NCCL, machine="dgx-h100", nodes=1, gpus_per_node=2))
+    assert {mismatch.what for mismatch in report.mismatches} >= {"tables", "cells"}
+
+
+def test_check_covers_what_it_promises() -> None:
+    for collective in Collective:
+        sizes = sizes_bytes(Request(collective, DataType.float32, Op.sum), 32)
+        assert len(sizes) >= 60
+        assert sizes[-1] == 16 << 30
+        assert any(size & (size - 1) for size in sizes)

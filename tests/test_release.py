@@ -1,0 +1,75 @@
+"""Every release table: complete, sourced, and made of rules that exist."""
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from tuner import derive, release, selection
+from tuner.errors import UnknownRelease
+from tuner.names import Collective
+from tuner.release import ALGORITHM_KEYS
+from tuner.rules import bandwidth, candidate, enabled, latency, launch
+from tuner.rules import time as timing
+
+TABLES = sorted(files("tuner.tables").joinpath("nccl").iterdir(), key=lambda path: path.name)
+FLAT = {
+    "channels": derive.CHANNEL_RULES, "nvls_channels": derive.NVLS_RULES, "enabled": enabled.RULES,
+    "candidate": candidate.RULES, "time": timing.CORRECTIONS, "penalty": timing.PENALTIES,
+    "pick": selection.PICK_RULES, "launch": launch.RULES,
+}
+BY_ALGORITHM = {"fills": enabled.RULES, "bandwidth": bandwidth.RULES, "latency": latency.RULES}
+
+
+@pytest.mark.parametrize("name", release.names())
+def test_every_rule_a_release_names_exists(name: str) -> None:
+    loaded = release.load(name)
+    for kind, rules in FLAT.items():
+        assert set(loaded.rules(kind)) <= set(rules), kind
+    for kind, rules in BY_ALGORITHM.items():
+        for key, algorithm in ALGORITHM_KEYS.items():
+            assert set(loaded.rules(kind, algorithm)) <= set(rules), (kind, key)
+    assert set(loaded.table["rules"]) == {*FLAT, *BY_ALGORITHM, "exists"}
+
+
+@pytest.mark.parametrize("name", release.names())
+def test_every_algorithm_that_exists_has_a_model(name: str) -> None:
+    loaded = release.load(name)
+    assert set(loaded.table["rules"]["exists"]) == {collective.name for collective in Collective}
+    for keys in loaded.table["rules"]["exists"].values():
+        for key in keys:
+            assert loaded.rules("bandwidth", ALGORITHM_KEYS[key]), key
+            assert loaded.rules("latency", ALGORITHM_KEYS[key]), key
+
+
+def test_every_rule_is_used_by_some_release() -> None:
+    used = {
+        rule
+        for name in release.names()
+        for kind in (*FLAT, *BY_ALGORITHM)
+        for key in ([None] if kind in FLAT else ALGORITHM_KEYS.values())
+        for rule in release.load(name).rules(kind, key)
+    }
+    assert {rule for rules in (*FLAT.values(), *BY_ALGORITHM.values()) for rule in rules} == used
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
+def test_every_table_of_numbers_names_its_source(path: Path) -> None:
+    text = path.read_text()
+    for block in re.split(r"\n(?=\[)", text)[1:]:
+        before = text[: text.index(block)].rstrip("\n").splitlines()[-1]
+        assert "#" in block or before.startswith("#"), block.splitlines()[0]
+
+
+def test_no_release_number_in_the_code_of_model_and_selection() -> None:
+    package = Path(release.__file__).parent
+    modules = [package / f"{name}.py" for name in ("model", "selection", "derive", "communicator")]
+    for module in [*modules, *(package / "rules").glob("*.py")]:
+        code = re.sub(r'""".*?"""|#.*', "", module.read_text(), flags=re.S)
+        assert not re.search(r"\b2\.\d\d", code), module.name
+
+
+def test_an_unknown_release_lists_the_known() -> None:
+    with pytest.raises(UnknownRelease, match=r"no table for NCCL 2\.99\.1; valid: .*2\.28\.9"):
+        release.load("2.99.1")

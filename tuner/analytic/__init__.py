@@ -1,0 +1,1 @@
+"""Textbook formulas of collectives: no NCCL in them."""

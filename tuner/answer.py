@@ -1,0 +1,64 @@
+"""An answer in the form other tools rely on, whether it came from the emulator or from the real library."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tuner.case import Case
+from tuner.cfloat import FloatArray, shortest
+from tuner.names import Algorithm, Protocol
+from tuner.oracle import Oracle
+from tuner.rules.request import Request
+from tuner.selection import ALL_CELLS, IGNORED_US, Selection
+
+
+def from_emulator(case: Case, request: Request, sizes: Sequence[int]) -> list[dict[str, Any]]:
+    """A dictionary a size: the cells NCCL does not ignore and the pick, from the model."""
+    selection = Selection(case.communicator())
+    picks = selection.pick(request, sizes)
+    table = selection.cost_table(request, sizes)
+    return [
+        _answer(case, request, size, table[row], Algorithm(picks.algorithm[row]), Protocol(picks.protocol[row]),
+                int(picks.channels[row]), int(picks.threads[row]), picks.time_us[row])
+        for row, size in enumerate(sizes)
+    ]
+
+
+def from_library(case: Case, request: Request, sizes: Sequence[int], timeout_s: float) -> list[dict[str, Any]]:
+    """The same, asked of libnccl: the cells a tuner plugin is handed, the pick as launched."""
+    with Oracle(case.setup(), timeout_s=timeout_s) as oracle:
+        asked = oracle.ask(request.collective, request.dtype, request.op, sizes)
+        launched = oracle.launch(request.collective, request.dtype, request.op, sizes)
+    return [
+        _answer(case, request, size, asked.before_us[row], real.algorithm, real.protocol, real.channels, real.threads,
+                asked.winner_us[row])
+        for row, (size, real) in enumerate(zip(sizes, launched, strict=True))
+    ]
+
+
+def runner_up(answer: dict[str, Any]) -> tuple[str, float] | None:
+    """The fastest cell besides the pick and by how many percent it is slower; None where there is no other."""
+    pick = f"{answer['pick']['algorithm']}/{answer['pick']['protocol']}"
+    others = {name: time_us for name, time_us in answer["cost_us"].items() if name != pick}
+    if not others:
+        return None
+    name = min(others, key=others.__getitem__)
+    return name, 100 * (others[name] / answer["pick"]["time_us"] - 1)
+
+
+def _answer(
+    case: Case, request: Request, size: int, table_us: FloatArray, algorithm: Algorithm, protocol: Protocol,
+    channels: int, threads: int, time_us: np.float32,
+) -> dict[str, Any]:
+    cells = {f"{a.name}/{p.name}": table_us[a, p] for a, p in ALL_CELLS if table_us[a, p] != IGNORED_US}
+    return {
+        "collective": request.collective.name,
+        "bytes": int(size),
+        "nccl": case.nccl,
+        "cost_us": {name: shortest(value) for name, value in cells.items()},
+        "pick": {
+            "algorithm": algorithm.name, "protocol": protocol.name, "channels": channels, "threads": threads,
+            "time_us": shortest(time_us),
+        },
+    }

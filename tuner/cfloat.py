@@ -1,0 +1,67 @@
+"""The numeric mode of the model: C's float, double, int and size_t steps, written once.
+
+NCCL mixes ``float`` variables with ``double`` literals; a bit-exact copy has to round at the same places. Rules say
+``f32(x)`` where C stores into a float and ``f64(literal)`` where C promotes to double; NumPy scalars do the rest
+(``f32 * f32`` is float, ``f32 * f64`` is double).
+"""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+f32 = np.float32
+f64 = np.float64
+
+Float: TypeAlias = np.float32
+FloatArray: TypeAlias = NDArray[np.float32]
+SizeArray: TypeAlias = NDArray[np.uint64]
+IntArray: TypeAlias = NDArray[np.int64]
+
+
+def log2i(value: int) -> int:
+    """Floor of log2, and -1 for 0: NCCL's bit scan."""
+    return value.bit_length() - 1
+
+
+def log2i_array(values: SizeArray) -> IntArray:
+    """:func:`log2i` of each value. A double's exponent is the answer as long as the value has at most 53 bits."""
+    high = values >> np.uint64(32)
+    wide = high > 0
+    exponent = (np.where(wide, high, values).astype(f64).view(np.int64) >> 52) - 1023
+    return np.where(values == 0, -1, exponent + 32 * wide)
+
+
+def int32(value: int) -> int:
+    """``value`` as a C int keeps it: products that overflow wrap."""
+    return (value + 2**31) % 2**32 - 2**31
+
+
+def as_size_t(value: int) -> int:
+    """A C int where a size_t is expected: negative numbers become huge."""
+    return value % 2**64
+
+
+def ceil_div(value: Any, divisor: Any) -> Any:
+    """Integer division rounded up, of ints or arrays."""
+    return (value + divisor - 1) // divisor
+
+
+def parse_long(text: str) -> int:
+    """C's ``strtoll(text, NULL, 0)``: optional sign, 0x and 0 prefixes, stops at the first other character, else 0."""
+    text = text.lstrip(" \t\n\v\f\r")
+    sign = -1 if text.startswith("-") else 1
+    text = text[1:] if text[:1] in ("+", "-") else text
+    if text[:2].lower() == "0x" and text[2:3] and text[2] in "0123456789abcdefABCDEF":
+        digits, base, text = "0123456789abcdef", 16, text[2:]
+    elif text.startswith("0"):
+        digits, base = "01234567", 8
+    else:
+        digits, base = "0123456789", 10
+    length = next((i for i, char in enumerate(text) if char.lower() not in digits), len(text))
+    return sign * int(text[:length], base) if length else 0
+
+
+def shortest(value: Float) -> float:
+    """The shortest decimal that reads back to the same float32, as a Python float."""
+    return float(np.format_float_positional(value, unique=True))

@@ -1,0 +1,63 @@
+"""The command line: one module per verb, loaded when it is called; verbs format records and compute nothing."""
+
+import importlib
+import sys
+
+import click
+
+from tuner.errors import OracleFailed, TunerError
+
+VERBS = {
+    "pick": "what NCCL picks for a collective and sizes",
+    "table": "the tuning table, in the layout NCCL prints",
+    "machines": "the machines known by name",
+    "oracle": "the same questions, answered by the real libnccl on simulated GPUs",
+    "check": "the emulator against the real libnccl: every cell, pick, channel and thread",
+    "plugin": "the tuner plugin that applies decision tables",
+    "fetch-nccl": "fetch a release's libnccl for the oracle",
+}
+
+
+class Verbs(click.Group):
+    """Knows the verbs' names and one-liners without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in VERBS:
+            return None
+        module = importlib.import_module(f"tuner.cli.{name.replace('-', '_')}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="nccl-tuner")
+def group() -> None:
+    """What NCCL picks, why, and whether it is best.
+
+    \b
+    nccl-tuner pick allreduce --machine dgx-h100 --nodes 2 --bytes 8,1K,64MiB
+    """
+
+
+def main() -> None:
+    """Runs a verb. Exit codes: 0 answered, 1 the answer is "no", 2 bad input; errors are one line on stderr."""
+    try:
+        sys.exit(group(standalone_mode=False) or 0)
+    except TunerError as error:
+        print(f"nccl-tuner: {error}", file=sys.stderr)
+        sys.exit(1 if isinstance(error, OracleFailed) else 2)
+    except click.ClickException as error:
+        print(f"nccl-tuner: {' '.join(error.format_message().split())}", file=sys.stderr)
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        print("nccl-tuner: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)

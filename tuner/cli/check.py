@@ -1,0 +1,93 @@
+"""``nccl-tuner check``: the emulator against the real library."""
+
+import dataclasses
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from tuner import machines
+from tuner.case import Case
+from tuner.check import KINDS, Report, check
+from tuner.cli import options
+from tuner.cli.output import print_json, print_table
+from tuner.errors import BadInput
+from tuner.names import Collective, DataType, Op
+from tuner.rules.request import Request
+
+
+@click.command(name="check")
+@click.argument("collectives", nargs=-1, type=options.Named(Collective, "collective"))
+@options.case_options
+@options.request_options
+@click.option("--bytes", "sizes", type=options.Sizes(), help="Sizes. [default: over 60 from 4 B to 16 GiB]")
+@options.timeout_option
+@options.json_option
+def command(
+    collectives: tuple[Collective, ...], dtype: DataType, op: Op, sizes: list[int] | None,
+    timeout_s: float, as_json: bool, **options_of_case: Any,
+) -> None:
+    """Compares COLLECTIVES (default: all five) with libnccl, exactly. Exit code 1 if anything differs.
+
+    Without --machine and --topology: every known machine; without --nodes: 1, 2 and 4 nodes.
+
+    \b
+    nccl-tuner check --nccl 2.28.9
+    nccl-tuner check allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9
+    """
+    given = click.get_current_context().get_parameter_source("nodes")
+    nodes_given = given is click.core.ParameterSource.COMMANDLINE
+    reports = []
+    for case in _cases(nodes_given, options_of_case):
+        if not as_json:
+            click.echo(f"{case.title} ...", err=True)
+        requests = [Request(collective, dtype, op) for collective in collectives or Collective]
+        reports.append(check(case, requests, sizes, timeout_s))
+    if as_json:
+        print_json([_record(report) for report in reports])
+    else:
+        _print(reports)
+    sys.exit(1 if any(report.mismatches for report in reports) else 0)
+
+
+def _cases(nodes_given: bool, options_of_case: dict[str, Any]) -> Iterator[Case]:
+    everywhere = options_of_case["machine"] is None and options_of_case["topology"] is None
+    names = machines.names() if everywhere else [options_of_case["machine"]]
+    if everywhere and options_of_case["graphs"] is not None:
+        raise BadInput("--graphs needs the machine it belongs to; valid: --machine NAME, --topology FILE.xml")
+    for name in names:
+        case = options.case_of(**{**options_of_case, "machine": name})
+        yield from (replace(case, nodes=nodes) for nodes in ((case.nodes,) if nodes_given else (1, 2, 4)))
+
+
+def _print(reports: list[Report]) -> None:
+    rows = [(report.title, *(_share(report, kind) for kind in KINDS)) for report in reports]
+    totals = Counter[str]()
+    matched = Counter[str]()
+    for report in reports:
+        totals.update(report.compared)
+        matched.update({kind: report.matched(kind) for kind in KINDS})
+    rows.append(("all", *(f"{matched[kind]}/{totals[kind]}" for kind in KINDS)))
+    print_table("matched / compared with libnccl", ("communicator", *KINDS), rows)
+    for report in reports:
+        for mismatch in report.mismatches:
+            click.echo(
+                f"MISMATCH {report.title}: {mismatch.what} {mismatch.where}: "
+                f"emulator {mismatch.emulator}, libnccl {mismatch.libnccl}"
+            )
+
+
+def _share(report: Report, kind: str) -> str:
+    return f"{report.matched(kind)}/{report.compared.get(kind, 0)}"
+
+
+def _record(report: Report) -> dict[str, Any]:
+    return {
+        "communicator": report.title,
+        "compared": report.compared,
+        "matched": {kind: report.matched(kind) for kind in report.compared},
+        "mismatches": [dataclasses.asdict(mismatch) for mismatch in report.mismatches],
+    }

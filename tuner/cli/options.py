@@ -1,0 +1,117 @@
+"""Options that several verbs share, and the parsers of their values."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from tuner import release
+from tuner.case import Case
+from tuner.environment import parse_assignments
+from tuner.errors import BadInput, one_of
+from tuner.names import Collective, DataType, Op
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+DECIMAL = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+LARGEST_BYTES = 2**62
+
+
+class Named(click.ParamType):  # type: ignore[type-arg]
+    """A member of one of the enumerations, by NCCL's name in any case."""
+
+    def __init__(self, members: Any, name: str) -> None:
+        self.members = members
+        self.name = name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, self.members):
+            return value
+        for member in self.members:
+            if member.name.lower() == str(value).lower().replace("_", "").replace("-", ""):
+                return member
+        raise BadInput(f"unknown {self.name} {value!r}; {one_of(m.name for m in self.members)}")
+
+
+class Sizes(click.ParamType):  # type: ignore[type-arg]
+    """A comma-separated list of sizes."""
+
+    name = "sizes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        return value if isinstance(value, list) else [size_bytes(word) for word in str(value).split(",")]
+
+
+def size_bytes(text: str) -> int:
+    """``8``, ``64M`` or ``64MiB`` (2**20), ``64MB`` (10**6) as bytes; BadInput for anything else."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
+    unit = match[2].lower() if match else None
+    scale = None if unit is None else DECIMAL.get(unit) or UNITS.get(unit.removesuffix("ib") if unit != "b" else "")
+    if match is None or scale is None:
+        raise BadInput(f"size {text!r}: expected bytes such as 8, 64K, 64KiB (1024) or 64KB (1000); units to T")
+    whole, _, part = match[1].partition(".")
+    nbytes: int = int(whole) * scale + int(part or 0) * scale // 10 ** len(part)
+    if not 1 <= nbytes <= LARGEST_BYTES:
+        raise BadInput(f"size {text!r} is {nbytes} bytes; valid: 1 to 2**62")
+    return nbytes
+
+
+def case_options(function: F) -> F:
+    """The options that describe a communicator."""
+    for option in reversed(
+        [
+            click.option("--machine", metavar="NAME", help="A machine by name (see: nccl-tuner machines)."),
+            click.option("--topology", type=click.Path(path_type=Path), metavar="FILE.xml",
+                         help="A topology in NCCL's XML format; libnccl searches its graphs."),
+            click.option("--graphs", type=click.Path(path_type=Path), metavar="FILE.xml",
+                         help="Graphs that NCCL dumped (NCCL_GRAPH_DUMP_FILE), for the machine or topology."),
+            click.option("--nodes", type=int, default=1, show_default=True, help="Number of nodes."),
+            click.option("--gpus-per-node", type=int, help="GPUs used of each node. [default: all]"),
+            click.option("--nccl", metavar="RELEASE", default=None, help="NCCL release. [default: the newest known]"),
+            click.option("--env", multiple=True, metavar="NAME=VALUE", help="A NCCL variable; repeatable."),
+        ]
+    ):
+        function = option(function)
+    return function
+
+
+def request_options(function: F) -> F:
+    """The options that describe a call besides the collective and its sizes."""
+    for option in reversed(
+        [
+            click.option("--dtype", type=Named(DataType, "type"), default="float32", show_default=True,
+                         help="Data type, NCCL's name."),
+            click.option("--op", type=Named(Op, "operation"), default="sum", show_default=True,
+                         help="Reduction operation."),
+        ]
+    ):
+        function = option(function)
+    return function
+
+
+collective_argument = click.argument("collective", type=Named(Collective, "collective"))
+bytes_option = click.option(
+    "--bytes", "sizes", type=Sizes(), default="8,1K,32K,256K,1M,4M,16M,64M,256M,1G", show_default=True,
+    help="NCCL's nBytes: count x type size, times the ranks for AllGather and ReduceScatter; 64K is 65536.",
+)
+timeout_option = click.option(
+    "--timeout", "timeout_s", type=float, default=120.0, show_default=True, help="Seconds a libnccl answer may take."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def case_of(
+    machine: str | None, topology: Path | None, graphs: Path | None, nodes: int, gpus_per_node: int | None,
+    nccl: str | None, env: tuple[str, ...],
+) -> Case:
+    """The case that :func:`case_options` describe."""
+    if nodes < 1:
+        raise BadInput(f"--nodes {nodes}: valid: 1 or more")
+    known = release.names()
+    return Case(
+        nccl=release.load(nccl or known[-1]).name, nodes=nodes, machine=machine, topology=topology, graphs=graphs,
+        gpus_per_node=gpus_per_node, environment=parse_assignments(env),
+    )

@@ -1,0 +1,89 @@
+"""``nccl-tuner oracle``: the real libnccl on simulated GPUs."""
+
+import dataclasses
+from typing import Any
+
+import click
+
+from tuner import answer, found
+from tuner.cli import options
+from tuner.cli.output import print_json, print_table
+from tuner.cli.pick import print_answers
+from tuner.cli.table import print_tables
+from tuner.model import Tables
+from tuner.names import Collective, DataType, Op
+from tuner.oracle import Oracle
+from tuner.rules.request import Request
+
+
+@click.group(name="oracle")
+def command() -> None:
+    """Asks the real libnccl of a release, run without a GPU on simulated devices.
+
+    \b
+    nccl-tuner oracle pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB
+    """
+
+
+@command.command()
+@options.collective_argument
+@options.bytes_option
+@options.case_options
+@options.request_options
+@options.timeout_option
+@options.json_option
+def pick(
+    collective: Collective, sizes: list[int], dtype: DataType, op: Op, timeout_s: float, as_json: bool, **case: Any
+) -> None:
+    """What libnccl picks, as launched: the form of `nccl-tuner pick`.
+
+    \b
+    nccl-tuner oracle pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --json
+    """
+    described = options.case_of(**case)
+    answers = answer.from_library(described, Request(collective, dtype, op), sizes, timeout_s)
+    if as_json:
+        print_json(answers)
+    else:
+        print_answers(f"{collective.name} on {described.title}: the real libnccl", described, answers)
+
+
+@command.command()
+@options.case_options
+@options.request_options
+@options.timeout_option
+@options.json_option
+def table(as_json: bool, timeout_s: float, dtype: object, op: object, **case: Any) -> None:
+    """libnccl's own tuning table.
+
+    \b
+    nccl-tuner oracle table --machine dgx-h100 --nodes 2 --nccl 2.28.9
+    """
+    with Oracle(options.case_of(**case).setup(), timeout_s=timeout_s) as oracle:
+        tables = oracle.tables
+    names = ("latency_us", "bandwidth_gbs", "max_threads", "thread_thresholds_bytes")
+    print_tables(Tables(**{name: getattr(tables, name) for name in names}, reasons={}), as_json)
+
+
+@command.command()
+@options.case_options
+@options.timeout_option
+@options.json_option
+def graphs(as_json: bool, timeout_s: float, **case: Any) -> None:
+    """The channel graphs libnccl finds, with exact bandwidths.
+
+    \b
+    nccl-tuner oracle graphs --topology topology.xml --nodes 2 --nccl 2.28.9
+    """
+    described = options.case_of(**case)
+    with Oracle(described.setup(), timeout_s=timeout_s) as oracle:
+        searched = found.graphs(oracle)
+    records = {
+        name: {**dataclasses.asdict(graph), "pattern": graph.pattern.name if graph.pattern else None}
+        for name, graph in searched.items()
+    }
+    if as_json:
+        print_json(records)
+    else:
+        columns = ("graph", *next(iter(records.values())))
+        print_table(f"Graphs of {described.title}", columns, [(name, *row.values()) for name, row in records.items()])

@@ -1,0 +1,41 @@
+"""Printing: JSON, and tables for people."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=1))
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A plain aligned table; columns whose cells are all numbers are set to the right."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    body = [[str(cell) for cell in row] for row in rows]
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        numeric = all(_is_number(row[index]) for row in body)
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
+    for row in body:
+        table.add_row(*row)
+    console = Console()
+    # Piped output is not cut at an imagined terminal's width.
+    console.print(table, width=None if console.is_terminal else 240)
+
+
+def human_bytes(nbytes: int) -> str:
+    """Exact: the largest binary unit that divides the size."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes % scale == 0:
+            return f"{nbytes // scale} {unit}"
+    return f"{nbytes} B"
+
+
+def _is_number(text: str) -> bool:
+    return text[:1].isdigit() or text in ("", "-")

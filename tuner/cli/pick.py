@@ -1,0 +1,54 @@
+"""``nccl-tuner pick``: what NCCL picks."""
+
+from typing import Any
+
+import click
+
+from tuner import answer
+from tuner.analytic.bandwidth import algorithm_gbs, bus_factor
+from tuner.case import Case
+from tuner.cli import options
+from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.names import Collective, DataType, Op
+from tuner.rules.request import Request
+
+
+@click.command(name="pick")
+@options.collective_argument
+@options.bytes_option
+@options.case_options
+@options.request_options
+@options.json_option
+def command(collective: Collective, sizes: list[int], dtype: DataType, op: Op, as_json: bool, **case: Any) -> None:
+    """What NCCL picks for COLLECTIVE: algorithm, protocol, channels, threads and its predicted time.
+
+    \b
+    nccl-tuner pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --json
+    """
+    described = options.case_of(**case)
+    answers = answer.from_emulator(described, Request(collective, dtype, op), sizes)
+    if as_json:
+        print_json(answers)
+    else:
+        print_answers(f"{collective.name} on {described.title}", described, answers)
+
+
+def print_answers(title: str, case: Case, answers: list[dict[str, Any]]) -> None:
+    """The answers as a table, with nccl-tests' bandwidths, the runner-up and its margin."""
+    ranks = case.nodes * case.gpus()
+    print_table(title, COLUMNS, [_row(answered, ranks) for answered in answers])
+
+
+COLUMNS = ("size", "pick", "channels", "threads", "time us", "algbw GB/s", "busbw GB/s", "runner-up", "slower by")
+
+
+def _row(answered: dict[str, Any], ranks: int) -> tuple[object, ...]:
+    pick, nbytes = answered["pick"], answered["bytes"]
+    algbw = algorithm_gbs(nbytes, pick["time_us"])
+    busbw = algbw * bus_factor(Collective[answered["collective"]], ranks)
+    second = answer.runner_up(answered)
+    return (
+        human_bytes(nbytes), f"{pick['algorithm']}/{pick['protocol']}", pick["channels"], pick["threads"],
+        f"{pick['time_us']:.2f}", f"{algbw:.3f}", f"{busbw:.3f}", second[0] if second else "-",
+        f"{second[1]:.1f} %" if second else "-",
+    )

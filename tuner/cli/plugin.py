@@ -1,0 +1,30 @@
+"""``nccl-tuner plugin``: the tuner plugin."""
+
+import click
+
+from tuner import plugin
+from tuner.cli.output import print_json
+
+
+@click.group(name="plugin")
+def command() -> None:
+    """The tuner plugin that NCCL loads to apply a decision table.
+
+    \b
+    NCCL_TUNER_PLUGIN=$(nccl-tuner plugin path) NCCL_TUNER_TABLE=$PWD/my.table torchrun train.py
+    """
+
+
+@command.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def path(as_json: bool) -> None:
+    """Prints the path of the plugin's shared object, for NCCL_TUNER_PLUGIN.
+
+    \b
+    export NCCL_TUNER_PLUGIN=$(nccl-tuner plugin path)
+    """
+    found = str(plugin.path())
+    if as_json:
+        print_json({"path": found})
+    else:
+        click.echo(found)

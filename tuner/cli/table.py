@@ -1,0 +1,51 @@
+"""``nccl-tuner table``: the tuning table."""
+
+from typing import Any
+
+import click
+
+from tuner import nccl_layout
+from tuner.cfloat import shortest
+from tuner.cli import options
+from tuner.cli.output import print_json
+from tuner.model import Tables
+from tuner.names import Collective
+from tuner.selection import ALL_CELLS, Selection
+
+
+@click.command(name="table")
+@options.case_options
+@options.request_options
+@options.json_option
+def command(as_json: bool, dtype: object, op: object, **case: Any) -> None:
+    """The latencies (us) and bandwidths (GB/s) of every combination, in the layout NCCL prints.
+
+    \b
+    nccl-tuner table --machine dgx-h100 --nodes 2 --nccl 2.28.9
+    """
+    print_tables(Selection(options.case_of(**case).communicator()).tables, as_json)
+
+
+def print_tables(tables: Tables, as_json: bool) -> None:
+    if as_json:
+        print_json(as_records(tables))
+    else:
+        click.echo("\n".join(nccl_layout.lines(tables)))
+
+
+def as_records(tables: Tables) -> list[dict[str, Any]]:
+    """A record a cell, exact; ``reason`` says why a bandwidth is 0 where the emulator knows."""
+    return [
+        {
+            "collective": collective.name,
+            "algorithm": algorithm.name,
+            "protocol": protocol.name,
+            "latency_us": shortest(tables.latency_us[collective, algorithm, protocol]),
+            "bandwidth_gbs": shortest(tables.bandwidth_gbs[collective, algorithm, protocol]),
+            "max_threads": int(tables.max_threads[algorithm, protocol]),
+            "thread_threshold_bytes": int(tables.thread_thresholds_bytes[algorithm, protocol]),
+            "reason": tables.reasons.get((collective, algorithm, protocol)),
+        }
+        for collective in Collective
+        for algorithm, protocol in ALL_CELLS
+    ]

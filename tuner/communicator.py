@@ -1,0 +1,104 @@
+"""Everything NCCL's init derives before it tunes: ranks, nodes, channels, NVLS, processors."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tuner import derive
+from tuner.environment import Environment
+from tuner.errors import BadInput
+from tuner.graphs import EMPTY, OF_ALGORITHM, Graph, Graphs
+from tuner.names import Algorithm, Pattern
+from tuner.release import Release
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node: its graphs, its GPUs' compute capabilities (90 for 9.0), its CPU as NCCL spells it, its switches."""
+
+    graphs: Graphs
+    comp_caps: tuple[int, ...]
+    cpu_arch: str
+    cpu_vendor: str | None
+    has_nvswitch: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Communicator:
+    """One communicator as the tuning model sees it; ``channels`` is what "coll channels" in NCCL's log says."""
+
+    release: Release
+    environment: Environment
+    ranks: int
+    nodes: int
+    max_local_ranks: int
+    graphs: Mapping[Algorithm, Graph]
+    channels: int
+    nvls_channels: int
+    min_comp_cap: int
+    max_comp_cap: int
+    cpu_arch: str
+    cpu_vendor: str | None  # None where NCCL knows none: CPUs other than x86
+    has_nvswitch: bool
+    collnet: bool
+
+    @property
+    def generation(self) -> str:
+        """The row of the tables by generation."""
+        return self.release.generation(self.min_comp_cap)
+
+    @property
+    def tree_pattern(self) -> Pattern | None:
+        return self.graphs[Algorithm.Tree].pattern
+
+    @property
+    def nvls(self) -> bool:
+        return self.nvls_channels > 0
+
+
+def build(release: Release, node: Node, nodes: int, environment: Environment) -> Communicator:
+    """The communicator of ``nodes`` equal nodes.
+
+    Errors: BadInput where the shape is none, or where a variable is set that this release's emulation does not know.
+    Source: initTransportsRank (src/init.cc) and ncclTopoPostset (src/graph/connect.cc), v2.28.9-1.
+    """
+    ranks = nodes * len(node.comp_caps)
+    if nodes < 1:
+        raise BadInput(f"nodes: {nodes} is not a number of nodes; valid: 1 or more")
+    if ranks < 2:
+        raise BadInput("a communicator of one rank has nothing to pick: NCCL copies; valid: two ranks or more")
+    _check_environment(release, environment)
+
+    # Ring and tree run on the same channels: the fewer of both.
+    channels = min(node.graphs[name].channels for name in ("tree", "ring"))
+    graphs = {algorithm: node.graphs.get(name, EMPTY) for algorithm, name in OF_ALGORITHM.items()}
+    for algorithm in (Algorithm.Tree, Algorithm.Ring, Algorithm.PAT):
+        graphs[algorithm] = derive.with_channels(graphs[algorithm], channels)
+
+    shape = derive.Shape(
+        release, environment, nodes, min(node.comp_caps), graphs[Algorithm.Ring], graphs[Algorithm.NVLS]
+    )
+    return Communicator(
+        release=release,
+        environment=environment,
+        ranks=ranks,
+        nodes=nodes,
+        max_local_ranks=len(node.comp_caps),
+        graphs=graphs,
+        channels=derive.channels(shape, channels),
+        nvls_channels=derive.nvls_channels(shape),
+        min_comp_cap=min(node.comp_caps),
+        max_comp_cap=max(node.comp_caps),
+        cpu_arch=node.cpu_arch,
+        cpu_vendor=node.cpu_vendor,
+        has_nvswitch=node.has_nvswitch,
+        collnet=False,
+    )
+
+
+def _check_environment(release: Release, environment: Environment) -> None:
+    known = release.table["environment"]["known"]
+    unknown = sorted(set(environment.values) - set(known))
+    if unknown:
+        raise BadInput(
+            f"{', '.join(unknown)}: not emulated for NCCL {release.name}; valid: {', '.join(known)}"
+        )

@@ -1,0 +1,78 @@
+"""NCCL's environment variables as the library reads them: integers, lists, and the NCCL_ALGO / NCCL_PROTO grammar."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TypeVar
+
+from tuner.cfloat import parse_long
+from tuner.errors import BadInput, one_of
+from tuner.names import Collective
+
+E = TypeVar("E", bound=IntEnum)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The NCCL_* variables a communicator was started with."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    def text(self, name: str) -> str | None:
+        return self.values.get(name)
+
+    def number(self, name: str, default: int) -> int:
+        """An integer parameter: NCCL's default where unset or empty; out of range of 64 bits counts as unset."""
+        text = self.values.get(name)
+        if not text:
+            return default
+        value = parse_long(text)
+        return value if -(2**63) <= value < 2**63 else default
+
+    def optional(self, name: str) -> int | None:
+        """An integer parameter that is absent where unset or empty."""
+        return self.number(name, 0) if self.values.get(name) else None
+
+
+def parse_assignments(assignments: tuple[str, ...]) -> dict[str, str]:
+    """``NAME=VALUE`` strings to a dictionary; BadInput where one is not of that form or not NCCL's."""
+    values = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals or not name.startswith("NCCL_"):
+            raise BadInput(f"--env {assignment!r}: expected NCCL_NAME=VALUE, such as NCCL_ALGO=Ring")
+        values[name] = value
+    return values
+
+
+def allowed(text: str, variable: str, elements: type[IntEnum]) -> dict[Collective, dict[IntEnum, bool]]:
+    """What a list ``[func:]a,b;func:^c`` allows, for every collective it names.
+
+    The first entry may lack the collective and then holds for all; a later entry overwrites the row of the collective
+    it names; ``^`` inverts a list. Collectives that no entry names are absent. C's strtok is kept: empty entries and
+    empty elements vanish. Source: parseList, src/graph/tuning.cc, v2.28.9-1.
+    """
+    rows: dict[Collective, dict[IntEnum, bool]] = {}
+    for position, entry in enumerate(part for part in text.split(";") if part):
+        fields = [part for part in entry.split(":") if part]
+        if not fields:
+            raise BadInput(f"{variable}={text!r}: an entry has no list; {one_of(e.name for e in elements)}")
+        if len(fields) == 1:
+            # C compares the token's address with the string's start, so a leading ';' makes even the first entry later.
+            if position > 0 or text.startswith(";"):
+                raise BadInput(f"{variable}={text!r}: every entry but the first needs a collective, as in 'allreduce:'")
+            collectives, names = list(Collective), fields[0]
+        else:
+            collectives, names = [_match(fields[0], Collective, variable, text)], fields[1]
+        inverted = names.startswith("^")
+        chosen = [_match(name, elements, variable, text) for name in names.removeprefix("^").split(",") if name]
+        for collective in collectives:
+            rows[collective] = {element: (element in chosen) != inverted for element in elements}
+    return rows
+
+
+def _match(token: str, elements: type[E], variable: str, text: str) -> E:
+    for element in elements:
+        if element.name.lower() == token.lower():
+            return element
+    raise BadInput(f"{variable}={text!r}: unknown {token!r}; {one_of(e.name for e in elements)}")

@@ -1,0 +1,44 @@
+"""Every error a user can cause: one line that says what is wrong, what is valid and where it was looked for."""
+
+from collections.abc import Iterable
+
+
+class TunerError(Exception):
+    """Base of all errors of this project; the message is one complete line."""
+
+
+class BadInput(TunerError):
+    """A value from the command line or the environment that cannot be used."""
+
+
+class UnknownRelease(TunerError):
+    """A NCCL release without a table."""
+
+
+class UnknownMachine(TunerError):
+    """A machine name without an entry in ``tables/machines``."""
+
+
+class BadTopology(TunerError):
+    """A topology or graph file that cannot be read or does not describe a machine."""
+
+
+class BadTable(TunerError):
+    """A decision table that cannot be read."""
+
+
+class NoAlgorithm(TunerError):
+    """Nothing is left to pick from; NCCL fails the collective too."""
+
+
+class OracleUnavailable(TunerError):
+    """The real library cannot be asked: missing, of another architecture, or stripped."""
+
+
+class OracleFailed(TunerError):
+    """The real library was asked and did not answer: it crashed, hung or returned an error."""
+
+
+def one_of(values: Iterable[object]) -> str:
+    """``valid: a, b, c`` for the end of a message."""
+    return "valid: " + ", ".join(str(value) for value in values)

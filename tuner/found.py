@@ -1,0 +1,26 @@
+"""The graphs the real library found, as this project's records."""
+
+from tuner import release
+from tuner.graphs import OF_ALGORITHM, Graph, Graphs
+from tuner.names import Pattern
+from tuner.oracle import Oracle
+
+
+def graphs(oracle: Oracle) -> Graphs:
+    """Graphs by name; one that NCCL did not search, or that has no channels, is absent."""
+    paths = release.load(oracle.facts["release"]).table["paths"]["types"]
+    return {
+        OF_ALGORITHM[algorithm]: Graph(
+            pattern=Pattern(found.pattern),
+            channels=found.n_channels,
+            same_channels=bool(found.same_channels),
+            bw_intra_gbs=found.bw_intra_gbs,
+            bw_inter_gbs=found.bw_inter_gbs,
+            latency_inter_us=found.latency_inter_us,
+            type_intra=paths[found.type_intra],
+            type_inter=paths[found.type_inter],
+            cross_nic=found.cross_nic,
+        )
+        for algorithm, found in oracle.graphs.items()
+        if found.n_channels > 0
+    }

@@ -1,0 +1,131 @@
+"""Machines by name: ``tables/machines/<name>`` holds one node's topology, where each fact comes from, and the graphs
+that libnccl found on it.
+
+``topology.xml`` and ``machine.toml`` are written by hand; ``graphs.toml`` by ``nccl-tuner machines capture <name>``.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
+
+import numpy as np
+
+from tuner.errors import BadInput, UnknownMachine, one_of
+from tuner.graphs import Graph, Graphs
+from tuner.names import Pattern
+from tuner.topology import Topology, read
+
+Shape = tuple[str, int, bool]  # release, GPUs per node, several nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A document, where in it, and what was taken from there."""
+
+    document: str
+    section: str
+    facts: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Machine:
+    """One kind of node. ``graphs_table`` is the parsed graphs.toml."""
+
+    name: str
+    title: str
+    vendor: str
+    gpu: str
+    gpus_per_node: int
+    topology_xml: str
+    topology: Topology
+    notes: tuple[str, ...]
+    sources: tuple[Source, ...]
+    graphs_table: Mapping[str, Any] = field(repr=False)
+    _shapes: Mapping[Shape, Graphs] = field(repr=False)
+
+    def graphs(self, release: str, gpus_per_node: int, several_nodes: bool) -> Graphs:
+        """The graphs libnccl found on the first ``gpus_per_node`` GPUs; the same for 2 nodes and for more."""
+        if not 1 <= gpus_per_node <= self.gpus_per_node:
+            raise BadInput(f"{self.name} has no {gpus_per_node} GPUs per node; valid: 1 to {self.gpus_per_node}")
+        try:
+            return self._shapes[release, gpus_per_node, several_nodes]
+        except KeyError:
+            raise BadInput(
+                f"{self.name}: no graphs captured for NCCL {release}; {one_of(self.releases or ['none yet'])}; "
+                f"'nccl-tuner machines capture {self.name} --nccl {release}' captures them"
+            ) from None
+
+    @property
+    def releases(self) -> tuple[str, ...]:
+        """The releases with captured graphs, oldest first."""
+        return tuple(sorted({release for release, _, _ in self._shapes}, key=release_key))
+
+
+def names() -> tuple[str, ...]:
+    """Every machine of ``tables/machines``."""
+    return tuple(sorted(entry.name for entry in folder().iterdir() if entry.joinpath("machine.toml").is_file()))
+
+
+@cache
+def load(name: str) -> Machine:
+    """A machine by its name; UnknownMachine lists the valid ones."""
+    valid = names()
+    if name not in valid:
+        close = difflib.get_close_matches(name.lower(), valid, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise UnknownMachine(f"no machine {name!r}{hint}; {one_of(valid)}")
+    home = folder() / name
+    facts = tomllib.loads(_text(home / "machine.toml"))
+    graphs = tomllib.loads(_text(home / "graphs.toml")) if (home / "graphs.toml").is_file() else {}
+    xml = _text(home / "topology.xml")
+    return Machine(
+        name=name,
+        title=facts["title"],
+        vendor=facts["vendor"],
+        gpu=facts["gpu"],
+        gpus_per_node=facts["gpus_per_node"],
+        topology_xml=xml,
+        topology=read(xml),
+        notes=tuple(facts["notes"]),
+        sources=tuple(Source(**source) for source in facts["source"]),
+        graphs_table=graphs,
+        _shapes=shapes(graphs),
+    )
+
+
+def shapes(table: Mapping[str, Any]) -> dict[Shape, Graphs]:
+    """The graphs of a graphs.toml by release, GPUs per node and whether there are several nodes."""
+    return {
+        (release, gpus, nodes == "several"): graphs
+        for entry in table.get("shape", ())
+        for graphs in [{name: _graph(row) for name, row in entry["graphs"].items()}]
+        for release in entry["releases"]
+        for gpus in entry["gpus_per_node"]
+        for nodes in entry["nodes"]
+    }
+
+
+def release_key(release: str) -> tuple[int, ...]:
+    """Sorts 2.9 before 2.28."""
+    return tuple(int(part) for part in re.findall(r"\d+", release))
+
+
+def _graph(row: Mapping[str, Any]) -> Graph:
+    """A row with its decimals back as the float32 they were printed from."""
+    numbers = {name: float(np.float32(value)) for name, value in row.items() if isinstance(value, float)}
+    return Graph(**{**row, **numbers, "pattern": Pattern[row["pattern"]]})
+
+
+def folder() -> Traversable:
+    """Where the machines are."""
+    return files("tuner.tables") / "machines"
+
+
+def _text(file: Traversable) -> str:
+    return file.read_text(encoding="utf-8")

@@ -1,0 +1,130 @@
+"""NCCL's tuning model: latency, bandwidth, threads and thread thresholds of every cell, for one communicator.
+
+One straight pipeline; what differs between releases are the rule names in ``tables/nccl``.
+Source of the order: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.cfloat import Float, f32
+from tuner.communicator import Communicator
+from tuner.environment import Environment
+from tuner.names import Algorithm, Collective, Protocol
+from tuner.release import ALGORITHM_KEYS, PROTOCOL_KEYS
+from tuner.rules import bandwidth, enabled, latency
+from tuner.rules.cell import Cell
+
+SHAPE = (len(Collective), len(Algorithm), len(Protocol))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tables:
+    """The four tables of a communicator, indexed by NCCL's numbers [collective][algorithm][protocol].
+
+    ``bandwidth_gbs`` (1e9 B/s) is 0 where a cell does not exist or is off; ``reasons`` says why, by cell.
+    """
+
+    latency_us: NDArray[np.float32]
+    bandwidth_gbs: NDArray[np.float32]
+    max_threads: NDArray[np.int64]
+    thread_thresholds_bytes: NDArray[np.int64]
+    reasons: dict[tuple[Collective, Algorithm, Protocol], str]
+
+
+def tables(communicator: Communicator) -> Tables:
+    """The tables NCCL computes at the end of a communicator's init."""
+    result = Tables(
+        latency_us=np.zeros(SHAPE, np.float32),
+        bandwidth_gbs=np.zeros(SHAPE, np.float32),
+        max_threads=_max_threads(communicator),
+        thread_thresholds_bytes=_thread_thresholds_bytes(communicator),
+        reasons={},
+    )
+    exists = communicator.release.table["rules"]["exists"]
+    for collective in Collective:
+        for algorithm in (ALGORITHM_KEYS[key] for key in exists[collective.name]):
+            for protocol in Protocol:
+                _fill(result, Cell(communicator, collective, algorithm, protocol))
+    return result
+
+
+def _fill(result: Tables, cell: Cell) -> None:
+    at = (cell.collective, cell.algorithm, cell.protocol)
+    reason = _first_reason(cell, cell.release.rules("fills", cell.algorithm))
+    if reason is None:
+        result.latency_us[at] = latency_us(cell)
+        reason = _first_reason(cell, cell.release.rules("enabled"))
+        result.bandwidth_gbs[at] = 0 if reason else bandwidth_gbs(cell)
+    if reason is None and result.bandwidth_gbs[at] == 0:
+        reason = f"the model gives {cell.algorithm.name}/{cell.protocol.name} no bandwidth here"
+    if reason is not None:
+        result.reasons[at] = reason
+
+
+def latency_us(cell: Cell) -> Float:
+    value = f32(0)
+    for name in cell.release.rules("latency", cell.algorithm):
+        value = latency.RULES[name](value, cell)
+    return value
+
+
+def bandwidth_gbs(cell: Cell) -> Float:
+    value = f32(0)
+    for name in cell.release.rules("bandwidth", cell.algorithm):
+        value = bandwidth.RULES[name](value, cell)
+    return value
+
+
+def _first_reason(cell: Cell, names: list[str]) -> str | None:
+    return next(filter(None, (enabled.RULES[name](cell) for name in names)), None)
+
+
+def _max_threads(communicator: Communicator) -> NDArray[np.int64]:
+    """Threads of a block before small sizes shrink it; 0 where NCCL has no number."""
+    threads = np.zeros(SHAPE[1:], np.int64)
+    for algorithm, rows in communicator.release.table["threads"].items():
+        for protocol, row in rows.items():
+            default = row["default"]
+            if "slow_gbs" in row:
+                ring = communicator.graphs[Algorithm.Ring]
+                slow = f32(ring.bw_intra_gbs) * f32(ring.channels) <= f32(row["slow_gbs"])
+                default = row["slow_default"] if slow else default
+            at = ALGORITHM_KEYS[algorithm], PROTOCOL_KEYS[protocol]
+            threads[at] = _asked_threads(communicator, row, default) if "env" in row else default
+    return threads
+
+
+def _asked_threads(communicator: Communicator, row: dict[str, int], default: int) -> int:
+    """A thread count from the environment: not a multiple of a warp counts as the largest (sic)."""
+    asked = communicator.environment.number(str(row["env"]), -2)
+    if asked <= 0:
+        return default
+    if asked % communicator.release.limit("warp_size") or asked > row["max"]:
+        return row["max"]
+    return max(asked, row["min"])
+
+
+def _thread_thresholds_bytes(communicator: Communicator) -> NDArray[np.int64]:
+    table = communicator.release.table["thread_threshold_bytes"]
+    thresholds = np.empty(SHAPE[1:], np.int64)
+    thresholds[:] = [table[key] for key in PROTOCOL_KEYS]
+    thresholds[Algorithm.Ring, Protocol.LL] *= communicator.ranks
+    for algorithm in (Algorithm.CollNetDirect, Algorithm.CollNetChain):
+        thresholds[algorithm, Protocol.Simple] = table["collnet_simple"]
+    for at, asked in zip(np.ndindex(2, len(Protocol)), _asked_thresholds(communicator.environment), strict=False):
+        if asked >= 0:
+            thresholds[at] = asked
+    return thresholds
+
+
+def _asked_thresholds(environment: Environment) -> list[int]:
+    """NCCL_THREAD_THRESHOLDS: up to six numbers, Tree then Ring; reading stops at the first that is none."""
+    numbers = []
+    for word in (environment.text("NCCL_THREAD_THRESHOLDS") or "").split()[:6]:
+        if not word.removeprefix("-").removeprefix("+").isdecimal():
+            break
+        numbers.append(int(word))
+    return numbers

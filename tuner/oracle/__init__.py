@@ -1,0 +1,9 @@
+"""The oracle: the real libnccl, run without a GPU in a child process on simulated hardware.
+
+It answers what NCCL itself computes and picks, for one communicator: ``Oracle(Setup(...))``. Nothing here computes a
+number of NCCL's; it asks, reads NCCL's own memory, and watches what NCCL launches.
+"""
+
+from tuner.oracle.api import Asked, Graph, Launched, Oracle, Setup, Tables
+
+__all__ = ["Asked", "Graph", "Launched", "Oracle", "Setup", "Tables"]

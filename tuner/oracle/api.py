@@ -1,0 +1,498 @@
+"""What the oracle can be asked, and its answers."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.errors import BadInput, OracleFailed
+from tuner.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.oracle import hardware, library, symbols, tuninglog
+from tuner.oracle.process import SIM, Child
+
+MAX_RANKS = 512  # each rank is a thread with NCCL's memory for a rank
+RANK_BYTES = 96 << 20  # of host memory a rank takes at most while it initialises
+
+# struct sim_answer in csrc/sim/world.c
+_MAX_CELLS = 64
+_KERNEL = np.dtype(
+    [("function", "u8"), ("grid_x", "u4"), ("block_x", "u4"), ("device", "i4")],
+    align=True,
+)
+_QUESTION = np.dtype(
+    [
+        ("bytes", "u8"),
+        ("collective", "i4"),
+        ("pipe_ops", "i4"),
+        ("algorithms", "i4"),
+        ("protocols", "i4"),
+        ("registered", "i4"),
+        ("channels", "i4"),
+        ("before_us", "f4", (_MAX_CELLS,)),
+        ("after_us", "f4", (_MAX_CELLS,)),
+    ],
+    align=True,
+)
+_ANSWER = np.dtype(
+    [
+        ("result", "i4"),
+        ("kernels", "i4"),
+        ("questions", "i4"),
+        ("simulated_us", "f4"),
+        ("log_bytes", "u8"),
+        ("kernel", _KERNEL),
+        ("question", _QUESTION),
+    ],
+    align=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One communicator of ``nodes * gpus_per_node`` ranks on ``nodes`` machines that are all alike."""
+
+    topology: str  # text of a topology XML in NCCL's format, of one node, with <gpu> and <net> elements
+    nodes: int
+    gpus_per_node: int  # the first of the XML's <gpu>, ordered by dev
+    release: str  # "2.28.9"
+    env: Mapping[str, str]  # NCCL_* variables; the caller's own never reach NCCL
+    plugin: Path | None = None  # a tuner plugin for NCCL to load
+    record_plugin: bool = False  # load it inside the recorder, so that `ask` sees the table before and after it
+    library: Path | None = None  # this file instead of the release's installed or cached library
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A channel graph as NCCL tunes with it: the weakest of all ranks. Types are NCCL's numbers."""
+
+    pattern: int
+    n_channels: int  # 0: not found, or not supported by the communicator
+    same_channels: int
+    bw_intra_gbs: float  # per channel; exactly a float32
+    bw_inter_gbs: float
+    type_intra: int
+    type_inter: int
+    latency_inter_us: float
+    cross_nic: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What the model is made of, by [collective,] algorithm and protocol; 0 is NCCL's "disabled"."""
+
+    latency_us: NDArray[np.float32]  # [5, A, 3]
+    bandwidth_gbs: NDArray[np.float32]  # [5, A, 3]
+    max_threads: NDArray[np.int32]  # [A, 3]
+    thread_thresholds_bytes: NDArray[np.int64]  # [A, 3]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a tuner plugin was handed for each size, and what NCCL then takes."""
+
+    before_us: NDArray[np.float32]  # [S, A, 3] the cost table NCCL computed; -1.0 where ignored
+    after_us: NDArray[np.float32]  # [S, A, 3] as the wrapped plugin left it; the same without one
+    channels: NDArray[np.int32]  # [S] the wrapped plugin's wish; 0 is none
+    pipe_ops: NDArray[np.int32]  # [S]
+    winner_us: NDArray[np.float32]  # [S] ncclGroupSimulateEnd's time of the pick
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """One collective as NCCL launched it on rank 0."""
+
+    bytes: int  # NCCL's nBytes
+    algorithm: Algorithm
+    protocol: Protocol
+    channels: int  # blocks of the launched grid; of a group's kernel, those of this collective
+    threads: int  # of the launched block
+    kernel: str  # its name, as in the library's symbol table
+    channel_lo: int
+    channel_hi: int
+    time_us: float | None  # the pick's cell of the cost table as it was left; None without the recorder
+
+
+class Oracle:
+    """One communicator inside a child process. Use it as a context manager, or ``close`` it.
+
+    Raises OracleUnavailable when the library cannot be loaded here, BadInput or BadTopology for a setup that cannot
+    be, OracleFailed when NCCL fails, crashes or takes longer than ``timeout_s`` (for the start, and for each request).
+    """
+
+    def __init__(self, setup: Setup, timeout_s: float = 120.0) -> None:
+        _check(setup)
+        self.setup = setup
+        self.timeout_s = timeout_s
+        coll_net = setup.env.get("NCCL_COLLNET_ENABLE") == "1"
+        machine = hardware.read(setup.topology, setup.gpus_per_node, coll_net)
+        nccl = library.find(setup.release) if setup.library is None else library.at(setup.library)
+        found = symbols.load(nccl.path, nccl.sha256, library.cache())
+        recorded = setup.plugin is None or setup.record_plugin
+        self._recorded = recorded
+        self._kernels = found.kernels
+        self._child = Child(setup.topology, setup.env, str(SIM) if recorded else str(setup.plugin))
+        try:
+            self._start(nccl, found, machine)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, nccl: library.Library, found: symbols.Symbols, machine: hardware.Hardware) -> None:
+        setup = self.setup
+        wrapped = str(setup.plugin) if setup.plugin is not None and setup.record_plugin else None
+        self._planner = _planner(found.comm)
+        started = self._child.request(
+            {
+                "sim": str(SIM),
+                "library": str(nccl.path),
+                "log": str(self._child.log),
+                "anchor": found.anchor,
+                "functions": found.functions,
+                "wrap": wrapped,
+                "ranks": setup.ranks,
+                "machine": _machine(setup, machine),
+                "comm": asdict(found.comm),
+                "graph": asdict(found.graph),
+            },
+            self.timeout_s,
+            f"initialising {setup.ranks} ranks",
+        )
+        self._check_log()
+        if started["answer_bytes"] != _ANSWER.itemsize:
+            raise OracleFailed(f"{SIM} is of another build than this program; reinstall nccl-tuner")
+        self._base = int(started["base"])
+        self._buffer_bytes = int(started["buffer_bytes"])
+        comm = started["comm"]
+        version = _version(started["version"])
+        if setup.library is None and version != nccl.release:
+            raise OracleFailed(f"{nccl.path} says it is {version}, not {nccl.release}")
+        self.facts: dict[str, Any] = {"release": version, "library_sha256": nccl.sha256, **_facts(comm)}
+        self.graphs: dict[Algorithm, Graph] = _graphs(started["graphs"])
+        self.tables = _tables(comm, found.comm)
+        self.memory: dict[str, Any] = comm  # every scalar of struct ncclComm by NCCL's own name
+
+    def _check_log(self) -> None:
+        lines = self._child.log_lines()
+        if warnings := [line for line in lines if " NCCL WARN " in line]:
+            raise self._child.failure(f"NCCL warned {len(warnings)} times while initialising")
+        plugin = self.setup.plugin
+        if plugin is not None and not self._recorded:
+            # NCCL falls back to the network plugin's file, which holds the recorder, when a tuner plugin is not loaded
+            loaded = [line for line in lines if "TUNER/Plugin: Using" in line and "nccl-tuner recorder" not in line]
+            if not loaded:
+                raise self._child.failure(f"NCCL did not load tuner plugin {plugin}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the child. The oracle's facts, graphs and tables stay readable."""
+        self._child.close()
+
+    @property
+    def pid(self) -> int:
+        """Of the child."""
+        return self._child.pid
+
+    def log_lines(self) -> list[str]:
+        """NCCL's own log so far: NCCL_DEBUG=INFO, subsystems INIT, GRAPH, TUNING, ENV, of all ranks."""
+        return self._child.log_lines()
+
+    def graph_xml(self) -> str | None:
+        """What NCCL wrote to NCCL_GRAPH_DUMP_FILE; None if it wrote nothing."""
+        return self._child.graph.read_text() if self._child.graph.is_file() else None
+
+    def reachable(self, collective: Collective, dtype: DataType, size_bytes: int) -> tuple[int, int]:
+        """The nearest sizes NCCL can have at or below, and at or above ``size_bytes``; never 0."""
+        step = self._step(collective, dtype)
+        low = max(size_bytes // step, 1) * step
+        return low, low if size_bytes == low else max(-(-size_bytes // step), 1) * step
+
+    def costs(
+        self, collective: Collective, dtype: DataType, op: Op, sizes_bytes: Sequence[int]
+    ) -> NDArray[np.float32]:
+        """The cost table NCCL hands to a tuner plugin: float32 [S, A, 3] in us, -1.0 where ignored."""
+        return self.ask(collective, dtype, op, sizes_bytes).before_us
+
+    def ask(self, collective: Collective, dtype: DataType, op: Op, sizes_bytes: Sequence[int]) -> Asked:
+        """The cost table before and after the plugin, and the winner's time, for one call of each size."""
+        if not self._recorded:
+            raise BadInput("the plugin is loaded by NCCL itself, so nothing is recorded; set record_plugin")
+        answers, _, _ = self._ask(collective, dtype, op, sizes_bytes, simulated=True)
+        question = answers["question"]
+        if len(answers) and not (answers["questions"] > 0).all():
+            raise OracleFailed(f"NCCL {self.facts['release']} does not ask a tuner plugin for its cost table")
+        rows = int(question["algorithms"][0]) if len(answers) else len(self.tables.max_threads)
+        columns = int(question["protocols"][0]) if len(answers) else len(Protocol)
+        shape = (len(answers), rows, columns)
+        return Asked(
+            before_us=question["before_us"][:, : rows * columns].reshape(shape),
+            after_us=question["after_us"][:, : rows * columns].reshape(shape),
+            channels=question["channels"].copy(),
+            pipe_ops=question["pipe_ops"].copy(),
+            winner_us=answers["simulated_us"].copy(),
+        )
+
+    def launch(
+        self,
+        collective: Collective,
+        dtype: DataType,
+        op: Op,
+        sizes_bytes: Sequence[int],
+        in_group: bool = False,
+    ) -> list[Launched]:
+        """Each size launched for real on rank 0, one after the other; with ``in_group`` all inside one ncclGroup."""
+        answers, logs, _ = self._ask(collective, dtype, op, sizes_bytes, grouped=in_group)
+        if in_group:
+            return self._launched_group(collective, dtype, sizes_bytes, answers[0], logs[0])
+        return [self._launched(int(s), answer, log) for s, answer, log in zip(sizes_bytes, answers, logs, strict=True)]
+
+    def _launched(self, size: int, answer: Any, log: bytes) -> Launched:
+        choices = tuninglog.choices(log)
+        if len(choices) != 1 or answer["kernels"] != 1:
+            raise self._child.failure(
+                f"one collective of {size} bytes gave {len(choices)} choices and {answer['kernels']} kernels"
+            )
+        choice = choices[0]
+        channels = int(answer["kernel"]["grid_x"])
+        return Launched(
+            bytes=size,
+            algorithm=choice.algorithm,
+            protocol=choice.protocol,
+            channels=channels,
+            threads=int(answer["kernel"]["block_x"]),
+            kernel=self._kernel(answer),
+            channel_lo=0 if choice.channel_lo is None else choice.channel_lo,
+            channel_hi=channels - 1 if choice.channel_hi is None else choice.channel_hi,
+            time_us=self._time(answer, choice),
+        )
+
+    def _launched_group(
+        self, collective: Collective, dtype: DataType, sizes: Sequence[int], answer: Any, log: bytes
+    ) -> list[Launched]:
+        choices = tuninglog.choices(log)
+        if len(choices) != len(sizes) or answer["kernels"] != 1:
+            raise self._child.failure(
+                f"a group of {len(sizes)} collectives gave {len(choices)} choices and {answer['kernels']} kernels"
+            )
+        launched = []
+        for size in sizes:  # NCCL reorders a group, so a call is found by its size
+            logged = int(size) // self._step(collective, dtype) * dtype.size_bytes
+            choice = next(choice for choice in choices if choice.bytes == logged)
+            choices.remove(choice)
+            low, high = choice.channel_lo, choice.channel_hi
+            if low is None or high is None:
+                raise OracleFailed(f"NCCL {self.facts['release']} does not say which channels a grouped call got")
+            threads = int(answer["kernel"]["block_x"])
+            kernel = self._kernel(answer)
+            launched.append(
+                Launched(int(size), choice.algorithm, choice.protocol, high - low + 1, threads, kernel, low, high, None)
+            )
+        return launched
+
+    def _kernel(self, answer: Any) -> str:
+        address = int(answer["kernel"]["function"]) - self._base
+        return self._kernels.get(address, f"0x{address:x}")
+
+    def _time(self, answer: Any, choice: tuninglog.Choice) -> float | None:
+        if not answer["questions"]:
+            return None
+        question = answer["question"]
+        return float(question["after_us"][choice.algorithm * int(question["protocols"]) + choice.protocol])
+
+    def _step(self, collective: Collective, dtype: DataType) -> int:
+        per_rank = collective in (Collective.AllGather, Collective.ReduceScatter)
+        return dtype.size_bytes * (self.setup.ranks if per_rank else 1)
+
+    def _counts(self, collective: Collective, dtype: DataType, sizes: Sequence[int]) -> list[int]:
+        step = self._step(collective, dtype)
+        counts = []
+        for size in map(int, sizes):
+            if size < step or size % step:
+                low, high = self.reachable(collective, dtype, size)
+                raise BadInput(
+                    f"no {collective.name} of {dtype.name} on {self.setup.ranks} ranks has {size} bytes; "
+                    f"nearest: {low}" + (f", {high}" if high != low else "")
+                )
+            if size > self._buffer_bytes:
+                raise BadInput(f"{size} bytes is more than the simulated buffers hold; valid: up to {self._buffer_bytes}")
+            counts.append(size // step)
+        return counts
+
+    def _ask(
+        self,
+        collective: Collective,
+        dtype: DataType,
+        op: Op,
+        sizes: Sequence[int],
+        simulated: bool = False,
+        grouped: bool = False,
+    ) -> tuple[Any, list[bytes], int]:
+        """Raw answers, and the piece of NCCL's log that belongs to each."""
+        counts = self._counts(collective, dtype, sizes)
+        if not counts:
+            return np.zeros(0, _ANSWER), [], 0
+        what = f"{'simulating' if simulated else 'launching'} {len(counts)} {collective.name} of {dtype.name}"
+        reply = self._child.request(
+            {
+                "collective": int(collective),
+                "type": int(dtype),
+                "op": int(op),
+                "counts": counts,
+                "simulated": simulated,
+                "grouped": grouped,
+                "planner": self._planner,
+            },
+            self.timeout_s,
+            what,
+        )
+        if reply["error"] is not None:
+            size = int(sizes[0 if grouped else reply["done"]])
+            raise self._child.failure(f"{what}: at {size} bytes {reply['error']}")
+        answers = np.frombuffer(base64.b64decode(reply["answers"]), _ANSWER)
+        start = int(reply["log_start"])
+        log = self._child.log_bytes(start, int(answers["log_bytes"][-1]))
+        ends = [int(end) - start for end in answers["log_bytes"]]
+        return answers, [log[a:b] for a, b in zip([0, *ends], ends, strict=False)], start
+
+
+def _check(setup: Setup) -> None:
+    if setup.nodes < 1 or setup.gpus_per_node < 1:
+        raise BadInput(f"{setup.nodes} nodes of {setup.gpus_per_node} GPUs; both have to be at least 1")
+    if setup.ranks > MAX_RANKS:
+        raise BadInput(f"{setup.ranks} ranks; the oracle holds all ranks in one process: at most {MAX_RANKS}")
+    available = _available_bytes()
+    if available is not None and setup.ranks * RANK_BYTES > available:
+        raise BadInput(
+            f"{setup.ranks} ranks need up to {setup.ranks * RANK_BYTES >> 20} MB of memory; "
+            f"this machine has {available >> 20} MB available, enough for {available // RANK_BYTES} ranks"
+        )
+    if setup.plugin is not None and not setup.plugin.is_file():
+        raise BadInput(f"tuner plugin {setup.plugin} does not exist")
+
+
+def _available_bytes() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _machine(setup: Setup, machine: hardware.Hardware) -> dict[str, Any]:
+    """struct sim_machine."""
+    return {
+        "hosts": setup.nodes,
+        "gpus_per_host": setup.gpus_per_node,
+        "nets_per_host": len(machine.nets),
+        "multicast": int(machine.multicast),
+        "coll_nets": machine.coll_nets,
+        "driver_version": hardware.DRIVER_VERSION,
+        "net_name": setup.env.get("NCCL_NET", "IB"),
+        "gpus": [
+            asdict(gpu) for gpu in machine.gpus
+        ],
+        "nets": [asdict(net) for net in machine.nets],
+    }
+
+
+def _planner(comm: symbols.Layout) -> dict[str, int]:
+    """struct sim_planner: what a simulated group leaves tasks in, where the release has it."""
+    if "planner" not in comm.structs:
+        return {"offset": -1, "bytes": 0, "peers_offset": 0}
+    offset, size = comm.structs["planner"]
+    return {"offset": offset, "bytes": size, "peers_offset": comm.members["planner.peers"].offset - offset}
+
+
+def _version(code: int) -> str:
+    """``22809`` is 2.28.9 (2.9 and later)."""
+    return f"{code // 10000}.{code % 10000 // 100}.{code % 100}"
+
+
+# Facts by name, and where struct ncclComm has had them, newest first; a release that has none lacks the fact.
+_FACTS = {
+    "n_ranks": ("nRanks",),
+    "n_nodes": ("nNodes",),
+    "local_ranks": ("localRanks",),
+    "max_local_ranks": ("maxLocalRanks",),
+    "min_local_ranks": ("minLocalRanks",),
+    "n_channels": ("nChannels",),
+    "coll_channels": ("collChannels",),
+    "nvls_channels": ("nvlsChannels",),
+    "p2p_channels": ("p2pnChannels",),
+    "p2p_channels_per_peer": ("p2pnChannelsPerPeer",),
+    "nvls_support": ("nvlsSupport",),
+    "collnet": ("config.collnetEnable", "collNetSupport"),
+    "min_comp_cap": ("minCompCap",),
+    "max_comp_cap": ("maxCompCap",),
+    "cpu_arch": ("cpuArch",),
+    "cpu_vendor": ("cpuVendor",),
+    "tree_pattern": ("maxTreePattern",),
+    "one_rank_per_node": ("isOneRPN",),
+    "all_nvlink": ("isAllNvlink",),
+    "mnnvl": ("MNNVL",),
+    "min_ctas": ("config.minCTAs",),
+    "max_ctas": ("config.maxCTAs",),
+    "buffer_bytes": ("buffSizes",),
+    "nvls_chunk_bytes": ("nvlsChunkSize",),
+    "p2p_chunk_bytes": ("p2pChunkSize",),
+    "symmetric_support": ("symmetricSupport",),
+}
+
+
+def _facts(comm: dict[str, Any]) -> dict[str, Any]:
+    facts = {}
+    for name, members in _FACTS.items():
+        for member in members:
+            if member in comm:
+                facts[name] = comm[member]
+                break
+    return facts
+
+
+# Algorithms without a graph of their own tune with another's.
+_BORROWED = {Algorithm.NVLSTree: Algorithm.NVLS, Algorithm.PAT: Algorithm.Tree}
+
+
+def _graphs(raw: list[dict[str, Any]]) -> dict[Algorithm, Graph]:
+    graphs = {}
+    for algorithm in list(Algorithm)[: len(raw)]:
+        graph = raw[_BORROWED.get(algorithm, algorithm)]
+        graphs[algorithm] = Graph(
+            pattern=graph["pattern"],
+            n_channels=graph["nChannels"],
+            same_channels=graph["sameChannels"],
+            bw_intra_gbs=graph["bwIntra"],
+            bw_inter_gbs=graph["bwInter"],
+            type_intra=graph["typeIntra"],
+            type_inter=graph["typeInter"],
+            latency_inter_us=graph.get("latencyInter", 0.0),
+            cross_nic=graph["crossNic"],
+        )
+    return graphs
+
+
+def _tables(comm: dict[str, Any], layout: symbols.Layout) -> Tables:
+    def table(name: str, kind: Any) -> Any:
+        return np.array(comm[name], kind).reshape(layout.members[name].dims)
+
+    return Tables(
+        latency_us=table("latencies", np.float32),
+        bandwidth_gbs=table("bandwidths", np.float32),
+        max_threads=table("maxThreads", np.int32),
+        thread_thresholds_bytes=table("threadThresholds", np.int64),
+    )

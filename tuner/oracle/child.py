@@ -1,0 +1,274 @@
+"""The process that holds the real libnccl: one communicator, driven by requests from the parent.
+
+Run as a file with the number of a connected socket: ``python child.py <fd>``. It imports nothing of this project, so that
+it starts fast. Messages are lines of JSON; the first request describes the machine and the library.
+"""
+
+import base64
+import json
+import os
+import queue
+import struct
+import sys
+import threading
+from typing import Any
+
+import cffi
+
+DECLARATIONS = """
+struct sim_gpu { char bus_id[16]; int compute_capability; };
+struct sim_net {
+  char name[64]; uint64_t guid; int speed_mbps; int port; int max_comms; int gdr; float latency_us;
+};
+struct sim_machine {
+  int hosts; int gpus_per_host; int nets_per_host; int multicast; int coll_nets; int driver_version;
+  char net_name[64]; struct sim_gpu gpus[64]; struct sim_net nets[64];
+};
+struct sim_redirect { const char *name; void *replacement; };
+struct sim_kernel { const void *function; uint32_t grid_x; uint32_t block_x; int device; };
+struct sim_question {
+  uint64_t bytes; int collective; int pipe_ops; int algorithms; int protocols; int registered; int channels;
+  float before_us[64]; float after_us[64];
+};
+struct sim_api {
+  void *unique_id; void *comm_init_rank; void *group_start; void *group_end; void *simulate_end;
+  void *broadcast; void *reduce; void *all_gather; void *reduce_scatter; void *all_reduce;
+};
+struct sim_planner { int64_t offset; uint64_t bytes; uint64_t peers_offset; };
+struct sim_answer {
+  int result; int kernels; int questions; float simulated_us; uint64_t log_bytes;
+  struct sim_kernel kernel; struct sim_question question;
+};
+
+int sim_configure(const struct sim_machine *machine);
+const struct sim_redirect *sim_redirects(int table);
+int sim_jump_bytes(void);
+int sim_redirect(void *function, void *replacement);
+const char *sim_wrap_tuner(const char *path);
+uint64_t sim_buffer_bytes(void);
+int sim_init_ranks(const struct sim_api *api, int ranks, void **comms, int *results);
+int sim_ask(const struct sim_api *api, void *comm, int device, const struct sim_planner *planner, int collective,
+            int type, int op, int simulated, int log_file, const uint64_t *counts, int n, struct sim_answer *answers);
+int sim_ask_group(const struct sim_api *api, void *comm, int device, int collective, int type, int op, int log_file,
+                  const uint64_t *counts, int n, struct sim_answer *answer);
+
+int ncclGetVersion(int *version);
+const char *ncclGetErrorString(int result);
+"""
+
+# Order of struct sim_api; None where a release may lack it.
+ENTRY_POINTS = {
+    "unique_id": "ncclGetUniqueId",
+    "comm_init_rank": "ncclCommInitRank",
+    "group_start": "ncclGroupStart",
+    "group_end": "ncclGroupEnd",
+    "simulate_end": "ncclGroupSimulateEnd",
+    "broadcast": "ncclBroadcast",
+    "reduce": "ncclReduce",
+    "all_gather": "ncclAllGather",
+    "reduce_scatter": "ncclReduceScatter",
+    "all_reduce": "ncclAllReduce",
+}
+
+SCALARS = {
+    "bool": "?",
+    "int8": "b",
+    "uint8": "B",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+    "uint64": "Q",
+    "float32": "f",
+    "float64": "d",
+    "pointer": "Q",
+}
+
+
+def encoded(value: Any) -> Any:
+    """Text as the bytes a char array is made from."""
+    if isinstance(value, dict):
+        return {key: encoded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [encoded(item) for item in value]
+    return value.encode() if isinstance(value, str) else value
+
+
+class Failure(Exception):
+    """What the parent is told instead of an answer."""
+
+
+class World:
+    """The loaded library and the communicators of all ranks."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.ffi = cffi.FFI()
+        self.ffi.cdef(DECLARATIONS + "".join(f"void {name}(void);" for name in ENTRY_POINTS.values()))
+        self.request = request
+        self.sim = self.ffi.dlopen(request["sim"])
+        self.configure(request["machine"])
+        self.nccl = self.ffi.dlopen(request["library"])
+        self.base = self.locate(*request["anchor"])
+        self.redirect(request["functions"])
+        self.wrap(request["wrap"])
+        self.log_file = os.open(request["log"], os.O_RDONLY | os.O_CREAT)
+        self.api = self.entry_points()
+        self.comms = self.init(request["ranks"])
+
+    def configure(self, machine: dict[str, Any]) -> None:
+        described = self.ffi.new("struct sim_machine *", encoded(machine))
+        if self.sim.sim_configure(described) != 0:
+            raise Failure("the machine has more GPUs or network devices per node than can be simulated")
+
+    def address(self, name: str) -> Any:
+        """An exported function of libnccl, NULL where the release has none."""
+        try:
+            return self.ffi.cast("void *", getattr(self.nccl, name))
+        except AttributeError:
+            return self.ffi.NULL
+
+    def locate(self, name: str, offset: int) -> int:
+        return int(self.ffi.cast("uintptr_t", self.address(name))) - offset
+
+    def redirect(self, functions: dict[str, list[list[int]]]) -> None:
+        for table in (0, 1):
+            row = self.sim.sim_redirects(table)
+            while row.name != self.ffi.NULL:
+                name = self.ffi.string(row.name).decode()
+                for offset, size in functions.get(name, ()):
+                    if size < self.sim.sim_jump_bytes():
+                        raise Failure(f"{name} is {size} bytes long, too short to redirect")
+                    function = self.ffi.cast("void *", self.base + offset)
+                    if error := self.sim.sim_redirect(function, row.replacement):
+                        raise Failure(f"cannot redirect {name}: {os.strerror(error)}")
+                row += 1
+
+    def wrap(self, plugin: str | None) -> None:
+        if plugin is None:
+            return
+        error = self.sim.sim_wrap_tuner(plugin.encode())
+        if error != self.ffi.NULL:
+            raise Failure(f"cannot load tuner plugin {plugin}: {self.ffi.string(error).decode()}")
+
+    def entry_points(self) -> Any:
+        api = self.ffi.new("struct sim_api *")
+        for field, name in ENTRY_POINTS.items():
+            setattr(api, field, self.address(name))
+        return api
+
+    def init(self, ranks: int) -> list[int]:
+        comms = self.ffi.new("void *[]", ranks)
+        results = self.ffi.new("int[]", ranks)
+        if self.sim.sim_init_ranks(self.api, ranks, comms, results) != 0:
+            raise Failure(f"no threads for {ranks} ranks")
+        for rank, result in enumerate(results):
+            if result != 0:
+                raise Failure(f"ncclCommInitRank of rank {rank} returned {result} ({self.error(result)})")
+        return [int(self.ffi.cast("uintptr_t", comm)) for comm in comms]
+
+    def error(self, result: int) -> str:
+        return str(self.ffi.string(self.nccl.ncclGetErrorString(result)).decode())
+
+    # --- requests ---
+
+    def started(self, _: dict[str, Any]) -> dict[str, Any]:
+        version = self.ffi.new("int *")
+        self.nccl.ncclGetVersion(version)
+        comm, graph = self.request["comm"], self.request["graph"]
+        graphs = []
+        if "graphs" in comm["arrays"]:
+            offset, (count,) = comm["arrays"]["graphs"]
+            starts = [self.comms[0] + offset + i * graph["bytes"] for i in range(count)]
+            graphs = [self.members(start, graph["members"]) for start in starts]
+        return {
+            "version": version[0],
+            "base": self.base,
+            "answer_bytes": self.ffi.sizeof("struct sim_answer"),
+            "buffer_bytes": self.sim.sim_buffer_bytes(),
+            "comm": self.members(self.comms[0], comm["members"]),
+            "graphs": graphs,
+        }
+
+    def members(self, start: int, members: dict[str, Any]) -> dict[str, Any]:
+        return {path: self.member(start, entry) for path, entry in members.items()}
+
+    def member(self, start: int, entry: dict[str, Any]) -> Any:
+        count = 1
+        for size in entry["dims"]:
+            count *= size
+        code = "=" + str(count) + SCALARS[entry["type"]]
+        memory = self.ffi.buffer(self.ffi.cast("char *", start + entry["offset"]), struct.calcsize(code))
+        values = struct.unpack(code, memory)
+        return list(values) if entry["dims"] else values[0]
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        counts = self.ffi.new("uint64_t[]", request["counts"])
+        grouped = request["grouped"]
+        answers = self.ffi.new("struct sim_answer[]", 1 if grouped else len(counts))
+        log_start = os.fstat(self.log_file).st_size
+        comm, device = self.ffi.cast("void *", self.comms[0]), 0
+        kind = (request["collective"], request["type"], request["op"])
+        if grouped:
+            n = 1 + self.sim.sim_ask_group(
+                self.api, comm, device, *kind, self.log_file, counts, len(counts), answers
+            )
+        else:
+            simulated = int(request["simulated"])
+            planner = self.ffi.new("struct sim_planner *", request["planner"])
+            n = self.sim.sim_ask(
+                self.api, comm, device, planner, *kind, simulated, self.log_file, counts, len(counts), answers
+            )
+        if n < 1:
+            raise Failure("no address space for the buffers of the collective")
+        failed = answers[n - 1].result
+        return {
+            "log_start": log_start,
+            "answers": base64.b64encode(self.ffi.buffer(answers)).decode(),
+            "done": n - (failed != 0),
+            "error": f"NCCL returned {failed} ({self.error(failed)})" if failed else None,
+        }
+
+
+class Messages:
+    """Lines of JSON over a socket. A thread reads, so that the process ends as soon as its parent does."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.file = os.fdopen(descriptor, "r+b", buffering=0)
+        self.lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        pending = b""
+        while block := self.file.read(1 << 16):
+            *whole, pending = (pending + block).split(b"\n")
+            for line in whole:
+                self.lines.put(line)
+        os._exit(0)
+
+    def receive(self) -> Any:
+        return json.loads(self.lines.get())
+
+    def send(self, message: dict[str, Any]) -> None:
+        data = memoryview(json.dumps(message).encode() + b"\n")
+        while data:
+            data = data[self.file.write(data) :]
+
+
+def serve(messages: Messages) -> None:
+    """Answers requests until the parent is gone; threads of NCCL may still be running then."""
+    world: World | None = None
+    while True:
+        request = messages.receive()
+        try:
+            if world is None:
+                world = World(request)
+                messages.send({"ok": world.started(request)})
+            else:
+                messages.send({"ok": world.ask(request)})
+        except Failure as failure:
+            messages.send({"error": str(failure)})
+
+
+if __name__ == "__main__":
+    serve(Messages(int(sys.argv[1])))

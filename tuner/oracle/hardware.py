@@ -1,0 +1,101 @@
+"""The machine a topology file describes, as the simulated CUDA, NVML and network have to present it."""
+
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+
+from tuner.errors import BadInput, BadTopology
+
+MAX_GPUS_PER_NODE = 64  # SIM_MAX_LOCAL_GPUS in csrc/sim/sim.h
+MAX_NETS_PER_NODE = 64  # SIM_MAX_NETS
+MIN_MULTICAST_SM = 90  # NVLink multicast came with Hopper
+DRIVER_VERSION = 13000  # new enough for every kernel of every release: a driver's age is not what is emulated
+MAX_COMMS = 131072  # what NCCL's own InfiniBand network answers for an adapter
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    bus_id: str
+    compute_capability: int  # 90 is 9.0
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    name: str
+    guid: int
+    speed_mbps: int
+    port: int
+    max_comms: int
+    gdr: int  # 1: can read and write GPU memory
+    latency_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """One node of the machine; every node is alike."""
+
+    gpus: tuple[Gpu, ...]
+    nets: tuple[Net, ...]
+    coll_nets: int  # how many of the nets do collectives in the network
+
+    @property
+    def multicast(self) -> bool:
+        """Whether the GPUs have NVLink multicast; NCCL itself looks whether there is a switch to use it."""
+        return all(gpu.compute_capability >= MIN_MULTICAST_SM for gpu in self.gpus)
+
+
+def read(topology: str, gpus: int, coll_net: bool) -> Hardware:
+    """The first ``gpus`` GPUs of a topology XML by ``dev``, and all its network devices by ``dev``."""
+    try:
+        root = ElementTree.fromstring(topology)
+    except ElementTree.ParseError as error:
+        raise BadTopology(f"topology is not XML: {error}") from None
+    found = sorted(_gpus(root), key=lambda pair: pair[0])
+    if not found:
+        raise BadTopology("topology has no <gpu> element; the oracle needs the GPUs with their bus ids and sm")
+    if not 1 <= gpus <= min(len(found), MAX_GPUS_PER_NODE):
+        raise BadInput(f"gpus_per_node is {gpus}; valid: 1 to {min(len(found), MAX_GPUS_PER_NODE)}, as in the topology")
+    nets = _nets(root)
+    if len(nets) > MAX_NETS_PER_NODE:
+        raise BadTopology(f"topology has {len(nets)} <net> elements; the oracle simulates at most {MAX_NETS_PER_NODE}")
+    coll_nets = len(nets) if coll_net else 0
+    return Hardware(tuple(gpu for _, gpu in found[:gpus]), tuple(nets), coll_nets)
+
+
+def _gpus(root: ElementTree.Element) -> list[tuple[int, Gpu]]:
+    found: list[tuple[int, Gpu]] = []
+    for pci in root.iter("pci"):
+        for gpu in pci.findall("gpu"):
+            bus_id, sm = pci.get("busid"), gpu.get("sm")
+            if bus_id is None or sm is None:
+                raise BadTopology("a <gpu> needs its compute capability in sm= and its <pci> a busid=")
+            found.append((_int(gpu, "dev", len(found)), Gpu(bus_id, int(sm))))
+    return found
+
+
+def _nets(root: ElementTree.Element) -> list[Net]:
+    nets: list[tuple[int, Net]] = []
+    for element in root.iter("net"):
+        name = element.get("name")
+        if name is None:
+            raise BadTopology("a <net> needs a name=")
+        net = Net(
+            name=name,
+            guid=_int(element, "guid", len(nets) + 1),
+            speed_mbps=_int(element, "speed", 10000),
+            port=_int(element, "port", 1),
+            max_comms=_int(element, "maxconn", MAX_COMMS),
+            gdr=_int(element, "gdr", 1),
+            latency_us=float(element.get("latency", "0")),
+        )
+        nets.append((_int(element, "dev", len(nets)), net))
+    return [net for _, net in sorted(nets, key=lambda pair: pair[0])]
+
+
+def _int(element: ElementTree.Element, name: str, default: int) -> int:
+    text = element.get(name)
+    if text is None:
+        return default
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise BadTopology(f"<{element.tag}> has {name}={text!r}, which is not an integer") from None

@@ -1,0 +1,167 @@
+"""The child process: started with its own environment, asked with a time limit, reported when it dies."""
+
+import contextlib
+import json
+import os
+import platform
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tuner
+from tuner.errors import BadInput, OracleFailed, OracleUnavailable
+
+CHILD = Path(__file__).with_name("child.py")
+SIM = Path(tuner.__file__).with_name("_native") / "libnccl_tuner_sim.so"
+SIM_NAMES = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnccl-net-sim.so", "libnccl-tuner-sim.so")
+
+# What the oracle itself has to decide for NCCL; a setup that names one is refused.
+OWN_VARIABLES = frozenset(
+    {
+        "NCCL_CUDA_PATH",
+        "NCCL_CONF_FILE",
+        "NCCL_DEBUG",
+        "NCCL_DEBUG_FILE",
+        "NCCL_DEBUG_SUBSYS",
+        "NCCL_ENV_PLUGIN",
+        "NCCL_GRAPH_DUMP_FILE",
+        "NCCL_IGNORE_CPU_AFFINITY",
+        "NCCL_NET_PLUGIN",
+        "NCCL_PROFILER_PLUGIN",
+        "NCCL_RAS_ENABLE",
+        "NCCL_SOCKET_IFNAME",
+        "NCCL_TOPO_FILE",
+        "NCCL_TUNER_PLUGIN",
+    }
+)
+_FOREIGN = ("NCCL_", "CUDA_")  # variables of the caller that would reach into the child
+
+_SHOWN_LOG_LINES = 3
+
+
+def check_platform() -> None:
+    """OracleUnavailable anywhere but on Linux on x86-64."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        raise OracleUnavailable(
+            f"the oracle runs libnccl on Linux x86-64 only; this is {sys.platform} {platform.machine()}"
+        )
+    if not SIM.is_file():
+        raise OracleUnavailable(f"the simulated GPUs are not built: {SIM} is missing; reinstall nccl-tuner")
+
+
+class Child:
+    """One child process and its scratch folder. Every failure ends the child and is an OracleFailed."""
+
+    def __init__(self, topology: str, env: Mapping[str, str], plugin: str) -> None:
+        check_platform()
+        if refused := sorted(OWN_VARIABLES & env.keys()):
+            raise BadInput(f"{', '.join(refused)} cannot be set for the oracle: it sets that itself")
+        if strange := sorted(name for name in env if not name.startswith("NCCL_")):
+            raise BadInput(f"{', '.join(strange)}: only NCCL_* variables can be given to the oracle")
+        self._folder = tempfile.TemporaryDirectory(prefix="nccl-tuner-")
+        self.folder = Path(self._folder.name)
+        self.log = self.folder / "nccl.log"
+        self.graph = self.folder / "graph.xml"
+        (self.folder / "topology.xml").write_text(topology)
+        for name in SIM_NAMES:
+            (self.folder / name).symlink_to(SIM)
+        self._socket, other = socket.socketpair()
+        self._pending = b""
+        with other, (self.folder / "stderr").open("wb") as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(CHILD), str(other.fileno())],
+                env=self._environment(env, plugin),
+                stdin=subprocess.DEVNULL,
+                stdout=stderr,
+                stderr=stderr,
+                pass_fds=(other.fileno(),),
+                start_new_session=True,
+            )
+
+    def _environment(self, env: Mapping[str, str], plugin: str) -> dict[str, str]:
+        own = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+        own["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(self.folder), own.get("LD_LIBRARY_PATH")]))
+        return {
+            **own,
+            "NCCL_IGNORE_CPU_AFFINITY": "1",
+            **env,
+            "NCCL_DEBUG": "INFO",
+            "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,TUNING,ENV",
+            "NCCL_DEBUG_FILE": str(self.log),
+            "NCCL_GRAPH_DUMP_FILE": str(self.graph),
+            "NCCL_NET_PLUGIN": "sim",
+            "NCCL_RAS_ENABLE": "0",
+            "NCCL_SOCKET_IFNAME": "lo",
+            "NCCL_TOPO_FILE": str(self.folder / "topology.xml"),
+            "NCCL_TUNER_PLUGIN": plugin,
+        }
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def request(self, message: Mapping[str, Any], timeout_s: float, doing: str) -> Any:
+        """The child's answer, or OracleFailed: it died, took longer than ``timeout_s`` seconds, or NCCL failed."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._socket.settimeout(timeout_s)
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+            answer = json.loads(self._line(deadline))
+        except TimeoutError:
+            self.close(keep_log=True)
+            raise self.failure(f"libnccl did not answer within {timeout_s:g} s while {doing}") from None
+        except (EOFError, ConnectionError):
+            raise self.failure(f"the libnccl process {self._death()} while {doing}") from None
+        if "error" in answer:
+            raise self.failure(f"{doing}: {answer['error']}")
+        return answer["ok"]
+
+    def _line(self, deadline: float) -> bytes:
+        while b"\n" not in self._pending:
+            self._socket.settimeout(max(deadline - time.monotonic(), 1e-3))
+            block = self._socket.recv(1 << 20)
+            if not block:
+                raise EOFError
+            self._pending += block
+        line, _, self._pending = self._pending.partition(b"\n")
+        return line
+
+    def _death(self) -> str:
+        try:
+            code = self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            return "closed its connection"
+        if code >= 0:
+            return f"ended with exit status {code}"
+        return f"was killed by {signal.Signals(-code).name}"
+
+    def failure(self, what: str) -> OracleFailed:
+        """An error of one line that ends with NCCL's last words."""
+        lines = [line for line in self.log_lines() if " WARN " in line] or self.log_lines()
+        lines += (self.folder / "stderr").read_text(errors="replace").splitlines() if self.folder.is_dir() else []
+        last = " | ".join(line.strip() for line in lines[-_SHOWN_LOG_LINES:])
+        return OracleFailed(f"{what}; NCCL's last lines: {last}" if last else what)
+
+    def log_lines(self) -> list[str]:
+        """NCCL's log so far."""
+        return self.log.read_text(errors="replace").splitlines() if self.log.is_file() else []
+
+    def log_bytes(self, start: int, end: int) -> bytes:
+        with self.log.open("rb") as file:
+            file.seek(start)
+            return file.read(end - start)
+
+    def close(self, keep_log: bool = False) -> None:
+        """Ends the child and everything it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._socket.close()
+        if not keep_log:
+            self._folder.cleanup()

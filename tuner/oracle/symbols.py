@@ -1,0 +1,234 @@
+"""Where things are in a libnccl: addresses of its functions, and the layout of its communicator.
+
+The wheels are not stripped: ``.symtab`` names internal functions and DWARF describes structs. Reading them takes
+seconds, so what was found is kept beside the library's cache, by the sha256 of the file.
+"""
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from elftools.dwarf.compileunit import CompileUnit
+from elftools.dwarf.die import DIE
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
+
+from tuner.errors import OracleUnavailable
+
+FORMAT = 1  # of the cached file; raise it when what is extracted changes
+
+_BASE_NAME = re.compile(r"^_ZL?(\d+)")
+_CLONE = re.compile(r"\.constprop\.\d+$")
+_MAX_DEPTH = 3  # of nested structs; nothing asked for lies deeper
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A scalar, or an array of scalars, inside a struct."""
+
+    offset: int  # bytes from the start of the struct
+    type: str  # "int32", "uint64", "float32", "bool", "pointer" ...
+    dims: tuple[int, ...]  # () for a scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A struct's scalar members by dotted path; ``arrays`` of structs are (offset, dims) by path."""
+
+    bytes: int
+    members: dict[str, Member]
+    arrays: dict[str, tuple[int, tuple[int, ...]]]
+    structs: dict[str, tuple[int, int]]  # nested structs by path: offset and size in bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Symbols:
+    """What the oracle needs to know of one libnccl."""
+
+    functions: dict[str, list[tuple[int, int]]]  # own name -> (address, size) of every copy of the function
+    kernels: dict[int, str]  # address of a kernel's host symbol -> kernel name
+    anchor: tuple[str, int]  # an exported function and its address: loaded address - this = where the library lies
+    comm: Layout
+    graph: Layout
+
+
+def load(library: Path, sha256: str, cache: Path) -> Symbols:
+    """Symbols of ``library``, from ``cache`` when this file was read before."""
+    stored = cache / "symbols" / f"{sha256[:32]}.{FORMAT}.json"
+    if stored.is_file():
+        try:
+            return _from_json(json.loads(stored.read_text()))
+        except (ValueError, KeyError, TypeError):
+            stored.unlink(missing_ok=True)  # half written by another program; read the library again
+    symbols = read(library)
+    _write(stored, json.dumps(_to_json(symbols)))
+    return symbols
+
+
+def read(library: Path) -> Symbols:
+    """Symbols of ``library`` from its ``.symtab`` and DWARF; takes seconds."""
+    with library.open("rb") as file:
+        elf = ELFFile(file)
+        functions, kernels = _functions(elf)
+        if "ncclGetVersion" not in functions:
+            raise OracleUnavailable(f"{library} is not a libnccl: it has no function ncclGetVersion")
+        comm, graph = _layouts(elf, library)
+    return Symbols(functions, kernels, ("ncclGetVersion", functions["ncclGetVersion"][0][0]), comm, graph)
+
+
+def own_name(symbol: str) -> str:
+    """A function's own name: ``ncclProxyStart`` of ``_Z14ncclProxyStartP8ncclComm``; C names are their own."""
+    symbol = _CLONE.sub("", symbol)  # a copy the compiler made for constant arguments
+    match = _BASE_NAME.match(symbol)
+    return symbol if match is None else symbol[match.end() : match.end() + int(match[1])]
+
+
+def _functions(elf: Any) -> tuple[dict[str, list[tuple[int, int]]], dict[int, str]]:
+    table = elf.get_section_by_name(".symtab")
+    assert isinstance(table, SymbolTableSection)
+    functions: dict[str, list[tuple[int, int]]] = {}
+    kernels: dict[int, str] = {}
+    for symbol in table.iter_symbols():
+        if symbol["st_info"]["type"] != "STT_FUNC" or symbol["st_value"] == 0:
+            continue
+        if "." in _CLONE.sub("", symbol.name):
+            continue  # a fragment (.cold, .part): not the function
+        name = own_name(symbol.name)
+        if name.startswith(("nccl", "cuda", "get", "setEnv", "bootstrap")):
+            functions.setdefault(name, []).append((symbol["st_value"], symbol["st_size"]))
+        if name.startswith(("ncclDevKernel", "ncclSymk", "ncclSymDevKernel")):
+            kernels[symbol["st_value"]] = name
+    return functions, kernels
+
+
+def _layouts(elf: Any, library: Path) -> tuple[Layout, Layout]:
+    if not elf.has_dwarf_info():
+        raise OracleUnavailable(f"{library} has no debug information, which the communicator's layout is read from")
+    for unit in elf.get_dwarf_info().iter_CUs():
+        name = unit.get_top_DIE().attributes.get("DW_AT_name")
+        if name is not None and name.value.rpartition(b"/")[2] == b"init.cc":
+            structs = _structs(unit, {"ncclComm", "ncclTopoGraph"})
+            if len(structs) == 2:
+                return _layout(structs["ncclComm"]), _layout(structs["ncclTopoGraph"])
+    raise OracleUnavailable(f"{library} does not describe struct ncclComm in its debug information")
+
+
+def _structs(unit: CompileUnit, names: set[str]) -> dict[str, DIE]:
+    found: dict[str, DIE] = {}
+    for die in unit.get_top_DIE().iter_children():
+        if die.tag not in ("DW_TAG_structure_type", "DW_TAG_class_type") or "DW_AT_declaration" in die.attributes:
+            continue
+        name = _name(die)
+        if name in names:
+            found[name] = die
+            if len(found) == len(names):
+                break
+    return found
+
+
+def _layout(struct: DIE) -> Layout:
+    layout = Layout(_value(struct, "DW_AT_byte_size"), {}, {}, {})
+    for path, offset, die in _members(struct, "", 0, _MAX_DEPTH):
+        target = _resolve(die)
+        dims: tuple[int, ...] = ()
+        if target.tag == "DW_TAG_array_type":
+            dims, target = _dims(target), _resolve(target)
+        if _is_struct(target):
+            if dims:
+                layout.arrays[path] = (offset, dims)
+            else:
+                layout.structs[path] = (offset, _value(target, "DW_AT_byte_size"))
+        elif (name := _scalar(target)) is not None:
+            layout.members[path] = Member(offset, name, dims)
+    return layout
+
+
+def _members(struct: DIE, prefix: str, start: int, depth: int) -> Iterator[tuple[str, int, DIE]]:
+    """Every data member with its dotted path and offset, those of nested structs after their own."""
+    for die in struct.iter_children():
+        if die.tag != "DW_TAG_member" or "DW_AT_data_member_location" not in die.attributes:
+            continue
+        path, offset = prefix + _name(die), start + _value(die, "DW_AT_data_member_location")
+        yield path, offset, die
+        target = _resolve(die)
+        if _is_struct(target) and depth > 1:
+            yield from _members(target, path + ".", offset, depth - 1)
+
+
+def _is_struct(die: DIE) -> bool:
+    return die.tag in ("DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_union_type")
+
+
+def _resolve(die: DIE) -> DIE:
+    """The type of a member or of an array's elements, through typedefs and qualifiers."""
+    target = die.get_DIE_from_attribute("DW_AT_type")
+    while target.tag in ("DW_TAG_typedef", "DW_TAG_const_type", "DW_TAG_volatile_type"):
+        target = target.get_DIE_from_attribute("DW_AT_type")
+    return target
+
+
+def _dims(array: DIE) -> tuple[int, ...]:
+    dims = []
+    for child in array.iter_children():
+        if child.tag == "DW_TAG_subrange_type":
+            bound = child.attributes.get("DW_AT_upper_bound")
+            dims.append(0 if bound is None else bound.value + 1)
+    return tuple(dims)
+
+
+def _scalar(die: DIE) -> str | None:
+    if die.tag == "DW_TAG_pointer_type":
+        return "pointer"
+    bits = 8 * _value(die, "DW_AT_byte_size") if "DW_AT_byte_size" in die.attributes else 0
+    if die.tag == "DW_TAG_enumeration_type":
+        return f"int{bits}"
+    if die.tag != "DW_TAG_base_type":
+        return None
+    kinds = {2: "bool", 4: f"float{bits}", 5: f"int{bits}", 6: f"int{bits}", 7: f"uint{bits}", 8: f"uint{bits}"}
+    return kinds.get(_value(die, "DW_AT_encoding"))
+
+
+def _name(die: DIE) -> str:
+    name = die.attributes.get("DW_AT_name")
+    return "" if name is None else name.value.decode()
+
+
+def _value(die: DIE, attribute: str) -> int:
+    return int(die.attributes[attribute].value)
+
+
+def _to_json(symbols: Symbols) -> dict[str, Any]:
+    return {**asdict(symbols), "kernels": {str(address): name for address, name in symbols.kernels.items()}}
+
+
+def _from_json(data: dict[str, Any]) -> Symbols:
+    return Symbols(
+        functions={name: [(copy[0], copy[1]) for copy in copies] for name, copies in data["functions"].items()},
+        kernels={int(address): name for address, name in data["kernels"].items()},
+        anchor=(data["anchor"][0], data["anchor"][1]),
+        comm=_layout_from_json(data["comm"]),
+        graph=_layout_from_json(data["graph"]),
+    )
+
+
+def _layout_from_json(data: dict[str, Any]) -> Layout:
+    return Layout(
+        bytes=data["bytes"],
+        members={path: Member(m["offset"], m["type"], tuple(m["dims"])) for path, m in data["members"].items()},
+        arrays={path: (offset, tuple(dims)) for path, (offset, dims) in data["arrays"].items()},
+        structs={path: (offset, size) for path, (offset, size) in data["structs"].items()},
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all: another process may be reading."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    os.replace(temporary, path)

@@ -1,0 +1,134 @@
+"""Steps from a graph's bandwidth to an algorithm's bandwidth, GB/s (1e9 bytes per second).
+
+Each takes the value so far and the cell, and returns the next value as NCCL's float holds it.
+Source: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1; ``f64(...)`` marks its double literals.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tuner.cfloat import Float, f32, f64
+from tuner.names import Algorithm, Collective, Pattern, Protocol
+from tuner.rules.cell import Cell
+
+BandwidthRule = Callable[[Float, Cell], Float]
+
+
+def graph(_: Float, cell: Cell) -> Float:
+    """Per channel: up to two nodes the graph's bandwidth inside a node, beyond the one between nodes."""
+    return f32(cell.graph.bw_intra_gbs if cell.nodes <= 2 else cell.graph.bw_inter_gbs)
+
+
+def graph_intra(_: Float, cell: Cell) -> Float:
+    return f32(cell.graph.bw_intra_gbs)
+
+
+def nvls_multicast(_: Float, cell: Cell) -> Float:
+    """The switch's efficiency inside a node against the network between nodes; one channel is lost to latency."""
+    channels = f32(cell.graph.channels)
+    efficiency = f32(cell.release.table["nvls_efficiency"][cell.communicator.generation])
+    intra = f32(cell.graph.bw_intra_gbs) * efficiency * f32(cell.graph.channels - 1) / channels
+    if cell.collective is Collective.AllReduce:
+        intra = intra * f32(2)  # two pipelined operations
+    else:
+        intra = intra * ((cell.local_ranks - f32(1)) / cell.local_ranks)
+    tree = cell.algorithm is Algorithm.NVLSTree
+    inter = f32(cell.graph.bw_inter_gbs) * f32(2 if tree and cell.nodes <= 2 else 1)
+    cap = f32(cell.cap_gbs("nvls_tree_per_channel")) if tree else np.finfo(f32).max
+    return f32(min(intra, inter, cap))
+
+
+def all_channels(value: Float, cell: Cell) -> Float:
+    return f32(cell.graph.channels) * value
+
+
+def ring_ll_cap(value: Float, cell: Cell) -> Float:
+    """LL spends half the bytes on flags, and the CPU or GPU caps it."""
+    if cell.protocol is not Protocol.LL:
+        return value
+    return f32(min(cell.ll_cap_gbs, value * f64(0.5)))
+
+
+def ring_ll128_cap(value: Float, cell: Cell) -> Float:
+    if cell.protocol is not Protocol.LL128:
+        return value
+    return f32(min(value * f64(0.92), cell.graph.channels * cell.cap_gbs("ring_ll128_per_channel")))
+
+
+def tree_cap(value: Float, cell: Cell) -> Float:
+    return f32(min(value * f64(0.92), cell.graph.channels * cell.cap_gbs("tree_per_channel")))
+
+
+def tree_ll_cap(value: Float, cell: Cell) -> Float:
+    if cell.protocol is not Protocol.LL:
+        return value
+    return f32(min(value * f64(1.0) / f64(3.8), cell.ll_cap_gbs))
+
+
+def tree_ll128_cap(value: Float, cell: Cell) -> Float:
+    if cell.protocol is not Protocol.LL128:
+        return value
+    share = f64(7.0) / f64(9.0) if cell.nodes == 1 else f64(120.0) / f64(128.0)
+    return f32(min(value * share, cell.graph.channels * cell.cap_gbs("tree_ll128_per_channel")))
+
+
+def plain_tree(value: Float, cell: Cell) -> Float:
+    """A tree that is neither balanced nor split sends up and down over the same links."""
+    return f32(value * f64(0.85)) if cell.communicator.tree_pattern is Pattern.Tree else value
+
+
+def pat_share(value: Float, cell: Cell) -> Float:
+    return f32(value * f64(0.75))
+
+
+def no_low_latency(value: Float, cell: Cell) -> Float:
+    return value if cell.protocol is Protocol.Simple else f32(0)
+
+
+def collnet_direct(value: Float, cell: Cell) -> Float:
+    """CollNet Direct: every GPU wants a NIC of its own; AllGather and ReduceScatter count GPUs, not channels."""
+    if cell.protocol is not Protocol.Simple:
+        return value
+    if cell.gathers_or_scatters:
+        network = f32(cell.graph.bw_inter_gbs) * f32(0.9)
+        return cell.local_ranks * min(f32(cell.graph.bw_intra_gbs), network)
+    if cell.graph.channels == 0:
+        return f32(np.nan)  # sic: NCCL divides 0 by an infinite factor here; the row is disabled afterwards
+    factor = f32(cell.local_ranks / (f64(1.0) * cell.graph.channels))
+    factor = factor - (factor - f32(1)) / f32(2)
+    value = value / factor
+    return f32(value * f64(0.85)) if cell.communicator.min_comp_cap >= 90 else value
+
+
+def collnet_heads(value: Float, cell: Cell) -> Float:
+    """Across nodes, AllGather and ReduceScatter need a CollNet that gathers and scatters, and a NIC per GPU."""
+    needs = cell.protocol is Protocol.Simple and cell.gathers_or_scatters and cell.nodes > 1
+    return value if not needs or cell.communicator.collnet else f32(0)
+
+
+def ranks_over_steps(value: Float, cell: Cell) -> Float:
+    """Bus to algorithm bandwidth of a ring; the quotient is a double, stored as float before it multiplies."""
+    return value * f32(f64(1.0) * cell.ranks / cell.steps)
+
+
+def ranks_over_steps_of_allreduce(value: Float, cell: Cell) -> Float:
+    return value if cell.gathers_or_scatters else ranks_over_steps(value, cell)
+
+
+def half(value: Float, cell: Cell) -> Float:
+    return value * f32(0.5)
+
+
+def half_of_allreduce(value: Float, cell: Cell) -> Float:
+    return value if cell.gathers_or_scatters else half(value, cell)
+
+
+RULES: dict[str, BandwidthRule] = {
+    rule.__name__: rule
+    for rule in (
+        graph, graph_intra, nvls_multicast, all_channels, ring_ll_cap, ring_ll128_cap, tree_cap, tree_ll_cap,
+        tree_ll128_cap, plain_tree, pat_share, no_low_latency, collnet_direct, collnet_heads, ranks_over_steps,
+        ranks_over_steps_of_allreduce, half, half_of_allreduce,
+    )
+}

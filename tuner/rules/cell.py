@@ -1,0 +1,86 @@
+"""The point a rule looks at: one collective, algorithm and protocol on one communicator."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.cfloat import Float, f64
+from tuner.communicator import Communicator
+from tuner.environment import Environment
+from tuner.graphs import Graph
+from tuner.names import Algorithm, Collective, Protocol
+from tuner.release import HARDWARE, Release
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cell:
+    """One cell of the latency and bandwidth tables, with what the rules derive from it."""
+
+    communicator: Communicator
+    collective: Collective
+    algorithm: Algorithm
+    protocol: Protocol
+
+    @property
+    def release(self) -> Release:
+        return self.communicator.release
+
+    @property
+    def environment(self) -> Environment:
+        return self.communicator.environment
+
+    @property
+    def graph(self) -> Graph:
+        return self.communicator.graphs[self.algorithm]
+
+    @property
+    def ranks(self) -> int:
+        return self.communicator.ranks
+
+    @property
+    def nodes(self) -> int:
+        return self.communicator.nodes
+
+    @property
+    def steps(self) -> int:
+        """Steps of a ring for this collective (nsteps)."""
+        if self.collective is Collective.AllReduce:
+            return 2 * (self.ranks - 1)
+        return self.ranks - 1 if self.gathers_or_scatters else self.ranks
+
+    @property
+    def gathers_or_scatters(self) -> bool:
+        return self.collective in (Collective.AllGather, Collective.ReduceScatter)
+
+    @property
+    def local_ranks(self) -> Float:
+        """Ranks per node as NCCL's float ``ppn``."""
+        return np.float32(np.float32(self.ranks) / np.float32(self.nodes))
+
+    def cap_gbs(self, name: str) -> np.float64:
+        """A cap of this communicator's generation and node count, a double in NCCL."""
+        return self._cap(name, self.communicator.generation)
+
+    @property
+    def ll_cap_gbs(self) -> np.float64:
+        """The LL cap: one node looks at the GPU's generation, several nodes at the CPU's vendor."""
+        if self.nodes == 1:
+            return self.cap_gbs("ll")
+        slower = self.communicator.cpu_vendor in ("AuthenticAMD", "mixed")
+        return self._cap("ll", "ampere" if slower else "volta")
+
+    def _cap(self, name: str, row: str) -> np.float64:
+        column = min(self.nodes, 3) - 1
+        return f64(self.release.table["cap_gbs"][name][row][column])
+
+    def hw_latency_us(self, where: str, algorithm: Algorithm | None = None) -> Float:
+        """Latency of one step ``where`` ("intra", "inter" or "here": inter if there are several nodes)."""
+        between = where == "inter" or (where == "here" and self.nodes > 1)
+        # Only a path of NVLinks counts as NVLink; NVB, C2C and one GPU alone (LOC) use the PCI row.
+        hardware = "net" if between else "nvlink" if self.graph.type_intra == "NVL" else "pci"
+        chosen = self.algorithm if algorithm is None else algorithm
+        power = self.communicator.cpu_arch == "ppc64" and hardware == "pci"
+        if power and chosen is Algorithm.Tree and self.protocol is Protocol.Simple:
+            chosen = Algorithm.Ring  # POWER: Tree/Simple is given Ring's latency to favour it
+        latency: Float = self.release.hw_latency_us[HARDWARE.index(hardware), chosen, self.protocol]
+        return latency

@@ -1,0 +1,92 @@
+"""Which cells exist, and which stay enabled: each rule returns None, or the reason why the cell is off.
+
+Source: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
+"""
+
+from collections.abc import Callable
+from enum import IntEnum
+
+from tuner.environment import allowed
+from tuner.names import Algorithm, Protocol
+from tuner.rules.cell import Cell
+
+Reason = str | None
+EnabledRule = Callable[[Cell], Reason]
+
+
+def simple_only(cell: Cell) -> Reason:
+    return None if cell.protocol is Protocol.Simple else f"{cell.algorithm.name} has only the protocol Simple"
+
+
+def nvls_needs_two_channels(cell: Cell) -> Reason:
+    found = cell.graph.channels
+    return None if found >= 2 else f"NVLS needs a graph of two channels over an NVSwitch; NCCL found {found}"
+
+
+def pat_enabled(cell: Cell) -> Reason:
+    """Unless forced by NCCL_PAT_ENABLE: one rank per node."""
+    if cell.communicator.min_comp_cap < 60:
+        return "PAT needs compute capability 6.0"
+    asked = cell.environment.number("NCCL_PAT_ENABLE", 2)
+    on = cell.nodes == cell.ranks if asked == 2 else asked != 0
+    return None if on else "PAT needs one rank per node" if asked == 2 else "NCCL_PAT_ENABLE=0"
+
+
+def protocol_asked_for(cell: Cell) -> Reason:
+    return _asked(cell, "NCCL_PROTO", cell.protocol)
+
+
+def algorithm_asked_for(cell: Cell) -> Reason:
+    return _asked(cell, "NCCL_ALGO", cell.algorithm)
+
+
+def nvls_tree_needs_nodes(cell: Cell) -> Reason:
+    alone = cell.algorithm is Algorithm.NVLSTree and cell.nodes == 1
+    return "NVLSTree needs several nodes" if alone else None
+
+
+def collnet_needs_support(cell: Cell) -> Reason:
+    """CollNet, and NVLS across nodes, need a network that reduces (NCCL_COLLNET_ENABLE=1)."""
+    direct_or_chain = cell.algorithm in (Algorithm.CollNetDirect, Algorithm.CollNetChain)
+    needs = direct_or_chain or (cell.algorithm is Algorithm.NVLS and cell.nodes > 1)
+    return f"{cell.algorithm.name} needs CollNet here" if needs and not cell.communicator.collnet else None
+
+
+def collnet_direct_needs_nvswitch(cell: Cell) -> Reason:
+    missing = cell.algorithm is Algorithm.CollNetDirect and not cell.communicator.has_nvswitch
+    return "CollNetDirect needs an NVSwitch" if missing else None
+
+
+def ll128_is_safe(cell: Cell) -> Reason:
+    """LL128 unless asked for: its 128-byte stores must arrive whole, which not every path and GPU mix guarantees."""
+    if cell.protocol is not Protocol.LL128 or _rows(cell, "NCCL_PROTO", Protocol):
+        return None
+    comm, rank = cell.communicator, cell.release.path_rank
+    hopper = comm.min_comp_cap >= 90
+    farthest = "PXN" if hopper and cell.environment.number("NCCL_LL128_C2C", 1) else "PXB"
+    if rank(cell.graph.type_inter) > rank(farthest):
+        return f"LL128 is not allowed over {cell.graph.type_inter} between nodes, only up to {farthest}"
+    if rank(cell.graph.type_intra) > rank("NVB"):
+        return f"LL128 is not allowed over {cell.graph.type_intra} inside a node, only over NVLink"
+    if comm.min_comp_cap != comm.max_comp_cap:
+        return "LL128 is not allowed between GPUs of different compute capability"
+    return "LL128 needs compute capability 7.0" if comm.min_comp_cap < 70 else None
+
+
+def _rows(cell: Cell, variable: str, elements: type[IntEnum]) -> dict[IntEnum, bool]:
+    text = cell.environment.text(variable)
+    return {} if text is None else allowed(text, variable, elements).get(cell.collective, {})
+
+
+def _asked(cell: Cell, variable: str, element: Algorithm | Protocol) -> Reason:
+    on = _rows(cell, variable, type(element)).get(element, True)
+    return None if on else f"{variable}={cell.environment.text(variable)} leaves it out"
+
+
+RULES: dict[str, EnabledRule] = {
+    rule.__name__: rule
+    for rule in (
+        simple_only, nvls_needs_two_channels, pat_enabled, protocol_asked_for, algorithm_asked_for,
+        nvls_tree_needs_nodes, collnet_needs_support, collnet_direct_needs_nvswitch, ll128_is_safe,
+    )
+}

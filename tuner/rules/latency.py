@@ -1,0 +1,90 @@
+"""Steps of a latency, us. Each takes the value so far and the cell, and returns the next value.
+
+Source: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1; ``f64(...)`` marks its double literals.
+"""
+
+from collections.abc import Callable
+
+from tuner.cfloat import Float, f32, f64, log2i
+from tuner.names import Algorithm, Collective, Protocol
+from tuner.rules.cell import Cell
+
+LatencyRule = Callable[[Float, Cell], Float]
+
+
+def base(_: Float, cell: Cell) -> Float:
+    """Software cost of starting the algorithm."""
+    latency: Float = cell.release.base_latency_us[cell.algorithm, cell.protocol]
+    return latency
+
+
+def ring_steps(value: Float, cell: Cell) -> Float:
+    """One step a rank; across nodes a step costs at least what the CPU needs to post to the network."""
+    if cell.collective in (Collective.Reduce, Collective.Broadcast):
+        if cell.graph.same_channels:
+            return value + cell.hw_latency_us("here")
+        # Simple pays a chunk latency, taken from Tree's row.
+        row = Algorithm.Tree if cell.protocol is Protocol.Simple else None
+        return value + f32(cell.steps) * cell.hw_latency_us("here", row)
+    between = 0 if cell.nodes == 1 else (cell.nodes - 1) * (2 if cell.collective is Collective.AllReduce else 1)
+    inside = max(cell.hw_latency_us("intra"), _net_overhead_us(cell))
+    return value + (f32(cell.steps - between) * inside + f32(between) * _between_us(cell))
+
+
+def tree_up_and_down(value: Float, cell: Cell) -> Float:
+    """A chain inside each node and a binary tree between nodes, there and back."""
+    inside = f32(cell.ranks // cell.nodes - 1) * cell.hw_latency_us("intra")
+    return value + f32(2) * (inside + f32(log2i(cell.nodes)) * _between_us(cell))
+
+
+def collnet_direct(value: Float, cell: Cell) -> Float:
+    """One step to the GPUs that talk to the network, 0.4 us for each of them to serialise, the network once."""
+    others = cell.ranks // cell.nodes - 1
+    steps = f32(min(1, others)) * cell.hw_latency_us("intra") + f64(others) * f64(0.4)
+    return f32(value + (f64(2) * steps + _between_us(cell)))
+
+
+def collnet_chain(value: Float, cell: Cell) -> Float:
+    others = cell.ranks // cell.nodes - 1
+    return value + (f32(2 * others) * cell.hw_latency_us("intra") + _between_us(cell))
+
+
+def nvls(_: Float, cell: Cell) -> Float:
+    """One multicast step, and one network step where there are several nodes; no base."""
+    inside = cell.hw_latency_us("intra")
+    return inside + _between_us(cell) if cell.nodes > 1 else inside
+
+
+def nvls_tree(value: Float, cell: Cell) -> Float:
+    return value + (cell.hw_latency_us("intra") + f32(2 * log2i(cell.nodes)) * _between_us(cell))
+
+
+def pat(value: Float, cell: Cell) -> Float:
+    """A logarithmic part between nodes and a part linear in the ranks."""
+    network = f64(log2i(cell.nodes)) * (_between_us(cell) / f64(3.5))
+    return f32(value + (network + f64(cell.ranks) * f64(2.8)))
+
+
+def _between_us(cell: Cell) -> Float:
+    """A network step: one rank per node exposes it whole (Tree's row); Simple flushes, so the wire counts twice."""
+    row = Algorithm.Tree if cell.local_ranks == 1 else None
+    latency = cell.hw_latency_us("inter", row) + f32(cell.graph.latency_inter_us)
+    return latency + f32(cell.graph.latency_inter_us) if cell.protocol is Protocol.Simple else latency
+
+
+def _net_overhead_us(cell: Cell) -> Float:
+    """What posting to the network costs the CPU; Simple posts three times."""
+    if cell.nodes == 1:
+        return f32(0)
+    asked_ns = cell.environment.number("NCCL_NET_OVERHEAD", -2)
+    table = cell.release.table["net_overhead_us"]
+    vendor = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}.get(cell.communicator.cpu_vendor or "", "other")
+    row = vendor if cell.communicator.cpu_arch == "x86_64" else "other"
+    overhead = f32(table[row]) if asked_ns == -2 else f32(f64(asked_ns) * f64(0.001))
+    return overhead * f32(3) if cell.protocol is Protocol.Simple else overhead
+
+
+RULES: dict[str, LatencyRule] = {
+    rule.__name__: rule
+    for rule in (base, ring_steps, tree_up_and_down, collnet_direct, collnet_chain, nvls, nvls_tree, pat)
+}

@@ -1,0 +1,63 @@
+"""One kind of call: what the rules of the selection look at besides the cell."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tuner.cfloat import FloatArray, IntArray, SizeArray, log2i_array
+from tuner.names import Collective, DataType, Op
+
+# Sums that scale: ncclDevPreMulSum for floats, ncclDevSumPostDiv for integers.
+SCALING_OPS = (Op.avg,)
+FP8 = (DataType.float8e4m3, DataType.float8e5m2)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A collective on a type with an operation; ``pipelined`` is NCCL's numPipeOps."""
+
+    collective: Collective
+    dtype: DataType
+    op: Op
+    pipelined: int = 1
+
+    @property
+    def moves_only(self) -> bool:
+        """AllGather and Broadcast reduce nothing; NCCL runs them on bytes."""
+        return self.collective in (Collective.AllGather, Collective.Broadcast)
+
+    @property
+    def device_dtype(self) -> DataType:
+        return DataType.int8 if self.moves_only else self.dtype
+
+    @property
+    def scales(self) -> bool:
+        return not self.moves_only and self.op in SCALING_OPS
+
+    def traffic_per_byte(self, ranks: int) -> int:
+        """Bytes a rank moves per byte of its count. Source: ncclFuncTrafficPerByte, src/enqueue.cc, v2.28.9-1."""
+        if self.collective is Collective.AllReduce:
+            return 2
+        return ranks if self.spreads else 1
+
+    @property
+    def spreads(self) -> bool:
+        """Whether nBytes is the count of all ranks together (AllGather, ReduceScatter)."""
+        return self.collective in (Collective.AllGather, Collective.ReduceScatter)
+
+
+class Sizes:
+    """An array of nBytes with what several rules derive from it, computed once."""
+
+    def __init__(self, nbytes: SizeArray) -> None:
+        self.nbytes = nbytes
+
+    @cached_property
+    def as_float(self) -> FloatArray:
+        return self.nbytes.astype(np.float32)
+
+    @cached_property
+    def log_of_64_bytes(self) -> IntArray:
+        """log2(nBytes / 64), -1 below 64 bytes."""
+        return log2i_array(self.nbytes >> np.uint64(6))

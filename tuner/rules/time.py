@@ -1,0 +1,67 @@
+"""From latency and bandwidth of a cell to the time of each size, us, as float32.
+
+Source: ncclTopoGetAlgoTime (src/graph/tuning.cc) and updateCollCostTable (src/enqueue.cc), v2.28.9-1.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+
+from tuner.cfloat import Float, FloatArray, ceil_div, f32, f64
+from tuner.communicator import Communicator
+from tuner.names import Algorithm, Collective, Protocol
+from tuner.rules.request import FP8, Request, Sizes
+
+Value: TypeAlias = Float | FloatArray
+Cell: TypeAlias = tuple[Algorithm, Protocol]
+CorrectionRule = Callable[[Value, Value, Communicator, Request, Cell, Sizes], tuple[Value, Value]]
+
+
+def time_us(
+    latency_us: Value, bandwidth_gbs: Value, communicator: Communicator, request: Request, cell: Cell, sizes: Sizes
+) -> FloatArray:
+    """Time of each size: corrected latency, once per batch of pipelined operations, plus size over bandwidth."""
+    for name in communicator.release.rules("time"):
+        latency_us, bandwidth_gbs = CORRECTIONS[name](latency_us, bandwidth_gbs, communicator, request, cell, sizes)
+    per_batch = 1 if cell[0] is Algorithm.Ring else communicator.release.limit("colls_per_batch")
+    times = sizes.as_float / (f32(1000) * bandwidth_gbs)
+    times += latency_us * f32(ceil_div(request.pipelined, per_batch))
+    for name in communicator.release.rules("penalty"):
+        times = PENALTIES[name](times, communicator, request, cell)
+    return times
+
+
+def tree_correction(
+    latency_us: Value, bandwidth_gbs: Value, communicator: Communicator, request: Request, cell: Cell, sizes: Sizes
+) -> tuple[Value, Value]:
+    """Trees miss the model at medium sizes: a factor on the bandwidth by power of two, 64 B to 256 MB."""
+    if cell[0] is not Algorithm.Tree or request.collective is not Collective.AllReduce:
+        return latency_us, bandwidth_gbs
+    factors = communicator.release.tree_correction[cell[1]]
+    # One more entry stands for "no correction": index -1 and everything past the table.
+    scaled = bandwidth_gbs * np.append(factors, f32(1))
+    return latency_us, scaled[np.minimum(sizes.log_of_64_bytes, len(factors))]
+
+
+def ring_plateau(
+    latency_us: Value, bandwidth_gbs: Value, communicator: Communicator, request: Request, cell: Cell, sizes: Sizes
+) -> tuple[Value, Value]:
+    """Ring/Simple AllReduce across nodes: latency rises once every rank and channel has 64 bytes."""
+    where = cell == (Algorithm.Ring, Protocol.Simple) and request.collective is Collective.AllReduce
+    if not where or communicator.nodes == 1:
+        return latency_us, bandwidth_gbs
+    table = communicator.release.table["ring_plateau"]
+    start = table["from_bytes_per_channel_and_rank"] * communicator.channels * communicator.ranks
+    raised = f32(latency_us * f64(table[communicator.generation]))
+    return np.where(sizes.nbytes >= np.uint64(start), raised, latency_us), bandwidth_gbs
+
+
+def deep_fp8_ring(times: FloatArray, communicator: Communicator, request: Request, cell: Cell) -> FloatArray:
+    """Eight bits lose too much over more than eight additions in a row: such rings become the last choice."""
+    lossy = cell[0] is Algorithm.Ring and request.device_dtype in FP8 and communicator.ranks > 8
+    return times * f32(1024) if lossy else times
+
+
+CORRECTIONS: dict[str, CorrectionRule] = {rule.__name__: rule for rule in (tree_correction, ring_plateau)}
+PENALTIES = {rule.__name__: rule for rule in (deep_fp8_ring,)}

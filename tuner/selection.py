@@ -1,0 +1,150 @@
+"""The cost table of a call, the pick, and the channels and threads it is launched with; vectorised over sizes.
+
+Source of the order: getAlgoInfo and topoGetAlgoInfo, src/enqueue.cc, v2.28.9-1.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tuner import model
+from tuner.cfloat import FloatArray, SizeArray
+from tuner.communicator import Communicator
+from tuner.errors import BadInput, NoAlgorithm
+from tuner.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.rules import candidate, launch
+from tuner.rules import time as timing
+from tuner.rules.request import FP8, Request, Sizes
+
+IGNORED_US = np.float32(-1.0)  # NCCL_ALGO_PROTO_IGNORE
+CHUNK = 1 << 15  # sizes at a time: the arrays of a chunk stay in the processor's cache
+MAX_BYTES = 2**62
+
+Cell = tuple[Algorithm, Protocol]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Picks:
+    """What NCCL picks, an element a size. ``algorithm`` and ``protocol`` are NCCL's numbers."""
+
+    bytes: SizeArray
+    algorithm: NDArray[np.int8]
+    protocol: NDArray[np.int8]
+    time_us: FloatArray
+    channels: NDArray[np.int64]
+    threads: NDArray[np.int64]
+
+
+class Selection:
+    """Answers for one communicator. ``sizes`` are NCCL's nBytes, 1 to 2**62: an integer or an array of them."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        self.communicator = communicator
+
+    @cached_property
+    def tables(self) -> model.Tables:
+        return model.tables(self.communicator)
+
+    def excluded(self, request: Request) -> dict[Cell, str]:
+        """The cells this call may not use, each with the reason."""
+        return {cell: reason for cell in ALL_CELLS if (reason := self._reason(request, cell)) is not None}
+
+    def cost_table(self, request: Request, sizes: ArrayLike) -> FloatArray:
+        """Times in us, float32 [size][algorithm][protocol]; -1 where NCCL ignores the cell.
+
+        This is what NCCL hands to a tuner plugin. BadInput for sizes out of range.
+        """
+        nbytes = _sizes(sizes)
+        table = np.full((len(nbytes), len(Algorithm), len(Protocol)), IGNORED_US)
+        for cell in self._cells(request):
+            table[:, cell[0], cell[1]] = self._times(request, cell, Sizes(nbytes))
+        return table
+
+    def pick(self, request: Request, sizes: ArrayLike) -> Picks:
+        """What NCCL picks for each size. NoAlgorithm where nothing is left, as in NCCL."""
+        nbytes = _sizes(sizes)
+        self._check_type(request)
+        cells = self._cells(request)
+        if not cells:
+            raise NoAlgorithm(f"nothing is left for {request.collective.name}: {'; '.join(self._why_nothing(request))}")
+        best, time_us = np.empty(nbytes.shape, np.int8), np.empty(nbytes.shape, np.float32)
+        channels, threads = np.empty(nbytes.shape, np.int64), np.empty(nbytes.shape, np.int64)
+        (rule,) = self.communicator.release.rules("pick")
+        (launch_rule,) = self.communicator.release.rules("launch")
+        for part in _chunks(len(nbytes)):
+            chunk = Sizes(nbytes[part])
+            times = (self._times(request, cell, chunk) for cell in cells)
+            best[part], time_us[part] = PICK_RULES[rule](times, self.communicator)
+            for index in np.flatnonzero(np.bincount(best[part])):
+                chosen = best[part] == index
+                channels[part][chosen], threads[part][chosen] = launch.RULES[launch_rule](
+                    self.communicator, self.tables, request, cells[index], chunk.nbytes[chosen]
+                )
+        chosen_cells = np.array(cells, np.int8)[best]
+        return Picks(nbytes, chosen_cells[:, 0], chosen_cells[:, 1], time_us, channels, threads)
+
+    def _cells(self, request: Request) -> list[Cell]:
+        return [cell for cell in ALL_CELLS if self._reason(request, cell) is None]
+
+    def _times(self, request: Request, cell: Cell, sizes: Sizes) -> FloatArray:
+        at = (request.collective, *cell)
+        latency_us, bandwidth_gbs = self.tables.latency_us[at], self.tables.bandwidth_gbs[at]
+        return timing.time_us(latency_us, bandwidth_gbs, self.communicator, request, cell, sizes)
+
+    def _reason(self, request: Request, cell: Cell) -> str | None:
+        at = (request.collective, *cell)
+        if self.tables.bandwidth_gbs[at] == 0:
+            return self.tables.reasons.get(at, f"{cell[0].name} does not do {request.collective.name}")
+        names = self.communicator.release.rules("candidate")
+        reasons = (candidate.RULES[name](self.communicator, request, cell[0]) for name in names)
+        return next(filter(None, reasons), None)
+
+    def _check_type(self, request: Request) -> None:
+        if request.device_dtype in FP8 and self.communicator.min_comp_cap < 90:
+            raise NoAlgorithm(f"NCCL refuses {request.dtype.name} on GPUs before compute capability 9.0")
+
+    def _why_nothing(self, request: Request) -> list[str]:
+        return sorted(set(self.excluded(request).values()))
+
+
+ALL_CELLS: list[Cell] = [(algorithm, protocol) for algorithm in Algorithm for protocol in Protocol]
+
+
+def first_fastest(times: Iterator[FloatArray], communicator: Communicator) -> tuple[NDArray[np.int8], FloatArray]:
+    """The least time; of equal ones the first in NCCL's order of algorithms and protocols."""
+    best_us = next(times)
+    best = np.zeros(best_us.shape, np.int8)
+    for index, time_us in enumerate(times, start=1):
+        best[time_us < best_us] = index
+        best_us = np.minimum(best_us, time_us)
+    slowest = communicator.release.table["limits"]["max_time_us"]
+    if (best_us >= np.float32(slowest)).any():
+        raise NoAlgorithm(f"NCCL takes no time of {slowest:g} us or more, and every candidate is that slow")
+    return best, best_us
+
+
+PICK_RULES: dict[str, Callable[[Iterator[FloatArray], Communicator], tuple[NDArray[np.int8], FloatArray]]] = {
+    rule.__name__: rule for rule in (first_fastest,)
+}
+
+
+def _sizes(sizes: ArrayLike) -> SizeArray:
+    values = np.atleast_1d(np.asarray(sizes))
+    if values.ndim != 1 or values.dtype.kind not in "ui":
+        raise BadInput(f"sizes: expected integers in one dimension, got {values.dtype} of shape {values.shape}")
+    if values.size and (values.min() < 1 or values.max() > MAX_BYTES):
+        raise BadInput(f"sizes: {values.min()} to {values.max()} bytes; valid: 1 to 2**62")
+    return values.astype(np.uint64)
+
+
+def _chunks(length: int) -> Iterator[slice]:
+    return (slice(start, start + CHUNK) for start in range(0, length, CHUNK))
+
+
+def request(collective: str | Collective, dtype: str = "float32", op: str = "sum") -> Request:
+    """A request from names, as a user writes them."""
+    chosen = collective if isinstance(collective, Collective) else Collective[collective]
+    return Request(chosen, DataType[dtype], Op[op])
