@@ -30,9 +30,9 @@ class BuildExt(build_ext):
     """Keeps the plain name of a shared object (no ``.cpython-311-...`` in it)."""
 
     def get_ext_filename(self, fullname: str) -> str:
-        for extension in self.extensions:
-            if isinstance(extension, SharedObject) and fullname.endswith(extension.name.rpartition(".")[2]):
-                return str(Path(*extension.name.split("."))) + ".so"
+        plain = {extension.name.rpartition(".")[2] for extension in self.extensions if isinstance(extension, SharedObject)}
+        if fullname.rpartition(".")[2] in plain:
+            return str(Path(*fullname.split("."))) + ".so"
         return super().get_ext_filename(fullname)
 
     def get_export_symbols(self, ext: Extension) -> list[str]:

@@ -93,7 +93,7 @@ BAD = {
     "no file": (("pick", "allreduce", "--topology", "/nowhere/t.xml"), "/nowhere/t.xml"),
     "nothing left": (("pick", "broadcast", "--machine", "dgx-h100", "--env", "NCCL_ALGO=Tree"), "NCCL_ALGO=Tree"),
     "oracle size": (("oracle", "pick", "allreduce", "--machine", "dgx-h100", "--nodes", "1", "--gpus-per-node", "2",
-                     "--nccl", "2.28.9", "--bytes", "5"), "multiple"),
+                     "--nccl", "2.28.9", "--bytes", "5"), "nearest: 4, 8"),
 }
 
 

@@ -94,9 +94,9 @@ def test_types_and_operations(nodes: int, gpus: int) -> None:
 
 def test_a_wrong_constant_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     right = release.load(NCCL)
-    latency = right.hw_latency_us.copy()
-    latency[0, 1, 0] = np.nextafter(latency[0, 1, 0], np.float32(1))  # Ring/LL over NVLink, by one bit
-    monkeypatch.setattr(release, "load", lambda name: dataclasses.replace(right, hw_latency_us=latency))
+    latency = right.base_latency_us.copy()
+    latency[1, 0] = np.nextafter(latency[1, 0], np.float32(99))  # Ring/LL, by one bit
+    monkeypatch.setattr(release, "load", lambda name: dataclasses.replace(right, base_latency_us=latency))
     report = check(Case(nccl=NCCL, machine="dgx-h100", nodes=1, gpus_per_node=2))
     assert {mismatch.what for mismatch in report.mismatches} >= {"tables", "cells"}
 

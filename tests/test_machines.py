@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import tomllib
 import xml.etree.ElementTree as ET
 from itertools import combinations
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from tuner import machines
-from tuner.capture import render
+from tuner.capture import ask, render
 from tuner.errors import BadInput, UnknownMachine
 from tuner.graphs import Graph
 from tuner.names import PATH_NAMES, Pattern
@@ -187,25 +188,39 @@ def graph(channels, bw=20.6):
     return Graph(Pattern.Ring, channels, True, float(np.float32(bw)), 24.0, 0.0, "NVL", "PIX", 0)
 
 
-def test_what_is_written_is_read_back_and_equal_shapes_share_an_entry():
-    import tomllib
-
+def test_what_is_written_is_read_back_and_equal_graphs_share_an_entry():
     found = {
-        (release, gpus, several): {"ring": graph(gpus if gpus < 3 else 16, 0.1), "tree": graph(4)}
+        (release, gpus, several): {"ring": graph(min(gpus, 3), 0.1), "tree": graph(4)}
         for release in ("2.28.9", "2.9.1")
         for gpus in (1, 2, 3, 4)
         for several in (False, True)
     }
-    found["2.28.9", 4, True] = {"ring": graph(5), "tree": graph(5), "nvls": graph(8)}
+    found["2.28.9", 4, True] = {"ring": graph(5), "nvls": graph(8), "tree": graph(4)}
     text = render("m", "0" * 64, {"2.28.9": "a" * 64, "2.9.1": "b" * 64}, found)
     table = tomllib.loads(text)
     assert machines.shapes(table) == found
-    assert [(e["releases"], e["gpus_per_node"], e["nodes"]) for e in table["shape"]] == [
-        (["2.9.1", "2.28.9"], [3, 4], ["one"]),
-        (["2.9.1", "2.28.9"], [1], ["one", "several"]),
-        (["2.9.1", "2.28.9"], [2], ["one", "several"]),
-        (["2.9.1", "2.28.9"], [3], ["several"]),
-        (["2.9.1"], [4], ["several"]),
-        (["2.28.9"], [4], ["several"]),
+    rows = [(name, row) for name, rows in table["graphs"].items() for row in rows]
+    assert [(name, row["releases"], row["gpus_per_node"], row["nodes"]) for name, row in rows] == [
+        ("nvls", ["2.28.9"], [4], ["several"]),
+        ("ring", ["2.9.1", "2.28.9"], [3, 4], ["one"]),
+        ("ring", ["2.9.1", "2.28.9"], [1], ["one", "several"]),
+        ("ring", ["2.9.1", "2.28.9"], [2], ["one", "several"]),
+        ("ring", ["2.9.1", "2.28.9"], [3], ["several"]),
+        ("ring", ["2.9.1"], [4], ["several"]),
+        ("ring", ["2.28.9"], [4], ["several"]),
+        ("tree", ["2.9.1", "2.28.9"], [1, 2, 3, 4], ["one", "several"]),
     ]
     assert text.index('"2.9.1" = ') < text.index('"2.28.9" = ')
+
+
+# The real library.
+
+
+SHAPES = [(1, 8), (2, 8), (3, 8), (4, 8), (1, 3), (2, 3), (7, 3), (1, 1), (2, 1), (9, 1)]
+
+
+@pytest.mark.parametrize(("nodes", "gpus"), SHAPES)
+def test_libnccl_finds_the_captured_graphs_on_any_number_of_nodes(machine, nodes, gpus):
+    graphs, sha256 = ask(machine, "2.28.9", nodes, gpus)
+    assert graphs == machine.graphs("2.28.9", gpus, nodes > 1)
+    assert sha256 == machine.graphs_table["libnccl_sha256"]["2.28.9"]

@@ -68,9 +68,10 @@ def build(release: Release, node: Node, nodes: int, environment: Environment) ->
         raise BadInput("a communicator of one rank has nothing to pick: NCCL copies; valid: two ranks or more")
     _check_environment(release, environment)
 
+    searched = derive.searched(node.graphs, environment)
     # Ring and tree run on the same channels: the fewer of both.
-    channels = min(node.graphs[name].channels for name in ("tree", "ring"))
-    graphs = {algorithm: node.graphs.get(name, EMPTY) for algorithm, name in OF_ALGORITHM.items()}
+    channels = min(searched[name].channels for name in ("tree", "ring"))
+    graphs = {algorithm: searched.get(name, EMPTY) for algorithm, name in OF_ALGORITHM.items()}
     for algorithm in (Algorithm.Tree, Algorithm.Ring, Algorithm.PAT):
         graphs[algorithm] = derive.with_channels(graphs[algorithm], channels)
 

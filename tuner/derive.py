@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tuner.environment import Environment
-from tuner.graphs import Graph
+from tuner.graphs import Graph, Graphs
 from tuner.release import Release
 
 
@@ -33,6 +33,12 @@ class Shape:
         high = min(high, self.max_channels) if high is not None and high > 0 else self.max_channels
         low = min(low, self.max_channels) if low is not None and low > 0 else 1
         return min(low, high), high
+
+
+def searched(graphs: Graphs, environment: Environment) -> Graphs:
+    """The graphs NCCL searches with these variables: none for NVLS where it is switched off."""
+    off = environment.number("NCCL_NVLS_ENABLE", 2) == 0
+    return {name: graph for name, graph in graphs.items() if not (off and name == "nvls")}
 
 
 def with_channels(graph: Graph, channels: int) -> Graph:
@@ -77,8 +83,8 @@ def limit(shape: Shape, count: int) -> int:
 
 
 def by_generation_and_nodes(shape: Shape) -> int:
-    """A fixed number by GPU generation, fewer on one Blackwell node; needs a graph, so an NVSwitch, and a switch on."""
-    if shape.nvls.channels == 0 or shape.environment.number("NCCL_NVLS_ENABLE", 2) == 0:
+    """A fixed number by GPU generation, fewer on one Blackwell node; needs a graph, so an NVSwitch."""
+    if shape.nvls.channels == 0:
         return 0
     table = shape.release.table["nvls_channels"]
     blackwell = shape.min_comp_cap >= 100

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -99,16 +100,15 @@ def load(name: str) -> Machine:
     )
 
 
-def shapes(table: Mapping[str, Any]) -> dict[Shape, Graphs]:
+def shapes(table: Mapping[str, Any]) -> dict[Shape, dict[str, Graph]]:
     """The graphs of a graphs.toml by release, GPUs per node and whether there are several nodes."""
-    return {
-        (release, gpus, nodes == "several"): graphs
-        for entry in table.get("shape", ())
-        for graphs in [{name: _graph(row) for name, row in entry["graphs"].items()}]
-        for release in entry["releases"]
-        for gpus in entry["gpus_per_node"]
-        for nodes in entry["nodes"]
-    }
+    found: dict[Shape, dict[str, Graph]] = {}
+    for name, rows in table.get("graphs", {}).items():
+        for row in rows:
+            graph = _graph({column: row[column] for column in Graph.__dataclass_fields__})
+            for release, gpus, nodes in product(row["releases"], row["gpus_per_node"], row["nodes"]):
+                found.setdefault((release, gpus, nodes == "several"), {})[name] = graph
+    return found
 
 
 def release_key(release: str) -> tuple[int, ...]:

@@ -9,9 +9,13 @@ struct sim_machine sim_machine;
 
 static _Thread_local int current_device;
 
+/* For the caller to check that it describes machines as this file does. */
+SIM_EXPORT uint64_t sim_machine_bytes(void) { return sizeof(struct sim_machine); }
+
 SIM_EXPORT int sim_configure(const struct sim_machine *machine) {
   if (machine->hosts < 1 || machine->gpus_per_host < 1 || machine->gpus_per_host > SIM_MAX_LOCAL_GPUS ||
-      machine->nets_per_host < 0 || machine->nets_per_host > SIM_MAX_NETS)
+      machine->nets_per_host < 0 || machine->nets_per_host > SIM_MAX_NETS ||
+      machine->hosts > SIM_MAX_RANKS / machine->gpus_per_host)
     return -1;
   sim_machine = *machine;
   return 0;

@@ -10,19 +10,23 @@
 struct range {
   char *base;
   size_t bytes;
-  int untouchable;
 };
 
 #define MAX_RANGES (1 << 20)
 
 static struct range ranges[MAX_RANGES];
 static size_t n_ranges;
+
+/* Those without memory behind them are few, and every copy has to know them. */
+static struct range untouchables[4];
+static int n_untouchables;
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static int remember(void *base, size_t bytes, int untouchable) {
+static int remember(void *base, size_t bytes) {
   pthread_mutex_lock(&lock);
   int full = n_ranges == MAX_RANGES;
-  if (!full) ranges[n_ranges++] = (struct range){base, bytes, untouchable};
+  if (!full) ranges[n_ranges++] = (struct range){base, bytes};
   pthread_mutex_unlock(&lock);
   return full ? -1 : 0;
 }
@@ -46,7 +50,7 @@ void *sim_map(size_t bytes, size_t alignment) {
   char *base = (char *)(((uintptr_t)start + alignment - 1) / alignment * alignment);
   if (base > start) munmap(start, (size_t)(base - start));
   if (base + bytes < start + bytes + slack) munmap(base + bytes, (size_t)(start + slack - base));
-  if (remember(base, bytes, 0) != 0) {
+  if (remember(base, bytes) != 0) {
     munmap(base, bytes);
     return NULL;
   }
@@ -54,12 +58,14 @@ void *sim_map(size_t bytes, size_t alignment) {
 }
 
 void *sim_map_untouchable(size_t bytes) {
+  if (n_untouchables == sizeof untouchables / sizeof *untouchables) return NULL;
   void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) return NULL;
-  if (remember(base, bytes, 1) != 0) {
+  if (remember(base, bytes) != 0) {
     munmap(base, bytes);
     return NULL;
   }
+  untouchables[n_untouchables++] = (struct range){base, bytes};
   return base;
 }
 
@@ -87,11 +93,11 @@ int sim_range_of(const void *address, void **base, size_t *bytes) {
 }
 
 static int untouchable(const void *address) {
-  pthread_mutex_lock(&lock);
-  struct range *range = find(address);
-  int result = range != NULL && range->untouchable;
-  pthread_mutex_unlock(&lock);
-  return result;
+  for (int i = 0; i < n_untouchables; i++) {
+    const char *base = untouchables[i].base;
+    if ((const char *)address >= base && (const char *)address < base + untouchables[i].bytes) return 1;
+  }
+  return 0;
 }
 
 /* The user's buffers have no memory behind them, so copies from or to them move nothing. */
@@ -105,7 +111,7 @@ void sim_fill(void *target, int value, size_t bytes) {
   size_t page = (size_t)sysconf(_SC_PAGESIZE);
   /* Whole pages of zeros are what an untouched mapping reads as: give the pages back instead of writing them. */
   if (value == 0 && bytes >= 16 * page && (uintptr_t)target % page == 0 && bytes % page == 0 &&
-      sim_range_of(target, NULL, NULL) == 0 && madvise(target, bytes, MADV_DONTNEED) == 0)
+      madvise(target, bytes, MADV_DONTNEED) == 0)
     return;
   memset(target, value, bytes);
 }

@@ -8,11 +8,14 @@
 #include "sim.h"
 
 extern const struct sim_redirect sim_runtime_redirects[];
+extern const struct sim_redirect sim_bootstrap_redirects[];
 extern const struct sim_redirect sim_nccl_redirects[];
 
-/* The tables, for whoever knows where libnccl's functions are. */
+/* The tables, for whoever knows where libnccl's functions are; NULL after the last. */
 SIM_EXPORT const struct sim_redirect *sim_redirects(int table) {
-  return table == 0 ? sim_runtime_redirects : table == 1 ? sim_nccl_redirects : NULL;
+  static const struct sim_redirect *const tables[] = {sim_runtime_redirects, sim_bootstrap_redirects,
+                                                      sim_nccl_redirects};
+  return table >= 0 && table < 3 ? tables[table] : NULL;
 }
 
 #if defined(__x86_64__)

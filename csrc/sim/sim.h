@@ -13,6 +13,7 @@
 #define SIM_EXPORT __attribute__((visibility("default")))
 #define SIM_UNUSED __attribute__((unused))
 
+#define SIM_MAX_RANKS 4096
 #define SIM_MAX_LOCAL_GPUS 64
 #define SIM_MAX_NETS 64
 #define SIM_BUS_ID_CHARS 16 /* "0000:1b:00.0" and its end */
@@ -67,6 +68,9 @@ int sim_range_of(const void *address, void **base, size_t *bytes);
 void sim_copy(void *target, const void *source, size_t bytes);
 void sim_fill(void *target, int value, size_t bytes);
 
+/* Lets ranks that wait for others go, with an error. */
+void sim_abandon_meetings(void);
+
 /* Driver functions by name, as cudaGetDriverEntryPoint and cuGetProcAddress hand them out; NULL when not simulated. */
 void *sim_driver_function(const char *name);
 
@@ -99,7 +103,7 @@ struct sim_question *sim_record_question(void);
 
 /* One row of what is redirected: a function of libnccl and what runs in its place. */
 struct sim_redirect {
-  const char *name;
+  const char *name; /* the function's own name, or the whole symbol where the arguments matter */
   void *replacement;
 };
 

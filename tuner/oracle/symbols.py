@@ -20,7 +20,7 @@ from elftools.elf.sections import SymbolTableSection
 
 from tuner.errors import OracleUnavailable
 
-FORMAT = 1  # of the cached file; raise it when what is extracted changes
+FORMAT = 2  # of the cached file; raise it when what is extracted changes
 
 _BASE_NAME = re.compile(r"^_ZL?(\d+)")
 _CLONE = re.compile(r"\.constprop\.\d+$")
@@ -50,7 +50,7 @@ class Layout:
 class Symbols:
     """What the oracle needs to know of one libnccl."""
 
-    functions: dict[str, list[tuple[int, int]]]  # own name -> (address, size) of every copy of the function
+    functions: dict[str, list[tuple[int, int]]]  # own name, and symbol -> (address, size) of every copy
     kernels: dict[int, str]  # address of a kernel's host symbol -> kernel name
     anchor: tuple[str, int]  # an exported function and its address: loaded address - this = where the library lies
     comm: Layout
@@ -100,7 +100,10 @@ def _functions(elf: Any) -> tuple[dict[str, list[tuple[int, int]]], dict[int, st
             continue  # a fragment (.cold, .part): not the function
         name = own_name(symbol.name)
         if name.startswith(("nccl", "cuda", "get", "setEnv", "bootstrap")):
-            functions.setdefault(name, []).append((symbol["st_value"], symbol["st_size"]))
+            where = symbol["st_value"], symbol["st_size"]
+            for key in {name, symbol.name}:
+                if where not in (known := functions.setdefault(key, [])):
+                    known.append(where)
         if name.startswith(("ncclDevKernel", "ncclSymk", "ncclSymDevKernel")):
             kernels[symbol["st_value"]] = name
     return functions, kernels

@@ -31,9 +31,7 @@ def choices(log: bytes) -> list[Choice]:
     ]
     if planned:
         return planned
-    return [
-        Choice(int(m[1]), Algorithm(int(m[2])), Protocol(int(m[3])), None, None) for m in _PICKED.finditer(log)
-    ]
+    return [Choice(int(m[1]), Algorithm(int(m[2])), Protocol(int(m[3])), None, None) for m in _PICKED.finditer(log)]
 
 
 def algorithm(text: str) -> Algorithm:

@@ -58,8 +58,8 @@ def _fewer_channels(nbytes: SizeArray, most: int, threads: int, threshold: int) 
     needs = np.array([as_size_t(int32(int32(int(n) * threads) * threshold)) for n in counts], np.uint64)
     # Counting down stops at the first need that the size meets: so the running minimum is what has to be met.
     reached = np.minimum.accumulate(needs)[::-1]
-    met: IntArray = np.searchsorted(reached, nbytes, side="right")
-    return 1 + met
+    channels: IntArray = 1 + np.searchsorted(reached, nbytes, side="right")
+    return channels
 
 
 def _fewer_threads(nbytes: SizeArray, channels: IntArray, threads: int, threshold: int) -> IntArray:

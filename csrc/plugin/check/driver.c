@@ -7,6 +7,7 @@
  */
 #include <math.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -201,11 +202,27 @@ static void check_call(void *context, uint64_t *state) {
     free(after);
 }
 
+/* As NCCL's own logger: a variadic function that formats what it gets. */
+__attribute__((format(printf, 5, 6))) static void listen(int level, unsigned long flags, const char *file, int line,
+                                                         const char *format, ...) {
+    char text[4096];
+    va_list values;
+    va_start(values, format);
+    int length = vsnprintf(text, sizeof text, format, values);
+    va_end(values);
+    CHECK(strcmp(format, "%s") == 0);
+    CHECK(length > 0 && length < 1024 && strncmp(text, "TUNER/nccl-tuner: ", 18) == 0);
+    CHECK(level == LEVEL_WARN ? flags == SUBSYSTEM_ALL : level == LEVEL_INFO && flags == 0x41);
+    CHECK(file != NULL && line >= 0);
+}
+
 static void *open_communicator(uint64_t *state) {
     void *context = &context;
     size_t nodes = 1 + below(state, 4);
-    CHECK(ncclTunerPlugin_v5.init(&context, draw(state), nodes * (1 + below(state, 8)), nodes, NULL, NULL, NULL) ==
-          RESULT_SUCCESS);
+    nccl_logger logger = below(state, 4) ? listen : NULL;
+    int result =
+        ncclTunerPlugin_v5.init(&context, draw(state), nodes * (1 + below(state, 8)), nodes, logger, NULL, NULL);
+    CHECK(result == RESULT_SUCCESS);
     return context;
 }
 

@@ -1,0 +1,114 @@
+"""What is read out of NCCL's own memory: struct ncclComm of rank 0 after initialisation."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.names import Algorithm
+from tuner.oracle import symbols
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A channel graph as NCCL tunes with it: the weakest of all ranks. Types are NCCL's numbers."""
+
+    pattern: int
+    n_channels: int  # 0: not found, or not supported by the communicator
+    same_channels: int
+    bw_intra_gbs: float  # per channel; exactly a float32
+    bw_inter_gbs: float
+    type_intra: int
+    type_inter: int
+    latency_inter_us: float
+    cross_nic: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What the model is made of, by [collective,] algorithm and protocol; 0 is NCCL's "disabled"."""
+
+    latency_us: NDArray[np.float32]  # [5, A, 3]
+    bandwidth_gbs: NDArray[np.float32]  # [5, A, 3]
+    max_threads: NDArray[np.int32]  # [A, 3]
+    thread_thresholds_bytes: NDArray[np.int64]  # [A, 3]
+
+
+# Facts by name, and where struct ncclComm has had them, newest first; a release that has none lacks the fact.
+_FACTS = {
+    "n_ranks": ("nRanks",),
+    "n_nodes": ("nNodes",),
+    "local_ranks": ("localRanks",),
+    "max_local_ranks": ("maxLocalRanks",),
+    "min_local_ranks": ("minLocalRanks",),
+    "n_channels": ("nChannels",),
+    "coll_channels": ("collChannels",),
+    "nvls_channels": ("nvlsChannels",),
+    "p2p_channels": ("p2pnChannels",),
+    "p2p_channels_per_peer": ("p2pnChannelsPerPeer",),
+    "nvls_support": ("nvlsSupport",),
+    "collnet": ("config.collnetEnable", "collNetSupport"),
+    "min_comp_cap": ("minCompCap",),
+    "max_comp_cap": ("maxCompCap",),
+    "cpu_arch": ("cpuArch",),
+    "cpu_vendor": ("cpuVendor",),
+    "tree_pattern": ("maxTreePattern",),
+    "one_rank_per_node": ("isOneRPN",),
+    "all_nvlink": ("isAllNvlink",),
+    "mnnvl": ("MNNVL",),
+    "min_ctas": ("config.minCTAs",),
+    "max_ctas": ("config.maxCTAs",),
+    "buffer_bytes": ("buffSizes",),
+    "nvls_chunk_bytes": ("nvlsChunkSize",),
+    "p2p_chunk_bytes": ("p2pChunkSize",),
+    "symmetric_support": ("symmetricSupport",),
+}
+
+
+def facts(comm: dict[str, Any]) -> dict[str, Any]:
+    """Facts of struct ncclComm under this project's names."""
+    found = {}
+    for name, members in _FACTS.items():
+        for member in members:
+            if member in comm:
+                found[name] = comm[member]
+                break
+    return found
+
+
+# Algorithms without a graph of their own tune with another's.
+_BORROWED = {Algorithm.NVLSTree: Algorithm.NVLS, Algorithm.PAT: Algorithm.Tree}
+
+
+def graphs(raw: list[dict[str, Any]]) -> dict[Algorithm, Graph]:
+    """``comm->graphs`` by algorithm."""
+    found = {}
+    for algorithm in list(Algorithm)[: len(raw)]:
+        graph = raw[_BORROWED.get(algorithm, algorithm)]
+        found[algorithm] = Graph(
+            pattern=graph["pattern"],
+            n_channels=graph["nChannels"],
+            same_channels=graph["sameChannels"],
+            bw_intra_gbs=graph["bwIntra"],
+            bw_inter_gbs=graph["bwInter"],
+            type_intra=graph["typeIntra"],
+            type_inter=graph["typeInter"],
+            latency_inter_us=graph.get("latencyInter", 0.0),
+            cross_nic=graph["crossNic"],
+        )
+    return found
+
+
+def tables(comm: dict[str, Any], layout: symbols.Layout) -> Tables:
+    """The tables in struct ncclComm, in the shapes the release has."""
+
+    def table(name: str, kind: Any) -> Any:
+        return np.array(comm[name], kind).reshape(layout.members[name].dims)
+
+    return Tables(
+        latency_us=table("latencies", np.float32),
+        bandwidth_gbs=table("bandwidths", np.float32),
+        max_threads=table("maxThreads", np.int32),
+        thread_thresholds_bytes=table("threadThresholds", np.int64),
+    )
