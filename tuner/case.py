@@ -6,8 +6,8 @@ from pathlib import Path
 from tuner import communicator, found, graphs, machines, release
 from tuner.communicator import Communicator, Node
 from tuner.environment import Environment
-from tuner.graphs import Graphs
 from tuner.errors import BadInput, BadTopology
+from tuner.graphs import Graphs
 from tuner.oracle import Oracle, Setup
 from tuner.topology import Topology
 from tuner.topology import read as read_topology

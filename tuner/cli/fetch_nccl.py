@@ -2,13 +2,14 @@
 
 import click
 
+from tuner.cli import options
 from tuner.cli.output import print_json
 from tuner.oracle import library
 
 
 @click.command(name="fetch-nccl")
 @click.argument("releases", nargs=-1, required=True)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@options.json_option
 def command(releases: tuple[str, ...], as_json: bool) -> None:
     """Fetches libnccl of RELEASES with pip into the cache (NCCL_TUNER_CACHE); only the .so is kept.
 

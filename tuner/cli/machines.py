@@ -1,15 +1,17 @@
 """``nccl-tuner machines``: the catalogue."""
 
+import dataclasses
 from typing import Any
 
 import click
 
 from tuner import machines
+from tuner.cli import options
 from tuner.cli.output import print_json, print_table
 
 
 @click.group(name="machines", invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@options.json_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
     """The machines known by name, and how their graphs are captured.
@@ -32,19 +34,26 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
 @command.command()
 @click.argument("name")
-def show(name: str) -> None:
+@options.json_option
+def show(name: str, as_json: bool) -> None:
     """Prints the topology XML of NAME, with the source of every fact.
 
     \b
     nccl-tuner machines show dgx-h100 > topology.xml
     """
-    click.echo(machines.load(name).topology_xml, nl=False)
+    machine = machines.load(name)
+    if as_json:
+        sources = [dataclasses.asdict(source) for source in machine.sources]
+        print_json({**_record(machine), "notes": machine.notes, "sources": sources, "topology": machine.topology_xml})
+    else:
+        click.echo(machine.topology_xml, nl=False)
 
 
 @command.command()
 @click.argument("name")
 @click.option("--nccl", metavar="RELEASE", required=True, help="NCCL release that searches the graphs.")
-def capture(name: str, nccl: str) -> None:
+@options.json_option
+def capture(name: str, nccl: str, as_json: bool) -> None:
     """Lets libnccl search the graphs of NAME on every number of GPUs and writes them into its table.
 
     \b
@@ -52,7 +61,11 @@ def capture(name: str, nccl: str) -> None:
     """
     from tuner.capture import capture as write_graphs
 
-    click.echo(f"wrote {write_graphs(name, nccl)}")
+    file = write_graphs(name, nccl)
+    if as_json:
+        print_json({"machine": name, "nccl": nccl, "file": str(file)})
+    else:
+        click.echo(f"wrote {file}")
 
 
 def _record(machine: machines.Machine) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import click
 
 from tuner import plugin
+from tuner.cli import options
 from tuner.cli.output import print_json
 
 
@@ -16,7 +17,7 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@options.json_option
 def path(as_json: bool) -> None:
     """Prints the path of the plugin's shared object, for NCCL_TUNER_PLUGIN.
 

@@ -1,6 +1,7 @@
 """Where a release's libnccl is: the installed wheel, or this project's cache, which ``fetch`` fills from PyPI."""
 
 import base64
+import contextlib
 import csv
 import hashlib
 import importlib.metadata
@@ -133,18 +134,26 @@ def fetch(release: str, progress: Callable[[str], None] = lambda _: None) -> Lib
             f"fetching needs {FETCH_BYTES >> 20} MB in {cache()}, which has {free >> 20} MB free; "
             "set NCCL_TUNER_CACHE to another folder"
         )
+    try:
+        _fetch_into(target, release, progress)
+    finally:
+        with contextlib.suppress(OSError):  # not empty: as it should be
+            target.parent.rmdir()
+    progress(f"{target} is {release}")
+    return find_cached(release)
+
+
+def _fetch_into(target: Path, release: str, progress: Callable[[str], None]) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="fetch-") as folder:
         wheel = _download(release, Path(folder), progress)
         progress(f"unpacking {wheel.name}")
         digest, unpacked = _unpack(wheel, Path(folder))
         check(unpacked)
-        entry = {"release": release, "wheel": wheel.name, "sha256": digest}
         written = Path(folder) / "library.json"
+        entry = {"release": release, "wheel": wheel.name, "sha256": digest}
         written.write_text(json.dumps(entry, indent=1) + "\n")
         os.replace(unpacked, target)
-        os.replace(written, note)
-    progress(f"{target} is {release}")
-    return find_cached(release)
+        os.replace(written, target.with_name(written.name))
 
 
 def find_cached(release: str) -> Library:
@@ -155,7 +164,7 @@ def find_cached(release: str) -> Library:
 
 def _download(release: str, folder: Path, progress: Callable[[str], None]) -> Path:
     # Some releases exist only as a post-release (2.26.2.post1), which == does not match.
-    error = ""
+    errors = []
     for wanted in (release, f"{release}.*"):
         progress(f"downloading {WHEEL}=={wanted}")
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
@@ -163,10 +172,10 @@ def _download(release: str, folder: Path, progress: Callable[[str], None]) -> Pa
         run = subprocess.run(command, capture_output=True, text=True, check=False)
         if run.returncode == 0:
             return next(folder.glob("*.whl"))
-        error = _reason(run.stderr)
-        if "No matching distribution" not in run.stderr:
+        errors.append(_reason(run.stderr))
+        if not errors[-1].startswith("No matching distribution"):
             break
-    raise OracleUnavailable(f"cannot download {WHEEL}=={release}: {error}")
+    raise OracleUnavailable(f"cannot download {WHEEL}=={release}: {errors[0]}")
 
 
 def _reason(stderr: str) -> str:

@@ -81,7 +81,8 @@ def _block_threads(communicator: Communicator, cell: Cell, threads: IntArray) ->
         return np.full(threads.shape, limit("max_threads"), np.int64)
     extra = warp if cell == (Algorithm.Ring, Protocol.Simple) else 0  # one more warp synchronises
     warps = np.maximum((threads + extra) // warp, 3)
-    return np.maximum(warps * warp, limit("min_block_threads"))
+    blocks: IntArray = np.maximum(warps * warp, limit("min_block_threads"))
+    return blocks
 
 
 def _dealt_channels(
@@ -92,18 +93,19 @@ def _dealt_channels(
     most = communicator.nvls_channels if cell[0] in NVLS else communicator.channels
     least = limit("min_traffic_per_channel_bytes")
     per_byte = request.traffic_per_byte(communicator.ranks)
-    count_bytes = (nbytes // np.uint64(communicator.ranks) if request.spreads else nbytes).astype(np.int64)
-    count_bytes = np.maximum(count_bytes, 1)
+    # All of this is size_t in NCCL, so unsigned here.
+    count_bytes = np.maximum(nbytes // np.uint64(communicator.ranks if request.spreads else 1), np.uint64(1))
     per_byte *= 4 if cell[1] is Protocol.LL else 1  # LL occupies more: flags, and no pipelining
 
-    per_channel = np.maximum(least, np.maximum(least, count_bytes * per_byte) // np.minimum(bound, most))
+    traffic = np.maximum(count_bytes * np.uint64(per_byte), np.uint64(least))
+    per_channel = np.maximum(traffic // np.minimum(bound, most).astype(np.uint64), np.uint64(least))
     align = limit("cell_alignment_bytes")
     cell_bytes = ceil_div(ceil_div(least, per_byte), align) * align
     cells = ceil_div(count_bytes, cell_bytes)
     first = np.minimum(cells, ceil_div(per_channel, cell_bytes * per_byte))
     used = 1 + ceil_div(cells - first, first)
     # What would need more channels than there are is spread over all of them.
-    dealt: IntArray = np.minimum(used, most)
+    dealt: IntArray = np.minimum(used, np.uint64(most)).astype(np.int64)
     return dealt
 
 

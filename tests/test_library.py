@@ -1,0 +1,256 @@
+"""Where libnccl comes from: finding, checking and fetching, without a network."""
+
+import base64
+import csv
+import hashlib
+import io
+import json
+import os
+import struct
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tuner.errors import BadInput, OracleUnavailable
+from tuner.oracle import library, symbols
+
+X86_64, AARCH64 = 62, 183  # e_machine
+
+
+def elf(machine: int = X86_64, symtab: bool = True) -> bytes:
+    """The smallest 64-bit ELF with a section table; with a .symtab of one null symbol if asked."""
+    names = b"\0.symtab\0.strtab\0.shstrtab\0"
+    data = names + b"\0" * (24 + 1)  # section names, one null symbol, an empty string table
+    start = 64
+    symbols_at, strings_at = start + len(names), start + len(names) + 24
+
+    def section(name: int, kind: int, at: int, size: int, link: int = 0, entry: int = 0) -> bytes:
+        return struct.pack("<IIQQQQIIQQ", name, kind, 0, 0, at, size, link, 1, 1, entry)
+
+    sections = [section(0, 0, 0, 0), section(17, 3, start, len(names))]
+    if symtab:
+        sections += [section(1, 2, symbols_at, 24, link=3, entry=24), section(9, 3, strings_at, 1)]
+    head = b"\x7fELF\x02\x01\x01" + b"\0" * 9
+    head += struct.pack("<HHIQQQIHHHHHH", 3, machine, 1, 0, 0, start + len(data), 0, 64, 56, 0, 64, len(sections), 1)
+    return head + data + b"".join(sections)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and no installed wheel."""
+    monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path))
+    monkeypatch.setattr(library, "installed_release", lambda: None)
+    return tmp_path
+
+
+def put(cache: Path, release: str, content: bytes) -> Path:
+    path = cache / release / "libnccl.so.2"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    return path
+
+
+def test_missing_says_where_it_looked_and_what_to_do(cache: Path) -> None:
+    with pytest.raises(OracleUnavailable) as caught:
+        library.find("2.28.9")
+    message = str(caught.value)
+    assert str(cache / "2.28.9" / "libnccl.so.2") in message
+    assert "nccl-tuner fetch-nccl 2.28.9" in message
+    assert "\n" not in message
+
+
+def test_found_in_the_cache_with_its_hash(cache: Path) -> None:
+    path = put(cache, "2.28.9", elf())
+    found = library.find("2.28.9")
+    assert found == library.Library(path, "2.28.9", hashlib.sha256(elf()).hexdigest())
+
+
+def test_hash_follows_the_file(cache: Path) -> None:
+    path = put(cache, "2.28.9", elf())
+    before = library.sha256(path)
+    path.write_bytes(elf() + b"more")
+    assert library.sha256(path) != before
+    assert library.sha256(path) == hashlib.sha256(elf() + b"more").hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"#!/bin/sh\nexit 0\n", "is not an ELF shared object"),
+        (b"", "is not an ELF shared object"),
+        (b"\x7fELF\x02", "is not an ELF shared object"),
+        (elf(AARCH64), "is for EM_AARCH64; this machine is EM_X86_64"),
+        (elf(symtab=False), "is stripped: it has no .symtab"),
+    ],
+    ids=["text", "empty", "cut off", "other architecture", "stripped"],
+)
+def test_unusable_files_are_refused_in_one_line(cache: Path, content: bytes, complaint: str) -> None:
+    path = put(cache, "2.28.9", content)
+    with pytest.raises(OracleUnavailable) as caught:
+        library.find("2.28.9")
+    assert complaint in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_elf_that_is_not_libnccl(cache: Path) -> None:
+    path = put(cache, "2.28.9", elf())
+    with pytest.raises(OracleUnavailable, match="is not a libnccl"):
+        symbols.load(path, library.sha256(path), cache)
+
+
+@pytest.mark.parametrize("release", ["2.28", "v2.28.9", "2.28.9-1", "latest", "../2.28.9", ""])
+def test_a_release_has_three_numbers(cache: Path, release: str) -> None:
+    with pytest.raises(BadInput, match="is not a release"):
+        library.find(release)
+
+
+def test_the_installed_wheel_comes_first_and_a_post_release_counts(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(cache, "2.26.2", elf() + b"cached")
+    installed = tmp_path / "site" / library.MEMBER
+    installed.parent.mkdir(parents=True)
+    installed.write_bytes(elf())
+
+    class Wheel:
+        @staticmethod
+        def locate_file(path: str) -> Path:
+            return tmp_path / "site" / path
+
+    monkeypatch.undo()
+    monkeypatch.setenv("NCCL_TUNER_CACHE", str(cache))
+    monkeypatch.setattr(library.importlib.metadata, "version", lambda _: "2.26.2.post1")
+    monkeypatch.setattr(library.importlib.metadata, "distribution", lambda _: Wheel)
+    assert library.installed_release() == "2.26.2"
+    assert library.find("2.26.2").path == installed
+    put(cache, "2.28.9", elf())
+    assert library.find("2.28.9").path == cache / "2.28.9" / "libnccl.so.2"
+
+
+def wheel(folder: Path, content: bytes, recorded: bytes | None = None, member: str = library.MEMBER) -> Path:
+    """A wheel as pip would leave it, with a RECORD for ``recorded`` (what it holds, unless said otherwise)."""
+    digest = hashlib.sha256(content if recorded is None else recorded).digest()
+    rows = io.StringIO()
+    csv.writer(rows).writerow(
+        [member, "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode(), len(content)]
+    )
+    path = folder / "nvidia_nccl_cu12-2.28.9-py3-none-manylinux_2_18_x86_64.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(member, content)
+        archive.writestr("nvidia_nccl_cu12-2.28.9.dist-info/RECORD", rows.getvalue())
+    return path
+
+
+def test_fetch_keeps_the_library_and_a_note(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    downloads = []
+
+    def download(release: str, folder: Path, progress: object) -> Path:
+        downloads.append(release)
+        return wheel(folder, elf())
+
+    monkeypatch.setattr(library, "_download", download)
+    fetched = library.fetch("2.28.9")
+    assert fetched == library.find("2.28.9")
+    note = json.loads((cache / "2.28.9" / "library.json").read_text())
+    assert note == {"release": "2.28.9", "wheel": wheel(cache, elf()).name, "sha256": fetched.sha256}
+    assert sorted(os.listdir(cache / "2.28.9")) == ["libnccl.so.2", "library.json"]
+
+    library.fetch("2.28.9")
+    assert downloads == ["2.28.9"], "a whole library is not fetched again"
+
+    fetched.path.write_bytes(elf() + b"damaged")
+    assert library.fetch("2.28.9").sha256 == fetched.sha256
+    assert downloads == ["2.28.9", "2.28.9"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"content": elf(), "recorded": b"something else"}, "is damaged"),
+        ({"content": elf(), "member": "nvidia/nccl/lib/other.so"}, "has no nvidia/nccl/lib/libnccl.so.2"),
+        ({"content": elf(symtab=False)}, "is stripped"),
+    ],
+    ids=["damaged", "another wheel", "stripped"],
+)
+def test_fetch_leaves_nothing_of_a_bad_wheel(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, bytes], complaint: str
+) -> None:
+    monkeypatch.setattr(library, "_download", lambda release, folder, progress: wheel(folder, **arguments))
+    with pytest.raises(OracleUnavailable, match=complaint):
+        library.fetch("2.28.9")
+    assert not (cache / "2.28.9").exists()
+
+
+def test_fetch_looks_at_the_disk_first(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Usage:
+        free = library.FETCH_BYTES - 1
+
+    monkeypatch.setattr(library.shutil, "disk_usage", lambda _: Usage)
+    monkeypatch.setattr(library, "_download", lambda *_: pytest.fail("downloaded without room"))
+    with pytest.raises(OracleUnavailable, match="fetching needs 800 MB"):
+        library.fetch("2.28.9")
+
+
+def pip(monkeypatch: pytest.MonkeyPatch, *outcomes: tuple[int, str]) -> list[list[str]]:
+    """Replaces pip: each call gets the next (exit status, stderr). Returns the commands it was called with."""
+    calls: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> object:
+        status, stderr = outcomes[len(calls)]
+        calls.append(command)
+        if status == 0:
+            wheel(Path(command[command.index("--dest") + 1]), elf())
+        return library.subprocess.CompletedProcess(command, status, "", stderr)
+
+    monkeypatch.setattr(library.subprocess, "run", run)
+    return calls
+
+
+UNKNOWN = (
+    "ERROR: Could not find a version that satisfies the requirement nvidia-nccl-cu12==2.26.2 (from versions: 2.16.5)\n"
+    "ERROR: No matching distribution found for nvidia-nccl-cu12==2.26.2\n"
+)
+
+
+def test_a_release_that_is_only_a_post_release(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = pip(monkeypatch, (1, UNKNOWN), (0, ""))
+    library.fetch("2.26.2")
+    assert [command[-1] for command in calls] == ["nvidia-nccl-cu12==2.26.2", "nvidia-nccl-cu12==2.26.2.*"]
+
+
+@pytest.mark.parametrize(
+    ("stderr", "calls", "reason"),
+    [
+        (UNKNOWN, 2, "No matching distribution found for nvidia-nccl-cu12==2.26.2"),
+        ("WARNING: Retrying after connection broken by 'NewConnectionError'\n" + UNKNOWN, 1, "cannot be reached"),
+        ("No module named pip\n", 1, "No module named pip"),
+        ("", 1, "pip gave no reason"),
+    ],
+    ids=["unknown", "offline", "no pip", "silent"],
+)
+def test_a_failed_download_is_one_line(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, stderr: str, calls: int, reason: str
+) -> None:
+    made = pip(monkeypatch, (1, stderr), (1, stderr))
+    with pytest.raises(OracleUnavailable) as caught:
+        library.fetch("2.26.2")
+    assert reason in str(caught.value)
+    assert "2.16.5" not in str(caught.value), "pip's list of every version says nothing"
+    assert "\n" not in str(caught.value)
+    assert len(made) == calls
+
+
+@pytest.mark.parametrize(
+    ("symbol", "name"),
+    [
+        ("cudaMalloc", "cudaMalloc"),
+        ("_Z11getHostHashv", "getHostHash"),
+        ("_ZL16calcCollChunkingP8ncclComm", "calcCollChunking"),
+        ("_Z19ncclNvlsGroupCreateP8ncclCommPyPc.constprop.6", "ncclNvlsGroupCreate"),
+        ("_ZN12_GLOBAL__N_14lockE", "_ZN12_GLOBAL__N_14lockE"),
+    ],
+)
+def test_own_names_of_symbols(symbol: str, name: str) -> None:
+    assert symbols.own_name(symbol) == name
