@@ -30,8 +30,9 @@ class BuildExt(build_ext):
     """Keeps the plain name of a shared object (no ``.cpython-311-...`` in it)."""
 
     def get_ext_filename(self, fullname: str) -> str:
-        plain = {extension.name.rpartition(".")[2] for extension in self.extensions if isinstance(extension, SharedObject)}
-        if fullname.rpartition(".")[2] in plain:
+        plain = [extension.name for extension in self.extensions if isinstance(extension, SharedObject)]
+        # Asked with the dotted name, or for an editable install with its last part.
+        if any(name == fullname or name.endswith(f".{fullname}") for name in plain):
             return str(Path(*fullname.split("."))) + ".so"
         return super().get_ext_filename(fullname)
 

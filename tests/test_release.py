@@ -18,6 +18,7 @@ FLAT = {
     "channels": derive.CHANNEL_RULES, "nvls_channels": derive.NVLS_RULES, "enabled": enabled.RULES,
     "candidate": candidate.RULES, "time": timing.CORRECTIONS, "penalty": timing.PENALTIES,
     "pick": selection.PICK_RULES, "launch": launch.RULES,
+    "traffic_per_channel": launch.TRAFFIC_RULES,
 }
 BY_ALGORITHM = {"fills": enabled.RULES, "bandwidth": bandwidth.RULES, "latency": latency.RULES}
 

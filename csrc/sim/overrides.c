@@ -3,6 +3,8 @@
  * What is chosen for a collective does not depend on connections: graphs, tables and channels are known before the first
  * one is made.
  */
+#define _GNU_SOURCE
+#include <fcntl.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -10,13 +12,15 @@
 
 typedef int status; /* ncclResult_t */
 
+enum { SUCCESS = 0, SYSTEM_ERROR = 2 };
+
 /* One process holds every host, so the identities NCCL derives from the machine come from the rank's device. */
 static uint64_t host_hash(void) { return 0x1000u + (uint64_t)sim_host_of(sim_device()); }
 
 /* As in a job with one process per GPU. */
 static uint64_t process_hash(void) { return 0x2000u + (uint64_t)sim_device(); }
 
-static status succeed(void) { return 0; }
+static status succeed(void) { return SUCCESS; }
 
 static void nothing(void) {}
 
@@ -24,13 +28,20 @@ static void nothing(void) {}
 static status no_affinity(void *system SIM_UNUSED, int rank SIM_UNUSED, void *cpu_set) {
   enum { CPU_SET_BYTES = 128 };
   memset(cpu_set, 0, CPU_SET_BYTES);
-  return 0;
+  return SUCCESS;
 }
 
 /* Asked whether an operation needs the proxy, or to hand it one: it never does. */
 static status no_proxy(void *comm SIM_UNUSED, void *operation SIM_UNUSED, bool *needed) {
   if (needed != NULL) *needed = false;
-  return 0;
+  return SUCCESS;
+}
+
+/* A peer's memory as a file descriptor, which the simulated driver takes and NCCL closes. */
+static status peer_descriptor(void *comm SIM_UNUSED, uintptr_t peer SIM_UNUSED, uintptr_t handle SIM_UNUSED,
+                              int *descriptor) {
+  *descriptor = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  return *descriptor < 0 ? SYSTEM_ERROR : SUCCESS;
 }
 
 #define ROW(name, function) {name, (void *)(uintptr_t)(function)}
@@ -48,12 +59,13 @@ const struct sim_redirect sim_nccl_redirects[] = {
     ROW("ncclTransportPatConnect", succeed),
     ROW("ncclNvlsTreeConnect", succeed),
     ROW("ncclNvlsBufferSetup", succeed),
-    ROW("ncclNvlsGroupConnect", succeed),
     ROW("ncclTransportCollNetSetup", succeed),
     ROW("ncclCollNetChainBufferSetup", succeed),
     ROW("ncclCollNetDirectBufferSetup", succeed),
     ROW("ncclProxyCreate", succeed),
     ROW("ncclProxyConnect", succeed),
+    ROW("ncclProxyClientGetFdBlocking", peer_descriptor),
+    ROW("ncclProxyClientConvertFdBlocking", peer_descriptor), /* up to 2.18 */
     ROW("ncclProxyCallBlocking", succeed),
     ROW("ncclProxyShmUnlink", succeed),
     ROW("ncclProxyStart", succeed),

@@ -57,20 +57,33 @@ def collnet_direct_needs_nvswitch(cell: Cell) -> Reason:
     return "CollNetDirect needs an NVSwitch" if missing else None
 
 
-def ll128_is_safe(cell: Cell) -> Reason:
-    """LL128 unless asked for: its 128-byte stores must arrive whole, which not every path and GPU mix guarantees."""
-    if cell.protocol is not Protocol.LL128 or _rows(cell, "NCCL_PROTO", Protocol):
+def ll128_needs_volta(cell: Cell) -> Reason:
+    old = _ll128_by_itself(cell) and cell.communicator.min_comp_cap < 70
+    return "LL128 needs compute capability 7.0" if old else None
+
+
+def ll128_needs_near_paths(cell: Cell) -> Reason:
+    """LL128's 128-byte stores must arrive whole, which far paths do not guarantee."""
+    if not _ll128_by_itself(cell):
         return None
-    comm, rank = cell.communicator, cell.release.path_rank
-    hopper = comm.min_comp_cap >= 90
+    rank = cell.release.path_rank
+    hopper = cell.communicator.min_comp_cap >= 90
     farthest = "PXN" if hopper and cell.environment.number("NCCL_LL128_C2C", 1) else "PXB"
     if rank(cell.graph.type_inter) > rank(farthest):
         return f"LL128 is not allowed over {cell.graph.type_inter} between nodes, only up to {farthest}"
     if rank(cell.graph.type_intra) > rank("NVB"):
         return f"LL128 is not allowed over {cell.graph.type_intra} inside a node, only over NVLink"
-    if comm.min_comp_cap != comm.max_comp_cap:
-        return "LL128 is not allowed between GPUs of different compute capability"
-    return "LL128 needs compute capability 7.0" if comm.min_comp_cap < 70 else None
+    return None
+
+
+def ll128_needs_equal_gpus(cell: Cell) -> Reason:
+    mixed = cell.communicator.min_comp_cap != cell.communicator.max_comp_cap
+    return "LL128 needs GPUs of one compute capability" if mixed and _ll128_by_itself(cell) else None
+
+
+def _ll128_by_itself(cell: Cell) -> bool:
+    """LL128 that no NCCL_PROTO asks for or rules out: NCCL decides whether it is safe."""
+    return cell.protocol is Protocol.LL128 and not _rows(cell, "NCCL_PROTO", Protocol)
 
 
 def _rows(cell: Cell, variable: str, elements: type[IntEnum]) -> dict[IntEnum, bool]:
@@ -87,6 +100,7 @@ RULES: dict[str, EnabledRule] = {
     rule.__name__: rule
     for rule in (
         simple_only, nvls_needs_two_channels, pat_enabled, protocol_asked_for, algorithm_asked_for,
-        nvls_tree_needs_nodes, collnet_needs_support, collnet_direct_needs_nvswitch, ll128_is_safe,
+        nvls_tree_needs_nodes, collnet_needs_support, collnet_direct_needs_nvswitch,
+        ll128_needs_volta, ll128_needs_near_paths, ll128_needs_equal_gpus,
     )
 }

@@ -97,9 +97,10 @@ def _dealt_channels(
     count_bytes = np.maximum(nbytes // np.uint64(communicator.ranks if request.spreads else 1), np.uint64(1))
     per_byte *= 4 if cell[1] is Protocol.LL else 1  # LL occupies more: flags, and no pipelining
 
-    traffic = np.maximum(count_bytes * np.uint64(per_byte), np.uint64(least))
-    per_channel = np.maximum(traffic // np.minimum(bound, most).astype(np.uint64), np.uint64(least))
     align = limit("cell_alignment_bytes")
+    (rule,) = communicator.release.rules("traffic_per_channel")
+    traffic = np.maximum(count_bytes * np.uint64(per_byte), np.uint64(least))
+    per_channel = TRAFFIC_RULES[rule](traffic // np.minimum(bound, most).astype(np.uint64), least, align)
     cell_bytes = ceil_div(ceil_div(least, per_byte), align) * align
     cells = ceil_div(count_bytes, cell_bytes)
     first = np.minimum(cells, ceil_div(per_channel, cell_bytes * per_byte))
@@ -109,4 +110,16 @@ def _dealt_channels(
     return dealt
 
 
+def at_least_the_minimum(per_channel: SizeArray, least: int, align: int) -> SizeArray:
+    return np.maximum(per_channel, np.uint64(least))
+
+
+def rounded_up(per_channel: SizeArray, least: int, align: int) -> SizeArray:
+    rounded: SizeArray = ceil_div(per_channel, align) * np.uint64(align)
+    return rounded
+
+
+TRAFFIC_RULES: dict[str, Callable[[SizeArray, int, int], SizeArray]] = {
+    rule.__name__: rule for rule in (at_least_the_minimum, rounded_up)
+}
 RULES: dict[str, LaunchRule] = {rule.__name__: rule for rule in (shrink_then_cells,)}

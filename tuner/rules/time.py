@@ -38,10 +38,17 @@ def tree_correction(
     """Trees miss the model at medium sizes: a factor on the bandwidth by power of two, 64 B to 256 MB."""
     if cell[0] is not Algorithm.Tree or request.collective is not Collective.AllReduce:
         return latency_us, bandwidth_gbs
-    factors = communicator.release.tree_correction[cell[1]]
-    # One more entry stands for "no correction": index -1 and everything past the table.
-    scaled = bandwidth_gbs * np.append(factors, f32(1))
-    return latency_us, scaled[np.minimum(sizes.log_of_64_bytes, len(factors))]
+    return latency_us, _corrected(bandwidth_gbs, communicator, cell, sizes, "tree_corrections")
+
+
+def nvls_tree_correction_on_x86_blackwell(
+    latency_us: Value, bandwidth_gbs: Value, communicator: Communicator, request: Request, cell: Cell, sizes: Sizes
+) -> tuple[Value, Value]:
+    """The same factors for NVLSTree."""
+    where = cell[0] is Algorithm.NVLSTree and communicator.min_comp_cap >= 100 and communicator.cpu_arch == "x86_64"
+    if not where:
+        return latency_us, bandwidth_gbs
+    return latency_us, _corrected(bandwidth_gbs, communicator, cell, sizes, "nvls_tree_corrections")
 
 
 def ring_plateau(
@@ -57,11 +64,20 @@ def ring_plateau(
     return np.where(sizes.nbytes >= np.uint64(start), raised, latency_us), bandwidth_gbs
 
 
+def _corrected(bandwidth_gbs: Value, communicator: Communicator, cell: Cell, sizes: Sizes, used: str) -> FloatArray:
+    factors = communicator.release.tree_correction[cell[1]][: communicator.release.limit(used)]
+    # One more entry stands for "no correction": index -1 and everything past the table.
+    scaled: FloatArray = bandwidth_gbs * np.append(factors, f32(1))
+    return scaled[np.minimum(sizes.log_of_64_bytes, len(factors))]
+
+
 def deep_fp8_ring(times: FloatArray, communicator: Communicator, request: Request, cell: Cell) -> FloatArray:
     """Eight bits lose too much over more than eight additions in a row: such rings become the last choice."""
     lossy = cell[0] is Algorithm.Ring and request.device_dtype in FP8 and communicator.ranks > 8
     return times * f32(1024) if lossy else times
 
 
-CORRECTIONS: dict[str, CorrectionRule] = {rule.__name__: rule for rule in (tree_correction, ring_plateau)}
+CORRECTIONS: dict[str, CorrectionRule] = {
+    rule.__name__: rule for rule in (tree_correction, nvls_tree_correction_on_x86_blackwell, ring_plateau)
+}
 PENALTIES = {rule.__name__: rule for rule in (deep_fp8_ring,)}
