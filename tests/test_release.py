@@ -17,7 +17,7 @@ TABLES = sorted(files("tuner.tables").joinpath("nccl").iterdir(), key=lambda pat
 FLAT = {
     "channels": derive.CHANNEL_RULES, "nvls_channels": derive.NVLS_RULES, "enabled": enabled.RULES,
     "candidate": candidate.RULES, "time": timing.CORRECTIONS, "penalty": timing.PENALTIES,
-    "pick": selection.PICK_RULES, "launch": launch.RULES,
+    "pick": selection.PICK_RULES, "launch": launch.RULES, "nvls_bound": launch.NVLS_BOUND_RULES,
     "traffic_per_channel": launch.TRAFFIC_RULES,
 }
 BY_ALGORITHM = {"fills": enabled.RULES, "bandwidth": bandwidth.RULES, "latency": latency.RULES}

@@ -10,7 +10,7 @@ from tuner.cfloat import FloatArray, shortest
 from tuner.names import Algorithm, Protocol
 from tuner.oracle import Oracle
 from tuner.rules.request import Request
-from tuner.selection import ALL_CELLS, IGNORED_US, Selection
+from tuner.selection import ALL_CELLS, Selection
 
 
 def from_emulator(case: Case, request: Request, sizes: Sequence[int]) -> list[dict[str, Any]]:
@@ -51,7 +51,7 @@ def _answer(
     case: Case, request: Request, size: int, table_us: FloatArray, algorithm: Algorithm, protocol: Protocol,
     channels: int, threads: int, time_us: np.float32,
 ) -> dict[str, Any]:
-    cells = {f"{a.name}/{p.name}": table_us[a, p] for a, p in ALL_CELLS if table_us[a, p] != IGNORED_US}
+    cells = {f"{a.name}/{p.name}": table_us[a, p] for a, p in ALL_CELLS if table_us[a, p] >= 0}
     return {
         "collective": request.collective.name,
         "bytes": int(size),

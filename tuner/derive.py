@@ -9,7 +9,11 @@ from dataclasses import dataclass, replace
 
 from tuner.environment import Environment
 from tuner.graphs import Graph, Graphs
+from tuner.registry import Registry
 from tuner.release import Release
+
+CHANNEL_RULES: Registry[Callable[[Shape, int], int]] = Registry()
+NVLS_RULES: Registry[Callable[[Shape], int]] = Registry()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,16 +63,30 @@ def nvls_channels(shape: Shape) -> int:
     return NVLS_RULES[name](shape)
 
 
+@CHANNEL_RULES
 def duplicate(shape: Shape, count: int) -> int:
     return min(shape.max_channels, 2 * count)
 
 
+@CHANNEL_RULES
 def double_on_fast_hopper_rings(shape: Shape, count: int) -> int:
     """Four compute channels per searched one on Hopper and later, across nodes, where few fast channels were found."""
     fast = shape.min_comp_cap >= 90 and shape.nodes > 1 and shape.ring.bw_intra_gbs > 45.0
     return 2 * count if fast and count < 16 else count
 
 
+@CHANNEL_RULES
+def double_on_fast_hopper_rings_only(shape: Shape, count: int) -> int:
+    return double_on_fast_hopper_rings(shape, count) if shape.min_comp_cap == 90 else count
+
+
+@CHANNEL_RULES
+def raise_to_nvls(shape: Shape, count: int) -> int:
+    """Aggregated operations may use as many channels as NVLS has."""
+    return max(count, nvls_channels(shape))
+
+
+@CHANNEL_RULES
 def limit(shape: Shape, count: int) -> int:
     """NCCL_MAX_* first, then NCCL_MIN_*: together they use the first channels and duplicate those."""
     env, most = shape.environment, shape.max_channels
@@ -82,19 +100,29 @@ def limit(shape: Shape, count: int) -> int:
     return max(min(upper, count, max_ctas), lower, min_ctas)
 
 
+@NVLS_RULES
 def by_generation_and_nodes(shape: Shape) -> int:
     """A fixed number by GPU generation, fewer on one Blackwell node; needs a graph, so an NVSwitch."""
+    asked = shape.environment.optional("NCCL_NVLS_NCHANNELS")
+    blackwell = "blackwell" if shape.nodes > 1 else "blackwell_one_node"
+    default = blackwell if shape.min_comp_cap >= 100 else "hopper"
+    return _nvls(shape, default, asked if asked is not None and asked > 0 else None)
+
+
+@NVLS_RULES
+def by_generation_or_asked(shape: Shape) -> int:
+    asked = shape.environment.number("NCCL_NVLS_NCHANNELS", -2)
+    return _nvls(shape, "blackwell" if shape.min_comp_cap >= 100 else "hopper", asked if asked >= 0 else None)
+
+
+@NVLS_RULES
+def sixteen_or_asked(shape: Shape) -> int:
+    return _nvls(shape, "hopper", shape.environment.optional("NCCL_NVLS_NCHANNELS"))
+
+
+def _nvls(shape: Shape, default: str, asked: int | None) -> int:
     if shape.nvls.channels == 0:
         return 0
-    table = shape.release.table["nvls_channels"]
-    blackwell = shape.min_comp_cap >= 100
-    default = table["hopper"] if not blackwell else table["blackwell" if shape.nodes > 1 else "blackwell_one_node"]
-    asked = shape.environment.optional("NCCL_NVLS_NCHANNELS")
     min_ctas, max_ctas = shape.ctas()
-    return max(min_ctas, min(max_ctas, asked if asked is not None and asked > 0 else default))
-
-
-CHANNEL_RULES: dict[str, Callable[[Shape, int], int]] = {
-    rule.__name__: rule for rule in (duplicate, double_on_fast_hopper_rings, limit)
-}
-NVLS_RULES: dict[str, Callable[[Shape], int]] = {rule.__name__: rule for rule in (by_generation_and_nodes,)}
+    wanted: int = shape.release.table["nvls_channels"][default] if asked is None else asked
+    return max(min_ctas, min(max_ctas, wanted))

@@ -15,6 +15,7 @@ from tuner.cfloat import FloatArray, SizeArray
 from tuner.communicator import Communicator
 from tuner.errors import BadInput, NoAlgorithm
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.registry import Registry
 from tuner.rules import candidate, launch
 from tuner.rules import time as timing
 from tuner.rules.request import FP8, Request, Sizes
@@ -24,6 +25,8 @@ CHUNK = 1 << 15  # sizes at a time: the arrays of a chunk stay in the processor'
 MAX_BYTES = 2**62
 
 Cell = tuple[Algorithm, Protocol]
+PickRule = Callable[[Iterator[FloatArray], Communicator], tuple[NDArray[np.int8], FloatArray]]
+PICK_RULES: Registry[PickRule] = Registry()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,14 +56,16 @@ class Selection:
         return {cell: reason for cell in ALL_CELLS if (reason := self._reason(request, cell)) is not None}
 
     def cost_table(self, request: Request, sizes: ArrayLike) -> FloatArray:
-        """Times in us, float32 [size][algorithm][protocol]; -1 where NCCL ignores the cell.
+        """Times in us, float32 [size][algorithm][protocol]; -1 where NCCL ignores the cell (any negative number: a penalty
+        multiplies -1 as well).
 
         This is what NCCL hands to a tuner plugin. BadInput for sizes out of range.
         """
         nbytes = _sizes(sizes)
         table = np.full((len(nbytes), len(Algorithm), len(Protocol)), IGNORED_US)
-        for cell in self._cells(request):
-            table[:, cell[0], cell[1]] = self._times(request, cell, Sizes(nbytes))
+        for cell in ALL_CELLS:
+            if self._not_a_candidate(request, cell) is None:
+                table[:, cell[0], cell[1]] = self._times(request, cell, Sizes(nbytes))
         return table
 
     def pick(self, request: Request, sizes: ArrayLike) -> Picks:
@@ -92,12 +97,17 @@ class Selection:
     def _times(self, request: Request, cell: Cell, sizes: Sizes) -> FloatArray:
         at = (request.collective, *cell)
         latency_us, bandwidth_gbs = self.tables.latency_us[at], self.tables.bandwidth_gbs[at]
+        if bandwidth_gbs == 0:
+            return timing.penalised(np.full(sizes.nbytes.shape, IGNORED_US), self.communicator, request, cell)
         return timing.time_us(latency_us, bandwidth_gbs, self.communicator, request, cell, sizes)
 
     def _reason(self, request: Request, cell: Cell) -> str | None:
         at = (request.collective, *cell)
         if self.tables.bandwidth_gbs[at] == 0:
             return self.tables.reasons.get(at, f"{cell[0].name} does not do {request.collective.name}")
+        return self._not_a_candidate(request, cell)
+
+    def _not_a_candidate(self, request: Request, cell: Cell) -> str | None:
         names = self.communicator.release.rules("candidate")
         reasons = (candidate.RULES[name](self.communicator, request, cell[0]) for name in names)
         return next(filter(None, reasons), None)
@@ -113,6 +123,7 @@ class Selection:
 ALL_CELLS: list[Cell] = [(algorithm, protocol) for algorithm in Algorithm for protocol in Protocol]
 
 
+@PICK_RULES
 def first_fastest(times: Iterator[FloatArray], communicator: Communicator) -> tuple[NDArray[np.int8], FloatArray]:
     """The least time; of equal ones the first in NCCL's order of algorithms and protocols."""
     best_us = next(times)
@@ -126,9 +137,6 @@ def first_fastest(times: Iterator[FloatArray], communicator: Communicator) -> tu
     return best, best_us
 
 
-PICK_RULES: dict[str, Callable[[Iterator[FloatArray], Communicator], tuple[NDArray[np.int8], FloatArray]]] = {
-    rule.__name__: rule for rule in (first_fastest,)
-}
 
 
 def _sizes(sizes: ArrayLike) -> SizeArray:

@@ -10,20 +10,25 @@ import numpy as np
 
 from tuner.cfloat import Float, f32, f64
 from tuner.names import Algorithm, Collective, Pattern, Protocol
+from tuner.registry import Registry
 from tuner.rules.cell import Cell
 
 BandwidthRule = Callable[[Float, Cell], Float]
+RULES: Registry[BandwidthRule] = Registry()
 
 
+@RULES
 def graph(_: Float, cell: Cell) -> Float:
     """Per channel: up to two nodes the graph's bandwidth inside a node, beyond the one between nodes."""
     return f32(cell.graph.bw_intra_gbs if cell.nodes <= 2 else cell.graph.bw_inter_gbs)
 
 
+@RULES
 def graph_intra(_: Float, cell: Cell) -> Float:
     return f32(cell.graph.bw_intra_gbs)
 
 
+@RULES
 def nvls_multicast(_: Float, cell: Cell) -> Float:
     """The switch's efficiency inside a node against the network between nodes; one channel is lost to latency."""
     channels = f32(cell.graph.channels)
@@ -39,10 +44,34 @@ def nvls_multicast(_: Float, cell: Cell) -> Float:
     return f32(min(intra, inter, cap))
 
 
+@RULES
+def nvls_slower(_: Float, cell: Cell) -> Float:
+    """The slower of the node's inside and the network."""
+    return min(f32(cell.graph.bw_intra_gbs), f32(cell.graph.bw_inter_gbs))
+
+
+@RULES
+def nvls_gathers_slower(value: Float, cell: Cell) -> Float:
+    """The same for AllReduce; gathering and scattering spare a rank's own share, and the network loses a tenth."""
+    if cell.collective is Collective.AllReduce:
+        return nvls_slower(value, cell)
+    intra = f32(cell.graph.bw_intra_gbs) * (cell.local_ranks - f32(1)) / cell.local_ranks
+    return min(intra, f32(cell.graph.bw_inter_gbs) * f32(0.9))
+
+
+@RULES
+def nvls_tree_slower(_: Float, cell: Cell) -> Float:
+    """The same, but beyond two nodes the network carries the tree up and down."""
+    inter = f32(cell.graph.bw_inter_gbs)
+    return min(f32(cell.graph.bw_intra_gbs), inter if cell.nodes <= 2 else inter / f32(2))
+
+
+@RULES
 def all_channels(value: Float, cell: Cell) -> Float:
     return f32(cell.graph.channels) * value
 
 
+@RULES
 def ring_ll_cap(value: Float, cell: Cell) -> Float:
     """LL spends half the bytes on flags, and the CPU or GPU caps it."""
     if cell.protocol is not Protocol.LL:
@@ -50,22 +79,26 @@ def ring_ll_cap(value: Float, cell: Cell) -> Float:
     return f32(min(cell.ll_cap_gbs, value * f64(0.5)))
 
 
+@RULES
 def ring_ll128_cap(value: Float, cell: Cell) -> Float:
     if cell.protocol is not Protocol.LL128:
         return value
     return f32(min(value * f64(0.92), cell.graph.channels * cell.cap_gbs("ring_ll128_per_channel")))
 
 
+@RULES
 def tree_cap(value: Float, cell: Cell) -> Float:
     return f32(min(value * f64(0.92), cell.graph.channels * cell.cap_gbs("tree_per_channel")))
 
 
+@RULES
 def tree_ll_cap(value: Float, cell: Cell) -> Float:
     if cell.protocol is not Protocol.LL:
         return value
     return f32(min(value * f64(1.0) / f64(3.8), cell.ll_cap_gbs))
 
 
+@RULES
 def tree_ll128_cap(value: Float, cell: Cell) -> Float:
     if cell.protocol is not Protocol.LL128:
         return value
@@ -73,19 +106,23 @@ def tree_ll128_cap(value: Float, cell: Cell) -> Float:
     return f32(min(value * share, cell.graph.channels * cell.cap_gbs("tree_ll128_per_channel")))
 
 
+@RULES
 def plain_tree(value: Float, cell: Cell) -> Float:
     """A tree that is neither balanced nor split sends up and down over the same links."""
     return f32(value * f64(0.85)) if cell.communicator.tree_pattern is Pattern.Tree else value
 
 
+@RULES
 def pat_share(value: Float, cell: Cell) -> Float:
     return f32(value * f64(0.75))
 
 
+@RULES
 def no_low_latency(value: Float, cell: Cell) -> Float:
     return value if cell.protocol is Protocol.Simple else f32(0)
 
 
+@RULES
 def collnet_direct(value: Float, cell: Cell) -> Float:
     """CollNet Direct: every GPU wants a NIC of its own; AllGather and ReduceScatter count GPUs, not channels."""
     if cell.protocol is not Protocol.Simple:
@@ -101,34 +138,46 @@ def collnet_direct(value: Float, cell: Cell) -> Float:
     return f32(value * f64(0.85)) if cell.communicator.min_comp_cap >= 90 else value
 
 
+@RULES
+def collnet_direct_interpolated(value: Float, cell: Cell) -> Float:
+    """As :func:`collnet_direct`, AllGather and ReduceScatter with a share measured at 1 and 8 ranks per node."""
+    if cell.protocol is not Protocol.Simple or not cell.gathers_or_scatters:
+        return collnet_direct(value, cell)
+    if cell.nodes > 1 and not cell.communicator.collnet:
+        return f32(0)
+    many = (cell.local_ranks - f32(1)) / f32(7)
+    value = cell.local_ranks * graph_intra(value, cell)
+    return f32(value * (many * f64(0.85) + (f32(1) - many) * f64(0.95)))
+
+
+@RULES
 def collnet_heads(value: Float, cell: Cell) -> Float:
     """Across nodes, AllGather and ReduceScatter need a CollNet that gathers and scatters, and a NIC per GPU."""
     needs = cell.protocol is Protocol.Simple and cell.gathers_or_scatters and cell.nodes > 1
     return value if not needs or cell.communicator.collnet else f32(0)
 
 
+@RULES
 def ranks_over_steps(value: Float, cell: Cell) -> Float:
     """Bus to algorithm bandwidth of a ring; the quotient is a double, stored as float before it multiplies."""
     return value * f32(f64(1.0) * cell.ranks / cell.steps)
 
 
+@RULES
 def ranks_over_steps_of_allreduce(value: Float, cell: Cell) -> Float:
     return value if cell.gathers_or_scatters else ranks_over_steps(value, cell)
 
 
+@RULES
+def five_sixths_of_allreduce(value: Float, cell: Cell) -> Float:
+    return value if cell.gathers_or_scatters else value * f32(f64(5.0) / f64(6.0))
+
+
+@RULES
 def half(value: Float, cell: Cell) -> Float:
     return value * f32(0.5)
 
 
+@RULES
 def half_of_allreduce(value: Float, cell: Cell) -> Float:
     return value if cell.gathers_or_scatters else half(value, cell)
-
-
-RULES: dict[str, BandwidthRule] = {
-    rule.__name__: rule
-    for rule in (
-        graph, graph_intra, nvls_multicast, all_channels, ring_ll_cap, ring_ll128_cap, tree_cap, tree_ll_cap,
-        tree_ll128_cap, plain_tree, pat_share, no_low_latency, collnet_direct, collnet_heads, ranks_over_steps,
-        ranks_over_steps_of_allreduce, half, half_of_allreduce,
-    )
-}

@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 from tuner.communicator import Communicator
 from tuner.names import Algorithm, Collective, DataType, Op
+from tuner.registry import Registry
 from tuner.rules.request import Request
 
 Reason = str | None
 CandidateRule = Callable[[Communicator, Request, Algorithm], Reason]
+RULES: Registry[CandidateRule] = Registry()
 
 COLLNET = (Algorithm.CollNetDirect, Algorithm.CollNetChain)
 NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
@@ -20,50 +22,80 @@ NVLS_ANY_ORDER = (
 NVLS_SUM_ONLY = (DataType.float32, DataType.float64)
 
 
+@RULES
 def collnet_supports_operation(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
     off = algorithm in COLLNET and not communicator.collnet
     return f"{algorithm.name} needs CollNet" if off else None
 
 
+@RULES
 def collnet_needs_few_local_ranks(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
     most = communicator.release.limit("max_direct_local_ranks")
     many = algorithm in COLLNET and communicator.max_local_ranks > most
     return f"{algorithm.name} takes at most {most} ranks per node" if many else None
 
 
+@RULES
+def collnet_direct_needs_few_local_ranks(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    if algorithm is not Algorithm.CollNetDirect:
+        return None
+    return collnet_needs_few_local_ranks(communicator, request, algorithm)
+
+
+@RULES
+def nvls_reduces_operation(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    """NVLS at all, and the switch can reduce this type with this operation; AllGather is not asked."""
+    if algorithm not in NVLS or request.collective is Collective.AllGather:
+        return None
+    return _nvls_missing(communicator, request)
+
+
+@RULES
+def nvls_gathers_on_one_node(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    off = algorithm is Algorithm.NVLS and request.spreads and communicator.nodes > 1
+    return f"NVLS {request.collective.name} needs a single node" if off else None
+
+
+@RULES
+def nvls_gathers_few_ranks(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    most = communicator.release.limit("max_nvls_local_ranks")
+    off = algorithm is Algorithm.NVLS and request.spreads and communicator.ranks > most
+    return f"NVLS {request.collective.name} takes at most {most} ranks" if off else None
+
+
+@RULES
 def nvls_supports_operation(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
     """NVLS at all, and the switch can reduce this type with this operation (gathering reduces nothing)."""
     if algorithm not in NVLS:
         return None
-    if not communicator.nvls:
-        return "NVLS needs an NVSwitch that multicasts (Hopper or later)"
-    if request.collective is not Collective.AllGather and not _switch_reduces(request):
-        return f"NVLS cannot reduce {request.device_dtype.name} with {request.op.name}"
+    if (missing := _nvls_missing(communicator, request)) is not None:
+        return missing
     most = communicator.release.limit("max_nvls_local_ranks")
     many = request.collective is not Collective.AllReduce and communicator.max_local_ranks > most
     return f"NVLS {request.collective.name} takes at most {most} ranks per node" if many else None
 
 
+@RULES
 def nvls_between_nodes_needs_collnet(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
     off = algorithm is Algorithm.NVLS and communicator.nodes > 1 and not communicator.collnet
     return "NVLS between nodes needs CollNet" if off else None
 
 
+@RULES
 def pat_cannot_scale(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
     off = algorithm is Algorithm.PAT and request.collective is Collective.ReduceScatter and request.scales
     return "PAT ReduceScatter cannot average" if off else None
+
+
+def _nvls_missing(communicator: Communicator, request: Request) -> Reason:
+    if not communicator.nvls:
+        return "NVLS needs an NVSwitch that multicasts (Hopper or later)"
+    if request.collective is not Collective.AllGather and not _switch_reduces(request):
+        return f"NVLS cannot reduce {request.device_dtype.name} with {request.op.name}"
+    return None
 
 
 def _switch_reduces(request: Request) -> bool:
     if request.device_dtype in NVLS_SUM_ONLY:
         return request.op is Op.sum
     return request.device_dtype in NVLS_ANY_ORDER and request.op in (Op.sum, Op.min, Op.max)
-
-
-RULES: dict[str, CandidateRule] = {
-    rule.__name__: rule
-    for rule in (
-        collnet_supports_operation, collnet_needs_few_local_ranks, nvls_supports_operation,
-        nvls_between_nodes_needs_collnet, pat_cannot_scale,
-    )
-}

@@ -8,43 +8,58 @@ from enum import IntEnum
 
 from tuner.environment import allowed
 from tuner.names import Algorithm, Protocol
+from tuner.registry import Registry
 from tuner.rules.cell import Cell
 
 Reason = str | None
 EnabledRule = Callable[[Cell], Reason]
+RULES: Registry[EnabledRule] = Registry()
 
 
+@RULES
 def simple_only(cell: Cell) -> Reason:
     return None if cell.protocol is Protocol.Simple else f"{cell.algorithm.name} has only the protocol Simple"
 
 
+@RULES
 def nvls_needs_two_channels(cell: Cell) -> Reason:
     found = cell.graph.channels
     return None if found >= 2 else f"NVLS needs a graph of two channels over an NVSwitch; NCCL found {found}"
 
 
+@RULES
 def pat_enabled(cell: Cell) -> Reason:
     """Unless forced by NCCL_PAT_ENABLE: one rank per node."""
     if cell.communicator.min_comp_cap < 60:
         return "PAT needs compute capability 6.0"
+    return pat_enabled_on_any_gpu(cell)
+
+
+@RULES
+def pat_enabled_on_any_gpu(cell: Cell) -> Reason:
+    """Unless forced by NCCL_PAT_ENABLE: one rank per node."""
     asked = cell.environment.number("NCCL_PAT_ENABLE", 2)
     on = cell.nodes == cell.ranks if asked == 2 else asked != 0
     return None if on else "PAT needs one rank per node" if asked == 2 else "NCCL_PAT_ENABLE=0"
 
 
+@RULES
 def protocol_asked_for(cell: Cell) -> Reason:
     return _asked(cell, "NCCL_PROTO", cell.protocol)
 
 
+@RULES
 def algorithm_asked_for(cell: Cell) -> Reason:
     return _asked(cell, "NCCL_ALGO", cell.algorithm)
 
 
+@RULES
 def nvls_tree_needs_nodes(cell: Cell) -> Reason:
     alone = cell.algorithm is Algorithm.NVLSTree and cell.nodes == 1
     return "NVLSTree needs several nodes" if alone else None
 
 
+@RULES
 def collnet_needs_support(cell: Cell) -> Reason:
     """CollNet, and NVLS across nodes, need a network that reduces (NCCL_COLLNET_ENABLE=1)."""
     direct_or_chain = cell.algorithm in (Algorithm.CollNetDirect, Algorithm.CollNetChain)
@@ -52,23 +67,50 @@ def collnet_needs_support(cell: Cell) -> Reason:
     return f"{cell.algorithm.name} needs CollNet here" if needs and not cell.communicator.collnet else None
 
 
+@RULES
 def collnet_direct_needs_nvswitch(cell: Cell) -> Reason:
     missing = cell.algorithm is Algorithm.CollNetDirect and not cell.communicator.has_nvswitch
     return "CollNetDirect needs an NVSwitch" if missing else None
 
 
+@RULES
 def ll128_needs_volta(cell: Cell) -> Reason:
     old = _ll128_by_itself(cell) and cell.communicator.min_comp_cap < 70
     return "LL128 needs compute capability 7.0" if old else None
 
 
+@RULES
+def ll128_needs_tested_gpu(cell: Cell) -> Reason:
+    tested = cell.release.table["ll128"]["tested"]
+    other = _ll128_by_itself(cell) and cell.communicator.min_comp_cap not in tested
+    return f"LL128 needs a compute capability it was tested on: {', '.join(map(str, tested))}" if other else None
+
+
+@RULES
 def ll128_needs_near_paths(cell: Cell) -> Reason:
     """LL128's 128-byte stores must arrive whole, which far paths do not guarantee."""
+    return _ll128_up_to(cell, "PXN" if _hopper(cell) and cell.environment.number("NCCL_LL128_C2C", 1) else "PXB")
+
+
+@RULES
+def ll128_needs_near_paths_or_c2c(cell: Cell) -> Reason:
+    beyond = "P2C" if cell.environment.number("NCCL_LL128_C2C", 1) else "PXN"
+    return _ll128_up_to(cell, beyond if _hopper(cell) else "PXB")
+
+
+@RULES
+def ll128_needs_near_paths_by_generation(cell: Cell) -> Reason:
+    return _ll128_up_to(cell, "PXN" if _hopper(cell) else "PXB")
+
+
+def _hopper(cell: Cell) -> bool:
+    return cell.communicator.min_comp_cap >= 90
+
+
+def _ll128_up_to(cell: Cell, farthest: str) -> Reason:
     if not _ll128_by_itself(cell):
         return None
     rank = cell.release.path_rank
-    hopper = cell.communicator.min_comp_cap >= 90
-    farthest = "PXN" if hopper and cell.environment.number("NCCL_LL128_C2C", 1) else "PXB"
     if rank(cell.graph.type_inter) > rank(farthest):
         return f"LL128 is not allowed over {cell.graph.type_inter} between nodes, only up to {farthest}"
     if rank(cell.graph.type_intra) > rank("NVB"):
@@ -76,6 +118,7 @@ def ll128_needs_near_paths(cell: Cell) -> Reason:
     return None
 
 
+@RULES
 def ll128_needs_equal_gpus(cell: Cell) -> Reason:
     mixed = cell.communicator.min_comp_cap != cell.communicator.max_comp_cap
     return "LL128 needs GPUs of one compute capability" if mixed and _ll128_by_itself(cell) else None
@@ -94,13 +137,3 @@ def _rows(cell: Cell, variable: str, elements: type[IntEnum]) -> dict[IntEnum, b
 def _asked(cell: Cell, variable: str, element: Algorithm | Protocol) -> Reason:
     on = _rows(cell, variable, type(element)).get(element, True)
     return None if on else f"{variable}={cell.environment.text(variable)} leaves it out"
-
-
-RULES: dict[str, EnabledRule] = {
-    rule.__name__: rule
-    for rule in (
-        simple_only, nvls_needs_two_channels, pat_enabled, protocol_asked_for, algorithm_asked_for,
-        nvls_tree_needs_nodes, collnet_needs_support, collnet_direct_needs_nvswitch,
-        ll128_needs_volta, ll128_needs_near_paths, ll128_needs_equal_gpus,
-    )
-}

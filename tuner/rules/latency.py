@@ -7,17 +7,21 @@ from collections.abc import Callable
 
 from tuner.cfloat import Float, f32, f64, log2i
 from tuner.names import Algorithm, Collective, Protocol
+from tuner.registry import Registry
 from tuner.rules.cell import Cell
 
 LatencyRule = Callable[[Float, Cell], Float]
+RULES: Registry[LatencyRule] = Registry()
 
 
+@RULES
 def base(_: Float, cell: Cell) -> Float:
     """Software cost of starting the algorithm."""
     latency: Float = cell.release.base_latency_us[cell.algorithm, cell.protocol]
     return latency
 
 
+@RULES
 def ring_steps(value: Float, cell: Cell) -> Float:
     """One step a rank; across nodes a step costs at least what the CPU needs to post to the network."""
     if cell.collective in (Collective.Reduce, Collective.Broadcast):
@@ -31,12 +35,14 @@ def ring_steps(value: Float, cell: Cell) -> Float:
     return value + (f32(cell.steps - between) * inside + f32(between) * _between_us(cell))
 
 
+@RULES
 def tree_up_and_down(value: Float, cell: Cell) -> Float:
     """A chain inside each node and a binary tree between nodes, there and back."""
     inside = f32(cell.ranks // cell.nodes - 1) * cell.hw_latency_us("intra")
     return value + f32(2) * (inside + f32(log2i(cell.nodes)) * _between_us(cell))
 
 
+@RULES
 def collnet_direct(value: Float, cell: Cell) -> Float:
     """One step to the GPUs that talk to the network, 0.4 us for each of them to serialise, the network once."""
     others = cell.ranks // cell.nodes - 1
@@ -44,25 +50,36 @@ def collnet_direct(value: Float, cell: Cell) -> Float:
     return f32(value + (f64(2) * steps + _between_us(cell)))
 
 
+@RULES
 def collnet_chain(value: Float, cell: Cell) -> Float:
     others = cell.ranks // cell.nodes - 1
     return value + (f32(2 * others) * cell.hw_latency_us("intra") + _between_us(cell))
 
 
+@RULES
 def nvls(_: Float, cell: Cell) -> Float:
     """One multicast step, and one network step where there are several nodes; no base."""
     inside = cell.hw_latency_us("intra")
     return inside + _between_us(cell) if cell.nodes > 1 else inside
 
 
+@RULES
 def nvls_tree(value: Float, cell: Cell) -> Float:
     return value + (cell.hw_latency_us("intra") + f32(2 * log2i(cell.nodes)) * _between_us(cell))
 
 
+@RULES
 def pat(value: Float, cell: Cell) -> Float:
     """A logarithmic part between nodes and a part linear in the ranks."""
     network = f64(log2i(cell.nodes)) * (_between_us(cell) / f64(3.5))
     return f32(value + (network + f64(cell.ranks) * f64(2.8)))
+
+
+@RULES
+def pat_from_8_us(_: Float, cell: Cell) -> Float:
+    """The same with the base inside the sum, which rounds at other places."""
+    start = f64(8) + f64(log2i(cell.nodes)) * (_between_us(cell) / f64(3.5))
+    return f32(start + f64(cell.ranks) * f64(2.8))
 
 
 def _between_us(cell: Cell) -> Float:
@@ -82,9 +99,3 @@ def _net_overhead_us(cell: Cell) -> Float:
     row = vendor if cell.communicator.cpu_arch == "x86_64" else "other"
     overhead = f32(table[row]) if asked_ns == -2 else f32(f64(asked_ns) * f64(0.001))
     return overhead * f32(3) if cell.protocol is Protocol.Simple else overhead
-
-
-RULES: dict[str, LatencyRule] = {
-    rule.__name__: rule
-    for rule in (base, ring_steps, tree_up_and_down, collnet_direct, collnet_chain, nvls, nvls_tree, pat)
-}

@@ -12,14 +12,19 @@ from tuner.cfloat import IntArray, SizeArray, as_size_t, ceil_div, int32
 from tuner.communicator import Communicator
 from tuner.model import Tables
 from tuner.names import Algorithm, Protocol
+from tuner.registry import Registry
 from tuner.rules.request import Request
 
 Cell: TypeAlias = tuple[Algorithm, Protocol]
 LaunchRule = Callable[[Communicator, Tables, Request, Cell, SizeArray], tuple[IntArray, IntArray]]
+NVLS_BOUND_RULES: Registry[Callable[[Communicator, Cell], int]] = Registry()
+TRAFFIC_RULES: Registry[Callable[[SizeArray, int, int], SizeArray]] = Registry()
+RULES: Registry[LaunchRule] = Registry()
 
 NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
 
 
+@RULES
 def shrink_then_cells(
     communicator: Communicator, tables: Tables, request: Request, cell: Cell, nbytes: SizeArray
 ) -> tuple[IntArray, IntArray]:
@@ -34,8 +39,9 @@ def _bounds(
     """The most channels the operation may use, and the threads of its blocks."""
     threads = int(tables.max_threads[cell])
     threshold = int32(int(tables.thread_thresholds_bytes[cell]))
+    (nvls_rule,) = communicator.release.rules("nvls_bound")
     if cell[0] in NVLS:
-        bound = np.full(nbytes.shape, _nvls_bound(communicator, cell), np.int64)
+        bound = np.full(nbytes.shape, NVLS_BOUND_RULES[nvls_rule](communicator, cell), np.int64)
         shrunk = np.full(nbytes.shape, threads, np.int64)
     else:
         bound = _fewer_channels(nbytes, communicator.channels, threads, threshold)
@@ -43,9 +49,15 @@ def _bounds(
     return bound, _block_threads(communicator, cell, shrunk)
 
 
-def _nvls_bound(communicator: Communicator, cell: Cell) -> int:
+@NVLS_BOUND_RULES
+def fewer_between_nodes(communicator: Communicator, cell: Cell) -> int:
     if cell[0] is Algorithm.NVLS and communicator.nodes > 1:
         return min(communicator.nvls_channels, communicator.channels)
+    return communicator.nvls_channels
+
+
+@NVLS_BOUND_RULES
+def nvls_channels_only(communicator: Communicator, cell: Cell) -> int:
     return communicator.nvls_channels
 
 
@@ -95,7 +107,7 @@ def _dealt_channels(
     per_byte = request.traffic_per_byte(communicator.ranks)
     # All of this is size_t in NCCL, so unsigned here.
     count_bytes = np.maximum(nbytes // np.uint64(communicator.ranks if request.spreads else 1), np.uint64(1))
-    per_byte *= 4 if cell[1] is Protocol.LL else 1  # LL occupies more: flags, and no pipelining
+    per_byte *= limit("ll_traffic") if cell[1] is Protocol.LL else 1
 
     align = limit("cell_alignment_bytes")
     (rule,) = communicator.release.rules("traffic_per_channel")
@@ -110,16 +122,12 @@ def _dealt_channels(
     return dealt
 
 
+@TRAFFIC_RULES
 def at_least_the_minimum(per_channel: SizeArray, least: int, align: int) -> SizeArray:
     return np.maximum(per_channel, np.uint64(least))
 
 
+@TRAFFIC_RULES
 def rounded_up(per_channel: SizeArray, least: int, align: int) -> SizeArray:
     rounded: SizeArray = ceil_div(per_channel, align) * np.uint64(align)
     return rounded
-
-
-TRAFFIC_RULES: dict[str, Callable[[SizeArray, int, int], SizeArray]] = {
-    rule.__name__: rule for rule in (at_least_the_minimum, rounded_up)
-}
-RULES: dict[str, LaunchRule] = {rule.__name__: rule for rule in (shrink_then_cells,)}

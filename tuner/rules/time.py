@@ -11,11 +11,15 @@ import numpy as np
 from tuner.cfloat import Float, FloatArray, ceil_div, f32, f64
 from tuner.communicator import Communicator
 from tuner.names import Algorithm, Collective, Protocol
+from tuner.registry import Registry
 from tuner.rules.request import FP8, Request, Sizes
 
 Value: TypeAlias = Float | FloatArray
 Cell: TypeAlias = tuple[Algorithm, Protocol]
 CorrectionRule = Callable[[Value, Value, Communicator, Request, Cell, Sizes], tuple[Value, Value]]
+PenaltyRule = Callable[[FloatArray, Communicator, Request, Cell], FloatArray]
+CORRECTIONS: Registry[CorrectionRule] = Registry()
+PENALTIES: Registry[PenaltyRule] = Registry()
 
 
 def time_us(
@@ -27,11 +31,16 @@ def time_us(
     per_batch = 1 if cell[0] is Algorithm.Ring else communicator.release.limit("colls_per_batch")
     times = sizes.as_float / (f32(1000) * bandwidth_gbs)
     times += latency_us * f32(ceil_div(request.pipelined, per_batch))
+    return penalised(times, communicator, request, cell)
+
+
+def penalised(times: FloatArray, communicator: Communicator, request: Request, cell: Cell) -> FloatArray:
     for name in communicator.release.rules("penalty"):
         times = PENALTIES[name](times, communicator, request, cell)
     return times
 
 
+@CORRECTIONS
 def tree_correction(
     latency_us: Value, bandwidth_gbs: Value, communicator: Communicator, request: Request, cell: Cell, sizes: Sizes
 ) -> tuple[Value, Value]:
@@ -41,6 +50,7 @@ def tree_correction(
     return latency_us, _corrected(bandwidth_gbs, communicator, cell, sizes, "tree_corrections")
 
 
+@CORRECTIONS
 def nvls_tree_correction_on_x86_blackwell(
     latency_us: Value, bandwidth_gbs: Value, communicator: Communicator, request: Request, cell: Cell, sizes: Sizes
 ) -> tuple[Value, Value]:
@@ -51,6 +61,7 @@ def nvls_tree_correction_on_x86_blackwell(
     return latency_us, _corrected(bandwidth_gbs, communicator, cell, sizes, "nvls_tree_corrections")
 
 
+@CORRECTIONS
 def ring_plateau(
     latency_us: Value, bandwidth_gbs: Value, communicator: Communicator, request: Request, cell: Cell, sizes: Sizes
 ) -> tuple[Value, Value]:
@@ -71,13 +82,8 @@ def _corrected(bandwidth_gbs: Value, communicator: Communicator, cell: Cell, siz
     return scaled[np.minimum(sizes.log_of_64_bytes, len(factors))]
 
 
+@PENALTIES
 def deep_fp8_ring(times: FloatArray, communicator: Communicator, request: Request, cell: Cell) -> FloatArray:
     """Eight bits lose too much over more than eight additions in a row: such rings become the last choice."""
     lossy = cell[0] is Algorithm.Ring and request.device_dtype in FP8 and communicator.ranks > 8
     return times * f32(1024) if lossy else times
-
-
-CORRECTIONS: dict[str, CorrectionRule] = {
-    rule.__name__: rule for rule in (tree_correction, nvls_tree_correction_on_x86_blackwell, ring_plateau)
-}
-PENALTIES = {rule.__name__: rule for rule in (deep_fp8_ring,)}
