@@ -12,9 +12,6 @@ from tuner.graphs import Graph, Graphs
 from tuner.registry import Registry
 from tuner.release import Release
 
-CHANNEL_RULES: Registry[Callable[[Shape, int], int]] = Registry()
-NVLS_RULES: Registry[Callable[[Shape], int]] = Registry()
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
@@ -37,6 +34,10 @@ class Shape:
         high = min(high, self.max_channels) if high is not None and high > 0 else self.max_channels
         low = min(low, self.max_channels) if low is not None and low > 0 else 1
         return min(low, high), high
+
+
+CHANNEL_RULES: Registry[Callable[[Shape, int], int]] = Registry()
+NVLS_RULES: Registry[Callable[[Shape], int]] = Registry()
 
 
 def searched(graphs: Graphs, environment: Environment) -> Graphs:

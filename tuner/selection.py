@@ -56,8 +56,9 @@ class Selection:
         return {cell: reason for cell in ALL_CELLS if (reason := self._reason(request, cell)) is not None}
 
     def cost_table(self, request: Request, sizes: ArrayLike) -> FloatArray:
-        """Times in us, float32 [size][algorithm][protocol]; -1 where NCCL ignores the cell (any negative number: a penalty
-        multiplies -1 as well).
+        """Times in us, float32 [size][algorithm][protocol]; negative where NCCL ignores the cell.
+
+        Ignored is -1, and -1024 where a penalty multiplies that as well.
 
         This is what NCCL hands to a tuner plugin. BadInput for sizes out of range.
         """
