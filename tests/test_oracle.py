@@ -232,7 +232,7 @@ def test_the_winner_is_the_cheapest_cell_and_what_is_launched(two_nodes: Oracle,
 
 
 def test_asking_leaves_nothing_behind(two_nodes: Oracle) -> None:
-    """Tasks of a simulated group stay in NCCL's planner, where they would count as operations of the next group."""
+    """A simulated group's tasks are never launched; they must not count as operations of the next group."""
     first = two_nodes.ask(AR, F32, Op.sum, [1 << 20])
     many = two_nodes.ask(AR, F32, Op.sum, [1 << 20] * 100)
     assert set(many.pipe_ops.tolist()) == {1}
@@ -314,15 +314,17 @@ def test_a_plugin_that_cannot_be_wrapped(tmp_path: Path) -> None:
 
 
 def test_a_plugin_that_crashes_takes_only_the_child(tmp_path: Path) -> None:
-    with Oracle(setup(plugin=compiled(tmp_path, "return *(volatile int *)0;"))) as oracle:
-        with pytest.raises(OracleFailed, match="was killed by SIGSEGV while launching 1 AllReduce"):
-            oracle.launch(AR, F32, Op.sum, [4])
+    plugin = compiled(tmp_path, "return *(volatile int *)0;")
+    complaint = "was killed by SIGSEGV while launching 1 AllReduce"
+    with Oracle(setup(plugin=plugin)) as oracle, pytest.raises(OracleFailed, match=complaint):
+        oracle.launch(AR, F32, Op.sum, [4])
 
 
 def test_an_error_of_nccl_is_reported(tmp_path: Path) -> None:
-    with Oracle(setup(plugin=compiled(tmp_path, "return 3;"))) as oracle:
-        with pytest.raises(OracleFailed, match=r"at 4 bytes NCCL returned 3 \(internal error"):
-            oracle.launch(AR, F32, Op.sum, [4])
+    plugin = compiled(tmp_path, "return 3;")
+    complaint = r"at 4 bytes NCCL returned 3 \(internal error"
+    with Oracle(setup(plugin=plugin)) as oracle, pytest.raises(OracleFailed, match=complaint):
+        oracle.launch(AR, F32, Op.sum, [4])
 
 
 # --- the child ---
@@ -345,14 +347,14 @@ def test_a_hang_is_reported_and_ended() -> None:
         oracle.timeout_s = 0.5
         os.kill(oracle.pid, signal.SIGSTOP)
         start = time.monotonic()
-        with pytest.raises(OracleFailed, match="did not answer within 0.5 s"):
+        with pytest.raises(OracleFailed, match=r"did not answer within 0\.5 s"):
             oracle.launch(AR, F32, Op.sum, [4])
         assert time.monotonic() - start < 5
         assert not alive(oracle.pid)
 
 
 def test_too_little_time_to_start() -> None:
-    with pytest.raises(OracleFailed, match="did not answer within 0.01 s while initialising 8 ranks"):
+    with pytest.raises(OracleFailed, match=r"did not answer within 0\.01 s while initialising 8 ranks"):
         Oracle(setup(), timeout_s=0.01)
 
 
@@ -480,7 +482,7 @@ def test_other_platforms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sizes_no_count_reaches(two_nodes: Oracle) -> None:
     with pytest.raises(BadInput, match="no AllGather of float32 on 16 ranks has 1000 bytes; nearest: 960, 1024"):
         two_nodes.launch(AG, F32, Op.sum, [1000])
-    with pytest.raises(BadInput, match="has 3 bytes; nearest: 4$"):
+    with pytest.raises(BadInput, match=r"has 3 bytes; nearest: 4$"):
         two_nodes.costs(AR, F32, Op.sum, [3])
     with pytest.raises(BadInput, match="more than a simulated buffer holds"):
         two_nodes.costs(AR, F32, Op.sum, [1 << 60])

@@ -44,6 +44,13 @@ static status peer_descriptor(void *comm SIM_UNUSED, uintptr_t peer SIM_UNUSED, 
   return *descriptor < 0 ? SYSTEM_ERROR : SUCCESS;
 }
 
+/* The ranks of a node tell each other what they have registered. Only one rank is asked for a collective; the others
+ * would do as it does, so they would say the same. */
+static status node_says_the_same(void *comm SIM_UNUSED, void *memory SIM_UNUSED, void *own, void *all, size_t bytes) {
+  for (int i = 0; i < sim_machine.gpus_per_host; i++) memcpy((char *)all + (size_t)i * bytes, own, bytes);
+  return SUCCESS;
+}
+
 #define ROW(name, function) {name, (void *)(uintptr_t)(function)}
 
 /* By the function's own name, whatever its arguments; a release that lacks one has nothing to replace. */
@@ -53,6 +60,7 @@ const struct sim_redirect sim_nccl_redirects[] = {
     ROW("setEnvFile", nothing), /* nccl.conf of this machine or user */
     ROW("ncclTopoGetCpuAffinity", no_affinity),
     ROW("ncclOsSetAffinity", succeed),
+    ROW("ncclShmemAllgather", node_says_the_same),
     ROW("ncclTransportP2pSetup", succeed),
     ROW("ncclTransportRingConnect", succeed),
     ROW("ncclTransportTreeConnect", succeed),

@@ -97,23 +97,6 @@ static status call(const struct sim_api *api, void *comm, int collective, size_t
   }
 }
 
-/* A simulated group leaves its tasks in the communicator's planner (NCCL 2.22 on), and they would count as pending in
- * the next group. NCCL itself empties the planner, all but the array of peers, after a group that failed. */
-struct sim_planner {
-  int64_t offset; /* in the communicator; -1: this release has none */
-  uint64_t bytes;
-  uint64_t peers_offset; /* in the planner */
-};
-
-static void empty_planner(void *comm, const struct sim_planner *planner) {
-  if (planner->offset < 0) return;
-  char *start = (char *)comm + planner->offset;
-  void *peers;
-  memcpy(&peers, start + planner->peers_offset, sizeof peers);
-  memset(start, 0, planner->bytes);
-  memcpy(start + planner->peers_offset, &peers, sizeof peers);
-}
-
 /* ncclSimInfo_t as of 2.22. */
 struct simulation {
   size_t bytes;
@@ -163,9 +146,8 @@ static int prepare(void) {
 
 /* One collective per count, each on its own. simulated: ask for the time only. Stops at the first error.
  * Returns how many answers were written, or -1 when there is no address space for the buffers. */
-SIM_EXPORT int sim_ask(const struct sim_api *api, void *comm, int device, const struct sim_planner *planner,
-                       int collective, int type, int op, int simulated, int log_file, const uint64_t *counts, int n,
-                       struct sim_answer *answers) {
+SIM_EXPORT int sim_ask(const struct sim_api *api, void *comm, int device, int collective, int type, int op,
+                       int simulated, int log_file, const uint64_t *counts, int n, struct sim_answer *answers) {
   if (prepare() != 0) return -1;
   sim_set_device(device);
   for (int i = 0; i < n; i++) {
@@ -179,7 +161,6 @@ SIM_EXPORT int sim_ask(const struct sim_api *api, void *comm, int device, const 
       status ended = api->simulate_end(&info);
       if (answer->result == 0) answer->result = ended;
       answer->simulated_us = info.time_us;
-      empty_planner(comm, planner);
     } else {
       answer->result = call(api, comm, collective, counts[i], type, op, 0);
     }

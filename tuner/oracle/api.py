@@ -93,7 +93,6 @@ class Oracle:
     def _start(self, nccl: library.Library, found: symbols.Symbols, machine: hardware.Hardware) -> None:
         setup = self.setup
         wrapped = str(setup.plugin.resolve()) if setup.plugin is not None and setup.record_plugin else None
-        self._planner = _planner(found.comm)
         started = self._child.request(
             {
                 "sim": str(SIM),
@@ -302,7 +301,6 @@ class Oracle:
                 "counts": counts,
                 "simulated": simulated,
                 "grouped": grouped,
-                "planner": self._planner,
             },
             self.timeout_s,
             what,
@@ -353,14 +351,6 @@ def _machine(setup: Setup, machine: hardware.Hardware) -> dict[str, Any]:
         "gpus": [asdict(gpu) for gpu in machine.gpus],
         "nets": [asdict(net) for net in machine.nets],
     }
-
-
-def _planner(comm: symbols.Layout) -> dict[str, int]:
-    """struct sim_planner: what a simulated group leaves tasks in, where the release has it."""
-    if "planner" not in comm.structs:
-        return {"offset": -1, "bytes": 0, "peers_offset": 0}
-    offset, size = comm.structs["planner"]
-    return {"offset": offset, "bytes": size, "peers_offset": comm.members["planner.peers"].offset - offset}
 
 
 def _version(code: int) -> str:

@@ -35,7 +35,6 @@ struct sim_api {
   void *unique_id; void *comm_init_rank; void *group_start; void *group_end; void *simulate_end;
   void *broadcast; void *reduce; void *all_gather; void *reduce_scatter; void *all_reduce;
 };
-struct sim_planner { int64_t offset; uint64_t bytes; uint64_t peers_offset; };
 struct sim_answer {
   int result; int kernels; int questions; float simulated_us; uint64_t log_bytes;
   struct sim_kernel kernel; struct sim_question question;
@@ -49,8 +48,8 @@ int sim_redirect(void *function, void *replacement);
 const char *sim_wrap_tuner(const char *path);
 uint64_t sim_buffer_bytes(void);
 int sim_init_ranks(const struct sim_api *api, int ranks, void **comms, int *results);
-int sim_ask(const struct sim_api *api, void *comm, int device, const struct sim_planner *planner, int collective,
-            int type, int op, int simulated, int log_file, const uint64_t *counts, int n, struct sim_answer *answers);
+int sim_ask(const struct sim_api *api, void *comm, int device, int collective, int type, int op, int simulated,
+            int log_file, const uint64_t *counts, int n, struct sim_answer *answers);
 int sim_ask_group(const struct sim_api *api, void *comm, int device, int collective, int type, int op, int log_file,
                   const uint64_t *counts, int n, struct sim_answer *answer);
 
@@ -217,10 +216,7 @@ class World:
             n = 1 + self.sim.sim_ask_group(self.api, comm, device, *kind, self.log_file, counts, len(counts), answers)
         else:
             simulated = int(request["simulated"])
-            planner = self.ffi.new("struct sim_planner *", request["planner"])
-            n = self.sim.sim_ask(
-                self.api, comm, device, planner, *kind, simulated, self.log_file, counts, len(counts), answers
-            )
+            n = self.sim.sim_ask(self.api, comm, device, *kind, simulated, self.log_file, counts, len(counts), answers)
         if n < 1:
             raise Failure("no address space for the buffers of the collective")
         failed = answers[n - 1].result
