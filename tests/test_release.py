@@ -10,7 +10,7 @@ from tuner import derive, release, selection
 from tuner.errors import UnknownRelease
 from tuner.names import Collective
 from tuner.release import ALGORITHM_KEYS
-from tuner.rules import bandwidth, candidate, enabled, latency, launch
+from tuner.rules import bandwidth, candidate, cell, enabled, latency, launch
 from tuner.rules import time as timing
 
 TABLES = sorted(files("tuner.tables").joinpath("nccl").iterdir(), key=lambda path: path.name)
@@ -18,6 +18,7 @@ FLAT = {
     "channels": derive.CHANNEL_RULES, "nvls_channels": derive.NVLS_RULES, "enabled": enabled.RULES,
     "candidate": candidate.RULES, "time": timing.CORRECTIONS, "penalty": timing.PENALTIES,
     "pick": selection.PICK_RULES, "launch": launch.RULES, "nvls_bound": launch.NVLS_BOUND_RULES,
+    "hw_latency_row": cell.ROW_RULES, "nvls_kind": launch.NVLS_KIND_RULES,
     "traffic_per_channel": launch.TRAFFIC_RULES,
 }
 BY_ALGORITHM = {"fills": enabled.RULES, "bandwidth": bandwidth.RULES, "latency": latency.RULES}

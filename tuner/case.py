@@ -61,25 +61,35 @@ class Case:
 
     def _node(self) -> Node:
         topology, gpus = self._topology(), self.gpus()
+        searched, net_gbs = self._searched()
         return Node(
-            graphs=self._graphs(),
+            graphs=searched,
+            net_gbs=net_gbs,
             comp_caps=tuple(topology.compute_capabilities(gpus)),
             cpu_arch=topology.cpu_arch,
             cpu_vendor=topology.cpu_vendor,
             has_nvswitch=topology.has_nvswitch(gpus),
         )
 
-    def _graphs(self) -> Graphs:
+    def _searched(self) -> tuple[Graphs, float]:
+        """The graphs, and the bandwidth of the slowest path from a GPU to its adapter (GB/s, 0 where unknown)."""
         if self.graphs is not None:
             if graphs.dump_gpus(self.graphs) not in (0, self.gpus()):
                 raise BadTopology(
                     f"{self.graphs}: graphs of {graphs.dump_gpus(self.graphs)} GPUs for {self.gpus()} GPUs per node"
                 )
-            return graphs.read_dump(self.graphs)
+            return graphs.read_dump(self.graphs), self._dumped_net_gbs()
         if self.machine is not None:
-            return machines.load(self.machine).graphs(self.nccl, self.gpus(), self.nodes > 1)
+            machine, shape = machines.load(self.machine), (self.nccl, self.gpus(), self.nodes > 1)
+            return machine.graphs(*shape), machine.net_gbs(*shape)
         with Oracle(self._setup(min(self.nodes, 2))) as oracle:
-            return found.graphs(oracle)
+            return found.graphs(oracle), found.net_gbs(oracle) or 0.0
+
+    def _dumped_net_gbs(self) -> float:
+        """A dump of graphs does not say it, so the machine's own; a topology's is not known."""
+        if self.machine is None:
+            return 0.0
+        return machines.load(self.machine).net_gbs(self.nccl, self.gpus(), self.nodes > 1)
 
     def _topology(self) -> Topology:
         if (self.machine is None) == (self.topology is None):

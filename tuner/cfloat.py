@@ -32,6 +32,11 @@ def log2i_array(values: SizeArray) -> IntArray:
     return np.where(values == 0, -1, exponent + 32 * wide)
 
 
+def powf(base: Float, exponent: int) -> Float:
+    """C's ``powf``; glibc computes it in double and rounds once, and so does this."""
+    return f32(f64(base) ** f64(exponent))
+
+
 def int32(value: int) -> int:
     """``value`` as a C int keeps it: products that overflow wrap."""
     return (value + 2**31) % 2**32 - 2**31

@@ -20,6 +20,7 @@ class Node:
     cpu_arch: str
     cpu_vendor: str | None
     has_nvswitch: bool
+    net_gbs: float  # slowest path from a GPU to its own adapter, 0 where there is no adapter
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +77,8 @@ def build(release: Release, node: Node, nodes: int, environment: Environment) ->
         graphs[algorithm] = derive.with_channels(graphs[algorithm], channels)
 
     shape = derive.Shape(
-        release, environment, nodes, min(node.comp_caps), graphs[Algorithm.Ring], graphs[Algorithm.NVLS]
+        release, environment, nodes, min(node.comp_caps), graphs[Algorithm.Ring], graphs[Algorithm.NVLS],
+        len(node.comp_caps), node.net_gbs,
     )
     return Communicator(
         release=release,

@@ -23,6 +23,8 @@ class Shape:
     min_comp_cap: int
     ring: Graph
     nvls: Graph
+    local_ranks: int
+    net_gbs: float
 
     @property
     def max_channels(self) -> int:
@@ -119,6 +121,18 @@ def by_generation_or_asked(shape: Shape) -> int:
 @NVLS_RULES
 def sixteen_or_asked(shape: Shape) -> int:
     return _nvls(shape, "hopper", shape.environment.optional("NCCL_NVLS_NCHANNELS"))
+
+
+@NVLS_RULES
+def by_generation_nodes_and_network(shape: Shape) -> int:
+    """As :func:`by_generation_and_nodes`, with fewer between three and more Blackwell nodes on fast adapters."""
+    table = shape.release.table["nvls_channels"]
+    asked = shape.environment.optional("NCCL_NVLS_NCHANNELS")
+    if shape.min_comp_cap < 100 or shape.nodes <= 2 or (asked is not None and asked > 0):
+        return by_generation_and_nodes(shape)
+    fast = shape.net_gbs >= table["fast_net_gbs"]
+    all_again = shape.net_gbs >= table["fastest_net_gbs"] and shape.local_ranks > table["fastest_net_few_ranks"]
+    return _nvls(shape, "blackwell_fewer" if fast and not all_again else "blackwell", None)
 
 
 def _nvls(shape: Shape, default: str, asked: int | None) -> int:

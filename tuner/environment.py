@@ -1,6 +1,6 @@
 """NCCL's environment variables as the library reads them: integers, lists, and the NCCL_ALGO / NCCL_PROTO grammar."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeVar
@@ -53,6 +53,22 @@ def allowed(text: str, variable: str, elements: type[IntEnum]) -> dict[Collectiv
     empty elements vanish. Source: parseList, src/graph/tuning.cc, v2.28.9-1.
     """
     rows: dict[Collective, dict[IntEnum, bool]] = {}
+    for collectives, chosen, inverted in _entries(text, variable, elements):
+        for collective in collectives:
+            rows[collective] = {element: (element in chosen) != inverted for element in elements}
+    return rows
+
+
+def forced(text: str, variable: str, elements: type[IntEnum]) -> set[Collective]:
+    """The collectives for which such a list names any element at all."""
+    entries = _entries(text, variable, elements)
+    return {collective for collectives, chosen, _ in entries if chosen for collective in collectives}
+
+
+def _entries(
+    text: str, variable: str, elements: type[IntEnum]
+) -> Iterator[tuple[list[Collective], list[IntEnum], bool]]:
+    """Of each entry the collectives it is for, the elements it names, and whether ``^`` inverts it."""
     for position, entry in enumerate(part for part in text.split(";") if part):
         fields = [part for part in entry.split(":") if part]
         if not fields:
@@ -64,11 +80,25 @@ def allowed(text: str, variable: str, elements: type[IntEnum]) -> dict[Collectiv
             collectives, names = list(Collective), fields[0]
         else:
             collectives, names = [_match(fields[0], Collective, variable, text)], fields[1]
-        inverted = names.startswith("^")
         chosen = [_match(name, elements, variable, text) for name in names.removeprefix("^").split(",") if name]
-        for collective in collectives:
-            rows[collective] = {element: (element in chosen) != inverted for element in elements}
-    return rows
+        yield collectives, chosen, names.startswith("^")
+
+
+def by_collective(text: str, variable: str, elements: type[IntEnum], collective: Collective) -> dict[IntEnum, bool]:
+    """What :func:`allowed` says of one collective; empty where no entry names it."""
+    return allowed(text, variable, elements).get(collective, {})
+
+
+def one_list(text: str, variable: str, elements: type[IntEnum], collective: Collective) -> dict[IntEnum, bool]:
+    """One list ``a,b`` or ``^a,b`` for all collectives; unknown names count for nothing, an empty list allows nothing.
+
+    Source: parseList, src/graph/tuning.cc, v2.23.4-1.
+    """
+    names = text.removeprefix("^").lower().split(",")
+    return {element: (element.name.lower() in names) != text.startswith("^") for element in elements}
+
+
+GRAMMARS = {"by_collective": by_collective, "one_list": one_list}
 
 
 def _match(token: str, elements: type[E], variable: str, text: str) -> E:

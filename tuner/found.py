@@ -6,6 +6,12 @@ from tuner.names import Pattern
 from tuner.oracle import Oracle
 
 
+def net_gbs(oracle: Oracle) -> float | None:
+    """Slowest path from a GPU to its own adapter; None for a release that does not know it."""
+    value: float | None = oracle.memory.get("minNetBw")
+    return value
+
+
 def graphs(oracle: Oracle) -> Graphs:
     """Graphs by name; one that NCCL did not search, or that has no channels, is absent."""
     paths = release.load(oracle.facts["release"]).table["paths"]["types"]

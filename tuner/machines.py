@@ -62,6 +62,10 @@ class Machine:
                 f"'nccl-tuner machines capture {self.name} --nccl {release}' captures them"
             ) from None
 
+    def net_gbs(self, release: str, gpus_per_node: int, several_nodes: bool) -> float:
+        """Slowest path from a GPU to its own adapter, 1e9 bytes per second; 0 for a release that does not know it."""
+        return net_gbs(self.graphs_table).get((release, gpus_per_node, several_nodes), 0.0)
+
     @property
     def releases(self) -> tuple[str, ...]:
         """The releases with captured graphs, oldest first."""
@@ -98,6 +102,15 @@ def load(name: str) -> Machine:
         graphs_table=graphs,
         _shapes=shapes(graphs),
     )
+
+
+def net_gbs(table: Mapping[str, Any]) -> dict[Shape, float]:
+    """The slowest path from a GPU to its own adapter, of a graphs.toml, for the releases that know it."""
+    return {
+        (release, gpus, nodes == "several"): float(np.float32(row["gbs"]))
+        for row in table.get("adapters", {}).get("slowest_gbs", [])
+        for release, gpus, nodes in product(row["releases"], row["gpus_per_node"], row["nodes"])
+    }
 
 
 def shapes(table: Mapping[str, Any]) -> dict[Shape, dict[str, Graph]]:

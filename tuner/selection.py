@@ -132,10 +132,25 @@ def first_fastest(times: Iterator[FloatArray], communicator: Communicator) -> tu
     for index, time_us in enumerate(times, start=1):
         best[time_us < best_us] = index
         best_us = np.minimum(best_us, time_us)
+    return best, _fast_enough(best_us, communicator)
+
+
+@PICK_RULES
+def last_fastest(times: Iterator[FloatArray], communicator: Communicator) -> tuple[NDArray[np.int8], FloatArray]:
+    """The least time; of equal ones the last in NCCL's order of algorithms and protocols."""
+    best_us = next(times)
+    best = np.zeros(best_us.shape, np.int8)
+    for index, time_us in enumerate(times, start=1):
+        best[time_us <= best_us] = index
+        best_us = np.minimum(best_us, time_us)
+    return best, _fast_enough(best_us, communicator)
+
+
+def _fast_enough(best_us: FloatArray, communicator: Communicator) -> FloatArray:
     slowest = communicator.release.table["limits"]["max_time_us"]
     if (best_us >= np.float32(slowest)).any():
         raise NoAlgorithm(f"NCCL takes no time of {slowest:g} us or more, and every candidate is that slow")
-    return best, best_us
+    return best_us
 
 
 

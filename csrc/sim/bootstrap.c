@@ -20,7 +20,7 @@ struct meeting {
 
 static struct meeting meetings[1 + SIM_MAX_RANKS];
 static void *shown[SIM_MAX_RANKS]; /* what each rank shows the others of its meeting */
-static int abandoned;
+static volatile int abandoned;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
@@ -31,6 +31,8 @@ void sim_abandon_meetings(void) {
   pthread_cond_broadcast(&changed);
   pthread_mutex_unlock(&lock);
 }
+
+int sim_meetings_abandoned(void) { return abandoned; }
 
 static status meet(struct meeting *meeting, int ranks) {
   pthread_mutex_lock(&lock);

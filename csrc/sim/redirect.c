@@ -50,15 +50,35 @@ static void write_jump(unsigned char *code, void *target) {
 
 SIM_EXPORT int sim_jump_bytes(void) { return JUMP_BYTES; }
 
-/* 0, or errno. The function must be at least sim_jump_bytes() long and not running. */
-SIM_EXPORT int sim_redirect(void *function, void *replacement) {
+static int protect(void *function, int protection) {
   uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
   uintptr_t first = (uintptr_t)function / page * page;
   uintptr_t last = ((uintptr_t)function + JUMP_BYTES - 1) / page * page;
-  size_t bytes = last - first + page;
-  if (mprotect((void *)first, bytes, PROT_READ | PROT_WRITE | PROT_EXEC) != 0) return errno;
+  return mprotect((void *)first, last - first + page, protection) == 0 ? 0 : errno;
+}
+
+/* 0, or errno. The function must be at least sim_jump_bytes() long and not running. */
+SIM_EXPORT int sim_redirect(void *function, void *replacement) {
+  int error = protect(function, PROT_READ | PROT_WRITE | PROT_EXEC);
+  if (error != 0) return error;
   write_jump(function, replacement);
-  if (mprotect((void *)first, bytes, PROT_READ | PROT_EXEC) != 0) return errno;
   __builtin___clear_cache((char *)function, (char *)function + JUMP_BYTES);
-  return 0;
+  return protect(function, PROT_READ | PROT_EXEC);
+}
+
+_Static_assert(JUMP_BYTES <= SIM_MAX_JUMP_BYTES, "a hook has to remember the whole jump");
+
+int sim_hook(struct sim_hook *hook, void *function, void *replacement) {
+  hook->function = function;
+  hook->replacement = replacement;
+  memcpy(hook->original, function, JUMP_BYTES);
+  int error = protect(function, PROT_READ | PROT_WRITE | PROT_EXEC); /* and it stays so: it will be changed again */
+  if (error == 0) sim_hook_set(hook, 1);
+  return error;
+}
+
+void sim_hook_set(const struct sim_hook *hook, int redirected) {
+  if (redirected) write_jump(hook->function, hook->replacement);
+  else memcpy(hook->function, hook->original, JUMP_BYTES);
+  __builtin___clear_cache((char *)hook->function, (char *)hook->function + JUMP_BYTES);
 }

@@ -70,6 +70,8 @@ void sim_fill(void *target, int value, size_t bytes);
 
 /* Lets ranks that wait for others go, with an error. */
 void sim_abandon_meetings(void);
+int sim_meetings_abandoned(void);
+void sim_release_watchers(void);
 
 /* Driver functions by name, as cudaGetDriverEntryPoint and cuGetProcAddress hand them out; NULL when not simulated. */
 void *sim_driver_function(const char *name);
@@ -98,8 +100,42 @@ struct sim_question {
   float after_us[SIM_MAX_CELLS];
 };
 
+/* The first network operation of a collective, which NCCL prepares whether or not it is needed: it names the
+ * communication pattern and the protocol. */
+struct sim_operation {
+  int pattern;
+  int protocol;
+};
+
+void sim_record_start(void);
 void sim_record_kernel(const void *function, uint32_t grid_x, uint32_t block_x);
 struct sim_question *sim_record_question(void);
+/* The question being recorded, made with empty tables if there is none yet. */
+struct sim_question *sim_record_cell(int algorithms, int protocols);
+void sim_record_operation(int pattern, int protocol);
+
+struct sim_record {
+  int kernels; /* how many there were; the first is kept */
+  int questions; /* the last is kept: it is the one that decides */
+  int operations; /* the first is kept */
+  struct sim_operation operation;
+  struct sim_kernel kernel;
+  struct sim_question question;
+};
+
+const struct sim_record *sim_record(void);
+
+/* A function that is watched: redirected to something that calls it. It runs only while it is not redirected. */
+#define SIM_MAX_JUMP_BYTES 16
+
+struct sim_hook {
+  void *function;
+  void *replacement;
+  unsigned char original[SIM_MAX_JUMP_BYTES];
+};
+
+int sim_hook(struct sim_hook *hook, void *function, void *replacement); /* 0, or errno */
+void sim_hook_set(const struct sim_hook *hook, int redirected);
 
 /* One row of what is redirected: a function of libnccl and what runs in its place. */
 struct sim_redirect {

@@ -45,7 +45,10 @@ static void *initialise(void *argument) {
   struct rank *rank = argument;
   sim_set_device(rank->rank);
   rank->result = rank->api->comm_init_rank(&rank->comm, rank->ranks, rank->id, rank->rank);
-  if (rank->result != 0) sim_abandon_meetings();
+  if (rank->result != 0) {
+    sim_abandon_meetings();
+    sim_release_watchers();
+  }
   return NULL;
 }
 
@@ -107,19 +110,10 @@ struct simulation {
 
 struct sim_answer {
   status result;
-  int kernels;
-  int questions;
   float simulated_us; /* of a simulated group */
   uint64_t log_bytes; /* how long the log was afterwards */
-  struct sim_kernel kernel;
-  struct sim_question question; /* the last one */
+  struct sim_record record;
 };
-
-SIM_EXPORT void sim_record_start(void);
-SIM_EXPORT int sim_kernels(void);
-SIM_EXPORT int sim_questions(void);
-SIM_EXPORT const struct sim_kernel *sim_kernel_at(int index);
-SIM_EXPORT const struct sim_question *sim_question_at(int index);
 
 static uint64_t log_length(int log_file) {
   struct stat info;
@@ -128,13 +122,7 @@ static uint64_t log_length(int log_file) {
 }
 
 static void collect(struct sim_answer *answer, int log_file) {
-  answer->kernels = sim_kernels();
-  answer->questions = sim_questions();
-  const struct sim_kernel *kernel = sim_kernel_at(0);
-  if (kernel != NULL) answer->kernel = *kernel;
-  int last = answer->questions > 256 ? 255 : answer->questions - 1;
-  const struct sim_question *question = sim_question_at(last);
-  if (question != NULL) answer->question = *question;
+  answer->record = *sim_record();
   answer->log_bytes = log_length(log_file);
 }
 

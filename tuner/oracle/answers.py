@@ -21,15 +21,19 @@ QUESTION = np.dtype(
     ],
     align=True,
 )
-ANSWER = np.dtype(
+OPERATION = np.dtype([("pattern", "i4"), ("protocol", "i4")], align=True)
+RECORD = np.dtype(
     [
-        ("result", "i4"),
         ("kernels", "i4"),
         ("questions", "i4"),
-        ("simulated_us", "f4"),
-        ("log_bytes", "u8"),
+        ("operations", "i4"),
+        ("operation", OPERATION),
         ("kernel", KERNEL),
         ("question", QUESTION),
     ],
+    align=True,
+)
+ANSWER = np.dtype(
+    [("result", "i4"), ("simulated_us", "f4"), ("log_bytes", "u8"), ("record", RECORD)],
     align=True,
 )

@@ -20,6 +20,13 @@ MAX_RANKS = 512  # each rank is a thread with NCCL's memory for a rank
 RANK_BYTES = 40 << 20  # of host memory per rank; 21 MB were measured with 128 ranks, 8 per node
 
 
+# Warnings about hardware that is not simulated and takes no part in a choice.
+_HARMLESS = (
+    "lib wrapper not initialized",  # InfiniBand verbs, of GPU-initiated networking: 2.29.7 on
+    "rma_socket requires GDRCopy",  # one-sided communication over sockets: 2.32 on
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Setup:
     """One communicator of ``nodes * gpus_per_node`` ranks on ``nodes`` machines that are all alike."""
@@ -83,6 +90,7 @@ class Oracle:
         self._recorded = recorded
         self._simulates = "ncclGroupSimulateEnd" in found.functions
         self._kernels = found.kernels
+        self._patterns = found.patterns
         self._child = Child(setup.topology, setup.env, SIM if recorded or setup.plugin is None else setup.plugin)
         try:
             self._start(nccl, found, machine)
@@ -101,6 +109,7 @@ class Oracle:
                 "anchor": found.anchor,
                 "functions": found.functions,
                 "wrap": wrapped,
+                "watch": _watch(found),
                 "ranks": setup.ranks,
                 "machine": _machine(setup, machine),
                 "comm": asdict(found.comm),
@@ -125,7 +134,7 @@ class Oracle:
 
     def _check_log(self) -> None:
         lines = self._child.log_lines()
-        if warnings := [line for line in lines if " NCCL WARN " in line]:
+        if warnings := [line for line in lines if " NCCL WARN " in line and not any(w in line for w in _HARMLESS)]:
             raise self._child.failure(f"NCCL warned {len(warnings)} times while initialising")
         plugin = self.setup.plugin
         if plugin is not None and not self._recorded:
@@ -173,22 +182,25 @@ class Oracle:
         """The cost table before and after the plugin, and the winner's time, for one call of each size."""
         if not self._recorded:
             raise BadInput("the plugin is loaded by NCCL itself, so nothing is recorded; set record_plugin")
-        if not self._simulates:
-            raise BadInput(f"NCCL {self.facts['release']} has no cost table to ask for; 2.22 and later do")
-        answers, _ = self._ask(collective, dtype, op, sizes_bytes, simulated=True)
-        question = answers["question"]
-        if len(answers) and not (answers["questions"] > 0).all():
-            raise OracleFailed(f"NCCL {self.facts['release']} does not ask a tuner plugin for its cost table")
-        rows = int(question["algorithms"][0]) if len(answers) else len(self.tables.max_threads)
-        columns = int(question["protocols"][0]) if len(answers) else len(Protocol)
+        answers, logs = self._ask(collective, dtype, op, sizes_bytes, simulated=self._simulates)
+        record = answers["record"]
+        question = record["question"]
+        if len(answers) and not (record["questions"] > 0).all():
+            raise OracleFailed(f"NCCL {self.facts['release']} was not seen computing the cost of an algorithm")
+        rows, columns = self.tables.max_threads.shape
         shape = (len(answers), rows, columns)
-        return Asked(
-            before_us=question["before_us"][:, : rows * columns].reshape(shape),
-            after_us=question["after_us"][:, : rows * columns].reshape(shape),
-            channels=question["channels"].copy(),
-            pipe_ops=question["pipe_ops"].copy(),
-            winner_us=answers["simulated_us"].copy(),
-        )
+        before = question["before_us"][:, : rows * columns].reshape(shape)
+        after = question["after_us"][:, : rows * columns].reshape(shape)
+        winner = answers["simulated_us"].copy()
+        if not self._simulates:
+            picks = [self._choice(int(s), r, log) for s, r, log in zip(sizes_bytes, record, logs, strict=True)]
+            backup_only = (before < 0).all(axis=(1, 2))
+            before = np.where(backup_only[:, None, None], after, before)
+            after = before.copy()
+            winner = np.array(
+                [table[p.algorithm, p.protocol] for table, p in zip(before, picks, strict=True)], np.float32
+            )
+        return Asked(before, after, question["channels"].copy(), question["pipe_ops"].copy(), winner)
 
     def launch(
         self,
@@ -200,37 +212,61 @@ class Oracle:
     ) -> list[Launched]:
         """Each size launched for real on rank 0, one after the other; with ``in_group`` all inside one ncclGroup."""
         answers, logs = self._ask(collective, dtype, op, sizes_bytes, grouped=in_group)
+        records = answers["record"]
         if in_group and sizes_bytes:
-            return self._launched_group(collective, dtype, sizes_bytes, answers[0], logs[0])
-        return [self._launched(int(s), answer, log) for s, answer, log in zip(sizes_bytes, answers, logs, strict=True)]
+            return self._launched_group(collective, dtype, sizes_bytes, records[0], logs[0])
+        return [self._launched(int(s), record, log) for s, record, log in zip(sizes_bytes, records, logs, strict=True)]
 
-    def _launched(self, size: int, answer: Any, log: bytes) -> Launched:
-        choices = tuninglog.choices(log)
-        if len(choices) != 1 or answer["kernels"] != 1:
-            raise self._child.failure(
-                f"one collective of {size} bytes gave {len(choices)} choices and {answer['kernels']} kernels"
-            )
-        choice = choices[0]
-        channels = int(answer["kernel"]["grid_x"])
+    def _launched(self, size: int, record: Any, log: bytes) -> Launched:
+        choice = self._choice(size, record, log)
+        channels = int(record["kernel"]["grid_x"])
         return Launched(
             bytes=size,
             algorithm=choice.algorithm,
             protocol=choice.protocol,
             channels=channels,
-            threads=int(answer["kernel"]["block_x"]),
-            kernel=self._kernel(answer),
+            threads=int(record["kernel"]["block_x"]),
+            kernel=self._kernel(record),
             channel_lo=0 if choice.channel_lo is None else choice.channel_lo,
             channel_hi=channels - 1 if choice.channel_hi is None else choice.channel_hi,
-            time_us=self._time(answer, choice),
+            time_us=self._time(record, choice),
         )
 
+    def _choice(self, size: int, record: Any, log: bytes) -> tuninglog.Choice:
+        """What NCCL's log says it took, and what the operation it prepared says: they must not differ."""
+        logged = tuninglog.choices(log)
+        if len(logged) > 1 or record["kernels"] != 1:
+            raise self._child.failure(
+                f"one collective of {size} bytes gave {len(logged)} choices and {record['kernels']} kernels"
+            )
+        prepared = self._prepared(size, record)
+        if prepared is None and not logged:
+            raise self._child.failure(f"NCCL does not say what it took for {size} bytes")
+        choice = logged[0] if logged else prepared
+        assert choice is not None
+        if prepared is not None and (prepared.algorithm, prepared.protocol) != (choice.algorithm, choice.protocol):
+            raise self._child.failure(
+                f"for {size} bytes NCCL says {choice.algorithm.name}/{choice.protocol.name} "
+                f"and prepares {prepared.algorithm.name}/{prepared.protocol.name}"
+            )
+        return choice
+
+    def _prepared(self, size: int, record: Any) -> tuninglog.Choice | None:
+        if not record["operations"]:
+            return None
+        pattern = self._patterns.get(str(record["operation"]["pattern"]), "")
+        algorithm = tuninglog.PATTERNS.get(pattern.removeprefix("ncclPattern"))
+        if algorithm is None:
+            return None
+        return tuninglog.Choice(size, algorithm, Protocol(record["operation"]["protocol"]), None, None)
+
     def _launched_group(
-        self, collective: Collective, dtype: DataType, sizes: Sequence[int], answer: Any, log: bytes
+        self, collective: Collective, dtype: DataType, sizes: Sequence[int], record: Any, log: bytes
     ) -> list[Launched]:
         choices = tuninglog.choices(log)
-        if len(choices) != len(sizes) or answer["kernels"] != 1:
+        if len(choices) != len(sizes) or record["kernels"] != 1:
             raise self._child.failure(
-                f"a group of {len(sizes)} collectives gave {len(choices)} choices and {answer['kernels']} kernels, "
+                f"a group of {len(sizes)} collectives gave {len(choices)} choices and {record['kernels']} kernels, "
                 "so which kernel a call is in is not known; ask for fewer calls in the group"
             )
         launched = []
@@ -241,21 +277,21 @@ class Oracle:
             low, high = choice.channel_lo, choice.channel_hi
             if low is None or high is None:
                 raise OracleFailed(f"NCCL {self.facts['release']} does not say which channels a grouped call got")
-            threads = int(answer["kernel"]["block_x"])
-            kernel = self._kernel(answer)
+            threads = int(record["kernel"]["block_x"])
+            kernel = self._kernel(record)
             launched.append(
                 Launched(int(size), choice.algorithm, choice.protocol, high - low + 1, threads, kernel, low, high, None)
             )
         return launched
 
-    def _kernel(self, answer: Any) -> str:
-        address = int(answer["kernel"]["function"]) - self._base
+    def _kernel(self, record: Any) -> str:
+        address = int(record["kernel"]["function"]) - self._base
         return self._kernels.get(address, f"0x{address:x}")
 
-    def _time(self, answer: Any, choice: tuninglog.Choice) -> float | None:
-        if not answer["questions"]:
+    def _time(self, record: Any, choice: tuninglog.Choice) -> float | None:
+        if not record["questions"]:
             return None
-        question = answer["question"]
+        question = record["question"]
         return float(question["after_us"][choice.algorithm * int(question["protocols"]) + choice.protocol])
 
     def _step(self, collective: Collective, dtype: DataType) -> int:
@@ -350,6 +386,24 @@ def _machine(setup: Setup, machine: hardware.Hardware) -> dict[str, Any]:
         "net_name": setup.env.get("NCCL_NET", "IB"),
         "gpus": [asdict(gpu) for gpu in machine.gpus],
         "nets": [asdict(net) for net in machine.nets],
+    }
+
+
+def _watch(found: symbols.Symbols) -> dict[str, Any]:
+    """What the release does not say when asked, and where it can be seen instead."""
+    operation = found.operation.members
+    model, estimate = found.functions.get("ncclTopoTuneModel"), found.functions.get("ncclTopoGetAlgoTime")
+    shape = facts.shape(found.comm)
+    graphs = times = None
+    if "graphs" not in found.comm.arrays and model is not None:
+        graphs = {"function": model[0][0], "count": shape[0]}
+    if "ncclGroupSimulateEnd" not in found.functions and estimate is not None:
+        backups = any(name.startswith("_Z19ncclTopoGetAlgoTime") and name.endswith("Pb") for name in found.functions)
+        times = {"function": estimate[0][0], "shape": shape, "backups": backups}
+    return {
+        "operations": (operation["pattern"].offset, operation["protocol"].offset),
+        "graphs": graphs,
+        "times": times,
     }
 
 

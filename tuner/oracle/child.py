@@ -35,10 +35,12 @@ struct sim_api {
   void *unique_id; void *comm_init_rank; void *group_start; void *group_end; void *simulate_end;
   void *broadcast; void *reduce; void *all_gather; void *reduce_scatter; void *all_reduce;
 };
-struct sim_answer {
-  int result; int kernels; int questions; float simulated_us; uint64_t log_bytes;
-  struct sim_kernel kernel; struct sim_question question;
+struct sim_operation { int pattern; int protocol; };
+struct sim_record {
+  int kernels; int questions; int operations;
+  struct sim_operation operation; struct sim_kernel kernel; struct sim_question question;
 };
+struct sim_answer { int result; float simulated_us; uint64_t log_bytes; struct sim_record record; };
 
 uint64_t sim_machine_bytes(void);
 int sim_configure(const struct sim_machine *machine);
@@ -46,6 +48,9 @@ const struct sim_redirect *sim_redirects(int table);
 int sim_jump_bytes(void);
 int sim_redirect(void *function, void *replacement);
 const char *sim_wrap_tuner(const char *path);
+void sim_watch_operations(int pattern, int protocol);
+int sim_watch_graphs(void *function, void *copies, uint64_t bytes, int n);
+int sim_watch_times(void *function, int algorithms, int protocols, int backups);
 uint64_t sim_buffer_bytes(void);
 int sim_init_ranks(const struct sim_api *api, int ranks, void **comms, int *results);
 int sim_ask(const struct sim_api *api, void *comm, int device, int collective, int type, int op, int simulated,
@@ -113,6 +118,7 @@ class World:
         self.base = self.locate(*request["anchor"])
         self.redirect(request["functions"])
         self.wrap(request["wrap"])
+        self.watch(request["watch"])
         self.log_file = os.open(request["log"], os.O_RDONLY | os.O_CREAT)
         self.api = self.entry_points()
         self.comms = self.init(request["ranks"])
@@ -154,6 +160,21 @@ class World:
         if error != self.ffi.NULL:
             raise Failure(f"cannot load tuner plugin {plugin}: {self.ffi.string(error).decode()}")
 
+    def watch(self, watch: dict[str, Any]) -> None:
+        """Looks over NCCL's shoulder where a release does not say what is asked for."""
+        self.sim.sim_watch_operations(*watch["operations"])
+        self.graphs = None
+        if (graphs := watch["graphs"]) is not None:
+            size, count = self.request["graph"]["bytes"], graphs["count"]
+            self.graphs = self.ffi.new("char[]", size * count)
+            function = self.ffi.cast("void *", self.base + graphs["function"])
+            if error := self.sim.sim_watch_graphs(function, self.graphs, size, count):
+                raise Failure(f"cannot watch the graphs: {os.strerror(error)}")
+        if (times := watch["times"]) is not None:
+            function = self.ffi.cast("void *", self.base + times["function"])
+            if error := self.sim.sim_watch_times(function, *times["shape"], times["backups"]):
+                raise Failure(f"cannot watch the times: {os.strerror(error)}")
+
     def entry_points(self) -> Any:
         api = self.ffi.new("struct sim_api *")
         for field, name in ENTRY_POINTS.items():
@@ -178,20 +199,25 @@ class World:
     def started(self, _: dict[str, Any]) -> dict[str, Any]:
         version = self.ffi.new("int *")
         self.nccl.ncclGetVersion(version)
-        comm, graph = self.request["comm"], self.request["graph"]
-        graphs = []
-        if "graphs" in comm["arrays"]:
-            offset, (count,) = comm["arrays"]["graphs"]
-            starts = [self.comms[0] + offset + i * graph["bytes"] for i in range(count)]
-            graphs = [self.members(start, graph["members"]) for start in starts]
+        comm = self.request["comm"]
         return {
             "version": version[0],
             "base": self.base,
             "answer_bytes": self.ffi.sizeof("struct sim_answer"),
             "buffer_bytes": self.sim.sim_buffer_bytes(),
             "comm": self.members(self.comms[0], comm["members"]),
-            "graphs": graphs,
+            "graphs": self.found_graphs(),
         }
+
+    def found_graphs(self) -> list[dict[str, Any]]:
+        """By algorithm; an algorithm that borrows another's graph may have an empty one of its own."""
+        comm, graph = self.request["comm"], self.request["graph"]
+        if self.graphs is not None:
+            start, count = int(self.ffi.cast("uintptr_t", self.graphs)), len(self.graphs) // graph["bytes"]
+        else:
+            offset, (count,) = comm["arrays"]["graphs"]
+            start = self.comms[0] + offset
+        return [self.members(start + i * graph["bytes"], graph["members"]) for i in range(count)]
 
     def members(self, start: int, members: dict[str, Any]) -> dict[str, Any]:
         return {path: self.member(start, entry) for path, entry in members.items()}

@@ -77,6 +77,14 @@ def facts(comm: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+# Where struct ncclComm has had the tables.
+TABLES = {
+    "latency_us": ("latencies", "tuningContext.generalLatencies"),
+    "bandwidth_gbs": ("bandwidths", "tuningContext.generalBandwidths"),
+    "max_threads": ("maxThreads", "tuningContext.maxThreads"),
+    "thread_thresholds_bytes": ("threadThresholds", "tuningContext.threadThresholds"),
+}
+
 # Algorithms without a graph of their own tune with another's.
 _BORROWED = {Algorithm.NVLSTree: Algorithm.NVLS, Algorithm.PAT: Algorithm.Tree}
 
@@ -100,15 +108,21 @@ def graphs(raw: list[dict[str, Any]]) -> dict[Algorithm, Graph]:
     return found
 
 
+def shape(layout: symbols.Layout) -> tuple[int, ...]:
+    """How many algorithms and protocols the release has."""
+    return layout.members[next(name for name in TABLES["max_threads"] if name in layout.members)].dims
+
+
 def tables(comm: dict[str, Any], layout: symbols.Layout) -> Tables:
     """The tables in struct ncclComm, in the shapes the release has."""
 
-    def table(name: str, kind: Any) -> Any:
+    def table(field: str, kind: Any) -> Any:
+        name = next(name for name in TABLES[field] if name in layout.members)
         return np.array(comm[name], kind).reshape(layout.members[name].dims)
 
     return Tables(
-        latency_us=table("latencies", np.float32),
-        bandwidth_gbs=table("bandwidths", np.float32),
-        max_threads=table("maxThreads", np.int32),
-        thread_thresholds_bytes=table("threadThresholds", np.int64),
+        latency_us=table("latency_us", np.float32),
+        bandwidth_gbs=table("bandwidth_gbs", np.float32),
+        max_threads=table("max_threads", np.int32),
+        thread_thresholds_bytes=table("thread_thresholds_bytes", np.int64),
     )

@@ -13,14 +13,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from elftools.dwarf.compileunit import CompileUnit
 from elftools.dwarf.die import DIE
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 from tuner.errors import OracleUnavailable
 
-FORMAT = 2  # of the cached file; raise it when what is extracted changes
+FORMAT = 3  # of the cached file; raise it when what is extracted changes
 
 _BASE_NAME = re.compile(r"^_ZL?(\d+)")
 _CLONE = re.compile(r"\.constprop\.\d+$")
@@ -55,6 +54,8 @@ class Symbols:
     anchor: tuple[str, int]  # an exported function and its address: loaded address - this = where the library lies
     comm: Layout
     graph: Layout
+    operation: Layout  # struct ncclProxyOp
+    patterns: dict[str, str]  # ncclPattern_t: value as text -> name
 
 
 def load(library: Path, sha256: str, cache: Path) -> Symbols:
@@ -77,8 +78,16 @@ def read(library: Path) -> Symbols:
         functions, kernels = _functions(elf)
         if "ncclGetVersion" not in functions:
             raise OracleUnavailable(f"{library} is not a libnccl: it has no function ncclGetVersion")
-        comm, graph = _layouts(elf, library)
-    return Symbols(functions, kernels, ("ncclGetVersion", functions["ncclGetVersion"][0][0]), comm, graph)
+        structs, patterns = _types(elf, library)
+    return Symbols(
+        functions=functions,
+        kernels=kernels,
+        anchor=("ncclGetVersion", functions["ncclGetVersion"][0][0]),
+        comm=_layout(structs["ncclComm"]),
+        graph=_layout(structs["ncclTopoGraph"]),
+        operation=_layout(structs["ncclProxyOp"]),
+        patterns=patterns,
+    )
 
 
 def own_name(symbol: str) -> str:
@@ -109,29 +118,30 @@ def _functions(elf: Any) -> tuple[dict[str, list[tuple[int, int]]], dict[int, st
     return functions, kernels
 
 
-def _layouts(elf: Any, library: Path) -> tuple[Layout, Layout]:
+_UNITS = (b"init.cc", b"enqueue.cc")  # between them they use everything that is wanted
+_STRUCTS = ("ncclComm", "ncclTopoGraph", "ncclProxyOp")
+
+
+def _types(elf: Any, library: Path) -> tuple[dict[str, DIE], dict[str, str]]:
+    """The structs that are read, and the communication patterns, from the debug information."""
     if not elf.has_dwarf_info():
         raise OracleUnavailable(f"{library} has no debug information, which the communicator's layout is read from")
+    structs: dict[str, DIE] = {}
+    patterns: dict[str, str] = {}
     for unit in elf.get_dwarf_info().iter_CUs():
         name = unit.get_top_DIE().attributes.get("DW_AT_name")
-        if name is not None and name.value.rpartition(b"/")[2] == b"init.cc":
-            structs = _structs(unit, {"ncclComm", "ncclTopoGraph"})
-            if len(structs) == 2:
-                return _layout(structs["ncclComm"]), _layout(structs["ncclTopoGraph"])
-    raise OracleUnavailable(f"{library} does not describe struct ncclComm in its debug information")
-
-
-def _structs(unit: CompileUnit, names: set[str]) -> dict[str, DIE]:
-    found: dict[str, DIE] = {}
-    for die in unit.get_top_DIE().iter_children():
-        if die.tag not in ("DW_TAG_structure_type", "DW_TAG_class_type") or "DW_AT_declaration" in die.attributes:
+        if name is None or name.value.rpartition(b"/")[2] not in _UNITS:
             continue
-        name = _name(die)
-        if name in names:
-            found[name] = die
-            if len(found) == len(names):
-                break
-    return found
+        for die in unit.get_top_DIE().iter_children():
+            if die.tag in ("DW_TAG_structure_type", "DW_TAG_class_type") and _name(die) in _STRUCTS:
+                if "DW_AT_declaration" not in die.attributes:
+                    structs.setdefault(_name(die), die)
+            elif die.tag == "DW_TAG_enumeration_type" and not patterns:
+                values = {str(_value(child, "DW_AT_const_value")): _name(child) for child in die.iter_children()}
+                patterns = values if "ncclPatternRing" in values.values() else {}
+        if len(structs) == len(_STRUCTS) and patterns:
+            return structs, patterns
+    raise OracleUnavailable(f"{library} does not describe struct ncclComm in its debug information")
 
 
 def _layout(struct: DIE) -> Layout:
@@ -216,6 +226,8 @@ def _from_json(data: dict[str, Any]) -> Symbols:
         anchor=(data["anchor"][0], data["anchor"][1]),
         comm=_layout_from_json(data["comm"]),
         graph=_layout_from_json(data["graph"]),
+        operation=_layout_from_json(data["operation"]),
+        patterns=data["patterns"],
     )
 
 

@@ -14,6 +14,24 @@ _PLANNED = re.compile(
 _PICKED = re.compile(rb"(\d+) Bytes -> Algo (\d+) proto (\d+) time ([0-9.eE+-]+)")
 
 
+# Algorithms by ncclPattern_t, as NCCL 2.18 to 2.32 use it.
+PATTERNS = {
+    "Ring": Algorithm.Ring,
+    "RingTwice": Algorithm.Ring,
+    "PipelineFrom": Algorithm.Ring,
+    "PipelineTo": Algorithm.Ring,
+    "TreeUp": Algorithm.Tree,
+    "TreeDown": Algorithm.Tree,
+    "TreeUpDown": Algorithm.Tree,
+    "CollnetChain": Algorithm.CollNetChain,
+    "CollnetDirect": Algorithm.CollNetDirect,
+    "Nvls": Algorithm.NVLS,
+    "NvlsTree": Algorithm.NVLSTree,
+    "PatUp": Algorithm.PAT,
+    "PatDown": Algorithm.PAT,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     bytes: int  # as logged: count times type size, per rank for AllGather and ReduceScatter

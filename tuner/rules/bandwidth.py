@@ -24,6 +24,24 @@ def graph(_: Float, cell: Cell) -> Float:
 
 
 @RULES
+def graph_inter_on_two_blackwell_nodes(value: Float, cell: Cell) -> Float:
+    """As :func:`graph`, but on Blackwell two nodes already count as many."""
+    return f32(cell.graph.bw_inter_gbs) if _blackwell(cell) and cell.nodes == 2 else graph(value, cell)
+
+
+@RULES
+def graph_slower_on_blackwell(value: Float, cell: Cell) -> Float:
+    """As :func:`graph`, but on Blackwell the slower of the node's inside and the network."""
+    return graph_slower(value, cell) if _blackwell(cell) else graph(value, cell)
+
+
+@RULES
+def graph_slower(_: Float, cell: Cell) -> Float:
+    """The slower of the node's inside and the network, for any number of nodes."""
+    return min(f32(cell.graph.bw_intra_gbs), f32(cell.graph.bw_inter_gbs))
+
+
+@RULES
 def graph_intra(_: Float, cell: Cell) -> Float:
     return f32(cell.graph.bw_intra_gbs)
 
@@ -87,6 +105,15 @@ def ring_ll128_cap(value: Float, cell: Cell) -> Float:
 
 
 @RULES
+def ring_ll128_cap_less_alone(value: Float, cell: Cell) -> Float:
+    """With one rank per node, sending and receiving share the adapter."""
+    if cell.protocol is not Protocol.LL128:
+        return value
+    share = f64(0.7) if cell.local_ranks < 2 else f64(0.92)
+    return f32(min(value * share, cell.graph.channels * cell.cap_gbs("ring_ll128_per_channel")))
+
+
+@RULES
 def tree_cap(value: Float, cell: Cell) -> Float:
     return f32(min(value * f64(0.92), cell.graph.channels * cell.cap_gbs("tree_per_channel")))
 
@@ -115,6 +142,11 @@ def plain_tree(value: Float, cell: Cell) -> Float:
 @RULES
 def pat_share(value: Float, cell: Cell) -> Float:
     return f32(value * f64(0.75))
+
+
+@RULES
+def pat_larger_share(value: Float, cell: Cell) -> Float:
+    return f32(value * f64(0.85))
 
 
 @RULES
@@ -169,8 +201,24 @@ def ranks_over_steps_of_allreduce(value: Float, cell: Cell) -> Float:
 
 
 @RULES
+def times_ranks_over_steps(value: Float, cell: Cell) -> Float:
+    """The same without the rounded quotient: two float operations from left to right."""
+    return value * f32(cell.ranks) / f32(cell.steps)
+
+
+@RULES
+def times_ranks_over_steps_of_allreduce(value: Float, cell: Cell) -> Float:
+    return value if cell.gathers_or_scatters else times_ranks_over_steps(value, cell)
+
+
+@RULES
+def five_sixths(value: Float, cell: Cell) -> Float:
+    return value * f32(f64(5.0) / f64(6.0))
+
+
+@RULES
 def five_sixths_of_allreduce(value: Float, cell: Cell) -> Float:
-    return value if cell.gathers_or_scatters else value * f32(f64(5.0) / f64(6.0))
+    return value if cell.gathers_or_scatters else five_sixths(value, cell)
 
 
 @RULES
@@ -181,3 +229,7 @@ def half(value: Float, cell: Cell) -> Float:
 @RULES
 def half_of_allreduce(value: Float, cell: Cell) -> Float:
     return value if cell.gathers_or_scatters else half(value, cell)
+
+
+def _blackwell(cell: Cell) -> bool:
+    return cell.communicator.min_comp_cap >= 100

@@ -82,6 +82,21 @@ def nvls_between_nodes_needs_collnet(communicator: Communicator, request: Reques
 
 
 @RULES
+def nvls_gathers_over_few_channels(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    most = communicator.release.limit("max_nvls_gather_channels")
+    many = communicator.graphs[Algorithm.NVLS].channels > most and request.collective is not Collective.AllReduce
+    off = many and algorithm in NVLS
+    return f"NVLS {request.collective.name} takes a graph of at most {most} channels" if off else None
+
+
+@RULES
+def pat_of_several_ranks_needs_nvls(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    """With several ranks per node, PAT goes through the switch inside the node."""
+    needs = algorithm is Algorithm.PAT and communicator.ranks > communicator.nodes
+    return _nvls_missing(communicator, request) if needs else None
+
+
+@RULES
 def pat_cannot_scale(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
     off = algorithm is Algorithm.PAT and request.collective is Collective.ReduceScatter and request.scales
     return "PAT ReduceScatter cannot average" if off else None

@@ -1,5 +1,6 @@
 """The point a rule looks at: one collective, algorithm and protocol on one communicator."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,9 @@ from tuner.communicator import Communicator
 from tuner.environment import Environment
 from tuner.graphs import Graph
 from tuner.names import Algorithm, Collective, Protocol
+from tuner.registry import Registry
 from tuner.release import HARDWARE, Release
+from tuner.rules.request import ring_steps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,9 +47,7 @@ class Cell:
     @property
     def steps(self) -> int:
         """Steps of a ring for this collective (nsteps)."""
-        if self.collective is Collective.AllReduce:
-            return 2 * (self.ranks - 1)
-        return self.ranks - 1 if self.gathers_or_scatters else self.ranks
+        return ring_steps(self.collective, self.ranks)
 
     @property
     def gathers_or_scatters(self) -> bool:
@@ -79,8 +80,18 @@ class Cell:
         # Only a path of NVLinks counts as NVLink; NVB, C2C and one GPU alone (LOC) use the PCI row.
         hardware = "net" if between else "nvlink" if self.graph.type_intra == "NVL" else "pci"
         chosen = self.algorithm if algorithm is None else algorithm
-        power = self.communicator.cpu_arch == "ppc64" and hardware == "pci"
-        if power and chosen is Algorithm.Tree and self.protocol is Protocol.Simple:
-            chosen = Algorithm.Ring  # POWER: Tree/Simple is given Ring's latency to favour it
+        for name in self.release.rules("hw_latency_row"):
+            chosen = ROW_RULES[name](self, hardware, chosen)
         latency: Float = self.release.hw_latency_us[HARDWARE.index(hardware), chosen, self.protocol]
         return latency
+
+
+ROW_RULES: Registry[Callable[[Cell, str, Algorithm], Algorithm]] = Registry()
+
+
+@ROW_RULES
+def ring_for_trees_on_power(cell: Cell, hardware: str, row: Algorithm) -> Algorithm:
+    """POWER gives Tree/Simple inside a node Ring's latency, to favour it."""
+    power = cell.communicator.cpu_arch == "ppc64" and hardware == "pci"
+    tree = row is Algorithm.Tree and cell.protocol is Protocol.Simple
+    return Algorithm.Ring if power and tree else row

@@ -6,7 +6,7 @@ Source: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
 from collections.abc import Callable
 from enum import IntEnum
 
-from tuner.environment import allowed
+from tuner.environment import GRAMMARS, forced
 from tuner.names import Algorithm, Protocol
 from tuner.registry import Registry
 from tuner.rules.cell import Cell
@@ -44,6 +44,16 @@ def pat_enabled_on_any_gpu(cell: Cell) -> Reason:
 
 
 @RULES
+def pat_enabled_with_nvls(cell: Cell) -> Reason:
+    """As :func:`pat_enabled`; several ranks per node will do where each of them is a head of the NVLS graph."""
+    heads = cell.communicator.graphs[Algorithm.NVLS].channels
+    through_switch = cell.communicator.nvls and cell.nodes > 1 and heads == cell.communicator.max_local_ranks
+    if cell.communicator.min_comp_cap >= 60 and through_switch and cell.environment.number("NCCL_PAT_ENABLE", 2) == 2:
+        return None
+    return pat_enabled(cell)
+
+
+@RULES
 def protocol_asked_for(cell: Cell) -> Reason:
     return _asked(cell, "NCCL_PROTO", cell.protocol)
 
@@ -51,6 +61,31 @@ def protocol_asked_for(cell: Cell) -> Reason:
 @RULES
 def algorithm_asked_for(cell: Cell) -> Reason:
     return _asked(cell, "NCCL_ALGO", cell.algorithm)
+
+
+@RULES
+def protocol_asked_for_where_forced(cell: Cell) -> Reason:
+    """Only collectives for which NCCL_ALGO or NCCL_PROTO names anything are looked at."""
+    return protocol_asked_for(cell) if _forced(cell) else None
+
+
+@RULES
+def algorithm_asked_for_where_forced(cell: Cell) -> Reason:
+    """The same; with NCCL_ALGO set, a collective it does not name has no algorithm left."""
+    if not _forced(cell):
+        return None
+    return _asked(cell, "NCCL_ALGO", cell.algorithm, unnamed=not cell.environment.text("NCCL_ALGO"))
+
+
+@RULES
+def algorithm_asked_for_or_rescued(cell: Cell) -> Reason:
+    """Without CollNet, a list that leaves no other algorithm brings Ring and Tree back."""
+    rows = _rows(cell, "NCCL_ALGO", Algorithm)
+    left = [Algorithm.Ring, Algorithm.Tree, Algorithm.NVLS if cell.nodes == 1 else Algorithm.NVLSTree]
+    rescued = not cell.communicator.collnet and not any(rows.get(algorithm, True) for algorithm in left)
+    if rescued and cell.algorithm in (Algorithm.Ring, Algorithm.Tree):
+        return None
+    return algorithm_asked_for(cell)
 
 
 @RULES
@@ -124,6 +159,11 @@ def ll128_needs_equal_gpus(cell: Cell) -> Reason:
     return "LL128 needs GPUs of one compute capability" if mixed and _ll128_by_itself(cell) else None
 
 
+@RULES
+def ll128_needs_equal_gpus_or_hopper(cell: Cell) -> Reason:
+    return None if _hopper(cell) else ll128_needs_equal_gpus(cell)
+
+
 def _ll128_by_itself(cell: Cell) -> bool:
     """LL128 that no NCCL_PROTO asks for or rules out: NCCL decides whether it is safe."""
     return cell.protocol is Protocol.LL128 and not _rows(cell, "NCCL_PROTO", Protocol)
@@ -131,9 +171,19 @@ def _ll128_by_itself(cell: Cell) -> bool:
 
 def _rows(cell: Cell, variable: str, elements: type[IntEnum]) -> dict[IntEnum, bool]:
     text = cell.environment.text(variable)
-    return {} if text is None else allowed(text, variable, elements).get(cell.collective, {})
+    (grammar,) = cell.release.rules("grammar")
+    return {} if text is None else GRAMMARS[grammar](text, variable, elements, cell.collective)
 
 
-def _asked(cell: Cell, variable: str, element: Algorithm | Protocol) -> Reason:
-    on = _rows(cell, variable, type(element)).get(element, True)
+def _forced(cell: Cell) -> bool:
+    lists: tuple[tuple[str, type[IntEnum]], ...] = (("NCCL_ALGO", Algorithm), ("NCCL_PROTO", Protocol))
+    return any(
+        cell.collective in forced(text, variable, elements)
+        for variable, elements in lists
+        if (text := cell.environment.text(variable)) is not None
+    )
+
+
+def _asked(cell: Cell, variable: str, element: Algorithm | Protocol, unnamed: bool = True) -> Reason:
+    on = _rows(cell, variable, type(element)).get(element, unnamed)
     return None if on else f"{variable}={cell.environment.text(variable)} leaves it out"

@@ -12,6 +12,8 @@ from tuner.rules.cell import Cell
 
 LatencyRule = Callable[[Float, Cell], Float]
 RULES: Registry[LatencyRule] = Registry()
+NETWORK_STEP_RULES: Registry[Callable[[Cell], Algorithm]] = Registry()
+RING_NETWORK_STEPS_RULES: Registry[Callable[[Cell], int]] = Registry()
 
 
 @RULES
@@ -30,7 +32,8 @@ def ring_steps(value: Float, cell: Cell) -> Float:
         # Simple pays a chunk latency, taken from Tree's row.
         row = Algorithm.Tree if cell.protocol is Protocol.Simple else None
         return value + f32(cell.steps) * cell.hw_latency_us("here", row)
-    between = 0 if cell.nodes == 1 else (cell.nodes - 1) * (2 if cell.collective is Collective.AllReduce else 1)
+    (steps_rule,) = cell.release.rules("ring_network_steps")
+    between = RING_NETWORK_STEPS_RULES[steps_rule](cell)
     inside = max(cell.hw_latency_us("intra"), _net_overhead_us(cell))
     return value + (f32(cell.steps - between) * inside + f32(between) * _between_us(cell))
 
@@ -82,11 +85,44 @@ def pat_from_8_us(_: Float, cell: Cell) -> Float:
     return f32(start + f64(cell.ranks) * f64(2.8))
 
 
+@RULES
+def pat_with_one_wire(value: Float, cell: Cell) -> Float:
+    """As :func:`pat`, but the wire counts once, and a rank alone on its node is nothing special."""
+    between = cell.hw_latency_us("here") + f32(cell.graph.latency_inter_us)
+    network = f64(log2i(cell.nodes)) * (between / f64(3.5))
+    return f32(value + (network + f64(cell.ranks) * f64(2.8)))
+
+
+@NETWORK_STEP_RULES
+def tree_row_if_alone(cell: Cell) -> Algorithm:
+    """One rank per node exposes a network step whole: Tree's row."""
+    return Algorithm.Tree if cell.local_ranks == 1 else cell.algorithm
+
+
+@NETWORK_STEP_RULES
+def own_row(cell: Cell) -> Algorithm:
+    return cell.algorithm
+
+
 def _between_us(cell: Cell) -> Float:
-    """A network step: one rank per node exposes it whole (Tree's row); Simple flushes, so the wire counts twice."""
-    row = Algorithm.Tree if cell.local_ranks == 1 else None
-    latency = cell.hw_latency_us("inter", row) + f32(cell.graph.latency_inter_us)
+    """A network step; Simple flushes, so the wire counts twice."""
+    (rule,) = cell.release.rules("network_step")
+    latency = cell.hw_latency_us("inter", NETWORK_STEP_RULES[rule](cell)) + f32(cell.graph.latency_inter_us)
     return latency + f32(cell.graph.latency_inter_us) if cell.protocol is Protocol.Simple else latency
+
+
+@RING_NETWORK_STEPS_RULES
+def two_per_further_node(cell: Cell) -> int:
+    """Network steps of a ring, twice as many for AllReduce."""
+    return 0 if cell.nodes == 1 else (cell.nodes - 1) * (2 if cell.collective is Collective.AllReduce else 1)
+
+
+@RING_NETWORK_STEPS_RULES
+def two_per_node(cell: Cell) -> int:
+    """The same, but AllReduce counts two too many (sic)."""
+    if cell.collective is Collective.AllReduce:
+        return 2 * cell.nodes if cell.nodes > 1 else 0
+    return cell.nodes - 1
 
 
 def _net_overhead_us(cell: Cell) -> Float:

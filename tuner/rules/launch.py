@@ -17,7 +17,10 @@ from tuner.rules.request import Request
 
 Cell: TypeAlias = tuple[Algorithm, Protocol]
 LaunchRule = Callable[[Communicator, Tables, Request, Cell, SizeArray], tuple[IntArray, IntArray]]
+NVLS_KIND_RULES: Registry[Callable[[Communicator, Algorithm], bool]] = Registry()
 NVLS_BOUND_RULES: Registry[Callable[[Communicator, Cell], int]] = Registry()
+DealRule = Callable[[SizeArray, SizeArray, int, int, int, int], IntArray]
+DEAL_RULES: Registry[DealRule] = Registry()
 TRAFFIC_RULES: Registry[Callable[[SizeArray, int, int], SizeArray]] = Registry()
 RULES: Registry[LaunchRule] = Registry()
 
@@ -40,7 +43,7 @@ def _bounds(
     threads = int(tables.max_threads[cell])
     threshold = int32(int(tables.thread_thresholds_bytes[cell]))
     (nvls_rule,) = communicator.release.rules("nvls_bound")
-    if cell[0] in NVLS:
+    if _like_nvls(communicator, cell):
         bound = np.full(nbytes.shape, NVLS_BOUND_RULES[nvls_rule](communicator, cell), np.int64)
         shrunk = np.full(nbytes.shape, threads, np.int64)
     else:
@@ -57,8 +60,31 @@ def fewer_between_nodes(communicator: Communicator, cell: Cell) -> int:
 
 
 @NVLS_BOUND_RULES
+def fewer_between_nodes_and_for_pat(communicator: Communicator, cell: Cell) -> int:
+    if cell[0] is Algorithm.PAT:
+        return min(communicator.nvls_channels, communicator.channels)
+    return fewer_between_nodes(communicator, cell)
+
+
+@NVLS_BOUND_RULES
 def nvls_channels_only(communicator: Communicator, cell: Cell) -> int:
     return communicator.nvls_channels
+
+
+@NVLS_KIND_RULES
+def nvls_algorithms(communicator: Communicator, algorithm: Algorithm) -> bool:
+    return algorithm in NVLS
+
+
+@NVLS_KIND_RULES
+def nvls_algorithms_and_pat_of_several_ranks(communicator: Communicator, algorithm: Algorithm) -> bool:
+    return algorithm in NVLS or (algorithm is Algorithm.PAT and communicator.ranks > communicator.nodes)
+
+
+def _like_nvls(communicator: Communicator, cell: Cell) -> bool:
+    """Whether the operation runs on NVLS's channels."""
+    (rule,) = communicator.release.rules("nvls_kind")
+    return NVLS_KIND_RULES[rule](communicator, cell[0])
 
 
 def _fewer_channels(nbytes: SizeArray, most: int, threads: int, threshold: int) -> IntArray:
@@ -102,7 +128,7 @@ def _dealt_channels(
 ) -> IntArray:
     """Channels that get work: the buffer is cut into cells of a least traffic, dealt out evenly, the rest last."""
     limit = communicator.release.limit
-    most = communicator.nvls_channels if cell[0] in NVLS else communicator.channels
+    most = communicator.nvls_channels if _like_nvls(communicator, cell) else communicator.channels
     least = limit("min_traffic_per_channel_bytes")
     per_byte = request.traffic_per_byte(communicator.ranks)
     # All of this is size_t in NCCL, so unsigned here.
@@ -113,12 +139,37 @@ def _dealt_channels(
     (rule,) = communicator.release.rules("traffic_per_channel")
     traffic = np.maximum(count_bytes * np.uint64(per_byte), np.uint64(least))
     per_channel = TRAFFIC_RULES[rule](traffic // np.minimum(bound, most).astype(np.uint64), least, align)
+    (deal,) = communicator.release.rules("deal")
+    return DEAL_RULES[deal](count_bytes, per_channel, per_byte, most, least, align)
+
+
+@DEAL_RULES
+def cells_of_the_least_traffic(
+    count_bytes: SizeArray, per_channel: SizeArray, per_byte: int, most: int, least: int, align: int
+) -> IntArray:
+    """Channels used when cells of the least traffic are dealt out, each channel up to its share and not less."""
     cell_bytes = ceil_div(ceil_div(least, per_byte), align) * align
     cells = ceil_div(count_bytes, cell_bytes)
     first = np.minimum(cells, ceil_div(per_channel, cell_bytes * per_byte))
     used = 1 + ceil_div(cells - first, first)
     # What would need more channels than there are is spread over all of them.
     dealt: IntArray = np.minimum(used, np.uint64(most)).astype(np.int64)
+    return dealt
+
+
+@DEAL_RULES
+def cells_of_16_bytes(
+    count_bytes: SizeArray, per_channel: SizeArray, per_byte: int, most: int, least: int, align: int
+) -> IntArray:
+    """The same with the smallest cells; the first channel takes whole cells only and is skipped where none fits."""
+    if most == 1:
+        return np.ones(count_bytes.shape, np.int64)
+    cells = ceil_div(count_bytes, align)
+    share = np.minimum(cells, ceil_div(per_channel, align * per_byte))
+    first = np.minimum(cells, per_channel // np.uint64(align * per_byte))
+    started = (first != 0).astype(np.int64)
+    used = started + ceil_div(cells - first, share).astype(np.int64)
+    dealt: IntArray = np.where(used > most, most - 1 + started, used)
     return dealt
 
 

@@ -47,6 +47,13 @@ class Request:
         return self.collective in (Collective.AllGather, Collective.ReduceScatter)
 
 
+def ring_steps(collective: Collective, ranks: int) -> int:
+    """Steps of a ring for a collective (nsteps)."""
+    if collective is Collective.AllReduce:
+        return 2 * (ranks - 1)
+    return ranks - 1 if collective in (Collective.AllGather, Collective.ReduceScatter) else ranks
+
+
 class Sizes:
     """An array of nBytes with what several rules derive from it, computed once."""
 

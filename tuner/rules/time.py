@@ -8,11 +8,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tuner.cfloat import Float, FloatArray, ceil_div, f32, f64
+from tuner.cfloat import Float, FloatArray, SizeArray, ceil_div, f32, f64, powf
 from tuner.communicator import Communicator
 from tuner.names import Algorithm, Collective, Protocol
 from tuner.registry import Registry
-from tuner.rules.request import FP8, Request, Sizes
+from tuner.rules.request import FP8, Request, Sizes, ring_steps
 
 Value: TypeAlias = Float | FloatArray
 Cell: TypeAlias = tuple[Algorithm, Protocol]
@@ -75,6 +75,65 @@ def ring_plateau(
     return np.where(sizes.nbytes >= np.uint64(start), raised, latency_us), bandwidth_gbs
 
 
+@CORRECTIONS
+def ring_plateau_gathering_on_one_blackwell_node(
+    latency_us: Value, bandwidth_gbs: Value, communicator: Communicator, request: Request, cell: Cell, sizes: Sizes
+) -> tuple[Value, Value]:
+    """As :func:`ring_plateau`; AllGather and ReduceScatter have it too, inside one Blackwell node over NVLink."""
+    alone = cell == (Algorithm.Ring, Protocol.Simple) and request.spreads and _one_blackwell_node(communicator)
+    if not alone:
+        return ring_plateau(latency_us, bandwidth_gbs, communicator, request, cell, sizes)
+    raised = f32(latency_us * f64(_plateau(communicator)))
+    return np.where(_per_channel_and_rank(communicator, sizes) >= _plateau_from(communicator), raised, latency_us), (
+        bandwidth_gbs
+    )
+
+
+@CORRECTIONS
+def ring_plateau_graded(
+    latency_us: Value, bandwidth_gbs: Value, communicator: Communicator, request: Request, cell: Cell, sizes: Sizes
+) -> tuple[Value, Value]:
+    """As :func:`ring_plateau` with a float factor; on one Blackwell node it grows with the steps, falls with the size.
+
+    Source: ncclTuningRingModelSim, src/tuning/ring.cc, v2.32.3-1.
+    """
+    reduces = request.collective is Collective.AllReduce
+    alone = (reduces or request.spreads) and _one_blackwell_node(communicator)
+    between = reduces and communicator.nodes > 1
+    if cell != (Algorithm.Ring, Protocol.Simple) or not (alone or between):
+        return latency_us, bandwidth_gbs
+    each = _per_channel_and_rank(communicator, sizes)
+    highest = f32(_plateau(communicator))
+    factor: Value = highest
+    if alone:
+        table = communicator.release.table["ring_plateau"]
+        fade, most = f32(table["fade"]), highest - f32(1)
+        share = f32(1) - powf(fade / most, max(0, ring_steps(request.collective, communicator.ranks) - 1))
+        from_bytes = np.uint64(table["fades_from_bytes_per_channel_and_rank"])
+        beyond = np.maximum(each, from_bytes) - from_bytes
+        left = most - fade * np.minimum(f32(1), beyond.astype(f32) / f32(from_bytes))
+        factor = f32(1) + share * left
+    return np.where(each >= _plateau_from(communicator), latency_us * factor, latency_us), bandwidth_gbs
+
+
+def _one_blackwell_node(communicator: Communicator) -> bool:
+    over_nvlink = communicator.graphs[Algorithm.Ring].type_intra == "NVL"
+    return communicator.nodes == 1 and communicator.min_comp_cap >= 100 and over_nvlink
+
+
+def _per_channel_and_rank(communicator: Communicator, sizes: Sizes) -> SizeArray:
+    each: SizeArray = sizes.nbytes // np.uint64(communicator.channels * communicator.ranks)
+    return each
+
+
+def _plateau_from(communicator: Communicator) -> np.uint64:
+    return np.uint64(communicator.release.table["ring_plateau"]["from_bytes_per_channel_and_rank"])
+
+
+def _plateau(communicator: Communicator) -> float:
+    return float(communicator.release.table["ring_plateau"][communicator.generation])
+
+
 def _corrected(bandwidth_gbs: Value, communicator: Communicator, cell: Cell, sizes: Sizes, used: str) -> FloatArray:
     factors = communicator.release.tree_correction[cell[1]][: communicator.release.limit(used)]
     # One more entry stands for "no correction": index -1 and everything past the table.
@@ -87,3 +146,20 @@ def deep_fp8_ring(times: FloatArray, communicator: Communicator, request: Reques
     """Eight bits lose too much over more than eight additions in a row: such rings become the last choice."""
     lossy = cell[0] is Algorithm.Ring and request.device_dtype in FP8 and communicator.ranks > 8
     return times * f32(1024) if lossy else times
+
+
+@PENALTIES
+def deep_fp8_ring_where_available(
+    times: FloatArray, communicator: Communicator, request: Request, cell: Cell
+) -> FloatArray:
+    """The same as part of the time: what is ignored stays as it is."""
+    return np.where(times > 0, deep_fp8_ring(times, communicator, request, cell), times)
+
+
+@PENALTIES
+def pat_of_several_ranks_last(
+    times: FloatArray, communicator: Communicator, request: Request, cell: Cell
+) -> FloatArray:
+    """PAT with several ranks per node has no model: it is taken only where nothing else is left."""
+    last = cell[0] is Algorithm.PAT and communicator.ranks > communicator.nodes
+    return np.where(times > 0, np.finfo(f32).max / f32(2), times) if last else times
