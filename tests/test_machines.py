@@ -196,9 +196,11 @@ def test_what_is_written_is_read_back_and_equal_graphs_share_an_entry():
         for several in (False, True)
     }
     found["2.28.9", 4, True] = {"ring": graph(5), "nvls": graph(8), "tree": graph(4)}
-    text = render("m", "0" * 64, {"2.28.9": "a" * 64, "2.9.1": "b" * 64}, found)
+    nets = dict.fromkeys(found, 48.0) | {("2.28.9", 1, False): 0.1}
+    text = render("m", "0" * 64, {"2.28.9": "a" * 64, "2.9.1": "b" * 64}, found, nets)
     table = tomllib.loads(text)
     assert machines.shapes(table) == found
+    assert machines.net_gbs(table) == {**nets, ("2.28.9", 1, False): float(np.float32(0.1))}
     rows = [(name, row) for name, rows in table["graphs"].items() for row in rows]
     assert [(name, row["releases"], row["gpus_per_node"], row["nodes"]) for name, row in rows] == [
         ("nvls", ["2.28.9"], [4], ["several"]),
@@ -221,6 +223,6 @@ SHAPES = [(1, 8), (2, 8), (3, 8), (4, 8), (1, 3), (2, 3), (7, 3), (1, 1), (2, 1)
 
 @pytest.mark.parametrize(("nodes", "gpus"), SHAPES)
 def test_libnccl_finds_the_captured_graphs_on_any_number_of_nodes(machine, nodes, gpus):
-    graphs, sha256 = ask(machine, "2.28.9", nodes, gpus)
+    graphs, _, sha256 = ask(machine, "2.28.9", nodes, gpus)
     assert graphs == machine.graphs("2.28.9", gpus, nodes > 1)
     assert sha256 == machine.graphs_table["libnccl_sha256"]["2.28.9"]

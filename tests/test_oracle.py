@@ -69,25 +69,35 @@ GRAPH_LINE = re.compile(
 )
 def test_graphs_are_those_in_the_log(machine: str, nodes: int, gpus: int) -> None:
     with Oracle(setup(machine, nodes, gpus)) as oracle:
-        log = "\n".join(oracle.log_lines())
+        assert Pattern.Ring in read_graphs(oracle)
+        assert read_graphs(oracle) == printed_graphs(oracle)
+
+
+def printed_graphs(oracle: Oracle) -> dict[int, tuple[object, ...]]:
     printed = {}
-    for match in GRAPH_LINE.finditer(log):
+    for match in GRAPH_LINE.finditer("\n".join(oracle.log_lines())):
         pattern, cross, channels, intra, inter, type_intra, type_inter, same = match.groups()
-        printed[int(pattern)] = (
-            int(cross), int(channels), float(intra), float(inter),
-            PATH_NAMES.index(type_intra), PATH_NAMES.index(type_inter), int(same),
-        )  # fmt: skip
-    read = {
+        types = type_intra, type_inter
+        printed[int(pattern)] = (int(cross), int(channels), float(intra), float(inter), *types, int(same))
+    return printed
+
+
+def read_graphs(oracle: Oracle) -> dict[int, tuple[object, ...]]:
+    names = path_names(oracle)
+    return {
         graph.pattern: (
             graph.cross_nic, graph.n_channels, graph.bw_intra_gbs, graph.bw_inter_gbs,
-            graph.type_intra, graph.type_inter, graph.same_channels,
+            names[graph.type_intra], names[graph.type_inter], graph.same_channels,
         )
         for graph in oracle.graphs.values()
         if graph.n_channels
     }  # fmt: skip
-    assert Pattern.Ring in read
-    # Ranks keep the smaller of their tree's and their ring's channels; NCCL prints before that.
-    assert read == printed
+
+
+def path_names(oracle: Oracle) -> tuple[str, ...]:
+    """How the release orders them: P2C came with 2.27."""
+    new = tuple(map(int, oracle.facts["release"].split("."))) >= (2, 27)
+    return PATH_NAMES if new else tuple(name for name in PATH_NAMES if name != "P2C")
 
 
 def test_graph_dump_is_the_same_search(two_nodes: Oracle) -> None:
@@ -255,6 +265,29 @@ def test_the_recorder_changes_no_launch(tmp_path: Path, one_node: Oracle) -> Non
 
 def key(each: Launched) -> tuple[object, ...]:
     return each.bytes, each.algorithm, each.protocol, each.channels, each.threads, each.kernel
+
+
+# --- other releases ---
+
+CACHED = sorted(path.parent.name for path in library.cache().glob("2.*/libnccl.so.2"))
+
+
+@pytest.mark.parametrize("release", CACHED or [RELEASE])
+def test_every_release_that_is_here_answers_alike(release: str) -> None:
+    """Log, memory, launches and costs agree with each other, whichever way a release lets them be had."""
+    with Oracle(setup(nodes=2, release=release)) as oracle:
+        assert oracle.facts["release"] == release
+        assert oracle.facts["n_ranks"] == 16
+        assert read_graphs(oracle) == printed_graphs(oracle)
+        for collective in (AR, AG, RS):
+            sizes = reachable(oracle, collective)[::6]
+            asked = oracle.ask(collective, F32, Op.sum, sizes)
+            assert set(asked.pipe_ops.tolist()) == {1}
+            launched = oracle.launch(collective, F32, Op.sum, sizes)
+            for table, winner_us, each in zip(asked.before_us, asked.winner_us, launched, strict=True):
+                assert winner_us == table[each.algorithm, each.protocol] == table[table >= 0].min()
+                assert np.float32(each.time_us) == winner_us
+                assert each.kernel.startswith("ncclDevKernel_")
 
 
 # --- other tuner plugins ---

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tuner import derive, release, selection
+from tuner.environment import GRAMMARS
 from tuner.errors import UnknownRelease
 from tuner.names import Collective
 from tuner.release import ALGORITHM_KEYS
@@ -15,8 +16,11 @@ from tuner.rules import time as timing
 
 TABLES = sorted(files("tuner.tables").joinpath("nccl").iterdir(), key=lambda path: path.name)
 FLAT = {
+    "backup": enabled.RULES, "grammar": GRAMMARS, "deal": launch.DEAL_RULES,
+    "network_step": latency.NETWORK_STEP_RULES, "ring_network_steps": latency.RING_NETWORK_STEPS_RULES,
     "channels": derive.CHANNEL_RULES, "nvls_channels": derive.NVLS_RULES, "enabled": enabled.RULES,
     "candidate": candidate.RULES, "time": timing.CORRECTIONS, "penalty": timing.PENALTIES,
+    "comp_caps": derive.COMP_CAP_RULES, "block": launch.BLOCK_RULES,
     "pick": selection.PICK_RULES, "launch": launch.RULES, "nvls_bound": launch.NVLS_BOUND_RULES,
     "hw_latency_row": cell.ROW_RULES, "nvls_kind": launch.NVLS_KIND_RULES,
     "traffic_per_channel": launch.TRAFFIC_RULES,

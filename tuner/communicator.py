@@ -25,7 +25,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Communicator:
-    """One communicator as the tuning model sees it; ``channels`` is what "coll channels" in NCCL's log says."""
+    """One communicator as the tuning model sees it; ``channels`` is what "coll channels" in NCCL's log says.
+
+    ``coll_channels`` are those without the ones that aggregated operations may add.
+    """
 
     release: Release
     environment: Environment
@@ -34,12 +37,15 @@ class Communicator:
     max_local_ranks: int
     graphs: Mapping[Algorithm, Graph]
     channels: int
+    coll_channels: int
     nvls_channels: int
     min_comp_cap: int
     max_comp_cap: int
     cpu_arch: str
     cpu_vendor: str | None  # None where NCCL knows none: CPUs other than x86
     has_nvswitch: bool
+    net_gbs: float  # as of a node
+    ctas: tuple[int, int]  # the fewest and the most blocks of a collective
     collnet: bool
 
     @property
@@ -76,8 +82,9 @@ def build(release: Release, node: Node, nodes: int, environment: Environment) ->
     for algorithm in (Algorithm.Tree, Algorithm.Ring, Algorithm.PAT):
         graphs[algorithm] = derive.with_channels(graphs[algorithm], channels)
 
+    least, greatest = derive.comp_caps(release, node.comp_caps)
     shape = derive.Shape(
-        release, environment, nodes, min(node.comp_caps), graphs[Algorithm.Ring], graphs[Algorithm.NVLS],
+        release, environment, nodes, least, graphs[Algorithm.Ring], graphs[Algorithm.NVLS],
         len(node.comp_caps), node.net_gbs,
     )
     return Communicator(
@@ -88,12 +95,15 @@ def build(release: Release, node: Node, nodes: int, environment: Environment) ->
         max_local_ranks=len(node.comp_caps),
         graphs=graphs,
         channels=derive.channels(shape, channels),
+        coll_channels=derive.coll_channels(shape, channels),
         nvls_channels=derive.nvls_channels(shape),
-        min_comp_cap=min(node.comp_caps),
-        max_comp_cap=max(node.comp_caps),
+        min_comp_cap=least,
+        max_comp_cap=greatest,
         cpu_arch=node.cpu_arch,
         cpu_vendor=node.cpu_vendor,
         has_nvswitch=node.has_nvswitch,
+        net_gbs=node.net_gbs,
+        ctas=shape.ctas(),
         collnet=False,
     )
 

@@ -4,7 +4,7 @@ Source: ncclTopoPostset (src/graph/connect.cc), ncclNvlsInit (src/transport/nvls
 v2.28.9-1.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tuner.environment import Environment
@@ -40,6 +40,7 @@ class Shape:
 
 CHANNEL_RULES: Registry[Callable[[Shape, int], int]] = Registry()
 NVLS_RULES: Registry[Callable[[Shape], int]] = Registry()
+COMP_CAP_RULES: Registry[Callable[[Sequence[int]], Sequence[int]]] = Registry()
 
 
 def searched(graphs: Graphs, environment: Environment) -> Graphs:
@@ -58,6 +59,32 @@ def channels(shape: Shape, found: int) -> int:
     for name in shape.release.rules("channels"):
         count = CHANNEL_RULES[name](shape, count)
     return count
+
+
+def coll_channels(shape: Shape, found: int) -> int:
+    """The same before aggregation raises them: releases that keep both launch one operation on these."""
+    count = found
+    for name in shape.release.rules("channels"):
+        count = count if name == raise_to_nvls.__name__ else CHANNEL_RULES[name](shape, count)
+    return count
+
+
+def comp_caps(release: Release, comp_caps: Sequence[int]) -> tuple[int, int]:
+    """The least and the greatest compute capability as rank 0 believes them to be."""
+    (name,) = release.rules("comp_caps")
+    seen = COMP_CAP_RULES[name](comp_caps)
+    return min(seen), max(seen)
+
+
+@COMP_CAP_RULES
+def of_all_gpus(comp_caps: Sequence[int]) -> Sequence[int]:
+    return comp_caps
+
+
+@COMP_CAP_RULES
+def of_the_own_gpu(comp_caps: Sequence[int]) -> Sequence[int]:
+    """sic: a loop over all ranks that looks at its own rank each time."""
+    return comp_caps[:1]
 
 
 def nvls_channels(shape: Shape) -> int:
@@ -81,6 +108,13 @@ def double_on_fast_hopper_rings(shape: Shape, count: int) -> int:
 @CHANNEL_RULES
 def double_on_fast_hopper_rings_only(shape: Shape, count: int) -> int:
     return double_on_fast_hopper_rings(shape, count) if shape.min_comp_cap == 90 else count
+
+
+@CHANNEL_RULES
+def double_on_fast_hopper_rings_if_they_fit(shape: Shape, count: int) -> int:
+    """Four compute channels per searched one on Hopper, across nodes, as long as there are enough."""
+    fast = shape.min_comp_cap == 90 and shape.nodes > 1 and shape.ring.bw_intra_gbs > 45.0
+    return 2 * count if fast and 2 * count <= shape.max_channels else count
 
 
 @CHANNEL_RULES

@@ -25,12 +25,14 @@ class Tables:
     """The four tables of a communicator, indexed by NCCL's numbers [collective][algorithm][protocol].
 
     ``bandwidth_gbs`` (1e9 B/s) is 0 where a cell does not exist or is off; ``reasons`` says why, by cell.
+    ``backup_gbs`` [collective][protocol] is what Ring falls back on where nothing else is left; 0 is none.
     """
 
     latency_us: NDArray[np.float32]
     bandwidth_gbs: NDArray[np.float32]
     max_threads: NDArray[np.int64]
     thread_thresholds_bytes: NDArray[np.int64]
+    backup_gbs: NDArray[np.float32]
     reasons: dict[tuple[Collective, Algorithm, Protocol], str]
 
 
@@ -41,6 +43,7 @@ def tables(communicator: Communicator) -> Tables:
         bandwidth_gbs=np.zeros(SHAPE, np.float32),
         max_threads=_max_threads(communicator),
         thread_thresholds_bytes=_thread_thresholds_bytes(communicator),
+        backup_gbs=np.zeros((len(Collective), len(Protocol)), np.float32),
         reasons={},
     )
     exists = communicator.release.table["rules"]["exists"]
@@ -48,7 +51,20 @@ def tables(communicator: Communicator) -> Tables:
         for algorithm in (ALGORITHM_KEYS[key] for key in exists[collective.name]):
             for protocol in Protocol:
                 _fill(result, Cell(communicator, collective, algorithm, protocol))
+        _back_up(result, communicator, collective)
     return result
+
+
+def _back_up(result: Tables, communicator: Communicator, collective: Collective) -> None:
+    """In releases that keep it: Ring's bandwidth before NCCL_ALGO, which stands in for a collective left empty."""
+    names = communicator.release.rules("backup")
+    if not names:
+        return
+    for protocol in Protocol:
+        cell = Cell(communicator, collective, Algorithm.Ring, protocol)
+        result.backup_gbs[collective, protocol] = 0 if _first_reason(cell, names) else bandwidth_gbs(cell)
+    if not result.bandwidth_gbs[collective].any():
+        result.bandwidth_gbs[collective, Algorithm.Ring] = result.backup_gbs[collective]
 
 
 def _fill(result: Tables, cell: Cell) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tuner import model
-from tuner.cfloat import FloatArray, SizeArray
+from tuner.cfloat import Float, FloatArray, SizeArray
 from tuner.communicator import Communicator
 from tuner.errors import BadInput, NoAlgorithm
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
@@ -66,14 +66,16 @@ class Selection:
         table = np.full((len(nbytes), len(Algorithm), len(Protocol)), IGNORED_US)
         for cell in ALL_CELLS:
             if self._not_a_candidate(request, cell) is None:
-                table[:, cell[0], cell[1]] = self._times(request, cell, Sizes(nbytes))
+                bandwidth_gbs = self.tables.bandwidth_gbs[(request.collective, *cell)]
+                table[:, cell[0], cell[1]] = self._times(request, cell, Sizes(nbytes), bandwidth_gbs)
         return table
 
     def pick(self, request: Request, sizes: ArrayLike) -> Picks:
         """What NCCL picks for each size. NoAlgorithm where nothing is left, as in NCCL."""
         nbytes = _sizes(sizes)
         self._check_type(request)
-        cells = self._cells(request)
+        bandwidths = self._bandwidths(request)
+        cells = list(bandwidths)
         if not cells:
             raise NoAlgorithm(f"nothing is left for {request.collective.name}: {'; '.join(self._why_nothing(request))}")
         best, time_us = np.empty(nbytes.shape, np.int8), np.empty(nbytes.shape, np.float32)
@@ -82,7 +84,7 @@ class Selection:
         (launch_rule,) = self.communicator.release.rules("launch")
         for part in _chunks(len(nbytes)):
             chunk = Sizes(nbytes[part])
-            times = (self._times(request, cell, chunk) for cell in cells)
+            times = (self._times(request, cell, chunk, bandwidths[cell]) for cell in cells)
             best[part], time_us[part] = PICK_RULES[rule](times, self.communicator)
             for index in np.flatnonzero(np.bincount(best[part])):
                 chosen = best[part] == index
@@ -92,12 +94,17 @@ class Selection:
         chosen_cells = np.array(cells, np.int8)[best]
         return Picks(nbytes, chosen_cells[:, 0], chosen_cells[:, 1], time_us, channels, threads)
 
-    def _cells(self, request: Request) -> list[Cell]:
-        return [cell for cell in ALL_CELLS if self._reason(request, cell) is None]
+    def _bandwidths(self, request: Request) -> dict[Cell, Float]:
+        """Bandwidth of every cell the call may use; those of Ring's backup where there is no other."""
+        tables, collective = self.tables, request.collective
+        usable = [cell for cell in ALL_CELLS if self._reason(request, cell) is None]
+        if usable:
+            return {cell: tables.bandwidth_gbs[(collective, *cell)] for cell in usable}
+        backups = {(Algorithm.Ring, protocol): tables.backup_gbs[collective, protocol] for protocol in Protocol}
+        return {cell: bandwidth_gbs for cell, bandwidth_gbs in backups.items() if bandwidth_gbs > 0}
 
-    def _times(self, request: Request, cell: Cell, sizes: Sizes) -> FloatArray:
-        at = (request.collective, *cell)
-        latency_us, bandwidth_gbs = self.tables.latency_us[at], self.tables.bandwidth_gbs[at]
+    def _times(self, request: Request, cell: Cell, sizes: Sizes, bandwidth_gbs: Float) -> FloatArray:
+        latency_us = self.tables.latency_us[(request.collective, *cell)]
         if bandwidth_gbs == 0:
             return timing.penalised(np.full(sizes.nbytes.shape, IGNORED_US), self.communicator, request, cell)
         return timing.time_us(latency_us, bandwidth_gbs, self.communicator, request, cell, sizes)
@@ -116,6 +123,8 @@ class Selection:
     def _check_type(self, request: Request) -> None:
         if request.device_dtype in FP8 and self.communicator.min_comp_cap < 90:
             raise NoAlgorithm(f"NCCL refuses {request.dtype.name} on GPUs before compute capability 9.0")
+        if request.dtype >= self.communicator.release.limit("data_types"):
+            raise NoAlgorithm(f"NCCL {self.communicator.release.name} has no type {request.dtype.name}")
 
     def _why_nothing(self, request: Request) -> list[str]:
         return sorted(set(self.excluded(request).values()))

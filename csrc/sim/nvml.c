@@ -77,6 +77,41 @@ SIM_EXPORT status nvmlDeviceGetGpuFabricInfoV(device handle SIM_UNUSED, void *in
   return NOT_SUPPORTED;
 }
 
+/* NCCL 2.30 asks for what the topology file does not say, without looking whether NVML has the function. */
+SIM_EXPORT status nvmlDeviceGetPciInfo_v3(device handle SIM_UNUSED, void *info SIM_UNUSED) { return NOT_SUPPORTED; }
+SIM_EXPORT status nvmlDeviceGetPciInfoExt(device handle SIM_UNUSED, void *info SIM_UNUSED) { return NOT_SUPPORTED; }
+
+SIM_EXPORT status nvmlDeviceGetCurrPcieLinkGeneration(device handle SIM_UNUSED, unsigned int *generation SIM_UNUSED) {
+  return NOT_SUPPORTED;
+}
+
+SIM_EXPORT status nvmlDeviceGetCurrPcieLinkWidth(device handle SIM_UNUSED, unsigned int *width SIM_UNUSED) {
+  return NOT_SUPPORTED;
+}
+
+SIM_EXPORT status nvmlDeviceGetPcieLinkMaxSpeed(device handle SIM_UNUSED, unsigned int *speed SIM_UNUSED) {
+  return NOT_SUPPORTED;
+}
+
+SIM_EXPORT status nvmlDeviceGetNvLinkRemoteDeviceType(device handle SIM_UNUSED, unsigned int link SIM_UNUSED,
+                                                      int *kind SIM_UNUSED) {
+  return NOT_SUPPORTED;
+}
+
+SIM_EXPORT status nvmlDeviceGetMemoryErrorCounter(device handle SIM_UNUSED, int error SIM_UNUSED,
+                                                  int counter SIM_UNUSED, int location SIM_UNUSED,
+                                                  unsigned long long *count SIM_UNUSED) {
+  return NOT_SUPPORTED;
+}
+
+SIM_EXPORT status nvmlDeviceGetName(device handle SIM_UNUSED, char *name SIM_UNUSED, unsigned int chars SIM_UNUSED) {
+  return NOT_SUPPORTED;
+}
+
+SIM_EXPORT status nvmlSystemGetDriverVersion(char *version SIM_UNUSED, unsigned int chars SIM_UNUSED) {
+  return NOT_SUPPORTED;
+}
+
 SIM_EXPORT status nvmlDeviceGetPlatformInfo(device handle SIM_UNUSED, void *info SIM_UNUSED) { return NOT_SUPPORTED; }
 SIM_EXPORT status nvmlSystemGetConfComputeState(void *state SIM_UNUSED) { return NOT_SUPPORTED; }
 SIM_EXPORT status nvmlSystemGetConfComputeSettings(void *settings SIM_UNUSED) { return NOT_SUPPORTED; }

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from tuner import release
+from tuner import machines, release
 from tuner.case import Case
 from tuner.environment import parse_assignments
 from tuner.errors import BadInput, one_of
@@ -70,7 +70,8 @@ def case_options(function: F) -> F:
                          help="Graphs that NCCL dumped (NCCL_GRAPH_DUMP_FILE), for the machine or topology."),
             click.option("--nodes", type=int, default=1, show_default=True, help="Number of nodes."),
             click.option("--gpus-per-node", type=int, help="GPUs used of each node. [default: all]"),
-            click.option("--nccl", metavar="RELEASE", default=None, help="NCCL release. [default: the newest known]"),
+            click.option("--nccl", metavar="RELEASE",
+                         help="NCCL release. [default: the newest captured for the machine]"),
             click.option("--env", multiple=True, metavar="NAME=VALUE", help="A NCCL variable; repeatable."),
         ]
     ):
@@ -110,8 +111,9 @@ def case_of(
     """The case that :func:`case_options` describe."""
     if nodes < 1:
         raise BadInput(f"--nodes {nodes}: valid: 1 or more")
-    known = release.names()
+    if nccl is None:  # the newest there are graphs for
+        nccl = (machines.load(machine).releases if machine else release.names())[-1]
     return Case(
-        nccl=release.load(nccl or known[-1]).name, nodes=nodes, machine=machine, topology=topology, graphs=graphs,
+        nccl=release.load(nccl).name, nodes=nodes, machine=machine, topology=topology, graphs=graphs,
         gpus_per_node=gpus_per_node, environment=parse_assignments(env),
     )

@@ -4,8 +4,10 @@ import dataclasses
 from typing import Any
 
 import click
+import numpy as np
 
 from tuner import answer, found
+from tuner.check import TABLES
 from tuner.cli import options
 from tuner.cli.output import print_json, print_table
 from tuner.cli.pick import print_answers
@@ -61,8 +63,8 @@ def table(as_json: bool, timeout_s: float, dtype: object, op: object, **case: An
     """
     with Oracle(options.case_of(**case).setup(), timeout_s=timeout_s) as oracle:
         tables = oracle.tables
-    names = ("latency_us", "bandwidth_gbs", "max_threads", "thread_thresholds_bytes")
-    print_tables(Tables(**{name: getattr(tables, name) for name in names}, reasons={}), as_json)
+    values = {name: getattr(tables, name) for name in TABLES}
+    print_tables(Tables(**values, backup_gbs=np.zeros((5, 3), np.float32), reasons={}), as_json)
 
 
 @command.command()

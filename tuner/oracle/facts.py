@@ -84,6 +84,7 @@ TABLES = {
     "max_threads": ("maxThreads", "tuningContext.maxThreads"),
     "thread_thresholds_bytes": ("threadThresholds", "tuningContext.threadThresholds"),
 }
+ENABLED = "tuningContext.enabled"  # by the number of an algorithm and protocol, and by collective; newer releases
 
 # Algorithms without a graph of their own tune with another's.
 _BORROWED = {Algorithm.NVLSTree: Algorithm.NVLS, Algorithm.PAT: Algorithm.Tree}
@@ -114,15 +115,31 @@ def shape(layout: symbols.Layout) -> tuple[int, ...]:
 
 
 def tables(comm: dict[str, Any], layout: symbols.Layout) -> Tables:
-    """The tables in struct ncclComm, in the shapes the release has."""
+    """The tables in struct ncclComm, in the shapes the release has.
+
+    Releases that keep what is enabled in a matrix of its own, and mark what an algorithm does not implement by -1
+    (2.31 and later), get the zeros of the older ones: a bandwidth is 0 exactly where a cell may not be used.
+    """
 
     def table(field: str, kind: Any) -> Any:
         name = next(name for name in TABLES[field] if name in layout.members)
         return np.array(comm[name], kind).reshape(layout.members[name].dims)
 
+    latency_us, bandwidth_gbs = table("latency_us", np.float32), table("bandwidth_gbs", np.float32)
+    if ENABLED in layout.members:
+        latency_us[latency_us == -1] = 0
+        bandwidth_gbs[_enabled(comm, layout, bandwidth_gbs.shape) == 0] = 0
     return Tables(
-        latency_us=table("latency_us", np.float32),
-        bandwidth_gbs=table("bandwidth_gbs", np.float32),
+        latency_us=latency_us,
+        bandwidth_gbs=bandwidth_gbs,
         max_threads=table("max_threads", np.int32),
         thread_thresholds_bytes=table("thread_thresholds_bytes", np.int64),
     )
+
+
+def _enabled(comm: dict[str, Any], layout: symbols.Layout, shape: tuple[int, ...]) -> NDArray[np.int32]:
+    """The matrix as [collective, algorithm, protocol]; its rows beyond the general kernels are left out."""
+    collectives, algorithms, protocols = shape
+    matrix = np.array(comm[ENABLED], np.int32).reshape(layout.members[ENABLED].dims)[: algorithms * protocols]
+    enabled: NDArray[np.int32] = matrix.reshape(algorithms, protocols, collectives).transpose(2, 0, 1)
+    return enabled

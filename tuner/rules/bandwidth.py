@@ -98,6 +98,15 @@ def ring_ll_cap(value: Float, cell: Cell) -> Float:
 
 
 @RULES
+def ring_ll_quarter_or_third(value: Float, cell: Cell) -> Float:
+    """LL as a quarter; a third where one node moves data without reducing it to the end of the ring."""
+    if cell.protocol is not Protocol.LL:
+        return value
+    quarter = cell.nodes > 1 or cell.collective in (Collective.AllReduce, Collective.Reduce)
+    return f32(min(cell.ll_cap_gbs, value * (f64(1.0) / f64(4.0) if quarter else f64(1.0) / f64(3.0))))
+
+
+@RULES
 def ring_ll128_cap(value: Float, cell: Cell) -> Float:
     if cell.protocol is not Protocol.LL128:
         return value
@@ -219,6 +228,18 @@ def five_sixths(value: Float, cell: Cell) -> Float:
 @RULES
 def five_sixths_of_allreduce(value: Float, cell: Cell) -> Float:
     return value if cell.gathers_or_scatters else five_sixths(value, cell)
+
+
+@RULES
+def three_quarters(value: Float, cell: Cell) -> Float:
+    return value * f32(0.75)
+
+
+@RULES
+def nvls_tree_share_by_nodes(value: Float, cell: Cell) -> Float:
+    """0.7 of the bus shared by the steps of a ring of nodes; infinite on one node, where the row is off anyway."""
+    steps = 2 * (cell.nodes - 1)
+    return value * f32(f64(0.70) * f64(cell.nodes) / f64(steps) if steps else np.inf)
 
 
 @RULES

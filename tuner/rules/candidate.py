@@ -51,6 +51,14 @@ def nvls_reduces_operation(communicator: Communicator, request: Request, algorit
 
 
 @RULES
+def nvls_reduces_every_operation(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    """The same, but AllGather is asked too, and no switch reduces its bytes."""
+    if algorithm not in NVLS or (communicator.nvls and _switch_reduces(request)):
+        return None
+    return _nvls_missing(communicator, request) or f"NVLS {request.collective.name} would have to reduce bytes"
+
+
+@RULES
 def nvls_gathers_on_one_node(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
     off = algorithm is Algorithm.NVLS and request.spreads and communicator.nodes > 1
     return f"NVLS {request.collective.name} needs a single node" if off else None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from enum import IntEnum
 
 from tuner.environment import GRAMMARS, forced
-from tuner.names import Algorithm, Protocol
+from tuner.names import Algorithm, Collective, Protocol
 from tuner.registry import Registry
 from tuner.rules.cell import Cell
 
@@ -19,6 +19,11 @@ RULES: Registry[EnabledRule] = Registry()
 @RULES
 def simple_only(cell: Cell) -> Reason:
     return None if cell.protocol is Protocol.Simple else f"{cell.algorithm.name} has only the protocol Simple"
+
+
+@RULES
+def in_any_case(cell: Cell) -> Reason:
+    return None
 
 
 @RULES
@@ -89,6 +94,13 @@ def algorithm_asked_for_or_rescued(cell: Cell) -> Reason:
 
 
 @RULES
+def algorithm_asked_for_or_rescued_or_ring(cell: Cell) -> Reason:
+    """The same, but Ring stays for everything except AllReduce: so that NCCL_ALGO=Tree can run whole programs."""
+    ring = cell.algorithm is Algorithm.Ring and cell.collective is not Collective.AllReduce
+    return None if ring else algorithm_asked_for_or_rescued(cell)
+
+
+@RULES
 def nvls_tree_needs_nodes(cell: Cell) -> Reason:
     alone = cell.algorithm is Algorithm.NVLSTree and cell.nodes == 1
     return "NVLSTree needs several nodes" if alone else None
@@ -136,6 +148,13 @@ def ll128_needs_near_paths_or_c2c(cell: Cell) -> Reason:
 @RULES
 def ll128_needs_near_paths_by_generation(cell: Cell) -> Reason:
     return _ll128_up_to(cell, "PXN" if _hopper(cell) else "PXB")
+
+
+@RULES
+def ll128_needs_direct_nvlink_by_generation(cell: Cell) -> Reason:
+    """The same, and not over the NVLinks of a GPU in between."""
+    via = _ll128_by_itself(cell) and cell.graph.type_intra == "NVB"
+    return "LL128 is not allowed over NVB" if via else ll128_needs_near_paths_by_generation(cell)
 
 
 def _hopper(cell: Cell) -> bool:

@@ -54,6 +54,14 @@ def collnet_direct(value: Float, cell: Cell) -> Float:
 
 
 @RULES
+def collnet_direct_half_us(value: Float, cell: Cell) -> Float:
+    """As :func:`collnet_direct` with 0.5 us for each."""
+    others = cell.ranks // cell.nodes - 1
+    steps = f32(min(1, others)) * cell.hw_latency_us("intra") + f64(others) * f64(0.5)
+    return f32(value + (f64(2) * steps + _between_us(cell)))
+
+
+@RULES
 def collnet_chain(value: Float, cell: Cell) -> Float:
     others = cell.ranks // cell.nodes - 1
     return value + (f32(2 * others) * cell.hw_latency_us("intra") + _between_us(cell))
@@ -64,6 +72,18 @@ def nvls(_: Float, cell: Cell) -> Float:
     """One multicast step, and one network step where there are several nodes; no base."""
     inside = cell.hw_latency_us("intra")
     return inside + _between_us(cell) if cell.nodes > 1 else inside
+
+
+@RULES
+def nvls_on_base(value: Float, cell: Cell) -> Float:
+    """On top of a base, the network's latency without the wire's."""
+    return value + cell.hw_latency_us("inter") if cell.nodes > 1 else value
+
+
+@RULES
+def nvls_tree_on_base(value: Float, cell: Cell) -> Float:
+    """On top of a base, twice the network's latency for each further node (sic: as in a ring)."""
+    return value + f32(2 * (cell.nodes - 1)) * cell.hw_latency_us("inter")
 
 
 @RULES

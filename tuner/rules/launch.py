@@ -22,6 +22,7 @@ NVLS_BOUND_RULES: Registry[Callable[[Communicator, Cell], int]] = Registry()
 DealRule = Callable[[SizeArray, SizeArray, int, int, int, int], IntArray]
 DEAL_RULES: Registry[DealRule] = Registry()
 TRAFFIC_RULES: Registry[Callable[[SizeArray, int, int], SizeArray]] = Registry()
+BLOCK_RULES: Registry[Callable[[Communicator, Cell, IntArray], IntArray]] = Registry()
 RULES: Registry[LaunchRule] = Registry()
 
 NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
@@ -32,12 +33,58 @@ def shrink_then_cells(
     communicator: Communicator, tables: Tables, request: Request, cell: Cell, nbytes: SizeArray
 ) -> tuple[IntArray, IntArray]:
     """Channels and threads by size: a bound that shrinks with the size, then cells dealt out to the channels."""
-    bound, threads = _bounds(communicator, tables, cell, nbytes)
+    bound, threads = _bounds(communicator, tables, cell, nbytes, communicator.channels)
     return _dealt_channels(communicator, request, cell, nbytes, bound), threads
 
 
+@RULES
+def shrink_within_ctas_then_cells(
+    communicator: Communicator, tables: Tables, request: Request, cell: Cell, nbytes: SizeArray
+) -> tuple[IntArray, IntArray]:
+    """The same, but the fewest and the most blocks of a collective hold for the bound too.
+
+    Source: src/enqueue/enqueue.cc, v2.31.2-1.
+    """
+    bound, threads = _bounds(communicator, tables, cell, nbytes, communicator.channels)
+    return _dealt_channels(communicator, request, cell, nbytes, np.clip(bound, *communicator.ctas)), threads
+
+
+@RULES
+def shrink_then_bytes(
+    communicator: Communicator, tables: Tables, request: Request, cell: Cell, nbytes: SizeArray
+) -> tuple[IntArray, IntArray]:
+    """The same bound, then the bytes cut into equal parts, each rounded up to what a block moves at once.
+
+    Source: addCBDCollToPlan and computeCollAlignCount, src/enqueue.cc, v2.21.5-1.
+    """
+    bound, threads = _bounds(communicator, tables, cell, nbytes, communicator.coll_channels)
+    limit = communicator.release.limit
+    type_bytes = request.device_dtype.size_bytes
+    work_bytes = nbytes // np.uint64(communicator.ranks if request.spreads else 1)
+    part_bytes = ceil_div(ceil_div(work_bytes, bound.astype(np.uint64)), limit("part_alignment_bytes"))
+    part_bytes *= np.uint64(limit("part_alignment_bytes"))
+    if cell[1] is Protocol.Simple:
+        at_once = np.full(nbytes.shape, limit("simple_alignment_bytes") // type_bytes, np.int64)
+    elif cell[1] is Protocol.LL128:
+        at_once = limit("ll128_alignment_bytes_per_warp") // type_bytes * (threads // limit("warp_size"))
+    else:
+        at_once = limit("ll_alignment_bytes_per_thread") // type_bytes * threads
+    elements = at_once.astype(np.uint64)
+    part = ceil_div(ceil_div(part_bytes, np.uint64(type_bytes)), elements) * elements
+    channels: IntArray = ceil_div(work_bytes // np.uint64(type_bytes), part).astype(np.int64)
+    return channels, threads
+
+
+@RULES
+def shrink_only(
+    communicator: Communicator, tables: Tables, request: Request, cell: Cell, nbytes: SizeArray
+) -> tuple[IntArray, IntArray]:
+    """All channels of the bound. Source: getAlgoInfo and addCollToPlan, src/enqueue.cc, v2.18.3-1."""
+    return _bounds(communicator, tables, cell, nbytes, communicator.coll_channels)
+
+
 def _bounds(
-    communicator: Communicator, tables: Tables, cell: Cell, nbytes: SizeArray
+    communicator: Communicator, tables: Tables, cell: Cell, nbytes: SizeArray, most: int
 ) -> tuple[IntArray, IntArray]:
     """The most channels the operation may use, and the threads of its blocks."""
     threads = int(tables.max_threads[cell])
@@ -47,9 +94,10 @@ def _bounds(
         bound = np.full(nbytes.shape, NVLS_BOUND_RULES[nvls_rule](communicator, cell), np.int64)
         shrunk = np.full(nbytes.shape, threads, np.int64)
     else:
-        bound = _fewer_channels(nbytes, communicator.channels, threads, threshold)
+        bound = _fewer_channels(nbytes, most, threads, threshold)
         shrunk = _fewer_threads(nbytes, bound, threads, threshold)
-    return bound, _block_threads(communicator, cell, shrunk)
+    (block_rule,) = communicator.release.rules("block")
+    return bound, BLOCK_RULES[block_rule](communicator, cell, shrunk)
 
 
 @NVLS_BOUND_RULES
@@ -112,13 +160,25 @@ def _fewer_threads(nbytes: SizeArray, channels: IntArray, threads: int, threshol
     return result
 
 
-def _block_threads(communicator: Communicator, cell: Cell, threads: IntArray) -> IntArray:
+@BLOCK_RULES
+def whole_for_trees(communicator: Communicator, cell: Cell, threads: IntArray) -> IntArray:
+    """Threads of the block; trees always take the largest."""
+    if cell[0] in (Algorithm.Tree, Algorithm.PAT):
+        return np.full(threads.shape, communicator.release.limit("max_threads"), np.int64)
+    return _block_threads(communicator, threads, 1 if cell == (Algorithm.Ring, Protocol.Simple) else 0)
+
+
+@BLOCK_RULES
+def more_warps_for_simple(communicator: Communicator, cell: Cell, threads: IntArray) -> IntArray:
+    """Threads of the block; Simple takes more warps, to synchronise and for the two halves of a tree."""
+    more = {(Algorithm.Ring, Protocol.Simple): 1, (Algorithm.Tree, Protocol.Simple): 4}
+    return _block_threads(communicator, threads, more.get(cell, 0))
+
+
+def _block_threads(communicator: Communicator, threads: IntArray, more_warps: int) -> IntArray:
     limit = communicator.release.limit
     warp = limit("warp_size")
-    if cell[0] in (Algorithm.Tree, Algorithm.PAT):
-        return np.full(threads.shape, limit("max_threads"), np.int64)
-    extra = warp if cell == (Algorithm.Ring, Protocol.Simple) else 0  # one more warp synchronises
-    warps = np.maximum((threads + extra) // warp, 3)
+    warps = np.maximum(threads // warp + more_warps, 3)
     blocks: IntArray = np.maximum(warps * warp, limit("min_block_threads"))
     return blocks
 

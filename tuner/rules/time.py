@@ -51,6 +51,17 @@ def tree_correction(
 
 
 @CORRECTIONS
+def tree_correction_from_0_bytes(
+    latency_us: Value, bandwidth_gbs: Value, communicator: Communicator, request: Request, cell: Cell, sizes: Sizes
+) -> tuple[Value, Value]:
+    """As :func:`tree_correction`, but sizes below 64 bytes take the first factor: the log2 of 0 is 0 here."""
+    if cell[0] is not Algorithm.Tree:
+        return latency_us, bandwidth_gbs
+    at_least_64 = Sizes(np.maximum(sizes.nbytes, np.uint64(64)))
+    return latency_us, _corrected(bandwidth_gbs, communicator, cell, at_least_64, "tree_corrections")
+
+
+@CORRECTIONS
 def nvls_tree_correction_on_x86_blackwell(
     latency_us: Value, bandwidth_gbs: Value, communicator: Communicator, request: Request, cell: Cell, sizes: Sizes
 ) -> tuple[Value, Value]:
@@ -59,6 +70,23 @@ def nvls_tree_correction_on_x86_blackwell(
     if not where:
         return latency_us, bandwidth_gbs
     return latency_us, _corrected(bandwidth_gbs, communicator, cell, sizes, "nvls_tree_corrections")
+
+
+@CORRECTIONS
+def nvls_tree_correction_on_blackwell(
+    latency_us: Value, bandwidth_gbs: Value, communicator: Communicator, request: Request, cell: Cell, sizes: Sizes
+) -> tuple[Value, Value]:
+    """The same, also beside ARM processors where four ranks per node have fast adapters; two such nodes use less of it.
+
+    Source: ncclTuningNvlsModelSim, src/tuning/nvls.cc, v2.31.2-1.
+    """
+    table = communicator.release.table["nvls_tree_correction_on_arm"]
+    fast = communicator.max_local_ranks == table["local_ranks"] and communicator.net_gbs >= table["fast_net_gbs"]
+    where = cell[0] is Algorithm.NVLSTree and communicator.min_comp_cap >= 100
+    if not (where and communicator.cpu_arch == "arm64" and fast):
+        return nvls_tree_correction_on_x86_blackwell(latency_us, bandwidth_gbs, communicator, request, cell, sizes)
+    used = "nvls_tree_corrections_on_two_arm_nodes" if communicator.nodes <= 2 else "nvls_tree_corrections"
+    return latency_us, _corrected(bandwidth_gbs, communicator, cell, sizes, used)
 
 
 @CORRECTIONS
