@@ -4,15 +4,19 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 NCCL   := 2.28.9
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-releases lint bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL)
 	$(BIN)/python benchmarks/demo.py
 
 test: $(VENV)/.installed
-	$(BIN)/nccl-tuner fetch-nccl $(NCCL)
+	$(BIN)/nccl-tuner fetch-nccl 2.18.1 2.27.7 $(NCCL)
 	$(BIN)/python -m pytest
+
+test-releases: $(VENV)/.installed
+	$(BIN)/nccl-tuner fetch-nccl $(patsubst tables/nccl/%.toml,%,$(wildcard tables/nccl/*.toml))
+	$(BIN)/python -m pytest tests/test_releases_live.py
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -55,6 +55,10 @@ class Selection:
         """The cells this call may not use, each with the reason."""
         return {cell: reason for cell in ALL_CELLS if (reason := self._reason(request, cell)) is not None}
 
+    def usable(self, request: Request) -> bool:
+        """Whether NCCL finds any algorithm for this call."""
+        return bool(self._bandwidths(request))
+
     def cost_table(self, request: Request, sizes: ArrayLike) -> FloatArray:
         """Times in us, float32 [size][algorithm][protocol]; negative where NCCL ignores the cell.
 

@@ -60,6 +60,12 @@ static status node_says_the_same(void *comm SIM_UNUSED, void *memory SIM_UNUSED,
   return SUCCESS;
 }
 
+/* This computer's own PCI devices are not the topology's: none of its bus ids is found here. */
+static status no_pci_path(const char *bus_id SIM_UNUSED, char **path) {
+  *path = NULL;
+  return SYSTEM_ERROR;
+}
+
 #define ROW(name, function) {name, (void *)(uintptr_t)(function)}
 
 /* By the function's own name, whatever its arguments; a release that lacks one has nothing to replace. */
@@ -67,6 +73,7 @@ const struct sim_redirect sim_nccl_redirects[] = {
     ROW("getHostHash", host_hash),
     ROW("getPidHash", process_hash),
     ROW("setEnvFile", nothing), /* nccl.conf of this machine or user */
+    ROW("getPciPath", no_pci_path),
     ROW("ncclTopoGetCpuAffinity", no_affinity),
     ROW("ncclOsSetAffinity", succeed),
     ROW("ncclShmemAllgather", node_says_the_same),

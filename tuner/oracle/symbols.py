@@ -19,10 +19,11 @@ from elftools.elf.sections import SymbolTableSection
 
 from tuner.errors import OracleUnavailable
 
-FORMAT = 3  # of the cached file; raise it when what is extracted changes
+FORMAT = 4  # of the cached file; raise it when what is extracted changes
 
 _BASE_NAME = re.compile(r"^_ZL?(\d+)")
 _CLONE = re.compile(r"\.constprop\.\d+$")
+_KERNELS = ("ncclDevKernel_", "ncclKernel_", "ncclSymkDevKernel_", "ncclSymDevKernel_")
 _MAX_DEPTH = 3  # of nested structs; nothing asked for lies deeper
 
 
@@ -68,6 +69,9 @@ def load(library: Path, sha256: str, cache: Path) -> Symbols:
             stored.unlink(missing_ok=True)  # half written by another program; read the library again
     symbols = read(library)
     _write(stored, json.dumps(_to_json(symbols)))
+    for old in stored.parent.glob(f"{sha256[:32]}.*.json"):
+        if old != stored:
+            old.unlink(missing_ok=True)
     return symbols
 
 
@@ -113,7 +117,7 @@ def _functions(elf: Any) -> tuple[dict[str, list[tuple[int, int]]], dict[int, st
             for key in {name, symbol.name}:
                 if where not in (known := functions.setdefault(key, [])):
                     known.append(where)
-        if name.startswith(("ncclDevKernel", "ncclSymk", "ncclSymDevKernel")):
+        if name.startswith(_KERNELS):
             kernels[symbol["st_value"]] = name
     return functions, kernels
 

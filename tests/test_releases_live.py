@@ -1,0 +1,45 @@
+"""Every release whose libnccl is on this computer, against the emulator, exactly; `make test-releases` fetches all."""
+
+import pytest
+
+from tuner import machines, release
+from tuner.case import Case
+from tuner.check import ALL_COLLECTIVES, check
+from tuner.oracle import library
+from tuner.selection import Selection
+
+HERE = [name for name in release.names() if name == library.installed_release() or library.cached(name)]
+SHAPES = [("dgx-h100", 1, 8), ("dgx-h100", 2, 8), ("dgx-h100", 3, 1), ("dgx-a100", 2, 8), ("dgx-b200", 1, 8),
+          ("dgx-b200", 2, 4), ("dgx-b200", 4, 8)]
+SETTINGS: list[dict[str, str]] = [
+    {"NCCL_ALGO": "Tree"}, {"NCCL_ALGO": "^Ring"}, {"NCCL_PROTO": "^LL"}, {"NCCL_MAX_NCHANNELS": "3"},
+    {"NCCL_MIN_NCHANNELS": "24"}, {"NCCL_NTHREADS": "256"}, {"NCCL_NVLS_ENABLE": "0"},
+]
+
+
+def captured(name: str, machine: str) -> bool:
+    return name in machines.load(machine).releases
+
+
+@pytest.mark.parametrize(("machine", "nodes", "gpus"), SHAPES)
+@pytest.mark.parametrize("name", HERE)
+def test_a_release(name: str, machine: str, nodes: int, gpus: int) -> None:
+    if not captured(name, machine):
+        pytest.skip(f"no graphs of {machine} captured for {name}")
+    report = check(Case(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus))
+    assert report.mismatches == []
+    assert report.compared["cells"] >= 5 * 60 * 18
+    assert report.compared["picks"] >= 5 * 60
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("name", HERE)
+def test_settings_of_a_release(name: str, settings: dict[str, str]) -> None:
+    if not captured(name, "dgx-h100"):
+        pytest.skip(f"no graphs of dgx-h100 captured for {name}")
+    case = Case(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=2, environment=settings)
+    selection = Selection(case.communicator())
+    requests = [request for request in ALL_COLLECTIVES if selection.usable(request)]
+    report = check(case, requests)
+    assert report.mismatches == []
+    assert report.compared["picks"] >= 60
