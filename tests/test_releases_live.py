@@ -8,7 +8,7 @@ from tuner.check import ALL_COLLECTIVES, check
 from tuner.oracle import library
 from tuner.selection import Selection
 
-HERE = [name for name in release.names() if name == library.installed_release() or library.cached(name)]
+HERE = [name for name in release.names() if name == library.installed_release() or library.cached(name).is_file()]
 SHAPES = [("dgx-h100", 1, 8), ("dgx-h100", 2, 8), ("dgx-h100", 3, 1), ("dgx-a100", 2, 8), ("dgx-b200", 1, 8),
           ("dgx-b200", 2, 4), ("dgx-b200", 4, 8)]
 SETTINGS: list[dict[str, str]] = [

@@ -139,13 +139,21 @@ ALL_CELLS: list[Cell] = [(algorithm, protocol) for algorithm in Algorithm for pr
 
 @PICK_RULES
 def first_fastest(times: Iterator[FloatArray], communicator: Communicator) -> tuple[NDArray[np.int8], FloatArray]:
-    """The least time; of equal ones the first in NCCL's order of algorithms and protocols."""
-    best_us = next(times)
+    """The least time; of equal ones the first in NCCL's order of algorithms and protocols. Negative ones do not count.
+
+    A ring of one rank per node can have one, in releases that count more network steps than steps.
+    """
+    best_us = _unless_negative(next(times))
     best = np.zeros(best_us.shape, np.int8)
-    for index, time_us in enumerate(times, start=1):
+    for index, time_us in enumerate(map(_unless_negative, times), start=1):
         best[time_us < best_us] = index
         best_us = np.minimum(best_us, time_us)
     return best, _fast_enough(best_us, communicator)
+
+
+def _unless_negative(time_us: FloatArray) -> FloatArray:
+    positive = time_us >= 0
+    return time_us if positive.all() else np.where(positive, time_us, np.float32(np.inf))
 
 
 @PICK_RULES

@@ -194,12 +194,11 @@ class Oracle:
         winner = answers["simulated_us"].copy()
         if not self._simulates:
             picks = [self._choice(int(s), r, log) for s, r, log in zip(sizes_bytes, record, logs, strict=True)]
-            backup_only = (before < 0).all(axis=(1, 2))
-            before = np.where(backup_only[:, None, None], after, before)
-            after = before.copy()
+            # As recorded, "after" has the backups too, which count where nothing else does; no plugin changed anything.
             winner = np.array(
-                [table[p.algorithm, p.protocol] for table, p in zip(before, picks, strict=True)], np.float32
+                [table[p.algorithm, p.protocol] for table, p in zip(after, picks, strict=True)], np.float32
             )
+            after = before.copy()
         return Asked(before, after, question["channels"].copy(), question["pipe_ops"].copy(), winner)
 
     def launch(
