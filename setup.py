@@ -36,6 +36,10 @@ class BuildExt(build_ext):
             return str(Path(*fullname.split("."))) + ".so"
         return super().get_ext_filename(fullname)
 
+    def copy_extensions_to_source(self) -> None:
+        Path("tuner", "_native").mkdir(exist_ok=True)  # not in the repository: it holds only what is built
+        super().copy_extensions_to_source()
+
     def get_export_symbols(self, ext: Extension) -> list[str]:
         return []
 
