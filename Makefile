@@ -16,7 +16,7 @@ test: $(VENV)/.installed
 
 test-releases: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(patsubst tables/nccl/%.toml,%,$(wildcard tables/nccl/*.toml))
-	$(BIN)/python -m pytest tests/test_releases_live.py
+	NCCL_TUNER_TEST_RELEASES=all $(BIN)/python -m pytest tests/test_releases_live.py tests/test_oracle.py
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from here import HERE
 
 from tuner import machines, release
 from tuner.errors import BadInput, BadTopology, OracleFailed, OracleUnavailable
@@ -263,7 +264,6 @@ def key(each: Launched) -> tuple[object, ...]:
 
 # --- other releases ---
 
-HERE = sorted({RELEASE} | {path.parent.name for path in library.cache().glob("2.*/libnccl.so.2")} & {*release.names()})
 
 
 @pytest.mark.parametrize("name", HERE)

@@ -1,14 +1,13 @@
-"""Every release whose libnccl is on this computer, against the emulator, exactly; `make test-releases` fetches all."""
+"""Several releases against the emulator, exactly: a few in the plain test run, all of them in `make test-releases`."""
 
 import pytest
+from here import HERE
 
-from tuner import machines, release
+from tuner import machines
 from tuner.case import Case
 from tuner.check import ALL_COLLECTIVES, check
-from tuner.oracle import library
 from tuner.selection import Selection
 
-HERE = [name for name in release.names() if name == library.installed_release() or library.cached(name).is_file()]
 SHAPES = [("dgx-h100", 1, 8), ("dgx-h100", 2, 8), ("dgx-h100", 3, 1), ("dgx-a100", 2, 8), ("dgx-b200", 1, 8),
           ("dgx-b200", 2, 4), ("dgx-b200", 4, 8)]
 SETTINGS: list[dict[str, str]] = [
