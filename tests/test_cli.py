@@ -119,3 +119,19 @@ def test_every_verb_has_help_with_an_example() -> None:
 
     for verb in VERBS:
         assert f"nccl-tuner {verb}" in run(verb, "--help").stdout
+
+
+def test_graphs_that_nccl_dumped(tmp_path: Path) -> None:
+    from tuner.case import Case
+    from tuner.oracle import Oracle
+
+    with Oracle(Case(nccl="2.28.9", machine="dgx-h100", nodes=2).setup()) as oracle:
+        dump = tmp_path / "graphs.xml"
+        dump.write_text(oracle.graph_xml() or "")
+    assert json.loads(run(*PICK, "--graphs", str(dump), "--json").stdout) == json.loads(run(*PICK, "--json").stdout)
+    done = run(*PICK, "--graphs", str(dump), "--gpus-per-node", "4", code=2)
+    assert "graphs of 8 GPUs for 4" in done.stderr
+    dump.write_text(dump.read_text()[:200])
+    assert f"{dump}: not XML" in run(*PICK, "--graphs", str(dump), code=2).stderr
+    dump.write_text("<system version='1'/>")
+    assert "valid: <graphs>" in run(*PICK, "--graphs", str(dump), code=2).stderr

@@ -74,11 +74,10 @@ class Case:
     def _searched(self) -> tuple[Graphs, float]:
         """The graphs, and the bandwidth of the slowest path from a GPU to its adapter (GB/s, 0 where unknown)."""
         if self.graphs is not None:
-            if graphs.dump_gpus(self.graphs) not in (0, self.gpus()):
-                raise BadTopology(
-                    f"{self.graphs}: graphs of {graphs.dump_gpus(self.graphs)} GPUs for {self.gpus()} GPUs per node"
-                )
-            return graphs.read_dump(self.graphs), self._dumped_net_gbs()
+            dumped, gpus = graphs.read_dump(self.graphs)
+            if gpus != self.gpus():
+                raise BadTopology(f"{self.graphs}: graphs of {gpus} GPUs for {self.gpus()} GPUs per node")
+            return dumped, self._dumped_net_gbs()
         if self.machine is not None:
             machine, shape = machines.load(self.machine), (self.nccl, self.gpus(), self.nodes > 1)
             return machine.graphs(*shape), machine.net_gbs(*shape)

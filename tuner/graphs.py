@@ -50,8 +50,11 @@ OF_ALGORITHM = {
 DUMP_IDS = {0: "ring", 1: "tree", 2: "collnet_chain", 3: "nvls", 4: "collnet_direct"}
 
 
-def read_dump(path: Path) -> dict[str, Graph]:
-    """The graphs of a file that NCCL_GRAPH_DUMP_FILE wrote; BadTopology where it is not such a file."""
+def read_dump(path: Path) -> tuple[dict[str, Graph], int]:
+    """The graphs of a file that NCCL_GRAPH_DUMP_FILE wrote, and the number of GPUs they run through.
+
+    BadTopology where it is not such a file.
+    """
     try:
         root = ET.parse(path).getroot()
     except OSError as error:
@@ -68,13 +71,8 @@ def read_dump(path: Path) -> dict[str, Graph]:
     missing = [name for name in ("ring", "tree") if name not in graphs]
     if missing:
         raise BadTopology(f"{path}: no {' and no '.join(missing)} graph with channels in it; NCCL always finds both")
-    return graphs
-
-
-def dump_gpus(path: Path) -> int:
-    """Number of GPUs that the first channel of a dump runs through."""
-    channel = ET.parse(path).getroot().find("graph/channel")
-    return 0 if channel is None else len({gpu.get("dev") for gpu in channel.iter("gpu")})
+    channel = root.find("graph/channel")
+    return graphs, 0 if channel is None else len({gpu.get("dev") for gpu in channel.iter("gpu")})
 
 
 def _graph(element: ET.Element, path: Path) -> Graph:

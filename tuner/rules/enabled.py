@@ -50,10 +50,13 @@ def pat_enabled_on_any_gpu(cell: Cell) -> Reason:
 
 @RULES
 def pat_enabled_with_nvls(cell: Cell) -> Reason:
-    """As :func:`pat_enabled`; several ranks per node will do where each of them is a head of the NVLS graph."""
+    """Several ranks per node will do where each is a head of the NVLS graph; on one node only if asked for."""
     heads = cell.communicator.graphs[Algorithm.NVLS].channels
-    through_switch = cell.communicator.nvls and cell.nodes > 1 and heads == cell.communicator.max_local_ranks
-    if cell.communicator.min_comp_cap >= 60 and through_switch and cell.environment.number("NCCL_PAT_ENABLE", 2) == 2:
+    through_switch = cell.communicator.nvls and heads == cell.communicator.max_local_ranks
+    if cell.nodes < cell.ranks and not through_switch:
+        return "PAT needs one rank per node, or NVLS with every rank as a head"
+    asked = cell.environment.number("NCCL_PAT_ENABLE", 2)
+    if asked == 2 and cell.nodes > 1 and cell.communicator.min_comp_cap >= 60:
         return None
     return pat_enabled(cell)
 
