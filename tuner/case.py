@@ -40,12 +40,11 @@ class Case:
 
     def communicator(self) -> Communicator:
         """The emulated communicator; its graphs come from the catalogue, from a dump, or from the real library."""
-        known = set(release.load(self.nccl).table["environment"]["known"])
-        values = self.environment or {}
+        nccl, values = release.load(self.nccl), self.environment or {}
         if self.machine is None and self.graphs is None:  # the oracle's search has seen the variables of the search
-            known_to_search = set(release.load(self.nccl).table["environment"]["search"])
-            values = {name: value for name, value in values.items() if name in known or name not in known_to_search}
-        return communicator.build(release.load(self.nccl), self._node(), self.nodes, Environment(values))
+            searched_with = nccl.table["environment"]["search"]
+            values = {name: value for name, value in values.items() if name not in searched_with}
+        return communicator.build(nccl, self._node(), self.nodes, Environment(values))
 
     def setup(self) -> Setup:
         """The same communicator for the oracle."""

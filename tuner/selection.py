@@ -14,7 +14,7 @@ from tuner import model
 from tuner.cfloat import Float, FloatArray, SizeArray
 from tuner.communicator import Communicator
 from tuner.errors import BadInput, NoAlgorithm
-from tuner.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.names import Algorithm, Protocol
 from tuner.registry import Registry
 from tuner.rules import candidate, launch
 from tuner.rules import time as timing
@@ -187,9 +187,3 @@ def _sizes(sizes: ArrayLike) -> SizeArray:
 
 def _chunks(length: int) -> Iterator[slice]:
     return (slice(start, start + CHUNK) for start in range(0, length, CHUNK))
-
-
-def request(collective: str | Collective, dtype: str = "float32", op: str = "sum") -> Request:
-    """A request from names, as a user writes them."""
-    chosen = collective if isinstance(collective, Collective) else Collective[collective]
-    return Request(chosen, DataType[dtype], Op[op])
