@@ -44,9 +44,10 @@ COMP_CAP_RULES: Registry[Callable[[Sequence[int]], Sequence[int]]] = Registry()
 
 
 def searched(graphs: Graphs, environment: Environment) -> Graphs:
-    """The graphs NCCL searches with these variables: none for NVLS where it is switched off."""
-    off = environment.number("NCCL_NVLS_ENABLE", 2) == 0
-    return {name: graph for name, graph in graphs.items() if not (off and name == "nvls")}
+    """The graphs NCCL searches with these variables: none for NVLS or CollNet where it is switched off."""
+    off = set() if environment.number("NCCL_NVLS_ENABLE", 2) else {"nvls"}
+    off |= set() if environment.number("NCCL_COLLNET_ENABLE", 0) == 1 else {"collnet_chain", "collnet_direct"}
+    return {name: graph for name, graph in graphs.items() if name not in off}
 
 
 def with_channels(graph: Graph, channels: int) -> Graph:
