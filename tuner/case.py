@@ -44,7 +44,7 @@ class Case:
         if self.machine is None and self.graphs is None:  # the oracle's search has seen the variables of the search
             searched_with = nccl.table["environment"]["search"]
             values = {name: value for name, value in values.items() if name not in searched_with}
-        return communicator.build(nccl, self._node(), self.nodes, Environment(values))
+        return communicator.build(nccl, [self._node()] * self.nodes, Environment(values))
 
     def setup(self) -> Setup:
         """The same communicator for the oracle."""

@@ -1,6 +1,7 @@
 """Everything NCCL's init derives before it tunes: ranks, nodes, channels, NVLS, processors."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner import derive
@@ -34,6 +35,8 @@ class Communicator:
     environment: Environment
     ranks: int
     nodes: int
+    local_ranks: int  # of rank 0's node
+    min_local_ranks: int
     max_local_ranks: int
     graphs: Mapping[Algorithm, Graph]
     channels: int
@@ -41,10 +44,13 @@ class Communicator:
     nvls_channels: int
     min_comp_cap: int
     max_comp_cap: int
-    cpu_arch: str
+    cpu_arch: str  # "mixed" where nodes differ, as the vendor
     cpu_vendor: str | None  # None where NCCL knows none: CPUs other than x86
-    has_nvswitch: bool
-    net_gbs: float  # as of a node
+    table_cpu_arch: str  # the processor that the model's tables go by; releases differ in which of a mixture that is
+    table_cpu_vendor: str | None
+    tree_pattern: Pattern | None
+    has_nvswitch: bool  # of rank 0's node
+    net_gbs: float  # the least of a node's
     ctas: tuple[int, int]  # the fewest and the most blocks of a collective
     collnet: bool
 
@@ -54,55 +60,67 @@ class Communicator:
         return self.release.generation(self.min_comp_cap)
 
     @property
-    def tree_pattern(self) -> Pattern | None:
-        return self.graphs[Algorithm.Tree].pattern
-
-    @property
     def nvls(self) -> bool:
         return self.nvls_channels > 0
 
 
-def build(release: Release, node: Node, nodes: int, environment: Environment) -> Communicator:
-    """The communicator of ``nodes`` equal nodes.
+def build(release: Release, nodes: Sequence[Node], environment: Environment) -> Communicator:
+    """The communicator of these nodes as rank 0 sees it, the first GPU of the first node; ``[node] * n`` are n alike.
 
     Errors: BadInput where the shape is none, or where a variable is set that this release's emulation does not know.
     Source: initTransportsRank (src/init.cc) and ncclTopoPostset (src/graph/connect.cc), v2.28.9-1.
     """
-    ranks = nodes * len(node.comp_caps)
-    if nodes < 1:
-        raise BadInput(f"nodes: {nodes} is not a number of nodes; valid: 1 or more")
+    count = Counter(map(id, nodes))
+    kinds = list({id(node): node for node in nodes}.values())  # the first node's kind first
+    ranks = sum(count[id(kind)] * len(kind.comp_caps) for kind in kinds)
+    if not kinds:
+        raise BadInput("no nodes; valid: 1 or more")
     if ranks < 2:
         raise BadInput("a communicator of one rank has nothing to pick: NCCL copies; valid: two ranks or more")
     _check_environment(release, environment)
 
-    searched = derive.searched(node.graphs, environment)
+    found = [derive.searched(kind.graphs, environment) for kind in kinds]
+    searched = {
+        name: derive.weakest(release, [graphs.get(name, EMPTY) for graphs in found])
+        for name in set(OF_ALGORITHM.values())
+    }
     # Ring and tree run on the same channels: the fewer of both.
     channels = min(searched[name].channels for name in ("tree", "ring"))
-    graphs = {algorithm: searched.get(name, EMPTY) for algorithm, name in OF_ALGORITHM.items()}
+    graphs = {algorithm: searched[name] for algorithm, name in OF_ALGORITHM.items()}
     for algorithm in (Algorithm.Tree, Algorithm.Ring, Algorithm.PAT):
         graphs[algorithm] = derive.with_channels(graphs[algorithm], channels)
 
-    least, greatest = derive.comp_caps(release, node.comp_caps)
+    least, greatest = derive.comp_caps(release, [cap for kind in kinds for cap in kind.comp_caps])
+    local_ranks = [len(kind.comp_caps) for kind in kinds]
+    net_gbs = min(kind.net_gbs for kind in kinds)
+    cpus = [(kind.cpu_arch, kind.cpu_vendor) for kind in kinds]
+    cpu_arch, cpu_vendor = derive.cpu(release, "cpu", cpus)
+    table_cpu_arch, table_cpu_vendor = derive.cpu(release, "table_cpu", cpus)
     shape = derive.Shape(
-        release, environment, nodes, least, graphs[Algorithm.Ring], graphs[Algorithm.NVLS],
-        len(node.comp_caps), node.net_gbs,
+        release, environment, len(nodes), kinds[0].comp_caps[0], least, graphs[Algorithm.Ring],
+        graphs[Algorithm.NVLS], min(local_ranks), net_gbs,
     )
     return Communicator(
         release=release,
         environment=environment,
         ranks=ranks,
-        nodes=nodes,
-        max_local_ranks=len(node.comp_caps),
+        nodes=len(nodes),
+        local_ranks=local_ranks[0],
+        min_local_ranks=min(local_ranks),
+        max_local_ranks=max(local_ranks),
         graphs=graphs,
         channels=derive.channels(shape, channels),
         coll_channels=derive.coll_channels(shape, channels),
         nvls_channels=derive.nvls_channels(shape),
         min_comp_cap=least,
         max_comp_cap=greatest,
-        cpu_arch=node.cpu_arch,
-        cpu_vendor=node.cpu_vendor,
-        has_nvswitch=node.has_nvswitch,
-        net_gbs=node.net_gbs,
+        cpu_arch=cpu_arch,
+        cpu_vendor=cpu_vendor,
+        table_cpu_arch=table_cpu_arch,
+        table_cpu_vendor=table_cpu_vendor,
+        tree_pattern=derive.tree_pattern(release, [graphs["tree"].pattern for graphs in found]),
+        has_nvswitch=kinds[0].has_nvswitch,
+        net_gbs=net_gbs,
         ctas=shape.ctas(),
         collnet=False,
     )

@@ -6,11 +6,15 @@ v2.28.9-1.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from tuner.environment import Environment
 from tuner.graphs import Graph, Graphs
+from tuner.names import Pattern
 from tuner.registry import Registry
 from tuner.release import Release
+
+Cpu: TypeAlias = tuple[str, str | None]  # architecture and vendor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,10 +24,11 @@ class Shape:
     release: Release
     environment: Environment
     nodes: int
+    comp_cap: int  # of rank 0's GPU
     min_comp_cap: int
     ring: Graph
     nvls: Graph
-    local_ranks: int
+    min_local_ranks: int
     net_gbs: float
 
     @property
@@ -41,6 +46,8 @@ class Shape:
 CHANNEL_RULES: Registry[Callable[[Shape, int], int]] = Registry()
 NVLS_RULES: Registry[Callable[[Shape], int]] = Registry()
 COMP_CAP_RULES: Registry[Callable[[Sequence[int]], Sequence[int]]] = Registry()
+CPU_RULES: Registry[Callable[[Sequence[Cpu]], Cpu]] = Registry()
+TREE_PATTERN_RULES: Registry[Callable[[Sequence[Pattern | None]], Pattern | None]] = Registry()
 
 
 def searched(graphs: Graphs, environment: Environment) -> Graphs:
@@ -48,6 +55,20 @@ def searched(graphs: Graphs, environment: Environment) -> Graphs:
     off = set() if environment.number("NCCL_NVLS_ENABLE", 2) else {"nvls"}
     off |= set() if environment.number("NCCL_COLLNET_ENABLE", 0) == 1 else {"collnet_chain", "collnet_direct"}
     return {name: graph for name, graph in graphs.items() if name not in off}
+
+
+def weakest(release: Release, graphs: Sequence[Graph]) -> Graph:
+    """One graph of all nodes, as all ranks agree on it; its pattern and latency stay rank 0's (sic)."""
+    return replace(
+        graphs[0],
+        channels=min(graph.channels for graph in graphs),
+        same_channels=all(graph.same_channels for graph in graphs),
+        bw_intra_gbs=min(graph.bw_intra_gbs for graph in graphs),
+        bw_inter_gbs=min(graph.bw_inter_gbs for graph in graphs),
+        type_intra=max((graph.type_intra for graph in graphs), key=release.path_rank),
+        type_inter=max((graph.type_inter for graph in graphs), key=release.path_rank),
+        cross_nic=max(graph.cross_nic for graph in graphs),
+    )
 
 
 def with_channels(graph: Graph, channels: int) -> Graph:
@@ -86,6 +107,40 @@ def of_all_gpus(comp_caps: Sequence[int]) -> Sequence[int]:
 def of_the_own_gpu(comp_caps: Sequence[int]) -> Sequence[int]:
     """sic: a loop over all ranks that looks at its own rank each time."""
     return comp_caps[:1]
+
+
+def cpu(release: Release, kind: str, cpus: Sequence[Cpu]) -> Cpu:
+    """Architecture and vendor that NCCL tunes for, of those of all nodes; ``kind`` is "cpu" or "table_cpu"."""
+    (name,) = release.rules(kind)
+    return CPU_RULES[name](cpus)
+
+
+@CPU_RULES
+def of_all_cpus(cpus: Sequence[Cpu]) -> Cpu:
+    archs, vendors = {arch for arch, _ in cpus}, {vendor for _, vendor in cpus}
+    return ("mixed" if len(archs) > 1 else cpus[0][0]), ("mixed" if len(vendors) > 1 else cpus[0][1])
+
+
+@CPU_RULES
+def of_the_own_cpu(cpus: Sequence[Cpu]) -> Cpu:
+    """Each rank tunes for its own, so that ranks may disagree (sic)."""
+    return cpus[0]
+
+
+def tree_pattern(release: Release, patterns: Sequence[Pattern | None]) -> Pattern | None:
+    """The pattern of the trees that the model goes by, of those of all nodes."""
+    (name,) = release.rules("tree_pattern")
+    return TREE_PATTERN_RULES[name](patterns)
+
+
+@TREE_PATTERN_RULES
+def of_all_trees(patterns: Sequence[Pattern | None]) -> Pattern | None:
+    return max(patterns, key=lambda pattern: pattern or 0)
+
+
+@TREE_PATTERN_RULES
+def of_the_own_tree(patterns: Sequence[Pattern | None]) -> Pattern | None:
+    return patterns[0]
 
 
 def nvls_channels(shape: Shape) -> int:
@@ -143,14 +198,14 @@ def by_generation_and_nodes(shape: Shape) -> int:
     """A fixed number by GPU generation, fewer on one Blackwell node; needs a graph, so an NVSwitch."""
     asked = shape.environment.optional("NCCL_NVLS_NCHANNELS")
     blackwell = "blackwell" if shape.nodes > 1 else "blackwell_one_node"
-    default = blackwell if shape.min_comp_cap >= 100 else "hopper"
+    default = blackwell if shape.comp_cap >= 100 else "hopper"
     return _nvls(shape, default, asked if asked is not None and asked > 0 else None)
 
 
 @NVLS_RULES
 def by_generation_or_asked(shape: Shape) -> int:
     asked = shape.environment.number("NCCL_NVLS_NCHANNELS", -2)
-    return _nvls(shape, "blackwell" if shape.min_comp_cap >= 100 else "hopper", asked if asked >= 0 else None)
+    return _nvls(shape, "blackwell" if shape.comp_cap >= 100 else "hopper", asked if asked >= 0 else None)
 
 
 @NVLS_RULES
@@ -166,7 +221,7 @@ def by_generation_nodes_and_network(shape: Shape) -> int:
     if shape.min_comp_cap < 100 or shape.nodes <= 2 or (asked is not None and asked > 0):
         return by_generation_and_nodes(shape)
     fast = shape.net_gbs >= table["fast_net_gbs"]
-    all_again = shape.net_gbs >= table["fastest_net_gbs"] and shape.local_ranks > table["fastest_net_few_ranks"]
+    all_again = shape.net_gbs >= table["fastest_net_gbs"] and shape.min_local_ranks > table["fastest_net_few_ranks"]
     return _nvls(shape, "blackwell_fewer" if fast and not all_again else "blackwell", None)
 
 

@@ -79,7 +79,7 @@ def nvls_supports_operation(communicator: Communicator, request: Request, algori
     if (missing := _nvls_missing(communicator, request)) is not None:
         return missing
     most = communicator.release.limit("max_nvls_local_ranks")
-    many = request.collective is not Collective.AllReduce and communicator.max_local_ranks > most
+    many = request.collective is not Collective.AllReduce and communicator.local_ranks > most
     return f"NVLS {request.collective.name} takes at most {most} ranks per node" if many else None
 
 

@@ -67,7 +67,7 @@ class Cell:
         """The LL cap: one node looks at the GPU's generation, several nodes at the CPU's vendor."""
         if self.nodes == 1:
             return self.cap_gbs("ll")
-        slower = self.communicator.cpu_vendor in ("AuthenticAMD", "mixed")
+        slower = self.communicator.table_cpu_vendor in ("AuthenticAMD", "mixed")
         return self._cap("ll", "ampere" if slower else "volta")
 
     def _cap(self, name: str, row: str) -> np.float64:
@@ -92,6 +92,6 @@ ROW_RULES: Registry[Callable[[Cell, str, Algorithm], Algorithm]] = Registry()
 @ROW_RULES
 def ring_for_trees_on_power(cell: Cell, hardware: str, row: Algorithm) -> Algorithm:
     """POWER gives Tree/Simple inside a node Ring's latency, to favour it."""
-    power = cell.communicator.cpu_arch == "ppc64" and hardware == "pci"
+    power = cell.communicator.table_cpu_arch == "ppc64" and hardware == "pci"
     tree = row is Algorithm.Tree and cell.protocol is Protocol.Simple
     return Algorithm.Ring if power and tree else row

@@ -52,7 +52,8 @@ def pat_enabled_on_any_gpu(cell: Cell) -> Reason:
 def pat_enabled_with_nvls(cell: Cell) -> Reason:
     """Several ranks per node will do where each is a head of the NVLS graph; on one node only if asked for."""
     heads = cell.communicator.graphs[Algorithm.NVLS].channels
-    through_switch = cell.communicator.nvls and heads == cell.communicator.max_local_ranks
+    everyone = heads == cell.communicator.min_local_ranks == cell.communicator.max_local_ranks
+    through_switch = cell.communicator.nvls and everyone
     if cell.nodes < cell.ranks and not through_switch:
         return "PAT needs one rank per node, or NVLS with every rank as a head"
     asked = cell.environment.number("NCCL_PAT_ENABLE", 2)

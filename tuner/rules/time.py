@@ -81,7 +81,8 @@ def nvls_tree_correction_on_blackwell(
     Source: ncclTuningNvlsModelSim, src/tuning/nvls.cc, v2.31.2-1.
     """
     table = communicator.release.table["nvls_tree_correction_on_arm"]
-    fast = communicator.max_local_ranks == table["local_ranks"] and communicator.net_gbs >= table["fast_net_gbs"]
+    everywhere = communicator.min_local_ranks == communicator.max_local_ranks == table["local_ranks"]
+    fast = everywhere and communicator.net_gbs >= table["fast_net_gbs"]
     where = cell[0] is Algorithm.NVLSTree and communicator.min_comp_cap >= 100
     if not (where and communicator.cpu_arch == "arm64" and fast):
         return nvls_tree_correction_on_x86_blackwell(latency_us, bandwidth_gbs, communicator, request, cell, sizes)
