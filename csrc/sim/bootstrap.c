@@ -65,6 +65,8 @@ static status broadcast_among(struct meeting *meeting, const int *ranks, int own
 }
 
 static struct meeting *everyone(void) { return &meetings[0]; }
+int sim_meet_everyone(void) { return meet(everyone(), sim_devices()); }
+
 static struct meeting *node_of(const int *ranks) { return &meetings[1 + ranks[0]]; }
 
 static status all_gather(void *state SIM_UNUSED, void *data, int bytes) {

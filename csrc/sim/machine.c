@@ -9,19 +9,38 @@ struct sim_machine sim_machine;
 
 static _Thread_local int current_device;
 
+static int devices;
+static int first_device[SIM_MAX_RANKS + 1]; /* of each host */
+static int host_of[SIM_MAX_RANKS];          /* of each device */
+
 /* For the caller to check that it describes machines as this file does. */
 SIM_EXPORT uint64_t sim_machine_bytes(void) { return sizeof(struct sim_machine); }
 
 SIM_EXPORT int sim_configure(const struct sim_machine *machine) {
-  if (machine->hosts < 1 || machine->gpus_per_host < 1 || machine->gpus_per_host > SIM_MAX_LOCAL_GPUS ||
-      machine->nets_per_host < 0 || machine->nets_per_host > SIM_MAX_NETS ||
-      machine->hosts > SIM_MAX_RANKS / machine->gpus_per_host)
+  if (machine->hosts < 1 || machine->hosts > SIM_MAX_RANKS || machine->kinds < 1 || machine->kinds > SIM_MAX_KINDS)
     return -1;
+  for (int k = 0; k < machine->kinds; k++) {
+    const struct sim_host *kind = &machine->kind[k];
+    if (kind->gpus_per_host < 1 || kind->gpus_per_host > SIM_MAX_LOCAL_GPUS || kind->nets_per_host < 1 ||
+        kind->nets_per_host > SIM_MAX_NETS)
+      return -1;
+  }
+  devices = 0;
+  for (int host = 0; host < machine->hosts; host++) {
+    int kind = machine->kind_of_host[host];
+    if (kind < 0 || kind >= machine->kinds || devices + machine->kind[kind].gpus_per_host > SIM_MAX_RANKS) return -1;
+    first_device[host] = devices;
+    for (int i = 0; i < machine->kind[kind].gpus_per_host; i++) host_of[devices++] = host;
+  }
   sim_machine = *machine;
   return 0;
 }
 
-int sim_devices(void) { return sim_machine.hosts * sim_machine.gpus_per_host; }
+const struct sim_host *sim_host(int host) { return &sim_machine.kind[sim_machine.kind_of_host[host]]; }
+
+const struct sim_host *sim_own_host(void) { return sim_host(sim_host_of(sim_device())); }
+
+int sim_devices(void) { return devices; }
 
 int sim_device(void) { return current_device; }
 
@@ -31,17 +50,18 @@ int sim_set_device(int device) {
   return 0;
 }
 
-int sim_host_of(int device) { return device / sim_machine.gpus_per_host; }
+int sim_host_of(int device) { return host_of[device]; }
 
-int sim_local_index(int device) { return device % sim_machine.gpus_per_host; }
+int sim_local_index(int device) { return device - first_device[host_of[device]]; }
 
 int sim_device_of_bus_id(const char *bus_id, int host) {
-  for (int i = 0; i < sim_machine.gpus_per_host; i++) {
+  const struct sim_host *kind = sim_host(host);
+  for (int i = 0; i < kind->gpus_per_host; i++) {
     /* NCCL and CUDA print the domain with 4 or with 8 digits; the rest is the same. */
-    const char *own = sim_machine.gpus[i].bus_id;
+    const char *own = kind->gpus[i].bus_id;
     size_t own_chars = strlen(own), chars = strlen(bus_id);
     const char *tail = chars > own_chars ? bus_id + (chars - own_chars) : bus_id;
-    if (strcasecmp(own, tail) == 0) return host * sim_machine.gpus_per_host + i;
+    if (strcasecmp(own, tail) == 0) return first_device[host] + i;
   }
   return -1;
 }
@@ -59,7 +79,8 @@ static int shared_memory_optin_bytes(int compute_capability) {
 }
 
 int sim_device_attribute(int attribute, int device) {
-  int capability = sim_machine.gpus[sim_local_index(device)].compute_capability;
+  const struct sim_host *kind = sim_host(sim_host_of(device));
+  int capability = kind->gpus[sim_local_index(device)].compute_capability;
   switch (attribute) {
   case 10: return 32;   /* warp size */
   case 16: return 132;  /* multiprocessors */
@@ -75,7 +96,7 @@ int sim_device_attribute(int attribute, int device) {
   case 116: return 1;   /* GPUDirect RDMA */
   case 124: return 1;   /* DMA-BUF */
   case 128: return 0;   /* fabric handles: no multi-node NVLink */
-  case 132: return sim_machine.multicast;
+  case 132: return kind->multicast;
   case 134: return 0;   /* NUMA node */
   default: return 0;
   }

@@ -26,21 +26,31 @@ static int token; /* what every handle points to */
 
 static status init(void *log SIM_UNUSED) { return SUCCESS; }
 
+/* NCCL asks once per process, so the answer is the most that a host has. */
 static status devices(int *count) {
-  *count = sim_machine.nets_per_host;
+  *count = 0;
+  for (int k = 0; k < sim_machine.kinds; k++)
+    if (sim_machine.kind[k].nets_per_host > *count) *count = sim_machine.kind[k].nets_per_host;
   return SUCCESS;
 }
 
 static status coll_devices(int *count) {
-  *count = sim_machine.coll_nets;
+  *count = 0;
+  for (int k = 0; k < sim_machine.kinds; k++)
+    if (sim_machine.kind[k].coll_nets > *count) *count = sim_machine.kind[k].coll_nets;
   return SUCCESS;
 }
 
+/* Where a host has fewer, its first device stands for the surplus too: NCCL knows devices by name, so it finds one. */
 static status get_properties(int index, struct properties *properties) {
-  if (index < 0 || index >= sim_machine.nets_per_host) return INVALID_ARGUMENT;
-  struct sim_net *net = &sim_machine.nets[index];
+  const struct sim_host *host = sim_own_host();
+  int most;
+  devices(&most);
+  if (index < 0 || index >= most) return INVALID_ARGUMENT;
+  int surplus = most - host->nets_per_host;
+  const struct sim_net *net = &host->nets[index < surplus ? 0 : index - surplus];
   /* No path: NCCL then finds the device in the topology file by its name. */
-  *properties = (struct properties){net->name, NULL, net->guid, POINTER_HOST | (net->gdr ? POINTER_CUDA : 0),
+  *properties = (struct properties){(char *)(uintptr_t)net->name, NULL, net->guid, POINTER_HOST | (net->gdr ? POINTER_CUDA : 0),
                                     net->speed_mbps, net->port, net->latency_us, net->max_comms, 1};
   return SUCCESS;
 }

@@ -1,4 +1,8 @@
-/* NVML of one host: which GPUs there are. Links come from the topology file, so link queries are "not supported". */
+/* NVML of a host: which GPUs there are. Links come from the topology file, so link queries are "not supported".
+ *
+ * NCCL asks how many GPUs there are, and for each by its number, once per process: so every host has as many as the one
+ * with the most. Only those that a host has are found by their bus id.
+ */
 #include "sim.h"
 
 typedef int status; /* nvmlReturn_t */
@@ -18,22 +22,26 @@ SIM_EXPORT const char *nvmlErrorString(status result) {
 }
 
 SIM_EXPORT status nvmlDeviceGetCount_v2(unsigned int *count) {
-  *count = (unsigned int)sim_machine.gpus_per_host;
+  *count = 0;
+  for (int k = 0; k < sim_machine.kinds; k++)
+    if (sim_machine.kind[k].gpus_per_host > (int)*count) *count = (unsigned int)sim_machine.kind[k].gpus_per_host;
   return SUCCESS;
 }
 
 SIM_EXPORT status nvmlDeviceGetCount(unsigned int *count) { return nvmlDeviceGetCount_v2(count); }
 
 SIM_EXPORT status nvmlDeviceGetHandleByIndex(unsigned int index, device *handle) {
-  if (index >= (unsigned int)sim_machine.gpus_per_host) return INVALID_ARGUMENT;
+  unsigned int count;
+  nvmlDeviceGetCount_v2(&count);
+  if (index >= count) return INVALID_ARGUMENT;
   *handle = handle_of((int)index);
   return SUCCESS;
 }
 
 SIM_EXPORT status nvmlDeviceGetHandleByPciBusId(const char *bus_id, device *handle) {
-  int index = sim_device_of_bus_id(bus_id, 0);
-  if (index < 0) return NOT_FOUND;
-  *handle = handle_of(index);
+  int device = sim_device_of_bus_id(bus_id, sim_host_of(sim_device()));
+  if (device < 0) return NOT_FOUND;
+  *handle = handle_of(sim_local_index(device));
   return SUCCESS;
 }
 
@@ -43,8 +51,10 @@ SIM_EXPORT status nvmlDeviceGetIndex(device handle, unsigned int *index) {
 }
 
 SIM_EXPORT status nvmlDeviceGetCudaComputeCapability(device handle, int *major, int *minor) {
-  *major = sim_device_attribute(75, index_of(handle));
-  *minor = sim_device_attribute(76, index_of(handle));
+  const struct sim_host *host = sim_own_host();
+  int index = index_of(handle) < host->gpus_per_host ? index_of(handle) : 0;
+  *major = host->gpus[index].compute_capability / 10;
+  *minor = host->gpus[index].compute_capability % 10;
   return SUCCESS;
 }
 

@@ -1,6 +1,6 @@
-/* Two functions of NCCL that are watched at work, in releases where their answers cannot be had otherwise.
+/* Functions of NCCL that are watched at work, where their answers cannot be had or changed otherwise.
  *
- * The graphs: up to 2.21 they live on the stack of the thread that initialises, and are seen where the model is made of
+ * The topology file: a process has one NCCL_TOPO_FILE, and each host its own. The graphs: up to 2.21 they live on the stack of the thread that initialises, and are seen where the model is made of
  * them. The times: up to 2.21 there is no cost table; NCCL asks for one cell after the other.
  */
 #include <pthread.h>
@@ -57,6 +57,30 @@ SIM_EXPORT int sim_watch_graphs(void *function, void *copies, uint64_t bytes, in
   graphs.bytes = bytes;
   graphs.n = n;
   return sim_hook(&graphs.hook, function, (void *)(uintptr_t)watched_model);
+}
+
+/* --- topology file --- */
+
+static struct sim_hook file_hook;
+static int file_seen;
+
+typedef status read_file(const char *path, void *xml, int warn);
+
+/* Every rank comes here once. When all have, one takes the redirection away for good, and each reads its own file. */
+static status own_file(const char *path SIM_UNUSED, void *xml, int warn) {
+  if (sim_meet_everyone() != 0) return INTERNAL_ERROR;
+  pthread_mutex_lock(&lock);
+  if (!file_seen) sim_hook_set(&file_hook, 0);
+  file_seen = 1;
+  pthread_mutex_unlock(&lock);
+  read_file *function;
+  memcpy(&function, &file_hook.function, sizeof function);
+  return function(sim_own_host()->topology, xml, warn);
+}
+
+/* Returns 0, or errno. */
+SIM_EXPORT int sim_watch_file(void *function) {
+  return sim_hook(&file_hook, function, (void *)(uintptr_t)own_file);
 }
 
 /* --- times --- */

@@ -56,7 +56,7 @@ static status peer_descriptor(void *comm SIM_UNUSED, uintptr_t peer SIM_UNUSED, 
 /* The ranks of a node tell each other what they have registered. Only one rank is asked for a collective; the others
  * would do as it does, so they would say the same. */
 static status node_says_the_same(void *comm SIM_UNUSED, void *memory SIM_UNUSED, void *own, void *all, size_t bytes) {
-  for (int i = 0; i < sim_machine.gpus_per_host; i++) memcpy((char *)all + (size_t)i * bytes, own, bytes);
+  for (int i = 0; i < sim_own_host()->gpus_per_host; i++) memcpy((char *)all + (size_t)i * bytes, own, bytes);
   return SUCCESS;
 }
 

@@ -67,7 +67,7 @@ static status get_properties(void *properties, int device) {
 
 static status get_bus_id(char *bus_id, int chars, int device) {
   if (device < 0 || device >= sim_devices() || chars < 1) return INVALID_VALUE;
-  snprintf(bus_id, (size_t)chars, "%s", sim_machine.gpus[sim_local_index(device)].bus_id);
+  snprintf(bus_id, (size_t)chars, "%s", sim_host(sim_host_of(device))->gpus[sim_local_index(device)].bus_id);
   return SUCCESS;
 }
 

@@ -18,8 +18,9 @@
 #define SIM_MAX_NETS 64
 #define SIM_BUS_ID_CHARS 16 /* "0000:1b:00.0" and its end */
 #define SIM_NET_NAME_CHARS 64
+#define SIM_MAX_KINDS 16 /* of hosts that differ */
+#define SIM_PATH_CHARS 4096
 
-/* One GPU of a host. Every host is alike, so a machine lists the GPUs of one of them. */
 struct sim_gpu {
   char bus_id[SIM_BUS_ID_CHARS];
   int compute_capability; /* 90 is 9.0 */
@@ -35,21 +36,33 @@ struct sim_net {
   float latency_us;
 };
 
-struct sim_machine {
-  int hosts;
+/* One kind of host. */
+struct sim_host {
   int gpus_per_host;
   int nets_per_host;
-  int multicast;      /* 1: the GPUs offer NVLink multicast, which NVLS needs */
-  int coll_nets;      /* how many of the nets offer in-network collectives */
-  int driver_version; /* 12080 is CUDA 12.8 */
-  char net_name[SIM_NET_NAME_CHARS];
+  int multicast; /* 1: the GPUs offer NVLink multicast, which NVLS needs */
+  int coll_nets; /* how many of the nets offer in-network collectives */
   struct sim_gpu gpus[SIM_MAX_LOCAL_GPUS];
   struct sim_net nets[SIM_MAX_NETS];
+  char topology[SIM_PATH_CHARS]; /* the file NCCL reads there */
+};
+
+struct sim_machine {
+  int hosts;
+  int kinds;
+  int driver_version; /* 12080 is CUDA 12.8 */
+  char net_name[SIM_NET_NAME_CHARS];
+  int kind_of_host[SIM_MAX_RANKS];
+  struct sim_host kind[SIM_MAX_KINDS];
 };
 
 extern struct sim_machine sim_machine;
 
-/* Devices are numbered over all hosts: device d is GPU d % gpus_per_host of host d / gpus_per_host. */
+/* The kind of a host, and of the one the calling thread is on. */
+const struct sim_host *sim_host(int host);
+const struct sim_host *sim_own_host(void);
+
+/* Devices are numbered over all hosts, those of the first host first. */
 int sim_device(void);
 int sim_set_device(int device);
 int sim_devices(void);
@@ -70,6 +83,7 @@ void sim_fill(void *target, int value, size_t bytes);
 
 /* Lets ranks that wait for others go, with an error. */
 void sim_abandon_meetings(void);
+int sim_meet_everyone(void); /* 0 once every rank has come here, or an error */
 int sim_meetings_abandoned(void);
 void sim_release_watchers(void);
 

@@ -28,8 +28,16 @@ _HARMLESS = (
 
 
 @dataclass(frozen=True, slots=True)
+class Host:
+    """One node: its topology XML, and how many of its GPUs are used."""
+
+    topology: str
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
 class Setup:
-    """One communicator of ``nodes * gpus_per_node`` ranks on ``nodes`` machines that are all alike."""
+    """One communicator of ``nodes * gpus_per_node`` ranks on ``nodes`` machines that are alike, and on ``others``."""
 
     topology: str  # text of a topology XML in NCCL's format, of one node, with <gpu> and <net> elements
     nodes: int
@@ -39,10 +47,15 @@ class Setup:
     plugin: Path | None = None  # a tuner plugin for NCCL to load
     record_plugin: bool = False  # load it inside the recorder, so that `ask` sees the table before and after it
     library: Path | None = None  # this file instead of the release's installed or cached library
+    others: tuple[Host, ...] = ()  # nodes after the ``nodes``, in the order of their ranks
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        return (Host(self.topology, self.gpus_per_node),) * self.nodes + self.others
 
     @property
     def ranks(self) -> int:
-        return self.nodes * self.gpus_per_node
+        return sum(host.gpus for host in self.hosts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +96,12 @@ class Oracle:
         self.setup = setup
         self.timeout_s = timeout_s
         coll_net = setup.env.get("NCCL_COLLNET_ENABLE") == "1"
-        machine = hardware.read(setup.topology, setup.nodes, setup.gpus_per_node, coll_net)
+        kinds = {
+            host: hardware.read(host.topology, len(setup.hosts), host.gpus, coll_net)
+            for host in dict.fromkeys(setup.hosts)
+        }
+        if len(kinds) > hardware.MAX_KINDS:
+            raise BadInput(f"{len(kinds)} kinds of nodes; the oracle simulates at most {hardware.MAX_KINDS}")
         nccl = library.find(setup.release) if setup.library is None else library.at(setup.library)
         found = symbols.load(nccl.path, nccl.sha256, library.cache())
         recorded = setup.plugin is None or setup.record_plugin
@@ -91,14 +109,14 @@ class Oracle:
         self._simulates = "ncclGroupSimulateEnd" in found.functions
         self._kernels = found.kernels
         self._patterns = found.patterns
-        self._child = Child(setup.topology, setup.env, SIM if recorded or setup.plugin is None else setup.plugin)
+        self._child = Child([host.topology for host in kinds], setup.env, SIM if recorded or setup.plugin is None else setup.plugin)
         try:
-            self._start(nccl, found, machine)
+            self._start(nccl, found, _machine(setup, kinds, self._child.topologies))
         except BaseException:
             self.close()
             raise
 
-    def _start(self, nccl: library.Library, found: symbols.Symbols, machine: hardware.Hardware) -> None:
+    def _start(self, nccl: library.Library, found: symbols.Symbols, machine: dict[str, Any]) -> None:
         setup = self.setup
         wrapped = str(setup.plugin.resolve()) if setup.plugin is not None and setup.record_plugin else None
         started = self._child.request(
@@ -109,9 +127,9 @@ class Oracle:
                 "anchor": found.anchor,
                 "functions": found.functions,
                 "wrap": wrapped,
-                "watch": _watch(found),
+                "watch": _watch(found, machine["kinds"]),
                 "ranks": setup.ranks,
-                "machine": _machine(setup, machine),
+                "machine": machine,
                 "comm": asdict(found.comm),
                 "graph": asdict(found.graph),
             },
@@ -351,7 +369,7 @@ class Oracle:
 
 
 def _check(setup: Setup) -> None:
-    if setup.nodes < 1 or setup.gpus_per_node < 1:
+    if setup.nodes < 1 or any(host.gpus < 1 for host in setup.hosts):
         raise BadInput(f"{setup.nodes} nodes of {setup.gpus_per_node} GPUs; both have to be at least 1")
     if setup.ranks > MAX_RANKS:
         raise BadInput(f"{setup.ranks} ranks; the oracle holds all ranks in one process: at most {MAX_RANKS}")
@@ -373,22 +391,33 @@ def _available_bytes() -> int | None:
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None)
 
 
-def _machine(setup: Setup, machine: hardware.Hardware) -> dict[str, Any]:
+def _machine(setup: Setup, kinds: Mapping[Host, hardware.Hardware], topologies: Sequence[Path]) -> dict[str, Any]:
     """struct sim_machine."""
+    numbers = {host: number for number, host in enumerate(kinds)}
     return {
-        "hosts": setup.nodes,
-        "gpus_per_host": setup.gpus_per_node,
-        "nets_per_host": len(machine.nets),
-        "multicast": int(machine.multicast),
-        "coll_nets": machine.coll_nets,
+        "hosts": len(setup.hosts),
+        "kinds": len(kinds),
         "driver_version": hardware.DRIVER_VERSION,
         "net_name": setup.env.get("NCCL_NET", "IB"),
-        "gpus": [asdict(gpu) for gpu in machine.gpus],
-        "nets": [asdict(net) for net in machine.nets],
+        "kind_of_host": [numbers[host] for host in setup.hosts],
+        "kind": [_host(*kind) for kind in zip(kinds.values(), topologies, strict=True)],
     }
 
 
-def _watch(found: symbols.Symbols) -> dict[str, Any]:
+def _host(machine: hardware.Hardware, topology: Path) -> dict[str, Any]:
+    """struct sim_host."""
+    return {
+        "gpus_per_host": len(machine.gpus),
+        "nets_per_host": len(machine.nets),
+        "multicast": int(machine.multicast),
+        "coll_nets": machine.coll_nets,
+        "gpus": [asdict(gpu) for gpu in machine.gpus],
+        "nets": [asdict(net) for net in machine.nets],
+        "topology": str(topology),
+    }
+
+
+def _watch(found: symbols.Symbols, kinds: int) -> dict[str, Any]:
     """What the release does not say when asked, and where it can be seen instead."""
     operation = found.operation.members
     model, estimate = found.functions.get("ncclTopoTuneModel"), found.functions.get("ncclTopoGetAlgoTime")
@@ -400,6 +429,7 @@ def _watch(found: symbols.Symbols) -> dict[str, Any]:
         backups = any(name.startswith("_Z19ncclTopoGetAlgoTime") and name.endswith("Pb") for name in found.functions)
         times = {"function": estimate[0][0], "shape": shape, "backups": backups}
     return {
+        "file": found.functions["ncclTopoGetXmlFromFile"][0][0] if kinds > 1 else None,
         "operations": (operation["pattern"].offset, operation["protocol"].offset),
         "graphs": graphs,
         "times": times,

@@ -21,9 +21,13 @@ struct sim_gpu { char bus_id[16]; int compute_capability; };
 struct sim_net {
   char name[64]; uint64_t guid; int speed_mbps; int port; int max_comms; int gdr; float latency_us;
 };
+struct sim_host {
+  int gpus_per_host; int nets_per_host; int multicast; int coll_nets; struct sim_gpu gpus[64];
+  struct sim_net nets[64]; char topology[4096];
+};
 struct sim_machine {
-  int hosts; int gpus_per_host; int nets_per_host; int multicast; int coll_nets; int driver_version;
-  char net_name[64]; struct sim_gpu gpus[64]; struct sim_net nets[64];
+  int hosts; int kinds; int driver_version; char net_name[64];
+  int kind_of_host[4096]; struct sim_host kind[16];
 };
 struct sim_redirect { const char *name; void *replacement; };
 struct sim_kernel { const void *function; uint32_t grid_x; uint32_t block_x; int device; };
@@ -49,6 +53,7 @@ int sim_jump_bytes(void);
 int sim_redirect(void *function, void *replacement);
 const char *sim_wrap_tuner(const char *path);
 void sim_watch_operations(int pattern, int protocol);
+int sim_watch_file(void *function);
 int sim_watch_graphs(void *function, void *copies, uint64_t bytes, int n);
 int sim_watch_times(void *function, int algorithms, int protocols, int backups);
 uint64_t sim_buffer_bytes(void);
@@ -163,6 +168,9 @@ class World:
     def watch(self, watch: dict[str, Any]) -> None:
         """Looks over NCCL's shoulder where a release does not say what is asked for."""
         self.sim.sim_watch_operations(*watch["operations"])
+        if (file := watch["file"]) is not None:
+            if error := self.sim.sim_watch_file(self.ffi.cast("void *", self.base + file)):
+                raise Failure(f"cannot watch the topology file: {os.strerror(error)}")
         self.graphs = None
         if (graphs := watch["graphs"]) is not None:
             size, count = self.request["graph"]["bytes"], graphs["count"]

@@ -7,6 +7,7 @@ from tuner.errors import BadInput, BadTopology
 
 MAX_GPUS_PER_NODE = 64  # SIM_MAX_LOCAL_GPUS in csrc/sim/sim.h
 MAX_NETS_PER_NODE = 64  # SIM_MAX_NETS
+MAX_KINDS = 16  # SIM_MAX_KINDS
 MIN_MULTICAST_SM = 90  # NVLink multicast came with Hopper
 DRIVER_VERSION = 13000  # new enough for every kernel of every release: a driver's age is not what is emulated
 MAX_COMMS = 131072  # what NCCL's own InfiniBand network answers for an adapter
@@ -31,7 +32,7 @@ class Net:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """One node of the machine; every node is alike."""
+    """One node of the machine."""
 
     gpus: tuple[Gpu, ...]
     nets: tuple[Net, ...]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def check_platform() -> None:
 class Child:
     """One child process and its scratch folder. Every failure ends the child and is an OracleFailed."""
 
-    def __init__(self, topology: str, env: Mapping[str, str], plugin: Path) -> None:
+    def __init__(self, topologies: Sequence[str], env: Mapping[str, str], plugin: Path) -> None:
         check_platform()
         if refused := sorted(OWN_VARIABLES & env.keys()):
             raise BadInput(f"{', '.join(refused)} cannot be set for the oracle: it sets that itself")
@@ -69,7 +69,9 @@ class Child:
         self.folder = Path(self._folder.name)
         self.log = self.folder / "nccl.log"
         self.graph = self.folder / "graph.xml"
-        (self.folder / "topology.xml").write_text(topology)
+        self.topologies = [self.folder / f"topology{number}.xml" for number in range(len(topologies))]
+        for path, topology in zip(self.topologies, topologies, strict=True):
+            path.write_text(topology)
         for name in SIM_NAMES:
             (self.folder / name).symlink_to(SIM)
         self._socket, other = socket.socketpair()
@@ -101,7 +103,7 @@ class Child:
             "NCCL_PROFILER_PLUGIN": "none",
             "NCCL_RAS_ENABLE": "0",
             "NCCL_SOCKET_IFNAME": "lo",
-            "NCCL_TOPO_FILE": str(self.folder / "topology.xml"),
+            "NCCL_TOPO_FILE": str(self.topologies[0]),
             "NCCL_TUNER_PLUGIN": str(plugin.resolve()),
         }
 
