@@ -1,6 +1,6 @@
 """What a user describes - machine or topology, nodes, release, settings - as inputs of emulator and oracle."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner import communicator, found, graphs, machines, release
@@ -8,14 +8,17 @@ from tuner.communicator import Communicator, Node
 from tuner.environment import Environment
 from tuner.errors import BadInput, BadTopology
 from tuner.graphs import Graphs
-from tuner.oracle import Oracle, Setup
+from tuner.oracle import Host, Oracle, Setup
 from tuner.topology import Topology
 from tuner.topology import read as read_topology
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One communicator to ask about; exactly one of ``machine`` and ``topology`` names the node."""
+    """One communicator to ask about; exactly one of ``machine`` and ``topology`` names the node.
+
+    ``others`` are further nodes, after the ``nodes`` in the order of ranks; only what describes nodes is read of them.
+    """
 
     nccl: str
     nodes: int
@@ -24,11 +27,21 @@ class Case:
     graphs: Path | None = None
     gpus_per_node: int | None = None
     environment: dict[str, str] | None = None
+    others: tuple["Case", ...] = ()
 
     @property
     def title(self) -> str:
-        name = self.machine or str(self.topology)
-        return f"{self.nodes} x {name}, {self.gpus()} GPUs each, NCCL {self.nccl}"
+        nodes = (f"{kind.nodes} x {kind.machine or kind.topology}, {kind.gpus()} GPUs each" for kind in self._kinds)
+        return f"{' + '.join(nodes)}, NCCL {self.nccl}"
+
+    @property
+    def ranks(self) -> int:
+        return sum(kind.nodes * kind.gpus() for kind in self._kinds)
+
+    @property
+    def _kinds(self) -> tuple["Case", ...]:
+        """Nodes that are alike, each kind as a case of its own."""
+        return (self, *(replace(other, nccl=self.nccl, environment=self.environment) for other in self.others))
 
     def gpus(self) -> int:
         """GPUs used per node: those asked for, else all."""
@@ -41,16 +54,20 @@ class Case:
     def communicator(self) -> Communicator:
         """The emulated communicator; its graphs come from the catalogue, from a dump, or from the real library."""
         nccl, values = release.load(self.nccl), self.environment or {}
-        if self.machine is None and self.graphs is None:  # the oracle's search has seen the variables of the search
+        searched = all(kind.machine is None and kind.graphs is None for kind in self._kinds)
+        if searched:  # by the oracle, which has seen the variables of the search
             searched_with = nccl.table["environment"]["search"]
             values = {name: value for name, value in values.items() if name not in searched_with}
-        return communicator.build(nccl, [self._node()] * self.nodes, Environment(values))
+        several = sum(kind.nodes for kind in self._kinds) > 1
+        nodes = [node for kind in self._kinds for node in [kind._node(several)] * kind.nodes]
+        return communicator.build(nccl, nodes, Environment(values))
 
     def setup(self) -> Setup:
         """The same communicator for the oracle."""
         if self.graphs is not None:
             raise BadInput("--graphs: libnccl searches its own graphs; valid for it: --machine, --topology")
-        return self._setup(self.nodes)
+        others = (Host(kind._topology_text(), kind.gpus()) for kind in self._kinds[1:] for _ in range(kind.nodes))
+        return replace(self._setup(self.nodes), others=tuple(others))
 
     def _setup(self, nodes: int) -> Setup:
         return Setup(
@@ -58,9 +75,9 @@ class Case:
             env=self.environment or {},
         )
 
-    def _node(self) -> Node:
+    def _node(self, several: bool) -> Node:
         topology, gpus = self._topology(), self.gpus()
-        searched, net_gbs = self._searched()
+        searched, net_gbs = self._searched(several)
         return Node(
             graphs=searched,
             net_gbs=net_gbs,
@@ -70,24 +87,24 @@ class Case:
             has_nvswitch=topology.has_nvswitch(gpus),
         )
 
-    def _searched(self) -> tuple[Graphs, float]:
+    def _searched(self, several: bool) -> tuple[Graphs, float]:
         """The graphs, and the bandwidth of the slowest path from a GPU to its adapter (GB/s, 0 where unknown)."""
         if self.graphs is not None:
             dumped, gpus = graphs.read_dump(self.graphs)
             if gpus != self.gpus():
                 raise BadTopology(f"{self.graphs}: graphs of {gpus} GPUs for {self.gpus()} GPUs per node")
-            return dumped, self._dumped_net_gbs()
+            return dumped, self._dumped_net_gbs(several)
         if self.machine is not None:
-            machine, shape = machines.load(self.machine), (self.nccl, self.gpus(), self.nodes > 1)
+            machine, shape = machines.load(self.machine), (self.nccl, self.gpus(), several)
             return machine.graphs(*shape), machine.net_gbs(*shape)
-        with Oracle(self._setup(min(self.nodes, 2))) as oracle:
+        with Oracle(self._setup(2 if several else 1)) as oracle:
             return found.graphs(oracle), found.net_gbs(oracle) or 0.0
 
-    def _dumped_net_gbs(self) -> float:
+    def _dumped_net_gbs(self, several: bool) -> float:
         """A dump of graphs does not say it, so the machine's own; a topology's is not known."""
         if self.machine is None:
             return 0.0
-        return machines.load(self.machine).net_gbs(self.nccl, self.gpus(), self.nodes > 1)
+        return machines.load(self.machine).net_gbs(self.nccl, self.gpus(), several)
 
     def _topology(self) -> Topology:
         if (self.machine is None) == (self.topology is None):

@@ -32,11 +32,12 @@ def command(
 ) -> None:
     """Compares COLLECTIVES (default: all five) with libnccl, exactly. Exit code 1 if anything differs.
 
-    Without --machine and --topology: every known machine; without --nodes: 1, 2 and 4 nodes.
+    Without --machine, --topology and --node: every known machine; without --nodes: 1, 2 and 4 nodes.
 
     \b
     nccl-tuner check --nccl 2.28.9
     nccl-tuner check allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9
+    nccl-tuner check --node dgx-h100 --node dgx-a100:4 --nccl 2.28.9
     """
     given = click.get_current_context().get_parameter_source("nodes")
     nodes_given = given is click.core.ParameterSource.COMMANDLINE
@@ -54,6 +55,9 @@ def command(
 
 
 def _cases(nodes_given: bool, options_of_case: dict[str, Any]) -> Iterator[Case]:
+    if options_of_case["node"]:
+        yield options.case_of(**options_of_case)
+        return
     everywhere = options_of_case["machine"] is None and options_of_case["topology"] is None
     names = machines.names() if everywhere else [options_of_case["machine"]]
     if everywhere and options_of_case["graphs"] is not None:

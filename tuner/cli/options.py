@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -70,6 +71,9 @@ def case_options(function: F) -> F:
                          help="Graphs that NCCL dumped (NCCL_GRAPH_DUMP_FILE), for the machine or topology."),
             click.option("--nodes", type=int, default=1, show_default=True, help="Number of nodes."),
             click.option("--gpus-per-node", type=int, help="GPUs used of each node. [default: all]"),
+            click.option("--node", multiple=True, metavar="NODE[:GPUS][xN]",
+                         help="Instead of these, where nodes differ: a machine or a FILE.xml, the GPUs used of it, the "
+                         "number of such nodes; repeatable, in the order of ranks: dgx-h100x2, dgx-a100:4."),
             click.option("--nccl", metavar="RELEASE",
                          help="NCCL release. [default: the newest captured for the machine]"),
             click.option("--env", multiple=True, metavar="NAME=VALUE", help="A NCCL variable; repeatable."),
@@ -106,14 +110,37 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 def case_of(
     machine: str | None, topology: Path | None, graphs: Path | None, nodes: int, gpus_per_node: int | None,
-    nccl: str | None, env: tuple[str, ...],
+    node: tuple[str, ...], nccl: str | None, env: tuple[str, ...],
 ) -> Case:
     """The case that :func:`case_options` describe."""
     if nodes < 1:
         raise BadInput(f"--nodes {nodes}: valid: 1 or more")
+    if node and (machine or topology or graphs or nodes > 1 or gpus_per_node is not None):
+        others = "--machine, --topology, --graphs, --nodes, --gpus-per-node"
+        raise BadInput(f"--node describes all nodes; valid: --node alone, or {others} alone")
+    described = [_nodes(text) for text in node] or [
+        Case("", nodes=nodes, machine=machine, topology=topology, graphs=graphs, gpus_per_node=gpus_per_node)
+    ]
     if nccl is None:  # the newest there are graphs for
-        nccl = (machines.load(machine).releases if machine else release.names())[-1]
+        captured = [machines.load(kind.machine).releases for kind in described if kind.machine]
+        nccl = next(name for name in reversed(release.names()) if all(name in releases for releases in captured))
+    first, *others = described
+    return replace(
+        first, nccl=release.load(nccl).name, environment=parse_assignments(env), others=tuple(others)
+    )
+
+
+def _nodes(text: str) -> Case:
+    """The nodes of one ``--node``; a name that ends as if it gave a number is taken as a name first."""
+    whole = text in machines.names() or text.endswith(".xml")
+    match = re.fullmatch(r"(.+?)(?::(\d+))?(?:x(\d+))?", text)
+    if match is None:
+        raise BadInput("--node is empty; valid: NODE[:GPUS][xN], such as dgx-h100:8x2")
+    name, gpus, count = (text, None, None) if whole else match.groups()
+    if count is not None and int(count) < 1:
+        raise BadInput(f"--node {text}: {count} nodes; valid: 1 or more")
+    topology = name.endswith(".xml")
     return Case(
-        nccl=release.load(nccl).name, nodes=nodes, machine=machine, topology=topology, graphs=graphs,
-        gpus_per_node=gpus_per_node, environment=parse_assignments(env),
+        nccl="", nodes=int(count or 1), machine=None if topology else machines.load(name).name,
+        topology=Path(name) if topology else None, gpus_per_node=None if gpus is None else int(gpus),
     )

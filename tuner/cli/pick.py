@@ -24,6 +24,7 @@ def command(collective: Collective, sizes: list[int], dtype: DataType, op: Op, a
 
     \b
     nccl-tuner pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --json
+    nccl-tuner pick allreduce --node dgx-h100:8x2 --node dgx-a100:4 --nccl 2.28.9
     """
     described = options.case_of(**case)
     answers = answer.from_emulator(described, Request(collective, dtype, op), sizes)
@@ -35,8 +36,7 @@ def command(collective: Collective, sizes: list[int], dtype: DataType, op: Op, a
 
 def print_answers(title: str, case: Case, answers: list[dict[str, Any]]) -> None:
     """The answers as a table, with nccl-tests' bandwidths, the runner-up and its margin."""
-    ranks = case.nodes * case.gpus()
-    print_table(title, COLUMNS, [_row(answered, ranks) for answered in answers])
+    print_table(title, COLUMNS, [_row(answered, case.ranks) for answered in answers])
 
 
 COLUMNS = ("size", "pick", "channels", "threads", "time us", "algbw GB/s", "busbw GB/s", "runner-up", "slower by")

@@ -109,7 +109,8 @@ class Oracle:
         self._simulates = "ncclGroupSimulateEnd" in found.functions
         self._kernels = found.kernels
         self._patterns = found.patterns
-        self._child = Child([host.topology for host in kinds], setup.env, SIM if recorded or setup.plugin is None else setup.plugin)
+        plugin = SIM if recorded or setup.plugin is None else setup.plugin
+        self._child = Child([host.topology for host in kinds], setup.env, plugin)
         try:
             self._start(nccl, found, _machine(setup, kinds, self._child.topologies))
         except BaseException:

@@ -168,8 +168,9 @@ class World:
     def watch(self, watch: dict[str, Any]) -> None:
         """Looks over NCCL's shoulder where a release does not say what is asked for."""
         self.sim.sim_watch_operations(*watch["operations"])
-        if (file := watch["file"]) is not None:
-            if error := self.sim.sim_watch_file(self.ffi.cast("void *", self.base + file)):
+        if (offset := watch["file"]) is not None:
+            file = self.ffi.cast("void *", self.base + offset)
+            if error := self.sim.sim_watch_file(file):
                 raise Failure(f"cannot watch the topology file: {os.strerror(error)}")
         self.graphs = None
         if (graphs := watch["graphs"]) is not None:
