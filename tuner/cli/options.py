@@ -116,8 +116,8 @@ def case_of(
     if nodes < 1:
         raise BadInput(f"--nodes {nodes}: valid: 1 or more")
     if node and (machine or topology or graphs or nodes > 1 or gpus_per_node is not None):
-        others = "--machine, --topology, --graphs, --nodes, --gpus-per-node"
-        raise BadInput(f"--node describes all nodes; valid: --node alone, or {others} alone")
+        those = "--machine, --topology, --graphs, --nodes, --gpus-per-node"
+        raise BadInput(f"--node describes all nodes; valid: --node alone, or {those}")
     described = [_nodes(text) for text in node] or [
         Case("", nodes=nodes, machine=machine, topology=topology, graphs=graphs, gpus_per_node=gpus_per_node)
     ]
