@@ -135,3 +135,51 @@ def test_graphs_that_nccl_dumped(tmp_path: Path) -> None:
     assert f"{dump}: not XML" in run(*PICK, "--graphs", str(dump), code=2).stderr
     dump.write_text("<system version='1'/>")
     assert "valid: <graphs>" in run(*PICK, "--graphs", str(dump), code=2).stderr
+
+
+def test_nodes_one_by_one_are_the_same_as_their_number() -> None:
+    alike = ("--machine", "dgx-h100", "--nodes", "3", "--gpus-per-node", "4")
+    listed = ("--node", "dgx-h100:4x2", "--node", "dgx-h100:4")
+    rest = ("--nccl", "2.28.9", "--bytes", "8,1M", "--json")
+    assert run("pick", "allreduce", *listed, *rest).stdout == run("pick", "allreduce", *alike, *rest).stdout
+
+
+def test_nodes_that_differ_are_named() -> None:
+    out = run("pick", "allreduce", "--node", "dgx-h100x2", "--node", "dgx-a100:4", "--nccl", "2.28.9").stdout
+    assert "2 x dgx-h100, 8 GPUs each + 1 x dgx-a100, 4 GPUs each, NCCL 2.28.9" in out
+    assert "DISAGREE" not in out
+
+
+MIXED = ("broadcast", "--node", "dgx-h100", "--node", "dgx-a100", "--bytes", "8,8M")
+
+
+def test_ranks_that_would_not_agree_are_shown() -> None:
+    """Up to 2.23 a rank tunes for its own processor."""
+    small, large = json.loads(run("pick", *MIXED, "--nccl", "2.23.4", "--json").stdout)
+    assert "disagreeing" not in small
+    (other,) = large["disagreeing"]
+    assert other["nodes"] == "dgx-a100"
+    assert (other["algorithm"], other["protocol"]) == ("Ring", "Simple")
+    assert large["pick"]["protocol"] == "LL"
+    out = run("pick", *MIXED, "--nccl", "2.23.4").stdout
+    assert "DISAGREE 8 MiB: ranks on dgx-a100 pick Ring/Simple, channels" in out
+    agreed = json.loads(run("pick", *MIXED, "--nccl", "2.24.3", "--json").stdout)
+    assert all("disagreeing" not in answer for answer in agreed)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--node", "dgx-h100", "--machine", "dgx-h100"), "--node describes all nodes; valid: --node alone"),
+        (("--node", "dgx-h100", "--nodes", "2"), "--node describes all nodes"),
+        (("--node", "dgx-h100x0"), "--node dgx-h100x0: 0 nodes; valid: 1 or more"),
+        (("--node", "dgx-h100:9"), "GPUs per node: 9; valid: 1 to 8 on dgx-h100"),
+        (("--node", "dgx-h100", "--node", "dgx-h10"), "no machine 'dgx-h10'; did you mean dgx-h100?"),
+        (("--node", ""), "--node is empty"),
+        (("--node", "dgx-h100", "--node", "absent.xml:2"), "absent.xml: No such file"),
+    ],
+)
+def test_bad_nodes_in_one_line(options: tuple[str, ...], says: str) -> None:
+    done = run("pick", "allreduce", *options, code=2)
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1

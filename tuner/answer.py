@@ -10,19 +10,37 @@ from tuner.cfloat import FloatArray, shortest
 from tuner.names import Algorithm, Protocol
 from tuner.oracle import Oracle
 from tuner.rules.request import Request
-from tuner.selection import ALL_CELLS, Selection
+from tuner.selection import ALL_CELLS, Picks, Selection
 
 
 def from_emulator(case: Case, request: Request, sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """A dictionary a size: the cells NCCL does not ignore and the pick, from the model."""
-    selection = Selection(case.communicator())
+    """A dictionary a size: the cells NCCL does not ignore and the pick, from the model.
+
+    ``disagreeing`` is there only where ranks on other nodes pick differently; NCCL needs them to pick the same.
+    """
+    selection, *others = map(Selection, case.views())
     picks = selection.pick(request, sizes)
     table = selection.cost_table(request, sizes)
-    return [
-        _answer(case, request, size, table[row], Algorithm(picks.algorithm[row]), Protocol(picks.protocol[row]),
-                int(picks.channels[row]), int(picks.threads[row]), picks.time_us[row])
+    answers = [
+        _answer(case, request, size, table[row], *_pick(picks, row), picks.time_us[row])
         for row, size in enumerate(sizes)
     ]
+    for kind, other in zip(case.others, others, strict=True):
+        _disagree(answers, picks, other.pick(request, sizes), str(kind.machine or kind.topology))
+    return answers
+
+
+def _pick(picks: Picks, row: int) -> tuple[Algorithm, Protocol, int, int]:
+    algorithm, protocol = Algorithm(picks.algorithm[row]), Protocol(picks.protocol[row])
+    return algorithm, protocol, int(picks.channels[row]), int(picks.threads[row])
+
+
+def _disagree(answers: list[dict[str, Any]], picks: Picks, others: Picks, nodes: str) -> None:
+    """Adds what the ranks on other nodes pick where that is not what rank 0 picks."""
+    for row, answer in enumerate(answers):
+        theirs = _pick(others, row)
+        if theirs != _pick(picks, row):
+            answer.setdefault("disagreeing", []).append({"nodes": nodes, **_pick_record(*theirs, others.time_us[row])})
 
 
 def from_library(case: Case, request: Request, sizes: Sequence[int], timeout_s: float) -> list[dict[str, Any]]:
@@ -57,8 +75,14 @@ def _answer(
         "bytes": int(size),
         "nccl": case.nccl,
         "cost_us": {name: shortest(value) for name, value in cells.items()},
-        "pick": {
-            "algorithm": algorithm.name, "protocol": protocol.name, "channels": channels, "threads": threads,
-            "time_us": shortest(time_us),
-        },
+        "pick": _pick_record(algorithm, protocol, channels, threads, time_us),
+    }
+
+
+def _pick_record(
+    algorithm: Algorithm, protocol: Protocol, channels: int, threads: int, time_us: np.float32
+) -> dict[str, Any]:
+    return {
+        "algorithm": algorithm.name, "protocol": protocol.name, "channels": channels, "threads": threads,
+        "time_us": shortest(time_us),
     }

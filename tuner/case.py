@@ -1,6 +1,7 @@
 """What a user describes - machine or topology, nodes, release, settings - as inputs of emulator and oracle."""
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from tuner import communicator, found, graphs, machines, release
@@ -53,14 +54,24 @@ class Case:
 
     def communicator(self) -> Communicator:
         """The emulated communicator; its graphs come from the catalogue, from a dump, or from the real library."""
+        return self.views()[0]
+
+    def views(self) -> list[Communicator]:
+        """The communicator as rank 0 sees it, then as the ranks of each of ``others`` do.
+
+        They may differ, because NCCL does not exchange everything it tunes with; they are one where nodes are alike.
+        """
         nccl, values = release.load(self.nccl), self.environment or {}
         searched = all(kind.machine is None and kind.graphs is None for kind in self._kinds)
         if searched:  # by the oracle, which has seen the variables of the search
             searched_with = nccl.table["environment"]["search"]
             values = {name: value for name, value in values.items() if name not in searched_with}
         several = sum(kind.nodes for kind in self._kinds) > 1
-        nodes = [node for kind in self._kinds for node in [kind._node(several)] * kind.nodes]
-        return communicator.build(nccl, nodes, Environment(values))
+        nodes = [[kind._node(several)] * kind.nodes for kind in self._kinds]
+        return [
+            communicator.build(nccl, list(chain(own, *nodes[:first], *nodes[first + 1 :])), Environment(values))
+            for first, own in enumerate(nodes)
+        ]
 
     def setup(self) -> Setup:
         """The same communicator for the oracle."""

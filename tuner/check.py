@@ -1,14 +1,15 @@
 """The emulator against the real library, on one communicator: every cell, pick, channel and thread, exactly."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from tuner.case import Case
 from tuner.cfloat import shortest
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.oracle import Launched, Oracle
+from tuner.oracle import Launched, Oracle, Tables
 from tuner.rules.request import Request
 from tuner.selection import Selection
 
@@ -70,9 +71,13 @@ def check(
 ) -> Report:
     """Compares one communicator; ``sizes`` default to :func:`sizes_bytes`. Errors are the oracle's and the case's."""
     report = Report(case.title)
-    selection = Selection(case.communicator())
+    views = case.views()
+    selection = Selection(views[0])
     with Oracle(case.setup(), timeout_s=timeout_s) as oracle:
-        _compare_tables(report, selection, oracle)
+        _compare_tables(report, selection, oracle.tables, oracle.facts)
+        if len(views) > 1:
+            last = Selection(views[-1])
+            _compare_tables(report, last, oracle.last_rank_tables, oracle.last_rank_facts, " of the last rank")
         for request in requests:
             chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
             _compare_cells(report, selection, oracle, request, chosen)
@@ -80,13 +85,16 @@ def check(
     return report
 
 
-def _compare_tables(report: Report, selection: Selection, oracle: Oracle) -> None:
+def _compare_tables(
+    report: Report, selection: Selection, tables: Tables, facts: Mapping[str, Any], whose: str = ""
+) -> None:
     for name in TABLES:
-        ours, theirs = getattr(selection.tables, name), getattr(oracle.tables, name)
+        ours, theirs = getattr(selection.tables, name), getattr(tables, name)
         for at in np.ndindex(theirs.shape):  # an older release has fewer algorithms
-            report.compare("tables", f"{name}{list(at)}", ours[at].item(), theirs[at].item())
-    report.compare("tables", "channels", selection.communicator.channels, oracle.facts["n_channels"])
-    report.compare("tables", "nvls_channels", selection.communicator.nvls_channels, oracle.facts["nvls_channels"])
+            report.compare("tables", f"{name}{list(at)}{whose}", ours[at].item(), theirs[at].item())
+    communicator = selection.communicator
+    report.compare("tables", f"channels{whose}", communicator.channels, facts["n_channels"])
+    report.compare("tables", f"nvls_channels{whose}", communicator.nvls_channels, facts["nvls_channels"])
 
 
 def _compare_cells(

@@ -37,6 +37,10 @@ def command(collective: Collective, sizes: list[int], dtype: DataType, op: Op, a
 def print_answers(title: str, case: Case, answers: list[dict[str, Any]]) -> None:
     """The answers as a table, with nccl-tests' bandwidths, the runner-up and its margin."""
     print_table(title, COLUMNS, [_row(answered, case.ranks) for answered in answers])
+    for answered in answers:
+        for other in answered.get("disagreeing", []):
+            pick = f"{other['algorithm']}/{other['protocol']}, channels {other['channels']}, threads {other['threads']}"
+            click.echo(f"DISAGREE {human_bytes(answered['bytes'])}: ranks on {other['nodes']} pick {pick}")
 
 
 COLUMNS = ("size", "pick", "channels", "threads", "time us", "algbw GB/s", "busbw GB/s", "runner-up", "slower by")

@@ -149,6 +149,8 @@ class Oracle:
         self.facts: dict[str, Any] = {"release": version, "library_sha256": nccl.sha256, **facts.facts(comm)}
         self.graphs: dict[Algorithm, facts.Graph] = facts.graphs(started["graphs"])
         self.tables = facts.tables(comm, found.comm)
+        self.last_rank_facts: dict[str, Any] = facts.facts(started["last_comm"])
+        self.last_rank_tables = facts.tables(started["last_comm"], found.comm)
         self.memory: dict[str, Any] = comm  # every scalar of struct ncclComm by NCCL's own name
 
     def _check_log(self) -> None:

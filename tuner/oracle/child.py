@@ -215,6 +215,7 @@ class World:
             "answer_bytes": self.ffi.sizeof("struct sim_answer"),
             "buffer_bytes": self.sim.sim_buffer_bytes(),
             "comm": self.members(self.comms[0], comm["members"]),
+            "last_comm": self.members(self.comms[-1], comm["members"]),
             "graphs": self.found_graphs(),
         }
 
