@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tuner import derive
+from tuner import collnet, derive
+from tuner.collnet import CollNet
 from tuner.environment import Environment
 from tuner.errors import BadInput
 from tuner.graphs import EMPTY, OF_ALGORITHM, Graph, Graphs
@@ -52,7 +53,7 @@ class Communicator:
     has_nvswitch: bool  # of rank 0's node
     net_gbs: float  # the least of a node's
     ctas: tuple[int, int]  # the fewest and the most blocks of a collective
-    collnet: bool
+    collnet: CollNet | None
 
     @property
     def generation(self) -> str:
@@ -96,9 +97,12 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
     cpus = [(kind.cpu_arch, kind.cpu_vendor) for kind in kinds]
     cpu_arch, cpu_vendor = derive.cpu(release, "cpu", cpus)
     table_cpu_arch, table_cpu_vendor = derive.cpu(release, "table_cpu", cpus)
+    if len(kinds) > 1 and collnet.asked_for(environment):
+        raise BadInput("NCCL_COLLNET_ENABLE=1: not emulated where nodes differ; valid there: 0")
+    network = collnet.find(collnet.Shape(release, environment, len(nodes), max(local_ranks), graphs))
     shape = derive.Shape(
         release, environment, len(nodes), kinds[0].comp_caps[0], least, graphs[Algorithm.Ring],
-        graphs[Algorithm.NVLS], min(local_ranks), net_gbs,
+        graphs[Algorithm.NVLS], min(local_ranks), net_gbs, graphs[Algorithm.CollNetChain] if network else None,
     )
     return Communicator(
         release=release,
@@ -122,7 +126,7 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
         has_nvswitch=kinds[0].has_nvswitch,
         net_gbs=net_gbs,
         ctas=shape.ctas(),
-        collnet=False,
+        collnet=network,
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from tuner import collnet
 from tuner.environment import Environment
 from tuner.graphs import Graph, Graphs
 from tuner.names import Pattern
@@ -30,6 +31,7 @@ class Shape:
     nvls: Graph
     min_local_ranks: int
     net_gbs: float
+    collnet_chain: Graph | None  # where there is CollNet
 
     @property
     def max_channels(self) -> int:
@@ -53,7 +55,7 @@ TREE_PATTERN_RULES: Registry[Callable[[Sequence[Pattern | None]], Pattern | None
 def searched(graphs: Graphs, environment: Environment) -> Graphs:
     """The graphs NCCL searches with these variables: none for NVLS or CollNet where it is switched off."""
     off = set() if environment.number("NCCL_NVLS_ENABLE", 2) else {"nvls"}
-    off |= set() if environment.number("NCCL_COLLNET_ENABLE", 0) == 1 else {"collnet_chain", "collnet_direct"}
+    off |= set() if collnet.asked_for(environment) else {"collnet_chain", "collnet_direct"}
     return {name: graph for name, graph in graphs.items() if name not in off}
 
 
@@ -152,6 +154,14 @@ def nvls_channels(shape: Shape) -> int:
 @CHANNEL_RULES
 def duplicate(shape: Shape, count: int) -> int:
     return min(shape.max_channels, 2 * count)
+
+
+@CHANNEL_RULES
+def half_more_for_collnet(shape: Shape, count: int) -> int:
+    """To saturate NVLink where several ranks of a node share a slower network."""
+    chain = shape.collnet_chain
+    slower = chain is not None and chain.bw_intra_gbs > chain.bw_inter_gbs and shape.local_ranks > 1
+    return min(shape.max_channels, count + count // 2) if slower else count
 
 
 @CHANNEL_RULES

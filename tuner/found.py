@@ -1,8 +1,9 @@
 """The graphs the real library found, as this project's records."""
 
 from tuner import release
-from tuner.graphs import OF_ALGORITHM, Graph, Graphs
+from tuner.graphs import ENTER_THE_NETWORK, OF_ALGORITHM, Graph, Graphs
 from tuner.names import Pattern
+from tuner.oracle import Graph as OracleGraph
 from tuner.oracle import Oracle
 
 
@@ -26,7 +27,12 @@ def graphs(oracle: Oracle) -> Graphs:
             type_intra=paths[found.type_intra],
             type_inter=paths[found.type_inter],
             cross_nic=found.cross_nic,
+            heads=_heads(found, oracle.setup.gpus_per_node) if OF_ALGORITHM[algorithm] in ENTER_THE_NETWORK else None,
         )
         for algorithm, found in oracle.graphs.items()
         if found.n_channels > 0
     }
+
+
+def _heads(found: OracleGraph, gpus: int) -> tuple[int, ...] | None:
+    return None if len(found.heads) == gpus else found.heads

@@ -26,6 +26,7 @@ class Graph:
     type_intra: str
     type_inter: str
     cross_nic: int
+    heads: tuple[int, ...] | None = None  # GPUs of a node at which a graph that enters the network starts; None: all
 
 
 Graphs: TypeAlias = Mapping[str, Graph]
@@ -45,6 +46,8 @@ OF_ALGORITHM = {
     Algorithm.NVLSTree: "nvls",
     Algorithm.PAT: "tree",
 }
+
+ENTER_THE_NETWORK = ("collnet_direct", "collnet_chain", "nvls")
 
 # The ids of a dump (ncclTopoDumpGraphs, src/graph/search.cc, v2.28.9-1).
 DUMP_IDS = {0: "ring", 1: "tree", 2: "collnet_chain", 3: "nvls", 4: "collnet_direct"}
@@ -67,7 +70,7 @@ def read_dump(path: Path) -> tuple[dict[str, Graph], int]:
     for element in root.iter("graph"):
         name = DUMP_IDS.get(_number(element, "id", path, int))
         if name is not None and _number(element, "nchannels", path, int) > 0:
-            graphs[name] = _graph(element, path)
+            graphs[name] = _graph(name, element, path)
     missing = [name for name in ("ring", "tree") if name not in graphs]
     if missing:
         raise BadTopology(f"{path}: no {' and no '.join(missing)} graph with channels in it; NCCL always finds both")
@@ -75,7 +78,7 @@ def read_dump(path: Path) -> tuple[dict[str, Graph], int]:
     return graphs, 0 if channel is None else len({gpu.get("dev") for gpu in channel.iter("gpu")})
 
 
-def _graph(element: ET.Element, path: Path) -> Graph:
+def _graph(name: str, element: ET.Element, path: Path) -> Graph:
     pattern = _number(element, "pattern", path, int)
     if pattern not in list(Pattern):
         valid = one_of(f"{known.value} ({known.name})" for known in Pattern)
@@ -90,7 +93,16 @@ def _graph(element: ET.Element, path: Path) -> Graph:
         type_intra=_path_type(element, "typeintra", path),
         type_inter=_path_type(element, "typeinter", path),
         cross_nic=_number(element, "crossnic", path, int, default="0"),
+        heads=_heads(element, path) if name in ENTER_THE_NETWORK else None,
     )
+
+
+def _heads(element: ET.Element, path: Path) -> tuple[int, ...] | None:
+    """The first GPUs of the channels, by their place among all of them."""
+    channels = [[_number(gpu, "dev", path, int) for gpu in channel.iter("gpu")] for channel in element.iter("channel")]
+    devs = sorted({dev for channel in channels for dev in channel})
+    heads = tuple(sorted({devs.index(channel[0]) for channel in channels if channel}))
+    return None if len(heads) == len(devs) else heads
 
 
 def _number(element: ET.Element, name: str, path: Path, kind: type, default: str | None = None) -> int:

@@ -118,7 +118,7 @@ def shapes(table: Mapping[str, Any]) -> dict[Shape, dict[str, Graph]]:
     found: dict[Shape, dict[str, Graph]] = {}
     for name, rows in table.get("graphs", {}).items():
         for row in rows:
-            graph = _graph({column: row[column] for column in Graph.__dataclass_fields__})
+            graph = _graph({column: row.get(column) for column in Graph.__dataclass_fields__})
             for release, gpus, nodes in product(row["releases"], row["gpus_per_node"], row["nodes"]):
                 found.setdefault((release, gpus, nodes == "several"), {})[name] = graph
     return found
@@ -132,7 +132,8 @@ def release_key(release: str) -> tuple[int, ...]:
 def _graph(row: Mapping[str, Any]) -> Graph:
     """A row with its decimals back as the float32 they were printed from."""
     numbers = {name: float(np.float32(value)) for name, value in row.items() if isinstance(value, float)}
-    return Graph(**{**row, **numbers, "pattern": Pattern[row["pattern"]]})
+    heads = None if row["heads"] is None else tuple(row["heads"])
+    return Graph(**{**row, **numbers, "pattern": Pattern[row["pattern"]], "heads": heads})
 
 
 def folder() -> Traversable:

@@ -1,6 +1,7 @@
 /* The network: the topology file's <net> devices as a plugin that moves no data.
  *
- * Interface v6 (NCCL 2.13 on) is the oldest every supported release accepts, so one table serves them all.
+ * Interface v6 (NCCL 2.13 on) is the oldest every supported release accepts, so one table serves them all. Collectives in
+ * the network have v8 (NCCL 2.20 on) as well, the first that gathers and scatters; older releases look for v6.
  */
 #include "sim.h"
 
@@ -8,7 +9,8 @@ typedef int status; /* ncclResult_t */
 
 enum { SUCCESS = 0, INTERNAL_ERROR = 3, INVALID_ARGUMENT = 4 };
 enum { POINTER_HOST = 1, POINTER_CUDA = 2 };
-enum { SUM = 0, MIN = 3 };
+enum { SUM = 0, PRODUCT = 1, MAX = 2, MIN = 3 }; /* ncclRedOp_t */
+enum { BFLOAT16 = 9 };                             /* ncclDataType_t; the ones after it are fp8 */
 
 struct properties {
   char *name;
@@ -20,6 +22,22 @@ struct properties {
   float latency_us;
   int max_comms;
   int max_receives;
+};
+
+/* As v8 has it. */
+struct coll_properties {
+  char *name;
+  char *pci_path;
+  uint64_t guid;
+  int pointer_support;
+  int registered_globally;
+  int speed_mbps;
+  int port;
+  float latency_us;
+  int max_comms;
+  int max_receives;
+  int device_type; /* 0: the host, no offload */
+  int device_version;
 };
 
 static int token; /* what every handle points to */
@@ -83,8 +101,18 @@ SIM_EXPORT struct {
      FUNCTION(refuse), FUNCTION(refuse), FUNCTION(succeed), FUNCTION(succeed), FUNCTION(succeed)},
 };
 
-static status reduce_support(int type SIM_UNUSED, int op, int *supported) {
-  *supported = op >= SUM && op <= MIN;
+static status coll_properties(int index, struct coll_properties *properties) {
+  struct properties old;
+  status result = get_properties(index, &old);
+  if (result != SUCCESS) return result;
+  *properties = (struct coll_properties){old.name, old.pci_path, old.guid, old.pointer_support, 0, old.speed_mbps,
+                                         old.port, old.latency_us, old.max_comms, old.max_receives, 0, 0};
+  return SUCCESS;
+}
+
+/* As SHARP v3 does: no products, no fp8. */
+static status reduce_support(int type, int op, int *supported) {
+  *supported = type <= BFLOAT16 && (op == SUM || op == MAX || op == MIN);
   return SUCCESS;
 }
 
@@ -102,4 +130,15 @@ SIM_EXPORT struct {
     {FUNCTION(init), FUNCTION(coll_devices), FUNCTION(get_properties), FUNCTION(listen_on), FUNCTION(coll_connect),
      FUNCTION(reduce_support), FUNCTION(register_memory), NULL, FUNCTION(succeed), FUNCTION(refuse), FUNCTION(refuse),
      FUNCTION(refuse), FUNCTION(succeed), FUNCTION(succeed)},
+};
+
+/* ncclCollNet_v8_t: the name and 16 functions. */
+SIM_EXPORT struct {
+  const char *name;
+  void *functions[16];
+} ncclCollNetPlugin_v8 = {
+    sim_machine.net_name,
+    {FUNCTION(init), FUNCTION(coll_devices), FUNCTION(coll_properties), FUNCTION(listen_on), FUNCTION(coll_connect),
+     FUNCTION(reduce_support), FUNCTION(register_memory), NULL, FUNCTION(succeed), FUNCTION(refuse), FUNCTION(refuse),
+     FUNCTION(refuse), FUNCTION(refuse), FUNCTION(refuse), FUNCTION(succeed), FUNCTION(succeed)},
 };

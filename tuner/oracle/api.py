@@ -147,7 +147,7 @@ class Oracle:
         if setup.library is None and version != nccl.release:
             raise OracleFailed(f"{nccl.path} says it is {version}, not {nccl.release}")
         self.facts: dict[str, Any] = {"release": version, "library_sha256": nccl.sha256, **facts.facts(comm)}
-        self.graphs: dict[Algorithm, facts.Graph] = facts.graphs(started["graphs"])
+        self.graphs: dict[Algorithm, facts.Graph] = facts.graphs(started["graphs"], setup.gpus_per_node)
         self.tables = facts.tables(comm, found.comm)
         self.last_rank_facts: dict[str, Any] = facts.facts(started["last_comm"])
         self.last_rank_tables = facts.tables(started["last_comm"], found.comm)

@@ -23,6 +23,7 @@ class Graph:
     type_inter: int
     latency_inter_us: float
     cross_nic: int
+    heads: tuple[int, ...]  # the ranks at which its channels start
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +91,8 @@ ENABLED = "tuningContext.enabled"  # by the number of an algorithm and protocol,
 _BORROWED = {Algorithm.NVLSTree: Algorithm.NVLS, Algorithm.PAT: Algorithm.Tree}
 
 
-def graphs(raw: list[dict[str, Any]]) -> dict[Algorithm, Graph]:
-    """``comm->graphs`` by algorithm."""
+def graphs(raw: list[dict[str, Any]], local_ranks: int) -> dict[Algorithm, Graph]:
+    """``comm->graphs`` by algorithm, of a node of ``local_ranks``."""
     found = {}
     for algorithm in list(Algorithm)[: len(raw)]:
         graph = raw[_BORROWED.get(algorithm, algorithm)]
@@ -105,6 +106,7 @@ def graphs(raw: list[dict[str, Any]]) -> dict[Algorithm, Graph]:
             type_inter=graph["typeInter"],
             latency_inter_us=graph.get("latencyInter", 0.0),
             cross_nic=graph["crossNic"],
+            heads=tuple(sorted(set(graph["intra"][: graph["nChannels"] * local_ranks : local_ranks]))),
         )
     return found
 

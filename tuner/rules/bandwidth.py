@@ -184,7 +184,7 @@ def collnet_direct_interpolated(value: Float, cell: Cell) -> Float:
     """As :func:`collnet_direct`, AllGather and ReduceScatter with a share measured at 1 and 8 ranks per node."""
     if cell.protocol is not Protocol.Simple or not cell.gathers_or_scatters:
         return collnet_direct(value, cell)
-    if cell.nodes > 1 and not cell.communicator.collnet:
+    if _too_few_heads(cell):
         return f32(0)
     many = (cell.local_ranks - f32(1)) / f32(7)
     value = cell.local_ranks * graph_intra(value, cell)
@@ -193,9 +193,14 @@ def collnet_direct_interpolated(value: Float, cell: Cell) -> Float:
 
 @RULES
 def collnet_heads(value: Float, cell: Cell) -> Float:
-    """Across nodes, AllGather and ReduceScatter need a CollNet that gathers and scatters, and a NIC per GPU."""
-    needs = cell.protocol is Protocol.Simple and cell.gathers_or_scatters and cell.nodes > 1
-    return value if not needs or cell.communicator.collnet else f32(0)
+    """Across nodes, AllGather and ReduceScatter need CollNet, and an adapter per GPU."""
+    needs = cell.protocol is Protocol.Simple and cell.gathers_or_scatters
+    return f32(0) if needs and _too_few_heads(cell) else value
+
+
+def _too_few_heads(cell: Cell) -> bool:
+    network = cell.communicator.collnet
+    return cell.nodes > 1 and (network is None or cell.communicator.max_local_ranks > network.heads)
 
 
 @RULES

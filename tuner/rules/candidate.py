@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tuner.communicator import Communicator
 from tuner.names import Algorithm, Collective, DataType, Op
 from tuner.registry import Registry
-from tuner.rules.request import Request
+from tuner.rules.request import FP8, Request
 
 Reason = str | None
 CandidateRule = Callable[[Communicator, Request, Algorithm], Reason]
@@ -19,13 +19,14 @@ NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
 NVLS_ANY_ORDER = (
     DataType.int32, DataType.uint32, DataType.int64, DataType.uint64, DataType.float16, DataType.bfloat16,
 )
+NETWORK_TYPES = tuple(dtype for dtype in DataType if dtype not in FP8)  # the simulated network's: csrc/sim/net.c
+NETWORK_OPS = (Op.sum, Op.min, Op.max, Op.avg)
 NVLS_SUM_ONLY = (DataType.float32, DataType.float64)
 
 
 @RULES
 def collnet_supports_operation(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
-    off = algorithm in COLLNET and not communicator.collnet
-    return f"{algorithm.name} needs CollNet" if off else None
+    return _collnet_missing(communicator, request) if algorithm in COLLNET else None
 
 
 @RULES
@@ -85,8 +86,8 @@ def nvls_supports_operation(communicator: Communicator, request: Request, algori
 
 @RULES
 def nvls_between_nodes_needs_collnet(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
-    off = algorithm is Algorithm.NVLS and communicator.nodes > 1 and not communicator.collnet
-    return "NVLS between nodes needs CollNet" if off else None
+    needs = algorithm is Algorithm.NVLS and communicator.nodes > 1
+    return _collnet_missing(communicator, request) if needs else None
 
 
 @RULES
@@ -108,6 +109,15 @@ def pat_of_several_ranks_needs_nvls(communicator: Communicator, request: Request
 def pat_cannot_scale(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
     off = algorithm is Algorithm.PAT and request.collective is Collective.ReduceScatter and request.scales
     return "PAT ReduceScatter cannot average" if off else None
+
+
+def _collnet_missing(communicator: Communicator, request: Request) -> Reason:
+    """The network gathers bytes, and reduces what SHARP reduces; the average is a sum to it."""
+    if communicator.collnet is None:
+        return "CollNet needs several nodes and a network that reduces (NCCL_COLLNET_ENABLE=1)"
+    if request.moves_only or (request.dtype in NETWORK_TYPES and request.op in NETWORK_OPS):
+        return None
+    return f"the network cannot reduce {request.dtype.name} with {request.op.name}"
 
 
 def _nvls_missing(communicator: Communicator, request: Request) -> Reason:

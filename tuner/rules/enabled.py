@@ -119,6 +119,13 @@ def collnet_needs_support(cell: Cell) -> Reason:
 
 
 @RULES
+def collnet_chain_needs_connected_heads(cell: Cell) -> Reason:
+    network = cell.communicator.collnet
+    off = cell.algorithm is Algorithm.CollNetChain and network is not None and not network.chain_heads_connected
+    return "CollNetChain needs its heads among those that are connected" if off else None
+
+
+@RULES
 def collnet_direct_needs_nvswitch(cell: Cell) -> Reason:
     missing = cell.algorithm is Algorithm.CollNetDirect and not cell.communicator.has_nvswitch
     return "CollNetDirect needs an NVSwitch" if missing else None

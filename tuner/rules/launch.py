@@ -26,6 +26,7 @@ BLOCK_RULES: Registry[Callable[[Communicator, Cell, IntArray], IntArray]] = Regi
 RULES: Registry[LaunchRule] = Registry()
 
 NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
+COLLNET = (Algorithm.CollNetDirect, Algorithm.CollNetChain)
 
 
 @RULES
@@ -58,6 +59,8 @@ def shrink_then_bytes(
     Source: addCBDCollToPlan and computeCollAlignCount, src/enqueue.cc, v2.21.5-1.
     """
     bound, threads = _bounds(communicator, tables, cell, nbytes, communicator.coll_channels)
+    if _like_collnet(communicator, cell):
+        return bound, threads
     limit = communicator.release.limit
     type_bytes = request.device_dtype.size_bytes
     work_bytes = nbytes // np.uint64(communicator.ranks if request.spreads else 1)
@@ -92,6 +95,10 @@ def _bounds(
     (nvls_rule,) = communicator.release.rules("nvls_bound")
     if _like_nvls(communicator, cell):
         bound = np.full(nbytes.shape, NVLS_BOUND_RULES[nvls_rule](communicator, cell), np.int64)
+        shrunk = np.full(nbytes.shape, threads, np.int64)
+    elif cell[0] is Algorithm.CollNetDirect:
+        assert communicator.collnet is not None
+        bound = _fewer_direct_channels(nbytes, most, threads * communicator.collnet.direct_heads, threshold)
         shrunk = np.full(nbytes.shape, threads, np.int64)
     else:
         bound = _fewer_channels(nbytes, most, threads, threshold)
@@ -135,6 +142,10 @@ def _like_nvls(communicator: Communicator, cell: Cell) -> bool:
     return NVLS_KIND_RULES[rule](communicator, cell[0])
 
 
+def _like_collnet(communicator: Communicator, cell: Cell) -> bool:
+    return cell[0] in COLLNET or (cell[0] is Algorithm.NVLS and communicator.nodes > 1)
+
+
 def _fewer_channels(nbytes: SizeArray, most: int, threads: int, threshold: int) -> IntArray:
     """The most channels that all threads can be kept busy on, at least one.
 
@@ -145,6 +156,23 @@ def _fewer_channels(nbytes: SizeArray, most: int, threads: int, threshold: int) 
     # Counting down stops at the first need that the size meets: so the running minimum is what has to be met.
     reached = np.minimum.accumulate(needs)[::-1]
     channels: IntArray = 1 + np.searchsorted(reached, nbytes, side="right")
+    return channels
+
+
+def _fewer_direct_channels(nbytes: SizeArray, most: int, threads: int, threshold: int) -> IntArray:
+    """Channels of CollNetDirect: counted down to 16, 8, 4, 2, 1; half way to each, the threshold halves too.
+
+    ``threads`` are those of all heads.
+    """
+    counts: list[int] = []
+    needs: list[int] = []
+    for goal in (16, 8, 4, 2, 1):
+        for count in range(min(most, counts[-1] - 1 if counts else most), goal, -1):
+            counts.append(count)
+            needs.append(count * threads * threshold)
+            threshold //= 2 if count == goal + goal // 2 else 1
+    unmet = len(needs) - np.searchsorted(np.array(needs[::-1], np.uint64), nbytes, side="right")
+    channels: IntArray = np.array([*counts, 1], np.int64)[unmet]
     return channels
 
 
@@ -186,7 +214,12 @@ def _block_threads(communicator: Communicator, threads: IntArray, more_warps: in
 def _dealt_channels(
     communicator: Communicator, request: Request, cell: Cell, nbytes: SizeArray, bound: IntArray
 ) -> IntArray:
-    """Channels that get work: the buffer is cut into cells of a least traffic, dealt out evenly, the rest last."""
+    """Channels that get work: the buffer is cut into cells of a least traffic, dealt out evenly, the rest last.
+
+    Operations that the network takes part in use every channel of their bound.
+    """
+    if _like_collnet(communicator, cell):
+        return bound
     limit = communicator.release.limit
     most = communicator.nvls_channels if _like_nvls(communicator, cell) else communicator.channels
     least = limit("min_traffic_per_channel_bytes")
