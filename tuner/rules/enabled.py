@@ -6,6 +6,7 @@ Source: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
 from collections.abc import Callable
 from enum import IntEnum
 
+from tuner import collnet
 from tuner.environment import GRAMMARS, forced
 from tuner.names import Algorithm, Collective, Protocol
 from tuner.registry import Registry
@@ -119,10 +120,28 @@ def collnet_needs_support(cell: Cell) -> Reason:
 
 
 @RULES
+def collnet_needs_support_and_heads(cell: Cell) -> Reason:
+    """CollNet, and across nodes an adapter per GPU for every collective."""
+    network = cell.communicator.collnet
+    if network is None:
+        # sic: on one node an NVSwitch and a plugin for CollNet give CollNetDirect numbers, which no call may use
+        numbers = cell.algorithm is Algorithm.CollNetDirect and cell.nodes == 1 and cell.communicator.has_nvswitch
+        return None if numbers and collnet.asked_for(cell.environment) else collnet_needs_support(cell)
+    few = cell.nodes > 1 and cell.communicator.max_local_ranks > network.heads
+    return f"{cell.algorithm.name} needs an adapter per GPU" if few else collnet_chain_needs_connected_heads(cell)
+
+
+@RULES
 def collnet_chain_needs_connected_heads(cell: Cell) -> Reason:
     network = cell.communicator.collnet
     off = cell.algorithm is Algorithm.CollNetChain and network is not None and not network.chain_heads_connected
     return "CollNetChain needs its heads among those that are connected" if off else None
+
+
+@RULES
+def collnet_chain_reduces_everywhere_only(cell: Cell) -> Reason:
+    off = cell.algorithm is Algorithm.CollNetChain and cell.collective is not Collective.AllReduce
+    return f"CollNetChain does not do {cell.collective.name}" if off else None
 
 
 @RULES

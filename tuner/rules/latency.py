@@ -120,6 +120,11 @@ def tree_row_if_alone(cell: Cell) -> Algorithm:
 
 
 @NETWORK_STEP_RULES
+def tree_row_for_rings_if_alone(cell: Cell) -> Algorithm:
+    return tree_row_if_alone(cell) if cell.algorithm is Algorithm.Ring else cell.algorithm
+
+
+@NETWORK_STEP_RULES
 def own_row(cell: Cell) -> Algorithm:
     return cell.algorithm
 
