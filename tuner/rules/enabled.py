@@ -13,6 +13,7 @@ from tuner.registry import Registry
 from tuner.rules.cell import Cell
 
 Reason = str | None
+COLLNET = (Algorithm.CollNetDirect, Algorithm.CollNetChain)
 EnabledRule = Callable[[Cell], Reason]
 RULES: Registry[EnabledRule] = Registry()
 
@@ -114,21 +115,24 @@ def nvls_tree_needs_nodes(cell: Cell) -> Reason:
 @RULES
 def collnet_needs_support(cell: Cell) -> Reason:
     """CollNet, and NVLS across nodes, need a network that reduces (NCCL_COLLNET_ENABLE=1)."""
-    direct_or_chain = cell.algorithm in (Algorithm.CollNetDirect, Algorithm.CollNetChain)
-    needs = direct_or_chain or (cell.algorithm is Algorithm.NVLS and cell.nodes > 1)
+    needs = cell.algorithm in COLLNET or (cell.algorithm is Algorithm.NVLS and cell.nodes > 1)
     return f"{cell.algorithm.name} needs CollNet here" if needs and not cell.communicator.collnet else None
 
 
 @RULES
-def collnet_needs_support_and_heads(cell: Cell) -> Reason:
-    """CollNet, and across nodes an adapter per GPU for every collective."""
+def collnet_needs_support_or_one_node(cell: Cell) -> Reason:
+    """sic: on one node an NVSwitch and a plugin for CollNet give CollNetDirect numbers, which no call may use."""
+    numbers = cell.algorithm is Algorithm.CollNetDirect and cell.nodes == 1 and cell.communicator.has_nvswitch
+    return None if numbers and collnet.asked_for(cell.environment) else collnet_needs_support(cell)
+
+
+@RULES
+def collnet_needs_adapter_per_gpu(cell: Cell) -> Reason:
     network = cell.communicator.collnet
-    if network is None:
-        # sic: on one node an NVSwitch and a plugin for CollNet give CollNetDirect numbers, which no call may use
-        numbers = cell.algorithm is Algorithm.CollNetDirect and cell.nodes == 1 and cell.communicator.has_nvswitch
-        return None if numbers and collnet.asked_for(cell.environment) else collnet_needs_support(cell)
-    few = cell.nodes > 1 and cell.communicator.max_local_ranks > network.heads
-    return f"{cell.algorithm.name} needs an adapter per GPU" if few else collnet_chain_needs_connected_heads(cell)
+    if network is None or cell.nodes == 1 or cell.algorithm not in COLLNET:
+        return None
+    few = cell.communicator.max_local_ranks > network.heads
+    return f"{cell.algorithm.name} needs an adapter per GPU" if few else None
 
 
 @RULES
