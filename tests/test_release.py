@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner import derive, release, selection
+from tuner import collnet, derive, release, selection
 from tuner.environment import GRAMMARS
 from tuner.errors import UnknownRelease
 from tuner.names import Collective
@@ -24,7 +24,8 @@ FLAT = {
     "tree_pattern": derive.TREE_PATTERN_RULES, "block": launch.BLOCK_RULES,
     "pick": selection.PICK_RULES, "launch": launch.RULES, "nvls_bound": launch.NVLS_BOUND_RULES,
     "hw_latency_row": cell.ROW_RULES, "nvls_kind": launch.NVLS_KIND_RULES,
-    "traffic_per_channel": launch.TRAFFIC_RULES,
+    "traffic_per_channel": launch.TRAFFIC_RULES, "collnet": collnet.SUPPORT_RULES,
+    "collnet_heads": collnet.HEADS_RULES, "collnet_direct_heads": collnet.DIRECT_HEADS_RULES,
 }
 BY_ALGORITHM = {"fills": enabled.RULES, "bandwidth": bandwidth.RULES, "latency": latency.RULES}
 

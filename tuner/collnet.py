@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tuner.environment import Environment
+from tuner.errors import BadInput
 from tuner.graphs import Graph
 from tuner.names import Algorithm
 from tuner.registry import Registry
@@ -18,7 +19,7 @@ class CollNet:
     """CollNet of a communicator that has it; heads are the GPUs of a node that enter the network."""
 
     heads: int  # that are connected
-    direct_heads: int  # of CollNetDirect's graph
+    direct_heads: int  # of CollNetDirect
     chain_heads_connected: bool
 
 
@@ -42,11 +43,15 @@ class Shape:
 
 SUPPORT_RULES: Registry[Callable[[Shape], bool]] = Registry()
 HEADS_RULES: Registry[Callable[[Shape], Algorithm]] = Registry()
+DIRECT_HEADS_RULES: Registry[Callable[[Shape], int]] = Registry()
 
 
 def asked_for(environment: Environment) -> bool:
-    """NCCL_COLLNET_ENABLE=1, which says here that the network can reduce, too."""
-    return environment.text("NCCL_COLLNET_ENABLE") == "1"
+    """NCCL_COLLNET_ENABLE=1, which says here that the network can reduce, too. BadInput for values but 0 and 1."""
+    text = environment.text("NCCL_COLLNET_ENABLE") or "0"
+    if text not in ("0", "1"):
+        raise BadInput(f"NCCL_COLLNET_ENABLE={text}: releases read this differently; valid: 0, 1 (the network reduces)")
+    return text == "1"
 
 
 def find(shape: Shape) -> CollNet | None:
@@ -56,10 +61,11 @@ def find(shape: Shape) -> CollNet | None:
     if not all(SUPPORT_RULES[name](shape) for name in shape.release.rules("collnet")):
         return None
     (rule,) = shape.release.rules("collnet_heads")
+    (direct_rule,) = shape.release.rules("collnet_direct_heads")
     connected = shape.heads(HEADS_RULES[rule](shape))
     return CollNet(
         heads=len(connected),
-        direct_heads=len(shape.heads(Algorithm.CollNetDirect)),
+        direct_heads=DIRECT_HEADS_RULES[direct_rule](shape),
         chain_heads_connected=shape.heads(Algorithm.CollNetChain) <= connected,
     )
 
@@ -87,3 +93,14 @@ def of_direct(shape: Shape) -> Algorithm:
 @HEADS_RULES
 def of_nvls_or_direct(shape: Shape) -> Algorithm:
     return Algorithm.NVLS if shape.graphs[Algorithm.NVLS].channels else Algorithm.CollNetDirect
+
+
+@DIRECT_HEADS_RULES
+def different_gpus(shape: Shape) -> int:
+    return len(shape.heads(Algorithm.CollNetDirect))
+
+
+@DIRECT_HEADS_RULES
+def one_per_channel(shape: Shape) -> int:
+    """sic: a GPU counts as often as channels start at it."""
+    return shape.graphs[Algorithm.CollNetDirect].channels

@@ -4,7 +4,7 @@ A graph that NCCL did not search is absent from the mapping; NCCL then computes 
 """
 
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -66,19 +66,24 @@ def read_dump(path: Path) -> tuple[dict[str, Graph], int]:
         raise BadTopology(f"{path}: not XML: {error}") from None
     if root.tag != "graphs":
         raise BadTopology(f"{path}: root element is <{root.tag}>; valid: <graphs>, as NCCL_GRAPH_DUMP_FILE writes it")
-    graphs = {}
-    for element in root.iter("graph"):
-        name = DUMP_IDS.get(_number(element, "id", path, int))
-        if name is not None and _number(element, "nchannels", path, int) > 0:
-            graphs[name] = _graph(name, element, path)
+    channel = root.find("graph/channel")
+    devs = {gpu.get("dev") for gpu in channel.iter("gpu")} if channel is not None else set()
+    gpus = sorted(devs, key=lambda dev: int(dev or "0", 0))
+    named = [(DUMP_IDS.get(_number(element, "id", path, int)), element) for element in root.iter("graph")]
+    if "collnet_direct" not in dict(named):  # its id is collnet_chain's up to 2.22, and it comes first; one up to 2.21
+        named += [("collnet_direct", element) for name, element in named if name == "collnet_chain"][:1]
+    graphs = {
+        name: _graph(name, element, gpus, path)
+        for name, element in named
+        if name is not None and _number(element, "nchannels", path, int) > 0
+    }
     missing = [name for name in ("ring", "tree") if name not in graphs]
     if missing:
         raise BadTopology(f"{path}: no {' and no '.join(missing)} graph with channels in it; NCCL always finds both")
-    channel = root.find("graph/channel")
-    return graphs, 0 if channel is None else len({gpu.get("dev") for gpu in channel.iter("gpu")})
+    return graphs, len(gpus)
 
 
-def _graph(name: str, element: ET.Element, path: Path) -> Graph:
+def _graph(name: str, element: ET.Element, gpus: Sequence[str | None], path: Path) -> Graph:
     pattern = _number(element, "pattern", path, int)
     if pattern not in list(Pattern):
         valid = one_of(f"{known.value} ({known.name})" for known in Pattern)
@@ -93,16 +98,15 @@ def _graph(name: str, element: ET.Element, path: Path) -> Graph:
         type_intra=_path_type(element, "typeintra", path),
         type_inter=_path_type(element, "typeinter", path),
         cross_nic=_number(element, "crossnic", path, int, default="0"),
-        heads=_heads(element, path) if name in ENTER_THE_NETWORK else None,
+        heads=_heads(element, gpus) if name in ENTER_THE_NETWORK else None,
     )
 
 
-def _heads(element: ET.Element, path: Path) -> tuple[int, ...] | None:
+def _heads(element: ET.Element, gpus: Sequence[str | None]) -> tuple[int, ...] | None:
     """The first GPUs of the channels, by their place among all of them."""
-    channels = [[_number(gpu, "dev", path, int) for gpu in channel.iter("gpu")] for channel in element.iter("channel")]
-    devs = sorted({dev for channel in channels for dev in channel})
-    heads = tuple(sorted({devs.index(channel[0]) for channel in channels if channel}))
-    return None if len(heads) == len(devs) else heads
+    firsts = [channel.find("gpu") for channel in element.iter("channel")]
+    heads = {gpus.index(gpu.get("dev")) for gpu in firsts if gpu is not None}
+    return None if len(heads) == len(gpus) else tuple(sorted(heads))
 
 
 def _number(element: ET.Element, name: str, path: Path, kind: type, default: str | None = None) -> int:

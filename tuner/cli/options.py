@@ -76,7 +76,8 @@ def case_options(function: F) -> F:
                          "number of such nodes; repeatable, in the order of ranks: dgx-h100x2, dgx-a100:4."),
             click.option("--nccl", metavar="RELEASE",
                          help="NCCL release. [default: the newest captured for the machine]"),
-            click.option("--env", multiple=True, metavar="NAME=VALUE", help="A NCCL variable; repeatable."),
+            click.option("--env", multiple=True, metavar="NAME=VALUE",
+                         help="A NCCL variable; repeatable. NCCL_COLLNET_ENABLE=1 says that the network reduces, too."),
         ]
     ):
         function = option(function)

@@ -48,23 +48,41 @@ def tree_up_and_down(value: Float, cell: Cell) -> Float:
 @RULES
 def collnet_direct(value: Float, cell: Cell) -> Float:
     """One step to the GPUs that talk to the network, 0.4 us for each of them to serialise, the network once."""
-    others = cell.ranks // cell.nodes - 1
-    steps = f32(min(1, others)) * cell.hw_latency_us("intra") + f64(others) * f64(0.4)
-    return f32(value + (f64(2) * steps + _between_us(cell)))
+    return _collnet_direct(value, cell, 0.4, _between_us(cell))
 
 
 @RULES
 def collnet_direct_half_us(value: Float, cell: Cell) -> Float:
     """As :func:`collnet_direct` with 0.5 us for each."""
-    others = cell.ranks // cell.nodes - 1
-    steps = f32(min(1, others)) * cell.hw_latency_us("intra") + f64(others) * f64(0.5)
-    return f32(value + (f64(2) * steps + _between_us(cell)))
+    return _collnet_direct(value, cell, 0.5, _between_us(cell))
+
+
+@RULES
+def collnet_direct_here(value: Float, cell: Cell) -> Float:
+    """As :func:`collnet_direct`, but one node has no network step."""
+    return _collnet_direct(value, cell, 0.4, _here_us(cell))
 
 
 @RULES
 def collnet_chain(value: Float, cell: Cell) -> Float:
+    return _collnet_chain(value, cell, _between_us(cell))
+
+
+@RULES
+def collnet_chain_here(value: Float, cell: Cell) -> Float:
+    """As :func:`collnet_chain`, but one node has no network step."""
+    return _collnet_chain(value, cell, _here_us(cell))
+
+
+def _collnet_direct(value: Float, cell: Cell, each_us: float, network_us: Float) -> Float:
     others = cell.ranks // cell.nodes - 1
-    return value + (f32(2 * others) * cell.hw_latency_us("intra") + _between_us(cell))
+    steps = f32(min(1, others)) * cell.hw_latency_us("intra") + f64(others) * f64(each_us)
+    return f32(value + (f64(2) * steps + network_us))
+
+
+def _collnet_chain(value: Float, cell: Cell, network_us: Float) -> Float:
+    others = cell.ranks // cell.nodes - 1
+    return value + (f32(2 * others) * cell.hw_latency_us("intra") + network_us)
 
 
 @RULES
@@ -132,7 +150,16 @@ def own_row(cell: Cell) -> Algorithm:
 def _between_us(cell: Cell) -> Float:
     """A network step; Simple flushes, so the wire counts twice."""
     (rule,) = cell.release.rules("network_step")
-    latency = cell.hw_latency_us("inter", NETWORK_STEP_RULES[rule](cell)) + f32(cell.graph.latency_inter_us)
+    return _with_wire(cell.hw_latency_us("inter", NETWORK_STEP_RULES[rule](cell)), cell)
+
+
+def _here_us(cell: Cell) -> Float:
+    """The same, or a step inside the only node."""
+    return _with_wire(cell.hw_latency_us("here"), cell)
+
+
+def _with_wire(latency: Float, cell: Cell) -> Float:
+    latency = latency + f32(cell.graph.latency_inter_us)
     return latency + f32(cell.graph.latency_inter_us) if cell.protocol is Protocol.Simple else latency
 
 
