@@ -160,7 +160,7 @@ def duplicate(shape: Shape, count: int) -> int:
 def half_more_for_collnet(shape: Shape, count: int) -> int:
     """To saturate NVLink where several ranks of a node share a slower network."""
     chain = shape.collnet_chain
-    slower = chain is not None and chain.bw_intra_gbs > chain.bw_inter_gbs and shape.local_ranks > 1
+    slower = chain is not None and chain.bw_intra_gbs > chain.bw_inter_gbs and shape.min_local_ranks > 1
     return min(shape.max_channels, count + count // 2) if slower else count
 
 
