@@ -9,6 +9,7 @@ from here import HERE
 from tuner import machines
 from tuner.case import Case
 from tuner.check import check
+from tuner.errors import BadInput, BadTopology
 from tuner.oracle import Host, Oracle, Setup
 
 H100, A100, B200 = "dgx-h100", "dgx-a100", "dgx-b200"
@@ -87,3 +88,15 @@ def test_every_rank_is_on_its_own_node(name: str) -> None:
     # NCCL prints the CPUs of each rank's own topology, and 1 for Intel, 2 for AMD.
     cpus = {match[1] for line in lines if (match := re.search(r"NCCL INFO CPU/\S+ \(\d+/(\d+)/", line))}
     assert cpus == {"1", "2"}
+
+
+def test_what_cannot_be_simulated_is_refused() -> None:
+    h100 = machines.load(H100).topology_xml
+    kinds = tuple(Host(f"{h100}<!-- {number} -->", 1) for number in range(16))
+    with pytest.raises(BadInput, match="17 kinds of nodes; the oracle simulates at most 16"):
+        Oracle(Setup(h100, 1, 1, HERE[0], {}, others=kinds))
+    with pytest.raises(BadInput, match="gpus_per_node is 9; valid: 1 to 8"):
+        Oracle(Setup(h100, 1, 1, HERE[0], {}, others=(Host(h100, 9),)))
+    alone = "\n".join(line for line in h100.splitlines() if "<net " not in line)
+    with pytest.raises(BadTopology, match="no <net> element"):
+        Oracle(Setup(h100, 1, 1, HERE[0], {}, others=(Host(alone, 1),)))
