@@ -75,7 +75,7 @@ class Case:
 
     def setup(self) -> Setup:
         """The same communicator for the oracle."""
-        if self.graphs is not None:
+        if any(kind.graphs is not None for kind in self._kinds):
             raise BadInput("--graphs: libnccl searches its own graphs; valid for it: --machine, --topology")
         others = (Host(kind._topology_text(), kind.gpus()) for kind in self._kinds[1:] for _ in range(kind.nodes))
         return replace(self._setup(self.nodes), others=tuple(others))

@@ -1,7 +1,8 @@
 /* Functions of NCCL that are watched at work, where their answers cannot be had or changed otherwise.
  *
- * The topology file: a process has one NCCL_TOPO_FILE, and each host its own. The graphs: up to 2.21 they live on the stack of the thread that initialises, and are seen where the model is made of
- * them. The times: up to 2.21 there is no cost table; NCCL asks for one cell after the other.
+ * The graphs: up to 2.21 they live on the stack of the thread that initialises, and are seen where the model is made of
+ * them. The topology file: a process has one NCCL_TOPO_FILE, but hosts that differ have each their own. The times: up to
+ * 2.21 there is no cost table; NCCL asks for one cell after the other.
  */
 #include <pthread.h>
 #include <stdbool.h>

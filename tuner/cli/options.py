@@ -19,6 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 DECIMAL = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 LARGEST_BYTES = 2**62
+MOST_NODES = 2**20  # beyond any machine there is, and still quick to answer
 
 
 class Named(click.ParamType):  # type: ignore[type-arg]
@@ -114,8 +115,8 @@ def case_of(
     node: tuple[str, ...], nccl: str | None, env: tuple[str, ...],
 ) -> Case:
     """The case that :func:`case_options` describe."""
-    if nodes < 1:
-        raise BadInput(f"--nodes {nodes}: valid: 1 or more")
+    if not 1 <= nodes <= MOST_NODES:
+        raise BadInput(f"--nodes {nodes}: valid: 1 to {MOST_NODES}")
     if node and (machine or topology or graphs or nodes > 1 or gpus_per_node is not None):
         those = "--machine, --topology, --graphs, --nodes, --gpus-per-node"
         raise BadInput(f"--node describes all nodes; valid: --node alone, or {those}")
@@ -124,7 +125,8 @@ def case_of(
     ]
     if nccl is None:  # the newest there are graphs for
         captured = [machines.load(kind.machine).releases for kind in described if kind.machine]
-        nccl = next(name for name in reversed(release.names()) if all(name in releases for releases in captured))
+        common = [name for name in release.names() if all(name in releases for releases in captured)]
+        nccl = (common or release.names())[-1]
     first, *others = described
     return replace(
         first, nccl=release.load(nccl).name, environment=parse_assignments(env), others=tuple(others)
@@ -138,8 +140,8 @@ def _nodes(text: str) -> Case:
     if match is None:
         raise BadInput("--node is empty; valid: NODE[:GPUS][xN], such as dgx-h100:8x2")
     name, gpus, count = (text, None, None) if whole else match.groups()
-    if count is not None and int(count) < 1:
-        raise BadInput(f"--node {text}: {count} nodes; valid: 1 or more")
+    if count is not None and not 1 <= int(count) <= MOST_NODES:
+        raise BadInput(f"--node {text}: {count} nodes; valid: 1 to {MOST_NODES}")
     topology = name.endswith(".xml")
     return Case(
         nccl="", nodes=int(count or 1), machine=None if topology else machines.load(name).name,
