@@ -54,6 +54,15 @@ def test_nvls_needs_every_node() -> None:
     assert not built(OTHER, ONE).nvls
 
 
+@pytest.mark.parametrize(("nccl", "channels"), [("2.20.5", 16), ("2.21.5", 8)])
+def test_an_old_release_counts_channels_for_an_nvls_that_the_other_node_lacks(nccl: str, channels: int) -> None:
+    few = replace(ONE, graphs={"ring": replace(RING, channels=4), "tree": replace(TREE, channels=4), "nvls": NVLS})
+    slow = replace(few, graphs={"ring": replace(RING, channels=4, bw_intra_gbs=20.0), "tree": TREE})
+    assert not built(few, slow, nccl=nccl).nvls
+    assert built(few, slow, nccl=nccl).channels == channels
+    assert built(slow, few, nccl=nccl).channels == 8
+
+
 def test_capabilities_and_processors_of_all_nodes() -> None:
     mixed = built(ONE, OTHER)
     assert (mixed.min_comp_cap, mixed.max_comp_cap) == (80, 90)

@@ -101,8 +101,17 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
         raise BadInput("NCCL_COLLNET_ENABLE=1: not emulated where nodes differ; valid there: 0")
     network = collnet.find(collnet.Shape(release, environment, len(nodes), max(local_ranks), graphs))
     shape = derive.Shape(
-        release, environment, len(nodes), kinds[0].comp_caps[0], least, graphs[Algorithm.Ring],
-        graphs[Algorithm.NVLS], min(local_ranks), net_gbs, graphs[Algorithm.CollNetChain] if network else None,
+        release=release,
+        environment=environment,
+        nodes=len(nodes),
+        comp_cap=kinds[0].comp_caps[0],
+        min_comp_cap=least,
+        ring=graphs[Algorithm.Ring],
+        nvls=graphs[Algorithm.NVLS],
+        own_nvls=found[0].get("nvls", EMPTY),
+        min_local_ranks=min(local_ranks),
+        net_gbs=net_gbs,
+        collnet_chain=graphs[Algorithm.CollNetChain] if network else None,
     )
     return Communicator(
         release=release,

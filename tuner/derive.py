@@ -29,6 +29,7 @@ class Shape:
     min_comp_cap: int
     ring: Graph
     nvls: Graph
+    own_nvls: Graph  # of rank 0's node
     min_local_ranks: int
     net_gbs: float
     collnet_chain: Graph | None  # where there is CollNet
@@ -89,7 +90,7 @@ def coll_channels(shape: Shape, found: int) -> int:
     """The same before aggregation raises them: releases that keep both launch one operation on these."""
     count = found
     for name in shape.release.rules("channels"):
-        count = count if name == raise_to_nvls.__name__ else CHANNEL_RULES[name](shape, count)
+        count = count if name in RAISES else CHANNEL_RULES[name](shape, count)
     return count
 
 
@@ -187,6 +188,15 @@ def double_on_fast_hopper_rings_if_they_fit(shape: Shape, count: int) -> int:
 def raise_to_nvls(shape: Shape, count: int) -> int:
     """Aggregated operations may use as many channels as NVLS has."""
     return max(count, nvls_channels(shape))
+
+
+@CHANNEL_RULES
+def raise_to_own_nvls(shape: Shape, count: int) -> int:
+    """The same before NCCL takes NVLS away where another node has none: ranks may end with different counts (sic)."""
+    return raise_to_nvls(replace(shape, nvls=shape.own_nvls), count)
+
+
+RAISES = (raise_to_nvls.__name__, raise_to_own_nvls.__name__)
 
 
 @CHANNEL_RULES
