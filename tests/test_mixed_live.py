@@ -20,6 +20,7 @@ Nodes = tuple[str, int, int]
 SHAPES: dict[str, tuple[Nodes, ...]] = {
     "fewer GPUs": ((H100, 4, 1), (H100, 2, 1)),
     "one GPU first": ((H100, 1, 1), (H100, 3, 1)),
+    "NVLS on the first node only": ((H100, 3, 1), (H100, 2, 1)),
     "three nodes": ((H100, 2, 2), (H100, 1, 1)),
     "older GPUs and another vendor": ((H100, 3, 1), (A100, 2, 1)),
     "newer GPUs and another vendor": ((A100, 3, 1), (H100, 4, 1)),
