@@ -95,6 +95,12 @@ def test_fewer_adapters_than_gpus(tmp_path: Path, name: str, adapters: int) -> N
         assert read_dump(dump) == (found.graphs(oracle), 3)
 
 
+@pytest.mark.parametrize("name", [name for name in HERE if release.load(name).rules("grammar") == ["one_list"]])
+def test_collnet_asked_for_in_vain(name: str) -> None:
+    """Ring and Tree come back; NCCL warns of it."""
+    exact(Case(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=2, environment={"NCCL_ALGO": "CollNetDirect"}))
+
+
 def test_collnet_is_really_picked() -> None:
     """Otherwise none of the above would show how it is launched."""
     picked = set()

@@ -20,10 +20,13 @@ MAX_RANKS = 512  # each rank is a thread with NCCL's memory for a rank
 RANK_BYTES = 40 << 20  # of host memory per rank; 21 MB were measured with 128 ranks, 8 per node
 
 
-# Warnings about hardware that is not simulated and takes no part in a choice.
+# Warnings after which NCCL does what it would do on the real machine: about hardware that is not simulated and takes no
+# part in a choice, and about CollNet that it then does without.
 _HARMLESS = (
     "lib wrapper not initialized",  # InfiniBand verbs, of GPU-initiated networking: 2.29.7 on
     "rma_socket requires GDRCopy",  # one-sided communication over sockets: 2.32 on
+    "CollNet currently only supports up to",  # more than 8 GPUs per node: up to 2.22
+    "CollNet is not supported or fails to initialize, ignoring NCCL_ALGO",  # up to 2.23
 )
 
 
