@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tuner import collnet, machines
 from tuner.capture import render
 from tuner.environment import Environment
-from tuner.errors import BadInput
+from tuner.errors import BadInput, BadTopology
 from tuner.graphs import Graph, read_dump
 from tuner.names import Pattern
 from tuner.rules.launch import _fewer_direct_channels
@@ -74,6 +74,13 @@ def test_a_dump_says_which_gpus_are_heads(tmp_path: Path) -> None:
     assert {name: graph.heads for name, graph in found.items()} == {
         "ring": None, "tree": None, "collnet_chain": None, "collnet_direct": (1,),
     }
+
+
+@pytest.mark.parametrize(("dev", "message"), [("0x7", "starts at GPU 7; valid: 4, 6"), ("x", "dev='x' is not a number")])
+def test_a_dump_with_an_impossible_head_is_refused(tmp_path: Path, dev: str, message: str) -> None:
+    graphs = [(0, 4, channel(4, 6)), (1, 1, channel(4, 6)), (4, 6, f'<channel><gpu dev="{dev}"/></channel>')]
+    with pytest.raises(BadTopology, match=message):
+        read_dump(dump(tmp_path, graphs))
 
 
 def test_older_dumps_have_one_id_for_both_graphs(tmp_path: Path) -> None:

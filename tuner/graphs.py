@@ -67,8 +67,7 @@ def read_dump(path: Path) -> tuple[dict[str, Graph], int]:
     if root.tag != "graphs":
         raise BadTopology(f"{path}: root element is <{root.tag}>; valid: <graphs>, as NCCL_GRAPH_DUMP_FILE writes it")
     channel = root.find("graph/channel")
-    devs = {gpu.get("dev") for gpu in channel.iter("gpu")} if channel is not None else set()
-    gpus = sorted(devs, key=lambda dev: int(dev or "0", 0))
+    gpus = sorted({_dev(gpu, path) for gpu in channel.iter("gpu")}) if channel is not None else []
     named = [(DUMP_IDS.get(_number(element, "id", path, int)), element) for element in root.iter("graph")]
     if "collnet_direct" not in dict(named):  # its id is collnet_chain's up to 2.22, and it comes first; one up to 2.21
         named += [("collnet_direct", element) for name, element in named if name == "collnet_chain"][:1]
@@ -83,7 +82,7 @@ def read_dump(path: Path) -> tuple[dict[str, Graph], int]:
     return graphs, len(gpus)
 
 
-def _graph(name: str, element: ET.Element, gpus: Sequence[str | None], path: Path) -> Graph:
+def _graph(name: str, element: ET.Element, gpus: Sequence[int], path: Path) -> Graph:
     pattern = _number(element, "pattern", path, int)
     if pattern not in list(Pattern):
         valid = one_of(f"{known.value} ({known.name})" for known in Pattern)
@@ -98,15 +97,25 @@ def _graph(name: str, element: ET.Element, gpus: Sequence[str | None], path: Pat
         type_intra=_path_type(element, "typeintra", path),
         type_inter=_path_type(element, "typeinter", path),
         cross_nic=_number(element, "crossnic", path, int, default="0"),
-        heads=_heads(element, gpus) if name in ENTER_THE_NETWORK else None,
+        heads=_heads(element, gpus, path) if name in ENTER_THE_NETWORK else None,
     )
 
 
-def _heads(element: ET.Element, gpus: Sequence[str | None]) -> tuple[int, ...] | None:
+def _heads(element: ET.Element, gpus: Sequence[int], path: Path) -> tuple[int, ...] | None:
     """The first GPUs of the channels, by their place among all of them."""
-    firsts = [channel.find("gpu") for channel in element.iter("channel")]
-    heads = {gpus.index(gpu.get("dev")) for gpu in firsts if gpu is not None}
-    return None if len(heads) == len(gpus) else tuple(sorted(heads))
+    firsts = {_dev(gpu, path) for channel in element.iter("channel") for gpu in channel.findall("gpu")[:1]}
+    if unknown := firsts - set(gpus):
+        raise BadTopology(f"{path}: a channel starts at GPU {min(unknown)}; {one_of(gpus)}, those of the first channel")
+    return None if len(firsts) == len(gpus) else tuple(gpus.index(dev) for dev in sorted(firsts))
+
+
+def _dev(gpu: ET.Element, path: Path) -> int:
+    """A GPU's number: decimal, or hexadecimal with 0x from 2.21 on."""
+    text = gpu.get("dev", "")
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise BadTopology(f"{path}: <gpu> attribute dev={text!r} is not a number") from None
 
 
 def _number(element: ET.Element, name: str, path: Path, kind: type, default: str | None = None) -> int:
