@@ -76,7 +76,9 @@ def test_a_dump_says_which_gpus_are_heads(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(("dev", "message"), [("0x7", "starts at GPU 7; valid: 4, 6"), ("x", "dev='x' is not a number")])
+@pytest.mark.parametrize(
+    ("dev", "message"), [("0x7", "starts at GPU 7; valid: 4, 6"), ("x", "dev='x' is not a number")]
+)
 def test_a_dump_with_an_impossible_head_is_refused(tmp_path: Path, dev: str, message: str) -> None:
     graphs = [(0, 4, channel(4, 6)), (1, 1, channel(4, 6)), (4, 6, f'<channel><gpu dev="{dev}"/></channel>')]
     with pytest.raises(BadTopology, match=message):

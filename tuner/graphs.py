@@ -110,7 +110,7 @@ def _heads(element: ET.Element, gpus: Sequence[int], path: Path) -> tuple[int, .
 
 
 def _dev(gpu: ET.Element, path: Path) -> int:
-    """A GPU's number: decimal, or hexadecimal with 0x from 2.21 on."""
+    """A GPU's number: decimal, or hexadecimal with 0x in newer releases."""
     text = gpu.get("dev", "")
     try:
         return int(text, 0)
