@@ -109,9 +109,11 @@ def build(release: Release, node: Node, nodes: int, environment: Environment) ->
 
 
 def _check_environment(release: Release, environment: Environment) -> None:
-    known = release.table["environment"]["known"]
-    unknown = sorted(set(environment.values) - set(known))
+    table = release.table["environment"]
+    indifferent = {name for names in table["indifferent"].values() for name in names}
+    unknown = sorted(set(environment.values) - set(table["known"]) - indifferent)
     if unknown:
         raise BadInput(
-            f"{', '.join(unknown)}: not emulated for NCCL {release.name}; valid: {', '.join(known)}"
+            f"{', '.join(unknown)}: not emulated for NCCL {release.name}; valid: {', '.join(table['known'])}, "
+            f"and {len(indifferent)} that reach no choice, such as NCCL_DEBUG"
         )
