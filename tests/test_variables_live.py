@@ -1,4 +1,4 @@
-"""Variables a user may set: those without effect on the choice have none in libnccl, and the others the emulated one."""
+"""Variables a user may set: those without effect on the choice have none in libnccl, the others the emulated one."""
 
 import pytest
 from here import HERE

@@ -123,8 +123,11 @@ static status multicast_create(uint64_t *handle, const void *properties) {
 }
 
 static status pointer_attribute(void *value, int attribute, void *address SIM_UNUSED) {
-  enum { DEVICE_ORDINAL = 9, LEGACY_IPC_CAPABLE = 13 };
-  int number = attribute == DEVICE_ORDINAL ? sim_device() : attribute == LEGACY_IPC_CAPABLE;
+  enum { DEVICE_ORDINAL = 9, MAPPED = 13, HANDLE_TYPES = 14 };
+  enum { FILE_DESCRIPTOR = 1 };
+  int number = attribute == DEVICE_ORDINAL  ? sim_device()
+               : attribute == HANDLE_TYPES ? FILE_DESCRIPTOR
+                                           : attribute == MAPPED;
   memcpy(value, &number, sizeof number);
   return SUCCESS;
 }

@@ -27,6 +27,7 @@ struct sim_api {
   status (*all_gather)(const void *send, void *receive, size_t count, int type, void *comm, void *stream);
   status (*reduce_scatter)(const void *send, void *receive, size_t count, int type, int op, void *comm, void *stream);
   status (*all_reduce)(const void *send, void *receive, size_t count, int type, int op, void *comm, void *stream);
+  status (*comm_register)(void *comm, void *buffer, size_t bytes, void **handle); /* NULL before 2.19 */
 };
 
 /* --- initialisation --- */
@@ -72,6 +73,7 @@ SIM_EXPORT int sim_init_ranks(const struct sim_api *api, int ranks, void **comms
     results[r] = identified != 0 ? identified : all[r].result;
   }
   free(all);
+  sim_meet_alone();
   return 0;
 }
 
@@ -84,12 +86,39 @@ enum { BROADCAST = 0, REDUCE = 1, ALL_GATHER = 2, REDUCE_SCATTER = 3, ALL_REDUCE
 /* The most bytes one buffer of a collective can have. */
 SIM_EXPORT uint64_t sim_buffer_bytes(void) { return BUFFER_BYTES; }
 
-static void *send_buffer, *receive_buffer;
+/* What the user told NCCL about a pair of buffers, which are used for nothing else. */
+enum { PLAIN = 0, REGISTERED = 1, N_KINDS = 2 };
+
+static struct {
+  void *send, *receive;
+} buffers[N_KINDS];
+static int used = PLAIN;
+
+static int prepare(int kind) {
+  if (buffers[kind].send == NULL) buffers[kind].send = sim_map_untouchable(BUFFER_BYTES);
+  if (buffers[kind].receive == NULL) buffers[kind].receive = sim_map_untouchable(BUFFER_BYTES);
+  return buffers[kind].send == NULL || buffers[kind].receive == NULL ? -1 : 0;
+}
+
+/* Which buffers the collectives from now on have: they are registered when they are first used. Returns an
+ * ncclResult_t, or -1 without address space. */
+SIM_EXPORT int sim_use_buffers(const struct sim_api *api, void *comm, int device, int kind) {
+  if (kind < 0 || kind >= N_KINDS) return -1;
+  int known = buffers[kind].send != NULL && buffers[kind].receive != NULL;
+  if (prepare(kind) != 0) return -1;
+  used = kind;
+  if (known || kind != REGISTERED) return 0;
+  void *handle;
+  sim_set_device(device);
+  status registered = api->comm_register(comm, buffers[kind].send, BUFFER_BYTES, &handle);
+  return registered != 0 ? registered : api->comm_register(comm, buffers[kind].receive, BUFFER_BYTES, &handle);
+}
+
 static int stream; /* its address is the stream */
 
 static status call(const struct sim_api *api, void *comm, int collective, size_t count, int type, int op, int root) {
-  const void *send = send_buffer;
-  void *receive = receive_buffer;
+  const void *send = buffers[used].send;
+  void *receive = buffers[used].receive;
   switch (collective) {
   case BROADCAST: return api->broadcast(send, receive, count, type, root, comm, &stream);
   case REDUCE: return api->reduce(send, receive, count, type, op, root, comm, &stream);
@@ -126,17 +155,11 @@ static void collect(struct sim_answer *answer, int log_file) {
   answer->log_bytes = log_length(log_file);
 }
 
-static int prepare(void) {
-  if (send_buffer == NULL) send_buffer = sim_map_untouchable(BUFFER_BYTES);
-  if (receive_buffer == NULL) receive_buffer = sim_map_untouchable(BUFFER_BYTES);
-  return send_buffer == NULL || receive_buffer == NULL ? -1 : 0;
-}
-
 /* One collective per count, each on its own. simulated: ask for the time only. Stops at the first error.
  * Returns how many answers were written, or -1 when there is no address space for the buffers. */
 SIM_EXPORT int sim_ask(const struct sim_api *api, void *comm, int device, int collective, int type, int op,
                        int simulated, int log_file, const uint64_t *counts, int n, struct sim_answer *answers) {
-  if (prepare() != 0) return -1;
+  if (prepare(used) != 0) return -1;
   sim_set_device(device);
   for (int i = 0; i < n; i++) {
     struct sim_answer *answer = &answers[i];
@@ -161,7 +184,7 @@ SIM_EXPORT int sim_ask(const struct sim_api *api, void *comm, int device, int co
 /* All counts in one group. The answer is of the whole group. Returns 0, or -1 without address space. */
 SIM_EXPORT int sim_ask_group(const struct sim_api *api, void *comm, int device, int collective, int type, int op,
                              int log_file, const uint64_t *counts, int n, struct sim_answer *answer) {
-  if (prepare() != 0) return -1;
+  if (prepare(used) != 0) return -1;
   sim_set_device(device);
   memset(answer, 0, sizeof *answer);
   sim_record_start();

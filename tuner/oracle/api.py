@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import BadInput, OracleFailed
-from tuner.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.oracle import facts, hardware, library, symbols, tuninglog
 from tuner.oracle.answers import ANSWER
 from tuner.oracle.process import SIM, Child
@@ -89,6 +89,7 @@ class Oracle:
         recorded = setup.plugin is None or setup.record_plugin
         self._recorded = recorded
         self._simulates = "ncclGroupSimulateEnd" in found.functions
+        self._registers = "ncclCommRegister" in found.functions
         self._kernels = found.kernels
         self._patterns = found.patterns
         self._child = Child(setup.topology, setup.env, SIM if recorded or setup.plugin is None else setup.plugin)
@@ -174,15 +175,21 @@ class Oracle:
         low = max(size_bytes // step, 1) * step
         return low, low if size_bytes == low else max(-(-size_bytes // step), 1) * step
 
-    def costs(self, collective: Collective, dtype: DataType, op: Op, sizes_bytes: Sequence[int]) -> NDArray[np.float32]:
+    def costs(
+        self, collective: Collective, dtype: DataType, op: Op, sizes_bytes: Sequence[int],
+        buffers: Buffers = Buffers.plain,
+    ) -> NDArray[np.float32]:
         """The cost table NCCL hands to a tuner plugin: float32 [S, A, 3] in us, -1.0 where ignored."""
-        return self.ask(collective, dtype, op, sizes_bytes).before_us
+        return self.ask(collective, dtype, op, sizes_bytes, buffers).before_us
 
-    def ask(self, collective: Collective, dtype: DataType, op: Op, sizes_bytes: Sequence[int]) -> Asked:
+    def ask(
+        self, collective: Collective, dtype: DataType, op: Op, sizes_bytes: Sequence[int],
+        buffers: Buffers = Buffers.plain,
+    ) -> Asked:
         """The cost table before and after the plugin, and the winner's time, for one call of each size."""
         if not self._recorded:
             raise BadInput("the plugin is loaded by NCCL itself, so nothing is recorded; set record_plugin")
-        answers, logs = self._ask(collective, dtype, op, sizes_bytes, simulated=self._simulates)
+        answers, logs = self._ask(collective, dtype, op, sizes_bytes, buffers, simulated=self._simulates)
         record = answers["record"]
         question = record["question"]
         if len(answers) and not (record["questions"] > 0).all():
@@ -208,9 +215,10 @@ class Oracle:
         op: Op,
         sizes_bytes: Sequence[int],
         in_group: bool = False,
+        buffers: Buffers = Buffers.plain,
     ) -> list[Launched]:
         """Each size launched for real on rank 0, one after the other; with ``in_group`` all inside one ncclGroup."""
-        answers, logs = self._ask(collective, dtype, op, sizes_bytes, grouped=in_group)
+        answers, logs = self._ask(collective, dtype, op, sizes_bytes, buffers, grouped=in_group)
         records = answers["record"]
         if in_group and sizes_bytes:
             return self._launched_group(collective, dtype, sizes_bytes, records[0], logs[0])
@@ -318,12 +326,15 @@ class Oracle:
         dtype: DataType,
         op: Op,
         sizes: Sequence[int],
+        buffers: Buffers,
         simulated: bool = False,
         grouped: bool = False,
     ) -> tuple[Any, list[bytes]]:
         """Raw answers, and the piece of NCCL's log that belongs to each."""
         if self.setup.ranks == 1:
             raise BadInput("a communicator of one rank has nothing to choose: NCCL only copies")
+        if buffers is Buffers.registered and not self._registers:
+            raise BadInput(f"NCCL {self.facts['release']} registers no buffers; valid: 2.19 and later")
         counts = self._counts(collective, dtype, sizes)
         if not counts:
             return np.zeros(0, ANSWER), []
@@ -334,6 +345,7 @@ class Oracle:
                 "type": int(dtype),
                 "op": int(op),
                 "counts": counts,
+                "buffers": int(buffers),
                 "simulated": simulated,
                 "grouped": grouped,
             },

@@ -34,6 +34,7 @@ struct sim_question {
 struct sim_api {
   void *unique_id; void *comm_init_rank; void *group_start; void *group_end; void *simulate_end;
   void *broadcast; void *reduce; void *all_gather; void *reduce_scatter; void *all_reduce;
+  void *comm_register;
 };
 struct sim_operation { int pattern; int protocol; };
 struct sim_record {
@@ -52,6 +53,7 @@ void sim_watch_operations(int pattern, int protocol);
 int sim_watch_graphs(void *function, void *copies, uint64_t bytes, int n);
 int sim_watch_times(void *function, int algorithms, int protocols, int backups);
 uint64_t sim_buffer_bytes(void);
+int sim_use_buffers(const struct sim_api *api, void *comm, int device, int kind);
 int sim_init_ranks(const struct sim_api *api, int ranks, void **comms, int *results);
 int sim_ask(const struct sim_api *api, void *comm, int device, int collective, int type, int op, int simulated,
             int log_file, const uint64_t *counts, int n, struct sim_answer *answers);
@@ -74,6 +76,7 @@ ENTRY_POINTS = {
     "all_gather": "ncclAllGather",
     "reduce_scatter": "ncclReduceScatter",
     "all_reduce": "ncclAllReduce",
+    "comm_register": "ncclCommRegister",
 }
 
 SCALARS = {
@@ -238,6 +241,8 @@ class World:
         log_start = os.fstat(self.log_file).st_size
         comm, device = self.ffi.cast("void *", self.comms[0]), 0
         kind = (request["collective"], request["type"], request["op"])
+        if (registered := self.sim.sim_use_buffers(self.api, comm, device, request["buffers"])) > 0:
+            raise Failure(f"registering the buffers returned {registered} ({self.error(registered)})")
         if grouped:
             n = 1 + self.sim.sim_ask_group(self.api, comm, device, *kind, self.log_file, counts, len(counts), answers)
         else:
