@@ -82,9 +82,7 @@ SIM_EXPORT int sim_init_ranks(const struct sim_api *api, int ranks, void **comms
 enum { BROADCAST = 0, REDUCE = 1, ALL_GATHER = 2, REDUCE_SCATTER = 3, ALL_REDUCE = 4 };
 
 #define BUFFER_BYTES ((size_t)1 << 42)
-
-/* The most bytes one buffer of a collective can have. */
-SIM_EXPORT uint64_t sim_buffer_bytes(void) { return BUFFER_BYTES; }
+#define REGISTERED_BYTES ((size_t)1 << 34) /* 2.32 keeps all of a communicator's in an arena, and 64 GiB do not fit */
 
 /* What the user told NCCL about a pair of buffers, which are used for nothing else. */
 enum { PLAIN = 0, REGISTERED = 1, N_KINDS = 2 };
@@ -94,9 +92,14 @@ static struct {
 } buffers[N_KINDS];
 static int used = PLAIN;
 
+static size_t bytes_of(int kind) { return kind == PLAIN ? BUFFER_BYTES : REGISTERED_BYTES; }
+
+/* The most bytes one buffer of a collective can have. */
+SIM_EXPORT uint64_t sim_buffer_bytes(int kind) { return bytes_of(kind); }
+
 static int prepare(int kind) {
-  if (buffers[kind].send == NULL) buffers[kind].send = sim_map_untouchable(BUFFER_BYTES);
-  if (buffers[kind].receive == NULL) buffers[kind].receive = sim_map_untouchable(BUFFER_BYTES);
+  if (buffers[kind].send == NULL) buffers[kind].send = sim_map_untouchable(bytes_of(kind));
+  if (buffers[kind].receive == NULL) buffers[kind].receive = sim_map_untouchable(bytes_of(kind));
   return buffers[kind].send == NULL || buffers[kind].receive == NULL ? -1 : 0;
 }
 
@@ -110,8 +113,8 @@ SIM_EXPORT int sim_use_buffers(const struct sim_api *api, void *comm, int device
   if (known || kind != REGISTERED) return 0;
   void *handle;
   sim_set_device(device);
-  status registered = api->comm_register(comm, buffers[kind].send, BUFFER_BYTES, &handle);
-  return registered != 0 ? registered : api->comm_register(comm, buffers[kind].receive, BUFFER_BYTES, &handle);
+  status registered = api->comm_register(comm, buffers[kind].send, bytes_of(kind), &handle);
+  return registered != 0 ? registered : api->comm_register(comm, buffers[kind].receive, bytes_of(kind), &handle);
 }
 
 static int stream; /* its address is the stream */

@@ -112,6 +112,7 @@ class Oracle:
                 "wrap": wrapped,
                 "watch": _watch(found),
                 "ranks": setup.ranks,
+                "buffers": [int(kind) for kind in Buffers],
                 "machine": _machine(setup, machine),
                 "comm": asdict(found.comm),
                 "graph": asdict(found.graph),
@@ -123,7 +124,7 @@ class Oracle:
         if started["answer_bytes"] != ANSWER.itemsize:
             raise OracleFailed(f"{SIM} is of another build than this program; reinstall nccl-tuner")
         self._base = int(started["base"])
-        self._buffer_bytes = int(started["buffer_bytes"])
+        self._buffer_bytes: list[int] = started["buffer_bytes"]
         comm = started["comm"]
         version = _version(started["version"])
         if setup.library is None and version != nccl.release:
@@ -305,7 +306,9 @@ class Oracle:
         per_rank = collective in (Collective.AllGather, Collective.ReduceScatter)
         return dtype.size_bytes * (self.setup.ranks if per_rank else 1)
 
-    def _counts(self, collective: Collective, dtype: DataType, sizes: Sequence[int]) -> list[int]:
+    def _counts(
+        self, collective: Collective, dtype: DataType, sizes: Sequence[int], most_bytes: int
+    ) -> list[int]:
         step = self._step(collective, dtype)
         counts = []
         for size in map(int, sizes):
@@ -315,8 +318,8 @@ class Oracle:
                     f"no {collective.name} of {dtype.name} on {self.setup.ranks} ranks has {size} bytes; "
                     f"nearest: {low}" + (f", {high}" if high != low else "")
                 )
-            if size > self._buffer_bytes:
-                raise BadInput(f"{size} bytes is more than a simulated buffer holds; valid: up to {self._buffer_bytes}")
+            if size > most_bytes:
+                raise BadInput(f"{size} bytes is more than a simulated buffer holds; valid: up to {most_bytes}")
             counts.append(size // step)
         return counts
 
@@ -335,7 +338,7 @@ class Oracle:
             raise BadInput("a communicator of one rank has nothing to choose: NCCL only copies")
         if buffers is Buffers.registered and not self._registers:
             raise BadInput(f"NCCL {self.facts['release']} registers no buffers; valid: 2.19 and later")
-        counts = self._counts(collective, dtype, sizes)
+        counts = self._counts(collective, dtype, sizes, self._buffer_bytes[buffers])
         if not counts:
             return np.zeros(0, ANSWER), []
         what = f"{'simulating' if simulated else 'launching'} {len(counts)} {collective.name} of {dtype.name}"

@@ -52,7 +52,7 @@ const char *sim_wrap_tuner(const char *path);
 void sim_watch_operations(int pattern, int protocol);
 int sim_watch_graphs(void *function, void *copies, uint64_t bytes, int n);
 int sim_watch_times(void *function, int algorithms, int protocols, int backups);
-uint64_t sim_buffer_bytes(void);
+uint64_t sim_buffer_bytes(int kind);
 int sim_use_buffers(const struct sim_api *api, void *comm, int device, int kind);
 int sim_init_ranks(const struct sim_api *api, int ranks, void **comms, int *results);
 int sim_ask(const struct sim_api *api, void *comm, int device, int collective, int type, int op, int simulated,
@@ -207,7 +207,7 @@ class World:
             "version": version[0],
             "base": self.base,
             "answer_bytes": self.ffi.sizeof("struct sim_answer"),
-            "buffer_bytes": self.sim.sim_buffer_bytes(),
+            "buffer_bytes": [self.sim.sim_buffer_bytes(kind) for kind in self.request["buffers"]],
             "comm": self.members(self.comms[0], comm["members"]),
             "graphs": self.found_graphs(),
         }
