@@ -7,7 +7,7 @@ import numpy as np
 
 from tuner.case import Case
 from tuner.cfloat import shortest
-from tuner.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.oracle import Launched, Oracle
 from tuner.rules.request import Request
 from tuner.selection import Selection
@@ -93,7 +93,7 @@ def _compare_cells(
     report: Report, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
 ) -> None:
     ours = selection.cost_table(request, sizes)
-    theirs = oracle.costs(request.collective, request.dtype, request.op, sizes)
+    theirs = oracle.costs(request.collective, request.dtype, request.op, sizes, request.buffers)
     for row, size in enumerate(sizes):
         for algorithm, protocol in np.ndindex(theirs.shape[1:]):
             where = f"{name(request)} {size} B {Algorithm(algorithm).name}/{Protocol(protocol).name}"
@@ -105,7 +105,7 @@ def _compare_picks(
     report: Report, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
 ) -> None:
     picks = selection.pick(request, sizes)
-    launched = oracle.launch(request.collective, request.dtype, request.op, sizes)
+    launched = oracle.launch(request.collective, request.dtype, request.op, sizes, buffers=request.buffers)
     for row, (size, real) in enumerate(zip(sizes, launched, strict=True)):
         where = f"{name(request)} {size} B"
         pick = f"{Algorithm(picks.algorithm[row]).name}/{Protocol(picks.protocol[row]).name}"
@@ -115,7 +115,8 @@ def _compare_picks(
 
 
 def name(request: Request) -> str:
-    return f"{request.collective.name} {request.dtype.name} {request.op.name}"
+    kind = "" if request.buffers is Buffers.plain else f" {request.buffers.name}"
+    return f"{request.collective.name} {request.dtype.name} {request.op.name}{kind}"
 
 
 def pick_name(launched: Launched) -> str:

@@ -58,6 +58,11 @@ class Communicator:
         return self.graphs[Algorithm.Tree].pattern
 
     @property
+    def nvls_heads(self) -> int:
+        """GPUs of a node that a NVLS channel begins at."""
+        return min(self.graphs[Algorithm.NVLS].channels, self.max_local_ranks)
+
+    @property
     def nvls(self) -> bool:
         return self.nvls_channels > 0
 

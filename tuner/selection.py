@@ -14,7 +14,7 @@ from tuner import model
 from tuner.cfloat import Float, FloatArray, SizeArray
 from tuner.communicator import Communicator
 from tuner.errors import BadInput, NoAlgorithm
-from tuner.names import Algorithm, Protocol
+from tuner.names import Algorithm, Buffers, Protocol
 from tuner.registry import Registry
 from tuner.rules import candidate, launch
 from tuner.rules import time as timing
@@ -125,6 +125,8 @@ class Selection:
         return next(filter(None, reasons), None)
 
     def _check_type(self, request: Request) -> None:
+        if request.buffers is Buffers.registered and not self.communicator.release.rules("registered"):
+            raise BadInput(f"NCCL {self.communicator.release.name} registers no buffers; valid: 2.19 and later")
         if request.device_dtype in FP8 and self.communicator.min_comp_cap < 90:
             raise NoAlgorithm(f"NCCL refuses {request.dtype.name} on GPUs before compute capability 9.0")
         if request.dtype >= self.communicator.release.limit("data_types"):

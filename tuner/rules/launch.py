@@ -11,8 +11,9 @@ import numpy as np
 from tuner.cfloat import IntArray, SizeArray, as_size_t, ceil_div, int32
 from tuner.communicator import Communicator
 from tuner.model import Tables
-from tuner.names import Algorithm, Protocol
+from tuner.names import Algorithm, Buffers, Protocol
 from tuner.registry import Registry
+from tuner.rules import registered
 from tuner.rules.request import Request
 
 Cell: TypeAlias = tuple[Algorithm, Protocol]
@@ -33,7 +34,7 @@ def shrink_then_cells(
     communicator: Communicator, tables: Tables, request: Request, cell: Cell, nbytes: SizeArray
 ) -> tuple[IntArray, IntArray]:
     """Channels and threads by size: a bound that shrinks with the size, then cells dealt out to the channels."""
-    bound, threads = _bounds(communicator, tables, cell, nbytes, communicator.channels)
+    bound, threads = _bounds(communicator, tables, request, cell, nbytes, communicator.channels)
     return _dealt_channels(communicator, request, cell, nbytes, bound), threads
 
 
@@ -45,7 +46,7 @@ def shrink_within_ctas_then_cells(
 
     Source: src/enqueue/enqueue.cc, v2.31.2-1.
     """
-    bound, threads = _bounds(communicator, tables, cell, nbytes, communicator.channels)
+    bound, threads = _bounds(communicator, tables, request, cell, nbytes, communicator.channels)
     return _dealt_channels(communicator, request, cell, nbytes, np.clip(bound, *communicator.ctas)), threads
 
 
@@ -57,7 +58,7 @@ def shrink_then_bytes(
 
     Source: addCBDCollToPlan and computeCollAlignCount, src/enqueue.cc, v2.21.5-1.
     """
-    bound, threads = _bounds(communicator, tables, cell, nbytes, communicator.coll_channels)
+    bound, threads = _bounds(communicator, tables, request, cell, nbytes, communicator.coll_channels)
     limit = communicator.release.limit
     type_bytes = request.device_dtype.size_bytes
     work_bytes = nbytes // np.uint64(communicator.ranks if request.spreads else 1)
@@ -80,11 +81,11 @@ def shrink_only(
     communicator: Communicator, tables: Tables, request: Request, cell: Cell, nbytes: SizeArray
 ) -> tuple[IntArray, IntArray]:
     """All channels of the bound. Source: getAlgoInfo and addCollToPlan, src/enqueue.cc, v2.18.3-1."""
-    return _bounds(communicator, tables, cell, nbytes, communicator.coll_channels)
+    return _bounds(communicator, tables, request, cell, nbytes, communicator.coll_channels)
 
 
 def _bounds(
-    communicator: Communicator, tables: Tables, cell: Cell, nbytes: SizeArray, most: int
+    communicator: Communicator, tables: Tables, request: Request, cell: Cell, nbytes: SizeArray, most: int
 ) -> tuple[IntArray, IntArray]:
     """The most channels the operation may use, and the threads of its blocks."""
     threads = int(tables.max_threads[cell])
@@ -96,6 +97,9 @@ def _bounds(
     else:
         bound = _fewer_channels(nbytes, most, threads, threshold)
         shrunk = _fewer_threads(nbytes, bound, threads, threshold)
+    if request.buffers is Buffers.registered:
+        for name in communicator.release.rules("registered"):
+            bound = registered.RULES[name](communicator, tables, request, cell, bound)
     (block_rule,) = communicator.release.rules("block")
     return bound, BLOCK_RULES[block_rule](communicator, cell, shrunk)
 
