@@ -116,6 +116,7 @@ class Oracle:
                 "machine": _machine(setup, machine),
                 "comm": asdict(found.comm),
                 "graph": asdict(found.graph),
+                "ring": _ring(found),
             },
             self.timeout_s,
             f"initialising {setup.ranks} ranks",
@@ -418,6 +419,20 @@ def _watch(found: symbols.Symbols) -> dict[str, Any]:
         "operations": (operation["pattern"].offset, operation["protocol"].offset),
         "graphs": graphs,
         "times": times,
+    }
+
+
+def _ring(found: symbols.Symbols) -> dict[str, int]:
+    """Where a channel's neighbours on the ring are, and the flags of the connections to them."""
+    return {
+        "channels": found.comm.arrays["channels"][0],
+        "channel_bytes": found.channel.bytes,
+        "prev": found.channel.members["ring.prev"].offset,
+        "next": found.channel.members["ring.next"].offset,
+        "peers": found.channel.members["peers"].offset,
+        "send": found.peer.arrays["send"][0],
+        "receive": found.peer.arrays["recv"][0],
+        "flags": found.connector.members["conn.flags"].offset,
     }
 
 

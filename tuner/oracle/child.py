@@ -94,6 +94,8 @@ SCALARS = {
     "pointer": "Q",
 }
 
+P2P_WRITE, DIRECT_NIC = 0x01, 0x04  # flags of a connection: src/include/device.h, v2.24.3-1
+
 
 def encoded(value: Any) -> Any:
     """Text as the bytes a char array is made from."""
@@ -234,6 +236,18 @@ class World:
         values = struct.unpack(code, memory)
         return list(values) if entry["dims"] else values[0]
 
+    def connect_ring(self) -> None:
+        """Marks rank 0's neighbours on every ring as the transports would: directly, or by an adapter at the GPU."""
+        at, local = self.request["ring"], self.request["machine"]["gpus_per_host"]
+        n_channels = self.member(self.comms[0], self.request["comm"]["members"]["nChannels"])
+        for number in range(n_channels):
+            channel = self.comms[0] + at["channels"] + number * at["channel_bytes"]
+            for neighbour, end in (("next", "send"), ("prev", "receive")):
+                rank = self.ffi.cast("int *", channel + at[neighbour])[0]
+                peer = self.ffi.cast("uintptr_t *", channel + at["peers"])[0] + rank * self.ffi.sizeof("void *")
+                connector = self.ffi.cast("uintptr_t *", peer)[0] + at[end]
+                self.ffi.cast("int *", connector + at["flags"])[0] |= P2P_WRITE if rank < local else DIRECT_NIC
+
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         counts = self.ffi.new("uint64_t[]", request["counts"])
         grouped = request["grouped"]
@@ -241,6 +255,8 @@ class World:
         log_start = os.fstat(self.log_file).st_size
         comm, device = self.ffi.cast("void *", self.comms[0]), 0
         kind = (request["collective"], request["type"], request["op"])
+        if request["buffers"]:
+            self.connect_ring()
         if (registered := self.sim.sim_use_buffers(self.api, comm, device, request["buffers"])) > 0:
             raise Failure(f"registering the buffers returned {registered} ({self.error(registered)})")
         if grouped:
