@@ -422,9 +422,11 @@ def _watch(found: symbols.Symbols) -> dict[str, Any]:
     }
 
 
-def _ring(found: symbols.Symbols) -> dict[str, int]:
+def _ring(found: symbols.Symbols) -> dict[str, int | None]:
     """Where a channel's neighbours on the ring are, and the flags of the connections to them."""
+    use_gdr = found.comm.members.get("useGdr")
     return {
+        "use_gdr": None if use_gdr is None else use_gdr.offset,
         "channels": found.comm.arrays["channels"][0],
         "channel_bytes": found.channel.bytes,
         "prev": found.channel.members["ring.prev"].offset,

@@ -239,6 +239,8 @@ class World:
     def connect_ring(self) -> None:
         """Marks rank 0's neighbours on every ring as the transports would: directly, or by an adapter at the GPU."""
         at, local = self.request["ring"], self.request["machine"]["gpus_per_host"]
+        if at["use_gdr"] is not None and all(net["gdr"] for net in self.request["machine"]["nets"]):
+            self.ffi.cast("bool *", self.comms[0] + at["use_gdr"])[0] = True
         n_channels = self.member(self.comms[0], self.request["comm"]["members"]["nChannels"])
         for number in range(n_channels):
             channel = self.comms[0] + at["channels"] + number * at["channel_bytes"]

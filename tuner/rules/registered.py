@@ -11,6 +11,7 @@ import numpy as np
 
 from tuner.cfloat import IntArray, f32
 from tuner.communicator import Communicator
+from tuner.errors import BadInput
 from tuner.model import Tables
 from tuner.names import Algorithm, Collective, Protocol
 from tuner.registry import Registry
@@ -62,6 +63,38 @@ def sixteen_of_somewhat_more_on_one_node(
     if communicator.nodes > 1 or cell[1] is not Protocol.Simple or not _peers_know(request, cell[0]):
         return bound
     return np.where((bound > 16) & (bound <= 24), 16, bound)
+
+
+@RULES
+def one_for_lone_ranks_on_direct_adapters(
+    communicator: Communicator, tables: Tables, request: Request, cell: Cell, bound: IntArray
+) -> IntArray:
+    """With one rank per node the adapters take the buffers whole, so one channel starts the transfers."""
+    return np.ones_like(bound) if _adapters_know(communicator, request, cell) else bound
+
+
+@RULES
+def near_adapters_for_lone_ranks(
+    communicator: Communicator, tables: Tables, request: Request, cell: Cell, bound: IntArray
+) -> IntArray:
+    """The same with a channel for each adapter near the GPU, whose number nobody has told."""
+    if _adapters_know(communicator, request, cell):
+        raise BadInput(
+            f"NCCL {communicator.release.name} gives {request.collective.name} of registered buffers a channel per "
+            "adapter near the GPU where a node has one rank; their number is not emulated; valid: more ranks per node"
+        )
+    return bound
+
+
+def _adapters_know(communicator: Communicator, request: Request, cell: Cell) -> bool:
+    """Whether the ring's adapters read and write the user's buffers: all of them next to their GPU (GPUDirect)."""
+    lone = communicator.nodes == communicator.ranks
+    keeps = request.collective in (Collective.AllGather, Collective.Broadcast)
+    ring = communicator.graphs[Algorithm.Ring]
+    near = ring.type_inter is not None and communicator.release.path_rank(ring.type_inter) <= (
+        communicator.release.path_rank("PXB")
+    )
+    return lone and keeps and cell == (Algorithm.Ring, Protocol.Simple) and near
 
 
 def nvls_channels_by_heads(communicator: Communicator, tables: Tables, collective: Collective) -> int:
