@@ -1,7 +1,7 @@
 """The emulator against the real library, on one communicator: every cell, pick, channel and thread, exactly."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from tuner.case import Case
 from tuner.cfloat import shortest
 from tuner.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.oracle import Launched, Oracle
+from tuner.rules import policy
 from tuner.rules.request import Request
 from tuner.selection import Selection
 
@@ -64,7 +65,7 @@ def sizes_bytes(request: Request, ranks: int, most: int = 16 << 30) -> list[int]
 
 def check(
     case: Case,
-    requests: Iterable[Request] = ALL_COLLECTIVES,
+    requests: Sequence[Request] = ALL_COLLECTIVES,
     sizes: Sequence[int] | None = None,
     timeout_s: float = 120.0,
 ) -> Report:
@@ -76,8 +77,19 @@ def check(
         for request in requests:
             chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
             _compare_cells(report, selection, oracle, request, chosen)
-            _compare_picks(report, selection, oracle, request, chosen)
+            if not _needs_no_tuner(case):
+                _compare_picks(report, selection, oracle, request, chosen)
+    if _needs_no_tuner(case):
+        with Oracle(replace(case.setup(), without_tuner=True), timeout_s=timeout_s) as oracle:
+            for request in requests:
+                chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
+                _compare_picks(report, selection, oracle, request, chosen)
     return report
+
+
+def _needs_no_tuner(case: Case) -> bool:
+    """NCCL_CTA_POLICY counts only without a tuner plugin, so without the recorder."""
+    return policy.NAME in (case.environment or {})
 
 
 def _compare_tables(report: Report, selection: Selection, oracle: Oracle) -> None:

@@ -16,7 +16,7 @@ from tuner.communicator import Communicator
 from tuner.errors import BadInput, NoAlgorithm
 from tuner.names import Algorithm, Buffers, Protocol
 from tuner.registry import Registry
-from tuner.rules import candidate, launch
+from tuner.rules import candidate, launch, policy
 from tuner.rules import time as timing
 from tuner.rules.request import FP8, Request, Sizes
 
@@ -90,6 +90,7 @@ class Selection:
             chunk = Sizes(nbytes[part])
             times = (self._times(request, cell, chunk, bandwidths[cell]) for cell in cells)
             best[part], time_us[part] = PICK_RULES[rule](times, self.communicator)
+            self._apply_policy(request, cells, best[part], chunk.nbytes)
             for index in np.flatnonzero(np.bincount(best[part])):
                 chosen = best[part] == index
                 channels[part][chosen], threads[part][chosen] = launch.RULES[launch_rule](
@@ -97,6 +98,23 @@ class Selection:
                 )
         chosen_cells = np.array(cells, np.int8)[best]
         return Picks(nbytes, chosen_cells[:, 0], chosen_cells[:, 1], time_us, channels, threads)
+
+    def _apply_policy(
+        self, request: Request, cells: list[Cell], best: NDArray[np.int8], nbytes: SizeArray
+    ) -> None:
+        """Moves picks to NVLS where NCCL_CTA_POLICY prefers it; their time stays that of the pick (sic)."""
+        channels = policy.multicast_channels(self.communicator, self.tables, request)
+        if channels is None:
+            return
+        multicast = (Algorithm.NVLS, Protocol.Simple)
+        if multicast not in cells:
+            cells.append(multicast)
+        for index in np.flatnonzero(np.bincount(best)):
+            chosen = best == index
+            bound = launch.plain_bound(
+                self.communicator, self.tables, cells[index], nbytes[chosen], self.communicator.channels
+            )
+            best[chosen] = np.where(bound >= channels, cells.index(multicast), best[chosen])
 
     def _bandwidths(self, request: Request) -> dict[Cell, Float]:
         """Bandwidth of every cell the call may use; those of Ring's backup where there is no other."""

@@ -38,6 +38,7 @@ class Setup:
     env: Mapping[str, str]  # NCCL_* variables; the caller's own never reach NCCL
     plugin: Path | None = None  # a tuner plugin for NCCL to load
     record_plugin: bool = False  # load it inside the recorder, so that `ask` sees the table before and after it
+    without_tuner: bool = False  # no plugin at all, which some choices depend on; only `launch` can be asked then
     library: Path | None = None  # this file instead of the release's installed or cached library
 
     @property
@@ -86,13 +87,14 @@ class Oracle:
         machine = hardware.read(setup.topology, setup.nodes, setup.gpus_per_node, coll_net)
         nccl = library.find(setup.release) if setup.library is None else library.at(setup.library)
         found = symbols.load(nccl.path, nccl.sha256, library.cache())
-        recorded = setup.plugin is None or setup.record_plugin
+        recorded = not setup.without_tuner and (setup.plugin is None or setup.record_plugin)
         self._recorded = recorded
         self._simulates = "ncclGroupSimulateEnd" in found.functions
         self._registers = "ncclCommRegister" in found.functions
         self._kernels = found.kernels
         self._patterns = found.patterns
-        self._child = Child(setup.topology, setup.env, SIM if recorded or setup.plugin is None else setup.plugin)
+        plugin = SIM if recorded else setup.plugin
+        self._child = Child(setup.topology, setup.env, str(plugin.resolve()) if plugin else "none")
         try:
             self._start(nccl, found, machine)
         except BaseException:
@@ -190,7 +192,7 @@ class Oracle:
     ) -> Asked:
         """The cost table before and after the plugin, and the winner's time, for one call of each size."""
         if not self._recorded:
-            raise BadInput("the plugin is loaded by NCCL itself, so nothing is recorded; set record_plugin")
+            raise BadInput("NCCL runs without the recorder: set record_plugin beside a plugin, and not without_tuner")
         answers, logs = self._ask(collective, dtype, op, sizes_bytes, buffers, simulated=self._simulates)
         record = answers["record"]
         question = record["question"]
@@ -377,6 +379,8 @@ def _check(setup: Setup) -> None:
             f"{setup.ranks} ranks need up to {setup.ranks * RANK_BYTES >> 20} MB of memory; "
             f"this machine has {available >> 20} MB available, enough for {available // RANK_BYTES} ranks"
         )
+    if setup.plugin is not None and setup.without_tuner:
+        raise BadInput(f"tuner plugin {setup.plugin} without a tuner plugin; give one of both")
     if setup.plugin is not None and not setup.plugin.is_file():
         raise BadInput(f"tuner plugin {setup.plugin} does not exist")
 

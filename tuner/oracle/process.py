@@ -59,7 +59,7 @@ def check_platform() -> None:
 class Child:
     """One child process and its scratch folder. Every failure ends the child and is an OracleFailed."""
 
-    def __init__(self, topology: str, env: Mapping[str, str], plugin: Path) -> None:
+    def __init__(self, topology: str, env: Mapping[str, str], plugin: str) -> None:
         check_platform()
         if refused := sorted(OWN_VARIABLES & env.keys()):
             raise BadInput(f"{', '.join(refused)} cannot be set for the oracle: it sets that itself")
@@ -85,7 +85,7 @@ class Child:
                 start_new_session=True,
             )
 
-    def _environment(self, env: Mapping[str, str], plugin: Path) -> dict[str, str]:
+    def _environment(self, env: Mapping[str, str], plugin: str) -> dict[str, str]:
         own = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
         own["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(self.folder), own.get("LD_LIBRARY_PATH")]))
         return {
@@ -102,7 +102,7 @@ class Child:
             "NCCL_RAS_ENABLE": "0",
             "NCCL_SOCKET_IFNAME": "lo",
             "NCCL_TOPO_FILE": str(self.folder / "topology.xml"),
-            "NCCL_TUNER_PLUGIN": str(plugin.resolve()),
+            "NCCL_TUNER_PLUGIN": plugin,
         }
 
     @property

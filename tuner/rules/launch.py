@@ -11,7 +11,7 @@ import numpy as np
 from tuner.cfloat import IntArray, SizeArray, as_size_t, ceil_div, int32
 from tuner.communicator import Communicator
 from tuner.model import Tables
-from tuner.names import Algorithm, Buffers, Protocol
+from tuner.names import Algorithm, Protocol
 from tuner.registry import Registry
 from tuner.rules import registered
 from tuner.rules.request import Request
@@ -88,20 +88,28 @@ def _bounds(
     communicator: Communicator, tables: Tables, request: Request, cell: Cell, nbytes: SizeArray, most: int
 ) -> tuple[IntArray, IntArray]:
     """The most channels the operation may use, and the threads of its blocks."""
+    bound = plain_bound(communicator, tables, cell, nbytes, most)
     threads = int(tables.max_threads[cell])
-    threshold = int32(int(tables.thread_thresholds_bytes[cell]))
-    (nvls_rule,) = communicator.release.rules("nvls_bound")
     if _like_nvls(communicator, cell):
-        bound = np.full(nbytes.shape, NVLS_BOUND_RULES[nvls_rule](communicator, cell), np.int64)
         shrunk = np.full(nbytes.shape, threads, np.int64)
     else:
-        bound = _fewer_channels(nbytes, most, threads, threshold)
-        shrunk = _fewer_threads(nbytes, bound, threads, threshold)
-    if request.buffers is Buffers.registered:
+        shrunk = _fewer_threads(nbytes, bound, threads, int32(int(tables.thread_thresholds_bytes[cell])))
+    if registered.knows(communicator, request):
         for name in communicator.release.rules("registered"):
             bound = registered.RULES[name](communicator, tables, request, cell, bound)
     (block_rule,) = communicator.release.rules("block")
     return bound, BLOCK_RULES[block_rule](communicator, cell, shrunk)
+
+
+def plain_bound(
+    communicator: Communicator, tables: Tables, cell: Cell, nbytes: SizeArray, most: int
+) -> IntArray:
+    """The most channels the operation may use, whatever its buffers."""
+    if _like_nvls(communicator, cell):
+        (nvls_rule,) = communicator.release.rules("nvls_bound")
+        return np.full(nbytes.shape, NVLS_BOUND_RULES[nvls_rule](communicator, cell), np.int64)
+    threshold = int32(int(tables.thread_thresholds_bytes[cell]))
+    return _fewer_channels(nbytes, most, int(tables.max_threads[cell]), threshold)
 
 
 @NVLS_BOUND_RULES

@@ -13,7 +13,7 @@ from tuner.cfloat import IntArray, f32
 from tuner.communicator import Communicator
 from tuner.errors import BadInput
 from tuner.model import Tables
-from tuner.names import Algorithm, Collective, Protocol
+from tuner.names import Algorithm, Buffers, Collective, Protocol
 from tuner.registry import Registry
 from tuner.rules.request import Request
 
@@ -22,6 +22,11 @@ RegisteredRule = Callable[[Communicator, Tables, Request, Cell, IntArray], IntAr
 RULES: Registry[RegisteredRule] = Registry()
 
 NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
+
+
+def knows(communicator: Communicator, request: Request) -> bool:
+    """Whether NCCL keeps what it was told about the buffers."""
+    return request.buffers is Buffers.registered and communicator.environment.number("NCCL_LOCAL_REGISTER", 1) != 0
 
 
 @RULES
