@@ -28,8 +28,9 @@ def from_emulator(case: Case, request: Request, sizes: Sequence[int]) -> list[di
 def from_library(case: Case, request: Request, sizes: Sequence[int], timeout_s: float) -> list[dict[str, Any]]:
     """The same, asked of libnccl: the cells a tuner plugin is handed, the pick as launched."""
     with Oracle(case.setup(), timeout_s=timeout_s) as oracle:
-        asked = oracle.ask(request.collective, request.dtype, request.op, sizes)
-        launched = oracle.launch(request.collective, request.dtype, request.op, sizes)
+        asked = oracle.ask(request.collective, request.dtype, request.op, sizes, request.buffers)
+    with Oracle(case.setup_to_launch(), timeout_s=timeout_s) as oracle:
+        launched = oracle.launch(request.collective, request.dtype, request.op, sizes, buffers=request.buffers)
     return [
         _answer(case, request, size, asked.before_us[row], real.algorithm, real.protocol, real.channels, real.threads,
                 asked.winner_us[row])

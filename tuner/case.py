@@ -1,6 +1,6 @@
 """What a user describes - machine or topology, nodes, release, settings - as inputs of emulator and oracle."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner import communicator, found, graphs, machines, release
@@ -9,6 +9,7 @@ from tuner.environment import Environment
 from tuner.errors import BadInput, BadTopology
 from tuner.graphs import Graphs
 from tuner.oracle import Oracle, Setup
+from tuner.rules import policy
 from tuner.topology import Topology
 from tuner.topology import read as read_topology
 
@@ -51,6 +52,10 @@ class Case:
         if self.graphs is not None:
             raise BadInput("--graphs: libnccl searches its own graphs; valid for it: --machine, --topology")
         return self._setup(self.nodes)
+
+    def setup_to_launch(self) -> Setup:
+        """The same; without a tuner plugin, so without the recorder, where a variable counts only then."""
+        return replace(self.setup(), without_tuner=policy.NAME in (self.environment or {}))
 
     def _setup(self, nodes: int) -> Setup:
         return Setup(

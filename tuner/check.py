@@ -1,7 +1,7 @@
 """The emulator against the real library, on one communicator: every cell, pick, channel and thread, exactly."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -9,7 +9,6 @@ from tuner.case import Case
 from tuner.cfloat import shortest
 from tuner.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.oracle import Launched, Oracle
-from tuner.rules import policy
 from tuner.rules.request import Request
 from tuner.selection import Selection
 
@@ -77,19 +76,14 @@ def check(
         for request in requests:
             chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
             _compare_cells(report, selection, oracle, request, chosen)
-            if not _needs_no_tuner(case):
+            if not case.setup_to_launch().without_tuner:
                 _compare_picks(report, selection, oracle, request, chosen)
-    if _needs_no_tuner(case):
-        with Oracle(replace(case.setup(), without_tuner=True), timeout_s=timeout_s) as oracle:
+    if case.setup_to_launch().without_tuner:
+        with Oracle(case.setup_to_launch(), timeout_s=timeout_s) as oracle:
             for request in requests:
                 chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
                 _compare_picks(report, selection, oracle, request, chosen)
     return report
-
-
-def _needs_no_tuner(case: Case) -> bool:
-    """NCCL_CTA_POLICY counts only without a tuner plugin, so without the recorder."""
-    return policy.NAME in (case.environment or {})
 
 
 def _compare_tables(report: Report, selection: Selection, oracle: Oracle) -> None:

@@ -14,7 +14,7 @@ from tuner.errors import BadInput, OracleFailed
 from tuner.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.oracle import facts, hardware, library, symbols, tuninglog
 from tuner.oracle.answers import ANSWER
-from tuner.oracle.process import SIM, Child
+from tuner.oracle.process import NO_TUNER, SIM, Child
 
 MAX_RANKS = 512  # each rank is a thread with NCCL's memory for a rank
 RANK_BYTES = 40 << 20  # of host memory per rank; 21 MB were measured with 128 ranks, 8 per node
@@ -94,7 +94,7 @@ class Oracle:
         self._kernels = found.kernels
         self._patterns = found.patterns
         plugin = SIM if recorded else setup.plugin
-        self._child = Child(setup.topology, setup.env, str(plugin.resolve()) if plugin else "none")
+        self._child = Child(setup.topology, setup.env, str(plugin.resolve()) if plugin else NO_TUNER)
         try:
             self._start(nccl, found, machine)
         except BaseException:

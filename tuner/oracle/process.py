@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,10 @@ from tuner.errors import BadInput, OracleFailed, OracleUnavailable
 CHILD = Path(__file__).with_name("child.py")
 SIM = Path(tuner.__file__).with_name("_native") / "libnccl_tuner_sim.so"
 SIM_NAMES = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnccl-net-sim.so", "libnccl-tuner-sim.so")
+
+# A library that is no plugin, by the short name that every release takes: of "none" some make the recorder's file.
+NO_TUNER = "absent"
+NOT_A_PLUGIN = find_spec("_cffi_backend")
 
 # What the oracle itself has to decide for NCCL; a setup that names one is refused.
 OWN_VARIABLES = frozenset(
@@ -72,6 +77,9 @@ class Child:
         (self.folder / "topology.xml").write_text(topology)
         for name in SIM_NAMES:
             (self.folder / name).symlink_to(SIM)
+        assert NOT_A_PLUGIN is not None
+        assert NOT_A_PLUGIN.origin is not None
+        (self.folder / f"libnccl-tuner-{NO_TUNER}.so").symlink_to(NOT_A_PLUGIN.origin)
         self._socket, other = socket.socketpair()
         self._pending = b""
         with other, (self.folder / "stderr").open("wb") as stderr:

@@ -4,7 +4,7 @@ Source: envConfigOverride (src/init.cc) and getAlgoInfo (src/enqueue.cc), v2.28.
 """
 
 from collections.abc import Callable
-from enum import Flag
+from enum import Enum
 
 from tuner.communicator import Communicator
 from tuner.environment import Environment
@@ -14,7 +14,7 @@ from tuner.rules import candidate, registered
 from tuner.rules.request import Request
 
 
-class Policy(Flag):
+class Policy(Enum):
     """NCCL_CTA_POLICY_*."""
 
     default = 0
@@ -48,24 +48,13 @@ def one_of_three(environment: Environment) -> Policy:
 
 
 @RULES
-def number_of_both(environment: Environment) -> Policy:
-    """Numbers add up; of both, no blocks at all wins."""
-    number = environment.number(NAME, 0)
-    return _zero_wins(Policy(number)) if 0 <= number <= 3 else Policy.default
-
-
-@RULES
 def words_or_digit(environment: Environment) -> Policy:
-    """Words between bars; of a number only the first digit counts."""
+    """Words between bars, of which `zero` wins; of a number only the first digit counts."""
     text = environment.text(NAME) or ""
     if text[:1].isdigit():
         return {"1": Policy.efficiency, "2": Policy.zero}.get(text[0], Policy.default)
     words = {word.lower() for word in text.split("|")}
-    return _zero_wins(Policy(sum(policy.value for policy in Policy if policy.name in words)))
-
-
-def _zero_wins(policy: Policy) -> Policy:
-    return Policy.zero if Policy.zero in policy else policy
+    return next((policy for policy in (Policy.zero, Policy.efficiency) if policy.name in words), Policy.default)
 
 
 def multicast_channels(communicator: Communicator, tables: Tables, request: Request) -> int | None:
@@ -76,7 +65,7 @@ def multicast_channels(communicator: Communicator, tables: Tables, request: Requ
     environment = communicator.environment
     if not registered.knows(communicator, request) or not request.spreads:
         return None
-    if Policy.efficiency not in of(communicator) or {"NCCL_ALGO", "NCCL_PROTO"} & set(environment.values):
+    if of(communicator) is not Policy.efficiency or {"NCCL_ALGO", "NCCL_PROTO"} & set(environment.values):
         return None
     if candidate.nvls_missing(communicator, request) or (communicator.nodes > 1 and not communicator.collnet):
         return None

@@ -1,0 +1,87 @@
+"""Calls on registered buffers, and NCCL_CTA_POLICY, against libnccl: picks, channels, threads."""
+
+import pytest
+from here import HERE
+
+from tuner import release
+from tuner.case import Case
+from tuner.check import ALL_COLLECTIVES, check
+from tuner.errors import BadInput
+from tuner.names import Buffers, Collective, DataType, Op
+from tuner.rules.request import Request
+from tuner.selection import Selection
+
+REGISTERED = [Request(collective, DataType.float32, Op.sum, buffers=Buffers.registered) for collective in Collective]
+SHAPES = [("dgx-h100", 1, 8), ("dgx-h100", 1, 3), ("dgx-h100", 2, 4), ("dgx-b200", 1, 8), ("dgx-b200", 2, 4),
+          ("dgx-a100", 1, 8)]
+SETTINGS = [
+    {"NCCL_ALGO": "NVLS,NVLSTree"}, {"NCCL_ALGO": "NVLS,NVLSTree", "NCCL_MAX_CTAS": "3"},
+    {"NCCL_ALGO": "NVLS,NVLSTree", "NCCL_MIN_CTAS": "7"}, {"NCCL_ALGO": "NVLS,NVLSTree", "NCCL_NVLS_NCHANNELS": "2"},
+    {"NCCL_ALGO": "NVLS,NVLSTree", "NCCL_LOCAL_REGISTER": "0"}, {"NCCL_MAX_NCHANNELS": "20", "NCCL_PROTO": "Simple"},
+]
+POLICIES = ["1", "2", "EFFICIENCY", "default|efficiency", "1x", "", "7"]
+REGISTERS = [name for name in HERE if release.load(name).rules("registered")]
+
+
+@pytest.mark.parametrize(("machine", "nodes", "gpus"), SHAPES)
+@pytest.mark.parametrize("name", REGISTERS)
+def test_registered(name: str, machine: str, nodes: int, gpus: int) -> None:
+    report = check(Case(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus), REGISTERED)
+    assert report.mismatches == []
+    assert report.compared["channels"] >= 5 * 60
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize(("nodes", "gpus"), [(1, 8), (2, 4)])
+@pytest.mark.parametrize("name", REGISTERS)
+def test_settings(name: str, nodes: int, gpus: int, settings: dict[str, str]) -> None:
+    case = Case(nccl=name, machine="dgx-h100", nodes=nodes, gpus_per_node=gpus, environment=settings)
+    selection = Selection(case.communicator())
+    report = check(case, [request for request in REGISTERED if selection.usable(request)])
+    assert report.mismatches == []
+    assert report.compared["channels"] >= 60
+
+
+@pytest.mark.parametrize("name", REGISTERS)
+def test_lone_ranks(name: str) -> None:
+    """Releases that count the adapters near a GPU refuse what depends on it; all others answer."""
+    case = Case(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=1)
+    selection = Selection(case.communicator())
+    counts_adapters = "near_adapters_for_lone_ranks" in release.load(name).rules("registered")
+    if counts_adapters:
+        with pytest.raises(BadInput, match="adapter near the GPU"):
+            selection.pick(REGISTERED[Collective.AllGather], 1 << 30)
+    kept = (Collective.AllGather, Collective.Broadcast) if counts_adapters else ()
+    report = check(case, [request for request in REGISTERED if request.collective not in kept])
+    assert report.mismatches == []
+    assert report.compared["channels"] >= 3 * 60
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", HERE)
+def test_policy(name: str, policy: str) -> None:
+    case = Case(nccl=name, machine="dgx-h100", nodes=1, environment={"NCCL_CTA_POLICY": policy})
+    if release.load(name).rules("cta_policy") == ["nobody_asks"]:
+        with pytest.raises(BadInput, match="NCCL_CTA_POLICY: not emulated"):
+            case.communicator()
+        return
+    report = check(case, [*REGISTERED[2:4], ALL_COLLECTIVES[2]])
+    assert report.mismatches == []
+    assert report.compared["picks"] >= 3 * 40
+
+
+def test_policy_moves_picks() -> None:
+    """Or the test above would compare nothing."""
+    request = REGISTERED[Collective.ReduceScatter]
+    picks = [
+        Selection(Case(nccl="2.28.9", machine="dgx-h100", nodes=1, environment=env).communicator()).pick(request, 1 << 26)
+        for env in ({}, {"NCCL_CTA_POLICY": "1"})
+    ]
+    assert picks[0].algorithm != picks[1].algorithm
+    assert picks[0].time_us == picks[1].time_us
+
+
+def test_a_release_that_registers_nothing_says_so() -> None:
+    selection = Selection(Case(nccl="2.18.3", machine="dgx-h100", nodes=1).communicator())
+    with pytest.raises(BadInput, match=r"NCCL 2\.18\.3 registers no buffers"):
+        selection.pick(REGISTERED[0], 1 << 20)
