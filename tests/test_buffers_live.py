@@ -73,10 +73,8 @@ def test_policy(name: str, policy: str) -> None:
 def test_policy_moves_picks() -> None:
     """Or the test above would compare nothing."""
     request = REGISTERED[Collective.ReduceScatter]
-    picks = [
-        Selection(Case(nccl="2.28.9", machine="dgx-h100", nodes=1, environment=env).communicator()).pick(request, 1 << 26)
-        for env in ({}, {"NCCL_CTA_POLICY": "1"})
-    ]
+    cases = [Case(nccl="2.28.9", machine="dgx-h100", nodes=1, environment=env) for env in ({}, {"NCCL_CTA_POLICY": "1"})]
+    picks = [Selection(case.communicator()).pick(request, 1 << 26) for case in cases]
     assert picks[0].algorithm != picks[1].algorithm
     assert picks[0].time_us == picks[1].time_us
 

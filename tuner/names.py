@@ -87,6 +87,7 @@ class Buffers(IntEnum):
 
     plain = 0
     registered = 1  # ncclCommRegister
+    window = 2  # ncclCommWindowRegister with NCCL_WIN_COLL_SYMMETRIC
 
 
 # Path and link names as NCCL prints them; how they are ordered is a release's own matter (tables/nccl).

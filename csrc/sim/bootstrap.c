@@ -35,8 +35,8 @@ void sim_abandon_meetings(void) {
 
 int sim_meetings_abandoned(void) { return abandoned; }
 
-/* From now on one rank acts for all: the others would do as it does, so it waits for nobody and they say the same. */
-void sim_meet_alone(void) { alone = 1; }
+/* While one rank acts for all, the others would do as it does: it waits for nobody, and they say the same. */
+void sim_meet_alone(int one_acts) { alone = one_acts; }
 
 static status meet(struct meeting *meeting, int ranks) {
   if (alone) return SUCCESS;

@@ -71,7 +71,7 @@ void sim_fill(void *target, int value, size_t bytes);
 /* Lets ranks that wait for others go, with an error. */
 void sim_abandon_meetings(void);
 int sim_meetings_abandoned(void);
-void sim_meet_alone(void);
+void sim_meet_alone(int one_acts);
 void sim_release_watchers(void);
 
 /* Driver functions by name, as cudaGetDriverEntryPoint and cuGetProcAddress hand them out; NULL when not simulated. */

@@ -27,7 +27,8 @@ struct sim_api {
   status (*all_gather)(const void *send, void *receive, size_t count, int type, void *comm, void *stream);
   status (*reduce_scatter)(const void *send, void *receive, size_t count, int type, int op, void *comm, void *stream);
   status (*all_reduce)(const void *send, void *receive, size_t count, int type, int op, void *comm, void *stream);
-  status (*comm_register)(void *comm, void *buffer, size_t bytes, void **handle); /* NULL before 2.19 */
+  status (*comm_register)(void *comm, void *buffer, size_t bytes, void **handle);               /* NULL before 2.19 */
+  status (*window_register)(void *comm, void *buffer, size_t bytes, void **window, int flags); /* NULL before 2.27 */
 };
 
 /* --- initialisation --- */
@@ -73,7 +74,7 @@ SIM_EXPORT int sim_init_ranks(const struct sim_api *api, int ranks, void **comms
     results[r] = identified != 0 ? identified : all[r].result;
   }
   free(all);
-  sim_meet_alone();
+  sim_meet_alone(1);
   return 0;
 }
 
@@ -85,7 +86,7 @@ enum { BROADCAST = 0, REDUCE = 1, ALL_GATHER = 2, REDUCE_SCATTER = 3, ALL_REDUCE
 #define REGISTERED_BYTES ((size_t)1 << 34) /* 2.32 keeps all of a communicator's in an arena, and 64 GiB do not fit */
 
 /* What the user told NCCL about a pair of buffers, which are used for nothing else. */
-enum { PLAIN = 0, REGISTERED = 1, N_KINDS = 2 };
+enum { PLAIN = 0, REGISTERED = 1, WINDOW = 2, N_KINDS = 3 };
 
 static struct {
   void *send, *receive;
@@ -103,18 +104,55 @@ static int prepare(int kind) {
   return buffers[kind].send == NULL || buffers[kind].receive == NULL ? -1 : 0;
 }
 
-/* Which buffers the collectives from now on have: they are registered when they are first used. Returns an
- * ncclResult_t, or -1 without address space. */
-SIM_EXPORT int sim_use_buffers(const struct sim_api *api, void *comm, int device, int kind) {
+static status register_pair(const struct sim_api *api, void *comm) {
+  void *handle;
+  status registered = api->comm_register(comm, buffers[REGISTERED].send, bytes_of(REGISTERED), &handle);
+  if (registered != 0) return registered;
+  return api->comm_register(comm, buffers[REGISTERED].receive, bytes_of(REGISTERED), &handle);
+}
+
+/* All ranks register a window together, each the same buffers: their memory is never looked at. */
+static void *register_windows(void *argument) {
+  enum { COLL_SYMMETRIC = 1 };
+  struct rank *rank = argument;
+  void *window;
+  sim_set_device(rank->rank);
+  size_t bytes = bytes_of(WINDOW);
+  rank->result = rank->api->window_register(rank->comm, buffers[WINDOW].send, bytes, &window, COLL_SYMMETRIC);
+  if (rank->result == 0)
+    rank->result = rank->api->window_register(rank->comm, buffers[WINDOW].receive, bytes, &window, COLL_SYMMETRIC);
+  if (rank->result != 0) sim_abandon_meetings();
+  return NULL;
+}
+
+static status register_all_windows(const struct sim_api *api, void **comms, int ranks) {
+  struct rank *all = calloc((size_t)ranks, sizeof *all);
+  if (all == NULL) return -1;
+  status result = 0;
+  sim_meet_alone(0);
+  for (int r = 0; r < ranks; r++) {
+    all[r] = (struct rank){.api = api, .comm = comms[r], .rank = r};
+    if (pthread_create(&all[r].thread, NULL, register_windows, &all[r]) != 0) return -1; /* the others never return */
+  }
+  for (int r = 0; r < ranks; r++) {
+    pthread_join(all[r].thread, NULL);
+    if (result == 0) result = all[r].result;
+  }
+  sim_meet_alone(1);
+  free(all);
+  return result;
+}
+
+/* Which buffers the collectives from now on have: NCCL is told of them when they are first used. Returns an
+ * ncclResult_t, or -1 without address space or threads. */
+SIM_EXPORT int sim_use_buffers(const struct sim_api *api, void **comms, int ranks, int kind) {
   if (kind < 0 || kind >= N_KINDS) return -1;
   int known = buffers[kind].send != NULL && buffers[kind].receive != NULL;
   if (prepare(kind) != 0) return -1;
   used = kind;
-  if (known || kind != REGISTERED) return 0;
-  void *handle;
-  sim_set_device(device);
-  status registered = api->comm_register(comm, buffers[kind].send, bytes_of(kind), &handle);
-  return registered != 0 ? registered : api->comm_register(comm, buffers[kind].receive, bytes_of(kind), &handle);
+  sim_set_device(0);
+  if (known || kind == PLAIN) return 0;
+  return kind == REGISTERED ? register_pair(api, comms[0]) : register_all_windows(api, comms, ranks);
 }
 
 static int stream; /* its address is the stream */

@@ -34,7 +34,7 @@ struct sim_question {
 struct sim_api {
   void *unique_id; void *comm_init_rank; void *group_start; void *group_end; void *simulate_end;
   void *broadcast; void *reduce; void *all_gather; void *reduce_scatter; void *all_reduce;
-  void *comm_register;
+  void *comm_register; void *window_register;
 };
 struct sim_operation { int pattern; int protocol; };
 struct sim_record {
@@ -53,7 +53,7 @@ void sim_watch_operations(int pattern, int protocol);
 int sim_watch_graphs(void *function, void *copies, uint64_t bytes, int n);
 int sim_watch_times(void *function, int algorithms, int protocols, int backups);
 uint64_t sim_buffer_bytes(int kind);
-int sim_use_buffers(const struct sim_api *api, void *comm, int device, int kind);
+int sim_use_buffers(const struct sim_api *api, void **comms, int ranks, int kind);
 int sim_init_ranks(const struct sim_api *api, int ranks, void **comms, int *results);
 int sim_ask(const struct sim_api *api, void *comm, int device, int collective, int type, int op, int simulated,
             int log_file, const uint64_t *counts, int n, struct sim_answer *answers);
@@ -77,6 +77,7 @@ ENTRY_POINTS = {
     "reduce_scatter": "ncclReduceScatter",
     "all_reduce": "ncclAllReduce",
     "comm_register": "ncclCommRegister",
+    "window_register": "ncclCommWindowRegister",
 }
 
 SCALARS = {
@@ -236,6 +237,13 @@ class World:
         values = struct.unpack(code, memory)
         return list(values) if entry["dims"] else values[0]
 
+    def use_buffers(self, kind: int) -> None:
+        if kind:
+            self.connect_ring()
+        comms = self.ffi.new("void *[]", [self.ffi.cast("void *", comm) for comm in self.comms])
+        if (registered := self.sim.sim_use_buffers(self.api, comms, len(self.comms), kind)) > 0:
+            raise Failure(f"registering the buffers returned {registered} ({self.error(registered)})")
+
     def connect_ring(self) -> None:
         """Marks rank 0's neighbours on every ring as the transports would: directly, or by an adapter at the GPU."""
         at, local = self.request["ring"], self.request["machine"]["gpus_per_host"]
@@ -257,10 +265,7 @@ class World:
         log_start = os.fstat(self.log_file).st_size
         comm, device = self.ffi.cast("void *", self.comms[0]), 0
         kind = (request["collective"], request["type"], request["op"])
-        if request["buffers"]:
-            self.connect_ring()
-        if (registered := self.sim.sim_use_buffers(self.api, comm, device, request["buffers"])) > 0:
-            raise Failure(f"registering the buffers returned {registered} ({self.error(registered)})")
+        self.use_buffers(request["buffers"])
         if grouped:
             n = 1 + self.sim.sim_ask_group(self.api, comm, device, *kind, self.log_file, counts, len(counts), answers)
         else:
