@@ -7,6 +7,7 @@ import numpy as np
 
 from tuner.case import Case
 from tuner.cfloat import shortest
+from tuner.departure import Departure
 from tuner.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.oracle import Launched, Oracle
 from tuner.rules.request import Request
@@ -75,7 +76,8 @@ def check(
         _compare_tables(report, selection, oracle)
         for request in requests:
             chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
-            _compare_cells(report, selection, oracle, request, chosen)
+            if request.buffers is not Buffers.window:  # nobody asks what a call costs that leaves the classic path
+                _compare_cells(report, selection, oracle, request, chosen)
             if not case.setup_to_launch().without_tuner:
                 _compare_picks(report, selection, oracle, request, chosen)
     if case.setup_to_launch().without_tuner:
@@ -110,6 +112,9 @@ def _compare_cells(
 def _compare_picks(
     report: Report, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
 ) -> None:
+    if request.buffers is Buffers.window:
+        _compare_windows(report, selection, oracle, request, sizes)
+        return
     picks = selection.pick(request, sizes)
     launched = oracle.launch(request.collective, request.dtype, request.op, sizes, buffers=request.buffers)
     for row, (size, real) in enumerate(zip(sizes, launched, strict=True)):
@@ -118,6 +123,32 @@ def _compare_picks(
         report.compare("picks", where, pick, pick_name(real))
         report.compare("channels", where, int(picks.channels[row]), real.channels)
         report.compare("threads", where, int(picks.threads[row]), real.threads)
+
+
+def _compare_windows(
+    report: Report, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
+) -> None:
+    """As :func:`_compare_picks`; a call that leaves the classic path counts with its kernel, blocks and threads."""
+    departures = selection.departures(request, sizes)
+    staying = [size for size, departure in zip(sizes, departures, strict=True) if departure is None]
+    picks = selection.pick(request, staying) if staying else None
+    launched = oracle.launch_windows(request.collective, request.dtype, request.op, sizes)
+    row = 0
+    for size, departure, real in zip(sizes, departures, launched, strict=True):
+        where = f"{name(request)} {size} B"
+        if departure is not None:
+            ours = departure.name, departure.blocks, departure.threads
+        else:
+            assert picks is not None
+            cell = Algorithm(picks.algorithm[row]), Protocol(picks.protocol[row])
+            ours = f"{cell[0].name}/{cell[1].name}", int(picks.channels[row]), int(picks.threads[row])
+            row += 1
+        if isinstance(real, Departure):
+            theirs = real.name, real.blocks, real.threads
+        else:
+            theirs = pick_name(real), real.channels, real.threads
+        for what, own, library in zip(("picks", "channels", "threads"), ours, theirs, strict=True):
+            report.compare(what, where, own, library)
 
 
 def name(request: Request) -> str:

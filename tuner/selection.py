@@ -5,7 +5,7 @@ Source of the order: getAlgoInfo and topoGetAlgoInfo, src/enqueue.cc, v2.28.9-1.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,10 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 from tuner import model
 from tuner.cfloat import Float, FloatArray, SizeArray
 from tuner.communicator import Communicator
+from tuner.departure import Departure
 from tuner.errors import BadInput, NoAlgorithm
 from tuner.names import Algorithm, Buffers, Protocol
 from tuner.registry import Registry
-from tuner.rules import candidate, launch, policy
+from tuner.rules import candidate, launch, policy, symmetric
 from tuner.rules import time as timing
 from tuner.rules.request import FP8, Request, Sizes
 
@@ -74,9 +75,35 @@ class Selection:
                 table[:, cell[0], cell[1]] = self._times(request, cell, Sizes(nbytes), bandwidth_gbs)
         return table
 
-    def pick(self, request: Request, sizes: ArrayLike) -> Picks:
-        """What NCCL picks for each size. NoAlgorithm where nothing is left, as in NCCL."""
+    def departures(self, request: Request, sizes: ArrayLike) -> list[Departure | None]:
+        """For each size how the call leaves the classic path; None where it stays, and :meth:`pick` says how.
+
+        BadInput where that is not emulated.
+        """
         nbytes = _sizes(sizes)
+        if request.buffers is not Buffers.window:
+            return [None] * len(nbytes)
+        (rule,) = self.communicator.release.rules("leaves")
+        return [
+            symmetric.RULES[rule](self.communicator, request, int(size), partial(self._protocol, request))
+            for size in nbytes
+        ]
+
+    def _protocol(self, request: Request, size: int) -> Protocol:
+        return Protocol(self._classic_pick(request, np.array([size], np.uint64)).protocol[0])
+
+    def pick(self, request: Request, sizes: ArrayLike) -> Picks:
+        """What NCCL picks for each size. NoAlgorithm where nothing is left, as in NCCL.
+
+        BadInput where a size leaves the classic path: see :meth:`departures`.
+        """
+        nbytes = _sizes(sizes)
+        for size, departure in zip(nbytes, self.departures(request, nbytes), strict=True):
+            if departure is not None:
+                raise BadInput(f"{request.collective.name} of {size} bytes leaves the classic path for {departure.name}")
+        return self._classic_pick(request, nbytes)
+
+    def _classic_pick(self, request: Request, nbytes: SizeArray) -> Picks:
         self._check_type(request)
         bandwidths = self._bandwidths(request)
         cells = list(bandwidths)
@@ -143,7 +170,7 @@ class Selection:
         return next(filter(None, reasons), None)
 
     def _check_type(self, request: Request) -> None:
-        if request.buffers is Buffers.registered and not self.communicator.release.rules("registered"):
+        if request.buffers is not Buffers.plain and not self.communicator.release.rules("registered"):
             raise BadInput(f"NCCL {self.communicator.release.name} registers no buffers; valid: 2.19 and later")
         if request.device_dtype in FP8 and self.communicator.min_comp_cap < 90:
             raise NoAlgorithm(f"NCCL refuses {request.dtype.name} on GPUs before compute capability 9.0")

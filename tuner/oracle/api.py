@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.departure import COPY_ENGINES, Departure
 from tuner.errors import BadInput, OracleFailed
 from tuner.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.oracle import facts, hardware, library, symbols, tuninglog
@@ -90,7 +91,10 @@ class Oracle:
         recorded = not setup.without_tuner and (setup.plugin is None or setup.record_plugin)
         self._recorded = recorded
         self._simulates = "ncclGroupSimulateEnd" in found.functions
-        self._registers = "ncclCommRegister" in found.functions
+        self._knows = {
+            Buffers.registered: "ncclCommRegister" in found.functions,
+            Buffers.window: "ncclCommWindowRegister" in found.functions,
+        }
         self._kernels = found.kernels
         self._patterns = found.patterns
         plugin = SIM if recorded else setup.plugin
@@ -222,11 +226,33 @@ class Oracle:
         buffers: Buffers = Buffers.plain,
     ) -> list[Launched]:
         """Each size launched for real on rank 0, one after the other; with ``in_group`` all inside one ncclGroup."""
+        if buffers is Buffers.window:
+            raise BadInput("calls on windows may leave the classic path; valid for them: launch_windows")
         answers, logs = self._ask(collective, dtype, op, sizes_bytes, buffers, grouped=in_group)
         records = answers["record"]
         if in_group and sizes_bytes:
             return self._launched_group(collective, dtype, sizes_bytes, records[0], logs[0])
         return [self._launched(int(s), record, log) for s, record, log in zip(sizes_bytes, records, logs, strict=True)]
+
+    def launch_windows(
+        self, collective: Collective, dtype: DataType, op: Op, sizes_bytes: Sequence[int]
+    ) -> list[Launched | Departure]:
+        """As :meth:`launch` with both buffers in symmetric windows, which a call may leave the classic path for."""
+        answers, logs = self._ask(collective, dtype, op, sizes_bytes, Buffers.window)
+        return [
+            self._departed(record, log) or self._launched(int(size), record, log)
+            for size, record, log in zip(sizes_bytes, answers["record"], logs, strict=True)
+        ]
+
+    def _departed(self, record: Any, log: bytes) -> Departure | None:
+        """How a call left the classic path; None where it did not. Copy engines launch no kernel and log nothing."""
+        kernel = tuninglog.symmetric_kernel(log)
+        if kernel is None:
+            return None if record["kernels"] else COPY_ENGINES
+        launched = self._kernel(record)
+        if record["kernels"] != 1 or f"_{kernel}" not in launched:
+            raise self._child.failure(f"NCCL says {kernel} and launches {record['kernels']} kernels, first {launched}")
+        return Departure(kernel, int(record["kernel"]["grid_x"]), int(record["kernel"]["block_x"]))
 
     def _launched(self, size: int, record: Any, log: bytes) -> Launched:
         choice = self._choice(size, record, log)
@@ -339,8 +365,8 @@ class Oracle:
         """Raw answers, and the piece of NCCL's log that belongs to each."""
         if self.setup.ranks == 1:
             raise BadInput("a communicator of one rank has nothing to choose: NCCL only copies")
-        if buffers is Buffers.registered and not self._registers:
-            raise BadInput(f"NCCL {self.facts['release']} registers no buffers; valid: 2.19 and later")
+        if buffers is not Buffers.plain and not self._knows[buffers]:
+            raise BadInput(f"NCCL {self.facts['release']} knows no {buffers.name} buffers; valid: later releases")
         counts = self._counts(collective, dtype, sizes, self._buffer_bytes[buffers])
         if not counts:
             return np.zeros(0, ANSWER), []

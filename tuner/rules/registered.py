@@ -26,7 +26,8 @@ NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
 
 def knows(communicator: Communicator, request: Request) -> bool:
     """Whether NCCL keeps what it was told about the buffers."""
-    return request.buffers is Buffers.registered and communicator.environment.number("NCCL_LOCAL_REGISTER", 1) != 0
+    told = request.buffers is not Buffers.plain
+    return told and communicator.environment.number("NCCL_LOCAL_REGISTER", 1) != 0
 
 
 @RULES
