@@ -88,7 +88,8 @@ def request_options(function: F) -> F:
             click.option("--op", type=Named(Op, "operation"), default="sum", show_default=True,
                          help="Reduction operation."),
             click.option("--buffers", type=Named(Buffers, "kind of buffers"), default="plain", show_default=True,
-                         help="What NCCL was told about the buffers: plain, or registered (ncclCommRegister)."),
+                         help="What NCCL was told about the buffers: plain (nothing), registered (ncclCommRegister), "
+                         "window (ncclCommWindowRegister, symmetric)."),
         ]
     ):
         function = option(function)

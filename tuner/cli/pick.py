@@ -26,6 +26,7 @@ def command(
 
     \b
     nccl-tuner pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --json
+    nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --buffers window
     """
     described = options.case_of(**case)
     answers = answer.from_emulator(described, Request(collective, dtype, op, buffers=buffers), sizes)
@@ -46,6 +47,8 @@ COLUMNS = ("size", "pick", "channels", "threads", "time us", "algbw GB/s", "busb
 
 def _row(answered: dict[str, Any], ranks: int) -> tuple[object, ...]:
     pick, nbytes = answered["pick"], answered["bytes"]
+    if "leaves_for" in pick:
+        return human_bytes(nbytes), pick["leaves_for"], pick["channels"], pick["threads"], *5 * ("-",)
     algbw = algorithm_gbs(nbytes, pick["time_us"])
     busbw = algbw * bus_factor(Collective[answered["collective"]], ranks)
     second = answer.runner_up(answered)
