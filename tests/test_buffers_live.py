@@ -1,5 +1,7 @@
 """Calls on registered buffers, and NCCL_CTA_POLICY, against libnccl: picks, channels, threads."""
 
+import dataclasses
+
 import pytest
 from here import HERE
 
@@ -20,6 +22,15 @@ SETTINGS = [
     {"NCCL_ALGO": "NVLS,NVLSTree", "NCCL_LOCAL_REGISTER": "0"}, {"NCCL_MAX_NCHANNELS": "20", "NCCL_PROTO": "Simple"},
 ]
 POLICIES = ["1", "2", "EFFICIENCY", "default|efficiency", "1x", "", "7"]
+WINDOWS = [dataclasses.replace(request, buffers=Buffers.window) for request in REGISTERED]
+WINDOW_SETTINGS = [
+    {"NCCL_MAX_CTAS": "5"}, {"NCCL_MIN_CTAS": "3"}, {"NCCL_MIN_CTAS": "8", "NCCL_MAX_CTAS": "16"},
+    {"NCCL_CTA_POLICY": "2"}, {"NCCL_CTA_POLICY": "1"}, {"NCCL_NVLS_ENABLE": "0"}, {"NCCL_PROTO": "Simple"},
+]
+TYPES_AND_OPS = [
+    (DataType.float16, Op.sum), (DataType.bfloat16, Op.avg), (DataType.float64, Op.sum), (DataType.int32, Op.sum),
+    (DataType.float32, Op.avg), (DataType.float16, Op.max), (DataType.int8, Op.avg),
+]
 REGISTERS = [name for name in HERE if release.load(name).rules("registered")]
 
 
@@ -73,10 +84,61 @@ def test_policy(name: str, policy: str) -> None:
 def test_policy_moves_picks() -> None:
     """Or the test above would compare nothing."""
     request = REGISTERED[Collective.ReduceScatter]
-    cases = [Case(nccl="2.28.9", machine="dgx-h100", nodes=1, environment=env) for env in ({}, {"NCCL_CTA_POLICY": "1"})]
+    settings: list[dict[str, str]] = [{}, {"NCCL_CTA_POLICY": "1"}]
+    cases = [Case(nccl="2.28.9", machine="dgx-h100", nodes=1, environment=environment) for environment in settings]
     picks = [Selection(case.communicator()).pick(request, 1 << 26) for case in cases]
     assert picks[0].algorithm != picks[1].algorithm
     assert picks[0].time_us == picks[1].time_us
+
+
+LEAVES = [name for name in HERE if release.load(name).rules("leaves") != ["nothing_leaves"]]
+MODELLED = {machine: [name for name in LEAVES if machine != "dgx-b200" or "refused_from_comp_cap" not in
+                      release.load(name).table["symmetric"]] for machine in ("dgx-h100", "dgx-b200", "dgx-a100")}
+WINDOW_SHAPES = [("dgx-h100", 8), ("dgx-h100", 5), ("dgx-h100", 3), ("dgx-h100", 2), ("dgx-b200", 8), ("dgx-b200", 4),
+                 ("dgx-a100", 8)]
+
+
+@pytest.mark.parametrize(
+    ("name", "machine", "gpus"),
+    [(name, machine, gpus) for machine, gpus in WINDOW_SHAPES for name in MODELLED[machine]],
+)
+def test_windows(name: str, machine: str, gpus: int) -> None:
+    report = check(Case(nccl=name, machine=machine, nodes=1, gpus_per_node=gpus), WINDOWS)
+    assert report.mismatches == []
+    assert report.compared["picks"] >= 5 * 60
+
+
+@pytest.mark.parametrize("settings", WINDOW_SETTINGS, ids=str)
+@pytest.mark.parametrize("name", LEAVES)
+def test_settings_of_windows(name: str, settings: dict[str, str]) -> None:
+    case = Case(nccl=name, machine="dgx-h100", nodes=1, environment=settings)
+    report = check(case, WINDOWS[2:])
+    assert report.mismatches == []
+    assert report.compared["picks"] >= 3 * 60
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_types_on_windows(name: str) -> None:
+    reduced = (Collective.AllReduce, Collective.ReduceScatter)
+    requests = [Request(c, dtype, op, buffers=Buffers.window) for dtype, op in TYPES_AND_OPS for c in reduced]
+    report = check(Case(nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=4), requests)
+    assert report.mismatches == []
+    assert report.compared["picks"] >= 60 * len(requests)
+
+
+def test_windows_leave() -> None:
+    """Or the tests above would compare the classic path."""
+    blackwell = Selection(Case(nccl="2.30.7", machine="dgx-b200", nodes=1).communicator())
+    kernels = [
+        departure and departure.kernel
+        for departure in blackwell.departures(WINDOWS[Collective.AllGather], [1 << 10, 1 << 20, 1 << 30])
+    ]
+    assert kernels == ["AllGather_LLMC", "AllGather_STMC", None]
+    assert blackwell.departures(WINDOWS[Collective.Broadcast], 1 << 20) == [None]
+    with pytest.raises(BadInput, match="leaves the classic path for symmetric kernel"):
+        blackwell.pick(WINDOWS[Collective.AllReduce], 1 << 20)
+    with pytest.raises(BadInput, match="several nodes"):
+        Selection(Case(nccl="2.30.7", machine="dgx-b200", nodes=2).communicator()).departures(WINDOWS[4], 8)
 
 
 def test_a_release_that_registers_nothing_says_so() -> None:
