@@ -14,6 +14,7 @@ import numpy as np
 from tuner.cfloat import f32
 from tuner.communicator import Communicator
 from tuner.departure import COPY_ENGINES, Departure
+from tuner.environment import forced
 from tuner.errors import BadInput
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.registry import Registry
@@ -65,6 +66,16 @@ def cells_leave(
     """The same in cells of a KiB, which may be fewer than the blocks; copy engines where no block is to be used."""
     found = _in_cells(communicator, request, nbytes)
     return found if found is None or isinstance(found, Departure) else _dealt(communicator, request, nbytes, found)
+
+
+@RULES
+def cells_leave_unless_algorithms_are_asked_for(
+    communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
+) -> Departure | None:
+    """The same, but where NCCL_ALGO says anything about the collective, symmetric kernels are not among it."""
+    found = cells_leave(communicator, request, nbytes, classic)
+    asked = forced(communicator.environment.text("NCCL_ALGO") or "", "NCCL_ALGO", Algorithm)
+    return found if found is COPY_ENGINES or request.collective not in asked else None
 
 
 @RULES
