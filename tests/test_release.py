@@ -25,6 +25,7 @@ FLAT = {
     "hw_latency_row": cell.ROW_RULES, "nvls_kind": launch.NVLS_KIND_RULES,
     "traffic_per_channel": launch.TRAFFIC_RULES, "registered": registered.RULES,
     "cta_policy": policy.RULES, "leaves": symmetric.RULES, "symmetric_blocks": symmetric.BLOCK_RULES,
+    "symmetric_time": symmetric.TIME_RULES,
 }
 BY_ALGORITHM = {"fills": enabled.RULES, "bandwidth": bandwidth.RULES, "latency": latency.RULES}
 
