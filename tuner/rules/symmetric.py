@@ -112,6 +112,7 @@ def _in_cells(communicator: Communicator, request: Request, nbytes: int) -> Choi
 def _copied(communicator: Communicator, request: Request, nbytes: int) -> bool:
     if request.collective is not Collective.AllGather:
         return False
+    _check_links(communicator)
     if policy.of(communicator) is policy.Policy.zero:
         return True
     table = communicator.release.table["symmetric"]
@@ -136,15 +137,21 @@ def _own_bytes(communicator: Communicator, request: Request, nbytes: int) -> int
 
 
 def _implemented(communicator: Communicator, request: Request) -> bool:
-    """Whether symmetric kernels exist for the call; the GPUs have to reach each other over NVLink."""
+    """Whether symmetric kernels exist for the call."""
     if request.collective not in (Collective.AllGather, Collective.AllReduce, Collective.ReduceScatter):
         return False
-    if communicator.graphs[Algorithm.Ring].type_intra != "NVL":
-        raise BadInput("symmetric windows without NVLink between all GPUs are not emulated; valid: machines with it")
+    _check_links(communicator)
     if request.collective is Collective.AllGather:
         return True
     ops = [Op[name] for name in communicator.release.table["symmetric"]["ops"]]
     return request.op in ops and request.dtype in REDUCIBLE
+
+
+def _check_links(communicator: Communicator) -> None:
+    """BadInput where a GPU does not reach every other over NVLink: whether windows are symmetric then is not known."""
+    direct = communicator.has_nvswitch or communicator.ranks == 2
+    if communicator.graphs[Algorithm.Ring].type_intra != "NVL" or not direct:
+        raise BadInput("symmetric windows without NVLink between all GPUs are not emulated; valid: machines with it")
 
 
 def _best(communicator: Communicator, request: Request, own_bytes: int, modelled_bytes: int) -> Choice | None:
