@@ -11,7 +11,7 @@ from tuner.environment import GRAMMARS
 from tuner.errors import UnknownRelease
 from tuner.names import Collective
 from tuner.release import ALGORITHM_KEYS
-from tuner.rules import bandwidth, candidate, cell, enabled, latency, launch
+from tuner.rules import bandwidth, candidate, cell, enabled, latency, launch, policy, registered, symmetric
 from tuner.rules import time as timing
 
 TABLES = sorted(files("tuner.tables").joinpath("nccl").iterdir(), key=lambda path: path.name)
@@ -26,6 +26,8 @@ FLAT = {
     "hw_latency_row": cell.ROW_RULES, "nvls_kind": launch.NVLS_KIND_RULES,
     "traffic_per_channel": launch.TRAFFIC_RULES, "collnet": collnet.SUPPORT_RULES,
     "collnet_heads": collnet.HEADS_RULES, "collnet_direct_heads": collnet.DIRECT_HEADS_RULES,
+    "registered": registered.RULES, "cta_policy": policy.RULES, "leaves": symmetric.RULES,
+    "symmetric_blocks": symmetric.BLOCK_RULES, "symmetric_time": symmetric.TIME_RULES,
 }
 BY_ALGORITHM = {"fills": enabled.RULES, "bandwidth": bandwidth.RULES, "latency": latency.RULES}
 

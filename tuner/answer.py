@@ -7,8 +7,9 @@ import numpy as np
 
 from tuner.case import Case
 from tuner.cfloat import FloatArray, shortest
-from tuner.names import Algorithm, Protocol
-from tuner.oracle import Oracle
+from tuner.departure import Departure
+from tuner.names import Algorithm, Buffers, Protocol
+from tuner.oracle import Launched, Oracle
 from tuner.rules.request import Request
 from tuner.selection import ALL_CELLS, Picks, Selection
 
@@ -16,9 +17,22 @@ from tuner.selection import ALL_CELLS, Picks, Selection
 def from_emulator(case: Case, request: Request, sizes: Sequence[int]) -> list[dict[str, Any]]:
     """A dictionary a size: the cells NCCL does not ignore and the pick, from the model.
 
-    ``disagreeing`` is there only where ranks on other nodes pick differently; NCCL needs them to pick the same.
+    A call that leaves the classic path has no cells, and a pick of its own form. ``disagreeing`` is there only where
+    ranks on other nodes pick differently; NCCL needs them to pick the same.
     """
     selection, *others = map(Selection, case.views())
+    departures = selection.departures(request, sizes)
+    staying = [size for size, departure in zip(sizes, departures, strict=True) if departure is None]
+    answers = iter(_classic(case, selection, others, request, staying) if staying else [])
+    return [
+        next(answers) if departure is None else _departed(case, request, size, departure)
+        for size, departure in zip(sizes, departures, strict=True)
+    ]
+
+
+def _classic(
+    case: Case, selection: Selection, others: Sequence[Selection], request: Request, sizes: Sequence[int]
+) -> list[dict[str, Any]]:
     picks = selection.pick(request, sizes)
     table = selection.cost_table(request, sizes)
     answers = [
@@ -45,14 +59,26 @@ def _disagree(answers: list[dict[str, Any]], picks: Picks, others: Picks, nodes:
 
 def from_library(case: Case, request: Request, sizes: Sequence[int], timeout_s: float) -> list[dict[str, Any]]:
     """The same, asked of libnccl: the cells a tuner plugin is handed, the pick as launched."""
+    kind = request.collective, request.dtype, request.op
+    with Oracle(case.setup_to_launch(), timeout_s=timeout_s) as oracle:
+        launched: list[Launched | Departure] = (
+            oracle.launch_windows(*kind, sizes) if request.buffers is Buffers.window
+            else list(oracle.launch(*kind, sizes, buffers=request.buffers))
+        )
+    staying = [size for size, real in zip(sizes, launched, strict=True) if isinstance(real, Launched)]
     with Oracle(case.setup(), timeout_s=timeout_s) as oracle:
-        asked = oracle.ask(request.collective, request.dtype, request.op, sizes)
-        launched = oracle.launch(request.collective, request.dtype, request.op, sizes)
-    return [
-        _answer(case, request, size, asked.before_us[row], real.algorithm, real.protocol, real.channels, real.threads,
-                asked.winner_us[row])
-        for row, (size, real) in enumerate(zip(sizes, launched, strict=True))
-    ]
+        asked = oracle.ask(*kind, staying, request.buffers)
+    answers, row = [], 0
+    for size, real in zip(sizes, launched, strict=True):
+        if isinstance(real, Departure):
+            answers.append(_departed(case, request, size, real))
+        else:
+            answers.append(
+                _answer(case, request, size, asked.before_us[row], real.algorithm, real.protocol, real.channels,
+                        real.threads, asked.winner_us[row])
+            )
+            row += 1
+    return answers
 
 
 def runner_up(answer: dict[str, Any]) -> tuple[str, float] | None:
@@ -63,6 +89,16 @@ def runner_up(answer: dict[str, Any]) -> tuple[str, float] | None:
         return None
     name = min(others, key=others.__getitem__)
     return name, 100 * (others[name] / answer["pick"]["time_us"] - 1)
+
+
+def _departed(case: Case, request: Request, size: int, departure: Departure) -> dict[str, Any]:
+    return {
+        "collective": request.collective.name,
+        "bytes": int(size),
+        "nccl": case.nccl,
+        "cost_us": {},
+        "pick": {"leaves_for": departure.name, "channels": departure.blocks, "threads": departure.threads},
+    }
 
 
 def _answer(

@@ -10,6 +10,7 @@ from tuner.environment import Environment
 from tuner.errors import BadInput, BadTopology
 from tuner.graphs import Graphs
 from tuner.oracle import Host, Oracle, Setup
+from tuner.rules import policy
 from tuner.topology import Topology
 from tuner.topology import read as read_topology
 
@@ -79,6 +80,10 @@ class Case:
             raise BadInput("--graphs: libnccl searches its own graphs; valid for it: --machine, --topology")
         others = (Host(kind._topology_text(), kind.gpus()) for kind in self._kinds[1:] for _ in range(kind.nodes))
         return replace(self._setup(self.nodes), others=tuple(others))
+
+    def setup_to_launch(self) -> Setup:
+        """The same; without a tuner plugin, so without the recorder, where a variable counts only then."""
+        return replace(self.setup(), without_tuner=policy.NAME in (self.environment or {}))
 
     def _setup(self, nodes: int) -> Setup:
         return Setup(

@@ -1,6 +1,6 @@
 """The emulator against the real library, on one communicator: every cell, pick, channel and thread, exactly."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +8,8 @@ import numpy as np
 
 from tuner.case import Case
 from tuner.cfloat import shortest
-from tuner.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.departure import Departure
+from tuner.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.oracle import Launched, Oracle, Tables
 from tuner.rules.request import Request
 from tuner.selection import Selection
@@ -65,7 +66,7 @@ def sizes_bytes(request: Request, ranks: int, most: int = 16 << 30) -> list[int]
 
 def check(
     case: Case,
-    requests: Iterable[Request] = ALL_COLLECTIVES,
+    requests: Sequence[Request] = ALL_COLLECTIVES,
     sizes: Sequence[int] | None = None,
     timeout_s: float = 120.0,
 ) -> Report:
@@ -80,8 +81,15 @@ def check(
             _compare_tables(report, last, oracle.last_rank_tables, oracle.last_rank_facts, " of the last rank")
         for request in requests:
             chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
-            _compare_cells(report, selection, oracle, request, chosen)
-            _compare_picks(report, selection, oracle, request, chosen)
+            if request.buffers is not Buffers.window:  # nobody asks what a call costs that leaves the classic path
+                _compare_cells(report, selection, oracle, request, chosen)
+            if not case.setup_to_launch().without_tuner:
+                _compare_picks(report, selection, oracle, request, chosen)
+    if case.setup_to_launch().without_tuner:
+        with Oracle(case.setup_to_launch(), timeout_s=timeout_s) as oracle:
+            for request in requests:
+                chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
+                _compare_picks(report, selection, oracle, request, chosen)
     return report
 
 
@@ -101,7 +109,7 @@ def _compare_cells(
     report: Report, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
 ) -> None:
     ours = selection.cost_table(request, sizes)
-    theirs = oracle.costs(request.collective, request.dtype, request.op, sizes)
+    theirs = oracle.costs(request.collective, request.dtype, request.op, sizes, request.buffers)
     for row, size in enumerate(sizes):
         for algorithm, protocol in np.ndindex(theirs.shape[1:]):
             where = f"{name(request)} {size} B {Algorithm(algorithm).name}/{Protocol(protocol).name}"
@@ -112,8 +120,11 @@ def _compare_cells(
 def _compare_picks(
     report: Report, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
 ) -> None:
+    if request.buffers is Buffers.window:
+        _compare_windows(report, selection, oracle, request, sizes)
+        return
     picks = selection.pick(request, sizes)
-    launched = oracle.launch(request.collective, request.dtype, request.op, sizes)
+    launched = oracle.launch(request.collective, request.dtype, request.op, sizes, buffers=request.buffers)
     for row, (size, real) in enumerate(zip(sizes, launched, strict=True)):
         where = f"{name(request)} {size} B"
         pick = f"{Algorithm(picks.algorithm[row]).name}/{Protocol(picks.protocol[row]).name}"
@@ -122,8 +133,35 @@ def _compare_picks(
         report.compare("threads", where, int(picks.threads[row]), real.threads)
 
 
+def _compare_windows(
+    report: Report, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
+) -> None:
+    """As :func:`_compare_picks`; a call that leaves the classic path counts with its kernel, blocks and threads."""
+    departures = selection.departures(request, sizes)
+    staying = [size for size, departure in zip(sizes, departures, strict=True) if departure is None]
+    picks = selection.pick(request, staying) if staying else None
+    launched = oracle.launch_windows(request.collective, request.dtype, request.op, sizes)
+    row = 0
+    for size, departure, real in zip(sizes, departures, launched, strict=True):
+        where = f"{name(request)} {size} B"
+        if departure is not None:
+            ours = departure.name, departure.blocks, departure.threads
+        else:
+            assert picks is not None
+            cell = Algorithm(picks.algorithm[row]), Protocol(picks.protocol[row])
+            ours = f"{cell[0].name}/{cell[1].name}", int(picks.channels[row]), int(picks.threads[row])
+            row += 1
+        if isinstance(real, Departure):
+            theirs = real.name, real.blocks, real.threads
+        else:
+            theirs = pick_name(real), real.channels, real.threads
+        for what, own, library in zip(("picks", "channels", "threads"), ours, theirs, strict=True):
+            report.compare(what, where, own, library)
+
+
 def name(request: Request) -> str:
-    return f"{request.collective.name} {request.dtype.name} {request.op.name}"
+    kind = "" if request.buffers is Buffers.plain else f" {request.buffers.name}"
+    return f"{request.collective.name} {request.dtype.name} {request.op.name}{kind}"
 
 
 def pick_name(launched: Launched) -> str:

@@ -36,6 +36,7 @@ class Communicator:
     environment: Environment
     ranks: int
     nodes: int
+    nodes_are_alike: bool
     local_ranks: int  # of rank 0's node
     min_local_ranks: int
     max_local_ranks: int
@@ -59,6 +60,11 @@ class Communicator:
     def generation(self) -> str:
         """The row of the tables by generation."""
         return self.release.generation(self.min_comp_cap)
+
+    @property
+    def nvls_heads(self) -> int:
+        """GPUs of a node that a NVLS channel begins at."""
+        return min(self.graphs[Algorithm.NVLS].channels, self.max_local_ranks)
 
     @property
     def nvls(self) -> bool:
@@ -118,6 +124,7 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
         environment=environment,
         ranks=ranks,
         nodes=len(nodes),
+        nodes_are_alike=len(kinds) == 1,
         local_ranks=local_ranks[0],
         min_local_ranks=min(local_ranks),
         max_local_ranks=max(local_ranks),
@@ -140,9 +147,11 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
 
 
 def _check_environment(release: Release, environment: Environment) -> None:
-    known = release.table["environment"]["known"]
-    unknown = sorted(set(environment.values) - set(known))
+    table = release.table["environment"]
+    indifferent = {name for names in table["indifferent"].values() for name in names}
+    unknown = sorted(set(environment.values) - set(table["known"]) - indifferent)
     if unknown:
         raise BadInput(
-            f"{', '.join(unknown)}: not emulated for NCCL {release.name}; valid: {', '.join(known)}"
+            f"{', '.join(unknown)}: not emulated for NCCL {release.name}; valid: {', '.join(table['known'])}, "
+            f"and {len(indifferent)} that reach no choice, such as NCCL_DEBUG"
         )

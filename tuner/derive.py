@@ -206,11 +206,17 @@ def limit(shape: Shape, count: int) -> int:
     min_ctas, max_ctas = shape.ctas()
     upper = env.number("NCCL_MAX_NCHANNELS", -2)
     upper = env.number("NCCL_MAX_NRINGS", -2) if upper == -2 else upper
-    upper = most if upper == -2 else max(1, min(upper, most))
+    upper = max(1, min(most if upper == -2 else upper, most, _channels_in_kernel_arguments(shape)))
     lower = env.number("NCCL_MIN_NCHANNELS", -2)
     lower = env.number("NCCL_MIN_NRINGS", -2) if lower == -2 else lower
     lower = 0 if lower == -2 else max(0, min(lower, most))
     return max(min(upper, count, max_ctas), lower, min_ctas)
+
+
+def _channels_in_kernel_arguments(shape: Shape) -> int:
+    """Channels whose first batch of work fits the kernel's arguments; too few bytes for any wrap around (sic)."""
+    limit, asked = shape.release.limit, shape.environment.number("NCCL_WORK_ARGS_BYTES", 2**63 - 1)
+    return min(shape.max_channels, (asked - limit("kernel_args_bytes")) % 2**64 // limit("work_batch_bytes"))
 
 
 @NVLS_RULES

@@ -82,6 +82,14 @@ class Op(IntEnum):
     avg = 4
 
 
+class Buffers(IntEnum):
+    """What NCCL was told about both buffers of a call beforehand; send and receive buffer are not the same one."""
+
+    plain = 0
+    registered = 1  # ncclCommRegister
+    window = 2  # ncclCommWindowRegister with NCCL_WIN_COLL_SYMMETRIC
+
+
 # Path and link names as NCCL prints them; how they are ordered is a release's own matter (tables/nccl).
 PATH_NAMES = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS")
 CPU_ARCHS = ("x86_64", "arm64", "ppc64", "mixed")

@@ -5,7 +5,7 @@ Source of the order: getAlgoInfo and topoGetAlgoInfo, src/enqueue.cc, v2.28.9-1.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,10 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 from tuner import model
 from tuner.cfloat import Float, FloatArray, SizeArray
 from tuner.communicator import Communicator
+from tuner.departure import Departure
 from tuner.errors import BadInput, NoAlgorithm
-from tuner.names import Algorithm, Protocol
+from tuner.names import Algorithm, Buffers, Protocol
 from tuner.registry import Registry
-from tuner.rules import candidate, launch
+from tuner.rules import candidate, launch, policy, symmetric
 from tuner.rules import time as timing
 from tuner.rules.request import FP8, Request, Sizes
 
@@ -74,10 +75,37 @@ class Selection:
                 table[:, cell[0], cell[1]] = self._times(request, cell, Sizes(nbytes), bandwidth_gbs)
         return table
 
-    def pick(self, request: Request, sizes: ArrayLike) -> Picks:
-        """What NCCL picks for each size. NoAlgorithm where nothing is left, as in NCCL."""
+    def departures(self, request: Request, sizes: ArrayLike) -> list[Departure | None]:
+        """For each size how the call leaves the classic path; None where it stays, and :meth:`pick` says how.
+
+        BadInput where that is not emulated.
+        """
         nbytes = _sizes(sizes)
+        if request.buffers is not Buffers.window:
+            return [None] * len(nbytes)
+        (rule,) = self.communicator.release.rules("leaves")
+        return [
+            symmetric.RULES[rule](self.communicator, request, int(size), partial(self._protocol, request))
+            for size in nbytes
+        ]
+
+    def _protocol(self, request: Request, size: int) -> Protocol:
+        return Protocol(self._classic_pick(request, np.array([size], np.uint64)).protocol[0])
+
+    def pick(self, request: Request, sizes: ArrayLike) -> Picks:
+        """What NCCL picks for each size. NoAlgorithm where nothing is left, as in NCCL.
+
+        BadInput where a size leaves the classic path: see :meth:`departures`.
+        """
+        nbytes = _sizes(sizes)
+        gone = next(filter(None, self.departures(request, nbytes)), None)
+        if gone is not None:
+            raise BadInput(f"{request.collective.name} leaves the classic path at some of these sizes for {gone.name}")
+        return self._classic_pick(request, nbytes)
+
+    def _classic_pick(self, request: Request, nbytes: SizeArray) -> Picks:
         self._check_type(request)
+        self._check_buffers(request)
         bandwidths = self._bandwidths(request)
         cells = list(bandwidths)
         if not cells:
@@ -90,6 +118,7 @@ class Selection:
             chunk = Sizes(nbytes[part])
             times = (self._times(request, cell, chunk, bandwidths[cell]) for cell in cells)
             best[part], time_us[part] = PICK_RULES[rule](times, self.communicator)
+            self._apply_policy(request, cells, best[part], chunk.nbytes)
             for index in np.flatnonzero(np.bincount(best[part])):
                 chosen = best[part] == index
                 channels[part][chosen], threads[part][chosen] = launch.RULES[launch_rule](
@@ -97,6 +126,23 @@ class Selection:
                 )
         chosen_cells = np.array(cells, np.int8)[best]
         return Picks(nbytes, chosen_cells[:, 0], chosen_cells[:, 1], time_us, channels, threads)
+
+    def _apply_policy(
+        self, request: Request, cells: list[Cell], best: NDArray[np.int8], nbytes: SizeArray
+    ) -> None:
+        """Moves picks to NVLS where NCCL_CTA_POLICY prefers it; their time stays that of the pick (sic)."""
+        channels = policy.multicast_channels(self.communicator, self.tables, request)
+        if channels is None:
+            return
+        multicast = (Algorithm.NVLS, Protocol.Simple)
+        if multicast not in cells:
+            cells.append(multicast)
+        for index in np.flatnonzero(np.bincount(best)):
+            chosen = best == index
+            bound = launch.plain_bound(
+                self.communicator, self.tables, cells[index], nbytes[chosen], self.communicator.channels
+            )
+            best[chosen] = np.where(bound >= channels, cells.index(multicast), best[chosen])
 
     def _bandwidths(self, request: Request) -> dict[Cell, Float]:
         """Bandwidth of every cell the call may use; those of Ring's backup where there is no other."""
@@ -125,10 +171,20 @@ class Selection:
         return next(filter(None, reasons), None)
 
     def _check_type(self, request: Request) -> None:
+        if request.buffers is not Buffers.plain and not self.communicator.release.rules("registered"):
+            raise BadInput(f"NCCL {self.communicator.release.name} registers no buffers; valid: 2.19 and later")
         if request.device_dtype in FP8 and self.communicator.min_comp_cap < 90:
             raise NoAlgorithm(f"NCCL refuses {request.dtype.name} on GPUs before compute capability 9.0")
         if request.dtype >= self.communicator.release.limit("data_types"):
             raise NoAlgorithm(f"NCCL {self.communicator.release.name} has no type {request.dtype.name}")
+
+    def _check_buffers(self, request: Request) -> None:
+        if request.buffers is Buffers.plain:
+            return
+        if self.communicator.collnet or not self.communicator.nodes_are_alike:
+            raise BadInput(
+                f"buffers {request.buffers.name}: not emulated with CollNet or where nodes differ; valid there: plain"
+            )
 
     def _why_nothing(self, request: Request) -> list[str]:
         return sorted(set(self.excluded(request).values()))

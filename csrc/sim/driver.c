@@ -2,6 +2,8 @@
  *
  * Virtual memory is mapped when its addresses are reserved; handles are never looked at again.
  */
+#define _GNU_SOURCE
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,11 +98,12 @@ static status memory_retain(uint64_t *handle, void *address SIM_UNUSED) {
   return SUCCESS;
 }
 
-static status memory_export(void *shareable, uint64_t handle, int kind SIM_UNUSED,
+/* A file descriptor, which NCCL closes. */
+static status memory_export(void *shareable, uint64_t handle SIM_UNUSED, int kind SIM_UNUSED,
                             unsigned long long flags SIM_UNUSED) {
-  int number = (int)handle;
-  memcpy(shareable, &number, sizeof number);
-  return SUCCESS;
+  int descriptor = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  memcpy(shareable, &descriptor, sizeof descriptor);
+  return descriptor < 0 ? OUT_OF_MEMORY : SUCCESS;
 }
 
 static status memory_import(uint64_t *handle, void *shareable SIM_UNUSED, int kind SIM_UNUSED) {
@@ -123,8 +126,11 @@ static status multicast_create(uint64_t *handle, const void *properties) {
 }
 
 static status pointer_attribute(void *value, int attribute, void *address SIM_UNUSED) {
-  enum { DEVICE_ORDINAL = 9, LEGACY_IPC_CAPABLE = 13 };
-  int number = attribute == DEVICE_ORDINAL ? sim_device() : attribute == LEGACY_IPC_CAPABLE;
+  enum { DEVICE_ORDINAL = 9, MAPPED = 13, HANDLE_TYPES = 14 };
+  enum { FILE_DESCRIPTOR = 1 };
+  int number = attribute == DEVICE_ORDINAL  ? sim_device()
+               : attribute == HANDLE_TYPES ? FILE_DESCRIPTOR
+                                           : attribute == MAPPED;
   memcpy(value, &number, sizeof number);
   return SUCCESS;
 }

@@ -18,7 +18,7 @@ static struct range ranges[MAX_RANGES];
 static size_t n_ranges;
 
 /* Those without memory behind them are few, and every copy has to know them. */
-static struct range untouchables[4];
+static struct range untouchables[8];
 static int n_untouchables;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

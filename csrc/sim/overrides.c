@@ -53,6 +53,14 @@ static status peer_descriptor(void *comm SIM_UNUSED, uintptr_t peer SIM_UNUSED, 
   return *descriptor < 0 ? SYSTEM_ERROR : SUCCESS;
 }
 
+/* Asked over a connection. Where the answer is one pointer it is a peer's address or a handle of registered memory. */
+static status proxy_call(void *comm SIM_UNUSED, void *connection SIM_UNUSED, int type SIM_UNUSED,
+                         void *request SIM_UNUSED, int request_bytes SIM_UNUSED, void *answer, int answer_bytes) {
+  static const uintptr_t somewhere = 0x1000;
+  if (answer != NULL && answer_bytes == sizeof somewhere) memcpy(answer, &somewhere, sizeof somewhere);
+  return SUCCESS;
+}
+
 /* The ranks of a node tell each other what they have registered. Only one rank is asked for a collective; the others
  * would do as it does, so they would say the same. */
 static status node_says_the_same(void *comm SIM_UNUSED, void *memory SIM_UNUSED, void *own, void *all, size_t bytes) {
@@ -90,7 +98,8 @@ const struct sim_redirect sim_nccl_redirects[] = {
     ROW("ncclProxyConnect", succeed),
     ROW("ncclProxyClientGetFdBlocking", peer_descriptor),
     ROW("ncclProxyClientConvertFdBlocking", peer_descriptor), /* up to 2.18 */
-    ROW("ncclProxyCallBlocking", succeed),
+    ROW("ncclProxyClientQueryFdBlocking", peer_descriptor),
+    ROW("ncclProxyCallBlocking", proxy_call),
     ROW("ncclProxyShmUnlink", succeed),
     ROW("ncclProxyStart", succeed),
     ROW("ncclProxySaveOp", no_proxy),

@@ -85,6 +85,7 @@ void sim_fill(void *target, int value, size_t bytes);
 void sim_abandon_meetings(void);
 int sim_meet_everyone(void); /* 0 once every rank has come here, or an error */
 int sim_meetings_abandoned(void);
+void sim_meet_alone(int one_acts);
 void sim_release_watchers(void);
 
 /* Driver functions by name, as cudaGetDriverEntryPoint and cuGetProcAddress hand them out; NULL when not simulated. */

@@ -27,6 +27,8 @@ struct sim_api {
   status (*all_gather)(const void *send, void *receive, size_t count, int type, void *comm, void *stream);
   status (*reduce_scatter)(const void *send, void *receive, size_t count, int type, int op, void *comm, void *stream);
   status (*all_reduce)(const void *send, void *receive, size_t count, int type, int op, void *comm, void *stream);
+  status (*comm_register)(void *comm, void *buffer, size_t bytes, void **handle);               /* NULL before 2.19 */
+  status (*window_register)(void *comm, void *buffer, size_t bytes, void **window, int flags); /* NULL before 2.27 */
 };
 
 /* --- initialisation --- */
@@ -72,6 +74,7 @@ SIM_EXPORT int sim_init_ranks(const struct sim_api *api, int ranks, void **comms
     results[r] = identified != 0 ? identified : all[r].result;
   }
   free(all);
+  sim_meet_alone(1);
   return 0;
 }
 
@@ -80,16 +83,83 @@ SIM_EXPORT int sim_init_ranks(const struct sim_api *api, int ranks, void **comms
 enum { BROADCAST = 0, REDUCE = 1, ALL_GATHER = 2, REDUCE_SCATTER = 3, ALL_REDUCE = 4 };
 
 #define BUFFER_BYTES ((size_t)1 << 42)
+#define REGISTERED_BYTES ((size_t)1 << 34) /* 2.32 keeps all of a communicator's in an arena, and 64 GiB do not fit */
+
+/* What the user told NCCL about a pair of buffers, which are used for nothing else. */
+enum { PLAIN = 0, REGISTERED = 1, WINDOW = 2, N_KINDS = 3 };
+
+static struct {
+  void *send, *receive;
+} buffers[N_KINDS];
+static int used = PLAIN;
+
+static size_t bytes_of(int kind) { return kind == PLAIN ? BUFFER_BYTES : REGISTERED_BYTES; }
 
 /* The most bytes one buffer of a collective can have. */
-SIM_EXPORT uint64_t sim_buffer_bytes(void) { return BUFFER_BYTES; }
+SIM_EXPORT uint64_t sim_buffer_bytes(int kind) { return bytes_of(kind); }
 
-static void *send_buffer, *receive_buffer;
+static int prepare(int kind) {
+  if (buffers[kind].send == NULL) buffers[kind].send = sim_map_untouchable(bytes_of(kind));
+  if (buffers[kind].receive == NULL) buffers[kind].receive = sim_map_untouchable(bytes_of(kind));
+  return buffers[kind].send == NULL || buffers[kind].receive == NULL ? -1 : 0;
+}
+
+static status register_pair(const struct sim_api *api, void *comm) {
+  void *handle;
+  status registered = api->comm_register(comm, buffers[REGISTERED].send, bytes_of(REGISTERED), &handle);
+  if (registered != 0) return registered;
+  return api->comm_register(comm, buffers[REGISTERED].receive, bytes_of(REGISTERED), &handle);
+}
+
+/* All ranks register a window together, each the same buffers: their memory is never looked at. */
+static void *register_windows(void *argument) {
+  enum { COLL_SYMMETRIC = 1 };
+  struct rank *rank = argument;
+  void *window;
+  sim_set_device(rank->rank);
+  size_t bytes = bytes_of(WINDOW);
+  rank->result = rank->api->window_register(rank->comm, buffers[WINDOW].send, bytes, &window, COLL_SYMMETRIC);
+  if (rank->result == 0)
+    rank->result = rank->api->window_register(rank->comm, buffers[WINDOW].receive, bytes, &window, COLL_SYMMETRIC);
+  if (rank->result != 0) sim_abandon_meetings();
+  return NULL;
+}
+
+static status register_all_windows(const struct sim_api *api, void **comms, int ranks) {
+  struct rank *all = calloc((size_t)ranks, sizeof *all);
+  if (all == NULL) return -1;
+  status result = 0;
+  sim_meet_alone(0);
+  for (int r = 0; r < ranks; r++) {
+    all[r] = (struct rank){.api = api, .comm = comms[r], .rank = r};
+    if (pthread_create(&all[r].thread, NULL, register_windows, &all[r]) != 0) return -1; /* the others never return */
+  }
+  for (int r = 0; r < ranks; r++) {
+    pthread_join(all[r].thread, NULL);
+    if (result == 0) result = all[r].result;
+  }
+  sim_meet_alone(1);
+  free(all);
+  return result;
+}
+
+/* Which buffers the collectives from now on have: NCCL is told of them when they are first used. Returns an
+ * ncclResult_t, or -1 without address space or threads. */
+SIM_EXPORT int sim_use_buffers(const struct sim_api *api, void **comms, int ranks, int kind) {
+  if (kind < 0 || kind >= N_KINDS) return -1;
+  int known = buffers[kind].send != NULL && buffers[kind].receive != NULL;
+  if (prepare(kind) != 0) return -1;
+  used = kind;
+  sim_set_device(0);
+  if (known || kind == PLAIN) return 0;
+  return kind == REGISTERED ? register_pair(api, comms[0]) : register_all_windows(api, comms, ranks);
+}
+
 static int stream; /* its address is the stream */
 
 static status call(const struct sim_api *api, void *comm, int collective, size_t count, int type, int op, int root) {
-  const void *send = send_buffer;
-  void *receive = receive_buffer;
+  const void *send = buffers[used].send;
+  void *receive = buffers[used].receive;
   switch (collective) {
   case BROADCAST: return api->broadcast(send, receive, count, type, root, comm, &stream);
   case REDUCE: return api->reduce(send, receive, count, type, op, root, comm, &stream);
@@ -126,17 +196,11 @@ static void collect(struct sim_answer *answer, int log_file) {
   answer->log_bytes = log_length(log_file);
 }
 
-static int prepare(void) {
-  if (send_buffer == NULL) send_buffer = sim_map_untouchable(BUFFER_BYTES);
-  if (receive_buffer == NULL) receive_buffer = sim_map_untouchable(BUFFER_BYTES);
-  return send_buffer == NULL || receive_buffer == NULL ? -1 : 0;
-}
-
 /* One collective per count, each on its own. simulated: ask for the time only. Stops at the first error.
  * Returns how many answers were written, or -1 when there is no address space for the buffers. */
 SIM_EXPORT int sim_ask(const struct sim_api *api, void *comm, int device, int collective, int type, int op,
                        int simulated, int log_file, const uint64_t *counts, int n, struct sim_answer *answers) {
-  if (prepare() != 0) return -1;
+  if (prepare(used) != 0) return -1;
   sim_set_device(device);
   for (int i = 0; i < n; i++) {
     struct sim_answer *answer = &answers[i];
@@ -161,7 +225,7 @@ SIM_EXPORT int sim_ask(const struct sim_api *api, void *comm, int device, int co
 /* All counts in one group. The answer is of the whole group. Returns 0, or -1 without address space. */
 SIM_EXPORT int sim_ask_group(const struct sim_api *api, void *comm, int device, int collective, int type, int op,
                              int log_file, const uint64_t *counts, int n, struct sim_answer *answer) {
-  if (prepare() != 0) return -1;
+  if (prepare(used) != 0) return -1;
   sim_set_device(device);
   memset(answer, 0, sizeof *answer);
   sim_record_start();

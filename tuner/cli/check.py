@@ -15,7 +15,7 @@ from tuner.check import KINDS, Report, check
 from tuner.cli import options
 from tuner.cli.output import print_json, print_table
 from tuner.errors import BadInput
-from tuner.names import Collective, DataType, Op
+from tuner.names import Buffers, Collective, DataType, Op
 from tuner.rules.request import Request
 
 
@@ -27,7 +27,7 @@ from tuner.rules.request import Request
 @options.timeout_option
 @options.json_option
 def command(
-    collectives: tuple[Collective, ...], dtype: DataType, op: Op, sizes: list[int] | None,
+    collectives: tuple[Collective, ...], dtype: DataType, op: Op, buffers: Buffers, sizes: list[int] | None,
     timeout_s: float, as_json: bool, **options_of_case: Any,
 ) -> None:
     """Compares COLLECTIVES (default: all five) with libnccl, exactly. Exit code 1 if anything differs.
@@ -45,7 +45,7 @@ def command(
     for case in _cases(nodes_given, options_of_case):
         if not as_json:
             click.echo(f"{case.title} ...", err=True)
-        requests = [Request(collective, dtype, op) for collective in collectives or Collective]
+        requests = [Request(collective, dtype, op, buffers=buffers) for collective in collectives or Collective]
         reports.append(check(case, requests, sizes, timeout_s))
     if as_json:
         print_json([_record(report) for report in reports])

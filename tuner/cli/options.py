@@ -12,7 +12,7 @@ from tuner import machines, release
 from tuner.case import Case
 from tuner.environment import parse_assignments
 from tuner.errors import BadInput, one_of
-from tuner.names import Collective, DataType, Op
+from tuner.names import Buffers, Collective, DataType, Op
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -93,6 +93,9 @@ def request_options(function: F) -> F:
                          help="Data type, NCCL's name."),
             click.option("--op", type=Named(Op, "operation"), default="sum", show_default=True,
                          help="Reduction operation."),
+            click.option("--buffers", type=Named(Buffers, "kind of buffers"), default="plain", show_default=True,
+                         help="What NCCL was told about the buffers: plain (nothing), registered (ncclCommRegister), "
+                         "window (ncclCommWindowRegister, symmetric)."),
         ]
     ):
         function = option(function)

@@ -13,7 +13,7 @@ from tuner.cli.output import print_json, print_table
 from tuner.cli.pick import print_answers
 from tuner.cli.table import print_tables
 from tuner.model import Tables
-from tuner.names import Collective, DataType, Op
+from tuner.names import Buffers, Collective, DataType, Op
 from tuner.oracle import Oracle
 from tuner.rules.request import Request
 
@@ -35,7 +35,8 @@ def command() -> None:
 @options.timeout_option
 @options.json_option
 def pick(
-    collective: Collective, sizes: list[int], dtype: DataType, op: Op, timeout_s: float, as_json: bool, **case: Any
+    collective: Collective, sizes: list[int], dtype: DataType, op: Op, buffers: Buffers, timeout_s: float,
+    as_json: bool, **case: Any,
 ) -> None:
     """What libnccl picks, as launched: the form of `nccl-tuner pick`.
 
@@ -43,7 +44,7 @@ def pick(
     nccl-tuner oracle pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --json
     """
     described = options.case_of(**case)
-    answers = answer.from_library(described, Request(collective, dtype, op), sizes, timeout_s)
+    answers = answer.from_library(described, Request(collective, dtype, op, buffers=buffers), sizes, timeout_s)
     if as_json:
         print_json(answers)
     else:
@@ -55,7 +56,7 @@ def pick(
 @options.request_options
 @options.timeout_option
 @options.json_option
-def table(as_json: bool, timeout_s: float, dtype: object, op: object, **case: Any) -> None:
+def table(as_json: bool, timeout_s: float, dtype: object, op: object, buffers: object, **case: Any) -> None:
     """libnccl's own tuning table.
 
     \b

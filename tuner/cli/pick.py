@@ -9,7 +9,7 @@ from tuner.analytic.bandwidth import algorithm_gbs, bus_factor
 from tuner.case import Case
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
-from tuner.names import Collective, DataType, Op
+from tuner.names import Buffers, Collective, DataType, Op
 from tuner.rules.request import Request
 
 
@@ -19,15 +19,18 @@ from tuner.rules.request import Request
 @options.case_options
 @options.request_options
 @options.json_option
-def command(collective: Collective, sizes: list[int], dtype: DataType, op: Op, as_json: bool, **case: Any) -> None:
+def command(
+    collective: Collective, sizes: list[int], dtype: DataType, op: Op, buffers: Buffers, as_json: bool, **case: Any
+) -> None:
     """What NCCL picks for COLLECTIVE: algorithm, protocol, channels, threads and its predicted time.
 
     \b
     nccl-tuner pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --json
     nccl-tuner pick allreduce --node dgx-h100:8x2 --node dgx-a100:4 --nccl 2.28.9
+    nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --buffers window
     """
     described = options.case_of(**case)
-    answers = answer.from_emulator(described, Request(collective, dtype, op), sizes)
+    answers = answer.from_emulator(described, Request(collective, dtype, op, buffers=buffers), sizes)
     if as_json:
         print_json(answers)
     else:
@@ -48,6 +51,8 @@ COLUMNS = ("size", "pick", "channels", "threads", "time us", "algbw GB/s", "busb
 
 def _row(answered: dict[str, Any], ranks: int) -> tuple[object, ...]:
     pick, nbytes = answered["pick"], answered["bytes"]
+    if "leaves_for" in pick:
+        return human_bytes(nbytes), pick["leaves_for"], pick["channels"], pick["threads"], *5 * ("-",)
     algbw = algorithm_gbs(nbytes, pick["time_us"])
     busbw = algbw * bus_factor(Collective[answered["collective"]], ranks)
     second = answer.runner_up(answered)

@@ -10,11 +10,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.departure import COPY_ENGINES, Departure
 from tuner.errors import BadInput, OracleFailed
-from tuner.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.oracle import facts, hardware, library, symbols, tuninglog
 from tuner.oracle.answers import ANSWER
-from tuner.oracle.process import SIM, Child
+from tuner.oracle.process import NO_TUNER, SIM, Child
 
 MAX_RANKS = 512  # each rank is a thread with NCCL's memory for a rank
 RANK_BYTES = 40 << 20  # of host memory per rank; 21 MB were measured with 128 ranks, 8 per node
@@ -49,6 +50,7 @@ class Setup:
     env: Mapping[str, str]  # NCCL_* variables; the caller's own never reach NCCL
     plugin: Path | None = None  # a tuner plugin for NCCL to load
     record_plugin: bool = False  # load it inside the recorder, so that `ask` sees the table before and after it
+    without_tuner: bool = False  # no plugin at all, which some choices depend on; only `launch` can be asked then
     library: Path | None = None  # this file instead of the release's installed or cached library
     others: tuple[Host, ...] = ()  # nodes after the ``nodes``, in the order of their ranks
 
@@ -107,13 +109,19 @@ class Oracle:
             raise BadInput(f"{len(kinds)} kinds of nodes; the oracle simulates at most {hardware.MAX_KINDS}")
         nccl = library.find(setup.release) if setup.library is None else library.at(setup.library)
         found = symbols.load(nccl.path, nccl.sha256, library.cache())
-        recorded = setup.plugin is None or setup.record_plugin
+        recorded = not setup.without_tuner and (setup.plugin is None or setup.record_plugin)
         self._recorded = recorded
         self._simulates = "ncclGroupSimulateEnd" in found.functions
+        self._knows = {
+            Buffers.registered: "ncclCommRegister" in found.functions,
+            Buffers.window: "ncclCommWindowRegister" in found.functions,
+        }
         self._kernels = found.kernels
         self._patterns = found.patterns
-        plugin = SIM if recorded or setup.plugin is None else setup.plugin
-        self._child = Child([host.topology for host in kinds], setup.env, plugin)
+        plugin = SIM if recorded else setup.plugin
+        self._child = Child(
+            [host.topology for host in kinds], setup.env, str(plugin.resolve()) if plugin else NO_TUNER
+        )
         try:
             self._start(nccl, found, _machine(setup, kinds, self._child.topologies))
         except BaseException:
@@ -133,9 +141,11 @@ class Oracle:
                 "wrap": wrapped,
                 "watch": _watch(found, machine["kinds"]),
                 "ranks": setup.ranks,
+                "buffers": [int(kind) for kind in Buffers],
                 "machine": machine,
                 "comm": asdict(found.comm),
                 "graph": asdict(found.graph),
+                "ring": _ring(found),
             },
             self.timeout_s,
             f"initialising {setup.ranks} ranks",
@@ -144,7 +154,7 @@ class Oracle:
         if started["answer_bytes"] != ANSWER.itemsize:
             raise OracleFailed(f"{SIM} is of another build than this program; reinstall nccl-tuner")
         self._base = int(started["base"])
-        self._buffer_bytes = int(started["buffer_bytes"])
+        self._buffer_bytes: list[int] = started["buffer_bytes"]
         comm = started["comm"]
         version = _version(started["version"])
         if setup.library is None and version != nccl.release:
@@ -198,15 +208,21 @@ class Oracle:
         low = max(size_bytes // step, 1) * step
         return low, low if size_bytes == low else max(-(-size_bytes // step), 1) * step
 
-    def costs(self, collective: Collective, dtype: DataType, op: Op, sizes_bytes: Sequence[int]) -> NDArray[np.float32]:
+    def costs(
+        self, collective: Collective, dtype: DataType, op: Op, sizes_bytes: Sequence[int],
+        buffers: Buffers = Buffers.plain,
+    ) -> NDArray[np.float32]:
         """The cost table NCCL hands to a tuner plugin: float32 [S, A, 3] in us, -1.0 where ignored."""
-        return self.ask(collective, dtype, op, sizes_bytes).before_us
+        return self.ask(collective, dtype, op, sizes_bytes, buffers).before_us
 
-    def ask(self, collective: Collective, dtype: DataType, op: Op, sizes_bytes: Sequence[int]) -> Asked:
+    def ask(
+        self, collective: Collective, dtype: DataType, op: Op, sizes_bytes: Sequence[int],
+        buffers: Buffers = Buffers.plain,
+    ) -> Asked:
         """The cost table before and after the plugin, and the winner's time, for one call of each size."""
         if not self._recorded:
-            raise BadInput("the plugin is loaded by NCCL itself, so nothing is recorded; set record_plugin")
-        answers, logs = self._ask(collective, dtype, op, sizes_bytes, simulated=self._simulates)
+            raise BadInput("NCCL runs without the recorder: set record_plugin beside a plugin, and not without_tuner")
+        answers, logs = self._ask(collective, dtype, op, sizes_bytes, buffers, simulated=self._simulates)
         record = answers["record"]
         question = record["question"]
         if len(answers) and not (record["questions"] > 0).all():
@@ -232,13 +248,36 @@ class Oracle:
         op: Op,
         sizes_bytes: Sequence[int],
         in_group: bool = False,
+        buffers: Buffers = Buffers.plain,
     ) -> list[Launched]:
         """Each size launched for real on rank 0, one after the other; with ``in_group`` all inside one ncclGroup."""
-        answers, logs = self._ask(collective, dtype, op, sizes_bytes, grouped=in_group)
+        if buffers is Buffers.window:
+            raise BadInput("calls on windows may leave the classic path; valid for them: launch_windows")
+        answers, logs = self._ask(collective, dtype, op, sizes_bytes, buffers, grouped=in_group)
         records = answers["record"]
         if in_group and sizes_bytes:
             return self._launched_group(collective, dtype, sizes_bytes, records[0], logs[0])
         return [self._launched(int(s), record, log) for s, record, log in zip(sizes_bytes, records, logs, strict=True)]
+
+    def launch_windows(
+        self, collective: Collective, dtype: DataType, op: Op, sizes_bytes: Sequence[int]
+    ) -> list[Launched | Departure]:
+        """As :meth:`launch` with both buffers in symmetric windows, which a call may leave the classic path for."""
+        answers, logs = self._ask(collective, dtype, op, sizes_bytes, Buffers.window)
+        return [
+            self._departed(record, log) or self._launched(int(size), record, log)
+            for size, record, log in zip(sizes_bytes, answers["record"], logs, strict=True)
+        ]
+
+    def _departed(self, record: Any, log: bytes) -> Departure | None:
+        """How a call left the classic path; None where it did not. Copy engines launch no kernel and log nothing."""
+        kernel = tuninglog.symmetric_kernel(log)
+        if kernel is None:
+            return None if record["kernels"] else COPY_ENGINES
+        launched = self._kernel(record)
+        if record["kernels"] != 1 or f"_{kernel}" not in launched:
+            raise self._child.failure(f"NCCL says {kernel} and launches {record['kernels']} kernels, first {launched}")
+        return Departure(kernel, int(record["kernel"]["grid_x"]), int(record["kernel"]["block_x"]))
 
     def _launched(self, size: int, record: Any, log: bytes) -> Launched:
         choice = self._choice(size, record, log)
@@ -321,7 +360,9 @@ class Oracle:
         per_rank = collective in (Collective.AllGather, Collective.ReduceScatter)
         return dtype.size_bytes * (self.setup.ranks if per_rank else 1)
 
-    def _counts(self, collective: Collective, dtype: DataType, sizes: Sequence[int]) -> list[int]:
+    def _counts(
+        self, collective: Collective, dtype: DataType, sizes: Sequence[int], most_bytes: int
+    ) -> list[int]:
         step = self._step(collective, dtype)
         counts = []
         for size in map(int, sizes):
@@ -331,8 +372,8 @@ class Oracle:
                     f"no {collective.name} of {dtype.name} on {self.setup.ranks} ranks has {size} bytes; "
                     f"nearest: {low}" + (f", {high}" if high != low else "")
                 )
-            if size > self._buffer_bytes:
-                raise BadInput(f"{size} bytes is more than a simulated buffer holds; valid: up to {self._buffer_bytes}")
+            if size > most_bytes:
+                raise BadInput(f"{size} bytes is more than a simulated buffer holds; valid: up to {most_bytes}")
             counts.append(size // step)
         return counts
 
@@ -342,13 +383,16 @@ class Oracle:
         dtype: DataType,
         op: Op,
         sizes: Sequence[int],
+        buffers: Buffers,
         simulated: bool = False,
         grouped: bool = False,
     ) -> tuple[Any, list[bytes]]:
         """Raw answers, and the piece of NCCL's log that belongs to each."""
         if self.setup.ranks == 1:
             raise BadInput("a communicator of one rank has nothing to choose: NCCL only copies")
-        counts = self._counts(collective, dtype, sizes)
+        if buffers is not Buffers.plain and not self._knows[buffers]:
+            raise BadInput(f"NCCL {self.facts['release']} knows no {buffers.name} buffers; valid: later releases")
+        counts = self._counts(collective, dtype, sizes, self._buffer_bytes[buffers])
         if not counts:
             return np.zeros(0, ANSWER), []
         what = f"{'simulating' if simulated else 'launching'} {len(counts)} {collective.name} of {dtype.name}"
@@ -358,6 +402,7 @@ class Oracle:
                 "type": int(dtype),
                 "op": int(op),
                 "counts": counts,
+                "buffers": int(buffers),
                 "simulated": simulated,
                 "grouped": grouped,
             },
@@ -385,6 +430,8 @@ def _check(setup: Setup) -> None:
             f"{setup.ranks} ranks need up to {setup.ranks * RANK_BYTES >> 20} MB of memory; "
             f"this machine has {available >> 20} MB available, enough for {available // RANK_BYTES} ranks"
         )
+    if setup.plugin is not None and setup.without_tuner:
+        raise BadInput(f"tuner plugin {setup.plugin} without a tuner plugin; give one of both")
     if setup.plugin is not None and not setup.plugin.is_file():
         raise BadInput(f"tuner plugin {setup.plugin} does not exist")
 
@@ -439,6 +486,22 @@ def _watch(found: symbols.Symbols, kinds: int) -> dict[str, Any]:
         "operations": (operation["pattern"].offset, operation["protocol"].offset),
         "graphs": graphs,
         "times": times,
+    }
+
+
+def _ring(found: symbols.Symbols) -> dict[str, int | None]:
+    """Where a channel's neighbours on the ring are, and the flags of the connections to them."""
+    use_gdr = found.comm.members.get("useGdr")
+    return {
+        "use_gdr": None if use_gdr is None else use_gdr.offset,
+        "channels": found.comm.arrays["channels"][0],
+        "channel_bytes": found.channel.bytes,
+        "prev": found.channel.members["ring.prev"].offset,
+        "next": found.channel.members["ring.next"].offset,
+        "peers": found.channel.members["peers"].offset,
+        "send": found.peer.arrays["send"][0],
+        "receive": found.peer.arrays["recv"][0],
+        "flags": found.connector.members["conn.flags"].offset,
     }
 
 

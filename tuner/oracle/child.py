@@ -38,6 +38,7 @@ struct sim_question {
 struct sim_api {
   void *unique_id; void *comm_init_rank; void *group_start; void *group_end; void *simulate_end;
   void *broadcast; void *reduce; void *all_gather; void *reduce_scatter; void *all_reduce;
+  void *comm_register; void *window_register;
 };
 struct sim_operation { int pattern; int protocol; };
 struct sim_record {
@@ -56,7 +57,8 @@ void sim_watch_operations(int pattern, int protocol);
 int sim_watch_file(void *function);
 int sim_watch_graphs(void *function, void *copies, uint64_t bytes, int n);
 int sim_watch_times(void *function, int algorithms, int protocols, int backups);
-uint64_t sim_buffer_bytes(void);
+uint64_t sim_buffer_bytes(int kind);
+int sim_use_buffers(const struct sim_api *api, void **comms, int ranks, int kind);
 int sim_init_ranks(const struct sim_api *api, int ranks, void **comms, int *results);
 int sim_ask(const struct sim_api *api, void *comm, int device, int collective, int type, int op, int simulated,
             int log_file, const uint64_t *counts, int n, struct sim_answer *answers);
@@ -79,6 +81,8 @@ ENTRY_POINTS = {
     "all_gather": "ncclAllGather",
     "reduce_scatter": "ncclReduceScatter",
     "all_reduce": "ncclAllReduce",
+    "comm_register": "ncclCommRegister",
+    "window_register": "ncclCommWindowRegister",
 }
 
 SCALARS = {
@@ -95,6 +99,8 @@ SCALARS = {
     "float64": "d",
     "pointer": "Q",
 }
+
+P2P_WRITE, DIRECT_NIC = 0x01, 0x04  # flags of a connection: src/include/device.h, v2.24.3-1
 
 
 def encoded(value: Any) -> Any:
@@ -213,7 +219,7 @@ class World:
             "version": version[0],
             "base": self.base,
             "answer_bytes": self.ffi.sizeof("struct sim_answer"),
-            "buffer_bytes": self.sim.sim_buffer_bytes(),
+            "buffer_bytes": [self.sim.sim_buffer_bytes(kind) for kind in self.request["buffers"]],
             "comm": self.members(self.comms[0], comm["members"]),
             "last_comm": self.members(self.comms[-1], comm["members"]),
             "graphs": self.found_graphs(),
@@ -241,6 +247,27 @@ class World:
         values = struct.unpack(code, memory)
         return list(values) if entry["dims"] else values[0]
 
+    def use_buffers(self, kind: int) -> None:
+        if kind:
+            self.connect_ring()
+        comms = self.ffi.new("void *[]", [self.ffi.cast("void *", comm) for comm in self.comms])
+        if (registered := self.sim.sim_use_buffers(self.api, comms, len(self.comms), kind)) > 0:
+            raise Failure(f"registering the buffers returned {registered} ({self.error(registered)})")
+
+    def connect_ring(self) -> None:
+        """Marks rank 0's neighbours on every ring as the transports would: directly, or by an adapter at the GPU."""
+        at, local = self.request["ring"], self.request["machine"]["gpus_per_host"]
+        if at["use_gdr"] is not None and all(net["gdr"] for net in self.request["machine"]["nets"]):
+            self.ffi.cast("bool *", self.comms[0] + at["use_gdr"])[0] = True
+        n_channels = self.member(self.comms[0], self.request["comm"]["members"]["nChannels"])
+        for number in range(n_channels):
+            channel = self.comms[0] + at["channels"] + number * at["channel_bytes"]
+            for neighbour, end in (("next", "send"), ("prev", "receive")):
+                rank = self.ffi.cast("int *", channel + at[neighbour])[0]
+                peer = self.ffi.cast("uintptr_t *", channel + at["peers"])[0] + rank * self.ffi.sizeof("void *")
+                connector = self.ffi.cast("uintptr_t *", peer)[0] + at[end]
+                self.ffi.cast("int *", connector + at["flags"])[0] |= P2P_WRITE if rank < local else DIRECT_NIC
+
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         counts = self.ffi.new("uint64_t[]", request["counts"])
         grouped = request["grouped"]
@@ -248,6 +275,7 @@ class World:
         log_start = os.fstat(self.log_file).st_size
         comm, device = self.ffi.cast("void *", self.comms[0]), 0
         kind = (request["collective"], request["type"], request["op"])
+        self.use_buffers(request["buffers"])
         if grouped:
             n = 1 + self.sim.sim_ask_group(self.api, comm, device, *kind, self.log_file, counts, len(counts), answers)
         else:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,10 @@ from tuner.errors import BadInput, OracleFailed, OracleUnavailable
 CHILD = Path(__file__).with_name("child.py")
 SIM = Path(tuner.__file__).with_name("_native") / "libnccl_tuner_sim.so"
 SIM_NAMES = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnccl-net-sim.so", "libnccl-tuner-sim.so")
+
+# A library that is no plugin, by the short name that every release takes: of "none" some make the recorder's file.
+NO_TUNER = "absent"
+NOT_A_PLUGIN = find_spec("_cffi_backend")
 
 # What the oracle itself has to decide for NCCL; a setup that names one is refused.
 OWN_VARIABLES = frozenset(
@@ -59,7 +64,7 @@ def check_platform() -> None:
 class Child:
     """One child process and its scratch folder. Every failure ends the child and is an OracleFailed."""
 
-    def __init__(self, topologies: Sequence[str], env: Mapping[str, str], plugin: Path) -> None:
+    def __init__(self, topologies: Sequence[str], env: Mapping[str, str], plugin: str) -> None:
         check_platform()
         if refused := sorted(OWN_VARIABLES & env.keys()):
             raise BadInput(f"{', '.join(refused)} cannot be set for the oracle: it sets that itself")
@@ -74,6 +79,9 @@ class Child:
             path.write_text(topology)
         for name in SIM_NAMES:
             (self.folder / name).symlink_to(SIM)
+        assert NOT_A_PLUGIN is not None
+        assert NOT_A_PLUGIN.origin is not None
+        (self.folder / f"libnccl-tuner-{NO_TUNER}.so").symlink_to(NOT_A_PLUGIN.origin)
         self._socket, other = socket.socketpair()
         self._pending = b""
         with other, (self.folder / "stderr").open("wb") as stderr:
@@ -87,7 +95,7 @@ class Child:
                 start_new_session=True,
             )
 
-    def _environment(self, env: Mapping[str, str], plugin: Path) -> dict[str, str]:
+    def _environment(self, env: Mapping[str, str], plugin: str) -> dict[str, str]:
         own = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
         own["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(self.folder), own.get("LD_LIBRARY_PATH")]))
         return {
@@ -104,7 +112,7 @@ class Child:
             "NCCL_RAS_ENABLE": "0",
             "NCCL_SOCKET_IFNAME": "lo",
             "NCCL_TOPO_FILE": str(self.topologies[0]),
-            "NCCL_TUNER_PLUGIN": str(plugin.resolve()),
+            "NCCL_TUNER_PLUGIN": plugin,
         }
 
     @property

@@ -19,7 +19,7 @@ from elftools.elf.sections import SymbolTableSection
 
 from tuner.errors import OracleUnavailable
 
-FORMAT = 4  # of the cached file; raise it when what is extracted changes
+FORMAT = 5  # of the cached file; raise it when what is extracted changes
 
 _BASE_NAME = re.compile(r"^_ZL?(\d+)")
 _CLONE = re.compile(r"\.constprop\.\d+$")
@@ -56,6 +56,9 @@ class Symbols:
     comm: Layout
     graph: Layout
     operation: Layout  # struct ncclProxyOp
+    channel: Layout
+    peer: Layout  # struct ncclChannelPeer
+    connector: Layout
     patterns: dict[str, str]  # ncclPattern_t: value as text -> name
 
 
@@ -90,6 +93,9 @@ def read(library: Path) -> Symbols:
         comm=_layout(structs["ncclComm"]),
         graph=_layout(structs["ncclTopoGraph"]),
         operation=_layout(structs["ncclProxyOp"]),
+        channel=_layout(structs["ncclChannel"]),
+        peer=_layout(structs["ncclChannelPeer"]),
+        connector=_layout(structs["ncclConnector"]),
         patterns=patterns,
     )
 
@@ -123,7 +129,7 @@ def _functions(elf: Any) -> tuple[dict[str, list[tuple[int, int]]], dict[int, st
 
 
 _UNITS = (b"init.cc", b"enqueue.cc")  # between them they use everything that is wanted
-_STRUCTS = ("ncclComm", "ncclTopoGraph", "ncclProxyOp")
+_STRUCTS = ("ncclComm", "ncclTopoGraph", "ncclProxyOp", "ncclChannel", "ncclChannelPeer", "ncclConnector")
 
 
 def _types(elf: Any, library: Path) -> tuple[dict[str, DIE], dict[str, str]]:
@@ -231,6 +237,9 @@ def _from_json(data: dict[str, Any]) -> Symbols:
         comm=_layout_from_json(data["comm"]),
         graph=_layout_from_json(data["graph"]),
         operation=_layout_from_json(data["operation"]),
+        channel=_layout_from_json(data["channel"]),
+        peer=_layout_from_json(data["peer"]),
+        connector=_layout_from_json(data["connector"]),
         patterns=data["patterns"],
     )
 

@@ -12,6 +12,8 @@ _PLANNED = re.compile(
 )
 # 2.18 to 2.23, when it is picked; numbers
 _PICKED = re.compile(rb"(\d+) Bytes -> Algo (\d+) proto (\d+) time ([0-9.eE+-]+)")
+# 2.27 and later, of a kernel on symmetric windows
+_SYMMETRIC = re.compile(rb"\[Symmetric\]: \d+ Bytes -> Kernel (\w+) nchannels (\d+) nthreads (\d+)")
 
 
 # Algorithms by ncclPattern_t, as NCCL 2.18 to 2.32 use it.
@@ -50,6 +52,12 @@ def choices(log: bytes) -> list[Choice]:
     if planned:
         return planned
     return [Choice(int(m[1]), Algorithm(int(m[2])), Protocol(int(m[3])), None, None) for m in _PICKED.finditer(log)]
+
+
+def symmetric_kernel(log: bytes) -> str | None:
+    """The symmetric kernel a piece of NCCL's log names; None where there is none."""
+    match = _SYMMETRIC.search(log)
+    return None if match is None else match[1].decode()
 
 
 def algorithm(text: str) -> Algorithm:

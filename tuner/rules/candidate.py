@@ -48,7 +48,7 @@ def nvls_reduces_operation(communicator: Communicator, request: Request, algorit
     """NVLS at all, and the switch can reduce this type with this operation; AllGather is not asked."""
     if algorithm not in NVLS or request.collective is Collective.AllGather:
         return None
-    return _nvls_missing(communicator, request)
+    return nvls_missing(communicator, request)
 
 
 @RULES
@@ -56,7 +56,7 @@ def nvls_reduces_every_operation(communicator: Communicator, request: Request, a
     """The same, but AllGather is asked too, and no switch reduces its bytes."""
     if algorithm not in NVLS or (communicator.nvls and _switch_reduces(request)):
         return None
-    return _nvls_missing(communicator, request) or f"NVLS {request.collective.name} would have to reduce bytes"
+    return nvls_missing(communicator, request) or f"NVLS {request.collective.name} would have to reduce bytes"
 
 
 @RULES
@@ -77,7 +77,7 @@ def nvls_supports_operation(communicator: Communicator, request: Request, algori
     """NVLS at all, and the switch can reduce this type with this operation (gathering reduces nothing)."""
     if algorithm not in NVLS:
         return None
-    if (missing := _nvls_missing(communicator, request)) is not None:
+    if (missing := nvls_missing(communicator, request)) is not None:
         return missing
     most = communicator.release.limit("max_nvls_local_ranks")
     many = request.collective is not Collective.AllReduce and communicator.local_ranks > most
@@ -102,7 +102,7 @@ def nvls_gathers_over_few_channels(communicator: Communicator, request: Request,
 def pat_of_several_ranks_needs_nvls(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
     """With several ranks per node, PAT goes through the switch inside the node."""
     needs = algorithm is Algorithm.PAT and communicator.ranks > communicator.nodes
-    return _nvls_missing(communicator, request) if needs else None
+    return nvls_missing(communicator, request) if needs else None
 
 
 @RULES
@@ -120,7 +120,8 @@ def _collnet_missing(communicator: Communicator, request: Request) -> Reason:
     return f"the network cannot reduce {request.dtype.name} with {request.op.name}"
 
 
-def _nvls_missing(communicator: Communicator, request: Request) -> Reason:
+def nvls_missing(communicator: Communicator, request: Request) -> Reason:
+    """Why NVLS cannot do this call, as far as the switch is concerned."""
     if not communicator.nvls:
         return "NVLS needs an NVSwitch that multicasts (Hopper or later)"
     if request.collective is not Collective.AllGather and not _switch_reduces(request):

@@ -13,6 +13,7 @@ from tuner.communicator import Communicator
 from tuner.model import Tables
 from tuner.names import Algorithm, Protocol
 from tuner.registry import Registry
+from tuner.rules import registered
 from tuner.rules.request import Request
 
 Cell: TypeAlias = tuple[Algorithm, Protocol]
@@ -34,7 +35,7 @@ def shrink_then_cells(
     communicator: Communicator, tables: Tables, request: Request, cell: Cell, nbytes: SizeArray
 ) -> tuple[IntArray, IntArray]:
     """Channels and threads by size: a bound that shrinks with the size, then cells dealt out to the channels."""
-    bound, threads = _bounds(communicator, tables, cell, nbytes, communicator.channels)
+    bound, threads = _bounds(communicator, tables, request, cell, nbytes, communicator.channels)
     return _dealt_channels(communicator, request, cell, nbytes, bound), threads
 
 
@@ -46,7 +47,7 @@ def shrink_within_ctas_then_cells(
 
     Source: src/enqueue/enqueue.cc, v2.31.2-1.
     """
-    bound, threads = _bounds(communicator, tables, cell, nbytes, communicator.channels)
+    bound, threads = _bounds(communicator, tables, request, cell, nbytes, communicator.channels)
     return _dealt_channels(communicator, request, cell, nbytes, np.clip(bound, *communicator.ctas)), threads
 
 
@@ -58,7 +59,7 @@ def shrink_then_bytes(
 
     Source: addCBDCollToPlan and computeCollAlignCount, src/enqueue.cc, v2.21.5-1.
     """
-    bound, threads = _bounds(communicator, tables, cell, nbytes, communicator.coll_channels)
+    bound, threads = _bounds(communicator, tables, request, cell, nbytes, communicator.coll_channels)
     if _like_collnet(communicator, cell):
         return bound, threads
     limit = communicator.release.limit
@@ -83,28 +84,39 @@ def shrink_only(
     communicator: Communicator, tables: Tables, request: Request, cell: Cell, nbytes: SizeArray
 ) -> tuple[IntArray, IntArray]:
     """All channels of the bound. Source: getAlgoInfo and addCollToPlan, src/enqueue.cc, v2.18.3-1."""
-    return _bounds(communicator, tables, cell, nbytes, communicator.coll_channels)
+    return _bounds(communicator, tables, request, cell, nbytes, communicator.coll_channels)
 
 
 def _bounds(
-    communicator: Communicator, tables: Tables, cell: Cell, nbytes: SizeArray, most: int
+    communicator: Communicator, tables: Tables, request: Request, cell: Cell, nbytes: SizeArray, most: int
 ) -> tuple[IntArray, IntArray]:
     """The most channels the operation may use, and the threads of its blocks."""
+    bound = plain_bound(communicator, tables, cell, nbytes, most)
     threads = int(tables.max_threads[cell])
-    threshold = int32(int(tables.thread_thresholds_bytes[cell]))
-    (nvls_rule,) = communicator.release.rules("nvls_bound")
-    if _like_nvls(communicator, cell):
-        bound = np.full(nbytes.shape, NVLS_BOUND_RULES[nvls_rule](communicator, cell), np.int64)
-        shrunk = np.full(nbytes.shape, threads, np.int64)
-    elif cell[0] is Algorithm.CollNetDirect:
-        assert communicator.collnet is not None
-        bound = _fewer_direct_channels(nbytes, most, threads * communicator.collnet.direct_heads, threshold)
+    if _like_nvls(communicator, cell) or cell[0] is Algorithm.CollNetDirect:
         shrunk = np.full(nbytes.shape, threads, np.int64)
     else:
-        bound = _fewer_channels(nbytes, most, threads, threshold)
-        shrunk = _fewer_threads(nbytes, bound, threads, threshold)
+        shrunk = _fewer_threads(nbytes, bound, threads, int32(int(tables.thread_thresholds_bytes[cell])))
+    if registered.knows(communicator, request):
+        for name in communicator.release.rules("registered"):
+            bound = registered.RULES[name](communicator, tables, request, cell, bound)
     (block_rule,) = communicator.release.rules("block")
     return bound, BLOCK_RULES[block_rule](communicator, cell, shrunk)
+
+
+def plain_bound(
+    communicator: Communicator, tables: Tables, cell: Cell, nbytes: SizeArray, most: int
+) -> IntArray:
+    """The most channels the operation may use, whatever its buffers."""
+    if _like_nvls(communicator, cell):
+        (nvls_rule,) = communicator.release.rules("nvls_bound")
+        return np.full(nbytes.shape, NVLS_BOUND_RULES[nvls_rule](communicator, cell), np.int64)
+    threads = int(tables.max_threads[cell])
+    threshold = int32(int(tables.thread_thresholds_bytes[cell]))
+    if cell[0] is Algorithm.CollNetDirect:
+        assert communicator.collnet is not None
+        return _fewer_direct_channels(nbytes, most, threads * communicator.collnet.direct_heads, threshold)
+    return _fewer_channels(nbytes, most, threads, threshold)
 
 
 @NVLS_BOUND_RULES

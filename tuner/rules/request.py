@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from tuner.cfloat import FloatArray, IntArray, SizeArray, log2i_array
-from tuner.names import Collective, DataType, Op
+from tuner.names import Buffers, Collective, DataType, Op
 
 # Sums that scale: ncclDevPreMulSum for floats, ncclDevSumPostDiv for integers.
 SCALING_OPS = (Op.avg,)
@@ -21,6 +21,7 @@ class Request:
     dtype: DataType
     op: Op
     pipelined: int = 1
+    buffers: Buffers = Buffers.plain
 
     @property
     def moves_only(self) -> bool:

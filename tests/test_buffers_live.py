@@ -1,0 +1,145 @@
+"""Calls on registered buffers, and NCCL_CTA_POLICY, against libnccl: picks, channels, threads."""
+
+import dataclasses
+
+import pytest
+from here import HERE
+
+from tuner import release
+from tuner.case import Case
+from tuner.check import ALL_COLLECTIVES, check
+from tuner.errors import BadInput
+from tuner.names import Buffers, Collective, DataType, Op
+from tuner.rules.request import Request
+from tuner.selection import Selection
+
+REGISTERED = [Request(collective, DataType.float32, Op.sum, buffers=Buffers.registered) for collective in Collective]
+SHAPES = [("dgx-h100", 1, 8), ("dgx-h100", 1, 3), ("dgx-h100", 2, 4), ("dgx-b200", 2, 2), ("dgx-a100", 1, 8)]
+SETTINGS = [
+    {"NCCL_ALGO": "NVLS,NVLSTree"}, {"NCCL_ALGO": "NVLS,NVLSTree", "NCCL_MAX_CTAS": "3"},
+    {"NCCL_ALGO": "NVLS,NVLSTree", "NCCL_MIN_CTAS": "7"}, {"NCCL_ALGO": "NVLS,NVLSTree", "NCCL_NVLS_NCHANNELS": "2"},
+    {"NCCL_ALGO": "NVLS,NVLSTree", "NCCL_LOCAL_REGISTER": "0"}, {"NCCL_MAX_NCHANNELS": "20", "NCCL_PROTO": "Simple"},
+]
+POLICIES = ["1", "2", "default|efficiency", "7"]
+WINDOWS = [dataclasses.replace(request, buffers=Buffers.window) for request in REGISTERED]
+WINDOW_SETTINGS = [
+    {"NCCL_MAX_CTAS": "5"}, {"NCCL_MIN_CTAS": "3"}, {"NCCL_MIN_CTAS": "8", "NCCL_MAX_CTAS": "16"},
+    {"NCCL_CTA_POLICY": "2"}, {"NCCL_CTA_POLICY": "1"}, {"NCCL_NVLS_ENABLE": "0"}, {"NCCL_PROTO": "Simple"},
+    {"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Ring", "NCCL_CTA_POLICY": "2"},
+]
+TYPES_AND_OPS = [
+    (DataType.float16, Op.sum), (DataType.bfloat16, Op.avg), (DataType.float64, Op.sum), (DataType.int32, Op.sum),
+    (DataType.float32, Op.avg), (DataType.float16, Op.max), (DataType.int8, Op.avg),
+]
+REGISTERS = [name for name in HERE if release.load(name).rules("registered")]
+
+
+@pytest.mark.parametrize(("machine", "nodes", "gpus"), SHAPES)
+@pytest.mark.parametrize("name", REGISTERS)
+def test_registered(name: str, machine: str, nodes: int, gpus: int) -> None:
+    report = check(Case(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus), REGISTERED)
+    assert report.mismatches == []
+    assert report.compared["channels"] >= 5 * 60
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("name", REGISTERS)
+def test_settings(name: str, settings: dict[str, str]) -> None:
+    case = Case(nccl=name, machine="dgx-h100", nodes=1, environment=settings)
+    selection = Selection(case.communicator())
+    report = check(case, [request for request in REGISTERED if selection.usable(request)])
+    assert report.mismatches == []
+    assert report.compared["channels"] >= 60
+
+
+@pytest.mark.parametrize("name", REGISTERS)
+def test_lone_ranks(name: str) -> None:
+    """Releases that count the adapters near a GPU refuse what depends on it; all others answer."""
+    case = Case(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=1)
+    selection = Selection(case.communicator())
+    counts_adapters = "near_adapters_for_lone_ranks" in release.load(name).rules("registered")
+    if counts_adapters:
+        with pytest.raises(BadInput, match="adapter near the GPU"):
+            selection.pick(REGISTERED[Collective.AllGather], 1 << 30)
+    kept = (Collective.AllGather, Collective.Broadcast) if counts_adapters else ()
+    report = check(case, [request for request in REGISTERED if request.collective not in kept])
+    assert report.mismatches == []
+    assert report.compared["channels"] >= 3 * 60
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", HERE)
+def test_policy(name: str, policy: str) -> None:
+    case = Case(nccl=name, machine="dgx-h100", nodes=1, environment={"NCCL_CTA_POLICY": policy})
+    if release.load(name).rules("cta_policy") == ["nobody_asks"]:
+        with pytest.raises(BadInput, match="NCCL_CTA_POLICY: not emulated"):
+            case.communicator()
+        return
+    report = check(case, [*REGISTERED[2:4], ALL_COLLECTIVES[2]])
+    assert report.mismatches == []
+    assert report.compared["picks"] >= 3 * 40
+
+
+def test_policy_moves_picks() -> None:
+    """Or the test above would compare nothing."""
+    request = REGISTERED[Collective.ReduceScatter]
+    settings: list[dict[str, str]] = [{}, {"NCCL_CTA_POLICY": "1"}]
+    cases = [Case(nccl="2.28.9", machine="dgx-h100", nodes=1, environment=environment) for environment in settings]
+    picks = [Selection(case.communicator()).pick(request, 1 << 26) for case in cases]
+    assert picks[0].algorithm != picks[1].algorithm
+    assert picks[0].time_us == picks[1].time_us
+
+
+LEAVES = [name for name in HERE if release.load(name).rules("leaves") != ["nothing_leaves"]]
+WINDOW_SHAPES = [("dgx-h100", 8), ("dgx-h100", 5), ("dgx-h100", 2), ("dgx-b200", 8), ("dgx-a100", 4)]
+
+
+@pytest.mark.parametrize(("machine", "gpus"), WINDOW_SHAPES)
+@pytest.mark.parametrize("name", LEAVES)
+def test_windows(name: str, machine: str, gpus: int) -> None:
+    report = check(Case(nccl=name, machine=machine, nodes=1, gpus_per_node=gpus), WINDOWS)
+    assert report.mismatches == []
+    assert report.compared["picks"] >= 5 * 60
+
+
+@pytest.mark.parametrize("settings", WINDOW_SETTINGS, ids=str)
+@pytest.mark.parametrize("name", LEAVES)
+def test_settings_of_windows(name: str, settings: dict[str, str]) -> None:
+    case = Case(nccl=name, machine="dgx-b200", nodes=1, gpus_per_node=4, environment=settings)
+    report = check(case, [request for request in WINDOWS[2:] if Selection(case.communicator()).usable(request)])
+    assert report.mismatches == []
+    assert report.compared["picks"] >= 3 * 60
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_types_on_windows(name: str) -> None:
+    reduced = (Collective.AllReduce, Collective.ReduceScatter)
+    requests = [Request(c, dtype, op, buffers=Buffers.window) for dtype, op in TYPES_AND_OPS for c in reduced]
+    report = check(Case(nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=4), requests)
+    assert report.mismatches == []
+    assert report.compared["picks"] >= 60 * len(requests)
+
+
+def test_windows_leave() -> None:
+    """Or the tests above would compare the classic path, and none of the kernels that copy in bulk."""
+    without_switch = Case(nccl="2.32.3", machine="dgx-b200", nodes=1, environment={"NCCL_NVLS_ENABLE": "0"})
+    bulk = Selection(without_switch.communicator()).departures(WINDOWS[Collective.AllReduce], 1 << 30)[0]
+    assert bulk is not None
+    assert bulk.kernel == "AllReduce_RSxTmaLD_AGxTmaST"
+    blackwell = Selection(Case(nccl="2.30.7", machine="dgx-b200", nodes=1).communicator())
+    kernels = [
+        departure and departure.kernel
+        for departure in blackwell.departures(WINDOWS[Collective.AllGather], [1 << 10, 1 << 20, 1 << 30])
+    ]
+    assert kernels == ["AllGather_LLMC", "AllGather_STMC", None]
+    assert blackwell.departures(WINDOWS[Collective.Broadcast], 1 << 20) == [None]
+    with pytest.raises(BadInput, match="leaves the classic path for symmetric kernel"):
+        blackwell.pick(WINDOWS[Collective.AllReduce], 1 << 20)
+    with pytest.raises(BadInput, match="several nodes"):
+        Selection(Case(nccl="2.30.7", machine="dgx-b200", nodes=2).communicator()).departures(WINDOWS[4], 8)
+
+
+def test_a_release_that_registers_nothing_says_so() -> None:
+    selection = Selection(Case(nccl="2.18.3", machine="dgx-h100", nodes=1).communicator())
+    with pytest.raises(BadInput, match=r"NCCL 2\.18\.3 registers no buffers"):
+        selection.pick(REGISTERED[0], 1 << 20)

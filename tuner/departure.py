@@ -1,0 +1,19 @@
+"""A collective that leaves the classic path: no algorithm, protocol, channels, but another kind of kernel or none."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """How a call runs instead; a copy engine runs no kernel."""
+
+    kernel: str | None  # NCCL's name, such as "AllReduce_AGxLL_R"; None: copy engines
+    blocks: int
+    threads: int  # of a block
+
+    @property
+    def name(self) -> str:
+        return "copy engines" if self.kernel is None else f"symmetric kernel {self.kernel}"
+
+
+COPY_ENGINES = Departure(None, 0, 0)
