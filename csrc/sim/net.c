@@ -39,8 +39,9 @@ static status coll_devices(int *count) {
 static status get_properties(int index, struct properties *properties) {
   if (index < 0 || index >= sim_machine.nets_per_host) return INVALID_ARGUMENT;
   struct sim_net *net = &sim_machine.nets[index];
-  /* No path: NCCL then finds the device in the topology file by its name. */
-  *properties = (struct properties){net->name, NULL, net->guid, POINTER_HOST | (net->gdr ? POINTER_CUDA : 0),
+  /* Without a path NCCL finds the device in the topology file by its name. */
+  char *pci_path = net->pci_path[0] == '\0' ? NULL : net->pci_path;
+  *properties = (struct properties){net->name, pci_path, net->guid, POINTER_HOST | (net->gdr ? POINTER_CUDA : 0),
                                     net->speed_mbps, net->port, net->latency_us, net->max_comms, 1};
   return SUCCESS;
 }

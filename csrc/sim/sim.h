@@ -18,11 +18,14 @@
 #define SIM_MAX_NETS 64
 #define SIM_BUS_ID_CHARS 16 /* "0000:1b:00.0" and its end */
 #define SIM_NET_NAME_CHARS 64
+#define SIM_MAX_NVLINKS 18 /* no release looks at more */
+#define SIM_PATH_CHARS 256
 
 /* One GPU of a host. Every host is alike, so a machine lists the GPUs of one of them. */
 struct sim_gpu {
   char bus_id[SIM_BUS_ID_CHARS];
   int compute_capability; /* 90 is 9.0 */
+  char nvlinks[SIM_MAX_NVLINKS][SIM_BUS_ID_CHARS]; /* where each NVLink leads; empty: no link, or the topology says it */
 };
 
 struct sim_net {
@@ -33,6 +36,7 @@ struct sim_net {
   int max_comms;
   int gdr;
   float latency_us;
+  char pci_path[SIM_PATH_CHARS]; /* below sysfs; empty: the topology names the device */
 };
 
 struct sim_machine {
@@ -43,6 +47,7 @@ struct sim_machine {
   int coll_nets;      /* how many of the nets offer in-network collectives */
   int driver_version; /* 12080 is CUDA 12.8 */
   char net_name[SIM_NET_NAME_CHARS];
+  char sysfs[SIM_PATH_CHARS]; /* a folder per PCI device, by bus id; empty: this machine has no sysfs */
   struct sim_gpu gpus[SIM_MAX_LOCAL_GPUS];
   struct sim_net nets[SIM_MAX_NETS];
 };

@@ -59,8 +59,25 @@ def size_bytes(text: str) -> int:
     return nbytes
 
 
+def skeleton_options(function: F) -> F:
+    """The options that say what a topology leaves to the machine."""
+    for option in reversed(
+        [
+            click.option("--gpu", metavar="MODEL",
+                         help="What the topology's GPUs are, such as h100-sxm, where it only places them."),
+            click.option("--net-gbps", type=click.FloatRange(min=0.001, max=1e6), metavar="GBPS",
+                         help="Speed of adapters that the topology only places, 1e9 bits per second; with --gpu."),
+            click.option("--net-latency-us", type=click.FloatRange(min=0, max=1e6), metavar="US",
+                         help="Latency that the network's plugin reports for them. [default: 0, as NCCL's own]"),
+        ]
+    ):
+        function = option(function)
+    return function
+
+
 def case_options(function: F) -> F:
     """The options that describe a communicator."""
+    function = skeleton_options(function)
     for option in reversed(
         [
             click.option("--machine", metavar="NAME", help="A machine by name (see: nccl-tuner machines)."),
@@ -106,7 +123,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 def case_of(
     machine: str | None, topology: Path | None, graphs: Path | None, nodes: int, gpus_per_node: int | None,
-    nccl: str | None, env: tuple[str, ...],
+    nccl: str | None, env: tuple[str, ...], gpu: str | None, net_gbps: float | None, net_latency_us: float | None,
 ) -> Case:
     """The case that :func:`case_options` describe."""
     if nodes < 1:
@@ -115,5 +132,6 @@ def case_of(
         nccl = (machines.load(machine).releases if machine else release.names())[-1]
     return Case(
         nccl=release.load(nccl).name, nodes=nodes, machine=machine, topology=topology, graphs=graphs,
-        gpus_per_node=gpus_per_node, environment=parse_assignments(env),
+        gpus_per_node=gpus_per_node, environment=parse_assignments(env), gpu=gpu, net_gbps=net_gbps,
+        net_latency_us=net_latency_us,
     )

@@ -28,6 +28,19 @@ _HARMLESS = (
 
 
 @dataclass(frozen=True, slots=True)
+class Skeleton:
+    """A topology file that leaves GPUs and adapters to the machine, and what the simulated one says of them.
+
+    ``Setup.topology`` then describes the machine in full, and NCCL reads this file instead.
+    """
+
+    xml: str
+    nvlinks: Mapping[str, tuple[str, ...]]  # by a GPU's bus id: the bus id at the end of each of its NVLinks
+    adapters: Mapping[str, str]  # bus id by name, of the adapters that the file only places
+    classes: Mapping[str, str]  # PCI class by bus id, of the devices that NCCL looks up in sysfs
+
+
+@dataclass(frozen=True, slots=True)
 class Setup:
     """One communicator of ``nodes * gpus_per_node`` ranks on ``nodes`` machines that are all alike."""
 
@@ -39,6 +52,7 @@ class Setup:
     plugin: Path | None = None  # a tuner plugin for NCCL to load
     record_plugin: bool = False  # load it inside the recorder, so that `ask` sees the table before and after it
     library: Path | None = None  # this file instead of the release's installed or cached library
+    skeleton: Skeleton | None = None  # what NCCL reads instead of the topology, to complete it
 
     @property
     def ranks(self) -> int:
@@ -91,7 +105,11 @@ class Oracle:
         self._simulates = "ncclGroupSimulateEnd" in found.functions
         self._kernels = found.kernels
         self._patterns = found.patterns
-        self._child = Child(setup.topology, setup.env, SIM if recorded or setup.plugin is None else setup.plugin)
+        plugin = SIM if recorded or setup.plugin is None else setup.plugin
+        if setup.skeleton is None:
+            self._child = Child(setup.topology, setup.env, plugin)
+        else:
+            self._child = Child(setup.skeleton.xml, setup.env, plugin, setup.skeleton.classes)
         try:
             self._start(nccl, found, machine)
         except BaseException:
@@ -111,7 +129,7 @@ class Oracle:
                 "wrap": wrapped,
                 "watch": _watch(found),
                 "ranks": setup.ranks,
-                "machine": _machine(setup, machine),
+                "machine": _machine(setup, machine, self._child.sysfs),
                 "comm": asdict(found.comm),
                 "graph": asdict(found.graph),
             },
@@ -167,6 +185,10 @@ class Oracle:
     def graph_xml(self) -> str | None:
         """What NCCL wrote to NCCL_GRAPH_DUMP_FILE; None if it wrote nothing."""
         return self._child.graph.read_text() if self._child.graph.is_file() else None
+
+    def topology_xml(self) -> str | None:
+        """What NCCL wrote to NCCL_TOPO_DUMP_FILE, which is asked for where there is a skeleton to complete."""
+        return self._child.completed.read_text() if self._child.completed.is_file() else None
 
     def reachable(self, collective: Collective, dtype: DataType, size_bytes: int) -> tuple[int, int]:
         """The nearest sizes NCCL can have at or below, and at or above ``size_bytes``; never 0."""
@@ -373,8 +395,10 @@ def _available_bytes() -> int | None:
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None)
 
 
-def _machine(setup: Setup, machine: hardware.Hardware) -> dict[str, Any]:
+def _machine(setup: Setup, machine: hardware.Hardware, sysfs: Path | None) -> dict[str, Any]:
     """struct sim_machine."""
+    nvlinks = setup.skeleton.nvlinks if setup.skeleton else {}
+    adapters = setup.skeleton.adapters if setup.skeleton else {}
     return {
         "hosts": setup.nodes,
         "gpus_per_host": setup.gpus_per_node,
@@ -383,8 +407,12 @@ def _machine(setup: Setup, machine: hardware.Hardware) -> dict[str, Any]:
         "coll_nets": machine.coll_nets,
         "driver_version": hardware.DRIVER_VERSION,
         "net_name": setup.env.get("NCCL_NET", "IB"),
-        "gpus": [asdict(gpu) for gpu in machine.gpus],
-        "nets": [asdict(net) for net in machine.nets],
+        "sysfs": str(sysfs or ""),
+        "gpus": [{**asdict(gpu), "nvlinks": nvlinks.get(gpu.bus_id.lower(), ())} for gpu in machine.gpus],
+        "nets": [
+            {**asdict(net), "pci_path": str(sysfs / adapters[net.name]) if sysfs and net.name in adapters else ""}
+            for net in machine.nets
+        ],
     }
 
 

@@ -17,13 +17,14 @@ from typing import Any
 import cffi
 
 DECLARATIONS = """
-struct sim_gpu { char bus_id[16]; int compute_capability; };
+struct sim_gpu { char bus_id[16]; int compute_capability; char nvlinks[18][16]; };
 struct sim_net {
   char name[64]; uint64_t guid; int speed_mbps; int port; int max_comms; int gdr; float latency_us;
+  char pci_path[256];
 };
 struct sim_machine {
   int hosts; int gpus_per_host; int nets_per_host; int multicast; int coll_nets; int driver_version;
-  char net_name[64]; struct sim_gpu gpus[64]; struct sim_net nets[64];
+  char net_name[64]; char sysfs[256]; struct sim_gpu gpus[64]; struct sim_net nets[64];
 };
 struct sim_redirect { const char *name; void *replacement; };
 struct sim_kernel { const void *function; uint32_t grid_x; uint32_t block_x; int device; };

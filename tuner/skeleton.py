@@ -1,0 +1,186 @@
+"""Topology files that only place devices, as cloud vendors ship them for NCCL_TOPO_FILE, completed by the real libnccl.
+
+On the machine NCCL asks NVML for the GPUs and its network plugin for the adapters. Here a GPU model's name and the
+adapters' speed answer instead, through the simulated NVML; what else the file leaves to the machine is refused.
+"""
+
+import re
+import xml.etree.ElementTree as ET
+from functools import cache
+from pathlib import Path
+from typing import NoReturn
+
+from tuner import gpus
+from tuner.errors import BadInput, BadTopology, OracleFailed, one_of
+from tuner.gpus import GpuModel
+from tuner.oracle import Oracle, Setup, Skeleton
+from tuner.topology.xml import parse
+
+NVIDIA = "0x10de"
+AMAZON = "0x1d0f"  # its network plugin reports a latency, by type of instance
+BUS_ID = re.compile(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
+CPU_FACTS = {"x86_64": ("vendor", "familyid", "modelid")}  # what NCCL otherwise asks the computer it runs on
+FIRST_GUID = 0x2000000000000000  # invented and distinct, as NCCL tells adapters apart by it
+
+
+def check_complete(file: Path) -> None:
+    """BadTopology where GPUs are placed in a topology file without being described."""
+    found = _File(file)
+    placed = found.gpus()
+    bare = [pci for pci in placed if (gpu := pci.find("gpu")) is None or gpu.get("sm") is None]
+    if bare:
+        found.fail(
+            f"{len(bare)} of {len(placed)} GPUs have no <gpu> with sm: a skeleton, which NCCL completes on its machine; "
+            f"say what they are with --gpu MODEL; {one_of(gpus.names())}"
+        )
+
+
+@cache
+def complete(file: Path, gpu: str, net_gbps: float | None, net_latency_us: float | None, nccl: str) -> str:
+    """The topology that NCCL ``nccl`` makes of a skeleton on a machine whose GPUs are all of model ``gpu``.
+
+    Adapters without a <net> have ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` (absent: 0, as NCCL's own
+    networks report). Errors: BadTopology for what the file lacks, BadInput for what contradicts it, the oracle's.
+    """
+    model = gpus.load(gpu)
+    found = _File(file)
+    placed = found.gpus()
+    if not placed:
+        found.fail('no GPU in it: no <gpu>, and no <pci> with class="0x0302.." of NVIDIA')
+    found.check_places()
+    found.describe_gpus(placed, model)
+    adapters = found.describe_adapters(net_gbps, net_latency_us, model.gpudirect_rdma)
+    bus_ids = tuple(sorted(_bus_id(pci) for pci in placed))
+    unlinked = any(pci.find("gpu/nvlink") is None for pci in placed)
+    skeleton = Skeleton(
+        xml=found.text,
+        nvlinks=model.far_ends(bus_ids) if unlinked else {},
+        adapters=adapters,
+        classes={_bus_id(pci): pci.get("class", "0x03") for pci in placed}
+        | {_bus_id(pci): pci.get("class", "0x02") for pci in found.root.iter("pci") if _bus_id(pci) in adapters.values()},
+    )
+    setup = Setup(_text(found.root), nodes=1, gpus_per_node=len(placed), release=nccl, env={}, skeleton=skeleton)
+    with Oracle(setup) as oracle:
+        dump = oracle.topology_xml()
+    if dump is None:
+        raise OracleFailed(f"NCCL {nccl} wrote no topology for {file}")
+    return _tidy(dump, {net.get("name") for net in found.root.iter("net")})
+
+
+class _File:
+    """A topology file as text and as a tree; the tree is then completed with what the simulated machine answers."""
+
+    def __init__(self, file: Path) -> None:
+        self.where = str(file)
+        try:
+            data = file.read_bytes()
+        except OSError as error:
+            raise BadTopology(f"{file}: {error.strerror}") from None
+        top = parse(data, self.where)[0]
+        if top.tag != "system":
+            top.fail("is not a topology; valid root: <system>")
+        self.text = data.decode("utf-8")
+        self.root = ET.fromstring(self.text)
+
+    def fail(self, problem: str) -> NoReturn:
+        raise BadTopology(f"{self.where}: {problem}")
+
+    def gpus(self) -> list[ET.Element]:
+        """The <pci> of the GPUs: those with a <gpu>, and NVIDIA's display devices (class 0x03)."""
+        return [pci for pci in self.root.iter("pci") if pci.find("gpu") is not None or self._is_gpu(pci)]
+
+    def _is_gpu(self, pci: ET.Element) -> bool:
+        kind, vendor = pci.get("class"), pci.get("vendor")
+        if kind is None and pci.find("*") is None:
+            self.fail(f"<pci busid={pci.get('busid')!r}> has no class, so whether it is a GPU or an adapter is not known")
+        if kind is None or not kind.startswith("0x03"):
+            return False
+        if vendor is None and kind.startswith("0x0300"):
+            self.fail(f"<pci busid={pci.get('busid')!r}> is a display without vendor: a GPU where it is {NVIDIA!r}")
+        return vendor in (None, NVIDIA)
+
+    def check_places(self) -> None:
+        """What NCCL would read from the computer it runs on has to be in the file."""
+        for cpu in self.root.iter("cpu"):
+            needed = ("numaid", "arch", *CPU_FACTS.get(cpu.get("arch", ""), ()))
+            self._has(cpu, f"<cpu numaid={cpu.get('numaid')!r}>", needed)
+        for pci in self.root.iter("pci"):
+            if BUS_ID.fullmatch(pci.get("busid", "")) is None:
+                self.fail(f"<pci busid={pci.get('busid')!r}>: valid: as in 0000:1b:00.0")
+            self._has(pci, f"<pci busid={pci.get('busid')!r}>", ("class", "link_speed", "link_width"))
+
+    def _has(self, element: ET.Element, name: str, attributes: tuple[str, ...]) -> None:
+        if missing := [attribute for attribute in attributes if attribute not in element.attrib]:
+            self.fail(f"{name} has no {' and no '.join(missing)}, which NCCL reads from its machine; write it there")
+
+    def describe_gpus(self, placed: list[ET.Element], model: GpuModel) -> None:
+        """Gives every GPU its number, in the order of bus ids as CUDA counts equal GPUs, and its model's sm."""
+        numbered = [gpu for pci in placed if (gpu := pci.find("gpu")) is not None and gpu.get("dev") is not None]
+        if len(numbered) not in (0, len(placed)):
+            self.fail(f"{len(numbered)} of {len(placed)} GPUs have a <gpu dev>; valid: all or none")
+        for dev, pci in enumerate(sorted(placed, key=_bus_id)):
+            device, where = pci.get("device"), f"{self.where}: <pci busid={pci.get('busid')!r}>"
+            if device is not None and device.lower() not in model.pci_devices:
+                known = [name for name in gpus.names() if device.lower() in gpus.load(name).pci_devices]
+                raise BadInput(f"{where} is device {device}, not {model.name}; {one_of(known or ['none known'])}")
+            gpu = pci.find("gpu")
+            if gpu is None:
+                gpu = ET.SubElement(pci, "gpu")
+            sm = gpu.get("sm", str(model.compute_capability))
+            if sm != str(model.compute_capability):
+                raise BadInput(f"{where} has sm={sm!r}, and {model.name} has {model.compute_capability}")
+            gpu.set("sm", sm)
+            gpu.set("dev", gpu.get("dev", str(dev)))
+
+    def describe_adapters(self, gbps: float | None, latency_us: float | None, gdr: bool) -> dict[str, str]:
+        """Gives every network device (class 0x02) without a <net> one, by bus id; returns bus ids by name."""
+        bare = [pci for pci in self.root.iter("pci") if pci.get("class", "").startswith("0x02") and not _has_net(pci)]
+        if not bare:
+            if gbps is not None or latency_us is not None:
+                raise BadInput(f"{self.where}: no adapter without <net> in it; leave out --net-gbps and --net-latency-us")
+            return {}
+        what = f"{self.where}: {len(bare)} adapters have no <net>, the first is {bare[0].get('busid')}"
+        if gbps is None:
+            raise BadInput(f"{what}; say how fast they are: --net-gbps 400 (1e9 bits per second)")
+        if latency_us is None and any(pci.get("vendor") == AMAZON for pci in bare):
+            raise BadInput(f"{what}; Amazon's plugin reports its own latency: --net-latency-us, 75 for p4d and p4de")
+        first = 1 + max((int(net.get("dev", "-1")) for net in self.root.iter("net")), default=-1)
+        names = {}
+        for n, pci in enumerate(sorted(bare, key=_bus_id)):
+            name = f"nic{n}"
+            names[name] = _bus_id(pci)
+            ET.SubElement(ET.SubElement(pci, "nic"), "net", {
+                "name": name, "dev": str(first + n), "speed": str(round(gbps * 1000)), "port": "1",
+                "latency": str(latency_us or 0.0), "guid": hex(FIRST_GUID + n), "gdr": str(int(gdr)),
+            })
+        return names
+
+
+def _has_net(pci: ET.Element) -> bool:
+    return pci.find("nic/net") is not None
+
+
+def _bus_id(pci: ET.Element) -> str:
+    return pci.get("busid", "").lower()
+
+
+def _tidy(dump: str, nets: set[str | None]) -> str:
+    """The dump without what belongs to the run: ranks, hosts, and a network it had only because NCCL needs one."""
+    root = ET.fromstring(dump)
+    for element in root.iter():
+        for attribute in ("host_hash", "rank", "keep"):
+            element.attrib.pop(attribute, None)
+    for above in root.iter():
+        for nic in above.findall("nic"):
+            for net in nic.findall("net"):
+                if net.get("name") not in nets:
+                    nic.remove(net)
+            if nic.find("net") is None:
+                above.remove(nic)
+    ET.indent(root)
+    return _text(root)
+
+
+def _text(root: ET.Element) -> str:
+    """As NCCL's parser reads it: no declaration, no space before "/>"."""
+    return ET.tostring(root, encoding="unicode").replace(" />", "/>") + "\n"
