@@ -2,6 +2,7 @@
 
 import difflib
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -14,7 +15,7 @@ HIDDEN_NVSWITCH = "fffffff:ffff:ff"
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """One model in one form; ``mesh[a][b]`` is the number of links from GPU a to GPU b of a group, where there is one."""
+    """One model in one form; ``mesh[a][b]`` is the number of links from GPU a to GPU b of a group of GPUs."""
 
     name: str
     title: str
@@ -26,13 +27,13 @@ class GpuModel:
     source: str
     mesh: tuple[tuple[int, ...], ...] = ()
 
-    def far_ends(self, bus_ids: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    def far_ends(self, bus_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """The bus id at the end of each NVLink, by GPU; ``bus_ids`` are the node's GPUs in ascending order.
 
         BadInput where the GPUs do not fill the groups that the links join.
         """
         if self.lead_to != "gpus":
-            return {bus_id: (HIDDEN_NVSWITCH,) * self.nvlinks for bus_id in bus_ids}
+            return dict.fromkeys(bus_ids, (HIDDEN_NVSWITCH,) * self.nvlinks)
         size = len(self.mesh)
         if len(bus_ids) % size:
             raise BadInput(f"{self.name} comes in groups of {size} joined by NVLinks; the topology has {len(bus_ids)}")

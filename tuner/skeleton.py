@@ -30,17 +30,29 @@ def check_complete(file: Path) -> None:
     bare = [pci for pci in placed if (gpu := pci.find("gpu")) is None or gpu.get("sm") is None]
     if bare:
         found.fail(
-            f"{len(bare)} of {len(placed)} GPUs have no <gpu> with sm: a skeleton, which NCCL completes on its machine; "
+            f"{len(bare)} of {len(placed)} GPUs have no <gpu> with sm: a skeleton for NCCL to complete on its machine; "
             f"say what they are with --gpu MODEL; {one_of(gpus.names())}"
         )
 
 
 @cache
 def complete(file: Path, gpu: str, net_gbps: float | None, net_latency_us: float | None, nccl: str) -> str:
-    """The topology that NCCL ``nccl`` makes of a skeleton on a machine whose GPUs are all of model ``gpu``.
+    """The topology that NCCL ``nccl`` makes of a skeleton; errors: those of :func:`setup` and the oracle's."""
+    asked = setup(file, gpu, net_gbps, net_latency_us, nccl)
+    with Oracle(asked) as oracle:
+        dump = oracle.topology_xml()
+    if dump is None:
+        raise OracleFailed(f"NCCL {nccl} wrote no topology for {file}")
+    return _tidy(dump, {net.get("name") for net in ET.fromstring(asked.topology).iter("net")})
+
+
+def setup(
+    file: Path, gpu: str, net_gbps: float | None, net_latency_us: float | None, nccl: str, nodes: int = 1
+) -> Setup:
+    """The oracle's setup in which libnccl reads a skeleton on a machine whose GPUs are all of model ``gpu``.
 
     Adapters without a <net> have ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` (absent: 0, as NCCL's own
-    networks report). Errors: BadTopology for what the file lacks, BadInput for what contradicts it, the oracle's.
+    networks report). Errors: BadTopology for what the file lacks, BadInput for what contradicts it.
     """
     model = gpus.load(gpu)
     found = _File(file)
@@ -50,21 +62,19 @@ def complete(file: Path, gpu: str, net_gbps: float | None, net_latency_us: float
     found.check_places()
     found.describe_gpus(placed, model)
     adapters = found.describe_adapters(net_gbps, net_latency_us, model.gpudirect_rdma)
-    bus_ids = tuple(sorted(_bus_id(pci) for pci in placed))
-    unlinked = any(pci.find("gpu/nvlink") is None for pci in placed)
+    bus_ids = sorted(map(_bus_id, placed))
+    linked = all(pci.find("gpu/nvlink") is not None for pci in placed)
     skeleton = Skeleton(
         xml=found.text,
-        nvlinks=model.far_ends(bus_ids) if unlinked else {},
+        nvlinks={} if linked else model.far_ends(bus_ids),
         adapters=adapters,
-        classes={_bus_id(pci): pci.get("class", "0x03") for pci in placed}
-        | {_bus_id(pci): pci.get("class", "0x02") for pci in found.root.iter("pci") if _bus_id(pci) in adapters.values()},
+        classes={
+            _bus_id(pci): pci.get("class", "")
+            for pci in found.root.iter("pci")
+            if _bus_id(pci) in (*bus_ids, *adapters.values())
+        },
     )
-    setup = Setup(_text(found.root), nodes=1, gpus_per_node=len(placed), release=nccl, env={}, skeleton=skeleton)
-    with Oracle(setup) as oracle:
-        dump = oracle.topology_xml()
-    if dump is None:
-        raise OracleFailed(f"NCCL {nccl} wrote no topology for {file}")
-    return _tidy(dump, {net.get("name") for net in found.root.iter("net")})
+    return Setup(_text(found.root), nodes, len(placed), nccl, env={}, skeleton=skeleton)
 
 
 class _File:
@@ -92,7 +102,7 @@ class _File:
     def _is_gpu(self, pci: ET.Element) -> bool:
         kind, vendor = pci.get("class"), pci.get("vendor")
         if kind is None and pci.find("*") is None:
-            self.fail(f"<pci busid={pci.get('busid')!r}> has no class, so whether it is a GPU or an adapter is not known")
+            self.fail(f"<pci busid={pci.get('busid')!r}> has no class; whether it is a GPU or an adapter is not known")
         if kind is None or not kind.startswith("0x03"):
             return False
         if vendor is None and kind.startswith("0x0300"):
@@ -137,7 +147,7 @@ class _File:
         bare = [pci for pci in self.root.iter("pci") if pci.get("class", "").startswith("0x02") and not _has_net(pci)]
         if not bare:
             if gbps is not None or latency_us is not None:
-                raise BadInput(f"{self.where}: no adapter without <net> in it; leave out --net-gbps and --net-latency-us")
+                raise BadInput(f"{self.where}: no adapter without <net>; leave out --net-gbps and --net-latency-us")
             return {}
         what = f"{self.where}: {len(bare)} adapters have no <net>, the first is {bare[0].get('busid')}"
         if gbps is None:

@@ -78,6 +78,15 @@ SIM_EXPORT status nvmlDeviceGetNvLinkRemotePciInfo(device handle, unsigned int l
   return SUCCESS;
 }
 
+/* 2.31 asks for the kind of the far end. */
+SIM_EXPORT status nvmlDeviceGetNvLinkRemoteDeviceType(device handle, unsigned int link, int *kind) {
+  enum { GPU = 0, SWITCH = 2 };
+  const char *end = far_end(handle, link);
+  if (end == NULL) return NOT_SUPPORTED;
+  *kind = sim_device_of_bus_id(end, 0) >= 0 ? GPU : SWITCH;
+  return SUCCESS;
+}
+
 SIM_EXPORT status nvmlDeviceGetNvLinkCapability(device handle, unsigned int link, int capability,
                                                 unsigned int *result) {
   enum { P2P_SUPPORTED = 0 };
@@ -127,11 +136,6 @@ SIM_EXPORT status nvmlDeviceGetCurrPcieLinkWidth(device handle SIM_UNUSED, unsig
 }
 
 SIM_EXPORT status nvmlDeviceGetPcieLinkMaxSpeed(device handle SIM_UNUSED, unsigned int *speed SIM_UNUSED) {
-  return NOT_SUPPORTED;
-}
-
-SIM_EXPORT status nvmlDeviceGetNvLinkRemoteDeviceType(device handle SIM_UNUSED, unsigned int link SIM_UNUSED,
-                                                      int *kind SIM_UNUSED) {
   return NOT_SUPPORTED;
 }
 
