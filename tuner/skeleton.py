@@ -18,7 +18,7 @@ from tuner.topology.xml import parse
 
 NVIDIA = "0x10de"
 AMAZON = "0x1d0f"  # its network plugin reports a latency, by type of instance
-BUS_ID = re.compile(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
+BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")  # NCCL compares them as text, in lower case
 CPU_FACTS = {"x86_64": ("vendor", "familyid", "modelid")}  # what NCCL otherwise asks the computer it runs on
 FIRST_GUID = 0x2000000000000000  # invented and distinct, as NCCL tells adapters apart by it
 
@@ -43,7 +43,7 @@ def complete(file: Path, gpu: str, net_gbps: float | None, net_latency_us: float
         dump = oracle.topology_xml()
     if dump is None:
         raise OracleFailed(f"NCCL {nccl} wrote no topology for {file}")
-    return _tidy(dump, {net.get("name") for net in ET.fromstring(asked.topology).iter("net")})
+    return _tidy(dump, ET.fromstring(asked.topology))
 
 
 def setup(
@@ -116,7 +116,7 @@ class _File:
             self._has(cpu, f"<cpu numaid={cpu.get('numaid')!r}>", needed)
         for pci in self.root.iter("pci"):
             if BUS_ID.fullmatch(pci.get("busid", "")) is None:
-                self.fail(f"<pci busid={pci.get('busid')!r}>: valid: as in 0000:1b:00.0")
+                self.fail(f"<pci busid={pci.get('busid')!r}>: valid: as in 0000:1b:00.0, in lower case")
             self._has(pci, f"<pci busid={pci.get('busid')!r}>", ("class", "link_speed", "link_width"))
 
     def _has(self, element: ET.Element, name: str, attributes: tuple[str, ...]) -> None:
@@ -171,12 +171,17 @@ def _has_net(pci: ET.Element) -> bool:
 
 
 def _bus_id(pci: ET.Element) -> str:
-    return pci.get("busid", "").lower()
+    return pci.get("busid", "")
 
 
-def _tidy(dump: str, nets: set[str | None]) -> str:
-    """The dump without what belongs to the run: ranks, hosts, and a network it had only because NCCL needs one."""
+def _tidy(dump: str, machine: ET.Element) -> str:
+    """The dump as a file of ``machine``: in its order, and without what belongs to the run.
+
+    The search goes by the order of the file, and the dump has the order in which the ranks' views were joined. The run's
+    own are ranks, hosts, and a network it had only because NCCL needs one.
+    """
     root = ET.fromstring(dump)
+    nets = {net.get("name") for net in machine.iter("net")}
     for element in root.iter():
         for attribute in ("host_hash", "rank", "keep"):
             element.attrib.pop(attribute, None)
@@ -187,8 +192,22 @@ def _tidy(dump: str, nets: set[str | None]) -> str:
                     nic.remove(net)
             if nic.find("net") is None:
                 above.remove(nic)
+    _order_as(root, machine)
     ET.indent(root)
     return _text(root)
+
+
+def _order_as(element: ET.Element, like: ET.Element) -> None:
+    """Sorts the children as those of ``like``, all the way down; what it lacks, such as NVLinks, comes last."""
+    names = [_name(child) for child in like]
+    element[:] = sorted(element, key=lambda child: names.index(_name(child)) if _name(child) in names else len(names))
+    for child in element:
+        if _name(child) in names:
+            _order_as(child, like[names.index(_name(child))])
+
+
+def _name(element: ET.Element) -> tuple[str | None, ...]:
+    return (element.tag, *map(element.get, ("numaid", "busid", "name")))
 
 
 def _text(root: ET.Element) -> str:

@@ -408,7 +408,7 @@ def _machine(setup: Setup, machine: hardware.Hardware, sysfs: Path | None) -> di
         "driver_version": hardware.DRIVER_VERSION,
         "net_name": setup.env.get("NCCL_NET", "IB"),
         "sysfs": str(sysfs or ""),
-        "gpus": [{**asdict(gpu), "nvlinks": nvlinks.get(gpu.bus_id.lower(), ())} for gpu in machine.gpus],
+        "gpus": [{**asdict(gpu), "nvlinks": nvlinks.get(gpu.bus_id, ())} for gpu in machine.gpus],
         "nets": [
             {**asdict(net), "pci_path": str(sysfs / adapters[net.name]) if sysfs and net.name in adapters else ""}
             for net in machine.nets
