@@ -123,7 +123,7 @@ def test_the_completed_file_gives_the_graphs_of_the_skeleton(write, nccl: str, n
     assert_same_graphs(write(text), ("h100-sxm", gbps, None), nccl, nodes, nccl if by == "itself" else by)
 
 
-def assert_same_graphs(file: Path, model: tuple[str, float | None, float | None], nccl: str, nodes: int, by: str) -> None:
+def assert_same_graphs(file: Path, model: tuple, nccl: str, nodes: int, by: str) -> None:
     asked = skeleton.setup(file, *model, nccl, nodes)
     with Oracle(asked) as oracle:
         of_skeleton = oracle.graph_xml()

@@ -177,8 +177,8 @@ def _bus_id(pci: ET.Element) -> str:
 def _tidy(dump: str, machine: ET.Element) -> str:
     """The dump as a file of ``machine``: in its order, and without what belongs to the run.
 
-    The search goes by the order of the file, and the dump has the order in which the ranks' views were joined. The run's
-    own are ranks, hosts, and a network it had only because NCCL needs one.
+    The search goes by the order of the file, and the dump has the order in which the ranks' views were joined. Ranks,
+    hosts, and a network that is there only because NCCL needs one belong to the run.
     """
     root = ET.fromstring(dump)
     nets = {net.get("name") for net in machine.iter("net")}
