@@ -200,6 +200,10 @@ BAD = {
         with_gpu(2, '<gpu dev="1"/>', with_gpu(1, '<gpu dev="0" sm="80"/>')),
         "has sm='80', and h100-sxm has 90",
     ),
+    "a net without number": (
+        TWO_RAILS.replace("</system>", f'<cpu numaid="2" {INTEL}><nic><net name="eth0" dev="x"/></nic></cpu></system>'),
+        "<net dev='x'> is not a whole number",
+    ),
     "one numbered": (with_gpu(1, '<gpu dev="0"/>'), "1 of 2 GPUs have a <gpu dev>"),
     "an EFA": (
         TWO_RAILS.replace(' class="0x020700"', ' class="0x020000" vendor="0x1d0f"'),

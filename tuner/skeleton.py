@@ -154,7 +154,10 @@ class _File:
             raise BadInput(f"{what}; say how fast they are: --net-gbps 400 (1e9 bits per second)")
         if latency_us is None and any(pci.get("vendor") == AMAZON for pci in bare):
             raise BadInput(f"{what}; Amazon's plugin reports its own latency: --net-latency-us, 75 for p4d and p4de")
-        first = 1 + max((int(net.get("dev", "-1")) for net in self.root.iter("net")), default=-1)
+        devs = [net.get("dev", "") for net in self.root.iter("net")]
+        if strange := [dev for dev in devs if not dev.isdecimal()]:
+            self.fail(f"<net dev={strange[0]!r}> is not a whole number")
+        first = 1 + max(map(int, devs), default=-1)
         names = {}
         for n, pci in enumerate(sorted(bare, key=_bus_id)):
             name = f"nic{n}"
