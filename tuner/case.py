@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from tuner import communicator, found, graphs, machines, release
+from tuner import communicator, found, graphs, machines, release, skeleton
 from tuner.communicator import Communicator, Node
 from tuner.environment import Environment
 from tuner.errors import BadInput, BadTopology
@@ -29,12 +29,20 @@ class Case:
     graphs: Path | None = None
     gpus_per_node: int | None = None
     environment: dict[str, str] | None = None
+    gpu: str | None = None  # the model of all GPUs, where the topology only places them
+    net_gbps: float | None = None  # of the adapters that the topology only places, 1e9 bits per second
+    net_latency_us: float | None = None
     others: tuple["Case", ...] = ()
 
     @property
     def title(self) -> str:
-        nodes = (f"{kind.nodes} x {kind.machine or kind.topology}, {kind.gpus()} GPUs each" for kind in self._kinds)
+        nodes = (f"{kind.nodes} x {kind.name}, {kind.gpus()} GPUs each" for kind in self._kinds)
         return f"{' + '.join(nodes)}, NCCL {self.nccl}"
+
+    @property
+    def name(self) -> str:
+        """Of a node."""
+        return self.machine or " ".join(filter(None, [str(self.topology), self.gpu]))
 
     @property
     def ranks(self) -> int:
@@ -125,14 +133,25 @@ class Case:
     def _topology(self) -> Topology:
         if (self.machine is None) == (self.topology is None):
             raise BadInput(f"name one machine: --machine NAME ({', '.join(machines.names())}) or --topology FILE.xml")
+        if self.gpu is None and (self.net_gbps is not None or self.net_latency_us is not None):
+            raise BadInput("--net-gbps and --net-latency-us complete a skeleton, which needs --gpu MODEL as well")
         if self.machine is not None:
+            if self.gpu is not None:
+                raise BadInput(f"--gpu completes a --topology FILE.xml; {self.machine} knows its GPUs")
             return machines.load(self.machine).topology
         assert self.topology is not None
+        if self.gpu is not None:
+            return read_topology(self._completed(self.gpu))
+        skeleton.check_complete(self.topology)
         return read_topology(self.topology)
+
+    def _completed(self, gpu: str) -> str:
+        assert self.topology is not None
+        return skeleton.complete(self.topology, gpu, self.net_gbps, self.net_latency_us, self.nccl)
 
     def _topology_text(self) -> str:
         if self.machine is not None:
             return machines.load(self.machine).topology_xml
         self._topology()
         assert self.topology is not None
-        return self.topology.read_text("utf-8")
+        return self.topology.read_text("utf-8") if self.gpu is None else self._completed(self.gpu)

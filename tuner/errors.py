@@ -19,6 +19,10 @@ class UnknownMachine(TunerError):
     """A machine name without an entry in ``tables/machines``."""
 
 
+class UnknownGpu(TunerError):
+    """A GPU model without an entry in ``tables/gpus.toml``."""
+
+
 class BadTopology(TunerError):
     """A topology or graph file that cannot be read or does not describe a machine."""
 

@@ -67,8 +67,10 @@ static status get_properties(int index, struct properties *properties) {
   if (index < 0 || index >= most) return INVALID_ARGUMENT;
   int surplus = most - host->nets_per_host;
   const struct sim_net *net = &host->nets[index < surplus ? 0 : index - surplus];
-  /* No path: NCCL then finds the device in the topology file by its name. */
-  *properties = (struct properties){(char *)(uintptr_t)net->name, NULL, net->guid, POINTER_HOST | (net->gdr ? POINTER_CUDA : 0),
+  /* Without a path NCCL finds the device in the topology file by its name. */
+  const char *pci_path = net->pci_path[0] == '\0' ? NULL : net->pci_path;
+  *properties = (struct properties){(char *)(uintptr_t)net->name, (char *)(uintptr_t)pci_path, net->guid,
+                                    POINTER_HOST | (net->gdr ? POINTER_CUDA : 0),
                                     net->speed_mbps, net->port, net->latency_us, net->max_comms, 1};
   return SUCCESS;
 }

@@ -1,8 +1,11 @@
-/* NVML of a host: which GPUs there are. Links come from the topology file, so link queries are "not supported".
+/* NVML of a host: which GPUs there are, and where their NVLinks lead. A GPU whose links the topology file says has none
+ * here: link queries are then "not supported".
  *
  * NCCL asks how many GPUs there are, and for each by its number, once per process: so every host has as many as the one
  * with the most. Only those that a host has are found by their bus id.
  */
+#include <string.h>
+
 #include "sim.h"
 
 typedef int status; /* nvmlReturn_t */
@@ -64,23 +67,68 @@ SIM_EXPORT status nvmlDeviceGetP2PStatus(device a SIM_UNUSED, device b SIM_UNUSE
   return SUCCESS;
 }
 
-SIM_EXPORT status nvmlDeviceGetNvLinkState(device handle SIM_UNUSED, unsigned int link SIM_UNUSED,
-                                           int *active SIM_UNUSED) {
-  return NOT_SUPPORTED;
+/* Bus id of what an NVLink leads to, NULL where there is no such link. */
+static const char *far_end(device handle, unsigned int link) {
+  if (link >= SIM_MAX_NVLINKS) return NULL;
+  const struct sim_host *host = sim_own_host();
+  if (index_of(handle) >= host->gpus_per_host) return NULL;
+  const char *bus_id = host->gpus[index_of(handle)].nvlinks[link];
+  return bus_id[0] == '\0' ? NULL : bus_id;
 }
 
-SIM_EXPORT status nvmlDeviceGetNvLinkRemotePciInfo(device handle SIM_UNUSED, unsigned int link SIM_UNUSED,
-                                                   void *info SIM_UNUSED) {
-  return NOT_SUPPORTED;
+SIM_EXPORT status nvmlDeviceGetNvLinkState(device handle, unsigned int link, int *active) {
+  if (far_end(handle, link) == NULL) return NOT_SUPPORTED;
+  *active = 1;
+  return SUCCESS;
 }
 
-SIM_EXPORT status nvmlDeviceGetNvLinkCapability(device handle SIM_UNUSED, unsigned int link SIM_UNUSED,
-                                                int capability SIM_UNUSED, unsigned int *result SIM_UNUSED) {
-  return NOT_SUPPORTED;
+/* nvmlPciInfo_t begins with the bus id; NCCL reads nothing else of it. */
+SIM_EXPORT status nvmlDeviceGetNvLinkRemotePciInfo(device handle, unsigned int link, char *bus_id) {
+  const char *end = far_end(handle, link);
+  if (end == NULL) return NOT_SUPPORTED;
+  memcpy(bus_id, end, SIM_BUS_ID_CHARS);
+  return SUCCESS;
 }
 
-SIM_EXPORT status nvmlDeviceGetFieldValues(device handle SIM_UNUSED, int count SIM_UNUSED, void *values SIM_UNUSED) {
-  return NOT_SUPPORTED;
+/* 2.31 asks for the kind of the far end. */
+SIM_EXPORT status nvmlDeviceGetNvLinkRemoteDeviceType(device handle, unsigned int link, int *kind) {
+  enum { GPU = 0, SWITCH = 2 };
+  const char *end = far_end(handle, link);
+  if (end == NULL) return NOT_SUPPORTED;
+  *kind = sim_device_of_bus_id(end, sim_host_of(sim_device())) >= 0 ? GPU : SWITCH;
+  return SUCCESS;
+}
+
+SIM_EXPORT status nvmlDeviceGetNvLinkCapability(device handle, unsigned int link, int capability,
+                                                unsigned int *result) {
+  enum { P2P_SUPPORTED = 0 };
+  if (far_end(handle, link) == NULL || capability != P2P_SUPPORTED) return NOT_SUPPORTED;
+  *result = 1;
+  return SUCCESS;
+}
+
+struct field { /* nvmlFieldValue_t */
+  unsigned int id;
+  unsigned int scope;
+  int64_t timestamp_us;
+  int64_t latency_us;
+  int type;
+  status result;
+  union {
+    double real;
+    unsigned int integer;
+  } value;
+};
+
+/* From Hopper on, NCCL asks here for the state of a link. */
+SIM_EXPORT status nvmlDeviceGetFieldValues(device handle, int count, struct field *fields) {
+  enum { NVLINK_STATE = 165 };
+  for (int i = 0; i < count; i++) {
+    int active = fields[i].id == NVLINK_STATE && far_end(handle, fields[i].scope) != NULL;
+    fields[i].result = active ? SUCCESS : NOT_SUPPORTED;
+    if (active) fields[i].value.integer = 1;
+  }
+  return SUCCESS;
 }
 
 SIM_EXPORT status nvmlDeviceGetGpuFabricInfoV(device handle SIM_UNUSED, void *info SIM_UNUSED) {
@@ -100,11 +148,6 @@ SIM_EXPORT status nvmlDeviceGetCurrPcieLinkWidth(device handle SIM_UNUSED, unsig
 }
 
 SIM_EXPORT status nvmlDeviceGetPcieLinkMaxSpeed(device handle SIM_UNUSED, unsigned int *speed SIM_UNUSED) {
-  return NOT_SUPPORTED;
-}
-
-SIM_EXPORT status nvmlDeviceGetNvLinkRemoteDeviceType(device handle SIM_UNUSED, unsigned int link SIM_UNUSED,
-                                                      int *kind SIM_UNUSED) {
   return NOT_SUPPORTED;
 }
 

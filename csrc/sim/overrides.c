@@ -4,8 +4,11 @@
  * one is made.
  */
 #define _GNU_SOURCE
+#include <ctype.h>
 #include <fcntl.h>
 #include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "sim.h"
@@ -68,10 +71,15 @@ static status node_says_the_same(void *comm SIM_UNUSED, void *memory SIM_UNUSED,
   return SUCCESS;
 }
 
-/* This computer's own PCI devices are not the topology's: none of its bus ids is found here. */
-static status no_pci_path(const char *bus_id SIM_UNUSED, char **path) {
-  *path = NULL;
-  return SYSTEM_ERROR;
+/* This computer's own PCI devices are not the topology's: only those of the simulated machine's sysfs are found. */
+static status pci_path(const char *bus_id, char **path) {
+  const char *sysfs = sim_own_host()->sysfs;
+  char folder[SIM_PATH_CHARS + SIM_BUS_ID_CHARS];
+  int chars = snprintf(folder, sizeof folder, "%s/", sysfs);
+  for (; *bus_id != '\0' && chars < (int)sizeof folder - 1; bus_id++) folder[chars++] = (char)tolower(*bus_id);
+  folder[chars] = '\0';
+  *path = sysfs[0] == '\0' ? NULL : realpath(folder, NULL);
+  return *path == NULL ? SYSTEM_ERROR : SUCCESS;
 }
 
 #define ROW(name, function) {name, (void *)(uintptr_t)(function)}
@@ -81,7 +89,8 @@ const struct sim_redirect sim_nccl_redirects[] = {
     ROW("getHostHash", host_hash),
     ROW("getPidHash", process_hash),
     ROW("setEnvFile", nothing), /* nccl.conf of this machine or user */
-    ROW("getPciPath", no_pci_path),
+    ROW("getPciPath", pci_path),
+    ROW("ncclOsGetPciPath", pci_path), /* from 2.30.7 */
     ROW("ncclTopoGetCpuAffinity", no_affinity),
     ROW("ncclOsSetAffinity", succeed),
     ROW("ncclShmemAllgather", node_says_the_same),

@@ -19,11 +19,13 @@
 #define SIM_BUS_ID_CHARS 16 /* "0000:1b:00.0" and its end */
 #define SIM_NET_NAME_CHARS 64
 #define SIM_MAX_KINDS 16 /* of hosts that differ */
+#define SIM_MAX_NVLINKS 18 /* no release looks at more */
 #define SIM_PATH_CHARS 4096
 
 struct sim_gpu {
   char bus_id[SIM_BUS_ID_CHARS];
   int compute_capability; /* 90 is 9.0 */
+  char nvlinks[SIM_MAX_NVLINKS][SIM_BUS_ID_CHARS]; /* where each NVLink leads; empty: no link, or the topology says it */
 };
 
 struct sim_net {
@@ -34,6 +36,7 @@ struct sim_net {
   int max_comms;
   int gdr;
   float latency_us;
+  char pci_path[SIM_PATH_CHARS]; /* below sysfs; empty: the topology names the device */
 };
 
 /* One kind of host. */
@@ -42,6 +45,7 @@ struct sim_host {
   int nets_per_host;
   int multicast; /* 1: the GPUs offer NVLink multicast, which NVLS needs */
   int coll_nets; /* how many of the nets offer in-network collectives */
+  char sysfs[SIM_PATH_CHARS]; /* a folder per PCI device, by bus id; empty: this host has no sysfs */
   struct sim_gpu gpus[SIM_MAX_LOCAL_GPUS];
   struct sim_net nets[SIM_MAX_NETS];
   char topology[SIM_PATH_CHARS]; /* the file NCCL reads there */

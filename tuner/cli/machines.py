@@ -1,13 +1,15 @@
 """``nccl-tuner machines``: the catalogue."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import click
 
-from tuner import machines
+from tuner import gpus, machines, release
 from tuner.cli import options
 from tuner.cli.output import print_json, print_table
+from tuner.errors import BadInput, one_of
 
 
 @click.group(name="machines", invoke_without_command=True)
@@ -66,6 +68,40 @@ def capture(name: str, nccl: str, as_json: bool) -> None:
         print_json({"machine": name, "nccl": nccl, "file": str(file)})
     else:
         click.echo(f"wrote {file}")
+
+
+@command.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@options.skeleton_options
+@click.option("--nccl", metavar="RELEASE", help="NCCL release that completes it. [default: the newest known]")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT.xml", help="Write there, not to stdout.")
+@options.json_option
+def complete(
+    file: Path, gpu: str | None, net_gbps: float | None, net_latency_us: float | None, nccl: str | None,
+    output: Path | None, as_json: bool,
+) -> None:
+    """Lets libnccl complete FILE, a topology that only places devices, as it does on a machine with such GPUs.
+
+    \b
+    nccl-tuner machines complete ndv5-topo.xml --gpu h100-sxm --net-gbps 400 -o ndv5.xml
+    """
+    from tuner import skeleton
+
+    if gpu is None:
+        raise BadInput(f"say what the GPUs of {file} are: --gpu MODEL; {one_of(gpus.names())}")
+    name = release.load(nccl or release.names()[-1]).name
+    completed = skeleton.complete(file, gpu, net_gbps, net_latency_us, name)
+    if output is not None:
+        try:
+            output.write_text(completed, encoding="utf-8")
+        except OSError as error:
+            raise BadInput(f"{output}: {error.strerror}") from None
+    if as_json:
+        print_json({"file": str(file), "gpu": gpu, "nccl": name, "topology": completed})
+    elif output is None:
+        click.echo(completed, nl=False)
+    else:
+        click.echo(f"wrote {output}")
 
 
 def _record(machine: machines.Machine) -> dict[str, Any]:

@@ -61,8 +61,25 @@ def size_bytes(text: str) -> int:
     return nbytes
 
 
+def skeleton_options(function: F) -> F:
+    """The options that say what a topology leaves to the machine."""
+    for option in reversed(
+        [
+            click.option("--gpu", metavar="MODEL",
+                         help="What the topology's GPUs are, such as h100-sxm, where it only places them."),
+            click.option("--net-gbps", type=click.FloatRange(min=0.001, max=1e6), metavar="GBPS",
+                         help="Speed of adapters that the topology only places, 1e9 bits per second; with --gpu."),
+            click.option("--net-latency-us", type=click.FloatRange(min=0, max=1e6), metavar="US",
+                         help="Latency that the network's plugin reports for them. [default: 0, as NCCL's own]"),
+        ]
+    ):
+        function = option(function)
+    return function
+
+
 def case_options(function: F) -> F:
     """The options that describe a communicator."""
+    function = skeleton_options(function)
     for option in reversed(
         [
             click.option("--machine", metavar="NAME", help="A machine by name (see: nccl-tuner machines)."),
@@ -115,16 +132,20 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 def case_of(
     machine: str | None, topology: Path | None, graphs: Path | None, nodes: int, gpus_per_node: int | None,
-    node: tuple[str, ...], nccl: str | None, env: tuple[str, ...],
+    node: tuple[str, ...], nccl: str | None, env: tuple[str, ...], gpu: str | None, net_gbps: float | None,
+    net_latency_us: float | None,
 ) -> Case:
     """The case that :func:`case_options` describe."""
     if not 1 <= nodes <= MOST_NODES:
         raise BadInput(f"--nodes {nodes}: valid: 1 to {MOST_NODES}")
-    if node and (machine or topology or graphs or nodes > 1 or gpus_per_node is not None):
-        those = "--machine, --topology, --graphs, --nodes, --gpus-per-node"
+    if node and (machine or topology or graphs or gpu or nodes > 1 or gpus_per_node is not None):
+        those = "--machine, --topology, --graphs, --gpu, --nodes, --gpus-per-node"
         raise BadInput(f"--node describes all nodes; valid: --node alone, or {those}")
     described = [_nodes(text) for text in node] or [
-        Case("", nodes=nodes, machine=machine, topology=topology, graphs=graphs, gpus_per_node=gpus_per_node)
+        Case(
+            "", nodes=nodes, machine=machine, topology=topology, graphs=graphs, gpus_per_node=gpus_per_node, gpu=gpu,
+            net_gbps=net_gbps, net_latency_us=net_latency_us,
+        )
     ]
     if nccl is None:  # the newest there are graphs for
         captured = [machines.load(kind.machine).releases for kind in described if kind.machine]

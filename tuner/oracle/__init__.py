@@ -4,7 +4,7 @@ It answers what NCCL itself computes and picks, for one communicator: ``Oracle(S
 number of NCCL's; it asks, reads NCCL's own memory, and watches what NCCL launches.
 """
 
-from tuner.oracle.api import Asked, Host, Launched, Oracle, Setup
+from tuner.oracle.api import Asked, Host, Launched, Oracle, Setup, Skeleton
 from tuner.oracle.facts import Graph, Tables
 
-__all__ = ["Asked", "Graph", "Host", "Launched", "Oracle", "Setup", "Tables"]
+__all__ = ["Asked", "Graph", "Host", "Launched", "Oracle", "Setup", "Skeleton", "Tables"]

@@ -40,6 +40,19 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
+class Skeleton:
+    """A topology file that leaves GPUs and adapters to the machine, and what the simulated one says of them.
+
+    ``Setup.topology`` then describes the machine in full, and NCCL reads this file instead; all nodes are alike.
+    """
+
+    xml: str
+    nvlinks: Mapping[str, tuple[str, ...]]  # by a GPU's bus id: the bus id at the end of each of its NVLinks
+    adapters: Mapping[str, str]  # bus id by name, of the adapters that the file only places
+    classes: Mapping[str, str]  # PCI class by bus id, of the devices that NCCL looks up in sysfs
+
+
+@dataclass(frozen=True, slots=True)
 class Setup:
     """One communicator of ``nodes * gpus_per_node`` ranks on ``nodes`` machines that are alike, and on ``others``."""
 
@@ -52,6 +65,7 @@ class Setup:
     record_plugin: bool = False  # load it inside the recorder, so that `ask` sees the table before and after it
     without_tuner: bool = False  # no plugin at all, which some choices depend on; only `launch` can be asked then
     library: Path | None = None  # this file instead of the release's installed or cached library
+    skeleton: Skeleton | None = None  # what NCCL reads instead of the topology, to complete it
     others: tuple[Host, ...] = ()  # nodes after the ``nodes``, in the order of their ranks
 
     @property
@@ -120,10 +134,13 @@ class Oracle:
         self._patterns = found.patterns
         plugin = SIM if recorded else setup.plugin
         self._child = Child(
-            [host.topology for host in kinds], setup.env, str(plugin.resolve()) if plugin else NO_TUNER
+            [host.topology for host in kinds] if setup.skeleton is None else [setup.skeleton.xml],
+            setup.env,
+            str(plugin.resolve()) if plugin else NO_TUNER,
+            None if setup.skeleton is None else setup.skeleton.classes,
         )
         try:
-            self._start(nccl, found, _machine(setup, kinds, self._child.topologies))
+            self._start(nccl, found, _machine(setup, kinds, self._child))
         except BaseException:
             self.close()
             raise
@@ -201,6 +218,10 @@ class Oracle:
     def graph_xml(self) -> str | None:
         """What NCCL wrote to NCCL_GRAPH_DUMP_FILE; None if it wrote nothing."""
         return self._child.graph.read_text() if self._child.graph.is_file() else None
+
+    def topology_xml(self) -> str | None:
+        """What NCCL wrote to NCCL_TOPO_DUMP_FILE, which is asked for where there is a skeleton to complete."""
+        return self._child.completed.read_text() if self._child.completed.is_file() else None
 
     def reachable(self, collective: Collective, dtype: DataType, size_bytes: int) -> tuple[int, int]:
         """The nearest sizes NCCL can have at or below, and at or above ``size_bytes``; never 0."""
@@ -444,7 +465,7 @@ def _available_bytes() -> int | None:
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None)
 
 
-def _machine(setup: Setup, kinds: Mapping[Host, hardware.Hardware], topologies: Sequence[Path]) -> dict[str, Any]:
+def _machine(setup: Setup, kinds: Mapping[Host, hardware.Hardware], child: Child) -> dict[str, Any]:
     """struct sim_machine."""
     numbers = {host: number for number, host in enumerate(kinds)}
     return {
@@ -453,19 +474,25 @@ def _machine(setup: Setup, kinds: Mapping[Host, hardware.Hardware], topologies: 
         "driver_version": hardware.DRIVER_VERSION,
         "net_name": setup.env.get("NCCL_NET", "IB"),
         "kind_of_host": [numbers[host] for host in setup.hosts],
-        "kind": [_host(*kind) for kind in zip(kinds.values(), topologies, strict=True)],
+        "kind": [_host(setup.skeleton, kind, path, child.sysfs)
+                 for kind, path in zip(kinds.values(), child.topologies, strict=True)],
     }
 
 
-def _host(machine: hardware.Hardware, topology: Path) -> dict[str, Any]:
+def _host(
+    skeleton: Skeleton | None, machine: hardware.Hardware, topology: Path, sysfs: Path | None
+) -> dict[str, Any]:
     """struct sim_host."""
+    nvlinks = skeleton.nvlinks if skeleton else {}
+    placed = {name: str(sysfs / bus_id) for name, bus_id in skeleton.adapters.items()} if skeleton and sysfs else {}
     return {
         "gpus_per_host": len(machine.gpus),
         "nets_per_host": len(machine.nets),
         "multicast": int(machine.multicast),
         "coll_nets": machine.coll_nets,
-        "gpus": [asdict(gpu) for gpu in machine.gpus],
-        "nets": [asdict(net) for net in machine.nets],
+        "sysfs": str(sysfs or ""),
+        "gpus": [{**asdict(gpu), "nvlinks": nvlinks.get(gpu.bus_id, ())} for gpu in machine.gpus],
+        "nets": [{**asdict(net), "pci_path": placed.get(net.name, "")} for net in machine.nets],
         "topology": str(topology),
     }
 

@@ -17,12 +17,13 @@ from typing import Any
 import cffi
 
 DECLARATIONS = """
-struct sim_gpu { char bus_id[16]; int compute_capability; };
+struct sim_gpu { char bus_id[16]; int compute_capability; char nvlinks[18][16]; };
 struct sim_net {
   char name[64]; uint64_t guid; int speed_mbps; int port; int max_comms; int gdr; float latency_us;
+  char pci_path[4096];
 };
 struct sim_host {
-  int gpus_per_host; int nets_per_host; int multicast; int coll_nets; struct sim_gpu gpus[64];
+  int gpus_per_host; int nets_per_host; int multicast; int coll_nets; char sysfs[4096]; struct sim_gpu gpus[64];
   struct sim_net nets[64]; char topology[4096];
 };
 struct sim_machine {

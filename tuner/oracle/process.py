@@ -41,6 +41,7 @@ OWN_VARIABLES = frozenset(
         "NCCL_PROFILER_PLUGIN",
         "NCCL_RAS_ENABLE",
         "NCCL_SOCKET_IFNAME",
+        "NCCL_TOPO_DUMP_FILE",
         "NCCL_TOPO_FILE",
         "NCCL_TUNER_PLUGIN",
     }
@@ -64,7 +65,11 @@ def check_platform() -> None:
 class Child:
     """One child process and its scratch folder. Every failure ends the child and is an OracleFailed."""
 
-    def __init__(self, topologies: Sequence[str], env: Mapping[str, str], plugin: str) -> None:
+    def __init__(
+        self, topologies: Sequence[str], env: Mapping[str, str], plugin: str,
+        pci_classes: Mapping[str, str] | None = None,
+    ) -> None:
+        """``pci_classes``, by bus id, are in its sysfs; NCCL then writes the topology it completed."""
         check_platform()
         if refused := sorted(OWN_VARIABLES & env.keys()):
             raise BadInput(f"{', '.join(refused)} cannot be set for the oracle: it sets that itself")
@@ -74,6 +79,8 @@ class Child:
         self.folder = Path(self._folder.name)
         self.log = self.folder / "nccl.log"
         self.graph = self.folder / "graph.xml"
+        self.completed = self.folder / "completed.xml"
+        self.sysfs = None if pci_classes is None else _sysfs(self.folder / "sysfs" / "pci", pci_classes)
         self.topologies = [self.folder / f"topology{number}.xml" for number in range(len(topologies))]
         for path, topology in zip(self.topologies, topologies, strict=True):
             path.write_text(topology)
@@ -112,6 +119,7 @@ class Child:
             "NCCL_RAS_ENABLE": "0",
             "NCCL_SOCKET_IFNAME": "lo",
             "NCCL_TOPO_FILE": str(self.topologies[0]),
+            **({} if self.sysfs is None else {"NCCL_TOPO_DUMP_FILE": str(self.completed)}),
             "NCCL_TUNER_PLUGIN": plugin,
         }
 
@@ -183,3 +191,13 @@ class Child:
         self._socket.close()
         if not keep_log:
             self._folder.cleanup()
+
+
+def _sysfs(bus: Path, pci_classes: Mapping[str, str]) -> Path:
+    """A folder per PCI device, by bus id, with the two things NCCL looks at; the name of ``bus`` is one of them."""
+    for bus_id, pci_class in pci_classes.items():
+        device = bus / bus_id
+        device.mkdir(parents=True)
+        (device / "class").write_text(f"{pci_class}\n")
+        (device / "subsystem").symlink_to(bus)
+    return bus
