@@ -11,7 +11,7 @@ from tuner.environment import GRAMMARS
 from tuner.errors import UnknownRelease
 from tuner.names import Collective
 from tuner.release import ALGORITHM_KEYS
-from tuner.rules import bandwidth, candidate, cell, enabled, latency, launch
+from tuner.rules import bandwidth, candidate, cell, enabled, latency, launch, schedule
 from tuner.rules import time as timing
 
 TABLES = sorted(files("tuner.tables").joinpath("nccl").iterdir(), key=lambda path: path.name)
@@ -24,6 +24,9 @@ FLAT = {
     "pick": selection.PICK_RULES, "launch": launch.RULES, "nvls_bound": launch.NVLS_BOUND_RULES,
     "hw_latency_row": cell.ROW_RULES, "nvls_kind": launch.NVLS_KIND_RULES,
     "traffic_per_channel": launch.TRAFFIC_RULES,
+    "bound_channels": launch.BOUND_CHANNELS_RULES, "schedule": schedule.RULES, "order": schedule.ORDER_RULES,
+    "counted_traffic": schedule.COUNTED_TRAFFIC_RULES, "device_op": schedule.DEVICE_OP_RULES,
+    "function": schedule.FUNCTION_RULES, "total": schedule.TOTAL_RULES, "work_estimate": schedule.ESTIMATE_RULES,
 }
 BY_ALGORITHM = {"fills": enabled.RULES, "bandwidth": bandwidth.RULES, "latency": latency.RULES}
 

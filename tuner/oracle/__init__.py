@@ -6,5 +6,6 @@ number of NCCL's; it asks, reads NCCL's own memory, and watches what NCCL launch
 
 from tuner.oracle.api import Asked, Launched, Oracle, Setup
 from tuner.oracle.facts import Graph, Tables
+from tuner.oracle.groups import Call, LaunchedGroup
 
-__all__ = ["Asked", "Graph", "Launched", "Oracle", "Setup", "Tables"]
+__all__ = ["Asked", "Call", "Graph", "Launched", "LaunchedGroup", "Oracle", "Setup", "Tables"]

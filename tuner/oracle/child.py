@@ -35,7 +35,9 @@ struct sim_api {
   void *unique_id; void *comm_init_rank; void *group_start; void *group_end; void *simulate_end;
   void *broadcast; void *reduce; void *all_gather; void *reduce_scatter; void *all_reduce;
 };
-struct sim_operation { int pattern; int protocol; };
+struct sim_operation { uint64_t number; uint64_t channels; int pattern; int protocol; int type; };
+struct sim_operation_layout { int number; int channel; int pattern; int protocol; int type; int profiler; };
+struct sim_call { int collective; int type; int op; uint64_t count; };
 struct sim_record {
   int kernels; int questions; int operations;
   struct sim_operation operation; struct sim_kernel kernel; struct sim_question question;
@@ -48,15 +50,18 @@ const struct sim_redirect *sim_redirects(int table);
 int sim_jump_bytes(void);
 int sim_redirect(void *function, void *replacement);
 const char *sim_wrap_tuner(const char *path);
-void sim_watch_operations(int pattern, int protocol);
+void sim_watch_operations(const struct sim_operation_layout *known);
 int sim_watch_graphs(void *function, void *copies, uint64_t bytes, int n);
 int sim_watch_times(void *function, int algorithms, int protocols, int backups);
 uint64_t sim_buffer_bytes(void);
 int sim_init_ranks(const struct sim_api *api, int ranks, void **comms, int *results);
 int sim_ask(const struct sim_api *api, void *comm, int device, int collective, int type, int op, int simulated,
             int log_file, const uint64_t *counts, int n, struct sim_answer *answers);
-int sim_ask_group(const struct sim_api *api, void *comm, int device, int collective, int type, int op, int log_file,
-                  const uint64_t *counts, int n, struct sim_answer *answer);
+int sim_ask_group(const struct sim_api *api, void *comm, int device, int log_file, const struct sim_call *calls, int n,
+                  struct sim_answer *answer);
+const struct sim_kernel *sim_kernels(void);
+const struct sim_operation *sim_operations(void);
+const struct sim_question *sim_questions(void);
 
 int ncclGetVersion(int *version);
 const char *ncclGetErrorString(int result);
@@ -162,7 +167,7 @@ class World:
 
     def watch(self, watch: dict[str, Any]) -> None:
         """Looks over NCCL's shoulder where a release does not say what is asked for."""
-        self.sim.sim_watch_operations(*watch["operations"])
+        self.sim.sim_watch_operations(self.ffi.new("struct sim_operation_layout *", watch["operations"]))
         self.graphs = None
         if (graphs := watch["graphs"]) is not None:
             size, count = self.request["graph"]["bytes"], graphs["count"]
@@ -233,25 +238,44 @@ class World:
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         counts = self.ffi.new("uint64_t[]", request["counts"])
-        grouped = request["grouped"]
-        answers = self.ffi.new("struct sim_answer[]", 1 if grouped else len(counts))
+        answers = self.ffi.new("struct sim_answer[]", len(counts))
         log_start = os.fstat(self.log_file).st_size
         comm, device = self.ffi.cast("void *", self.comms[0]), 0
         kind = (request["collective"], request["type"], request["op"])
-        if grouped:
-            n = 1 + self.sim.sim_ask_group(self.api, comm, device, *kind, self.log_file, counts, len(counts), answers)
-        else:
-            simulated = int(request["simulated"])
-            n = self.sim.sim_ask(self.api, comm, device, *kind, simulated, self.log_file, counts, len(counts), answers)
+        simulated = int(request["simulated"])
+        n = self.sim.sim_ask(self.api, comm, device, *kind, simulated, self.log_file, counts, len(counts), answers)
         if n < 1:
             raise Failure("no address space for the buffers of the collective")
         failed = answers[n - 1].result
         return {
             "log_start": log_start,
-            "answers": base64.b64encode(self.ffi.buffer(answers)).decode(),
+            "answers": self.encoded_bytes(answers),
             "done": n - (failed != 0),
             "error": f"NCCL returned {failed} ({self.error(failed)})" if failed else None,
         }
+
+    def ask_group(self, request: dict[str, Any]) -> dict[str, Any]:
+        calls = self.ffi.new("struct sim_call[]", request["calls"])
+        answer = self.ffi.new("struct sim_answer *")
+        log_start = os.fstat(self.log_file).st_size
+        comm, device = self.ffi.cast("void *", self.comms[0]), 0
+        if self.sim.sim_ask_group(self.api, comm, device, self.log_file, calls, len(calls), answer) != 0:
+            raise Failure("no address space for the buffers of the collectives")
+        record, failed = answer.record, answer.result
+        return {
+            "log_start": log_start,
+            "log_bytes": answer.log_bytes,
+            "kernels": self.encoded_bytes(self.sim.sim_kernels(), record.kernels),
+            "operations": self.encoded_bytes(self.sim.sim_operations(), record.operations),
+            "questions": self.encoded_bytes(self.sim.sim_questions(), record.questions),
+            "error": f"NCCL returned {failed} ({self.error(failed)})" if failed else None,
+        }
+
+    def encoded_bytes(self, items: Any, n: int | None = None) -> str:
+        """A C array, or the ``n`` items a pointer points to."""
+        size = None if n is None else n * self.ffi.sizeof(self.ffi.typeof(items).item)
+        memory = b"" if size == 0 else self.ffi.buffer(items) if size is None else self.ffi.buffer(items, size)
+        return base64.b64encode(memory).decode()
 
 
 class Messages:
@@ -289,7 +313,7 @@ def serve(messages: Messages) -> None:
                 world = World(request)
                 messages.send({"ok": world.started(request)})
             else:
-                messages.send({"ok": world.ask(request)})
+                messages.send({"ok": world.ask_group(request) if "calls" in request else world.ask(request)})
         except Failure as failure:
             messages.send({"error": str(failure)})
 
