@@ -75,6 +75,7 @@ ORDER_RULES: Registry[OrderRule] = Registry()
 DEVICE_OP_RULES: Registry[Callable[[Op], Op]] = Registry()
 FUNCTION_RULES: Registry[Callable[[Task, Op], DataType]] = Registry()
 TOTAL_RULES: Registry[Callable[[Task], int]] = Registry()
+SHARE_RULES: Registry[Callable[[Communicator], int]] = Registry()
 ESTIMATE_RULES: Registry[Callable[[Task], int]] = Registry()
 Dealt = tuple[list[int], int, int]  # channels, and the next channel with the traffic it already has
 DealRule = Callable[[Task, int, int, int, int, int, int], Dealt]
@@ -182,11 +183,23 @@ def least_loaded(chooser: Chooser, tasks: list[Task]) -> Kernels:
     return kernels
 
 
-def _bytes_per_channel(communicator: Communicator, total: int) -> int:
-    """2 MiB per rank up to 16, halved while that leaves channels without work."""
+@SHARE_RULES
+def two_mib_per_rank(communicator: Communicator) -> int:
     limit = communicator.release.limit
-    each = limit("aggregated_bytes_per_channel_and_rank") * min(limit("aggregated_ranks"), communicator.ranks)
-    while total < each * communicator.coll_channels and each > limit("min_aggregated_bytes_per_channel"):
+    return limit("aggregated_bytes_per_channel_and_rank") * min(limit("aggregated_ranks"), communicator.ranks)
+
+
+@SHARE_RULES
+def endless(communicator: Communicator) -> int:
+    """sic: NCCL_AGG_CHANNEL_SIZE is -2 where unset, and that is kept as a size_t."""
+    return as_size_t(-2)
+
+
+def _bytes_per_channel(communicator: Communicator, total: int) -> int:
+    """The most a channel is given, halved while that leaves channels without work; the product wraps."""
+    each = SHARE_RULES[_rule(communicator, "share")](communicator)
+    least = communicator.release.limit("min_aggregated_bytes_per_channel")
+    while total < as_size_t(each * communicator.coll_channels) and each > least:
         each //= 2
     return each
 
