@@ -27,7 +27,7 @@ FLAT = {
     "bound_channels": launch.BOUND_CHANNELS_RULES, "schedule": schedule.RULES, "order": schedule.ORDER_RULES,
     "counted_traffic": schedule.COUNTED_TRAFFIC_RULES, "device_op": schedule.DEVICE_OP_RULES,
     "function": schedule.FUNCTION_RULES, "total": schedule.TOTAL_RULES, "work_estimate": schedule.ESTIMATE_RULES,
-    "share": schedule.SHARE_RULES,
+    "share": schedule.SHARE_RULES, "symmetric": schedule.SYMMETRIC_RULES,
 }
 BY_ALGORITHM = {"fills": enabled.RULES, "bandwidth": bandwidth.RULES, "latency": latency.RULES}
 

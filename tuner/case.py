@@ -68,6 +68,7 @@ class Case:
             cpu_arch=topology.cpu_arch,
             cpu_vendor=topology.cpu_vendor,
             has_nvswitch=topology.has_nvswitch(gpus),
+            direct_nvlink=topology.all_direct_nvlink(gpus),
         )
 
     def _searched(self) -> tuple[Graphs, float]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tuner import groupcheck
 from tuner.case import Case
 from tuner.cfloat import shortest
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
@@ -45,7 +46,7 @@ ALL_COLLECTIVES = tuple(Request(collective, DataType.float32, Op.sum) for collec
 TABLES = ("latency_us", "bandwidth_gbs", "max_threads", "thread_thresholds_bytes")
 
 # What a report counts, in the order it prints them.
-KINDS = ("tables", "cells", "picks", "channels", "threads")
+KINDS = ("tables", "cells", "picks", "channels", "threads", "groups")
 
 
 def sizes_bytes(request: Request, ranks: int, most: int = 16 << 30) -> list[int]:
@@ -69,7 +70,7 @@ def check(
     timeout_s: float = 120.0,
 ) -> Report:
     """Compares one communicator; ``sizes`` default to :func:`sizes_bytes`. Errors are the oracle's and the case's."""
-    report = Report(case.title)
+    report, requests = Report(case.title), tuple(requests)
     selection = Selection(case.communicator())
     with Oracle(case.setup(), timeout_s=timeout_s) as oracle:
         _compare_tables(report, selection, oracle)
@@ -77,6 +78,10 @@ def check(
             chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
             _compare_cells(report, selection, oracle, request, chosen)
             _compare_picks(report, selection, oracle, request, chosen)
+        for number, operations in enumerate(groupcheck.standard(selection, requests)):
+            differences = groupcheck.compare(selection, oracle, operations)
+            for where, (ours, theirs) in differences.items():
+                report.compare("groups", f"group {number} of {len(operations)} calls, {where}", ours, theirs)
     return report
 
 

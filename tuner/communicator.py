@@ -20,6 +20,7 @@ class Node:
     cpu_arch: str
     cpu_vendor: str | None
     has_nvswitch: bool
+    direct_nvlink: bool  # every GPU reaches every other over NVLink without passing a third
     net_gbs: float  # slowest path from a GPU to its own adapter, 0 where there is no adapter
 
 
@@ -44,6 +45,7 @@ class Communicator:
     cpu_arch: str
     cpu_vendor: str | None  # None where NCCL knows none: CPUs other than x86
     has_nvswitch: bool
+    direct_nvlink: bool  # as of a node
     net_gbs: float  # as of a node
     ctas: tuple[int, int]  # the fewest and the most blocks of a collective
     collnet: bool
@@ -102,6 +104,7 @@ def build(release: Release, node: Node, nodes: int, environment: Environment) ->
         cpu_arch=node.cpu_arch,
         cpu_vendor=node.cpu_vendor,
         has_nvswitch=node.has_nvswitch,
+        direct_nvlink=node.direct_nvlink,
         net_gbs=node.net_gbs,
         ctas=shape.ctas(),
         collnet=False,

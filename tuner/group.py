@@ -7,8 +7,9 @@ from tuner.cfloat import Float
 from tuner.errors import BadInput
 from tuner.names import Algorithm, Protocol
 from tuner.rules import launch, schedule
+from tuner.rules.launch import Cell
 from tuner.rules.request import Request
-from tuner.rules.schedule import Cell, Task
+from tuner.rules.schedule import Task
 from tuner.selection import Selection
 
 

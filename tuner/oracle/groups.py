@@ -36,6 +36,13 @@ class Scheduled:
     collective: Collective | None
     bytes: int | None
 
+    def nbytes(self, ranks: int) -> int | None:
+        """NCCL's nBytes on so many ranks, None where the collective is not known."""
+        if self.bytes is None:
+            return None
+        per_rank = self.collective in (Collective.AllGather, Collective.ReduceScatter)
+        return self.bytes * (ranks if per_rank else 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
@@ -62,7 +69,11 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class LaunchedGroup:
-    """A group as NCCL launched it on rank 0; ``questions`` is empty where nothing records them."""
+    """A group as NCCL launched it on rank 0.
+
+    ``questions`` are empty where nothing records them. From 2.29 on a communicator that could run symmetric kernels
+    may ask for these first: the last questions are those that decide.
+    """
 
     kernels: tuple[Kernel, ...]
     questions: tuple[Question, ...]
@@ -87,7 +98,7 @@ def read(
         if len(used) != kernel["grid_x"]:
             raise Undecided(f"collectives on {len(used)} channels in a kernel of {kernel['grid_x']} blocks")
         launched.append(Kernel(name(kernel), int(kernel["grid_x"]), int(kernel["block_x"]), inside))
-    return LaunchedGroup(tuple(launched), tuple(_question(each) for each in questions if each["pipe_ops"] > 0))
+    return LaunchedGroup(tuple(launched), tuple(map(_question, questions)))
 
 
 def _scheduled(operations: Any, log: bytes, patterns: dict[str, str]) -> list[Scheduled]:

@@ -5,7 +5,7 @@ A scheduler takes the tasks in the order of the calls and returns the kernels in
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Protocol as Interface
 
@@ -18,9 +18,10 @@ from tuner.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.registry import Registry
 from tuner.rules import launch
 from tuner.rules.launch import Cell
-from tuner.rules.request import Request
+from tuner.rules.request import FP8, Request
 
 UNSIGNED = {DataType.int8: DataType.uint8, DataType.int32: DataType.uint32, DataType.int64: DataType.uint64}
+SYMMETRIC_TYPES = (DataType.float32, DataType.float16, DataType.bfloat16, *FP8)
 # Space in a kernel's arguments.  src/include/device.h, v2.28.9-1
 BATCH_BYTES = 16  # ncclDevWorkBatch
 ARGUMENT_BYTES = 4096  # ncclMaxKernelArgsSize
@@ -80,6 +81,7 @@ ESTIMATE_RULES: Registry[Callable[[Task], int]] = Registry()
 Dealt = tuple[list[int], int, int]  # channels, and the next channel with the traffic it already has
 DealRule = Callable[[Task, int, int, int, int, int, int], Dealt]
 DEAL_RULES: Registry[DealRule] = Registry()
+SYMMETRIC_RULES: Registry[Callable[[Request], bool]] = Registry()
 COUNTED_TRAFFIC_RULES: Registry[Callable[[int, int], int]] = Registry()
 
 
@@ -214,7 +216,8 @@ def _choose_neighbours(chooser: Chooser, together: list[Task], per_channel: int)
         chooser.choose(together)
         return
     most = chooser.communicator.coll_channels
-    wanted = sum(_between(1, ceil_div(task.work_bytes, per_channel), most) for task in together[1:])  # sic: not the first
+    others = together[1:]  # sic
+    wanted = sum(_between(1, ceil_div(task.work_bytes, per_channel), most) for task in others)
     preset = min(most, wanted)
     chooser.choose(together, ceil_div(wanted, preset), preset)
     like_nvls = launch.like_nvls(chooser.communicator, together[0].cell)
@@ -297,7 +300,7 @@ def equal_bytes(chooser: Chooser, tasks: list[Task]) -> Kernels:
     """
     communicator = chooser.communicator
     # Sorted greatest first; of equal ones the last comes first.
-    ordered = sorted(reversed(tasks), key=lambda task: (*kind(communicator, task.request), task.elements), reverse=True)
+    ordered = sorted(tasks[::-1], key=lambda task: (*kind(communicator, task.request), task.elements), reverse=True)
     usable = 1
     for together in _neighbours(communicator, ordered):
         chooser.choose(together)
@@ -352,7 +355,7 @@ def by_traffic(tasks: list[Task]) -> list[Task]:
 
     Source: ncclTaskCollSorterInsert, src/include/comm.h, v2.28.9-1.
     """
-    return sorted(reversed(tasks), key=lambda task: _bin(task.traffic_bytes), reverse=True)
+    return sorted(tasks[::-1], key=lambda task: _bin(task.traffic_bytes), reverse=True)
 
 
 @ORDER_RULES
@@ -373,6 +376,37 @@ def _bin(traffic_bytes: int) -> int:
     return (log2 - 1) << 2 | (units >> (log2 - 2) & 3)
 
 
+@SYMMETRIC_RULES
+def gathers_and_sums(request: Request) -> bool:
+    """AllGather, and sums of floats of up to 32 bits."""
+    summed = request.op is Op.sum and request.dtype in SYMMETRIC_TYPES
+    reduced = request.collective in (Collective.AllReduce, Collective.ReduceScatter) and summed
+    return reduced or request.collective is Collective.AllGather
+
+
+@SYMMETRIC_RULES
+def gathers_sums_and_averages(request: Request) -> bool:
+    return gathers_and_sums(replace(request, op=Op.sum) if request.op is Op.avg else request)
+
+
+def _symmetric_last(communicator: Communicator, ordered: list[Task]) -> list[Task]:
+    """What a symmetric kernel could do is set aside by kind, and comes back behind the rest, smallest first.
+
+    It comes back as no buffer is registered. sic: smallest first here is largest first where tasks are put together.
+    Source: ncclMakeSymmetricTaskList, src/scheduler/symmetric_sched.cc, v2.29.2-1.
+    """
+    names = communicator.release.rules("symmetric")
+    if not names or communicator.nodes > 1 or not communicator.direct_nvlink:
+        return ordered
+    most = communicator.release.limit("symmetric_bytes")
+    aside = [task for task in ordered if SYMMETRIC_RULES[names[0]](task.request) and task.nbytes < most]
+    kinds: dict[object, list[Task]] = {}
+    for task in aside:
+        kinds.setdefault(kind(communicator, task.request), []).insert(0, task)
+    places = {task.place for task in aside}
+    return [task for task in ordered if task.place not in places] + [task for same in kinds.values() for task in same]
+
+
 @RULES
 def cells(chooser: Chooser, tasks: list[Task]) -> Kernels:
     """Chosen together where kinds agree and traffic differs by less than four, then dealt out in cells of traffic.
@@ -381,6 +415,7 @@ def cells(chooser: Chooser, tasks: list[Task]) -> Kernels:
     """
     communicator = chooser.communicator
     ordered = ORDER_RULES[_rule(communicator, "order")](tasks)
+    ordered = _symmetric_last(communicator, ordered)
     kinds: dict[object, list[Task]] = {}
     for task in ordered:  # kinds in the order of their largest, in each the smallest first
         kinds.setdefault(kind(communicator, task.request), []).insert(0, task)
@@ -521,7 +556,7 @@ def _cut(count: int, traffic: int, low: int, per_channel: int, most: int, channe
 def _next(
     used: int, first: int, low: int, high: int, missing: int, loaded: int, per_channel: int, most: int
 ) -> Dealt:
-    """The channels, and where the next collective begins; ``low`` and ``high`` are the first's and the last's traffic."""
+    """The channels, and where the next collective begins; ``low`` and ``high``: traffic of the first and the last."""
     channels = list(range(first, first + used))
     loaded = high - missing if high else loaded + low - missing
     if loaded >= per_channel and channels[-1] + 1 != most:
