@@ -11,7 +11,19 @@ from tuner.environment import GRAMMARS
 from tuner.errors import UnknownRelease
 from tuner.names import Collective
 from tuner.release import ALGORITHM_KEYS
-from tuner.rules import bandwidth, candidate, cell, enabled, latency, launch, schedule
+from tuner.rules import (
+    bandwidth,
+    candidate,
+    cell,
+    cells,
+    enabled,
+    equal_bytes,
+    latency,
+    launch,
+    least_loaded,
+    schedule,
+    task,
+)
 from tuner.rules import time as timing
 
 TABLES = sorted(files("tuner.tables").joinpath("nccl").iterdir(), key=lambda path: path.name)
@@ -24,10 +36,10 @@ FLAT = {
     "pick": selection.PICK_RULES, "launch": launch.RULES, "nvls_bound": launch.NVLS_BOUND_RULES,
     "hw_latency_row": cell.ROW_RULES, "nvls_kind": launch.NVLS_KIND_RULES,
     "traffic_per_channel": launch.TRAFFIC_RULES,
-    "bound_channels": launch.BOUND_CHANNELS_RULES, "schedule": schedule.RULES, "order": schedule.ORDER_RULES,
-    "counted_traffic": schedule.COUNTED_TRAFFIC_RULES, "device_op": schedule.DEVICE_OP_RULES,
-    "function": schedule.FUNCTION_RULES, "total": schedule.TOTAL_RULES, "work_estimate": schedule.ESTIMATE_RULES,
-    "share": schedule.SHARE_RULES, "symmetric": schedule.SYMMETRIC_RULES,
+    "bound_channels": launch.BOUND_CHANNELS_RULES, "schedule": schedule.RULES, "order": cells.ORDER_RULES,
+    "counted_traffic": cells.COUNTED_TRAFFIC_RULES, "device_op": task.DEVICE_OP_RULES,
+    "function": task.FUNCTION_RULES, "total": least_loaded.TOTAL_RULES, "work_estimate": equal_bytes.ESTIMATE_RULES,
+    "share": least_loaded.SHARE_RULES, "symmetric": cells.SYMMETRIC_RULES,
 }
 BY_ALGORITHM = {"fills": enabled.RULES, "bandwidth": bandwidth.RULES, "latency": latency.RULES}
 

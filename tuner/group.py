@@ -9,7 +9,7 @@ from tuner.names import Algorithm, Protocol
 from tuner.rules import launch, schedule
 from tuner.rules.launch import Cell
 from tuner.rules.request import Request
-from tuner.rules.schedule import Task
+from tuner.rules.task import Task
 from tuner.selection import Selection
 
 
