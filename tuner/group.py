@@ -23,15 +23,19 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Collectives NCCL chose for together: ``bytes`` is their sum, ``pipelined`` is numPipeOps."""
+    """Collectives NCCL chose for together: ``bytes`` is their sum."""
 
     places: tuple[int, ...]  # among the calls
     request: Request
     bytes: int
-    pipelined: int
     algorithm: Algorithm
     protocol: Protocol
     time_us: Float  # of all of them together
+
+    @property
+    def pipelined(self) -> int:
+        """NCCL's numPipeOps."""
+        return self.request.pipelined
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +129,7 @@ class _Chooser:
         nbytes = sum(task.nbytes for task in tasks)
         picks = self._selection.pick(request, nbytes)
         cell = Algorithm(picks.algorithm[0]), Protocol(picks.protocol[0])
-        self.choices.append(
-            Choice(tuple(task.place for task in tasks), request, nbytes, pipelined, *cell, picks.time_us[0])
-        )
+        self.choices.append(Choice(tuple(task.place for task in tasks), request, nbytes, *cell, picks.time_us[0]))
         bound = self.bound(cell, nbytes)
         for task in tasks:
             task.cell, task.threads, task.bound, task.together_bytes = cell, int(picks.threads[0]), bound, nbytes
