@@ -10,10 +10,10 @@ from tuner.release import Release
 from tuner.rules.request import Request
 from tuner.selection import Selection
 
-FP8 = 10  # the types from here on are not in every release
+BEFORE_FP8 = tuple(DataType)[:10]  # fp8 is not in every release, and not for every GPU
 
 
-def kinds(types: Sequence[DataType] = tuple(DataType)[:FP8], ops: Sequence[Op] = tuple(Op)) -> list[Request]:
+def kinds(types: Sequence[DataType] = BEFORE_FP8, ops: Sequence[Op] = tuple(Op)) -> list[Request]:
     """Every kind of call, an AllGather or Broadcast only once per type."""
     return [
         Request(collective, dtype, op)
@@ -31,8 +31,10 @@ ALL = kinds()
 def random_groups(selection: Selection, count: int, most: int = 40) -> Iterator[list[Operation]]:
     """Groups of 2 to ``most`` calls: one kind or many, sizes equal, alike, or from bytes to gigabytes."""
     ranks, generator = selection.communicator.ranks, random.Random(2026)
+    limit, fp8 = selection.communicator.release.limit("data_types"), selection.communicator.min_comp_cap >= 90
+    every = kinds(tuple(DataType)[:limit]) if fp8 else ALL
     for number in range(count):
-        among = [kind for kind in (F32_SUM, ALL, [generator.choice(ALL)])[number % 3] if selection.usable(kind)]
+        among = [kind for kind in (F32_SUM, every, [generator.choice(every)])[number % 3] if selection.usable(kind)]
         if not among:
             continue
         middle = 2 ** generator.uniform(8, 28)

@@ -1,7 +1,7 @@
 """Groups of collectives against the live libnccl, exactly: picks, channels, kernels and what was chosen together."""
 
 import pytest
-from groups import ALL, F32_SUM, random_groups, rings_of_works
+from groups import ALL, F32_SUM, kinds, random_groups, rings_of_works
 from here import HERE
 
 from tuner import machines, release
@@ -60,23 +60,39 @@ def test_sizes_on_both_sides_of_four_times(name: str) -> None:
     assert_same(case, [*groups, groups[0][::-1]])
 
 
-@pytest.mark.parametrize("name", HERE)
-def test_a_group_for_several_kernels(name: str) -> None:
-    """NCCL starts another kernel where one is full, and counts anew in it."""
-    if rings_of_works(release.load(name)):
-        # The ring is never emptied here, so one group has to stay below what it holds: 128 works.
-        case = case_of(name, "dgx-h100", 2, 2, {"NCCL_WORK_FIFO_DEPTH": "128"})
-        groups = [[Operation(kind, reachable(kind, 4, 1024)) for kind in ALL[:90]]]
-    else:
-        # Nor is this ring, in many releases: too small a one, so that kernels keep their works in their arguments.
-        case = case_of(name, "dgx-h100", 2, 2, {"NCCL_WORK_FIFO_BYTES": "512"})
-        groups = [
-            [Operation(kind, reachable(kind, 4, size)) for kind in (ALL * 2)[:150]] for size in (1024, 1 << 20, 1 << 27)
-        ]
+# NCCL starts another kernel where one is full, and counts anew in it. A function runs for signed and unsigned types.
+SIGNS = [kind for op in Op for kind in kinds(tuple(DataType)[:6], (op,)) if kind.collective is Collective.AllReduce]
+RUNS = [[kind for i, kind in enumerate(ALL) for _ in range(i % 23 % step)] for step in (2, 9, 23)]
+WORKS = [("128", ALL[:90], 2), ("128", SIGNS * 3, 1), ("256", [kind for kind in ALL[:8] for _ in range(150)], 2)]
+OF_WORKS = [name for name in HERE if rings_of_works(release.load(name))]
+OF_BATCHES = [name for name in HERE if name not in OF_WORKS]
+
+
+@pytest.mark.parametrize(("depth", "calls", "least_kernels"), WORKS, ids=["kinds", "signs", "runs"])
+@pytest.mark.parametrize("name", OF_WORKS)
+def test_works_fill_a_kernel(name: str, depth: str, calls: list[Request], least_kernels: int) -> None:
+    """The ring is never emptied here, so one group has to stay below what it holds."""
+    case = case_of(name, "dgx-h100", 2, 2, {"NCCL_WORK_FIFO_DEPTH": depth})
+    assert_same(case, [[Operation(kind, reachable(kind, 4, 1024)) for kind in calls]], least_kernels)
+
+
+@pytest.mark.parametrize("size", [1024, 1 << 20, 1 << 27])
+@pytest.mark.parametrize("name", OF_BATCHES)
+def test_arguments_fill_a_kernel(name: str, size: int) -> None:
+    """With a ring for nothing, works are in the arguments."""
+    case = case_of(name, "dgx-h100", 2, 2, {"NCCL_WORK_FIFO_BYTES": "512"})
+    assert_same(case, [[Operation(kind, reachable(kind, 4, size)) for kind in (ALL * 2)[:150]]], least_kernels=2)
+
+
+@pytest.mark.parametrize("name", OF_BATCHES)
+def test_batches_fill_a_kernel(name: str) -> None:
+    """Runs of calls that share a channel, longer and shorter than a batch."""
+    case = case_of(name, "dgx-h100", 2, 2, {"NCCL_WORK_ARGS_BYTES": "600"})
+    groups = [[Operation(kind, reachable(kind, 4, 1024)) for kind in calls] for calls in (*RUNS, SIGNS * 3)]
     assert_same(case, groups, least_kernels=2)
 
 
-@pytest.mark.parametrize("name", [name for name in HERE if not rings_of_works(release.load(name))])
+@pytest.mark.parametrize("name", OF_BATCHES)
 def test_more_calls_than_one_kernel_holds(name: str) -> None:
     case = case_of(name, "dgx-h100", 2, 2)
     calls = [Operation(F32_SUM[i % 5], reachable(F32_SUM[i % 5], 4, (i % 7 + 1) << 18)) for i in range(1500)]

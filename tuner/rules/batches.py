@@ -27,7 +27,7 @@ class Batches:
         self.work_bytes = limit("work_bytes")
         self.batches = 0
         self.tasks: list[Task] = []
-        self._tails: dict[int, tuple[object, int, int]] = {}  # function, where the batch starts, bytes in it
+        self._tails: dict[int, tuple[object, int]] = {}  # function and bytes of a channel's last batch
 
     def estimate(self, waiting: Sequence[Task]) -> int:
         """How many tasks NCCL expects to fit, counting four to a batch."""
@@ -44,15 +44,15 @@ class Batches:
         return work_bytes <= left or (left >= 0 and work_bytes <= self.ring_bytes)
 
     def add(self, task: Task) -> None:
-        """A channel's batch takes works of one function, 1024 bytes of them, and reaches 64 works far."""
-        offset, runs = len(self.tasks) * self.work_bytes, function(self.communicator, task)
-        most_bytes = self.communicator.release.limit("batch_bytes")
+        """A channel's batch takes works of one function, 1024 bytes of them.
+
+        NCCL extends a batch that would have to reach more than 64 works far, but those of a channel are neighbours.
+        """
+        runs, most_bytes = function(self.communicator, task), self.communicator.release.limit("batch_bytes")
         for channel in task.channels:
-            same, start, filled = self._tails.get(channel, (None, 0, 0))
-            new = same != runs or filled + self.work_bytes > most_bytes
-            far = offset - start > 63 * self.work_bytes
-            if new or far:
+            same, filled = self._tails.get(channel, (None, 0))
+            if same != runs or filled + self.work_bytes > most_bytes:
                 self.batches += 1
-                start = offset
-            self._tails[channel] = runs, start, self.work_bytes + (0 if new else filled)
+                filled = 0
+            self._tails[channel] = runs, filled + self.work_bytes
         self.tasks.append(task)
