@@ -19,7 +19,7 @@ TREE = replace(RING, pattern=Pattern.BalancedTree)
 NVLS = replace(RING, pattern=Pattern.NVLS, channels=16)
 ONE = Node(
     graphs={"ring": RING, "tree": TREE, "nvls": NVLS}, comp_caps=(90,) * 8, cpu_arch="x86_64",
-    cpu_vendor="GenuineIntel", has_nvswitch=True, net_gbs=50.0,
+    cpu_vendor="GenuineIntel", has_nvswitch=True, direct_nvlink=True, net_gbs=50.0,
 )
 WEAK_RING = replace(
     RING, channels=6, same_channels=False, bw_intra_gbs=20.0, bw_inter_gbs=10.0, latency_inter_us=3.0,
@@ -27,7 +27,7 @@ WEAK_RING = replace(
 )
 OTHER = Node(
     graphs={"ring": WEAK_RING, "tree": replace(WEAK_RING, pattern=Pattern.Tree, channels=7)}, comp_caps=(80,) * 4,
-    cpu_arch="x86_64", cpu_vendor="AuthenticAMD", has_nvswitch=False, net_gbs=25.0,
+    cpu_arch="x86_64", cpu_vendor="AuthenticAMD", has_nvswitch=False, direct_nvlink=False, net_gbs=25.0,
 )
 
 

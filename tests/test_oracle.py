@@ -18,7 +18,7 @@ from here import HERE
 from tuner import machines, release
 from tuner.errors import BadInput, BadTopology, OracleFailed, OracleUnavailable
 from tuner.names import Algorithm, Collective, DataType, Op, Pattern, Protocol
-from tuner.oracle import Launched, Oracle, Setup, hardware, library, process, tuninglog
+from tuner.oracle import Call, Launched, Oracle, Setup, hardware, library, process, tuninglog
 
 RELEASE = "2.28.9"
 SIZES = [4 << shift for shift in range(33)]  # 4 B to 16 GiB
@@ -208,13 +208,21 @@ def test_the_environment_reaches_nccl() -> None:
 
 def test_calls_in_one_group_share_a_kernel(two_nodes: Oracle) -> None:
     sizes = [1 << 20, 4 << 20, 1 << 10, 64 << 20]
-    launched = two_nodes.launch(AR, F32, Op.sum, sizes, in_group=True)
-    assert [each.bytes for each in launched] == sizes
-    assert len({each.kernel for each in launched}) == 1
+    group = two_nodes.launch_group([Call(AR, F32, Op.sum, size) for size in sizes])
+    (kernel,) = group.kernels
+    assert sorted(each.nbytes(16) for each in kernel.operations) == sorted(sizes)  # type: ignore[type-var]
+    together = {each.nbytes(16): each for each in kernel.operations}
     alone = two_nodes.launch(AR, F32, Op.sum, sizes)
-    assert [each.algorithm for each in launched] == [each.algorithm for each in alone]
+    assert [together[each.bytes].algorithm for each in alone] == [each.algorithm for each in alone]
     # Together they share the channels that the largest would have alone.
-    assert launched[0].channels < alone[0].channels
+    assert len(together[1 << 20].channels) < alone[0].channels
+    assert [question.bytes for question in group.questions] == [1 << 10, 1 << 20, 4 << 20, 64 << 20]
+    assert two_nodes.launch(AR, F32, Op.sum, sizes) == alone, "a group leaves nothing behind"
+
+
+def test_a_group_of_nothing_is_refused(two_nodes: Oracle) -> None:
+    with pytest.raises(BadInput, match="a group without a collective"):
+        two_nodes.launch_group([])
 
 
 # --- what is asked ---

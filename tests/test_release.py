@@ -11,7 +11,22 @@ from tuner.environment import GRAMMARS
 from tuner.errors import UnknownRelease
 from tuner.names import Collective
 from tuner.release import ALGORITHM_KEYS
-from tuner.rules import bandwidth, candidate, cell, enabled, latency, launch, policy, registered, symmetric
+from tuner.rules import (
+    bandwidth,
+    candidate,
+    cell,
+    cells,
+    enabled,
+    equal_bytes,
+    latency,
+    launch,
+    least_loaded,
+    policy,
+    registered,
+    schedule,
+    symmetric,
+    task,
+)
 from tuner.rules import time as timing
 
 TABLES = sorted(files("tuner.tables").joinpath("nccl").iterdir(), key=lambda path: path.name)
@@ -28,6 +43,10 @@ FLAT = {
     "collnet_heads": collnet.HEADS_RULES, "collnet_direct_heads": collnet.DIRECT_HEADS_RULES,
     "registered": registered.RULES, "cta_policy": policy.RULES, "leaves": symmetric.RULES,
     "symmetric_blocks": symmetric.BLOCK_RULES, "symmetric_time": symmetric.TIME_RULES,
+    "bound_channels": launch.BOUND_CHANNELS_RULES, "schedule": schedule.RULES, "order": cells.ORDER_RULES,
+    "counted_traffic": cells.COUNTED_TRAFFIC_RULES, "device_op": task.DEVICE_OP_RULES,
+    "function": task.FUNCTION_RULES, "total": least_loaded.TOTAL_RULES, "work_estimate": equal_bytes.ESTIMATE_RULES,
+    "share": least_loaded.SHARE_RULES, "symmetric": cells.SYMMETRIC_RULES,
 }
 BY_ALGORITHM = {"fills": enabled.RULES, "bandwidth": bandwidth.RULES, "latency": latency.RULES}
 

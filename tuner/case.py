@@ -109,6 +109,7 @@ class Case:
             cpu_arch=topology.cpu_arch,
             cpu_vendor=topology.cpu_vendor,
             has_nvswitch=topology.has_nvswitch(gpus),
+            direct_nvlink=topology.all_direct_nvlink(gpus),
         )
 
     def _searched(self, several: bool) -> tuple[Graphs, float]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tuner import groupcheck
 from tuner.case import Case
 from tuner.cfloat import shortest
 from tuner.departure import Departure
@@ -47,7 +48,7 @@ ALL_COLLECTIVES = tuple(Request(collective, DataType.float32, Op.sum) for collec
 TABLES = ("latency_us", "bandwidth_gbs", "max_threads", "thread_thresholds_bytes")
 
 # What a report counts, in the order it prints them.
-KINDS = ("tables", "cells", "picks", "channels", "threads")
+KINDS = ("tables", "cells", "picks", "channels", "threads", "groups")
 
 
 def sizes_bytes(request: Request, ranks: int, most: int = 16 << 30) -> list[int]:
@@ -71,7 +72,7 @@ def check(
     timeout_s: float = 120.0,
 ) -> Report:
     """Compares one communicator; ``sizes`` default to :func:`sizes_bytes`. Errors are the oracle's and the case's."""
-    report = Report(case.title)
+    report, requests = Report(case.title), tuple(requests)
     views = case.views()
     selection = Selection(views[0])
     with Oracle(case.setup(), timeout_s=timeout_s) as oracle:
@@ -85,6 +86,10 @@ def check(
                 _compare_cells(report, selection, oracle, request, chosen)
             if not case.setup_to_launch().without_tuner:
                 _compare_picks(report, selection, oracle, request, chosen)
+        for number, operations in enumerate(groupcheck.standard(selection, requests)):
+            differences = groupcheck.compare(selection, oracle, operations)
+            for where, (ours, theirs) in differences.items():
+                report.compare("groups", f"group {number} of {len(operations)} calls, {where}", ours, theirs)
     if case.setup_to_launch().without_tuner:
         with Oracle(case.setup_to_launch(), timeout_s=timeout_s) as oracle:
             for request in requests:

@@ -22,6 +22,7 @@ class Node:
     cpu_arch: str
     cpu_vendor: str | None
     has_nvswitch: bool
+    direct_nvlink: bool  # every GPU reaches every other over NVLink without passing a third
     net_gbs: float  # slowest path from a GPU to its own adapter, 0 where there is no adapter
 
 
@@ -52,6 +53,7 @@ class Communicator:
     table_cpu_vendor: str | None
     tree_pattern: Pattern | None
     has_nvswitch: bool  # of rank 0's node
+    direct_nvlink: bool  # of rank 0's node
     net_gbs: float  # the least of a node's
     ctas: tuple[int, int]  # the fewest and the most blocks of a collective
     collnet: CollNet | None
@@ -140,6 +142,7 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
         table_cpu_vendor=table_cpu_vendor,
         tree_pattern=derive.tree_pattern(release, [graphs["tree"].pattern for graphs in found]),
         has_nvswitch=kinds[0].has_nvswitch,
+        direct_nvlink=kinds[0].direct_nvlink,
         net_gbs=net_gbs,
         ctas=shape.ctas(),
         collnet=network,

@@ -103,8 +103,8 @@ static status watched_estimate(void *call, int algorithm, int protocol, int pipe
   sim_hook_set(&times.hook, 0);
   status result = function(call, algorithm, protocol, pipe_ops, time_us, backup);
   sim_hook_set(&times.hook, 1);
-  struct sim_question *question = sim_record_cell(times.algorithms, times.protocols);
   int cell = algorithm * times.protocols + protocol;
+  struct sim_question *question = sim_record_cell(cell, times.algorithms, times.protocols);
   question->pipe_ops = pipe_ops;
   question->after_us[cell] = *time_us;
   question->before_us[cell] = times.backups && *backup ? -1.0f : *time_us;

@@ -34,17 +34,19 @@ static status no_affinity(void *system SIM_UNUSED, int rank SIM_UNUSED, void *cp
   return SUCCESS;
 }
 
-/* Where struct ncclProxyOp has its pattern and its protocol, each a byte; -1: not known. */
-static int pattern_offset = -1, protocol_offset = -1;
+static struct sim_operation_layout layout;
 
-SIM_EXPORT void sim_watch_operations(int pattern, int protocol) {
-  pattern_offset = pattern;
-  protocol_offset = protocol;
-}
+SIM_EXPORT void sim_watch_operations(const struct sim_operation_layout *known) { layout = *known; }
 
 /* Asked whether an operation needs the proxy, or to hand it one: it never does. */
 static status no_proxy(void *comm SIM_UNUSED, const unsigned char *operation, bool *needed) {
-  if (pattern_offset >= 0) sim_record_operation(operation[pattern_offset], operation[protocol_offset]);
+  int pattern = operation[layout.pattern];
+  if (pattern != layout.profiler) {
+    uint64_t number;
+    memcpy(&number, operation + layout.number, sizeof number);
+    sim_record_operation(number, operation[layout.channel], pattern, operation[layout.protocol],
+                         operation[layout.type]);
+  }
   if (needed != NULL) *needed = false;
   return SUCCESS;
 }

@@ -119,30 +119,46 @@ struct sim_question {
   float after_us[SIM_MAX_CELLS];
 };
 
-/* The first network operation of a collective, which NCCL prepares whether or not it is needed: it names the
- * communication pattern and the protocol. */
+/* A collective as NCCL prepares it for its network, whether or not that is needed: its number in its kernel, its
+ * channels (bit c is channel c), and ncclPattern_t, protocol and ncclDataType_t. */
 struct sim_operation {
+  uint64_t number;
+  uint64_t channels;
   int pattern;
   int protocol;
+  int type;
+};
+
+/* Where struct ncclProxyOp has them, each in its first byte, the number in eight; and the pattern of operations that are
+ * the profiler's own, -1 where there are none. */
+struct sim_operation_layout {
+  int number;
+  int channel;
+  int pattern;
+  int protocol;
+  int type;
+  int profiler;
 };
 
 void sim_record_start(void);
 void sim_record_kernel(const void *function, uint32_t grid_x, uint32_t block_x);
+/* A question in a list of them: the pointer holds until the next one. */
 struct sim_question *sim_record_question(void);
-/* The question being recorded, made with empty tables if there is none yet. */
-struct sim_question *sim_record_cell(int algorithms, int protocols);
-void sim_record_operation(int pattern, int protocol);
+/* The question that this cell belongs to: cells are asked for in their order, so an earlier one begins a new question,
+ * with empty tables. */
+struct sim_question *sim_record_cell(int cell, int algorithms, int protocols);
+void sim_record_operation(uint64_t number, int channel, int pattern, int protocol, int type);
 
 struct sim_record {
-  int kernels; /* how many there were; the first is kept */
-  int questions; /* the last is kept: it is the one that decides */
-  int operations; /* the first is kept */
+  int kernels; /* how many there were; the first is here */
+  int questions; /* the last is here: of one collective's, it is the one that decides */
+  int operations; /* the first is here */
   struct sim_operation operation;
   struct sim_kernel kernel;
   struct sim_question question;
 };
 
-const struct sim_record *sim_record(void);
+struct sim_record sim_record(void);
 
 /* A function that is watched: redirected to something that calls it. It runs only while it is not redirected. */
 #define SIM_MAX_JUMP_BYTES 16

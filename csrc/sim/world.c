@@ -192,7 +192,7 @@ static uint64_t log_length(int log_file) {
 }
 
 static void collect(struct sim_answer *answer, int log_file) {
-  answer->record = *sim_record();
+  answer->record = sim_record();
   answer->log_bytes = log_length(log_file);
 }
 
@@ -222,16 +222,24 @@ SIM_EXPORT int sim_ask(const struct sim_api *api, void *comm, int device, int co
   return n;
 }
 
-/* All counts in one group. The answer is of the whole group. Returns 0, or -1 without address space. */
-SIM_EXPORT int sim_ask_group(const struct sim_api *api, void *comm, int device, int collective, int type, int op,
-                             int log_file, const uint64_t *counts, int n, struct sim_answer *answer) {
+struct sim_call {
+  int collective;
+  int type;
+  int op;
+  uint64_t count;
+};
+
+/* All calls in one group. The answer is of the whole group; the lists of its kernels, operations and questions are those
+ * of sim_kernels() and its kin. Returns 0, or -1 without address space. */
+SIM_EXPORT int sim_ask_group(const struct sim_api *api, void *comm, int device, int log_file,
+                             const struct sim_call *calls, int n, struct sim_answer *answer) {
   if (prepare(used) != 0) return -1;
   sim_set_device(device);
   memset(answer, 0, sizeof *answer);
   sim_record_start();
   api->group_start();
   for (int i = 0; i < n && answer->result == 0; i++)
-    answer->result = call(api, comm, collective, counts[i], type, op, 0);
+    answer->result = call(api, comm, calls[i].collective, calls[i].count, calls[i].type, calls[i].op, 0);
   status ended = api->group_end();
   if (answer->result == 0) answer->result = ended;
   collect(answer, log_file);

@@ -23,6 +23,7 @@ from tuner.rules.request import Request
 @click.argument("collectives", nargs=-1, type=options.Named(Collective, "collective"))
 @options.case_options
 @options.request_options
+@options.buffers_option
 @click.option("--bytes", "sizes", type=options.Sizes(), help="Sizes. [default: over 60 from 4 B to 16 GiB]")
 @options.timeout_option
 @options.json_option

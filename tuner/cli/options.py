@@ -110,15 +110,17 @@ def request_options(function: F) -> F:
                          help="Data type, NCCL's name."),
             click.option("--op", type=Named(Op, "operation"), default="sum", show_default=True,
                          help="Reduction operation."),
-            click.option("--buffers", type=Named(Buffers, "kind of buffers"), default="plain", show_default=True,
-                         help="What NCCL was told about the buffers: plain (nothing), registered (ncclCommRegister), "
-                         "window (ncclCommWindowRegister, symmetric)."),
         ]
     ):
         function = option(function)
     return function
 
 
+buffers_option = click.option(
+    "--buffers", type=Named(Buffers, "kind of buffers"), default="plain", show_default=True,
+    help="What NCCL was told about the buffers: plain (nothing), registered (ncclCommRegister), window "
+    "(ncclCommWindowRegister, symmetric).",
+)
 collective_argument = click.argument("collective", type=Named(Collective, "collective"))
 bytes_option = click.option(
     "--bytes", "sizes", type=Sizes(), default="8,1K,32K,256K,1M,4M,16M,64M,256M,1G", show_default=True,

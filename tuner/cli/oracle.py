@@ -6,9 +6,10 @@ from typing import Any
 import click
 import numpy as np
 
-from tuner import answer, found
+from tuner import answer, found, groupanswer
 from tuner.check import TABLES
 from tuner.cli import options
+from tuner.cli.group import calls_argument, operations_of, print_group
 from tuner.cli.output import print_json, print_table
 from tuner.cli.pick import print_answers
 from tuner.cli.table import print_tables
@@ -32,6 +33,7 @@ def command() -> None:
 @options.bytes_option
 @options.case_options
 @options.request_options
+@options.buffers_option
 @options.timeout_option
 @options.json_option
 def pick(
@@ -52,11 +54,30 @@ def pick(
 
 
 @command.command()
+@calls_argument
 @options.case_options
 @options.request_options
 @options.timeout_option
 @options.json_option
-def table(as_json: bool, timeout_s: float, dtype: object, op: object, buffers: object, **case: Any) -> None:
+def group(calls: list[Any], dtype: DataType, op: Op, timeout_s: float, as_json: bool, **case: Any) -> None:
+    """What libnccl makes of a group, as launched: the form of `nccl-tuner group`.
+
+    \b
+    nccl-tuner oracle group allreduce:25M*4,allgather:4M --machine dgx-h100 --nodes 2 --nccl 2.28.9
+    """
+    described = options.case_of(**case)
+    made = groupanswer.from_library(described, operations_of(calls, dtype, op), timeout_s)
+    if as_json:
+        print_json(made)
+    else:
+        print_group(f"A group of {len(calls)} calls on {described.title}: the real libnccl", made)
+
+
+@command.command()
+@options.case_options
+@options.timeout_option
+@options.json_option
+def table(as_json: bool, timeout_s: float, **case: Any) -> None:
     """libnccl's own tuning table.
 
     \b

@@ -18,6 +18,7 @@ from tuner.rules.request import Request
 @options.bytes_option
 @options.case_options
 @options.request_options
+@options.buffers_option
 @options.json_option
 def command(
     collective: Collective, sizes: list[int], dtype: DataType, op: Op, buffers: Buffers, as_json: bool, **case: Any

@@ -6,5 +6,8 @@ number of NCCL's; it asks, reads NCCL's own memory, and watches what NCCL launch
 
 from tuner.oracle.api import Asked, Host, Launched, Oracle, Setup, Skeleton
 from tuner.oracle.facts import Graph, Tables
+from tuner.oracle.groups import Call, LaunchedGroup
 
-__all__ = ["Asked", "Graph", "Host", "Launched", "Oracle", "Setup", "Skeleton", "Tables"]
+__all__ = [
+    "Asked", "Call", "Graph", "Host", "Launched", "LaunchedGroup", "Oracle", "Setup", "Skeleton", "Tables",
+]

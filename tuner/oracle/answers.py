@@ -21,7 +21,9 @@ QUESTION = np.dtype(
     ],
     align=True,
 )
-OPERATION = np.dtype([("pattern", "i4"), ("protocol", "i4")], align=True)
+OPERATION = np.dtype(
+    [("number", "u8"), ("channels", "u8"), ("pattern", "i4"), ("protocol", "i4"), ("type", "i4")], align=True
+)
 RECORD = np.dtype(
     [
         ("kernels", "i4"),

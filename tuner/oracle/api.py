@@ -13,13 +13,15 @@ from numpy.typing import NDArray
 from tuner.departure import COPY_ENGINES, Departure
 from tuner.errors import BadInput, OracleFailed
 from tuner.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
-from tuner.oracle import facts, hardware, library, symbols, tuninglog
-from tuner.oracle.answers import ANSWER
+from tuner.oracle import facts, groups, hardware, library, symbols, tuninglog
+from tuner.oracle.answers import ANSWER, KERNEL, OPERATION, QUESTION
 from tuner.oracle.process import NO_TUNER, SIM, Child
 
 MAX_RANKS = 512  # each rank is a thread with NCCL's memory for a rank
 RANK_BYTES = 40 << 20  # of host memory per rank; 21 MB were measured with 128 ranks, 8 per node
 
+
+_PROFILER = "ncclPatternProfiler"  # no pattern of a collective: NCCL tells its profiler of one
 
 # Warnings after which NCCL does what it would do on the real machine: about hardware that is not simulated and takes no
 # part in a choice, and about CollNet that it then does without.
@@ -95,7 +97,7 @@ class Launched:
     bytes: int  # NCCL's nBytes
     algorithm: Algorithm
     protocol: Protocol
-    channels: int  # blocks of the launched grid; of a group's kernel, those of this collective
+    channels: int  # blocks of the launched grid
     threads: int  # of the launched block
     kernel: str  # its name, as in the library's symbol table
     channel_lo: int
@@ -268,16 +270,13 @@ class Oracle:
         dtype: DataType,
         op: Op,
         sizes_bytes: Sequence[int],
-        in_group: bool = False,
         buffers: Buffers = Buffers.plain,
     ) -> list[Launched]:
-        """Each size launched for real on rank 0, one after the other; with ``in_group`` all inside one ncclGroup."""
+        """Each size launched for real on rank 0, one after the other."""
         if buffers is Buffers.window:
             raise BadInput("calls on windows may leave the classic path; valid for them: launch_windows")
-        answers, logs = self._ask(collective, dtype, op, sizes_bytes, buffers, grouped=in_group)
+        answers, logs = self._ask(collective, dtype, op, sizes_bytes, buffers)
         records = answers["record"]
-        if in_group and sizes_bytes:
-            return self._launched_group(collective, dtype, sizes_bytes, records[0], logs[0])
         return [self._launched(int(s), record, log) for s, record, log in zip(sizes_bytes, records, logs, strict=True)]
 
     def launch_windows(
@@ -300,6 +299,31 @@ class Oracle:
             raise self._child.failure(f"NCCL says {kernel} and launches {record['kernels']} kernels, first {launched}")
         return Departure(kernel, int(record["kernel"]["grid_x"]), int(record["kernel"]["block_x"]))
 
+    def launch_group(self, calls: Sequence[groups.Call]) -> groups.LaunchedGroup:
+        """All calls, on plain buffers, inside one ncclGroupStart and ncclGroupEnd, launched for real on rank 0."""
+        self._check_ranks()
+        if not calls:
+            raise BadInput("a group without a collective launches nothing; valid: one or more")
+        most = self._buffer_bytes[Buffers.plain]
+        counts = [self._counts(call.collective, call.dtype, [call.bytes], most)[0] for call in calls]
+        what = f"launching a group of {len(calls)} collectives"
+        request = [
+            {"collective": int(call.collective), "type": int(call.dtype), "op": int(call.op), "count": count}
+            for call, count in zip(calls, counts, strict=True)
+        ]
+        reply = self._child.request({"calls": request}, self.timeout_s, what)
+        if reply["error"] is not None:
+            raise self._child.failure(f"{what}: {reply['error']}")
+        kernels, operations, questions = (
+            np.frombuffer(base64.b64decode(reply[key]), kind)
+            for key, kind in (("kernels", KERNEL), ("operations", OPERATION), ("questions", QUESTION))
+        )
+        log = self._child.log_bytes(int(reply["log_start"]), int(reply["log_bytes"]))
+        try:
+            return groups.read(kernels, operations, questions, log, self._kernel, self._patterns)
+        except groups.Undecided as why:
+            raise self._child.failure(f"{what} gave {why}") from None
+
     def _launched(self, size: int, record: Any, log: bytes) -> Launched:
         choice = self._choice(size, record, log)
         channels = int(record["kernel"]["grid_x"])
@@ -309,7 +333,7 @@ class Oracle:
             protocol=choice.protocol,
             channels=channels,
             threads=int(record["kernel"]["block_x"]),
-            kernel=self._kernel(record),
+            kernel=self._kernel(record["kernel"]),
             channel_lo=0 if choice.channel_lo is None else choice.channel_lo,
             channel_hi=channels - 1 if choice.channel_hi is None else choice.channel_hi,
             time_us=self._time(record, choice),
@@ -343,32 +367,8 @@ class Oracle:
             return None
         return tuninglog.Choice(size, algorithm, Protocol(record["operation"]["protocol"]), None, None)
 
-    def _launched_group(
-        self, collective: Collective, dtype: DataType, sizes: Sequence[int], record: Any, log: bytes
-    ) -> list[Launched]:
-        choices = tuninglog.choices(log)
-        if len(choices) != len(sizes) or record["kernels"] != 1:
-            raise self._child.failure(
-                f"a group of {len(sizes)} collectives gave {len(choices)} choices and {record['kernels']} kernels, "
-                "so which kernel a call is in is not known; ask for fewer calls in the group"
-            )
-        launched = []
-        for size in sizes:  # NCCL reorders a group, so a call is found by its size
-            logged = int(size) // self._step(collective, dtype) * dtype.size_bytes
-            choice = next(choice for choice in choices if choice.bytes == logged)
-            choices.remove(choice)
-            low, high = choice.channel_lo, choice.channel_hi
-            if low is None or high is None:
-                raise OracleFailed(f"NCCL {self.facts['release']} does not say which channels a grouped call got")
-            threads = int(record["kernel"]["block_x"])
-            kernel = self._kernel(record)
-            launched.append(
-                Launched(int(size), choice.algorithm, choice.protocol, high - low + 1, threads, kernel, low, high, None)
-            )
-        return launched
-
-    def _kernel(self, record: Any) -> str:
-        address = int(record["kernel"]["function"]) - self._base
+    def _kernel(self, kernel: Any) -> str:
+        address = int(kernel["function"]) - self._base
         return self._kernels.get(address, f"0x{address:x}")
 
     def _time(self, record: Any, choice: tuninglog.Choice) -> float | None:
@@ -398,6 +398,10 @@ class Oracle:
             counts.append(size // step)
         return counts
 
+    def _check_ranks(self) -> None:
+        if self.setup.ranks == 1:
+            raise BadInput("a communicator of one rank has nothing to choose: NCCL only copies")
+
     def _ask(
         self,
         collective: Collective,
@@ -406,11 +410,9 @@ class Oracle:
         sizes: Sequence[int],
         buffers: Buffers,
         simulated: bool = False,
-        grouped: bool = False,
     ) -> tuple[Any, list[bytes]]:
         """Raw answers, and the piece of NCCL's log that belongs to each."""
-        if self.setup.ranks == 1:
-            raise BadInput("a communicator of one rank has nothing to choose: NCCL only copies")
+        self._check_ranks()
         if buffers is not Buffers.plain and not self._knows[buffers]:
             raise BadInput(f"NCCL {self.facts['release']} knows no {buffers.name} buffers; valid: later releases")
         counts = self._counts(collective, dtype, sizes, self._buffer_bytes[buffers])
@@ -425,13 +427,12 @@ class Oracle:
                 "counts": counts,
                 "buffers": int(buffers),
                 "simulated": simulated,
-                "grouped": grouped,
             },
             self.timeout_s,
             what,
         )
         if reply["error"] is not None:
-            size = int(sizes[0 if grouped else reply["done"]])
+            size = int(sizes[reply["done"]])
             raise self._child.failure(f"{what}: at {size} bytes {reply['error']}")
         answers = np.frombuffer(base64.b64decode(reply["answers"]), ANSWER)
         start = int(reply["log_start"])
@@ -510,7 +511,14 @@ def _watch(found: symbols.Symbols, kinds: int) -> dict[str, Any]:
         times = {"function": estimate[0][0], "shape": shape, "backups": backups}
     return {
         "file": found.functions["ncclTopoGetXmlFromFile"][0][0] if kinds > 1 else None,
-        "operations": (operation["pattern"].offset, operation["protocol"].offset),
+        "operations": {
+            "number": operation["opCount"].offset,
+            "channel": operation["channelId"].offset,
+            "pattern": operation["pattern"].offset,
+            "protocol": operation["protocol"].offset,
+            "type": operation["dtype"].offset,
+            "profiler": next((int(value) for value, name in found.patterns.items() if name == _PROFILER), -1),
+        },
         "graphs": graphs,
         "times": times,
     }

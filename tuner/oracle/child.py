@@ -41,7 +41,9 @@ struct sim_api {
   void *broadcast; void *reduce; void *all_gather; void *reduce_scatter; void *all_reduce;
   void *comm_register; void *window_register;
 };
-struct sim_operation { int pattern; int protocol; };
+struct sim_operation { uint64_t number; uint64_t channels; int pattern; int protocol; int type; };
+struct sim_operation_layout { int number; int channel; int pattern; int protocol; int type; int profiler; };
+struct sim_call { int collective; int type; int op; uint64_t count; };
 struct sim_record {
   int kernels; int questions; int operations;
   struct sim_operation operation; struct sim_kernel kernel; struct sim_question question;
@@ -54,7 +56,7 @@ const struct sim_redirect *sim_redirects(int table);
 int sim_jump_bytes(void);
 int sim_redirect(void *function, void *replacement);
 const char *sim_wrap_tuner(const char *path);
-void sim_watch_operations(int pattern, int protocol);
+void sim_watch_operations(const struct sim_operation_layout *known);
 int sim_watch_file(void *function);
 int sim_watch_graphs(void *function, void *copies, uint64_t bytes, int n);
 int sim_watch_times(void *function, int algorithms, int protocols, int backups);
@@ -63,8 +65,11 @@ int sim_use_buffers(const struct sim_api *api, void **comms, int ranks, int kind
 int sim_init_ranks(const struct sim_api *api, int ranks, void **comms, int *results);
 int sim_ask(const struct sim_api *api, void *comm, int device, int collective, int type, int op, int simulated,
             int log_file, const uint64_t *counts, int n, struct sim_answer *answers);
-int sim_ask_group(const struct sim_api *api, void *comm, int device, int collective, int type, int op, int log_file,
-                  const uint64_t *counts, int n, struct sim_answer *answer);
+int sim_ask_group(const struct sim_api *api, void *comm, int device, int log_file, const struct sim_call *calls, int n,
+                  struct sim_answer *answer);
+const struct sim_kernel *sim_kernels(void);
+const struct sim_operation *sim_operations(void);
+const struct sim_question *sim_questions(void);
 
 int ncclGetVersion(int *version);
 const char *ncclGetErrorString(int result);
@@ -174,7 +179,7 @@ class World:
 
     def watch(self, watch: dict[str, Any]) -> None:
         """Looks over NCCL's shoulder where a release does not say what is asked for."""
-        self.sim.sim_watch_operations(*watch["operations"])
+        self.sim.sim_watch_operations(self.ffi.new("struct sim_operation_layout *", watch["operations"]))
         if (offset := watch["file"]) is not None:
             file = self.ffi.cast("void *", self.base + offset)
             if error := self.sim.sim_watch_file(file):
@@ -257,8 +262,10 @@ class World:
 
     def connect_ring(self) -> None:
         """Marks rank 0's neighbours on every ring as the transports would: directly, or by an adapter at the GPU."""
-        at, local = self.request["ring"], self.request["machine"]["gpus_per_host"]
-        if at["use_gdr"] is not None and all(net["gdr"] for net in self.request["machine"]["nets"]):
+        machine = self.request["machine"]
+        host = machine["kind"][machine["kind_of_host"][0]]
+        at, local = self.request["ring"], host["gpus_per_host"]
+        if at["use_gdr"] is not None and all(net["gdr"] for net in host["nets"]):
             self.ffi.cast("bool *", self.comms[0] + at["use_gdr"])[0] = True
         n_channels = self.member(self.comms[0], self.request["comm"]["members"]["nChannels"])
         for number in range(n_channels):
@@ -271,26 +278,45 @@ class World:
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         counts = self.ffi.new("uint64_t[]", request["counts"])
-        grouped = request["grouped"]
-        answers = self.ffi.new("struct sim_answer[]", 1 if grouped else len(counts))
+        answers = self.ffi.new("struct sim_answer[]", len(counts))
         log_start = os.fstat(self.log_file).st_size
         comm, device = self.ffi.cast("void *", self.comms[0]), 0
         kind = (request["collective"], request["type"], request["op"])
         self.use_buffers(request["buffers"])
-        if grouped:
-            n = 1 + self.sim.sim_ask_group(self.api, comm, device, *kind, self.log_file, counts, len(counts), answers)
-        else:
-            simulated = int(request["simulated"])
-            n = self.sim.sim_ask(self.api, comm, device, *kind, simulated, self.log_file, counts, len(counts), answers)
+        simulated = int(request["simulated"])
+        n = self.sim.sim_ask(self.api, comm, device, *kind, simulated, self.log_file, counts, len(counts), answers)
         if n < 1:
             raise Failure("no address space for the buffers of the collective")
         failed = answers[n - 1].result
         return {
             "log_start": log_start,
-            "answers": base64.b64encode(self.ffi.buffer(answers)).decode(),
+            "answers": self.encoded_bytes(answers),
             "done": n - (failed != 0),
             "error": f"NCCL returned {failed} ({self.error(failed)})" if failed else None,
         }
+
+    def ask_group(self, request: dict[str, Any]) -> dict[str, Any]:
+        calls = self.ffi.new("struct sim_call[]", request["calls"])
+        answer = self.ffi.new("struct sim_answer *")
+        log_start = os.fstat(self.log_file).st_size
+        comm, device = self.ffi.cast("void *", self.comms[0]), 0
+        if self.sim.sim_ask_group(self.api, comm, device, self.log_file, calls, len(calls), answer) != 0:
+            raise Failure("no address space for the buffers of the collectives")
+        record, failed = answer.record, answer.result
+        return {
+            "log_start": log_start,
+            "log_bytes": answer.log_bytes,
+            "kernels": self.encoded_bytes(self.sim.sim_kernels(), record.kernels),
+            "operations": self.encoded_bytes(self.sim.sim_operations(), record.operations),
+            "questions": self.encoded_bytes(self.sim.sim_questions(), record.questions),
+            "error": f"NCCL returned {failed} ({self.error(failed)})" if failed else None,
+        }
+
+    def encoded_bytes(self, items: Any, n: int | None = None) -> str:
+        """A C array, or the ``n`` items a pointer points to."""
+        size = None if n is None else n * self.ffi.sizeof(self.ffi.typeof(items).item)
+        memory = b"" if size == 0 else self.ffi.buffer(items) if size is None else self.ffi.buffer(items, size)
+        return base64.b64encode(memory).decode()
 
 
 class Messages:
@@ -328,7 +354,7 @@ def serve(messages: Messages) -> None:
                 world = World(request)
                 messages.send({"ok": world.started(request)})
             else:
-                messages.send({"ok": world.ask(request)})
+                messages.send({"ok": world.ask_group(request) if "calls" in request else world.ask(request)})
         except Failure as failure:
             messages.send({"error": str(failure)})
 

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from tuner.errors import OracleFailed
-from tuner.names import Algorithm, Protocol
+from tuner.names import Algorithm, Collective, Protocol
 
 # 2.24 and later, when the collective is put into a plan
 _PLANNED = re.compile(
@@ -41,12 +41,16 @@ class Choice:
     protocol: Protocol
     channel_lo: int | None
     channel_hi: int | None
+    collective: Collective | None = None
 
 
 def choices(log: bytes) -> list[Choice]:
     """Every choice in a piece of NCCL's log, in its order; the later and fuller kind of line where there are both."""
     planned = [
-        Choice(int(m[2]), algorithm(m[3].decode()), protocol(m[4].decode()), int(m[5]), int(m[6]))
+        Choice(
+            int(m[2]), algorithm(m[3].decode()), protocol(m[4].decode()), int(m[5]), int(m[6]),
+            Collective[m[1].decode()],
+        )
         for m in _PLANNED.finditer(log)
     ]
     if planned:

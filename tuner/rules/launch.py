@@ -4,7 +4,7 @@ Source: topoGetAlgoInfo and scheduleCollTasksToPlan, src/enqueue.cc, v2.28.9-1; 
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,7 @@ DealRule = Callable[[SizeArray, SizeArray, int, int, int, int], IntArray]
 DEAL_RULES: Registry[DealRule] = Registry()
 TRAFFIC_RULES: Registry[Callable[[SizeArray, int, int], SizeArray]] = Registry()
 BLOCK_RULES: Registry[Callable[[Communicator, Cell, IntArray], IntArray]] = Registry()
+BOUND_CHANNELS_RULES: Registry[Callable[[Communicator], int]] = Registry()
 RULES: Registry[LaunchRule] = Registry()
 
 NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
@@ -67,16 +68,20 @@ def shrink_then_bytes(
     work_bytes = nbytes // np.uint64(communicator.ranks if request.spreads else 1)
     part_bytes = ceil_div(ceil_div(work_bytes, bound.astype(np.uint64)), limit("part_alignment_bytes"))
     part_bytes *= np.uint64(limit("part_alignment_bytes"))
-    if cell[1] is Protocol.Simple:
-        at_once = np.full(nbytes.shape, limit("simple_alignment_bytes") // type_bytes, np.int64)
-    elif cell[1] is Protocol.LL128:
-        at_once = limit("ll128_alignment_bytes_per_warp") // type_bytes * (threads // limit("warp_size"))
-    else:
-        at_once = limit("ll_alignment_bytes_per_thread") // type_bytes * threads
-    elements = at_once.astype(np.uint64)
+    elements = np.asarray(elements_at_once(communicator, request, cell, threads)).astype(np.uint64)
     part = ceil_div(ceil_div(part_bytes, np.uint64(type_bytes)), elements) * elements
     channels: IntArray = ceil_div(work_bytes // np.uint64(type_bytes), part).astype(np.int64)
     return channels, threads
+
+
+def elements_at_once(communicator: Communicator, request: Request, cell: Cell, threads: Any) -> Any:
+    """What a block of so many threads (an int or an array of them) moves at once."""
+    limit, type_bytes = communicator.release.limit, request.device_dtype.size_bytes
+    if cell[1] is Protocol.Simple:
+        return limit("simple_alignment_bytes") // type_bytes
+    if cell[1] is Protocol.LL128:
+        return limit("ll128_alignment_bytes_per_warp") // type_bytes * (threads // limit("warp_size"))
+    return limit("ll_alignment_bytes_per_thread") // type_bytes * threads
 
 
 @RULES
@@ -87,13 +92,30 @@ def shrink_only(
     return _bounds(communicator, tables, request, cell, nbytes, communicator.coll_channels)
 
 
+def bound(communicator: Communicator, tables: Tables, request: Request, cell: Cell, nbytes: int) -> int:
+    """The most channels one operation may use."""
+    (rule,) = communicator.release.rules("bound_channels")
+    most = BOUND_CHANNELS_RULES[rule](communicator)
+    return int(_bounds(communicator, tables, request, cell, np.array([nbytes], np.uint64), most)[0][0])
+
+
+@BOUND_CHANNELS_RULES
+def all_channels(communicator: Communicator) -> int:
+    return communicator.channels
+
+
+@BOUND_CHANNELS_RULES
+def coll_channels_only(communicator: Communicator) -> int:
+    return communicator.coll_channels
+
+
 def _bounds(
     communicator: Communicator, tables: Tables, request: Request, cell: Cell, nbytes: SizeArray, most: int
 ) -> tuple[IntArray, IntArray]:
     """The most channels the operation may use, and the threads of its blocks."""
     bound = plain_bound(communicator, tables, cell, nbytes, most)
     threads = int(tables.max_threads[cell])
-    if _like_nvls(communicator, cell) or cell[0] is Algorithm.CollNetDirect:
+    if like_nvls(communicator, cell) or cell[0] is Algorithm.CollNetDirect:
         shrunk = np.full(nbytes.shape, threads, np.int64)
     else:
         shrunk = _fewer_threads(nbytes, bound, threads, int32(int(tables.thread_thresholds_bytes[cell])))
@@ -108,7 +130,7 @@ def plain_bound(
     communicator: Communicator, tables: Tables, cell: Cell, nbytes: SizeArray, most: int
 ) -> IntArray:
     """The most channels the operation may use, whatever its buffers."""
-    if _like_nvls(communicator, cell):
+    if like_nvls(communicator, cell):
         (nvls_rule,) = communicator.release.rules("nvls_bound")
         return np.full(nbytes.shape, NVLS_BOUND_RULES[nvls_rule](communicator, cell), np.int64)
     threads = int(tables.max_threads[cell])
@@ -148,7 +170,7 @@ def nvls_algorithms_and_pat_of_several_ranks(communicator: Communicator, algorit
     return algorithm in NVLS or (algorithm is Algorithm.PAT and communicator.ranks > communicator.nodes)
 
 
-def _like_nvls(communicator: Communicator, cell: Cell) -> bool:
+def like_nvls(communicator: Communicator, cell: Cell) -> bool:
     """Whether the operation runs on NVLS's channels."""
     (rule,) = communicator.release.rules("nvls_kind")
     return NVLS_KIND_RULES[rule](communicator, cell[0])
@@ -233,7 +255,7 @@ def _dealt_channels(
     if _like_collnet(communicator, cell):
         return bound
     limit = communicator.release.limit
-    most = communicator.nvls_channels if _like_nvls(communicator, cell) else communicator.channels
+    most = communicator.nvls_channels if like_nvls(communicator, cell) else communicator.channels
     least = limit("min_traffic_per_channel_bytes")
     per_byte = request.traffic_per_byte(communicator.ranks)
     # All of this is size_t in NCCL, so unsigned here.

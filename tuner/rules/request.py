@@ -15,13 +15,17 @@ FP8 = (DataType.float8e4m3, DataType.float8e5m2)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A collective on a type with an operation; ``pipelined`` is NCCL's numPipeOps."""
+    """A collective on a type with an operation; ``pipelined`` is NCCL's numPipeOps.
+
+    ``preset_channels`` is what old releases fix for operations together before they pick; 0 is nothing.
+    """
 
     collective: Collective
     dtype: DataType
     op: Op
     pipelined: int = 1
     buffers: Buffers = Buffers.plain
+    preset_channels: int = 0
 
     @property
     def moves_only(self) -> bool:

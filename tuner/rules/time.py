@@ -91,6 +91,16 @@ def nvls_tree_correction_on_blackwell(
 
 
 @CORRECTIONS
+def preset_channels_only(
+    latency_us: Value, bandwidth_gbs: Value, communicator: Communicator, request: Request, cell: Cell, sizes: Sizes
+) -> tuple[Value, Value]:
+    """The bandwidth of the channels that operations together are given. Source: src/graph/tuning.cc, v2.19.3-1."""
+    if not request.preset_channels:
+        return latency_us, bandwidth_gbs
+    return latency_us, bandwidth_gbs / f32(communicator.coll_channels) * f32(request.preset_channels)
+
+
+@CORRECTIONS
 def ring_plateau(
     latency_us: Value, bandwidth_gbs: Value, communicator: Communicator, request: Request, cell: Cell, sizes: Sizes
 ) -> tuple[Value, Value]:

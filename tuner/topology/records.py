@@ -5,6 +5,7 @@ Sources are files of ``src/graph`` at v2.28.9-1.
 
 from dataclasses import dataclass
 from enum import Enum
+from itertools import combinations
 
 from tuner.errors import BadInput
 
@@ -112,7 +113,16 @@ class Topology:
         """Whether NCCL sees an NVSwitch from the first ``count`` GPUs; all of a node's are one to it."""
         return any(gpu.count_nvlinks(Target.SWITCH) for gpu in self.first_gpus(count))
 
+    def all_direct_nvlink(self, count: int) -> bool:
+        """Whether each of the first ``count`` GPUs reaches each other over NVLink without passing a GPU."""
+        return all(_linked(a, b) for a, b in combinations(self.first_gpus(count), 2))
+
     @property
     def nvswitches(self) -> int:
         """Number of distinct NVSwitch addresses; 1 where the switches are invisible to the host (B200, most VMs)."""
         return len({link.target for gpu in self.gpus for link in gpu.nvlinks if link.kind is Target.SWITCH})
+
+
+def _linked(a: Gpu, b: Gpu) -> bool:
+    switched = bool(a.count_nvlinks(Target.SWITCH) and b.count_nvlinks(Target.SWITCH))
+    return switched or any(link.target == b.busid for link in a.nvlinks)

@@ -1,0 +1,50 @@
+"""Groups of calls for the tests, the same ones every time."""
+
+import random
+from collections.abc import Iterator, Sequence
+
+from tuner.group import Operation
+from tuner.groupcheck import reachable
+from tuner.names import Collective, DataType, Op
+from tuner.release import Release
+from tuner.rules.request import Request
+from tuner.selection import Selection
+
+BEFORE_FP8 = tuple(DataType)[:10]  # fp8 is not in every release, and not for every GPU
+
+
+def kinds(types: Sequence[DataType] = BEFORE_FP8, ops: Sequence[Op] = tuple(Op)) -> list[Request]:
+    """Every kind of call, an AllGather or Broadcast only once per type."""
+    return [
+        Request(collective, dtype, op)
+        for dtype in types
+        for op in ops
+        for collective in Collective
+        if op is Op.sum or not Request(collective, dtype, op).moves_only
+    ]
+
+
+F32_SUM = kinds((DataType.float32,), (Op.sum,))
+ALL = kinds()
+
+
+def random_groups(selection: Selection, count: int, most: int = 40) -> Iterator[list[Operation]]:
+    """Groups of 2 to ``most`` calls: one kind or many, sizes equal, alike, or from bytes to gigabytes."""
+    ranks, generator = selection.communicator.ranks, random.Random(2026)
+    limit, fp8 = selection.communicator.release.limit("data_types"), selection.communicator.min_comp_cap >= 90
+    every = kinds(tuple(DataType)[:limit]) if fp8 else ALL
+    for number in range(count):
+        among = [kind for kind in (F32_SUM, every, [generator.choice(every)])[number % 3] if selection.usable(kind)]
+        if not among:
+            continue
+        middle = 2 ** generator.uniform(8, 28)
+        spread = (0.0, 0.3, 3.0, 20.0)[number % 4]  # in powers of two to either side
+        yield [
+            Operation(kind, reachable(kind, ranks, int(min(middle * 2 ** generator.uniform(-spread, spread), 2**33))))
+            for kind in generator.choices(among, k=generator.randint(2, most))
+        ]
+
+
+def rings_of_works(release: Release) -> bool:
+    """Whether a kernel holds works (up to 2.21), not bytes."""
+    return "NCCL_WORK_FIFO_DEPTH" in release.table["environment"]["known"]

@@ -1,0 +1,102 @@
+"""Groups of collectives against the live libnccl, exactly: picks, channels, kernels and what was chosen together."""
+
+import pytest
+from groups import ALL, F32_SUM, kinds, random_groups, rings_of_works
+from here import HERE
+
+from tuner import machines, release
+from tuner.case import Case
+from tuner.group import Operation, plan
+from tuner.groupcheck import compare, reachable
+from tuner.names import Collective, DataType, Op
+from tuner.oracle import Oracle
+from tuner.rules.request import Request
+from tuner.selection import Selection
+
+SHAPES = [("dgx-h100", 1, 8), ("dgx-h100", 2, 2), ("dgx-h100", 2, 8), ("dgx-a100", 2, 2), ("dgx-b200", 1, 4),
+          ("dgx-b200", 2, 2)]
+SETTINGS: list[dict[str, str]] = [
+    {"NCCL_MAX_NCHANNELS": "3"}, {"NCCL_MIN_NCHANNELS": "24"}, {"NCCL_MAX_CTAS": "5"}, {"NCCL_PROTO": "LL"},
+    {"NCCL_ALGO": "^Ring"}, {"NCCL_NTHREADS": "128"},
+]
+
+
+def assert_same(case: Case, groups: list[list[Operation]], least_kernels: int = 1) -> None:
+    selection = Selection(case.communicator())
+    with Oracle(case.setup()) as oracle:
+        for number, operations in enumerate(groups):
+            values = compare(selection, oracle, operations)
+            assert {where: both for where, both in values.items() if both[0] != both[1]} == {}, f"group {number}"
+            assert values["kernels"][1] >= least_kernels  # type: ignore[operator]
+            assert len(values) >= 3 * len(operations)
+
+
+def case_of(name: str, machine: str, nodes: int, gpus: int, settings: dict[str, str] | None = None) -> Case:
+    if name not in machines.load(machine).releases:
+        pytest.skip(f"no graphs of {machine} captured for {name}")
+    return Case(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus, environment=settings)
+
+
+@pytest.mark.parametrize(("machine", "nodes", "gpus"), SHAPES)
+@pytest.mark.parametrize("name", HERE)
+def test_groups_of_all_kinds_and_sizes(name: str, machine: str, nodes: int, gpus: int) -> None:
+    case = case_of(name, machine, nodes, gpus)
+    assert_same(case, list(random_groups(Selection(case.communicator()), 36)))
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("name", HERE)
+def test_groups_with_settings(name: str, settings: dict[str, str]) -> None:
+    case = case_of(name, "dgx-h100", 2, 2, settings)
+    assert_same(case, list(random_groups(Selection(case.communicator()), 24)))
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_sizes_on_both_sides_of_four_times(name: str) -> None:
+    case = case_of(name, "dgx-h100", 2, 2)
+    request = Request(Collective.AllReduce, DataType.float32, Op.sum)
+    sizes = [64 << 10, (256 << 10) - 4, 256 << 10, 1 << 20, (1 << 20) + 4, 4 << 20, 16 << 20, 65 << 20]
+    groups = [[Operation(request, size) for size in sizes[start:]] for start in range(len(sizes) - 1)]
+    assert_same(case, [*groups, groups[0][::-1]])
+
+
+# NCCL starts another kernel where one is full, and counts anew in it. A function runs for signed and unsigned types.
+SIGNS = [kind for op in Op for kind in kinds(tuple(DataType)[:6], (op,)) if kind.collective is Collective.AllReduce]
+RUNS = [[kind for i, kind in enumerate(ALL) for _ in range(i % 23 % step)] for step in (2, 9, 23)]
+WORKS = [("128", ALL[:90], 2), ("128", SIGNS * 3, 1), ("256", [kind for kind in ALL[:8] for _ in range(150)], 2)]
+OF_WORKS = [name for name in HERE if rings_of_works(release.load(name))]
+OF_BATCHES = [name for name in HERE if name not in OF_WORKS]
+
+
+@pytest.mark.parametrize(("depth", "calls", "least_kernels"), WORKS, ids=["kinds", "signs", "runs"])
+@pytest.mark.parametrize("name", OF_WORKS)
+def test_works_fill_a_kernel(name: str, depth: str, calls: list[Request], least_kernels: int) -> None:
+    """The ring is never emptied here, so one group has to stay below what it holds."""
+    case = case_of(name, "dgx-h100", 2, 2, {"NCCL_WORK_FIFO_DEPTH": depth})
+    assert_same(case, [[Operation(kind, reachable(kind, 4, 1024)) for kind in calls]], least_kernels)
+
+
+@pytest.mark.parametrize("size", [1024, 1 << 20, 1 << 27])
+@pytest.mark.parametrize("name", OF_BATCHES)
+def test_arguments_fill_a_kernel(name: str, size: int) -> None:
+    """With a ring for nothing, works are in the arguments."""
+    case = case_of(name, "dgx-h100", 2, 2, {"NCCL_WORK_FIFO_BYTES": "512"})
+    assert_same(case, [[Operation(kind, reachable(kind, 4, size)) for kind in (ALL * 2)[:150]]], least_kernels=2)
+
+
+@pytest.mark.parametrize("name", OF_BATCHES)
+def test_batches_fill_a_kernel(name: str) -> None:
+    """Runs of calls that share a channel, longer and shorter than a batch."""
+    case = case_of(name, "dgx-h100", 2, 2, {"NCCL_WORK_ARGS_BYTES": "600"})
+    groups = [[Operation(kind, reachable(kind, 4, 1024)) for kind in calls] for calls in (*RUNS, SIGNS * 3)]
+    assert_same(case, groups, least_kernels=2)
+
+
+@pytest.mark.parametrize("name", OF_BATCHES)
+def test_more_calls_than_one_kernel_holds(name: str) -> None:
+    case = case_of(name, "dgx-h100", 2, 2)
+    calls = [Operation(F32_SUM[i % 5], reachable(F32_SUM[i % 5], 4, (i % 7 + 1) << 18)) for i in range(1500)]
+    assert_same(case, [calls], least_kernels=2)
+    communicator = case.communicator()
+    pipelined = {choice.pipelined for choice in plan(Selection(communicator), calls).choices}
+    assert pipelined == {-(-1500 // communicator.channels)}

@@ -1,0 +1,110 @@
+"""``nccl-tuner group``: what NCCL picks for several collectives in one group."""
+
+import re
+from typing import Any
+
+import click
+
+from tuner import groupanswer
+from tuner.cli import options
+from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.errors import BadInput
+from tuner.group import Operation
+from tuner.names import Collective, DataType, Op
+from tuner.rules.request import Request
+
+_CALL = re.compile(
+    r"(?P<collective>[^:*]+):(?P<bytes>[^:*]+)(:(?P<dtype>[^:*]+))?(:(?P<op>[^:*]+))?(\*(?P<times>[1-9]\d{0,5}))?"
+)
+MOST_CALLS = 10_000
+
+
+class Calls(click.ParamType):  # type: ignore[type-arg]
+    """``COLLECTIVE:BYTES[:TYPE[:OP]][*TIMES]``, comma-separated; types and operations may be left to the options."""
+
+    name = "calls"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, list):
+            return value
+        calls: list[Any] = []
+        for word in str(value).split(","):
+            match = _CALL.fullmatch(word.strip())
+            if match is None:
+                raise BadInput(f"call {word!r}; valid: COLLECTIVE:BYTES[:TYPE[:OP]][*TIMES], as in allreduce:25M*4")
+            collective = options.Named(Collective, "collective").convert(match["collective"], param, ctx)
+            dtype = match["dtype"] and options.Named(DataType, "type").convert(match["dtype"], param, ctx)
+            op = match["op"] and options.Named(Op, "operation").convert(match["op"], param, ctx)
+            calls += [(collective, options.size_bytes(match["bytes"]), dtype, op)] * int(match["times"] or 1)
+        if len(calls) > MOST_CALLS:
+            raise BadInput(f"{len(calls)} calls in a group; valid: up to {MOST_CALLS}")
+        return calls
+
+
+calls_argument = click.argument("calls", type=Calls())
+
+
+def operations_of(calls: list[Any], dtype: DataType, op: Op) -> list[Operation]:
+    """The calls with the types and operations that are left to the options."""
+    operations = []
+    for collective, nbytes, own_dtype, own_op in calls:
+        request = Request(collective, dtype if own_dtype is None else own_dtype, op if own_op is None else own_op)
+        operations.append(Operation(request, nbytes))
+    return operations
+
+
+@click.command(name="group")
+@calls_argument
+@options.case_options
+@options.request_options
+@options.json_option
+def command(calls: list[Any], dtype: DataType, op: Op, as_json: bool, **case: Any) -> None:
+    """What NCCL makes of CALLS in one ncclGroupStart and ncclGroupEnd: picks, channels, threads and kernels.
+
+    CALLS is COLLECTIVE:BYTES[:TYPE[:OP]][*TIMES], separated by commas; BYTES is NCCL's nBytes.
+
+    \b
+    nccl-tuner group allreduce:25M*4,allreduce:64K,allgather:4M:bfloat16 --machine dgx-h100 --nodes 2 --nccl 2.28.9
+    """
+    described = options.case_of(**case)
+    answer = groupanswer.from_emulator(described, operations_of(calls, dtype, op))
+    if as_json:
+        print_json(answer)
+    else:
+        print_group(f"A group of {len(calls)} calls on {described.title}", answer)
+
+
+COLUMNS = ("kernel", "call", "collective", "bytes", "type", "pick", "channels", "from..to", "block", "chosen with")
+
+
+def print_group(title: str, answer: dict[str, Any]) -> None:
+    """Kernels with their calls, in NCCL's order, then what was chosen together."""
+    rows = []
+    for number, kernel in enumerate(answer["kernels"]):
+        for each in kernel["calls"]:
+            channels = each["channels"]
+            rows.append(
+                (number, _known(each["call"]), _known(each["collective"]), _size(each["bytes"]), each["type"],
+                 f"{each['algorithm']}/{each['protocol']}", len(channels), _range(channels), kernel["threads"],
+                 _known(each["choice"]))
+            )
+    print_table(title, COLUMNS, rows)
+    choices = [
+        (number, _known(each["collective"]), _size(each["bytes"]), each["numPipeOps"], _known(each["time_us"]))
+        for number, each in enumerate(answer["choices"])
+    ]
+    print_table("Chosen together", ("choice", "collective", "bytes", "numPipeOps", "time us"), choices)
+
+
+def _known(value: object) -> object:
+    return "-" if value is None else value
+
+
+def _size(nbytes: int | None) -> str:
+    return "-" if nbytes is None else human_bytes(nbytes)
+
+
+def _range(channels: list[int]) -> str:
+    """``3..7``, or all of them where they are not neighbours."""
+    low, high = channels[0], channels[-1]
+    return f"{low}..{high}" if len(channels) == high - low + 1 else " ".join(map(str, channels))

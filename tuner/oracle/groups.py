@@ -1,0 +1,145 @@
+"""What NCCL made of a group of collectives: its kernels, what runs in each, and the choices it made on the way."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.oracle import tuninglog
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One collective of a group; ``bytes`` is NCCL's nBytes."""
+
+    collective: Collective
+    dtype: DataType
+    op: Op
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """One collective as NCCL put it into a kernel.
+
+    ``collective`` and ``bytes`` are what the log says from 2.24 on, None before; ``bytes`` is the count times the
+    type's size, so per rank for AllGather and ReduceScatter.
+    """
+
+    algorithm: Algorithm
+    protocol: Protocol
+    dtype: DataType
+    channels: tuple[int, ...]
+    collective: Collective | None
+    bytes: int | None
+
+    def nbytes(self, ranks: int) -> int | None:
+        """NCCL's nBytes on so many ranks, None where the collective is not known."""
+        if self.bytes is None:
+            return None
+        per_rank = self.collective in (Collective.AllGather, Collective.ReduceScatter)
+        return self.bytes * (ranks if per_rank else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One launch: its name in the library's symbol table, its grid and block, its collectives in NCCL's order."""
+
+    name: str
+    channels: int
+    threads: int
+    operations: tuple[Scheduled, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One choice NCCL made for collectives together: float32 [A, 3] in us, -1.0 where ignored, and numPipeOps.
+
+    ``collective`` and ``bytes`` are None up to 2.21, where the cells are asked for one by one.
+    """
+
+    collective: Collective | None
+    bytes: int | None
+    pipelined: int
+    costs_us: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedGroup:
+    """A group as NCCL launched it on rank 0.
+
+    ``questions`` are empty where nothing records them. From 2.29 on a communicator that could run symmetric kernels
+    may ask for these first: the last questions are those that decide.
+    """
+
+    kernels: tuple[Kernel, ...]
+    questions: tuple[Question, ...]
+
+
+class Undecided(Exception):
+    """What was observed does not fit together."""
+
+
+def read(
+    kernels: Any, operations: Any, questions: Any, log: bytes, name: Callable[[Any], str], patterns: dict[str, str]
+) -> LaunchedGroup:
+    """The group that these records (:mod:`tuner.oracle.answers`) and this piece of NCCL's log are of."""
+    scheduled = _scheduled(operations, log, patterns)
+    plans = _plans([int(number) for number in operations["number"]])
+    if len(plans) != len(kernels):
+        raise Undecided(f"collectives numbered as in {len(plans)} kernels, and {len(kernels)} kernels")
+    launched = []
+    for kernel, plan in zip(kernels, plans, strict=True):
+        inside = tuple(scheduled[plan])
+        used = {channel for each in inside for channel in each.channels}
+        if len(used) != kernel["grid_x"]:
+            raise Undecided(f"collectives on {len(used)} channels in a kernel of {kernel['grid_x']} blocks")
+        launched.append(Kernel(name(kernel), int(kernel["grid_x"]), int(kernel["block_x"]), inside))
+    return LaunchedGroup(tuple(launched), tuple(map(_question, questions)))
+
+
+def _scheduled(operations: Any, log: bytes, patterns: dict[str, str]) -> list[Scheduled]:
+    logged = [choice for choice in tuninglog.choices(log) if choice.channel_lo is not None]
+    if logged and len(logged) != len(operations):
+        raise Undecided(f"{len(logged)} collectives in the log, and {len(operations)} operations of the network")
+    scheduled = []
+    for place, operation in enumerate(operations):
+        pattern = patterns.get(str(operation["pattern"]), "")
+        algorithm = tuninglog.PATTERNS.get(pattern.removeprefix("ncclPattern"))
+        if algorithm is None:
+            raise Undecided(f"a collective whose pattern is {pattern or operation['pattern']}")
+        protocol, channels = Protocol(operation["protocol"]), _bits(int(operation["channels"]))
+        choice = logged[place] if logged else None
+        if choice is not None and (choice.algorithm, choice.protocol, choice.channel_lo, choice.channel_hi) != (
+            algorithm, protocol, channels[0], channels[-1],
+        ):
+            raise Undecided(f"{choice} in the log is {algorithm.name}/{protocol.name} on {channels} for the network")
+        scheduled.append(
+            Scheduled(algorithm, protocol, DataType(operation["type"]), channels,
+                      choice.collective if choice else None, choice.bytes if choice else None)
+        )
+    return scheduled
+
+
+def _plans(numbers: Sequence[int]) -> list[slice]:
+    """The collectives of each kernel: they are numbered anew in every one."""
+    starts = [i for i, number in enumerate(numbers) if i == 0 or number <= numbers[i - 1]]
+    return [slice(*ends) for ends in zip(starts, [*starts[1:], len(numbers)], strict=True)]
+
+
+def _question(record: Any) -> Question:
+    known = record["collective"] >= 0
+    rows, columns = int(record["algorithms"]), int(record["protocols"])
+    return Question(
+        collective=Collective(record["collective"]) if known else None,
+        bytes=int(record["bytes"]) if known else None,
+        pipelined=int(record["pipe_ops"]),
+        costs_us=record["before_us"][: rows * columns].reshape(rows, columns).copy(),
+    )
+
+
+def _bits(mask: int) -> tuple[int, ...]:
+    return tuple(bit for bit in range(mask.bit_length()) if mask >> bit & 1)
