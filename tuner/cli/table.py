@@ -17,7 +17,7 @@ from tuner.selection import ALL_CELLS, Selection
 @options.case_options
 @options.request_options
 @options.json_option
-def command(as_json: bool, dtype: object, op: object, **case: Any) -> None:
+def command(as_json: bool, dtype: object, op: object, buffers: object, **case: Any) -> None:
     """The latencies (us) and bandwidths (GB/s) of every combination, in the layout NCCL prints.
 
     \b
