@@ -84,6 +84,7 @@ class Selection:
         self._check_buffers(request)
         if request.buffers is not Buffers.window:
             return [None] * len(nbytes)
+        self._check_type(request)
         (rule,) = self.communicator.release.rules("leaves")
         return [
             symmetric.RULES[rule](self.communicator, request, int(size), partial(self._protocol, request))
