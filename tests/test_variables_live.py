@@ -7,7 +7,9 @@ from tuner import release
 from tuner.case import Case
 from tuner.check import ALL_COLLECTIVES, check
 from tuner.errors import BadInput
+from tuner.names import Buffers, Collective, DataType, Op
 from tuner.oracle.process import OWN_VARIABLES
+from tuner.rules.request import Request
 from tuner.selection import Selection
 
 # A value unlike NCCL's default for each.
@@ -55,19 +57,36 @@ TRIED = {
     "NCCL_COMM_SPLIT_SHARE_RESOURCES": "1", "NCCL_COMM_SHRINK_SHARE_RESOURCES": "1", "NCCL_ENABLE_VERSION_CHECK": "0",
     "NCCL_DISABLE_MEM_MANAGER": "1", "NCCL_GRAPH_REGISTER": "0", "NCCL_UNPACK_DOUBLE_NCHANNELS": "0",
 }
+TOLD_BUFFERS = {
+    "NCCL_CUMEM_ENABLE": "0", "NCCL_WIN_ENABLE": "0", "NCCL_WIN_STRIDE": "1", "NCCL_LEGACY_CUDA_REGISTER": "1",
+    "NCCL_SINGLE_PROC_MEM_REG_ENABLE": "1", "NCCL_MULTI_SEGMENT_REGISTER": "0", "NCCL_ELASTIC_BUFFER_REGISTER": "0",
+    "NCCL_P2P_USE_CUDA_MEMCPY": "1", "NCCL_NVLS_UB_SIZE": "0", "NCCL_SYM_CTAS": "4", "NCCL_SYM_CE_THRESHOLD": "1",
+    "NCCL_SYM_TMA_ENABLE": "1", "NCCL_SYM_GIN_KERNELS_ENABLE": "0", "NCCL_SYM_RS_GIN_CHUNK_SIZE": "1024",
+    "NCCL_GIN_ENABLE": "0",
+}
 # What the simulated machine cannot run with: other ways to meet, connections that are not made here, a missing library.
 UNTRIED = {
     "NCCL_COMM_ID", "NCCL_OOB_NET_ENABLE", "NCCL_RUNTIME_CONNECT", "NCCL_P2P_PXN_LEVEL",
     "NCCL_GDRCOPY_ENABLE", "NCCL_GDRCOPY_FLUSH_ENABLE",
 }
 
-EFFECTS = [
+EFFECTS: list[dict[str, str]] = [
     {"NCCL_WORK_ARGS_BYTES": "208"}, {"NCCL_WORK_ARGS_BYTES": "96", "NCCL_MIN_CTAS": "4"},
 ]
 
 
 def indifferent(name: str) -> set[str]:
     return {variable for names in release.load(name).table["environment"]["indifferent"].values() for variable in names}
+
+
+def test_what_reaches_told_buffers_is_refused_with_them() -> None:
+    assert set(release.load("2.28.9").table["environment"]["told_buffers"]) == set(TOLD_BUFFERS)
+    case = Case(nccl="2.28.9", machine="dgx-h100", nodes=1, environment={"NCCL_CUMEM_ENABLE": "0"})
+    selection = Selection(case.communicator())
+    assert selection.pick(Request(Collective.AllReduce, DataType.float32, Op.sum), 1 << 20).channels[0] > 0
+    for buffers in (Buffers.registered, Buffers.window):
+        with pytest.raises(BadInput, match="NCCL_CUMEM_ENABLE: emulated for plain buffers only"):
+            selection.pick(Request(Collective.AllReduce, DataType.float32, Op.sum, buffers=buffers), 1 << 20)
 
 
 def test_every_variable_without_effect_is_tried() -> None:
@@ -77,7 +96,8 @@ def test_every_variable_without_effect_is_tried() -> None:
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("name", HERE)
 def test_what_has_no_effect_has_none(name: str, nodes: int) -> None:
-    report = check(Case(nccl=name, machine="dgx-h100", nodes=nodes, gpus_per_node=4, environment=TRIED))
+    environment = {**TRIED, **TOLD_BUFFERS}
+    report = check(Case(nccl=name, machine="dgx-h100", nodes=nodes, gpus_per_node=4, environment=environment))
     assert report.mismatches == []
     assert report.compared["picks"] >= 5 * 60
 

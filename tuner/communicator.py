@@ -152,7 +152,7 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
 def _check_environment(release: Release, environment: Environment) -> None:
     table = release.table["environment"]
     indifferent = {name for names in table["indifferent"].values() for name in names}
-    unknown = sorted(set(environment.values) - set(table["known"]) - indifferent)
+    unknown = sorted(set(environment.values) - {*table["known"], *table["told_buffers"]} - indifferent)
     if unknown:
         raise BadInput(
             f"{', '.join(unknown)}: not emulated for NCCL {release.name}; valid: {', '.join(table['known'])}, "

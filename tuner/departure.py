@@ -1,4 +1,4 @@
-"""A collective that leaves the classic path: no algorithm, protocol, channels, but another kind of kernel or none."""
+"""A collective off the classic path: no algorithm, protocol and channels, but a kernel of another kind or none."""
 
 from dataclasses import dataclass
 

@@ -81,8 +81,10 @@ class Selection:
         BadInput where that is not emulated.
         """
         nbytes = _sizes(sizes)
+        self._check_buffers(request)
         if request.buffers is not Buffers.window:
             return [None] * len(nbytes)
+        self._check_type(request)
         (rule,) = self.communicator.release.rules("leaves")
         return [
             symmetric.RULES[rule](self.communicator, request, int(size), partial(self._protocol, request))
@@ -98,9 +100,11 @@ class Selection:
         BadInput where a size leaves the classic path: see :meth:`departures`.
         """
         nbytes = _sizes(sizes)
-        gone = next(filter(None, self.departures(request, nbytes)), None)
-        if gone is not None:
-            raise BadInput(f"{request.collective.name} leaves the classic path at some of these sizes for {gone.name}")
+        if request.buffers is Buffers.window:
+            for size, departure in zip(nbytes, self.departures(request, nbytes), strict=True):
+                if departure is not None:
+                    call = f"{request.collective.name} of {size} bytes"
+                    raise BadInput(f"{call} leaves the classic path for {departure.name}")
         return self._classic_pick(request, nbytes)
 
     def _classic_pick(self, request: Request, nbytes: SizeArray) -> Picks:
@@ -170,21 +174,23 @@ class Selection:
         reasons = (candidate.RULES[name](self.communicator, request, cell[0]) for name in names)
         return next(filter(None, reasons), None)
 
+    def _check_buffers(self, request: Request) -> None:
+        if request.buffers is Buffers.plain:
+            return
+        release, asked = self.communicator.release, self.communicator.environment.values
+        if not release.rules("registered"):
+            raise BadInput(f"NCCL {release.name} registers no buffers; valid: 2.19 and later")
+        if reaching := sorted(set(release.table["environment"]["told_buffers"]) & set(asked)):
+            names = ", ".join(reaching)
+            raise BadInput(f"{names}: emulated for plain buffers only, not for {request.buffers.name} ones")
+        if self.communicator.collnet or not self.communicator.nodes_are_alike:
+            raise BadInput(f"buffers {request.buffers.name}: not with CollNet or nodes that differ; valid there: plain")
+
     def _check_type(self, request: Request) -> None:
-        if request.buffers is not Buffers.plain and not self.communicator.release.rules("registered"):
-            raise BadInput(f"NCCL {self.communicator.release.name} registers no buffers; valid: 2.19 and later")
         if request.device_dtype in FP8 and self.communicator.min_comp_cap < 90:
             raise NoAlgorithm(f"NCCL refuses {request.dtype.name} on GPUs before compute capability 9.0")
         if request.dtype >= self.communicator.release.limit("data_types"):
             raise NoAlgorithm(f"NCCL {self.communicator.release.name} has no type {request.dtype.name}")
-
-    def _check_buffers(self, request: Request) -> None:
-        if request.buffers is Buffers.plain:
-            return
-        if self.communicator.collnet or not self.communicator.nodes_are_alike:
-            raise BadInput(
-                f"buffers {request.buffers.name}: not emulated with CollNet or where nodes differ; valid there: plain"
-            )
 
     def _why_nothing(self, request: Request) -> list[str]:
         return sorted(set(self.excluded(request).values()))
