@@ -6,13 +6,16 @@ from here import HERE
 
 from tuner import machines, release
 from tuner.case import Case
+from tuner.errors import BadInput, OracleFailed
 from tuner.group import Operation, plan
 from tuner.groupcheck import compare, reachable
 from tuner.names import Collective, DataType, Op
-from tuner.oracle import Oracle
+from tuner.oracle import Call, Oracle
 from tuner.rules.request import Request
 from tuner.selection import Selection
 
+AR = Request(Collective.AllReduce, DataType.float32, Op.sum)
+RS = Request(Collective.ReduceScatter, DataType.float32, Op.sum)
 SHAPES = [("dgx-h100", 1, 8), ("dgx-h100", 2, 2), ("dgx-h100", 2, 8), ("dgx-a100", 2, 2), ("dgx-b200", 1, 4),
           ("dgx-b200", 2, 2)]
 SETTINGS: list[dict[str, str]] = [
@@ -52,28 +55,55 @@ def test_groups_with_settings(name: str, settings: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", HERE)
-def test_sizes_on_both_sides_of_four_times(name: str) -> None:
+def test_sizes_on_both_sides_of_four_times_and_both_extremes(name: str) -> None:
     case = case_of(name, "dgx-h100", 2, 2)
-    request = Request(Collective.AllReduce, DataType.float32, Op.sum)
     sizes = [64 << 10, (256 << 10) - 4, 256 << 10, 1 << 20, (1 << 20) + 4, 4 << 20, 16 << 20, 65 << 20]
-    groups = [[Operation(request, size) for size in sizes[start:]] for start in range(len(sizes) - 1)]
-    assert_same(case, [*groups, groups[0][::-1]])
+    groups = [[Operation(AR, size) for size in sizes[start:]] for start in range(len(sizes) - 1)]
+    extremes = [Operation(Request(Collective.AllReduce, DataType.float32, op), 1 << 20) for op in (Op.max, Op.min) * 4]
+    assert_same(case, [*groups, groups[0][::-1], extremes])
 
 
 # NCCL starts another kernel where one is full, and counts anew in it. A function runs for signed and unsigned types.
-SIGNS = [kind for op in Op for kind in kinds(tuple(DataType)[:6], (op,)) if kind.collective is Collective.AllReduce]
+SIGNS = [kind for op in Op for kind in kinds(tuple(DataType)[:6], (op,)) if not kind.moves_only]
 RUNS = [[kind for i, kind in enumerate(ALL) for _ in range(i % 23 % step)] for step in (2, 9, 23)]
-WORKS = [("128", ALL[:90], 2), ("128", SIGNS * 3, 1), ("256", [kind for kind in ALL[:8] for _ in range(150)], 2)]
+WORKS = [
+    ("128", [(kind, 1024) for kind in ALL[:90]], 2),
+    ("128", [(kind, 1024) for kind in SIGNS], 1),
+    ("256", [(kind, 1024) for kind in ALL[:8] for _ in range(150)], 2),
+    ("128", [(kind, 4 << 20) for kind in (AR, AR, RS, RS)] * 16 + [(AR, 1 << 16)] * 2, 1),
+]
 OF_WORKS = [name for name in HERE if rings_of_works(release.load(name))]
 OF_BATCHES = [name for name in HERE if name not in OF_WORKS]
 
 
-@pytest.mark.parametrize(("depth", "calls", "least_kernels"), WORKS, ids=["kinds", "signs", "runs"])
+@pytest.mark.parametrize(("depth", "calls", "least_kernels"), WORKS, ids=["kinds", "signs", "runs", "sizes"])
 @pytest.mark.parametrize("name", OF_WORKS)
-def test_works_fill_a_kernel(name: str, depth: str, calls: list[Request], least_kernels: int) -> None:
+def test_works_fill_a_kernel(name: str, depth: str, calls: list[tuple[Request, int]], least_kernels: int) -> None:
     """The ring is never emptied here, so one group has to stay below what it holds."""
     case = case_of(name, "dgx-h100", 2, 2, {"NCCL_WORK_FIFO_DEPTH": depth})
-    assert_same(case, [[Operation(kind, reachable(kind, 4, 1024)) for kind in calls]], least_kernels)
+    assert_same(case, [[Operation(kind, reachable(kind, 4, size)) for kind, size in calls]], least_kernels)
+
+
+@pytest.mark.parametrize("name", OF_WORKS)
+def test_what_does_not_fit_does_not_fit_in_nccl(name: str) -> None:
+    """2.20 takes all that was chosen together for one call's bytes, and then finds no room for the last ones."""
+    case = case_of(name, "dgx-h100", 2, 2, {"NCCL_WORK_FIFO_DEPTH": "128"})
+    operations = [Operation(RS, 1024)] * 400
+    if release.load(name).rules("work_estimate") != ["bytes_together"]:
+        assert_same(case, [operations])
+        return
+    with pytest.raises(BadInput, match="NCCL_WORK_FIFO_DEPTH"):
+        plan(Selection(case.communicator()), operations)
+    with Oracle(case.setup()) as oracle, pytest.raises(OracleFailed, match=r"NCCL_WORK_FIFO_DEPTH=128' is too small"):
+        oracle.launch_group([Call(RS.collective, RS.dtype, RS.op, operation.bytes) for operation in operations])
+
+
+@pytest.mark.parametrize("name", OF_WORKS)
+def test_a_nvls_tree_on_its_own_beside_others(name: str) -> None:
+    """Where there are more channels than NVLS has, 2.18 and 2.19 take it to any of them."""
+    case = case_of(name, "dgx-h100", 2, 4, {"NCCL_MIN_NCHANNELS": "24"})
+    reduce = Request(Collective.Reduce, DataType.float32, Op.sum)
+    assert_same(case, [[Operation(reduce, 64 << 10), Operation(AR, 256 << 20)]])
 
 
 @pytest.mark.parametrize("size", [1024, 1 << 20, 1 << 27])
@@ -88,7 +118,7 @@ def test_arguments_fill_a_kernel(name: str, size: int) -> None:
 def test_batches_fill_a_kernel(name: str) -> None:
     """Runs of calls that share a channel, longer and shorter than a batch."""
     case = case_of(name, "dgx-h100", 2, 2, {"NCCL_WORK_ARGS_BYTES": "600"})
-    groups = [[Operation(kind, reachable(kind, 4, 1024)) for kind in calls] for calls in (*RUNS, SIGNS * 3)]
+    groups = [[Operation(kind, reachable(kind, 4, 1024)) for kind in calls] for calls in (*RUNS, SIGNS * 4)]
     assert_same(case, groups, least_kernels=2)
 
 
