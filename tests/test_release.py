@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner import derive, release, selection
+from tuner import derive, nccl_layout, release, selection
 from tuner.environment import GRAMMARS
 from tuner.errors import UnknownRelease
 from tuner.names import Collective
@@ -23,7 +23,7 @@ FLAT = {
     "comp_caps": derive.COMP_CAP_RULES, "block": launch.BLOCK_RULES,
     "pick": selection.PICK_RULES, "launch": launch.RULES, "nvls_bound": launch.NVLS_BOUND_RULES,
     "hw_latency_row": cell.ROW_RULES, "nvls_kind": launch.NVLS_KIND_RULES,
-    "traffic_per_channel": launch.TRAFFIC_RULES,
+    "traffic_per_channel": launch.TRAFFIC_RULES, "printed_table": nccl_layout.PRINT_RULES,
 }
 BY_ALGORITHM = {"fills": enabled.RULES, "bandwidth": bandwidth.RULES, "latency": latency.RULES}
 
