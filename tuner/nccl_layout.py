@@ -17,7 +17,8 @@ from tuner.release import ALGORITHM_KEYS
 from tuner.rules import enabled
 from tuner.rules.cell import Cell
 
-Numbers = tuple[NDArray[np.float32], NDArray[np.float32]]  # latency_us, bandwidth_gbs: [collective][algorithm][protocol]
+# latency_us and bandwidth_gbs, [collective][algorithm][protocol]
+Numbers = tuple[NDArray[np.float32], NDArray[np.float32]]
 PRINT_RULES: Registry[Callable[[Communicator, Tables], Numbers]] = Registry()
 
 

@@ -10,7 +10,7 @@ from tuner import graphs, topology
 from tuner.cli.options import Named
 from tuner.environment import parse_assignments
 from tuner.errors import BadInput
-from tuner.logs import imported
+from tuner.logs import importer
 from tuner.logs.imported import Given, Imported
 from tuner.names import CPU_ARCHS, CPU_VENDORS, Collective
 
@@ -66,7 +66,7 @@ def read_log(
     collective: Collective | None,
 ) -> Imported:
     """What FILE and the options say together."""
-    return imported.read(
+    return importer.read(
         file,
         Given(
             communicator=communicator, release=nccl, nodes=nodes, comp_caps=comp_cap, cpu_arch=cpu_arch,

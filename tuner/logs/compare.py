@@ -9,7 +9,7 @@ from tuner import nccl_layout
 from tuner.check import Report
 from tuner.errors import NoAlgorithm
 from tuner.logs import choice
-from tuner.logs.imported import Choice, Imported, emulated
+from tuner.logs.imported import Choice, Imported, in_emulator
 from tuner.model import Tables
 from tuner.names import Algorithm, DataType, Op, Protocol
 from tuner.rules.request import Request
@@ -37,7 +37,7 @@ def compare(imported: Imported, dtype: DataType = DataType.float32, op: Op = Op.
 
     BadInput names what emulating the communicator needs and neither the log nor the user said.
     """
-    communicator = emulated(imported)
+    communicator = in_emulator(imported)
     selection = Selection(communicator)
     report = Report(
         f"{communicator.ranks} ranks on {communicator.nodes} nodes, NCCL {communicator.release.name}"
@@ -45,12 +45,12 @@ def compare(imported: Imported, dtype: DataType = DataType.float32, op: Op = Op.
     )
     _compare_table(report, imported, selection)
     _compare_thresholds(report, imported, selection.tables)
-    for what, ours, theirs in (
-        ("coll", communicator.channels, imported.coll_channels), ("nvls", communicator.nvls_channels, imported.nvls_channels)
-    ):
-        if theirs is not None:
-            report.compare("channels", f"{what} channels", str(ours), theirs)
-    return Compared(report, tuple(_compare_choices(report, imported.choices, selection, dtype, op)) + imported.symmetric)
+    if imported.coll_channels is not None:
+        report.compare("channels", "coll channels", str(communicator.channels), imported.coll_channels)
+    if imported.nvls_channels is not None:
+        report.compare("channels", "nvls channels", str(communicator.nvls_channels), imported.nvls_channels)
+    not_compared = _compare_choices(report, imported.choices, selection, dtype, op)
+    return Compared(report, (*not_compared, *imported.symmetric))
 
 
 def _compare_table(report: Report, imported: Imported, selection: Selection) -> None:

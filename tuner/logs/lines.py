@@ -37,15 +37,19 @@ class Line:
     text: str
 
 
-def read(path: Path) -> list[Line]:
-    """NCCL's lines of a file in their order. BadInput where the file cannot be read or is empty."""
+def read(path: Path) -> tuple[list[Line], bool]:
+    """NCCL's lines of a file in their order, and whether the last is left out because it is cut: it has no end.
+
+    BadInput where the file cannot be read or is empty.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from None
     if not data.strip():
         raise BadInput(f"{path}: empty; valid: what NCCL prints with NCCL_DEBUG=INFO")
-    return split(data.decode("utf-8", "replace").splitlines())
+    whole, end, rest = data.rpartition(b"\n")
+    return split(whole.decode("utf-8", "replace").split("\n")), bool(rest or not end)
 
 
 def split(lines: Iterable[str]) -> list[Line]:
@@ -54,7 +58,7 @@ def split(lines: Iterable[str]) -> list[Line]:
     Lines without NCCL's prefix stay, of an UNKNOWN thread, only where no line has one: otherwise they are other
     programs' output, or pieces of lines that several processes wrote into each other.
     """
-    found = [_line(_ANSI.sub("", line).rstrip("\r\n\0")) for line in lines]
+    found = [_line(_ANSI.sub("", line).strip("\r\0")) for line in lines]
     if any(line.thread is not UNKNOWN for line in found):
         found = [line for line in found if line.thread is not UNKNOWN or line.text.lstrip().startswith(KEPT)]
     return _with_whole_hosts(found)

@@ -14,10 +14,12 @@ from tuner.names import Algorithm, Collective
 
 # src/init.cc, initTransportsRank and ncclCommInitRankFunc
 _RANK = re.compile(r"comm (0x[0-9a-f]+) rank (\d+) n[rR]anks (\d+)")
-_NODES = re.compile(r"nNodes (\d+) localRanks (\d+) localRank (\d+)")
+_NODES = re.compile(r"nNodes (\d+) localRanks (\d+) localRank (\d+) MNNVL (\d+)")
 _COMM_ID = re.compile(r"commId (0x[0-9a-f]+)")
 _SPLIT = re.compile(r"(splitCount \d+ color -?\d+) key")
-_CHANNELS = re.compile(r"(\d+) coll channels, (?:(?:\d+) collnet channels, )?(?:(\d+) nvls channels, )?\d+ p2p channels")
+_CHANNELS = re.compile(
+    r"(\d+) coll channels, (?:(?:\d+) collnet channels, )?(?:(\d+) nvls channels, )?\d+ p2p channels"
+)
 _NETWORK = re.compile(r"Using network (.+?)\s*$")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
 # src/graph/search.cc, ncclTopoPrintGraph; "speed" up to 2.17
@@ -88,7 +90,9 @@ class RankLog:
     rank: int | None = None
     ranks: int | None = None
     nodes: int | None = None
-    local_ranks: int | None = None
+    local_ranks: int | None = None  # of its node
+    local_rank: int | None = None
+    mnnvl: bool = False
     graphs: list[PrintedGraph] = field(default_factory=list)
     ring_gpus: int | None = None
     cpus: list[tuple[int, int]] = field(default_factory=list)  # arch, vendor
@@ -179,7 +183,8 @@ class _Reader:
         group = _COMM_ID.search(line.text) or _SPLIT.search(line.text)
         current.group = group[1] if group else current.group
         if nodes:
-            current.nodes, current.local_ranks = int(nodes[1]), int(nodes[2])
+            current.nodes, current.local_ranks, current.local_rank = int(nodes[1]), int(nodes[2]), int(nodes[3])
+            current.mnnvl = nodes[4] != "0"
         current.complete = current.complete or completes
 
     def network(self, line: Line, match: re.Match[str]) -> None:
