@@ -15,7 +15,7 @@ from test_cli import run
 from tuner import machines
 from tuner.case import Case
 from tuner.errors import BadInput
-from tuner.logs import devices, found_graphs, importer, lines, reader
+from tuner.logs import choice, devices, found_graphs, importer, lines, reader
 from tuner.logs.compare import Compared, compare
 from tuner.logs.imported import Given, Imported
 from tuner.names import Algorithm, Collective, DataType, Op
@@ -136,6 +136,25 @@ def test_a_real_log_of_a_release_that_is_not_emulated() -> None:
     assert (read.choices[0].bytes, read.choices[0].algorithm, read.choices[0].time_us) == (64, "Tree", "49.675526")
     with pytest.raises(BadInput, match=r"NCCL 2\.12\.12 is not emulated.*valid: 2\.18\.1.*shows no communicator"):
         compare(read)
+
+
+FORMATS = {
+    "64 Bytes -> Algo 0 proto 0 time 49.675526":  # 2.20 to 2.22
+        choice.Printed(64, "0", "0", None, None, None, "49.675526"),
+    "Broadcast: 65536 Bytes -> Algo 1 proto 0 time 19.080410":  # 2.23
+        choice.Printed(65536, "1", "0", "Broadcast", None, None, "19.080410"),
+    "AllReduce: 8 Bytes -> Algo NVLS_TREE proto SIMPLE channel{Lo..Hi}={1..15}":  # 2.24 to 2.30
+        choice.Printed(8, "NVLS_TREE", "SIMPLE", "AllReduce", 1, 15, None),
+    "AllGather: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0} cgaClusterSize 4":  # 2.31 and later
+        choice.Printed(8, "RING", "LL", "AllGather", 0, 0, None),
+    "AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..": None,
+    "64 Bytes -> Algo 0 proto 0 time 49.67": None,
+}
+
+
+@pytest.mark.parametrize("line", FORMATS)
+def test_choice_lines_of_every_release(line: str) -> None:
+    assert choice.printed(line) == FORMATS[line]
 
 
 SMALL = ("2.28.9", "dgx-h100", 2, 2)

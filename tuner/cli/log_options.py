@@ -52,7 +52,7 @@ def log_options(function: F) -> F:
                          help="A node's graphs (NCCL_GRAPH_DUMP_FILE), instead of the log's."),
             click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable the log does not show."),
             click.option("--collective", type=Named(Collective, "collective"),
-                         help="That of all choices that do not name theirs (2.20 to 2.23)."),
+                         help="That of all choices that do not name theirs (2.20 to 2.22)."),
         ]
     ):
         function = option(function)

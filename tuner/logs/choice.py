@@ -14,8 +14,8 @@ E = TypeVar("E", bound=IntEnum)
 
 # 2.24 and later, when the collective is put into a plan
 _PLANNED = re.compile(r"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+) channel\{Lo\.\.Hi\}=\{(\d+)\.\.(\d+)\}")
-# 2.20 to 2.23, when it is picked; numbers
-_PICKED = re.compile(r"(\d+) Bytes -> Algo (\d+) proto (\d+) time ([0-9]+\.[0-9]{6})")
+# 2.20 to 2.23, when it is picked; numbers; 2.23 names the collective
+_PICKED = re.compile(r"(?:(\w+): )?(\d+) Bytes -> Algo (\d+) proto (\d+) time ([0-9]+\.[0-9]{6})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Printed:
     @property
     def planned(self) -> bool:
         """Whether the line is of the later and fuller kind."""
-        return self.collective is not None
+        return self.channel_hi is not None
 
 
 def printed(text: str) -> Printed | None:
@@ -42,7 +42,8 @@ def printed(text: str) -> Printed | None:
         collective, size, algorithm, protocol, low, high = match.groups()
         return Printed(int(size), algorithm, protocol, collective, int(low), int(high))
     if match := _PICKED.search(text):
-        return Printed(int(match[1]), match[2], match[3], time_us=match[4])
+        collective, size, algorithm, protocol, time_us = match.groups()
+        return Printed(int(size), algorithm, protocol, collective, time_us=time_us)
     return None
 
 
