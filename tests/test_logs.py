@@ -271,7 +271,11 @@ def test_a_log_cut_anywhere(small: list[str], tmp_path: Path) -> None:
     whole = "\n".join(small) + "\n"
     file = tmp_path / "cut.log"
     compared, refused = 0, 0
-    for at in random.Random(1).sample(range(len(whole)), 150):
+    positions = set(random.Random(1).sample(range(len(whole)), 40))
+    for line in ("threadThresholds", "coll channels", "AllReduce: 268435456 Bytes"):
+        start = whole.index(line)
+        positions |= set(range(start, whole.index("\n", start), 2))
+    for at in sorted(positions):
         file.write_text(whole[:at])
         try:
             read = importer.read(file, SMALL_GIVEN)
@@ -369,9 +373,12 @@ def test_hosts_are_nodes(small: list[str]) -> None:
         rank = ranks.get(rest.split()[0], 0)
         return f"{'ab'[rank // 2]}-{host}:{int(pid) + rank}:{rest}"
 
-    read = imported([moved(line) for line in small], SMALL_GIVEN)
+    text = [moved(line) for line in small]
+    read = imported(text, SMALL_GIVEN)
     assert [node.ranks for node in read.nodes] == [(0, 1), (2, 3)]
-    assert check([moved(line) for line in small], SMALL_GIVEN).report.mismatches == []
+    assert compare(read).report.mismatches == []
+    swapped = [re.sub(r" rank ([12]) n", lambda m: f" rank {3 - int(m[1])} n", line) for line in text]
+    assert [node.ranks for node in imported(swapped, SMALL_GIVEN).nodes] == [(0, 2), (1, 3)]
 
 
 def test_only_rank_0_in_the_log(small: list[str]) -> None:
@@ -399,6 +406,17 @@ def test_several_communicators(small: list[str]) -> None:
         assert report.compared["choices"] >= 18
     with pytest.raises(BadInput, match=r"no communicator '0x1'.*valid: 0x"):
         imported(mixed, given("dgx-h100", communicator="0x1"))
+
+
+def test_a_communicator_made_again(small: list[str]) -> None:
+    """The same threads and addresses; lines of the end of one are no other communicator."""
+    end = f"vm:1:1 [0] NCCL INFO comm {root_of(small)} rank 0 nranks 4 cudaDev 0 busId 1b000 - Destroy COMPLETE"
+    assert len(imported([*small, end], SMALL_GIVEN).communicators) == 1
+    again = [re.sub(r"commId 0x\w+", "commId 0xabc", line) for line in small]
+    twice = [*small, end, *again, end]
+    assert len(imported(twice, SMALL_GIVEN).communicators) == 2
+    assert facts_of(imported(twice, SMALL_GIVEN))[3:8] == facts_of(imported(small, SMALL_GIVEN))[3:8]
+    assert compare(imported(twice, given("dgx-h100", communicator="0xabc"))).report.compared["table"] == 105
 
 
 CALL = ("{name}: opCount 0 sendbuff 0x1 recvbuff 0x2 count {count} datatype {dtype} op 0 root 0 comm {comm} "
