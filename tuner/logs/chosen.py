@@ -18,7 +18,7 @@ def choices(
     ``collective`` is that of lines that do not name theirs.
     """
     own, others = _roots(group, groups)
-    found: dict[Choice, int] = {}
+    tally: dict[tuple[choice.Printed, tuple[Call, ...]], int] = {}
     ambiguous = 0
     for line in printed:
         if not of_group(line.thread, group):
@@ -27,9 +27,12 @@ def choices(
         if others and comms != {own}:
             ambiguous += len(comms) != 1
             continue
-        calls = [call for call in line.calls if own is None or call.comm == own]
-        made = _choice(line.printed, calls, group.ranks if group else None, collective)
-        found[made] = found.get(made, 0) + 1
+        key = line.printed, tuple(call for call in line.calls if own is None or call.comm == own)
+        tally[key] = tally.get(key, 0) + 1
+    found: dict[Choice, int] = {}
+    for (text, calls), count in tally.items():
+        made = _choice(text, calls, group.ranks if group else None, collective)
+        found[made] = found.get(made, 0) + count
     return tuple(replace(made, count=count) for made, count in found.items()), ambiguous
 
 

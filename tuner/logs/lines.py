@@ -10,7 +10,7 @@ from tuner.errors import BadInput
 
 # host:pid:tid [device] NCCL INFO text; some builds put the function before "NCCL", launchers anything before the host.
 _PREFIX = re.compile(r"([^\s:\[\]()]+):(\d+):(\d+) \[-?\d+\]")
-_MARK = re.compile(r"NCCL (?:INFO|WARN|TRACE|ABORT|VERSION) ?(?P<text>(?:(?!NCCL INFO ).)*)")
+_MARK = "NCCL INFO "
 KEPT = ("#", "NCCL version")  # of lines without a prefix: nccl-tests' list of devices, what NCCL writes to stdout
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -58,22 +58,23 @@ def split(lines: Iterable[str]) -> list[Line]:
     Lines without NCCL's prefix stay, of an UNKNOWN thread, only where no line has one: otherwise they are other
     programs' output, or pieces of lines that several processes wrote into each other.
     """
-    found = [_line(_ANSI.sub("", line).strip("\r\0")) for line in lines]
+    found = [_line(line) for line in lines]
     if any(line.thread is not UNKNOWN for line in found):
         found = [line for line in found if line.thread is not UNKNOWN or line.text.lstrip().startswith(KEPT)]
     return _with_whole_hosts(found)
 
 
 def _line(line: str) -> Line:
-    marks = list(_MARK.finditer(line))
-    if not marks:
+    line = (_ANSI.sub("", line) if "\x1b" in line else line).strip("\r\0")
+    head, mark, text = line.rpartition(_MARK)
+    if not mark:
         return Line(UNKNOWN, line)
     # the last of each: a line that broke into another starts anew, and a launcher's time may look like a prefix
-    prefixes = _PREFIX.findall(line, 0, marks[-1].start())
+    prefixes = _PREFIX.findall(head)
     if not prefixes:
-        return Line(UNKNOWN, marks[-1]["text"])
+        return Line(UNKNOWN, text)
     host, pid, tid = prefixes[-1]
-    return Line(Thread(host, int(pid), int(tid)), marks[-1]["text"])
+    return Line(Thread(host, int(pid), int(tid)), text)
 
 
 def _with_whole_hosts(lines: list[Line]) -> list[Line]:
