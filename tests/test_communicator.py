@@ -92,7 +92,7 @@ def test_what_older_releases_do_not_exchange(
 def test_equal_nodes_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     weakest = derive.weakest
-    monkeypatch.setattr(derive, "weakest", lambda r, graphs: (seen.append(len(graphs)), weakest(r, graphs))[1])
+    monkeypatch.setattr(derive, "weakest", lambda graphs, types: (seen.append(len(graphs)), weakest(graphs, types))[1])
     assert built(*[ONE] * 4096).ranks == 32768
     assert set(seen) == {1}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner import collnet, derive, release, selection
+from tuner import collnet, derive, nccl_layout, release, selection
 from tuner.environment import GRAMMARS
 from tuner.errors import UnknownRelease
 from tuner.names import Collective
@@ -46,7 +46,7 @@ FLAT = {
     "bound_channels": launch.BOUND_CHANNELS_RULES, "schedule": schedule.RULES, "order": cells.ORDER_RULES,
     "counted_traffic": cells.COUNTED_TRAFFIC_RULES, "device_op": task.DEVICE_OP_RULES,
     "function": task.FUNCTION_RULES, "total": least_loaded.TOTAL_RULES, "work_estimate": equal_bytes.ESTIMATE_RULES,
-    "share": least_loaded.SHARE_RULES, "symmetric": cells.SYMMETRIC_RULES,
+    "share": least_loaded.SHARE_RULES, "symmetric": cells.SYMMETRIC_RULES, "printed_table": nccl_layout.PRINT_RULES,
 }
 BY_ALGORITHM = {"fills": enabled.RULES, "bandwidth": bandwidth.RULES, "latency": latency.RULES}
 

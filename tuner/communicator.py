@@ -90,7 +90,7 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
 
     found = [derive.searched(kind.graphs, environment) for kind in kinds]
     searched = {
-        name: derive.weakest(release, [graphs.get(name, EMPTY) for graphs in found])
+        name: derive.weakest([graphs.get(name, EMPTY) for graphs in found], release.table["paths"]["types"])
         for name in set(OF_ALGORITHM.values())
     }
     # Ring and tree run on the same channels: the fewer of both.

@@ -60,16 +60,16 @@ def searched(graphs: Graphs, environment: Environment) -> Graphs:
     return {name: graph for name, graph in graphs.items() if name not in off}
 
 
-def weakest(release: Release, graphs: Sequence[Graph]) -> Graph:
-    """One graph of all nodes, as all ranks agree on it; its pattern and latency stay rank 0's (sic)."""
+def weakest(graphs: Sequence[Graph], path_types: Sequence[str]) -> Graph:
+    """One graph of several ranks or nodes, as all agree on it; its pattern and latency stay the first's (sic)."""
     return replace(
         graphs[0],
         channels=min(graph.channels for graph in graphs),
         same_channels=all(graph.same_channels for graph in graphs),
         bw_intra_gbs=min(graph.bw_intra_gbs for graph in graphs),
         bw_inter_gbs=min(graph.bw_inter_gbs for graph in graphs),
-        type_intra=max((graph.type_intra for graph in graphs), key=release.path_rank),
-        type_inter=max((graph.type_inter for graph in graphs), key=release.path_rank),
+        type_intra=max((graph.type_intra for graph in graphs), key=path_types.index),
+        type_inter=max((graph.type_inter for graph in graphs), key=path_types.index),
         cross_nic=max(graph.cross_nic for graph in graphs),
     )
 

@@ -3,8 +3,55 @@
 Source: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
 """
 
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner import model
+from tuner.communicator import Communicator
 from tuner.model import Tables
 from tuner.names import Algorithm, Collective, Protocol
+from tuner.registry import Registry
+from tuner.release import ALGORITHM_KEYS
+from tuner.rules import enabled
+from tuner.rules.cell import Cell
+
+# latency_us and bandwidth_gbs, [collective][algorithm][protocol]
+Numbers = tuple[NDArray[np.float32], NDArray[np.float32]]
+PRINT_RULES: Registry[Callable[[Communicator, Tables], Numbers]] = Registry()
+
+
+def printed(communicator: Communicator, tables: Tables) -> Numbers:
+    """The latencies and bandwidths a communicator's release prints: not what a call may use, in some releases."""
+    (name,) = communicator.release.rules("printed_table")
+    return PRINT_RULES[name](communicator, tables)
+
+
+@PRINT_RULES
+def as_used(communicator: Communicator, tables: Tables) -> Numbers:
+    return tables.latency_us, tables.bandwidth_gbs
+
+
+@PRINT_RULES
+def before_exclusions(communicator: Communicator, tables: Tables) -> Numbers:
+    """-1 where an algorithm does not do a collective; numbers also where NCCL_ALGO and the like exclude a cell.
+
+    0 where an algorithm's model was never made, as without a network that reduces. Source: ncclTuningInit
+    (src/tuning/tuning.cc) and ncclTuning*ModelInit, v2.31.2-1.
+    """
+    latency_us, bandwidth_gbs = np.zeros(model.SHAPE, np.float32), np.zeros(model.SHAPE, np.float32)
+    exists = communicator.release.table["rules"]["exists"]
+    for collective, algorithm, protocol in np.ndindex(*model.SHAPE):
+        cell = Cell(communicator, Collective(collective), Algorithm(algorithm), Protocol(protocol))
+        at = collective, algorithm, protocol
+        if any(enabled.RULES[name](cell) for name in communicator.release.rules("fills", cell.algorithm)):
+            continue
+        if cell.algorithm in (ALGORITHM_KEYS[key] for key in exists[cell.collective.name]):
+            latency_us[at], bandwidth_gbs[at] = model.latency_us(cell), model.bandwidth_gbs(cell)
+        else:
+            latency_us[at] = bandwidth_gbs[at] = -1
+    return latency_us, bandwidth_gbs
 
 
 def lines(tables: Tables) -> list[str]:

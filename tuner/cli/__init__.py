@@ -14,6 +14,8 @@ VERBS = {
     "machines": "the machines known by name",
     "oracle": "the same questions, answered by the real libnccl on simulated GPUs",
     "check": "the emulator against the real libnccl: every cell, pick, channel and thread",
+    "import-log": "what a NCCL log says: communicator, tables and choices",
+    "check-log": "the emulator against what the run of a log printed",
     "plugin": "the tuner plugin that applies decision tables",
     "fetch-nccl": "fetch a release's libnccl for the oracle",
 }

@@ -4,17 +4,11 @@ import re
 from dataclasses import dataclass
 
 from tuner.errors import OracleFailed
+from tuner.logs import choice
 from tuner.names import Algorithm, Collective, Protocol
 
-# 2.24 and later, when the collective is put into a plan
-_PLANNED = re.compile(
-    rb"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+) channel\{Lo\.\.Hi\}=\{(\d+)\.\.(\d+)\}",
-)
-# 2.18 to 2.23, when it is picked; numbers
-_PICKED = re.compile(rb"(\d+) Bytes -> Algo (\d+) proto (\d+) time ([0-9.eE+-]+)")
 # 2.27 and later, of a kernel on symmetric windows
 _SYMMETRIC = re.compile(rb"\[Symmetric\]: \d+ Bytes -> Kernel (\w+) nchannels (\d+) nthreads (\d+)")
-
 
 # Algorithms by ncclPattern_t, as NCCL 2.18 to 2.32 use it.
 PATTERNS = {
@@ -46,16 +40,15 @@ class Choice:
 
 def choices(log: bytes) -> list[Choice]:
     """Every choice in a piece of NCCL's log, in its order; the later and fuller kind of line where there are both."""
-    planned = [
+    lines = [found for line in log.decode(errors="replace").splitlines() if (found := choice.printed(line))]
+    planned = [line for line in lines if line.planned]
+    return [
         Choice(
-            int(m[2]), algorithm(m[3].decode()), protocol(m[4].decode()), int(m[5]), int(m[6]),
-            Collective[m[1].decode()],
+            line.bytes, algorithm(line.algorithm), protocol(line.protocol), line.channel_lo, line.channel_hi,
+            None if line.collective is None else choice.collective(line.collective),
         )
-        for m in _PLANNED.finditer(log)
+        for line in planned or lines
     ]
-    if planned:
-        return planned
-    return [Choice(int(m[1]), Algorithm(int(m[2])), Protocol(int(m[3])), None, None) for m in _PICKED.finditer(log)]
 
 
 def symmetric_kernel(log: bytes) -> str | None:
@@ -65,17 +58,16 @@ def symmetric_kernel(log: bytes) -> str | None:
 
 
 def algorithm(text: str) -> Algorithm:
-    """By NCCL's spelling in logs and kernel names: ``COLLNET_DIRECT``, ``NVLS_TREE``, ``NVLSTree`` ..."""
-    wanted = text.replace("_", "").lower()
-    for candidate in Algorithm:
-        if candidate.name.lower() == wanted:
-            return candidate
-    raise OracleFailed(f"NCCL named an algorithm this project does not know: {text}")
+    """By number, or by NCCL's spelling in logs and kernel names: ``COLLNET_DIRECT``, ``NVLS_TREE``, ``NVLSTree`` ..."""
+    found = choice.algorithm(text)
+    if found is None:
+        raise OracleFailed(f"NCCL named an algorithm this project does not know: {text}")
+    return found
 
 
 def protocol(text: str) -> Protocol:
-    """By NCCL's spelling, in any case."""
-    for candidate in Protocol:
-        if candidate.name.lower() == text.lower():
-            return candidate
-    raise OracleFailed(f"NCCL named a protocol this project does not know: {text}")
+    """By number, or by NCCL's spelling, in any case."""
+    found = choice.protocol(text)
+    if found is None:
+        raise OracleFailed(f"NCCL named a protocol this project does not know: {text}")
+    return found

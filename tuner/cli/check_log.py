@@ -1,0 +1,63 @@
+"""``nccl-tuner check-log``: the emulator against what a run printed."""
+
+import dataclasses
+import sys
+from typing import Any
+
+import click
+
+from tuner.cli import options
+from tuner.cli.log_options import log_options, read_log
+from tuner.cli.output import print_json, print_table
+from tuner.errors import BadInput
+from tuner.logs.compare import KINDS, Compared, compare
+from tuner.names import DataType, Op
+
+
+@click.command(name="check-log")
+@log_options
+@options.request_options
+@options.json_option
+def command(dtype: DataType, op: Op, as_json: bool, **given: Any) -> None:
+    """Says whether the emulator agrees with what the run that wrote FILE printed.
+
+    Compares, as the text NCCL prints, every cell of the tuning table, threads, thread thresholds, channels and
+    choices. --dtype and --op are of calls whose own the log does not say (NCCL_DEBUG_SUBSYS=COLL says them). Exit code
+    1 if anything differs, 2 if nothing can be compared.
+
+    \b
+    nccl-tuner check-log nccl.log --comp-cap 8.0
+    """
+    imported = read_log(**given)
+    compared = compare(imported, dtype, op)
+    if not compared.report.compared:
+        raise BadInput(f"nothing to compare: {'; '.join(imported.missing + compared.not_compared)}")
+    if as_json:
+        print_json(_record(compared, imported.missing, imported.notes))
+    else:
+        _print(compared, imported.missing, imported.notes)
+    sys.exit(1 if compared.report.mismatches else 0)
+
+
+def _print(compared: Compared, missing: tuple[str, ...], notes: tuple[str, ...]) -> None:
+    report = compared.report
+    print_table("matched / compared with the log", ("communicator", *KINDS),
+                [(report.title, *(f"{report.matched(kind)}/{report.compared.get(kind, 0)}" for kind in KINDS))])
+    for mismatch in report.mismatches:
+        click.echo(f"MISMATCH {mismatch.what} {mismatch.where}: emulator {mismatch.emulator}, log {mismatch.libnccl}")
+    for what, texts in (("note", notes), ("not printed", missing), ("not compared", compared.not_compared)):
+        for text in texts:
+            click.echo(f"{what}: {text}")
+
+
+def _record(compared: Compared, missing: tuple[str, ...], notes: tuple[str, ...]) -> dict[str, Any]:
+    report = compared.report
+    return {
+        "communicator": report.title,
+        "compared": report.compared,
+        "matched": {kind: report.matched(kind) for kind in report.compared},
+        "mismatches": [dataclasses.asdict(mismatch) for mismatch in report.mismatches],
+        "missing": missing,
+        "not_compared": compared.not_compared,
+        "notes": notes,
+    }

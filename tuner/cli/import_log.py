@@ -1,0 +1,133 @@
+"""``nccl-tuner import-log``: what a NCCL log says of a communicator."""
+
+import dataclasses
+from typing import Any
+
+import click
+
+from tuner.cli import options
+from tuner.cli.log_options import log_options, read_log
+from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.logs.imported import Choice, Imported, NodeFacts
+from tuner.names import Protocol
+
+
+@click.command(name="import-log")
+@log_options
+@options.json_option
+def command(as_json: bool, **given: Any) -> None:
+    """Reads FILE, a log of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING,ENV, of any release and all ranks.
+
+    Prints the communicator, its tables and its choices, and names what the log does not say. --json prints everything.
+
+    \b
+    nccl-tuner import-log nccl.log
+    nccl-tuner import-log nccl.log --communicator 0x54fe282d32a87d85 --json
+    """
+    imported = read_log(**given)
+    if as_json:
+        print_json(_record(imported))
+    else:
+        _print(imported)
+
+
+def _print(imported: Imported) -> None:
+    nccl = imported.release or "of an unknown release"
+    click.echo(f"NCCL {nccl}{'' if imported.emulated else ' (not emulated)'}: {imported.ranks or '?'} ranks"
+               f" on {len(imported.nodes) or '?'} nodes, communicator {imported.communicator or '?'}")
+    if len(imported.communicators) > 1:
+        click.echo("communicators: " + ", ".join(f"{name} ({ranks} ranks)" for name, ranks in imported.communicators))
+    click.echo(f"channels: {imported.coll_channels or '?'} coll, {imported.nvls_channels or '?'} nvls")
+    if imported.environment:
+        click.echo("variables: " + " ".join(f"{name}={value}" for name, value in imported.environment.items()))
+    _print_nodes(imported)
+    cells = sum(len(row) for block in imported.table for row in block.rows.values())
+    click.echo(f"tuning table: {cells} cells; --json prints them\n")
+    if imported.choices:
+        print_table("Choices", CHOICE_COLUMNS, [_choice_row(made) for made in imported.choices])
+    for what, texts in (("note", imported.notes), ("not printed", imported.missing), ("needed", imported.needed)):
+        for text in texts:
+            click.echo(f"{what}: {text}")
+
+
+NODE_COLUMNS = ("ranks", "local ranks", "compute capability", "CPU", "NVSwitch", "graph", "pattern", "channels",
+                "intra GB/s", "inter GB/s", "types")
+
+
+def _print_nodes(imported: Imported) -> None:
+    rows: list[tuple[object, ...]] = []
+    for node in imported.nodes:
+        facts: tuple[object, ...] = (
+            ",".join(map(str, node.ranks)) or "not shown", node.local_ranks or "?",
+            ",".join(sorted({f"{cap / 10:.1f}" for cap in node.comp_caps or ()})) or "?",
+            f"{node.cpu_vendor or ''} {node.cpu_arch or '?'}".strip(),
+            {None: "?", True: "yes", False: "no"}[node.nvswitch],
+        )
+        for name, graph in (node.graphs or {}).items():
+            rows.append((
+                *facts, name, graph.pattern.name if graph.pattern else "?", graph.channels,
+                f"{graph.bw_intra_gbs:g}", f"{graph.bw_inter_gbs:g}", f"{graph.type_intra}/{graph.type_inter}",
+            ))
+            facts = ("",) * len(facts)
+        if not node.graphs:
+            rows.append((*facts, "?", "", "", "", "", ""))
+    if rows:
+        print_table("Nodes", NODE_COLUMNS, rows)
+
+
+CHOICE_COLUMNS = ("collective", "size", "algorithm", "protocol", "channels", "time us", "type", "op", "times")
+
+
+def _choice_row(made: Choice) -> tuple[object, ...]:
+    return (
+        made.collective.name if made.collective is not None else "?",
+        human_bytes(made.bytes) if made.bytes is not None else "?",
+        made.algorithm, made.protocol,
+        "-" if made.channel_hi is None else f"{made.channel_lo}..{made.channel_hi}", made.time_us or "-",
+        made.dtype.name if made.dtype is not None else "?", made.op.name if made.op is not None else "?", made.count,
+    )
+
+
+def _record(imported: Imported) -> dict[str, Any]:
+    names = ("release", "emulated", "communicator", "ranks", "environment", "net_gbs", "thresholds", "coll_channels",
+             "nvls_channels", "symmetric", "needed", "missing", "notes")
+    return {
+        **{name: getattr(imported, name) for name in names},
+        "communicators": [{"name": name, "ranks": ranks} for name, ranks in imported.communicators],
+        "nodes": [_node_record(node) for node in imported.nodes],
+        "table": list(_cells(imported)),
+        "max_threads": list(_threads(imported)),
+        "choices": [
+            {**dataclasses.asdict(made), **{name: _name(getattr(made, name)) for name in ("collective", "dtype", "op")}}
+            for made in imported.choices
+        ],
+    }
+
+
+def _name(member: Any) -> str | None:
+    return None if member is None else str(member.name)
+
+
+def _node_record(node: NodeFacts) -> dict[str, Any]:
+    graphs = {
+        name: {**dataclasses.asdict(graph), "pattern": _name(graph.pattern)}
+        for name, graph in (node.graphs or {}).items()
+    }
+    return {**dataclasses.asdict(dataclasses.replace(node, graphs=None)), "graphs": graphs or None}
+
+
+def _cells(imported: Imported) -> Any:
+    """The table as printed: texts."""
+    for index, block in enumerate(imported.table):
+        columns = [(name, protocol.name) for name in block.names(index) for protocol in Protocol]
+        for collective, row in block.rows.items():
+            for (algorithm, protocol), (latency, bandwidth) in zip(columns, row, strict=False):
+                yield {"collective": collective.name, "algorithm": algorithm, "protocol": protocol,
+                       "latency_us": latency, "bandwidth_gbs": bandwidth}
+
+
+def _threads(imported: Imported) -> Any:
+    for index, block in enumerate(imported.table):
+        columns = [(name, protocol.name) for name in block.names(index) for protocol in Protocol]
+        for (algorithm, protocol), text in zip(columns, block.threads, strict=False):
+            yield {"algorithm": algorithm, "protocol": protocol, "max_threads": text}

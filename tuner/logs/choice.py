@@ -1,0 +1,67 @@
+"""NCCL's log lines about one collective: which algorithm and protocol it took.
+
+Sources: topoGetAlgoInfo (v2.20.5-1 to v2.23.4-1) and scheduleCollTasksToPlan (v2.24.3-1 and later), src/enqueue.cc.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeVar
+
+from tuner.names import Algorithm, Collective, Protocol
+
+E = TypeVar("E", bound=IntEnum)
+
+# 2.24 and later, when the collective is put into a plan
+_PLANNED = re.compile(r"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+) channel\{Lo\.\.Hi\}=\{(\d+)\.\.(\d+)\}")
+# 2.20 to 2.23, when it is picked; numbers; 2.23 names the collective
+_PICKED = re.compile(r"(?:(\w+): )?(\d+) Bytes -> Algo (\d+) proto (\d+) time ([0-9]+\.[0-9]{6})")
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """One such line, its names as NCCL spells them; what this release's line does not say is None."""
+
+    bytes: int  # of a planned one count times type size, so per rank for AllGather and ReduceScatter; else nBytes
+    algorithm: str
+    protocol: str
+    collective: str | None = None
+    channel_lo: int | None = None
+    channel_hi: int | None = None
+    time_us: str | None = None
+
+    @property
+    def planned(self) -> bool:
+        """Whether the line is of the later and fuller kind."""
+        return self.channel_hi is not None
+
+
+def printed(text: str) -> Printed | None:
+    """The choice that a line's text says; None where it says none."""
+    if match := _PLANNED.search(text):
+        collective, size, algorithm, protocol, low, high = match.groups()
+        return Printed(int(size), algorithm, protocol, collective, int(low), int(high))
+    if match := _PICKED.search(text):
+        collective, size, algorithm, protocol, time_us = match.groups()
+        return Printed(int(size), algorithm, protocol, collective, time_us=time_us)
+    return None
+
+
+def algorithm(text: str) -> Algorithm | None:
+    """By number, or by NCCL's spelling in logs and kernel names: ``COLLNET_DIRECT``, ``NVLS_TREE``, ``NVLSTree``."""
+    return _named(Algorithm, text)
+
+
+def protocol(text: str) -> Protocol | None:
+    """By number, or by NCCL's spelling in any case."""
+    return _named(Protocol, text)
+
+
+def collective(text: str) -> Collective | None:
+    """By NCCL's spelling in any case."""
+    return _named(Collective, text)
+
+
+def _named(members: type[E], text: str) -> E | None:
+    wanted = text.replace("_", "").lower()
+    return next((m for m in members if wanted in (m.name.lower(), str(m.value))), None)

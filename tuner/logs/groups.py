@@ -1,0 +1,44 @@
+"""Which ranks' lines are of one communicator."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tuner.logs.reader import RankLog
+
+
+@dataclass(slots=True)
+class Group:
+    """The ranks of one communicator."""
+
+    name: str
+    logs: list[RankLog]
+
+    @property
+    def ranks(self) -> int | None:
+        return next((log.ranks for log in self.logs if log.ranks is not None), None)
+
+    @property
+    def root(self) -> RankLog | None:
+        return next((log for log in self.logs if log.rank == 0), None)
+
+
+def groups(logs: Sequence[RankLog]) -> list[Group]:
+    """The communicators in their order; ranks that show no communicator count only where no rank shows one."""
+    found: dict[str, Group] = {}
+    for log in logs:
+        if log.group is not None:
+            found.setdefault(log.group, Group(log.group, [])).logs.append(log)
+    for log in logs:
+        if log.group is None and log.ranks is not None:
+            home = next((g for g in found.values() if g.ranks == log.ranks and not _has(g, log.rank)), None)
+            if home is None:
+                name = f"{log.comm}"
+                home = found.setdefault(name, Group(name, []))
+            home.logs.append(log)
+    if not found and logs:
+        return [Group("unnamed", list(logs))]
+    return list(found.values())
+
+
+def _has(group: Group, rank: int | None) -> bool:
+    return any(log.rank == rank for log in group.logs)
