@@ -108,6 +108,9 @@ struct sim_operation {
 };
 
 void sim_record_start(void);
+
+/* What was launched has run: its work is taken. */
+void sim_work_done(void);
 void sim_record_kernel(const void *function, uint32_t grid_x, uint32_t block_x);
 struct sim_question *sim_record_question(void);
 /* The question being recorded, made with empty tables if there is none yet. */
