@@ -94,11 +94,13 @@ def _compare_cells(
 ) -> None:
     ours = selection.cost_table(request, sizes)
     theirs = oracle.costs(request.collective, request.dtype, request.op, sizes)
-    for row, size in enumerate(sizes):
-        for algorithm, protocol in np.ndindex(theirs.shape[1:]):
-            where = f"{name(request)} {size} B {Algorithm(algorithm).name}/{Protocol(protocol).name}"
-            values = shortest(ours[row, algorithm, protocol]), shortest(theirs[row, algorithm, protocol])
-            report.compare("cells", where, *values)
+    ours = np.ascontiguousarray(ours[:, : theirs.shape[1]])  # an older release has fewer algorithms
+    differ = ours.view(np.uint32) != theirs.view(np.uint32)
+    report.compared["cells"] = report.compared.get("cells", 0) + differ.size
+    for row, algorithm, protocol in np.argwhere(differ):
+        where = f"{name(request)} {sizes[row]} B {Algorithm(algorithm).name}/{Protocol(protocol).name}"
+        values = shortest(ours[row, algorithm, protocol]), shortest(theirs[row, algorithm, protocol])
+        report.mismatches.append(Mismatch("cells", where, *values))
 
 
 def _compare_picks(
