@@ -7,6 +7,7 @@ import numpy as np
 
 from tuner.case import Case
 from tuner.cfloat import shortest
+from tuner.errors import NoAlgorithm, OracleFailed
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.oracle import Launched, Oracle
 from tuner.rules.request import Request
@@ -68,16 +69,40 @@ def check(
     sizes: Sequence[int] | None = None,
     timeout_s: float = 120.0,
 ) -> Report:
-    """Compares one communicator; ``sizes`` default to :func:`sizes_bytes`. Errors are the oracle's and the case's."""
+    """Compares one communicator; ``sizes`` default to :func:`sizes_bytes`. Errors are the oracle's and the case's.
+
+    Where the emulator says that NCCL refuses a call, libnccl has to refuse it: that counts as one pick.
+    """
     report = Report(case.title)
     selection = Selection(case.communicator())
     with Oracle(case.setup(), timeout_s=timeout_s) as oracle:
         _compare_tables(report, selection, oracle)
         for request in requests:
             chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
+            if _refused(selection, request, chosen[0]):
+                report.compare("picks", name(request), "refused", _refused_or_picked(oracle, request, chosen[0]))
+                continue
             _compare_cells(report, selection, oracle, request, chosen)
             _compare_picks(report, selection, oracle, request, chosen)
     return report
+
+
+def _refused(selection: Selection, request: Request, size: int) -> bool:
+    try:
+        selection.pick(request, [size])
+    except NoAlgorithm:
+        return True
+    return False
+
+
+def _refused_or_picked(oracle: Oracle, request: Request, size: int) -> str:
+    try:
+        (launched,) = oracle.launch(request.collective, request.dtype, request.op, [size])
+    except OracleFailed as error:
+        if "NCCL returned" not in str(error):  # it crashed or hangs
+            raise
+        return "refused"
+    return pick_name(launched)
 
 
 def _compare_tables(report: Report, selection: Selection, oracle: Oracle) -> None:

@@ -198,9 +198,10 @@ class World:
 
     def watch_work(self, members: dict[str, Any]) -> None:
         """Where rank 0 counts the work it sent to kernels and what they took; later releases do not wait for them."""
-        counters = [members.get(name) for name in ("workFifoSent", "workFifoAckdMin")]
-        if None not in counters:
-            self.sim.sim_watch_work(*(self.ffi.cast("uint32_t *", self.comms[0] + each["offset"]) for each in counters))
+        sent, taken = members.get("workFifoSent"), members.get("workFifoAckdMin")
+        if sent is not None and taken is not None:
+            at = (self.ffi.cast("uint32_t *", self.comms[0] + each["offset"]) for each in (sent, taken))
+            self.sim.sim_watch_work(*at)
 
     # --- requests ---
 
