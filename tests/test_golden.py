@@ -1,10 +1,14 @@
 """The emulator against what every release of libnccl answered on every machine, as recorded in golden/: exactly."""
 
+import dataclasses
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
+import record
 import recorded
+from click.testing import CliRunner
 
 from tuner import machines, release
 
@@ -58,5 +62,41 @@ def test_one_bit_is_a_difference_and_both_values_are_said(name: str, at: tuple[i
     bits = array.view(np.uint32) if array.dtype.kind == "f" else array
     bits[at] ^= 1
     case = list(recorded.cases(nccl, machine, golden.shapes))[shape]
-    expected = said.format(size=golden.sizes_bytes[shape][at[:2]] if "{size}" in said else 0, ours=ours, theirs=array[at])
+    size = golden.sizes_bytes[shape][at[:2]] if "{size}" in said else None
+    expected = said.format(size=size, ours=ours, theirs=array[at])
     assert recorded.differences(golden, nccl, shape, case) == [expected]
+
+
+def test_recording_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, nccl = machines.names()[0], "2.28.9"
+    monkeypatch.setattr(recorded, "FOLDER", tmp_path)
+    monkeypatch.setattr(recorded, "shapes", lambda name: np.array([(1, 2)], np.int32))
+    asked = []
+    from_library = recorded.from_library
+
+    def ask(*arguments: object) -> object:
+        asked.append(arguments)
+        return from_library(*arguments)
+
+    def run(*options: str) -> int:
+        result = CliRunner().invoke(record.main, ["--machine", machine, "--nccl", nccl, *options])
+        assert result.exit_code == 0, result.output
+        return len(asked)
+
+    monkeypatch.setattr(recorded, "from_library", ask)
+    assert run() == 1
+    first = (tmp_path / f"{machine}.npz").read_bytes()
+    golden = recorded.read(machine)
+    (case,) = recorded.cases(nccl, machine, golden.shapes)
+    assert recorded.differences(golden, nccl, 0, case) == []
+    assert run() == 1, "nothing is new"
+    assert run("--again") == 2
+    assert (tmp_path / f"{machine}.npz").read_bytes() == first, "the same answers give the same file"
+
+    recorded.write(machine, dataclasses.replace(golden, libnccl_sha256={nccl: "another library's"}))
+    assert run() == 3
+    recorded.write(machine, dataclasses.replace(golden, topology_sha256="another topology's"))
+    assert run() == 4
+    (tmp_path / f"{machine}.toml").unlink()
+    assert run() == 5, "data without its stamp is nothing"
+    assert (tmp_path / f"{machine}.npz").read_bytes() == first
