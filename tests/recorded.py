@@ -156,7 +156,7 @@ def mismatches(name: str, emulator: NDArray[Any], libnccl: NDArray[Any], sizes: 
     floats = libnccl.dtype.kind == "f"
     differ = emulator.view(np.uint32) != libnccl.view(np.uint32) if floats else emulator != libnccl
     places = map(tuple, np.argwhere(differ))
-    return [f"{_where(name, at, sizes)}: emulator {emulator[at]}, libnccl {libnccl[at]}" for at in places]
+    return [f"{_where(name, at, sizes)}: emulator {emulator[at]!s}, libnccl {libnccl[at]!s}" for at in places]
 
 
 def _where(name: str, at: tuple[int, ...], sizes: NDArray[np.int64]) -> str:

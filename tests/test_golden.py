@@ -47,12 +47,12 @@ def test_emulator_answers_as_libnccl_did(nccl: str, machine: str) -> None:
 @pytest.mark.parametrize(
     ("name", "at", "said"),
     [
-        ("cost_us", (4, 50, 1, 0), "cost_us of AllReduce {size} B Ring/LL: emulator {ours}, libnccl {theirs}"),
-        ("picks", (4, 50, 2), "channels of AllReduce {size} B: emulator {ours}, libnccl {theirs}"),
-        ("picks", (0, 50, 0), "algorithm of Broadcast {size} B: emulator {ours}, libnccl {theirs}"),
-        ("max_threads", (1, 2), "max_threads of all Ring/Simple: emulator {ours}, libnccl {theirs}"),
-        ("latency_us", (2, 1, 2), "latency_us of AllGather Ring/Simple: emulator {ours}, libnccl {theirs}"),
-        ("channels", (1,), "NVLS channels: emulator {ours}, libnccl {theirs}"),
+        ("cost_us", (4, 50, 1, 0), "cost_us of AllReduce {size} B Ring/LL: emulator {ours!s}, libnccl {theirs!s}"),
+        ("picks", (4, 50, 2), "channels of AllReduce {size} B: emulator {ours!s}, libnccl {theirs!s}"),
+        ("picks", (0, 50, 0), "algorithm of Broadcast {size} B: emulator {ours!s}, libnccl {theirs!s}"),
+        ("max_threads", (1, 2), "max_threads of all Ring/Simple: emulator {ours!s}, libnccl {theirs!s}"),
+        ("latency_us", (2, 1, 2), "latency_us of AllGather Ring/Simple: emulator {ours!s}, libnccl {theirs!s}"),
+        ("channels", (1,), "NVLS channels: emulator {ours!s}, libnccl {theirs!s}"),
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )
