@@ -15,12 +15,10 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
-from here import where_not_crashed
 
 from tuner import machines, release
 from tuner.case import Case
@@ -90,7 +88,7 @@ def compare(name: str) -> Totals:
         title = f"{case.title} {case.environment or ''}".strip()
         click.echo(f"[{number}/{len(planned)}] {title}: {totals.matched['cells']} cells so far", err=True)
         try:
-            report = where_not_crashed(partial(check, case, REQUESTS, timeout_s=600))
+            report = check(case, REQUESTS, timeout_s=600)
         except TunerError as error:
             totals.failed.append(title)
             click.echo(f"NOT ASKED {title}: {error}")
