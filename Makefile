@@ -4,19 +4,27 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 NCCL   := 2.28.9
 
-.PHONY: demo test test-releases lint bench clean
+.PHONY: demo test test-releases readme golden lint bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL)
 	$(BIN)/python benchmarks/demo.py
 
 test: $(VENV)/.installed
-	$(BIN)/nccl-tuner fetch-nccl 2.18.1 2.27.7 $(NCCL)
+	$(BIN)/nccl-tuner fetch-nccl $$($(BIN)/python tests/here.py)
 	$(BIN)/python -m pytest
 
 test-releases: $(VENV)/.installed
-	$(BIN)/nccl-tuner fetch-nccl $(patsubst tables/nccl/%.toml,%,$(wildcard tables/nccl/*.toml))
-	NCCL_TUNER_TEST_RELEASES=all $(BIN)/python -m pytest tests/test_releases_live.py tests/test_oracle.py
+	$(BIN)/nccl-tuner fetch-nccl --all
+	NCCL_TUNER_TEST_RELEASES=all $(BIN)/python -m pytest tests/test_oracle.py
+	$(BIN)/python tests/releases.py
+
+readme: $(VENV)/.installed
+	$(BIN)/python tests/readme.py
+
+golden: $(VENV)/.installed
+	$(BIN)/nccl-tuner fetch-nccl --all
+	$(BIN)/python tests/record.py
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

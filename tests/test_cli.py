@@ -183,3 +183,20 @@ def test_bad_nodes_in_one_line(options: tuple[str, ...], says: str) -> None:
     done = run("pick", "allreduce", *options, code=2)
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_fetch_of_nothing_and_of_everything_and_more() -> None:
+    assert "name releases, or all of them with --all; valid: 2.18.1" in run("fetch-nccl", code=2).stderr
+    assert "name releases, or all of them with --all" in run("fetch-nccl", "--all", "2.28.9", code=2).stderr
+
+
+def test_fetch_offline_is_one_line_after_the_disk_it_would_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path))
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # where nobody listens
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    first, *_, last = run("fetch-nccl", "--all", code=2).stderr.splitlines()
+    assert first.startswith("fetching 26 releases needs up to")
+    assert last == "nccl-tuner: cannot download nvidia-nccl-cu12==2.18.1: the package index cannot be reached"
+    assert list(tmp_path.iterdir()) == []

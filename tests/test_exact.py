@@ -8,6 +8,7 @@ import pytest
 from tuner import machines, release
 from tuner.case import Case
 from tuner.check import ALL_COLLECTIVES, Report, check, sizes_bytes
+from tuner.errors import NoAlgorithm
 from tuner.names import Collective, DataType, Op
 from tuner.rules.request import Request
 from tuner.selection import Selection
@@ -99,6 +100,26 @@ def test_a_wrong_constant_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(release, "load", lambda name: dataclasses.replace(right, base_latency_us=latency))
     report = check(Case(nccl=NCCL, machine="dgx-h100", nodes=1, gpus_per_node=2))
     assert {mismatch.what for mismatch in report.mismatches} >= {"tables", "cells"}
+
+
+def test_what_the_emulator_refuses_the_library_refuses() -> None:
+    case = Case(nccl=NCCL, machine="dgx-a100", nodes=1, gpus_per_node=2, environment={"NCCL_ALGO": "Tree"})
+    refused = [
+        Request(Collective.Broadcast, DataType.float32, Op.sum),
+        Request(Collective.AllReduce, DataType.float8e4m3, Op.sum),
+    ]
+    report = check(case, [*refused, ALL_COLLECTIVES[-1]])
+    assert report.mismatches == []
+    assert report.compared["picks"] > 60
+
+
+def test_a_wrong_refusal_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise NoAlgorithm("nothing is left")
+
+    monkeypatch.setattr(Selection, "pick", refuse)
+    report = check(Case(nccl=NCCL, machine="dgx-a100", nodes=1, gpus_per_node=2), ALL_COLLECTIVES[:1])
+    assert [(one.what, one.emulator, one.libnccl) for one in report.mismatches] == [("picks", "refused", "Ring/LL")]
 
 
 def test_check_covers_what_it_promises() -> None:

@@ -6,12 +6,14 @@ import hashlib
 import io
 import json
 import os
+import re
 import struct
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from tuner import release
 from tuner.errors import BadInput, OracleUnavailable
 from tuner.oracle import library, symbols
 
@@ -38,9 +40,10 @@ def elf(machine: int = X86_64, symtab: bool = True) -> bytes:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, and no installed wheel."""
+    """An empty cache, no installed wheel, and no release table that knows its library."""
     monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path))
     monkeypatch.setattr(library, "installed_release", lambda: None)
+    monkeypatch.setattr(library, "known", lambda release: {})
     return tmp_path
 
 
@@ -121,6 +124,7 @@ def test_the_installed_wheel_comes_first_and_a_post_release_counts(
 
     monkeypatch.undo()
     monkeypatch.setenv("NCCL_TUNER_CACHE", str(cache))
+    monkeypatch.setattr(library, "known", lambda release: {})
     monkeypatch.setattr(library.importlib.metadata, "version", lambda _: "2.26.2.post1")
     monkeypatch.setattr(library.importlib.metadata, "distribution", lambda _: Wheel)
     assert library.installed_release() == "2.26.2"
@@ -184,13 +188,121 @@ def test_fetch_leaves_nothing_of_a_bad_wheel(
 
 
 def test_fetch_looks_at_the_disk_first(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Usage:
-        free = library.FETCH_BYTES - 1
-
-    monkeypatch.setattr(library.shutil, "disk_usage", lambda _: Usage)
+    mib = {"2.28.9": 300, "2.18.1": 200}
+    monkeypatch.setattr(library, "known", lambda release: {"bytes": mib[release] << 20})
     monkeypatch.setattr(library, "_download", lambda *_: pytest.fail("downloaded without room"))
-    with pytest.raises(OracleUnavailable, match="fetching needs 800 MB"):
+    usage = library.shutil.disk_usage(cache)
+    monkeypatch.setattr(library.shutil, "disk_usage", lambda _: usage._replace(free=1100 << 20))
+    told: list[str] = []
+    with pytest.raises(pytest.fail.Exception):
+        next(library.fetch_all(["2.28.9", "2.18.1"], told.append))
+    assert told[0].startswith("fetching 2 releases needs up to 1100 MiB in")
+    assert told[0].endswith("which has 1100 MiB free; 500 MiB stay")
+    monkeypatch.setattr(library.shutil, "disk_usage", lambda _: usage._replace(free=(1100 << 20) - 1))
+    with pytest.raises(OracleUnavailable, match=r"needs up to 1100 MiB in .*, which has 1099 MiB free; set NCCL_"):
+        next(library.fetch_all(["2.28.9", "2.18.1"]))
+
+
+def test_the_releases_of_an_interrupted_fetch_are_not_fetched_again(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = ["2.18.1", "2.28.9", "2.32.3"]
+    downloads: list[str] = []
+
+    def download(release: str, folder: Path, progress: object) -> Path:
+        downloads.append(release)
+        if downloads == wanted[:2]:
+            (folder / "half").write_bytes(b"a wheel that is cut")
+            raise KeyboardInterrupt
+        return wheel(folder, elf() + release.encode())
+
+    monkeypatch.setattr(library, "_download", download)
+    with pytest.raises(KeyboardInterrupt):
+        list(library.fetch_all(wanted))
+    assert sorted(os.listdir(cache)) == ["2.18.1", "sha256"]
+    told: list[str] = []
+    assert [found.release for found in library.fetch_all(wanted, told.append)] == wanted
+    assert downloads == ["2.18.1", "2.28.9", "2.28.9", "2.32.3"]
+    assert told[0].startswith("fetching 2 releases needs")
+    assert told[1] == f"{cache / '2.18.1' / 'libnccl.so.2'} is already there"
+    assert told[2] == "[1/2] 2.28.9"
+
+
+@pytest.mark.parametrize("left_bytes", [0, 100])
+def test_a_wheel_that_was_cut_is_one_line(cache: Path, monkeypatch: pytest.MonkeyPatch, left_bytes: int) -> None:
+    def download(release: str, folder: Path, progress: object) -> Path:
+        path = wheel(folder, elf())
+        path.write_bytes(path.read_bytes()[:left_bytes])
+        return path
+
+    monkeypatch.setattr(library, "_download", download)
+    with pytest.raises(OracleUnavailable, match="is damaged") as caught:
         library.fetch("2.28.9")
+    assert "\n" not in str(caught.value)
+    assert os.listdir(cache) == []
+
+
+def test_a_cache_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path / "file"))
+    with pytest.raises(OracleUnavailable, match=r"cannot make folder .*file: File exists; set NCCL_TUNER_CACHE"):
+        library.fetch("2.28.9")
+
+
+def test_what_a_killed_fetch_left_is_cleared_and_does_not_count(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = cache / "2.28.9" / "fetch-abc" / "libnccl.so.2"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(elf())
+    with pytest.raises(OracleUnavailable, match=r"no libnccl 2\.28\.9"):
+        library.find("2.28.9")
+    monkeypatch.setattr(library, "_download", lambda release, folder, progress: wheel(folder, elf()))
+    library.fetch("2.28.9")
+    assert sorted(os.listdir(cache / "2.28.9")) == ["libnccl.so.2", "library.json"]
+
+
+def test_only_the_library_that_the_table_knows_is_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right, other = elf(), elf() + b"of another build"
+    sha256 = hashlib.sha256(right).hexdigest()
+    monkeypatch.setattr(library, "known", lambda release: {"sha256": sha256})
+    path = put(cache, "2.28.9", other)
+    with pytest.raises(OracleUnavailable, match=f"is not the libnccl 2.28.9 .*valid: {sha256}") as caught:
+        library.find("2.28.9")
+    assert "\n" not in str(caught.value)
+    assert library.at(path).path == path, "a file that is named is used whatever it is"
+
+    monkeypatch.setattr(library, "_download", lambda release, folder, progress: wheel(folder, other))
+    with pytest.raises(OracleUnavailable, match=f"is not used: its libnccl has sha256 .*, valid: {sha256}"):
+        library.fetch("2.28.9")
+    assert path.read_bytes() == other
+    monkeypatch.setattr(library, "_download", lambda release, folder, progress: wheel(folder, right))
+    assert library.fetch("2.28.9") == library.find("2.28.9") == library.Library(path, "2.28.9", sha256)
+
+
+def test_a_strange_installed_wheel_gives_way_to_the_cache(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "site" / library.MEMBER
+    installed.parent.mkdir(parents=True)
+    installed.write_bytes(elf() + b"of another build")
+    wheel_of = type("Wheel", (), {"locate_file": staticmethod(lambda path: installed)})
+    monkeypatch.setattr(library, "installed_release", lambda: "2.28.9")
+    monkeypatch.setattr(library.importlib.metadata, "distribution", lambda _: wheel_of)
+    monkeypatch.setattr(library, "known", lambda release: {"sha256": hashlib.sha256(elf()).hexdigest()})
+    with pytest.raises(OracleUnavailable, match="site/nvidia"):
+        library.find("2.28.9")
+    cached = put(cache, "2.28.9", elf())
+    assert library.find("2.28.9").path == cached
+
+
+def test_every_release_table_knows_its_library() -> None:
+    for name in release.names():
+        row = release.load(name).table["library"]["x86_64"]
+        assert re.fullmatch("[0-9a-f]{64}", row["sha256"]), name
+        assert 200 << 20 < row["bytes"] < library.LARGEST_BYTES, name
+        if (path := library.cached(name)).is_file():
+            assert (library.sha256(path), path.stat().st_size) == (row["sha256"], row["bytes"]), name
+    rows = [release.load(name).table["library"]["x86_64"]["sha256"] for name in release.names()]
+    assert len(set(rows)) == len(rows)
 
 
 def pip(monkeypatch: pytest.MonkeyPatch, *outcomes: tuple[int, str]) -> list[list[str]]:

@@ -292,6 +292,14 @@ def test_every_release_that_is_here_answers_alike(name: str) -> None:
                 assert each.kernel.startswith(("ncclDevKernel_", "ncclKernel_"))
 
 
+@pytest.mark.parametrize("name", HERE)
+def test_launches_without_end(name: str) -> None:
+    """Up to 2.21 work goes through a ring of 65536 entries that a kernel would empty; 24 of them a launch here."""
+    with Oracle(setup("dgx-a100", gpus=4, release=name), timeout_s=60) as oracle:
+        launched = oracle.launch(AR, F32, Op.sum, [1 << 30] * 3000)
+        assert {(each.algorithm, each.channels) for each in launched} == {(Algorithm.Ring, 24)}
+
+
 # --- other tuner plugins ---
 
 PLUGIN = """

@@ -10,6 +10,7 @@ from tuner import groupcheck
 from tuner.case import Case
 from tuner.cfloat import shortest
 from tuner.departure import Departure
+from tuner.errors import NoAlgorithm, OracleFailed
 from tuner.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.oracle import Launched, Oracle, Tables
 from tuner.rules.request import Request
@@ -71,10 +72,14 @@ def check(
     sizes: Sequence[int] | None = None,
     timeout_s: float = 120.0,
 ) -> Report:
-    """Compares one communicator; ``sizes`` default to :func:`sizes_bytes`. Errors are the oracle's and the case's."""
+    """Compares one communicator; ``sizes`` default to :func:`sizes_bytes`. Errors are the oracle's and the case's.
+
+    Where the emulator says that NCCL refuses a call, libnccl has to refuse it: that counts as one pick.
+    """
     report, requests = Report(case.title), tuple(requests)
     views = case.views()
     selection = Selection(views[0])
+    alone = case.setup_to_launch().without_tuner
     with Oracle(case.setup(), timeout_s=timeout_s) as oracle:
         _compare_tables(report, selection, oracle.tables, oracle.facts)
         if len(views) > 1:
@@ -82,20 +87,43 @@ def check(
             _compare_tables(report, last, oracle.last_rank_tables, oracle.last_rank_facts, " of the last rank")
         for request in requests:
             chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
+            if _refused(selection, request, chosen[0]):
+                report.compare("picks", name(request), "refused", _refused_or_picked(oracle, request, chosen[0]))
+                continue
             if request.buffers is not Buffers.window:  # nobody asks what a call costs that leaves the classic path
                 _compare_cells(report, selection, oracle, request, chosen)
-            if not case.setup_to_launch().without_tuner:
+            if not alone:
                 _compare_picks(report, selection, oracle, request, chosen)
         for number, operations in enumerate(groupcheck.standard(selection, requests)):
             differences = groupcheck.compare(selection, oracle, operations)
             for where, (ours, theirs) in differences.items():
                 report.compare("groups", f"group {number} of {len(operations)} calls, {where}", ours, theirs)
-    if case.setup_to_launch().without_tuner:
+    if alone:
         with Oracle(case.setup_to_launch(), timeout_s=timeout_s) as oracle:
             for request in requests:
                 chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
                 _compare_picks(report, selection, oracle, request, chosen)
     return report
+
+
+def _refused(selection: Selection, request: Request, size: int) -> bool:
+    if request.buffers is Buffers.window:  # such a call may leave the classic path, where nothing refuses it
+        return False
+    try:
+        selection.pick(request, [size])
+    except NoAlgorithm:
+        return True
+    return False
+
+
+def _refused_or_picked(oracle: Oracle, request: Request, size: int) -> str:
+    try:
+        (launched,) = oracle.launch(request.collective, request.dtype, request.op, [size], request.buffers)
+    except OracleFailed as error:
+        if "NCCL returned" not in str(error):  # it crashed or hangs
+            raise
+        return "refused"
+    return pick_name(launched)
 
 
 def _compare_tables(
@@ -115,11 +143,13 @@ def _compare_cells(
 ) -> None:
     ours = selection.cost_table(request, sizes)
     theirs = oracle.costs(request.collective, request.dtype, request.op, sizes, request.buffers)
-    for row, size in enumerate(sizes):
-        for algorithm, protocol in np.ndindex(theirs.shape[1:]):
-            where = f"{name(request)} {size} B {Algorithm(algorithm).name}/{Protocol(protocol).name}"
-            values = shortest(ours[row, algorithm, protocol]), shortest(theirs[row, algorithm, protocol])
-            report.compare("cells", where, *values)
+    ours = np.ascontiguousarray(ours[:, : theirs.shape[1]])  # an older release has fewer algorithms
+    differ = ours.view(np.uint32) != theirs.view(np.uint32)
+    report.compared["cells"] = report.compared.get("cells", 0) + differ.size
+    for row, algorithm, protocol in np.argwhere(differ):
+        where = f"{name(request)} {sizes[row]} B {Algorithm(algorithm).name}/{Protocol(protocol).name}"
+        values = shortest(ours[row, algorithm, protocol]), shortest(theirs[row, algorithm, protocol])
+        report.mismatches.append(Mismatch("cells", where, *values))
 
 
 def _compare_picks(

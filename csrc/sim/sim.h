@@ -141,6 +141,9 @@ struct sim_operation_layout {
 };
 
 void sim_record_start(void);
+
+/* What was launched has run: its work is taken. */
+void sim_work_done(void);
 void sim_record_kernel(const void *function, uint32_t grid_x, uint32_t block_x);
 /* A question in a list of them: the pointer holds until the next one. */
 struct sim_question *sim_record_question(void);

@@ -192,6 +192,7 @@ static uint64_t log_length(int log_file) {
 }
 
 static void collect(struct sim_answer *answer, int log_file) {
+  sim_work_done();
   answer->record = sim_record();
   answer->log_bytes = log_length(log_file);
 }

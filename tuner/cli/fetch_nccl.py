@@ -2,23 +2,30 @@
 
 import click
 
+from tuner import release
 from tuner.cli import options
 from tuner.cli.output import print_json
+from tuner.errors import BadInput, one_of
 from tuner.oracle import library
 
 
 @click.command(name="fetch-nccl")
-@click.argument("releases", nargs=-1, required=True)
+@click.argument("releases", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="Every release with a table.")
 @options.json_option
-def command(releases: tuple[str, ...], as_json: bool) -> None:
+def command(releases: tuple[str, ...], every: bool, as_json: bool) -> None:
     """Fetches libnccl of RELEASES with pip into the cache (NCCL_TUNER_CACHE); only the .so is kept.
 
+    What is there already is not fetched again, so a call that was interrupted can be repeated.
+
     \b
-    nccl-tuner fetch-nccl 2.28.9
+    nccl-tuner fetch-nccl 2.18.1 2.28.9
+    nccl-tuner fetch-nccl --all
     """
+    if every == bool(releases):
+        raise BadInput(f"name releases, or all of them with --all; {one_of(release.names())}")
     fetched = []
-    for release in releases:
-        found = library.fetch(release, lambda message: click.echo(message, err=True))
+    for found in library.fetch_all(releases or release.names(), lambda message: click.echo(message, err=True)):
         fetched.append({"release": found.release, "path": str(found.path), "sha256": found.sha256})
         if not as_json:
             click.echo(f"{found.release} {found.path} sha256 {found.sha256}")

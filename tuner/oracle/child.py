@@ -58,6 +58,7 @@ int sim_redirect(void *function, void *replacement);
 const char *sim_wrap_tuner(const char *path);
 void sim_watch_operations(const struct sim_operation_layout *known);
 int sim_watch_file(void *function);
+void sim_watch_work(const uint32_t *comm_sent, uint32_t *comm_acknowledged);
 int sim_watch_graphs(void *function, void *copies, uint64_t bytes, int n);
 int sim_watch_times(void *function, int algorithms, int protocols, int backups);
 uint64_t sim_buffer_bytes(int kind);
@@ -139,6 +140,7 @@ class World:
         self.log_file = os.open(request["log"], os.O_RDONLY | os.O_CREAT)
         self.api = self.entry_points()
         self.comms = self.init(request["ranks"])
+        self.watch_work(request["comm"]["members"])
 
     def configure(self, machine: dict[str, Any]) -> None:
         described = self.ffi.new("struct sim_machine *", encoded(machine))
@@ -214,6 +216,13 @@ class World:
 
     def error(self, result: int) -> str:
         return str(self.ffi.string(self.nccl.ncclGetErrorString(result)).decode())
+
+    def watch_work(self, members: dict[str, Any]) -> None:
+        """Where rank 0 counts the work it sent to kernels and what they took; later releases do not wait for them."""
+        sent, taken = members.get("workFifoSent"), members.get("workFifoAckdMin")
+        if sent is not None and taken is not None:
+            at = (self.ffi.cast("uint32_t *", self.comms[0] + each["offset"]) for each in (sent, taken))
+            self.sim.sim_watch_work(*at)
 
     # --- requests ---
 

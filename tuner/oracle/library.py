@@ -14,19 +14,22 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
+from tuner import release as releases
 from tuner.errors import BadInput, OracleUnavailable
 
 WHEEL = "nvidia-nccl-cu12"
 MEMBER = "nvidia/nccl/lib/libnccl.so.2"
-FETCH_BYTES = 800 << 20  # a wheel and what is unpacked from it, of the largest release
+LARGEST_BYTES = 512 << 20  # of a libnccl that no release table knows
 _RELEASE = re.compile(r"\d+\.\d+\.\d+")
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 
@@ -52,21 +55,45 @@ def installed_release() -> str | None:
         return None
 
 
+def known(release: str) -> dict[str, Any]:
+    """``sha256`` and ``bytes`` that the release's table knows of its libnccl for this machine; empty where none."""
+    if release not in releases.names():
+        return {}
+    found: dict[str, Any] = releases.load(release).table["library"].get(platform.machine(), {})
+    return found
+
+
 def find(release: str) -> Library:
-    """The libnccl of ``release``, checked, from the installed wheel or the cache."""
+    """The libnccl of ``release`` from the installed wheel or the cache, if it is the one that its table knows."""
     _check_release(release)
     places = []
     if installed_release() == release:
         places.append(Path(str(importlib.metadata.distribution(WHEEL).locate_file(MEMBER))))
     places.append(cached(release))
-    for path in places:
-        if path.exists():
-            check(path)
-            return Library(path, release, sha256(path))
+    if there := [path for path in places if path.is_file()]:
+        return _checked(release, next((path for path in there if _stranger(release, path) is None), there[0]))
     installed = installed_release()
     wheel = f"the installed {WHEEL} wheel is {installed}" if installed else f"no {WHEEL} wheel is installed"
     raise OracleUnavailable(
         f"no libnccl {release}: {wheel} and {cached(release)} does not exist; `nccl-tuner fetch-nccl {release}` gets it"
+    )
+
+
+def _checked(release: str, path: Path) -> Library:
+    check(path)
+    if (why := _stranger(release, path)) is not None:
+        raise OracleUnavailable(why)
+    return Library(path, release, sha256(path))
+
+
+def _stranger(release: str, path: Path) -> str | None:
+    """Why a file is not the libnccl that the release's table knows; None where it is, or the table knows none."""
+    wanted, has = known(release).get("sha256"), sha256(path)
+    if wanted in (None, has):
+        return None
+    return (
+        f"{path} is not the libnccl {release} of the {WHEEL} wheel: sha256 {has}, valid: {wanted}; "
+        f"`nccl-tuner fetch-nccl {release}` gets it"
     )
 
 
@@ -117,38 +144,105 @@ def sha256(path: Path) -> str:
 
 
 def fetch(release: str, progress: Callable[[str], None] = lambda _: None) -> Library:
-    """Puts the libnccl of ``release`` into the cache: downloads the wheel, keeps the library, checks its hash.
+    """One release of :func:`fetch_all`."""
+    return next(fetch_all([release], progress))
 
-    ``progress`` is told in words what happens. Does nothing when the cache has the library whole.
+
+def fetch_all(wanted: Sequence[str], progress: Callable[[str], None] = lambda _: None) -> Iterator[Library]:
+    """Puts the libnccl of releases into the cache, one after the other: downloads the wheel and keeps the library.
+
+    What the cache has whole is not fetched again, so an interrupted call goes on where it was. ``progress`` is told in
+    words what happens, and before it starts what disk it takes. OracleUnavailable where that is not free, where a
+    wheel cannot be had, or where its library has not the sha256 of the wheel's record and of the release's table.
     """
-    _check_release(release)
+    for release in wanted:
+        _check_release(release)
+    missing = [release for release in wanted if not _whole(release)]
+    if missing:
+        _check_disk(missing, progress)
+    for release in wanted:
+        target = cached(release)
+        if release in missing:
+            progress(f"[{missing.index(release) + 1}/{len(missing)}] {release}")
+            with _alone(progress):
+                if not _whole(release):  # another process may have been at it
+                    _fetch_into(target, release, progress)
+        else:
+            progress(f"{target} is already there")
+        yield _checked(release, target)
+
+
+def _whole(release: str) -> bool:
+    """Whether the cache has the library that the release's table knows; where it knows none, what a fetch noted."""
     target = cached(release)
     note = target.with_name("library.json")
-    if target.is_file() and note.is_file() and json.loads(note.read_text()).get("sha256") == sha256(target):
-        progress(f"{target} is already there")
-        return find_cached(release)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(target.parent).free
-    if free < FETCH_BYTES:
-        raise OracleUnavailable(
-            f"fetching needs {FETCH_BYTES >> 20} MB in {cache()}, which has {free >> 20} MB free; "
-            "set NCCL_TUNER_CACHE to another folder"
-        )
+    if not target.is_file():
+        return False
+    wanted = known(release).get("sha256")
+    if wanted is None and note.is_file():
+        wanted = json.loads(note.read_text())["sha256"]
+    return wanted is not None and sha256(target) == wanted
+
+
+def _check_disk(missing: Sequence[str], progress: Callable[[str], None]) -> None:
+    sizes = [known(release).get("bytes", LARGEST_BYTES) for release in missing]
+    need = sum(sizes) + 2 * max(sizes)  # pip's copy of a wheel, and the wheel; it is smaller than what is in it
     try:
-        _fetch_into(target, release, progress)
+        cache().mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OracleUnavailable(
+            f"cannot make folder {cache()}: {error.strerror}; set NCCL_TUNER_CACHE to another folder"
+        ) from None
+    free = shutil.disk_usage(cache()).free
+    what = f"{len(missing)} releases" if len(missing) > 1 else missing[0]
+    says = f"fetching {what} needs up to {need >> 20} MiB in {cache()}, which has {free >> 20} MiB free"
+    if free < need:
+        raise OracleUnavailable(f"{says}; set NCCL_TUNER_CACHE to another folder")
+    progress(f"{says}; {sum(sizes) >> 20} MiB stay")
+
+
+@contextlib.contextmanager
+def _alone(progress: Callable[[str], None]) -> Iterator[None]:
+    """Keeps other processes from fetching into the cache, and clears what a killed one left half done."""
+    import fcntl  # not on Windows, which has no wheel to fetch
+
+    descriptor = os.open(cache(), os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress(f"waiting for another fetch into {cache()}")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        for left in cache().glob("*/fetch-*"):
+            shutil.rmtree(left)
+        yield
     finally:
-        with contextlib.suppress(OSError):  # not empty: as it should be
-            target.parent.rmdir()
-    progress(f"{target} is {release}")
-    return find_cached(release)
+        os.close(descriptor)
 
 
 def _fetch_into(target: Path, release: str, progress: Callable[[str], None]) -> None:
+    try:
+        target.parent.mkdir(exist_ok=True)
+        _fetch_beside(target, release, progress)
+    except OSError as error:
+        raise OracleUnavailable(f"cannot fetch {release} into {target.parent}: {error.strerror or error}") from None
+    except (zipfile.BadZipFile, zlib.error) as error:
+        raise OracleUnavailable(f"the wheel of {WHEEL}=={release} is damaged: {error}") from None
+    finally:
+        with contextlib.suppress(OSError):  # not empty: as it should be
+            target.parent.rmdir()
+
+
+def _fetch_beside(target: Path, release: str, progress: Callable[[str], None]) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="fetch-") as folder:
         wheel = _download(release, Path(folder), progress)
         progress(f"unpacking {wheel.name}")
         digest, unpacked = _unpack(wheel, Path(folder))
         check(unpacked)
+        if digest != known(release).get("sha256", digest):
+            raise OracleUnavailable(
+                f"{wheel.name} is not used: its libnccl has sha256 {digest}, valid: {known(release)['sha256']}"
+            )
         written = Path(folder) / "library.json"
         entry = {"release": release, "wheel": wheel.name, "sha256": digest}
         written.write_text(json.dumps(entry, indent=1) + "\n")
@@ -156,20 +250,18 @@ def _fetch_into(target: Path, release: str, progress: Callable[[str], None]) -> 
         os.replace(written, target.with_name(written.name))
 
 
-def find_cached(release: str) -> Library:
-    path = cached(release)
-    check(path)
-    return Library(path, release, sha256(path))
-
-
 def _download(release: str, folder: Path, progress: Callable[[str], None]) -> Path:
     # Some releases exist only as a post-release (2.26.2.post1), which == does not match.
     errors = []
     for wanted in (release, f"{release}.*"):
         progress(f"downloading {WHEEL}=={wanted}")
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-        command += ["--disable-pip-version-check", "--no-cache-dir", "--dest", str(folder), f"{WHEEL}=={wanted}"]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
+        command += [] if sys.stderr.isatty() else ["--quiet"]  # someone watches: pip's bar
+        command += ["--disable-pip-version-check", "--dest", str(folder), f"{WHEEL}=={wanted}"]
+        run = subprocess.run(
+            command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False,
+            env={**os.environ, "TMPDIR": str(folder)},
+        )
         if run.returncode == 0:
             return next(folder.glob("*.whl"))
         errors.append(_reason(run.stderr))
@@ -181,7 +273,7 @@ def _download(release: str, folder: Path, progress: Callable[[str], None]) -> Pa
 def _reason(stderr: str) -> str:
     """The line of pip's output that says what went wrong, without the list of every version there is."""
     lines = [line.removeprefix("ERROR: ") for line in stderr.splitlines() if line.strip()]
-    if any("Temporary failure in name resolution" in line or "NewConnectionError" in line for line in lines):
+    if any("after connection broken by" in line for line in lines):
         return "the package index cannot be reached"
     matching = [line for line in lines if "No matching distribution" in line]
     last = (matching or lines or ["pip gave no reason"])[-1]

@@ -108,6 +108,9 @@ class Child:
         return {
             **own,
             **env,
+            # A heap for every rank, as in a process of its own: 2.18 reads past the end of its adapters, and crashed
+            # on what other ranks left there (ncclTopoSearchRecNet, src/graph/search.cc, v2.18.3-1).
+            "MALLOC_ARENA_MAX": "1024",
             "NCCL_DEBUG": "INFO",
             "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,TUNING,ENV",
             "NCCL_DEBUG_FILE": str(self.log),
