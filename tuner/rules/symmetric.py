@@ -16,8 +16,8 @@ from tuner.cfloat import f32
 from tuner.communicator import Communicator
 from tuner.departure import COPY_ENGINES, Departure
 from tuner.environment import forced
-from tuner.errors import BadInput
-from tuner.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.errors import BadInput, NoAlgorithm
+from tuner.names import Algorithm, Collective, DataType, Protocol
 from tuner.registry import Registry
 from tuner.rules import candidate, policy
 from tuner.rules.request import FP8, Request
@@ -143,8 +143,14 @@ def _implemented(communicator: Communicator, request: Request) -> bool:
     _check_links(communicator)
     if request.collective is Collective.AllGather:
         return True
-    ops = [Op[name] for name in communicator.release.table["symmetric"]["ops"]]
-    return request.op in ops and request.dtype in REDUCIBLE
+    table, release = communicator.release.table["symmetric"], communicator.release.name
+    implemented = request.op.name in table["ops"] and request.dtype in REDUCIBLE
+    if implemented and request.op.name in table["ops_without_kernels"].get(request.collective.name, ()):
+        raise NoAlgorithm(
+            f"NCCL {release} picks a symmetric kernel for {request.collective.name} {request.op.name} and has none: "
+            "it launches nothing; valid: plain or registered buffers"
+        )
+    return implemented
 
 
 def _check_links(communicator: Communicator) -> None:
