@@ -53,9 +53,11 @@ class Case:
         return self._setup(self.nodes)
 
     def _setup(self, nodes: int) -> Setup:
+        machine = None if self.machine is None else machines.load(self.machine)
         return Setup(
             topology=self._topology_text(), nodes=nodes, gpus_per_node=self.gpus(), release=self.nccl,
-            env=self.environment or {},
+            env={**(machine.environment if machine else {}), **(self.environment or {})},
+            peer_to_peer_across_sockets=machine is None or machine.peer_to_peer_across_sockets,
         )
 
     def _node(self) -> Node:

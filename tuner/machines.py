@@ -2,6 +2,7 @@
 that libnccl found on it.
 
 ``topology.xml`` and ``machine.toml`` are written by hand; ``graphs.toml`` by ``nccl-tuner machines capture <name>``.
+``refused.toml`` says of machines that cannot be simulated why, and what there is instead.
 """
 
 import difflib
@@ -36,7 +37,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine:
-    """One kind of node. ``graphs_table`` is the parsed graphs.toml."""
+    """One kind of node. ``graphs_table`` is the parsed graphs.toml.
+
+    ``environment`` are the variables of NCCL's search that the machine's /etc/nccl.conf sets.
+    """
 
     name: str
     title: str
@@ -47,6 +51,8 @@ class Machine:
     topology: Topology
     notes: tuple[str, ...]
     sources: tuple[Source, ...]
+    peer_to_peer_across_sockets: bool
+    environment: Mapping[str, str]
     graphs_table: Mapping[str, Any] = field(repr=False)
     _shapes: Mapping[Shape, Graphs] = field(repr=False)
 
@@ -79,8 +85,11 @@ def names() -> tuple[str, ...]:
 
 @cache
 def load(name: str) -> Machine:
-    """A machine by its name; UnknownMachine lists the valid ones."""
+    """A machine by its name; UnknownMachine lists the valid ones, or says why there is none of that name."""
     valid = names()
+    refused = tomllib.loads(_text(folder() / "refused.toml"))
+    if name in refused:
+        raise UnknownMachine(f"{name}: {refused[name]['why']}; {one_of(refused[name]['instead'])}")
     if name not in valid:
         close = difflib.get_close_matches(name.lower(), valid, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
@@ -99,6 +108,8 @@ def load(name: str) -> Machine:
         topology=read(xml),
         notes=tuple(facts["notes"]),
         sources=tuple(Source(**source) for source in facts["source"]),
+        peer_to_peer_across_sockets=facts.get("peer_to_peer_across_sockets", True),
+        environment=facts.get("environment", {}),
         graphs_table=graphs,
         _shapes=shapes(graphs),
     )

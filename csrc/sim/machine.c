@@ -46,6 +46,8 @@ int sim_device_of_bus_id(const char *bus_id, int host) {
   return -1;
 }
 
+int sim_peers(int a, int b) { return sim_machine.gpus[a].peer_group == sim_machine.gpus[b].peer_group; }
+
 /* Shared memory a block may opt in to, in bytes (CUDA C programming guide, table of compute capabilities). */
 static int shared_memory_optin_bytes(int compute_capability) {
   switch (compute_capability) {

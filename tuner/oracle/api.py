@@ -39,6 +39,7 @@ class Setup:
     plugin: Path | None = None  # a tuner plugin for NCCL to load
     record_plugin: bool = False  # load it inside the recorder, so that `ask` sees the table before and after it
     library: Path | None = None  # this file instead of the release's installed or cached library
+    peer_to_peer_across_sockets: bool = True  # whether NVML and CUDA say that GPUs of two sockets reach each other
 
     @property
     def ranks(self) -> int:
@@ -83,7 +84,9 @@ class Oracle:
         self.setup = setup
         self.timeout_s = timeout_s
         coll_net = setup.env.get("NCCL_COLLNET_ENABLE") == "1"
-        machine = hardware.read(setup.topology, setup.nodes, setup.gpus_per_node, coll_net)
+        machine = hardware.read(
+            setup.topology, setup.nodes, setup.gpus_per_node, coll_net, setup.peer_to_peer_across_sockets
+        )
         nccl = library.find(setup.release) if setup.library is None else library.at(setup.library)
         found = symbols.load(nccl.path, nccl.sha256, library.cache())
         recorded = setup.plugin is None or setup.record_plugin
@@ -91,7 +94,8 @@ class Oracle:
         self._simulates = "ncclGroupSimulateEnd" in found.functions
         self._kernels = found.kernels
         self._patterns = found.patterns
-        self._child = Child(setup.topology, setup.env, SIM if recorded or setup.plugin is None else setup.plugin)
+        tuner = SIM if recorded or setup.plugin is None else setup.plugin
+        self._child = Child(hardware.for_x86(setup.topology), setup.env, tuner)
         try:
             self._start(nccl, found, machine)
         except BaseException:
