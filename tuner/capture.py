@@ -58,6 +58,7 @@ def ask(machine: Machine, release: str, nodes: int, gpus_per_node: int) -> tuple
     env = {"NCCL_COLLNET_ENABLE": "1"} if nodes > 1 else {}
     case = Case(release, nodes, machine=machine.name, gpus_per_node=gpus_per_node, environment=env)
     with Oracle(case.setup()) as oracle:
+        found.check_nodes(oracle)
         return found.graphs(oracle), found.net_gbs(oracle), oracle.facts["library_sha256"]
 
 

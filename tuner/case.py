@@ -83,6 +83,7 @@ class Case:
             machine, shape = machines.load(self.machine), (self.nccl, self.gpus(), self.nodes > 1)
             return machine.graphs(*shape), machine.net_gbs(*shape)
         with Oracle(self._setup(min(self.nodes, 2))) as oracle:
+            found.check_nodes(oracle)
             return found.graphs(oracle), found.net_gbs(oracle) or 0.0
 
     def _dumped_net_gbs(self) -> float:
