@@ -5,9 +5,11 @@ searches one node's graphs and asks only whether there are others (tests/test_ma
 """
 
 import hashlib
+import os
 from collections.abc import Hashable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,12 +40,14 @@ def capture(name: str, release: str) -> Path:
     searched: dict[Shape, Graphs] = {shape: graphs for shape, graphs in kept.items() if shape[0] != release}
     nets = {shape: value for shape, value in net_gbs(old).items() if shape in searched}
     libnccl = {r: sha for r, sha in old.get("libnccl_sha256", {}).items() if any(r == shape[0] for shape in searched)}
-    for gpus in range(1, machine.gpus_per_node + 1):
-        for nodes in (1, SEVERAL):
-            shape = release, gpus, nodes > 1
-            searched[shape], net, libnccl[release] = ask(machine, release, nodes, gpus)
-            if net is not None:
-                nets[shape] = net
+    asked = list(product(range(machine.gpus_per_node, 0, -1), (1, SEVERAL)))  # the longest searches first
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        answers = list(pool.map(lambda shape: ask(machine, release, shape[1], shape[0]), asked))
+    for (gpus, nodes), (graphs, net, libnccl[release]) in zip(asked, answers, strict=True):
+        shape = release, gpus, nodes > 1
+        searched[shape] = graphs
+        if net is not None:
+            nets[shape] = net
     file = Path(str(folder())) / name / "graphs.toml"
     file.write_text(render(name, topology_sha256, libnccl, searched, nets), encoding="utf-8")
     load.cache_clear()
