@@ -87,5 +87,7 @@ def _record(machine: machines.Machine) -> dict[str, Any]:
         "gpus_per_node": machine.gpus_per_node,
         "compute_capability": ", ".join(f"{capability / 10:.1f}" for capability in capabilities),
         "nics": len(topology.nets),
-        "cpu": f"{topology.cpu_vendor} {topology.cpu_arch}",
+        "cpu": " ".join(filter(None, (topology.cpu_vendor, topology.cpu_arch))),
+        "peer_to_peer_across_sockets": machine.peer_to_peer_across_sockets,
+        "environment": machine.environment,
     }
