@@ -26,6 +26,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 SEVERAL = 2  # nodes
+TIMEOUT_S = 600.0  # each rank repeats the search
 
 
 def capture(name: str, release: str) -> Path:
@@ -40,7 +41,7 @@ def capture(name: str, release: str) -> Path:
     searched: dict[Shape, Graphs] = {shape: graphs for shape, graphs in kept.items() if shape[0] != release}
     nets = {shape: value for shape, value in net_gbs(old).items() if shape in searched}
     libnccl = {r: sha for r, sha in old.get("libnccl_sha256", {}).items() if any(r == shape[0] for shape in searched)}
-    asked = list(product(range(machine.gpus_per_node, 0, -1), (1, SEVERAL)))  # the longest searches first
+    asked = list(product(reversed(machine.gpu_counts), (1, SEVERAL)))  # the longest searches first
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         answers = list(pool.map(lambda shape: ask(machine, release, shape[1], shape[0]), asked))
     for (gpus, nodes), (graphs, net, libnccl[release]) in zip(asked, answers, strict=True):
@@ -61,7 +62,7 @@ def ask(machine: Machine, release: str, nodes: int, gpus_per_node: int) -> tuple
     """
     env = {"NCCL_COLLNET_ENABLE": "1"} if nodes > 1 else {}
     case = Case(release, nodes, machine=machine.name, gpus_per_node=gpus_per_node, environment=env)
-    with Oracle(case.setup()) as oracle:
+    with Oracle(case.setup(), TIMEOUT_S) as oracle:
         found.check_nodes(oracle)
         return found.graphs(oracle), found.net_gbs(oracle), oracle.facts["library_sha256"]
 

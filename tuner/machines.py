@@ -39,6 +39,7 @@ class Source:
 class Machine:
     """One kind of node. ``graphs_table`` is the parsed graphs.toml.
 
+    ``gpu_counts`` are the GPUs per node whose graphs are captured: all, where NCCL's search does not take minutes.
     ``environment`` are the variables of NCCL's search that the machine's /etc/nccl.conf sets.
     """
 
@@ -51,6 +52,7 @@ class Machine:
     topology: Topology
     notes: tuple[str, ...]
     sources: tuple[Source, ...]
+    gpu_counts: tuple[int, ...]
     peer_to_peer_across_sockets: bool
     environment: Mapping[str, str]
     graphs_table: Mapping[str, Any] = field(repr=False)
@@ -58,8 +60,9 @@ class Machine:
 
     def graphs(self, release: str, gpus_per_node: int, several_nodes: bool) -> Graphs:
         """The graphs libnccl found on the first ``gpus_per_node`` GPUs; the same for 2 nodes and for more."""
-        if not 1 <= gpus_per_node <= self.gpus_per_node:
-            raise BadInput(f"{self.name} has no {gpus_per_node} GPUs per node; valid: 1 to {self.gpus_per_node}")
+        if gpus_per_node not in self.gpu_counts:
+            valid = one_of(map(str, self.gpu_counts))
+            raise BadInput(f"{self.name}: graphs of {gpus_per_node} GPUs per node are not in the catalogue; {valid}")
         try:
             return self._shapes[release, gpus_per_node, several_nodes]
         except KeyError:
@@ -108,6 +111,7 @@ def load(name: str) -> Machine:
         topology=read(xml),
         notes=tuple(facts["notes"]),
         sources=tuple(Source(**source) for source in facts["source"]),
+        gpu_counts=tuple(facts.get("gpu_counts", range(1, facts["gpus_per_node"] + 1))),
         peer_to_peer_across_sockets=facts.get("peer_to_peer_across_sockets", True),
         environment=facts.get("environment", {}),
         graphs_table=graphs,
