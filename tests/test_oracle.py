@@ -534,6 +534,7 @@ def test_hardware_of_a_topology() -> None:
     assert len(read.nets) >= 8
     assert read.multicast
     assert not hardware.read(machines.load("dgx-a100").topology_xml, 2, 3, coll_net=False).multicast
+    assert not hardware.read(machines.load("gh200-4x").topology_xml, 2, 3, coll_net=False).multicast  # no switch
 
 
 def test_gpus_and_nets_are_taken_in_their_order() -> None:

@@ -38,11 +38,13 @@ class Hardware:
     gpus: tuple[Gpu, ...]
     nets: tuple[Net, ...]
     coll_nets: int  # how many of the nets do collectives in the network
+    nvlinks_between_gpus: bool  # and none to a switch
 
     @property
     def multicast(self) -> bool:
-        """Whether the GPUs have NVLink multicast; NCCL itself looks whether there is a switch to use it."""
-        return all(gpu.compute_capability >= MIN_MULTICAST_SM for gpu in self.gpus)
+        """Whether the GPUs offer multicast, which is done by NVLink switches; without NVLinks NCCL looks for itself."""
+        able = all(gpu.compute_capability >= MIN_MULTICAST_SM for gpu in self.gpus)
+        return able and not self.nvlinks_between_gpus
 
 
 # A node without network devices still has a network. NCCL drops it from a communicator of one node.
@@ -69,7 +71,9 @@ def read(topology: str, nodes: int, gpus: int, coll_net: bool, peer_to_peer_acro
     if not nets and nodes > 1:
         raise BadTopology(f"topology has no <net> element, which a communicator of {nodes} nodes needs")
     coll_nets = len(nets) if coll_net else 0
-    return Hardware(tuple(gpu for _, gpu in found[:gpus]), tuple(nets) or (_ETHERNET,), coll_nets)
+    targets = [link.get("tclass", "") for link in root.iter("nvlink")]
+    between_gpus = bool(targets) and all(target.startswith("0x03") for target in targets)  # PCI's display class
+    return Hardware(tuple(gpu for _, gpu in found[:gpus]), tuple(nets) or (_ETHERNET,), coll_nets, between_gpus)
 
 
 def for_x86(topology: str) -> str:
