@@ -20,8 +20,9 @@ MAX_RANKS = 512  # each rank is a thread with NCCL's memory for a rank
 RANK_BYTES = 40 << 20  # of host memory per rank; 21 MB were measured with 128 ranks, 8 per node
 
 
-# Warnings about hardware that is not simulated and takes no part in a choice.
+# Warnings about hardware that is not simulated and takes no part in a choice, or that say what NCCL then does.
 _HARMLESS = (
+    "CollNet currently only supports up to 8 GPUs per node, disabling CollNet",  # DGX-2
     "lib wrapper not initialized",  # InfiniBand verbs, of GPU-initiated networking: 2.29.7 on
     "rma_socket requires GDRCopy",  # one-sided communication over sockets: 2.32 on
 )
