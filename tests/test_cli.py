@@ -73,6 +73,8 @@ def test_topology_and_graphs_from_files(tmp_path: Path) -> None:
 
 BAD = {
     "machine": (("pick", "allreduce", "--machine", "dgx-h10"), "dgx-h100"),
+    "refused machine": (("pick", "allreduce", "--machine", "gb200-nvl72"), "no multi-node NVLink"),
+    "capture of what": (("machines", "capture", "dgx-h100"), "valid: --all, or --nccl RELEASE"),
     "no machine": (("pick", "allreduce"), "--machine"),
     "release": (("pick", "allreduce", "--machine", "dgx-h100", "--nccl", "9.9"), "2.28.9"),
     "collective": (("pick", "alltoall", "--machine", "dgx-h100"), "ReduceScatter"),

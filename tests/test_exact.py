@@ -21,10 +21,15 @@ def assert_exact(report: Report, least_cells: int) -> None:
     assert report.compared["cells"] >= least_cells
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 4])
-@pytest.mark.parametrize("machine", machines.names())
-def test_every_machine_all_collectives_all_sizes(machine: str, nodes: int) -> None:
-    report = check(Case(nccl=NCCL, machine=machine, nodes=nodes))
+# Whole nodes of the common machines; of every machine one whole node, and two GPUs each of a few nodes.
+WHOLE = [(name, nodes, None) for name in ("dgx-a100", "dgx-b200", "dgx-h100") for nodes in (2, 4)]
+WHOLE += [(name, 2, None) for name in ("dgx-1v", "aws-p4d", "aws-p5", "gh200-4x", "pcie-l40s")]
+SHAPES = [(name, *shape) for name in machines.names() for shape in ((1, None), (2, 2), (3, 1), (8, 1))] + WHOLE
+
+
+@pytest.mark.parametrize(("machine", "nodes", "gpus"), SHAPES)
+def test_every_machine_all_collectives_all_sizes(machine: str, nodes: int, gpus: int | None) -> None:
+    report = check(Case(nccl=NCCL, machine=machine, nodes=nodes, gpus_per_node=gpus))
     assert_exact(report, 5 * 60 * 21)
     for kind in ("picks", "channels", "threads"):
         assert report.compared[kind] >= 5 * 60

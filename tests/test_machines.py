@@ -4,31 +4,114 @@ import hashlib
 import re
 import tomllib
 import xml.etree.ElementTree as ET
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 import pytest
 
 from tuner import machines
+from tuner import release as releases
 from tuner.capture import ask, render
+from tuner.case import Case
 from tuner.errors import BadInput, UnknownMachine
 from tuner.graphs import Graph
 from tuner.names import PATH_NAMES, Pattern
+from tuner.oracle import Oracle
 from tuner.topology import Target, read
 
-# sm, NVLinks per GPU, NVSwitches seen, adapter speed, CPU, NUMA nodes, CPUs, GPU bus ids in order of dev, adapters' too
+
+@dataclass(frozen=True)
+class Documented:
+    """What the vendors' documents say. A bus id of two digits is short for 0000:xx:00.0."""
+
+    sm: int
+    links: int  # NVLinks of a GPU
+    link_targets: int  # that they lead to
+    nvswitches: int  # addresses of all GPUs' switches
+    mbps: int
+    cpu: tuple[str, str | None, int | None, int | None]
+    numa_nodes: int
+    cpus: int
+    threads: int  # of a core
+    pci: set[tuple[str, str]]  # speed and width of its links
+    roots: set[tuple[int, int]]  # GPUs and adapters below each device of a CPU
+    gpus: str  # bus ids by dev
+    nets: str
+    names: str
+
+
+INTEL, AMD = "GenuineIntel", "AuthenticAMD"
+GEN3, GEN4, GEN5 = (f"{gts}.0 GT/s PCIe" for gts in (8, 16, 32))
+L40S = Documented(
+    89, 0, 0, 0, 100000, ("x86_64", INTEL, 6, 143), 2, 128, 2, {(GEN5, "16"), (GEN4, "16")}, {(4, 0), (0, 1)},
+    "18 19 1a 1b 98 99 9a 9b", "2a aa", "mlx5_ 0 1",
+)  # fmt: skip
+DGX_H100 = Documented(
+    90, 18, 4, 4, 400000, ("x86_64", INTEL, 6, 143), 2, 224, 2, {(GEN5, "16")}, {(1, 1)},
+    "1b 43 52 61 9d c3 d1 df", "18 40 4f 5e 9a c0 ce dc", "mlx5_ 0 3 4 5 6 9 10 11",
+)  # fmt: skip
 DOCUMENTED = {
-    "dgx-a100": (
-        80, 12, 6, 200000, ("AuthenticAMD", 143, 49), 4, 256,
+    "dgx-1v": Documented(
+        70, 6, 4, 0, 100000, ("x86_64", INTEL, 6, 79), 2, 80, 2, {(GEN3, "16")}, {(2, 1)},
+        "06 07 0a 0b 85 86 89 8a", "05 0c 84 8b", "mlx5_ 0 1 2 3",
+    ),
+    "dgx-2": Documented(
+        70, 6, 6, 12, 100000, ("x86_64", INTEL, 6, 85), 2, 96, 2, {(GEN3, "16")}, {(4, 2)},
+        "34 36 39 3b 57 59 5c 5e b7 b9 bc be e0 e2 e5 e7", "35 3a 58 5d b8 bd e1 e6", "mlx5_ 0 1 2 3 6 7 8 9",
+    ),
+    "dgx-a100": Documented(
+        80, 12, 6, 6, 200000, ("x86_64", AMD, 143, 49), 4, 256, 2, {(GEN4, "16")}, {(2, 2)},
         "07 0f 47 4e 87 90 b7 bd", "0c 12 4b 54 8d 94 ba cc", "mlx5_ 0 1 2 3 6 7 8 9",
     ),
-    "dgx-h100": (
-        90, 18, 4, 400000, ("GenuineIntel", 6, 143), 2, 224,
-        "1b 43 52 61 9d c3 d1 df", "18 40 4f 5e 9a c0 ce dc", "mlx5_ 0 3 4 5 6 9 10 11",
-    ),
-    "dgx-b200": (
-        100, 18, 1, 400000, ("GenuineIntel", 6, 207), 2, 224,
+    "dgx-h100": DGX_H100,
+    "dgx-h200": DGX_H100,
+    "dgx-b200": Documented(
+        100, 18, 1, 1, 400000, ("x86_64", INTEL, 6, 207), 2, 224, 2, {(GEN5, "16")}, {(1, 1)},
         "1b 43 52 61 9d c3 d1 df", "18 40 4f 5e 9a c0 ce dc", "mlx5_ 4 7 8 9 10 13 14 15",
+    ),
+    "pcie-l40s": L40S,
+    "pcie-l40s-no-p2p": L40S,
+    "pcie-l40s-4nic": Documented(
+        89, 0, 0, 0, 200000, ("x86_64", INTEL, 6, 143), 2, 128, 2, {(GEN5, "16"), (GEN4, "16")}, {(2, 1)},
+        "19 1a 43 44 99 9a c3 c4", "18 42 98 c2", "mlx5_ 0 1 2 3",
+    ),
+    "ws-2x-a6000": Documented(
+        86, 4, 1, 0, 10000, ("x86_64", AMD, 175, 8), 1, 64, 2, {(GEN4, "16"), (GEN3, "2")}, {(1, 0), (0, 1)},
+        "21 41", "61", "enp97s 0",
+    ),
+    "a100-4x-1nic": Documented(
+        80, 12, 3, 0, 200000, ("x86_64", AMD, 175, 1), 4, 64, 1, {(GEN4, "16")}, {(1, 0), (0, 1)},
+        "07 46 85 c7", "c8", "cxi 0",
+    ),
+    "aws-p4d": Documented(
+        80, 12, 6, 6, 100000, ("x86_64", INTEL, 6, 85), 2, 96, 2, {(GEN3, "16")}, {(2, 1)},
+        " ".join(f"0000:{bus}:1{gpu}.0" for bus in ("10", "20", "90", "a0") for gpu in "cd"),
+        "0000:10:1b.0 0000:20:1b.0 0000:90:1b.0 0000:a0:1b.0", "rdmap 16s27 32s27 144s27 160s27",
+    ),
+    "aws-p5": Documented(
+        90, 18, 4, 4, 100000, ("x86_64", AMD, 175, 1), 2, 192, 2, {(GEN4, "8"), (GEN5, "16")}, {(1, 4)},
+        "53 64 75 86 97 a8 b9 ca", " ".join(f"{0x4F + 0x11 * gpu + k:02x}" for gpu in range(8) for k in range(4)),
+        "rdmap " + " ".join(f"{0x4F + 0x11 * gpu + k}s0" for gpu in range(8) for k in range(4)),
+    ),
+    "azure-nd-a100-v4": Documented(
+        80, 12, 1, 1, 200000, ("x86_64", AMD, 23, 49), 4, 96, 1, {(GEN4, "16")}, {(2, 2)},
+        "0001:00:00.0 0002:00:00.0 0003:00:00.0 0004:00:00.0 000b:00:00.0 000c:00:00.0 000d:00:00.0 000e:00:00.0",
+        " ".join(f"010{n}:00:00.0" for n in range(1, 9)), "mlx5_ib 0 1 2 3 4 5 6 7",
+    ),
+    "azure-nd-h100-v5": Documented(
+        90, 18, 1, 1, 400000, ("x86_64", INTEL, 6, 143), 2, 96, 1, {(GEN5, "16")}, {(1, 1)},
+        "0001:00:00.0 0002:00:00.0 0003:00:00.0 0008:00:00.0 0009:00:00.0 000a:00:00.0 000b:00:00.0 000c:00:00.0",
+        " ".join(f"010{n}:00:00.0" for n in range(1, 9)), "mlx5_ib 0 1 2 3 4 5 6 7",
+    ),
+    "gh200-4x": Documented(
+        90, 18, 3, 0, 200000, ("arm64", None, None, None), 4, 288, 1, {(GEN5, "16"), (GEN4, "16")}, {(1, 0), (0, 1)},
+        "0009:01:00.0 0019:01:00.0 0029:01:00.0 0039:01:00.0", "0001:01:00.0 0011:01:00.0 0021:01:00.0 0031:01:00.0",
+        "cxi 0 1 2 3",
+    ),
+    "hgx-h100-amd": Documented(
+        90, 18, 4, 4, 400000, ("x86_64", AMD, 175, 17), 2, 384, 2, {(GEN5, "16")}, {(1, 1)},
+        "03 23 43 63 83 a3 c3 e3", "04 24 44 64 84 a4 c4 e4", "mlx5_ 0 1 2 3 4 5 6 7",
     ),
 }  # fmt: skip
 NAMES = machines.names()
@@ -37,6 +120,10 @@ NAMES = machines.names()
 @pytest.fixture(params=NAMES)
 def machine(request):
     return machines.load(request.param)
+
+
+def bus_ids(text):
+    return [word if ":" in word else f"0000:{word}:00.0" for word in text.split()]
 
 
 def root_of(machine):
@@ -48,23 +135,31 @@ def test_every_machine_is_restated_here():
 
 
 def test_devices_are_the_documented_ones(machine):
-    sm, links, switches, mbps, cpu, numa_nodes, _, gpu_ids, net_ids, net_names = DOCUMENTED[machine.name]
-    topology = machine.topology
-    assert topology.compute_capabilities(8) == (sm,) * 8
-    assert [gpu.count_nvlinks(Target.SWITCH) for gpu in topology.gpus] == [links] * 8
-    assert [len(gpu.nvlinks) for gpu in topology.gpus] == [switches] * 8
-    assert topology.nvswitches == switches
-    assert topology.has_nvswitch(1)
-    assert {net.speed_mbps for net in topology.nets} == {mbps}
-    assert {(c.vendor, c.family, c.model) for c in topology.cpus} == {cpu}
-    assert len(topology.cpus) == numa_nodes
-    assert (topology.cpu_arch, topology.cpu_vendor) == ("x86_64", cpu[0])
-    assert [gpu.busid for gpu in topology.gpus] == [f"0000:{bus}:00.0" for bus in gpu_ids.split()]
-    assert [net.busid for net in topology.nets] == [f"0000:{bus}:00.0" for bus in net_ids.split()]
-    prefix, *numbers = net_names.split()
+    facts, topology = DOCUMENTED[machine.name], machine.topology
+    gpus = len(topology.gpus)
+    assert topology.compute_capabilities(gpus) == (facts.sm,) * gpus
+    kind = Target.SWITCH if facts.nvswitches else Target.GPU
+    assert [gpu.count_nvlinks(kind) for gpu in topology.gpus] == [facts.links] * gpus
+    assert [len(gpu.nvlinks) for gpu in topology.gpus] == [facts.link_targets] * gpus
+    assert topology.nvswitches == facts.nvswitches
+    assert topology.has_nvswitch(1) == (facts.nvswitches > 0)
+    assert {net.speed_mbps for net in topology.nets} == {facts.mbps}
+    assert {(c.arch, c.vendor, c.family, c.model) for c in topology.cpus} == {facts.cpu}
+    assert len(topology.cpus) == facts.numa_nodes
+    assert (topology.cpu_arch, topology.cpu_vendor) == facts.cpu[:2]
+    assert [gpu.busid for gpu in topology.gpus] == bus_ids(facts.gpus)
+    assert [net.busid for net in topology.nets] == bus_ids(facts.nets)
+    prefix, *numbers = facts.names.split()
     assert [net.name for net in topology.nets] == [prefix + number for number in numbers]
-    assert [net.dev for net in topology.nets] == list(range(8))
-    assert len({net.guid for net in topology.nets}) == 8
+    assert [net.dev for net in topology.nets] == list(range(len(numbers)))
+    assert len({net.guid for net in topology.nets}) == len(numbers)
+
+
+def test_nvlinks_between_gpus_go_both_ways(machine):
+    links = {(gpu.busid, link.target): link.count for gpu in machine.topology.gpus for link in gpu.nvlinks}
+    between = {ends: count for ends, count in links.items() if ends[1] in {gpu.busid for gpu in machine.topology.gpus}}
+    assert all(between[target, source] == count for (source, target), count in between.items())
+    assert bool(between) == (DOCUMENTED[machine.name].links > 0 and not DOCUMENTED[machine.name].nvswitches)
 
 
 def test_gpus_per_node_are_there(machine):
@@ -82,15 +177,14 @@ def test_every_machine_names_its_sources(machine):
         assert source.facts.strip()
 
 
-def test_adapter_of_a_gpu_is_below_the_same_pci_switch(machine):
-    """Two GPUs and two adapters a switch in the A100, one and one in the others."""
+def test_gpus_and_adapters_are_below_the_documented_pci_switches(machine):
     switches = root_of(machine).findall("cpu/pci")
     counts = {(len(switch.findall(".//gpu")), len(switch.findall(".//net"))) for switch in switches}
-    assert counts == ({(2, 2)} if machine.name == "dgx-a100" else {(1, 1)})
+    assert counts == DOCUMENTED[machine.name].roots
     for switch in switches:
         gpus = {int(gpu.get("dev")) for gpu in switch.iter("gpu")}
         nets = {int(net.get("dev")) for net in switch.iter("net")}
-        assert gpus == nets
+        assert gpus == nets or len(gpus) != len(nets)
 
 
 def test_siblings_are_ordered_by_bus_id_as_nccl_orders_them(machine):
@@ -105,16 +199,17 @@ def test_bus_ids_are_distinct(machine):
 
 
 def test_cpu_masks_are_disjoint_and_complete(machine):
-    cpus = DOCUMENTED[machine.name][6]
+    facts = DOCUMENTED[machine.name]
     masks = [int(cpu.get("affinity").replace(",", ""), 16) for cpu in root_of(machine).iter("cpu")]
     assert len({mask.bit_count() for mask in masks}) == 1
-    assert sum(mask.bit_count() for mask in masks) in (cpus, cpus // 2)  # an A100's other four nodes have no GPU
+    listed = facts.cpus // 2 if machine.name == "dgx-a100" else facts.cpus  # its other four nodes have no GPU
+    assert sum(mask.bit_count() for mask in masks) == listed
     assert not any(a & b for a, b in combinations(masks, 2))
     for cpu, mask in zip(root_of(machine).iter("cpu"), masks, strict=True):
-        threads = cpus // 2
-        assert mask >> threads == mask & ((1 << threads) - 1)  # both threads of a core
-        size = mask.bit_count() // 2
-        assert mask & ((1 << threads) - 1) == ((1 << size) - 1) << (size * int(cpu.get("numaid")))
+        cores = facts.cpus // facts.threads
+        parts = [mask >> (cores * thread) & ((1 << cores) - 1) for thread in range(facts.threads)]
+        size = mask.bit_count() // facts.threads
+        assert parts == [((1 << size) - 1) << (size * int(cpu.get("numaid")))] * facts.threads
 
 
 def test_nccls_own_parser_can_read_it(machine):
@@ -123,7 +218,7 @@ def test_nccls_own_parser_can_read_it(machine):
     assert "\t" not in machine.topology_xml
     assert "<?" not in text
     tags = re.findall(r"<[^>]*>", text)
-    assert all(re.fullmatch(r'<[a-z]+( [a-z_]+="[^"]{1,254}")*/?>|</[a-z]+>', tag) for tag in tags)
+    assert all(re.fullmatch(r'<[a-z0-9]+( [a-z_]+="[^"]{1,254}")*/?>|</[a-z0-9]+>', tag) for tag in tags)
     elements = list(root_of(machine).iter())
     assert len(elements) <= 256
     assert max(len(element) for element in elements) <= 128
@@ -132,10 +227,9 @@ def test_nccls_own_parser_can_read_it(machine):
 
 def test_link_speeds_are_spelled_as_nccl_knows_them(machine):
     known = {"2.5 GT/s PCIe", "5.0 GT/s PCIe", "8.0 GT/s PCIe", "16.0 GT/s PCIe", "32.0 GT/s PCIe", "64.0 GT/s PCIe"}
-    speed = "16.0 GT/s PCIe" if machine.name == "dgx-a100" else "32.0 GT/s PCIe"
     links = {(element.get("link_speed"), element.get("link_width")) for element in root_of(machine).iter("pci")}
-    assert speed in known
-    assert links == {(speed, "16")}
+    assert {speed for speed, _ in links} <= known
+    assert links == DOCUMENTED[machine.name].pci
 
 
 def test_the_topology_is_the_one_in_the_xml(machine):
@@ -143,10 +237,22 @@ def test_the_topology_is_the_one_in_the_xml(machine):
 
 
 def test_an_unknown_machine_lists_the_valid_ones():
-    with pytest.raises(UnknownMachine, match=r"'DGXH100'; did you mean dgx-h100\?; valid: dgx-a100, dgx-b200, "):
+    with pytest.raises(UnknownMachine, match=r"'DGXH100'; did you mean dgx-h100\?; valid: a100-4x-1nic, aws-p4d, "):
         machines.load("DGXH100")
     with pytest.raises(UnknownMachine, match=r"no machine '\.\./nccl'; valid: "):
         machines.load("../nccl")
+
+
+def test_a_machine_that_cannot_be_simulated_says_why_and_what_there_is_instead():
+    with pytest.raises(UnknownMachine, match=r"^gb200-nvl72: .*no multi-node NVLink.*; valid: dgx-b200, gh200-4x$"):
+        machines.load("gb200-nvl72")
+    refused = tomllib.loads((machines.folder() / "refused.toml").read_text())
+    assert not set(refused) & set(NAMES)
+    assert all(set(entry["instead"]) <= set(NAMES) for entry in refused.values())
+
+
+def test_the_environment_of_a_machine_is_what_only_the_search_reads(machine):
+    assert set(machine.environment) <= set(releases.load("2.28.9").table["environment"]["search"])
 
 
 # Captured graphs.
@@ -155,7 +261,7 @@ def test_an_unknown_machine_lists_the_valid_ones():
 def test_every_shape_is_captured(machine):
     assert "2.28.9" in machine.releases
     for release in machine.releases:
-        for gpus in range(1, 9):
+        for gpus in machine.gpu_counts:
             for several in (False, True):
                 graphs = machine.graphs(release, gpus, several)
                 assert {"ring", "tree"} <= set(graphs)
@@ -171,14 +277,14 @@ def test_captured_graphs_are_of_this_topology_and_a_named_libnccl(machine):
 
 def test_captured_numbers_are_graphs(machine):
     for release in machine.releases:
-        for gpus in range(1, 9):
+        for gpus in machine.gpu_counts:
             for graph in machine.graphs(release, gpus, True).values():
                 assert graph.channels > 0
                 assert {graph.type_intra, graph.type_inter} <= set(PATH_NAMES)
                 assert float(np.float32(graph.bw_intra_gbs)) == graph.bw_intra_gbs > 0
 
 
-@pytest.mark.parametrize(("release", "gpus"), [("1.0.0", 8), ("2.28.9", 0), ("2.28.9", 9)])
+@pytest.mark.parametrize(("release", "gpus"), [("1.0.0", 1), ("2.28.9", 0), ("2.28.9", 17)])
 def test_a_shape_that_was_not_captured_is_an_error(machine, release, gpus):
     with pytest.raises(BadInput, match=rf"{machine.name}.*valid: "):
         machine.graphs(release, gpus, True)
@@ -218,11 +324,30 @@ def test_what_is_written_is_read_back_and_equal_graphs_share_an_entry():
 # The real library.
 
 
-SHAPES = [(1, 8), (2, 8), (3, 8), (4, 8), (1, 3), (2, 3), (7, 3), (1, 1), (2, 1), (9, 1)]
+SHAPES = [("dgx-h100", nodes, gpus) for nodes, gpus in ((3, 8), (4, 8), (7, 3), (1, 1), (2, 1), (9, 1))]
+SHAPES += [(name, nodes, machines.load(name).gpus_per_node) for name in NAMES for nodes in (1, 2) if name != "dgx-2"]
+SHAPES += [(name, 3, 2) for name in NAMES] + [("dgx-2", 1, 16)]
 
 
-@pytest.mark.parametrize(("nodes", "gpus"), SHAPES)
-def test_libnccl_finds_the_captured_graphs_on_any_number_of_nodes(machine, nodes, gpus):
+@pytest.mark.parametrize(("name", "nodes", "gpus"), SHAPES)
+def test_libnccl_finds_the_captured_graphs_on_any_number_of_nodes(name, nodes, gpus):
+    machine = machines.load(name)
     graphs, _, sha256 = ask(machine, "2.28.9", nodes, gpus)
     assert graphs == machine.graphs("2.28.9", gpus, nodes > 1)
     assert sha256 == machine.graphs_table["libnccl_sha256"]["2.28.9"]
+
+
+@pytest.mark.parametrize(("name", "reaches"), [("pcie-l40s", True), ("pcie-l40s-no-p2p", False)])
+def test_without_peer_to_peer_across_sockets_nccl_sees_none(name, reaches):
+    for gpus, sockets_together in ((4, True), (8, reaches)):
+        with Oracle(Case("2.28.9", 1, machine=name, gpus_per_node=gpus).setup()) as oracle:
+            assert oracle.memory["isAllDirectP2p"] == oracle.memory["isAllCudaP2p"] == sockets_together
+
+
+def test_a_host_that_nccl_takes_for_two_nodes_is_refused(tmp_path):
+    file = tmp_path / "topology.xml"
+    file.write_text(machines.load("pcie-l40s-4nic").topology_xml)
+    with pytest.raises(BadInput, match=r"1 of these hosts with 8 GPUs for 2 nodes.*NCCL_NET_DISABLE_INTRA=1"):
+        Case("2.28.9", 1, topology=file).communicator()
+    environment = {"NCCL_NET_DISABLE_INTRA": "1"}
+    assert Case("2.28.9", 1, topology=file, environment=environment).communicator().nodes == 1

@@ -550,6 +550,7 @@ def test_hardware_of_a_topology() -> None:
     assert len(read.nets) >= 8
     assert read.multicast
     assert not hardware.read(machines.load("dgx-a100").topology_xml, 2, 3, coll_net=False).multicast
+    assert not hardware.read(machines.load("gh200-4x").topology_xml, 2, 3, coll_net=False).multicast  # no switch
 
 
 def test_gpus_and_nets_are_taken_in_their_order() -> None:
@@ -558,11 +559,27 @@ def test_gpus_and_nets_are_taken_in_their_order() -> None:
       <nic><net name="b" dev="1" speed="100000" guid="0x1f" gdr="0"/><net name="a" dev="0" latency="1.5"/></nic>
     </cpu></system>"""
     read = hardware.read(xml, 1, 1, coll_net=True)
-    assert read.gpus == (hardware.Gpu("0000:01:00.0", 90),)
+    assert read.gpus == (hardware.Gpu("0000:01:00.0", 90, peer_group=0),)
     assert [(net.name, net.speed_mbps, net.guid, net.gdr, net.latency_us) for net in read.nets] == [
         ("a", 10000, 2, 1, 1.5), ("b", 100000, 31, 0, 0.0),
     ]  # fmt: skip
     assert read.coll_nets == 2
+
+
+@pytest.mark.parametrize(("across_sockets", "groups"), [(True, [0, 0, 0, 0, 0]), (False, [0, 0, 0, 0, 1])])
+def test_peers_are_the_gpus_of_a_socket_or_all(across_sockets: bool, groups: list[int]) -> None:
+    xml = machines.load("dgx-h100").topology_xml
+    read = hardware.read(xml, 1, 5, coll_net=False, peer_to_peer_across_sockets=across_sockets)
+    assert [gpu.peer_group for gpu in read.gpus] == groups
+
+
+def test_a_cpu_without_vendor_gets_one_before_this_computers_is_put_in() -> None:
+    arm = '<system version="1">\n  <cpu numaid="0" arch="arm64">'
+    given = '<system version="1">\n  <cpu vendor="GenuineIntel" familyid="0" modelid="0" numaid="0" arch="arm64">'
+    assert hardware.for_x86(arm) == given
+    assert hardware.for_x86(given) == given
+    x86 = machines.load("dgx-a100").topology_xml
+    assert hardware.for_x86(x86) == x86
 
 
 def test_choices_in_logs() -> None:

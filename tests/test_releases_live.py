@@ -9,7 +9,11 @@ from tuner.check import ALL_COLLECTIVES, check
 from tuner.selection import Selection
 
 SHAPES = [("dgx-h100", 1, 8), ("dgx-h100", 2, 8), ("dgx-h100", 3, 1), ("dgx-a100", 2, 8), ("dgx-b200", 1, 8),
-          ("dgx-b200", 2, 4), ("dgx-b200", 4, 8)]
+          ("dgx-b200", 2, 4), ("dgx-b200", 4, 8),
+          # other generations, CPUs, paths and networks, small
+          ("dgx-1v", 1, 8), ("dgx-1v", 3, 2), ("aws-p4d", 2, 4), ("aws-p5", 2, 2), ("gh200-4x", 2, 4),
+          ("gh200-4x", 3, 1), ("a100-4x-1nic", 2, 2), ("hgx-h100-amd", 2, 2), ("pcie-l40s", 1, 8),
+          ("pcie-l40s-4nic", 1, 8), ("ws-2x-a6000", 1, 2), ("ws-2x-a6000", 4, 2)]
 SETTINGS: list[dict[str, str]] = [
     {"NCCL_ALGO": "Tree"}, {"NCCL_ALGO": "^Ring"}, {"NCCL_PROTO": "^LL"}, {"NCCL_MAX_NCHANNELS": "3"},
     {"NCCL_MIN_NCHANNELS": "24"}, {"NCCL_NTHREADS": "256"}, {"NCCL_NVLS_ENABLE": "0"},

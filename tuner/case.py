@@ -9,7 +9,7 @@ from tuner.communicator import Communicator, Node
 from tuner.environment import Environment
 from tuner.errors import BadInput, BadTopology
 from tuner.graphs import Graphs
-from tuner.oracle import Host, Oracle, Setup
+from tuner.oracle import Oracle, Setup
 from tuner.rules import policy
 from tuner.topology import Topology
 from tuner.topology import read as read_topology
@@ -86,17 +86,21 @@ class Case:
         """The same communicator for the oracle."""
         if any(kind.graphs is not None for kind in self._kinds):
             raise BadInput("--graphs: libnccl searches its own graphs; valid for it: --machine, --topology")
-        others = (Host(kind._topology_text(), kind.gpus()) for kind in self._kinds[1:] for _ in range(kind.nodes))
-        return replace(self._setup(self.nodes), others=tuple(others))
+        own, *others = (kind._setup(kind.nodes) for kind in self._kinds)
+        if any(other.env != own.env for other in others):
+            raise BadInput("the nccl.conf of these machines differ, and libnccl runs in one process here; valid: alike")
+        return replace(own, others=tuple(chain.from_iterable(other.hosts for other in others)))
 
     def setup_to_launch(self) -> Setup:
         """The same; without a tuner plugin, so without the recorder, where a variable counts only then."""
         return replace(self.setup(), without_tuner=policy.NAME in (self.environment or {}))
 
     def _setup(self, nodes: int) -> Setup:
+        machine = None if self.machine is None else machines.load(self.machine)
         return Setup(
             topology=self._topology_text(), nodes=nodes, gpus_per_node=self.gpus(), release=self.nccl,
-            env=self.environment or {},
+            env={**(machine.environment if machine else {}), **(self.environment or {})},
+            peer_to_peer_across_sockets=machine is None or machine.peer_to_peer_across_sockets,
         )
 
     def _node(self, several: bool) -> Node:
@@ -123,6 +127,7 @@ class Case:
             machine, shape = machines.load(self.machine), (self.nccl, self.gpus(), several)
             return machine.graphs(*shape), machine.net_gbs(*shape)
         with Oracle(self._setup(2 if several else 1)) as oracle:
+            found.check_nodes(oracle)
             return found.graphs(oracle), found.net_gbs(oracle) or 0.0
 
     def _dumped_net_gbs(self, several: bool) -> float:

@@ -1,10 +1,21 @@
 """The graphs the real library found, as this project's records."""
 
 from tuner import release
+from tuner.errors import BadInput
 from tuner.graphs import ENTER_THE_NETWORK, OF_ALGORITHM, Graph, Graphs
 from tuner.names import Pattern
 from tuner.oracle import Graph as OracleGraph
 from tuner.oracle import Oracle
+
+
+def check_nodes(oracle: Oracle) -> None:
+    """BadInput where NCCL takes one host for several nodes (ncclTopoCheckNet, src/graph/paths.cc, v2.28.9-1)."""
+    hosts, nodes = len(oracle.setup.hosts), oracle.facts["n_nodes"]
+    if nodes != hosts:
+        raise BadInput(
+            f"NCCL takes {hosts} of these hosts with {oracle.setup.gpus_per_node} GPUs for {nodes} nodes, as GPUs of "
+            "two sockets reach their adapters faster than each other; not emulated; valid with NCCL_NET_DISABLE_INTRA=1"
+        )
 
 
 def net_gbs(oracle: Oracle) -> float | None:

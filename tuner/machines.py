@@ -2,6 +2,7 @@
 that libnccl found on it.
 
 ``topology.xml`` and ``machine.toml`` are written by hand; ``graphs.toml`` by ``nccl-tuner machines capture <name>``.
+``refused.toml`` says of machines that cannot be simulated why, and what there is instead.
 """
 
 import difflib
@@ -36,7 +37,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine:
-    """One kind of node. ``graphs_table`` is the parsed graphs.toml."""
+    """One kind of node. ``graphs_table`` is the parsed graphs.toml.
+
+    ``gpu_counts`` are the GPUs per node whose graphs are captured: all, where NCCL's search does not take minutes.
+    ``environment`` are the variables of NCCL's search that the machine's /etc/nccl.conf sets.
+    """
 
     name: str
     title: str
@@ -47,13 +52,17 @@ class Machine:
     topology: Topology
     notes: tuple[str, ...]
     sources: tuple[Source, ...]
+    gpu_counts: tuple[int, ...]
+    peer_to_peer_across_sockets: bool
+    environment: Mapping[str, str]
     graphs_table: Mapping[str, Any] = field(repr=False)
     _shapes: Mapping[Shape, Graphs] = field(repr=False)
 
     def graphs(self, release: str, gpus_per_node: int, several_nodes: bool) -> Graphs:
         """The graphs libnccl found on the first ``gpus_per_node`` GPUs; the same for 2 nodes and for more."""
-        if not 1 <= gpus_per_node <= self.gpus_per_node:
-            raise BadInput(f"{self.name} has no {gpus_per_node} GPUs per node; valid: 1 to {self.gpus_per_node}")
+        if gpus_per_node not in self.gpu_counts:
+            valid = one_of(map(str, self.gpu_counts))
+            raise BadInput(f"{self.name}: graphs of {gpus_per_node} GPUs per node are not in the catalogue; {valid}")
         try:
             return self._shapes[release, gpus_per_node, several_nodes]
         except KeyError:
@@ -79,8 +88,11 @@ def names() -> tuple[str, ...]:
 
 @cache
 def load(name: str) -> Machine:
-    """A machine by its name; UnknownMachine lists the valid ones."""
+    """A machine by its name; UnknownMachine lists the valid ones, or says why there is none of that name."""
     valid = names()
+    refused = tomllib.loads(_text(folder() / "refused.toml"))
+    if name in refused:
+        raise UnknownMachine(f"{name}: {refused[name]['why']}; {one_of(refused[name]['instead'])}")
     if name not in valid:
         close = difflib.get_close_matches(name.lower(), valid, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
@@ -99,6 +111,9 @@ def load(name: str) -> Machine:
         topology=read(xml),
         notes=tuple(facts["notes"]),
         sources=tuple(Source(**source) for source in facts["source"]),
+        gpu_counts=tuple(facts.get("gpu_counts", range(1, facts["gpus_per_node"] + 1))),
+        peer_to_peer_across_sockets=facts.get("peer_to_peer_across_sockets", True),
+        environment=facts.get("environment", {}),
         graphs_table=graphs,
         _shapes=shapes(graphs),
     )

@@ -66,6 +66,11 @@ int sim_device_of_bus_id(const char *bus_id, int host) {
   return -1;
 }
 
+int sim_peers(int a, int b) {
+  const struct sim_host *host = sim_own_host();
+  return host->gpus[a].peer_group == host->gpus[b].peer_group;
+}
+
 /* Shared memory a block may opt in to, in bytes (CUDA C programming guide, table of compute capabilities). */
 static int shared_memory_optin_bytes(int compute_capability) {
   switch (compute_capability) {

@@ -61,9 +61,8 @@ SIM_EXPORT status nvmlDeviceGetCudaComputeCapability(device handle, int *major, 
   return SUCCESS;
 }
 
-SIM_EXPORT status nvmlDeviceGetP2PStatus(device a SIM_UNUSED, device b SIM_UNUSED, int capability SIM_UNUSED,
-                                         int *peer_status) {
-  *peer_status = 0; /* usable */
+SIM_EXPORT status nvmlDeviceGetP2PStatus(device a, device b, int capability SIM_UNUSED, int *peer_status) {
+  *peer_status = sim_peers(index_of(a), index_of(b)) ? 0 : 1; /* usable; the chipset does not support it */
   return SUCCESS;
 }
 

@@ -95,6 +95,7 @@ const struct sim_redirect sim_nccl_redirects[] = {
     ROW("ncclOsGetPciPath", pci_path), /* from 2.30.7 */
     ROW("ncclTopoGetCpuAffinity", no_affinity),
     ROW("ncclOsSetAffinity", succeed),
+    ROW("ncclTopoPrintPaths", succeed), /* a log line; up to 2.20 it overruns its buffer where there are 32 adapters */
     ROW("ncclShmemAllgather", node_says_the_same),
     ROW("ncclTransportP2pSetup", succeed),
     ROW("ncclTransportRingConnect", succeed),

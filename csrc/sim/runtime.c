@@ -77,7 +77,7 @@ static status get_by_bus_id(int *device, const char *bus_id) {
 }
 
 static status can_access_peer(int *can, int device, int peer) {
-  *can = device != peer;
+  *can = device != peer && sim_peers(sim_local_index(device), sim_local_index(peer));
   return SUCCESS;
 }
 

@@ -26,6 +26,7 @@ struct sim_gpu {
   char bus_id[SIM_BUS_ID_CHARS];
   int compute_capability; /* 90 is 9.0 */
   char nvlinks[SIM_MAX_NVLINKS][SIM_BUS_ID_CHARS]; /* where each NVLink leads; empty: no link, or the topology says it */
+  int peer_group;         /* GPUs of one group reach each other's memory over PCIe */
 };
 
 struct sim_net {
@@ -73,6 +74,9 @@ int sim_devices(void);
 int sim_host_of(int device);
 int sim_local_index(int device);
 int sim_device_of_bus_id(const char *bus_id, int host);
+
+/* Whether two GPUs of a host, by local index, reach each other's memory. */
+int sim_peers(int a, int b);
 
 /* One value of an attribute, numbered as cudaDeviceAttr and CUdevice_attribute both do. */
 int sim_device_attribute(int attribute, int device);

@@ -1,6 +1,7 @@
 """``nccl-tuner machines``: the catalogue."""
 
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any
 
@@ -53,21 +54,29 @@ def show(name: str, as_json: bool) -> None:
 
 @command.command()
 @click.argument("name")
-@click.option("--nccl", metavar="RELEASE", required=True, help="NCCL release that searches the graphs.")
+@click.option("--nccl", "releases", metavar="RELEASE", multiple=True, help="Release that searches; may be repeated.")
+@click.option("--all", "every", is_flag=True, help="All releases, one after the other.")
 @options.json_option
-def capture(name: str, nccl: str, as_json: bool) -> None:
+def capture(name: str, releases: tuple[str, ...], every: bool, as_json: bool) -> None:
     """Lets libnccl search the graphs of NAME on every number of GPUs and writes them into its table.
 
     \b
     nccl-tuner machines capture dgx-h100 --nccl 2.28.9
+    nccl-tuner machines capture dgx-h100 --all
     """
     from tuner.capture import capture as write_graphs
 
-    file = write_graphs(name, nccl)
+    if every == bool(releases):
+        raise BadInput(f"which releases? valid: --all, or --nccl RELEASE ({', '.join(release.names())})")
+    written = []
+    for nccl in release.names() if every else releases:
+        start = time.monotonic()
+        written.append({"machine": name, "nccl": nccl, "file": str(write_graphs(name, nccl))})
+        click.echo(f"{name}, NCCL {nccl}: {time.monotonic() - start:.0f} s", err=True)
     if as_json:
-        print_json({"machine": name, "nccl": nccl, "file": str(file)})
+        print_json(written)
     else:
-        click.echo(f"wrote {file}")
+        click.echo(f"wrote {written[-1]['file']}")
 
 
 @command.command()
@@ -113,5 +122,7 @@ def _record(machine: machines.Machine) -> dict[str, Any]:
         "gpus_per_node": machine.gpus_per_node,
         "compute_capability": ", ".join(f"{capability / 10:.1f}" for capability in capabilities),
         "nics": len(topology.nets),
-        "cpu": f"{topology.cpu_vendor} {topology.cpu_arch}",
+        "cpu": " ".join(filter(None, (topology.cpu_vendor, topology.cpu_arch))),
+        "peer_to_peer_across_sockets": machine.peer_to_peer_across_sockets,
+        "environment": machine.environment,
     }

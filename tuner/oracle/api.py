@@ -39,6 +39,7 @@ class Host:
 
     topology: str
     gpus: int
+    peer_to_peer_across_sockets: bool = True  # whether NVML and CUDA say that GPUs of two sockets reach each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +70,11 @@ class Setup:
     library: Path | None = None  # this file instead of the release's installed or cached library
     skeleton: Skeleton | None = None  # what NCCL reads instead of the topology, to complete it
     others: tuple[Host, ...] = ()  # nodes after the ``nodes``, in the order of their ranks
+    peer_to_peer_across_sockets: bool = True  # as of a Host, of the ``nodes``
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        return (Host(self.topology, self.gpus_per_node),) * self.nodes + self.others
+        return (Host(self.topology, self.gpus_per_node, self.peer_to_peer_across_sockets),) * self.nodes + self.others
 
     @property
     def ranks(self) -> int:
@@ -118,11 +120,15 @@ class Oracle:
         self.timeout_s = timeout_s
         coll_net = setup.env.get("NCCL_COLLNET_ENABLE") == "1"
         kinds = {
-            host: hardware.read(host.topology, len(setup.hosts), host.gpus, coll_net)
+            host: hardware.read(
+                host.topology, len(setup.hosts), host.gpus, coll_net, host.peer_to_peer_across_sockets
+            )
             for host in dict.fromkeys(setup.hosts)
         }
         if len(kinds) > hardware.MAX_KINDS:
             raise BadInput(f"{len(kinds)} kinds of nodes; the oracle simulates at most {hardware.MAX_KINDS}")
+        if len({host.peer_to_peer_across_sockets for host in kinds}) > 1:
+            raise BadInput("NCCL asks for peer-to-peer once per process: the oracle cannot mix nodes with and without")
         nccl = library.find(setup.release) if setup.library is None else library.at(setup.library)
         found = symbols.load(nccl.path, nccl.sha256, library.cache())
         recorded = not setup.without_tuner and (setup.plugin is None or setup.record_plugin)
@@ -135,8 +141,9 @@ class Oracle:
         self._kernels = found.kernels
         self._patterns = found.patterns
         plugin = SIM if recorded else setup.plugin
+        xml = [host.topology for host in kinds] if setup.skeleton is None else [setup.skeleton.xml]
         self._child = Child(
-            [host.topology for host in kinds] if setup.skeleton is None else [setup.skeleton.xml],
+            list(map(hardware.for_x86, xml)),
             setup.env,
             str(plugin.resolve()) if plugin else NO_TUNER,
             None if setup.skeleton is None else setup.skeleton.classes,

@@ -17,7 +17,7 @@ from typing import Any
 import cffi
 
 DECLARATIONS = """
-struct sim_gpu { char bus_id[16]; int compute_capability; char nvlinks[18][16]; };
+struct sim_gpu { char bus_id[16]; int compute_capability; char nvlinks[18][16]; int peer_group; };
 struct sim_net {
   char name[64]; uint64_t guid; int speed_mbps; int port; int max_comms; int gdr; float latency_us;
   char pci_path[4096];

@@ -1,5 +1,6 @@
 """The machine a topology file describes, as the simulated CUDA, NVML and network have to present it."""
 
+import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ MAX_COMMS = 131072  # what NCCL's own InfiniBand network answers for an adapter
 class Gpu:
     bus_id: str
     compute_capability: int  # 90 is 9.0
+    peer_group: int  # GPUs of one group reach each other's memory over PCIe
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +39,29 @@ class Hardware:
     gpus: tuple[Gpu, ...]
     nets: tuple[Net, ...]
     coll_nets: int  # how many of the nets do collectives in the network
+    nvlinks_between_gpus: bool  # and none to a switch
 
     @property
     def multicast(self) -> bool:
-        """Whether the GPUs have NVLink multicast; NCCL itself looks whether there is a switch to use it."""
-        return all(gpu.compute_capability >= MIN_MULTICAST_SM for gpu in self.gpus)
+        """Whether the GPUs offer multicast, which is done by NVLink switches; without NVLinks NCCL looks for itself."""
+        able = all(gpu.compute_capability >= MIN_MULTICAST_SM for gpu in self.gpus)
+        return able and not self.nvlinks_between_gpus
 
 
 # A node without network devices still has a network. NCCL drops it from a communicator of one node.
 _ETHERNET = Net("eth0", guid=1, speed_mbps=10000, port=1, max_comms=MAX_COMMS, gdr=0, latency_us=0.0)
 
 
-def read(topology: str, nodes: int, gpus: int, coll_net: bool) -> Hardware:
-    """The first ``gpus`` GPUs of a topology XML by ``dev``, and all its network devices by ``dev``."""
+def read(topology: str, nodes: int, gpus: int, coll_net: bool, peer_to_peer_across_sockets: bool = True) -> Hardware:
+    """The first ``gpus`` GPUs of a topology XML by ``dev``, and all its network devices by ``dev``.
+
+    A <cpu> of the topology, which is a NUMA node, is taken for a socket.
+    """
     try:
         root = ElementTree.fromstring(topology)
     except ElementTree.ParseError as error:
         raise BadTopology(f"topology is not XML: {error}") from None
-    found = sorted(_gpus(root), key=lambda pair: pair[0])
+    found = sorted(_gpus(root, peer_to_peer_across_sockets), key=lambda pair: pair[0])
     if not found:
         raise BadTopology("topology has no <gpu> element; the oracle needs the GPUs with their bus ids and sm")
     if not 1 <= gpus <= min(len(found), MAX_GPUS_PER_NODE):
@@ -65,17 +72,32 @@ def read(topology: str, nodes: int, gpus: int, coll_net: bool) -> Hardware:
     if not nets and nodes > 1:
         raise BadTopology(f"topology has no <net> element, which a communicator of {nodes} nodes needs")
     coll_nets = len(nets) if coll_net else 0
-    return Hardware(tuple(gpu for _, gpu in found[:gpus]), tuple(nets) or (_ETHERNET,), coll_nets)
+    targets = [link.get("tclass", "") for link in root.iter("nvlink")]
+    between_gpus = bool(targets) and all(target.startswith("0x03") for target in targets)  # PCI's display class
+    return Hardware(tuple(gpu for _, gpu in found[:gpus]), tuple(nets) or (_ETHERNET,), coll_nets, between_gpus)
 
 
-def _gpus(root: ElementTree.Element) -> list[tuple[int, Gpu]]:
+def for_x86(topology: str) -> str:
+    """A topology XML as a libnccl for x86-64 has to be given it.
+
+    To a CPU without a vendor, which is what an Arm or POWER CPU is, each rank there adds the vendor of the computer it
+    runs on if one of its own devices is below that CPU; the ranks' CPUs then differ, and NCCL takes them for twice as
+    many (ncclTopoGetXmlFromCpu and xmlTopoFuseXmlRecursive, src/graph/xml.cc, v2.28.9-1). It reads no vendor of these.
+    """
+    filled = r'<cpu vendor="GenuineIntel" familyid="0" modelid="0" '
+    return re.sub(r'<cpu\s(?=[^>]*\barch="(?:arm64|ppc64)")(?![^>]*\bvendor=)', filled, topology)
+
+
+def _gpus(root: ElementTree.Element, peer_to_peer_across_sockets: bool) -> list[tuple[int, Gpu]]:
     found: list[tuple[int, Gpu]] = []
-    for pci in root.iter("pci"):
-        for gpu in pci.findall("gpu"):
-            bus_id, sm = pci.get("busid"), gpu.get("sm")
-            if bus_id is None or sm is None:
-                raise BadTopology("a <gpu> needs its compute capability in sm= and its <pci> a busid=")
-            found.append((_int(gpu, "dev", len(found)), Gpu(bus_id, int(sm))))
+    for socket, cpu in enumerate(root.iter("cpu")):
+        peer_group = 0 if peer_to_peer_across_sockets else socket
+        for pci in cpu.iter("pci"):
+            for gpu in pci.findall("gpu"):
+                bus_id, sm = pci.get("busid"), gpu.get("sm")
+                if bus_id is None or sm is None:
+                    raise BadTopology("a <gpu> needs its compute capability in sm= and its <pci> a busid=")
+                found.append((_int(gpu, "dev", len(found)), Gpu(bus_id, int(sm), peer_group)))
     return found
 
 
