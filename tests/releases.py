@@ -105,12 +105,13 @@ def compare(name: str) -> Totals:
 def plan(name: str) -> Iterator[Case]:
     connected = [machine for machine in machines.names() if machines.load(machine).topology.nets]
     for machine in machines.names():
-        most = machines.load(machine).gpus_per_node
+        counts = machines.load(machine).gpu_counts
         yield Case(nccl=name, machine=machine, nodes=1)
         if machine in connected:
             yield Case(nccl=name, machine=machine, nodes=2)
             for nodes in (3, 4, 8):
-                yield Case(nccl=name, machine=machine, nodes=nodes, gpus_per_node=min(most, MOST_RANKS // nodes))
+                most = max(count for count in counts if count * nodes <= MOST_RANKS)
+                yield Case(nccl=name, machine=machine, nodes=nodes, gpus_per_node=most)
     start = release.names().index(name)  # another machine for a setting in every release
     for at, settings in enumerate(SETTINGS, start=start):
         machine = connected[at % len(connected)]
