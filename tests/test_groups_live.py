@@ -15,6 +15,7 @@ from tuner.rules.request import Request
 from tuner.selection import Selection
 
 AR = Request(Collective.AllReduce, DataType.float32, Op.sum)
+REDUCE = Request(Collective.Reduce, DataType.float32, Op.sum)
 RS = Request(Collective.ReduceScatter, DataType.float32, Op.sum)
 SHAPES = [("dgx-h100", 1, 8), ("dgx-h100", 2, 2), ("dgx-h100", 2, 8), ("dgx-a100", 2, 2), ("dgx-b200", 1, 4),
           ("dgx-b200", 2, 2)]
@@ -64,24 +65,27 @@ def test_sizes_on_both_sides_of_four_times_and_both_extremes(name: str) -> None:
 
 
 # NCCL starts another kernel where one is full, and counts anew in it. A function runs for signed and unsigned types.
-SIGNS = [kind for op in Op for kind in kinds(tuple(DataType)[:6], (op,)) if not kind.moves_only]
+SIGNS = [kind for kind in kinds(tuple(DataType)[:6]) if not kind.moves_only]
+SIGNS.sort(key=lambda kind: (kind.op, kind.collective, kind.dtype))
 RUNS = [[kind for i, kind in enumerate(ALL) for _ in range(i % 23 % step)] for step in (2, 9, 23)]
 WORKS = [
-    ("128", [(kind, 1024) for kind in ALL[:90]], 2),
-    ("128", [(kind, 1024) for kind in SIGNS], 1),
-    ("256", [(kind, 1024) for kind in ALL[:8] for _ in range(150)], 2),
-    ("128", [(kind, 4 << 20) for kind in (AR, AR, RS, RS)] * 16 + [(AR, 1 << 16)] * 2, 1),
+    ("128", "8", [(kind, 1024) for kind in ALL[:90]], 2),
+    ("128", "1", [(kind, 1024) for kind in SIGNS], 1),
+    ("256", "8", [(kind, 1024) for kind in ALL[:8] for _ in range(150)], 2),
+    ("128", "8", [((AR, RS, REDUCE)[i // 2 % 3], 4 << 20) for i in range(64)] + [(REDUCE, 1 << 16)] * 2, 1),
 ]
 OF_WORKS = [name for name in HERE if rings_of_works(release.load(name))]
 OF_BATCHES = [name for name in HERE if name not in OF_WORKS]
 
 
-@pytest.mark.parametrize(("depth", "calls", "least_kernels"), WORKS, ids=["kinds", "signs", "runs", "sizes"])
+@pytest.mark.parametrize(("depth", "channels", "calls", "least"), WORKS, ids=["kinds", "signs", "runs", "sizes"])
 @pytest.mark.parametrize("name", OF_WORKS)
-def test_works_fill_a_kernel(name: str, depth: str, calls: list[tuple[Request, int]], least_kernels: int) -> None:
+def test_works_fill_a_kernel(
+    name: str, depth: str, channels: str, calls: list[tuple[Request, int]], least: int
+) -> None:
     """The ring is never emptied here, so one group has to stay below what it holds."""
-    case = case_of(name, "dgx-h100", 2, 2, {"NCCL_WORK_FIFO_DEPTH": depth})
-    assert_same(case, [[Operation(kind, reachable(kind, 4, size)) for kind, size in calls]], least_kernels)
+    case = case_of(name, "dgx-h100", 2, 2, {"NCCL_WORK_FIFO_DEPTH": depth, "NCCL_MAX_NCHANNELS": channels})
+    assert_same(case, [[Operation(kind, reachable(kind, 4, size)) for kind, size in calls]], least)
 
 
 @pytest.mark.parametrize("name", OF_WORKS)
@@ -102,8 +106,7 @@ def test_what_does_not_fit_does_not_fit_in_nccl(name: str) -> None:
 def test_a_nvls_tree_on_its_own_beside_others(name: str) -> None:
     """Where there are more channels than NVLS has, 2.18 and 2.19 take it to any of them."""
     case = case_of(name, "dgx-h100", 2, 4, {"NCCL_MIN_NCHANNELS": "24"})
-    reduce = Request(Collective.Reduce, DataType.float32, Op.sum)
-    assert_same(case, [[Operation(reduce, 64 << 10), Operation(AR, 256 << 20)]])
+    assert_same(case, [[Operation(REDUCE, 64 << 10), Operation(AR, 256 << 20)]])
 
 
 @pytest.mark.parametrize("size", [1024, 1 << 20, 1 << 27])
@@ -118,7 +121,7 @@ def test_arguments_fill_a_kernel(name: str, size: int) -> None:
 def test_batches_fill_a_kernel(name: str) -> None:
     """Runs of calls that share a channel, longer and shorter than a batch."""
     case = case_of(name, "dgx-h100", 2, 2, {"NCCL_WORK_ARGS_BYTES": "600"})
-    groups = [[Operation(kind, reachable(kind, 4, 1024)) for kind in calls] for calls in (*RUNS, SIGNS * 4)]
+    groups = [[Operation(kind, reachable(kind, 4, 1024)) for kind in calls] for calls in (*RUNS, SIGNS * 2)]
     assert_same(case, groups, least_kernels=2)
 
 
