@@ -29,7 +29,7 @@ def main(names: tuple[str, ...], releases: tuple[str, ...], again: bool, timeout
     failed = 0
     for name in names or machines.names():
         golden = fresh(name)
-        for nccl in releases or release.names():
+        for nccl in releases or recorded.releases(name):
             start = time.monotonic()
             try:
                 if again or golden.libnccl_sha256.get(nccl) != library.find(nccl).sha256:

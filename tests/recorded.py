@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner import machines
+from tuner import machines, release
 from tuner.case import Case
 from tuner.check import ALL_COLLECTIVES, sizes_bytes
 from tuner.machines import release_key
@@ -68,6 +68,11 @@ class Golden:
 
 def topology_sha256(machine: str) -> str:
     return hashlib.sha256(machines.load(machine).topology_xml.encode()).hexdigest()
+
+
+def releases(machine: str) -> list[str]:
+    """Those that run there."""
+    return [name for name in release.names() if name not in machines.load(machine).crashes]
 
 
 def shapes(machine: str) -> NDArray[np.int32]:

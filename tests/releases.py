@@ -103,8 +103,9 @@ def compare(name: str) -> Totals:
 
 
 def plan(name: str) -> Iterator[Case]:
-    connected = [machine for machine in machines.names() if machines.load(machine).topology.nets]
-    for machine in machines.names():
+    here = [machine for machine in machines.names() if name not in machines.load(machine).crashes]
+    connected = [machine for machine in here if machines.load(machine).topology.nets]
+    for machine in here:
         counts = machines.load(machine).gpu_counts
         yield Case(nccl=name, machine=machine, nodes=1)
         if machine in connected:

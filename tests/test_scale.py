@@ -25,7 +25,8 @@ def test_answers_up_to_4096_nodes(nccl: str) -> None:
     """Every machine at 4096 nodes, and every number of nodes on one of them after the other."""
     one_after_the_other = [(CONNECTED[at % len(CONNECTED)], nodes) for at, nodes in enumerate(NODES)]
     for machine, nodes in [*((machine, MOST) for machine in CONNECTED), *one_after_the_other]:
-        assert_sound(selection(nccl, machine, nodes))
+        if nccl not in machines.load(machine).crashes:
+            assert_sound(selection(nccl, machine, nodes))
 
 
 def assert_sound(chosen: Selection) -> None:

@@ -40,7 +40,8 @@ class Machine:
     """One kind of node. ``graphs_table`` is the parsed graphs.toml.
 
     ``gpu_counts`` are the GPUs per node whose graphs are captured: all, where NCCL's search does not take minutes.
-    ``environment`` are the variables of NCCL's search that the machine's /etc/nccl.conf sets.
+    ``environment`` are the variables of NCCL's search that the machine's /etc/nccl.conf sets. ``crashes`` are the
+    releases in which libnccl itself crashes there, and where.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Machine:
     gpu_counts: tuple[int, ...]
     peer_to_peer_across_sockets: bool
     environment: Mapping[str, str]
+    crashes: Mapping[str, str]
     graphs_table: Mapping[str, Any] = field(repr=False)
     _shapes: Mapping[Shape, Graphs] = field(repr=False)
 
@@ -63,6 +65,8 @@ class Machine:
         if gpus_per_node not in self.gpu_counts:
             valid = one_of(map(str, self.gpu_counts))
             raise BadInput(f"{self.name}: graphs of {gpus_per_node} GPUs per node are not in the catalogue; {valid}")
+        if release in self.crashes:
+            raise BadInput(f"{self.name}: NCCL {release} crashes there: {self.crashes[release]}; valid: other releases")
         try:
             return self._shapes[release, gpus_per_node, several_nodes]
         except KeyError:
@@ -113,6 +117,7 @@ def load(name: str) -> Machine:
         sources=tuple(Source(**source) for source in facts["source"]),
         gpu_counts=tuple(facts.get("gpu_counts", range(1, facts["gpus_per_node"] + 1))),
         peer_to_peer_across_sockets=facts.get("peer_to_peer_across_sockets", True),
+        crashes=facts.get("crashes", {}),
         environment=facts.get("environment", {}),
         graphs_table=graphs,
         _shapes=shapes(graphs),

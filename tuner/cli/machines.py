@@ -69,7 +69,8 @@ def capture(name: str, releases: tuple[str, ...], every: bool, as_json: bool) ->
     if every == bool(releases):
         raise BadInput(f"which releases? valid: --all, or --nccl RELEASE ({', '.join(release.names())})")
     written = []
-    for nccl in release.names() if every else releases:
+    crashes = machines.load(name).crashes
+    for nccl in [each for each in release.names() if each not in crashes] if every else releases:
         start = time.monotonic()
         written.append({"machine": name, "nccl": nccl, "file": str(write_graphs(name, nccl))})
         click.echo(f"{name}, NCCL {nccl}: {time.monotonic() - start:.0f} s", err=True)

@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -119,9 +120,10 @@ class Oracle:
         self.setup = setup
         self.timeout_s = timeout_s
         coll_net = setup.env.get("NCCL_COLLNET_ENABLE") == "1"
+        far_ends = tuple(chain.from_iterable(setup.skeleton.nvlinks.values())) if setup.skeleton else ()
         kinds = {
             host: hardware.read(
-                host.topology, len(setup.hosts), host.gpus, coll_net, host.peer_to_peer_across_sockets
+                host.topology, len(setup.hosts), host.gpus, coll_net, host.peer_to_peer_across_sockets, far_ends
             )
             for host in dict.fromkeys(setup.hosts)
         }

@@ -2,6 +2,7 @@
 
 import re
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tuner.errors import BadInput, BadTopology
@@ -39,23 +40,26 @@ class Hardware:
     gpus: tuple[Gpu, ...]
     nets: tuple[Net, ...]
     coll_nets: int  # how many of the nets do collectives in the network
-    nvlinks_between_gpus: bool  # and none to a switch
+    switched: bool  # a NVLink leads to a switch
 
     @property
     def multicast(self) -> bool:
-        """Whether the GPUs offer multicast, which is done by NVLink switches; without NVLinks NCCL looks for itself."""
-        able = all(gpu.compute_capability >= MIN_MULTICAST_SM for gpu in self.gpus)
-        return able and not self.nvlinks_between_gpus
+        """Whether the GPUs offer multicast, which NVLink switches do."""
+        return self.switched and all(gpu.compute_capability >= MIN_MULTICAST_SM for gpu in self.gpus)
 
 
 # A node without network devices still has a network. NCCL drops it from a communicator of one node.
 _ETHERNET = Net("eth0", guid=1, speed_mbps=10000, port=1, max_comms=MAX_COMMS, gdr=0, latency_us=0.0)
 
 
-def read(topology: str, nodes: int, gpus: int, coll_net: bool, peer_to_peer_across_sockets: bool = True) -> Hardware:
+def read(
+    topology: str, nodes: int, gpus: int, coll_net: bool, peer_to_peer_across_sockets: bool = True,
+    far_ends: Iterable[str] = (),
+) -> Hardware:
     """The first ``gpus`` GPUs of a topology XML by ``dev``, and all its network devices by ``dev``.
 
-    A <cpu> of the topology, which is a NUMA node, is taken for a socket.
+    ``far_ends`` are the bus ids that NVLinks lead to which the topology leaves out. A <cpu> of the topology, which is a
+    NUMA node, is taken for a socket.
     """
     try:
         root = ElementTree.fromstring(topology)
@@ -72,9 +76,9 @@ def read(topology: str, nodes: int, gpus: int, coll_net: bool, peer_to_peer_acro
     if not nets and nodes > 1:
         raise BadTopology(f"topology has no <net> element, which a communicator of {nodes} nodes needs")
     coll_nets = len(nets) if coll_net else 0
-    targets = [link.get("tclass", "") for link in root.iter("nvlink")]
-    between_gpus = bool(targets) and all(target.startswith("0x03") for target in targets)  # PCI's display class
-    return Hardware(tuple(gpu for _, gpu in found[:gpus]), tuple(nets) or (_ETHERNET,), coll_nets, between_gpus)
+    to_switch = any(not link.get("tclass", "").startswith("0x03") for link in root.iter("nvlink"))  # 03: PCI's displays
+    switched = to_switch or not {gpu.bus_id for _, gpu in found}.issuperset(far_ends)
+    return Hardware(tuple(gpu for _, gpu in found[:gpus]), tuple(nets) or (_ETHERNET,), coll_nets, switched)
 
 
 def for_x86(topology: str) -> str:
