@@ -150,11 +150,9 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
 
 
 def _check_environment(release: Release, environment: Environment) -> None:
-    table = release.table["environment"]
-    indifferent = {name for names in table["indifferent"].values() for name in names}
-    unknown = sorted(set(environment.values) - {*table["known"], *table["told_buffers"]} - indifferent)
-    if unknown:
+    if unknown := release.unknown_variables(environment.values):
         raise BadInput(
-            f"{', '.join(unknown)}: not emulated for NCCL {release.name}; valid: {', '.join(table['known'])}, "
-            f"and {len(indifferent)} that reach no choice, such as NCCL_DEBUG"
+            f"{', '.join(unknown)}: not emulated for NCCL {release.name}; valid: "
+            f"{', '.join(release.table['environment']['known'])}, "
+            f"and {len(release.indifferent_variables)} that reach no choice, such as NCCL_DEBUG"
         )

@@ -1,7 +1,7 @@
 """A NCCL release: the constants and the names of the rules its model is made of, read from ``tables/nccl``."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -51,6 +51,16 @@ class Release:
         if key is not None:
             names = names.get(_algorithm_key(key), [])
         return [names] if isinstance(names, str) else list(names)
+
+    @property
+    def indifferent_variables(self) -> set[str]:
+        """Those that reach no choice."""
+        return {name for names in self.table["environment"]["indifferent"].values() for name in names}
+
+    def unknown_variables(self, variables: Iterable[str]) -> list[str]:
+        """Those that may reach a choice without this emulation knowing how."""
+        told = self.table["environment"]["told_buffers"]
+        return sorted(set(variables) - {*self.table["environment"]["known"], *told} - self.indifferent_variables)
 
     def path_rank(self, path_type: str) -> int:
         """The number NCCL gives a path type; smaller is nearer."""

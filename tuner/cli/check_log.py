@@ -33,24 +33,24 @@ def command(dtype: DataType, op: Op, as_json: bool, **given: Any) -> None:
     if not compared.report.compared:
         raise BadInput(f"nothing to compare: {'; '.join(imported.missing + compared.not_compared)}")
     if as_json:
-        print_json(_record(compared, imported.missing, imported.notes))
+        print_json(_record(compared, imported.missing))
     else:
-        _print(compared, imported.missing, imported.notes)
+        _print(compared, imported.missing)
     sys.exit(1 if compared.report.mismatches else 0)
 
 
-def _print(compared: Compared, missing: tuple[str, ...], notes: tuple[str, ...]) -> None:
+def _print(compared: Compared, missing: tuple[str, ...]) -> None:
     report = compared.report
     print_table("matched / compared with the log", ("communicator", *KINDS),
                 [(report.title, *(f"{report.matched(kind)}/{report.compared.get(kind, 0)}" for kind in KINDS))])
     for mismatch in report.mismatches:
         click.echo(f"MISMATCH {mismatch.what} {mismatch.where}: emulator {mismatch.emulator}, log {mismatch.libnccl}")
-    for what, texts in (("note", notes), ("not printed", missing), ("not compared", compared.not_compared)):
+    for what, texts in (("note", compared.notes), ("not printed", missing), ("not compared", compared.not_compared)):
         for text in texts:
             click.echo(f"{what}: {text}")
 
 
-def _record(compared: Compared, missing: tuple[str, ...], notes: tuple[str, ...]) -> dict[str, Any]:
+def _record(compared: Compared, missing: tuple[str, ...]) -> dict[str, Any]:
     report = compared.report
     return {
         "communicator": report.title,
@@ -59,5 +59,5 @@ def _record(compared: Compared, missing: tuple[str, ...], notes: tuple[str, ...]
         "mismatches": [dataclasses.asdict(mismatch) for mismatch in report.mismatches],
         "missing": missing,
         "not_compared": compared.not_compared,
-        "notes": notes,
+        "notes": compared.notes,
     }

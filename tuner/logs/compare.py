@@ -26,10 +26,11 @@ _THRESHOLDS = [(algorithm, protocol) for algorithm in (Algorithm.Tree, Algorithm
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What was compared, and what was printed and could not be, each with the reason."""
+    """What was compared, what was printed and could not be, each with the reason, and what was assumed."""
 
     report: Report
     not_compared: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def compare(imported: Imported, dtype: DataType = DataType.float32, op: Op = Op.sum) -> Compared:
@@ -50,7 +51,9 @@ def compare(imported: Imported, dtype: DataType = DataType.float32, op: Op = Op.
     if imported.nvls_channels is not None:
         report.compare("channels", "nvls channels", str(communicator.nvls_channels), imported.nvls_channels)
     not_compared = _compare_choices(report, imported.choices, selection, dtype, op)
-    return Compared(report, (*not_compared, *imported.symmetric))
+    silent = sum(made.count for made in imported.choices if made.dtype is None or made.op is None)
+    notes = (f"{silent} choices do not show their call: taken as {dtype.name} {op.name}",) if silent else ()
+    return Compared(report, (*not_compared, *imported.symmetric), (*imported.notes, *notes))
 
 
 def _compare_table(report: Report, imported: Imported, selection: Selection) -> None:

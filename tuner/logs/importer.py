@@ -30,10 +30,9 @@ _CONFIG = {
     "minCTAs": "NCCL_MIN_CTAS", "maxCTAs": "NCCL_MAX_CTAS", "nvlsCTAs": "NCCL_NVLS_NCHANNELS",
     "collnetEnable": "NCCL_COLLNET_ENABLE", "CTAPolicy": "NCCL_CTA_POLICY",
 }
-# Variables that change choices, whether or not a release's emulation knows them.
-_CHANGING = (
-    "NCCL_CTA_POLICY", "NCCL_COLLNET_ENABLE", "NCCL_TUNER_PLUGIN", "NCCL_TUNER_CONFIG_FILE", "NCCL_SYM_KERNEL",
-    "NCCL_GRAPH_FILE", "NCCL_CONF_FILE",
+# Their effect is in the graphs, which the log shows: where the topology is, and which adapters there are.
+_FILES_AND_ADAPTERS = (
+    "NCCL_TOPO_FILE", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA", "NCCL_IB_DISABLE", "NCCL_IB_CUDA_SUPPORT",
 )
 
 
@@ -136,9 +135,9 @@ class _Importer:
                     found.setdefault(_CONFIG[setting], value)
         if not self.log.environment:
             self.notes.append("no variable is printed: taken as unset, as NCCL_DEBUG_SUBSYS=ENV would show it")
-        known = nccl.table["environment"]["known"] if nccl else ()
-        for name in _CHANGING:
-            if name in found and name not in known:
+        if nccl is not None:
+            in_graphs = {*_FILES_AND_ADAPTERS, *nccl.table["environment"]["search"]}
+            for name in nccl.unknown_variables(set(found) - in_graphs):
                 self.notes.append(f"{name}={found[name]} may change choices and is not emulated")
         return found
 
