@@ -3,8 +3,8 @@
     python tests/releases.py                    every release
     python tests/releases.py 2.18.1 2.32.3      these; what the file says of others stays
 
-Every machine on 1 and 2 whole nodes, and on 3, 4 and 8 nodes with as many GPUs as make up to 16 ranks; then settings.
-An init takes a second and a cell microseconds, so every communicator is asked about several types and operations.
+Every machine on 1 and 2 whole nodes; two machines each, others in every release, on 3, 4 and 8 nodes with as many GPUs
+as make up to 16 ranks; one each with a setting. One node is asked about several types and operations.
 Exit code 1 where anything differs or could not be asked.
 """
 
@@ -22,7 +22,7 @@ import click
 
 from tuner import machines, release
 from tuner.case import Case
-from tuner.check import KINDS, Report, check
+from tuner.check import ALL_COLLECTIVES, KINDS, Report, check
 from tuner.cli.output import print_table
 from tuner.errors import TunerError
 from tuner.machines import release_key
@@ -88,7 +88,7 @@ def compare(name: str) -> Totals:
         title = f"{case.title} {case.environment or ''}".strip()
         click.echo(f"[{number}/{len(planned)}] {title}: {totals.matched['cells']} cells so far", err=True)
         try:
-            report = check(case, REQUESTS, timeout_s=600)
+            report = check(case, REQUESTS if case.nodes == 1 else ALL_COLLECTIVES, timeout_s=600)
         except TunerError as error:
             totals.failed.append(title)
             click.echo(f"NOT ASKED {title}: {error}")
@@ -106,14 +106,14 @@ def plan(name: str) -> Iterator[Case]:
     here = [machine for machine in machines.names() if name not in machines.load(machine).crashes]
     connected = [machine for machine in here if machines.load(machine).topology.nets]
     for machine in here:
-        counts = machines.load(machine).gpu_counts
         yield Case(nccl=name, machine=machine, nodes=1)
         if machine in connected:
             yield Case(nccl=name, machine=machine, nodes=2)
-            for nodes in (3, 4, 8):
-                most = max(count for count in counts if count * nodes <= MOST_RANKS)
-                yield Case(nccl=name, machine=machine, nodes=nodes, gpus_per_node=most)
-    start = release.names().index(name)  # another machine for a setting in every release
+    start = release.names().index(name)  # other machines for these in every release
+    for at, nodes in enumerate((3, 4, 8) * 2, start=start):
+        machine = connected[at % len(connected)]
+        most = max(count for count in machines.load(machine).gpu_counts if count * nodes <= MOST_RANKS)
+        yield Case(nccl=name, machine=machine, nodes=nodes, gpus_per_node=most)
     for at, settings in enumerate(SETTINGS, start=start):
         machine = connected[at % len(connected)]
         gpus = min(machines.load(machine).gpus_per_node, 4)

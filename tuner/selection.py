@@ -57,7 +57,11 @@ class Selection:
         return {cell: reason for cell in ALL_CELLS if (reason := self._reason(request, cell)) is not None}
 
     def usable(self, request: Request) -> bool:
-        """Whether NCCL finds any algorithm for this call."""
+        """Whether NCCL takes this call's type, and finds any algorithm for it."""
+        try:
+            self._check_type(request)
+        except NoAlgorithm:
+            return False
         return bool(self._bandwidths(request))
 
     def cost_table(self, request: Request, sizes: ArrayLike) -> FloatArray:
