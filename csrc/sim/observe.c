@@ -47,6 +47,7 @@ static status watched_model(void *comm, int min_capability, int max_capability, 
 }
 
 void sim_release_watchers(void) {
+  sim_release_searchers();
   pthread_mutex_lock(&lock);
   pthread_cond_broadcast(&changed);
   pthread_mutex_unlock(&lock);

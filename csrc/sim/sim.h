@@ -95,6 +95,9 @@ int sim_meet_everyone(void); /* 0 once every rank has come here, or an error */
 int sim_meetings_abandoned(void);
 void sim_meet_alone(int one_acts);
 void sim_release_watchers(void);
+void sim_release_searchers(void);
+int sim_jump_bytes(void);
+int sim_redirect(void *function, void *replacement);
 
 /* Driver functions by name, as cudaGetDriverEntryPoint and cuGetProcAddress hand them out; NULL when not simulated. */
 void *sim_driver_function(const char *name);

@@ -528,6 +528,10 @@ def _watch(found: symbols.Symbols, kinds: int) -> dict[str, Any]:
             "type": operation["dtype"].offset,
             "profiler": next((int(value) for value, name in found.patterns.items() if name == _PROFILER), -1),
         },
+        "search": {  # a system's GPUs are the first of its sets of nodes, which begin with their count
+            "function": found.functions["ncclTopoCompute"][0][0],
+            "gpus": found.system.arrays["nodes"][0],
+        },
         "graphs": graphs,
         "times": times,
     }

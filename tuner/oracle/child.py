@@ -59,6 +59,7 @@ const char *sim_wrap_tuner(const char *path);
 void sim_watch_operations(const struct sim_operation_layout *known);
 int sim_watch_file(void *function);
 void sim_watch_work(const uint32_t *comm_sent, uint32_t *comm_acknowledged);
+int sim_share_search(void *function, uint64_t bytes, uint64_t gpus);
 int sim_watch_graphs(void *function, void *copies, uint64_t bytes, int n);
 int sim_watch_times(void *function, int algorithms, int protocols, int backups);
 uint64_t sim_buffer_bytes(int kind);
@@ -186,6 +187,9 @@ class World:
             file = self.ffi.cast("void *", self.base + offset)
             if error := self.sim.sim_watch_file(file):
                 raise Failure(f"cannot watch the topology file: {os.strerror(error)}")
+        search = watch["search"]
+        function = self.ffi.cast("void *", self.base + search["function"])
+        self.sim.sim_share_search(function, self.request["graph"]["bytes"], search["gpus"])
         self.graphs = None
         if (graphs := watch["graphs"]) is not None:
             size, count = self.request["graph"]["bytes"], graphs["count"]

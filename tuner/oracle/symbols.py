@@ -19,7 +19,7 @@ from elftools.elf.sections import SymbolTableSection
 
 from tuner.errors import OracleUnavailable
 
-FORMAT = 5  # of the cached file; raise it when what is extracted changes
+FORMAT = 6  # of the cached file; raise it when what is extracted changes
 
 _BASE_NAME = re.compile(r"^_ZL?(\d+)")
 _CLONE = re.compile(r"\.constprop\.\d+$")
@@ -55,6 +55,7 @@ class Symbols:
     anchor: tuple[str, int]  # an exported function and its address: loaded address - this = where the library lies
     comm: Layout
     graph: Layout
+    system: Layout  # struct ncclTopoSystem
     operation: Layout  # struct ncclProxyOp
     channel: Layout
     peer: Layout  # struct ncclChannelPeer
@@ -92,6 +93,7 @@ def read(library: Path) -> Symbols:
         anchor=("ncclGetVersion", functions["ncclGetVersion"][0][0]),
         comm=_layout(structs["ncclComm"]),
         graph=_layout(structs["ncclTopoGraph"]),
+        system=_layout(structs["ncclTopoSystem"]),
         operation=_layout(structs["ncclProxyOp"]),
         channel=_layout(structs["ncclChannel"]),
         peer=_layout(structs["ncclChannelPeer"]),
@@ -128,8 +130,10 @@ def _functions(elf: Any) -> tuple[dict[str, list[tuple[int, int]]], dict[int, st
     return functions, kernels
 
 
-_UNITS = (b"init.cc", b"enqueue.cc")  # between them they use everything that is wanted
-_STRUCTS = ("ncclComm", "ncclTopoGraph", "ncclProxyOp", "ncclChannel", "ncclChannelPeer", "ncclConnector")
+_UNITS = (b"init.cc", b"enqueue.cc", b"search.cc")  # between them they use everything that is wanted
+_STRUCTS = (
+    "ncclComm", "ncclTopoGraph", "ncclTopoSystem", "ncclProxyOp", "ncclChannel", "ncclChannelPeer", "ncclConnector",
+)
 
 
 def _types(elf: Any, library: Path) -> tuple[dict[str, DIE], dict[str, str]]:
@@ -236,6 +240,7 @@ def _from_json(data: dict[str, Any]) -> Symbols:
         anchor=(data["anchor"][0], data["anchor"][1]),
         comm=_layout_from_json(data["comm"]),
         graph=_layout_from_json(data["graph"]),
+        system=_layout_from_json(data["system"]),
         operation=_layout_from_json(data["operation"]),
         channel=_layout_from_json(data["channel"]),
         peer=_layout_from_json(data["peer"]),
