@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from tuner import collnet
 from tuner.environment import Environment
-from tuner.graphs import Graph, Graphs
+from tuner.graphs import COLLNET_GRAPHS, PLAIN_GRAPHS, WITH_COLLNET, Graph, Graphs
 from tuner.names import Pattern
 from tuner.registry import Registry
 from tuner.release import Release
@@ -54,10 +54,15 @@ TREE_PATTERN_RULES: Registry[Callable[[Sequence[Pattern | None]], Pattern | None
 
 
 def searched(graphs: Graphs, environment: Environment) -> Graphs:
-    """The graphs NCCL searches with these variables: none for NVLS or CollNet where it is switched off."""
+    """The graphs NCCL finds with these variables: none for NVLS or CollNet where it is switched off."""
     off = set() if environment.number("NCCL_NVLS_ENABLE", 2) else {"nvls"}
-    off |= set() if collnet.asked_for(environment) else {"collnet_chain", "collnet_direct"}
-    return {name: graph for name, graph in graphs.items() if name not in off}
+    if not collnet.asked_for(environment):
+        return {name: graph for name, graph in graphs.items() if name in PLAIN_GRAPHS - off}
+    return {
+        name: graphs.get(f"{name}{WITH_COLLNET}", graph)
+        for name, graph in graphs.items()
+        if name in {*PLAIN_GRAPHS, *COLLNET_GRAPHS} - off
+    }
 
 
 def weakest(graphs: Sequence[Graph], path_types: Sequence[str]) -> Graph:

@@ -47,6 +47,9 @@ OF_ALGORITHM = {
     Algorithm.PAT: "tree",
 }
 
+PLAIN_GRAPHS = frozenset({"ring", "tree", "nvls"})
+COLLNET_GRAPHS = ("collnet_direct", "collnet_chain")
+WITH_COLLNET = "_with_collnet"  # ends the name of a graph that differs where CollNet is on
 ENTER_THE_NETWORK = ("collnet_direct", "collnet_chain", "nvls")
 
 # The ids of a dump (ncclTopoDumpGraphs, src/graph/search.cc, v2.28.9-1).
