@@ -465,7 +465,7 @@ def test_nothing_of_the_callers_environment_leaks(monkeypatch: pytest.MonkeyPatc
     with Oracle(setup()) as oracle:
         environment = Path(f"/proc/{oracle.pid}/environ").read_bytes().decode().split("\0")
         assert {variable.split("=")[0] for variable in environment if variable.startswith("NCCL_")} == (
-            process.OWN_VARIABLES - {"NCCL_CUDA_PATH", "NCCL_CONF_FILE"}
+            process.OWN_VARIABLES - {"NCCL_CUDA_PATH", "NCCL_CONF_FILE", "NCCL_TOPO_DUMP_FILE"}
         )
         assert not [variable for variable in environment if variable.startswith("CUDA_")]
         assert (oracle.costs(AR, F32, Op.sum, SIZES) == one_node.costs(AR, F32, Op.sum, SIZES)).all()
@@ -585,7 +585,8 @@ def test_a_cpu_without_vendor_gets_one_before_this_computers_is_put_in() -> None
 def test_choices_in_logs() -> None:
     planned = b"x [0] NCCL INFO AllReduce: 67108864 Bytes -> Algo NVLS_TREE proto SIMPLE channel{Lo..Hi}={0..15}\n"
     picked = b"x [0] NCCL INFO 1048576 Bytes -> Algo 5 proto 2 time 54.932159\n"
-    assert tuninglog.choices(planned) == [tuninglog.Choice(67108864, Algorithm.NVLSTree, Protocol.Simple, 0, 15)]
+    allreduce = tuninglog.Choice(67108864, Algorithm.NVLSTree, Protocol.Simple, 0, 15, AR)
+    assert tuninglog.choices(planned) == [allreduce]
     assert tuninglog.choices(picked) == [tuninglog.Choice(1048576, Algorithm.NVLSTree, Protocol.Simple, None, None)]
     assert tuninglog.choices(picked + planned) == tuninglog.choices(planned)
     assert tuninglog.algorithm("COLLNET_DIRECT") == Algorithm.CollNetDirect

@@ -19,7 +19,7 @@ from tuner.names import Algorithm, Buffers, Protocol
 from tuner.registry import Registry
 from tuner.rules import candidate, launch, policy, symmetric
 from tuner.rules import time as timing
-from tuner.rules.request import FP8, Request, Sizes
+from tuner.rules.request import Request, Sizes
 
 IGNORED_US = np.float32(-1.0)  # NCCL_ALGO_PROTO_IGNORE
 CHUNK = 1 << 15  # sizes at a time: the arrays of a chunk stay in the processor's cache
@@ -191,7 +191,8 @@ class Selection:
             raise BadInput(f"buffers {request.buffers.name}: not with CollNet or nodes that differ; valid there: plain")
 
     def _check_type(self, request: Request) -> None:
-        if request.device_dtype in FP8 and self.communicator.min_comp_cap < 90:
+        (rule,) = self.communicator.release.rules("fp8_needs_hopper")
+        if candidate.FP8_RULES[rule](request) and self.communicator.min_comp_cap < 90:
             raise NoAlgorithm(f"NCCL refuses {request.dtype.name} on GPUs before compute capability 9.0")
         if request.dtype >= self.communicator.release.limit("data_types"):
             raise NoAlgorithm(f"NCCL {self.communicator.release.name} has no type {request.dtype.name}")

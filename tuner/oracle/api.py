@@ -303,7 +303,7 @@ class Oracle:
         kernel = tuninglog.symmetric_kernel(log)
         if kernel is None:
             return None if record["kernels"] else COPY_ENGINES
-        launched = self._kernel(record)
+        launched = self._kernel(record["kernel"])
         if record["kernels"] != 1 or f"_{kernel}" not in launched:
             raise self._child.failure(f"NCCL says {kernel} and launches {record['kernels']} kernels, first {launched}")
         return Departure(kernel, int(record["kernel"]["grid_x"]), int(record["kernel"]["block_x"]))

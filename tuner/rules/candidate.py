@@ -13,6 +13,7 @@ from tuner.rules.request import FP8, Request
 Reason = str | None
 CandidateRule = Callable[[Communicator, Request, Algorithm], Reason]
 RULES: Registry[CandidateRule] = Registry()
+FP8_RULES: Registry[Callable[[Request], bool]] = Registry()
 
 COLLNET = (Algorithm.CollNetDirect, Algorithm.CollNetChain)
 NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
@@ -133,3 +134,14 @@ def _switch_reduces(request: Request) -> bool:
     if request.device_dtype in NVLS_SUM_ONLY:
         return request.op is Op.sum
     return request.device_dtype in NVLS_ANY_ORDER and request.op in (Op.sum, Op.min, Op.max)
+
+
+@FP8_RULES
+def where_it_is_reduced(request: Request) -> bool:
+    """Whether the call is fp8 to NCCL, which older GPUs refuse; what is only moved is bytes."""
+    return request.device_dtype in FP8
+
+
+@FP8_RULES
+def wherever_it_is(request: Request) -> bool:
+    return request.dtype in FP8
