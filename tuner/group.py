@@ -108,6 +108,10 @@ def not_emulated(selection: Selection, requests: Iterable[Request]) -> str | Non
         return "where nodes differ; valid: --machine or --topology with --nodes"
     if any(request.buffers is not Buffers.plain for request in requests):
         return "on registered buffers and windows; valid: --buffers plain"
+    release, asked = selection.communicator.release, selection.communicator.environment.values
+    told = sorted(set(asked) & set(release.table["environment"]["told_buffers"]))
+    if told and release.rules("symmetric"):  # what symmetric kernels are asked for changes the order of calls
+        return f"for NCCL {release.name} with {', '.join(told)}; valid: without"
     return None
 
 
