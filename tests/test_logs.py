@@ -383,7 +383,8 @@ def test_hosts_are_nodes(small: list[str]) -> None:
 
 def test_only_rank_0_in_the_log(small: list[str]) -> None:
     threads = threads_of(small)
-    text = [line for line in small if not re.search(rf":({threads[1]}|{threads[2]}|{threads[3]}) \[", line)]
+    others = rf":({threads[1]}|{threads[2]}|{threads[3]}) \["
+    text = [line for line in small if "NCCL version" in line or not re.search(others, line)]  # any rank may print that
     read = imported(text, SMALL_GIVEN)
     assert "1 of 2 nodes are not in the log" in " ".join(read.notes)
     assert compare(read).report.mismatches == []

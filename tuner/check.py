@@ -85,22 +85,24 @@ def check(
         if len(views) > 1:
             last = Selection(views[-1])
             _compare_tables(report, last, oracle.last_rank_tables, oracle.last_rank_facts, " of the last rank")
+        taken = []
         for request in requests:
             chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
             if _refused(selection, request, chosen[0]):
                 report.compare("picks", name(request), "refused", _refused_or_picked(oracle, request, chosen[0]))
                 continue
+            taken.append(request)
             if request.buffers is not Buffers.window:  # nobody asks what a call costs that leaves the classic path
                 _compare_cells(report, selection, oracle, request, chosen)
             if not alone:
                 _compare_picks(report, selection, oracle, request, chosen)
-        for number, operations in enumerate(groupcheck.standard(selection, requests)):
+        for number, operations in enumerate(groupcheck.standard(selection, taken)):
             differences = groupcheck.compare(selection, oracle, operations)
             for where, (ours, theirs) in differences.items():
                 report.compare("groups", f"group {number} of {len(operations)} calls, {where}", ours, theirs)
     if alone:
         with Oracle(case.setup_to_launch(), timeout_s=timeout_s) as oracle:
-            for request in requests:
+            for request in taken:
                 chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
                 _compare_picks(report, selection, oracle, request, chosen)
     return report
