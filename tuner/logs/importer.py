@@ -172,10 +172,10 @@ class _Importer:
 
         Local ranks say it where all are shown and follow each other, or where all nodes are of one size.
         """
-        hosts = list(dict.fromkeys(log.thread.host for log in self.logs))
+        logs = sorted(self.logs, key=lambda log: log.rank or 0)  # whoever logs first, rank 0's node is the first
+        hosts = list(dict.fromkeys(log.thread.host for log in logs))
         if len(hosts) == count:
-            return [[log for log in self.logs if log.thread.host == host] for host in hosts]
-        logs = sorted(self.logs, key=lambda log: log.rank or 0)
+            return [[log for log in logs if log.thread.host == host] for host in hosts]
         starts = [index for index, log in enumerate(logs) if log.local_rank == 0]
         parts = [logs[start:end] for start, end in pairwise([*starts, len(logs)])]
         in_order = [local_rank for part in parts for local_rank in range(len(part))]
