@@ -9,6 +9,7 @@ from here import HERE
 from tuner import found, machines, release
 from tuner.case import Case
 from tuner.check import ALL_COLLECTIVES, Report, check
+from tuner.errors import BadInput
 from tuner.graphs import read_dump
 from tuner.names import Algorithm, Collective, DataType, Op
 from tuner.oracle import Oracle
@@ -113,3 +114,17 @@ def test_collnet_is_really_picked() -> None:
             picked |= {(request.collective, Algorithm(number)) for number in selection.pick(request, sizes).algorithm}
     assert {algorithm for _, algorithm in picked} >= {Algorithm.CollNetDirect, Algorithm.CollNetChain, Algorithm.NVLS}
     assert (Collective.AllGather, Algorithm.CollNetDirect) in picked
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_nodes_of_different_gpus(name: str) -> None:
+    a100 = Case(nccl=name, machine="dgx-a100", nodes=1, gpus_per_node=2)
+    case = Case(nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=2, environment=ON, others=(a100,))
+    exact(case)
+
+
+def test_nodes_with_different_numbers_of_gpus_are_refused() -> None:
+    two = Case(nccl="2.28.9", machine="dgx-h100", nodes=1, gpus_per_node=2)
+    case = Case(nccl="2.28.9", machine="dgx-h100", nodes=1, gpus_per_node=4, environment=ON, others=(two,))
+    with pytest.raises(BadInput, match="where nodes differ in GPUs or heads"):
+        case.communicator()

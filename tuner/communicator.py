@@ -8,7 +8,7 @@ from tuner import collnet, derive
 from tuner.collnet import CollNet
 from tuner.environment import Environment
 from tuner.errors import BadInput
-from tuner.graphs import EMPTY, OF_ALGORITHM, Graph, Graphs
+from tuner.graphs import COLLNET_GRAPHS, EMPTY, OF_ALGORITHM, Graph, Graphs
 from tuner.names import Algorithm, Pattern
 from tuner.release import Release
 
@@ -73,6 +73,11 @@ class Communicator:
         return self.nvls_channels > 0
 
 
+def _heads(graphs: Graphs) -> tuple[tuple[int, ...] | None, ...]:
+    """The GPUs at which CollNet's graphs enter the network."""
+    return tuple(graphs.get(name, EMPTY).heads for name in COLLNET_GRAPHS)
+
+
 def build(release: Release, nodes: Sequence[Node], environment: Environment) -> Communicator:
     """The communicator of these nodes as rank 0 sees it, the first GPU of the first node; ``[node] * n`` are n alike.
 
@@ -105,8 +110,9 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
     cpus = [(kind.cpu_arch, kind.cpu_vendor) for kind in kinds]
     cpu_arch, cpu_vendor = derive.cpu(release, "cpu", cpus)
     table_cpu_arch, table_cpu_vendor = derive.cpu(release, "table_cpu", cpus)
-    if len(kinds) > 1 and collnet.asked_for(environment):
-        raise BadInput("NCCL_COLLNET_ENABLE=1: not emulated where nodes differ; valid there: 0")
+    entries = {(size, _heads(graphs)) for size, graphs in zip(local_ranks, found, strict=True)}
+    if len(entries) > 1 and collnet.asked_for(environment):
+        raise BadInput("NCCL_COLLNET_ENABLE=1: not emulated where nodes differ in GPUs or heads; valid there: 0")
     network = collnet.find(collnet.Shape(release, environment, len(nodes), max(local_ranks), graphs))
     shape = derive.Shape(
         release=release,
