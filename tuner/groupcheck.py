@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from tuner.cfloat import shortest
+from tuner.errors import BadInput
 from tuner.group import Group, Operation, not_emulated, plan
 from tuner.oracle import Call, LaunchedGroup, Oracle
 from tuner.rules.request import Request
@@ -21,11 +22,22 @@ def compare(selection: Selection, oracle: Oracle, operations: Sequence[Operation
 def standard(selection: Selection, requests: Sequence[Request]) -> Iterator[list[Operation]]:
     """Groups of 2 to 40 calls of these kinds: equal sizes, sizes over six powers of four, kinds mixed.
 
-    None where groups are not emulated.
+    None where groups are not emulated, and none that NCCL never returns from, as with too small a ring of works.
     """
+    if not_emulated(selection, requests) is None:
+        yield from (group for group in _groups(selection, requests) if _returns(selection, group))
+
+
+def _returns(selection: Selection, operations: Sequence[Operation]) -> bool:
+    try:
+        plan(selection, operations)
+    except BadInput:
+        return False
+    return True
+
+
+def _groups(selection: Selection, requests: Sequence[Request]) -> Iterator[list[Operation]]:
     ranks = selection.communicator.ranks
-    if not_emulated(selection, requests) is not None:
-        return
     usable = [request for request in requests if selection.usable(request)]
     for request in usable:
         for count, nbytes in ((2, 1 << 20), (5, 25 << 20), (40, 1 << 14)):
