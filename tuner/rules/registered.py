@@ -41,6 +41,14 @@ def few_nvls_channels(
 
 
 @RULES
+def within_the_nvls_channels(
+    communicator: Communicator, tables: Tables, request: Request, cell: Cell, bound: IntArray
+) -> IntArray:
+    """The kernel has no more channels than NVLS. Source: usableChannels, src/enqueue.cc, v2.21.5-1."""
+    return np.minimum(bound, communicator.nvls_channels) if cell[0] in NVLS else bound
+
+
+@RULES
 def few_of_the_nvls_channels(
     communicator: Communicator, tables: Tables, request: Request, cell: Cell, bound: IntArray
 ) -> IntArray:
