@@ -40,7 +40,7 @@ def _classic(
         for row, size in enumerate(sizes)
     ]
     for kind, other in zip(case.others, others, strict=True):
-        _disagree(answers, picks, other.pick(request, sizes), str(kind.machine or kind.topology))
+        _disagree(answers, picks, other.pick(request, sizes), kind.name)
     return answers
 
 

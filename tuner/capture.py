@@ -1,7 +1,8 @@
 """Writes a machine's graphs.toml: the channel graphs that the real libnccl finds on its topology.
 
-One run of the library per number of GPUs per node, on one node and on two. More nodes change nothing, because NCCL
-searches one node's graphs and asks only whether there are others (tests/test_machines.py checks it at 3 and 4).
+Two runs of the library, with and without CollNet, per number of GPUs per node, on one node and on two. More nodes
+change nothing, because NCCL searches one node's graphs and asks only whether there are others (tests/test_machines.py
+checks it at 3 and 4).
 """
 
 import hashlib
@@ -26,7 +27,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 SEVERAL = 2  # nodes
-TIMEOUT_S = 600.0  # each rank repeats the search
+TIMEOUT_S = 600.0  # some searches take minutes
 
 
 def capture(name: str, release: str) -> Path:

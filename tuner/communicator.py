@@ -1,6 +1,5 @@
 """Everything NCCL's init derives before it tunes: ranks, nodes, channels, NVLS, processors."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -84,9 +83,11 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
     Errors: BadInput where the shape is none, or where a variable is set that this release's emulation does not know.
     Source: initTransportsRank (src/init.cc) and ncclTopoPostset (src/graph/connect.cc), v2.28.9-1.
     """
-    count = Counter(map(id, nodes))
-    kinds = list({id(node): node for node in nodes}.values())  # the first node's kind first
-    ranks = sum(count[id(kind)] * len(kind.comp_caps) for kind in kinds)
+    ranks = sum(len(node.comp_caps) for node in nodes)
+    kinds: list[Node] = []  # the first node's kind first
+    for node in {id(node): node for node in nodes}.values():
+        if node not in kinds:
+            kinds.append(node)
     if not kinds:
         raise BadInput("no nodes; valid: 1 or more")
     if ranks < 2:

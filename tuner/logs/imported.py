@@ -99,9 +99,8 @@ def in_emulator(imported: Imported) -> Communicator:
     nccl = release.load(imported.release or "")
     known = nccl.table["environment"]["known"]
     environment = {name: value for name, value in imported.environment.items() if name in known}
-    nodes: list[Node] = []
-    for node in imported.nodes:
-        described = Node(
+    nodes = [
+        Node(
             graphs=node.graphs or {},
             comp_caps=node.comp_caps or (),
             cpu_arch=node.cpu_arch or "",
@@ -110,5 +109,6 @@ def in_emulator(imported: Imported) -> Communicator:
             direct_nvlink=bool(node.nvswitch),  # of groups alone, which logs are not compared on
             net_gbs=imported.net_gbs or 0.0,
         )
-        nodes.append(next((known for known in nodes if known == described), described))
+        for node in imported.nodes
+    ]
     return communicator.build(nccl, nodes, Environment(environment))

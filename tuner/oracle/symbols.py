@@ -91,14 +91,8 @@ def read(library: Path) -> Symbols:
         functions=functions,
         kernels=kernels,
         anchor=("ncclGetVersion", functions["ncclGetVersion"][0][0]),
-        comm=_layout(structs["ncclComm"]),
-        graph=_layout(structs["ncclTopoGraph"]),
-        system=_layout(structs["ncclTopoSystem"]),
-        operation=_layout(structs["ncclProxyOp"]),
-        channel=_layout(structs["ncclChannel"]),
-        peer=_layout(structs["ncclChannelPeer"]),
-        connector=_layout(structs["ncclConnector"]),
         patterns=patterns,
+        **{field: _layout(structs[name]) for field, name in _STRUCTS.items()},
     )
 
 
@@ -131,9 +125,10 @@ def _functions(elf: Any) -> tuple[dict[str, list[tuple[int, int]]], dict[int, st
 
 
 _UNITS = (b"init.cc", b"enqueue.cc", b"search.cc")  # between them they use everything that is wanted
-_STRUCTS = (
-    "ncclComm", "ncclTopoGraph", "ncclTopoSystem", "ncclProxyOp", "ncclChannel", "ncclChannelPeer", "ncclConnector",
-)
+_STRUCTS = {  # by their field of Symbols
+    "comm": "ncclComm", "graph": "ncclTopoGraph", "system": "ncclTopoSystem", "operation": "ncclProxyOp",
+    "channel": "ncclChannel", "peer": "ncclChannelPeer", "connector": "ncclConnector",
+}
 
 
 def _types(elf: Any, library: Path) -> tuple[dict[str, DIE], dict[str, str]]:
@@ -147,7 +142,7 @@ def _types(elf: Any, library: Path) -> tuple[dict[str, DIE], dict[str, str]]:
         if name is None or name.value.rpartition(b"/")[2] not in _UNITS:
             continue
         for die in unit.get_top_DIE().iter_children():
-            if die.tag in ("DW_TAG_structure_type", "DW_TAG_class_type") and _name(die) in _STRUCTS:
+            if die.tag in ("DW_TAG_structure_type", "DW_TAG_class_type") and _name(die) in _STRUCTS.values():
                 if "DW_AT_declaration" not in die.attributes:
                     structs.setdefault(_name(die), die)
             elif die.tag == "DW_TAG_enumeration_type" and not patterns:
@@ -238,14 +233,8 @@ def _from_json(data: dict[str, Any]) -> Symbols:
         functions={name: [(copy[0], copy[1]) for copy in copies] for name, copies in data["functions"].items()},
         kernels={int(address): name for address, name in data["kernels"].items()},
         anchor=(data["anchor"][0], data["anchor"][1]),
-        comm=_layout_from_json(data["comm"]),
-        graph=_layout_from_json(data["graph"]),
-        system=_layout_from_json(data["system"]),
-        operation=_layout_from_json(data["operation"]),
-        channel=_layout_from_json(data["channel"]),
-        peer=_layout_from_json(data["peer"]),
-        connector=_layout_from_json(data["connector"]),
         patterns=data["patterns"],
+        **{field: _layout_from_json(data[field]) for field in _STRUCTS},
     )
 
 
