@@ -29,7 +29,7 @@ def assert_same(case: Case, groups: list[list[Operation]], least_kernels: int = 
     selection = Selection(case.communicator())
     with Oracle(case.setup()) as oracle:
         for number, operations in enumerate(groups):
-            values = compare(selection, oracle, operations)
+            values = compare(selection, oracle, plan(selection, operations))
             assert {where: both for where, both in values.items() if both[0] != both[1]} == {}, f"group {number}"
             assert values["kernels"][1] >= least_kernels  # type: ignore[operator]
             assert len(values) >= 3 * len(operations)

@@ -96,10 +96,9 @@ def check(
                 _compare_cells(report, selection, oracle, request, chosen)
             if not alone:
                 _compare_picks(report, selection, oracle, request, chosen)
-        for number, operations in enumerate(groupcheck.standard(selection, taken)):
-            differences = groupcheck.compare(selection, oracle, operations)
-            for where, (ours, theirs) in differences.items():
-                report.compare("groups", f"group {number} of {len(operations)} calls, {where}", ours, theirs)
+        for number, group in enumerate(groupcheck.standard(selection, taken)):
+            for where, (ours, theirs) in groupcheck.compare(selection, oracle, group).items():
+                report.compare("groups", f"group {number} of {len(group.picks)} calls, {where}", ours, theirs)
     if alone:
         with Oracle(case.setup_to_launch(), timeout_s=timeout_s) as oracle:
             for request in taken:

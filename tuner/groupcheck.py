@@ -1,5 +1,6 @@
 """A group as emulated against the same group as libnccl launched it: every value, exactly."""
 
+import contextlib
 from collections.abc import Iterator, Sequence
 
 from tuner.cfloat import shortest
@@ -12,28 +13,21 @@ from tuner.selection import Selection
 Both = tuple[object, object]  # the emulator's value and libnccl's
 
 
-def compare(selection: Selection, oracle: Oracle, operations: Sequence[Operation]) -> dict[str, Both]:
+def compare(selection: Selection, oracle: Oracle, ours: Group) -> dict[str, Both]:
     """Everything the release shows of a group, by what it is."""
-    ours = plan(selection, operations)
-    theirs = oracle.launch_group([_call(operation) for operation in operations])
+    theirs = oracle.launch_group([_call(pick.operation) for pick in ours.picks])
     return {**_kernels(selection, ours, theirs), **_choices(ours, theirs)}
 
 
-def standard(selection: Selection, requests: Sequence[Request]) -> Iterator[list[Operation]]:
+def standard(selection: Selection, requests: Sequence[Request]) -> Iterator[Group]:
     """Groups of 2 to 40 calls of these kinds: equal sizes, sizes over six powers of four, kinds mixed.
 
     None where groups are not emulated, and none that NCCL never returns from, as with too small a ring of works.
     """
     if not_emulated(selection, requests) is None:
-        yield from (group for group in _groups(selection, requests) if _returns(selection, group))
-
-
-def _returns(selection: Selection, operations: Sequence[Operation]) -> bool:
-    try:
-        plan(selection, operations)
-    except BadInput:
-        return False
-    return True
+        for operations in _groups(selection, requests):
+            with contextlib.suppress(BadInput):
+                yield plan(selection, operations)
 
 
 def _groups(selection: Selection, requests: Sequence[Request]) -> Iterator[list[Operation]]:
