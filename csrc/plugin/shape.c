@@ -3,7 +3,7 @@
 #include <stdint.h>
 
 static bool holds(struct counts counts, size_t number) {
-    return counts.low <= number && number <= counts.high;
+    return counts.low <= number && (number <= counts.high || counts.high == UINT32_MAX);
 }
 
 static bool is_any(struct counts counts) {
