@@ -117,7 +117,7 @@ def test_exports_the_plugin_and_nothing_else() -> None:
     with plugin.path().open("rb") as file:
         symbols = section(ELFFile(file), ".dynsym").iter_symbols()
         exported = {symbol.name for symbol in symbols if symbol["st_shndx"] != "SHN_UNDEF"}
-    assert exported == {"ncclTunerPlugin_v5"}
+    assert exported == {f"ncclTunerPlugin_v{version}" for version in range(1, 7)}
 
 
 def test_needs_libc_and_nothing_else() -> None:
@@ -128,7 +128,8 @@ def test_needs_libc_and_nothing_else() -> None:
 
 
 def test_has_no_variable_that_two_communicators_could_share(tmp_path: Path) -> None:
-    for source in sorted(SOURCES.glob("*.c")):
+    # NCCL 2.19 and 2.20 call without a context: only there something is shared, and one thing.
+    for source in sorted(set(SOURCES.glob("*.c")) - {SOURCES / "tuner_v1.c"}):
         target = tmp_path / f"{source.stem}.o"
         subprocess.run([compiler(), "-std=c11", "-O2", "-fPIC", "-c", source, "-o", target], check=True)
         with target.open("rb") as file:
@@ -197,10 +198,10 @@ REFUSED = {
     "unknown collective": ("alltoall -> ring/ll", "unknown collective 'alltoall' (valid: Broadcast, Reduce, "),
     "unknown algorithm": ("allreduce -> rang/ll", "unknown algorithm 'rang' (valid: Tree, Ring, CollNetDirect, "),
     "unknown protocol": ("allreduce -> ring/ll129", "unknown protocol 'll129' (valid: LL, LL128, Simple)"),
-    "unknown key": ("allreduce size=5 -> ring/ll", "bytes, ranks, nodes"),
+    "unknown key": ("allreduce size=5 -> ring/ll", "bytes, bytes-per-rank, ranks"),
     "unknown setting": ("allreduce -> ring/ll threads=5", "channels"),
-    "key with capitals": ("allreduce Bytes=5 -> ring/ll", "bytes, ranks, nodes"),
-    "setting before the arrow": ("allreduce channels=5 -> ring/ll", "bytes, ranks, nodes"),
+    "key with capitals": ("allreduce Bytes=5 -> ring/ll", "bytes, bytes-per-rank, ranks"),
+    "setting before the arrow": ("allreduce channels=5 -> ring/ll", "bytes, bytes-per-rank, ranks"),
     "condition after the arrow": ("allreduce -> ring/ll nodes=5", "channels"),
     "key twice": ("allreduce nodes=5 nodes=5 -> ring/ll", "'nodes' twice"),
     "channels twice": ("allreduce -> ring/ll channels=1 channels=1", "'channels' twice"),
@@ -277,7 +278,6 @@ def test_refuses_the_whole_table(tmp_path: Path, row: str, fragment: str) -> Non
         ("nccl-tuner-table 1 2\n", 1, "2'"),
         ("nccl-tuner-table 01\n", 1, "'01'"),
         ("NCCL-tuner-table 1\n", 1, "the first line"),
-        ("allreduce,0,65536,tree,simple,2,1,-1,-1,1\n", 1, "the first line"),
         (b"\x7fELF\x02\x01\x01\0\0\n", 1, "a zero byte"),
         (b"\0" * 1000, 1, "a zero byte"),
         (b"\xff" * 100_000, 1, "the first line"),
@@ -488,7 +488,7 @@ def test_channels_nccl_does_not_check_are_left_to_it(tmp_path: Path, choice: str
     table = rows_of(tmp_path, f"allreduce -> {choice} channels=6", f"reduce -> {choice}")
     with DryRun(table, ranks=16, nodes=nodes) as run:
         assert run.ask(AR, 5, ALL_EQUAL).channels == channels
-    assert any("1 rows set channels for CollNet" in line.text for line in run.log) == (channels == 0)
+    assert any("1 choices set channels for CollNet" in line.text for line in run.log) == (channels == 0)
 
 
 def test_the_constants_stay_as_they_are(tmp_path: Path) -> None:
@@ -675,7 +675,7 @@ def test_says_at_the_end_how_often_it_decided(tmp_path: Path) -> None:
         for size in (1, 2, 3, 10, 11, 20):
             run.ask(AR, size, TYPICAL)
     text = run.log[-1].text
-    assert text.endswith("6 calls: 3 decided by the table, 2 matched a row that NCCL cannot run here")
+    assert text.endswith("6 calls: 3 decided by the table, 0 with its costs, 2 matched a row that NCCL cannot run here")
     assert run.log[-1].level == INFO
     assert len(run.log) == 2
 

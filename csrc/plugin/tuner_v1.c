@@ -64,7 +64,7 @@ static void check_shape(size_t ranks, size_t nodes, nccl_logger logger) {
 static int init(size_t ranks, size_t nodes, nccl_logger logger) {
     int result = RESULT_SUCCESS;
     lock();
-    if (shared.communicators == 0) {
+    if (!shared.tuner) {
         result = open_first(ranks, nodes, logger);
     } else {
         check_shape(ranks, nodes, logger);
@@ -85,7 +85,7 @@ static int get_coll_info(int collective, size_t bytes, int collnet, int nvls, in
 
 static int destroy(void) {
     lock();
-    if (shared.communicators > 0 && --shared.communicators == 0) {
+    if (shared.communicators > 0 && --shared.communicators == 0) { /* those included that init failed */
         atomic_store_explicit(&shared.deciding, NULL, memory_order_release);
         tuner_close(shared.tuner);
         shared.tuner = NULL;

@@ -138,9 +138,10 @@ class DryRun:
         self._context: tuple[Any, ...] = ()
         with _variables({**(env or {}), **({} if table is None else {TABLE: str(table)})}):
             result = self._init(ranks, nodes)
-        if result != 0:
-            raise PluginRefused(f"the plugin's init returned {result}: {self.log[-1].text if self.log else ''}")
         self._open = True
+        if result != 0:
+            self.close()  # as NCCL does with a communicator that it could not create
+            raise PluginRefused(f"the plugin's init returned {result}: {self.log[-1].text if self.log else ''}")
 
     def _init(self, ranks: int, nodes: int) -> int:
         if self.version == 1:
