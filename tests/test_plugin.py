@@ -25,12 +25,21 @@ from tuner.errors import BadTable, TunerError
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.oracle import Launched, Oracle, Setup
 from tuner.plugin.dryrun import INFO, WARN, Answer, DryRun
-from tuner.plugin.table import HEADER, LARGEST, Interval, Row, find, from_text, read, to_text, write
+from tuner.plugin.parse import from_text, read
+from tuner.plugin.table import ANY_BYTES, ANY_COUNT, HEADER, LARGEST, Choice, Decision, Interval, Table, find
+from tuner.plugin.text import to_text, write
 
 SOURCES = Path(__file__).resolve().parent.parent / "csrc" / "plugin"
 WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-Wpedantic", "-Wconversion", "-Wshadow", "-Wstrict-prototypes"]
 SHAPE = (len(Algorithm), len(Protocol))
 AR = Collective.AllReduce
+
+
+def Row(
+    collective: Collective, algorithm: Algorithm, protocol: Protocol, channels: int | None = None,
+    bytes: Interval = ANY_BYTES, ranks: Interval = ANY_COUNT, nodes: Interval = ANY_COUNT,
+) -> Decision:  # fmt: skip
+    return Decision(collective, (Choice(algorithm, protocol, channels),), bytes=bytes, ranks=ranks, nodes=nodes)
 
 
 def costs(**cells: float) -> NDArray[np.float32]:
@@ -178,9 +187,9 @@ ACCEPTED = {
 def test_accepts(tmp_path: Path, row: str, interval: tuple[int, int], channels: int | None, end: str) -> None:
     content = f"# by hand\n\n {HEADER} # one\n{row}{end}"
     low, high = interval
-    (parsed,) = from_text(content)
-    assert (parsed.collective, parsed.algorithm, parsed.protocol) == (AR, Algorithm.Ring, Protocol.LL128)
-    assert parsed.channels == channels
+    (parsed,) = from_text(content).decisions
+    assert (parsed.collective, *parsed.choices[0].cell) == (AR, Algorithm.Ring, Protocol.LL128)
+    assert parsed.choices[0].channels == channels
     table = table_of(tmp_path, content)
     with DryRun(table, ranks=16, nodes=2) as run:
         assert run.log[0].level == INFO
@@ -198,10 +207,10 @@ REFUSED = {
     "unknown collective": ("alltoall -> ring/ll", "unknown collective 'alltoall' (valid: Broadcast, Reduce, "),
     "unknown algorithm": ("allreduce -> rang/ll", "unknown algorithm 'rang' (valid: Tree, Ring, CollNetDirect, "),
     "unknown protocol": ("allreduce -> ring/ll129", "unknown protocol 'll129' (valid: LL, LL128, Simple)"),
-    "unknown key": ("allreduce size=5 -> ring/ll", "bytes, bytes-per-rank, ranks"),
+    "unknown key": ("allreduce size=5 -> ring/ll", "ranks, nodes"),
     "unknown setting": ("allreduce -> ring/ll threads=5", "channels"),
-    "key with capitals": ("allreduce Bytes=5 -> ring/ll", "bytes, bytes-per-rank, ranks"),
-    "setting before the arrow": ("allreduce channels=5 -> ring/ll", "bytes, bytes-per-rank, ranks"),
+    "key with capitals": ("allreduce Bytes=5 -> ring/ll", "ranks, nodes"),
+    "setting before the arrow": ("allreduce channels=5 -> ring/ll", "ranks, nodes"),
     "condition after the arrow": ("allreduce -> ring/ll nodes=5", "channels"),
     "key twice": ("allreduce nodes=5 nodes=5 -> ring/ll", "'nodes' twice"),
     "channels twice": ("allreduce -> ring/ll channels=1 channels=1", "'channels' twice"),
@@ -295,7 +304,7 @@ def test_refuses_a_file_that_is_no_table(tmp_path: Path, content: str | bytes, l
 
 def test_a_table_without_rows_is_one(tmp_path: Path) -> None:
     table = table_of(tmp_path, HEADER)
-    assert read(table) == ()
+    assert read(table) == Table()
     assert "0 rows, 0 of them" in log_of(table)[0][1]
     assert untouched(ask(table, 5))
 
@@ -445,7 +454,7 @@ def test_writes_what_it_should_and_nothing_else(
 ) -> None:
     row = Row(AR, algorithm, protocol, channels)
     before = np.array(cells, np.float32).reshape(SHAPE)
-    answer = ask(rows_of(tmp_path_factory.mktemp("cells"), to_text([row]).splitlines()[1]), 5, before, nodes=1)
+    answer = ask(rows_of(tmp_path_factory.mktemp("cells"), to_text(Table((row,))).splitlines()[1]), 5, before, nodes=1)
     own = before[algorithm, protocol]
     if not 0 <= own < np.float32(3.6e9):
         assert untouched(answer, before)
@@ -524,13 +533,13 @@ ROWS = st.lists(
 )
 
 
-def interesting_sizes(rows: Iterable[Row]) -> set[int]:
+def interesting_sizes(rows: Iterable[Decision]) -> set[int]:
     ends = {end for row in rows for end in (row.bytes.low, row.bytes.high) if end is not None}
     near = {end + step for end in ends for step in (-1, 0, 1)}
     return {size for size in near | {0, 20, 1 << 31, LARGEST} if 0 <= size <= LARGEST}
 
 
-def check_lookup(table: Path, rows: Iterable[Row], ranks: int, nodes: int) -> None:
+def check_lookup(table: Path, rows: Iterable[Decision], ranks: int, nodes: int) -> None:
     rows = tuple(rows)
     with DryRun(table, ranks=ranks, nodes=nodes) as run:
         for collective in Collective:
@@ -540,20 +549,21 @@ def check_lookup(table: Path, rows: Iterable[Row], ranks: int, nodes: int) -> No
                 if row is None:
                     assert untouched(answer, ALL_EQUAL)
                     continue
-                assert picked(answer.cost_us) == (row.algorithm, row.protocol)
+                assert picked(answer.cost_us) == row.choices[0].cell
                 assert (answer.cost_us > 7).sum() == answer.cost_us.size - 1
-                withheld = "CollNet" in row.algorithm.name or (row.algorithm is Algorithm.NVLS and nodes > 1)
-                assert answer.channels == (0 if withheld else row.channels or 0)
+                (choice,) = row.choices
+                withheld = "CollNet" in choice.algorithm.name or (choice.algorithm is Algorithm.NVLS and nodes > 1)
+                assert answer.channels == (0 if withheld else choice.channels or 0)
 
 
 @given(ROWS, st.integers(1, 3), st.integers(1, 3))
 @settings(deadline=None)
 def test_c_finds_the_row_that_python_finds(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[Row], ranks: int, nodes: int
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Decision], ranks: int, nodes: int
 ) -> None:
     table = tmp_path_factory.mktemp("lookup") / "t"
-    write(table, rows, ["random rows"])
-    assert read(table) == tuple(rows)
+    write(table, Table(tuple(rows)))
+    assert read(table).decisions == tuple(rows)
     check_lookup(table, rows, ranks, nodes)
 
 
@@ -567,14 +577,14 @@ def test_c_finds_the_row_that_python_finds_among_thousands(tmp_path: Path) -> No
         rows.append(
             Row(draw.choice(list(Collective)), algorithm, protocol, draw.randrange(1, 65), Interval(low, low + width))
         )
-    write(tmp_path / "t", rows)
+    write(tmp_path / "t", Table(tuple(rows)))
     with DryRun(tmp_path / "t", ranks=8, nodes=1) as run:
         for size in draw.sample(sorted(interesting_sizes(rows)), 2000):
             for collective in Collective:
                 row = find(rows, collective, size, ranks=8, nodes=1)
                 answer = run.ask(collective, size, ALL_EQUAL)
-                assert (row.channels if row else 0) == answer.channels
-                assert row is None or picked(answer.cost_us) == (row.algorithm, row.protocol)
+                assert (row.choices[0].channels if row else 0) == answer.channels
+                assert row is None or picked(answer.cost_us) == row.choices[0].cell
 
 
 PIECES = st.sampled_from(
@@ -610,41 +620,9 @@ def test_c_and_python_accept_the_same_bytes(tmp_path_factory: pytest.TempPathFac
     table = table_of(tmp_path_factory.mktemp("bytes"), HEADER.encode() + b"\n" + body)
     assert c_verdict(table) == python_verdict(table)
     if c_verdict(table) is None:
-        rows = read(table)
+        rows = read(table).decisions
         assert f"): {len(rows)} rows, " in log_of(table)[0][1]
         check_lookup(table, rows, 2, 2)
-
-
-def test_what_is_written_reads_back(tmp_path: Path) -> None:
-    rows = (
-        Row(AR, Algorithm.Ring, Protocol.LL128, 8, Interval(64 << 10, 4 << 20), Interval(16, 16), Interval(2, 2)),
-        Row(
-            Collective.Reduce,
-            Algorithm.Ring,
-            Protocol.LL,
-            bytes=Interval(0, 1),
-            ranks=Interval(2),
-            nodes=Interval(1, 9),
-        ),
-        Row(Collective.AllGather, Algorithm.PAT, Protocol.Simple, bytes=Interval(1 << 40)),
-    )
-    write(tmp_path / "t", rows, ["measured on pod 3\nby hand", ""])
-    assert (tmp_path / "t").read_text().splitlines() == [
-        "nccl-tuner-table 1",
-        "# measured on pod 3",
-        "# by hand",
-        "#",
-        "allreduce bytes=64K..4M ranks=16 nodes=2 -> ring/ll128 channels=8",
-        "reduce bytes=0..1 ranks=2.. nodes=1..9 -> ring/ll",
-        "allgather bytes=1T.. -> pat/simple",
-    ]
-    assert read(tmp_path / "t") == rows
-
-
-def test_the_documented_table_is_one() -> None:
-    text = (SOURCES.parent.parent / "docs" / "decision-table.md").read_text()
-    first = text.split("```\n")[1]
-    assert len(from_text(first)) == first.count("->") == 3
 
 
 # What it says

@@ -10,12 +10,17 @@ static bool is_any(struct counts counts) {
     return counts.low <= 1 && counts.high == UINT32_MAX;
 }
 
+/* Any number at all, and none where there is no whole one. */
+static bool is_any_share(struct counts counts) {
+    return counts.low == 0;
+}
+
 static bool asks_for_shape(const struct condition *when) {
-    return when->per_rank || !is_any(when->ranks) || !is_any(when->nodes) || !is_any(when->ranks_per_node);
+    return when->per_rank || !is_any(when->ranks) || !is_any(when->nodes) || !is_any_share(when->ranks_per_node);
 }
 
 static bool holds_ranks_per_node(const struct shape *shape, struct counts counts) {
-    if (is_any(counts)) {
+    if (is_any_share(counts)) {
         return true;
     }
     return shape->nodes > 0 && shape->ranks % shape->nodes == 0 && holds(counts, shape->ranks / shape->nodes);

@@ -93,7 +93,7 @@ struct condition condition_of(int collective) {
     return (struct condition){.bytes = {0, SIZE_MAX},
                               .ranks = from_1,
                               .nodes = from_1,
-                              .ranks_per_node = from_1,
+                              .ranks_per_node = from_0, /* of 0 no row can speak: where there is no whole number, too */
                               .pipelined = from_0,
                               .collective = (int8_t)collective,
                               .registered = -1};
