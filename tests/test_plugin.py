@@ -4,8 +4,6 @@ import dataclasses
 import hashlib
 import math
 import os
-import random
-import re
 import shutil
 import subprocess
 import threading
@@ -16,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from elftools.elf.elffile import ELFFile
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -26,8 +24,8 @@ from tuner.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.oracle import Launched, Oracle, Setup
 from tuner.plugin.dryrun import INFO, WARN, Answer, DryRun
 from tuner.plugin.parse import from_text, read
-from tuner.plugin.table import ANY_BYTES, ANY_COUNT, HEADER, LARGEST, Choice, Decision, Interval, Table, find
-from tuner.plugin.text import to_text, write
+from tuner.plugin.table import ANY_BYTES, ANY_COUNT, HEADER, LARGEST, Choice, Decision, Interval, Table
+from tuner.plugin.text import to_text
 
 SOURCES = Path(__file__).resolve().parent.parent / "csrc" / "plugin"
 WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-Wpedantic", "-Wconversion", "-Wshadow", "-Wstrict-prototypes"]
@@ -506,123 +504,7 @@ def test_the_constants_stay_as_they_are(tmp_path: Path) -> None:
     assert not run.constants.any()
 
 
-# C against Python, on random tables
-
 NAMES = [name.name for name in Collective]
-
-
-def intervals(largest: int, least: int) -> st.SearchStrategy[Interval]:
-    # Few different ends, so that rows meet, overlap and hide each other.
-    number = st.one_of(st.integers(least, 40), st.sampled_from([1 << 20, 1 << 32, largest]))
-    pair = st.tuples(number, st.one_of(st.none(), number))
-    return pair.map(lambda ends: Interval(ends[0], None if ends[1] is None else max(ends[0], ends[1])))
-
-
-ROWS = st.lists(
-    st.builds(
-        Row,
-        st.sampled_from(Collective),
-        st.sampled_from(Algorithm),
-        st.sampled_from(Protocol),
-        st.one_of(st.none(), st.integers(1, 64)),
-        bytes=intervals(LARGEST - 1, 0),
-        ranks=st.one_of(st.just(Interval(1)), st.builds(Interval, st.integers(1, 3), st.none())),
-        nodes=st.one_of(st.just(Interval(1)), st.just(Interval(1, 1)), st.just(Interval(2, 2))),
-    ),
-    max_size=30,
-)
-
-
-def interesting_sizes(rows: Iterable[Decision]) -> set[int]:
-    ends = {end for row in rows for end in (row.bytes.low, row.bytes.high) if end is not None}
-    near = {end + step for end in ends for step in (-1, 0, 1)}
-    return {size for size in near | {0, 20, 1 << 31, LARGEST} if 0 <= size <= LARGEST}
-
-
-def check_lookup(table: Path, rows: Iterable[Decision], ranks: int, nodes: int) -> None:
-    rows = tuple(rows)
-    with DryRun(table, ranks=ranks, nodes=nodes) as run:
-        for collective in Collective:
-            for size in interesting_sizes(rows):
-                row = find(rows, collective, size, ranks=ranks, nodes=nodes)
-                answer = run.ask(collective, size, ALL_EQUAL)
-                if row is None:
-                    assert untouched(answer, ALL_EQUAL)
-                    continue
-                assert picked(answer.cost_us) == row.choices[0].cell
-                assert (answer.cost_us > 7).sum() == answer.cost_us.size - 1
-                (choice,) = row.choices
-                withheld = "CollNet" in choice.algorithm.name or (choice.algorithm is Algorithm.NVLS and nodes > 1)
-                assert answer.channels == (0 if withheld else choice.channels or 0)
-
-
-@given(ROWS, st.integers(1, 3), st.integers(1, 3))
-@settings(deadline=None)
-def test_c_finds_the_row_that_python_finds(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[Decision], ranks: int, nodes: int
-) -> None:
-    table = tmp_path_factory.mktemp("lookup") / "t"
-    write(table, Table(tuple(rows)))
-    assert read(table).decisions == tuple(rows)
-    check_lookup(table, rows, ranks, nodes)
-
-
-def test_c_finds_the_row_that_python_finds_among_thousands(tmp_path: Path) -> None:
-    draw = random.Random(4)
-    rows = []
-    for _ in range(3000):
-        low = draw.randrange(1 << draw.randrange(1, 40))
-        width = draw.randrange(1 << draw.randrange(1, 36))
-        algorithm, protocol = draw.choice([Algorithm.Ring, Algorithm.Tree]), draw.choice(list(Protocol))
-        rows.append(
-            Row(draw.choice(list(Collective)), algorithm, protocol, draw.randrange(1, 65), Interval(low, low + width))
-        )
-    write(tmp_path / "t", Table(tuple(rows)))
-    with DryRun(tmp_path / "t", ranks=8, nodes=1) as run:
-        for size in draw.sample(sorted(interesting_sizes(rows)), 2000):
-            for collective in Collective:
-                row = find(rows, collective, size, ranks=8, nodes=1)
-                answer = run.ask(collective, size, ALL_EQUAL)
-                assert (row.choices[0].channels if row else 0) == answer.channels
-                assert row is None or picked(answer.cost_us) == row.choices[0].cell
-
-
-PIECES = st.sampled_from(
-    ["allreduce", "AllGather", "reduce", " ", " ", "\t", "\n", "\r\n", "\r", "bytes=", "ranks=", "nodes=", "channels=",
-     "..", "0", "1", "64K", "4MiB", "65", str(LARGEST), str(LARGEST + 1), "16777216T", "-1", "=", "->", " -> ",
-     "ring/ll128", "tree/simple", "ring/", "#", "\u00e9", "\u00a0", "\u0085", "\u0661", "\0", "\f", "\v",
-     "allreduce -> ring/ll\n", "reduce bytes=1..2K nodes=2 -> tree/ll channels=4\n"]
-)  # fmt: skip
-
-
-def c_verdict(table: Path) -> int | None:
-    """The line of the C reader's error, or None."""
-    level, text = log_of(table)[0]
-    if level == INFO:
-        return None
-    found = re.match(re.escape(str(table)) + r":(\d+): ", text)
-    assert found, text
-    return int(found[1])
-
-
-def python_verdict(table: Path) -> int | None:
-    try:
-        read(table)
-    except BadTable as error:
-        return int(str(error).removeprefix(f"{table}:").split(":")[0])
-    return None
-
-
-@given(st.one_of(st.lists(PIECES, max_size=40).map(lambda pieces: "".join(pieces).encode()), st.binary(max_size=200)))
-@example(b"allreduce -> ring/ll")
-@settings(deadline=None, max_examples=400)
-def test_c_and_python_accept_the_same_bytes(tmp_path_factory: pytest.TempPathFactory, body: bytes) -> None:
-    table = table_of(tmp_path_factory.mktemp("bytes"), HEADER.encode() + b"\n" + body)
-    assert c_verdict(table) == python_verdict(table)
-    if c_verdict(table) is None:
-        rows = read(table).decisions
-        assert f"): {len(rows)} rows, " in log_of(table)[0][1]
-        check_lookup(table, rows, 2, 2)
 
 
 # What it says

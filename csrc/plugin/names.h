@@ -1,15 +1,15 @@
-/* The words of a decision table, in NCCL's spelling; upper and lower case are the same. */
+/* The words of a decision table. */
 #ifndef PLUGIN_NAMES_H
 #define PLUGIN_NAMES_H
 
 #include "text.h"
 
-/* NCCL's number for the name, or -1. */
+/* NCCL's number for its name, in upper or lower case, or -1. */
 int collective_by_name(struct slice name);
 int algorithm_by_name(struct slice name);
 int protocol_by_name(struct slice name);
 
-/* The table, row or column of NCCL's constants, or -1. The name of a table is a key: lower case only. */
+/* The table, row or column of NCCL's constants, or -1; lower case, like keys. */
 int cap_by_name(struct slice name);
 int link_by_name(struct slice name);
 int generation_by_name(struct slice name);

@@ -228,7 +228,7 @@ static bool read_choices(struct slice *line, struct table *table, struct table_e
     while (choice.more) {
         struct slice word = {0}, rest;
         take_word(line, &word);
-        if (slice_is(word, "nccl")) {
+        if (slice_is_any_case(word, "nccl")) {
             if (take_word(line, &rest)) {
                 return table_fail(error, "'%s' after nccl, which ends a row", show(rest).text);
             }
@@ -267,11 +267,10 @@ static bool read_decision(struct slice line, struct table *table, struct table_e
     return table_add_decision(table, decision, error);
 }
 
-static bool read_positive(struct slice text, const char *key, double least, float *number, struct table_error *error) {
+static bool read_float(struct slice text, const char *key, bool positive, float *number, struct table_error *error) {
     double value;
-    if (!read_decimal(text, &value) || value > FLT_MAX || value < least) {
-        return table_fail(error, "%s=%s is not a number %s", key, show(text).text,
-                          least > 0 ? "above 0" : "of at least 0");
+    if (!read_decimal(text, &value) || value > FLT_MAX || (positive && (float)value == 0.0f)) {
+        return table_fail(error, "%s=%s is not a number %s", key, show(text).text, positive ? "above 0" : "of at least 0");
     }
     *number = (float)value;
     return true;
@@ -303,8 +302,8 @@ static bool read_times(struct slice *line, struct cost *cost, struct table_error
             return table_fail(error, "'%s' beside never", show(word).text);
         }
         if (!read_key(word, &keys, &key, &value, error) ||
-            !(key == LATENCY     ? read_positive(value, names[LATENCY], 0, &cost->latency_us, error)
-              : key == BANDWIDTH ? read_positive(value, names[BANDWIDTH], FLT_MIN, &cost->bandwidth_gbs, error)
+            !(key == LATENCY     ? read_float(value, names[LATENCY], false, &cost->latency_us, error)
+              : key == BANDWIDTH ? read_float(value, names[BANDWIDTH], true, &cost->bandwidth_gbs, error)
                                  : read_batch(value, &cost->batch, error))) {
             return false;
         }
