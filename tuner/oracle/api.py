@@ -11,12 +11,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner import release
 from tuner.departure import COPY_ENGINES, Departure
 from tuner.errors import BadInput, OracleFailed
 from tuner.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.oracle import facts, groups, hardware, library, symbols, tuninglog
 from tuner.oracle.answers import ANSWER, KERNEL, OPERATION, QUESTION
-from tuner.oracle.process import NO_TUNER, SIM, Child
+from tuner.oracle.process import SIM, Child
+from tuner.plugin import loading
 
 MAX_RANKS = 512  # each rank is a thread with NCCL's memory for a rank
 RANK_BYTES = 40 << 20  # of host memory per rank; 21 MB were measured with 128 ranks, 8 per node
@@ -133,21 +135,25 @@ class Oracle:
             raise BadInput("NCCL asks for peer-to-peer once per process: the oracle cannot mix nodes with and without")
         nccl = library.find(setup.release) if setup.library is None else library.at(setup.library)
         found = symbols.load(nccl.path, nccl.sha256, library.cache())
-        recorded = not setup.without_tuner and (setup.plugin is None or setup.record_plugin)
-        self._recorded = recorded
+        self._recorded = not setup.without_tuner and (setup.plugin is None or setup.record_plugin)
         self._simulates = "ncclGroupSimulateEnd" in found.functions
+        if setup.plugin is not None and "tuner" not in found.comm.members:
+            raise BadInput(f"NCCL {setup.release} has no tuner plugins; valid: 2.19 and later")
+        if setup.plugin is not None and setup.record_plugin and not self._simulates:
+            raise BadInput(f"NCCL {setup.release} hands plugins no costs to record; valid: 2.22 and later")
         self._knows = {
             Buffers.registered: "ncclCommRegister" in found.functions,
             Buffers.window: "ncclCommWindowRegister" in found.functions,
         }
         self._kernels = found.kernels
         self._patterns = found.patterns
-        plugin = SIM if recorded else setup.plugin
+        plugin = None if setup.without_tuner else SIM if self._recorded else setup.plugin
         xml = [host.topology for host in kinds] if setup.skeleton is None else [setup.skeleton.xml]
         self._child = Child(
             list(map(hardware.for_x86, xml)),
             setup.env,
-            str(plugin.resolve()) if plugin else NO_TUNER,
+            plugin,
+            plugin is not None and plugin is setup.plugin and _takes_path(nccl.release, plugin.resolve()),
             None if setup.skeleton is None else setup.skeleton.classes,
         )
         try:
@@ -159,7 +165,7 @@ class Oracle:
     def _start(self, nccl: library.Library, found: symbols.Symbols, machine: dict[str, Any]) -> None:
         setup = self.setup
         wrapped = str(setup.plugin.resolve()) if setup.plugin is not None and setup.record_plugin else None
-        started = self._child.request(
+        started = self._request(
             {
                 "sim": str(SIM),
                 "library": str(nccl.path),
@@ -175,10 +181,11 @@ class Oracle:
                 "graph": asdict(found.graph),
                 "ring": _ring(found),
             },
-            self.timeout_s,
             f"initialising {setup.ranks} ranks",
         )
         self._check_log()
+        if setup.plugin is not None and not started["plugin_used"]:
+            raise self._child.failure(f"NCCL did not load tuner plugin {setup.plugin}")
         if started["answer_bytes"] != ANSWER.itemsize:
             raise OracleFailed(f"{SIM} is of another build than this program; reinstall nccl-tuner")
         self._base = int(started["base"])
@@ -198,12 +205,12 @@ class Oracle:
         lines = self._child.log_lines()
         if warnings := [line for line in lines if " NCCL WARN " in line and not any(w in line for w in _HARMLESS)]:
             raise self._child.failure(f"NCCL warned {len(warnings)} times while initialising")
+
+    def _request(self, message: dict[str, Any], doing: str) -> Any:
         plugin = self.setup.plugin
-        if plugin is not None and not self._recorded:
-            # NCCL falls back to the network plugin's file, which holds the recorder, when a tuner plugin is not loaded
-            loaded = [line for line in lines if "TUNER/Plugin: Using" in line and "nccl-tuner recorder" not in line]
-            if not loaded:
-                raise self._child.failure(f"NCCL did not load tuner plugin {plugin}")
+        return self._child.request(
+            message, self.timeout_s, doing if plugin is None else f"{doing} with tuner plugin {plugin}"
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -320,7 +327,7 @@ class Oracle:
             {"collective": int(call.collective), "type": int(call.dtype), "op": int(call.op), "count": count}
             for call, count in zip(calls, counts, strict=True)
         ]
-        reply = self._child.request({"calls": request}, self.timeout_s, what)
+        reply = self._request({"calls": request}, what)
         if reply["error"] is not None:
             raise self._child.failure(f"{what}: {reply['error']}")
         kernels, operations, questions = (
@@ -428,7 +435,7 @@ class Oracle:
         if not counts:
             return np.zeros(0, ANSWER), []
         what = f"{'simulating' if simulated else 'launching'} {len(counts)} {collective.name} of {dtype.name}"
-        reply = self._child.request(
+        reply = self._request(
             {
                 "collective": int(collective),
                 "type": int(dtype),
@@ -437,7 +444,6 @@ class Oracle:
                 "buffers": int(buffers),
                 "simulated": simulated,
             },
-            self.timeout_s,
             what,
         )
         if reply["error"] is not None:
@@ -465,6 +471,11 @@ def _check(setup: Setup) -> None:
         raise BadInput(f"tuner plugin {setup.plugin} without a tuner plugin; give one of both")
     if setup.plugin is not None and not setup.plugin.is_file():
         raise BadInput(f"tuner plugin {setup.plugin} does not exist")
+
+
+def _takes_path(name: str, plugin: Path) -> bool:
+    """Whether the plugin is loaded by its path, as a user's would be, or by a name, which works in every release."""
+    return name in release.names() and loading.takes_path(release.load(name), plugin)
 
 
 def _available_bytes() -> int | None:

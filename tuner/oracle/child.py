@@ -56,6 +56,8 @@ const struct sim_redirect *sim_redirects(int table);
 int sim_jump_bytes(void);
 int sim_redirect(void *function, void *replacement);
 const char *sim_wrap_tuner(const char *path);
+int sim_wrapped_version(void);
+int sim_is_recorder(const char *const *tuner);
 void sim_watch_operations(const struct sim_operation_layout *known);
 int sim_watch_file(void *function);
 void sim_watch_work(const uint32_t *comm_sent, uint32_t *comm_acknowledged);
@@ -242,7 +244,16 @@ class World:
             "comm": self.members(self.comms[0], comm["members"]),
             "last_comm": self.members(self.comms[-1], comm["members"]),
             "graphs": self.found_graphs(),
+            "plugin_used": self.plugin_used(),
         }
+
+    def plugin_used(self) -> bool:
+        """Whether NCCL asks the given plugin. Instead of one that it does not take it loads the network's: ours."""
+        if self.request["wrap"] is not None:
+            return bool(self.sim.sim_wrapped_version())
+        entry = self.request["comm"]["members"].get("tuner")
+        tuner = self.ffi.NULL if entry is None else self.ffi.cast("char **", self.member(self.comms[0], entry))
+        return tuner != self.ffi.NULL and not self.sim.sim_is_recorder(tuner)
 
     def found_graphs(self) -> list[dict[str, Any]]:
         """By algorithm; an algorithm that borrows another's graph may have an empty one of its own."""
