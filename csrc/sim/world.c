@@ -197,10 +197,12 @@ static void collect(struct sim_answer *answer, int log_file) {
   answer->log_bytes = log_length(log_file);
 }
 
-/* One collective per count, each on its own. simulated: ask for the time only. Stops at the first error.
+/* One collective per count, each on its own. simulated: ask for the time only; captured: each in a CUDA graph of its
+ * own. Stops at the first error.
  * Returns how many answers were written, or -1 when there is no address space for the buffers. */
 SIM_EXPORT int sim_ask(const struct sim_api *api, void *comm, int device, int collective, int type, int op,
-                       int simulated, int log_file, const uint64_t *counts, int n, struct sim_answer *answers) {
+                       int simulated, int captured, int log_file, const uint64_t *counts, int n,
+                       struct sim_answer *answers) {
   if (prepare(used) != 0) return -1;
   sim_set_device(device);
   for (int i = 0; i < n; i++) {
@@ -215,7 +217,9 @@ SIM_EXPORT int sim_ask(const struct sim_api *api, void *comm, int device, int co
       if (answer->result == 0) answer->result = ended;
       answer->simulated_us = info.time_us;
     } else {
+      if (captured) sim_capture_begin(&stream);
       answer->result = call(api, comm, collective, counts[i], type, op, 0);
+      if (captured) sim_capture_end();
     }
     collect(answer, log_file);
     if (answer->result != 0) return i + 1;

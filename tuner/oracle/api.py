@@ -287,11 +287,12 @@ class Oracle:
         op: Op,
         sizes_bytes: Sequence[int],
         buffers: Buffers = Buffers.plain,
+        captured: bool = False,
     ) -> list[Launched]:
-        """Each size launched for real on rank 0, one after the other."""
+        """Each size launched for real on rank 0, one after the other; ``captured`` each into a CUDA graph of its own."""
         if buffers is Buffers.window:
             raise BadInput("calls on windows may leave the classic path; valid for them: launch_windows")
-        answers, logs = self._ask(collective, dtype, op, sizes_bytes, buffers)
+        answers, logs = self._ask(collective, dtype, op, sizes_bytes, buffers, captured=captured)
         records = answers["record"]
         return [self._launched(int(s), record, log) for s, record, log in zip(sizes_bytes, records, logs, strict=True)]
 
@@ -426,6 +427,7 @@ class Oracle:
         sizes: Sequence[int],
         buffers: Buffers,
         simulated: bool = False,
+        captured: bool = False,
     ) -> tuple[Any, list[bytes]]:
         """Raw answers, and the piece of NCCL's log that belongs to each."""
         self._check_ranks()
@@ -443,6 +445,7 @@ class Oracle:
                 "counts": counts,
                 "buffers": int(buffers),
                 "simulated": simulated,
+                "captured": captured,
             },
             what,
         )

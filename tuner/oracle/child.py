@@ -68,7 +68,7 @@ uint64_t sim_buffer_bytes(int kind);
 int sim_use_buffers(const struct sim_api *api, void **comms, int ranks, int kind);
 int sim_init_ranks(const struct sim_api *api, int ranks, void **comms, int *results);
 int sim_ask(const struct sim_api *api, void *comm, int device, int collective, int type, int op, int simulated,
-            int log_file, const uint64_t *counts, int n, struct sim_answer *answers);
+            int captured, int log_file, const uint64_t *counts, int n, struct sim_answer *answers);
 int sim_ask_group(const struct sim_api *api, void *comm, int device, int log_file, const struct sim_call *calls, int n,
                   struct sim_answer *answer);
 const struct sim_kernel *sim_kernels(void);
@@ -307,8 +307,8 @@ class World:
         comm, device = self.ffi.cast("void *", self.comms[0]), 0
         kind = (request["collective"], request["type"], request["op"])
         self.use_buffers(request["buffers"])
-        simulated = int(request["simulated"])
-        n = self.sim.sim_ask(self.api, comm, device, *kind, simulated, self.log_file, counts, len(counts), answers)
+        how = (int(request["simulated"]), int(request["captured"]))
+        n = self.sim.sim_ask(self.api, comm, device, *kind, *how, self.log_file, counts, len(counts), answers)
         if n < 1:
             raise Failure("no address space for the buffers of the collective")
         failed = answers[n - 1].result
