@@ -24,6 +24,7 @@ MAX_RANKS = 512  # each rank is a thread with NCCL's memory for a rank
 RANK_BYTES = 40 << 20  # of host memory per rank; 21 MB were measured with 128 ranks, 8 per node
 
 
+_IN_GRAPH = len(Buffers)  # IN_GRAPH of csrc/sim/world.c
 _PROFILER = "ncclPatternProfiler"  # no pattern of a collective: NCCL tells its profiler of one
 
 # Warnings after which NCCL does what it would do on the real machine: about hardware that is not simulated and takes no
@@ -175,7 +176,7 @@ class Oracle:
                 "wrap": wrapped,
                 "watch": _watch(found, machine["kinds"]),
                 "ranks": setup.ranks,
-                "buffers": [int(kind) for kind in Buffers],
+                "buffers": [*map(int, Buffers), _IN_GRAPH],
                 "machine": machine,
                 "comm": asdict(found.comm),
                 "graph": asdict(found.graph),
@@ -289,7 +290,10 @@ class Oracle:
         buffers: Buffers = Buffers.plain,
         captured: bool = False,
     ) -> list[Launched]:
-        """Each size launched for real on rank 0, one after the other; ``captured`` each into a CUDA graph of its own."""
+        """Each size launched for real on rank 0, one after the other; ``captured`` each into a CUDA graph of its own.
+
+        Of what is captured NCCL tells a tuner plugin from 2.24 on that its buffers are registered (NCCL_GRAPH_REGISTER).
+        """
         if buffers is Buffers.window:
             raise BadInput("calls on windows may leave the classic path; valid for them: launch_windows")
         answers, logs = self._ask(collective, dtype, op, sizes_bytes, buffers, captured=captured)
@@ -433,7 +437,8 @@ class Oracle:
         self._check_ranks()
         if buffers is not Buffers.plain and not self._knows[buffers]:
             raise BadInput(f"NCCL {self.facts['release']} knows no {buffers.name} buffers; valid: later releases")
-        counts = self._counts(collective, dtype, sizes, self._buffer_bytes[buffers])
+        kind = _IN_GRAPH if captured and buffers is Buffers.plain else int(buffers)
+        counts = self._counts(collective, dtype, sizes, self._buffer_bytes[kind])
         if not counts:
             return np.zeros(0, ANSWER), []
         what = f"{'simulating' if simulated else 'launching'} {len(counts)} {collective.name} of {dtype.name}"
@@ -443,7 +448,7 @@ class Oracle:
                 "type": int(dtype),
                 "op": int(op),
                 "counts": counts,
-                "buffers": int(buffers),
+                "buffers": kind,
                 "simulated": simulated,
                 "captured": captured,
             },
