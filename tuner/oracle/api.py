@@ -292,7 +292,7 @@ class Oracle:
     ) -> list[Launched]:
         """Each size launched for real on rank 0, one after the other; ``captured`` each into a CUDA graph of its own.
 
-        Of what is captured NCCL tells a tuner plugin from 2.24 on that its buffers are registered (NCCL_GRAPH_REGISTER).
+        NCCL takes buffers that are captured for registered, from 2.24 on and unless NCCL_GRAPH_REGISTER is 0.
         """
         if buffers is Buffers.window:
             raise BadInput("calls on windows may leave the classic path; valid for them: launch_windows")
