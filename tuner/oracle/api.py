@@ -186,7 +186,7 @@ class Oracle:
         )
         self._check_log()
         if setup.plugin is not None and not started["plugin_used"]:
-            raise self._child.failure(f"NCCL did not load tuner plugin {setup.plugin}")
+            raise self._child.failure(f"NCCL did not load tuner plugin {setup.plugin}", about="tuner")
         if started["answer_bytes"] != ANSWER.itemsize:
             raise OracleFailed(f"{SIM} is of another build than this program; reinstall nccl-tuner")
         self._base = int(started["base"])

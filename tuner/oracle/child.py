@@ -142,6 +142,7 @@ class World:
         self.watch(request["watch"])
         self.log_file = os.open(request["log"], os.O_RDONLY | os.O_CREAT)
         self.api = self.entry_points()
+        self.load_tuner(request["functions"].get("ncclLoadTunerPlugin", ()))
         self.comms = self.init(request["ranks"])
         self.watch_work(request["comm"]["members"])
 
@@ -203,6 +204,14 @@ class World:
             function = self.ffi.cast("void *", self.base + times["function"])
             if error := self.sim.sim_watch_times(function, *times["shape"], times["backups"]):
                 raise Failure(f"cannot watch the times: {os.strerror(error)}")
+
+    def load_tuner(self, functions: list[list[int]]) -> None:
+        """2.19 and 2.20: a rank that comes while another is loading the plugin goes without; so it is loaded before.
+
+        The threads of one process race for it there (src/misc/tuner.cc, v2.19.3-1), later releases lock.
+        """
+        for offset, _ in functions:
+            self.ffi.cast("int (*)(void **)", self.base + offset)(self.ffi.new("void **"))
 
     def entry_points(self) -> Any:
         api = self.ffi.new("struct sim_api *")

@@ -173,13 +173,17 @@ class Child:
             return f"ended with exit status {code}"
         return f"was killed by {signal.Signals(-code).name}"
 
-    def failure(self, what: str) -> OracleFailed:
-        """An error of one line that ends with NCCL's last words; more of its log is in the error's notes."""
+    def failure(self, what: str, about: str = "") -> OracleFailed:
+        """An error of one line that ends with NCCL's warnings, or its last lines that have the word ``about``.
+
+        More of its log is in the error's notes.
+        """
         log = self.log_lines()
         stderr = self.folder / "stderr"
         output = stderr.read_text(errors="replace").splitlines() if stderr.is_file() else []
         warnings = [line for line in log if " NCCL WARN " in line]
-        last = " | ".join(line.strip() for line in [*(warnings or log), *output][-_SHOWN_LOG_LINES:])
+        words = [line for line in log if about in line.lower()] if about else warnings or log
+        last = " | ".join(line.strip() for line in [*words, *output][-_SHOWN_LOG_LINES:])
         error = OracleFailed(f"{what}; NCCL's last lines: {last}" if last else what)
         error.add_note("\n".join([*log, *output][-_NOTED_LOG_LINES:]))
         return error
