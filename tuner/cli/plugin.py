@@ -1,10 +1,15 @@
 """``nccl-tuner plugin``: the tuner plugin."""
 
+from pathlib import Path
+
 import click
 
-from tuner import plugin
+from tuner import plugin, release
 from tuner.cli import options
 from tuner.cli.output import print_json
+from tuner.oracle import library
+from tuner.plugin import loading
+from tuner.plugin import table as decisions
 
 
 @click.group(name="plugin")
@@ -29,3 +34,25 @@ def path(as_json: bool) -> None:
         print_json({"path": found})
     else:
         click.echo(found)
+
+
+@command.command()
+@click.option("--nccl", metavar="RELEASE",
+              help="NCCL release. [default: the installed nvidia-nccl wheel's; without one, the newest]")
+@click.option("--table", type=click.Path(path_type=Path), metavar="FILE", help="The decision table to apply.")
+@click.option("--strict", is_flag=True, help="A table that cannot be read fails the communicator.")
+@options.json_option
+def env(nccl: str | None, table: Path | None, strict: bool, as_json: bool) -> None:
+    """Prints the variables that make a release of NCCL load the plugin, as lines for a shell.
+
+    \b
+    eval "$(nccl-tuner plugin env --table my.table)"
+    """
+    if table is not None:
+        decisions.read(table)
+    chosen = release.load(nccl or library.installed_release() or release.names()[-1])
+    found = loading.environment(chosen, plugin.path(), table, strict)
+    if as_json:
+        print_json({"release": chosen.name, "set": found.set, "prepend": found.prepend})
+    else:
+        click.echo("\n".join(found.exports()))
