@@ -289,6 +289,9 @@ def test_a_bad_table_is_reported_and_changes_nothing(
     assert all(warning.startswith(f"{table}{reason}") for warning in warnings)
 
 
+ABORT_ON_ANY_FAILED_INIT = {"2.24.3", "2.25.1"}  # these free something twice, whichever plugin's init fails
+
+
 @each(WITH_PLUGINS)
 @pytest.mark.usefixtures("warnings_allowed")
 @pytest.mark.parametrize(("content", "reason"), BAD.values(), ids=BAD)
@@ -297,7 +300,7 @@ def test_strict_fails_the_communicator(nccl: str, tmp_path: Path, content: str |
     if content is not None:
         table.write_text(content)
     # "Invalid usage", or an internal error of a rank that another one left alone.
-    failed = r"ncclCommInitRank of rank \d returned [53] "
+    failed = "killed by SIGABRT" if nccl in ABORT_ON_ANY_FAILED_INIT else r"ncclCommInitRank of rank \d returned [53] "
     with pytest.raises(OracleFailed, match=failed), with_table(table, nccl, NCCL_TUNER_STRICT="1", nodes=1):
         pass
 
