@@ -1,6 +1,7 @@
 """Conditions as boxes: what two rows have in common, and what is left of one after others, exactly."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -48,7 +49,9 @@ def common(one: Box, other: Box) -> Box | None:
 
 def _filled(box: Box) -> Box | None:
     """The same with what follows from exact conditions, so that one meaning is one box; None where it is empty."""
-    ranks, nodes, per_node = box.ranks, box.nodes, box.ranks_per_node
+    ranks = _common(box.ranks, (box.nodes[0], LARGEST_COUNT))  # a node has at least one
+    nodes = _common(box.nodes, (1, ranks[1]))
+    per_node = _common(box.ranks_per_node, (0, ranks[1]))
     if _one(nodes) and _one(per_node) and per_node[0] > 0:
         ranks = _common(ranks, (nodes[0] * per_node[0],) * 2)
     elif _one(ranks) and _one(nodes):
@@ -109,6 +112,52 @@ def uncovered(box: Box, others: Iterable[Box], most_parts: int = 5000) -> list[B
         if len(parts) > most_parts:
             raise TooIntertwined
     return parts
+
+
+def covered(box: Box, others: Sequence[Box]) -> bool:
+    """Whether ``others`` together hold all of ``box``. TooIntertwined where that cannot be told in sane time."""
+    axis = "bytes" if box.bytes_per_rank == (0, LARGEST) else "bytes_per_rank"
+    rest = box._replace(**{axis: (0, LARGEST)})
+    # Most rows differ in their sizes only: those are merged first, and what they leave is looked at in full.
+    whole = [other for other in others if _holds(other._replace(**{axis: (0, LARGEST)}), rest)]
+    gaps = list(_between(getattr(box, axis), sorted(getattr(other, axis) for other in whole)))
+    partial = [other for other in others if not _holds(other._replace(**{axis: (0, LARGEST)}), rest)]
+    if not gaps or not partial:
+        return not gaps
+    parts = [part for gap in gaps if (part := _filled(box._replace(**{axis: gap}))) is not None]
+    if any(_has_a_free_corner(part, partial) for part in (parts[0], parts[-1])):
+        return False
+    return all(not uncovered(part, [other for other in partial if common(part, other)]) for part in parts)
+
+
+def _holds(outer: Box, inner: Box) -> bool:
+    return all(left[0] <= right[0] and right[1] <= left[1] for left, right in zip(outer, inner, strict=True))
+
+
+def _between(whole: Range, taken: Sequence[Range]) -> Iterator[Range]:
+    """What is left of ``whole`` without ranges in their order."""
+    start, last = whole
+    for low, high in taken:
+        if low > start:
+            yield start, min(low - 1, last)
+        start = max(start, high + 1)
+        if start > last:
+            return
+    yield start, last
+
+
+def _has_a_free_corner(box: Box, others: Sequence[Box]) -> bool:
+    """Whether an outermost call of ``box`` is none of the others': a quick proof that they do not cover it."""
+    index = Boxes(others)
+    for nbytes, ranks, nodes, registered, pipelined in product(
+        *({(end, end) for end in ends} for ends in (box.bytes, box.ranks, box.nodes, box.registered, box.pipelined))
+    ):
+        corner = _filled(
+            box._replace(bytes=nbytes, ranks=ranks, nodes=nodes, registered=registered, pipelined=pipelined)
+        )
+        if corner is not None and not index.meeting(corner, 0, len(others)):
+            return True
+    return False
 
 
 def _has_a_size(box: Box) -> bool:

@@ -7,6 +7,7 @@ any, or NCCL's own. Source: plugins/tuner/example/{plugin.c,nccl_tuner.conf}, v2
 from collections.abc import Mapping, Sequence
 
 from tuner.plugin import boxes, foreign
+from tuner.plugin.boxes import Range
 from tuner.plugin.passing import Place
 from tuner.plugin.table import ANY_BYTES, ANY_COUNT, ANY_PIPELINED, LARGEST, LARGEST_COUNT, Decision, Interval
 from tuner.plugin.values import Mistake
@@ -66,17 +67,20 @@ def _columns(row: Decision) -> list[str]:
         raise Mistake("'bytes-per-rank' is nothing that NVIDIA's format says; valid with it: an exact number of ranks")
     if choice.chunk_bytes is not None:
         raise Mistake("'chunk' is nothing that NVIDIA's format says")
-    counts = {"nodes": (box.nodes, 1), "ranks": (box.ranks, 1), "pipelined": (box.pipelined, 0)}
-    words = [_count(key, low, high, least) for key, ((low, high), least) in counts.items()]
+    words = [
+        _count("nodes", box.nodes, row.nodes == ANY_COUNT),
+        _count("ranks", box.ranks, row.ranks == ANY_COUNT),
+        _count("pipelined", box.pipelined, row.pipelined == ANY_PIPELINED),
+    ]
     return [
         row.collective.name.lower(), *map(str, box.bytes), *foreign.cell_keys(choice), str(choice.channels or -1),
         *words, "-1" if row.registered is None else str(int(row.registered)),
     ]  # fmt: skip
 
 
-def _count(key: str, low: int, high: int, least: int) -> str:
-    if (low, high) == (least, LARGEST_COUNT):
-        return "-1"
-    if low != high:
+def _count(key: str, ends: Range, is_any: bool) -> str:
+    if ends[0] == ends[1]:
+        return str(ends[0])
+    if not is_any:
         raise Mistake(f"an interval of '{key}': NVIDIA's format has one number, or any")
-    return str(low)
+    return "-1"

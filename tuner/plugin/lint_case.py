@@ -1,0 +1,109 @@
+"""What is wrong with a decision table for one release, and on one communicator of it."""
+
+from collections.abc import Iterator
+
+from tuner.communicator import Communicator
+from tuner.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.plugin import boxes
+from tuner.plugin.lint import ERROR, NOTE, WARNING, Finding, cells, exists, name
+from tuner.plugin.table import Choice, Conditions, Cost, Decision, Interval, Table
+from tuner.release import ALGORITHM_KEYS, Release
+from tuner.rules.request import Request
+from tuner.selection import Selection
+
+UNCHECKED = "NCCL_TUNER_UNCHECKED=1"
+COLLNET = (Algorithm.CollNetDirect, Algorithm.CollNetChain)
+NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
+
+
+def check_release(table: Table, release: Release) -> list[Finding]:
+    """What a release does not do for any communicator."""
+    plugin = release.table["tuner_plugin"]
+    if not plugin["loads"]:
+        return [Finding(1, ERROR, f"NCCL {release.name} loads no tuner plugin")]
+    return [*_constants(table, release), *_missing(table, release), *_settings(table, release)]
+
+
+def check_communicator(table: Table, communicator: Communicator, dtype: DataType, op: Op) -> list[Finding]:
+    """What this communicator does not do, for calls of this type and operation; rows for others are left out."""
+    if not communicator.release.table["tuner_plugin"]["loads"]:
+        return []
+    selection = Selection(communicator)
+    excluded = {one: selection.excluded(Request(one, dtype, op)) for one in Collective}
+    found: list[Finding] = []
+    for row in _rows(table):
+        if not _applies(row, communicator):
+            shape = f"{communicator.ranks} ranks on {communicator.nodes} nodes"
+            found.append(Finding(row.line, NOTE, f"does not apply to this communicator of {shape}"))
+            continue
+        for cell in cells(row):
+            if exists(row.collective, *cell) and cell in excluded[row.collective]:
+                reason = excluded[row.collective][cell]
+                found.append(Finding(row.line, WARNING, f"{name(cell)} cannot run here: {reason}"))
+        if isinstance(row, Decision):
+            found.extend(_channels(row, communicator))
+    return found
+
+
+def _rows(table: Table) -> list[Decision | Cost]:
+    return [*table.decisions, *table.costs]
+
+
+def _applies(row: Conditions, communicator: Communicator) -> bool:
+    ranks, nodes = communicator.ranks, communicator.nodes
+    here = Decision(row.collective, (), ranks=Interval(ranks, ranks), nodes=Interval(nodes, nodes))
+    mine, other = boxes.of(row), boxes.of(here)
+    return mine is not None and other is not None and boxes.common(mine, other) is not None
+
+
+def _constants(table: Table, release: Release) -> Iterator[Finding]:
+    why = {
+        "none": "hands the model's constants to no plugin; valid: 2.28 and later",
+        "lost": "writes its own constants over those that a plugin sets",
+    }
+    for constant in table.constants:
+        if (kind := release.table["tuner_plugin"]["constants"]) in why:
+            yield Finding(constant.line, WARNING, f"NCCL {release.name} {why[kind]}")
+
+
+def _missing(table: Table, release: Release) -> Iterator[Finding]:
+    """Algorithms that this release does not have for the collective."""
+    for row in _rows(table):
+        rows = [ALGORITHM_KEYS[key] for key in release.table["rules"]["exists"][row.collective.name]]
+        for cell in cells(row):
+            if exists(row.collective, *cell) and cell[0] not in rows:
+                reason = f"NCCL {release.name} does not run {row.collective.name} by {cell[0].name}"
+                yield Finding(row.line, WARNING, reason)
+
+
+def _settings(table: Table, release: Release) -> Iterator[Finding]:
+    plugin = release.table["tuner_plugin"]
+    for row in table.decisions:
+        if row.registered and not plugin["registered"]:
+            reason = f"never matches: NCCL {release.name} tells no plugin of registered buffers; valid: 2.24 and later"
+            yield Finding(row.line, WARNING, reason)
+        if not plugin["cost_table"] and any(choice.protocol is Protocol.LL128 for choice in row.choices):
+            reason = f"NCCL {release.name} runs LL128 where it is not safe; the plugin takes it only with {UNCHECKED}"
+            yield Finding(row.line, WARNING, reason)
+        if not plugin["chunk"] and any(choice.chunk_bytes is not None for choice in row.choices):
+            reason = f"NCCL {release.name} asks no plugin for the chunk size; valid: 2.30 and later"
+            yield Finding(row.line, WARNING, reason)
+    if not plugin["cost_table"]:
+        for cost in table.costs:
+            yield Finding(cost.line, WARNING, f"NCCL {release.name} hands no costs to a plugin; valid: 2.22 and later")
+
+
+def _channels(row: Decision, communicator: Communicator) -> Iterator[Finding]:
+    for choice in row.choices:
+        if choice.channels is None:
+            continue
+        if choice.algorithm in COLLNET or (choice.algorithm is Algorithm.NVLS and communicator.nodes > 1):
+            reason = f"the plugin keeps NCCL's channels for {name(choice.cell)} here: NCCL would not check others"
+            yield Finding(row.line, WARNING, reason)
+        elif choice.channels > (most := _most_channels(choice, communicator)):
+            reason = f"channels={choice.channels} of {name(choice.cell)}: this communicator has {most}"
+            yield Finding(row.line, NOTE, reason)
+
+
+def _most_channels(choice: Choice, communicator: Communicator) -> int:
+    return communicator.nvls_channels if choice.algorithm in NVLS else communicator.channels
