@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tuner.cli.plugin.convert import command
 from tuner.errors import BadTable
 from tuner.names import Algorithm, Collective, Protocol
 from tuner.plugin import convert, passing
@@ -391,3 +393,43 @@ def test_ten_thousand_rows_convert() -> None:
     assert len(table.table.decisions) == 10_001
     assert table.table.decisions[-2].choices[-1].algorithm is Algorithm.Tree
     assert load(convert.to_text(table, "nvidia")).table.decisions[-1] == file.table.decisions[-1]
+
+
+# The command
+
+
+def test_the_command_writes_or_refuses(tmp_path: Path) -> None:
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.write_text("# by hand\nallgather,(,2097152],tree,simple,4,2,8\n")
+    done = CliRunner().invoke(command, [str(source), "--out", str(target)])
+    assert (done.exit_code, done.output) == (0, f"{target}: 1 rows of {source} (ncclx-csv) as table\n")
+    assert target.read_text().splitlines() == [
+        HEADER,
+        "# converted-from: ncclx-csv",
+        "allgather bytes-per-rank=0..2M nodes=2 ranks-per-node=8 -> tree/simple channels=4",
+    ]
+    done = CliRunner().invoke(command, [str(target), "--out", str(source), "--to", "ncclx-json", "--json"])
+    assert json.loads(done.output) == {"from": "table", "to": "ncclx-json", "out": str(source), "rows": 1}
+    (rule,) = json.loads(source.read_text())["rules"]
+    assert rule["filter"] == {
+        "collective": "allgather", "bytesPerRank": "[0,2097152]", "nNodes": "2", "nLocalRanks": "8"
+    }  # fmt: skip
+    assert rule["config"] == {"algorithm": "tree", "protocol": "simple", "channels": 4}
+    target.write_text(f"{HEADER}\nallreduce -> nccl\n")
+    before = source.read_text()
+    done = CliRunner().invoke(command, [str(target), "--out", str(source), "--to", "nvidia"])
+    assert str(done.exception).startswith(f"{target}:2: 'nccl' is no choice")
+    assert source.read_text() == before
+
+
+@pytest.mark.parametrize("target", convert.FORMATS)
+def test_a_table_without_rows_is_written(target: str) -> None:
+    assert "\n" in convert.to_text(load(HEADER), target)
+
+
+def test_what_nvidia_ships_is_read() -> None:
+    """As nccl_tuner.conf of v2.30.7-1 has them: of several shapes, with comments between."""
+    rows = "allreduce,0,65536,tree,simple,2,1,-1,-1,1", "allgather,0,4294967295,ring,simple,4,2,-1"
+    file = load("# Format: ...\n#\n" + "\n\n".join(rows))
+    assert [row.line for row in file.table.decisions] == [3, 5]
+    assert file.table.decisions[1].registered is None

@@ -60,6 +60,26 @@ def test_a_row_hidden_by_several_together() -> None:
     assert not any("never" in reason for _, _, reason in found(*rows[:-1], hidden))
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ("allreduce bytes=0..29", "allreduce bytes=5..9", "allreduce bytes=20..40", "allreduce bytes=0..35"),
+        ("allreduce ranks=2 nodes=..2", "allreduce ranks=2"),
+        ("allreduce bytes=..3", "allreduce bytes-per-rank=0 ranks=..4"),
+        ("allreduce bytes=32..79", "allreduce bytes-per-rank=2..4 ranks=16"),
+        ("allgather bytes-per-rank=..7", "allgather bytes-per-rank=8..", "allgather nodes=2"),
+    ],
+)
+def test_a_row_hidden_by_what_follows_from_its_conditions(rows: tuple[str, ...]) -> None:
+    last = len(rows) + 1
+    assert any(line == last and reason.startswith("never decides") for line, _, reason in found(*map(ring, rows)))
+    assert not any(line == last and "never" in reason for line, _, reason in found(*map(ring, rows[1:])))
+
+
+def ring(row: str) -> str:
+    return f"{row} -> ring/ll"
+
+
 def test_a_row_that_no_communicator_has() -> None:
     reason = "never matches: no communicator has these ranks, nodes and ranks per node"
     for where in ("ranks=9 ranks-per-node=2", "nodes=3 ranks=2", "ranks=8 nodes=2 ranks-per-node=3"):

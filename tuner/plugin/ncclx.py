@@ -209,7 +209,7 @@ def _per_rank(row: Decision, box: boxes.Box) -> Interval:
     ends_fit = low % ranks == 0 and (row.bytes.high is None or (high + 1) % ranks == 0)
     if box.ranks[0] != box.ranks[1] or not ends_fit:
         raise Mistake("NCCLX knows sizes per rank; valid: 'bytes-per-rank', or 'bytes' of exact ranks that divide them")
-    return Interval(low // ranks, None if row.bytes.high is None else (high + 1) // ranks - 1)
+    return Interval(low // ranks, None if row.bytes.high is None else high // ranks)
 
 
 def _text(interval: Interval) -> str:
