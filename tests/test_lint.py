@@ -67,6 +67,7 @@ def test_a_row_hidden_by_several_together() -> None:
         ("allreduce ranks=2 nodes=..2", "allreduce ranks=2"),
         ("allreduce bytes=..3", "allreduce bytes-per-rank=0 ranks=..4"),
         ("allreduce bytes=32..79", "allreduce bytes-per-rank=2..4 ranks=16"),
+        ("allreduce bytes-per-rank=2..4 ranks=16", "allreduce bytes=32..79 nodes=2 ranks-per-node=8"),
         ("allgather bytes-per-rank=..7", "allgather bytes-per-rank=8..", "allgather nodes=2"),
     ],
 )

@@ -37,7 +37,8 @@ def check_communicator(table: Table, communicator: Communicator, dtype: DataType
             found.append(Finding(row.line, NOTE, f"does not apply to this communicator of {shape}"))
             continue
         for cell in cells(row):
-            if exists(row.collective, *cell) and cell in excluded[row.collective]:
+            known = exists(row.collective, *cell) and cell[0] in _algorithms(communicator.release, row.collective)
+            if known and cell in excluded[row.collective]:
                 reason = excluded[row.collective][cell]
                 found.append(Finding(row.line, WARNING, f"{name(cell)} cannot run here: {reason}"))
         if isinstance(row, Decision):
@@ -69,11 +70,14 @@ def _constants(table: Table, release: Release) -> Iterator[Finding]:
 def _missing(table: Table, release: Release) -> Iterator[Finding]:
     """Algorithms that this release does not have for the collective."""
     for row in _rows(table):
-        rows = [ALGORITHM_KEYS[key] for key in release.table["rules"]["exists"][row.collective.name]]
         for cell in cells(row):
-            if exists(row.collective, *cell) and cell[0] not in rows:
+            if exists(row.collective, *cell) and cell[0] not in _algorithms(release, row.collective):
                 reason = f"NCCL {release.name} does not run {row.collective.name} by {cell[0].name}"
                 yield Finding(row.line, WARNING, reason)
+
+
+def _algorithms(release: Release, collective: Collective) -> list[Algorithm]:
+    return [ALGORITHM_KEYS[key] for key in release.table["rules"]["exists"][collective.name]]
 
 
 def _settings(table: Table, release: Release) -> Iterator[Finding]:
