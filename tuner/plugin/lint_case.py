@@ -7,7 +7,7 @@ from tuner.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.plugin import boxes
 from tuner.plugin.lint import ERROR, NOTE, WARNING, Finding, cells, exists, name
 from tuner.plugin.table import Choice, Conditions, Cost, Decision, Interval, Table
-from tuner.release import ALGORITHM_KEYS, Release
+from tuner.release import ALGORITHM_KEYS, Release, load, names
 from tuner.rules.request import Request
 from tuner.selection import Selection
 
@@ -59,7 +59,7 @@ def _applies(row: Conditions, communicator: Communicator) -> bool:
 
 def _constants(table: Table, release: Release) -> Iterator[Finding]:
     why = {
-        "none": "hands the model's constants to no plugin; valid: 2.28 and later",
+        "none": f"hands the model's constants to no plugin; valid: {_since('constants', 'kept')}",
         "lost": "writes its own constants over those that a plugin sets",
     }
     for constant in table.constants:
@@ -84,17 +84,23 @@ def _settings(table: Table, release: Release) -> Iterator[Finding]:
     plugin = release.table["tuner_plugin"]
     for row in table.decisions:
         if row.registered and not plugin["registered"]:
-            reason = f"never matches: NCCL {release.name} tells no plugin of registered buffers; valid: 2.24 and later"
+            reason = f"never matches: NCCL {release.name} tells no plugin of registered buffers; valid: {_since('registered')}"
             yield Finding(row.line, WARNING, reason)
         if not plugin["cost_table"] and any(choice.protocol is Protocol.LL128 for choice in row.choices):
-            reason = f"NCCL {release.name} runs LL128 where it is not safe; the plugin takes it only with {UNCHECKED}"
+            reason = f"NCCL {release.name} does not check that LL128 is safe; the plugin takes it only with {UNCHECKED}"
             yield Finding(row.line, WARNING, reason)
         if not plugin["chunk"] and any(choice.chunk_bytes is not None for choice in row.choices):
-            reason = f"NCCL {release.name} asks no plugin for the chunk size; valid: 2.30 and later"
+            reason = f"NCCL {release.name} asks no plugin for the chunk size; valid: {_since('chunk')}"
             yield Finding(row.line, WARNING, reason)
     if not plugin["cost_table"]:
         for cost in table.costs:
-            yield Finding(cost.line, WARNING, f"NCCL {release.name} hands no costs to a plugin; valid: 2.22 and later")
+            reason = f"NCCL {release.name} hands no costs to a plugin; valid: {_since('cost_table')}"
+            yield Finding(cost.line, WARNING, reason)
+
+
+def _since(key: str, value: object = True) -> str:
+    """From which release on."""
+    return f"{next(one for one in names() if load(one).table['tuner_plugin'][key] == value)} and later"
 
 
 def _channels(row: Decision, communicator: Communicator) -> Iterator[Finding]:
