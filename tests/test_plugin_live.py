@@ -30,7 +30,7 @@ SIZES = [16, 64, 4 * KIB, 64 * KIB - 16, 64 * KIB, MIB, 4 * MIB, 4 * MIB + 16, 6
 
 
 def interface(nccl: str) -> int:
-    return loading.newest_interface(release.load(nccl))
+    return loading.interface(release.load(nccl)).version
 
 
 WITH_CELLS = [nccl for nccl in WITH_PLUGINS if interface(nccl) >= 3]

@@ -112,7 +112,7 @@ def oracle(name: str, file: Path | None, **changes: object) -> Oracle:
 
 
 def newest(name: str) -> int:
-    return loading.newest_interface(release.load(name))
+    return loading.interface(release.load(name)).version
 
 
 def said(asked: Oracle) -> list[str]:

@@ -6,12 +6,18 @@ import click
 
 from tuner import plugin, release
 from tuner.cli import options
+from tuner.cli.lazy import LazyGroup
 from tuner.cli.output import print_json
 from tuner.oracle import library
 from tuner.plugin import loading, parse
 
+VERBS = {
+    "convert": "a decision table from or to NVIDIA's and NCCLX's formats",
+    "lint": "what is wrong with a decision table, by itself and on a communicator",
+}
 
-@click.group(name="plugin")
+
+@click.group(name="plugin", cls=LazyGroup, verbs=VERBS, package="tuner.cli.plugin")
 def command() -> None:
     """The tuner plugin that NCCL loads to apply a decision table.
 
