@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tuner.cli.plugin.convert import command
 from tuner.errors import BadTable
 from tuner.names import Algorithm, Collective, Protocol
-from tuner.plugin import convert, passing
+from tuner.plugin import convert, lint, passing
 from tuner.plugin.table import HEADER, LARGEST, Choice, Decision, Interval, find
 
 AR, AG = Collective.AllReduce, Collective.AllGather
@@ -84,6 +84,24 @@ def test_what_is_no_table_is_refused(content: str, reason: str) -> None:
     with pytest.raises(BadTable) as caught:
         load(content)
     assert str(caught.value).startswith(reason)
+
+
+PIECES = st.sampled_from(
+    ["allreduce", "ring", "ll", ",", ",", ",", "*", "[", "]", "(", ")", "1", "-1", "0", "64K", "\n", "\r", "#", '"',
+     "{", "}", ":", '{"rules": [{"filter": {', '"collective": "allreduce", ', '"nNodes": ', '}, "config": ', "null",
+     "1e400", "[[[[", "\u00e9", "allreduce,*,ring,ll,-1,*,*\n", "allreduce,0,1,ring,ll,-1,-1,-1\n", HEADER + "\n",
+     "allreduce -> ring/ll\n", "# collective,bytes,", "cost allreduce -> ring/ll ", "latency-us=", "constant "]
+)  # fmt: skip
+
+
+@given(st.one_of(st.binary(max_size=60), st.lists(PIECES, max_size=20).map(lambda pieces: "".join(pieces).encode())))
+def test_any_bytes_are_read_or_refused_in_one_line(content: bytes) -> None:
+    refusal = None
+    try:
+        lint.check(convert.from_content(content, "f").table)
+    except BadTable as error:
+        refusal = str(error)
+    assert refusal is None or (refusal.startswith("f:") and refusal.isprintable())
 
 
 # NVIDIA's

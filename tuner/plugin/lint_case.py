@@ -84,7 +84,7 @@ def _settings(table: Table, release: Release) -> Iterator[Finding]:
     plugin = release.table["tuner_plugin"]
     for row in table.decisions:
         if row.registered and not plugin["registered"]:
-            reason = f"never matches: NCCL {release.name} tells no plugin of registered buffers; valid: {_since('registered')}"
+            reason = f"never matches: NCCL {release.name} tells of no registered buffers; valid: {_since('registered')}"
             yield Finding(row.line, WARNING, reason)
         if not plugin["cost_table"] and any(choice.protocol is Protocol.LL128 for choice in row.choices):
             reason = f"NCCL {release.name} does not check that LL128 is safe; the plugin takes it only with {UNCHECKED}"
