@@ -237,7 +237,6 @@ def test_a_release_without_plugins() -> None:
         ("allreduce -> tree/ll chunk=8K", ["2.19.3", "2.28.9", "2.29.7"], ["2.30.3", "2.32.3"], "the chunk size"),
         ("allreduce registered=yes -> tree/ll", ["2.19.3", "2.23.4"], ["2.24.3", "2.32.3"], "registered buffers"),
         ("constant ll-gbs volta 1 1", ["2.19.3", "2.27.7", "2.31.2"], ["2.28.3", "2.30.7", "2.32.3"], "constants"),
-        ("cost allreduce -> tree/ll never", ["2.19.3", "2.21.5"], ["2.22.3", "2.32.3"], "hands no costs"),
         ("allgather -> pat/simple", ["2.19.3", "2.22.3"], ["2.23.4", "2.32.3"], "does not run AllGather by PAT"),
     ],
 )
@@ -247,6 +246,25 @@ def test_what_a_release_does_not_do(row: str, told: list[str], silent: list[str]
         assert (line, severity, reason in found_reason) == (2, "warning", True), found_reason
     for nccl in silent:
         assert by_release(nccl, row) == []
+
+
+def test_a_release_without_costs_lets_the_tables_compete() -> None:
+    assert by_release("2.21.5", "cost allreduce -> tree/ll never") == [
+        (2, "note", "NCCL 2.21.5 hands no costs to a plugin: the table's compete with each other only")
+    ]
+    assert by_release("2.22.3", "cost allreduce -> tree/ll never") == []
+
+
+@pytest.mark.parametrize("row", ["allreduce ranks=4 -> ring/ll", "allreduce bytes-per-rank=4 -> ring/ll",
+                                 "allreduce ranks-per-node=1.. -> ring/ll", "cost allreduce nodes=2 -> ring/ll never"])
+def test_a_release_that_does_not_say_who_asks(row: str) -> None:
+    assert any("does not say which communicator asks" in reason for _, _, reason in by_release("2.20.5", row))
+    assert not any("which communicator" in reason for _, _, reason in by_release("2.21.5", row))
+    channels = by_release("2.20.5", "allreduce -> ring/ll channels=3")
+    assert [reason for _, _, reason in channels] == [
+        "NCCL 2.20.5 does not check channels; the plugin passes them on only with NCCL_TUNER_UNCHECKED=1"
+    ]
+    assert by_release("2.21.5", "allreduce -> ring/ll channels=3") == []
 
 
 def here(*lines: str, nodes: int = 2, op: Op = Op.sum) -> list[tuple[int, str, str]]:

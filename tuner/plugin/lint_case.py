@@ -85,7 +85,7 @@ def _settings(table: Table, release: Release) -> Iterator[Finding]:
     for row in table.decisions:
         if row.registered and not interface.tells_registered:
             since = loading.first(lambda interface: interface.tells_registered)
-            reason = f"never matches: NCCL {release.name} tells no plugin of registered buffers; valid: {since} and later"
+            reason = f"never matches: NCCL {release.name} tells of no registered buffers; valid: {since} and later"
             yield Finding(row.line, WARNING, reason)
         if not interface.hands_costs and any(choice.protocol is Protocol.LL128 for choice in row.choices):
             reason = f"NCCL {release.name} does not check that LL128 is safe; the plugin takes it only with {UNCHECKED}"
@@ -93,6 +93,9 @@ def _settings(table: Table, release: Release) -> Iterator[Finding]:
         if not interface.asks_chunks and any(choice.chunk_bytes is not None for choice in row.choices):
             since = loading.first(lambda interface: interface.asks_chunks)
             reason = f"NCCL {release.name} asks no plugin for the chunk size; valid: {since} and later"
+            yield Finding(row.line, WARNING, reason)
+        if not interface.says_who_asks and any(choice.channels is not None for choice in row.choices):
+            reason = f"NCCL {release.name} does not check channels; the plugin passes them on only with {UNCHECKED}"
             yield Finding(row.line, WARNING, reason)
     if not interface.says_who_asks:
         for line, what in _shaped(table):

@@ -21,7 +21,7 @@ def read(text: str, name: str) -> tuple[Decision, ...]:
     rows = []
     for number, line in foreign.data_lines(text):
         with foreign.at(f"{name}:{number}"):
-            rows.append(_row([field.strip(" \t") for field in line.split(",")], number))
+            rows.append(_row([field.strip(" \t") for field in line.partition("#")[0].split(",")], number))
     return tuple(rows)
 
 
