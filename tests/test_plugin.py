@@ -789,58 +789,6 @@ def test_many_communicators_with_different_tables_at_once(tmp_path: Path) -> Non
     assert not wrong
 
 
-# Under the sanitizers
-
-
-def driver(folder: Path, sanitizers: str) -> Path:
-    """The plugin and ``csrc/plugin/check/driver.c`` in one program; skips where the compiler has no such runtime."""
-    flags = ["-std=c11", "-O1", "-g", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
-    probe = folder / "probe.c"
-    probe.write_text("int main(void) { return 0; }\n")
-    made = subprocess.run([compiler(), *flags, probe, "-o", folder / "probe"], capture_output=True, check=False)
-    if made.returncode or subprocess.run([folder / "probe"], capture_output=True, check=False).returncode:
-        pytest.skip(f"no runtime for -fsanitize={sanitizers} here")
-    sources = [*sorted(SOURCES.glob("*.c")), SOURCES / "check" / "driver.c"]
-    subprocess.run([compiler(), *flags, *sources, "-lpthread", "-o", folder / "driver"], check=True)
-    return folder / "driver"
-
-
-def drive(program: Path, *words: str, table: Path | None = None) -> str:
-    environment = {**os.environ, "NCCL_TUNER_TABLE": str(table or "")}
-    ran = subprocess.run([program, *words], env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    return ran.stdout
-
-
-@pytest.fixture(scope="module")
-def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return driver(tmp_path_factory.mktemp("asan"), "address,undefined")
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_random_bytes_under_the_sanitizers(checked: Path, seed: int) -> None:
-    assert "25000 tables" in drive(checked, "bytes", str(seed), "25000")
-
-
-@pytest.mark.parametrize(
-    "choice", ["ring/simple channels=4", "nvls/simple channels=64", "pat/ll", "tree/ll channels=1"]
-)
-def test_random_calls_under_the_sanitizers(checked: Path, tmp_path: Path, choice: str) -> None:
-    table = rows_of(tmp_path, "allreduce bytes=100..4G -> ring/ll", *(f"{name} -> {choice}" for name in NAMES))
-    drive(checked, "calls", "1", "50000", table=table)
-
-
-@pytest.mark.parametrize("content", [None, b"", b"nccl-tuner-table 1", b"nccl-tuner-table 1\nallreduce -> ring", b"\0"])
-def test_a_bad_table_leaks_nothing(checked: Path, tmp_path: Path, content: bytes | None) -> None:
-    drive(checked, "calls", "1", "100", table=tmp_path / "no" if content is None else table_of(tmp_path, content))
-
-
-def test_many_threads_under_the_thread_sanitizer(tmp_path: Path) -> None:
-    program = driver(tmp_path, "thread")
-    table = rows_of(tmp_path, *(f"{name} bytes=10.. -> ring/ll channels=2" for name in NAMES))
-    drive(program, "threads", "1", "1000", table=table)
-
-
 # In the real libnccl
 
 NCCL = "2.28.9"
