@@ -1,5 +1,6 @@
 """The plugin's C code against wrong input, under the sanitizers, valgrind and libFuzzer: ``csrc/plugin/check``."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -101,6 +102,15 @@ def test_many_threads_under_the_thread_sanitizer(tmp_path: Path, unchecked: str)
 def test_valgrind_finds_nothing(plain: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     memcheck = ["valgrind", "--quiet", "--error-exitcode=1", "--leak-check=full", "--show-leak-kinds=all"]
     drive([*memcheck, "--errors-for-leak-kinds=all", plain, *words], table_of(tmp_path, TABLE))
+
+
+@pytest.mark.parametrize("flags", [[], ["-DSHA256_PORTABLE"]])
+def test_the_hash_with_and_without_the_processors_own_instructions(tmp_path: Path, flags: list[str]) -> None:
+    program = build(tmp_path, "driver", ["-O2", *flags])
+    for length in [0, 1, 54, 55, 56, 63, 64, 65, 119, 120, 128, 60000]:
+        content = bytes(number * 7 % 251 for number in range(length))
+        said = subprocess.run([program, "hash"], input=content, capture_output=True, check=True).stdout
+        assert said.decode().strip() == hashlib.sha256(content).hexdigest()[:12]
 
 
 # What a call may reach
