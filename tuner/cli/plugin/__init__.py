@@ -6,13 +6,19 @@ import click
 
 from tuner import plugin, release
 from tuner.cli import options
+from tuner.cli.lazy import LazyGroup
 from tuner.cli.output import print_json
 from tuner.oracle import library
 from tuner.plugin import loading
 from tuner.plugin import table as decisions
 
+VERBS = {
+    "dry-run": "what a decision table makes of sizes, through the plugin's own code",
+    "compile": "a decision table that picks as another release does, or by measurements",
+}
 
-@click.group(name="plugin")
+
+@click.group(name="plugin", cls=LazyGroup, verbs=VERBS, package="tuner.cli.plugin")
 def command() -> None:
     """The tuner plugin that NCCL loads to apply a decision table.
 
