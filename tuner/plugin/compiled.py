@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner import edges, release
-from tuner.cfloat import SizeArray, shortest
+from tuner.cfloat import SizeArray, f32, shortest
 from tuner.errors import BadInput, NoAlgorithm
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.plugin import loading
@@ -57,14 +57,15 @@ def _decisions(selection: Selection, asked: Request, channels: bool) -> Iterator
         return
     most = _largest(selection, asked)
     starts = edges.find(lambda sizes: _ranked(selection, asked, sizes, channels), 1, most, breaks(selection))
+    ranks, nodes = _here(selection)
     chosen: list[tuple[int, Choice]] = []
     for start, label in zip(starts, _ranked(selection, asked, starts, channels), strict=True):
-        cell, bound = ALL_CELLS[label[-2]], int(label[-1])
-        choice = Choice(*cell, bound or None)
+        (algorithm, protocol), bound = ALL_CELLS[label[-2]], int(label[-1])
+        choice = Choice(algorithm, protocol, bound or None)
         if not chosen or chosen[-1][1] != choice:
             chosen.append((int(start), choice))
     for interval, choice in _intervals(chosen):
-        yield Decision(asked.collective, (choice,), bytes=interval, **_here(selection))
+        yield Decision(asked.collective, (choice,), bytes=interval, ranks=ranks, nodes=nodes)
 
 
 def _largest(selection: Selection, asked: Request) -> int:
@@ -100,10 +101,11 @@ def _ranked(selection: Selection, asked: Request, sizes: SizeArray, channels: bo
 def _costs(selection: Selection, asked: Request) -> Iterator[Cost]:
     if not selection.usable(asked):
         return
+    ranks, nodes = _here(selection)
     excluded = selection.excluded(asked)
     for cell in ALL_CELLS:
         if cell in excluded and _anywhere(asked.collective, cell):
-            yield Cost(asked.collective, *cell, None, **_here(selection))
+            yield Cost(asked.collective, *cell, None, ranks=ranks, nodes=nodes)
         elif cell not in excluded:
             yield from _lines(selection, asked, cell)
 
@@ -136,12 +138,13 @@ def _lines(selection: Selection, asked: Request, cell: Cell) -> Iterator[Cost]:
         if not (exact and 0 <= latency < np.inf and 0 < bandwidth < np.inf):
             raise BadInput(f"{where}: {latency} us, {bandwidth} GB/s is no row of costs")
         lines.append((int(start), line))
+    ranks, nodes = _here(selection)
     # Penalties come after the line: PAT of several ranks is the last choice, which a table says with another word.
     for interval, line in _intervals(lines):
         size = np.array([max(interval.low, 1)], np.uint64)
-        plain = np.float32(line.latency_us) + size.astype(np.float32) / (np.float32(1000) * np.float32(line.bandwidth_gbs))
+        plain = f32(line.latency_us) + size.astype(f32) / (f32(1000) * f32(line.bandwidth_gbs))
         left = timing.penalised(plain, communicator, asked, cell)[0] == plain[0]
-        yield Cost(asked.collective, *cell, line if left else None, bytes=interval, **_here(selection))
+        yield Cost(asked.collective, *cell, line if left else None, bytes=interval, ranks=ranks, nodes=nodes)
 
 
 def _intervals(chosen: list[tuple[int, _What]]) -> Iterator[tuple[Interval, _What]]:
@@ -151,9 +154,10 @@ def _intervals(chosen: list[tuple[int, _What]]) -> Iterator[tuple[Interval, _Wha
         yield Interval(start if at else 0, ends[at] if at < len(ends) else None), what
 
 
-def _here(selection: Selection) -> dict[str, Interval]:
+def _here(selection: Selection) -> tuple[Interval, Interval]:
+    """Its ranks and nodes, and no others."""
     ranks, nodes = selection.communicator.ranks, selection.communicator.nodes
-    return {"ranks": Interval(ranks, ranks), "nodes": Interval(nodes, nodes)}
+    return Interval(ranks, ranks), Interval(nodes, nodes)
 
 
 def for_release(rows: list[Decision], runs: Selection) -> tuple[list[Decision], list[str]]:

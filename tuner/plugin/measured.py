@@ -129,7 +129,8 @@ def _sample(row: dict[str, str]) -> tuple[Where, int, Choice, float]:
     )  # fmt: skip
     where = Where(
         _named(Collective, row["collective"], "collective"), _number(row, "nodes", 1, LARGEST_COUNT),
-        _number(row, "ranks", 1, LARGEST_COUNT), _number(row, "pipeOps", 0, LARGEST_COUNT), _number(row, "regBuff", 0, 1),
+        _number(row, "ranks", 1, LARGEST_COUNT), _number(row, "pipeOps", 0, LARGEST_COUNT),
+        _number(row, "regBuff", 0, 1),
     )  # fmt: skip
     size = _number(row, "size_bytes", 1, MOST_BYTES)
     if size is None:

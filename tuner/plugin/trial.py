@@ -100,7 +100,8 @@ def _classic(
             int(picks.channels[at]),
         )
         ask = _ask if plugin.version >= 3 else _ask_by_name
-        trials.append(_with_rows(ask(plugin, selection, request, int(size), costs_us[at], own), rows, selection, request))
+        trial = ask(plugin, selection, request, int(size), costs_us[at], own)
+        trials.append(_with_rows(trial, rows, selection, request))
     return trials
 
 
@@ -117,12 +118,10 @@ def _ask(
     if not (left >= 0).any():  # NCCL falls back on Ring, without the table
         return Trial(size, own, own)
     best, time_us = selection.pick_by(left[None])
-    cell = ALL_CELLS[best[0]]
-    if cell == (own.algorithm, own.protocol) or np.array_equal(left, cost_us):
-        channels = own.channels
-    else:
-        channels = selection.channels(request, size, cell)
-    return Trial(size, own, Pick(*cell, shortest(time_us[0]), min(channels, answer.channels or channels)))
+    # NCCL_CTA_POLICY, which may have moved NCCL's own pick, counts for nothing once a tuner is loaded.
+    algorithm, protocol = ALL_CELLS[best[0]]
+    channels = selection.channels(request, size, (algorithm, protocol))
+    return Trial(size, own, Pick(algorithm, protocol, shortest(time_us[0]), min(channels, answer.channels or channels)))
 
 
 def _ask_by_name(

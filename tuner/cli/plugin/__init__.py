@@ -9,8 +9,7 @@ from tuner.cli import options
 from tuner.cli.lazy import LazyGroup
 from tuner.cli.output import print_json
 from tuner.oracle import library
-from tuner.plugin import loading
-from tuner.plugin import table as decisions
+from tuner.plugin import loading, parse
 
 VERBS = {
     "dry-run": "what a decision table makes of sizes, through the plugin's own code",
@@ -55,7 +54,7 @@ def env(nccl: str | None, table: Path | None, strict: bool, as_json: bool) -> No
     eval "$(nccl-tuner plugin env --table my.table)"
     """
     if table is not None:
-        decisions.read(table)
+        parse.read(table)
     chosen = release.load(nccl or library.installed_release() or release.names()[-1])
     found = loading.environment(chosen, plugin.path(), table, strict)
     if as_json:
