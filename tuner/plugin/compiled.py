@@ -196,4 +196,6 @@ def _interface(runs: Selection) -> list[str]:
 
 
 def _bytes(interval: Interval) -> str:
-    return f"of {interval.low} bytes and more" if interval.high is None else f"of {interval.low} to {interval.high} bytes"
+    if interval.high is None:
+        return f"of {interval.low} bytes and more"
+    return f"of {interval.low} to {interval.high} bytes"

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from tuner.cfloat import FloatArray, shortest
 from tuner.errors import BadTable
 from tuner.names import Algorithm, Protocol
