@@ -137,7 +137,8 @@ def test_the_best_median_wins_up_to_halfway(tmp_path: Path) -> None:
         (16, 2, Interval(0), None), (16, 2, Interval(0), None), (None, None, Interval(1, 1), True),
     ]  # fmt: skip
     assert notes == [
-        "AllReduce of 2048 bytes: 2 choices are equally fast", "AllReduce of 2048 bytes: a single sample of the fastest",
+        "AllReduce of 2048 bytes: 2 choices are equally fast",
+        "AllReduce of 2048 bytes: a single sample of the fastest",
         "AllReduce of 4097 bytes: a single sample of the fastest",
         "AllReduce of 8192 bytes: a single sample of the fastest", "AllReduce of 8192 bytes: nothing to compare with",
     ]  # fmt: skip
