@@ -122,7 +122,7 @@ def test_nvidias_csv(tmp_path: Path) -> None:
     path = tmp_path / "nccl_tuner.conf"
     path.write_text("allreduce,0,1048576,ring,simple,-1,-1,-1\n")
     (each,) = trial.run(path, selection("2.28.9"), request(AR), [8]).sizes
-    assert cell(each.picked) == "Ring/Simple"
+    assert (cell(each.picked), each.decision) == ("Ring/Simple", 1)
 
 
 @pytest.mark.parametrize("content", [None, "nonsense\n", "nccl-tuner-table 1\nallreduce -> ring/ll ring/ll\n"])

@@ -1,13 +1,11 @@
 """The tuner plugin: format, lookup, what it writes and says; alone, under the sanitizers and in the real libnccl."""
 
-import dataclasses
 import hashlib
 import math
 import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tuner import machines, plugin
+from tuner import plugin
 from tuner.errors import BadTable, TunerError
-from tuner.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.oracle import Launched, Oracle, Setup
+from tuner.names import Algorithm, Collective, Protocol
 from tuner.plugin.dryrun import INFO, WARN, Answer, DryRun
 from tuner.plugin.parse import from_text, read
 from tuner.plugin.table import ANY_BYTES, ANY_COUNT, HEADER, LARGEST, Choice, Decision, Interval, Table
@@ -699,216 +696,3 @@ def test_many_threads_under_the_thread_sanitizer(tmp_path: Path) -> None:
     program = driver(tmp_path, "thread")
     table = rows_of(tmp_path, *(f"{name} bytes=10.. -> ring/ll channels=2" for name in NAMES))
     drive(program, "threads", "1", "1000", table=table)
-
-
-# In the real libnccl
-
-NCCL = "2.28.9"
-MIB = 1 << 20
-
-
-def communicator(
-    table: Path | str | None,
-    *,
-    machine: str = "dgx-h100",
-    nodes: int = 2,
-    gpus: int = 8,
-    recorded: bool = False,
-    **env: str,
-) -> Oracle:
-    """libnccl with our plugin, or without one for no table; ``recorded`` inside the one that keeps cost tables."""
-    variables = env if table is None else {**env, "NCCL_TUNER_TABLE": str(table)}
-    path = None if table is None else plugin.path()
-    topology = machines.load(machine).topology_xml
-    return Oracle(Setup(topology, nodes, gpus, NCCL, variables, plugin=path, record_plugin=recorded))
-
-
-def launch(oracle: Oracle, sizes: Sequence[int], collective: Collective = AR) -> list[Launched]:
-    launched = oracle.launch(collective, DataType.float32, Op.sum, sizes)
-    return [dataclasses.replace(each, time_us=None) for each in launched]  # known only where recorded
-
-
-def choices(launched: Iterable[Launched]) -> list[tuple[Algorithm, Protocol, int]]:
-    return [(each.algorithm, each.protocol, each.channels) for each in launched]
-
-
-def said(oracle: Oracle, level: str) -> list[str]:
-    """What the plugin said in NCCL's log."""
-    lines = [line.partition(" TUNER/nccl-tuner: ") for line in oracle.log_lines()]
-    return [text for start, found, text in lines if found and start.endswith(f"NCCL {level}")]
-
-
-@pytest.fixture(scope="module")
-def bare_pod() -> Iterable[Oracle]:
-    with communicator(None) as oracle:
-        yield oracle
-
-
-def test_libnccl_obeys(tmp_path: Path, bare_pod: Oracle) -> None:
-    table = rows_of(
-        tmp_path,
-        "allreduce bytes=64K..4M ranks=16 nodes=2 -> ring/simple channels=5",
-        "allreduce bytes=8G..16G -> tree/ll128 channels=3",
-        "reduce ranks=8 -> ring/ll channels=1",
-        "broadcast bytes=..1M -> ring/simple channels=2",
-    )
-    inside = {64 << 10: 4, MIB: 5, 4 * MIB: 5, 8 << 30: 3, (8 << 30) + 4: 3, 16 << 30: 3}
-    outside = [4, (64 << 10) - 4, 4 * MIB + 4, 1 << 30, (8 << 30) - 4, (16 << 30) + 4]
-    # Of 64 KiB NCCL makes 8 cells, at least two for each of 5 channels: it needs only 4.
-    with communicator(table) as oracle:
-        launched = launch(oracle, list(inside))
-        assert launch(oracle, outside) == launch(bare_pod, outside)
-        assert launch(oracle, [MIB], Collective.Reduce) == launch(bare_pod, [MIB], Collective.Reduce)
-        (broadcast,) = launch(oracle, [MIB], Collective.Broadcast)
-        lines = said(oracle, "INFO")
-    simple, ll128 = (Algorithm.Ring, Protocol.Simple), (Algorithm.Tree, Protocol.LL128)
-    assert choices(launched) == [(*(simple if size < 1 << 30 else ll128), inside[size]) for size in inside]
-    assert {each.kernel for each in launched[:3]} == {"ncclDevKernel_AllReduce_Sum_f32_RING_LL"}
-    assert [each.threads for each in launched] == [544] * 3 + [640] * 3
-    assert choices([broadcast]) == [(*simple, 2)]
-    hashed = hashlib.sha256(table.read_bytes()).hexdigest()[:12]
-    assert lines == [f"table {table} (sha256 {hashed}): 4 rows, 3 of them for 16 ranks on 2 nodes"] * 16
-
-
-def test_libnccl_has_the_same_cells_outside_and_the_pick_keeps_its_time(tmp_path: Path, bare_pod: Oracle) -> None:
-    table = rows_of(tmp_path, "allreduce bytes=64K..4M -> ring/simple channels=5")
-    outside, inside = [64, (64 << 10) - 64, 4 * MIB + 64, 8 << 30], [64 << 10, MIB, 4 * MIB]
-    with communicator(table, recorded=True) as oracle:
-        for collective in Collective:
-            bare = bare_pod.ask(collective, DataType.float32, Op.sum, outside)
-            asked = oracle.ask(collective, DataType.float32, Op.sum, outside)
-            assert same_bits(asked.after_us, bare.before_us)
-            assert not asked.channels.any()
-        bare = bare_pod.ask(AR, DataType.float32, Op.sum, inside)
-        asked = oracle.ask(AR, DataType.float32, Op.sum, inside)
-    assert same_bits(asked.before_us, bare.before_us)
-    own = asked.before_us[:, Algorithm.Ring, Protocol.Simple]
-    assert (own > bare.winner_us).all(), "the test is of a choice that is not NCCL's own"
-    assert same_bits(asked.winner_us, own)
-    assert ((asked.after_us == -1) == (asked.before_us == -1)).all()
-    assert asked.channels.tolist() == [5, 5, 5]
-
-
-def test_libnccl_keeps_its_channels_when_a_row_has_none(tmp_path: Path) -> None:
-    table = rows_of(tmp_path, "allreduce -> ring/ll128", "allgather -> ring/simple")
-    sizes = [64, 4096, 64 << 10, MIB, 64 * MIB]
-    with communicator(table) as oracle:
-        reduced, gathered = launch(oracle, sizes), launch(oracle, sizes, Collective.AllGather)
-    with communicator(
-        None, NCCL_ALGO="allreduce:ring;allgather:ring", NCCL_PROTO="allreduce:ll128;allgather:simple"
-    ) as env:
-        assert reduced == launch(env, sizes)
-        assert gathered == launch(env, sizes, Collective.AllGather)
-    assert len({each.channels for each in reduced}) > 1
-
-
-@pytest.mark.parametrize(
-    ("machine", "nodes", "row"),
-    [
-        ("dgx-a100", 1, "allreduce -> nvls/simple channels=3"),
-        ("dgx-a100", 2, "allreduce -> nvlstree/simple channels=3"),
-        ("dgx-h100", 1, "allreduce -> pat/simple channels=3"),
-        ("dgx-h100", 1, "allreduce -> nvls/ll channels=3"),
-        ("dgx-h100", 1, "allreduce -> collnetchain/simple channels=3"),
-    ],
-)
-def test_libnccl_keeps_its_choice_where_a_row_cannot_be(tmp_path: Path, machine: str, nodes: int, row: str) -> None:
-    sizes = [8, 64 << 10, 16 * MIB, 1 << 30]
-    with communicator(None, machine=machine, nodes=nodes, gpus=4) as bare:
-        expected = launch(bare, sizes)
-        cells = bare.costs(AR, DataType.float32, Op.sum, sizes)
-    with communicator(rows_of(tmp_path, row), machine=machine, nodes=nodes, gpus=4) as oracle:
-        assert launch(oracle, sizes) == expected
-    with communicator(rows_of(tmp_path, row), machine=machine, nodes=nodes, gpus=4, recorded=True) as oracle:
-        asked = oracle.ask(AR, DataType.float32, Op.sum, sizes)
-    assert same_bits(asked.after_us, cells)
-    assert not asked.channels.any()
-
-
-@pytest.mark.parametrize("row", ["nvls/simple", "nvls/simple channels=6", "tree/ll channels=2"])
-def test_libnccl_obeys_on_one_node(tmp_path: Path, row: str) -> None:
-    with communicator(rows_of(tmp_path, f"allreduce -> {row}"), nodes=1) as oracle:
-        (launched,) = launch(oracle, [16 * MIB])
-    choice, _, channels = row.partition(" channels=")
-    assert f"{launched.algorithm.name}/{launched.protocol.name}".lower() == choice
-    assert launched.channels == int(channels or 16)
-
-
-def test_libnccl_takes_no_more_channels_than_it_has(tmp_path: Path, bare_pod: Oracle) -> None:
-    table = rows_of(tmp_path, *(f"allreduce bytes={1 << shift} -> ring/simple channels=64" for shift in (28, 30)))
-    with communicator(table) as oracle:
-        assert [each.channels for each in launch(oracle, [1 << 28, 1 << 30])] == [bare_pod.facts["n_channels"]] * 2
-
-
-@pytest.fixture
-def warnings_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oracle takes any warning of NCCL's for a failed start; here they are what is tested."""
-    monkeypatch.setattr(Oracle, "_check_log", lambda oracle: None)
-
-
-@pytest.mark.usefixtures("warnings_allowed")
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (
-            "nccl-tuner-table 1\nallreduce -> ring/ll channels=1\nallreduce -> ring/l\n",
-            ":3: unknown protocol 'l' (valid: ",
-        ),
-        ("", ":1: empty: "),
-        (None, ": No such file or directory; there is no table (NCCL_TUNER_TABLE="),
-    ],
-)
-def test_libnccl_reports_a_bad_table_and_picks_as_without(tmp_path: Path, content: str | None, reason: str) -> None:
-    table = tmp_path / "%s%n.table"
-    if content is not None:
-        table.write_text(content)
-    sizes = [8, 64 << 10, 16 * MIB]
-    with communicator(None, nodes=1, gpus=2) as bare:
-        expected = launch(bare, sizes)
-    with communicator(table, nodes=1, gpus=2) as oracle:
-        assert launch(oracle, sizes) == expected
-        warnings = said(oracle, "WARN")
-    assert len(warnings) == 2, "one from each rank"
-    assert all(warning.startswith(f"{table}{reason}") for warning in warnings)
-
-
-def test_libnccl_without_a_table_picks_as_without_the_plugin(bare_pod: Oracle) -> None:
-    sizes = [8, 64 << 10, 16 * MIB]
-    with communicator("") as oracle:
-        assert launch(oracle, sizes) == launch(bare_pod, sizes)
-        assert said(oracle, "INFO") == ["NCCL_TUNER_TABLE is not set: every choice is NCCL's own"] * 16
-
-
-def test_libnccl_with_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = rows_of(tmp_path, "allreduce -> tree/simple channels=2")
-    monkeypatch.chdir(tmp_path)
-    with communicator("test.table", nodes=1, gpus=2) as oracle:
-        assert said(oracle, "INFO")[0].startswith(f"table {table} (sha256 ")
-        assert choices(launch(oracle, [MIB])) == [(Algorithm.Tree, Protocol.Simple, 2)]
-
-
-def test_libnccl_with_one_rank(tmp_path: Path) -> None:
-    table = rows_of(tmp_path, "allreduce ranks=1 nodes=1 -> ring/simple channels=2", "allreduce ranks=2.. -> ring/ll")
-    with communicator(table, nodes=1, gpus=1) as oracle:
-        (line,) = said(oracle, "INFO")
-        assert line.endswith(": 2 rows, 1 of them for 1 ranks on 1 nodes")
-    answer = ask(table, 5, costs(Ring_Simple=0), ranks=1, nodes=1)  # the one cell NCCL fills then; it copies instead
-    assert same_bits(answer.cost_us, costs(Ring_Simple=0))
-
-
-def test_libnccl_with_one_rank_a_node(tmp_path: Path) -> None:
-    table = rows_of(tmp_path, "allgather ranks=2 nodes=2 -> ring/simple channels=1", "allreduce nodes=2 -> tree/simple")
-    with communicator(table, gpus=1) as oracle:
-        (gathered,) = launch(oracle, [64], Collective.AllGather)
-        (reduced,) = launch(oracle, [64])
-    assert (gathered.algorithm, gathered.protocol) == (Algorithm.Ring, Protocol.Simple)
-    assert (reduced.algorithm, reduced.protocol) == (Algorithm.Tree, Protocol.Simple)
-
-
-def test_libnccl_with_its_own_variables_set(tmp_path: Path) -> None:
-    table = rows_of(tmp_path, "allreduce bytes=..1M -> ring/ll channels=2", "allreduce -> tree/ll channels=2")
-    with communicator(table, nodes=1, gpus=4, NCCL_ALGO="Tree") as oracle:
-        launched = launch(oracle, [MIB, 2 * MIB])
-    with communicator(None, nodes=1, gpus=4, NCCL_ALGO="Tree") as bare:
-        assert launched[0] == launch(bare, [MIB])[0], "a Ring that NCCL_ALGO forbids has no effect"
-    assert choices(launched[1:]) == [(Algorithm.Tree, Protocol.LL, 2)]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tuner.errors import BadTable
 from tuner.names import Algorithm, Collective, Protocol
+from tuner.plugin import nvidia
 from tuner.plugin.dryrun import INFO, DryRun
 from tuner.plugin.parse import from_text, read
 from tuner.plugin.table import (
@@ -301,3 +302,67 @@ def test_the_documented_tables_are_accepted_by_both(tmp_path: Path) -> None:
     for block in blocks:
         (tmp_path / "t").write_text(block)
         check(tmp_path / "t", from_text(block), (16, 2))
+
+
+# NVIDIA's CSV: rows pass on what they cannot run
+
+
+NUMBERS = ["-1", "0", "1", "2", "16", "64", "65", "4294967294", "4294967295", "4294967296", str(LARGEST), "", "1 # x"]
+FIELDS = (
+    ["allreduce", "AllGather", "reduce", "alltoall"], NUMBERS, NUMBERS, ["ring", "tree", "nvls_tree", "PAT", "rings"],
+    ["ll", "LL128", "simple", "l"], NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS,
+)  # fmt: skip
+CSV_ROWS = st.tuples(*(st.sampled_from(field) for field in FIELDS), st.integers(7, 10)).map(
+    lambda drawn: ",".join(drawn[: drawn[-1]])
+)
+GOOD_CSV_ROWS = st.builds(
+    lambda low, width, algorithm, protocol, channels, nodes, ranks, pipelined, registered: (
+        f"allreduce,{low},{low + width},{algorithm},{protocol},{channels},{nodes},{ranks},{pipelined}, {registered}"
+    ),
+    st.integers(0, 20), st.integers(0, 20), st.sampled_from(["ring", "tree", "nvls", "pat"]),
+    st.sampled_from(["ll", "ll128", "simple"]), st.sampled_from([-1, 0, 1, 9]), st.sampled_from([-1, -1, 2, 1]),
+    st.sampled_from([-1, -1, 4]), st.sampled_from([-1, -1, -1, 1, 4]), st.sampled_from([-1, -1, 0, 1]),
+)  # fmt: skip
+
+
+def nvidia_verdict(path: Path) -> int | None:
+    try:
+        nvidia.read(path.read_text(), str(path))
+    except BadTable as error:
+        return int(str(error).removeprefix(f"{path}:").split(":")[0])
+    return None
+
+
+@given(st.lists(st.one_of(CSV_ROWS, GOOD_CSV_ROWS, st.just("# all"), st.just("")), min_size=1, max_size=6))
+@settings(deadline=None, max_examples=400)
+def test_c_and_python_accept_the_same_csv(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+    path = tmp_path_factory.mktemp("csv") / "t"
+    path.write_text("\n".join(["reduce,0,1,ring,ll,-1,-1,-1", *lines]))
+    assert c_verdict(path) == nvidia_verdict(path)
+
+
+@given(st.lists(GOOD_CSV_ROWS, min_size=1, max_size=12), st.integers(0, 100))
+@settings(deadline=None)
+def test_c_passes_on_what_nvidias_reader_passes_on(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], seed: int
+) -> None:
+    path = tmp_path_factory.mktemp("csv") / "t"
+    path.write_text("\n".join(lines))
+    rows, draw = nvidia.read(path.read_text(), str(path)), random.Random(seed)
+    with DryRun(path, ranks=4, nodes=2) as run:
+        for size in range(42):
+            pipelined, registered = draw.choice([0, 1, 2, 4]), draw.random() < 0.5
+            cells = np.array([draw.choice([-1, 7]) for _ in range(21)], np.float32).reshape(SHAPE)
+            matching = [
+                row.choices[0] for row in rows
+                if find([row], row.collective, size, ranks=4, nodes=2, registered=registered, pipelined=pipelined)
+            ]  # fmt: skip
+            taken = next((choice for choice in matching if cells[choice.cell] >= 0), None)
+            answer = run.ask(Collective.AllReduce, size, cells, pipelined=pipelined, registered=registered)
+            if taken is None:
+                assert answer.cost_us.tobytes() == cells.tobytes()
+            else:
+                assert (answer.cost_us == 7).sum() == 1
+                assert answer.cost_us[taken.cell] == 7
+            withheld = taken is not None and taken.algorithm is Algorithm.NVLS
+            assert answer.channels == (0 if taken is None or withheld else taken.channels or 0)

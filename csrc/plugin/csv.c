@@ -3,10 +3,11 @@
 #include <stdint.h>
 
 #include "abi.h"
-#include "names.h"
 
 enum { COLLECTIVE, LEAST, MOST, ALGORITHM, PROTOCOL, CHANNELS, NODES, RANKS, PIPELINED, REGISTERED, FIELDS };
 enum { LEAST_FIELDS = RANKS + 1 };
+
+#define MOST_COUNT (UINT32_MAX - 1) /* the largest stands for no end */
 
 bool csv_is_row(struct slice line) {
     struct slice before, after;
@@ -28,47 +29,44 @@ static int split(struct slice line, struct slice fields[FIELDS]) {
 
 static bool read_bytes(struct slice field, size_t *bytes, struct table_error *error) {
     bool overflow = false;
-    if (slice_is(field, "-1")) { /* NVIDIA's strtoull makes the largest number of it */
-        *bytes = SIZE_MAX;
-        return true;
-    }
     return read_number(field, bytes, &overflow) ||
            table_fail(error, "'%s' is not a number of bytes", show(field).text);
 }
 
-/* A number up to `most`, or -1 for any. */
-static bool read_exact(struct slice field, const char *what, uint32_t most, struct counts *counts,
+/* A number, or -1 for any. */
+static bool read_exact(struct slice field, const char *what, uint32_t least, uint32_t most, struct counts *counts,
                        struct table_error *error) {
     size_t number;
     bool overflow;
     if (slice_is(field, "-1")) {
         return true;
     }
-    if (!read_number(field, &number, &overflow) || number > most) {
-        return table_fail(error, "%s '%s' is neither -1 nor a number up to %u", what, show(field).text, most);
+    if (!read_number(field, &number, &overflow) || number < least || number > most) {
+        return table_fail(error, "%s '%s' is neither -1 nor a number from %u to %u", what, show(field).text, least,
+                          most);
     }
     *counts = (struct counts){(uint32_t)number, (uint32_t)number};
     return true;
 }
 
-/* NVIDIA's words have an underscore where ours have none. */
-static int read_algorithm(struct slice field) {
-    static const struct {
-        const char *name;
-        int number;
-    } others[] = {{"collnet_direct", ALGORITHM_COLLNET_DIRECT},
-                  {"collnet_chain", ALGORITHM_COLLNET_CHAIN},
-                  {"nvls_tree", ALGORITHM_NVLS_TREE}};
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        if (slice_is_any_case(field, others[i].name)) {
-            return others[i].number;
+/* Exactly as NVIDIA's reader spells them: it takes every other word, "LL128" among them, for its default. */
+static int by_name(const char *const *names, int count, struct slice field) {
+    for (int number = 0; number < count; number++) {
+        if (slice_is(field, names[number])) {
+            return number;
         }
     }
-    return algorithm_by_name(field);
+    return -1;
 }
 
+static const char *const collectives[COLLECTIVES] = {"broadcast", "reduce", "allgather", "reducescatter", "allreduce"};
+static const char *const algorithms[ALGORITHMS] = {"tree", "ring",      "collnet_direct", "collnet_chain",
+                                                   "nvls", "nvls_tree", "pat"};
+static const char *const protocols[PROTOCOLS] = {"ll", "ll128", "simple"};
+
 static bool read_choice(const struct slice *fields, struct choice *choice, struct table_error *error) {
-    int algorithm = read_algorithm(fields[ALGORITHM]), protocol = protocol_by_name(fields[PROTOCOL]);
+    int algorithm = by_name(algorithms, ALGORITHMS, fields[ALGORITHM]);
+    int protocol = by_name(protocols, PROTOCOLS, fields[PROTOCOL]);
     if (algorithm < 0) {
         return table_fail(error,
                           "unknown algorithm '%s' (valid: tree, ring, collnet_direct, collnet_chain, nvls, nvls_tree, "
@@ -76,10 +74,10 @@ static bool read_choice(const struct slice *fields, struct choice *choice, struc
                           show(fields[ALGORITHM]).text);
     }
     if (protocol < 0) {
-        return table_fail(error, "unknown protocol '%s' (%s)", show(fields[PROTOCOL]).text, VALID_PROTOCOLS);
+        return table_fail(error, "unknown protocol '%s' (valid: ll, ll128, simple)", show(fields[PROTOCOL]).text);
     }
     struct counts channels = {0, 0};
-    if (!read_exact(fields[CHANNELS], "channels", MAX_CHANNELS, &channels, error)) {
+    if (!read_exact(fields[CHANNELS], "channels", 0, MAX_CHANNELS, &channels, error)) {
         return false;
     }
     *choice = (struct choice){
@@ -88,17 +86,20 @@ static bool read_choice(const struct slice *fields, struct choice *choice, struc
 }
 
 static bool read_condition(const struct slice *fields, int count, struct condition *when, struct table_error *error) {
-    int collective = collective_by_name(fields[COLLECTIVE]);
+    int collective = by_name(collectives, COLLECTIVES, fields[COLLECTIVE]);
     if (collective < 0) {
-        return table_fail(error, "unknown collective '%s' (%s)", show(fields[COLLECTIVE]).text, VALID_COLLECTIVES);
+        return table_fail(error,
+                          "unknown collective '%s' (valid: broadcast, reduce, allgather, reducescatter, allreduce)",
+                          show(fields[COLLECTIVE]).text);
     }
     *when = condition_of(collective);
     struct counts registered = {UINT32_MAX, UINT32_MAX};
-    if (!read_bytes(fields[LEAST], &when->bytes.low, error) || !read_bytes(fields[MOST], &when->bytes.high, error) ||
-        !read_exact(fields[NODES], "nNodes", INT32_MAX, &when->nodes, error) ||
-        !read_exact(fields[RANKS], "nRanks", INT32_MAX, &when->ranks, error) ||
-        (count > PIPELINED && !read_exact(fields[PIPELINED], "numPipeOps", INT32_MAX, &when->pipelined, error)) ||
-        (count > REGISTERED && !read_exact(fields[REGISTERED], "regBuff", 1, &registered, error))) {
+    if (!read_bytes(fields[LEAST], &when->bytes.low, error) || 
+        (!slice_is(fields[MOST], "-1") && !read_bytes(fields[MOST], &when->bytes.high, error)) ||
+        !read_exact(fields[NODES], "nNodes", 1, MOST_COUNT, &when->nodes, error) ||
+        !read_exact(fields[RANKS], "nRanks", 1, MOST_COUNT, &when->ranks, error) ||
+        (count > PIPELINED && !read_exact(fields[PIPELINED], "numPipeOps", 0, MOST_COUNT, &when->pipelined, error)) ||
+        (count > REGISTERED && !read_exact(fields[REGISTERED], "regBuff", 0, 1, &registered, error))) {
         return false;
     }
     if (when->bytes.low > when->bytes.high) {

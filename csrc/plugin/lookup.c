@@ -13,19 +13,6 @@ static bool channels_are_unchecked(const struct choice *choice, const struct sha
            (choice->algorithm == ALGORITHM_NVLS && (shape->nodes > 1 || !shape->known));
 }
 
-/* A row of this communicator. */
-struct placed {
-    struct sizes bytes;
-    struct counts pipelined;
-    uint32_t choice;
-    int8_t registered;
-};
-
-struct placed_rows {
-    struct placed *rows;
-    size_t count;
-};
-
 static void place(const struct table *table, int collective, const struct shape *shape, struct placed_rows *placed,
                   struct lookup *lookup) {
     placed->count = 0;
@@ -80,16 +67,18 @@ static uint32_t plane_count(const struct function *function) {
     return (function->end_count + 1) * (function->registered ? 2 : 1);
 }
 
+static bool is_of_class(const struct placed *row, uint32_t pipelined, bool registered) {
+    return row->pipelined.low <= pipelined && pipelined <= row->pipelined.high &&
+           (row->registered < 0 || row->registered == registered);
+}
+
 /* The steps of the calls with `pipelined` operations and these buffers. */
-static bool build_plane(const struct placed_rows *placed, uint32_t pipelined, int registered, struct piece *pieces,
-                        struct steps *steps) {
+static bool build_plane(const struct placed_rows *placed, uint32_t pipelined, bool registered,
+                        struct piece *pieces, struct steps *steps) {
     size_t count = 0;
     for (size_t i = 0; i < placed->count; i++) {
-        const struct placed *row = &placed->rows[i];
-        bool holds = row->pipelined.low <= pipelined && pipelined <= row->pipelined.high &&
-                     (row->registered < 0 || row->registered == registered);
-        if (holds) {
-            pieces[count++] = (struct piece){row->bytes, row->choice};
+        if (is_of_class(&placed->rows[i], pipelined, registered)) {
+            pieces[count++] = (struct piece){placed->rows[i].bytes, placed->rows[i].choice};
         }
     }
     return steps_build(pieces, count, steps);
@@ -102,10 +91,20 @@ static bool build_function(const struct placed_rows *placed, struct piece *piece
     bool built = function->planes;
     for (uint32_t plane = 0; built && plane < planes; plane++) {
         uint32_t class = plane % (function->end_count + 1);
-        int registered = plane > function->end_count;
+        bool registered = plane > function->end_count;
         built = build_plane(placed, class ? function->ends[class - 1] : 0, registered, pieces, &function->planes[plane]);
     }
     return built;
+}
+
+static bool keep_rows(const struct placed_rows *placed, struct function *function) {
+    size_t size = placed->count * sizeof *placed->rows;
+    struct placed *rows = malloc(size + 1); /* never none */
+    if (rows && size > 0) {
+        memcpy(rows, placed->rows, size);
+    }
+    function->passing = (struct placed_rows){rows, rows ? placed->count : 0};
+    return rows;
 }
 
 static bool copy_choices(const struct table *table, const struct shape *shape, struct lookup *lookup) {
@@ -128,7 +127,8 @@ bool lookup_build(const struct table *table, const struct shape *shape, struct l
     bool built = placed.rows && pieces && copy_choices(table, shape, lookup);
     for (int collective = 0; built && collective < COLLECTIVES; collective++) {
         place(table, collective, shape, &placed, lookup);
-        built = build_function(&placed, pieces, &lookup->functions[collective]);
+        struct function *function = &lookup->functions[collective];
+        built = build_function(&placed, pieces, function) && (!table->passes_on || keep_rows(&placed, function));
     }
     free(placed.rows);
     free(pieces);
@@ -145,6 +145,7 @@ void lookup_free(struct lookup *lookup) {
             steps_free(&function->planes[plane]);
         }
         free(function->planes);
+        free(function->passing.rows);
     }
     free(lookup->choices);
     *lookup = (struct lookup){0};
@@ -162,4 +163,21 @@ const struct choice *lookup_find(const struct lookup *lookup, int collective, si
     }
     plane += registered ? function->registered : 0;
     return &lookup->choices[steps_find(&function->planes[plane], bytes)];
+}
+
+const struct choice *lookup_next(const struct lookup *lookup, int collective, size_t bytes, int pipelined,
+                                 int registered, const struct choice *after) {
+    if (collective < 0 || collective >= COLLECTIVES) {
+        return NULL;
+    }
+    const struct placed_rows *passing = &lookup->functions[collective].passing;
+    uint32_t operations = pipelined > 0 ? (uint32_t)pipelined : 0;
+    for (size_t i = 0; i < passing->count; i++) {
+        const struct placed *row = &passing->rows[i];
+        if (&lookup->choices[row->choice] > after && row->bytes.low <= bytes && bytes <= row->bytes.high &&
+            is_of_class(row, operations, registered)) {
+            return &lookup->choices[row->choice];
+        }
+    }
+    return NULL;
 }

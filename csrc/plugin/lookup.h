@@ -11,12 +11,26 @@
 #include "steps.h"
 #include "table.h"
 
+/* A row of this communicator. */
+struct placed {
+    struct sizes bytes;
+    struct counts pipelined;
+    uint32_t choice; /* rows of a later line have a higher one */
+    int8_t registered;
+};
+
+struct placed_rows {
+    struct placed *rows;
+    size_t count;
+};
+
 /* One set of steps for each class of pipelined operations, and those twice where rows ask for registered buffers. */
 struct function {
     struct steps *planes;
     uint32_t ends[MOST_PIPELINED_ENDS]; /* where the classes after the first begin, sorted */
     uint32_t end_count;
     uint32_t registered; /* how many planes further on registered buffers are; 0 where no row asks */
+    struct placed_rows passing; /* all rows, of a table that passes calls on */
 };
 
 struct lookup {
@@ -34,5 +48,9 @@ void lookup_free(struct lookup *lookup);
 /* The choices of the first row that holds the call, best first; NCCL's own where there is none. Never NULL. */
 const struct choice *lookup_find(const struct lookup *lookup, int collective, size_t bytes, int pipelined,
                                  int registered);
+
+/* Those of the next row that holds the call, in a table that passes it on; NULL where there is none. */
+const struct choice *lookup_next(const struct lookup *lookup, int collective, size_t bytes, int pipelined,
+                                 int registered, const struct choice *after);
 
 #endif

@@ -117,6 +117,7 @@ static bool parse_lines(struct slice text, struct table *table, struct table_err
         bool is_header = !read_row && !csv_is_row(line);
         if (!read_row) {
             read_row = is_header ? rows_read : csv_read;
+            table->passes_on = !is_header;
         }
         if (is_header ? !rows_read_header(line, error) : !read_row(line, table, error)) {
             return false;

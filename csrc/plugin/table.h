@@ -63,6 +63,7 @@ struct table {
     struct constant *constants;
     size_t choice_count, decision_count, cost_count, constant_count;
     size_t choice_room, decision_room, cost_room, constant_room;
+    bool passes_on; /* where a row's choice cannot run, the next row that holds the call is tried */
     uint32_t pipelined_ends[MOST_PIPELINED_ENDS];
     size_t pipelined_end_count;
 };

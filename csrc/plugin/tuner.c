@@ -211,6 +211,10 @@ static bool decide(struct tuner *tuner, int collective, size_t bytes, int pipeli
     }
     const struct choice *row = lookup_find(&tuner->lookup, collective, bytes, pipelined, registered);
     const struct choice *taken = row->algorithm < 0 ? NULL : prefer(row, cells, algorithms, protocols);
+    for (const struct choice *next = row; !taken && next && next->algorithm >= 0;) {
+        next = lookup_next(&tuner->lookup, collective, bytes, pipelined, registered, next);
+        taken = next ? prefer(next, cells, algorithms, protocols) : NULL;
+    }
     note_chunk(tuner, collective, taken);
     if (taken) {
         count(&tuner->decided);

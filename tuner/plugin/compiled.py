@@ -7,11 +7,12 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner import edges, release
+from tuner import edges
 from tuner.cfloat import SizeArray, f32, shortest
 from tuner.errors import BadInput, NoAlgorithm
-from tuner.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.names import Algorithm, Collective, DataType, Op
 from tuner.plugin import loading
+from tuner.plugin.lint import exists
 from tuner.plugin.table import Choice, Cost, Decision, Interval, Line
 from tuner.rules import launch
 from tuner.rules import time as timing
@@ -104,18 +105,10 @@ def _costs(selection: Selection, asked: Request) -> Iterator[Cost]:
     ranks, nodes = _here(selection)
     excluded = selection.excluded(asked)
     for cell in ALL_CELLS:
-        if cell in excluded and _anywhere(asked.collective, cell):
+        if cell in excluded and exists(asked.collective, *cell):
             yield Cost(asked.collective, *cell, None, ranks=ranks, nodes=nodes)
         elif cell not in excluded:
             yield from _lines(selection, asked, cell)
-
-
-def _anywhere(collective: Collective, cell: Cell) -> bool:
-    """Whether any release runs it."""
-    lists = (release.load(name).table["rules"]["exists"][collective.name] for name in release.names())
-    algorithms = {release.ALGORITHM_KEYS[key] for names in lists for key in names}
-    low_latency = cell[0] in (Algorithm.Tree, Algorithm.Ring)
-    return cell[0] in algorithms and (low_latency or cell[1] is Protocol.Simple)
 
 
 def _lines(selection: Selection, asked: Request, cell: Cell) -> Iterator[Cost]:
@@ -186,11 +179,11 @@ def notes_on_costs(rows: list[Cost], runs: Selection) -> list[str]:
 
 def _interface(runs: Selection) -> list[str]:
     nccl = runs.communicator.release
-    version = loading.newest_interface(nccl)
-    if version >= 3:
+    interface = loading.interface(nccl)
+    if interface.hands_costs:
         return []
     notes = [f"NCCL {nccl.name} hands over no times: LL128 and CollNet need NCCL_TUNER_UNCHECKED=1"]
-    if version == 1:
+    if not interface.says_who_asks:
         notes.append(f"NCCL {nccl.name} does not say who asks: rows for ranks or nodes need NCCL_TUNER_UNCHECKED=1")
     return notes
 

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,12 +28,53 @@ class Environment:
         return [*lines, *(f"export {name}={shlex.quote(value)}" for name, value in self.set.items())]
 
 
-def newest_interface(nccl: Release) -> int:
-    """The newest ``ncclTunerPlugin_v<N>`` that the release looks up; BadInput where it looks up none."""
-    if "plugin" not in nccl.table:
-        first = next(name for name in release.names() if "plugin" in release.load(name).table)
-        raise BadInput(f"NCCL {nccl.name} has no tuner plugins; valid: {first} and later")
-    return int(nccl.table["plugin"]["api"])
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """``ncclTunerPlugin_v<version>``, the newest that a release looks up: what it tells a plugin and asks of it.
+
+    Source: src/include/nccl_tuner.h and src/include/plugin/tuner/ of the releases that brought the versions.
+    """
+
+    version: int
+    keeps_constants: bool  # as a plugin's init left them
+
+    @property
+    def says_who_asks(self) -> bool:
+        return self.version >= 2
+
+    @property
+    def hands_costs(self) -> bool:
+        return self.version >= 3
+
+    @property
+    def tells_registered(self) -> bool:
+        return self.version >= 4
+
+    @property
+    def hands_constants(self) -> bool:
+        return self.version >= 5
+
+    @property
+    def asks_chunks(self) -> bool:
+        return self.version >= 6
+
+
+def has_plugins(nccl: Release) -> bool:
+    return "plugin" in nccl.table
+
+
+def interface(nccl: Release) -> Interface:
+    """BadInput for a release that looks up none."""
+    if not has_plugins(nccl):
+        raise BadInput(f"NCCL {nccl.name} has no tuner plugins; valid: {first(lambda _: True)} and later")
+    table = nccl.table["plugin"]
+    return Interface(int(table["api"]), bool(table["keeps_constants"]))
+
+
+def first(holds: Callable[[Interface], bool]) -> str:
+    """The first release with such an interface."""
+    plugged = filter(has_plugins, map(release.load, release.names()))
+    return next(nccl.name for nccl in plugged if holds(interface(nccl)))
 
 
 def takes_path(nccl: Release, file: Path) -> bool:
@@ -47,7 +89,7 @@ def environment(nccl: Release, file: Path, table: Path | None = None, strict: bo
     Where a path does not work the plugin goes by its name, which LD_LIBRARY_PATH has to find. BadInput for a release
     without tuner plugins, and for a file that then cannot be found by its name.
     """
-    newest_interface(nccl)
+    interface(nccl)
     file = Path(os.path.abspath(file))
     settings = {} if table is None else {"NCCL_TUNER_TABLE": os.path.abspath(table)}
     if strict:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tuner.cfloat import FloatArray, shortest
 from tuner.errors import BadTable
 from tuner.names import Algorithm, Protocol
-from tuner.plugin import loading, parse
+from tuner.plugin import convert, loading
 from tuner.plugin.dryrun import DryRun, LogLine, PluginRefused
 from tuner.plugin.table import Table, find, find_cost
 from tuner.rules import candidate, registered
@@ -61,13 +61,13 @@ def run(
     for a release without plugins, NoAlgorithm as NCCL.
     """
     communicator = selection.communicator
-    version = loading.newest_interface(communicator.release)
+    interface = loading.interface(communicator.release)
     masks = {name: communicator.environment.values.get(name) for name in ("NCCL_ALGO", "NCCL_PROTO")}
     env = {**(settings or {}), **{name: text for name, text in masks.items() if text}, "NCCL_TUNER_STRICT": "1"}
     departures = selection.departures(request, sizes)
     staying = [size for size, departure in zip(sizes, departures, strict=True) if departure is None]
     try:
-        plugin = DryRun(table, ranks=communicator.ranks, nodes=communicator.nodes, version=version, env=env)
+        plugin = DryRun(table, ranks=communicator.ranks, nodes=communicator.nodes, version=interface.version, env=env)
     except PluginRefused as refused:
         raise BadTable(str(refused).rpartition(PREFIX)[2]) from None
     with plugin:
@@ -76,13 +76,13 @@ def run(
             next(asked) if departure is None else Trial(size, None, None, leaves_for=departure.name)
             for size, departure in zip(sizes, departures, strict=True)
         )
-    return Trials(version, trials, tuple(plugin.log))
+    return Trials(interface.version, trials, tuple(plugin.log))
 
 
 def _rows(table: Path) -> Table | None:
-    """The rows with their lines; None for a format that only the plugin reads."""
+    """The rows with their lines; None for a file that only the plugin reads."""
     try:
-        return parse.read(table)
+        return convert.read(table).table
     except BadTable:
         return None
 
