@@ -31,6 +31,10 @@ class BadTable(TunerError):
     """A decision table that cannot be read."""
 
 
+class BadMeasurement(TunerError):
+    """Measurements that cannot be read."""
+
+
 class NoAlgorithm(TunerError):
     """Nothing is left to pick from; NCCL fails the collective too."""
 

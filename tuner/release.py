@@ -92,8 +92,10 @@ def _read(name: str) -> dict[str, Any]:
     if name not in names():
         raise UnknownRelease(f"no table for NCCL {name}; {one_of(names())}")
     table = tomllib.loads(path.read_text("utf-8"))
-    parent = table.pop("parent", None)
-    return _merge(_read(parent), table) if parent else table
+    parent, without = table.pop("parent", None), table.pop("without", [])
+    if not parent:
+        return table
+    return _merge({key: value for key, value in _read(parent).items() if key not in without}, table)
 
 
 def _merge(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:

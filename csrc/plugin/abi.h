@@ -6,20 +6,34 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ncclResult_t; the plugin never answers anything else. */
-enum { RESULT_SUCCESS = 0 };
+/* ncclResult_t. Only init ever answers anything but success, and only when it was told to be strict. */
+enum { RESULT_SUCCESS = 0, RESULT_INVALID_USAGE = 5 };
 
-/* ncclFunc_t: only the first five have a cost table. */
-enum { COLLECTIVES = 5 };
+/* ncclFunc_t: only the first five are tuned. */
+enum {
+    COLLECTIVE_ALL_GATHER = 2,
+    COLLECTIVE_REDUCE_SCATTER = 3,
+    COLLECTIVE_ALL_REDUCE = 4,
+    COLLECTIVES = 5,
+};
 
 /* MAXCHANNELS since 2.25.1, NCCL_ALGO_* and NCCL_PROTO_* (PAT since 2.23.4). */
-enum { MAX_CHANNELS = 64, ALGORITHMS = 7, PROTOCOLS = 3 };
+enum { MAX_CHANNELS = 64, ALGORITHMS = 7, PROTOCOLS = 3, CELLS = ALGORITHMS * PROTOCOLS };
 
 enum {
+    ALGORITHM_TREE = 0,
+    ALGORITHM_RING = 1,
     ALGORITHM_COLLNET_DIRECT = 2,
     ALGORITHM_COLLNET_CHAIN = 3,
     ALGORITHM_NVLS = 4,
+    ALGORITHM_NVLS_TREE = 5,
+    ALGORITHM_PAT = 6,
 };
+
+enum { PROTOCOL_LL = 0, PROTOCOL_LL128 = 1, PROTOCOL_SIMPLE = 2 };
+
+/* NCCL_ALGO_PROTO_IGNORE */
+#define IGNORED_US (-1.0f)
 
 /* ncclDebugLogger_t, ncclDebugLogLevel and ncclDebugLogSubSys: enums there, passed as ints. */
 typedef void (*nccl_logger)(int level, unsigned long flags, const char *file, int line, const char *format, ...);

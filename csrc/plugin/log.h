@@ -1,4 +1,4 @@
-/* NCCL's logger; without one (NULL) nothing is said. */
+/* NCCL's logger; without one (NULL) nothing is said. Every line begins with the plugin's name. */
 #ifndef PLUGIN_LOG_H
 #define PLUGIN_LOG_H
 

@@ -1,157 +1,137 @@
 #include "lookup.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-static const struct choice no_choice = {-1, -1, 0};
+static const struct choice own = {.algorithm = -1, .protocol = -1};
 
 /* NCCL caps a plugin's channels at what the communicator has, except in these algorithms: there it starts as many as
- * it is told (scheduleCollTasksToPlan, src/enqueue.cc, 2.28 and 2.29), and a channel that was never set up is a crash.
+ * it is told (scheduleCollTasksToPlan, src/enqueue.cc, v2.22.3-1 on), and a channel that was never set up is a crash.
  * A plugin is not told how many there are, so NCCL's own number stays. */
-static bool channels_are_unchecked(int algorithm, size_t nodes) {
-    return algorithm == ALGORITHM_COLLNET_DIRECT || algorithm == ALGORITHM_COLLNET_CHAIN ||
-           (algorithm == ALGORITHM_NVLS && nodes > 1);
+static bool channels_are_unchecked(const struct choice *choice, const struct shape *shape) {
+    return choice->algorithm == ALGORITHM_COLLNET_DIRECT || choice->algorithm == ALGORITHM_COLLNET_CHAIN ||
+           (choice->algorithm == ALGORITHM_NVLS && (shape->nodes > 1 || !shape->known));
 }
 
-static struct choice choice_of(const struct row *row, size_t nodes) {
-    bool withheld = channels_are_unchecked(row->algorithm, nodes);
-    return (struct choice){(int8_t)row->algorithm, (int8_t)row->protocol, (int8_t)(withheld ? 0 : row->channels)};
+static void place(const struct table *table, int collective, const struct shape *shape, struct placed_rows *placed,
+                  struct lookup *lookup) {
+    placed->count = 0;
+    for (size_t i = 0; i < table->decision_count; i++) {
+        const struct decision *row = &table->decisions[i];
+        struct placed here = {.pipelined = row->when.pipelined, .choice = row->choice, .registered = row->when.registered};
+        enum match match = row->when.collective == collective ? shape_match(shape, &row->when) : MATCH_NO;
+        if (match == MATCH_NO || !shape_bytes(shape, &row->when, &here.bytes)) {
+            continue;
+        }
+        if (match == MATCH_UNKNOWN) {
+            here.choice = 0;
+            lookup->shapeless++;
+        } else {
+            lookup->rows++;
+        }
+        placed->rows[placed->count++] = here;
+    }
 }
 
-static bool same_choice(struct choice a, struct choice b) {
-    return a.algorithm == b.algorithm && a.protocol == b.protocol && a.channels == b.channels;
-}
-
-static bool applies(const struct row *row, int collective, size_t ranks, size_t nodes) {
-    return row->collective == collective && interval_holds(row->ranks, ranks) && interval_holds(row->nodes, nodes);
-}
-
-static int compare_sizes(const void *left, const void *right) {
-    size_t a = *(const size_t *)left, b = *(const size_t *)right;
+static int compare_ends(const void *left, const void *right) {
+    uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
     return (a > b) - (a < b);
 }
 
-/* Every size at which the first matching row may change: sorted, each once, 0 included. */
-static size_t collect_starts(const struct row *const *rows, size_t count, size_t *starts) {
-    size_t found = 0;
-    starts[found++] = 0;
-    for (size_t i = 0; i < count; i++) {
-        starts[found++] = rows[i]->bytes.low;
-        if (rows[i]->bytes.high != SIZE_MAX) {
-            starts[found++] = rows[i]->bytes.high + 1;
+static void add_end(struct function *function, uint32_t end) {
+    for (uint32_t i = 0; i < function->end_count; i++) {
+        if (function->ends[i] == end) {
+            return;
         }
     }
-    qsort(starts, found, sizeof *starts, compare_sizes);
-    size_t kept = 1;
-    for (size_t i = 1; i < found; i++) {
-        if (starts[i] != starts[kept - 1]) {
-            starts[kept++] = starts[i];
+    function->ends[function->end_count++] = end; /* there are no more than the table's MOST_PIPELINED_ENDS */
+}
+
+static void divide(const struct placed_rows *placed, struct function *function) {
+    bool by_registered = false;
+    for (size_t i = 0; i < placed->count; i++) {
+        struct counts pipelined = placed->rows[i].pipelined;
+        if (pipelined.low > 0) {
+            add_end(function, pipelined.low);
+        }
+        if (pipelined.high < UINT32_MAX) {
+            add_end(function, pipelined.high + 1);
+        }
+        by_registered |= placed->rows[i].registered >= 0;
+    }
+    qsort(function->ends, function->end_count, sizeof *function->ends, compare_ends);
+    function->registered = by_registered ? function->end_count + 1 : 0;
+}
+
+static uint32_t plane_count(const struct function *function) {
+    return (function->end_count + 1) * (function->registered ? 2 : 1);
+}
+
+static bool is_of_class(const struct placed *row, uint32_t pipelined, bool registered) {
+    return row->pipelined.low <= pipelined && pipelined <= row->pipelined.high &&
+           (row->registered < 0 || row->registered == registered);
+}
+
+/* The steps of the calls with `pipelined` operations and these buffers. */
+static bool build_plane(const struct placed_rows *placed, uint32_t pipelined, bool registered,
+                        struct piece *pieces, struct steps *steps) {
+    size_t count = 0;
+    for (size_t i = 0; i < placed->count; i++) {
+        if (is_of_class(&placed->rows[i], pipelined, registered)) {
+            pieces[count++] = (struct piece){placed->rows[i].bytes, placed->rows[i].choice};
         }
     }
-    return kept;
+    return steps_build(pieces, count, steps);
 }
 
-/* The last start at or below `bytes`. Arithmetic, not a branch: sizes come in no order a processor could predict. */
-static size_t find_step(const size_t *starts, size_t count, size_t bytes) {
-    const size_t *base = starts;
-    while (count > 1) {
-        size_t half = count / 2;
-        base += half & (0 - (size_t)(base[half] <= bytes));
-        count -= half;
+static bool build_function(const struct placed_rows *placed, struct piece *pieces, struct function *function) {
+    divide(placed, function);
+    uint32_t planes = plane_count(function);
+    function->planes = calloc(planes, sizeof *function->planes);
+    bool built = function->planes;
+    for (uint32_t plane = 0; built && plane < planes; plane++) {
+        uint32_t class = plane % (function->end_count + 1);
+        bool registered = plane > function->end_count;
+        built = build_plane(placed, class ? function->ends[class - 1] : 0, registered, pieces, &function->planes[plane]);
     }
-    return (size_t)(base - starts);
-}
-
-/* `skip[i]` leads from a taken step towards the next free one; paths are halved on the way, so that the whole
- * painting takes about as long as the table has rows, however much they overlap. */
-static size_t next_free(size_t *skip, size_t step) {
-    while (skip[step] != step) {
-        skip[step] = skip[skip[step]];
-        step = skip[step];
-    }
-    return step;
-}
-
-/* The first row that matches wins: each row in its order takes the steps it holds that nobody has taken. */
-static void paint(const struct row *const *rows, size_t count, size_t nodes, struct steps *steps, size_t *skip) {
-    for (size_t i = 0; i <= steps->count; i++) {
-        skip[i] = i; /* the one past the end is never taken, so a search always ends */
-    }
-    for (size_t i = 0; i < steps->count; i++) {
-        steps->choices[i] = no_choice;
-    }
-    for (size_t i = 0; i < count; i++) {
-        size_t last = find_step(steps->starts, steps->count, rows[i]->bytes.high);
-        size_t step = next_free(skip, find_step(steps->starts, steps->count, rows[i]->bytes.low));
-        while (step <= last) {
-            steps->choices[step] = choice_of(rows[i], nodes);
-            skip[step] = step + 1;
-            step = next_free(skip, step);
-        }
-    }
-}
-
-/* Neighbours that say the same become one. */
-static void merge(struct steps *steps) {
-    size_t kept = 1;
-    for (size_t i = 1; i < steps->count; i++) {
-        if (!same_choice(steps->choices[i], steps->choices[kept - 1])) {
-            steps->starts[kept] = steps->starts[i];
-            steps->choices[kept] = steps->choices[i];
-            kept++;
-        }
-    }
-    steps->count = kept;
-}
-
-/* Memory is for the process's whole life: the parts that merging freed go back. */
-static void trim(struct steps *steps) {
-    size_t *starts = realloc(steps->starts, steps->count * sizeof *starts);
-    struct choice *choices = realloc(steps->choices, steps->count * sizeof *choices);
-    steps->starts = starts ? starts : steps->starts;
-    steps->choices = choices ? choices : steps->choices;
-}
-
-static bool build_steps(const struct row *const *rows, size_t count, size_t nodes, struct steps *steps) {
-    size_t most = 2 * count + 1;
-    size_t *skip = malloc((most + 1) * sizeof *skip);
-    steps->starts = malloc(most * sizeof *steps->starts);
-    steps->choices = malloc(most * sizeof *steps->choices);
-    bool built = skip && steps->starts && steps->choices;
-    if (built) {
-        steps->count = collect_starts(rows, count, steps->starts);
-        paint(rows, count, nodes, steps, skip);
-        merge(steps);
-        trim(steps);
-    }
-    free(skip);
     return built;
 }
 
-static size_t select_rows(const struct table *table, int collective, size_t ranks, size_t nodes,
-                          const struct row **selected) {
-    size_t count = 0;
-    for (size_t i = 0; i < table->count; i++) {
-        if (applies(&table->rows[i], collective, ranks, nodes)) {
-            selected[count++] = &table->rows[i];
-        }
+static bool keep_rows(const struct placed_rows *placed, struct function *function) {
+    size_t size = placed->count * sizeof *placed->rows;
+    struct placed *rows = malloc(size + 1); /* never none */
+    if (rows && size > 0) {
+        memcpy(rows, placed->rows, size);
     }
-    return count;
+    function->passing = (struct placed_rows){rows, rows ? placed->count : 0};
+    return rows;
 }
 
-bool lookup_build(const struct table *table, size_t ranks, size_t nodes, struct lookup *lookup) {
-    *lookup = (struct lookup){0};
-    const struct row **selected = malloc((table->count + 1) * sizeof *selected);
-    bool built = selected != NULL;
-    for (int collective = 0; built && collective < COLLECTIVES; collective++) {
-        size_t count = select_rows(table, collective, ranks, nodes, selected);
-        built = build_steps(selected, count, nodes, &lookup->steps[collective]);
-        lookup->rows += count;
-        for (size_t i = 0; i < count; i++) {
-            lookup->channels_withheld +=
-                selected[i]->channels > 0 && channels_are_unchecked(selected[i]->algorithm, nodes);
+static bool copy_choices(const struct table *table, const struct shape *shape, struct lookup *lookup) {
+    lookup->choices = malloc(table->choice_count * sizeof *lookup->choices);
+    for (size_t i = 0; lookup->choices && i < table->choice_count; i++) {
+        struct choice *choice = &lookup->choices[i];
+        *choice = table->choices[i];
+        if (choice->channels > 0 && channels_are_unchecked(choice, shape)) {
+            choice->channels = 0;
+            lookup->channels_withheld++;
         }
     }
-    free(selected);
+    return lookup->choices;
+}
+
+bool lookup_build(const struct table *table, const struct shape *shape, struct lookup *lookup) {
+    *lookup = (struct lookup){0};
+    struct placed_rows placed = {malloc((table->decision_count + 1) * sizeof *placed.rows), 0};
+    struct piece *pieces = malloc((table->decision_count + 1) * sizeof *pieces);
+    bool built = placed.rows && pieces && copy_choices(table, shape, lookup);
+    for (int collective = 0; built && collective < COLLECTIVES; collective++) {
+        place(table, collective, shape, &placed, lookup);
+        struct function *function = &lookup->functions[collective];
+        built = build_function(&placed, pieces, function) && (!table->passes_on || keep_rows(&placed, function));
+    }
+    free(placed.rows);
+    free(pieces);
     if (!built) {
         lookup_free(lookup);
     }
@@ -160,16 +140,44 @@ bool lookup_build(const struct table *table, size_t ranks, size_t nodes, struct 
 
 void lookup_free(struct lookup *lookup) {
     for (int collective = 0; collective < COLLECTIVES; collective++) {
-        free(lookup->steps[collective].starts);
-        free(lookup->steps[collective].choices);
+        struct function *function = &lookup->functions[collective];
+        for (uint32_t plane = 0; function->planes && plane < plane_count(function); plane++) {
+            steps_free(&function->planes[plane]);
+        }
+        free(function->planes);
+        free(function->passing.rows);
     }
+    free(lookup->choices);
     *lookup = (struct lookup){0};
 }
 
-struct choice lookup_find(const struct lookup *lookup, int collective, size_t bytes) {
+const struct choice *lookup_find(const struct lookup *lookup, int collective, size_t bytes, int pipelined,
+                                 int registered) {
     if (collective < 0 || collective >= COLLECTIVES) {
-        return no_choice;
+        return &own;
     }
-    const struct steps *steps = &lookup->steps[collective];
-    return steps->choices[find_step(steps->starts, steps->count, bytes)];
+    const struct function *function = &lookup->functions[collective];
+    uint32_t plane = 0;
+    while (plane < function->end_count && pipelined >= 0 && function->ends[plane] <= (uint32_t)pipelined) {
+        plane++;
+    }
+    plane += registered ? function->registered : 0;
+    return &lookup->choices[steps_find(&function->planes[plane], bytes)];
+}
+
+const struct choice *lookup_next(const struct lookup *lookup, int collective, size_t bytes, int pipelined,
+                                 int registered, const struct choice *after) {
+    if (collective < 0 || collective >= COLLECTIVES) {
+        return NULL;
+    }
+    const struct placed_rows *passing = &lookup->functions[collective].passing;
+    uint32_t operations = pipelined > 0 ? (uint32_t)pipelined : 0;
+    for (size_t i = 0; i < passing->count; i++) {
+        const struct placed *row = &passing->rows[i];
+        if (&lookup->choices[row->choice] > after && row->bytes.low <= bytes && bytes <= row->bytes.high &&
+            is_of_class(row, operations, registered)) {
+            return &lookup->choices[row->choice];
+        }
+    }
+    return NULL;
 }

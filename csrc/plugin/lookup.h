@@ -1,4 +1,4 @@
-/* The rows that apply to one communicator, cut at init into steps of sizes so that a call is one short search. */
+/* The decisions that apply to one communicator, cut at init into steps of sizes so that a call is one short search. */
 #ifndef PLUGIN_LOOKUP_H
 #define PLUGIN_LOOKUP_H
 
@@ -7,32 +7,50 @@
 #include <stdint.h>
 
 #include "abi.h"
+#include "shape.h"
+#include "steps.h"
 #include "table.h"
 
-struct choice {
-    int8_t algorithm; /* -1: no row, the answer is NCCL's */
-    int8_t protocol;
-    int8_t channels; /* 0: NCCL's own number */
+/* A row of this communicator. */
+struct placed {
+    struct sizes bytes;
+    struct counts pipelined;
+    uint32_t choice; /* rows of a later line have a higher one */
+    int8_t registered;
 };
 
-/* Sizes from starts[i] up to the next start, or without end, get choices[i]. starts[0] is 0. */
-struct steps {
+struct placed_rows {
+    struct placed *rows;
     size_t count;
-    size_t *starts;
-    struct choice *choices;
+};
+
+/* One set of steps for each class of pipelined operations, and those twice where rows ask for registered buffers. */
+struct function {
+    struct steps *planes;
+    uint32_t ends[MOST_PIPELINED_ENDS]; /* where the classes after the first begin, sorted */
+    uint32_t end_count;
+    uint32_t registered; /* how many planes further on registered buffers are; 0 where no row asks */
+    struct placed_rows passing; /* all rows, of a table that passes calls on */
 };
 
 struct lookup {
-    struct steps steps[COLLECTIVES];
+    struct choice *choices; /* [0] is NCCL's own */
+    struct function functions[COLLECTIVES];
     size_t rows;              /* that apply to this communicator */
-    size_t channels_withheld; /* of them: rows whose channels NCCL would use unchecked */
+    size_t shapeless;         /* that ask for a communicator which is not known: NCCL decides where they would */
+    size_t channels_withheld; /* choices whose channels NCCL would use unchecked */
 };
 
 /* False when there is no memory; the lookup is empty then. */
-bool lookup_build(const struct table *table, size_t ranks, size_t nodes, struct lookup *lookup);
+bool lookup_build(const struct table *table, const struct shape *shape, struct lookup *lookup);
 void lookup_free(struct lookup *lookup);
 
-/* The first row that holds the size, or a choice without an algorithm. */
-struct choice lookup_find(const struct lookup *lookup, int collective, size_t bytes);
+/* The choices of the first row that holds the call, best first; NCCL's own where there is none. Never NULL. */
+const struct choice *lookup_find(const struct lookup *lookup, int collective, size_t bytes, int pipelined,
+                                 int registered);
+
+/* Those of the next row that holds the call, in a table that passes it on; NULL where there is none. */
+const struct choice *lookup_next(const struct lookup *lookup, int collective, size_t bytes, int pipelined,
+                                 int registered, const struct choice *after);
 
 #endif

@@ -1,27 +1,71 @@
-/* A decision table as text becomes rows; docs/decision-table.md describes the format. */
+/* What a file says, whatever its format: decisions, costs and constants in the order of the text.
+ * docs/decision-table.md describes our format; NVIDIA's example plugin describes its CSV. */
 #ifndef PLUGIN_TABLE_H
 #define PLUGIN_TABLE_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "text.h"
 
-/* Both ends belong to it. */
-struct interval {
+/* Both ends belong to an interval. */
+struct sizes {
     size_t low, high;
 };
 
-struct row {
-    int collective;
-    struct interval bytes, ranks, nodes;
-    int algorithm, protocol;
-    int channels; /* 0: NCCL's own number */
+struct counts {
+    uint32_t low, high;
 };
 
+/* Which calls a row is for. */
+struct condition {
+    struct sizes bytes; /* of nBytes, or of nBytes / ranks */
+    struct counts ranks, nodes, ranks_per_node, pipelined;
+    int8_t collective;
+    int8_t registered; /* 0 no, 1 yes, -1 either */
+    bool per_rank;
+};
+
+struct choice {
+    int8_t algorithm; /* -1: NCCL's own choice */
+    int8_t protocol;
+    int8_t channels; /* 0: NCCL's own number */
+    bool more;       /* the next one in the array is tried after this one */
+    uint32_t chunk_bytes; /* 0: NCCL's own size */
+};
+
+struct decision {
+    struct condition when;
+    uint32_t choice; /* its first in the table's choices */
+};
+
+struct cost {
+    struct condition when;
+    int8_t algorithm, protocol;
+    bool never;
+    uint32_t batch;
+    float latency_us, bandwidth_gbs;
+};
+
+struct constant {
+    int number; /* among the doubles of ncclTunerConstants_v5_t */
+    double value;
+};
+
+/* Different ends of intervals of pipelined operations that a table may have: each makes its own set of steps. */
+enum { MOST_PIPELINED_ENDS = 16 };
+
 struct table {
-    struct row *rows;
-    size_t count;
+    struct choice *choices; /* [0] is NCCL's own */
+    struct decision *decisions;
+    struct cost *costs;
+    struct constant *constants;
+    size_t choice_count, decision_count, cost_count, constant_count;
+    size_t choice_room, decision_room, cost_room, constant_room;
+    bool passes_on; /* where a row's choice cannot run, the next row that holds the call is tried */
+    uint32_t pipelined_ends[MOST_PIPELINED_ENDS];
+    size_t pipelined_end_count;
 };
 
 struct table_error {
@@ -29,10 +73,18 @@ struct table_error {
     char reason[256];
 };
 
-/* All rows in the order of the text, or false with the first error and an empty table. */
+/* The whole table, or false with the first error and an empty table. The content tells the format. */
 bool table_parse(struct slice text, struct table *table, struct table_error *error);
 void table_free(struct table *table);
 
-bool interval_holds(struct interval interval, size_t value);
+/* For the formats' readers. Each returns false with the reason set. */
+__attribute__((format(printf, 2, 3))) bool table_fail(struct table_error *error, const char *format, ...);
+bool table_add_choice(struct table *table, struct choice choice, struct table_error *error);
+bool table_add_decision(struct table *table, struct decision decision, struct table_error *error);
+bool table_add_cost(struct table *table, struct cost cost, struct table_error *error);
+bool table_add_constant(struct table *table, struct constant constant, struct table_error *error);
+
+/* A condition that holds for every call of the collective. */
+struct condition condition_of(int collective);
 
 #endif

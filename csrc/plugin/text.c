@@ -1,6 +1,10 @@
+#define _GNU_SOURCE /* strtod_l */
+
 #include "text.h"
 
+#include <locale.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 static struct slice from(struct slice text, size_t offset) {
@@ -44,12 +48,38 @@ bool take_word(struct slice *line, struct slice *word) {
     return word->length > 0;
 }
 
-bool cut(struct slice text, const char *separator, struct slice *before, struct slice *after) {
-    size_t width = strlen(separator);
-    for (size_t at = 0; at + width <= text.length; at++) {
-        if (memcmp(text.start + at, separator, width) == 0) {
-            *before = (struct slice){text.start, at};
-            *after = from(text, at + width);
+struct slice without_comment(struct slice line) {
+    struct slice content, comment;
+    return cut(line, '#', &content, &comment) ? content : line;
+}
+
+struct slice trimmed(struct slice text) {
+    while (text.length > 0 && is_blank(text.start[0])) {
+        text = from(text, 1);
+    }
+    while (text.length > 0 && is_blank(text.start[text.length - 1])) {
+        text.length--;
+    }
+    return text;
+}
+
+static void cut_at(struct slice text, size_t at, size_t width, struct slice *before, struct slice *after) {
+    *before = (struct slice){text.start, at};
+    *after = from(text, at + width);
+}
+
+bool cut(struct slice text, char separator, struct slice *before, struct slice *after) {
+    const char *found = text.length > 0 ? memchr(text.start, separator, text.length) : NULL;
+    if (found) {
+        cut_at(text, (size_t)(found - text.start), 1, before, after);
+    }
+    return found;
+}
+
+bool cut_at_dots(struct slice text, struct slice *before, struct slice *after) {
+    for (size_t at = 0; at + 1 < text.length; at++) {
+        if (text.start[at] == '.' && text.start[at + 1] == '.') {
+            cut_at(text, at, 2, before, after);
             return true;
         }
     }
@@ -70,6 +100,14 @@ bool slice_is_any_case(struct slice text, const char *word) {
         }
     }
     return true;
+}
+
+static size_t count_digits(struct slice text, size_t at) {
+    size_t end = at;
+    while (end < text.length && text.start[end] >= '0' && text.start[end] <= '9') {
+        end++;
+    }
+    return end - at;
 }
 
 bool read_number(struct slice digits, size_t *number, bool *overflow) {
@@ -105,10 +143,7 @@ static int shift_of_unit(struct slice unit) {
 }
 
 bool read_size(struct slice size, size_t *number, bool *overflow) {
-    size_t digits = 0;
-    while (digits < size.length && size.start[digits] >= '0' && size.start[digits] <= '9') {
-        digits++;
-    }
+    size_t digits = count_digits(size, 0);
     *overflow = false;
     int shift = shift_of_unit(from(size, digits));
     if (shift < 0 || !read_number((struct slice){size.start, digits}, number, overflow)) {
@@ -119,6 +154,38 @@ bool read_size(struct slice size, size_t *number, bool *overflow) {
         return false;
     }
     *number <<= shift;
+    return true;
+}
+
+static bool is_decimal(struct slice text) {
+    size_t at = count_digits(text, 0), digits = at;
+    if (digits > 0 && at < text.length && text.start[at] == '.') {
+        digits = count_digits(text, ++at);
+        at += digits;
+    }
+    if (digits > 0 && at < text.length && lower(text.start[at]) == 'e') {
+        at++;
+        at += at < text.length && (text.start[at] == '+' || text.start[at] == '-');
+        digits = count_digits(text, at);
+        at += digits;
+    }
+    return digits > 0 && at == text.length;
+}
+
+bool read_decimal(struct slice text, double *number) {
+    char copy[64];
+    if (text.length >= sizeof copy || !is_decimal(text)) {
+        return false;
+    }
+    memcpy(copy, text.start, text.length);
+    copy[text.length] = '\0';
+    /* Not strtod(): the locale of the process may want a comma. */
+    locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (!plain) {
+        return false;
+    }
+    *number = strtod_l(copy, NULL, plain);
+    freelocale(plain);
     return true;
 }
 

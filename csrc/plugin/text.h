@@ -16,8 +16,17 @@ bool take_line(struct slice *text, struct slice *line);
 /* Takes the next word off `line`, words being separated by blanks and tabs; false when none is left. */
 bool take_word(struct slice *line, struct slice *word);
 
+/* What precedes the first '#'. */
+struct slice without_comment(struct slice line);
+
+/* Without the blanks and tabs around it. */
+struct slice trimmed(struct slice text);
+
 /* Cuts at the first `separator`: `before` gets what precedes it, `after` what follows; false when there is none. */
-bool cut(struct slice text, const char *separator, struct slice *before, struct slice *after);
+bool cut(struct slice text, char separator, struct slice *before, struct slice *after);
+
+/* The same at the first "..". */
+bool cut_at_dots(struct slice text, struct slice *before, struct slice *after);
 
 bool slice_is(struct slice text, const char *word);
 bool slice_is_any_case(struct slice text, const char *word);
@@ -27,6 +36,9 @@ bool read_number(struct slice digits, size_t *number, bool *overflow);
 
 /* A number of bytes: digits, then nothing or K, M, G, T (KiB, MiB, GiB, TiB), powers of 1024. */
 bool read_size(struct slice size, size_t *number, bool *overflow);
+
+/* Digits, then perhaps a fraction, then perhaps an exponent; false for anything else. May be infinite. */
+bool read_decimal(struct slice text, double *number);
 
 /* A word from the table as it may appear in a log: one line, printable, short. */
 struct shown {

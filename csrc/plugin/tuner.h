@@ -2,21 +2,43 @@
 #ifndef PLUGIN_TUNER_H
 #define PLUGIN_TUNER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "abi.h"
+#include "shape.h"
 
 #define TUNER_NAME "nccl-tuner"
 
 struct tuner;
 
-/* A communicator's tuner, or NULL when there is nothing to do: no table asked for, or a table that cannot be used.
- * Says which in the log. */
-struct tuner *tuner_open(size_t ranks, size_t nodes, nccl_logger logger);
+/* A new communicator, and what NCCL tells a tuner of it. */
+struct opening {
+    struct shape shape; /* where it is not known whose calls will come, that of the first who might */
+    bool hands_cells;  /* NCCL hands over its cost table, in which what it cannot run is ignored: 2.22 on */
+    double *constants; /* of NCCL's model, which may be changed; NULL where it does not hand them over */
+    nccl_logger logger;
+};
 
-/* What the table says about one call: writes into the cost cells and the channels, or writes nothing. */
-void tuner_decide(struct tuner *tuner, int collective, size_t bytes, float *cells, int algorithms, int protocols,
-                  int *channels);
+/* *tuner becomes the communicator's tuner, or NULL when there is nothing to do: no table asked for, or a table that
+ * cannot be used. Says which in the log. A ncclResult_t: not a success only for a bad table with NCCL_TUNER_STRICT. */
+int tuner_open(const struct opening *opening, struct tuner **tuner);
+
+/* Of the functions below each takes a tuner that is NULL, and writes nothing then. */
+
+/* What the table says about one call: writes into the cost cells and the channels (which may be NULL), or nothing. */
+void tuner_decide(struct tuner *tuner, int collective, size_t bytes, int pipelined, int registered, float *cells,
+                  int algorithms, int protocols, int *channels);
+
+/* The same where NCCL hands over no cells: names the choice, of what certainly runs, or leaves it. */
+void tuner_choose(struct tuner *tuner, int collective, size_t bytes, int pipelined, int collnet, int nvls,
+                  int *algorithm, int *protocol, int *channels);
+
+/* The chunk size of the last decision about this collective, where NCCL runs what it says. */
+void tuner_chunk(const struct tuner *tuner, int collective, int algorithm, int protocol, size_t *chunk_bytes);
+
+/* Whether NCCL_TUNER_UNCHECKED is set. */
+bool tuner_is_unchecked(const struct tuner *tuner);
 
 /* Says how often it was asked and frees everything. */
 void tuner_close(struct tuner *tuner);

@@ -10,12 +10,13 @@
 extern const struct sim_redirect sim_runtime_redirects[];
 extern const struct sim_redirect sim_bootstrap_redirects[];
 extern const struct sim_redirect sim_nccl_redirects[];
+extern const struct sim_redirect sim_capture_redirects[];
 
 /* The tables, for whoever knows where libnccl's functions are; NULL after the last. */
 SIM_EXPORT const struct sim_redirect *sim_redirects(int table) {
   static const struct sim_redirect *const tables[] = {sim_runtime_redirects, sim_bootstrap_redirects,
-                                                      sim_nccl_redirects};
-  return table >= 0 && table < 3 ? tables[table] : NULL;
+                                                      sim_nccl_redirects, sim_capture_redirects};
+  return table >= 0 && table < 4 ? tables[table] : NULL;
 }
 
 #if defined(__x86_64__)

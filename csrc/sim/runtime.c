@@ -184,18 +184,8 @@ static status create_with_flags(void **object, unsigned int flags SIM_UNUSED) { 
 
 static status create_pool(void **pool, const void *properties SIM_UNUSED) { return new_object(pool); }
 
-static status capture_info(void *stream SIM_UNUSED, int *capturing) {
-  *capturing = 0;
-  return SUCCESS;
-}
-
 static status stream_id(void *stream, unsigned long long *id) {
   *id = (unsigned long long)(uintptr_t)stream;
-  return SUCCESS;
-}
-
-static status launch_host_function(void *stream SIM_UNUSED, void (*function)(void *), void *argument) {
-  function(argument);
   return SUCCESS;
 }
 
@@ -274,18 +264,12 @@ const struct sim_redirect sim_runtime_redirects[] = {
     ROW("cudaStreamSynchronize", succeed),
     ROW("cudaStreamWaitEvent", succeed),
     ROW("cudaStreamGetId", stream_id),
-    ROW("cudaStreamIsCapturing", capture_info),
-    ROW("cudaStreamGetCaptureInfo", capture_info),
-    ROW("cudaStreamGetCaptureInfo_v2", capture_info),
-    ROW("cudaStreamGetCaptureInfo_v3", capture_info),
-    ROW("cudaThreadExchangeStreamCaptureMode", succeed),
     ROW("cudaEventCreate", new_object),
     ROW("cudaEventCreateWithFlags", create_with_flags),
     ROW("cudaEventDestroy", free_object),
     ROW("cudaEventQuery", succeed),
     ROW("cudaEventRecord", succeed),
     ROW("cudaEventSynchronize", succeed),
-    ROW("cudaLaunchHostFunc", launch_host_function),
     ROW("cudaFuncGetAttributes", function_attributes),
     ROW("cudaFuncSetAttribute", succeed),
     ROW("cudaGetFuncBySymbol", function_by_symbol),

@@ -147,6 +147,10 @@ struct sim_operation_layout {
   int profiler;
 };
 
+/* What is launched on the stream from here goes into a CUDA graph; the end destroys the graph. */
+void sim_capture_begin(const void *stream);
+void sim_capture_end(void);
+
 void sim_record_start(void);
 
 /* What was launched has run: its work is taken. */

@@ -35,7 +35,7 @@ struct tuner_v3 {
   status (*end)(void *context);
 };
 
-/* v4: whether the buffers are registered. NCCL 2.26 */
+/* v4: whether the buffers are registered. NCCL 2.24 */
 struct tuner_v4 {
   const char *name;
   status (*init)(size_t ranks, size_t nodes, void *log, void **context);
@@ -61,12 +61,15 @@ struct tuner_v6 {
 };
 
 static void *wrapped_library;
+static int wrapped_version; /* the interface in use; 0: none, or none that this NCCL would take */
 
 /* NULL, or why the plugin cannot be loaded. */
 SIM_EXPORT const char *sim_wrap_tuner(const char *path) {
   wrapped_library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   return wrapped_library == NULL ? dlerror() : NULL;
 }
+
+SIM_EXPORT int sim_wrapped_version(void) { return wrapped_version; }
 
 /* The context of the recorder: which interface of the wrapped plugin is in use, and its own context. */
 struct context {
@@ -81,7 +84,7 @@ static void find_plugin(struct context *context, int newest) {
     snprintf(symbol, sizeof symbol, "ncclTunerPlugin_v%d", version);
     context->plugin = dlsym(wrapped_library, symbol);
     if (context->plugin != NULL) {
-      context->version = version;
+      context->version = wrapped_version = version;
       return;
     }
   }
@@ -109,8 +112,13 @@ static status ask_wrapped(struct context *context, int collective, size_t bytes,
         ->ask(context->inner, collective, bytes, pipe_ops, table_us, algorithms, protocols, channels);
   if (context->version == 2) {
     int algorithm = -1, protocol = -1;
+    /* What it asks for as NCCL derives it: src/plugin/tuner/tuner_v2.cc, v2.28.9-1. */
+    enum { COLL_NET_CHAIN = 3, NVLS = 4, NVLS_TREE = 5, SIMPLE = 2 };
+    int coll_net = table_us[COLL_NET_CHAIN * protocols + SIMPLE] != -1.0f;
+    int nvls = table_us[NVLS * protocols + SIMPLE] != -1.0f || table_us[NVLS_TREE * protocols + SIMPLE] != -1.0f;
     status result = ((struct tuner_v2 *)context->plugin)
-                        ->ask(context->inner, collective, bytes, 1, 1, pipe_ops, &algorithm, &protocol, channels);
+                        ->ask(context->inner, collective, bytes, coll_net, nvls, pipe_ops, &algorithm, &protocol,
+                              channels);
     /* As NCCL reads a choice without a table: that cell costs nothing, unless it is ignored. */
     if (algorithm >= 0 && algorithm < algorithms && protocol >= 0 && protocol < protocols &&
         table_us[algorithm * protocols + protocol] != -1.0f)
@@ -180,9 +188,12 @@ static status chunk_v6(void *opaque, int collective, size_t bytes, int algorithm
   return plugin->chunk(context->inner, collective, bytes, algorithm, protocol, channels, chunk_bytes);
 }
 
-#define NAME "nccl-tuner recorder"
+static const char name[] = "nccl-tuner recorder";
 
-SIM_EXPORT struct tuner_v6 ncclTunerPlugin_v6 = {{NAME, init_v6, ask, end}, chunk_v6};
-SIM_EXPORT struct tuner_v5 ncclTunerPlugin_v5 = {NAME, init_v5, ask, end};
-SIM_EXPORT struct tuner_v4 ncclTunerPlugin_v4 = {NAME, init_v4, ask, end};
-SIM_EXPORT struct tuner_v3 ncclTunerPlugin_v3 = {NAME, init_v3, ask_v3, end};
+/* Whether a tuner that NCCL uses, of any interface, is the recorder: all begin with the name. */
+SIM_EXPORT int sim_is_recorder(const char *const *tuner) { return *tuner == name; }
+
+SIM_EXPORT struct tuner_v6 ncclTunerPlugin_v6 = {{name, init_v6, ask, end}, chunk_v6};
+SIM_EXPORT struct tuner_v5 ncclTunerPlugin_v5 = {name, init_v5, ask, end};
+SIM_EXPORT struct tuner_v4 ncclTunerPlugin_v4 = {name, init_v4, ask, end};
+SIM_EXPORT struct tuner_v3 ncclTunerPlugin_v3 = {name, init_v3, ask_v3, end};

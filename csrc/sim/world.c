@@ -85,8 +85,9 @@ enum { BROADCAST = 0, REDUCE = 1, ALL_GATHER = 2, REDUCE_SCATTER = 3, ALL_REDUCE
 #define BUFFER_BYTES ((size_t)1 << 42)
 #define REGISTERED_BYTES ((size_t)1 << 34) /* 2.32 keeps all of a communicator's in an arena, and 64 GiB do not fit */
 
-/* What the user told NCCL about a pair of buffers, which are used for nothing else. */
-enum { PLAIN = 0, REGISTERED = 1, WINDOW = 2, N_KINDS = 3 };
+/* What the user told NCCL about a pair of buffers, which are used for nothing else. Of those for CUDA graphs nothing, but
+ * NCCL may register them itself when it sees them. */
+enum { PLAIN = 0, REGISTERED = 1, WINDOW = 2, IN_GRAPH = 3, N_KINDS = 4 };
 
 static struct {
   void *send, *receive;
@@ -151,8 +152,9 @@ SIM_EXPORT int sim_use_buffers(const struct sim_api *api, void **comms, int rank
   if (prepare(kind) != 0) return -1;
   used = kind;
   sim_set_device(0);
-  if (known || kind == PLAIN) return 0;
-  return kind == REGISTERED ? register_pair(api, comms[0]) : register_all_windows(api, comms, ranks);
+  if (known) return 0;
+  if (kind == REGISTERED) return register_pair(api, comms[0]);
+  return kind == WINDOW ? register_all_windows(api, comms, ranks) : 0;
 }
 
 static int stream; /* its address is the stream */
@@ -197,10 +199,12 @@ static void collect(struct sim_answer *answer, int log_file) {
   answer->log_bytes = log_length(log_file);
 }
 
-/* One collective per count, each on its own. simulated: ask for the time only. Stops at the first error.
+/* One collective per count, each on its own. simulated: ask for the time only; captured: each in a CUDA graph of its
+ * own. Stops at the first error.
  * Returns how many answers were written, or -1 when there is no address space for the buffers. */
 SIM_EXPORT int sim_ask(const struct sim_api *api, void *comm, int device, int collective, int type, int op,
-                       int simulated, int log_file, const uint64_t *counts, int n, struct sim_answer *answers) {
+                       int simulated, int captured, int log_file, const uint64_t *counts, int n,
+                       struct sim_answer *answers) {
   if (prepare(used) != 0) return -1;
   sim_set_device(device);
   for (int i = 0; i < n; i++) {
@@ -215,7 +219,9 @@ SIM_EXPORT int sim_ask(const struct sim_api *api, void *comm, int device, int co
       if (answer->result == 0) answer->result = ended;
       answer->simulated_us = info.time_us;
     } else {
+      if (captured) sim_capture_begin(&stream);
       answer->result = call(api, comm, collective, counts[i], type, op, 0);
+      if (captured) sim_capture_end();
     }
     collect(answer, log_file);
     if (answer->result != 0) return i + 1;

@@ -1,10 +1,10 @@
 """The command line: one module per verb, loaded when it is called; verbs format records and compute nothing."""
 
-import importlib
 import sys
 
 import click
 
+from tuner.cli.lazy import LazyGroup
 from tuner.errors import OracleFailed, TunerError
 
 VERBS = {
@@ -21,25 +21,9 @@ VERBS = {
 }
 
 
-class Verbs(click.Group):
-    """Knows the verbs' names and one-liners without importing them."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in VERBS:
-            return None
-        module = importlib.import_module(f"tuner.cli.{name.replace('-', '_')}")
-        command: click.Command = module.command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
-
-
-@click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=LazyGroup, verbs=VERBS, package="tuner.cli", context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(package_name="nccl-tuner")
 def group() -> None:
     """What NCCL picks, why, and whether it is best.

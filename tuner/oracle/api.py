@@ -11,17 +11,20 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner import release
 from tuner.departure import COPY_ENGINES, Departure
 from tuner.errors import BadInput, OracleFailed
 from tuner.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.oracle import facts, groups, hardware, library, symbols, tuninglog
 from tuner.oracle.answers import ANSWER, KERNEL, OPERATION, QUESTION
-from tuner.oracle.process import NO_TUNER, SIM, Child
+from tuner.oracle.process import SIM, Child
+from tuner.plugin import loading
 
 MAX_RANKS = 512  # each rank is a thread with NCCL's memory for a rank
 RANK_BYTES = 40 << 20  # of host memory per rank; 21 MB were measured with 128 ranks, 8 per node
 
 
+_IN_GRAPH = len(Buffers)  # IN_GRAPH of csrc/sim/world.c
 _PROFILER = "ncclPatternProfiler"  # no pattern of a collective: NCCL tells its profiler of one
 
 # Warnings after which NCCL does what it would do on the real machine: about hardware that is not simulated and takes no
@@ -133,21 +136,25 @@ class Oracle:
             raise BadInput("NCCL asks for peer-to-peer once per process: the oracle cannot mix nodes with and without")
         nccl = library.find(setup.release) if setup.library is None else library.at(setup.library)
         found = symbols.load(nccl.path, nccl.sha256, library.cache())
-        recorded = not setup.without_tuner and (setup.plugin is None or setup.record_plugin)
-        self._recorded = recorded
+        self._recorded = not setup.without_tuner and (setup.plugin is None or setup.record_plugin)
         self._simulates = "ncclGroupSimulateEnd" in found.functions
+        if setup.plugin is not None and "tuner" not in found.comm.members:
+            raise BadInput(f"NCCL {setup.release} has no tuner plugins; valid: 2.19 and later")
+        if setup.plugin is not None and setup.record_plugin and not self._simulates:
+            raise BadInput(f"NCCL {setup.release} hands plugins no costs to record; valid: 2.22 and later")
         self._knows = {
             Buffers.registered: "ncclCommRegister" in found.functions,
             Buffers.window: "ncclCommWindowRegister" in found.functions,
         }
         self._kernels = found.kernels
         self._patterns = found.patterns
-        plugin = SIM if recorded else setup.plugin
+        plugin = None if setup.without_tuner else SIM if self._recorded else setup.plugin
         xml = [host.topology for host in kinds] if setup.skeleton is None else [setup.skeleton.xml]
         self._child = Child(
             list(map(hardware.for_x86, xml)),
             setup.env,
-            str(plugin.resolve()) if plugin else NO_TUNER,
+            plugin,
+            plugin is not None and plugin is setup.plugin and _takes_path(nccl.release, plugin.resolve()),
             None if setup.skeleton is None else setup.skeleton.classes,
         )
         try:
@@ -159,7 +166,7 @@ class Oracle:
     def _start(self, nccl: library.Library, found: symbols.Symbols, machine: dict[str, Any]) -> None:
         setup = self.setup
         wrapped = str(setup.plugin.resolve()) if setup.plugin is not None and setup.record_plugin else None
-        started = self._child.request(
+        started = self._request(
             {
                 "sim": str(SIM),
                 "library": str(nccl.path),
@@ -169,16 +176,17 @@ class Oracle:
                 "wrap": wrapped,
                 "watch": _watch(found, machine["kinds"]),
                 "ranks": setup.ranks,
-                "buffers": [int(kind) for kind in Buffers],
+                "buffers": [*map(int, Buffers), _IN_GRAPH],
                 "machine": machine,
                 "comm": asdict(found.comm),
                 "graph": asdict(found.graph),
                 "ring": _ring(found),
             },
-            self.timeout_s,
             f"initialising {setup.ranks} ranks",
         )
         self._check_log()
+        if setup.plugin is not None and not started["plugin_used"]:
+            raise self._child.failure(f"NCCL did not load tuner plugin {setup.plugin}", about="tuner")
         if started["answer_bytes"] != ANSWER.itemsize:
             raise OracleFailed(f"{SIM} is of another build than this program; reinstall nccl-tuner")
         self._base = int(started["base"])
@@ -198,12 +206,12 @@ class Oracle:
         lines = self._child.log_lines()
         if warnings := [line for line in lines if " NCCL WARN " in line and not any(w in line for w in _HARMLESS)]:
             raise self._child.failure(f"NCCL warned {len(warnings)} times while initialising")
+
+    def _request(self, message: dict[str, Any], doing: str) -> Any:
         plugin = self.setup.plugin
-        if plugin is not None and not self._recorded:
-            # NCCL falls back to the network plugin's file, which holds the recorder, when a tuner plugin is not loaded
-            loaded = [line for line in lines if "TUNER/Plugin: Using" in line and "nccl-tuner recorder" not in line]
-            if not loaded:
-                raise self._child.failure(f"NCCL did not load tuner plugin {plugin}")
+        return self._child.request(
+            message, self.timeout_s, doing if plugin is None else f"{doing} with tuner plugin {plugin}"
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -280,11 +288,15 @@ class Oracle:
         op: Op,
         sizes_bytes: Sequence[int],
         buffers: Buffers = Buffers.plain,
+        captured: bool = False,
     ) -> list[Launched]:
-        """Each size launched for real on rank 0, one after the other."""
+        """Each size launched for real on rank 0, one after the other; ``captured`` each into a CUDA graph of its own.
+
+        NCCL takes buffers that are captured for registered, from 2.24 on and unless NCCL_GRAPH_REGISTER is 0.
+        """
         if buffers is Buffers.window:
             raise BadInput("calls on windows may leave the classic path; valid for them: launch_windows")
-        answers, logs = self._ask(collective, dtype, op, sizes_bytes, buffers)
+        answers, logs = self._ask(collective, dtype, op, sizes_bytes, buffers, captured=captured)
         records = answers["record"]
         return [self._launched(int(s), record, log) for s, record, log in zip(sizes_bytes, records, logs, strict=True)]
 
@@ -320,7 +332,7 @@ class Oracle:
             {"collective": int(call.collective), "type": int(call.dtype), "op": int(call.op), "count": count}
             for call, count in zip(calls, counts, strict=True)
         ]
-        reply = self._child.request({"calls": request}, self.timeout_s, what)
+        reply = self._request({"calls": request}, what)
         if reply["error"] is not None:
             raise self._child.failure(f"{what}: {reply['error']}")
         kernels, operations, questions = (
@@ -419,25 +431,27 @@ class Oracle:
         sizes: Sequence[int],
         buffers: Buffers,
         simulated: bool = False,
+        captured: bool = False,
     ) -> tuple[Any, list[bytes]]:
         """Raw answers, and the piece of NCCL's log that belongs to each."""
         self._check_ranks()
         if buffers is not Buffers.plain and not self._knows[buffers]:
             raise BadInput(f"NCCL {self.facts['release']} knows no {buffers.name} buffers; valid: later releases")
-        counts = self._counts(collective, dtype, sizes, self._buffer_bytes[buffers])
+        kind = _IN_GRAPH if captured and buffers is Buffers.plain else int(buffers)
+        counts = self._counts(collective, dtype, sizes, self._buffer_bytes[kind])
         if not counts:
             return np.zeros(0, ANSWER), []
         what = f"{'simulating' if simulated else 'launching'} {len(counts)} {collective.name} of {dtype.name}"
-        reply = self._child.request(
+        reply = self._request(
             {
                 "collective": int(collective),
                 "type": int(dtype),
                 "op": int(op),
                 "counts": counts,
-                "buffers": int(buffers),
+                "buffers": kind,
                 "simulated": simulated,
+                "captured": captured,
             },
-            self.timeout_s,
             what,
         )
         if reply["error"] is not None:
@@ -465,6 +479,11 @@ def _check(setup: Setup) -> None:
         raise BadInput(f"tuner plugin {setup.plugin} without a tuner plugin; give one of both")
     if setup.plugin is not None and not setup.plugin.is_file():
         raise BadInput(f"tuner plugin {setup.plugin} does not exist")
+
+
+def _takes_path(name: str, plugin: Path) -> bool:
+    """Whether the plugin is loaded by its path, as a user's would be, or by a name, which works in every release."""
+    return name in release.names() and loading.takes_path(release.load(name), plugin)
 
 
 def _available_bytes() -> int | None:

@@ -56,6 +56,8 @@ const struct sim_redirect *sim_redirects(int table);
 int sim_jump_bytes(void);
 int sim_redirect(void *function, void *replacement);
 const char *sim_wrap_tuner(const char *path);
+int sim_wrapped_version(void);
+int sim_is_recorder(const char *const *tuner);
 void sim_watch_operations(const struct sim_operation_layout *known);
 int sim_watch_file(void *function);
 void sim_watch_work(const uint32_t *comm_sent, uint32_t *comm_acknowledged);
@@ -66,7 +68,7 @@ uint64_t sim_buffer_bytes(int kind);
 int sim_use_buffers(const struct sim_api *api, void **comms, int ranks, int kind);
 int sim_init_ranks(const struct sim_api *api, int ranks, void **comms, int *results);
 int sim_ask(const struct sim_api *api, void *comm, int device, int collective, int type, int op, int simulated,
-            int log_file, const uint64_t *counts, int n, struct sim_answer *answers);
+            int captured, int log_file, const uint64_t *counts, int n, struct sim_answer *answers);
 int sim_ask_group(const struct sim_api *api, void *comm, int device, int log_file, const struct sim_call *calls, int n,
                   struct sim_answer *answer);
 const struct sim_kernel *sim_kernels(void);
@@ -140,6 +142,7 @@ class World:
         self.watch(request["watch"])
         self.log_file = os.open(request["log"], os.O_RDONLY | os.O_CREAT)
         self.api = self.entry_points()
+        self.load_tuner(request["functions"].get("ncclLoadTunerPlugin", ()))
         self.comms = self.init(request["ranks"])
         self.watch_work(request["comm"]["members"])
 
@@ -202,6 +205,14 @@ class World:
             if error := self.sim.sim_watch_times(function, *times["shape"], times["backups"]):
                 raise Failure(f"cannot watch the times: {os.strerror(error)}")
 
+    def load_tuner(self, functions: list[list[int]]) -> None:
+        """2.19 and 2.20: a rank that comes while another is loading the plugin goes without; so it is loaded before.
+
+        The threads of one process race for it there (src/misc/tuner.cc, v2.19.3-1), later releases lock.
+        """
+        for offset, _ in functions:
+            self.ffi.cast("int (*)(void **)", self.base + offset)(self.ffi.new("void **"))
+
     def entry_points(self) -> Any:
         api = self.ffi.new("struct sim_api *")
         for field, name in ENTRY_POINTS.items():
@@ -242,7 +253,16 @@ class World:
             "comm": self.members(self.comms[0], comm["members"]),
             "last_comm": self.members(self.comms[-1], comm["members"]),
             "graphs": self.found_graphs(),
+            "plugin_used": self.plugin_used(),
         }
+
+    def plugin_used(self) -> bool:
+        """Whether NCCL asks the given plugin. Instead of one that it does not take it loads the network's: ours."""
+        if self.request["wrap"] is not None:
+            return bool(self.sim.sim_wrapped_version())
+        entry = self.request["comm"]["members"].get("tuner")
+        tuner = self.ffi.NULL if entry is None else self.ffi.cast("char **", self.member(self.comms[0], entry))
+        return tuner != self.ffi.NULL and not self.sim.sim_is_recorder(tuner)
 
     def found_graphs(self) -> list[dict[str, Any]]:
         """By algorithm; an algorithm that borrows another's graph may have an empty one of its own."""
@@ -296,8 +316,8 @@ class World:
         comm, device = self.ffi.cast("void *", self.comms[0]), 0
         kind = (request["collective"], request["type"], request["op"])
         self.use_buffers(request["buffers"])
-        simulated = int(request["simulated"])
-        n = self.sim.sim_ask(self.api, comm, device, *kind, simulated, self.log_file, counts, len(counts), answers)
+        how = (int(request["simulated"]), int(request["captured"]))
+        n = self.sim.sim_ask(self.api, comm, device, *kind, *how, self.log_file, counts, len(counts), answers)
         if n < 1:
             raise Failure("no address space for the buffers of the collective")
         failed = answers[n - 1].result

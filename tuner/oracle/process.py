@@ -24,6 +24,7 @@ SIM_NAMES = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnccl-net-sim
 
 # A library that is no plugin, by the short name that every release takes: of "none" some make the recorder's file.
 NO_TUNER = "absent"
+TUNER_NAME = "libnccl-tuner-given.so"  # lib*.so: a name that every release takes
 NOT_A_PLUGIN = find_spec("_cffi_backend")
 
 # What the oracle itself has to decide for NCCL; a setup that names one is refused.
@@ -66,10 +67,13 @@ class Child:
     """One child process and its scratch folder. Every failure ends the child and is an OracleFailed."""
 
     def __init__(
-        self, topologies: Sequence[str], env: Mapping[str, str], plugin: str,
+        self, topologies: Sequence[str], env: Mapping[str, str], tuner_plugin: Path | None, by_path: bool,
         pci_classes: Mapping[str, str] | None = None,
     ) -> None:
-        """``pci_classes``, by bus id, are in its sysfs; NCCL then writes the topology it completed."""
+        """The plugin is loaded ``by_path``, or by a name; ``pci_classes``, by bus id, are in its sysfs.
+
+        With ``pci_classes`` NCCL writes the topology it completed.
+        """
         check_platform()
         if refused := sorted(OWN_VARIABLES & env.keys()):
             raise BadInput(f"{', '.join(refused)} cannot be set for the oracle: it sets that itself")
@@ -89,12 +93,16 @@ class Child:
         assert NOT_A_PLUGIN is not None
         assert NOT_A_PLUGIN.origin is not None
         (self.folder / f"libnccl-tuner-{NO_TUNER}.so").symlink_to(NOT_A_PLUGIN.origin)
+        tuner_value = NO_TUNER
+        if tuner_plugin is not None:
+            (self.folder / TUNER_NAME).symlink_to(tuner_plugin.resolve())
+            tuner_value = str(tuner_plugin.resolve()) if by_path else TUNER_NAME
         self._socket, other = socket.socketpair()
         self._pending = b""
         with other, (self.folder / "stderr").open("wb") as stderr:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", str(CHILD), str(other.fileno())],
-                env=self._environment(env, plugin),
+                env=self._environment(env, tuner_value),
                 stdin=subprocess.DEVNULL,
                 stdout=stderr,
                 stderr=stderr,
@@ -165,13 +173,17 @@ class Child:
             return f"ended with exit status {code}"
         return f"was killed by {signal.Signals(-code).name}"
 
-    def failure(self, what: str) -> OracleFailed:
-        """An error of one line that ends with NCCL's last words; more of its log is in the error's notes."""
+    def failure(self, what: str, about: str = "") -> OracleFailed:
+        """An error of one line that ends with NCCL's warnings, or its last lines that have the word ``about``.
+
+        More of its log is in the error's notes.
+        """
         log = self.log_lines()
         stderr = self.folder / "stderr"
         output = stderr.read_text(errors="replace").splitlines() if stderr.is_file() else []
         warnings = [line for line in log if " NCCL WARN " in line]
-        last = " | ".join(line.strip() for line in [*(warnings or log), *output][-_SHOWN_LOG_LINES:])
+        words = [line for line in log if about in line.lower()] if about else warnings or log
+        last = " | ".join(line.strip() for line in [*words, *output][-_SHOWN_LOG_LINES:])
         error = OracleFailed(f"{what}; NCCL's last lines: {last}" if last else what)
         error.add_note("\n".join([*log, *output][-_NOTED_LOG_LINES:]))
         return error

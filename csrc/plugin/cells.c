@@ -1,4 +1,4 @@
-#include "cost.h"
+#include "cells.h"
 
 #include <float.h>
 #include <stdint.h>
@@ -21,7 +21,7 @@ static float just_above(float time) {
     return time;
 }
 
-bool cost_prefer(float *cells, int algorithms, int protocols, int algorithm, int protocol) {
+bool cells_prefer(float *cells, int algorithms, int protocols, int algorithm, int protocol) {
     if (algorithm >= algorithms || protocol >= protocols) {
         return false;
     }
@@ -36,7 +36,7 @@ bool cost_prefer(float *cells, int algorithms, int protocols, int algorithm, int
     int count = algorithms * protocols;
     for (int cell = 0; cell < count; cell++) {
         float old = cells[cell];
-        cells[cell] = (old >= 0.0f) & (old < above) ? above : old;
+        cells[cell] = ((old >= 0.0f) & (old < above)) ? above : old;
     }
     cells[chosen] = time;
     return true;

@@ -1,0 +1,121 @@
+#include "costs.h"
+
+#include <stdlib.h>
+
+#include "cells.h"
+
+static struct rate rate_of(const struct cost *cost) {
+    struct rate rate = {.batch = cost->batch};
+    if (!cost->never) {
+        rate.latency_us = cost->latency_us;
+        rate.bytes_per_us = 1000.0f * cost->bandwidth_gbs;
+    }
+    return rate;
+}
+
+static bool is_for(const struct cost *cost, int collective, int algorithm, int protocol) {
+    return cost->when.collective == collective && cost->algorithm == algorithm && cost->protocol == protocol;
+}
+
+/* The rows of one cell; where the communicator is not known, a row that asks for it leaves the time to NCCL. */
+static size_t place(const struct table *table, const struct shape *shape, int collective, int algorithm, int protocol,
+                    struct piece *pieces, struct costs *costs) {
+    size_t count = 0;
+    for (size_t i = 0; i < table->cost_count; i++) {
+        const struct cost *cost = &table->costs[i];
+        if (!is_for(cost, collective, algorithm, protocol)) {
+            continue;
+        }
+        enum match match = shape_match(shape, &cost->when);
+        struct piece piece = {.value = match == MATCH_YES ? (uint32_t)i + 1 : 0};
+        if (match != MATCH_NO && shape_bytes(shape, &cost->when, &piece.bytes)) {
+            costs->rows += match == MATCH_YES;
+            costs->shapeless += match == MATCH_UNKNOWN;
+            pieces[count++] = piece;
+        }
+    }
+    return count;
+}
+
+static bool build_cells(const struct table *table, const struct shape *shape, int collective, struct piece *pieces,
+                        struct costs *costs) {
+    for (int cell = 0; cell < CELLS; cell++) {
+        int algorithm = cell / PROTOCOLS, protocol = cell % PROTOCOLS;
+        size_t count = place(table, shape, collective, algorithm, protocol, pieces, costs);
+        if (count == 0) {
+            continue;
+        }
+        struct costed *costed = &costs->cells[collective][costs->counts[collective]];
+        if (!steps_build(pieces, count, &costed->steps)) {
+            return false;
+        }
+        costed->algorithm = (int8_t)algorithm;
+        costed->protocol = (int8_t)protocol;
+        costs->counts[collective]++;
+    }
+    return true;
+}
+
+bool costs_build(const struct table *table, const struct shape *shape, struct costs *costs) {
+    *costs = (struct costs){0};
+    if (table->cost_count == 0) {
+        return true;
+    }
+    struct piece *pieces = malloc(table->cost_count * sizeof *pieces);
+    costs->rates = malloc(table->cost_count * sizeof *costs->rates);
+    bool built = pieces && costs->rates;
+    for (size_t i = 0; built && i < table->cost_count; i++) {
+        costs->rates[i] = rate_of(&table->costs[i]);
+    }
+    for (int collective = 0; built && collective < COLLECTIVES; collective++) {
+        built = build_cells(table, shape, collective, pieces, costs);
+    }
+    free(pieces);
+    if (!built) {
+        costs_free(costs);
+    }
+    return built;
+}
+
+void costs_free(struct costs *costs) {
+    for (int collective = 0; collective < COLLECTIVES; collective++) {
+        for (int i = 0; i < costs->counts[collective]; i++) {
+            steps_free(&costs->cells[collective][i].steps);
+        }
+    }
+    free(costs->rates);
+    *costs = (struct costs){0};
+}
+
+/* The order of NCCL's own steps, each rounded to float: ncclTopoGetAlgoTime, src/graph/tuning.cc, v2.28.9-1. */
+static float time_us(const struct rate *rate, size_t bytes, int pipelined) {
+    if (rate->bytes_per_us == 0.0f) {
+        return CELLS_NEVER_US;
+    }
+    uint32_t operations = pipelined > 0 ? (uint32_t)pipelined : 0;
+    uint32_t batches = operations / rate->batch + (operations % rate->batch != 0);
+    float latency_us = rate->latency_us * (float)batches;
+    float time = latency_us + (float)bytes / rate->bytes_per_us;
+    return time < CELLS_NEVER_US ? time : CELLS_NEVER_US;
+}
+
+int costs_write(const struct costs *costs, int collective, size_t bytes, int pipelined, float *cells, int algorithms,
+                int protocols) {
+    if (collective < 0 || collective >= COLLECTIVES) {
+        return 0;
+    }
+    int written = 0;
+    for (int i = 0; i < costs->counts[collective]; i++) {
+        const struct costed *costed = &costs->cells[collective][i];
+        if (costed->algorithm >= algorithms || costed->protocol >= protocols) {
+            continue;
+        }
+        float *cell = &cells[costed->algorithm * protocols + costed->protocol];
+        uint32_t rate = *cell >= 0.0f ? steps_find(&costed->steps, bytes) : 0;
+        if (rate) {
+            *cell = time_us(&costs->rates[rate - 1], bytes, pipelined);
+            written++;
+        }
+    }
+    return written;
+}

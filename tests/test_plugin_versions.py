@@ -1,0 +1,578 @@
+"""The plugin behind every version of NCCL's interface: ranked choices, costs, constants, chunk sizes, CSV, settings."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tuner.names import Algorithm, Collective, Protocol
+from tuner.plugin.dryrun import INFO, WARN, DryRun, Named, PluginRefused
+
+HEADER = "nccl-tuner-table 1"
+AR, AG = Collective.AllReduce, Collective.AllGather
+RING_LL, RING_SIMPLE = (Algorithm.Ring, Protocol.LL), (Algorithm.Ring, Protocol.Simple)
+TREE_LL, NVLS = (Algorithm.Tree, Protocol.LL), (Algorithm.NVLS, Protocol.Simple)
+VERSIONS_WITH_CELLS = (3, 4, 5, 6)
+
+
+def cells(**times_us: float) -> NDArray[np.float32]:
+    """A cost table in which only the cells given, such as ``Ring_LL128=5``, are not ignored."""
+    table = np.full((len(Algorithm), len(Protocol)), -1.0, np.float32)
+    for name, time_us in times_us.items():
+        algorithm, protocol = name.split("_")
+        table[Algorithm[algorithm], Protocol[protocol]] = time_us
+    return table
+
+
+TYPICAL = cells(Tree_LL=9, Tree_LL128=8, Tree_Simple=30, Ring_LL=40, Ring_LL128=20, Ring_Simple=25, NVLS_Simple=10)
+
+
+def picked(cost_us: NDArray[np.float32]) -> tuple[Algorithm, Protocol]:
+    usable = np.where(cost_us >= 0, cost_us, np.inf)
+    algorithm, protocol = np.unravel_index(usable.argmin(), usable.shape)
+    return Algorithm(algorithm), Protocol(protocol)
+
+
+def table_of(folder: Path, *rows: str, header: str | None = HEADER) -> Path:
+    path = folder / "t"
+    path.write_text("\n".join([*([header] if header else []), *rows, ""]))
+    return path
+
+
+def said(run: DryRun, level: int = INFO) -> list[str]:
+    return [line.text.removeprefix("TUNER/nccl-tuner: ") for line in run.log if line.level == level]
+
+
+def opened(table: Path, version: int = 6, ranks: int = 16, nodes: int = 2, **env: str) -> DryRun:
+    return DryRun(table, ranks=ranks, nodes=nodes, version=version, env=env)
+
+
+# Every version decides the same
+
+
+@pytest.mark.parametrize("version", VERSIONS_WITH_CELLS)
+def test_every_version_with_cells_decides(tmp_path: Path, version: int) -> None:
+    table = table_of(tmp_path, "allreduce bytes=64K..1M ranks=16 -> ring/simple channels=5", "reduce -> tree/ll")
+    with opened(table, version) as run:
+        answer = run.ask(AR, 1 << 20, TYPICAL)
+        beyond = run.ask(AR, (1 << 20) + 1, TYPICAL, channels=7)
+    assert picked(answer.cost_us) == RING_SIMPLE
+    assert answer.cost_us[RING_SIMPLE] == 25
+    assert answer.channels == 5
+    assert beyond.cost_us.tobytes() == TYPICAL.tobytes()
+    assert beyond.channels == 7
+
+
+def test_v2_names_the_choice(tmp_path: Path) -> None:
+    table = table_of(tmp_path, "allreduce bytes=64K..1M ranks=16 -> ring/simple channels=5", "broadcast -> ring/ll")
+    with opened(table, 2) as run:
+        assert run.name(AR, 1 << 20) == Named(RING_SIMPLE, 5)
+        assert run.name(AR, (1 << 20) + 1) == Named(None, 0)
+        assert run.name(Collective.Broadcast, 5) == Named(RING_LL, 0)
+        assert run.name(Collective.Reduce, 5) == Named(None, 0)
+        assert run.name(99, 5) == Named(None, 0)
+    assert said(run)[-1].startswith("5 calls: 2 decided by the table")
+
+
+def test_v1_names_the_choice_but_no_channels(tmp_path: Path) -> None:
+    with opened(table_of(tmp_path, "allreduce bytes=64K..1M -> ring/simple channels=5"), 1) as run:
+        assert run.name(AR, 1 << 20) == Named(RING_SIMPLE, 0)
+        assert run.name(AR, 5) == Named(None, 0)
+    assert ": 1 rows, 1 of them for every communicator" in said(run)[0]
+
+
+RUNS_FOR_CERTAIN = {  # collective, nvls, nodes: what 2.19 to 2.21 run on any machine
+    (AR, False, 2): {"Tree/LL", "Tree/Simple", "Ring/LL", "Ring/Simple"},
+    (AR, True, 2): {"Tree/LL", "Tree/Simple", "Ring/LL", "Ring/Simple", "NVLSTree/Simple"},
+    (AR, True, 1): {"Tree/LL", "Tree/Simple", "Ring/LL", "Ring/Simple", "NVLS/Simple"},
+    (AG, True, 1): {"Ring/LL", "Ring/Simple", "NVLS/Simple"},
+    (AG, False, 1): {"Ring/LL", "Ring/Simple"},
+    (AG, True, 2): {"Ring/LL", "Ring/Simple"},
+    (Collective.Reduce, True, 1): {"Ring/LL", "Ring/Simple"},
+}
+
+
+@pytest.mark.parametrize(("collective", "nvls", "nodes"), RUNS_FOR_CERTAIN)
+def test_without_cells_only_what_certainly_runs_is_named(
+    tmp_path: Path, collective: Collective, nvls: bool, nodes: int
+) -> None:
+    named = set()
+    for algorithm in Algorithm:
+        for protocol in Protocol:
+            pair = f"{algorithm.name}/{protocol.name}"
+            with opened(table_of(tmp_path, f"{collective.name} -> {pair}"), 2, nodes=nodes) as run:
+                choice = run.name(collective, 1 << 20, nvls=nvls, collnet=True).choice
+            assert choice in (None, (algorithm, protocol))
+            named |= {pair} if choice else set()
+    assert named == RUNS_FOR_CERTAIN[collective, nvls, nodes]
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_v1_does_not_know_on_how_many_nodes_nvls_would_run(tmp_path: Path, nodes: int) -> None:
+    row = f"allreduce -> {'nvls' if nodes == 1 else 'nvlstree'}/simple"
+    with opened(table_of(tmp_path, row), 1, nodes=nodes) as run:
+        assert run.name(AR, 1 << 20, nvls=True) == Named(None, 0)
+
+
+def test_unchecked_names_what_the_table_says(tmp_path: Path) -> None:
+    table = table_of(tmp_path, "allreduce bytes=..9 -> collnetchain/simple", "allreduce -> tree/ll128 channels=3")
+    with opened(table, 2, NCCL_TUNER_UNCHECKED="1") as run:
+        assert run.name(AR, 10) == Named((Algorithm.Tree, Protocol.LL128), 3)
+        assert run.name(AR, 5, collnet=True) == Named((Algorithm.CollNetChain, Protocol.Simple), 0)
+        assert run.name(AR, 5) == Named(None, 0), "a communicator without CollNet"
+
+
+@pytest.mark.parametrize("variable", ["NCCL_ALGO", "NCCL_PROTO"])
+@pytest.mark.parametrize("version", range(1, 7))
+def test_the_log_says_who_wins_beside_nccls_own_variables(tmp_path: Path, variable: str, version: int) -> None:
+    table = table_of(tmp_path, "allreduce -> ring/simple")
+    with DryRun(table, ranks=16, nodes=2, version=version, env={variable: "Tree"}) as run:
+        if version < 3:
+            assert run.name(AR, 5) == Named(None, 0)
+            assert said(run)[-1].startswith(
+                f"{variable}=Tree is set, and this NCCL does not say what it leaves out: "
+            ) or (said(run)[-2].startswith(f"{variable}=Tree is set, and this NCCL does not say what it leaves out: "))
+            return
+        masked = run.ask(AR, 5, cells(Tree_LL=9))
+        assert said(run)[-1] == (
+            f"{variable}=Tree is set: what it leaves out stays out, the table decides among the rest"
+        )
+    assert masked.cost_us.tobytes() == cells(Tree_LL=9).tobytes()
+
+
+def test_unchecked_wins_over_nccls_own_variables_where_they_mask_no_cells(tmp_path: Path) -> None:
+    env = {"NCCL_ALGO": "Tree", "NCCL_TUNER_UNCHECKED": "1"}
+    with DryRun(table_of(tmp_path, "allreduce -> ring/simple"), ranks=16, nodes=2, version=2, env=env) as run:
+        assert run.name(AR, 5) == Named(RING_SIMPLE, 0)
+    assert "NCCL_ALGO=Tree is set: where the table has a row, the row wins" in said(run)
+
+
+# v1: one table for the process
+
+
+def test_v1_leaves_rows_that_ask_for_a_communicator_to_nccl(tmp_path: Path) -> None:
+    rows = (
+        "allreduce bytes=..99 ranks=16 -> tree/ll",
+        "allgather bytes-per-rank=4 -> ring/simple",
+        "allreduce -> ring/ll",
+    )
+    with opened(table_of(tmp_path, *rows, "allgather -> ring/ll"), 1) as run:
+        assert run.name(AR, 99) == Named(None, 0), "not the row below: that would be another choice than asked for"
+        assert run.name(AR, 100) == Named(RING_LL, 0)
+        assert run.name(AG, 5) == Named(None, 0)
+    assert any(text.startswith("2 rows ask for ranks or nodes, and this NCCL does not say") for text in said(run))
+
+
+def test_v1_unchecked_takes_all_communicators_for_alike(tmp_path: Path) -> None:
+    table = table_of(tmp_path, "allreduce bytes=..99 ranks=16 -> tree/ll channels=2", "allreduce ranks=8 -> ring/ll")
+    with opened(table, 1, NCCL_TUNER_UNCHECKED="1") as first, opened(table, 1, NCCL_TUNER_UNCHECKED="1") as second:
+        assert first.name(AR, 9) == second.name(AR, 9) == Named(TREE_LL, 2)
+        with opened(table, 1, ranks=8, nodes=1, NCCL_TUNER_UNCHECKED="1") as other:
+            assert other.name(AR, 9) == first.name(AR, 9) == Named(None, 0)
+        assert "a communicator of 8 ranks on 1 nodes beside one of 16 on 2" in said(other, WARN)[0]
+    with opened(table, 1, ranks=8, nodes=1, NCCL_TUNER_UNCHECKED="1") as later:
+        assert later.name(AR, 9) == Named(RING_LL, 0), "the next first communicator reads the table anew"
+
+
+def test_v1_closes_with_its_last_communicator(tmp_path: Path) -> None:
+    table = table_of(tmp_path, "allreduce -> ring/ll")
+    first, second = opened(table, 1), opened(table, 1)
+    first.close()
+    assert second.name(AR, 5) == Named(RING_LL, 0)
+    second.close()
+    assert first.log[-1].text.endswith(
+        "1 calls: 1 decided by the table, 0 with its costs, 0 matched a row that NCCL cannot run here"
+    )
+    assert not said(second), "what is said of the table goes to whoever opened it"
+
+
+# Ranked choices
+
+
+def test_the_first_choice_that_nccl_can_run_is_taken(tmp_path: Path) -> None:
+    row = "allreduce -> pat/simple channels=1 | nvls/simple channels=2 | ring/ll channels=3 chunk=8K | tree/ll"
+    with opened(table_of(tmp_path, row), nodes=1) as run:
+        for cost_us, expected, channels in [
+            (TYPICAL, NVLS, 2),
+            (cells(Ring_LL=9, Tree_LL=3), RING_LL, 3),
+            (cells(Tree_LL=9, Ring_Simple=3), TREE_LL, 0),
+            (cells(Ring_Simple=3, Tree_Simple=9), RING_SIMPLE, 0),
+        ]:
+            answer = run.ask(AR, 5, cost_us)
+            assert picked(answer.cost_us) == expected
+            assert answer.channels == channels
+    assert said(run)[-1].startswith("4 calls: 3 decided by the table, 0 with its costs, 1 matched")
+
+
+def test_nccl_keeps_its_choice_and_hides_the_rows_below(tmp_path: Path) -> None:
+    rows = (
+        "allreduce bytes=10..20 -> nccl",
+        "allreduce bytes=30..40 -> nvls/simple | nccl",
+        "allreduce -> ring/ll channels=2",
+    )
+    with opened(table_of(tmp_path, *rows)) as run:
+        for size, channels in {9: 2, 10: 0, 20: 0, 21: 2, 30: 0, 40: 0, 41: 2}.items():
+            answer = run.ask(AR, size, cells(Tree_LL=3, Ring_LL=9), channels=0)
+            assert (picked(answer.cost_us), answer.channels) == ((RING_LL, 2) if channels else (TREE_LL, 0))
+
+
+# Conditions
+
+
+def channels_at(run: DryRun, size: int, pipelined: int = 1, registered: bool = False) -> int:
+    return run.ask(AR, size, TYPICAL, pipelined=pipelined, registered=registered).channels
+
+
+def test_bytes_per_rank(tmp_path: Path) -> None:
+    table = table_of(tmp_path, "allreduce bytes-per-rank=2..3 -> ring/ll channels=1", "allreduce -> ring/ll channels=2")
+    with opened(table, ranks=3, nodes=1) as run:
+        assert [channels_at(run, size) for size in (5, 6, 11, 12)] == [2, 1, 1, 2]
+    largest = 2**64 - 1
+    with opened(table_of(tmp_path, f"allreduce bytes-per-rank={largest // 3}.. -> ring/ll channels=1"), ranks=3) as run:
+        assert channels_at(run, largest) == 1
+    with opened(
+        table_of(tmp_path, f"allreduce bytes-per-rank={largest // 3 + 1}.. -> ring/ll channels=1"), ranks=3
+    ) as run:
+        assert channels_at(run, largest) == 0
+    with opened(table_of(tmp_path, f"allreduce bytes-per-rank=..{largest // 3} -> ring/ll channels=1"), ranks=3) as run:
+        assert channels_at(run, largest) == 1
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "matches"), [(16, 2, True), (8, 1, True), (12, 2, False), (17, 2, False), (9, 1, False)]
+)
+def test_ranks_per_node(tmp_path: Path, ranks: int, nodes: int, matches: bool) -> None:
+    with opened(
+        table_of(tmp_path, "allreduce ranks-per-node=7..8 -> ring/ll channels=1"), ranks=ranks, nodes=nodes
+    ) as run:
+        assert channels_at(run, 5) == int(matches)
+
+
+def test_registered_buffers(tmp_path: Path) -> None:
+    rows = (
+        "allreduce registered=yes bytes=..9 -> ring/ll channels=1",
+        "allreduce registered=no -> ring/ll channels=2",
+        "allreduce -> ring/ll channels=3",
+    )
+    with opened(table_of(tmp_path, *rows)) as run:
+        assert [channels_at(run, size, registered=True) for size in (9, 10)] == [1, 3]
+        assert [channels_at(run, size) for size in (9, 10)] == [2, 2]
+    with opened(table_of(tmp_path, *rows), 3) as run:
+        answer = run.ask(AR, 5, TYPICAL)
+        assert answer.channels == 2, "before 2.24 NCCL says nothing of them"
+
+
+def test_pipelined_operations(tmp_path: Path) -> None:
+    rows = (
+        "allreduce pipelined=..0 -> ring/ll channels=1",
+        "allreduce pipelined=4..7 bytes=..9 -> ring/ll channels=2",
+        "allreduce pipelined=4294967295 -> ring/ll channels=3",
+        "allreduce pipelined=6.. -> ring/ll channels=4",
+    )
+    with opened(table_of(tmp_path, *rows)) as run:
+        assert [channels_at(run, 9, count) for count in (-1, 0, 1, 3, 4, 6, 7, 8, 2**31 - 1)] == [
+            1,
+            1,
+            0,
+            0,
+            2,
+            2,
+            2,
+            4,
+            4,
+        ]
+        assert [channels_at(run, 10, count) for count in (0, 5, 6)] == [1, 0, 4]
+
+
+def test_too_many_classes_of_pipelined_operations(tmp_path: Path) -> None:
+    good = [f"allreduce pipelined={count} -> ring/ll" for count in range(1, 16)]  # ends 1 to 16
+    with opened(table_of(tmp_path, *good)) as run:
+        assert "15 rows" in said(run)[0]
+    with opened(table_of(tmp_path, *good, "reduce pipelined=20.. -> ring/ll")) as run:
+        assert said(run, WARN)[0].endswith(
+            ":17: more than 16 different ends of 'pipelined' in the table; the whole table is ignored"
+        )
+
+
+# Costs
+
+
+def test_costs_replace_nccls_times(tmp_path: Path) -> None:
+    rows = (
+        "cost allreduce bytes=..9 ranks=16 -> ring/ll latency-us=6.6 bandwidth-gbs=0.1 batch=1",
+        "cost allreduce -> ring/ll latency-us=1.25 bandwidth-gbs=0.3 batch=8",
+        "cost allreduce -> tree/ll128 never",
+        "cost allreduce -> nvlstree/simple latency-us=1e-1 bandwidth-gbs=1e3",
+        "cost allreduce ranks=8 -> tree/ll latency-us=0 bandwidth-gbs=1",
+    )
+    with opened(table_of(tmp_path, *rows)) as run:
+        for size, count, latency, bandwidth in [
+            (9, 1, 6.6, 0.1),
+            (9, 3, 6.6 * 3, 0.1),
+            (1000, 1, 1.25, 0.3),
+            (1000, 17, 3.75, 0.3),
+        ]:
+            answer = run.ask(AR, size, TYPICAL, pipelined=count)
+            expected = TYPICAL.copy()
+            batches = np.float32(round(latency / (6.6 if size == 9 else 1.25)))
+            base = np.float32(6.6 if size == 9 else 1.25)
+            expected[RING_LL] = base * batches + np.float32(size) / (np.float32(1000) * np.float32(bandwidth))
+            expected[Algorithm.Tree, Protocol.LL128] = 3e9
+            assert answer.cost_us.tobytes() == expected.tobytes()
+            assert answer.channels == 0
+        assert run.ask(Collective.Reduce, 5, TYPICAL).cost_us.tobytes() == TYPICAL.tobytes()
+    assert said(run)[-1].startswith("5 calls: 0 decided by the table, 4 with its costs, 0 matched")
+
+
+def test_a_decision_stands_above_costs_and_reports_their_time(tmp_path: Path) -> None:
+    rows = ("cost allreduce -> ring/ll latency-us=50 bandwidth-gbs=1", "allreduce -> ring/ll")
+    with opened(table_of(tmp_path, *rows)) as run:
+        answer = run.ask(AR, 1000, TYPICAL)
+    assert picked(answer.cost_us) == RING_LL
+    assert answer.cost_us[RING_LL] == 51
+
+
+def test_v2_picks_by_the_costs(tmp_path: Path) -> None:
+    rows = (
+        "cost allreduce -> ring/ll latency-us=5 bandwidth-gbs=1",
+        "cost allreduce -> ring/simple latency-us=10 bandwidth-gbs=100",
+        "cost allreduce -> nvlstree/simple latency-us=1 bandwidth-gbs=1000",
+        "cost allreduce -> ring/ll128 latency-us=0 bandwidth-gbs=1000",
+        "cost allreduce bytes=2G.. -> ring/simple never",
+        "cost allreduce bytes=2G.. -> ring/ll never",
+    )
+    with opened(table_of(tmp_path, *reversed(rows)), 2) as run:
+        assert run.name(AR, 1000).choice == RING_LL
+        assert run.name(AR, 1 << 20).choice == RING_SIMPLE
+        assert run.name(AR, 1 << 20, nvls=True).choice == (Algorithm.NVLSTree, Protocol.Simple)
+        assert run.name(AG, 1 << 20).choice is None
+
+
+# Constants
+
+CONSTANTS = {
+    "base-latency-us tree/ll 1.5": 0,
+    "base-latency-us PAT/Simple 2": 20,
+    "link-latency-us nvlink tree/ll 3": 21,
+    "link-latency-us net nvlstree/simple 20.9": 21 + 42 + 17,
+    "ll-gbs volta 1 39.0": 84,
+    "ring-ll128-per-channel-gbs hopper 2 36.7": 96 + 7,
+    "tree-ll128-per-channel-gbs blackwell more 20": 108 + 11,
+    "tree-per-channel-gbs ampere more 1e1": 120 + 5,
+    "nvlstree-per-channel-gbs blackwell more 43.8": 143,
+}
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+@pytest.mark.parametrize("allowed", ["", "0", "1"])
+def test_constants_are_set_where_they_are_handed_over_and_allowed(tmp_path: Path, version: int, allowed: str) -> None:
+    table = table_of(tmp_path, *(f"constant {text}" for text in CONSTANTS))
+    with opened(table, version, NCCL_TUNER_CONSTANTS=allowed) as run:
+        expected = np.zeros(144)
+        if allowed == "1" and version >= 5:
+            expected[list(CONSTANTS.values())] = [float(text.split()[-1]) for text in CONSTANTS]
+            assert "9 constants of NCCL's model set" in said(run)
+        elif allowed == "1":
+            assert "9 constants stay NCCL's own: this NCCL hands none to a tuner (2.28 and later do)" in said(run, WARN)
+        else:
+            assert "9 constants stay NCCL's own (NCCL_TUNER_CONSTANTS=1 sets them)" in said(run)
+        assert (run.constants == expected).all()
+
+
+# Chunk sizes
+
+
+def test_chunks_follow_the_last_decision(tmp_path: Path) -> None:
+    rows = (
+        "allreduce bytes=..9 -> ring/ll chunk=64K",
+        "allreduce bytes=10..19 -> nvls/simple chunk=1M | ring/ll",
+        "allgather -> ring/simple chunk=4K",
+    )
+    with opened(table_of(tmp_path, *rows)) as run:
+        assert run.chunk_bytes(AR, *RING_LL, 12345) == 12345, "nothing was decided yet"
+        run.ask(AR, 9, TYPICAL)
+        run.ask(AG, 9, TYPICAL)
+        assert run.chunk_bytes(AR, *RING_LL, 12345) == 64 << 10
+        assert run.chunk_bytes(AR, *RING_LL, 12345) == 64 << 10, "every channel of it"
+        assert run.chunk_bytes(AR, *RING_SIMPLE, 12345) == 12345, "NCCL runs something else"
+        assert run.chunk_bytes(AG, *RING_SIMPLE, 12345) == 4 << 10
+        run.ask(AR, 10, TYPICAL)
+        assert run.chunk_bytes(AR, *NVLS, 12345) == 1 << 20
+        run.ask(AR, 10, cells(Ring_LL=4))
+        assert run.chunk_bytes(AR, *RING_LL, 12345) == 12345
+        run.ask(AR, 9, TYPICAL)
+        run.ask(AR, 20, TYPICAL)
+        assert run.chunk_bytes(AR, *RING_LL, 12345) == 12345, "no row holds what came last"
+        for number in (-1, 5, 99):
+            assert run.chunk_bytes(number, *RING_LL, 12345) == 12345
+
+
+# NVIDIA's CSV
+
+
+def test_nvidias_csv_is_read_through_either_variable(tmp_path: Path) -> None:
+    csv = table_of(
+        tmp_path,
+        "# collective,min,max",
+        "",
+        "allreduce,0,65536,tree,simple,2,1,-1,-1,1",
+        "reduce , 0, 9 ,ring,ll,-1,-1,16",
+        "allreduce,0,4294967295,nvls_tree,simple,-1,2,16,1,0 # all",
+        "allreduce,0,4294967295,ring,ll128,0,-1,-1,4",
+        header=None,
+    )
+    for run in (opened(csv), DryRun(None, ranks=16, nodes=2, env={"NCCL_TUNER_CONFIG_FILE": str(csv)})):
+        with run:
+            assert ": 4 rows, 3 of them for 16 ranks on 2 nodes" in said(run)[0]
+            cost_us = cells(NVLSTree_Simple=9, Ring_LL128=9, Tree_Simple=3)
+            assert picked(run.ask(AR, 5, cost_us).cost_us) == (Algorithm.NVLSTree, Protocol.Simple)
+            assert picked(run.ask(AR, 5, cost_us, registered=True).cost_us) == (Algorithm.Tree, Protocol.Simple)
+            four = run.ask(AR, 5, cost_us, pipelined=4, channels=9)
+            assert picked(four.cost_us) == (Algorithm.Ring, Protocol.LL128)
+            assert four.channels == 9
+            beyond = run.ask(AR, 1 << 32, cost_us, channels=9)
+            assert beyond.cost_us.tobytes() == cost_us.tobytes()
+            assert beyond.channels == 9
+    with opened(csv, nodes=1) as run:
+        registered = run.ask(AR, 65536, cells(Tree_Simple=9, Ring_LL=1), registered=True)
+        assert (picked(registered.cost_us), registered.channels) == ((Algorithm.Tree, Protocol.Simple), 2)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("allreduce,0,1,ring,ll,2,1", "7 fields, not 8 to 10"),
+        ("allreduce,0,1,ring,ll,2,1,1,1,1,1", "11 fields, not 8 to 10"),
+        ("alltoall,0,1,ring,ll,2,1,1", "unknown collective 'alltoall'"),
+        ("allreduce,0,1,rings,ll,2,1,1", "unknown algorithm 'rings' (valid: tree, ring, collnet_direct"),
+        ("allreduce,0,1,ring,l,2,1,1", "unknown protocol 'l' (valid: ll, ll128, simple)"),
+        ("allreduce,0,1,ring,ll,65,1,1", "channels '65' is neither -1 nor a number from 0 to 64"),
+        ("allreduce,0,1,ring,ll,,1,1", "channels '' is neither -1"),
+        ("allreduce,x,1,ring,ll,2,1,1", "'x' is not a number of bytes"),
+        ("allreduce,0,64K,ring,ll,2,1,1", "'64K' is not a number of bytes"),
+        ("allreduce,5,1,ring,ll,2,1,1", "min_bytes is above max_bytes"),
+        ("allreduce,0,1,ring,ll,2,-2,1", "nNodes '-2' is neither -1"),
+        ("allreduce,0,1,ring,ll,2,1,1x", "nRanks '1x' is neither -1"),
+        ("allreduce,0,1,ring,ll,2,0,1", "nNodes '0' is neither -1 nor a number from 1 to"),
+        ("allreduce,-1,1,ring,ll,2,0,1", "'-1' is not a number of bytes"),
+        ("allreduce,0,1,ring,ll,2,1,1,1,2", "regBuff '2' is neither -1 nor a number from 0 to 1"),
+    ],
+)
+def test_what_nvidias_reader_hides_is_said(tmp_path: Path, row: str, reason: str) -> None:
+    with opened(table_of(tmp_path, "allreduce,0,1,ring,ll,2,-1,-1", "", row, header=None)) as run:
+        (warning,) = said(run, WARN)
+        answer = run.ask(AR, 1, TYPICAL)
+    assert f"/t:3: {reason}" in warning
+    assert warning.endswith("; the whole table is ignored")
+    assert answer.cost_us.tobytes() == TYPICAL.tobytes()
+
+
+def test_our_variable_wins_over_nvidias(tmp_path: Path) -> None:
+    with opened(table_of(tmp_path, "allreduce -> ring/ll"), NCCL_TUNER_CONFIG_FILE="/other.conf") as run:
+        assert said(run)[0] == "NCCL_TUNER_TABLE is set: NCCL_TUNER_CONFIG_FILE=/other.conf is not read"
+        assert "1 rows" in said(run)[1]
+
+
+# Settings
+
+
+BAD = {"a mistake": "nccl-tuner-table 1\nallreduce -> ring\n", "empty": "", "missing": None}
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+@pytest.mark.parametrize("content", BAD.values(), ids=BAD)
+def test_strict_fails_the_communicator(tmp_path: Path, version: int, content: str | None) -> None:
+    table = tmp_path / "t"
+    if content is not None:
+        table.write_text(content)
+    with opened(table, version) as run:
+        assert len(said(run, WARN)) == 1
+    with pytest.raises(PluginRefused, match=r"^the plugin's init returned 5: TUNER/nccl-tuner: .*/t"):
+        opened(table, version, NCCL_TUNER_STRICT="1")
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+def test_strict_has_nothing_against_a_good_table_or_none(tmp_path: Path, version: int) -> None:
+    with opened(table_of(tmp_path, "allreduce -> ring/ll"), version, NCCL_TUNER_STRICT="1") as run:
+        assert not said(run, WARN)
+    with DryRun(None, ranks=16, nodes=2, version=version, env={"NCCL_TUNER_STRICT": "1"}) as run:
+        assert said(run) == ["NCCL_TUNER_TABLE is not set: every choice is NCCL's own"]
+
+
+def test_a_setting_that_is_neither_0_nor_1_is_named(tmp_path: Path) -> None:
+    with opened(table_of(tmp_path, "allreduce -> ring/ll"), NCCL_TUNER_STRICT="yes", NCCL_TUNER_CONSTANTS="") as run:
+        assert said(run, WARN) == ["NCCL_TUNER_STRICT=yes is taken for 0 (valid: 0, 1)"]
+
+
+# Mistakes in the rows of this version
+
+
+def lines(mistakes: Mapping[str, str]) -> Iterable[object]:
+    return [pytest.param(row, reason, id=row) for row, reason in mistakes.items()]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    lines(
+        {
+            "allreduce bytes=1 bytes-per-rank=1 -> ring/ll": "'bytes' and 'bytes-per-rank' in one row",
+            "allreduce registered=1 -> ring/ll": "registered=1 is neither yes nor no",
+            "allreduce ranks=4294967296 -> ring/ll": "'4294967296' is past the largest number, 4294967295",
+            "allreduce pipelined=1K -> ring/ll": "'1K' is not a number",
+            "allreduce -> ring/ll |": "'' is not algorithm/protocol",
+            "allreduce -> ring/ll | ring/ll": "'ring/ll' twice",
+            "allreduce -> ring/ll | RING/LL": "'RING/LL' twice",
+            "allreduce -> nccl channels=3": "'channels=3' after nccl, which ends a row",
+            "allreduce -> nccl | ring/ll": "'|' after nccl, which ends a row",
+            "allreduce -> ring/ll|tree/ll": "unknown protocol 'll|tree/ll'",
+            "allreduce -> ring/ll chunk=4095": "chunk=4095 is not a size from 4K to 1G",
+            "allreduce -> ring/ll chunk=2G": "chunk=2G is not a size from 4K to 1G",
+            "allreduce -> ring/ll latency-us=3": "unknown key 'latency-us'",
+            "cost": "unknown collective ''",
+            "cost allreduce registered=yes -> ring/ll never": "unknown key 'registered'",
+            "cost allreduce pipelined=1 -> ring/ll never": "unknown key 'pipelined'",
+            "cost allreduce -> ring/ll": "a cost needs latency-us and bandwidth-gbs, or never",
+            "cost allreduce -> ring/ll latency-us=3": "a cost needs latency-us and bandwidth-gbs, or never",
+            "cost allreduce -> ring/ll never never": "'never' beside never",
+            "cost allreduce -> ring/ll never batch=1": "'batch=1' beside never",
+            "cost allreduce -> ring/ll batch=1 never": "'never' is not key=value",
+            "cost allreduce -> ring/ll latency-us=-1 bandwidth-gbs=1": "latency-us=-1 is not a number of at least 0",
+            "cost allreduce -> ring/ll latency-us=1e39 bandwidth-gbs=1": "latency-us=1e39 is not a number",
+            "cost allreduce -> ring/ll latency-us=1 bandwidth-gbs=0": "bandwidth-gbs=0 is not a number above 0",
+            "cost allreduce -> ring/ll latency-us=1 bandwidth-gbs=1e-46": "bandwidth-gbs=1e-46 is not a number above 0",
+            "cost allreduce -> ring/ll latency-us=1,5 bandwidth-gbs=1": "latency-us=1,5 is not a number",
+            "cost allreduce -> ring/ll latency-us=.5 bandwidth-gbs=1": "latency-us=.5 is not a number",
+            "cost allreduce -> ring/ll latency-us=5. bandwidth-gbs=1": "latency-us=5. is not a number",
+            "cost allreduce -> ring/ll latency-us=1e bandwidth-gbs=1": "latency-us=1e is not a number",
+            "cost allreduce -> ring/ll latency-us=nan bandwidth-gbs=1": "latency-us=nan is not a number",
+            "cost allreduce -> ring/ll latency-us=0x1 bandwidth-gbs=1": "latency-us=0x1 is not a number",
+            f"cost allreduce -> ring/ll latency-us={'1' * 70} bandwidth-gbs=1": f"latency-us={'1' * 44}... is",
+            "cost allreduce -> ring/ll latency-us=1 bandwidth-gbs=1 batch=0": "batch=0 is not a number from 1",
+            "cost allreduce -> ring/ll latency-us=1 latency-us=1 bandwidth-gbs=1": "'latency-us' twice",
+            "constant": "unknown constant ''",
+            "constant base-latency ring/ll 1": "unknown constant 'base-latency'",
+            "constant base-latency-us ring/ll": "'' is not a number of at least 0",
+            "constant base-latency-us ring/ll -1": "'-1' is not a number of at least 0",
+            "constant base-latency-us ring/ll 1e400": "'1e400' is not a number of at least 0",
+            "constant base-latency-us ring/ll 1 2": "'2' after the constant's value",
+            "constant base-latency-us rang/ll 1": "unknown algorithm 'rang'",
+            "constant link-latency-us ring/ll 1": "unknown link 'ring/ll' (valid: nvlink, pci, net)",
+            "constant ll-gbs kepler 1 1": "unknown generation 'kepler' (valid: volta, ampere, hopper, blackwell)",
+            "constant ll-gbs hopper 3 1": "unknown number of nodes '3' (valid: 1, 2, more)",
+            "constant LL-gbs hopper 2 1": "unknown constant 'LL-gbs'",
+        }
+    ),
+)
+def test_refuses(tmp_path: Path, row: str, reason: str) -> None:
+    with opened(table_of(tmp_path, "allreduce -> ring/ll", row)) as run:
+        (warning,) = said(run, WARN)
+        assert run.ask(AR, 5, TYPICAL).cost_us.tobytes() == TYPICAL.tobytes()
+    assert f"/t:3: {reason}" in warning
+
+
+def test_a_constant_may_be_set_once(tmp_path: Path) -> None:
+    rows = ("constant ll-gbs hopper 2 1", "constant ll-gbs hopper more 1", "constant ll-gbs hopper 2 3")
+    with opened(table_of(tmp_path, *rows)) as run:
+        assert "/t:4: this ll-gbs twice; " in said(run, WARN)[0]

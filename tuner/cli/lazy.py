@@ -1,0 +1,30 @@
+"""Groups that know their commands' names and one-liners without importing them."""
+
+import importlib
+from typing import Any
+
+import click
+
+
+class LazyGroup(click.Group):
+    """``verbs`` maps a name to its one-liner; the module of that name in ``package`` has it as ``command``."""
+
+    def __init__(self, *args: Any, verbs: dict[str, str], package: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.verbs = verbs
+        self.package = package
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *self.verbs]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in self.verbs:
+            return super().get_command(ctx, name)
+        module = importlib.import_module(f"{self.package}.{name.replace('-', '_')}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own = [(name, command.get_short_help_str(100)) for name, command in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl([*own, *self.verbs.items()])

@@ -1,0 +1,65 @@
+"""``nccl-tuner plugin``: the tuner plugin."""
+
+from pathlib import Path
+
+import click
+
+from tuner import plugin, release
+from tuner.cli import options
+from tuner.cli.lazy import LazyGroup
+from tuner.cli.output import print_json
+from tuner.oracle import library
+from tuner.plugin import loading, parse
+
+VERBS = {
+    "convert": "a decision table from or to NVIDIA's and NCCLX's formats",
+    "lint": "what is wrong with a decision table, by itself and on a communicator",
+    "dry-run": "what a decision table makes of sizes, through the plugin's own code",
+    "compile": "a decision table that picks as another release does, or by measurements",
+}
+
+
+@click.group(name="plugin", cls=LazyGroup, verbs=VERBS, package="tuner.cli.plugin")
+def command() -> None:
+    """The tuner plugin that NCCL loads to apply a decision table.
+
+    \b
+    NCCL_TUNER_PLUGIN=$(nccl-tuner plugin path) NCCL_TUNER_TABLE=$PWD/my.table torchrun train.py
+    """
+
+
+@command.command()
+@options.json_option
+def path(as_json: bool) -> None:
+    """Prints the path of the plugin's shared object, for NCCL_TUNER_PLUGIN.
+
+    \b
+    export NCCL_TUNER_PLUGIN=$(nccl-tuner plugin path)
+    """
+    found = str(plugin.path())
+    if as_json:
+        print_json({"path": found})
+    else:
+        click.echo(found)
+
+
+@command.command()
+@click.option("--nccl", metavar="RELEASE",
+              help="NCCL release. [default: the installed nvidia-nccl wheel's; without one, the newest]")
+@click.option("--table", type=click.Path(path_type=Path), metavar="FILE", help="The decision table to apply.")
+@click.option("--strict", is_flag=True, help="A table that cannot be read fails the communicator.")
+@options.json_option
+def env(nccl: str | None, table: Path | None, strict: bool, as_json: bool) -> None:
+    """Prints the variables that make a release of NCCL load the plugin, as lines for a shell.
+
+    \b
+    eval "$(nccl-tuner plugin env --table my.table)"
+    """
+    if table is not None:
+        parse.read(table)
+    chosen = release.load(nccl or library.installed_release() or release.names()[-1])
+    found = loading.environment(chosen, plugin.path(), table, strict)
+    if as_json:
+        print_json({"release": chosen.name, "set": found.set, "prepend": found.prepend})
+    else:
+        click.echo("\n".join(found.exports()))

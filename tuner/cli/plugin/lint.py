@@ -1,0 +1,51 @@
+"""``nccl-tuner plugin lint``: what is wrong with a decision table."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tuner import release
+from tuner.cli import options
+from tuner.cli.output import print_json
+from tuner.names import DataType, Op
+from tuner.plugin import convert, lint, lint_case
+
+
+@click.command(name="lint")
+@click.argument("file", type=click.Path(path_type=Path))
+@options.case_options
+@options.request_options
+@options.json_option
+def command(file: Path, dtype: DataType, op: Op, as_json: bool, **case: Any) -> None:
+    """What is wrong with the decision table FILE, of any format that convert reads.
+
+    By itself: rows that never decide, meet or leave gaps, and what no NCCL runs. With --nccl: what that release does
+    not do. With a machine as well: what cannot run there, and why. Lines of NCCLX's JSON are the numbers of its rules.
+    Exit code 1 where there are warnings or errors; notes are none.
+
+    \b
+    nccl-tuner plugin lint my.table
+    nccl-tuner plugin lint my.table --machine dgx-h100 --nodes 2 --nccl 2.28.9 --json
+    """
+    read = convert.read(file)
+    found = lint.check(read.table)
+    if case["machine"] or case["topology"] or case["node"]:
+        described = options.case_of(**case)
+        communicator = described.communicator()
+        found += lint_case.check_release(read.table, communicator.release)
+        found += lint_case.check_communicator(read.table, communicator, dtype, op)
+    elif case["nccl"]:
+        found += lint_case.check_release(read.table, release.load(case["nccl"]))
+    found.sort(key=lambda finding: finding.line)
+    bad = sum(finding.severity != lint.NOTE for finding in found)
+    if as_json:
+        print_json({"file": str(file), "format": read.format, "findings": [dataclasses.asdict(one) for one in found]})
+    else:
+        for finding in found:
+            click.echo(f"{read.place(finding.line)}: {finding.severity}: {finding.reason}")
+        rows = len(read.table.decisions) + len(read.table.costs) + len(read.table.constants)
+        click.echo(f"{file}: {rows} rows ({read.format}), {bad} warnings and errors, {len(found) - bad} notes")
+    if bad:
+        raise SystemExit(1)

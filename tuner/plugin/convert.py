@@ -1,0 +1,84 @@
+"""Decision tables, NVIDIA's configurations and NCCLX's: any of them read, told by content, and written as another."""
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tuner.errors import BadTable, one_of
+from tuner.plugin import foreign, ncclx, nvidia, parse, passing, text
+from tuner.plugin.table import HEADER, Table
+from tuner.release import ALGORITHM_KEYS, PROTOCOL_KEYS
+
+READERS = {"nvidia": nvidia.read, "ncclx-csv": ncclx.read_csv, "ncclx-json": ncclx.read_json}
+WRITERS = {"nvidia": nvidia.to_text, "ncclx-csv": ncclx.csv_text, "ncclx-json": ncclx.json_text}
+FORMATS = ("table", *READERS)
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file as it is: where its format is not "table", rows pass on what they cannot run (``tuner.plugin.passing``).
+
+    The lines of JSON's rows are the numbers of its rules.
+    """
+
+    name: str
+    format: str
+    table: Table
+
+    def place(self, line: int) -> str:
+        """Where a row is, for messages."""
+        return f"{self.name}: rule {line}" if self.format == "ncclx-json" else f"{self.name}:{line}"
+
+    @property
+    def passes_on(self) -> bool:
+        return self.format != "table"
+
+
+def read(path: Path) -> File:
+    """BadTable where the file is not there, is of no known format, or has a mistake."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BadTable(f"{path}: {error.strerror}") from error
+    return from_content(content, str(path))
+
+
+def from_content(content: bytes, name: str) -> File:
+    found = _format(foreign.text_of(content, name), name)
+    if found == "table":
+        return File(name, found, parse.from_text(content, name))
+    rows = READERS[found](foreign.text_of(content, name), name)
+    return File(name, found, Table(rows, provenance={"converted-from": found}))
+
+
+def to_text(file: File, target: str) -> str:
+    """The file in another format, or in its own; BadTable names a row that the format has no words for."""
+    if target not in FORMATS:
+        raise BadTable(f"unknown format '{target}' ({one_of(FORMATS)})")
+    table = file.table
+    if target == "table":
+        decisions = passing.ranked(table.decisions, file.place) if file.passes_on else table.decisions
+        return text.to_text(replace(table, decisions=decisions))
+    if others := [row.line for row in table.costs] + [row.line for row in table.constants]:
+        place = file.place(min(others))
+        raise BadTable(f"{place}: the format {target} has no costs and constants; valid there: decisions")
+    rows = table.decisions if file.passes_on else passing.single(table.decisions, file.place)
+    return WRITERS[target](rows, file.place, table.provenance)
+
+
+def _format(content: str, name: str) -> str:
+    """Which format this is: by its header, its first brace, or where its first row has algorithm and protocol."""
+    lines = list(foreign.data_lines(content))
+    if not lines:
+        raise BadTable(f"{name}: empty: nothing tells the format ({one_of(FORMATS)})")
+    number, first = lines[0]
+    if re.match(rf"{HEADER.split()[0]}\b", first):
+        return "table"
+    if first.startswith("{"):
+        return "ncclx-json"
+    fields = ncclx.split(first)
+    for found, at in (("ncclx-csv", 2), ("nvidia", 3)):
+        algorithm, protocol = [*fields, *[""] * 5][at : at + 2]
+        if algorithm in ALGORITHM_KEYS or protocol in PROTOCOL_KEYS:
+            return found
+    raise BadTable(f"{name}:{number}: '{foreign.shown(first)}' begins no format that is known ({one_of(FORMATS)})")

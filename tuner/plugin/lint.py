@@ -1,0 +1,204 @@
+"""What is wrong with a decision table by itself: rows that nothing reaches, meetings, gaps, what no NCCL runs."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TypeVar
+
+from tuner.names import Algorithm, Collective, Protocol
+from tuner.plugin import boxes
+from tuner.plugin.boxes import Box, Boxes, Range
+from tuner.plugin.table import LARGEST, Choice, Conditions, Cost, Decision, Table
+from tuner.plugin.text import choice_text, size_text
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+
+# What any release has had, whatever it takes; test_lint.py holds it against the tables of all releases.
+ALGORITHMS = {
+    Collective.Broadcast: (Algorithm.Ring,),
+    Collective.Reduce: (Algorithm.Ring,),
+    Collective.AllGather: (Algorithm.Ring, Algorithm.CollNetDirect, Algorithm.NVLS, Algorithm.PAT),
+    Collective.ReduceScatter: (Algorithm.Ring, Algorithm.CollNetDirect, Algorithm.NVLS, Algorithm.PAT),
+    Collective.AllReduce: (
+        Algorithm.Tree, Algorithm.Ring, Algorithm.CollNetDirect, Algorithm.CollNetChain, Algorithm.NVLS,
+        Algorithm.NVLSTree,
+    ),
+}  # fmt: skip
+EVERY_PROTOCOL = (Algorithm.Tree, Algorithm.Ring)  # the others have Simple
+
+_FOUR_GIB = (2**32 - 1, 2**32)  # where people write "everything"
+_Row = TypeVar("_Row", bound=Conditions)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    line: int
+    severity: str
+    reason: str
+
+
+def check(table: Table) -> list[Finding]:
+    """Findings in the order of lines."""
+    found = [*_impossible(table.decisions), *_impossible(table.costs)]
+    for rows in _groups(table.decisions, lambda row: row.collective):
+        found.extend(_geometry(rows))
+    for costs in _groups(table.costs, lambda row: (row.collective, row.algorithm, row.protocol)):
+        shapes = [boxes.of(row) for row in costs]
+        found.extend(finding for at in range(len(costs)) if (finding := _unreachable(costs, shapes, Boxes(shapes), at)))
+    return sorted(found, key=lambda finding: finding.line)
+
+
+def cells(row: Decision | Cost) -> list[tuple[Algorithm, Protocol]]:
+    """The combinations that a row names."""
+    return [choice.cell for choice in row.choices] if isinstance(row, Decision) else [(row.algorithm, row.protocol)]
+
+
+def exists(collective: Collective, algorithm: Algorithm, protocol: Protocol) -> bool:
+    """Whether any NCCL runs this somewhere."""
+    return algorithm in ALGORITHMS[collective] and (protocol is Protocol.Simple or algorithm in EVERY_PROTOCOL)
+
+
+def name(cell: tuple[Algorithm, Protocol]) -> str:
+    return choice_text(Choice(*cell))
+
+
+def _impossible(rows: Iterable[Decision | Cost]) -> Iterator[Finding]:
+    for row in rows:
+        for cell in cells(row):
+            if not exists(row.collective, *cell):
+                every = product(ALGORITHMS[row.collective], Protocol)
+                valid = ", ".join(name(one) for one in every if exists(row.collective, *one))
+                reason = f"no NCCL runs {row.collective.name} by {name(cell)}; valid: {valid}"
+                yield Finding(row.line, ERROR, reason)
+
+
+def _groups(rows: Iterable[_Row], key: Callable[[_Row], object]) -> Iterable[list[_Row]]:
+    groups: dict[object, list[_Row]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return groups.values()
+
+
+def _geometry(rows: Sequence[Decision]) -> Iterator[Finding]:
+    """All of one collective."""
+    shapes = [boxes.of(row) for row in rows]
+    index = Boxes(shapes)
+    visible: list[int] = []
+    for at in range(len(rows)):
+        hidden = _unreachable(rows, shapes, index, at)
+        if hidden is None:
+            visible.append(at)
+        yield from [hidden] if hidden else _meetings(rows, shapes, index, at)
+    yield from _gaps(rows, visible, shapes, index)
+
+
+def _unreachable(
+    rows: Sequence[Conditions], shapes: Sequence[Box | None], index: Boxes, at: int
+) -> Finding | None:
+    shape, line = shapes[at], rows[at].line
+    if shape is None:
+        return Finding(line, WARNING, "never matches: no communicator has these ranks, nodes and ranks per node")
+    meeting = index.meeting(shape, 0, at)
+    above = [box for other in meeting if (box := shapes[other]) is not None]
+    try:
+        if boxes.covered(shape, above):
+            return Finding(line, WARNING, f"never decides: hidden by {_lines(rows, meeting)}")
+    except boxes.TooIntertwined:
+        return Finding(line, NOTE, f"meets {_lines(rows, meeting)} in too many ways to tell whether it ever decides")
+    return None
+
+
+def _meetings(
+    rows: Sequence[Decision], shapes: Sequence[Box | None], index: Boxes, at: int
+) -> Iterator[Finding]:
+    """Rows above with other choices; that a special row stands above a general one is how it is meant."""
+    shape, row = shapes[at], rows[at]
+    if shape is None:
+        return
+    special, partial = [], []
+    for other in index.meeting(shape, 0, at):
+        box = shapes[other]
+        if rows[other].choices == row.choices or box is None or (both := boxes.common(shape, box)) is None:
+            continue
+        if both == box:
+            special.append(other)
+        else:
+            partial.append((other, both))
+    if partial:
+        first, both = partial[0]
+        others = f", as {_lines(rows, [other for other, _ in partial[1:]])} elsewhere" if partial[1:] else ""
+        # Neighbours that share the size at which they meet say the same to everyone.
+        shared = all(low == high for low, high in (_sizes(common) for _, common in partial))
+        severity = NOTE if shared else WARNING
+        reason = f"line {rows[first].line} has other choices and wins where both match{_shown(both)}{others}"
+        yield Finding(row.line, severity, reason)
+    if special:
+        yield Finding(row.line, NOTE, f"special cases of this row above it win there: {_lines(rows, special)}")
+
+
+def _gaps(
+    rows: Sequence[Decision], visible: Sequence[int], shapes: Sequence[Box | None], index: Boxes
+) -> Iterator[Finding]:
+    """Between and after the sizes of rows whose other conditions are the same, where no other row matches either."""
+    groups: dict[tuple[str, Box], list[tuple[Range, int]]] = {}
+    for at in visible:
+        if (shape := shapes[at]) is not None:
+            axis = _axis(shape)
+            others = shape._replace(**{axis: (0, LARGEST)})
+            groups.setdefault((axis, others), []).append((getattr(shape, axis), at))
+    for (axis, others), ranges in groups.items():
+        ranges.sort()
+        end, last = ranges[0][0][1], ranges[0][1]
+        for (low, high), at in ranges[1:]:
+            gap = others._replace(**{axis: (end + 1, low - 1)})
+            if low > end + 1 and _open(gap, shapes, index):
+                part = "" if not index.meeting(gap, 0, len(rows)) else "part of "
+                reason = f"no row for {part}{_named(gap, axis)}, between line {rows[last].line} and this one"
+                yield Finding(rows[at].line, WARNING, f"{reason}: NCCL's own choice there")
+            if high > end:
+                end, last = high, at
+        if end < LARGEST and _open(others._replace(**{axis: (end + 1, end + 1)}), shapes, index):
+            severity = WARNING if end in _FOUR_GIB else NOTE
+            past = _named(others._replace(**{axis: (end + 1, LARGEST)}), axis)
+            yield Finding(rows[last].line, severity, f"no row for {past}, past the last: NCCL's own choice there")
+
+
+def _open(gap: Box, shapes: Sequence[Box | None], index: Boxes) -> bool:
+    """Whether any part of it is no row's."""
+    found = [box for at in index.meeting(gap, 0, len(shapes)) if (box := shapes[at]) is not None]
+    try:
+        return not boxes.covered(gap, found)
+    except boxes.TooIntertwined:
+        return False
+
+
+def _axis(shape: Box) -> str:
+    return "bytes" if shape.bytes_per_rank == (0, LARGEST) else "bytes_per_rank"
+
+
+def _sizes(shape: Box) -> Range:
+    ends: Range = getattr(shape, _axis(shape))
+    return ends
+
+
+def _shown(both: Box) -> str:
+    return "" if _sizes(both) == (0, LARGEST) else f", {_named(both, _axis(both))}"
+
+
+def _named(shape: Box, axis: str) -> str:
+    """The condition on sizes as a table would say it."""
+    return f"{axis.replace('_', '-')}={_range_text(getattr(shape, axis))}"
+
+
+def _range_text(ends: Range) -> str:
+    low, high = ends
+    if low == high:
+        return size_text(low)
+    return f"{size_text(low)}..{'' if high == LARGEST else size_text(high)}"
+
+
+def _lines(rows: Sequence[Conditions], at: Sequence[int]) -> str:
+    lines = sorted({rows[one].line for one in at})
+    shown = ", ".join(map(str, lines[:3]))
+    more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
+    return f"line {shown}" if len(lines) == 1 else f"lines {shown}{more}"

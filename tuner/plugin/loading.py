@@ -1,0 +1,107 @@
+"""How a process makes its NCCL load a tuner plugin: the variables of its environment, which differ by release."""
+
+import os
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tuner import release
+from tuner.errors import BadInput
+from tuner.release import Release
+
+_SEPARATORS = ":;$"  # what LD_LIBRARY_PATH splits at, and where a token such as $ORIGIN begins: ld.so(8)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Variables to set, and folders to put before what a list of folders has."""
+
+    set: dict[str, str]
+    prepend: dict[str, str] = field(default_factory=dict)
+
+    def exports(self) -> list[str]:
+        """Lines that a POSIX shell evaluates."""
+        lines = [
+            f'export {name}={shlex.quote(folder)}"${{{name}:+:${name}}}"' for name, folder in self.prepend.items()
+        ]
+        return [*lines, *(f"export {name}={shlex.quote(value)}" for name, value in self.set.items())]
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """``ncclTunerPlugin_v<version>``, the newest that a release looks up: what it tells a plugin and asks of it.
+
+    Source: src/include/nccl_tuner.h and src/include/plugin/tuner/ of the releases that brought the versions.
+    """
+
+    version: int
+    keeps_constants: bool  # as a plugin's init left them
+
+    @property
+    def says_who_asks(self) -> bool:
+        return self.version >= 2
+
+    @property
+    def hands_costs(self) -> bool:
+        return self.version >= 3
+
+    @property
+    def tells_registered(self) -> bool:
+        return self.version >= 4
+
+    @property
+    def hands_constants(self) -> bool:
+        return self.version >= 5
+
+    @property
+    def asks_chunks(self) -> bool:
+        return self.version >= 6
+
+
+def has_plugins(nccl: Release) -> bool:
+    return "plugin" in nccl.table
+
+
+def interface(nccl: Release) -> Interface:
+    """BadInput for a release that looks up none."""
+    if not has_plugins(nccl):
+        raise BadInput(f"NCCL {nccl.name} has no tuner plugins; valid: {first(lambda _: True)} and later")
+    table = nccl.table["plugin"]
+    return Interface(int(table["api"]), bool(table["keeps_constants"]))
+
+
+def first(holds: Callable[[Interface], bool]) -> str:
+    """The first release with such an interface."""
+    plugged = filter(has_plugins, map(release.load, release.names()))
+    return next(nccl.name for nccl in plugged if holds(interface(nccl)))
+
+
+def takes_path(nccl: Release, file: Path) -> bool:
+    """Whether ``file``, an absolute path, works as NCCL_TUNER_PLUGIN."""
+    longest: int = nccl.table["plugin"]["longest_path"]
+    return len(os.fsencode(file)) <= longest
+
+
+def environment(nccl: Release, file: Path, table: Path | None = None, strict: bool = False) -> Environment:
+    """What makes ``nccl`` load the plugin in ``file`` and the plugin read ``table``; all paths become absolute.
+
+    Where a path does not work the plugin goes by its name, which LD_LIBRARY_PATH has to find. BadInput for a release
+    without tuner plugins, and for a file that then cannot be found by its name.
+    """
+    interface(nccl)
+    file = Path(os.path.abspath(file))
+    settings = {} if table is None else {"NCCL_TUNER_TABLE": os.path.abspath(table)}
+    if strict:
+        settings["NCCL_TUNER_STRICT"] = "1"
+    if takes_path(nccl, file):
+        return Environment({"NCCL_TUNER_PLUGIN": str(file), **settings})
+    if not (file.name.startswith("lib") and file.name.endswith(".so")):
+        raise BadInput(f"NCCL {nccl.name} finds {file} only if its name is lib*.so")
+    folder = str(file.parent)
+    if any(mark in folder for mark in _SEPARATORS):
+        raise BadInput(
+            f"NCCL {nccl.name} finds {file} by LD_LIBRARY_PATH only, which cannot hold this folder; "
+            f"valid: one without {' '.join(_SEPARATORS)}"
+        )
+    return Environment({"NCCL_TUNER_PLUGIN": file.name, **settings}, {"LD_LIBRARY_PATH": folder})
