@@ -109,6 +109,13 @@ def test_without_cells_only_what_certainly_runs_is_named(
     assert named == RUNS_FOR_CERTAIN[collective, nvls, nodes]
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_v1_does_not_know_on_how_many_nodes_nvls_would_run(tmp_path: Path, nodes: int) -> None:
+    row = f"allreduce -> {'nvls' if nodes == 1 else 'nvlstree'}/simple"
+    with opened(table_of(tmp_path, row), 1, nodes=nodes) as run:
+        assert run.name(AR, 1 << 20, nvls=True) == Named(None, 0)
+
+
 def test_unchecked_names_what_the_table_says(tmp_path: Path) -> None:
     table = table_of(tmp_path, "allreduce bytes=..9 -> collnetchain/simple", "allreduce -> tree/ll128 channels=3")
     with opened(table, 2, NCCL_TUNER_UNCHECKED="1") as run:

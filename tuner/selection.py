@@ -135,6 +135,22 @@ class Selection:
         chosen_cells = np.array(cells, np.int8)[best]
         return Picks(nbytes, chosen_cells[:, 0], chosen_cells[:, 1], time_us, channels, threads)
 
+    def pick_by(self, cost_us: FloatArray) -> tuple[NDArray[np.int64], FloatArray]:
+        """The release's pick from a cost table that a tuner plugin has left, and its time.
+
+        ``cost_us`` is [size][algorithm][protocol], the pick an index into ``ALL_CELLS``; cells below 0 do not count.
+        """
+        (rule,) = self.communicator.release.rules("pick")
+        times = (_unless_negative(cost_us[:, algorithm, protocol]) for algorithm, protocol in ALL_CELLS)
+        best, time_us = PICK_RULES[rule](times, self.communicator)
+        return best.astype(np.int64), time_us
+
+    def channels(self, request: Request, size: int, cell: Cell) -> int:
+        """Channels that a call is launched with where this cell is the pick."""
+        (rule,) = self.communicator.release.rules("launch")
+        nbytes = _sizes(size)
+        return int(launch.RULES[rule](self.communicator, self.tables, request, cell, nbytes)[0][0])
+
     def _apply_policy(
         self, request: Request, cells: list[Cell], best: NDArray[np.int8], nbytes: SizeArray
     ) -> None:

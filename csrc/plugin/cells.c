@@ -36,7 +36,7 @@ bool cells_prefer(float *cells, int algorithms, int protocols, int algorithm, in
     int count = algorithms * protocols;
     for (int cell = 0; cell < count; cell++) {
         float old = cells[cell];
-        cells[cell] = (old >= 0.0f) & (old < above) ? above : old;
+        cells[cell] = ((old >= 0.0f) & (old < above)) ? above : old;
     }
     cells[chosen] = time;
     return true;

@@ -1,8 +1,15 @@
 #include "sha256.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+
+#if defined(__x86_64__) && !defined(SHA256_PORTABLE)
+#define HAS_X86_ROUNDS
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
 
 enum { BLOCK_BYTES = 64, LENGTH_BYTES = 8, ROUNDS = 64 };
 
@@ -50,11 +57,57 @@ static void compress(uint32_t state[8], const unsigned char *block) {
     state[4] += e, state[5] += f, state[6] += g, state[7] += h;
 }
 
+#ifdef HAS_X86_ROUNDS
+static bool has_rounds(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b >> 29 & 1);
+}
+
+/* The same by the processor's own instructions, four rounds at a time: half of what a communicator with a large table
+ * would wait for at init is this hash. */
+__attribute__((target("sha,sse4.1"))) static void compress_x86(uint32_t state[8], const unsigned char *block) {
+    const __m128i big_endian_words = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
+    __m128i words[ROUNDS / 4], feba, hgdc; /* of the first letter in the lowest lane */
+    feba = _mm_set_epi32((int)state[0], (int)state[1], (int)state[4], (int)state[5]);
+    hgdc = _mm_set_epi32((int)state[2], (int)state[3], (int)state[6], (int)state[7]);
+    for (int t = 0; t < ROUNDS / 4; t++) {
+        if (t < 4) {
+            words[t] = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)block + t), big_endian_words);
+        } else {
+            __m128i w7 = _mm_alignr_epi8(words[t - 1], words[t - 2], 4);
+            __m128i sum = _mm_add_epi32(_mm_sha256msg1_epu32(words[t - 4], words[t - 3]), w7);
+            words[t] = _mm_sha256msg2_epu32(sum, words[t - 1]);
+        }
+        __m128i constants = _mm_loadu_si128((const __m128i *)(const void *)round_constants + t);
+        __m128i input = _mm_add_epi32(words[t], constants);
+        hgdc = _mm_sha256rnds2_epu32(hgdc, feba, input);
+        feba = _mm_sha256rnds2_epu32(feba, hgdc, _mm_shuffle_epi32(input, 0x0e));
+    }
+    uint32_t low[4], high[4];
+    _mm_storeu_si128((__m128i *)(void *)low, feba);
+    _mm_storeu_si128((__m128i *)(void *)high, hgdc);
+    state[0] += low[3], state[1] += low[2], state[2] += high[3], state[3] += high[2];
+    state[4] += low[1], state[5] += low[0], state[6] += high[1], state[7] += high[0];
+}
+#endif
+
+typedef void (*compressor)(uint32_t state[8], const unsigned char *block);
+
+static compressor choose(void) {
+#ifdef HAS_X86_ROUNDS
+    if (has_rounds()) {
+        return compress_x86;
+    }
+#endif
+    return compress;
+}
+
 struct short_hash sha256_short(struct slice content) {
     uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    compressor add = choose();
     size_t whole = content.length / BLOCK_BYTES * BLOCK_BYTES, left = content.length - whole;
     for (size_t at = 0; at < whole; at += BLOCK_BYTES) {
-        compress(state, (const unsigned char *)content.start + at);
+        add(state, (const unsigned char *)content.start + at);
     }
     /* 5.1.1: what is left, a one bit, zeros, the length in bits; in one block or two. */
     unsigned char tail[2 * BLOCK_BYTES] = {0};
@@ -68,7 +121,7 @@ struct short_hash sha256_short(struct slice content) {
         tail[end - i] = (unsigned char)bits;
     }
     for (size_t at = 0; at < end; at += BLOCK_BYTES) {
-        compress(state, tail + at);
+        add(state, tail + at);
     }
     struct short_hash hash;
     snprintf(hash.text, sizeof hash.text, "%08x%04x", (unsigned)state[0], (unsigned)(state[1] >> 16));

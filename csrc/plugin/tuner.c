@@ -249,7 +249,8 @@ void tuner_choose(struct tuner *tuner, int collective, size_t bytes, int pipelin
 }
 
 void tuner_chunk(const struct tuner *tuner, int collective, int algorithm, int protocol, size_t *chunk_bytes) {
-    if (!tuner || !chunk_bytes || collective < 0 || collective >= COLLECTIVES) {
+    bool is_cell = algorithm >= 0 && algorithm < ALGORITHMS && protocol >= 0 && protocol < PROTOCOLS;
+    if (!tuner || !chunk_bytes || collective < 0 || collective >= COLLECTIVES || !is_cell) {
         return;
     }
     uint64_t noted = atomic_load_explicit(&tuner->chunks[collective], memory_order_relaxed);

@@ -94,9 +94,14 @@ def shrink_only(
 
 def bound(communicator: Communicator, tables: Tables, request: Request, cell: Cell, nbytes: int) -> int:
     """The most channels one operation may use."""
+    return int(bounds(communicator, tables, request, cell, np.array([nbytes], np.uint64))[0])
+
+
+def bounds(communicator: Communicator, tables: Tables, request: Request, cell: Cell, nbytes: SizeArray) -> IntArray:
+    """:func:`bound` of each size."""
     (rule,) = communicator.release.rules("bound_channels")
     most = BOUND_CHANNELS_RULES[rule](communicator)
-    return int(_bounds(communicator, tables, request, cell, np.array([nbytes], np.uint64), most)[0][0])
+    return _bounds(communicator, tables, request, cell, nbytes, most)[0]
 
 
 @BOUND_CHANNELS_RULES

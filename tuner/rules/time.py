@@ -26,12 +26,24 @@ def time_us(
     latency_us: Value, bandwidth_gbs: Value, communicator: Communicator, request: Request, cell: Cell, sizes: Sizes
 ) -> FloatArray:
     """Time of each size: corrected latency, once per batch of pipelined operations, plus size over bandwidth."""
+    latency_us, bandwidth_gbs = corrected(latency_us, bandwidth_gbs, communicator, request, cell, sizes)
+    times = sizes.as_float / (f32(1000) * bandwidth_gbs)
+    times += latency_us * f32(ceil_div(request.pipelined, per_batch(communicator, cell)))
+    return penalised(times, communicator, request, cell)
+
+
+def corrected(
+    latency_us: Value, bandwidth_gbs: Value, communicator: Communicator, request: Request, cell: Cell, sizes: Sizes
+) -> tuple[Value, Value]:
+    """Latency and bandwidth with the corrections of each size."""
     for name in communicator.release.rules("time"):
         latency_us, bandwidth_gbs = CORRECTIONS[name](latency_us, bandwidth_gbs, communicator, request, cell, sizes)
-    per_batch = 1 if cell[0] is Algorithm.Ring else communicator.release.limit("colls_per_batch")
-    times = sizes.as_float / (f32(1000) * bandwidth_gbs)
-    times += latency_us * f32(ceil_div(request.pipelined, per_batch))
-    return penalised(times, communicator, request, cell)
+    return latency_us, bandwidth_gbs
+
+
+def per_batch(communicator: Communicator, cell: Cell) -> int:
+    """How many pipelined operations share a latency."""
+    return 1 if cell[0] is Algorithm.Ring else communicator.release.limit("colls_per_batch")
 
 
 def penalised(times: FloatArray, communicator: Communicator, request: Request, cell: Cell) -> FloatArray:

@@ -1,27 +1,30 @@
-/* How long getCollInfo takes with 0, 10, 1000 and 10000 rows: the plugin as built, random sizes and collectives.
+/* How long the plugin's calls take and what a table costs, as JSON; benchmarks/plugin.py builds this and prints it.
  *
- *     gcc -std=c11 -O2 -o bench csrc/plugin/check/bench.c -ldl && ./bench tuner/_native/libnccl_tuner_plugin.so
+ *     bench PLUGIN.so CORE
+ *
+ * Random sizes and collectives, NCCL's kind of logger attached, interface version 6; the floor is a plugin that does
+ * nothing, the comparison one that scans its rows as NVIDIA's example does (without that one's logging).
  */
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE /* sched_setaffinity */
 
 #include <dlfcn.h>
-#include <stdint.h>
+#include <sched.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "../abi.h"
+#include "plugins.h"
+#include "source.h"
 
-struct plugin {
-    const char *name;
-    int (*init)(void **, uint64_t, size_t, size_t, nccl_logger, void *, void *);
-    int (*get_coll_info)(void *, int, size_t, int, float **, int, int, int, int *);
-    int (*finalize)(void *);
-};
+enum { CALLS = 1 << 18, REPEATS = 9, RANKS = 16, NODES = 2, MOST_ROWS = 10000 };
 
-enum { CALLS = 1 << 20, REPEATS = 9, CELLS = ALGORITHMS * PROTOCOLS };
+static const size_t row_counts[] = {10, 1000, MOST_ROWS};
+enum { ROW_COUNTS = sizeof row_counts / sizeof row_counts[0] };
 
 static double now_ns(void) {
     struct timespec time;
@@ -29,85 +32,285 @@ static double now_ns(void) {
     return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
 }
 
-static uint64_t draw(uint64_t *state) {
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
 static int by_value(const void *left, const void *right) {
     double a = *(const double *)left, b = *(const double *)right;
     return (a > b) - (a < b);
 }
 
-/* Rows side by side over 0 .. 1 GiB for each collective in turn, every other one applying. */
+static double median(double times[REPEATS]) {
+    qsort(times, REPEATS, sizeof times[0], by_value);
+    return times[REPEATS / 2];
+}
+
+static void stop(const char *reason) {
+    fprintf(stderr, "bench: %s\n", reason);
+    exit(2);
+}
+
+/* As NCCL's own: a variadic function that formats what it gets; here it writes to nowhere. */
+__attribute__((format(printf, 5, 6))) static void listen(int level, unsigned long flags, const char *file, int line,
+                                                         const char *format, ...) {
+    static char text[2048];
+    va_list values;
+    va_start(values, format);
+    int length = snprintf(text, sizeof text, "%d %lx %s:%d ", level, flags, file, line);
+    vsnprintf(text + length, sizeof text - (size_t)length, format, values);
+    va_end(values);
+}
+
+/* The tables: rows side by side over 0 .. 1 GiB for each collective in turn */
+
+struct row {
+    int collective, algorithm, protocol, channels, nodes, ranks, pipelined, registered;
+    size_t least, most;
+};
+
+static struct row row_of(size_t number, size_t rows) {
+    size_t width = ((size_t)1 << 30) / (rows / COLLECTIVES), place = number / COLLECTIVES;
+    return (struct row){.collective = (int)(number % COLLECTIVES),
+                        .algorithm = ALGORITHM_RING,
+                        .protocol = (int)(place % PROTOCOLS),
+                        .channels = (int)(1 + place % 16),
+                        .nodes = NODES,
+                        .ranks = RANKS,
+                        .pipelined = -1,
+                        .registered = -1,
+                        .least = place * width,
+                        .most = (place + 1) * width - 1};
+}
+
 static void write_table(const char *path, size_t rows) {
     static const char *const collectives[] = {"broadcast", "reduce", "allgather", "reducescatter", "allreduce"};
-    static const char *const choices[] = {"ring/ll", "ring/ll128", "ring/simple"};
+    static const char *const protocols[] = {"ll", "ll128", "simple"};
     FILE *file = fopen(path, "w");
+    if (!file) {
+        stop("cannot write a table");
+    }
     fprintf(file, "nccl-tuner-table 1\n");
-    size_t per_collective = (rows + 4) / 5, width = ((size_t)1 << 30) / (per_collective ? per_collective : 1);
     for (size_t i = 0; i < rows; i++) {
-        size_t low = i / 5 * width;
-        fprintf(file, "%s bytes=%zu..%zu ranks=16 nodes=2 -> %s channels=%zu\n", collectives[i % 5], low,
-                low + width - 1, choices[i / 5 % 3], 1 + i / 5 % 16);
+        struct row row = row_of(i, rows);
+        fprintf(file, "%s bytes=%zu..%zu ranks=%d nodes=%d -> ring/%s channels=%d\n", collectives[row.collective],
+                row.least, row.most, row.ranks, row.nodes, protocols[row.protocol], row.channels);
     }
     fclose(file);
 }
+
+/* What ours is compared with */
+
+static int do_nothing(void *context, int collective, size_t bytes, int pipelined, float **costs, int algorithms,
+                      int protocols, int registered, int *channels) {
+    (void)context, (void)collective, (void)bytes, (void)pipelined, (void)costs, (void)algorithms, (void)protocols;
+    (void)registered, (void)channels;
+    return RESULT_SUCCESS;
+}
+
+struct scanned {
+    size_t count;
+    struct row rows[MOST_ROWS];
+};
+
+static int is_either(int asked, int value) {
+    return asked == -1 || asked == value;
+}
+
+/* Row by row until one matches, whose cell becomes 0. */
+static int scan(void *context, int collective, size_t bytes, int pipelined, float **costs, int algorithms,
+                int protocols, int registered, int *channels) {
+    const struct scanned *scanned = context;
+    float *cells = (float *)(void *)costs;
+    for (size_t i = 0; i < scanned->count; i++) {
+        const struct row *row = &scanned->rows[i];
+        if (row->collective == collective && bytes >= row->least && bytes <= row->most &&
+            is_either(row->nodes, NODES) && is_either(row->ranks, RANKS) && is_either(row->pipelined, pipelined) &&
+            is_either(row->registered, registered)) {
+            float *cell = &cells[row->algorithm * protocols + row->protocol];
+            if (row->algorithm < algorithms && row->protocol < protocols && *cell != IGNORED_US) {
+                *cell = 0.0f;
+                *channels = row->channels;
+            }
+            break;
+        }
+    }
+    return RESULT_SUCCESS;
+}
+
+static const struct plugin_v6 empty = {.name = "empty", .get_coll_info = do_nothing};
+static const struct plugin_v6 linear = {.name = "linear", .get_coll_info = scan};
+
+/* A thing to measure: a plugin with a table. */
+struct subject {
+    const char *name;
+    const struct plugin_v6 *plugin;
+    size_t rows;
+    void *context;
+    int calls;
+    double times[REPEATS];
+};
 
 struct call {
     int collective;
     size_t bytes;
 };
+static struct call calls[CALLS];
 
-static double nanoseconds_a_call(const struct plugin *plugin, void *context, const struct call *calls) {
+static double nanoseconds_a_call(const struct subject *subject) {
     /* A DGX H100 pod's allreduce, as far as its shape matters: some cells ignored, the others in no order. */
     float fresh[CELLS], cells[CELLS];
     for (int cell = 0; cell < CELLS; cell++) {
-        fresh[cell] = cell % 7 == 6 || cell >= 12 ? -1.0f : (float)(10 + cell * 37 % 21);
+        fresh[cell] = cell % 7 == 6 || cell >= 12 ? IGNORED_US : (float)(10 + cell * 37 % 21);
     }
-    double times[REPEATS];
-    for (int repeat = 0; repeat < REPEATS; repeat++) {
-        double start = now_ns();
-        for (int i = 0; i < CALLS; i++) {
-            int channels = 0;
-            memcpy(cells, fresh, sizeof cells);
-            plugin->get_coll_info(context, calls[i].collective, calls[i].bytes, 1, (float **)(void *)cells, ALGORITHMS,
-                                  PROTOCOLS, 0, &channels);
+    double start = now_ns();
+    for (int i = 0; i < subject->calls; i++) {
+        int channels = 0;
+        memcpy(cells, fresh, sizeof cells);
+        subject->plugin->get_coll_info(subject->context, calls[i].collective, calls[i].bytes, 1,
+                                       (float **)(void *)cells, ALGORITHMS, PROTOCOLS, 0, &channels);
+    }
+    return (now_ns() - start) / subject->calls;
+}
+
+static void *open_ours(const struct plugin_v6 *ours) {
+    void *context = NULL;
+    if (ours->init(&context, 0, RANKS, NODES, listen, NULL, NULL) != RESULT_SUCCESS || !context) {
+        stop("init found no table");
+    }
+    return context;
+}
+
+static void measure_calls(const struct plugin_v6 *ours, const char *path) {
+    static struct scanned scanned[ROW_COUNTS];
+    struct subject subjects[1 + 2 * ROW_COUNTS] = {{.name = "empty", .plugin = &empty, .calls = CALLS}};
+    for (size_t i = 0; i < ROW_COUNTS; i++) {
+        size_t rows = row_counts[i];
+        write_table(path, rows);
+        scanned[i].count = rows;
+        for (size_t row = 0; row < rows; row++) {
+            scanned[i].rows[row] = row_of(row, rows);
         }
-        times[repeat] = (now_ns() - start) / CALLS;
+        subjects[1 + i] = (struct subject){
+            .name = "ours", .plugin = ours, .rows = rows, .context = open_ours(ours), .calls = CALLS};
+        subjects[1 + ROW_COUNTS + i] = (struct subject){.name = "linear scan",
+                                                        .plugin = &linear,
+                                                        .rows = rows,
+                                                        .context = &scanned[i],
+                                                        .calls = rows > 100 ? 1 << 11 : CALLS};
     }
-    qsort(times, REPEATS, sizeof times[0], by_value);
-    return times[REPEATS / 2];
+    size_t count = sizeof subjects / sizeof subjects[0];
+    /* All in turn, so that what else the machine does meets all alike. */
+    for (int repeat = 0; repeat < REPEATS; repeat++) {
+        for (size_t i = 0; i < count; i++) {
+            subjects[i].times[repeat] = nanoseconds_a_call(&subjects[i]);
+        }
+    }
+    printf("\"calls\": [");
+    for (size_t i = 0; i < count; i++) {
+        printf("%s{\"plugin\": \"%s\", \"rows\": %zu, \"ns\": %.2f}", i ? ", " : "", subjects[i].name,
+               subjects[i].rows, median(subjects[i].times));
+        if (subjects[i].plugin == ours) {
+            ours->finalize(subjects[i].context);
+        }
+    }
+    printf("]");
+}
+
+/* "VmRSS:   1234 kB" of /proc/self/status. */
+static long status_kib(const char *key) {
+    char line[256];
+    long value = -1;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && fgets(line, sizeof line, file)) {
+        if (strncmp(line, key, strlen(key)) == 0) {
+            sscanf(line + strlen(key), ": %ld", &value);
+        }
+    }
+    if (!file || fclose(file) != 0 || value < 0) {
+        stop("no memory figures in /proc/self/status");
+    }
+    return value;
+}
+
+struct opened {
+    double init_ns;
+    long resident_kib, peak_kib;
+};
+
+/* In a process of its own, which has the plugin loaded and nothing of it run. */
+static struct opened open_once(const struct plugin_v6 *ours) {
+    struct opened opened;
+    int ends[2];
+    if (pipe(ends) != 0) {
+        stop("no pipe");
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        long before_kib = status_kib("VmRSS");
+        FILE *file = fopen("/proc/self/clear_refs", "w"); /* "5": the peak begins anew */
+        if (!file || fputs("5", file) < 0 || fclose(file) != 0) {
+            stop("cannot reset VmHWM");
+        }
+        double start = now_ns();
+        open_ours(ours);
+        opened.init_ns = now_ns() - start;
+        opened.resident_kib = status_kib("VmRSS") - before_kib;
+        opened.peak_kib = status_kib("VmHWM") - before_kib;
+        _exit(write(ends[1], &opened, sizeof opened) == sizeof opened ? 0 : 1);
+    }
+    close(ends[1]);
+    if (child < 0 || read(ends[0], &opened, sizeof opened) != sizeof opened || waitpid(child, NULL, 0) != child) {
+        stop("the child that measures init gave nothing");
+    }
+    close(ends[0]);
+    return opened;
+}
+
+static void measure_opening(const struct plugin_v6 *ours, const char *path) {
+    printf("\"openings\": [");
+    for (size_t i = 0; i < ROW_COUNTS; i++) {
+        double init_ns[REPEATS], resident_kib[REPEATS], peak_kib[REPEATS];
+        write_table(path, row_counts[i]);
+        for (int repeat = 0; repeat < REPEATS; repeat++) {
+            struct opened opened = open_once(ours);
+            init_ns[repeat] = opened.init_ns;
+            resident_kib[repeat] = (double)opened.resident_kib;
+            peak_kib[repeat] = (double)opened.peak_kib;
+        }
+        printf("%s{\"rows\": %zu, \"init_ms\": %.3f, \"resident_kib\": %.0f, \"peak_kib\": %.0f}", i ? ", " : "",
+               row_counts[i], median(init_ns) / 1e6, median(resident_kib), median(peak_kib));
+    }
+    printf("]");
+}
+
+static void stay_on(int core) {
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    CPU_SET((size_t)core, &cores);
+    if (sched_setaffinity(0, sizeof cores, &cores) != 0) {
+        stop("cannot stay on this core");
+    }
 }
 
 int main(int count, char **words) {
-    void *library = count == 2 ? dlopen(words[1], RTLD_NOW) : NULL;
-    const struct plugin *plugin = library ? dlsym(library, "ncclTunerPlugin_v5") : NULL;
-    if (!plugin) {
-        fprintf(stderr, "usage: bench PLUGIN.so\n");
-        return 2;
+    void *library = count == 3 ? dlopen(words[1], RTLD_NOW) : NULL;
+    const struct plugin_v6 *ours = library ? dlsym(library, "ncclTunerPlugin_v6") : NULL;
+    if (!ours) {
+        stop("usage: bench PLUGIN.so CORE");
     }
-    static struct call calls[CALLS];
-    uint64_t state = 1;
+    stay_on(atoi(words[2]));
+    struct source source = {.seed = 1};
     for (int i = 0; i < CALLS; i++) {
-        calls[i] = (struct call){(int)(draw(&state) % 5), (size_t)(draw(&state) >> 34)};
+        calls[i] = (struct call){(int)below(&source, COLLECTIVES), (size_t)(draw(&source) >> 34)};
     }
     char path[] = "/tmp/nccl-tuner-bench-XXXXXX";
-    close(mkstemp(path));
-    setenv("NCCL_TUNER_TABLE", path, 1);
-    static const size_t sizes[] = {0, 10, 1000, 10000};
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        write_table(path, sizes[i]);
-        void *context;
-        double start = now_ns();
-        plugin->init(&context, 0, 16, 2, NULL, NULL, NULL);
-        double init_ms = (now_ns() - start) / 1e6;
-        printf("%6zu rows: getCollInfo %6.1f ns, init %.2f ms\n", sizes[i], nanoseconds_a_call(plugin, context, calls),
-               init_ms);
-        plugin->finalize(context);
+    int file = mkstemp(path);
+    if (file < 0 || close(file) != 0) {
+        stop("cannot write a table");
     }
+    setenv("NCCL_TUNER_TABLE", path, 1);
+    printf("{");
+    measure_opening(ours, path); /* first: later, memory that others have freed would be used again */
+    printf(", ");
+    measure_calls(ours, path);
+    printf("}\n");
     unlink(path);
     return 0;
 }

@@ -14,6 +14,8 @@ from tuner.plugin import loading, parse
 VERBS = {
     "convert": "a decision table from or to NVIDIA's and NCCLX's formats",
     "lint": "what is wrong with a decision table, by itself and on a communicator",
+    "dry-run": "what a decision table makes of sizes, through the plugin's own code",
+    "compile": "a decision table that picks as another release does, or by measurements",
 }
 
 

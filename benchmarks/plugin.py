@@ -1,0 +1,49 @@
+"""How long the tuner plugin's calls take and what a table of it costs: builds and runs csrc/plugin/check/bench.c.
+
+    python benchmarks/plugin.py [--json]
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tuner import plugin
+
+CHECKS = Path(__file__).resolve().parent.parent / "csrc" / "plugin" / "check"
+AIMS_NS = {10: 20, 1000: 30, 10000: 40}
+
+
+def measure() -> dict[str, list[dict[str, Any]]]:
+    """``calls``: plugin, rows, ns; ``openings``: rows, init_ms, resident_kib, peak_kib. Medians of nine."""
+    core = max(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "bench"
+        sources = [CHECKS / "bench.c", CHECKS / "source.c"]
+        subprocess.run(["cc", "-std=c11", "-O2", *sources, "-ldl", "-o", program], check=True)
+        ran = subprocess.run([program, plugin.path(), str(core)], check=True, capture_output=True, text=True)
+    figures: dict[str, list[dict[str, Any]]] = json.loads(ran.stdout)
+    return figures
+
+
+def main() -> None:
+    figures = measure()
+    if sys.argv[1:] == ["--json"]:
+        print(json.dumps(figures))
+        return
+    for call in figures["calls"]:
+        aim = f"   (aim: {AIMS_NS[call['rows']]} ns)" if call["plugin"] == "ours" else ""
+        print(f"getCollInfo, {call['plugin']}, {call['rows']} rows".ljust(58) + f" {call['ns']:10.1f} ns{aim}")
+    for opening in figures["openings"]:
+        aims = ("   (aim: 5 ms)", "   (aim: 2048 KiB)") if opening["rows"] == 10000 else ("", "")
+        what = f"init, {opening['rows']} rows"
+        print(what.ljust(58) + f" {opening['init_ms']:10.2f} ms{aims[0]}")
+        print(f"{what}: memory kept".ljust(58) + f" {opening['resident_kib']:10d} KiB{aims[1]}")
+        print(f"{what}: memory at the most".ljust(58) + f" {opening['peak_kib']:10d} KiB")
+
+
+if __name__ == "__main__":
+    main()

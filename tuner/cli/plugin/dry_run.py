@@ -1,0 +1,99 @@
+"""``nccl-tuner plugin dry-run``: what a decision table makes of sizes."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tuner.cli import options
+from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.environment import parse_assignments
+from tuner.names import Buffers, Collective, DataType, Op
+from tuner.plugin import trial
+from tuner.plugin.dryrun import WARN
+from tuner.rules.request import Request
+from tuner.selection import Selection
+
+
+@click.command(name="dry-run")
+@click.argument("table", type=click.Path(path_type=Path))
+@options.collective_argument
+@options.bytes_option
+@options.case_options
+@options.request_options
+@options.buffers_option
+@click.option("--pipelined", type=click.IntRange(1, 2**31 - 1), default=1, show_default=True,
+              help="numPipeOps: operations that NCCL counts together.")
+@options.json_option
+def command(
+    table: Path, collective: Collective, sizes: list[int], dtype: DataType, op: Op, buffers: Buffers, pipelined: int,
+    as_json: bool, env: tuple[str, ...], **case: Any,
+) -> None:
+    """Sends sizes through the plugin's own code, over the emulated cost table of a release.
+
+    Prints NCCL's own pick and the one with TABLE, in any format that the plugin reads. Channels that a row sets are an
+    upper bound. --env takes the plugin's variables too (NCCL_TUNER_UNCHECKED=1). A table that the plugin refuses is
+    exit code 2, with the plugin's own words.
+
+    \b
+    nccl-tuner plugin dry-run my.table allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1M,64M
+    """
+    of_plugin = tuple(text for text in env if text.startswith("NCCL_TUNER_"))
+    described = options.case_of(**case, env=tuple(text for text in env if text not in of_plugin))
+    request = Request(collective, dtype, op, pipelined=pipelined, buffers=buffers)
+    selection = Selection(described.communicator())
+    trials = trial.run(table, selection, request, sizes, parse_assignments(of_plugin))
+    if as_json:
+        print_json(_record(trials))
+        return
+    title = f"{collective.name} on {described.title}, interface v{trials.interface}"
+    print_table(title, COLUMNS, [_row(each) for each in trials.sizes])
+    for line in trials.log:
+        click.echo(f"{'WARN' if line.level == WARN else 'INFO'} {line.text}")
+
+
+COLUMNS = ("size", "NCCL's own", "time us", "channels", "with the table", "time us", "channels", "line")
+
+
+def _row(each: trial.Trial) -> tuple[object, ...]:
+    if each.own is None or each.picked is None:
+        return human_bytes(each.bytes), each.leaves_for, *6 * ("-",)
+    return human_bytes(each.bytes), *_pick(each.own), *_pick(each.picked), _lines(each)
+
+
+def _pick(pick: trial.Pick) -> tuple[object, ...]:
+    time_us = f"{pick.time_us:.2f}" if pick.time_us >= 0 else "-"
+    return f"{pick.algorithm.name}/{pick.protocol.name}", time_us, pick.channels
+
+
+def _lines(each: trial.Trial) -> str:
+    found = {"": each.decision, "cannot run ": each.unavailable, "cost ": each.cost}
+    return ", ".join(f"{what}{line}" for what, line in found.items() if line is not None) or "-"
+
+
+def _record(trials: trial.Trials) -> dict[str, Any]:
+    return {
+        "interface": trials.interface,
+        "sizes": [
+            {
+                "bytes": each.bytes,
+                "nccl": _pick_record(each.own),
+                "table": _pick_record(each.picked),
+                "decision_line": each.decision,
+                "cost_line": each.cost,
+                "unavailable_line": each.unavailable,
+                "leaves_for": each.leaves_for,
+            }
+            for each in trials.sizes
+        ],
+        "log": [{"level": "WARN" if line.level == WARN else "INFO", "text": line.text} for line in trials.log],
+    }
+
+
+def _pick_record(pick: trial.Pick | None) -> dict[str, Any] | None:
+    if pick is None:
+        return None
+    return {
+        "algorithm": pick.algorithm.name, "protocol": pick.protocol.name, "channels": pick.channels,
+        "time_us": pick.time_us if pick.time_us >= 0 else None,
+    }

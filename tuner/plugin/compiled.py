@@ -1,0 +1,194 @@
+"""Decision tables from the emulator: a release's picks as decisions, or its model as costs, for one communicator."""
+
+import bisect
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner import edges
+from tuner.cfloat import SizeArray, f32, shortest
+from tuner.errors import BadInput, NoAlgorithm
+from tuner.names import Algorithm, Collective, DataType, Op
+from tuner.plugin import loading
+from tuner.plugin.lint import exists
+from tuner.plugin.table import Choice, Cost, Decision, Interval, Line
+from tuner.rules import launch
+from tuner.rules import time as timing
+from tuner.rules.request import Request, Sizes
+from tuner.selection import ALL_CELLS, MAX_BYTES, Cell, Selection
+
+# A line a size bin and algorithm: the corrections have 23 bins. More is a time that is no line in any of them.
+MOST_LINES = 100
+_What = TypeVar("_What")
+
+
+def request(collective: Collective) -> Request:
+    """Tables know no types: float32 sums stand for all."""
+    return Request(collective, DataType.float32, Op.sum)
+
+
+def decisions(selection: Selection, collectives: Iterable[Collective], channels: bool = False) -> list[Decision]:
+    """The release's pick of every size, 0 to the largest; with ``channels`` also the most channels NCCL allows it.
+
+    A collective of which nothing can run has no rows.
+    """
+    return [row for each in collectives for row in _decisions(selection, request(each), channels)]
+
+
+def costs(selection: Selection, collectives: Iterable[Collective]) -> list[Cost]:
+    """Rows that give every time the release computes bit for bit, and `never` for what it ignores.
+
+    BadInput where a time is no line of the size, or not one that a table can say.
+    """
+    return [row for each in collectives for row in _costs(selection, request(each))]
+
+
+def breaks(selection: Selection) -> list[int]:
+    """Sizes at which the model's corrections begin and end."""
+    each = selection.communicator.channels * selection.communicator.ranks
+    powers = [1 << shift for shift in range(MAX_BYTES.bit_length())]
+    starts = [*powers, *(power * each for power in powers if power * each <= MAX_BYTES)]
+    return [size + more for size in starts for more in (-1, 0) if 1 <= size + more <= MAX_BYTES]
+
+
+def _decisions(selection: Selection, asked: Request, channels: bool) -> Iterator[Decision]:
+    if not selection.usable(asked) or not (selection.cost_table(asked, 1) >= 0).any():
+        return
+    most = _largest(selection, asked)
+    starts = edges.find(lambda sizes: _ranked(selection, asked, sizes, channels), 1, most, breaks(selection))
+    ranks, nodes = _here(selection)
+    chosen: list[tuple[int, Choice]] = []
+    for start, label in zip(starts, _ranked(selection, asked, starts, channels), strict=True):
+        (algorithm, protocol), bound = ALL_CELLS[label[-2]], int(label[-1])
+        choice = Choice(algorithm, protocol, bound or None)
+        if not chosen or chosen[-1][1] != choice:
+            chosen.append((int(start), choice))
+    for interval, choice in _intervals(chosen):
+        yield Decision(asked.collective, (choice,), bytes=interval, ranks=ranks, nodes=nodes)
+
+
+def _largest(selection: Selection, asked: Request) -> int:
+    """The largest size that NCCL takes: through 2.30 none that lasts an hour."""
+
+    def refused(size: int) -> bool:
+        try:
+            selection.pick_by(selection.cost_table(asked, size))
+        except NoAlgorithm:
+            return True
+        return False
+
+    return bisect.bisect_left(range(MAX_BYTES + 1), True, lo=1, key=refused) - 1
+
+
+def _ranked(selection: Selection, asked: Request, sizes: SizeArray, channels: bool) -> NDArray[np.int64]:
+    """All cells in the order of their times, so that no crossing hides between two sizes; the pick; its channels.
+
+    Channels are 0 where they are not asked for, or where NCCL would not check them and the plugin leaves them alone.
+    """
+    table = selection.cost_table(asked, sizes)
+    times = np.where(table < 0, np.float32(np.inf), table).reshape(len(sizes), -1)
+    best, _ = selection.pick_by(table)
+    bound = np.zeros(len(sizes), np.int64)
+    for index in set(best.tolist()) if channels else ():
+        cell, here = ALL_CELLS[index], best == index
+        alone = cell[0] in launch.COLLNET or (cell[0] is Algorithm.NVLS and selection.communicator.nodes > 1)
+        if not alone:
+            bound[here] = launch.bounds(selection.communicator, selection.tables, asked, cell, sizes[here])
+    return np.column_stack([np.argsort(times, axis=1, kind="stable"), best, bound])
+
+
+def _costs(selection: Selection, asked: Request) -> Iterator[Cost]:
+    if not selection.usable(asked):
+        return
+    ranks, nodes = _here(selection)
+    excluded = selection.excluded(asked)
+    for cell in ALL_CELLS:
+        if cell in excluded and exists(asked.collective, *cell):
+            yield Cost(asked.collective, *cell, None, ranks=ranks, nodes=nodes)
+        elif cell not in excluded:
+            yield from _lines(selection, asked, cell)
+
+
+def _lines(selection: Selection, asked: Request, cell: Cell) -> Iterator[Cost]:
+    at, communicator = (asked.collective, *cell), selection.communicator
+    where = f"{asked.collective.name} {cell[0].name}/{cell[1].name} in NCCL {communicator.release.name}"
+    latency_us, bandwidth_gbs = selection.tables.latency_us[at], selection.tables.bandwidth_gbs[at]
+
+    def corrected(sizes: SizeArray) -> NDArray[np.float32]:
+        pair = timing.corrected(latency_us, bandwidth_gbs, communicator, asked, cell, Sizes(sizes))
+        labels = np.column_stack([np.broadcast_to(value, sizes.shape) for value in pair])
+        if len(sizes) > 1 and (labels[1:] != labels[:-1]).any(axis=1).sum() > MOST_LINES:
+            raise BadInput(f"{where}: its time changes continuously with the size, which no row of costs says")
+        return labels
+
+    starts = edges.find(corrected, 1, MAX_BYTES, breaks(selection))
+    lines = []
+    for start, (latency, bandwidth) in zip(starts, corrected(starts), strict=True):
+        line = Line(shortest(latency), shortest(bandwidth), timing.per_batch(communicator, cell))
+        exact = np.float32(line.latency_us) == latency and np.float32(line.bandwidth_gbs) == bandwidth
+        if not (exact and 0 <= latency < np.inf and 0 < bandwidth < np.inf):
+            raise BadInput(f"{where}: {latency} us, {bandwidth} GB/s is no row of costs")
+        lines.append((int(start), line))
+    ranks, nodes = _here(selection)
+    # Penalties come after the line: PAT of several ranks is the last choice, which a table says with another word.
+    for interval, line in _intervals(lines):
+        size = np.array([max(interval.low, 1)], np.uint64)
+        plain = f32(line.latency_us) + size.astype(f32) / (f32(1000) * f32(line.bandwidth_gbs))
+        left = timing.penalised(plain, communicator, asked, cell)[0] == plain[0]
+        yield Cost(asked.collective, *cell, line if left else None, bytes=interval, ranks=ranks, nodes=nodes)
+
+
+def _intervals(chosen: list[tuple[int, _What]]) -> Iterator[tuple[Interval, _What]]:
+    """Each with the sizes up to the next; the first begins at 0, the last has no end."""
+    ends = [start - 1 for start, _ in chosen[1:]]
+    for at, (start, what) in enumerate(chosen):
+        yield Interval(start if at else 0, ends[at] if at < len(ends) else None), what
+
+
+def _here(selection: Selection) -> tuple[Interval, Interval]:
+    """Its ranks and nodes, and no others."""
+    ranks, nodes = selection.communicator.ranks, selection.communicator.nodes
+    return Interval(ranks, ranks), Interval(nodes, nodes)
+
+
+def for_release(rows: list[Decision], runs: Selection) -> tuple[list[Decision], list[str]]:
+    """The rows that another release can run on the same machine, and a note for each of the others."""
+    kept, notes = [], []
+    for row in rows:
+        excluded = runs.excluded(request(row.collective))
+        reasons = [excluded[choice.cell] for choice in row.choices if choice.cell in excluded]
+        if reasons:
+            notes.append(f"{row.collective.name} {_bytes(row.bytes)} keeps its own choice: {reasons[0]}")
+        else:
+            kept.append(row)
+    return kept, [*notes, *_interface(runs)]
+
+
+def notes_on_costs(rows: list[Cost], runs: Selection) -> list[str]:
+    """What another release will not follow on the same machine."""
+    cells = {(row.collective, row.algorithm, row.protocol): row.time is not None for row in reversed(rows)}
+    notes = []
+    for (collective, algorithm, protocol), timed in cells.items():
+        reason = runs.excluded(request(collective)).get((algorithm, protocol))
+        if timed and reason is not None:
+            notes.append(f"{collective.name} {algorithm.name}/{protocol.name} cannot run there: {reason}")
+    return [*notes, *_interface(runs)]
+
+
+def _interface(runs: Selection) -> list[str]:
+    nccl = runs.communicator.release
+    interface = loading.interface(nccl)
+    if interface.hands_costs:
+        return []
+    notes = [f"NCCL {nccl.name} hands over no times: LL128 and CollNet need NCCL_TUNER_UNCHECKED=1"]
+    if not interface.says_who_asks:
+        notes.append(f"NCCL {nccl.name} does not say who asks: rows for ranks or nodes need NCCL_TUNER_UNCHECKED=1")
+    return notes
+
+
+def _bytes(interval: Interval) -> str:
+    if interval.high is None:
+        return f"of {interval.low} bytes and more"
+    return f"of {interval.low} to {interval.high} bytes"

@@ -1,0 +1,160 @@
+"""What a decision table changes on one communicator: NCCL's own pick of each size beside the one with the table."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tuner.cfloat import FloatArray, shortest
+from tuner.errors import BadTable
+from tuner.names import Algorithm, Protocol
+from tuner.plugin import convert, loading
+from tuner.plugin.dryrun import DryRun, LogLine, PluginRefused
+from tuner.plugin.table import Table, find, find_cost
+from tuner.rules import candidate, registered
+from tuner.rules.request import Request
+from tuner.selection import ALL_CELLS, Selection
+
+PREFIX = "TUNER/nccl-tuner: "  # of its lines in the log
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """``time_us`` is negative where NCCL computes none for the cell."""
+
+    algorithm: Algorithm
+    protocol: Protocol
+    time_us: float
+    channels: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One size. ``decision`` is the line of the row that names the pick, ``cost`` of the one that gives its time.
+
+    ``unavailable`` is the line of a matching row of which NCCL can run nothing here. ``leaves_for`` is a kernel off
+    the classic path: there is no pick, and no tuner is asked. Channels that the table sets are an upper bound.
+    """
+
+    bytes: int
+    own: Pick | None
+    picked: Pick | None
+    decision: int | None = None
+    cost: int | None = None
+    unavailable: int | None = None
+    leaves_for: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    interface: int  # version of NCCL's tuner interface
+    sizes: tuple[Trial, ...]
+    log: tuple[LogLine, ...]  # what the plugin says in NCCL's log
+
+
+def run(
+    table: Path, selection: Selection, request: Request, sizes: Sequence[int],
+    settings: Mapping[str, str] | None = None,
+) -> Trials:  # fmt: skip
+    """Sends each size through the plugin's own code, over the emulated cost table.
+
+    ``settings`` are the plugin's own variables, NCCL_TUNER_*. BadTable where the plugin cannot use the table, BadInput
+    for a release without plugins, NoAlgorithm as NCCL.
+    """
+    communicator = selection.communicator
+    interface = loading.interface(communicator.release)
+    masks = {name: communicator.environment.values.get(name) for name in ("NCCL_ALGO", "NCCL_PROTO")}
+    env = {**(settings or {}), **{name: text for name, text in masks.items() if text}, "NCCL_TUNER_STRICT": "1"}
+    departures = selection.departures(request, sizes)
+    staying = [size for size, departure in zip(sizes, departures, strict=True) if departure is None]
+    try:
+        plugin = DryRun(table, ranks=communicator.ranks, nodes=communicator.nodes, version=interface.version, env=env)
+    except PluginRefused as refused:
+        raise BadTable(str(refused).rpartition(PREFIX)[2]) from None
+    with plugin:
+        asked = iter(_classic(plugin, _rows(table), selection, request, staying) if staying else ())
+        trials = tuple(
+            next(asked) if departure is None else Trial(size, None, None, leaves_for=departure.name)
+            for size, departure in zip(sizes, departures, strict=True)
+        )
+    return Trials(interface.version, trials, tuple(plugin.log))
+
+
+def _rows(table: Path) -> Table | None:
+    """The rows with their lines; None for a file that only the plugin reads."""
+    try:
+        return convert.read(table).table
+    except BadTable:
+        return None
+
+
+def _classic(
+    plugin: DryRun, rows: Table | None, selection: Selection, request: Request, sizes: Sequence[int]
+) -> list[Trial]:
+    picks, costs_us = selection.pick(request, sizes), selection.cost_table(request, sizes)
+    trials = []
+    for at, size in enumerate(sizes):
+        own = Pick(
+            Algorithm(picks.algorithm[at]), Protocol(picks.protocol[at]), shortest(picks.time_us[at]),
+            int(picks.channels[at]),
+        )
+        ask = _ask if plugin.version >= 3 else _ask_by_name
+        trial = ask(plugin, selection, request, int(size), costs_us[at], own)
+        trials.append(_with_rows(trial, rows, selection, request))
+    return trials
+
+
+def _ask(
+    plugin: DryRun, selection: Selection, request: Request, size: int, cost_us: FloatArray, own: Pick
+) -> Trial:
+    count = selection.communicator.release.limit("algorithms")
+    told = plugin.version >= 4 and registered.knows(selection.communicator, request)
+    answer = plugin.ask(
+        request.collective, size, cost_us[:count], pipelined=request.pipelined, registered=told
+    )
+    left = cost_us.copy()
+    left[:count] = answer.cost_us
+    if not (left >= 0).any():  # NCCL falls back on Ring, without the table
+        return Trial(size, own, own)
+    best, time_us = selection.pick_by(left[None])
+    # NCCL_CTA_POLICY, which may have moved NCCL's own pick, counts for nothing once a tuner is loaded.
+    algorithm, protocol = ALL_CELLS[best[0]]
+    channels = selection.channels(request, size, (algorithm, protocol))
+    return Trial(size, own, Pick(algorithm, protocol, shortest(time_us[0]), min(channels, answer.channels or channels)))
+
+
+def _ask_by_name(
+    plugin: DryRun, selection: Selection, request: Request, size: int, cost_us: FloatArray, own: Pick
+) -> Trial:
+    """NCCL runs what is named; the time is the one it would have computed."""
+    communicator = selection.communicator
+    named = plugin.name(
+        request.collective, size, pipelined=request.pipelined,
+        collnet=candidate.collnet_supports_operation(communicator, request, Algorithm.CollNetDirect) is None,
+        nvls=candidate.nvls_reduces_every_operation(communicator, request, Algorithm.NVLS) is None,
+    )
+    if named.choice is None:
+        return Trial(size, own, own)
+    channels = selection.channels(request, size, named.choice)
+    time_us = shortest(cost_us[named.choice])
+    return Trial(size, own, Pick(*named.choice, time_us, min(channels, named.channels or channels)))
+
+
+def _with_rows(trial: Trial, rows: Table | None, selection: Selection, request: Request) -> Trial:
+    """Adds which rows matched, where the pick shows that they were followed."""
+    communicator, picked = selection.communicator, trial.picked
+    if rows is None or picked is None:
+        return trial
+    shape = {"ranks": communicator.ranks, "nodes": communicator.nodes}
+    row = find(
+        rows.decisions, request.collective, trial.bytes, **shape, pipelined=request.pipelined,
+        registered=registered.knows(communicator, request),
+    )
+    cost = find_cost(rows.costs, request.collective, picked.algorithm, picked.protocol, trial.bytes, **shape)
+    asked = picked is not trial.own  # the very same is NCCL's own, whatever the rows say
+    followed = row is not None and asked and (picked.algorithm, picked.protocol) in [c.cell for c in row.choices]
+    return replace(
+        trial,
+        decision=row.line if row and followed else None,
+        unavailable=row.line if row and row.choices and not followed else None,
+        cost=cost.line if cost and asked else None,
+    )
