@@ -50,8 +50,8 @@ class Point:
 class Visit:
     """Some runs of one point, one after the other.
 
-    ``asked`` is None where NCCL chose by itself, with the table called ``table`` where there is one. ``ran`` is what NCCL
-    says it executed, None where that could not be seen. ``wrong`` counts results that were not what they should be.
+    ``asked`` is None where NCCL chose by itself, with the table called ``table`` where there is one. ``ran`` is what
+    NCCL says it executed, None where that could not be seen. ``wrong`` counts results that were not as they should be.
     """
 
     point: Point
