@@ -22,6 +22,7 @@ VERSION = 1
 TABLES = ("base_latency_us", "hw_latency_us", "cap_gbs", "tree_correction", "ring_plateau")
 PROVENANCE: Mapping[str, type] = {
     "machine": str,
+    "topology": str,
     "gpus_per_node": int,
     "nodes": list,
     "measurements": list,  # {file, sha256} of each
@@ -29,6 +30,8 @@ PROVENANCE: Mapping[str, type] = {
     "command": str,
     "holdout_mape_percent": float,
     "nccl_holdout_mape_percent": float,  # of NCCL's own constants, on the same times
+    "residuals": list,  # mean absolute errors by combination, percent
+    "kept_as_alike": list,  # constants at NCCL's value because others have the same effect
 }
 _FLOAT32 = np.finfo(np.float32)
 
