@@ -16,7 +16,7 @@ from tuner.rules.request import Sizes
 Array = NDArray[np.float64]
 _BOUNDS = (-30.0, 30.0)  # of logarithms, far from any latency and bandwidth
 LEAST_SIZES = 3
-LARGEST_DEVIATION = 0.5  # of a value, for it to be known
+LARGEST_DEVIATION = 0.25  # of a value, for it to be known
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Which constants the data can tell apart, from how all times change with each of them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 KNOWN = 0.1  # a constant is fitted if the data know its logarithm this well, beside those fitted before it
+_SETTLED = 1.5
 _SHARE = 0.1  # of the largest: smaller parts in another constant's effect are not named
 
 
@@ -19,20 +20,22 @@ class Known:
     alike: dict[int, dict[int, float]]
 
 
-def identify(jacobian: Array, after: Sequence[int]) -> Known:
+def identify(jacobian: Array, after: Sequence[int], before: Collection[int] = ()) -> Known:
     """``jacobian`` is [call][constant], of logarithms in units of their deviations; ``after`` orders the constants.
 
     The best known goes first, then the one that is best known beside it, as in a QR decomposition with pivoting: what
-    is left of a column when the parts along those before are taken off is one over its deviation.
+    is left of a column when the parts along those before are taken off is one over its deviation. Columns that were
+    fitted ``before`` are preferred to ones that are hardly better known, so that repeated choices settle.
     """
     left, fitted = jacobian.copy(), []
     for rank in sorted(set(after)):
         columns = [column for column, place in enumerate(after) if place == rank]
         while columns:
             lengths = np.linalg.norm(left[:, columns], axis=0)
-            best = columns[int(np.argmax(lengths))]
             if lengths.max() * KNOWN < 1:
                 break
+            lengths *= np.where(lengths * KNOWN < 1, 0, [_SETTLED if one in before else 1 for one in columns])
+            best = columns[int(np.argmax(lengths))]
             columns.remove(best)
             fitted.append(best)
             direction = left[:, best] / np.linalg.norm(left[:, best])
@@ -57,8 +60,11 @@ def _alike(jacobian: Array, fitted: Sequence[int], column: int) -> dict[int, flo
 
 
 def deviations(jacobian: Array) -> Array:
-    """Of each column's constant, all of them fitted together."""
-    if not jacobian.shape[1]:
-        return np.zeros(0)
-    found: Array = np.sqrt(np.diag(np.linalg.pinv(jacobian.T @ jacobian)))
+    """Of each column's constant, all of them fitted together; infinite for one without any effect."""
+    lengths = np.linalg.norm(jacobian, axis=0)
+    found = np.full(len(lengths), np.inf)
+    reached = np.flatnonzero(lengths)
+    if len(reached):
+        scaled = jacobian[:, reached] / lengths[reached]
+        found[reached] = np.sqrt(np.diag(np.linalg.pinv(scaled.T @ scaled))) / lengths[reached]
     return found

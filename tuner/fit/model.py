@@ -75,7 +75,7 @@ def fit(observations: Observations) -> Fit:
     noise, known, solved = 1.0, Known((), {}), None
     for _ in range(ROUNDS):
         jacobian = forward.jacobian(values, everything)[used] * (weight[used] / noise)[:, None]
-        known = identify(jacobian, [constant.after for constant in everything])
+        known = identify(jacobian, [constant.after for constant in everything], known.fitted)
         if solved == (set(known.fitted), noise):
             break
         solved = set(known.fitted), noise
