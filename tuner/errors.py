@@ -31,6 +31,10 @@ class BadTable(TunerError):
     """A decision table that cannot be read."""
 
 
+class BadLayer(TunerError):
+    """A layer file that cannot be used."""
+
+
 class BadMeasurement(TunerError):
     """A file of measurements that cannot be read."""
 

@@ -17,6 +17,7 @@ VERBS = {
     "import-log": "what a NCCL log says: communicator, tables and choices",
     "check-log": "the emulator against what the run of a log printed",
     "measure": "what is really fastest: every algorithm, protocol and channel count, timed",
+    "fit": "constants of NCCL's model, or the textbook's, from measurements",
     "plugin": "the tuner plugin that applies decision tables",
     "fetch-nccl": "fetch a release's libnccl for the oracle",
 }
