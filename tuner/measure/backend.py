@@ -6,8 +6,6 @@ from typing import Any, Protocol
 
 from tuner.measure.samples import Combination, Point
 
-NOTED = "noted"
-
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -24,7 +22,7 @@ class Backend(Protocol):
     def describe(self) -> Mapping[str, Any]:
         """What a header says of it: everything that a second run needs to be the same, and that explains the times.
 
-        What explains the times and may be another in a second run (date, clocks, driver) is under ``NOTED``.
+        What explains the times and may be another in a second run (date, clocks, driver) is under ``samples.NOTED``.
         """
 
     def combinations(self, point: Point) -> Sequence[Combination]:

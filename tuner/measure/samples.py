@@ -4,6 +4,7 @@ A file is only ever added to, so what was measured survives whatever ends the ru
 out by the reader. docs/measuring.md describes the fields.
 """
 
+import fcntl
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from tuner.names import Algorithm, Collective, DataType, Op, Protocol
 
 FORMAT = "nccl-tuner-measurements"
 VERSION = 1
+NOTED = "noted"  # the part of a header that may be another in a second run
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -99,19 +101,28 @@ class Measurements:
 
 @dataclass
 class Writer:
-    """Adds to a file, a line at a time, each of them on the disk before the next is measured."""
+    """Adds to a file, a line at a time, each of them on the disk before the next is measured.
+
+    BadMeasurement where that cannot be done; what is in the file stays.
+    """
 
     path: Path
     header: Mapping[str, Any]
     _file: IO[str] | None = field(default=None, repr=False)
 
     def __enter__(self) -> Self:
-        is_new = not self.path.exists() or self.path.stat().st_size == 0
-        if not is_new:
-            _drop_cut_line(self.path)
-        self._file = self.path.open("a", encoding="utf-8", newline="\n")
-        if is_new:
+        try:
+            file = self._file = self.path.open("a", encoding="utf-8", newline="\n")
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise BadMeasurement(f"{self.path}: another run is writing to it") from None
+        except OSError as error:
+            raise BadMeasurement(f"{self.path}: {error.strerror}") from error
+        if self.path.stat().st_size == 0:
             self._line({FORMAT: VERSION, **self.header})
+        else:
+            _drop_cut_line(self.path)
         return self
 
     def add(self, visit: Visit) -> None:
@@ -119,8 +130,11 @@ class Writer:
 
     def _line(self, record: Mapping[str, Any]) -> None:
         assert self._file is not None
-        self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise BadMeasurement(f"{self.path}: {error.strerror}; what was measured before is in it") from error
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -201,8 +215,32 @@ def _combination_record(combination: Combination | None) -> dict[str, Any] | Non
     return {**record, "channels": combination.channels} if combination.channels else record
 
 
+def existing(path: Path) -> Measurements | None:
+    """What a run that writes to ``path`` would go on from; None where there is nothing yet."""
+    return read(path) if path.exists() and (not path.is_file() or path.stat().st_size) else None
+
+
+def check_same(path: Path, there: Measurements, header: Mapping[str, Any]) -> None:
+    """BadMeasurement where a file's header is not that of the same backend, with what differs."""
+    now = json.loads(json.dumps(header))
+    then = {key: value for key, value in there.header.items() if key != FORMAT}
+    if differing := list(_differing(then, now)):
+        raise BadMeasurement(f"{path}: measured otherwise: {'; '.join(differing)}; valid: the same, or another --out")
+
+
+def _differing(then: Mapping[str, Any], now: Mapping[str, Any], inside: str = "") -> Iterator[str]:
+    for key in sorted((then.keys() | now.keys()) - {NOTED}):
+        old, new = then.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _differing(old, new, f"{inside}{key}.")
+        elif old != new:
+            yield f"{inside}{key} {json.dumps(old)} there, {json.dumps(new)} now"
+
+
 def _drop_cut_line(path: Path) -> None:
     content = path.read_bytes()
+    if b"\n" not in content:
+        raise BadMeasurement(f"{path}: not a file of measurements: no line in it is whole")
     if not content.endswith(b"\n"):
         with path.open("r+b") as file:
             file.truncate(content.rfind(b"\n") + 1)

@@ -121,7 +121,7 @@ class Simulated:
         if cell not in costs:
             raise BadInput(f"{wanted} cannot run {point.collective.name} of {point.bytes} bytes here")
         channels = min(wanted.channels or costs[cell].channels, costs[cell].channels)
-        times_us = costs[cell].time_us(channels) * self._factors((point, cell, channels), repeats)
+        times_us = np.round(costs[cell].time_us(channels) * self._factors((point, cell, channels), repeats), 4)
         self._now_s += _BETWEEN_RUNS_S + float(times_us.sum()) * 1e-6
         return Run(tuple(times_us.tolist()), Combination(*cell, channels))
 

@@ -19,6 +19,10 @@ class Estimate:
     samples: int
 
     @property
+    def is_bounded(self) -> bool:
+        return self.high_us < float("inf")
+
+    @property
     def half_width(self) -> float:
         """Half the interval over the median: 0.01 is +-1 %."""
         return (self.high_us - self.low_us) / 2 / self.median_us
