@@ -1,0 +1,123 @@
+"""What measured rounds say of one size: typical times, and which differences between them are beyond the noise.
+
+Within a round every combination is visited once, so what a round has in common (clocks, drift) cancels in ratios.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.measure.samples import Combination, Point, Visit
+
+LEVEL = 0.05  # of significance, for all comparisons of one size together
+FEWEST_ROUNDS = 3  # to tell anything from noise
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """How much faster one is than the other, logarithm of the ratio of times: estimate, its 95 % interval, and the
+    chance (one-sided, Student's t over rounds) of seeing at least this where there is no gain; 1 where rounds are few.
+    """
+
+    estimate: float
+    low: float
+    high: float
+    p: float
+    rounds: int
+
+
+@dataclass(eq=False)
+class Evidence:
+    """One size: ``log_us`` are logarithms of the medians of visits, [round][column], NaN where nothing counts.
+
+    Columns are what was asked for, None for NCCL's own choice; ``ran`` is what that executed.
+    """
+
+    columns: tuple[Combination | None, ...]
+    log_us: NDArray[np.float64]
+    ran: Combination | None = None
+
+    @cached_property
+    def levels(self) -> NDArray[np.float64]:
+        """Typical logarithm of the time by column, without what the rounds have in common."""
+        column = np.nanmedian(self.log_us, axis=0)
+        rounds = np.nanmedian(self.log_us - column, axis=1)
+        found: NDArray[np.float64] = np.nanmedian(self.log_us - rounds[:, None], axis=0)
+        return found
+
+    def time_us(self, column: Combination | None) -> float:
+        return float(np.exp(self.levels[self.columns.index(column)]))
+
+    def gain(self, column: Combination | None, over: Combination | None) -> Gain:
+        """Of ``column`` over ``over``, from the rounds that have both."""
+        first, second = self.columns.index(column), self.columns.index(over)
+        estimate = float(self.levels[second] - self.levels[first])
+        return gain(self.log_us[:, second] - self.log_us[:, first], estimate)
+
+    def alike(self, column: Combination | None) -> frozenset[Combination | None]:
+        """Columns that are not slower than ``column`` beyond the noise, itself included."""
+        chance = LEVEL / max(1, len(self.columns) - 1)
+        return frozenset(other for other in self.columns if other == column or self.gain(column, other).p > chance)
+
+
+def gain(differences: NDArray[np.float64], estimate: float | None = None) -> Gain:
+    """From one logarithm of a ratio a round; NaN does not count. The estimate is their mean where none is given."""
+    from scipy.special import stdtr, stdtrit  # Student's t; slow to load
+
+    found = differences[np.isfinite(differences)]
+    mean = float(found.mean()) if len(found) else 0.0
+    estimate = mean if estimate is None else estimate
+    if len(found) < FEWEST_ROUNDS:
+        return Gain(estimate, -np.inf, np.inf, 1.0, len(found))
+    error, freedom = float(found.std(ddof=1)) / np.sqrt(len(found)), len(found) - 1
+    if error == 0:
+        return Gain(estimate, mean, mean, 0.0 if mean > 0 else 1.0, len(found))
+    half = float(stdtrit(freedom, 1 - LEVEL / 2)) * error
+    return Gain(estimate, mean - half, mean + half, float(stdtr(freedom, -mean / error)), len(found))
+
+
+def collect(visits: Iterable[Visit]) -> dict[Point, Evidence]:
+    """By point, in their order; what was replaced, was wrong, or ran under a table does not count."""
+    found: dict[Point, list[Visit]] = {}
+    for visit in visits:
+        if visit.counts and visit.table is None:
+            found.setdefault(visit.point, []).append(visit)
+    return {point: _evidence(found[point]) for point in sorted(found)}
+
+
+def _evidence(visits: Sequence[Visit]) -> Evidence:
+    times: dict[tuple[int, Combination | None], list[float]] = {}
+    for visit in visits:
+        times.setdefault((visit.round, visit.asked), []).extend(visit.times_us)
+    rounds = sorted({number for number, _ in times})
+    asked = {column for _, column in times}
+    columns = (*([None] if None in asked else []), *sorted(column for column in asked if column is not None))
+    log_us = np.full((len(rounds), len(columns)), np.nan)
+    for (number, column), values in times.items():
+        log_us[rounds.index(number), columns.index(column)] = np.log(np.median(values))
+    ran = Counter(visit.ran for visit in visits if visit.asked is None and visit.ran is not None).most_common(1)
+    return Evidence(columns, log_us, ran[0][0] if ran else None)
+
+
+def together(parts: Sequence[Evidence]) -> Evidence:
+    """Several kinds of calls of one size (types, in place, graphs) as one: their rounds after each other."""
+    if len(parts) == 1:
+        return parts[0]
+    common = set(parts[0].columns).intersection(*(part.columns for part in parts))
+    columns = tuple(column for column in parts[0].columns if column in common)
+    rows = [part.log_us[:, [part.columns.index(column) for column in columns]] for part in parts]
+    # Kinds differ in how long they take, which is nothing of a round's: each as a ratio to its own level.
+    centred = [part - np.nanmedian(part) + np.nanmedian(np.concatenate(rows)) for part in rows]
+    return Evidence(columns, np.concatenate(centred), parts[0].ran)
+
+
+def by_size(found: Mapping[Point, Evidence]) -> dict[tuple[int, int], Evidence]:
+    """(collective, bytes) -> evidence of all kinds of calls."""
+    sizes: dict[tuple[int, int], list[Evidence]] = {}
+    for point, evidence in found.items():
+        sizes.setdefault((point.collective, point.bytes), []).append(evidence)
+    return {size: together(parts) for size, parts in sorted(sizes.items())}
