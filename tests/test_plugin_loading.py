@@ -190,7 +190,8 @@ def test_a_release_without_tuner_plugins(compiled: Compile, name: str) -> None:
 def test_a_file_that_is_no_plugin_is_noticed(tmp_path: Path, name: str) -> None:
     text = tmp_path / "libtext.so"
     text.write_text("not a library")
-    with pytest.raises(OracleFailed, match=r"did not load tuner plugin \S+libtext\.so; .*(Tuner: |TUNER/Plugin: )"):
+    complaint = r"NCCL did not load tuner plugin \S+libtext\.so; .*(Tuner: |TUNER/Plugin: )"
+    with pytest.raises(OracleFailed, match=complaint):
         oracle(name, text)
 
 

@@ -182,7 +182,8 @@ class Child:
         stderr = self.folder / "stderr"
         output = stderr.read_text(errors="replace").splitlines() if stderr.is_file() else []
         warnings = [line for line in log if " NCCL WARN " in line]
-        words = [line for line in log if about in line.lower()] if about else warnings or log
+        said_about = [line for line in log if about in line.replace(str(self.folder), "").lower()]
+        words = said_about if about else warnings or log
         last = " | ".join(line.strip() for line in [*words, *output][-_SHOWN_LOG_LINES:])
         error = OracleFailed(f"{what}; NCCL's last lines: {last}" if last else what)
         error.add_note("\n".join([*log, *output][-_NOTED_LOG_LINES:]))
