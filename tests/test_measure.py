@@ -252,6 +252,9 @@ def test_replaced_combinations_are_marked_dropped_and_never_counted() -> None:
 def test_only_what_the_model_has_a_time_for_is_offered() -> None:
     names = {str(each) for each in Simulated(replace(CASE, nccl="2.32.3"), 1).combinations(calls(1 << 20)[0])}
     assert names == {"Tree/LL", "Tree/LL128", "Tree/Simple", "Ring/LL", "Ring/LL128", "Ring/Simple", "NVLSTree/Simple"}
+    gathering = points((Collective.AllGather,), [1 << 20], 16, DataType.float32, Op.sum)[0]
+    gathered = {str(each) for each in Simulated(replace(CASE, nccl="2.32.3"), 1).combinations(gathering)}
+    assert gathered == {"Ring/LL", "Ring/LL128", "Ring/Simple"}  # PAT is in the cost table, with half of all there is
     with pytest.raises(BadInput, match="PAT/Simple cannot run AllReduce"):
         Simulated(CASE, 1).run(calls(8)[0], Combination(Algorithm.PAT, Protocol.Simple), 1)
 
@@ -265,6 +268,8 @@ def test_nccls_own_choice_follows_a_table(nccl: str) -> None:
     backend.use_table("nccl-tuner-table 1\nallreduce bytes=..1K -> ring/simple\nallreduce -> tree/ll channels=3\n")
     during = [backend.run(point, None, 1).ran for point in (small, large)]
     assert during == [replace(RING, channels=1), Combination(Algorithm.Tree, Protocol.LL, 3)]
+    backend.use_table("nccl-tuner-table 1\nallreduce -> tree/ll\n")
+    assert backend.run(large, None, 1).ran == Combination(Algorithm.Tree, Protocol.LL, 16)
     backend.use_table(None)
     assert [backend.run(point, None, 1).ran for point in (small, large)] == before != during
 

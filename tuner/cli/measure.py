@@ -78,7 +78,7 @@ class Channels(click.ParamType):  # type: ignore[type-arg]
 @click.option("--rounds", type=click.IntRange(min=1), default=30, show_default=True,
               help="The most visits of each combination.")
 @click.option("--repeats", type=click.IntRange(min=1), default=10, show_default=True, help="Runs kept per visit.")
-@click.option("--warmup", type=click.IntRange(min=0), default=2, show_default=True, help="Runs before them.")
+@click.option("--warmup", type=click.IntRange(min=0), default=5, show_default=True, help="Runs before them.")
 @click.option("--budget-s", type=click.FloatRange(min=0), help="Seconds until it stops. [default: no limit]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
               help="Of the order of visits, and of what the simulated backend plants.")

@@ -30,7 +30,7 @@ class Settings:
     precision: float = 0.01
     rounds: int = 30
     repeats: int = 10
-    warmup: int = 2
+    warmup: int = 5
     budget_s: float | None = None
     seed: int = 0
 

@@ -97,6 +97,7 @@ class Simulated:
         self._since_switch = 0
         self._plugin: DryRun | None = None
         self._picks: dict[Point, Combination] = {}
+        self._decided: dict[Point, Combination] = {}  # by the plugin
 
     @property
     def ranks(self) -> int:
@@ -131,7 +132,7 @@ class Simulated:
     def use_table(self, text: str | None) -> None:
         """Errors: PluginRefused for a table the plugin refuses, BadInput for releases that hand a plugin no costs."""
         self.close()
-        self._picks.clear()
+        self._decided.clear()
         if text is None:
             return
         nccl, communicator = self._selection.communicator.release, self._selection.communicator
@@ -165,7 +166,11 @@ class Simulated:
 
     def _own(self, point: Point) -> Combination:
         """What runs where nothing is forced."""
-        return self._pick(point) if self._plugin is None else self._pick_by_table(point, self._plugin)
+        if self._plugin is None:
+            return self._pick(point)
+        if point not in self._decided:
+            self._decided[point] = self._pick_by_table(point, self._plugin)
+        return self._decided[point]
 
     def _pick(self, point: Point) -> Combination:
         """NCCL's, without a table."""
