@@ -179,8 +179,10 @@ def _moved(problem: Problem, found: Settled, cap: Constant, factor: float) -> Se
 
 
 def _binds(problem: Problem, values: Mapping[Constant, float], cap: Constant) -> bool:
-    """Whether a higher cap would change any time; if not, all that is known is that it is not lower."""
-    return bool((problem.off({**values, cap: values[cap] * HIGHER}, 1.0) != problem.off(values, 1.0)).any())
+    """Whether a higher cap changes the times as a lower one does; if not, all that is known is that it is not lower."""
+    here = problem.off(values, 1.0)
+    up, down = (problem.off({**values, cap: values[cap] * factor}, 1.0) - here for factor in (HIGHER, 1 / HIGHER))
+    return float(np.linalg.norm(up)) > float(np.linalg.norm(down)) / 2
 
 
 def _flat(observations: Observations) -> tuple[Array, Array, NDArray[np.bool_]]:
