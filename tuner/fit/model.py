@@ -128,10 +128,17 @@ def fit(observations: Observations) -> Fit:
     everything = forward.constants
     target, weight, used = _flat(observations)
     problem = Problem(forward, target[used], weight[used], used)
-    found = _settled(problem, {constant: constant.nccl for constant in everything})
-    for cap in (constant for constant in everything if constant.is_cap):
-        for factor in CAP_MOVES:
-            found = _moved(problem, found, cap, factor)
+    nccl = {constant: constant.nccl for constant in everything}
+    found = _settled(problem, nccl, nccl)
+    for kind in dict.fromkeys(constant.path[1] for constant in everything if constant.is_cap):
+        caps = [constant for constant in everything if constant.is_cap and constant.path[1] == kind]
+        for cap in caps:
+            for factor in CAP_MOVES:
+                found = _moved(problem, found, {cap: factor})
+        shares = [each for each in _free(problem, found) if each.is_efficiency and forward.meet([each], caps)]
+        for share in shares:  # what they say together may be split otherwise
+            factor = found.values[share] / share.nccl
+            found = _moved(problem, found, {**dict.fromkeys(caps, factor), **dict.fromkeys(shares, 1 / factor)})
     values = {constant: value if value == constant.nccl else rounded(value) for constant, value in found.values.items()}
     known = found.known
     spread = deviations(problem.slope(values, [everything[index] for index in known.fitted], found.noise))
@@ -146,10 +153,12 @@ def fit(observations: Observations) -> Fit:
     )
 
 
-def _settled(problem: Problem, start: Mapping[Constant, float], noise: float = 1.0) -> Settled:
-    """Chooses constants and fits them until the choice stays; what is not chosen is as at the start."""
+def _settled(
+    problem: Problem, start: Mapping[Constant, float], first: Mapping[Constant, float], noise: float = 1.0
+) -> Settled:
+    """Chooses constants and fits them from ``first`` on until the choice stays; the others are as in ``start``."""
     everything = problem.forward.constants
-    values, known, solved = dict(start), Known((), {}), None
+    values, known, solved = dict(first), Known((), {}), None
     for _ in range(ROUNDS):
         jacobian = problem.slope(values, everything, noise)
         known = identify(jacobian, [constant.after for constant in everything], known.fitted)
@@ -164,17 +173,22 @@ def _settled(problem: Problem, start: Mapping[Constant, float], noise: float = 1
     return Settled(dict(start), values, known, noise)
 
 
-def _moved(problem: Problem, found: Settled, cap: Constant, factor: float) -> Settled:
-    """A fit from another value of one cap, if it is better: past the point where a cap binds, no slope leads back."""
-    everything, before = problem.forward.constants, problem.cost(found.values, found.noise)
-    others = [everything[index] for index in found.known.fitted if not everything[index].is_latency]
-    near = [each for each in others if problem.forward.meet([each], [cap])]
-    free = [each for each in others if problem.forward.meet([each], [cap, *near])]  # caps of other node counts, too
-    value = cap.value(float(np.clip(np.log(found.values[cap] / cap.nccl) + np.log(factor), cap.low, cap.high)))
-    moved = problem.solve({**found.values, cap: value}, list({*free, cap}), found.noise)
+def _free(problem: Problem, found: Settled) -> list[Constant]:
+    return [problem.forward.constants[index] for index in found.known.fitted]
+
+
+def _moved(problem: Problem, found: Settled, jump: Mapping[Constant, float]) -> Settled:
+    """A fit from where these factors lead, if it is better: past the point where a cap binds, no slope leads back."""
+    before = problem.cost(found.values, found.noise)
+    others = [each for each in _free(problem, found) if not each.is_latency]
+    near = [each for each in others if problem.forward.meet([each], list(jump))]
+    free = [each for each in others if problem.forward.meet([each], [*jump, *near])]  # caps of other node counts, too
+    start = {constant: constant.within(found.values[constant] * factor) for constant, factor in jump.items()}
+    moved = problem.solve({**found.values, **start}, list({*free, *jump}), found.noise)
     if problem.cost(moved, found.noise) > before - WORTH:
         return found
-    settled = _settled(problem, {**found.start, cap: moved[cap]}, found.noise)
+    caps = {constant: moved[constant] for constant in jump if constant.is_cap}
+    settled = _settled(problem, {**found.start, **caps}, moved, found.noise)
     return settled if problem.cost(settled.values, found.noise) < before - WORTH else found
 
 
