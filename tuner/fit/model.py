@@ -14,8 +14,7 @@ from tuner.fit.observations import Observations
 
 Array = NDArray[np.float64]
 ROUNDS = 4  # of choosing constants and fitting them: other constants count where a minimum changes sides
-CAP_MOVES = (4.0, 0.25)
-WORTH = 5.0  # of the logarithm of the likelihood, for a moved cap to be taken
+WORTH = 5.0  # of the logarithm of the likelihood, for moved caps to be taken
 HIGHER = 1.1
 IDENTIFIED_DEVIATION = 0.025  # of a logarithm: 95 % are within 5 % of the value
 OUTLIER = 2.0  # deviations from which a call counts less
@@ -132,9 +131,6 @@ def fit(observations: Observations) -> Fit:
     found = _settled(problem, nccl, nccl)
     for kind in dict.fromkeys(constant.path[1] for constant in everything if constant.is_cap):
         caps = [constant for constant in everything if constant.is_cap and constant.path[1] == kind]
-        for cap in caps:
-            for factor in CAP_MOVES:
-                found = _moved(problem, found, {cap: factor})
         shares = [each for each in _free(problem, found) if each.is_efficiency and forward.meet([each], caps)]
         for share in shares:  # what they say together may be split otherwise
             factor = found.values[share] / share.nccl
