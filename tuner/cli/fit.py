@@ -101,7 +101,7 @@ def _write(path: Path, content: str) -> None:
 
 
 def _fitted(fitted: Fit) -> list[Fitted]:
-    return [one for one in fitted.constants if one.low is not None]
+    return [one for one in fitted.constants if one.low is not None or one.status == model.AT_LEAST]
 
 
 def _read_record(observed: Observations) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _record(value: Any) -> Any:
 def _print(observed: Observations, fitted: Fit) -> None:
     title = f"{observed.calls} calls on {'; '.join(case.title for case in observed.cases)}"
     rows = [
-        (one.name, f"{one.nccl:.5g}", f"{one.value:.5g}", f"{one.low:.4g}..{one.high:.4g}", one.status, _alike(one))
+        (one.name, f"{one.nccl:.5g}", f"{one.value:.5g}", _interval(one), one.status, _alike(one))
         for one in _fitted(fitted)
     ]
     print_table(title, ("constant", "NCCL", "fitted", "95 %", "status", "kept constants of the same effect"), rows)
@@ -145,6 +145,10 @@ def _print(observed: Observations, fitted: Fit) -> None:
     if fitted.noise > 1:
         click.echo(f"the model misses the times by {fitted.noise:g} of their deviations; intervals are as much wider")
     _print_left_out(observed)
+
+
+def _interval(one: Fitted) -> str:
+    return "-" if one.low is None or one.high is None else f"{one.low:.4g}..{one.high:.4g}"
 
 
 def _alike(one: Fitted) -> str:

@@ -32,9 +32,25 @@ class Constant:
             path[-1] = ("1_node", "2_nodes", "more_nodes")[int(self.path[-1])]
         return ".".join([*path, "exponent"] if self.path[0] == "tree_correction" else path)
 
+    @property
+    def is_cap(self) -> bool:
+        return self.path[0] == "cap_gbs"
+
+    @property
+    def is_efficiency(self) -> bool:
+        return self.path[0] == "efficiency"
+
+    @property
+    def is_latency(self) -> bool:
+        return self.path[0] in ("base_latency_us", "hw_latency_us", "ring_plateau")
+
     def value(self, change: float) -> float:
         """After a change of its logarithm."""
         return self.nccl * math.exp(change)
+
+    def within(self, value: float) -> float:
+        """The nearest value that may be fitted."""
+        return min(max(value, self.value(self.low)), self.value(self.high))
 
 
 def constants(nccl: Release) -> tuple[list[Constant], list[str]]:

@@ -44,6 +44,11 @@ class Forward:
         self.constants = list(self._reach)
         self.unreached = [str(constant) for constant in candidates if constant not in self._reach]
 
+    def meet(self, some: Sequence[Constant], others: Sequence[Constant]) -> bool:
+        """Whether any call depends on one of both."""
+        reached = [{index for each in side for index in self._reach[each]} for side in (some, others)]
+        return not reached[0].isdisjoint(reached[1])
+
     def release(self, values: Mapping[Constant, float]) -> Release:
         return layer.apply(self._nccl, Layer(self._nccl.name, tables(self._nccl, values), {}))
 
