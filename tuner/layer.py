@@ -92,11 +92,16 @@ def apply(nccl: Release, layer: Layer) -> Release:
     """The release with the layer's constants; BadInput for another release than the layer's."""
     if nccl.name != layer.nccl:
         raise BadInput(f"{layer.file or 'layer'}: fitted to NCCL {layer.nccl}, not {nccl.name}; valid: {layer.nccl}")
+    return changed(nccl, layer.constants)
+
+
+def changed(nccl: Release, constants: Mapping[str, Any]) -> Release:
+    """The release with other constants, ``efficiency`` ({algorithm: {protocol: share}}) among them."""
     rules = {
         key: [*nccl.rules("bandwidth", ALGORITHM_KEYS[key]), measured_efficiency.__name__]
-        for key in layer.constants.get("efficiency", {})
+        for key in constants.get("efficiency", {})
     }
-    return release.changed(nccl, {**layer.constants, "rules": {"bandwidth": rules}})
+    return release.changed(nccl, {**constants, "rules": {"bandwidth": rules}})
 
 
 def _valid(nccl: Release) -> dict[str, Any]:

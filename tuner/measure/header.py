@@ -1,7 +1,7 @@
 """The communicator in the header of a file of measurements, as every backend writes it under ``case``."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ _PATHS = ("topology", "graphs")
 
 def case_record(case: Case) -> dict[str, Any]:
     """The case as JSON holds it; paths are absolute."""
-    record = asdict(case)
+    record = asdict(replace(case, layer=None))
+    del record["layer"]  # of what was measured before: no part of a communicator
     record.update({name: str(path.resolve()) for name in _PATHS if (path := getattr(case, name)) is not None})
     others = [case_record(other) for other in case.others]
     return {**record, "environment": case.environment or {}, "others": others}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner import release
+from tuner import layer
 from tuner.cfloat import f32
 from tuner.communicator import Communicator
 from tuner.measure.samples import Combination, Point
@@ -22,7 +22,6 @@ from tuner.selection import ALL_CELLS, Selection
 # The bandwidth's part of the time grows by this power of own over used channels: half of them, 1.62 times.
 CHANNELS_POWER = 0.7
 NO_TIME_US = 3.6e9  # an hour: some releases say so, or more, of what their model has no time for, to have it come last
-RULE = "measured_efficiency"
 _GRID = tuple(1 << power for power in range(3, 31))
 _SHARE = 0.35  # of the constants that a draw changes
 _FACTORS = (0.5, 2.0)
@@ -32,22 +31,8 @@ Cell = tuple[Algorithm, Protocol]
 _Kind = tuple[Collective, DataType, Op]
 
 
-def with_efficiency(nccl: Release, change: Mapping[str, Any]) -> dict[str, Any]:
-    """``change``, with the rule that applies its ``efficiency`` ({algorithm: {protocol: share}}) where it names one."""
-    own, changed = nccl.table["rules"]["bandwidth"], change.get("rules", {}).get("bandwidth", {})
-    missing = {
-        algorithm: [*changed.get(algorithm, own[algorithm]), RULE]
-        for algorithm in change.get("efficiency", {})
-        if RULE not in changed.get(algorithm, own[algorithm])
-    }
-    if not missing:
-        return dict(change)
-    rules = change.get("rules", {})
-    return {**change, "rules": {**rules, "bandwidth": {**changed, **missing}}}
-
-
 def draw(nccl: Release, rng: np.random.Generator) -> dict[str, Any]:
-    """A change of some of the release's constants, as :func:`tuner.release.changed` takes it.
+    """A change of some of the release's constants, as :func:`tuner.layer.changed` takes it.
 
     About a third of latencies and caps by a factor of 0.5 to 2 (log-uniform), of bandwidths by 0.5 to 1.25, and some of
     the tree's corrections and of the ring's plateau.
@@ -119,8 +104,8 @@ class Truth:
 
     def __init__(self, communicator: Communicator, change: Mapping[str, Any]) -> None:
         nccl = communicator.release
-        self.change = with_efficiency(nccl, change)
-        self._selection = Selection(replace(communicator, release=release.changed(nccl, self.change)))
+        self.change = dict(change)
+        self._selection = Selection(replace(communicator, release=layer.changed(nccl, change)))
         self._costs: dict[_Kind, dict[int, dict[Cell, Cost]]] = {}
 
     def costs(self, point: Point) -> dict[Cell, Cost]:
