@@ -129,7 +129,8 @@ def command(
             "results": [measured.record(result, ranks) for result in results(visits)],
         })  # fmt: skip
     else:
-        click.echo(f"# {case_of(header).title}, backend {kind}: times are medians, +- half of their 95 % interval, *: NCCL's own choice")
+        click.echo(f"# {case_of(header).title}; backend {kind}")
+        click.echo("# times are medians, +- half of their 95 % confidence interval; *: NCCL's own choice")
         click.echo("\n".join(measured.lines(results(visits), ranks)))
         click.echo(f"# {out}: {len(before) + len(new)} visits, {len(new)} of them new; ended: {_ENDS[end]}")
     if end == INTERRUPTED:
@@ -177,10 +178,10 @@ def _progress(loop: Loop, quiet: bool) -> Iterator[Callable[[int], None]]:
 
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("about"), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-            bar = progress.add_task("", total=loop.visits_left())
+            bar = progress.add_task(_where(loop), total=1.0)
 
             def show(visits: int) -> None:
-                progress.update(bar, completed=visits, total=visits + loop.visits_left(), description=_where(loop))
+                progress.update(bar, completed=loop.share_done(), description=_where(loop))
 
             yield _seldom(show, 0.2)
     else:

@@ -64,7 +64,8 @@ def _head(collective: Collective, placements: list[bool]) -> Iterator[str]:
     width = sum(_TIMED_WIDTHS) + len(_TIMED_WIDTHS) - 1
     keys = sum(_WIDTHS) + len(_WIDTHS) - 1
     yield ""
-    yield f"# {collective.name:<{keys}} " + " ".join(f"{names[placement]:^{width}}" for placement in placements)
+    over = " ".join(f"{names[placement]:^{width}}" for placement in placements)
+    yield f"# {collective.name:<{keys}} {over}".rstrip()
     for keys_row, timed in ((_KEYS, _TIMED), (_UNITS, _TIMED_UNITS)):
         cells = [*_aligned(keys_row, _WIDTHS), *(cell for _ in placements for cell in _aligned(timed, _TIMED_WIDTHS))]
         yield f"# {' '.join(cells)}".rstrip()

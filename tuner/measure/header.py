@@ -16,7 +16,8 @@ def case_record(case: Case) -> dict[str, Any]:
     """The case as JSON holds it; paths are absolute."""
     record = asdict(case)
     record.update({name: str(path.resolve()) for name in _PATHS if (path := getattr(case, name)) is not None})
-    return {**record, "others": [case_record(other) for other in case.others]}
+    others = [case_record(other) for other in case.others]
+    return {**record, "environment": case.environment or {}, "others": others}
 
 
 def case_of(header: Mapping[str, Any]) -> Case:

@@ -21,7 +21,11 @@ HOPELESS = 3.0  # times slower than the best, beyond both intervals
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``precision`` is half the confidence interval over the median; ``budget_s`` counts the backend's seconds."""
+    """``precision`` is half the confidence interval over the median; ``budget_s`` counts the backend's seconds.
+
+    ``rounds`` is the most visits of a combination, ``repeats`` the runs of a visit that are kept, ``warmup`` those that
+    are not, before them.
+    """
 
     precision: float = 0.01
     rounds: int = 30
@@ -79,6 +83,7 @@ class Loop:
         self.known = {task: Known() for task in tasks}
         self.round = 0
         self._offset_s = 0.0
+        self._visits = 0
         for visit in before:
             self._offset_s = max(self._offset_s, visit.at_s)
             if visit.table is None and (known := self.known.get(Task(visit.point, visit.asked))) is not None:
@@ -86,38 +91,38 @@ class Loop:
                 self.round = max(self.round, visit.round)
         self._start_s = backend.now_s()
         self.end: End | None = None
-        # Those who were there in the round that was not finished were judged with fewer visits; now with all of them.
         self._judge()
 
     @property
     def open(self) -> list[Task]:
+        """Not known well enough."""
         return [task for task, known in self.known.items() if known.state is State.open]
 
-    def visits_left(self) -> int:
-        """An estimate: an interval narrows with the square root of the samples."""
-        return sum(self._visits_left(known) for known in self.known.values() if known.state is State.open)
+    def share_done(self) -> float:
+        """An estimate of how much of this start is over: an interval narrows with the square root of the samples."""
+        left = sum(self._visits_left(self.known[task]) for task in self.open)
+        share = self._visits / max(1, self._visits + left)
+        budget_s = self._settings.budget_s
+        return max(share, min(1.0, self._spent_s() / budget_s)) if budget_s else share
 
     def _visits_left(self, known: Known) -> int:
-        most = max(0, self._settings.rounds - self.round)
-        if known.estimate is None or known.estimate.low_us == 0:
+        most = max(0, self._settings.rounds - known.visits)
+        if known.estimate is None or not known.estimate.is_bounded:
             return min(most, LEAST_ROUNDS)
         needed = known.visits * (known.estimate.half_width / self._settings.precision) ** 2
         return min(most, max(1, LEAST_ROUNDS - known.visits, math.ceil(needed - known.visits)))
 
     def run(self) -> Iterator[Visit]:
         """Each visit after it was added; ``end`` says afterwards why there are no more. Stop at any of them."""
-        while self.round < self._settings.rounds:
+        while any(self.known[task].visits < self._settings.rounds for task in self.open):
             for task in self._order():
-                if self._spent():
+                if self._settings.budget_s is not None and self._spent_s() >= self._settings.budget_s:
                     self._judge()
-                    self.end = End.precise if not self.open else End.budget
+                    self.end = End.budget if self.open else End.precise
                     return
                 yield self._visit(task)
             self._judge()
             self.round += 1
-            if not self.open:
-                self.end = End.precise
-                return
         self.end = End.rounds if self.open else End.precise
 
     def _order(self) -> list[Task]:
@@ -126,21 +131,23 @@ class Loop:
         random.Random(f"{self._settings.seed} {self.round}").shuffle(order)
         return [
             task for task in order
-            if self.known[task].state is State.open and self.known[task].last_round < self.round
+            if (known := self.known[task]).state is State.open
+            and known.visits < self._settings.rounds
+            and known.last_round < self.round
         ]  # fmt: skip
 
-    def _spent(self) -> bool:
-        budget_s = self._settings.budget_s
-        return budget_s is not None and self._backend.now_s() - self._start_s >= budget_s
+    def _spent_s(self) -> float:
+        return self._backend.now_s() - self._start_s
 
     def _visit(self, task: Task) -> Visit:
         if self._settings.warmup:
             self._backend.run(task.point, task.asked, self._settings.warmup)
         run = self._backend.run(task.point, task.asked, self._settings.repeats)
-        at_s = self._offset_s + self._backend.now_s() - self._start_s
+        at_s = self._offset_s + self._spent_s()
         visit = Visit(task.point, task.asked, run.ran, run.times_us, self.round, at_s, run.wrong)
         self._add(visit)
         self.known[task].add(visit)
+        self._visits += 1
         return visit
 
     def _judge(self) -> None:

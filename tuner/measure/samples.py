@@ -8,9 +8,10 @@ import fcntl
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,11 +109,11 @@ class Writer:
 
     path: Path
     header: Mapping[str, Any]
-    _file: IO[str] | None = field(default=None, repr=False)
+    _file: FileIO | None = field(default=None, repr=False)
 
     def __enter__(self) -> Self:
         try:
-            file = self._file = self.path.open("a", encoding="utf-8", newline="\n")
+            file = self._file = self.path.open("ab", buffering=0)  # so that closing has nothing left to write
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.close()
@@ -131,8 +132,9 @@ class Writer:
     def _line(self, record: Mapping[str, Any]) -> None:
         assert self._file is not None
         try:
-            self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
-            self._file.flush()
+            left = (json.dumps(record, separators=(",", ":")) + "\n").encode()
+            while left:
+                left = left[self._file.write(left) :]
         except OSError as error:
             raise BadMeasurement(f"{self.path}: {error.strerror}; what was measured before is in it") from error
 
@@ -217,7 +219,9 @@ def _combination_record(combination: Combination | None) -> dict[str, Any] | Non
 
 def existing(path: Path) -> Measurements | None:
     """What a run that writes to ``path`` would go on from; None where there is nothing yet."""
-    return read(path) if path.exists() and (not path.is_file() or path.stat().st_size) else None
+    if path.exists() and not path.is_file():
+        raise BadMeasurement(f"{path}: not a regular file")
+    return read(path) if path.exists() and path.stat().st_size else None
 
 
 def check_same(path: Path, there: Measurements, header: Mapping[str, Any]) -> None:

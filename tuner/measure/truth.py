@@ -127,8 +127,10 @@ class Truth:
         kind = (point.collective, point.dtype, point.op)
         known = self._costs.setdefault(kind, {})
         if point.bytes not in known:
-            sizes = sorted({*_GRID, point.bytes} - known.keys())
-            known.update(zip(sizes, self._compute(Request(*kind), sizes), strict=True))
+            request = Request(*kind)
+            unit = point.dtype.size_bytes * (self._selection.communicator.ranks if request.spreads else 1)
+            sizes = sorted({point.bytes, *(size for size in _GRID if size % unit == 0)} - known.keys())
+            known.update(zip(sizes, self._compute(request, sizes), strict=True))
         return known[point.bytes]
 
     def time_us(self, point: Point, combination: Combination) -> float:
