@@ -17,6 +17,8 @@ VERBS = {
     "import-log": "what a NCCL log says: communicator, tables and choices",
     "check-log": "the emulator against what the run of a log printed",
     "measure": "what is really fastest: every algorithm, protocol and channel count, timed",
+    "verify": "is NCCL's pick the fastest that was measured?",
+    "decide": "a decision table from measurements, each row proven in an A/B run",
     "plugin": "the tuner plugin that applies decision tables",
     "fetch-nccl": "fetch a release's libnccl for the oracle",
 }

@@ -166,7 +166,7 @@ class Proposal:
         return Row(collective, low, high, choice, inside)
 
     def _border(self, collective: Collective, low: int, high: int, before: Option, after: Option) -> int:
-        """The first size of ``after``, in (low, high]: as the layer says, or where NCCL's pick changes, else between."""
+        """The first of ``after``, in (low, high]: as the layer says, or where NCCL's pick changes, else between."""
         if self.layered is not None and (found := self._modelled(collective, low, high, before, after)) is not None:
             return found
         model = self.comparison.model

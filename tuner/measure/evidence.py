@@ -61,15 +61,28 @@ class Evidence:
     def time_us(self, column: Combination | None) -> float:
         return float(np.exp(self.levels[self.columns.index(column)]))
 
+    def band_us(self, column: Combination | None) -> tuple[float, float, float]:
+        """The typical time with its 95 % interval, which is the time itself where rounds are too few."""
+        from scipy.special import stdtrit  # Student's t; slow to load
+
+        index = self.columns.index(column)
+        counts = np.isfinite(self.log_us).sum(axis=0)
+        freedom = int(counts.sum()) - len(self.columns) - len(self.log_us) + 1
+        half = 0.0
+        if freedom > 0:
+            variance = float(np.nansum(self._squares)) / freedom
+            error = float(np.sqrt(MEDIAN_VARIANCE * variance / counts[index]))
+            half = float(stdtrit(freedom, 1 - LEVEL / 2)) * error
+        return tuple(np.exp(self.levels[index] + np.array([0, -half, half])).tolist())
+
     def gain(self, column: Combination | None, over: Combination | None) -> Gain:
         """Of ``column`` over ``over``. The noise is that of all columns, or of these two where they have more of it."""
         pair = [self.columns.index(column), self.columns.index(over)]
         estimate = float(self.levels[pair[1]] - self.levels[pair[0]])
         counts = np.isfinite(self.log_us).sum(axis=0)
-        fewest = int(counts[pair].min())
         rounds = len(self.log_us)
         total, freedom = int(counts.sum()), int(counts.sum()) - len(self.columns) - rounds + 1
-        if fewest < FEWEST_ROUNDS or freedom < 1 or column == over:
+        if rounds < FEWEST_ROUNDS or freedom < 1 or column == over:
             return Gain(estimate, -np.inf, np.inf, 1.0)
         share = freedom / total  # of the residuals that is free
         variance = max(float(np.nansum(squares)) / (share * size) for squares, size in (
