@@ -15,19 +15,19 @@ from tuner.measure.samples import Combination, Point, Visit
 
 LEVEL = 0.05  # of significance, for all comparisons of one size together
 FEWEST_ROUNDS = 3  # to tell anything from noise
+MEDIAN_VARIANCE = np.pi / 2  # a median's over a mean's
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
     """How much faster one is than the other, logarithm of the ratio of times: estimate, its 95 % interval, and the
-    chance (one-sided, Student's t over rounds) of seeing at least this where there is no gain; 1 where rounds are few.
+    chance (one-sided, Student's t) of seeing at least this where there is no gain; 1 where rounds are few.
     """
 
     estimate: float
     low: float
     high: float
     p: float
-    rounds: int
 
 
 @dataclass(eq=False)
@@ -42,21 +42,54 @@ class Evidence:
     ran: Combination | None = None
 
     @cached_property
+    def _common(self) -> NDArray[np.float64]:
+        """What each round adds to all its times."""
+        found: NDArray[np.float64] = np.nanmedian(self.log_us - np.nanmedian(self.log_us, axis=0), axis=1)
+        return found
+
+    @cached_property
     def levels(self) -> NDArray[np.float64]:
         """Typical logarithm of the time by column, without what the rounds have in common."""
-        column = np.nanmedian(self.log_us, axis=0)
-        rounds = np.nanmedian(self.log_us - column, axis=1)
-        found: NDArray[np.float64] = np.nanmedian(self.log_us - rounds[:, None], axis=0)
+        found: NDArray[np.float64] = np.nanmedian(self.log_us - self._common[:, None], axis=0)
         return found
+
+    @cached_property
+    def _squares(self) -> NDArray[np.float64]:
+        """Squared residuals, NaN as in ``log_us``."""
+        return np.square(self.log_us - self._common[:, None] - self.levels)
 
     def time_us(self, column: Combination | None) -> float:
         return float(np.exp(self.levels[self.columns.index(column)]))
 
+    def band_us(self, column: Combination | None) -> tuple[float, float, float]:
+        """The typical time with its 95 % interval, which is the time itself where rounds are too few."""
+        from scipy.special import stdtrit  # Student's t; slow to load
+
+        index = self.columns.index(column)
+        counts = np.isfinite(self.log_us).sum(axis=0)
+        freedom = int(counts.sum()) - len(self.columns) - len(self.log_us) + 1
+        half = 0.0
+        if freedom > 0:
+            variance = float(np.nansum(self._squares)) / freedom
+            error = float(np.sqrt(MEDIAN_VARIANCE * variance / counts[index]))
+            half = float(stdtrit(freedom, 1 - LEVEL / 2)) * error
+        return tuple(np.exp(self.levels[index] + np.array([0, -half, half])).tolist())
+
     def gain(self, column: Combination | None, over: Combination | None) -> Gain:
-        """Of ``column`` over ``over``, from the rounds that have both."""
-        first, second = self.columns.index(column), self.columns.index(over)
-        estimate = float(self.levels[second] - self.levels[first])
-        return gain(self.log_us[:, second] - self.log_us[:, first], estimate)
+        """Of ``column`` over ``over``. The noise is that of all columns, or of these two where they have more of it."""
+        pair = [self.columns.index(column), self.columns.index(over)]
+        estimate = float(self.levels[pair[1]] - self.levels[pair[0]])
+        counts = np.isfinite(self.log_us).sum(axis=0)
+        rounds = len(self.log_us)
+        total, freedom = int(counts.sum()), int(counts.sum()) - len(self.columns) - rounds + 1
+        if rounds < FEWEST_ROUNDS or freedom < 1 or column == over:
+            return Gain(estimate, -np.inf, np.inf, 1.0)
+        share = freedom / total  # of the residuals that is free
+        variance = max(float(np.nansum(squares)) / (share * size) for squares, size in (
+            (self._squares, total), (self._squares[:, pair], int(counts[pair].sum()))
+        ))  # fmt: skip
+        error = float(np.sqrt(MEDIAN_VARIANCE * variance * (1 / counts[pair]).sum()))
+        return _gain(estimate, error, freedom)
 
     def alike(self, column: Combination | None) -> frozenset[Combination | None]:
         """Columns that are not slower than ``column`` beyond the noise, itself included."""
@@ -64,20 +97,21 @@ class Evidence:
         return frozenset(other for other in self.columns if other == column or self.gain(column, other).p > chance)
 
 
-def gain(differences: NDArray[np.float64], estimate: float | None = None) -> Gain:
-    """From one logarithm of a ratio a round; NaN does not count. The estimate is their mean where none is given."""
+def gain_of(differences: NDArray[np.float64]) -> Gain:
+    """From one logarithm of a ratio a round."""
+    found = differences[np.isfinite(differences)]
+    if len(found) < FEWEST_ROUNDS:
+        return Gain(float(found.mean()) if len(found) else 0.0, -np.inf, np.inf, 1.0)
+    return _gain(float(found.mean()), float(found.std(ddof=1) / np.sqrt(len(found))), len(found) - 1)
+
+
+def _gain(estimate: float, error: float, freedom: int) -> Gain:
     from scipy.special import stdtr, stdtrit  # Student's t; slow to load
 
-    found = differences[np.isfinite(differences)]
-    mean = float(found.mean()) if len(found) else 0.0
-    estimate = mean if estimate is None else estimate
-    if len(found) < FEWEST_ROUNDS:
-        return Gain(estimate, -np.inf, np.inf, 1.0, len(found))
-    error, freedom = float(found.std(ddof=1)) / np.sqrt(len(found)), len(found) - 1
     if error == 0:
-        return Gain(estimate, mean, mean, 0.0 if mean > 0 else 1.0, len(found))
+        return Gain(estimate, estimate, estimate, 0.0 if estimate > 0 else 1.0)
     half = float(stdtrit(freedom, 1 - LEVEL / 2)) * error
-    return Gain(estimate, mean - half, mean + half, float(stdtr(freedom, -mean / error)), len(found))
+    return Gain(estimate, estimate - half, estimate + half, float(stdtr(freedom, -estimate / error)))
 
 
 def collect(visits: Iterable[Visit]) -> dict[Point, Evidence]:
