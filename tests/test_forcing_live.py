@@ -1,5 +1,7 @@
 """Forcing call by call in one communicator of the real libnccl, in a release of each version of the interface."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -128,6 +130,21 @@ def test_only_the_forcing_plugin_takes_tables() -> None:
         pytest.raises(BadInput, match=r"^setting a table takes the forcing plugin: plugin=.*libnccl_tuner_force\.so$"),
     ):
         oracle.use_table(None)
+
+
+def test_nccl_finds_the_object_of_the_process_by_its_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As 2.19 to 2.27 need it, which do not take every path; LD_LIBRARY_PATH of a running process cannot be set."""
+    script = """
+import ctypes
+from tuner.plugin.forcing import Forcing
+by_path = Forcing()
+by_name = ctypes.CDLL(by_path.path.name)
+assert ctypes.CDLL(str(by_path.path))._handle == by_name._handle
+print(by_name.ncclTunerPlugin_v2 is not None)
+"""
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd="/")
+    assert ran.stdout == "True\n"
 
 
 def test_without_nccl_nothing_was_seen_and_a_mistake_is_said() -> None:

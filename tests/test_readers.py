@@ -1,3 +1,4 @@
+# ruff: noqa: E501  the lines of other programs are as long as they are
 """nccl-tests' text of all versions and its JSON, NCCL logs and our own files, told by their content."""
 
 import csv

@@ -40,7 +40,10 @@ def test_srun_meets_on_its_first_node() -> None:
 
 @pytest.mark.parametrize(
     ("nodes", "first"),
-    [("gpu7", "gpu7"), ("gpu[03-07,12],login", "gpu03"), ("a,b", "a"), ("rack[1,3]n", "rack1n"), ("n-1-[08]", "n-1-08")],
+    [
+        ("gpu7", "gpu7"), ("gpu[03-07,12],login", "gpu03"), ("a,b", "a"), ("rack[1,3]n", "rack1n"),
+        ("n-1-[08]", "n-1-08"),
+    ],
 )
 def test_first_node_of_slurms_list(nodes: str, first: str) -> None:
     assert first_node(nodes) == first
@@ -64,7 +67,7 @@ def test_half_a_launcher_is_refused(env: dict[str, str], complaint: str) -> None
 
 def test_mpi_without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(BadInput, match="^started by MPI, and there is no mpi4py; valid: pip install mpi4py"):
+    with pytest.raises(BadInput, match=r"^started by MPI, and there is no mpi4py; valid: pip install mpi4py"):
         place({"OMPI_COMM_WORLD_RANK": "0"})
 
 

@@ -21,7 +21,8 @@ _FLOATS = {
 }  # fmt: skip
 _LARGEST_SPAN = 100
 
-# 16-bit floats are made of their bits, so that no header is needed and equal means equal to the last bit.
+# Names of one letter are taken: NVRTC puts its own header before the source. 16-bit floats are made of their bits, so
+# that no header is needed and equal means equal to the last bit.
 SOURCE = """
 typedef unsigned long long u64;
 
@@ -33,39 +34,41 @@ __device__ static u64 mixed(u64 x) {
 
 __device__ static long long value(u64 i, u64 rank, u64 seed) {
   u64 random = mixed(mixed(seed * 0x9e3779b97f4a7c15ull + rank) + i);
-  if (OP == 1) return (random & 1) ? FACTOR : 1;
-  return (long long)(random % (2 * SPAN + 1)) - (SIGNED ? SPAN : 0);
+  if (K_OP == 1) return (random & 1) ? K_FACTOR : 1;
+  return (long long)(random % (2 * K_SPAN + 1)) - (K_SIGNED ? K_SPAN : 0);
 }
 
-__device__ static T encoded(long long v) {
-  if (!HALF) return (T)v;
+__device__ static K_TYPE encoded(long long v) {
+  if (!K_HALF) return (K_TYPE)v;
   u64 size = v < 0 ? 0 - (u64)v : (u64)v, sign = v < 0 ? 0x8000 : 0;
-  if (size == 0) return (T)0;
+  if (size == 0) return (K_TYPE)0;
   int top = 0;
   while (size >> (top + 1)) top++;
-  u64 fraction = (top > FRACTION ? size >> (top - FRACTION) : size << (FRACTION - top)) & ((1ull << FRACTION) - 1);
-  return (T)(sign | ((u64)(top + BIAS) << FRACTION) | fraction);
+  u64 fraction = top > K_FRACTION ? size >> (top - K_FRACTION) : size << (K_FRACTION - top);
+  return (K_TYPE)(sign | ((u64)(top + K_BIAS) << K_FRACTION) | (fraction & ((1ull << K_FRACTION) - 1)));
 }
 
-__device__ static T expected(u64 i, u64 first, u64 ranks, u64 per_rank, u64 seed) {
+__device__ static K_TYPE expected(u64 i, u64 first, u64 ranks, u64 per_rank, u64 seed) {
   if (per_rank) return encoded(value((first + i) % per_rank, (first + i) / per_rank, seed));
   long long all = value(first + i, 0, seed);
   for (u64 rank = 1; rank < ranks; rank++) {
     long long one = value(first + i, rank, seed);
-    if (OP == 0) all += one;
-    if (OP == 1) all = (long long)((u64)all * (u64)one);
-    if (OP == 2 && one > all) all = one;
-    if (OP == 3 && one < all) all = one;
+    if (K_OP == 0) all += one;
+    if (K_OP == 1) all = (long long)((u64)all * (u64)one);
+    if (K_OP == 2 && one > all) all = one;
+    if (K_OP == 3 && one < all) all = one;
   }
   return encoded(all);
 }
 
-extern "C" __global__ void fill(T *data, u64 count, u64 rank, u64 seed) {
+extern "C" __global__ void fill(K_TYPE *data, u64 count, u64 rank, u64 seed) {
   u64 step = (u64)gridDim.x * blockDim.x;
-  for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) data[i] = encoded(value(i, rank, seed));
+  for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step)
+    data[i] = encoded(value(i, rank, seed));
 }
 
-extern "C" __global__ void check(const T *data, u64 count, u64 first, u64 ranks, u64 per_rank, u64 seed, u64 *wrong) {
+extern "C" __global__ void check(const K_TYPE *data, u64 count, u64 first, u64 ranks, u64 per_rank, u64 seed,
+                                 u64 *wrong) {
   u64 step = (u64)gridDim.x * blockDim.x, mine = 0;
   for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step)
     mine += !(data[i] == expected(i, first, ranks, per_rank, seed));
@@ -82,9 +85,10 @@ def definitions(dtype: DataType, op: Op, ranks: int) -> dict[str, str]:
         raise BadInput(f"{op.name} is not measured on GPUs; {one_of(each.name for each in OPS)}")
     fraction, bias = _FLOATS.get(dtype, (0, 0))
     return {
-        "T": _C_TYPES[dtype], "OP": str(int(op)), "SPAN": str(span(dtype, ranks)),
-        "SIGNED": str(int("uint" not in dtype.name)), "FACTOR": "-1" if dtype in _FLOATS else "3",
-        "HALF": str(int(dtype in (DataType.float16, DataType.bfloat16))), "FRACTION": str(fraction), "BIAS": str(bias),
+        "K_TYPE": _C_TYPES[dtype], "K_OP": str(int(op)), "K_SPAN": str(span(dtype, ranks)),
+        "K_SIGNED": str(int("uint" not in dtype.name)), "K_FACTOR": "-1" if dtype in _FLOATS else "3",
+        "K_HALF": str(int(dtype in (DataType.float16, DataType.bfloat16))), "K_FRACTION": str(fraction),
+        "K_BIAS": str(bias),
     }  # fmt: skip
 
 

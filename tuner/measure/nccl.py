@@ -73,7 +73,8 @@ class Nccl:
         return handle
 
     def call(
-        self, collective: Collective, send: int, receive: int, count: int, dtype: DataType, op: Op, comm: Any, stream: int
+        self, collective: Collective, send: int, receive: int, count: int, dtype: DataType, op: Op, comm: Any,
+        stream: int,
     ) -> None:  # fmt: skip
         """``count`` as the collective's own function takes it; addresses and the stream are device pointers."""
         reduces = collective in (Collective.Reduce, Collective.ReduceScatter, Collective.AllReduce)

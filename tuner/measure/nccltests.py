@@ -37,12 +37,16 @@ _NO_OP = ("mulsum",)  # a scaling that NCCL has no fixed operation for
 # Largest error that nccl-tests took for right, while it printed errors and not counts (deltaMaxValue, v2.10.0).
 _RIGHT = {DataType.float16: 1e-2, DataType.bfloat16: 1e-2, DataType.float32: 1e-5, DataType.float64: 1e-12}
 
+_CPU_TIMES = "CPU times (-C 1), not those of the GPUs; valid: nccl-tests without -C"
 _TAG = re.compile(r"^\s*(?:\[\d+,\d+\](?:<\w+>)?:?|\[[\w.-]*\d+\]:|\d+:)\s?")  # of mpirun, torchrun and srun, at a line
 _PREFIX = re.compile(r"([^\s:\[\]()]+):\d+:\d+ \[-?\d+\] (?:\S+ )?NCCL ")
 _NUMBER = r"(?:[0-9.]+(?:e[+-]?\d+)?|nan|inf)"
-_START = re.compile(rf"(\d+)\s+(\d+)\s+({'|'.join(_TYPES)})(?=\s|$)((?:\s+(?:{'|'.join([*_OPS, *_NO_OP])})(?=\s|$))?)(.*)")
+_OP = rf"(?:\s+(?:{'|'.join([*_OPS, *_NO_OP])})(?=\s|$))?"
+_START = re.compile(rf"(\d+)\s+(\d+)\s+({'|'.join(_TYPES)})(?=\s|$)({_OP})(.*)")
 _PROGRAM = re.compile(r"\b([a-z_]+_perf)\b")
-_RANK = re.compile(r"#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)")
+_RANK = re.compile(
+    r"#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)"
+)
 _SETTINGS = re.compile(r"# ?nThread (\d+) nGpus (\d+) .*?warmup iters: (\d+) iters: (\d+)(?:.*? graph: (\d+))?")
 _VERSION = re.compile(r"nccl-library=(\d+)")
 _OUT_OF_BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d+)")
@@ -108,7 +112,7 @@ def from_json(path: Path, record: Mapping[str, Any]) -> Measurements:
                 if (body := row.get(key)) is None:
                     continue
                 if "time" not in body:
-                    raise BadMeasurement(f"{path}: CPU times (-C 1), not those of the GPUs; valid: nccl-tests without -C")
+                    raise BadMeasurement(f"{path}: {_CPU_TIMES}")
                 per_call = row.get(f"{key}_per_iter") or {}
                 times = per_call.get("times_us") or [body["time"]]
                 point = Point(_PROGRAMS[program], int(row["size"]), dtype, op, in_place, graph)
@@ -223,7 +227,7 @@ class _Text:
             self.release = _release(int(match[1]))
         elif {"algbw", "busbw"} <= set(columns := line.lstrip("# ").split()):
             if "cputime" in columns:
-                raise BadMeasurement(f"{self._path}: CPU times (-C 1), not those of the GPUs; valid: nccl-tests without -C")
+                raise BadMeasurement(f"{self._path}: {_CPU_TIMES}")
             self._columns = columns
 
     def _named(self, program: str) -> None:

@@ -27,5 +27,6 @@ def read_any(path: Path, collective: Collective | None = None) -> Measurements:
     if " NCCL INFO " in text or " NCCL WARN " in text:
         return nccltests.from_log(path)
     raise BadMeasurement(
-        f"{path}: no measurements; valid: a file of `nccl-tuner measure`, what nccl-tests prints or writes with -J, a NCCL log"
+        f"{path}: no measurements; "
+        f"valid: a file of `nccl-tuner measure`, what nccl-tests prints or writes with -J, a NCCL log"
     )

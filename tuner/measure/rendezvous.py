@@ -80,7 +80,9 @@ def _mpi() -> Place:
     try:
         from mpi4py import MPI
     except ImportError:
-        raise BadInput("started by MPI, and there is no mpi4py; valid: pip install mpi4py, or torchrun or srun") from None
+        raise BadInput(
+            "started by MPI, and there is no mpi4py; valid: pip install mpi4py, or torchrun or srun"
+        ) from None
     world = MPI.COMM_WORLD
     here = world.Split_type(MPI.COMM_TYPE_SHARED)
     with socket.socket() as free:
@@ -137,7 +139,8 @@ class Rendezvous:
                     missing = sorted(set(range(1, self.place.world)) - self._peers.keys())
                     raise MeasuringFailed(
                         f"{len(missing)} of {self.place.world} ranks did not come to {self.place.host} within "
-                        f"{self.limit_s:g} s: {', '.join(map(str, missing[:8]))}; valid: all of them running this command"
+                        f"{self.limit_s:g} s: {', '.join(map(str, missing[:8]))}; "
+                        f"valid: all of them running this command"
                     ) from None
                 self._greet(peer)
 
