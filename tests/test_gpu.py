@@ -80,6 +80,14 @@ def test_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said.startswith("one rank has nothing to choose, NCCL only copies; valid: two GPUs or more, or --ranks-per-")
 
 
+def test_no_libnccl_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gone = tmp_path / "libnccl.so.2"
+    assert refusal(monkeypatch, fake_cupy(2), Options(library=gone)) == f"{gone} does not exist; valid: a libnccl.so.2"
+    monkeypatch.setattr(gpu, "WHEELS", ("nvidia-nccl-of-nobody",))
+    said = refusal(monkeypatch, fake_cupy(2))
+    assert said == "no libnccl: none of nvidia-nccl-of-nobody is installed; valid: pip install nvidia-nccl-of-nobody"
+
+
 def test_several_ranks_and_an_older_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     path = library.cached(HERE[0])
     assert refusal(monkeypatch, fake_cupy(1), Options(ranks_per_gpu=2, library=path)) == (

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, distribution
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from tuner.plugin import loading
 from tuner.plugin.forcing import Forcing, forced
 
 NAME = "gpu"
+WHEELS = (library.WHEEL, "nvidia-nccl-cu13")
 NOTED = "noted"  # the part of the header that may be another in a second run
 FORBIDDEN = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_TUNER_PLUGIN", "NCCL_TUNER_TABLE", "NCCL_TUNER_CONFIG_FILE")
 SEVERAL = "NCCL_MULTI_RANK_GPU_ENABLE"
@@ -108,12 +110,16 @@ def allows_several(path: Path) -> bool:
 
 
 def _library(options: Options) -> Path:
+    """The one given, else that of an installed wheel, of any CUDA: the program that is tuned has it too."""
     if options.library is not None:
-        return library.at(options.library).path
-    installed = library.installed_release()
-    if installed is None:
-        raise BadInput(f"no libnccl: no {library.WHEEL} wheel is installed; valid: pip install {library.WHEEL}")
-    return library.find(installed).path
+        if not options.library.is_file():
+            raise BadInput(f"{options.library} does not exist; valid: a libnccl.so.2")
+        return options.library.resolve()
+    for wheel in WHEELS:
+        with suppress(PackageNotFoundError):
+            if (found := Path(str(distribution(wheel).locate_file(library.MEMBER)))).is_file():
+                return found
+    raise BadInput(f"no libnccl: none of {', '.join(WHEELS)} is installed; valid: pip install {WHEELS[0]}")
 
 
 class Gpu:
