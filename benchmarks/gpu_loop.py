@@ -5,8 +5,9 @@
 
 Every combination that NCCL offers, AllReduce, AllGather and ReduceScatter, 8 B to 1 GiB as far as memory goes. A
 step that cannot be done says so in one line, and the others go on with what there is; what was measured is on the disk
-after every visit. FOLDER then holds run.jsonl, topology.xml, verify.json, layer.toml, fit.json, decided.table, decide.json and
-steps.json (what was done, with versions), to be committed under tables/measured/. Exit code 1 where a step failed.
+after every visit. FOLDER then holds run.jsonl, topology.xml, verify.json, layer.toml, fit.json, decided.table,
+decide.json and steps.json (what was done, with versions), to be committed under tables/measured/. Exit code 1 where a
+step failed.
 
 On a machine without a network the plugin has to come along built (tuner/_native), and libnccl as --library.
 """
@@ -113,7 +114,7 @@ def measure(given: argparse.Namespace, budget_s: float) -> str:
     with closing(backend):
         calls = points([Collective[name] for name in COLLECTIVES], None, backend.ranks, DataType.float32, Op.sum)
         wanted = tasks(backend, calls, Wanted())
-        print(f"{backend.ranks} ranks, NCCL {backend.release}: {len(wanted)} combinations, {len(calls)} calls", flush=True)
+        print(f"{backend.ranks} ranks, NCCL {backend.release}: {len(wanted)} combinations", flush=True)
         settings = Settings(budget_s=max(1.0, budget_s - (time.monotonic() - start_s)), repeats=5, warmup=1)
         with samples.Writer(given.out / "run.jsonl", backend.describe()) as writer:
             loop = Loop(backend, wanted, settings, writer.add)

@@ -3,8 +3,10 @@ a whole run over GPUs and a libnccl that are NumPy's arrays.
 """
 
 import ctypes
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -426,6 +428,93 @@ def test_a_collective_that_hangs_ends_within_its_time(tmp_path: Path) -> None:
         assert world.ended == "aborted"
         with pytest.raises(MeasuringFailed, match=r"^the communicator has ended$"):
             backend.run(Point(AR, 1200), None, 1)
+
+
+# Several processes: threads here, each with a rank of its own
+
+
+class Slow(FakeNccl):
+    """One rank of several: its calls take a time of its own and move no data."""
+
+    def __init__(self, time_us: float) -> None:
+        super().__init__()
+        self._time_us, self.fails = time_us, False
+
+    def end_group(self) -> None:
+        if self.fails and self._pending:
+            raise MeasuringFailed("ncclAllReduce returned 1 (unhandled cuda error)")
+        self.calls += 1
+        self.clock_us += self._time_us
+
+
+class BlindLane(FakeLane):
+    """Each rank finds two wrong elements."""
+
+    def fill(self, *_: Any) -> None:
+        """Nothing moves."""
+
+    def wrong(self, *_: Any) -> int:
+        return 2
+
+
+class BlindCuda(FakeCuda):
+    def lane(self, device: int) -> FakeLane:
+        return BlindLane(self.world, device, self.folder)
+
+
+@contextmanager
+def three_processes(folder: Path) -> Iterator[tuple[Gpu, list[Slow], list[str]]]:
+    worlds, ended = [Slow(10.0 * (rank + 1)) for rank in range(3)], [""] * 3
+    pairs = {rank: socket.socketpair() for rank in (1, 2)}
+    met = [
+        Rendezvous(Place(0, 3, 0, "torchrun"), _peers={rank: pair[0] for rank, pair in pairs.items()}),
+        *(Rendezvous(Place(rank, 3, rank, "torchrun"), _peers={0: pair[1]}) for rank, pair in pairs.items()),
+    ]
+
+    def make(rank: int) -> Gpu:
+        options, world = Options(topology=folder / "topology.xml", limit_s=10), worlds[rank]
+        return Gpu(met[rank], BlindCuda(world, folder), world.path, [0], options, world, FakeForcing(world))
+
+    def serve(rank: int) -> None:
+        try:
+            make(rank).serve()
+            ended[rank] = "closed"
+        except MeasuringFailed as error:
+            ended[rank] = str(error)
+
+    threads = [threading.Thread(target=serve, args=(rank,)) for rank in pairs]
+    for thread in threads:
+        thread.start()
+    backend = make(0)
+    try:
+        yield backend, worlds, ended
+    finally:
+        backend.close()
+        for thread in threads:
+            thread.join(20)
+
+
+def test_the_slowest_rank_of_all_processes_counts(tmp_path: Path) -> None:
+    with three_processes(tmp_path) as (backend, worlds, ended):
+        assert backend.ranks == 3
+        run = backend.run(Point(AR, 1200), TREE_LL, 2)
+        assert (run.times_us, run.wrong) == ((30.0, 30.0), 6)
+        assert {world.table for world in worlds} == {"nccl-tuner-table 1\nallreduce -> tree/ll\n"}
+        backend.run(Point(AR, 1200), None, 2)
+        assert {world.table for world in worlds} == {None}
+        assert len({world.calls for world in worlds}) == 1, "all of them call as often"
+    assert ended[1:] == ["closed", "closed"]
+    assert {world.ended for world in worlds} == {"destroyed"}
+
+
+def test_a_rank_that_fails_ends_all_with_its_own_words(tmp_path: Path) -> None:
+    with three_processes(tmp_path) as (backend, worlds, ended):
+        worlds[2].fails = True
+        with pytest.raises(MeasuringFailed, match=r"^rank 2: ncclAllReduce returned 1 \(unhandled cuda error\)$"):
+            backend.run(Point(AR, 1200), None, 1)
+    assert ended[1].startswith("rank 0 is gone: ")
+    assert ended[2] == "rank 2: ncclAllReduce returned 1 (unhandled cuda error)"
+    assert {world.ended for world in worlds} == {"aborted"}
 
 
 def test_the_header_says_what_was_measured(tmp_path: Path) -> None:

@@ -190,6 +190,23 @@ def test_strangers_at_the_port_are_no_ranks(started: list[subprocess.Popen[str]]
     assert said(started[0])[-1] == ["gathered", [{"rank": 0}, {"rank": 1}]]
 
 
+def test_a_failure_reaches_rank_0_while_it_waits_for_its_gpu() -> None:
+    here, there = socket.socketpair()
+    rank_0 = Rendezvous(Place(0, 2, 0, "torchrun"), _peers={1: here})
+    other = Rendezvous(Place(1, 2, 1, "torchrun"), _peers={0: there})
+    rank_0.check()
+    other.gather({"times_us": [1.0]})
+    rank_0.check()
+    assert rank_0.gather({}) == [{}, {"times_us": [1.0]}]
+    other.gather({"error": "rank 1: it broke"})
+    with pytest.raises(MeasuringFailed, match=r"^rank 1: it broke$"):
+        rank_0.check()
+    rank_0.close()
+    with pytest.raises(MeasuringFailed, match=r"^rank 0 is gone: "):
+        other.check()
+    other.close()
+
+
 def test_alone_there_is_nobody_to_wait_for() -> None:
     met = Rendezvous.meet(ALONE)
     assert met.share(5) == 5

@@ -18,6 +18,7 @@ from tuner.errors import BadInput, MeasuringFailed
 
 CANDIDATES = 16  # ports from the first one on; torchrun itself may hold MASTER_PORT
 _HELLO = "nccl-tuner"
+_FAILED = b'{"error": '
 _SLURM_PORTS = (20000, 20000)  # first, how many: one for each step of a job
 
 
@@ -195,11 +196,19 @@ class Rendezvous:
         return [message, *(self._receive(rank, limit_s) for rank in sorted(self._peers))]
 
     def check(self) -> None:
-        """MeasuringFailed where another has gone."""
+        """MeasuringFailed where another has gone, or says that it failed while this one still waits for its GPU."""
         for rank, peer in self._peers.items():
             readable, _, _ = select.select([peer], [], [], 0)
-            if readable and not self._pending.get(rank) and peer.recv(1, socket.MSG_PEEK) == b"":
+            if not readable or self._pending.get(rank):
+                continue
+            try:
+                said = peer.recv(1 << 16, socket.MSG_PEEK)
+            except OSError:
+                said = b""
+            if not said:
                 raise self._gone(rank)
+            if said.startswith(_FAILED) and said.endswith(b"\n"):
+                raise MeasuringFailed(json.loads(said)["error"])
 
     def _send(self, rank: int, message: Any) -> None:
         try:
