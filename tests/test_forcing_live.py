@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from tuner.errors import BadInput, BadTable, OracleFailed
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.oracle import Launched, Oracle, Setup
 from tuner.plugin import loading
+from tuner.plugin.dryrun import DryRun
 from tuner.plugin.forcing import Forcing, forced
 
 AR, AG, RS = Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter
@@ -132,10 +134,47 @@ def test_only_the_forcing_plugin_takes_tables() -> None:
         oracle.use_table(None)
 
 
+TABLE = """nccl-tuner-table 1
+cost allreduce -> tree/ll latency-us=1 bandwidth-gbs=1
+allreduce bytes=..64K ranks=4 -> pat/ll | tree/simple channels=3 chunk=64K
+allreduce bytes=64K.. nodes=2 -> nvls/simple | ring/ll
+allgather -> ring/simple channels=2
+"""
+
+
+@pytest.mark.parametrize("version", range(3, 7))
+def test_it_decides_as_the_plugin_does(tmp_path: Path, version: int) -> None:
+    """Communicators that were there before the table, and those that came after it."""
+    (tmp_path / "test.table").write_text(TABLE)
+    cells = np.random.default_rng(version).uniform(1, 100, (7, 3))
+    cells[[4, 6]] = -1  # NVLS and PAT are ignored
+    forcing = Forcing()
+    options = {"ranks": 4, "nodes": 2, "version": version}
+    with (
+        DryRun(tmp_path / "test.table", **options) as expected,
+        DryRun(None, library=forcing.path, **options) as before,
+    ):
+        forcing.use_table(TABLE)
+        with DryRun(None, library=forcing.path, **options) as after:
+            for collective in Collective:
+                for size in (1, 65536, 65537, 1 << 30):
+                    answer = expected.ask(collective, size, cells)
+                    for each in (before.ask(collective, size, cells), after.ask(collective, size, cells)):
+                        assert each.cost_us.tobytes() == answer.cost_us.tobytes()
+                        assert each.channels == answer.channels
+            asked = forcing.seen().calls
+            assert asked == 2 * len(Collective) * 4
+        forcing.use_table(None)
+        left = before.ask(AR, 64, cells)
+        assert (left.cost_us == cells.astype(np.float32)).all()
+        assert forcing.seen().calls == 0
+
+
 def test_nccl_finds_the_object_of_the_process_by_its_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """As 2.19 to 2.27 need it, which do not take every path; LD_LIBRARY_PATH of a running process cannot be set."""
     script = """
 import ctypes
+from tuner.plugin.dryrun import DryRun
 from tuner.plugin.forcing import Forcing
 by_path = Forcing()
 by_name = ctypes.CDLL(by_path.path.name)
@@ -150,7 +189,7 @@ print(by_name.ncclTunerPlugin_v2 is not None)
 def test_without_nccl_nothing_was_seen_and_a_mistake_is_said() -> None:
     forcing = Forcing()
     forcing.use_table(forced(AR, RING, Protocol.LL))
-    assert (forcing.seen().calls, forcing.seen().collective) == (0, None)
+    assert forcing.seen().calls == 0
     with pytest.raises(BadTable, match=r"^table: 1: "):
         forcing.use_table("something else\n")
     forcing.use_table(None)

@@ -262,6 +262,11 @@ class FakeNccl:
             return
         assert [each[6] for each in self._pending] == list(range(self.ranks)), "every rank calls"
         collective, _, _, count, dtype, op, _, _ = self._pending[0]
+        part = count * dtype.size_bytes
+        for rank, (_, send, receive, *_) in enumerate(self._pending):
+            inside = {AG: send - receive, RS: receive - send}.get(collective, -1)
+            if 0 <= inside < part * self.ranks:
+                assert inside == rank * part, "in place as nccl.h says"
         spread = self.ranks if collective is RS else 1
         sent = [_array(send, count * spread, dtype).copy() for _, send, *_ in self._pending]
         reduced = np.max(sent, axis=0) if op is Op.max else np.sum(sent, axis=0, dtype=sent[0].dtype)
@@ -405,6 +410,12 @@ def test_calls_in_a_graph_are_launched_together(tmp_path: Path) -> None:
         run = backend.run(Point(AR, 1200, graph=True), None, 3)
         assert run.times_us == pytest.approx((1.0, 1.0, 1.0)), "a twentieth of a launch"
         assert world.calls == 1 + 20 + 1, "the one that is checked, those captured, one before the first time"
+
+
+def test_the_slowest_gpu_of_a_process_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path) as (backend, _):
+        monkeypatch.setattr(backend._local[1].lane, "between_us", lambda start, end: 2 * (end - start))
+        assert backend.run(Point(AR, 1200), None, 2).times_us == (20.0, 20.0)
 
 
 def test_sizes_that_are_no_whole_elements(tmp_path: Path) -> None:
