@@ -39,6 +39,10 @@ class BadMeasurement(TunerError):
     """A file of measurements that cannot be read."""
 
 
+class MeasuringFailed(TunerError):
+    """Measuring on GPUs came to a stop: a rank is gone, or NCCL or CUDA failed."""
+
+
 class NoAlgorithm(TunerError):
     """Nothing is left to pick from; NCCL fails the collective too."""
 

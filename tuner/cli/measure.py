@@ -1,6 +1,5 @@
 """``nccl-tuner measure``: what is really fastest."""
 
-import importlib
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -82,6 +81,10 @@ class Channels(click.ParamType):  # type: ignore[type-arg]
 @click.option("--budget-s", type=click.FloatRange(min=0), help="Seconds until it stops. [default: no limit]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
               help="Of the order of visits, and of what the simulated backend plants.")
+@click.option("--ranks-per-gpu", type=click.IntRange(min=1), default=1, show_default=True,
+              help="With --backend gpu: several need NCCL 2.30.3 or later.")
+@click.option("--library", type=click.Path(path_type=Path), metavar="FILE",
+              help="With --backend gpu: this libnccl.so.2. [default: the installed wheel's]")
 @click.option("--nothing-planted", is_flag=True,
               help="With --backend simulated: the truth is NCCL's own model, so nothing is to be gained.")
 @options.case_options
@@ -91,7 +94,8 @@ def command(
     collectives: tuple[Collective, ...], kind: str, out: Path, sizes: list[int] | None,
     algorithms: tuple[Algorithm, ...], protocols: tuple[Protocol, ...], channels: tuple[int, ...], in_place: bool,
     graph: bool, precision: float, rounds: int, repeats: int, warmup: int, budget_s: float | None, seed: int,
-    nothing_planted: bool, dtype: DataType, op: Op, as_json: bool, **options_of_case: Any,
+    ranks_per_gpu: int, library: Path | None, nothing_planted: bool, dtype: DataType, op: Op, as_json: bool,
+    **options_of_case: Any,
 ) -> None:  # fmt: skip
     """Measures COLLECTIVES (default: AllReduce, AllGather, ReduceScatter) by every algorithm and protocol.
 
@@ -109,7 +113,10 @@ def command(
         raise BadInput(f"--nothing-planted: there is nothing to plant with --backend {kind}; valid: simulated")
     there = samples.existing(out)
     before = there.visits if there else ()
-    opened = _simulated(options_of_case, seed, nothing_planted, len(before)) if kind == "simulated" else _gpu()
+    opened = (
+        _simulated(options_of_case, seed, nothing_planted, len(before)) if kind == "simulated"
+        else _gpu(out, ranks_per_gpu, library)
+    )  # fmt: skip
     with closing(opened) as backend:
         header = backend.describe()
         if there is not None:
@@ -146,12 +153,12 @@ def _simulated(options_of_case: dict[str, Any], seed: int, nothing_planted: bool
     return Simulated(options.case_of(**options_of_case), seed, {} if nothing_planted else None, after=after)
 
 
-def _gpu() -> Backend:
-    try:
-        module = importlib.import_module("tuner.measure.gpu")
-    except ImportError as error:
-        raise BadInput(f"--backend gpu cannot be used here: {error}; valid without GPUs: simulated") from None
-    backend: Backend = module.Gpu()
+def _gpu(out: Path, ranks_per_gpu: int, library: Path | None) -> Backend:
+    from tuner.measure.gpu import Options, open_gpus
+
+    backend = open_gpus(Options(ranks_per_gpu, library, topology=out.with_name(f"{out.name}.topology.xml")))
+    if backend is None:  # a rank other than 0 has served it to the end
+        sys.exit(0)
     return backend
 
 

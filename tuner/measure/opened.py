@@ -1,10 +1,9 @@
 """The backend that a file was measured with, once more."""
 
-import importlib
 from pathlib import Path
 
 from tuner.errors import BadMeasurement
-from tuner.measure import simulated
+from tuner.measure import gpu, simulated
 from tuner.measure.backend import Backend
 from tuner.measure.samples import Measurements, check_same
 
@@ -14,11 +13,11 @@ def again(path: Path, measurements: Measurements) -> Backend:
     name = measurements.header.get("backend")
     if name == simulated.NAME:
         return simulated.from_header(measurements.header, after=len(measurements.visits))
-    if name != "gpu":
-        raise BadMeasurement(f"{path}: nothing here measures as {name!r} did; valid: gpu, simulated, or --no-gate")
-    try:
-        backend: Backend = importlib.import_module("tuner.measure.gpu").Gpu()
-    except ImportError as error:
-        raise BadMeasurement(f"{path}: measured on GPUs, not to be used here: {error}; valid: --no-gate") from None
+    if name != gpu.NAME:
+        valid = f"{gpu.NAME}, {simulated.NAME}, or --no-gate"
+        raise BadMeasurement(f"{path}: nothing here measures as {name!r} did; valid: {valid}")
+    backend = gpu.open_gpus(gpu.options_of(measurements.header))
+    if backend is None:
+        raise BadMeasurement(f"{path}: measured by several processes; valid: --no-gate, or one process with all GPUs")
     check_same(path, measurements, backend.describe())
     return backend
