@@ -1,7 +1,6 @@
 """``nccl-tuner decide``: measurements to a decision table."""
 
 import hashlib
-import importlib
 import shlex
 import sys
 from contextlib import closing
@@ -12,11 +11,11 @@ from typing import Any
 
 import click
 
+from tuner import layer as layers
 from tuner.cli import options
 from tuner.cli.output import print_json
 from tuner.cli.verify import compare
-from tuner.communicator import Communicator
-from tuner.errors import BadInput, BadMeasurement
+from tuner.errors import BadMeasurement
 from tuner.measure.compare import Model
 from tuner.measure.decide import Proposal, Regrets, Row, Verdict, gate, regrets, table
 from tuner.measure.header import case_of
@@ -86,17 +85,8 @@ def _proposal(path: Path, layer: Path | None) -> Proposal:
     case = case_of(comparison.measurements.header)
     layered = None
     if layer is not None:
-        layered = Model(Selection(_laid_over(case.communicator(), layer)))
+        layered = Model(Selection(replace(case, layer=layers.read(layer)).communicator()))
     return Proposal(comparison, case.ranks, case.nodes + sum(other.nodes for other in case.others), layered)
-
-
-def _laid_over(communicator: Communicator, layer: Path) -> Communicator:
-    """The communicator with measured constants; BadInput where this installation reads no layers."""
-    try:
-        layers = importlib.import_module("tuner.layer")
-    except ImportError as error:
-        raise BadInput(f"--layer {layer}: layers cannot be read here: {error}; valid: without --layer") from None
-    return replace(communicator, release=layers.apply(communicator.release, layers.read(layer)))
 
 
 def _beside(out: Path, proposal: Proposal, several: bool) -> Path:

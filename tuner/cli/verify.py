@@ -9,7 +9,7 @@ import click
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.errors import BadInput, BadMeasurement
-from tuner.measure import samples
+from tuner.measure import read_any
 from tuner.measure.compare import Comparison, Judged, Total, model_of
 from tuner.names import Collective
 
@@ -55,7 +55,7 @@ def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, 
 
 def compare(path: Path) -> Comparison:
     """BadMeasurement where the file has nothing that can be judged."""
-    measurements = samples.read(path)
+    measurements = read_any(path)
     comparison = Comparison(measurements, model_of(measurements))
     if not comparison.sizes:
         why = comparison.skipped[0].reason if comparison.skipped else "it has no times that count"
@@ -176,6 +176,8 @@ def _print(path: Path, comparison: Comparison) -> None:
         click.echo(f"{collective.name}: the model orders the combinations of a size with Kendall's tau {tau:.3f}")
     for skipped in comparison.skipped:
         click.echo(f"not judged: {skipped.point.collective.name} {human_bytes(skipped.point.bytes)}: {skipped.reason}")
+    if not any(visit.asked for visit in comparison.measurements.visits):
+        click.echo("only NCCL's own choices were measured: whether others are faster, 'nccl-tuner measure' tells")
     mean, beyond = (sum(found) / len(sizes) for found in (
         [one.regret for one in sizes], [one.regret for one in sizes if one.significant]
     ))  # fmt: skip
