@@ -5,6 +5,7 @@ extension modules. Only Linux has a libnccl, so elsewhere the package is pure Py
 """
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -16,12 +17,18 @@ CSRC = Path("csrc")
 class SharedObject(Extension):
     """A shared object without a Python module in it."""
 
-    def __init__(self, name: str, folder: Path, optimise: str = "-O2", libraries: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, name: str, sources: Iterable[Path], optimise: str = "-O2", libraries: tuple[str, ...] = ()
+    ) -> None:
+        sources = sorted(sources)
+        folders = {path.parent for path in sources}
         super().__init__(
             f"tuner._native.{name}",
-            sources=sorted(str(path) for path in folder.glob("*.c")),
-            depends=sorted(str(path) for path in folder.glob("*.h")),
+            sources=list(map(str, sources)),
+            depends=sorted(str(path) for folder in folders for path in folder.glob("*.h")),
             extra_compile_args=["-std=c11", optimise, "-g0", "-Wall", "-Wextra", "-fvisibility=hidden"],
+            # By its name a process that holds the object already gets the same one, wherever it lies.
+            extra_link_args=[f"-Wl,-soname,{name}.so"],
             libraries=list(libraries),
         )
 
@@ -44,9 +51,13 @@ class BuildExt(build_ext):
         return []
 
 
+PLUGIN = set(CSRC.glob("plugin/*.c"))
+
 extensions = [
-    SharedObject("libnccl_tuner_plugin", CSRC / "plugin", optimise="-O3"),  # NCCL calls it for every collective
-    SharedObject("libnccl_tuner_sim", CSRC / "sim", libraries=("dl", "pthread")),
+    SharedObject("libnccl_tuner_plugin", PLUGIN, optimise="-O3"),  # NCCL calls it for every collective
+    # The same behind the same adapters, but for where the table comes from.
+    SharedObject("libnccl_tuner_force", PLUGIN - {CSRC / "plugin" / "tuner.c"} | set(CSRC.glob("force/*.c"))),
+    SharedObject("libnccl_tuner_sim", CSRC.glob("sim/*.c"), libraries=("dl", "pthread")),
 ]
 
 setup(

@@ -95,7 +95,7 @@ def _departed(case: Case, request: Request, size: int, departure: Departure) -> 
     return {
         "collective": request.collective.name,
         "bytes": int(size),
-        "nccl": case.nccl,
+        **case.constants,
         "cost_us": {},
         "pick": {"leaves_for": departure.name, "channels": departure.blocks, "threads": departure.threads},
     }
@@ -109,7 +109,7 @@ def _answer(
     return {
         "collective": request.collective.name,
         "bytes": int(size),
-        "nccl": case.nccl,
+        **case.constants,
         "cost_us": {name: shortest(value) for name, value in cells.items()},
         "pick": _pick_record(algorithm, protocol, channels, threads, time_us),
     }

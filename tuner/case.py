@@ -3,12 +3,14 @@
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from tuner import communicator, found, graphs, machines, release, skeleton
+from tuner import communicator, found, graphs, layer, machines, release, skeleton
 from tuner.communicator import Communicator, Node
 from tuner.environment import Environment
 from tuner.errors import BadInput, BadTopology
 from tuner.graphs import Graphs
+from tuner.layer import Layer
 from tuner.oracle import Oracle, Setup
 from tuner.rules import policy
 from tuner.topology import Topology
@@ -33,16 +35,22 @@ class Case:
     net_gbps: float | None = None  # of the adapters that the topology only places, 1e9 bits per second
     net_latency_us: float | None = None
     others: tuple["Case", ...] = ()
+    layer: Layer | None = None  # measured constants instead of NCCL's; libnccl has none
 
     @property
     def title(self) -> str:
         nodes = (f"{kind.nodes} x {kind.name}, {kind.gpus()} GPUs each" for kind in self._kinds)
-        return f"{' + '.join(nodes)}, NCCL {self.nccl}"
+        return f"{' + '.join(nodes)}, NCCL {self.nccl}{f', layer {self.layer.file}' if self.layer else ''}"
 
     @property
     def name(self) -> str:
         """Of a node."""
         return self.machine or " ".join(filter(None, [str(self.topology), self.gpu]))
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """Whose constants an answer is made with, for its record."""
+        return {"nccl": self.nccl, **({"layer": self.layer.record} if self.layer else {})}
 
     @property
     def ranks(self) -> int:
@@ -70,7 +78,7 @@ class Case:
 
         They may differ, because NCCL does not exchange everything it tunes with; they are one where nodes are alike.
         """
-        nccl, values = release.load(self.nccl), self.environment or {}
+        nccl, values = self._release(), self.environment or {}
         searched = all(kind.machine is None and kind.graphs is None for kind in self._kinds)
         if searched:  # by the oracle, which has seen the variables of the search
             searched_with = nccl.table["environment"]["search"]
@@ -84,6 +92,8 @@ class Case:
 
     def setup(self) -> Setup:
         """The same communicator for the oracle."""
+        if self.layer is not None:
+            raise BadInput("--layer: libnccl computes with its own constants; valid for a layer: pick, table, group")
         if any(kind.graphs is not None for kind in self._kinds):
             raise BadInput("--graphs: libnccl searches its own graphs; valid for it: --machine, --topology")
         own, *others = (kind._setup(kind.nodes) for kind in self._kinds)
@@ -94,6 +104,16 @@ class Case:
     def setup_to_launch(self) -> Setup:
         """The same; without a tuner plugin, so without the recorder, where a variable counts only then."""
         return replace(self.setup(), without_tuner=policy.NAME in (self.environment or {}))
+
+    def _release(self) -> release.Release:
+        nccl = release.load(self.nccl)
+        if self.layer is None:
+            return nccl
+        measured = self.layer.provenance.get("machine")
+        names = {kind.machine for kind in self._kinds} - {None}
+        if measured is not None and names - {measured}:
+            raise BadInput(f"--layer {self.layer.file}: measured on {measured}, not {', '.join(map(str, names))}")
+        return layer.apply(nccl, self.layer)
 
     def _setup(self, nodes: int) -> Setup:
         machine = None if self.machine is None else machines.load(self.machine)

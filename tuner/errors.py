@@ -31,8 +31,16 @@ class BadTable(TunerError):
     """A decision table that cannot be read."""
 
 
+class BadLayer(TunerError):
+    """A layer file that cannot be used."""
+
+
 class BadMeasurement(TunerError):
-    """Measurements that cannot be read."""
+    """A file of measurements that cannot be read."""
+
+
+class MeasuringFailed(TunerError):
+    """Measuring on GPUs came to a stop: a rank is gone, or NCCL or CUDA failed."""
 
 
 class NoAlgorithm(TunerError):

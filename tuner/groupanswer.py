@@ -46,7 +46,7 @@ def from_emulator(case: Case, operations: Sequence[Operation]) -> dict[str, Any]
         }
         for choice in group.choices
     ]
-    return {"nccl": case.nccl, "kernels": kernels, "choices": choices}
+    return {**case.constants, "kernels": kernels, "choices": choices}
 
 
 def from_library(case: Case, operations: Sequence[Operation], timeout_s: float) -> dict[str, Any]:
@@ -87,4 +87,4 @@ def from_library(case: Case, operations: Sequence[Operation], timeout_s: float) 
         }
         for question in group.questions
     ]
-    return {"nccl": case.nccl, "kernels": kernels, "choices": choices}
+    return {**case.constants, "kernels": kernels, "choices": choices}

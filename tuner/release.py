@@ -77,7 +77,15 @@ def names() -> list[str]:
 @cache
 def load(name: str) -> Release:
     """The release called ``name``; UnknownRelease lists the valid ones."""
-    table = _read(name)
+    return _release(name, _read(name))
+
+
+def changed(nccl: Release, change: Mapping[str, Any]) -> Release:
+    """The release with the tables of ``change`` laid over its own; it keeps its name."""
+    return _release(nccl.name, _merge(dict(nccl.table), dict(change)))
+
+
+def _release(name: str, table: Mapping[str, Any]) -> Release:
     return Release(
         name=name,
         table=table,

@@ -1,36 +1,20 @@
 #include "tuner.h"
 
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cells.h"
-#include "costs.h"
+#include "decider.h"
 #include "file.h"
-#include "legacy.h"
 #include "log.h"
-#include "lookup.h"
 #include "settings.h"
 #include "sha256.h"
 #include "table.h"
 
 struct tuner {
-    struct lookup lookup;
-    struct costs costs;
-    struct shape shape;
+    struct decider decider;
     nccl_logger logger;
-    bool unchecked;
-    _Atomic(uint64_t) chunks[COLLECTIVES]; /* of the last decision each: chunk_key and the size */
-    atomic_size_t calls, costed, decided, unavailable;
 };
-
-/* NCCL makes the calls of one communicator one after the other, so a plain load and store counts exactly and costs a
- * tenth of a locked addition; were they ever to overlap, a count would be low and nothing else wrong. */
-static void count(atomic_size_t *counter) {
-    size_t value = atomic_load_explicit(counter, memory_order_relaxed);
-    atomic_store_explicit(counter, value + 1, memory_order_relaxed);
-}
 
 /* The end of a long path is what tells it from others, and the reason after it has to fit on NCCL's line too. */
 struct shown_path {
@@ -47,27 +31,21 @@ static struct shown_path show_path(const char *path) {
 
 static struct tuner *build(const struct table *table, const struct opening *opening, const struct settings *settings) {
     struct tuner *tuner = calloc(1, sizeof *tuner);
-    if (!tuner || !lookup_build(table, &opening->shape, &tuner->lookup)) {
+    if (!tuner || !decider_build(table, &opening->shape, settings->unchecked, &tuner->decider)) {
         free(tuner);
         return NULL;
     }
-    if (!costs_build(table, &opening->shape, &tuner->costs)) {
-        lookup_free(&tuner->lookup);
-        free(tuner);
-        return NULL;
-    }
-    tuner->shape = opening->shape;
     tuner->logger = opening->logger;
-    tuner->unchecked = settings->unchecked;
     return tuner;
 }
 
 static void say_rows(const struct tuner *tuner, const struct table *table, const char *path, const char *hash) {
-    size_t rows = table->decision_count + table->cost_count, ours = tuner->lookup.rows + tuner->costs.rows;
-    size_t shapeless = tuner->lookup.shapeless + tuner->costs.shapeless;
-    if (tuner->shape.known) {
+    const struct decider *decider = &tuner->decider;
+    size_t rows = table->decision_count + table->cost_count, ours = decider->lookup.rows + decider->costs.rows;
+    size_t shapeless = decider->lookup.shapeless + decider->costs.shapeless;
+    if (decider->shape.known) {
         log_info(tuner->logger, "table %s (sha256 %s): %zu rows, %zu of them for %zu ranks on %zu nodes", path, hash,
-                 rows, ours, tuner->shape.ranks, tuner->shape.nodes);
+                 rows, ours, decider->shape.ranks, decider->shape.nodes);
     } else {
         log_info(tuner->logger, "table %s (sha256 %s): %zu rows, %zu of them for every communicator", path, hash, rows,
                  ours);
@@ -78,11 +56,11 @@ static void say_rows(const struct tuner *tuner, const struct table *table, const
                  "stays there (" UNCHECKED_VARIABLE "=1 takes all communicators for alike)",
                  shapeless);
     }
-    if (tuner->lookup.channels_withheld > 0) {
+    if (decider->lookup.channels_withheld > 0) {
         log_info(tuner->logger,
                  "%zu choices set channels for CollNet, or NVLS across nodes, where NCCL does not check them: its own "
                  "number stays there",
-                 tuner->lookup.channels_withheld);
+                 decider->lookup.channels_withheld);
     }
 }
 
@@ -177,104 +155,42 @@ int tuner_open(const struct opening *asked, struct tuner **tuner) {
     return good || !settings.strict ? RESULT_SUCCESS : RESULT_INVALID_USAGE;
 }
 
-/* The first of the choices that NCCL can take, or NULL; it is preferred in the cells then. */
-static const struct choice *prefer(const struct choice *choice, float *cells, int algorithms, int protocols) {
-    while (!cells_prefer(cells, algorithms, protocols, choice->algorithm, choice->protocol)) {
-        if (!choice->more) {
-            return NULL;
-        }
-        choice++;
-    }
-    return choice;
-}
-
-static uint64_t chunk_key(int algorithm, int protocol) {
-    return (uint64_t)(algorithm * PROTOCOLS + protocol) << 32;
-}
-
-/* NCCL asks for chunk sizes after all choices of a group, channel by channel and without the operation's size: what
- * was decided last is the best there is to go by, and the same on every rank. */
-static void note_chunk(struct tuner *tuner, int collective, const struct choice *taken) {
-    if (collective >= 0 && collective < COLLECTIVES) {
-        uint64_t noted = taken ? chunk_key(taken->algorithm, taken->protocol) | taken->chunk_bytes : 0;
-        atomic_store_explicit(&tuner->chunks[collective], noted, memory_order_relaxed);
-    }
-}
-
-/* False when nothing was written. */
-static bool decide(struct tuner *tuner, int collective, size_t bytes, int pipelined, int registered, float *cells,
-                   int algorithms, int protocols, int *channels) {
-    count(&tuner->calls);
-    bool costed = costs_write(&tuner->costs, collective, bytes, pipelined, cells, algorithms, protocols) > 0;
-    if (costed) {
-        count(&tuner->costed);
-    }
-    const struct choice *row = lookup_find(&tuner->lookup, collective, bytes, pipelined, registered);
-    const struct choice *taken = row->algorithm < 0 ? NULL : prefer(row, cells, algorithms, protocols);
-    for (const struct choice *next = row; !taken && next && next->algorithm >= 0;) {
-        next = lookup_next(&tuner->lookup, collective, bytes, pipelined, registered, next);
-        taken = next ? prefer(next, cells, algorithms, protocols) : NULL;
-    }
-    note_chunk(tuner, collective, taken);
-    if (taken) {
-        count(&tuner->decided);
-        if (taken->channels > 0 && channels) {
-            *channels = taken->channels;
-        }
-    } else if (row->algorithm >= 0) {
-        count(&tuner->unavailable);
-    }
-    return costed || taken;
-}
-
 void tuner_decide(struct tuner *tuner, int collective, size_t bytes, int pipelined, int registered, float *cells,
                   int algorithms, int protocols, int *channels) {
     if (tuner && cells) {
-        decide(tuner, collective, bytes, pipelined, registered, cells, algorithms, protocols, channels);
+        decider_decide(&tuner->decider, collective, bytes, pipelined, registered, cells, algorithms, protocols,
+                       channels);
     }
 }
 
 void tuner_choose(struct tuner *tuner, int collective, size_t bytes, int pipelined, int collnet, int nvls,
                   int *algorithm, int *protocol, int *channels) {
-    if (!tuner || !algorithm || !protocol) {
-        return;
-    }
-    float cells[CELLS];
-    legacy_fill(cells, collective, collnet == 1, nvls == 1, &tuner->shape, tuner->unchecked);
-    if (decide(tuner, collective, bytes, pipelined, 0, cells, ALGORITHMS, PROTOCOLS, channels)) {
-        int cell = legacy_fastest(cells);
-        *algorithm = cell / PROTOCOLS;
-        *protocol = cell % PROTOCOLS;
+    if (tuner && algorithm && protocol) {
+        decider_choose(&tuner->decider, collective, bytes, pipelined, collnet, nvls, algorithm, protocol, channels);
     }
 }
 
 void tuner_chunk(const struct tuner *tuner, int collective, int algorithm, int protocol, size_t *chunk_bytes) {
-    bool is_cell = algorithm >= 0 && algorithm < ALGORITHMS && protocol >= 0 && protocol < PROTOCOLS;
-    if (!tuner || !chunk_bytes || collective < 0 || collective >= COLLECTIVES || !is_cell) {
-        return;
-    }
-    uint64_t noted = atomic_load_explicit(&tuner->chunks[collective], memory_order_relaxed);
-    uint32_t bytes = (uint32_t)noted;
-    if (bytes > 0 && noted == (chunk_key(algorithm, protocol) | bytes)) {
-        *chunk_bytes = bytes;
+    if (tuner && chunk_bytes) {
+        decider_chunk(&tuner->decider, collective, algorithm, protocol, chunk_bytes);
     }
 }
 
 bool tuner_is_unchecked(const struct tuner *tuner) {
-    return tuner && tuner->unchecked;
+    return tuner && tuner->decider.unchecked;
 }
 
 void tuner_close(struct tuner *tuner) {
     if (!tuner) {
         return;
     }
+    struct decider *decider = &tuner->decider;
     log_info(tuner->logger,
              "%zu calls: %zu decided by the table, %zu with its costs, %zu matched a row that NCCL cannot run here",
-             atomic_load_explicit(&tuner->calls, memory_order_relaxed),
-             atomic_load_explicit(&tuner->decided, memory_order_relaxed),
-             atomic_load_explicit(&tuner->costed, memory_order_relaxed),
-             atomic_load_explicit(&tuner->unavailable, memory_order_relaxed));
-    lookup_free(&tuner->lookup);
-    costs_free(&tuner->costs);
+             atomic_load_explicit(&decider->calls, memory_order_relaxed),
+             atomic_load_explicit(&decider->decided, memory_order_relaxed),
+             atomic_load_explicit(&decider->costed, memory_order_relaxed),
+             atomic_load_explicit(&decider->unavailable, memory_order_relaxed));
+    decider_free(decider);
     free(tuner);
 }

@@ -16,6 +16,10 @@ VERBS = {
     "check": "the emulator against the real libnccl: every cell, pick, channel and thread",
     "import-log": "what a NCCL log says: communicator, tables and choices",
     "check-log": "the emulator against what the run of a log printed",
+    "measure": "what is really fastest: every algorithm, protocol and channel count, timed",
+    "fit": "constants of NCCL's model, or the textbook's, from measurements",
+    "verify": "is NCCL's pick the fastest that was measured?",
+    "decide": "a decision table from measurements, each row proven in an A/B run",
     "plugin": "the tuner plugin that applies decision tables",
     "fetch-nccl": "fetch a release's libnccl for the oracle",
 }

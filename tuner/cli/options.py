@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from tuner import layer as layers
 from tuner import machines, release
 from tuner.case import Case
 from tuner.environment import parse_assignments
@@ -96,6 +97,8 @@ def case_options(function: F) -> F:
                          help="NCCL release. [default: the newest captured for the machine]"),
             click.option("--env", multiple=True, metavar="NAME=VALUE",
                          help="A NCCL variable; repeatable. NCCL_COLLNET_ENABLE=1 says that the network reduces, too."),
+            click.option("--layer", type=click.Path(path_type=Path), metavar="FILE",
+                         help="Constants that `nccl-tuner fit` found, instead of NCCL's own; not for libnccl."),
         ]
     ):
         function = option(function)
@@ -135,7 +138,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 def case_of(
     machine: str | None, topology: Path | None, graphs: Path | None, nodes: int, gpus_per_node: int | None,
     node: tuple[str, ...], nccl: str | None, env: tuple[str, ...], gpu: str | None, net_gbps: float | None,
-    net_latency_us: float | None,
+    net_latency_us: float | None, layer: Path | None = None,
 ) -> Case:
     """The case that :func:`case_options` describe."""
     if not 1 <= nodes <= MOST_NODES:
@@ -149,13 +152,16 @@ def case_of(
             net_gbps=net_gbps, net_latency_us=net_latency_us,
         )
     ]
+    measured = layers.read(layer) if layer else None
+    if nccl is None and measured:
+        nccl = measured.nccl
     if nccl is None:  # the newest there are graphs for
         captured = [machines.load(kind.machine).releases for kind in described if kind.machine]
         common = [name for name in release.names() if all(name in releases for releases in captured)]
         nccl = (common or release.names())[-1]
     first, *others = described
     return replace(
-        first, nccl=release.load(nccl).name, environment=parse_assignments(env), others=tuple(others)
+        first, nccl=release.load(nccl).name, environment=parse_assignments(env), others=tuple(others), layer=measured
     )
 
 

@@ -8,6 +8,7 @@ from tuner import nccl_layout
 from tuner.cfloat import shortest
 from tuner.cli import options
 from tuner.cli.output import print_json
+from tuner.layer import Layer
 from tuner.model import Tables
 from tuner.names import Collective
 from tuner.selection import ALL_CELLS, Selection
@@ -22,14 +23,18 @@ def command(as_json: bool, **case: Any) -> None:
     \b
     nccl-tuner table --machine dgx-h100 --nodes 2 --nccl 2.28.9
     """
-    print_tables(Selection(options.case_of(**case).communicator()).tables, as_json)
+    described = options.case_of(**case)
+    print_tables(Selection(described.communicator()).tables, as_json, described.layer)
 
 
-def print_tables(tables: Tables, as_json: bool) -> None:
+def print_tables(tables: Tables, as_json: bool, layer: Layer | None = None) -> None:
     if as_json:
-        print_json(as_records(tables))
-    else:
-        click.echo("\n".join(nccl_layout.lines(tables)))
+        used = {} if layer is None else {"layer": layer.record}
+        print_json([{**record, **used} for record in as_records(tables)])
+        return
+    if layer is not None:
+        click.echo(f"with the constants of layer {layer.file}, not NCCL's own")
+    click.echo("\n".join(nccl_layout.lines(tables)))
 
 
 def as_records(tables: Tables) -> list[dict[str, Any]]:

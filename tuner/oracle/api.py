@@ -18,7 +18,8 @@ from tuner.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.oracle import facts, groups, hardware, library, symbols, tuninglog
 from tuner.oracle.answers import ANSWER, KERNEL, OPERATION, QUESTION
 from tuner.oracle.process import SIM, Child
-from tuner.plugin import loading
+from tuner.plugin import forcing_path, loading
+from tuner.plugin.forcing import Seen
 
 MAX_RANKS = 512  # each rank is a thread with NCCL's memory for a rank
 RANK_BYTES = 40 << 20  # of host memory per rank; 21 MB were measured with 128 ranks, 8 per node
@@ -319,6 +320,19 @@ class Oracle:
         if record["kernels"] != 1 or f"_{kernel}" not in launched:
             raise self._child.failure(f"NCCL says {kernel} and launches {record['kernels']} kernels, first {launched}")
         return Departure(kernel, int(record["kernel"]["grid_x"]), int(record["kernel"]["block_x"]))
+
+    def use_table(self, text: str | None) -> None:
+        """What the calls from here on follow, None for NCCL's own choices; the plugin has to be the forcing one."""
+        self._forcing({"table": text}, "setting a table")
+
+    def seen(self) -> Seen:
+        """What the forcing plugin was asked and did since its table was set."""
+        return Seen.of(self._forcing({}, "asking the forcing plugin"))
+
+    def _forcing(self, request: dict[str, Any], what: str) -> Any:
+        if self.setup.plugin is None or not self.setup.plugin.samefile(forcing_path()):
+            raise BadInput(f"{what} takes the forcing plugin: plugin={forcing_path()}")
+        return self._request({"forcing": str(self.setup.plugin.resolve()), **request}, what)
 
     def launch_group(self, calls: Sequence[groups.Call]) -> groups.LaunchedGroup:
         """All calls, on plain buffers, inside one ncclGroupStart and ncclGroupEnd, launched for real on rank 0."""

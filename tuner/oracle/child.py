@@ -75,6 +75,13 @@ const struct sim_kernel *sim_kernels(void);
 const struct sim_operation *sim_operations(void);
 const struct sim_question *sim_questions(void);
 
+struct nccl_tuner_seen {
+  uint64_t calls; uint64_t decided; uint64_t costed; uint64_t unavailable; uint64_t bytes; int32_t collective;
+  float costs_us[21];
+};
+const char *nccl_tuner_use_table(const char *text, size_t bytes);
+void nccl_tuner_see(struct nccl_tuner_seen *seen);
+
 int ncclGetVersion(int *version);
 const char *ncclGetErrorString(int result);
 """
@@ -309,6 +316,11 @@ class World:
                 connector = self.ffi.cast("uintptr_t *", peer)[0] + at[end]
                 self.ffi.cast("int *", connector + at["flags"])[0] |= P2P_WRITE if rank < local else DIRECT_NIC
 
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if "forcing" in request:
+            return self.force(request)
+        return self.ask_group(request) if "calls" in request else self.ask(request)
+
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         counts = self.ffi.new("uint64_t[]", request["counts"])
         answers = self.ffi.new("struct sim_answer[]", len(counts))
@@ -344,6 +356,19 @@ class World:
             "questions": self.encoded_bytes(self.sim.sim_questions(), record.questions),
             "error": f"NCCL returned {failed} ({self.error(failed)})" if failed else None,
         }
+
+    def force(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Hands the forcing plugin, which NCCL has loaded, another table where there is one; what it has seen."""
+        plugin = self.ffi.dlopen(request["forcing"])
+        if "table" in request:
+            table = None if request["table"] is None else request["table"].encode()
+            wrong = plugin.nccl_tuner_use_table(self.ffi.NULL if table is None else table, len(table or b""))
+            if wrong != self.ffi.NULL:
+                raise Failure(f"table: {self.ffi.string(wrong).decode(errors='replace')}")
+        seen = self.ffi.new("struct nccl_tuner_seen *")
+        plugin.nccl_tuner_see(seen)
+        fields = {name: getattr(seen, name) for name in ("calls", "decided", "unavailable", "bytes", "collective")}
+        return {**fields, "costs_us": list(seen.costs_us)}
 
     def encoded_bytes(self, items: Any, n: int | None = None) -> str:
         """A C array, or the ``n`` items a pointer points to."""
@@ -387,7 +412,7 @@ def serve(messages: Messages) -> None:
                 world = World(request)
                 messages.send({"ok": world.started(request)})
             else:
-                messages.send({"ok": world.ask_group(request) if "calls" in request else world.ask(request)})
+                messages.send({"ok": world.answer(request)})
         except Failure as failure:
             messages.send({"error": str(failure)})
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from tuner.errors import TunerError
 
 _SHARED_OBJECT = Path(__file__).resolve().parent.parent / "_native" / "libnccl_tuner_plugin.so"
+_FORCING = _SHARED_OBJECT.with_name("libnccl_tuner_force.so")
 
 
 class PluginUnavailable(TunerError):
@@ -13,8 +14,17 @@ class PluginUnavailable(TunerError):
 
 def path() -> Path:
     """The shared object for ``NCCL_TUNER_PLUGIN``."""
-    if not _SHARED_OBJECT.is_file():
+    return _built(_SHARED_OBJECT)
+
+
+def forcing_path() -> Path:
+    """The one that takes its table from the process that measures: see :mod:`tuner.plugin.forcing`."""
+    return _built(_FORCING)
+
+
+def _built(file: Path) -> Path:
+    if not file.is_file():
         raise PluginUnavailable(
-            f"no tuner plugin at {_SHARED_OBJECT}: it is compiled when the package is installed, on Linux only"
+            f"no tuner plugin at {file}: it is compiled when the package is installed, on Linux only"
         )
-    return _SHARED_OBJECT
+    return file

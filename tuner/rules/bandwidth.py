@@ -11,6 +11,7 @@ import numpy as np
 from tuner.cfloat import Float, f32, f64
 from tuner.names import Algorithm, Collective, Pattern, Protocol
 from tuner.registry import Registry
+from tuner.release import ALGORITHM_KEYS, PROTOCOL_KEYS
 from tuner.rules.cell import Cell
 
 BandwidthRule = Callable[[Float, Cell], Float]
@@ -259,3 +260,12 @@ def half_of_allreduce(value: Float, cell: Cell) -> Float:
 
 def _blackwell(cell: Cell) -> bool:
     return cell.communicator.min_comp_cap >= 100
+
+
+@RULES
+def measured_efficiency(value: Float, cell: Cell) -> Float:
+    """No rule of NCCL's: a layer adds it, the share of the model's bandwidth that was measured."""
+    rows = cell.release.table["efficiency"]
+    algorithm = next(key for key, number in ALGORITHM_KEYS.items() if number is cell.algorithm)
+    protocol = next(key for key, number in PROTOCOL_KEYS.items() if number is cell.protocol)
+    return value * f32(rows.get(algorithm, {}).get(protocol, 1.0))

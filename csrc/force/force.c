@@ -1,0 +1,179 @@
+#include "force.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "../plugin/decider.h"
+#include "../plugin/legacy.h"
+#include "../plugin/log.h"
+#include "../plugin/settings.h"
+#include "../plugin/table.h"
+#include "../plugin/tuner.h"
+
+/* A communicator's. */
+struct tuner {
+    struct decider decider; /* of the table in use, where `decides` */
+    bool decides, unchecked;
+    struct shape shape;
+    struct tuner *next;
+};
+
+/* What the communicators of the process share, under one lock: here nothing has to be fast. */
+static struct {
+    atomic_flag held;
+    struct tuner *first;
+    struct table table;
+    bool has_table;
+    struct nccl_tuner_seen last; /* its counts are not used */
+    char reason[320];
+} shared = {.held = ATOMIC_FLAG_INIT, .last = {.collective = -1}};
+
+static void lock(void) {
+    while (atomic_flag_test_and_set_explicit(&shared.held, memory_order_acquire)) {
+        sched_yield();
+    }
+}
+
+static void unlock(void) {
+    atomic_flag_clear_explicit(&shared.held, memory_order_release);
+}
+
+/* False when there is no memory: the communicator's choices are NCCL's own then. */
+static bool follow(struct tuner *tuner) {
+    if (tuner->decides) {
+        decider_free(&tuner->decider);
+    }
+    tuner->decides = shared.has_table && decider_build(&shared.table, &tuner->shape, tuner->unchecked, &tuner->decider);
+    return tuner->decides == shared.has_table;
+}
+
+static bool read_table(const char *text, size_t bytes, struct table *table) {
+    struct table_error error;
+    if (table_parse((struct slice){text, bytes}, table, &error)) {
+        return true;
+    }
+    snprintf(shared.reason, sizeof shared.reason, "%zu: %s", error.line, error.reason);
+    return false;
+}
+
+__attribute__((visibility("default"))) const char *nccl_tuner_use_table(const char *text, size_t bytes) {
+    const char *wrong = NULL;
+    struct table table = {0};
+    lock();
+    if (text && !read_table(text, bytes, &table)) {
+        wrong = shared.reason;
+    } else {
+        if (shared.has_table) {
+            table_free(&shared.table);
+        }
+        shared.table = table;
+        shared.has_table = text;
+        for (struct tuner *tuner = shared.first; tuner; tuner = tuner->next) {
+            if (!follow(tuner)) {
+                wrong = "0: out of memory";
+            }
+        }
+    }
+    unlock();
+    return wrong;
+}
+
+__attribute__((visibility("default"))) void nccl_tuner_see(struct nccl_tuner_seen *seen) {
+    lock();
+    *seen = shared.last;
+    seen->calls = seen->decided = seen->costed = seen->unavailable = 0;
+    for (const struct tuner *tuner = shared.first; tuner; tuner = tuner->next) {
+        if (tuner->decides) {
+            seen->calls += atomic_load(&tuner->decider.calls);
+            seen->decided += atomic_load(&tuner->decider.decided);
+            seen->costed += atomic_load(&tuner->decider.costed);
+            seen->unavailable += atomic_load(&tuner->decider.unavailable);
+        }
+    }
+    unlock();
+}
+
+int tuner_open(const struct opening *opening, struct tuner **opened) {
+    struct tuner *tuner = calloc(1, sizeof *tuner);
+    if (!tuner) {
+        return RESULT_INVALID_USAGE;
+    }
+    tuner->unchecked = settings_read(opening->logger).unchecked;
+    tuner->shape = opening->shape;
+    tuner->shape.known |= tuner->unchecked;
+    lock();
+    follow(tuner);
+    tuner->next = shared.first;
+    shared.first = tuner;
+    unlock();
+    log_info(opening->logger, "forcing: the process that measures says what is taken, and no file does");
+    *opened = tuner;
+    return RESULT_SUCCESS;
+}
+
+static void note(int collective, size_t bytes, const float *cells, int algorithms, int protocols) {
+    shared.last.collective = collective;
+    shared.last.bytes = bytes;
+    for (int cell = 0; cell < CELLS; cell++) {
+        int algorithm = cell / PROTOCOLS, protocol = cell % PROTOCOLS;
+        bool there = algorithm < algorithms && protocol < protocols;
+        shared.last.costs_us[cell] = there ? cells[algorithm * protocols + protocol] : IGNORED_US;
+    }
+}
+
+void tuner_decide(struct tuner *tuner, int collective, size_t bytes, int pipelined, int registered, float *cells,
+                  int algorithms, int protocols, int *channels) {
+    lock();
+    note(collective, bytes, cells, algorithms, protocols);
+    if (tuner->decides) {
+        decider_decide(&tuner->decider, collective, bytes, pipelined, registered, cells, algorithms, protocols,
+                       channels);
+    }
+    unlock();
+}
+
+void tuner_choose(struct tuner *tuner, int collective, size_t bytes, int pipelined, int collnet, int nvls,
+                  int *algorithm, int *protocol, int *channels) {
+    float cells[CELLS];
+    if (!tuner) { /* 2.19 and 2.20 call on after the last communicator is gone */
+        return;
+    }
+    legacy_fill(cells, collective, collnet == 1, nvls == 1, &tuner->shape, tuner->unchecked);
+    lock();
+    note(collective, bytes, cells, ALGORITHMS, PROTOCOLS);
+    if (tuner->decides) {
+        decider_choose(&tuner->decider, collective, bytes, pipelined, collnet, nvls, algorithm, protocol, channels);
+    }
+    unlock();
+}
+
+void tuner_chunk(const struct tuner *tuner, int collective, int algorithm, int protocol, size_t *chunk_bytes) {
+    lock();
+    if (tuner->decides) {
+        decider_chunk(&tuner->decider, collective, algorithm, protocol, chunk_bytes);
+    }
+    unlock();
+}
+
+bool tuner_is_unchecked(const struct tuner *tuner) {
+    return tuner && tuner->unchecked;
+}
+
+void tuner_close(struct tuner *tuner) {
+    if (!tuner) {
+        return;
+    }
+    lock();
+    struct tuner **at = &shared.first;
+    while (*at != tuner) {
+        at = &(*at)->next;
+    }
+    *at = tuner->next;
+    unlock();
+    if (tuner->decides) {
+        decider_free(&tuner->decider);
+    }
+    free(tuner);
+}

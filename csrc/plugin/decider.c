@@ -1,0 +1,102 @@
+#include "decider.h"
+
+#include "cells.h"
+#include "legacy.h"
+
+bool decider_build(const struct table *table, const struct shape *shape, bool unchecked, struct decider *decider) {
+    *decider = (struct decider){.shape = *shape, .unchecked = unchecked};
+    if (!lookup_build(table, shape, &decider->lookup)) {
+        return false;
+    }
+    if (!costs_build(table, shape, &decider->costs)) {
+        lookup_free(&decider->lookup);
+        return false;
+    }
+    return true;
+}
+
+void decider_free(struct decider *decider) {
+    lookup_free(&decider->lookup);
+    costs_free(&decider->costs);
+}
+
+/* NCCL makes the calls of one communicator one after the other, so a plain load and store counts exactly and costs a
+ * tenth of a locked addition; were they ever to overlap, a count would be low and nothing else wrong. */
+static void count(atomic_size_t *counter) {
+    size_t value = atomic_load_explicit(counter, memory_order_relaxed);
+    atomic_store_explicit(counter, value + 1, memory_order_relaxed);
+}
+
+/* The first of the choices that NCCL can take, or NULL; it is preferred in the cells then. */
+static const struct choice *prefer(const struct choice *choice, float *cells, int algorithms, int protocols) {
+    while (!cells_prefer(cells, algorithms, protocols, choice->algorithm, choice->protocol)) {
+        if (!choice->more) {
+            return NULL;
+        }
+        choice++;
+    }
+    return choice;
+}
+
+static uint64_t chunk_key(int algorithm, int protocol) {
+    return (uint64_t)(algorithm * PROTOCOLS + protocol) << 32;
+}
+
+/* NCCL asks for chunk sizes after all choices of a group, channel by channel and without the operation's size: what
+ * was decided last is the best there is to go by, and the same on every rank. */
+static void note_chunk(struct decider *decider, int collective, const struct choice *taken) {
+    if (collective >= 0 && collective < COLLECTIVES) {
+        uint64_t noted = taken ? chunk_key(taken->algorithm, taken->protocol) | taken->chunk_bytes : 0;
+        atomic_store_explicit(&decider->chunks[collective], noted, memory_order_relaxed);
+    }
+}
+
+bool decider_decide(struct decider *decider, int collective, size_t bytes, int pipelined, int registered, float *cells,
+                    int algorithms, int protocols, int *channels) {
+    count(&decider->calls);
+    bool costed = costs_write(&decider->costs, collective, bytes, pipelined, cells, algorithms, protocols) > 0;
+    if (costed) {
+        count(&decider->costed);
+    }
+    const struct choice *row = lookup_find(&decider->lookup, collective, bytes, pipelined, registered);
+    const struct choice *taken = row->algorithm < 0 ? NULL : prefer(row, cells, algorithms, protocols);
+    for (const struct choice *next = row; !taken && next && next->algorithm >= 0;) {
+        next = lookup_next(&decider->lookup, collective, bytes, pipelined, registered, next);
+        taken = next ? prefer(next, cells, algorithms, protocols) : NULL;
+    }
+    note_chunk(decider, collective, taken);
+    if (taken) {
+        count(&decider->decided);
+        if (taken->channels > 0 && channels) {
+            *channels = taken->channels;
+        }
+    } else if (row->algorithm >= 0) {
+        count(&decider->unavailable);
+    }
+    return costed || taken;
+}
+
+bool decider_choose(struct decider *decider, int collective, size_t bytes, int pipelined, int collnet, int nvls,
+                    int *algorithm, int *protocol, int *channels) {
+    float cells[CELLS];
+    legacy_fill(cells, collective, collnet == 1, nvls == 1, &decider->shape, decider->unchecked);
+    if (!decider_decide(decider, collective, bytes, pipelined, 0, cells, ALGORITHMS, PROTOCOLS, channels)) {
+        return false;
+    }
+    int cell = legacy_fastest(cells);
+    *algorithm = cell / PROTOCOLS;
+    *protocol = cell % PROTOCOLS;
+    return true;
+}
+
+void decider_chunk(const struct decider *decider, int collective, int algorithm, int protocol, size_t *chunk_bytes) {
+    bool is_cell = algorithm >= 0 && algorithm < ALGORITHMS && protocol >= 0 && protocol < PROTOCOLS;
+    if (collective < 0 || collective >= COLLECTIVES || !is_cell) {
+        return;
+    }
+    uint64_t noted = atomic_load_explicit(&decider->chunks[collective], memory_order_relaxed);
+    uint32_t bytes = (uint32_t)noted;
+    if (bytes > 0 && noted == (chunk_key(algorithm, protocol) | bytes)) {
+        *chunk_bytes = bytes;
+    }
+}

@@ -1,0 +1,40 @@
+/* What one table says about the calls of one communicator, whoever reads the table and when. */
+#ifndef PLUGIN_DECIDER_H
+#define PLUGIN_DECIDER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "abi.h"
+#include "costs.h"
+#include "lookup.h"
+#include "shape.h"
+#include "table.h"
+
+struct decider {
+    struct lookup lookup;
+    struct costs costs;
+    struct shape shape;
+    bool unchecked;
+    _Atomic(uint64_t) chunks[COLLECTIVES]; /* of the last decision each: chunk_key and the size */
+    atomic_size_t calls, costed, decided, unavailable;
+};
+
+/* False when there is no memory; there is nothing to free then. */
+bool decider_build(const struct table *table, const struct shape *shape, bool unchecked, struct decider *decider);
+void decider_free(struct decider *decider);
+
+/* One call: writes into the cells and the channels (which may be NULL). False when nothing was written. */
+bool decider_decide(struct decider *decider, int collective, size_t bytes, int pipelined, int registered, float *cells,
+                    int algorithms, int protocols, int *channels);
+
+/* The same where NCCL hands over no cells: names the choice, of what certainly runs. False where it names none. */
+bool decider_choose(struct decider *decider, int collective, size_t bytes, int pipelined, int collnet, int nvls,
+                    int *algorithm, int *protocol, int *channels);
+
+/* The chunk size of the last decision about this collective, where NCCL runs what it says. */
+void decider_chunk(const struct decider *decider, int collective, int algorithm, int protocol, size_t *chunk_bytes);
+
+#endif

@@ -1,0 +1,102 @@
+"""A simulated machine, measured and decided on, beside what only a test may know: the planted truth."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from tuner.case import Case
+from tuner.measure.compare import Comparison, Model
+from tuner.measure.decide import Proposal, Row, Verdict, gate
+from tuner.measure.loop import Loop, Settings
+from tuner.measure.plan import Wanted, points, tasks
+from tuner.measure.samples import Measurements, Point, Visit
+from tuner.measure.simulated import Simulated
+from tuner.measure.truth import Cell
+from tuner.names import Collective, DataType, Op
+from tuner.selection import Selection
+
+COLLECTIVES = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
+NOTHING: Mapping[str, Any] = {}  # planted
+
+
+def case(nodes: int = 2) -> Case:
+    return Case(nccl="2.28.9", machine="dgx-h100", nodes=nodes)
+
+
+@cache
+def model(nodes: int = 2) -> Model:
+    return Model(Selection(case(nodes).communicator()))
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    backend: Simulated
+    proposal: Proposal
+
+    @property
+    def comparison(self) -> Comparison:
+        return self.proposal.comparison
+
+    def true_us(self, point: Point) -> dict[Cell, float]:
+        """Of what really can run: replaced combinations cannot, NCCL's pick always can."""
+        planted, pick = self.backend.reveal(), self.pick(point)
+        return {
+            cell: cost.time_us(0) for cell, cost in planted.truth.costs(point).items()
+            if cell == pick or not any(each.holds(point, cell) for each in planted.replaced)
+        }  # fmt: skip
+
+    def pick(self, point: Point) -> Cell:
+        found = model(self.proposal.nodes).pick(point)
+        assert found is not None
+        return found.algorithm, found.protocol
+
+    def true_regret(self, rows: list[Row], point: Point) -> float:
+        """Of what runs under a table of ``rows``."""
+        times = self.true_us(point)
+        row = next((row for row in rows if row.collective is point.collective and row.holds(point.bytes)), None)
+        ran = (row.choice.algorithm, row.choice.protocol) if row else self.pick(point)
+        return times.get(ran, times[self.pick(point)]) / min(times.values()) - 1
+
+    def gated(self, seed: int, proposal: Proposal | None = None) -> list[Verdict]:
+        truth = None if self.backend.describe()["truth"] == "of the seed" else NOTHING
+        own = self.proposal
+        again = Simulated(case(own.nodes), self.backend.seed, truth, after=len(own.comparison.measurements.visits))
+        with again as backend:
+            return gate(backend, proposal or own, rounds=20, repeats=10, warmup=2, seed=seed, add=lambda visit: None)
+
+
+def measured(seed: int, truth: Mapping[str, Any] | None = None, nodes: int = 2, rounds: int = 8) -> Measured:
+    backend = Simulated(case(nodes), seed, truth)
+    visits: list[Visit] = []
+    wanted = tasks(backend, points(COLLECTIVES, None, backend.ranks, DataType.float32, Op.sum), Wanted())
+    for _ in Loop(backend, wanted, Settings(rounds=rounds, seed=seed), visits.append).run():
+        pass
+    comparison = Comparison(Measurements(backend.describe(), tuple(visits)), model(nodes))
+    return Measured(backend, Proposal(comparison, backend.ranks, nodes))
+
+
+def best_found(run: Measured, margin: float = 0.03) -> tuple[int, int]:
+    """Sizes whose true best is ahead of all others by the margin, and at how many of them it was found."""
+    found = compared = 0
+    for one in run.comparison.sizes:
+        times = run.true_us(one.point)
+        first, second, *_ = sorted(times.values())
+        if second / first > 1 + margin:
+            compared += 1
+            found += times[one.best.algorithm, one.best.protocol] == first
+    return found, compared
+
+
+def idle(run: Measured) -> Proposal:
+    """Rows that ask for what NCCL picks anyway, so that nothing is to be gained by any of them."""
+    rows: list[Row] = []
+    for kind, sizes in run.comparison.kinds.items():
+        for at in range(0, len(sizes), 4):
+            choice = sizes[at].pick
+            alike = [one.point.bytes for one in sizes[at : at + 4] if one.pick == choice]
+            rows.append(Row(kind.collective, alike[0], alike[-1], choice, tuple(alike)))
+    own = run.proposal
+    found = Proposal(own.comparison, own.ranks, own.nodes)
+    found.rows = rows
+    return found

@@ -1,0 +1,213 @@
+"""``nccl-tuner measure``: what is really fastest."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tuner.cli import measured, options
+from tuner.cli.output import print_json
+from tuner.errors import BadInput, one_of
+from tuner.measure import samples
+from tuner.measure.backend import Backend
+from tuner.measure.header import case_of
+from tuner.measure.loop import End, Loop, Settings
+from tuner.measure.plan import Wanted, points, tasks
+from tuner.measure.results import results
+from tuner.measure.samples import Visit
+from tuner.names import Algorithm, Collective, DataType, Op, Protocol
+
+BACKENDS = ("simulated", "gpu")
+DEFAULT = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
+MOST_CHANNELS = 64
+SAY_EVERY_S = 10.0
+INTERRUPTED = "interrupted"
+_ENDS = {
+    End.precise: "everything is known well enough", End.rounds: "--rounds", End.budget: "--budget-s",
+    INTERRUPTED: INTERRUPTED,
+}  # fmt: skip
+
+
+class Names(click.ParamType):  # type: ignore[type-arg]
+    """Members of an enumeration, separated by commas."""
+
+    def __init__(self, members: Any, name: str) -> None:
+        self._one = options.Named(members, name)
+        self.name = f"{name}s"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+        if isinstance(value, tuple):
+            return value
+        return tuple(self._one.convert(word.strip(), param, ctx) for word in str(value).split(","))
+
+
+class Channels(click.ParamType):  # type: ignore[type-arg]
+    """Numbers of channels, separated by commas."""
+
+    name = "channels"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        words = [word.strip() for word in str(value).split(",")]
+        for word in words:
+            if not (word.isdecimal() and 1 <= int(word) <= MOST_CHANNELS):
+                raise BadInput(f"channels {word!r}; valid: 1 to {MOST_CHANNELS}, separated by commas")
+        return tuple(map(int, words))
+
+
+@click.command(name="measure")
+@click.argument("collectives", nargs=-1, type=options.Named(Collective, "collective"), metavar="[COLLECTIVE]...")
+@click.option("--backend", "kind", default="gpu", show_default=True, metavar="|".join(BACKENDS),
+              help="The GPUs at hand, or a planted truth behind noise.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FILE",
+              help="The file of measurements; one that is there already is gone on with.")
+@click.option("--bytes", "sizes", type=options.Sizes(), help="NCCL's nBytes. [default: powers of two, 8 to 1G]")
+@click.option("--algorithms", type=Names(Algorithm, "algorithm"), default=(), help="Only these, such as ring,tree.")
+@click.option("--protocols", type=Names(Protocol, "protocol"), default=(), help="Only these, such as ll,simple.")
+@click.option("--channels", type=Channels(), default=(), help="These numbers of channels besides NCCL's own.")
+@click.option("--in-place", is_flag=True, help="In place as well.")
+@click.option("--graph", is_flag=True, help="Inside CUDA graphs.")
+@click.option("--precision", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
+              metavar="PERCENT", help="A median is known when its 95 % confidence interval is within this of it.")
+@click.option("--rounds", type=click.IntRange(min=1), default=30, show_default=True,
+              help="The most visits of each combination.")
+@click.option("--repeats", type=click.IntRange(min=1), default=10, show_default=True, help="Runs kept per visit.")
+@click.option("--warmup", type=click.IntRange(min=0), default=5, show_default=True, help="Runs before them.")
+@click.option("--budget-s", type=click.FloatRange(min=0), help="Seconds until it stops. [default: no limit]")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Of the order of visits, and of what the simulated backend plants.")
+@click.option("--ranks-per-gpu", type=click.IntRange(min=1), default=1, show_default=True,
+              help="With --backend gpu: several need NCCL 2.30.3 or later.")
+@click.option("--library", type=click.Path(path_type=Path), metavar="FILE",
+              help="With --backend gpu: this libnccl.so.2. [default: the installed wheel's]")
+@click.option("--nothing-planted", is_flag=True,
+              help="With --backend simulated: the truth is NCCL's own model, so nothing is to be gained.")
+@options.case_options
+@options.request_options
+@options.json_option
+def command(
+    collectives: tuple[Collective, ...], kind: str, out: Path, sizes: list[int] | None,
+    algorithms: tuple[Algorithm, ...], protocols: tuple[Protocol, ...], channels: tuple[int, ...], in_place: bool,
+    graph: bool, precision: float, rounds: int, repeats: int, warmup: int, budget_s: float | None, seed: int,
+    ranks_per_gpu: int, library: Path | None, nothing_planted: bool, dtype: DataType, op: Op, as_json: bool,
+    **options_of_case: Any,
+) -> None:  # fmt: skip
+    """Measures COLLECTIVES (default: AllReduce, AllGather, ReduceScatter) by every algorithm and protocol.
+
+    Ctrl-C keeps what was measured; the same command goes on from there.
+
+    \b
+    nccl-tuner measure --backend simulated --seed 7 --machine dgx-h100 --nodes 2 --out run.jsonl
+    nccl-tuner measure allreduce --backend simulated --machine dgx-h100 --bytes 1M,64M --channels 4,8 --out run.jsonl
+    """
+    if kind not in BACKENDS:
+        raise BadInput(f"unknown backend {kind!r}; {one_of(BACKENDS)}")
+    if options_of_case["layer"] is not None:
+        raise BadInput("--layer: what is measured does not depend on one; valid for a layer: pick, table, group")
+    if nothing_planted and kind != "simulated":
+        raise BadInput(f"--nothing-planted: there is nothing to plant with --backend {kind}; valid: simulated")
+    there = samples.existing(out)
+    before = there.visits if there else ()
+    opened = (
+        _simulated(options_of_case, seed, nothing_planted, len(before)) if kind == "simulated"
+        else _gpu(out, ranks_per_gpu, library)
+    )  # fmt: skip
+    with closing(opened) as backend:
+        header = backend.describe()
+        if there is not None:
+            samples.check_same(out, there, header)
+        ranks = int(header["ranks"])
+        calls = points(
+            list(dict.fromkeys(collectives)) or DEFAULT, sizes, ranks, dtype, op,
+            (False, True) if in_place else (False,), graph,
+        )  # fmt: skip
+        wanted = tasks(backend, calls, Wanted(algorithms, protocols, channels))
+        settings = Settings(precision / 100, rounds, repeats, warmup, budget_s, seed)
+        with samples.Writer(out, header) as writer:
+            loop = Loop(backend, wanted, settings, writer.add, before)
+            new, end = _run(loop, quiet=as_json)
+    visits = [visit for visit in (*before, *new) if visit.point in set(calls)]
+    if as_json:
+        print_json({
+            "file": str(out), "ended": end, "visits": len(before) + len(new), "new_visits": len(new), "ranks": ranks,
+            "results": [measured.record(result, ranks) for result in results(visits)],
+        })  # fmt: skip
+    else:
+        click.echo(f"# {case_of(header).title}; backend {kind}")
+        click.echo("# times are medians, +- half of their 95 % confidence interval; *: NCCL's own choice")
+        click.echo("\n".join(measured.lines(results(visits), ranks)))
+        click.echo(f"# {out}: {len(before) + len(new)} visits, {len(new)} of them new; ended: {_ENDS[end]}")
+    if end == INTERRUPTED:
+        click.echo(f"nccl-tuner: interrupted; {out} keeps what was measured, the same command goes on", err=True)
+        sys.exit(130)
+
+
+def _simulated(options_of_case: dict[str, Any], seed: int, nothing_planted: bool, after: int) -> Backend:
+    from tuner.measure.simulated import Simulated
+
+    return Simulated(options.case_of(**options_of_case), seed, {} if nothing_planted else None, after=after)
+
+
+def _gpu(out: Path, ranks_per_gpu: int, library: Path | None) -> Backend:
+    from tuner.measure.gpu import Options, open_gpus
+
+    backend = open_gpus(Options(ranks_per_gpu, library, topology=out.with_name(f"{out.name}.topology.xml")))
+    if backend is None:  # a rank other than 0 has served it to the end
+        sys.exit(0)
+    return backend
+
+
+def _run(loop: Loop, quiet: bool) -> tuple[list[Visit], str]:
+    """The visits, and why there are no more."""
+    visits: list[Visit] = []
+    try:
+        with _progress(loop, quiet) as show:
+            for visit in loop.run():
+                visits.append(visit)
+                show(len(visits))
+    except KeyboardInterrupt:
+        return visits, INTERRUPTED
+    assert loop.end is not None
+    return visits, loop.end
+
+
+@contextmanager
+def _progress(loop: Loop, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A bar with the time left on a terminal, else a line every so often, on stderr; takes the visits so far."""
+    if quiet:
+        yield lambda visits: None
+    elif sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("about"), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+            bar = progress.add_task(_where(loop), total=1.0)
+
+            def show(visits: int) -> None:
+                progress.update(bar, completed=loop.share_done(), description=_where(loop))
+
+            yield _seldom(show, 0.2)
+    else:
+        yield _seldom(lambda visits: click.echo(f"{_where(loop)}, {visits} visits ...", err=True), SAY_EVERY_S)
+
+
+def _where(loop: Loop) -> str:
+    return f"round {loop.round + 1}: {len(loop.open)} of {len(loop.known)} not known yet"
+
+
+def _seldom(show: Callable[[int], None], every_s: float) -> Callable[[int], None]:
+    last_s = time.monotonic()
+
+    def maybe(visits: int) -> None:
+        nonlocal last_s
+        if time.monotonic() - last_s >= every_s:
+            last_s = time.monotonic()
+            show(visits)
+
+    return maybe

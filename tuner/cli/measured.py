@@ -1,0 +1,105 @@
+"""Measured times as nccl-tests prints them, and as JSON."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tuner.analytic.bandwidth import algorithm_gbs, bus_factor
+from tuner.measure.results import Result
+from tuner.measure.samples import Combination, Point
+from tuner.names import Collective
+from tuner.rules.request import Request
+
+_Row = dict[bool, Result]  # by in_place
+_KEYS = ("size", "count", "type", "redop", "root", "algorithm", "protocol", "channels")
+_UNITS = ("(B)", "(elements)", "", "", "", "", "", "")
+_WIDTHS = (12, 12, 8, 6, 5, 13, 8, 8)
+_TIMED = ("time", "+-", "algbw", "busbw", "#wrong")
+_TIMED_UNITS = ("(us)", "(%)", "(GB/s)", "(GB/s)", "")
+_TIMED_WIDTHS = (10, 6, 8, 8, 7)
+
+
+def lines(results: Iterable[Result], ranks: int) -> Iterator[str]:
+    """A block for each collective; in place is beside out of place where it was measured."""
+    rows: dict[tuple[Point, Combination | None], _Row] = {}
+    for result in results:
+        point = result.point
+        alike = Point(point.collective, point.bytes, point.dtype, point.op, graph=point.graph)
+        rows.setdefault((alike, result.asked), {})[point.in_place] = result
+    placements = sorted({placement for row in rows.values() for placement in row})
+    block: Collective | None = None
+    for (point, asked), row in rows.items():
+        if point.collective is not block:
+            block = point.collective
+            yield from _head(block, placements)
+        yield "  " + " ".join([*_key_cells(point, asked, row, ranks), *_timed_cells(row, placements, ranks)])
+
+
+def record(result: Result, ranks: int) -> dict[str, Any]:
+    """A result as JSON; times in us, null where none counts. ``asked`` is null for NCCL's own choice."""
+    point, known = result.point, result.estimate
+    gbs = algorithm_gbs(point.bytes, known.median_us) if known else None
+    return {
+        "collective": point.collective.name, "bytes": point.bytes, "dtype": point.dtype.name, "op": point.op.name,
+        "in_place": point.in_place, "graph": point.graph, "asked": _combination(result.asked),
+        "ran": _combination(result.ran), "median_us": known.median_us if known else None,
+        "low_us": known.low_us if known and known.is_bounded else None,
+        "high_us": known.high_us if known and known.is_bounded else None,
+        "samples": known.samples if known else 0, "visits": result.visits, "replaced": result.replaced,
+        "wrong": result.wrong, "algbw_gbs": gbs,
+        "busbw_gbs": gbs * bus_factor(point.collective, ranks) if gbs is not None else None,
+    }  # fmt: skip
+
+
+def _combination(combination: Combination | None) -> dict[str, Any] | None:
+    if combination is None:
+        return None
+    return {
+        "algorithm": combination.algorithm.name, "protocol": combination.protocol.name,
+        "channels": combination.channels or None,
+    }  # fmt: skip
+
+
+def _head(collective: Collective, placements: list[bool]) -> Iterator[str]:
+    names = {False: "out of place", True: "in place"}
+    width = sum(_TIMED_WIDTHS) + len(_TIMED_WIDTHS) - 1
+    keys = sum(_WIDTHS) + len(_WIDTHS) - 1
+    yield ""
+    over = " ".join(f"{names[placement]:^{width}}" for placement in placements)
+    yield f"# {collective.name:<{keys}} {over}".rstrip()
+    for keys_row, timed in ((_KEYS, _TIMED), (_UNITS, _TIMED_UNITS)):
+        cells = [*_aligned(keys_row, _WIDTHS), *(cell for _ in placements for cell in _aligned(timed, _TIMED_WIDTHS))]
+        yield f"# {' '.join(cells)}".rstrip()
+
+
+def _key_cells(point: Point, asked: Combination | None, row: _Row, ranks: int) -> Iterator[str]:
+    request = Request(point.collective, point.dtype, point.op)
+    count = point.bytes // point.dtype.size_bytes // (ranks if request.spreads else 1)
+    redop = "none" if request.moves_only else point.op.name
+    root = 0 if point.collective in (Collective.Broadcast, Collective.Reduce) else -1
+    ran = next(iter(row.values())).ran
+    shown = asked or ran
+    names = (shown.algorithm.name, shown.protocol.name) if shown else ("?", "?")
+    channels = asked.channels if asked and asked.channels else ran.channels if ran and ran.channels else "-"
+    cells = (point.bytes, count, point.dtype.name, redop, root, f"{'' if asked else '*'}{names[0]}", names[1], channels)
+    return _aligned(cells, _WIDTHS)
+
+
+def _timed_cells(row: _Row, placements: list[bool], ranks: int) -> Iterator[str]:
+    for placement in placements:
+        yield from _aligned(_timed(row.get(placement), ranks), _TIMED_WIDTHS)
+
+
+def _timed(result: Result | None, ranks: int) -> tuple[object, ...]:
+    if result is None:
+        return ("-",) * len(_TIMED)
+    known = result.estimate
+    if known is None:
+        return ("replaced" if result.replaced else "-", "-", "-", "-", result.wrong)
+    algbw = algorithm_gbs(result.point.bytes, known.median_us)
+    busbw = algbw * bus_factor(result.point.collective, ranks)
+    within = f"{100 * known.half_width:.2f}" if known.is_bounded else "?"
+    return f"{known.median_us:.2f}", within, f"{algbw:.2f}", f"{busbw:.2f}", result.wrong
+
+
+def _aligned(cells: Iterable[object], widths: Iterable[int]) -> Iterator[str]:
+    return (f"{cell!s:>{width}}" for cell, width in zip(cells, widths, strict=True))

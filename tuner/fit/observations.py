@@ -1,0 +1,167 @@
+"""Measured times as a fit takes them: medians by call and combination, with how far they are known."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.case import Case
+from tuner.communicator import Communicator
+from tuner.errors import BadMeasurement
+from tuner.measure import samples
+from tuner.measure.header import case_of
+from tuner.measure.samples import Point, Visit
+from tuner.measure.statistics import estimate
+from tuner.names import Algorithm, Protocol
+from tuner.release import Release
+from tuner.rules import time as timing
+from tuner.rules.request import Request, Sizes
+from tuner.selection import Selection
+
+Cell = tuple[Algorithm, Protocol]
+HOLD_OUT_EVERY = 4
+LEAST_DEVIATION = 0.01  # of a median: times of another day differ by that
+UNKNOWN_DEVIATION = 0.05  # where the samples are too few to say
+_NORMAL_95 = 1.96
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """The calls of one kind and combination on one communicator; arrays have an element a call.
+
+    ``deviation`` is of the logarithm of ``median_us``; ``held_out`` calls are not fitted.
+    """
+
+    communicator: Communicator
+    request: Request
+    cell: Cell
+    sizes: Sizes
+    median_us: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+    held_out: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Observations:
+    """What some files of one machine and one release say; ``left_out`` counts calls and visits by the reason."""
+
+    cases: tuple[Case, ...]
+    release: Release
+    groups: tuple[Group, ...]
+    left_out: Counter[str]
+    files: tuple[tuple[str, str], ...]  # with their sha256
+
+    @property
+    def calls(self) -> int:
+        return sum(len(group.median_us) for group in self.groups)
+
+
+def read(paths: Sequence[Path]) -> Observations:
+    """BadMeasurement where a file has nothing to fit to, or where machine or release differ between files."""
+    read_files = [(path, samples.read(path)) for path in paths]
+    cases = [_case(path, measured.header) for path, measured in read_files]
+    for path, case in zip(paths, cases, strict=True):
+        if _where(case) != _where(cases[0]):
+            raise BadMeasurement(
+                f"{path}: measured on {_where(case)}, {paths[0]} on {_where(cases[0])}; "
+                "valid together: one machine, one release"
+            )
+    left_out: Counter[str] = Counter()
+    calls = []
+    for (path, measured), case in zip(read_files, cases, strict=True):
+        if measured.truncated:
+            left_out["last lines that were cut off"] += 1
+        found = _times_us(measured.visits, left_out)
+        if not found:
+            why = _counts(left_out) or "there is none"
+            raise BadMeasurement(f"{path}: no visit counts of {len(measured.visits)}: {why}")
+        calls.append((case.communicator(), found))
+    held_out = _held_out(point.bytes for _, found in calls for point, _ in found)
+    groups = [group for shape, found in calls for group in _groups(shape, found, held_out, left_out)]
+    if not groups:
+        raise BadMeasurement(f"{paths[0]}: the model has a time for nothing that was measured: {_counts(left_out)}")
+    hashes = tuple((path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in paths)
+    return Observations(tuple(cases), calls[0][0].release, tuple(groups), left_out, hashes)
+
+
+def _case(path: Path, header: Mapping[str, Any]) -> Case:
+    try:
+        return replace(case_of(header), layer=None)
+    except BadMeasurement as error:
+        raise BadMeasurement(f"{path}: {error}") from None
+
+
+def _where(case: Case) -> str:
+    return " + ".join([f"{case.name}", *(other.name for other in case.others)]) + f", NCCL {case.nccl}"
+
+
+def _times_us(visits: Iterable[Visit], left_out: Counter[str]) -> dict[tuple[Point, Cell], list[float]]:
+    """All times that count, by call and by what ran."""
+    found: dict[tuple[Point, Cell], list[float]] = {}
+    for visit in visits:
+        what = visit.asked or (visit.ran if visit.table is None else None)
+        if reason := _useless(visit):
+            left_out[reason] += 1
+        elif what is not None:
+            found.setdefault((visit.point, (what.algorithm, what.protocol)), []).extend(visit.times_us)
+    return found
+
+
+def _useless(visit: Visit) -> str | None:
+    if visit.replaced:
+        return "visits that NCCL replaced"
+    if visit.wrong:
+        return "visits with wrong results"
+    if not visit.times_us:
+        return "visits without times"
+    if visit.asked is not None and visit.asked.channels:
+        return "visits with forced channels, of which the model knows nothing"
+    if visit.asked is None and (visit.ran is None or visit.table is not None):
+        return "visits of NCCL's own choice, not seen or by a table"
+    return None
+
+
+def _held_out(sizes: Iterable[int]) -> set[int]:
+    """Every fourth size, neither the smallest nor the largest."""
+    return set(sorted(set(sizes))[2:-1:HOLD_OUT_EVERY])
+
+
+def _groups(
+    shape: Communicator, found: dict[tuple[Point, Cell], list[float]], held_out: set[int], left_out: Counter[str]
+) -> Iterable[Group]:
+    selection = Selection(shape)
+    kinds: dict[tuple[Request, Cell], list[tuple[int, list[float]]]] = {}
+    for (point, cell), times_us in found.items():
+        request = Request(point.collective, point.dtype, point.op)
+        kinds.setdefault((request, cell), []).append((point.bytes, times_us))
+    excluded = {request: selection.excluded(request) for request, _ in kinds}
+    for (request, cell), calls in sorted(kinds.items(), key=lambda item: (item[0][0].collective, item[0][1])):
+        one = np.ones(1, np.float32)
+        if cell in excluded[request]:
+            left_out[f"calls without a model: {excluded[request][cell]}"] += len(calls)
+        elif (timing.penalised(one, shape, request, cell) != one).any():
+            left_out["calls that the model only makes the last choice"] += len(calls)
+        else:
+            yield _group(shape, request, cell, sorted(calls), held_out)
+
+
+def _group(
+    shape: Communicator, request: Request, cell: Cell, calls: list[tuple[int, list[float]]], held_out: set[int]
+) -> Group:
+    nbytes = np.array([size for size, _ in calls], np.uint64)
+    medians = [estimate(times_us) for _, times_us in calls]
+    widths = np.array([median.half_width for median in medians])
+    known = np.where(np.isfinite(widths), widths / _NORMAL_95, UNKNOWN_DEVIATION)
+    return Group(
+        shape, request, cell, Sizes(nbytes), np.array([median.median_us for median in medians]),
+        np.maximum(known, LEAST_DEVIATION), np.array([size in held_out for size, _ in calls]),
+    )  # fmt: skip
+
+
+def _counts(left_out: Counter[str]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in left_out.items())

@@ -1,0 +1,40 @@
+"""What measures: GPUs, or a planted truth. The loop above knows nothing else of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tuner.measure.samples import Combination, Point
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Repeats of one point: times of each in us, what was executed (None: not seen), how many results were wrong."""
+
+    times_us: tuple[float, ...]
+    ran: Combination | None
+    wrong: int = 0
+
+
+class Backend(Protocol):
+    """One communicator on which calls can be forced, one after the other."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """What a header says of it: everything that a second run needs to be the same, and that explains the times.
+
+        What explains the times and may be another in a second run (date, clocks, driver) is under ``samples.NOTED``.
+        """
+
+    def combinations(self, point: Point) -> Sequence[Combination]:
+        """What can be asked for at this point."""
+
+    def run(self, point: Point, asked: Combination | None, repeats: int) -> Run:
+        """``asked`` is None for NCCL's own choice, or that of the table in use."""
+
+    def now_s(self) -> float:
+        """The clock of budgets and of ``at_s``, from any beginning; a simulated one passes without waiting."""
+
+    def use_table(self, text: str | None) -> None:
+        """The decision table that NCCL's own choices follow from here on; None for none."""
+
+    def close(self) -> None: ...

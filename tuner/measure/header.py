@@ -1,0 +1,36 @@
+"""The communicator in the header of a file of measurements, as every backend writes it under ``case``."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from tuner.case import Case
+from tuner.errors import BadMeasurement
+
+CASE = "case"
+_PATHS = ("topology", "graphs")
+
+
+def case_record(case: Case) -> dict[str, Any]:
+    """The case as JSON holds it; paths are absolute."""
+    record = asdict(replace(case, layer=None))
+    del record["layer"]  # of what was measured before: no part of a communicator
+    record.update({name: str(path.resolve()) for name in _PATHS if (path := getattr(case, name)) is not None})
+    others = [case_record(other) for other in case.others]
+    return {**record, "environment": case.environment or {}, "others": others}
+
+
+def case_of(header: Mapping[str, Any]) -> Case:
+    """The case of a header; BadMeasurement where it has none."""
+    if CASE not in header:
+        raise BadMeasurement(f"the header does not say which communicator was measured: no '{CASE}' in it")
+    return _case(header[CASE])
+
+
+def _case(record: Mapping[str, Any]) -> Case:
+    paths = {name: Path(record[name]) for name in _PATHS if record.get(name) is not None}
+    try:
+        return Case(**{**record, **paths, "others": tuple(map(_case, record["others"]))})
+    except (KeyError, TypeError) as error:
+        raise BadMeasurement(f"the header's '{CASE}' describes no communicator: {error!r}") from None

@@ -1,0 +1,176 @@
+"""The measuring loop: rounds in random order over everything, until each median is known well enough.
+
+Everything is visited once in a round, so that drift reaches all combinations alike.
+"""
+
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tuner.measure.backend import Backend
+from tuner.measure.plan import Task
+from tuner.measure.samples import Point, Visit
+from tuner.measure.statistics import Estimate, estimate
+
+AFTER_ROUNDS = 2  # before anything is dropped
+LEAST_ROUNDS = 3  # before anything is known well: within one, all of its runs share the machine's drift
+HOPELESS = 3.0  # times slower than the best, beyond both intervals
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """``precision`` is half the confidence interval over the median; ``budget_s`` counts the backend's seconds.
+
+    ``rounds`` is the most visits of a combination, ``repeats`` the runs of a visit that are kept, ``warmup`` those that
+    are not, before them.
+    """
+
+    precision: float = 0.01
+    rounds: int = 30
+    repeats: int = 10
+    warmup: int = 5
+    budget_s: float | None = None
+    seed: int = 0
+
+
+class State(StrEnum):
+    open = "open"
+    precise = "precise"
+    hopeless = "hopeless"
+    replaced = "replaced"
+    wrong = "wrong"
+
+
+class End(StrEnum):
+    """Why a loop came to its end."""
+
+    precise = "precise"
+    rounds = "rounds"
+    budget = "budget"
+
+
+@dataclass
+class Known:
+    """Of one task, from all of its visits."""
+
+    state: State = State.open
+    times_us: list[float] = field(default_factory=list)
+    visits: int = 0
+    replaced: int = 0
+    wrong: int = 0
+    last_round: int = -1
+    estimate: Estimate | None = None
+
+    def add(self, visit: Visit) -> None:
+        self.visits += 1
+        self.replaced += visit.replaced
+        self.wrong += visit.wrong > 0
+        self.last_round = visit.round
+        if visit.counts:
+            self.times_us.extend(visit.times_us)
+
+
+class Loop:
+    """Measures ``tasks``; ``before`` are visits of earlier starts, which are taken into account and not repeated."""
+
+    def __init__(
+        self, backend: Backend, tasks: Sequence[Task], settings: Settings, add: Callable[[Visit], None],
+        before: Iterable[Visit] = (),
+    ) -> None:  # fmt: skip
+        self._backend, self._settings, self._add = backend, settings, add
+        self.known = {task: Known() for task in tasks}
+        self.round = 0
+        self._offset_s = 0.0
+        self._visits = 0
+        for visit in before:
+            self._offset_s = max(self._offset_s, visit.at_s)
+            if visit.table is None and (known := self.known.get(Task(visit.point, visit.asked))) is not None:
+                known.add(visit)
+                self.round = max(self.round, visit.round)
+        self._start_s = backend.now_s()
+        self.end: End | None = None
+        self._judge()
+
+    @property
+    def open(self) -> list[Task]:
+        """Not known well enough."""
+        return [task for task, known in self.known.items() if known.state is State.open]
+
+    def share_done(self) -> float:
+        """An estimate of how much of this start is over: an interval narrows with the square root of the samples."""
+        left = sum(self._visits_left(self.known[task]) for task in self.open)
+        share = self._visits / max(1, self._visits + left)
+        budget_s = self._settings.budget_s
+        return max(share, min(1.0, self._spent_s() / budget_s)) if budget_s else share
+
+    def _visits_left(self, known: Known) -> int:
+        most = max(0, self._settings.rounds - known.visits)
+        if known.estimate is None or not known.estimate.is_bounded:
+            return min(most, LEAST_ROUNDS)
+        needed = known.visits * (known.estimate.half_width / self._settings.precision) ** 2
+        return min(most, max(1, LEAST_ROUNDS - known.visits, math.ceil(needed - known.visits)))
+
+    def run(self) -> Iterator[Visit]:
+        """Each visit after it was added; ``end`` says afterwards why there are no more. Stop at any of them."""
+        while any(self.known[task].visits < self._settings.rounds for task in self.open):
+            for task in self._order():
+                if self._settings.budget_s is not None and self._spent_s() >= self._settings.budget_s:
+                    self._judge()
+                    self.end = End.budget if self.open else End.precise
+                    return
+                yield self._visit(task)
+            self._judge()
+            self.round += 1
+        self.end = End.rounds if self.open else End.precise
+
+    def _order(self) -> list[Task]:
+        """What this round still has to visit; the same order in every start with the same seed."""
+        order = list(self.known)
+        random.Random(f"{self._settings.seed} {self.round}").shuffle(order)
+        return [
+            task for task in order
+            if (known := self.known[task]).state is State.open
+            and known.visits < self._settings.rounds
+            and known.last_round < self.round
+        ]  # fmt: skip
+
+    def _spent_s(self) -> float:
+        return self._backend.now_s() - self._start_s
+
+    def _visit(self, task: Task) -> Visit:
+        if self._settings.warmup:
+            self._backend.run(task.point, task.asked, self._settings.warmup)
+        run = self._backend.run(task.point, task.asked, self._settings.repeats)
+        at_s = self._offset_s + self._spent_s()
+        visit = Visit(task.point, task.asked, run.ran, run.times_us, self.round, at_s, run.wrong)
+        self._add(visit)
+        self.known[task].add(visit)
+        self._visits += 1
+        return visit
+
+    def _judge(self) -> None:
+        """Which tasks need no further visit."""
+        best_us: dict[Point, float] = {}
+        for task, known in self.known.items():
+            if known.times_us and (known.estimate is None or known.estimate.samples != len(known.times_us)):
+                known.estimate = estimate(known.times_us)
+            if known.estimate is not None:
+                best_us[task.point] = min(best_us.get(task.point, float("inf")), known.estimate.high_us)
+        for task, known in self.known.items():
+            known.state = self._state(task, known, best_us.get(task.point, float("inf")))
+
+    def _state(self, task: Task, known: Known, best_us: float) -> State:
+        if known.visits < AFTER_ROUNDS:
+            return State.open
+        if known.replaced >= AFTER_ROUNDS:
+            return State.replaced
+        if known.wrong >= AFTER_ROUNDS:
+            return State.wrong
+        if known.estimate is None:
+            return State.open
+        if known.visits >= LEAST_ROUNDS and known.estimate.half_width <= self._settings.precision:
+            return State.precise
+        hopeless = task.asked is not None and known.estimate.low_us > HOPELESS * best_us
+        return State.hopeless if hopeless else State.open

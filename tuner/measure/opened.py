@@ -1,0 +1,23 @@
+"""The backend that a file was measured with, once more."""
+
+from pathlib import Path
+
+from tuner.errors import BadMeasurement
+from tuner.measure import gpu, simulated
+from tuner.measure.backend import Backend
+from tuner.measure.samples import Measurements, check_same
+
+
+def again(path: Path, measurements: Measurements) -> Backend:
+    """BadMeasurement where it cannot be had here, or is another by now."""
+    name = measurements.header.get("backend")
+    if name == simulated.NAME:
+        return simulated.from_header(measurements.header, after=len(measurements.visits))
+    if name != gpu.NAME:
+        valid = f"{gpu.NAME}, {simulated.NAME}, or --no-gate"
+        raise BadMeasurement(f"{path}: nothing here measures as {name!r} did; valid: {valid}")
+    backend = gpu.open_gpus(gpu.options_of(measurements.header))
+    if backend is None:
+        raise BadMeasurement(f"{path}: measured by several processes; valid: --no-gate, or one process with all GPUs")
+    check_same(path, measurements, backend.describe())
+    return backend

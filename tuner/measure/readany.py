@@ -1,0 +1,32 @@
+"""Measurements from whatever file has some, told by its content: ours, nccl-tests' text or JSON, or a NCCL log."""
+
+from pathlib import Path
+
+from tuner.errors import BadMeasurement
+from tuner.measure import nccltests, samples
+from tuner.measure.samples import Measurements
+from tuner.names import Collective
+
+
+def read_any(path: Path, collective: Collective | None = None) -> Measurements:
+    """``collective`` is that of an nccl-tests text which does not name its own.
+
+    BadMeasurement where the file is of none of these kinds, or not whole; one with NCCL's log alone has no times.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BadMeasurement(f"{path}: {error.strerror}") from error
+    if samples.FORMAT.encode() in content.split(b"\n", 1)[0]:
+        return samples.read(path)
+    if nccltests.is_json(record := nccltests.load_json(content)):
+        return nccltests.from_json(path, record)
+    text = content.decode(errors="replace")
+    if nccltests.is_text(text):
+        return nccltests.from_text(path, text, collective)
+    if " NCCL INFO " in text or " NCCL WARN " in text:
+        return nccltests.from_log(path)
+    raise BadMeasurement(
+        f"{path}: no measurements; "
+        f"valid: a file of `nccl-tuner measure`, what nccl-tests prints or writes with -J, a NCCL log"
+    )

@@ -1,0 +1,83 @@
+"""The door of the forcing plugin: tables for communicators that live, set call by call by the process that measures.
+
+libnccl loads the same shared object as its tuner plugin; forcing one algorithm and protocol is a table of one row.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import cffi
+
+from tuner.errors import BadTable
+from tuner.names import Algorithm, Collective, Protocol
+from tuner.plugin import PluginUnavailable, forcing_path
+from tuner.plugin.table import Choice, Decision, Table
+from tuner.plugin.text import to_text
+
+# csrc/force/force.h; the oracle's child has it too, which imports nothing of this project
+DECLARATIONS = """
+struct nccl_tuner_seen {
+  uint64_t calls; uint64_t decided; uint64_t costed; uint64_t unavailable; uint64_t bytes; int32_t collective;
+  float costs_us[21];
+};
+const char *nccl_tuner_use_table(const char *text, size_t bytes);
+void nccl_tuner_see(struct nccl_tuner_seen *seen);
+"""
+_ffi: Any = cffi.FFI()
+_ffi.cdef(DECLARATIONS)
+_MINUS_ONE = -1.0  # a cell that NCCL ignores
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the plugin did since its table was set, in all communicators of the process, and NCCL's last question."""
+
+    calls: int
+    decided: int
+    unavailable: int  # calls whose row named only what NCCL cannot run here: they were left to NCCL
+    collective: Collective | None = None  # of the last call; None before the first
+    bytes: int = 0  # of the last call, NCCL's nBytes
+    costs_us: tuple[tuple[Algorithm, Protocol, float], ...] = ()  # that it was handed; what is ignored is not there
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Self:
+        """Of struct nccl_tuner_seen, by name."""
+        cells = (
+            (Algorithm(i // len(Protocol)), Protocol(i % len(Protocol)), us) for i, us in enumerate(fields["costs_us"])
+        )
+        return cls(
+            fields["calls"], fields["decided"], fields["unavailable"],
+            None if fields["collective"] not in list(Collective) else Collective(fields["collective"]),
+            fields["bytes"], tuple(cell for cell in cells if cell[2] != _MINUS_ONE),
+        )  # fmt: skip
+
+
+def forced(collective: Collective, algorithm: Algorithm, protocol: Protocol, channels: int = 0) -> str:
+    """The table that forces it; without ``channels`` their number stays NCCL's. The most that NCCL has are an end."""
+    choice = Choice(algorithm, protocol, channels=channels or None)
+    return to_text(Table((Decision(collective, (choice,)),)))
+
+
+class Forcing:
+    """The plugin of this process. Load it before libnccl does, which then finds it by name wherever it lies."""
+
+    def __init__(self, library: Path | None = None) -> None:
+        self.path = library or forcing_path()
+        try:
+            self._library: Any = _ffi.dlopen(str(self.path))
+        except OSError as error:
+            raise PluginUnavailable(f"{self.path} cannot be loaded: {error}") from error
+
+    def use_table(self, text: str | None) -> None:
+        """What every choice follows from here on; None for NCCL's own. BadTable says why not; nothing changes then."""
+        content = b"" if text is None else text.encode()
+        wrong = self._library.nccl_tuner_use_table(_ffi.NULL if text is None else content, len(content))
+        if wrong != _ffi.NULL:
+            raise BadTable(f"table: {_ffi.string(wrong).decode(errors='replace')}")
+
+    def seen(self) -> Seen:
+        seen = _ffi.new("struct nccl_tuner_seen *")
+        self._library.nccl_tuner_see(seen)
+        fields = {name: getattr(seen, name) for name in ("calls", "decided", "unavailable", "bytes", "collective")}
+        return Seen.of({**fields, "costs_us": list(seen.costs_us)})
