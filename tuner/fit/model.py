@@ -140,7 +140,7 @@ def fit(observations: Observations) -> Fit:
     spread = deviations(problem.slope(values, [everything[index] for index in known.fitted], found.noise))
     no_bound = {cap for cap in everything if cap.is_cap and not _binds(problem, values, cap)}
     return Fit(
-        constants=tuple(_fitted(everything, values, known, spread, no_bound)),
+        constants=tuple(_fitted(everything, values, known, spread, no_bound, _rivals(forward, values, known))),
         unreached=tuple(forward.unreached),
         zeros=tuple(forward.zeros),
         tables=tables(observations.release, values),
@@ -195,6 +195,17 @@ def _binds(problem: Problem, values: Mapping[Constant, float], cap: Constant) ->
     return float(np.linalg.norm(up)) > float(np.linalg.norm(down)) / 2
 
 
+def _rivals(forward: Forward, values: Mapping[Constant, float], known: Known) -> dict[int, dict[str, float]]:
+    """Of efficiencies below 1 the caps that do not bind at NCCL's value: a lower one may be what is seen instead."""
+    everything, fitted = forward.constants, set(known.fitted)
+    idle = [cap for index, cap in enumerate(everything) if cap.is_cap and index not in fitted]
+    shares = {index: everything[index] for index in fitted if everything[index].is_efficiency}
+    return {
+        index: {str(cap): 1.0 for cap in idle if values[cap] == cap.nccl and forward.meet([share], [cap])}
+        for index, share in shares.items() if values[share] < share.nccl
+    }  # fmt: skip
+
+
 def _flat(observations: Observations) -> tuple[Array, Array, NDArray[np.bool_]]:
     groups = observations.groups
     target = np.log(np.concatenate([group.median_us for group in groups]))
@@ -203,8 +214,9 @@ def _flat(observations: Observations) -> tuple[Array, Array, NDArray[np.bool_]]:
 
 
 def _fitted(
-    everything: list[Constant], values: Mapping[Constant, float], known: Known, spread: Array, no_bound: set[Constant]
-) -> list[Fitted]:
+    everything: list[Constant], values: Mapping[Constant, float], known: Known, spread: Array,
+    no_bound: set[Constant], rivals: Mapping[int, Mapping[str, float]],
+) -> list[Fitted]:  # fmt: skip
     names = [str(constant) for constant in everything]
     partners: dict[int, dict[str, float]] = {index: {} for index in known.fitted}
     for kept, parts in known.alike.items():
@@ -219,6 +231,8 @@ def _fitted(
             deviation = spread[known.fitted.index(index)]
             factor = float(np.exp(_NORMAL_95 * deviation))
             low, high = value / factor, value * factor
+            if high < constant.nccl:
+                alike = {**rivals.get(index, {}), **alike}
             status = TOGETHER if alike else IDENTIFIED if deviation <= IDENTIFIED_DEVIATION else ROUGH
         else:
             alike = {names[other]: part for other, part in known.alike[index].items()}
