@@ -65,6 +65,7 @@ def collnet_direct_here(value: Float, cell: Cell) -> Float:
 
 @RULES
 def collnet_chain(value: Float, cell: Cell) -> Float:
+    """A chain inside each node, there and back, and the network once."""
     return _collnet_chain(value, cell, _between_us(cell))
 
 
@@ -106,6 +107,7 @@ def nvls_tree_on_base(value: Float, cell: Cell) -> Float:
 
 @RULES
 def nvls_tree(value: Float, cell: Cell) -> Float:
+    """One multicast step inside a node, and a tree between nodes, there and back."""
     return value + (cell.hw_latency_us("intra") + f32(2 * log2i(cell.nodes)) * _between_us(cell))
 
 
