@@ -14,8 +14,9 @@ from tuner import machines, release, watch
 from tuner.case import Case
 from tuner.cfloat import ceil_div, f32, shortest
 from tuner.cli import group
+from tuner.errors import BadInput
 from tuner.explain import explain, last
-from tuner.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.rules import bandwidth, latency, launch
 from tuner.rules import time as timing
 from tuner.rules.request import Request
@@ -151,6 +152,22 @@ def test_what_is_masked_says_so() -> None:
     reasons = {(other["algorithm"], other["protocol"]): other["reason"] for other in found["others"]}
     assert reasons["Tree", "Simple"] == "NCCL_ALGO=Ring leaves it out"
     assert reasons["Ring", "LL"] == "NCCL_PROTO=Simple leaves it out"
+
+
+def test_what_cannot_be_explained_is_refused() -> None:
+    asked = Request(Collective.AllReduce, DataType.float32, Op.sum, buffers=Buffers.window)
+    with pytest.raises(BadInput, match="valid: plain, registered"):
+        explain(Case(nccl="2.28.9", machine="dgx-h100", nodes=1), asked, 4096)
+    selection = selection_of("2.28.9", "dgx-h100", 1, 8)
+    with pytest.raises(BadInput, match="NVLSTree needs several nodes"):
+        selection.steps(request(Collective.AllReduce), 4096, (Algorithm.NVLSTree, Protocol.Simple))
+
+
+def test_a_pick_that_the_policy_moved_is_refused() -> None:
+    case = Case(nccl="2.30.7", machine="dgx-b200", nodes=1, environment={"NCCL_CTA_POLICY": "1"})
+    asked = Request(Collective.AllGather, DataType.float32, Op.sum, buffers=Buffers.registered)
+    with pytest.raises(BadInput, match="NCCL_CTA_POLICY moves this pick to NVLS"):
+        explain(case, asked, 1 << 20)
 
 
 # What a published description of NCCL 2.25.1's model says of bandwidths and latencies, as worked examples.

@@ -12,7 +12,7 @@ from tuner import edges
 from tuner.case import Case
 from tuner.cfloat import SizeArray, shortest
 from tuner.errors import BadInput, NoAlgorithm
-from tuner.names import Algorithm, Protocol
+from tuner.names import Algorithm, Buffers, Protocol
 from tuner.plugin.compiled import breaks
 from tuner.rules.request import Request
 from tuner.selection import ALL_CELLS, Cell, Selection
@@ -24,8 +24,10 @@ FOLLOWED_BYTES = 1 << 40  # how far a range is followed
 def explain(case: Case, request: Request, size: int) -> dict[str, Any]:
     """The pick of ``size`` bytes as rank 0 sees it, in the form of ``nccl-tuner explain --json``.
 
-    Errors: those of :meth:`Selection.pick`; BadInput where NCCL_CTA_POLICY moved the pick.
+    Errors: those of :meth:`Selection.pick`; BadInput for windows, and where NCCL_CTA_POLICY moved the pick.
     """
+    if request.buffers is Buffers.window:
+        raise BadInput("explain: buffers window may leave the classic path at any size; valid: plain, registered")
     selection = Selection(case.communicator())
     picks = selection.pick(request, size)
     pick = Algorithm(picks.algorithm[0]), Protocol(picks.protocol[0])

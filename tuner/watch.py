@@ -1,5 +1,6 @@
 """Watching the model compute: the loops that apply rules tell each step to whoever asked, and to nobody otherwise."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -63,15 +64,12 @@ def _number(value: Any) -> float | int:
 
 
 def _says(rule: Callable[..., Any]) -> str:
-    return _sections(rule)[0].splitlines()[0] if rule.__doc__ else ""
+    text = (rule.__doc__ or "").partition("Source:")[0].strip()
+    return re.sub(r":func:`(\w+)`|``", r"\1", text.partition("\n")[0]).strip()
 
 
 def source(rule: Callable[..., Any]) -> str:
     """What follows "Source:" in the rule's docstring, else in its module's."""
     text = "\n\n".join(filter(None, (rule.__doc__, getattr(getmodule(rule), "__doc__", None))))
-    after = text.partition("Source:")[2].partition("\n\n")[0].partition("; ``")[0]
+    after = text.partition("Source:")[2].partition("\n\n")[0]
     return " ".join(after.split()).removesuffix(".")
-
-
-def _sections(rule: Callable[..., Any]) -> list[str]:
-    return (rule.__doc__ or "").partition("Source:")[0].strip().split("\n\n")

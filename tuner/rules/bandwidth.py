@@ -1,7 +1,9 @@
 """Steps from a graph's bandwidth to an algorithm's bandwidth, GB/s (1e9 bytes per second).
 
 Each takes the value so far and the cell, and returns the next value as NCCL's float holds it.
-Source: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1; ``f64(...)`` marks its double literals.
+Source: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
+
+``f64(...)`` marks NCCL's double literals.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,8 @@
 """Steps of a latency, us. Each takes the value so far and the cell, and returns the next value.
 
-Source: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1; ``f64(...)`` marks its double literals.
+Source: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
+
+``f64(...)`` marks NCCL's double literals.
 """
 
 from collections.abc import Callable

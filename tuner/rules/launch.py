@@ -1,6 +1,6 @@
-"""From the pick to the launched grid and block.
+"""From the pick to the launched grid and block, of one operation in its group.
 
-Source: topoGetAlgoInfo and scheduleCollTasksToPlan, src/enqueue.cc, v2.28.9-1; one operation in its group.
+Source: topoGetAlgoInfo and scheduleCollTasksToPlan, src/enqueue.cc, v2.28.9-1.
 """
 
 from collections.abc import Callable
