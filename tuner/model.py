@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner import watch
 from tuner.cfloat import Float, f32
 from tuner.communicator import Communicator
 from tuner.environment import Environment
@@ -83,14 +84,16 @@ def _fill(result: Tables, cell: Cell) -> None:
 def latency_us(cell: Cell) -> Float:
     value = f32(0)
     for name in cell.release.rules("latency", cell.algorithm):
-        value = latency.RULES[name](value, cell)
+        before, value = value, latency.RULES[name](value, cell)
+        watch.step("latency", "us", latency.RULES[name], before, value)
     return value
 
 
 def bandwidth_gbs(cell: Cell) -> Float:
     value = f32(0)
     for name in cell.release.rules("bandwidth", cell.algorithm):
-        value = bandwidth.RULES[name](value, cell)
+        before, value = value, bandwidth.RULES[name](value, cell)
+        watch.step("bandwidth", "GB/s", bandwidth.RULES[name], before, value)
     return value
 
 

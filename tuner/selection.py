@@ -10,7 +10,7 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tuner import model
+from tuner import model, watch
 from tuner.cfloat import Float, FloatArray, SizeArray
 from tuner.communicator import Communicator
 from tuner.departure import Departure
@@ -19,6 +19,7 @@ from tuner.names import Algorithm, Buffers, Protocol
 from tuner.registry import Registry
 from tuner.rules import candidate, launch, policy, symmetric
 from tuner.rules import time as timing
+from tuner.rules.cell import Cell as TableCell
 from tuner.rules.request import Request, Sizes
 
 IGNORED_US = np.float32(-1.0)  # NCCL_ALGO_PROTO_IGNORE
@@ -55,6 +56,10 @@ class Selection:
     def excluded(self, request: Request) -> dict[Cell, str]:
         """The cells this call may not use, each with the reason."""
         return {cell: reason for cell in ALL_CELLS if (reason := self._reason(request, cell)) is not None}
+
+    def candidates(self, request: Request) -> list[Cell]:
+        """The cells this call may use, in NCCL's order."""
+        return list(self._bandwidths(request))
 
     def usable(self, request: Request) -> bool:
         """Whether NCCL takes this call's type, and finds any algorithm for it."""
@@ -150,6 +155,24 @@ class Selection:
         (rule,) = self.communicator.release.rules("launch")
         nbytes = _sizes(size)
         return int(launch.RULES[rule](self.communicator, self.tables, request, cell, nbytes)[0][0])
+
+    def steps(self, request: Request, size: int, cell: Cell) -> list[watch.Step]:
+        """How the numbers of a cell that this call may use come about for one size, as the model computes them.
+
+        In this order: latency, bandwidth, both at this size, time, and channels and threads where it is the pick.
+        BadInput for a size out of range, or a cell that :meth:`excluded` has.
+        """
+        nbytes, bandwidths = _sizes(size), self._bandwidths(request)
+        if cell not in bandwidths:
+            raise BadInput(f"{cell[0].name}/{cell[1].name}: {self.excluded(request)[cell]}")
+        (launch_rule,) = self.communicator.release.rules("launch")
+        at = TableCell(self.communicator, request.collective, *cell)
+        with watch.watching() as seen:
+            model.latency_us(at)
+            model.bandwidth_gbs(at)
+            self._times(request, cell, Sizes(nbytes), bandwidths[cell])
+            launch.RULES[launch_rule](self.communicator, self.tables, request, cell, nbytes)
+        return seen
 
     def _apply_policy(
         self, request: Request, cells: list[Cell], best: NDArray[np.int8], nbytes: SizeArray

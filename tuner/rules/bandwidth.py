@@ -1,7 +1,9 @@
 """Steps from a graph's bandwidth to an algorithm's bandwidth, GB/s (1e9 bytes per second).
 
 Each takes the value so far and the cell, and returns the next value as NCCL's float holds it.
-Source: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1; ``f64(...)`` marks its double literals.
+Source: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
+
+``f64(...)`` marks NCCL's double literals.
 """
 
 from collections.abc import Callable
@@ -44,6 +46,7 @@ def graph_slower(_: Float, cell: Cell) -> Float:
 
 @RULES
 def graph_intra(_: Float, cell: Cell) -> Float:
+    """Per channel: the graph's bandwidth inside a node."""
     return f32(cell.graph.bw_intra_gbs)
 
 
@@ -87,6 +90,7 @@ def nvls_tree_slower(_: Float, cell: Cell) -> Float:
 
 @RULES
 def all_channels(value: Float, cell: Cell) -> Float:
+    """All channels of the graph together: the bus."""
     return f32(cell.graph.channels) * value
 
 
@@ -109,6 +113,7 @@ def ring_ll_quarter_or_third(value: Float, cell: Cell) -> Float:
 
 @RULES
 def ring_ll128_cap(value: Float, cell: Cell) -> Float:
+    """LL128 leaves 92 % to the data, and each channel carries only so much."""
     if cell.protocol is not Protocol.LL128:
         return value
     return f32(min(value * f64(0.92), cell.graph.channels * cell.cap_gbs("ring_ll128_per_channel")))
@@ -125,11 +130,13 @@ def ring_ll128_cap_less_alone(value: Float, cell: Cell) -> Float:
 
 @RULES
 def tree_cap(value: Float, cell: Cell) -> Float:
+    """A tree reaches 92 % of the bus, and each channel carries only so much."""
     return f32(min(value * f64(0.92), cell.graph.channels * cell.cap_gbs("tree_per_channel")))
 
 
 @RULES
 def tree_ll_cap(value: Float, cell: Cell) -> Float:
+    """LL sends a flag with the data, and the CPU or GPU caps it."""
     if cell.protocol is not Protocol.LL:
         return value
     return f32(min(value * f64(1.0) / f64(3.8), cell.ll_cap_gbs))
@@ -137,6 +144,7 @@ def tree_ll_cap(value: Float, cell: Cell) -> Float:
 
 @RULES
 def tree_ll128_cap(value: Float, cell: Cell) -> Float:
+    """LL128 sends flags with the data, and each channel carries only so much."""
     if cell.protocol is not Protocol.LL128:
         return value
     share = f64(7.0) / f64(9.0) if cell.nodes == 1 else f64(120.0) / f64(128.0)
@@ -151,16 +159,19 @@ def plain_tree(value: Float, cell: Cell) -> Float:
 
 @RULES
 def pat_share(value: Float, cell: Cell) -> Float:
+    """PAT reaches three quarters of the bus."""
     return f32(value * f64(0.75))
 
 
 @RULES
 def pat_larger_share(value: Float, cell: Cell) -> Float:
+    """PAT reaches 85 % of the bus."""
     return f32(value * f64(0.85))
 
 
 @RULES
 def no_low_latency(value: Float, cell: Cell) -> Float:
+    """Only Simple goes through the network's reductions."""
     return value if cell.protocol is Protocol.Simple else f32(0)
 
 
@@ -212,6 +223,7 @@ def ranks_over_steps(value: Float, cell: Cell) -> Float:
 
 @RULES
 def ranks_over_steps_of_allreduce(value: Float, cell: Cell) -> Float:
+    """As :func:`ranks_over_steps`, for AllReduce alone."""
     return value if cell.gathers_or_scatters else ranks_over_steps(value, cell)
 
 
@@ -223,21 +235,25 @@ def times_ranks_over_steps(value: Float, cell: Cell) -> Float:
 
 @RULES
 def times_ranks_over_steps_of_allreduce(value: Float, cell: Cell) -> Float:
+    """As :func:`times_ranks_over_steps`, for AllReduce alone."""
     return value if cell.gathers_or_scatters else times_ranks_over_steps(value, cell)
 
 
 @RULES
 def five_sixths(value: Float, cell: Cell) -> Float:
+    """NVLS spends a sixth of the time on changing the stage."""
     return value * f32(f64(5.0) / f64(6.0))
 
 
 @RULES
 def five_sixths_of_allreduce(value: Float, cell: Cell) -> Float:
+    """As :func:`five_sixths`, for AllReduce alone."""
     return value if cell.gathers_or_scatters else five_sixths(value, cell)
 
 
 @RULES
 def three_quarters(value: Float, cell: Cell) -> Float:
+    """Three quarters of it."""
     return value * f32(0.75)
 
 
@@ -250,11 +266,13 @@ def nvls_tree_share_by_nodes(value: Float, cell: Cell) -> Float:
 
 @RULES
 def half(value: Float, cell: Cell) -> Float:
+    """Bus to algorithm bandwidth: the data goes up and comes down."""
     return value * f32(0.5)
 
 
 @RULES
 def half_of_allreduce(value: Float, cell: Cell) -> Float:
+    """The same for AllReduce alone; gathering and scattering go one way."""
     return value if cell.gathers_or_scatters else half(value, cell)
 
 

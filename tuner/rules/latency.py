@@ -1,6 +1,8 @@
 """Steps of a latency, us. Each takes the value so far and the cell, and returns the next value.
 
-Source: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1; ``f64(...)`` marks its double literals.
+Source: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
+
+``f64(...)`` marks NCCL's double literals.
 """
 
 from collections.abc import Callable
@@ -65,6 +67,7 @@ def collnet_direct_here(value: Float, cell: Cell) -> Float:
 
 @RULES
 def collnet_chain(value: Float, cell: Cell) -> Float:
+    """A chain inside each node, there and back, and the network once."""
     return _collnet_chain(value, cell, _between_us(cell))
 
 
@@ -106,6 +109,7 @@ def nvls_tree_on_base(value: Float, cell: Cell) -> Float:
 
 @RULES
 def nvls_tree(value: Float, cell: Cell) -> Float:
+    """One multicast step inside a node, and a tree between nodes, there and back."""
     return value + (cell.hw_latency_us("intra") + f32(2 * log2i(cell.nodes)) * _between_us(cell))
 
 

@@ -1,6 +1,6 @@
-"""From the pick to the launched grid and block.
+"""From the pick to the launched grid and block, of one operation in its group.
 
-Source: topoGetAlgoInfo and scheduleCollTasksToPlan, src/enqueue.cc, v2.28.9-1; one operation in its group.
+Source: topoGetAlgoInfo and scheduleCollTasksToPlan, src/enqueue.cc, v2.28.9-1.
 """
 
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tuner import watch
 from tuner.cfloat import IntArray, SizeArray, as_size_t, ceil_div, int32
 from tuner.communicator import Communicator
 from tuner.model import Tables
@@ -49,7 +50,9 @@ def shrink_within_ctas_then_cells(
     Source: src/enqueue/enqueue.cc, v2.31.2-1.
     """
     bound, threads = _bounds(communicator, tables, request, cell, nbytes, communicator.channels)
-    return _dealt_channels(communicator, request, cell, nbytes, np.clip(bound, *communicator.ctas)), threads
+    within = np.clip(bound, *communicator.ctas)
+    watch.step("channels", "", shrink_within_ctas_then_cells, bound, within)
+    return _dealt_channels(communicator, request, cell, nbytes, within), threads
 
 
 @RULES
@@ -71,6 +74,7 @@ def shrink_then_bytes(
     elements = np.asarray(elements_at_once(communicator, request, cell, threads)).astype(np.uint64)
     part = ceil_div(ceil_div(part_bytes, np.uint64(type_bytes)), elements) * elements
     channels: IntArray = ceil_div(work_bytes // np.uint64(type_bytes), part).astype(np.int64)
+    watch.step("channels", "", shrink_then_bytes, bound, channels)
     return channels, threads
 
 
@@ -119,16 +123,21 @@ def _bounds(
 ) -> tuple[IntArray, IntArray]:
     """The most channels the operation may use, and the threads of its blocks."""
     bound = plain_bound(communicator, tables, cell, nbytes, most)
+    watch.step("channels", "", plain_bound, most, bound)
     threads = int(tables.max_threads[cell])
     if like_nvls(communicator, cell) or cell[0] is Algorithm.CollNetDirect:
         shrunk = np.full(nbytes.shape, threads, np.int64)
     else:
-        shrunk = _fewer_threads(nbytes, bound, threads, int32(int(tables.thread_thresholds_bytes[cell])))
+        shrunk = fewer_threads(nbytes, bound, threads, int32(int(tables.thread_thresholds_bytes[cell])))
+    watch.step("threads", "", fewer_threads, threads, shrunk)
     if registered.knows(communicator, request):
         for name in communicator.release.rules("registered"):
-            bound = registered.RULES[name](communicator, tables, request, cell, bound)
+            before, bound = bound, registered.RULES[name](communicator, tables, request, cell, bound)
+            watch.step("channels", "", registered.RULES[name], before, bound)
     (block_rule,) = communicator.release.rules("block")
-    return bound, BLOCK_RULES[block_rule](communicator, cell, shrunk)
+    block = BLOCK_RULES[block_rule](communicator, cell, shrunk)
+    watch.step("threads", "", BLOCK_RULES[block_rule], shrunk, block)
+    return bound, block
 
 
 def plain_bound(
@@ -215,7 +224,7 @@ def _fewer_direct_channels(nbytes: SizeArray, most: int, threads: int, threshold
     return channels
 
 
-def _fewer_threads(nbytes: SizeArray, channels: IntArray, threads: int, threshold: int) -> IntArray:
+def fewer_threads(nbytes: SizeArray, channels: IntArray, threads: int, threshold: int) -> IntArray:
     """Threads halve (as long as whole warps of four remain) while they are too many for the size."""
     result = np.full(nbytes.shape, threads, np.int64)
     while threads > 0 and threads % 128 == 0:
@@ -272,7 +281,9 @@ def _dealt_channels(
     traffic = np.maximum(count_bytes * np.uint64(per_byte), np.uint64(least))
     per_channel = TRAFFIC_RULES[rule](traffic // np.minimum(bound, most).astype(np.uint64), least, align)
     (deal,) = communicator.release.rules("deal")
-    return DEAL_RULES[deal](count_bytes, per_channel, per_byte, most, least, align)
+    channels = DEAL_RULES[deal](count_bytes, per_channel, per_byte, most, least, align)
+    watch.step("channels", "", DEAL_RULES[deal], bound, channels)
+    return channels
 
 
 @DEAL_RULES

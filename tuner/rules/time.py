@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from tuner import watch
 from tuner.cfloat import Float, FloatArray, SizeArray, ceil_div, f32, f64, powf
 from tuner.communicator import Communicator
 from tuner.names import Algorithm, Collective, Protocol
@@ -27,9 +28,27 @@ def time_us(
 ) -> FloatArray:
     """Time of each size: corrected latency, once per batch of pipelined operations, plus size over bandwidth."""
     latency_us, bandwidth_gbs = corrected(latency_us, bandwidth_gbs, communicator, request, cell, sizes)
-    times = sizes.as_float / (f32(1000) * bandwidth_gbs)
-    times += latency_us * f32(ceil_div(request.pipelined, per_batch(communicator, cell)))
+    times = size_over_bandwidth(bandwidth_gbs, sizes)
+    watch.step("time", "us", size_over_bandwidth, f32(0), times)
+    times = plus_latency(times, latency_us, ceil_div(request.pipelined, per_batch(communicator, cell)))
     return penalised(times, communicator, request, cell)
+
+
+def size_over_bandwidth(bandwidth_gbs: Value, sizes: Sizes) -> FloatArray:
+    """What the bytes take at this size's bandwidth."""
+    times: FloatArray = sizes.as_float / (f32(1000) * bandwidth_gbs)
+    return times
+
+
+def plus_latency(times: FloatArray, latency_us: Value, batches: int) -> FloatArray:
+    """This size's latency on top, once per batch of pipelined operations.
+
+    ``times`` is changed in place.
+    """
+    before = times[:1].copy()
+    times += latency_us * f32(batches)
+    watch.step("time", "us", plus_latency, before, times)
+    return times
 
 
 def corrected(
@@ -37,7 +56,10 @@ def corrected(
 ) -> tuple[Value, Value]:
     """Latency and bandwidth with the corrections of each size."""
     for name in communicator.release.rules("time"):
+        before = latency_us, bandwidth_gbs
         latency_us, bandwidth_gbs = CORRECTIONS[name](latency_us, bandwidth_gbs, communicator, request, cell, sizes)
+        watch.step("latency at this size", "us", CORRECTIONS[name], before[0], latency_us)
+        watch.step("bandwidth at this size", "GB/s", CORRECTIONS[name], before[1], bandwidth_gbs)
     return latency_us, bandwidth_gbs
 
 
@@ -48,7 +70,8 @@ def per_batch(communicator: Communicator, cell: Cell) -> int:
 
 def penalised(times: FloatArray, communicator: Communicator, request: Request, cell: Cell) -> FloatArray:
     for name in communicator.release.rules("penalty"):
-        times = PENALTIES[name](times, communicator, request, cell)
+        before, times = times, PENALTIES[name](times, communicator, request, cell)
+        watch.step("time", "us", PENALTIES[name], before, times)
     return times
 
 

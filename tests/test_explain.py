@@ -1,0 +1,260 @@
+"""The steps of an explanation: they end where the tables and the answer are, and say what NCCL's description says."""
+
+import itertools
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from tuner import machines, release, watch
+from tuner.case import Case
+from tuner.cfloat import ceil_div, f32, shortest
+from tuner.cli import group
+from tuner.errors import BadInput
+from tuner.explain import explain, last
+from tuner.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
+from tuner.rules import bandwidth, latency, launch
+from tuner.rules import time as timing
+from tuner.rules.request import Request
+from tuner.selection import Cell, Selection
+from tuner.watch import Step
+
+DOCS = Path(__file__).parents[1] / "docs" / "explain.md"
+SIZES = [64, 3_000, 1 << 20, 100_000_001, 1 << 34]
+SHAPES = [("dgx-h100", 2, 8), ("dgx-a100", 1, 4), ("dgx-a100", 3, 1), ("pcie-l40s", 2, 2), ("dgx-b200", 1, 8)]
+
+
+def request(collective: Collective, dtype: DataType = DataType.float32) -> Request:
+    return Request(collective, dtype, Op.sum)
+
+
+def selection_of(nccl: str, machine: str, nodes: int, gpus: int, **environment: str) -> Selection:
+    case = Case(nccl=nccl, machine=machine, nodes=nodes, gpus_per_node=gpus, environment=environment)
+    return Selection(case.communicator())
+
+
+def of(steps: list[Step], quantity: str) -> list[Step]:
+    return [step for step in steps if step.quantity == quantity]
+
+
+@pytest.mark.parametrize("nccl", release.names())
+def test_every_cell_ends_at_the_tables_and_the_answer(nccl: str) -> None:
+    for machine, nodes, gpus in SHAPES:
+        if nccl in machines.load(machine).crashes:
+            continue
+        selection = selection_of(nccl, machine, nodes, gpus)
+        for collective in Collective:
+            asked = request(collective)
+            times = selection.cost_table(asked, SIZES)
+            picks = selection.pick(asked, SIZES)
+            for (row, size), cell in itertools.product(enumerate(SIZES), selection.candidates(asked)):
+                steps = selection.steps(asked, size, cell)
+                assert_ends(selection, asked, steps, cell, times[row, cell[0], cell[1]])
+                if cell == (picks.algorithm[row], picks.protocol[row]):
+                    assert last(steps, "channels") == picks.channels[row]
+                    assert last(steps, "threads") == picks.threads[row]
+
+
+def assert_ends(selection: Selection, asked: Request, steps: list[Step], cell: Cell, time_us: np.float32) -> None:
+    at = (asked.collective, *cell)
+    assert last(steps, "latency") == shortest(selection.tables.latency_us[at])
+    assert last(steps, "bandwidth") == shortest(selection.tables.bandwidth_gbs[at])
+    assert last(steps, "time") == shortest(time_us)
+    for quantity in ("latency", "bandwidth", "latency at this size", "bandwidth at this size", "time", "channels"):
+        for one, following in itertools.pairwise(of(steps, quantity)):
+            assert following.before == one.after, (quantity, following)
+    for quantity in ("latency", "bandwidth"):
+        corrected = of(steps, f"{quantity} at this size")
+        assert not corrected or corrected[0].before == last(steps, quantity)
+
+
+@pytest.mark.parametrize("nccl", ["2.18.1", "2.23.4", "2.28.9", "2.32.3"])
+def test_the_steps_multiply_up_to_the_time(nccl: str) -> None:
+    selection = selection_of(nccl, "dgx-h100", 2, 8)
+    asked = request(Collective.AllReduce)
+    for size, cell in itertools.product(SIZES, selection.candidates(asked)):
+        steps = selection.steps(asked, size, cell)
+        latency_us = f32(last(steps, "latency", "latency at this size"))
+        bandwidth_gbs = f32(last(steps, "bandwidth", "bandwidth at this size"))
+        batches = ceil_div(1, timing.per_batch(selection.communicator, cell))
+        time_us = f32(size) / (f32(1000) * bandwidth_gbs) + latency_us * f32(batches)
+        assert last(steps, "time") == shortest(time_us)
+
+
+def test_rules_stand_in_the_order_of_the_release() -> None:
+    selection = selection_of("2.28.9", "dgx-h100", 2, 8)
+    for cell in selection.candidates(request(Collective.AllReduce)):
+        steps = selection.steps(request(Collective.AllReduce), 4096, cell)
+        for quantity in ("latency", "bandwidth"):
+            rules = selection.communicator.release.rules(quantity, cell[0])
+            assert [step.rule for step in of(steps, quantity)] == rules
+
+
+def test_rules_of_a_cell_say_what_they_are_and_where_nccl_has_them() -> None:
+    for rule in [*bandwidth.RULES.values(), *latency.RULES.values(), *timing.CORRECTIONS.values()]:
+        assert rule.__doc__, rule.__name__
+        assert re.search(r"\.cc\)?, v2\.\d+\.\d+-1$", watch.source(rule)), rule.__name__
+    assert watch.source(timing.CORRECTIONS["ring_plateau_graded"]).endswith("src/tuning/ring.cc, v2.32.3-1")
+    assert watch.source(launch.RULES["shrink_then_bytes"]).endswith("v2.21.5-1")
+
+
+def test_nobody_watches_unasked() -> None:
+    selection = selection_of("2.28.9", "dgx-h100", 2, 8)
+    selection.pick(request(Collective.AllReduce), SIZES)
+    with watch.watching() as seen:
+        pass
+    selection.pick(request(Collective.AllReduce), SIZES)
+    assert seen == []
+
+
+@pytest.mark.parametrize("collective", [Collective.AllReduce, Collective.AllGather])
+@pytest.mark.parametrize("size", [8, 1 << 20, 1 << 28])
+def test_the_range_holds_and_ends_where_it_says(collective: Collective, size: int) -> None:
+    case = Case(nccl="2.28.9", machine="dgx-h100", nodes=2)
+    found = explain(case, request(collective), size)
+    low, high = found["holds"]["from_bytes"], found["holds"]["to_bytes"]
+    assert low <= size <= high
+    selection = Selection(case.communicator())
+    inside = np.unique(np.geomspace(low, high, 500).astype(np.int64).clip(low, high))
+    outside = [edge for edge in (low - 1, high + 1) if 1 <= edge <= 1 << 40]
+    assert outside
+    for sizes, same in ((inside, True), (outside, False)):
+        picks = selection.pick(request(collective), sizes)
+        algorithm, protocol = Algorithm[found["pick"]["algorithm"]], Protocol[found["pick"]["protocol"]]
+        assert (((picks.algorithm == algorithm) & (picks.protocol == protocol)) == same).all()
+
+
+def test_everything_else_lost_or_is_not_available() -> None:
+    found = explain(Case(nccl="2.28.9", machine="dgx-h100", nodes=2), request(Collective.AllReduce), 1 << 20)
+    assert len(found["others"]) == len(Algorithm) * len(Protocol) - 1
+    for other in found["others"]:
+        if "reason" not in other:
+            assert other["slower_us"] == other["time_us"] - found["pick"]["time_us"] >= 0
+            assert other["slower_percent"] == pytest.approx(100 * (other["time_us"] / found["pick"]["time_us"] - 1))
+
+
+def test_ring_as_what_is_left_is_explained() -> None:
+    found = explain(
+        Case(nccl="2.18.1", machine="dgx-h100", nodes=1, environment={"NCCL_ALGO": "Tree"}),
+        request(Collective.AllGather), 1 << 20,
+    )  # fmt: skip
+    assert found["pick"]["algorithm"] == "Ring"
+    assert all(other["algorithm"] != "Ring" for other in found["others"] if "reason" in other)
+
+
+def test_what_is_masked_says_so() -> None:
+    case = Case(nccl="2.28.9", machine="dgx-h100", nodes=1, environment={"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"})
+    found = explain(case, request(Collective.AllReduce), 4096)
+    reasons = {(other["algorithm"], other["protocol"]): other["reason"] for other in found["others"]}
+    assert reasons["Tree", "Simple"] == "NCCL_ALGO=Ring leaves it out"
+    assert reasons["Ring", "LL"] == "NCCL_PROTO=Simple leaves it out"
+
+
+def test_what_cannot_be_explained_is_refused() -> None:
+    asked = Request(Collective.AllReduce, DataType.float32, Op.sum, buffers=Buffers.window)
+    with pytest.raises(BadInput, match="valid: plain, registered"):
+        explain(Case(nccl="2.28.9", machine="dgx-h100", nodes=1), asked, 4096)
+    selection = selection_of("2.28.9", "dgx-h100", 1, 8)
+    with pytest.raises(BadInput, match="NVLSTree needs several nodes"):
+        selection.steps(request(Collective.AllReduce), 4096, (Algorithm.NVLSTree, Protocol.Simple))
+
+
+def test_a_pick_that_the_policy_moved_is_refused() -> None:
+    case = Case(nccl="2.30.7", machine="dgx-b200", nodes=1, environment={"NCCL_CTA_POLICY": "1"})
+    asked = Request(Collective.AllGather, DataType.float32, Op.sum, buffers=Buffers.registered)
+    with pytest.raises(BadInput, match="NCCL_CTA_POLICY moves this pick to NVLS"):
+        explain(case, asked, 1 << 20)
+
+
+# What a published description of NCCL 2.25.1's model says of bandwidths and latencies, as worked examples.
+WORKED = "2.25.1"
+
+
+def worked(machine: str, nodes: int, collective: Collective, algorithm: str, protocol: str) -> list[Step]:
+    selection = Selection(Case(nccl=WORKED, machine=machine, nodes=nodes).communicator())
+    return selection.steps(request(collective), 1 << 20, (Algorithm[algorithm], Protocol[protocol]))
+
+
+def by_rule(steps: list[Step], rule: str) -> Step:
+    (found,) = (step for step in steps if step.rule == rule and step.quantity in ("latency", "bandwidth"))
+    return found
+
+
+@pytest.mark.parametrize(("nodes", "field"), [(1, "bw_intra_gbs"), (4, "bw_inter_gbs")])
+def test_the_bus_is_channels_times_the_graph(nodes: int, field: str) -> None:
+    graph = Case(nccl=WORKED, machine="dgx-h100", nodes=nodes).communicator().graphs[Algorithm.Ring]
+    bus = by_rule(worked("dgx-h100", nodes, Collective.AllReduce, "Ring", "Simple"), "all_channels")
+    assert bus.before == getattr(graph, field)
+    assert bus.after == graph.channels * getattr(graph, field)
+
+
+def test_ll_halves_the_useful_bytes_unless_it_is_capped() -> None:
+    halved = by_rule(worked("pcie-l40s", 1, Collective.AllReduce, "Ring", "LL"), "ring_ll_cap")
+    assert halved.after == halved.before / 2
+    capped = by_rule(worked("dgx-h100", 1, Collective.AllReduce, "Ring", "LL"), "ring_ll_cap")
+    assert capped.after < capped.before / 2
+
+
+def test_a_branching_tree_waits_for_15_percent() -> None:
+    plain = by_rule(worked("dgx-h100", 2, Collective.AllReduce, "Tree", "Simple"), "plain_tree")
+    assert plain.after == pytest.approx(plain.before * 0.85, rel=1e-6)
+    balanced = by_rule(worked("dgx-a100", 2, Collective.AllReduce, "Tree", "Simple"), "plain_tree")
+    assert balanced.after == balanced.before
+
+
+def test_collnet_runs_simple_only() -> None:
+    case = Case(nccl=WORKED, machine="dgx-h100", nodes=2, environment={"NCCL_COLLNET_ENABLE": "1"})
+    selection = Selection(case.communicator())
+    excluded = selection.excluded(request(Collective.AllReduce))
+    for algorithm in (Algorithm.CollNetDirect, Algorithm.CollNetChain):
+        assert (algorithm, Protocol.Simple) in selection.candidates(request(Collective.AllReduce))
+        for protocol in (Protocol.LL, Protocol.LL128):
+            assert excluded[algorithm, protocol].endswith("no bandwidth here")
+
+
+def test_nvls_spends_a_sixth_on_swapping() -> None:
+    steps = of(worked("dgx-h100", 1, Collective.AllReduce, "NVLS", "Simple"), "bandwidth")
+    assert steps[-1].rule == "five_sixths_of_allreduce"
+    assert steps[-1].after == pytest.approx(steps[-1].before * 5 / 6, rel=1e-6)
+
+
+def test_a_ring_converts_bus_to_algorithm_bandwidth() -> None:
+    steps = worked("dgx-h100", 2, Collective.AllReduce, "Ring", "Simple")
+    converted = of(steps, "bandwidth")[-1]
+    assert converted.rule == "ranks_over_steps"
+    assert converted.after == pytest.approx(converted.before * 16 / (2 * 15), rel=1e-6)
+
+
+@pytest.mark.parametrize(("nodes", "inside_us", "between_us"), [(1, 14 * 0.6, 0), (2, 28 * 1.0, 2 * 2.7)])
+def test_a_latency_is_base_and_steps_inside_and_between(nodes: int, inside_us: float, between_us: float) -> None:
+    """2 (W - 1) steps, of which 2 (nodes - 1) go between nodes; there a step inside costs the CPU at least 1 us."""
+    steps = of(worked("dgx-h100", nodes, Collective.AllReduce, "Ring", "LL"), "latency")
+    assert [step.rule for step in steps] == ["base", "ring_steps"]
+    assert steps[0].after == 6.6
+    assert steps[1].after == pytest.approx(6.6 + inside_us + between_us, rel=1e-6)
+
+
+def run(arguments: list[str]) -> str:
+    done = CliRunner().invoke(group, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_command_prints_what_it_computes() -> None:
+    arguments = shlex.split("explain allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 1M")
+    found = json.loads(run([*arguments, "--json"]))
+    case = Case(nccl="2.28.9", machine="dgx-h100", nodes=2)
+    assert found == json.loads(json.dumps(explain(case, request(Collective.AllReduce), 1 << 20)))
+    assert set(found["steps"][0]) == {"quantity", "rule", "before", "after", "unit", "says", "source"}
+
+
+def test_the_documentation_shows_what_the_command_prints() -> None:
+    blocks = [block for block in DOCS.read_text().split("```")[1::2] if block.startswith("\n$ nccl-tuner explain")]
+    assert blocks
+    for block in blocks:
+        command, _, shown = block.strip().partition("\n")
+        assert run(shlex.split(command)[2:]).strip() == shown.strip(), command

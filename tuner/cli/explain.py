@@ -1,0 +1,85 @@
+"""``nccl-tuner explain``: why NCCL picks what it picks."""
+
+from typing import Any
+
+import click
+
+from tuner.cli import options
+from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.explain import explain
+from tuner.names import Buffers, Collective, DataType, Op
+from tuner.rules.request import Request
+
+
+@click.command(name="explain")
+@options.collective_argument
+@click.option(
+    "--bytes", "size", type=options.size_bytes, required=True, metavar="N",
+    help="NCCL's nBytes: count x type size, times the ranks for AllGather and ReduceScatter; 64K is 65536.",
+)
+@options.case_options
+@options.request_options
+@options.buffers_option
+@options.json_option
+def command(
+    collective: Collective, size: int, dtype: DataType, op: Op, buffers: Buffers, as_json: bool, **case: Any
+) -> None:
+    """Why NCCL picks what it picks for COLLECTIVE: each number step by step, and what the other combinations lack.
+
+    \b
+    nccl-tuner explain allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 1M
+    """
+    described = options.case_of(**case)
+    found = explain(described, Request(collective, dtype, op, buffers=buffers), size)
+    if as_json:
+        print_json(found)
+    else:
+        _print(f"{collective.name} of {human_bytes(size)} on {described.title}", found)
+
+
+def _print(title: str, found: dict[str, Any]) -> None:
+    pick, holds = found["pick"], found["holds"]
+    click.echo(
+        f"{title}:\n{_cell(pick)}, {pick['channels']} channels, {pick['threads']} threads, {pick['time_us']:.2f} us; "
+        f"the same algorithm and protocol from {_bytes(holds['from_bytes'])} to {_bytes(holds['to_bytes'])}\n"
+    )
+    changing = [step for step in found["steps"] if step["before"] != step["after"]]
+    print_table(f"how {_cell(pick)} comes to its numbers", STEPS, map(_step_row, changing))
+    active = {step["rule"] for step in changing}
+    if idle := list(dict.fromkeys(step["rule"] for step in found["steps"] if step["rule"] not in active)):
+        click.echo(f"rules that changed nothing here: {', '.join(idle)}")
+    sources = list(dict.fromkeys(step["source"] for step in changing if step["source"]))
+    click.echo("".join(f"source: {source}\n" for source in sources))
+    slower = [other for other in found["others"] if "reason" not in other]
+    if slower:
+        print_table("what else it may use", OTHERS, map(_other_row, slower))
+    missing = [(_cell(other), other["reason"]) for other in found["others"] if "reason" in other]
+    if missing:
+        print_table("what it may not use", ("combination", "because"), missing)
+
+
+STEPS = ("quantity", "rule", "before", "after", "unit", "meaning")
+OTHERS = ("combination", "latency us", "bandwidth GB/s", "time us", "slower by us", "slower by")
+
+
+def _step_row(step: dict[str, Any]) -> tuple[object, ...]:
+    return step["quantity"], step["rule"], _short(step["before"]), _short(step["after"]), step["unit"], step["says"]
+
+
+def _other_row(other: dict[str, Any]) -> tuple[object, ...]:
+    return (
+        _cell(other), f"{other['latency_us']:.2f}", f"{other['bandwidth_gbs']:.3f}", f"{other['time_us']:.2f}",
+        f"{other['slower_us']:.2f}", f"{other['slower_percent']:.1f} %",
+    )
+
+
+def _cell(record: dict[str, Any]) -> str:
+    return f"{record['algorithm']}/{record['protocol']}"
+
+
+def _short(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.9g}"
+
+
+def _bytes(nbytes: int) -> str:
+    return f"{nbytes} B" if nbytes % 1024 else human_bytes(nbytes)

@@ -1,0 +1,113 @@
+"""Why NCCL picks what it picks for a size: the pick's numbers step by step, what the others lack, how far it holds."""
+
+import bisect
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner import edges
+from tuner.case import Case
+from tuner.cfloat import SizeArray, shortest
+from tuner.errors import BadInput, NoAlgorithm
+from tuner.names import Algorithm, Buffers, Protocol
+from tuner.plugin.compiled import breaks
+from tuner.rules.request import Request
+from tuner.selection import ALL_CELLS, Cell, Selection
+from tuner.watch import Step
+
+FOLLOWED_BYTES = 1 << 40  # how far a range is followed
+
+
+def explain(case: Case, request: Request, size: int) -> dict[str, Any]:
+    """The pick of ``size`` bytes as rank 0 sees it, in the form of ``nccl-tuner explain --json``.
+
+    Errors: those of :meth:`Selection.pick`; BadInput for windows, and where NCCL_CTA_POLICY moved the pick.
+    """
+    if request.buffers is Buffers.window:
+        raise BadInput("explain: buffers window may leave the classic path at any size; valid: plain, registered")
+    selection = Selection(case.communicator())
+    picks = selection.pick(request, size)
+    pick = Algorithm(picks.algorithm[0]), Protocol(picks.protocol[0])
+    time_us = shortest(picks.time_us[0])
+    steps = {cell: selection.steps(request, size, cell) for cell in selection.candidates(request)}
+    if pick not in steps or last(steps[pick], "time") != time_us:
+        raise BadInput(f"NCCL_CTA_POLICY moves this pick to {pick[0].name}, whatever its time; valid: without it")
+    return {
+        "collective": request.collective.name,
+        "bytes": size,
+        **case.constants,
+        "pick": {
+            **_names(pick), "channels": int(picks.channels[0]), "threads": int(picks.threads[0]), "time_us": time_us,
+        },
+        "steps": [asdict(step) for step in steps[pick]],
+        "others": [*_slower(steps, pick), *_unavailable(selection, request, steps)],
+        "holds": _holds(selection, request, size),
+    }
+
+
+def last(steps: list[Step], *quantities: str) -> float:
+    """What the last step of any of the quantities left. ValueError where there is none."""
+    *_, value = (step.after for step in steps if step.quantity in quantities)
+    return value
+
+
+def _slower(steps: dict[Cell, list[Step]], pick: Cell) -> Iterator[dict[str, Any]]:
+    """The other candidates, the fastest first."""
+    times_us = {cell: last(seen, "time") for cell, seen in steps.items()}
+    for cell in sorted(steps.keys() - {pick}, key=lambda cell: (times_us[cell], cell)):
+        seen, slower_us = steps[cell], times_us[cell] - times_us[pick]
+        yield {
+            **_names(cell),
+            "time_us": times_us[cell],
+            "latency_us": last(seen, "latency", "latency at this size"),
+            "bandwidth_gbs": last(seen, "bandwidth", "bandwidth at this size"),
+            "slower_us": slower_us,
+            "slower_percent": 100 * slower_us / times_us[pick],
+        }
+
+
+def _unavailable(
+    selection: Selection, request: Request, steps: dict[Cell, list[Step]]
+) -> Iterator[dict[str, Any]]:
+    for cell, reason in selection.excluded(request).items():
+        if cell not in steps:  # Ring stands in where nothing is left
+            yield {**_names(cell), "reason": reason}
+
+
+def _holds(selection: Selection, request: Request, size: int) -> dict[str, int]:
+    """The sizes around ``size``, 1 byte to 1 TiB or ``size``, that get the same algorithm and protocol."""
+
+    def refused(nbytes: int) -> bool:
+        try:
+            selection.pick(request, nbytes)
+        except NoAlgorithm:  # through 2.30 nothing may last an hour
+            return True
+        return False
+
+    def picked(sizes: SizeArray) -> NDArray[np.int64]:
+        picks = selection.pick(request, sizes)
+        return picks.algorithm.astype(np.int64) * len(Protocol) + picks.protocol
+
+    def ranked(sizes: SizeArray) -> NDArray[np.int64]:
+        # All candidates in their order, so that no crossing hides between two sizes.
+        times = selection.cost_table(request, sizes).reshape(len(sizes), len(ALL_CELLS))
+        times = np.where(times < 0, np.float32(np.inf), times)
+        return np.column_stack([np.argsort(times, axis=1, kind="stable"), picked(sizes)])
+
+    followed = range(max(FOLLOWED_BYTES, size) + 1)
+    most = bisect.bisect_left(followed, True, lo=size, key=refused) - 1
+    starts = edges.find(ranked, 1, most, breaks(selection))
+    labels = picked(starts)
+    changes = starts[1:][labels[1:] != labels[:-1]].tolist()
+    at = bisect.bisect_right(changes, size)
+    return {
+        "from_bytes": changes[at - 1] if at else 1,
+        "to_bytes": changes[at] - 1 if at < len(changes) else most,
+    }
+
+
+def _names(cell: Cell) -> dict[str, str]:
+    return {"algorithm": cell[0].name, "protocol": cell[1].name}
