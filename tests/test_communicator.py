@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from tuner import communicator, derive, release
-from tuner.communicator import Communicator, Node
+from tuner import comm, derive, release
+from tuner.comm import Communicator, Node
 from tuner.environment import Environment
 from tuner.errors import BadInput
 from tuner.graphs import Graph
@@ -32,7 +32,7 @@ OTHER = Node(
 
 
 def built(*nodes: Node, nccl: str = "2.28.9") -> Communicator:
-    return communicator.build(release.load(nccl), nodes, Environment({}))
+    return comm.build(release.load(nccl), nodes, Environment({}))
 
 
 def test_the_weakest_of_all_graphs_counts() -> None:

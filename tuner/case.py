@@ -5,8 +5,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from tuner import communicator, found, graphs, layer, machines, release, skeleton
-from tuner.communicator import Communicator, Node
+from tuner import comm, found, graphs, layer, machines, release, skeleton
+from tuner.comm import Communicator, Node
 from tuner.environment import Environment
 from tuner.errors import BadInput, BadTopology
 from tuner.graphs import Graphs
@@ -86,7 +86,7 @@ class Case:
         several = sum(kind.nodes for kind in self._kinds) > 1
         nodes = [[kind._node(several)] * kind.nodes for kind in self._kinds]
         return [
-            communicator.build(nccl, list(chain(own, *nodes[:first], *nodes[first + 1 :])), Environment(values))
+            comm.build(nccl, list(chain(own, *nodes[:first], *nodes[first + 1 :])), Environment(values))
             for first, own in enumerate(nodes)
         ]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tuner import watch
 from tuner.cfloat import Float, f32
-from tuner.communicator import Communicator
+from tuner.comm import Communicator
 from tuner.environment import Environment
 from tuner.names import Algorithm, Collective, Protocol
 from tuner.release import ALGORITHM_KEYS, PROTOCOL_KEYS

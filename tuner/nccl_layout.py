@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner import model
-from tuner.communicator import Communicator
+from tuner.comm import Communicator
 from tuner.model import Tables
 from tuner.names import Algorithm, Collective, Protocol
 from tuner.registry import Registry

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tuner import model, watch
 from tuner.cfloat import Float, FloatArray, SizeArray
-from tuner.communicator import Communicator
+from tuner.comm import Communicator
 from tuner.departure import Departure
 from tuner.errors import BadInput, NoAlgorithm
 from tuner.names import Algorithm, Buffers, Protocol

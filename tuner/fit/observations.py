@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.case import Case
-from tuner.communicator import Communicator
+from tuner.comm import Communicator
 from tuner.errors import BadMeasurement
 from tuner.measure import samples
 from tuner.measure.header import case_of

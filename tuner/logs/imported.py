@@ -6,8 +6,8 @@ Facts that a user gives go before the log's. Nothing is guessed: what the emulat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tuner import communicator, release
-from tuner.communicator import Communicator, Node
+from tuner import comm, release
+from tuner.comm import Communicator, Node
 from tuner.environment import Environment
 from tuner.errors import BadInput
 from tuner.graphs import Graphs
@@ -111,4 +111,4 @@ def in_emulator(imported: Imported) -> Communicator:
         )
         for node in imported.nodes
     ]
-    return communicator.build(nccl, nodes, Environment(environment))
+    return comm.build(nccl, nodes, Environment(environment))

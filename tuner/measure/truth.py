@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tuner import layer
 from tuner.cfloat import f32
-from tuner.communicator import Communicator
+from tuner.comm import Communicator
 from tuner.measure.samples import Combination, Point
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.release import Release

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tuner.communicator import Communicator
+from tuner.comm import Communicator
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.plugin import boxes, loading
 from tuner.plugin.lint import ERROR, NOTE, WARNING, Finding, cells, exists, name

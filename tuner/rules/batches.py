@@ -6,7 +6,7 @@ Source: testBudget and addWorkBatchToPlan, src/enqueue.cc, v2.28.9-1; the sizes:
 from collections.abc import Sequence
 
 from tuner.cfloat import as_size_t, ceil_div
-from tuner.communicator import Communicator
+from tuner.comm import Communicator
 from tuner.rules.task import Task, function
 
 BATCH_BYTES = 16  # ncclDevWorkBatch

@@ -5,7 +5,7 @@ Source: updateCollCostTable and ncclPrepareTasks, src/enqueue.cc; ncclNvlsSuppor
 
 from collections.abc import Callable
 
-from tuner.communicator import Communicator
+from tuner.comm import Communicator
 from tuner.names import Algorithm, Collective, DataType, Op
 from tuner.registry import Registry
 from tuner.rules.request import FP8, Request

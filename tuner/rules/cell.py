@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.cfloat import Float, f64
-from tuner.communicator import Communicator
+from tuner.comm import Communicator
 from tuner.environment import Environment
 from tuner.graphs import Graph
 from tuner.names import Algorithm, Collective, Protocol

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from tuner.cfloat import ceil_div
-from tuner.communicator import Communicator
+from tuner.comm import Communicator
 from tuner.errors import BadInput
 from tuner.names import Collective, DataType, Op, Protocol
 from tuner.registry import Registry

@@ -6,7 +6,7 @@ Source: taskAppend, scheduleCollTasksToPlan and addCBDCollToPlan, src/enqueue.cc
 from collections.abc import Callable
 
 from tuner.cfloat import ceil_div
-from tuner.communicator import Communicator
+from tuner.comm import Communicator
 from tuner.registry import Registry
 from tuner.rules import launch
 from tuner.rules.task import Chooser, Kernels, Task, kind, neighbours, rule

@@ -10,7 +10,7 @@ import numpy as np
 
 from tuner import watch
 from tuner.cfloat import IntArray, SizeArray, as_size_t, ceil_div, int32
-from tuner.communicator import Communicator
+from tuner.comm import Communicator
 from tuner.model import Tables
 from tuner.names import Algorithm, Protocol
 from tuner.registry import Registry

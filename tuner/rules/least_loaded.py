@@ -6,7 +6,7 @@ Source: scheduleCollTasksToPlan and addCollToPlan, src/enqueue.cc, v2.18.3-1.
 from collections.abc import Callable, Sequence
 
 from tuner.cfloat import as_size_t, ceil_div
-from tuner.communicator import Communicator
+from tuner.comm import Communicator
 from tuner.names import Algorithm
 from tuner.registry import Registry
 from tuner.rules import launch

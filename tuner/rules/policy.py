@@ -6,7 +6,7 @@ Source: envConfigOverride (src/init.cc) and getAlgoInfo (src/enqueue.cc), v2.28.
 from collections.abc import Callable
 from enum import Enum
 
-from tuner.communicator import Communicator
+from tuner.comm import Communicator
 from tuner.environment import Environment
 from tuner.model import Tables
 from tuner.registry import Registry

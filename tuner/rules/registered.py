@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tuner.cfloat import IntArray, f32
-from tuner.communicator import Communicator
+from tuner.comm import Communicator
 from tuner.errors import BadInput
 from tuner.model import Tables
 from tuner.names import Algorithm, Buffers, Collective, Protocol

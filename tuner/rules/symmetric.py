@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tuner.cfloat import f32
-from tuner.communicator import Communicator
+from tuner.comm import Communicator
 from tuner.departure import COPY_ENGINES, Departure
 from tuner.environment import forced
 from tuner.errors import BadInput, NoAlgorithm

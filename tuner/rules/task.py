@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Protocol as Interface
 
-from tuner.communicator import Communicator
+from tuner.comm import Communicator
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.registry import Registry
 from tuner.rules import launch

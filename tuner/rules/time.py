@@ -10,7 +10,7 @@ import numpy as np
 
 from tuner import watch
 from tuner.cfloat import Float, FloatArray, SizeArray, ceil_div, f32, f64, powf
-from tuner.communicator import Communicator
+from tuner.comm import Communicator
 from tuner.names import Algorithm, Collective, Protocol
 from tuner.registry import Registry
 from tuner.rules.request import FP8, Request, Sizes, ring_steps

@@ -3,7 +3,7 @@
 Source: appendWorkElemColl and ncclLaunchPrepare, src/enqueue.cc, v2.21.5-1.
 """
 
-from tuner.communicator import Communicator
+from tuner.comm import Communicator
 from tuner.errors import BadInput
 from tuner.rules.task import Task, function
 
