@@ -4,7 +4,12 @@ Spelling and numbers are those of ``nccl.h`` and ``src/include/{nccl_common,devi
 nothing here knows about a release.
 """
 
-from enum import IntEnum
+from enum import Enum, IntEnum
+from typing import TypeVar
+
+from tuner.errors import BadInput, one_of
+
+Name = TypeVar("Name", bound=Enum)
 
 
 class Collective(IntEnum):
@@ -94,3 +99,13 @@ class Buffers(IntEnum):
 PATH_NAMES = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS")
 CPU_ARCHS = ("x86_64", "arm64", "ppc64", "mixed")
 CPU_VENDORS = ("GenuineIntel", "AuthenticAMD", "CentaurHauls", "  Shanghai  ", "mixed")
+
+
+def by_name(members: type[Name], value: Name | str, what: str) -> Name:
+    """The member of an enumeration by NCCL's name in any case. Errors: BadInput, which calls the value ``what``."""
+    if isinstance(value, members):
+        return value
+    for member in members:
+        if member.name.lower() == str(value).lower().replace("_", "").replace("-", ""):
+            return member
+    raise BadInput(f"unknown {what} {value!r}; {one_of(m.name for m in members)}")

@@ -12,8 +12,8 @@ from tuner import layer as layers
 from tuner import machines, release
 from tuner.case import Case
 from tuner.environment import parse_assignments
-from tuner.errors import BadInput, one_of
-from tuner.names import Buffers, Collective, DataType, Op
+from tuner.errors import BadInput
+from tuner.names import Buffers, Collective, DataType, Op, by_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,12 +31,7 @@ class Named(click.ParamType):  # type: ignore[type-arg]
         self.name = name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, self.members):
-            return value
-        for member in self.members:
-            if member.name.lower() == str(value).lower().replace("_", "").replace("-", ""):
-                return member
-        raise BadInput(f"unknown {self.name} {value!r}; {one_of(m.name for m in self.members)}")
+        return by_name(self.members, value, self.name)
 
 
 class Sizes(click.ParamType):  # type: ignore[type-arg]

@@ -11,7 +11,7 @@ from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.errors import BadInput, BadMeasurement
 from tuner.measure import read_any
 from tuner.measure.compare import Comparison, Judged, Total, model_of
-from tuner.names import Collective
+from tuner.names import Collective, by_name
 
 _FORMATS = (".png", ".svg", ".pdf")
 
@@ -76,7 +76,7 @@ def read_histogram(path: Path) -> dict[tuple[Collective, int], float]:
     for number, row in rows:
         try:
             name, size, count = row
-            key = options.Named(Collective, "collective").convert(name.strip(), None, None), options.size_bytes(size)
+            key = by_name(Collective, name.strip(), "collective"), options.size_bytes(size)
             calls = float(count)
             if not 0 <= calls < float("inf"):
                 raise ValueError(count)

@@ -1,0 +1,49 @@
+"""Picks over sizes and node counts, against picks one by one."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tuner.case import Case
+from tuner.choices import choices, largest
+from tuner.errors import NoAlgorithm
+from tuner.names import Collective, DataType, Op
+from tuner.rules.request import Request
+from tuner.selection import Selection
+
+SUM = Request(Collective.AllReduce, DataType.float32, Op.sum)
+
+
+@pytest.mark.parametrize("nccl", ["2.21.5", "2.28.9", "2.32.3"])
+def test_every_element_is_the_pick_of_its_communicator(nccl: str) -> None:
+    case = Case(nccl=nccl, machine="dgx-h100", nodes=7)
+    sizes = np.array([8, 4096, 1 << 20, 1 << 30, 1 << 62], np.uint64)
+    found = choices(case, SUM, sizes, [1, 3, 40])
+    for row, nodes in enumerate(found.nodes):
+        selection = Selection(replace(case, nodes=nodes).communicator())
+        for column, size in enumerate(sizes):
+            try:
+                pick = selection.pick(SUM, int(size))
+            except NoAlgorithm:
+                assert found.algorithm[row, column] == found.protocol[row, column] == -1
+                assert np.isnan(found.time_us[row, column])
+                continue
+            for name in ("algorithm", "protocol", "channels", "threads", "time_us"):
+                assert getattr(found, name)[row, column] == getattr(pick, name)[0], (nodes, size, name)
+    assert (found.algorithm[:, -1] == -1).all() == (nccl != "2.32.3")
+
+
+def test_the_largest_size_is_the_last_that_is_taken() -> None:
+    selection = Selection(Case(nccl="2.28.9", machine="dgx-h100", nodes=2).communicator())
+    most = largest(selection, SUM)
+    selection.pick(SUM, most)
+    with pytest.raises(NoAlgorithm):
+        selection.pick(SUM, most + 1)
+    assert largest(selection, SUM, 1 << 30) == 1 << 30
+
+
+def test_nothing_is_taken_where_nothing_can_run() -> None:
+    case = Case(nccl="2.28.9", machine="dgx-h100", nodes=2, environment={"NCCL_ALGO": "PAT"})
+    assert largest(Selection(case.communicator()), SUM) == 0
+    assert (choices(case, SUM, np.array([8], np.uint64), [2]).algorithm == -1).all()

@@ -1,0 +1,88 @@
+"""The door for Python: a communicator described in words, and arrays of what NCCL picks for it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from numpy.typing import ArrayLike
+
+from tuner import layer as layers
+from tuner import release
+from tuner.case import Case
+from tuner.cfloat import FloatArray
+from tuner.model import Tables
+from tuner.names import Buffers, Collective, DataType, Op, by_name
+from tuner.rules.request import Request
+from tuner.selection import Picks, Selection
+
+
+class Communicator:
+    """One communicator, made by :func:`communicator`; what it says is what libnccl says, bit for bit.
+
+    Collectives, types and operations are NCCL's names in any case ("allreduce", "float32", "sum") or members of
+    :mod:`tuner.names`. Sizes are NCCL's nBytes, an integer or an array of them: count x size of the type, times the
+    ranks for AllGather and ReduceScatter.
+    """
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.selection = Selection(case.communicator())
+
+    @property
+    def ranks(self) -> int:
+        return self.selection.communicator.ranks
+
+    @property
+    def tables(self) -> Tables:
+        """Latencies (us), bandwidths (GB/s), threads and thread thresholds (bytes), [collective][algorithm][protocol].
+
+        Source: ncclTopoTuneModel, src/graph/tuning.cc.
+        """
+        return self.selection.tables
+
+    def pick(
+        self, collective: Collective | str, sizes: ArrayLike, dtype: DataType | str = "float32", op: Op | str = "sum",
+        buffers: Buffers | str = "plain",
+    ) -> Picks:
+        """What NCCL picks: algorithm, protocol, time in us, channels and threads, an element a size.
+
+        Errors: NoAlgorithm where NCCL finds nothing to run; BadInput for an unknown name or a size out of range.
+        """
+        return self.selection.pick(request(collective, dtype, op, buffers), sizes)
+
+    def cost_table(
+        self, collective: Collective | str, sizes: ArrayLike, dtype: DataType | str = "float32", op: Op | str = "sum",
+        buffers: Buffers | str = "plain",
+    ) -> FloatArray:
+        """Predicted times in us, float32 [size][algorithm][protocol]; negative where NCCL ignores the combination.
+
+        Errors: BadInput for an unknown name or a size out of range.
+        """
+        return self.selection.cost_table(request(collective, dtype, op, buffers), sizes)
+
+
+def communicator(
+    machine: str | None = None, *, nccl: str, nodes: int = 1, gpus_per_node: int | None = None,
+    topology: Path | str | None = None, env: Mapping[str, str] | None = None, layer: Path | str | None = None,
+) -> Communicator:
+    """The communicator over ``nodes`` alike nodes: a ``machine`` by name, or a ``topology`` in NCCL's XML.
+
+    ``env`` are NCCL's variables, ``layer`` a file of fitted constants that replace NCCL's own.
+    Errors: UnknownMachine, UnknownRelease, BadTopology, and BadInput for what is not emulated; each says what is valid.
+    """
+    return Communicator(
+        Case(
+            nccl=release.load(nccl).name, nodes=nodes, machine=machine, topology=Path(topology) if topology else None,
+            gpus_per_node=gpus_per_node, environment=dict(env or {}), layer=layers.read(Path(layer)) if layer else None,
+        )
+    )
+
+
+def request(
+    collective: Collective | str, dtype: DataType | str = "float32", op: Op | str = "sum",
+    buffers: Buffers | str = "plain",
+) -> Request:
+    """A call by NCCL's names. Errors: BadInput for an unknown one."""
+    return Request(
+        by_name(Collective, collective, "collective"), by_name(DataType, dtype, "type"), by_name(Op, op, "operation"),
+        buffers=by_name(Buffers, buffers, "kind of buffers"),
+    )
