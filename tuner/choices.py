@@ -1,6 +1,5 @@
 """What NCCL picks over sizes and node counts: the records behind maps of choices."""
 
-import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -9,9 +8,9 @@ from numpy.typing import NDArray
 
 from tuner.case import Case
 from tuner.cfloat import FloatArray, SizeArray
-from tuner.errors import NoAlgorithm
+from tuner.ranges import largest
 from tuner.rules.request import Request
-from tuner.selection import MAX_BYTES, Selection
+from tuner.selection import Selection
 
 NOTHING = -1
 
@@ -51,18 +50,3 @@ def choices(case: Case, request: Request, sizes: SizeArray, nodes: Sequence[int]
             for name in ("algorithm", "protocol", "channels", "threads", "time_us"):
                 getattr(found, name)[row, :taken] = getattr(picks, name)
     return found
-
-
-def largest(selection: Selection, request: Request, most: int = MAX_BYTES) -> int:
-    """The largest size to ``most`` that NCCL takes: through 2.30 none that lasts an hour; 0 where it runs nothing."""
-
-    def refused(nbytes: int) -> bool:
-        try:
-            selection.pick(request, nbytes)
-        except NoAlgorithm:
-            return True
-        return False
-
-    if not refused(most):
-        return most
-    return 0 if refused(1) else bisect.bisect_left(range(most), True, lo=1, key=refused) - 1

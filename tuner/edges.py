@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 from tuner.cfloat import SizeArray
 
 Labels = Callable[[SizeArray], NDArray[np.generic]]
-FRACTIONS = 16  # of each power of two that are looked at first
+FRACTIONS = 16  # of each power of two, and of each gap, that are looked at
 STEPS = 256  # float32 sizes looked at on both sides of a change
 
 
-def find(labels: Labels, low: int, high: int, breaks: Iterable[int] = ()) -> SizeArray:
+def find(labels: Labels, low: int, high: int, breaks: Iterable[int] | SizeArray = (), steps: int = STEPS) -> SizeArray:
     """The sizes from ``low`` to ``high`` at which a piece begins, ``low`` first.
 
     ``labels`` maps an array of sizes to a label of each, a number or a row of numbers. What lies between two sizes of
@@ -21,42 +21,61 @@ def find(labels: Labels, low: int, high: int, breaks: Iterable[int] = ()) -> Siz
     cross rank differently on both sides, and only the first of the ranks is then of interest.
 
     NCCL's times are float32, so that near a crossing the winner may change several times within a few sizes. Hence
-    around each change every size that has a float32 of its own is looked at, until they are calm.
+    around each change every size that has a float32 of its own is looked at, until they are calm. A function of
+    integers needs no such ``steps``.
     """
-    sizes = _clipped(np.array([*_grid(high), *breaks, low, high], np.uint64), low, high)
+    looked = _Looked(labels, _clipped(np.concatenate([_grid(high), _sizes(breaks), _sizes([low, high])]), low, high))
     done = np.zeros(0, np.uint64)
     while True:
-        sizes, starts = _bisect(labels, sizes)
+        starts = looked.bisect()
         fresh = np.setdiff1d(starts, done)
-        if not fresh.size:
-            return np.concatenate([sizes[:1], starts])
-        sizes = np.union1d(sizes, _clipped(_neighbours(fresh), low, high))
+        if not fresh.size or not steps:
+            return np.concatenate([looked.sizes[:1], starts])
+        looked.look_at(_clipped(_neighbours(fresh, steps), low, high))
         done = np.union1d(done, fresh)
 
 
-def _grid(high: int) -> list[int]:
+class _Looked:
+    """Sizes in order with the label of each, computed once."""
+
+    def __init__(self, labels: Labels, sizes: SizeArray) -> None:
+        self.labels, self.sizes, self.found = labels, sizes, labels(sizes)
+
+    def look_at(self, sizes: SizeArray) -> None:
+        fresh = np.setdiff1d(sizes, self.sizes)
+        if fresh.size:
+            at = np.searchsorted(self.sizes, fresh)
+            self.found = np.insert(self.found, at, self.labels(fresh), axis=0)
+            self.sizes = np.insert(self.sizes, at, fresh)
+
+    def bisect(self) -> SizeArray:
+        """Adds sizes between those that differ until they are neighbours; the second of each such pair."""
+        while True:
+            changed = self.found[1:] != self.found[:-1]
+            at = np.flatnonzero(changed if changed.ndim == 1 else changed.any(axis=1))
+            gaps = self.sizes[at + 1] - self.sizes[at]
+            wide = gaps > 1
+            if not wide.any():
+                return self.sizes[at + 1]
+            parts = np.arange(1, FRACTIONS, dtype=np.uint64)
+            whole, rest = np.divmod(gaps[wide, None], np.uint64(FRACTIONS))  # apart, as sizes reach 2**62
+            between = whole * parts + rest * parts // np.uint64(FRACTIONS)
+            self.look_at(np.unique(self.sizes[at][wide, None] + np.maximum(between, np.uint64(1))))
+
+
+def _sizes(values: Iterable[int] | SizeArray) -> SizeArray:
+    return values if isinstance(values, np.ndarray) else np.array([*values], np.uint64)
+
+
+def _grid(high: int) -> SizeArray:
     powers = [1 << shift for shift in range(high.bit_length())]
-    return [power + power * part // FRACTIONS for power in powers for part in range(FRACTIONS)]
+    return _sizes(power + power * part // FRACTIONS for power in powers for part in range(FRACTIONS))
 
 
-def _bisect(labels: Labels, sizes: SizeArray) -> tuple[SizeArray, SizeArray]:
-    """The sizes with those between added until changes are between neighbours, and the second of each such pair."""
-    while True:
-        found = labels(sizes)
-        changed = found[1:] != found[:-1]
-        at = np.flatnonzero(changed if changed.ndim == 1 else changed.any(axis=1))
-        gaps = sizes[at + 1] - sizes[at]
-        wide = gaps > 1
-        if not wide.any():
-            return sizes, sizes[at + 1]
-        sizes = np.union1d(sizes, sizes[at][wide] + gaps[wide] // np.uint64(2))
-
-
-def _neighbours(starts: SizeArray) -> SizeArray:
+def _neighbours(starts: SizeArray, steps: int) -> SizeArray:
     exponents = np.maximum(np.log2(starts.astype(np.float64)).astype(np.int64) - 23, 0)
     units = np.left_shift(np.uint64(1), exponents.astype(np.uint64))
-    steps = np.arange(-STEPS, STEPS + 1)
-    around = (starts // units).astype(np.int64)[:, None] + steps
+    around = (starts // units).astype(np.int64)[:, None] + np.arange(-steps, steps + 1)
     near: SizeArray = (np.maximum(around, 0).astype(np.uint64) * units[:, None]).ravel()
     return near
 

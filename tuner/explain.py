@@ -1,24 +1,19 @@
 """Why NCCL picks what it picks for a size: the pick's numbers step by step, what the others lack, how far it holds."""
 
-import bisect
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tuner import edges
 from tuner.case import Case
-from tuner.cfloat import SizeArray, shortest
-from tuner.errors import BadInput, NoAlgorithm
+from tuner.cfloat import shortest
+from tuner.errors import BadInput
 from tuner.names import Algorithm, Buffers, Protocol
-from tuner.plugin.compiled import breaks
+from tuner.ranges import FOLLOWED_BYTES, combinations
 from tuner.rules.request import Request
-from tuner.selection import ALL_CELLS, Cell, Selection
+from tuner.selection import Cell, Selection
 from tuner.watch import Step
-
-FOLLOWED_BYTES = 1 << 40  # how far a range is followed
 
 
 def explain(case: Case, request: Request, size: int) -> dict[str, Any]:
@@ -80,33 +75,9 @@ def _unavailable(
 def _holds(selection: Selection, request: Request, size: int) -> dict[str, int]:
     """The sizes around ``size``, 1 byte to 1 TiB or ``size``, that get the same algorithm and protocol."""
 
-    def refused(nbytes: int) -> bool:
-        try:
-            selection.pick(request, nbytes)
-        except NoAlgorithm:  # through 2.30 nothing may last an hour
-            return True
-        return False
-
-    def picked(sizes: SizeArray) -> NDArray[np.int64]:
-        picks = selection.pick(request, sizes)
-        return picks.algorithm.astype(np.int64) * len(Protocol) + picks.protocol
-
-    def ranked(sizes: SizeArray) -> NDArray[np.int64]:
-        # All candidates in their order, so that no crossing hides between two sizes.
-        times = selection.cost_table(request, sizes).reshape(len(sizes), len(ALL_CELLS))
-        times = np.where(times < 0, np.float32(np.inf), times)
-        return np.column_stack([np.argsort(times, axis=1, kind="stable"), picked(sizes)])
-
-    followed = range(max(FOLLOWED_BYTES, size) + 1)
-    most = bisect.bisect_left(followed, True, lo=size, key=refused) - 1
-    starts = edges.find(ranked, 1, most, breaks(selection))
-    labels = picked(starts)
-    changes = starts[1:][labels[1:] != labels[:-1]].tolist()
-    at = bisect.bisect_right(changes, size)
-    return {
-        "from_bytes": changes[at - 1] if at else 1,
-        "to_bytes": changes[at] - 1 if at < len(changes) else most,
-    }
+    found = combinations(selection, request, 1, max(FOLLOWED_BYTES, size))
+    at = int(np.searchsorted(found.from_bytes, np.uint64(size), side="right")) - 1
+    return {"from_bytes": int(found.from_bytes[at]), "to_bytes": int(found.to_bytes[at])}
 
 
 def _names(cell: Cell) -> dict[str, str]:

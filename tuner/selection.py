@@ -42,6 +42,10 @@ class Picks:
     channels: NDArray[np.int64]
     threads: NDArray[np.int64]
 
+    def cells(self) -> list[Cell]:
+        """Algorithm and protocol of each size."""
+        return [(Algorithm(a), Protocol(p)) for a, p in zip(self.algorithm, self.protocol, strict=True)]
+
 
 class Selection:
     """Answers for one communicator. ``sizes`` are NCCL's nBytes, 1 to 2**62: an integer or an array of them."""
@@ -83,6 +87,12 @@ class Selection:
                 bandwidth_gbs = self.tables.bandwidth_gbs[(request.collective, *cell)]
                 table[:, cell[0], cell[1]] = self._times(request, cell, Sizes(nbytes), bandwidth_gbs)
         return table
+
+    def times_us(self, request: Request, sizes: ArrayLike) -> FloatArray:
+        """Times of the :meth:`candidates` in us, float32 [size][candidate]. BadInput for sizes out of range."""
+        chunk = Sizes(_sizes(sizes))
+        bandwidths = self._bandwidths(request).items()
+        return np.column_stack([self._times(request, cell, chunk, bandwidth_gbs) for cell, bandwidth_gbs in bandwidths])
 
     def departures(self, request: Request, sizes: ArrayLike) -> list[Departure | None]:
         """For each size how the call leaves the classic path; None where it stays, and :meth:`pick` says how.

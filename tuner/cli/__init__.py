@@ -10,6 +10,8 @@ from tuner.errors import OracleFailed, TunerError
 VERBS = {
     "pick": "what NCCL picks for a collective and sizes",
     "explain": "why NCCL picks it: every number step by step, and what the others lack",
+    "edges": "the exact sizes at which the choice changes",
+    "diff": "what changes between releases, machines, node counts or settings, and what it gains or loses",
     "group": "what NCCL makes of several collectives in one group",
     "table": "the tuning table, in the layout NCCL prints",
     "machines": "the machines known by name",

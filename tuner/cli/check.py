@@ -20,7 +20,7 @@ from tuner.rules.request import Request
 
 
 @click.command(name="check")
-@click.argument("collectives", nargs=-1, type=options.Named(Collective, "collective"))
+@options.collectives_argument
 @options.case_options
 @options.request_options
 @options.buffers_option

@@ -41,7 +41,7 @@ def _print(title: str, found: dict[str, Any]) -> None:
     pick, holds = found["pick"], found["holds"]
     click.echo(
         f"{title}:\n{_cell(pick)}, {pick['channels']} channels, {pick['threads']} threads, {pick['time_us']:.2f} us; "
-        f"the same algorithm and protocol from {_bytes(holds['from_bytes'])} to {_bytes(holds['to_bytes'])}\n"
+        f"the same algorithm and protocol from {human_bytes(holds['from_bytes'])} to {human_bytes(holds['to_bytes'])}\n"
     )
     changing = [step for step in found["steps"] if step["before"] != step["after"]]
     print_table(f"how {_cell(pick)} comes to its numbers", STEPS, map(_step_row, changing))
@@ -79,7 +79,3 @@ def _cell(record: dict[str, Any]) -> str:
 
 def _short(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:.9g}"
-
-
-def _bytes(nbytes: int) -> str:
-    return f"{nbytes} B" if nbytes % 1024 else human_bytes(nbytes)

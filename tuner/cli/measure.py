@@ -61,7 +61,7 @@ class Channels(click.ParamType):  # type: ignore[type-arg]
 
 
 @click.command(name="measure")
-@click.argument("collectives", nargs=-1, type=options.Named(Collective, "collective"), metavar="[COLLECTIVE]...")
+@options.collectives_argument
 @click.option("--backend", "kind", default="gpu", show_default=True, metavar="|".join(BACKENDS),
               help="The GPUs at hand, or a planted truth behind noise.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FILE",

@@ -1,7 +1,7 @@
 """Options that several verbs share, and the parsers of their values."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +14,8 @@ from tuner.case import Case
 from tuner.environment import parse_assignments
 from tuner.errors import BadInput
 from tuner.names import Buffers, Collective, DataType, Op, by_name
+from tuner.rules.request import Request
+from tuner.selection import Selection
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -120,6 +122,9 @@ buffers_option = click.option(
     "(ncclCommWindowRegister, symmetric).",
 )
 collective_argument = click.argument("collective", type=Named(Collective, "collective"))
+collectives_argument = click.argument(
+    "collectives", nargs=-1, type=Named(Collective, "collective"), metavar="[COLLECTIVE]..."
+)
 bytes_option = click.option(
     "--bytes", "sizes", type=Sizes(), default="8,1K,32K,256K,1M,4M,16M,64M,256M,1G", show_default=True,
     help="NCCL's nBytes: count x type size, times the ranks for AllGather and ReduceScatter; 64K is 65536.",
@@ -128,6 +133,38 @@ timeout_option = click.option(
     "--timeout", "timeout_s", type=float, default=120.0, show_default=True, help="Seconds a libnccl answer may take."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def range_options(function: F) -> F:
+    """The sizes that ranges are looked for in."""
+    for option in reversed(
+        [
+            click.option("--from", "low", type=size_bytes, metavar="SIZE",
+                         help="The least size. [default: one element]"),
+            click.option("--to", "high", type=size_bytes, metavar="SIZE", default="1T", show_default=True,
+                         help="The greatest size; NCCL's nBytes, as in pick."),
+        ]
+    ):
+        function = option(function)
+    return function
+
+
+def runnable(
+    selections: Sequence[Selection], collectives: Sequence[Collective], dtype: DataType, op: Op,
+    buffers: Buffers = Buffers.plain,
+) -> list[Request]:
+    """The calls of these collectives; without any, of all that each can run, the others named on stderr."""
+    if collectives:
+        return [Request(collective, dtype, op, buffers=buffers) for collective in dict.fromkeys(collectives)]
+    requests = [Request(collective, dtype, op, buffers=buffers) for collective in Collective]
+    left = [request for request in requests if all(selection.usable(request) for selection in selections)]
+    if not left:
+        for selection in selections:
+            selection.pick(requests[-1], requests[-1].dtype.size_bytes)  # which says why
+    for request in requests:
+        if request not in left:
+            click.echo(f"{request.collective.name}: nothing can run it here", err=True)
+    return left
 
 
 def case_of(

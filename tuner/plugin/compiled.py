@@ -1,6 +1,5 @@
 """Decision tables from the emulator: a release's picks as decisions, or its model as costs, for one communicator."""
 
-import bisect
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
@@ -9,11 +8,12 @@ from numpy.typing import NDArray
 
 from tuner import edges
 from tuner.cfloat import SizeArray, f32, shortest
-from tuner.errors import BadInput, NoAlgorithm
-from tuner.names import Algorithm, Collective, DataType, Op
+from tuner.errors import BadInput
+from tuner.names import Collective, DataType, Op
 from tuner.plugin import loading
 from tuner.plugin.lint import exists
 from tuner.plugin.table import Choice, Cost, Decision, Interval, Line
+from tuner.ranges import breaks, largest
 from tuner.rules import launch
 from tuner.rules import time as timing
 from tuner.rules.request import Request, Sizes
@@ -45,18 +45,10 @@ def costs(selection: Selection, collectives: Iterable[Collective]) -> list[Cost]
     return [row for each in collectives for row in _costs(selection, request(each))]
 
 
-def breaks(selection: Selection) -> list[int]:
-    """Sizes at which the model's corrections begin and end."""
-    each = selection.communicator.channels * selection.communicator.ranks
-    powers = [1 << shift for shift in range(MAX_BYTES.bit_length())]
-    starts = [*powers, *(power * each for power in powers if power * each <= MAX_BYTES)]
-    return [size + more for size in starts for more in (-1, 0) if 1 <= size + more <= MAX_BYTES]
-
-
 def _decisions(selection: Selection, asked: Request, channels: bool) -> Iterator[Decision]:
     if not selection.usable(asked) or not (selection.cost_table(asked, 1) >= 0).any():
         return
-    most = _largest(selection, asked)
+    most = largest(selection, asked)
     starts = edges.find(lambda sizes: _ranked(selection, asked, sizes, channels), 1, most, breaks(selection))
     ranks, nodes = _here(selection)
     chosen: list[tuple[int, Choice]] = []
@@ -67,19 +59,6 @@ def _decisions(selection: Selection, asked: Request, channels: bool) -> Iterator
             chosen.append((int(start), choice))
     for interval, choice in _intervals(chosen):
         yield Decision(asked.collective, (choice,), bytes=interval, ranks=ranks, nodes=nodes)
-
-
-def _largest(selection: Selection, asked: Request) -> int:
-    """The largest size that NCCL takes: through 2.30 none that lasts an hour."""
-
-    def refused(size: int) -> bool:
-        try:
-            selection.pick_by(selection.cost_table(asked, size))
-        except NoAlgorithm:
-            return True
-        return False
-
-    return bisect.bisect_left(range(MAX_BYTES + 1), True, lo=1, key=refused) - 1
 
 
 def _ranked(selection: Selection, asked: Request, sizes: SizeArray, channels: bool) -> NDArray[np.int64]:
@@ -93,9 +72,8 @@ def _ranked(selection: Selection, asked: Request, sizes: SizeArray, channels: bo
     bound = np.zeros(len(sizes), np.int64)
     for index in set(best.tolist()) if channels else ():
         cell, here = ALL_CELLS[index], best == index
-        alone = cell[0] in launch.COLLNET or (cell[0] is Algorithm.NVLS and selection.communicator.nodes > 1)
-        if not alone:
-            bound[here] = launch.bounds(selection.communicator, selection.tables, asked, cell, sizes[here])
+        if not launch.like_collnet(selection.communicator, cell):
+            bound[here], _ = launch.bounds(selection.communicator, selection.tables, asked, cell, sizes[here])
     return np.column_stack([np.argsort(times, axis=1, kind="stable"), best, bound])
 
 

@@ -64,7 +64,7 @@ def shrink_then_bytes(
     Source: addCBDCollToPlan and computeCollAlignCount, src/enqueue.cc, v2.21.5-1.
     """
     bound, threads = _bounds(communicator, tables, request, cell, nbytes, communicator.coll_channels)
-    if _like_collnet(communicator, cell):
+    if like_collnet(communicator, cell):
         return bound, threads
     limit = communicator.release.limit
     type_bytes = request.device_dtype.size_bytes
@@ -98,14 +98,16 @@ def shrink_only(
 
 def bound(communicator: Communicator, tables: Tables, request: Request, cell: Cell, nbytes: int) -> int:
     """The most channels one operation may use."""
-    return int(bounds(communicator, tables, request, cell, np.array([nbytes], np.uint64))[0])
+    return int(bounds(communicator, tables, request, cell, np.array([nbytes], np.uint64))[0][0])
 
 
-def bounds(communicator: Communicator, tables: Tables, request: Request, cell: Cell, nbytes: SizeArray) -> IntArray:
-    """:func:`bound` of each size."""
+def bounds(
+    communicator: Communicator, tables: Tables, request: Request, cell: Cell, nbytes: SizeArray
+) -> tuple[IntArray, IntArray]:
+    """:func:`bound` of each size, and the threads of its blocks."""
     (rule,) = communicator.release.rules("bound_channels")
     most = BOUND_CHANNELS_RULES[rule](communicator)
-    return _bounds(communicator, tables, request, cell, nbytes, most)[0]
+    return _bounds(communicator, tables, request, cell, nbytes, most)
 
 
 @BOUND_CHANNELS_RULES
@@ -190,7 +192,8 @@ def like_nvls(communicator: Communicator, cell: Cell) -> bool:
     return NVLS_KIND_RULES[rule](communicator, cell[0])
 
 
-def _like_collnet(communicator: Communicator, cell: Cell) -> bool:
+def like_collnet(communicator: Communicator, cell: Cell) -> bool:
+    """Whether the network takes part, so that every channel of the bound is used."""
     return cell[0] in COLLNET or (cell[0] is Algorithm.NVLS and communicator.nodes > 1)
 
 
@@ -266,7 +269,7 @@ def _dealt_channels(
 
     Operations that the network takes part in use every channel of their bound.
     """
-    if _like_collnet(communicator, cell):
+    if like_collnet(communicator, cell):
         return bound
     limit = communicator.release.limit
     most = communicator.nvls_channels if like_nvls(communicator, cell) else communicator.channels

@@ -21,7 +21,7 @@ from tuner.selection import Selection
 
 
 @click.command(name="compile")
-@click.argument("collectives", nargs=-1, type=options.Named(Collective, "collective"), metavar="[COLLECTIVE]...")
+@options.collectives_argument
 @options.case_options
 @click.option("--as", "form", type=click.Choice(["decisions", "costs"]), default="decisions", show_default=True,
               help="Rows that name the release's picks, or rows with its times, which other releases then pick by.")

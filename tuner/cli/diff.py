@@ -1,0 +1,114 @@
+"""``nccl-tuner diff``: what changes between two communicators."""
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from tuner import release
+from tuner.case import Case
+from tuner.changes import changed
+from tuner.cli import options
+from tuner.cli.diff_releases import print_pairs, releases_of
+from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.compare import Change, Pick, Side, diff
+from tuner.errors import BadInput
+from tuner.names import Collective, DataType, Op
+
+TIE = 10_000  # shorter ranges, as a part of their size, are counted and not printed
+
+
+class CollectiveOrRelease(options.Named):
+    """What may follow ``--nccl BEFORE``: the release after it, among the collectives."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return release.load(value).name if str(value)[:1].isdigit() else super().convert(value, param, ctx)
+
+
+@click.command(name="diff")
+@click.argument(
+    "words", nargs=-1, type=CollectiveOrRelease(Collective, "collective"), metavar="[COLLECTIVE]... [RELEASE]"
+)
+@click.option("--change", "assignments", multiple=True, metavar="KEY=VALUE",
+              help="What is different afterwards: nccl, machine, nodes, gpus-per-node, layer, or a NCCL variable; "
+              "repeatable.")
+@click.option("--all-releases", is_flag=True, help="Every pair of the machine's releases instead.")
+@click.option("--whole", is_flag=True, help="Ranges whose channels or threads change count as well.")
+@options.range_options
+@options.case_options
+@options.request_options
+@options.json_option
+def command(
+    words: tuple[Collective | str, ...], assignments: tuple[str, ...], all_releases: bool, whole: bool,
+    low: int | None, high: int, dtype: DataType, op: Op, as_json: bool, **case: Any
+) -> None:
+    """The size ranges in which NCCL's choice for COLLECTIVE (all five by default) changes, and what that should cost.
+
+    Before is what the options describe, after is the same with RELEASE or the changes.
+
+    \b
+    nccl-tuner diff --machine dgx-h100 --nodes 2 --nccl 2.22.3 2.25.1
+    nccl-tuner diff allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --change nodes=4 --change NCCL_PROTO=Simple
+    nccl-tuner diff allreduce --machine dgx-h100 --nodes 2 --all-releases
+    """
+    collectives = [word for word in words if isinstance(word, Collective)]
+    releases = [word for word in words if not isinstance(word, Collective)]
+    described = options.case_of(**case)
+    if all_releases:
+        if releases or assignments or case["nccl"]:
+            raise BadInput("--all-releases compares every release; valid with it: neither --nccl nor --change")
+        sides = [Side(one, low, high, whole) for one in releases_of(described)]
+        requests = options.runnable([side.selection for side in sides], collectives, dtype, op)
+        print_pairs(described, sides, requests, as_json)
+        return
+    if len(releases) > 1:
+        raise BadInput(f"releases {', '.join(releases)}: one comes after; valid: --nccl BEFORE AFTER")
+    after = changed(described, [*(f"nccl={name}" for name in releases), *assignments])
+    if after == described:
+        raise BadInput("nothing differs; valid: --nccl BEFORE AFTER, --change KEY=VALUE, --all-releases")
+    old, new = Side(described, low, high, whole), Side(after, low, high, whole)
+    found = {
+        request.collective: diff(old, new, request)
+        for request in options.runnable([old.selection, new.selection], collectives, dtype, op)
+    }
+    if as_json:
+        print_json([asdict(change) for changes in found.values() for change in changes])
+        return
+    click.echo(f"before: {_title(described)}\nafter:  {_title(after)}\n")
+    for collective, changes in found.items():
+        _print(collective.name, changes)
+    if alike := [collective.name for collective in found if not found[collective]]:
+        click.echo(f"the same at every size: {', '.join(alike)}")
+
+
+COLUMNS = ("from", "to", "before", "after", "time", "new pick by the model before", "by the model after")
+
+
+def _title(case: Case) -> str:
+    return ", ".join([case.title, *(f"{name}={value}" for name, value in (case.environment or {}).items())])
+
+
+def _print(title: str, changes: list[Change]) -> None:
+    ties = [change for change in changes if change.to_bytes - change.from_bytes < change.from_bytes // TIE]
+    if left := [change for change in changes if change not in ties]:
+        print_table(title, COLUMNS, map(_row, left))
+    if ties:
+        sizes = sum(change.to_bytes - change.from_bytes + 1 for change in ties)
+        click.echo(
+            f"{title}: {len(ties)} more around these, {sizes} bytes in all, where float32 cannot part the times\n"
+        )
+
+
+def _row(change: Change) -> tuple[object, ...]:
+    return (
+        human_bytes(change.from_bytes), human_bytes(change.to_bytes), _cell(change.before), _cell(change.after),
+        _percent(change.ratio), _percent(change.ratio_by_before), _percent(change.ratio_by_after),
+    )
+
+
+def _cell(pick: Pick) -> str:
+    return f"{pick.algorithm}/{pick.protocol} x{pick.channels}"
+
+
+def _percent(ratio: float | None) -> str:
+    return "cannot run" if ratio is None else f"{100 * (ratio - 1):+.1f} %"

@@ -1,0 +1,58 @@
+"""``nccl-tuner diff --all-releases``: every pair of a machine's releases."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from itertools import combinations, pairwise
+
+import click
+
+from tuner import machines, release
+from tuner.case import Case
+from tuner.cli.output import print_json, print_table
+from tuner.compare import Change, Side, diff, share_changed
+from tuner.errors import BadInput
+from tuner.rules.request import Request
+
+
+def releases_of(case: Case) -> list[Case]:
+    """The case with each release that its machine has graphs for, the oldest first."""
+    if case.machine is None or case.others:
+        raise BadInput("--all-releases takes the graphs that a machine has; valid: --machine NAME")
+    captured = machines.load(case.machine).releases
+    return [replace(case, nccl=name) for name in release.names() if name in captured]
+
+
+def print_pairs(case: Case, sides: Sequence[Side], requests: Sequence[Request], as_json: bool) -> None:
+    """As JSON every pair with its changes; as a table each release against the one before it."""
+    pairs = list(combinations(sides, 2)) if as_json else list(pairwise(sides))
+    found = [(before, after, [diff(before, after, request) for request in requests]) for before, after in pairs]
+    if as_json:
+        print_json(
+            [
+                {
+                    "before": before.case.nccl, "after": after.case.nccl,
+                    "changes": [asdict(change) for changes in of_all for change in changes],
+                }
+                for before, after, of_all in found
+            ]
+        )
+        return
+    names = [request.collective.name for request in requests]
+    rows = [
+        (before.case.nccl, after.case.nccl, *map(_share, of_all), _loss([change for some in of_all for change in some]))
+        for before, after, of_all in found
+    ]
+    click.echo(
+        f"{case.nodes} x {case.name}: the part of the sizes from 1 KiB to 1 GiB, in octaves, whose pick changes, and "
+        "the most that a new pick loses by the model of the release before"
+    )
+    print_table("", ("before", "after", *names, "loses"), rows)
+
+
+def _share(changes: list[Change]) -> str:
+    return f"{100 * share_changed(changes, 1 << 10, 1 << 30):.0f} %" if changes else "-"
+
+
+def _loss(changes: list[Change]) -> str:
+    known = [change.ratio_by_before for change in changes if change.ratio_by_before is not None]
+    return f"{100 * (max(known) - 1):.0f} %" if known else "-"

@@ -1,0 +1,65 @@
+"""``nccl-tuner edges``: where NCCL's choice changes."""
+
+from itertools import groupby
+from typing import Any
+
+import click
+
+from tuner.cli import options
+from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.names import Buffers, Collective, DataType, Op
+from tuner.ranges import launches
+from tuner.selection import Selection
+
+
+@click.command(name="edges")
+@options.collectives_argument
+@options.range_options
+@click.option("--every", is_flag=True, help="Print every range; without it, those of an algorithm and protocol as one.")
+@options.case_options
+@options.request_options
+@options.buffers_option
+@options.json_option
+def command(
+    collectives: tuple[Collective, ...], low: int | None, high: int, every: bool, dtype: DataType, op: Op,
+    buffers: Buffers, as_json: bool, **case: Any
+) -> None:
+    """The size ranges in which NCCL's choice for COLLECTIVE (all five by default) stays the same, to the byte.
+
+    \b
+    nccl-tuner edges allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9
+    nccl-tuner edges --machine dgx-h100 --nodes 2 --nccl 2.28.9 --json
+    """
+    described = options.case_of(**case)
+    selection = Selection(described.communicator())
+    records = {
+        request.collective: launches(selection, request, low, high).records(request)
+        for request in options.runnable([selection], collectives, dtype, op, buffers)
+    }
+    if as_json:
+        print_json([record for found in records.values() for record in found])
+        return
+    for collective, found in records.items():
+        rows = [_row([record]) for record in found] if every else _by_combination(found)
+        print_table(f"{collective.name} on {described.title}", COLUMNS, rows)
+
+
+COLUMNS = ("from", "to", "pick", "channels", "threads", "ranges")
+
+
+def _by_combination(records: list[dict[str, Any]]) -> list[tuple[object, ...]]:
+    together = groupby(records, key=lambda record: (record["algorithm"], record["protocol"]))
+    return [_row(list(same)) for _, same in together]
+
+
+def _row(records: list[dict[str, Any]]) -> tuple[object, ...]:
+    first, last = records[0], records[-1]
+    return (
+        human_bytes(first["from_bytes"]), human_bytes(last["to_bytes"]), f"{first['algorithm']}/{first['protocol']}",
+        _span([record["channels"] for record in records]), _span([record["threads"] for record in records]),
+        len(records),
+    )
+
+
+def _span(values: list[int]) -> str:
+    return f"{min(values)}-{max(values)}" if min(values) < max(values) else str(values[0])

@@ -1,0 +1,169 @@
+"""The size ranges in which NCCL's answer stays the same, to the byte."""
+
+import bisect
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner import edges
+from tuner.cfloat import SizeArray
+from tuner.errors import BadInput, NoAlgorithm
+from tuner.names import Algorithm, Buffers, Protocol
+from tuner.rules import launch, turns
+from tuner.rules.request import Request
+from tuner.selection import ALL_CELLS, MAX_BYTES, Picks, Selection
+
+FOLLOWED_BYTES = 1 << 40  # how far ranges are followed
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges:
+    """Ranges of nBytes, an element each, without gaps; both ends belong to a range.
+
+    ``algorithm`` and ``protocol`` are NCCL's numbers. Where ranges are of these two only, ``channels`` and ``threads``
+    are those of the first size.
+    """
+
+    from_bytes: SizeArray
+    to_bytes: SizeArray
+    algorithm: NDArray[np.int8]
+    protocol: NDArray[np.int8]
+    channels: NDArray[np.int64]
+    threads: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.from_bytes)
+
+    def records(self, request: Request) -> list[dict[str, Any]]:
+        """In the form of ``nccl-tuner edges --json``."""
+        columns = (self.from_bytes, self.to_bytes, self.algorithm, self.protocol, self.channels, self.threads)
+        return [
+            {
+                "collective": request.collective.name, "from_bytes": start, "to_bytes": end,
+                "algorithm": Algorithm(algorithm).name, "protocol": Protocol(protocol).name, "channels": channels,
+                "threads": threads,
+            }
+            for start, end, algorithm, protocol, channels, threads in zip(
+                *(column.tolist() for column in columns), strict=True
+            )
+        ]
+
+
+def launches(
+    selection: Selection, request: Request, low: int | None = None, high: int = FOLLOWED_BYTES
+) -> Ranges:
+    """The ranges in which algorithm, protocol, channels and threads stay the same.
+
+    ``low`` is by default one element (of each rank where nBytes is of all), and ``high`` is lowered to the largest
+    size that NCCL takes.
+    Errors: those of :meth:`Selection.pick`; BadInput for windows, and where channels change at too many sizes.
+    """
+    low, high = _ends(selection, request, low, high)
+    starts = _combinations(selection, request, low, high)
+
+    def bounded(sizes: SizeArray) -> Labels:
+        picks = selection.pick(request, sizes)
+        return np.column_stack([_combination(picks), *_bounds(selection, request, picks)])
+
+    # Only where these change may channels and threads jump; in between, they turn where the rule says.
+    pieces = edges.find(bounded, low, high, starts, steps=0)
+    ends = np.append(pieces[1:] - np.uint64(1), np.uint64(high))
+    turning = [
+        _turns(selection, request, *piece)
+        for piece in zip(bounded(pieces).tolist(), pieces.tolist(), ends.tolist(), strict=True)
+    ]
+
+    def launched(sizes: SizeArray) -> Labels:
+        picks = selection.pick(request, sizes)
+        return np.column_stack([_combination(picks), picks.channels, picks.threads])
+
+    found = edges.find(launched, low, high, np.concatenate([pieces, ends, *turning]), steps=0)
+    return _ranges(selection.pick(request, found), high)
+
+
+def combinations(
+    selection: Selection, request: Request, low: int | None = None, high: int = FOLLOWED_BYTES
+) -> Ranges:
+    """The ranges in which algorithm and protocol stay the same; ends and errors as of :func:`launches`."""
+    low, high = _ends(selection, request, low, high)
+    return _ranges(selection.pick(request, _combinations(selection, request, low, high)), high)
+
+
+def largest(selection: Selection, request: Request, most: int = MAX_BYTES) -> int:
+    """The largest size to ``most`` that NCCL takes: through 2.30 none that lasts an hour; 0 where it runs nothing."""
+
+    def refused(nbytes: int) -> bool:
+        try:
+            selection.pick(request, nbytes)
+        except NoAlgorithm:
+            return True
+        return False
+
+    if not refused(most):
+        return most
+    return 0 if refused(1) else bisect.bisect_left(range(most), True, lo=1, key=refused) - 1
+
+
+def breaks(selection: Selection) -> list[int]:
+    """Sizes at which the model's corrections begin and end."""
+    each = selection.communicator.channels * selection.communicator.ranks
+    powers = [1 << shift for shift in range(MAX_BYTES.bit_length())]
+    starts = [*powers, *(power * each for power in powers if power * each <= MAX_BYTES)]
+    return [size + more for size in starts for more in (-1, 0) if 1 <= size + more <= MAX_BYTES]
+
+
+def _ends(selection: Selection, request: Request, low: int | None, high: int) -> tuple[int, int]:
+    if request.buffers is Buffers.window:
+        raise BadInput("buffers window may leave the classic path at any size; valid: plain, registered")
+    if low is None:
+        low = request.dtype.size_bytes * (selection.communicator.ranks if request.spreads else 1)
+    most = largest(selection, request, high)
+    if not most:
+        selection.pick(request, low)  # which says why
+    if not 1 <= low <= most:
+        raise BadInput(f"sizes from {low} to {most} bytes; valid: the first not above the last, which NCCL has to take")
+    return low, most
+
+
+def _combinations(selection: Selection, request: Request, low: int, high: int) -> SizeArray:
+    """The sizes at which algorithm or protocol change, ``low`` first."""
+
+    def ranked(sizes: SizeArray) -> Labels:
+        # All candidates in their order, so that no crossing hides between two sizes.
+        order = np.argsort(selection.times_us(request, sizes), axis=1, kind="stable")
+        return np.column_stack([order, _combination(selection.pick(request, sizes))])
+
+    starts = edges.find(ranked, low, high, breaks(selection))
+    picked = _combination(selection.pick(request, starts))
+    kept: SizeArray = starts[np.append(True, picked[1:] != picked[:-1])]
+    return kept
+
+
+def _combination(picks: Picks) -> Labels:
+    return picks.algorithm.astype(np.int64) * len(Protocol) + picks.protocol
+
+
+def _bounds(selection: Selection, request: Request, picks: Picks) -> tuple[Labels, Labels]:
+    """The most channels of each pick, and its threads."""
+    bound, threads = np.empty(len(picks.bytes), np.int64), np.empty(len(picks.bytes), np.int64)
+    combination = _combination(picks)
+    for index in np.flatnonzero(np.bincount(combination)):
+        here = combination == index
+        bound[here], threads[here] = launch.bounds(
+            selection.communicator, selection.tables, request, ALL_CELLS[index], picks.bytes[here]
+        )
+    return bound, threads
+
+
+def _turns(selection: Selection, request: Request, label: list[int], low: int, high: int) -> SizeArray:
+    combination, bound, threads = label
+    (rule,) = selection.communicator.release.rules("launch")
+    return turns.RULES[rule](selection.communicator, request, ALL_CELLS[combination], bound, threads, low, high)
+
+
+def _ranges(picks: Picks, high: int) -> Ranges:
+    ends = np.append(picks.bytes[1:] - np.uint64(1), np.uint64(high))
+    return Ranges(picks.bytes, ends, picks.algorithm, picks.protocol, picks.channels, picks.threads)
