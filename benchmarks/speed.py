@@ -6,13 +6,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
+from tuner import release
 from tuner.case import Case
+from tuner.choices import choices
+from tuner.compare import Side, diff
 from tuner.names import Collective, DataType, Op
 from tuner.oracle import Oracle
+from tuner.ranges import launches
 from tuner.rules.request import Request
 from tuner.selection import Selection
 
@@ -42,6 +48,25 @@ def main() -> None:
         request = Request(collective, DataType.float32, Op.sum)
         picked = seconds(lambda r=request: selection.pick(r, sizes))
         report(f"picks of a million sizes, {collective.name}", picked, "150 ms")
+
+    def edges() -> None:
+        fresh = Selection(communicator)
+        for collective in Collective:
+            launches(fresh, Request(collective, DataType.float32, Op.sum))
+
+    report("edges of all five collectives", seconds(edges), "500 ms")
+    summed = Request(Collective.AllReduce, DataType.float32, Op.sum)
+    map_sizes = np.unique(np.geomspace(8, 16 << 30, 400).astype(np.uint64))
+    mapped = seconds(lambda: choices(CASE, summed, map_sizes, range(1, 65)))
+    report("a map of choices, 64 node counts x 400 sizes", mapped, "1000 ms")
+
+    def pairs() -> None:
+        sides = [Side(replace(CASE, nccl=name)) for name in release.names()]
+        for before, after in combinations(sides, 2):
+            for collective in Collective:
+                diff(before, after, Request(collective, DataType.float32, Op.sum))
+
+    report("diff of all pairs of releases, five collectives", seconds(pairs, 1), "30000 ms")
 
     command = Path(sys.executable).with_name("nccl-tuner")
     arguments = shlex.split("pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --json")

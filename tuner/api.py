@@ -11,6 +11,7 @@ from tuner.case import Case
 from tuner.cfloat import FloatArray
 from tuner.model import Tables
 from tuner.names import Buffers, Collective, DataType, Op, by_name
+from tuner.ranges import FOLLOWED_BYTES, Ranges, launches
 from tuner.rules.request import Request
 from tuner.selection import Picks, Selection
 
@@ -58,6 +59,18 @@ class Communicator:
         Errors: BadInput for an unknown name or a size out of range.
         """
         return self.selection.cost_table(request(collective, dtype, op, buffers), sizes)
+
+    def edges(
+        self, collective: Collective | str, dtype: DataType | str = "float32", op: Op | str = "sum",
+        buffers: Buffers | str = "plain", *, low: int | None = None, high: int = FOLLOWED_BYTES,
+    ) -> Ranges:
+        """The ranges of nBytes in which algorithm, protocol, channels and threads stay the same, an element each.
+
+        They touch, from ``low`` (one element by default) to ``high`` bytes or the largest size NCCL takes.
+        Errors: NoAlgorithm; BadInput for an unknown name, a low above high, windows, and where channels change at too
+        many sizes to follow.
+        """
+        return launches(self.selection, request(collective, dtype, op, buffers), low, high)
 
 
 def communicator(

@@ -1,0 +1,157 @@
+"""What changes between two communicators, against the picks of both at every size."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from tuner.case import Case
+from tuner.changes import changed
+from tuner.cli import group
+from tuner.compare import Change, Side, diff, share_changed
+from tuner.errors import BadInput, NoAlgorithm
+from tuner.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.rules.request import Request
+
+CASE = Case("2.22.3", 2, "dgx-h100")
+PAIRS = [
+    ("2.22.3", ["nccl=2.25.1"]),
+    ("2.18.1", ["nccl=2.32.3"]),
+    ("2.28.9", ["nodes=4", "NCCL_PROTO=Simple"]),
+    ("2.28.9", ["machine=dgx-b200"]),
+    ("2.28.9", ["gpus-per-node=4"]),
+]
+
+
+def request(collective: Collective) -> Request:
+    return Request(collective, DataType.float32, Op.sum)
+
+
+def sides(nccl: str, assignments: list[str], whole: bool = False) -> tuple[Side, Side]:
+    before = replace(CASE, nccl=nccl)
+    return Side(before, whole=whole), Side(changed(before, assignments), whole=whole)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("collective", Collective)
+@pytest.mark.parametrize(("nccl", "assignments"), PAIRS)
+def test_picks_differ_in_the_ranges_and_nowhere_else(
+    nccl: str, assignments: list[str], collective: Collective, whole: bool
+) -> None:
+    asked, (before, after) = request(collective), sides(nccl, assignments, whole)
+    changes = diff(before, after, asked)
+    low = max(int(side.ranges(asked).from_bytes[0]) for side in (before, after))
+    ends = np.array([[change.from_bytes, change.to_bytes] for change in changes], np.int64).reshape(-1, 2)
+    around = (ends[..., None] + np.arange(-50, 51)).ravel()
+    sizes = np.unique(np.concatenate([np.geomspace(low, 1 << 40, 20_000).astype(np.int64), around]))
+    sizes = sizes[(sizes >= low) & (sizes <= 1 << 40)]
+    picks = [side.selection.pick(asked, sizes) for side in (before, after)]
+    names = ("algorithm", "protocol", "channels", "threads") if whole else ("algorithm", "protocol")
+    differ = np.any([getattr(picks[0], name) != getattr(picks[1], name) for name in names], axis=0)
+    at = np.searchsorted(ends[:, 0], sizes, side="right") - 1
+    inside = (at >= 0) & (sizes <= ends[at, 1]) if len(ends) else np.zeros(len(sizes), bool)
+    assert (inside == differ).all(), sizes[inside != differ][:5]
+
+
+@pytest.mark.parametrize(("nccl", "assignments"), PAIRS)
+def test_ratios_are_those_of_the_times(nccl: str, assignments: list[str]) -> None:
+    asked, (before, after) = request(Collective.AllReduce), sides(nccl, assignments)
+    changes = diff(before, after, asked)
+    assert changes
+    for change in changes:
+        assert change.from_bytes <= change.at_bytes <= change.to_bytes
+        for size, ratio in (
+            (change.from_bytes, change.ratio_from), (change.at_bytes, change.ratio), (change.to_bytes, change.ratio_to)
+        ):  # fmt: skip
+            old, new = (side.selection.pick(asked, size).time_us[0] for side in (before, after))
+            assert np.float32(ratio) == new / old
+        for side, ratio in ((before, change.ratio_by_before), (after, change.ratio_by_after)):
+            table = side.selection.cost_table(asked, change.at_bytes)[0]
+            old, new = (
+                table[Algorithm[pick.algorithm], Protocol[pick.protocol]] for pick in (change.before, change.after)
+            )
+            assert (ratio is None) == (min(old, new) < 0)
+            assert ratio is None or np.float32(ratio) == new / old
+
+
+def test_nobody_thinks_its_own_pick_the_slower() -> None:
+    """Where both can run both: the new pick gains by the new model, the old one by the old."""
+    judged = 0
+    for nccl in ("2.18.1", "2.21.5", "2.28.9"):
+        before, after = sides(nccl, ["nccl=2.32.3"])
+        for collective in Collective:
+            for change in diff(before, after, request(collective)):
+                judged += 1
+                assert change.ratio_by_before is None or change.ratio_by_before >= 1
+                assert change.ratio_by_after is None or change.ratio_by_after <= 1
+    assert judged > 10
+
+
+def test_the_same_twice_changes_nothing() -> None:
+    before, after = sides("2.28.9", ["nccl=2.28.9"], whole=True)
+    assert diff(before, after, request(Collective.AllReduce)) == []
+
+
+def test_a_side_without_an_answer_is_named() -> None:
+    before, after = sides("2.28.9", ["NCCL_ALGO=PAT"])
+    with pytest.raises(NoAlgorithm, match=r"2 x dgx-h100.*nothing is left for AllReduce"):
+        diff(before, after, request(Collective.AllReduce))
+
+
+def test_a_share_counts_octaves() -> None:
+    ends = [(1 << 10, (1 << 11) - 1), (1 << 20, (1 << 22) - 1), (1 << 30, (1 << 35) - 1)]
+    before, after = sides("2.28.9", ["nodes=4"])
+    (one, *_) = diff(before, after, request(Collective.AllReduce))
+    changes: list[Change] = [replace(one, from_bytes=low, to_bytes=high) for low, high in ends]
+    assert share_changed(changes, 1 << 10, (1 << 30) - 1) == pytest.approx(3 / 20)
+    assert share_changed([], 1, 2) == 0
+
+
+@pytest.mark.parametrize(
+    ("assignment", "says"),
+    [("nodes", "expected KEY=VALUE"), ("nodes=", "expected KEY=VALUE"), ("nodes=0", "valid: 1 to"),
+     ("nodes=two", "valid: 1 to"), ("colour=red", "unknown key 'colour'.*nodes")],
+)
+def test_changes_that_are_none(assignment: str, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        changed(CASE, [assignment])
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(group, ["diff", "--machine", "dgx-h100", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_an_upgrade_in_words_and_in_json() -> None:
+    arguments = ("--nodes", "2", "--nccl", "2.22.3", "2.25.1")
+    text, records = run(*arguments), json.loads(run(*arguments, "--json"))
+    assert "before: 2 x dgx-h100, 8 GPUs each, NCCL 2.22.3" in text
+    assert "the same at every size: AllGather, ReduceScatter" in text
+    before, after = sides("2.22.3", ["nccl=2.25.1"])
+    own = [change for collective in Collective for change in diff(before, after, request(collective))]
+    assert [(r["collective"], r["from_bytes"], r["to_bytes"], r["ratio"]) for r in records] == [
+        (change.collective, change.from_bytes, change.to_bytes, change.ratio) for change in own
+    ]
+    assert records[0]["before"]["protocol"] == "LL128"
+    assert records[0]["after"]["protocol"] == "Simple"
+
+
+def test_all_releases() -> None:
+    pairs = json.loads(run("allreduce", "--nodes", "2", "--all-releases", "--json"))
+    assert len(pairs) == 26 * 25 // 2
+    (upgrade,) = [pair for pair in pairs if (pair["before"], pair["after"]) == ("2.22.3", "2.25.1")]
+    assert upgrade["changes"] == json.loads(run("allreduce", "--nodes", "2", "--nccl", "2.22.3", "2.25.1", "--json"))
+    assert len(run("allreduce", "--nodes", "2", "--all-releases").splitlines()) > 26
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(["--nccl", "2.22.3"], "nothing differs"), (["2.25.1", "2.26.2"], "one comes after"),
+     (["--all-releases", "--nccl", "2.22.3"], "compares every release"), (["2.99"], "2.99")],
+)
+def test_comparisons_that_are_none(arguments: list[str], says: str) -> None:
+    result = CliRunner().invoke(group, ["diff", "--machine", "dgx-h100", *arguments])
+    assert says in str(result.exception)
