@@ -111,12 +111,11 @@ def _changed(before: Ranges, after: Ranges, whole: bool) -> tuple[SizeArray, Siz
         for side, where in zip((before, after), at, strict=True)
     ]
     differ = (picks[0] != picks[1]).any(axis=1)
-    # A range goes on where the one before it differs too, in the same way.
+    # A range goes on where both sides keep their picks.
     both = np.column_stack(picks)
-    begins = np.append(True, (both[1:] != both[:-1]).any(axis=1))[differ] | np.append(True, ~differ[:-1])[differ]
-    first = np.flatnonzero(begins)
-    last = np.append(first[1:] - 1, differ.sum() - 1) if len(first) else first
-    return starts[differ][first], ends[differ][last]
+    begins = np.append(True, (both[1:] != both[:-1]).any(axis=1))
+    ends_here = np.append(begins[1:], True)
+    return starts[differ & begins], ends[differ & ends_here]
 
 
 def _changes(
