@@ -15,6 +15,7 @@ from tuner.cfloat import Float, FloatArray, SizeArray
 from tuner.comm import Communicator
 from tuner.departure import Departure
 from tuner.errors import BadInput, NoAlgorithm
+from tuner.frames import Column, Framed, Named
 from tuner.names import Algorithm, Buffers, Protocol
 from tuner.registry import Registry
 from tuner.rules import candidate, launch, policy, symmetric
@@ -32,8 +33,11 @@ PICK_RULES: Registry[PickRule] = Registry()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Picks:
-    """What NCCL picks, an element a size. ``algorithm`` and ``protocol`` are NCCL's numbers."""
+class Picks(Framed):
+    """What NCCL picks, an element a size. ``algorithm`` and ``protocol`` are NCCL's numbers.
+
+    Arrays [size]: ``bytes`` uint64, ``time_us`` float32, ``channels`` and ``threads`` (of a block) int64.
+    """
 
     bytes: SizeArray
     algorithm: NDArray[np.int8]
@@ -41,6 +45,14 @@ class Picks:
     time_us: FloatArray
     channels: NDArray[np.int64]
     threads: NDArray[np.int64]
+
+    def columns(self) -> dict[str, Column]:
+        """A row a size: bytes, algorithm, protocol, channels, threads, time_us."""
+        return {
+            "bytes": self.bytes, "algorithm": Named(Algorithm, self.algorithm),
+            "protocol": Named(Protocol, self.protocol), "channels": self.channels, "threads": self.threads,
+            "time_us": self.time_us,
+        }
 
 
 class Selection:
