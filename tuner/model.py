@@ -95,6 +95,7 @@ def _fill(result: Tables, cell: Cell) -> None:
 
 
 def latency_us(cell: Cell) -> Float:
+    """Latency of a cell in us, float32: the release's rules for its algorithm, one after the other."""
     value = f32(0)
     for name in cell.release.rules("latency", cell.algorithm):
         before, value = value, latency.RULES[name](value, cell)
@@ -103,6 +104,7 @@ def latency_us(cell: Cell) -> Float:
 
 
 def bandwidth_gbs(cell: Cell) -> Float:
+    """Algorithm bandwidth of a cell, 1e9 B/s as float32: the release's rules for its algorithm, one after the other."""
     value = f32(0)
     for name in cell.release.rules("bandwidth", cell.algorithm):
         before, value = value, bandwidth.RULES[name](value, cell)

@@ -63,6 +63,7 @@ class Selection:
 
     @cached_property
     def tables(self) -> model.Tables:
+        """Latencies, bandwidths, threads and thresholds of this communicator: :func:`tuner.model.tables`."""
         return model.tables(self.communicator)
 
     def excluded(self, request: Request) -> dict[Cell, str]:
@@ -257,9 +258,10 @@ ALL_CELLS: list[Cell] = [(algorithm, protocol) for algorithm in Algorithm for pr
 
 @PICK_RULES
 def first_fastest(times: Iterator[FloatArray], communicator: Communicator) -> tuple[NDArray[np.int8], FloatArray]:
-    """The least time; of equal ones the first in NCCL's order of algorithms and protocols. Negative ones do not count.
+    """The least time in us, [size]; of equal ones the first in NCCL's order of algorithms and protocols.
 
-    A ring of one rank per node can have one, in releases that count more network steps than steps.
+    Negative ones do not count. A ring of one rank per node can have one, in releases that count more network steps
+    than steps.
     """
     best_us = _unless_negative(next(times))
     best = np.zeros(best_us.shape, np.int8)
