@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import traceback
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -79,7 +80,7 @@ def blocks(page: Path) -> list[Block]:
 
 @cache
 def ran(page: Path) -> dict[Block, list[tuple[str, ...] | NotRun]]:
-    """What each command of the page's sessions printed, stdout and stderr as they came; of Python what was wrong."""
+    """What each command of the page's sessions printed, stdout and stderr as they came; of Python the whole block."""
     names: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), patch.dict(os.environ, _environment()):
         if (ROOT / "docs" / "examples").is_dir():
@@ -93,12 +94,38 @@ def ran(page: Path) -> dict[Block, list[tuple[str, ...] | NotRun]]:
         return found
 
 
-def _python(block: Block, names: dict[str, Any]) -> tuple[str, ...]:
-    test = doctest.DocTestParser().get_doctest(block.text, names, str(block), str(block.page), block.at)
-    told: list[str] = []
-    doctest.DocTestRunner().run(test, out=told.append, clear_globs=False)
+def _python(block: Block, names: dict[str, Any]) -> tuple[str, ...] | NotRun:
+    """The block's lines, with what its examples answer now."""
+    test = doctest.DocTestParser().get_doctest(block.text, names, str(block), str(block.page), 0)
+    wrong = Wrong()
+    wrong.run(test, clear_globs=False)
+    if wrong.missing:
+        return NotRun(wrong.missing)
     names |= test.globs
-    return tuple(told)
+    lines = block.text.splitlines()
+    for example in reversed(test.examples):
+        if example in wrong.answers:
+            start = example.lineno + example.source.count("\n")
+            lines[start : start + example.want.count("\n")] = wrong.answers[example].splitlines()
+    return tuple(lines)
+
+
+class Wrong(doctest.DocTestRunner):
+    """Examples that answer otherwise, with their answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: dict[doctest.Example, str] = {}
+        self.missing = ""
+
+    def report_failure(self, out: Any, test: Any, example: doctest.Example, got: str) -> None:
+        self.answers[example] = got
+
+    def report_unexpected_exception(self, out: Any, test: Any, example: doctest.Example, exc_info: Any) -> None:
+        if isinstance(exc_info[1], OracleUnavailable):
+            self.missing = str(exc_info[1])
+        message = traceback.format_exception_only(exc_info[0], exc_info[1])[-1]
+        self.answers[example] = f"Traceback (most recent call last):\n{message}"
 
 
 def _environment() -> dict[str, str]:
@@ -171,16 +198,22 @@ def rewritten(page: Path) -> str:
     """The page with what its commands print now and what is derived; unchanged where a libnccl is missing."""
     text = page.read_text("utf-8")
     for block, printed in ran(page).items():
-        if not block.is_session:
-            continue
-        outputs = [
-            command.shown if isinstance(lines, NotRun) else refreshed(command.shown, lines)
-            for command, lines in zip(block.commands, printed, strict=True)
-        ]
-        prompts = re.findall(r"^\$ (?:.*\\\n)*.*\n", block.text, flags=re.M)
-        now = "".join(p + "".join(f"{line}\n" for line in lines) for p, lines in zip(prompts, outputs, strict=True))
+        now = _session(block, printed) if block.is_session else _block(block, printed[0])
         text = text.replace(f"```{block.language}\n{block.text}```", f"```{block.language}\n{now}```")
     return derived.written_into(text, page)
+
+
+def _block(block: Block, printed: tuple[str, ...] | NotRun) -> str:
+    return block.text if isinstance(printed, NotRun) else "".join(f"{line}\n" for line in printed)
+
+
+def _session(block: Block, printed: list[tuple[str, ...] | NotRun]) -> str:
+    outputs = [
+        command.shown if isinstance(lines, NotRun) else refreshed(command.shown, lines)
+        for command, lines in zip(block.commands, printed, strict=True)
+    ]
+    prompts = re.findall(r"^\$ (?:.*\\\n)*.*\n", block.text, flags=re.M)
+    return "".join(p + "".join(f"{line}\n" for line in lines) for p, lines in zip(prompts, outputs, strict=True))
 
 
 if __name__ == "__main__":
