@@ -68,7 +68,7 @@ class Block:
 
 @dataclass(frozen=True)
 class NotRun:
-    """A command that asks a libnccl which is not on this computer."""
+    """A command that asks a libnccl which is not on this computer, or comes after one in its session."""
 
     why: str
 
@@ -88,10 +88,18 @@ def ran(page: Path) -> dict[Block, list[tuple[str, ...] | NotRun]]:
         found: dict[Block, list[tuple[str, ...] | NotRun]] = {}
         for block in blocks(page):
             if block.is_session:
-                found[block] = [_run(command, os.path.realpath(folder)) for command in block.commands]
+                found[block] = _answers(block, os.path.realpath(folder))
             elif block.language == "pycon":
                 found[block] = [_python(block, names)]
         return found
+
+
+def _answers(block: Block, folder: str) -> list[tuple[str, ...] | NotRun]:
+    printed: list[tuple[str, ...] | NotRun] = []
+    for command in block.commands:
+        missing = printed[-1] if printed and isinstance(printed[-1], NotRun) else None
+        printed.append(missing or _run(command, folder))
+    return printed
 
 
 def _python(block: Block, names: dict[str, Any]) -> tuple[str, ...] | NotRun:

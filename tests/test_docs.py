@@ -28,10 +28,10 @@ def written(language: str) -> list[sessions.Block]:
 
 @pytest.mark.parametrize("block", SESSIONS, ids=str)
 def test_commands_print_what_is_shown(block: sessions.Block) -> None:
-    missing, wrong = [], []
+    missing, wrong = set(), []
     for command, printed in zip(block.commands, sessions.ran(block.page)[block], strict=True):
         if isinstance(printed, sessions.NotRun):
-            missing.append(printed.why)
+            missing.add(printed.why)
         elif not sessions.same(command.shown, printed):
             wrong += [f"$ {command.line}", *difflib.unified_diff(command.shown, printed, lineterm="", n=1)]
     assert not wrong, "\n".join([f"{block}; `make docs` writes what is printed now", *wrong])
