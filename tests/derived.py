@@ -43,8 +43,8 @@ def proven() -> str:
 
 def by_release() -> str:
     lines = [
-        "| NCCL | communicators | cost cells | picks, channels, threads | matched |",
-        "|---|--:|--:|--:|--:|",
+        "| NCCL | tuner plugins | communicators | cost cells | picks, channels, threads | matched |",
+        "|---|---|--:|--:|--:|--:|",
         *(_line(name, row) for name, row in releases.read().items()),
     ]
     return "\n".join(lines) + "\n"
@@ -53,7 +53,9 @@ def by_release() -> str:
 def _line(name: str, row: releases.Row) -> str:
     compared, matched = (sum(row[kind][what] for kind in KINDS) for what in ("compared", "matched"))
     cells, picks = row["cells"]["compared"], row["picks"]["compared"]
-    return f"| {name} | {row['communicators']} | {cells:,} | {picks:,} | {share(matched, compared)} |"
+    plugin = release.load(name).table.get("plugin")
+    interface = f"v{plugin['api']}" if plugin else "none"
+    return f"| {name} | {interface} | {row['communicators']} | {cells:,} | {picks:,} | {share(matched, compared)} |"
 
 
 def share(matched: int, compared: int) -> str:
