@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 NCCL   := 2.28.9
 
-.PHONY: demo test test-releases readme golden lint bench fuzz clean
+.PHONY: demo test test-releases docs golden lint bench fuzz clean
 
 demo: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL)
@@ -19,8 +19,9 @@ test-releases: $(VENV)/.installed
 	NCCL_TUNER_TEST_RELEASES=all $(BIN)/python -m pytest tests/test_oracle.py
 	$(BIN)/python tests/releases.py
 
-readme: $(VENV)/.installed
-	$(BIN)/python tests/readme.py
+docs: $(VENV)/.installed
+	$(BIN)/nccl-tuner fetch-nccl $$($(BIN)/python tests/here.py)
+	$(BIN)/python tests/sessions.py
 
 golden: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl --all

@@ -73,7 +73,7 @@ def main(names: tuple[str, ...]) -> None:
         click.echo(f"{name}: {totals[name].communicators} communicators in {time.monotonic() - start:.0f} s", err=True)
     rows = [(name, each.communicators, *(share(each, kind) for kind in KINDS)) for name, each in totals.items()]
     print_table("matched / compared with libnccl", ("release", "communicators", *KINDS), rows)
-    click.echo(f"wrote {FILE}; `make readme` puts it into README.md", err=True)
+    click.echo(f"wrote {FILE}; `make docs` puts it into the documentation", err=True)
     sys.exit(1 if any(each.failed or each.matched != each.compared for each in totals.values()) else 0)
 
 

@@ -4,7 +4,6 @@ import itertools
 import json
 import re
 import shlex
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +22,6 @@ from tuner.rules.request import Request
 from tuner.selection import Cell, Selection
 from tuner.watch import Step
 
-DOCS = Path(__file__).parents[1] / "docs" / "explain.md"
 SIZES = [64, 3_000, 1 << 20, 100_000_001, 1 << 34]
 SHAPES = [("dgx-h100", 2, 8), ("dgx-a100", 1, 4), ("dgx-a100", 3, 1), ("pcie-l40s", 2, 2), ("dgx-b200", 1, 8)]
 
@@ -250,11 +248,3 @@ def test_the_command_prints_what_it_computes() -> None:
     case = Case(nccl="2.28.9", machine="dgx-h100", nodes=2)
     assert found == json.loads(json.dumps(explain(case, request(Collective.AllReduce), 1 << 20)))
     assert set(found["steps"][0]) == {"quantity", "rule", "before", "after", "unit", "says", "source"}
-
-
-def test_the_documentation_shows_what_the_command_prints() -> None:
-    blocks = [block for block in DOCS.read_text().split("```")[1::2] if block.startswith("\n$ nccl-tuner explain")]
-    assert blocks
-    for block in blocks:
-        command, _, shown = block.strip().partition("\n")
-        assert run(shlex.split(command)[2:]).strip() == shown.strip(), command

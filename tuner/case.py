@@ -39,6 +39,7 @@ class Case:
 
     @property
     def title(self) -> str:
+        """What the communicator is, in words: ``2 x dgx-h100, 8 GPUs each, NCCL 2.28.9``."""
         nodes = (f"{kind.nodes} x {kind.name}, {kind.gpus()} GPUs each" for kind in self._kinds)
         return f"{' + '.join(nodes)}, NCCL {self.nccl}{f', layer {self.layer.file}' if self.layer else ''}"
 
@@ -54,6 +55,7 @@ class Case:
 
     @property
     def ranks(self) -> int:
+        """Of the whole communicator."""
         return sum(kind.nodes * kind.gpus() for kind in self._kinds)
 
     @property
@@ -62,7 +64,7 @@ class Case:
         return (self, *(replace(other, nccl=self.nccl, environment=self.environment) for other in self.others))
 
     def gpus(self) -> int:
-        """GPUs used per node: those asked for, else all."""
+        """GPUs used per node: those asked for, else all. BadInput where there are not as many."""
         have = len(self._topology().gpus)
         asked = have if self.gpus_per_node is None else self.gpus_per_node
         if not 1 <= asked <= have:
@@ -91,7 +93,7 @@ class Case:
         ]
 
     def setup(self) -> Setup:
-        """The same communicator for the oracle."""
+        """The same communicator for the oracle. BadInput for what libnccl cannot be told: layers, graphs."""
         if self.layer is not None:
             raise BadInput("--layer: libnccl computes with its own constants; valid for a layer: pick, table, group")
         if any(kind.graphs is not None for kind in self._kinds):

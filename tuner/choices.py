@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from tuner.case import Case
 from tuner.cfloat import FloatArray, SizeArray
+from tuner.frames import Column, Framed, Named
+from tuner.names import Algorithm, Protocol
 from tuner.ranges import largest
 from tuner.rules.request import Request
 from tuner.selection import Selection
@@ -16,10 +18,11 @@ NOTHING = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Choices:
+class Choices(Framed):
     """Picks as rank 0 sees them, [nodes][bytes]; ``algorithm`` and ``protocol`` are NCCL's numbers.
 
-    Where NCCL finds nothing to run they are -1, channels and threads 0, and the time is not a number.
+    Arrays are int8, int64 and float32; ``bytes`` is uint64 [bytes], NCCL's nBytes. Where NCCL finds nothing to run,
+    algorithm and protocol are -1, channels and threads 0, and the time is not a number.
     """
 
     nodes: tuple[int, ...]
@@ -29,6 +32,15 @@ class Choices:
     channels: NDArray[np.int64]
     threads: NDArray[np.int64]
     time_us: FloatArray
+
+    def columns(self) -> dict[str, Column]:
+        """A row for each number of nodes and size: nodes, bytes, algorithm, protocol, channels, threads, time_us."""
+        return {
+            "nodes": np.repeat(self.nodes, len(self.bytes)), "bytes": np.tile(self.bytes, len(self.nodes)),
+            "algorithm": Named(Algorithm, self.algorithm.ravel()),
+            "protocol": Named(Protocol, self.protocol.ravel()),
+            "channels": self.channels.ravel(), "threads": self.threads.ravel(), "time_us": self.time_us.ravel(),
+        }
 
 
 def choices(case: Case, request: Request, sizes: SizeArray, nodes: Sequence[int]) -> Choices:

@@ -78,6 +78,7 @@ def write(path: Path, layer: Layer) -> None:
 
 
 def to_text(layer: Layer) -> str:
+    """The layer as TOML."""
     head = {"version": VERSION, "nccl": layer.nccl, **layer.provenance}
     lines = ["[layer]", *(f"{key} = {_value(value)}" for key, value in head.items())]
     for name, rows in layer.constants.items():

@@ -61,7 +61,10 @@ class Machine:
     _shapes: Mapping[Shape, Graphs] = field(repr=False)
 
     def graphs(self, release: str, gpus_per_node: int, several_nodes: bool) -> Graphs:
-        """The graphs libnccl found on the first ``gpus_per_node`` GPUs; the same for 2 nodes and for more."""
+        """The graphs libnccl found on the first ``gpus_per_node`` GPUs; the same for 2 nodes and for more.
+
+        Errors: BadInput where they are not in the catalogue.
+        """
         if gpus_per_node not in self.gpu_counts:
             valid = one_of(map(str, self.gpu_counts))
             raise BadInput(f"{self.name}: graphs of {gpus_per_node} GPUs per node are not in the catalogue; {valid}")

@@ -13,6 +13,7 @@ from tuner import watch
 from tuner.cfloat import Float, f32
 from tuner.comm import Communicator
 from tuner.environment import Environment
+from tuner.frames import Column, Framed, Named
 from tuner.names import Algorithm, Collective, Protocol
 from tuner.release import ALGORITHM_KEYS, PROTOCOL_KEYS
 from tuner.rules import bandwidth, enabled, latency
@@ -22,11 +23,12 @@ SHAPE = (len(Collective), len(Algorithm), len(Protocol))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tables:
+class Tables(Framed):
     """The four tables of a communicator, indexed by NCCL's numbers [collective][algorithm][protocol].
 
     ``bandwidth_gbs`` (1e9 B/s) is 0 where a cell does not exist or is off; ``reasons`` says why, by cell.
     ``backup_gbs`` [collective][protocol] is what Ring falls back on where nothing else is left; 0 is none.
+    Latencies and bandwidths are float32; ``max_threads`` and ``thread_thresholds_bytes`` int64 [algorithm][protocol].
     """
 
     latency_us: NDArray[np.float32]
@@ -35,6 +37,17 @@ class Tables:
     thread_thresholds_bytes: NDArray[np.int64]
     backup_gbs: NDArray[np.float32]
     reasons: dict[tuple[Collective, Algorithm, Protocol], str]
+
+    def columns(self) -> dict[str, Column]:
+        """A row a cell: names, latency_us, bandwidth_gbs, max_threads, thread_threshold_bytes, reason (of a 0)."""
+        collective, algorithm, protocol = (index.ravel() for index in np.indices(SHAPE))
+        return {
+            "collective": Named(Collective, collective), "algorithm": Named(Algorithm, algorithm),
+            "protocol": Named(Protocol, protocol), "latency_us": self.latency_us.ravel(),
+            "bandwidth_gbs": self.bandwidth_gbs.ravel(), "max_threads": self.max_threads[algorithm, protocol],
+            "thread_threshold_bytes": self.thread_thresholds_bytes[algorithm, protocol],
+            "reason": [self.reasons.get((Collective(c), Algorithm(a), Protocol(p))) for c, a, p in np.ndindex(SHAPE)],
+        }
 
 
 def tables(communicator: Communicator) -> Tables:
@@ -82,6 +95,7 @@ def _fill(result: Tables, cell: Cell) -> None:
 
 
 def latency_us(cell: Cell) -> Float:
+    """Latency of a cell in us, float32: the release's rules for its algorithm, one after the other."""
     value = f32(0)
     for name in cell.release.rules("latency", cell.algorithm):
         before, value = value, latency.RULES[name](value, cell)
@@ -90,6 +104,7 @@ def latency_us(cell: Cell) -> Float:
 
 
 def bandwidth_gbs(cell: Cell) -> Float:
+    """Algorithm bandwidth of a cell, 1e9 B/s as float32: the release's rules for its algorithm, one after the other."""
     value = f32(0)
     for name in cell.release.rules("bandwidth", cell.algorithm):
         before, value = value, bandwidth.RULES[name](value, cell)

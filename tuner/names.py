@@ -71,6 +71,7 @@ class DataType(IntEnum):
 
     @property
     def size_bytes(self) -> int:
+        """Of one element."""
         return _TYPE_BYTES[self]
 
 

@@ -93,7 +93,7 @@ def combinations(
 
 
 def largest(selection: Selection, request: Request, most: int = MAX_BYTES) -> int:
-    """The largest size to ``most`` that NCCL takes: through 2.30 none that lasts an hour; 0 where it runs nothing."""
+    """The largest size to ``most`` that NCCL takes: through 2.28 none that lasts an hour; 0 where it runs nothing."""
 
     def refused(nbytes: int) -> bool:
         try:

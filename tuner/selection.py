@@ -15,6 +15,7 @@ from tuner.cfloat import Float, FloatArray, SizeArray
 from tuner.comm import Communicator
 from tuner.departure import Departure
 from tuner.errors import BadInput, NoAlgorithm
+from tuner.frames import Column, Framed, Named
 from tuner.names import Algorithm, Buffers, Protocol
 from tuner.registry import Registry
 from tuner.rules import candidate, launch, policy, symmetric
@@ -32,8 +33,11 @@ PICK_RULES: Registry[PickRule] = Registry()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Picks:
-    """What NCCL picks, an element a size. ``algorithm`` and ``protocol`` are NCCL's numbers."""
+class Picks(Framed):
+    """What NCCL picks, an element a size. ``algorithm`` and ``protocol`` are NCCL's numbers.
+
+    Arrays [size]: ``bytes`` uint64, ``time_us`` float32, ``channels`` and ``threads`` (of a block) int64.
+    """
 
     bytes: SizeArray
     algorithm: NDArray[np.int8]
@@ -46,6 +50,14 @@ class Picks:
         """Algorithm and protocol of each size."""
         return [(Algorithm(a), Protocol(p)) for a, p in zip(self.algorithm, self.protocol, strict=True)]
 
+    def columns(self) -> dict[str, Column]:
+        """A row a size: bytes, algorithm, protocol, channels, threads, time_us."""
+        return {
+            "bytes": self.bytes, "algorithm": Named(Algorithm, self.algorithm),
+            "protocol": Named(Protocol, self.protocol), "channels": self.channels, "threads": self.threads,
+            "time_us": self.time_us,
+        }
+
 
 class Selection:
     """Answers for one communicator. ``sizes`` are NCCL's nBytes, 1 to 2**62: an integer or an array of them."""
@@ -55,6 +67,7 @@ class Selection:
 
     @cached_property
     def tables(self) -> model.Tables:
+        """Latencies, bandwidths, threads and thresholds of this communicator: :func:`tuner.model.tables`."""
         return model.tables(self.communicator)
 
     def excluded(self, request: Request) -> dict[Cell, str]:
@@ -255,9 +268,10 @@ ALL_CELLS: list[Cell] = [(algorithm, protocol) for algorithm in Algorithm for pr
 
 @PICK_RULES
 def first_fastest(times: Iterator[FloatArray], communicator: Communicator) -> tuple[NDArray[np.int8], FloatArray]:
-    """The least time; of equal ones the first in NCCL's order of algorithms and protocols. Negative ones do not count.
+    """The least time in us, [size]; of equal ones the first in NCCL's order of algorithms and protocols.
 
-    A ring of one rank per node can have one, in releases that count more network steps than steps.
+    Negative ones do not count. A ring of one rank per node can have one, in releases that count more network steps
+    than steps.
     """
     best_us = _unless_negative(next(times))
     best = np.zeros(best_us.shape, np.int8)

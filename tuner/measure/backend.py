@@ -37,4 +37,5 @@ class Backend(Protocol):
     def use_table(self, text: str | None) -> None:
         """The decision table that NCCL's own choices follow from here on; None for none."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Gives back what it holds; nothing is run afterwards."""

@@ -39,6 +39,7 @@ class Model:
         return self._picks[point]
 
     def times_us(self, point: Point) -> dict[Cell, float]:
+        """The predicted time in us of every combination that NCCL does not ignore."""
         (table_us,) = self.selection.cost_table(_request(point), [point.bytes])
         return {cell: float(table_us[cell]) for cell in ALL_CELLS if table_us[cell] > 0}
 
@@ -67,7 +68,7 @@ def model_of(measurements: Measurements) -> Model | None:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One size: ``regret`` is the pick's time over the best's, minus 1; ``significant`` where that is beyond the noise.
+    """One size: ``regret`` is the pick's time over the best's, minus 1; ``significant`` is one beyond the noise.
 
     ``pick`` is what NCCL ran by itself where that was measured, else the emulator's; ``model_pick`` the emulator's.
     ``interval`` is the regret's, of 95 %.
@@ -88,6 +89,8 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
+    """A call of which no regret can be told, and why."""
+
     point: Point
     reason: str
 
@@ -127,6 +130,7 @@ class Comparison:
 
     @cached_property
     def evidence(self) -> dict[Point, Evidence]:
+        """The times of each call, by round and combination."""
         return collect(self.measurements.visits)
 
     @cached_property
@@ -135,10 +139,12 @@ class Comparison:
 
     @property
     def sizes(self) -> list[Judged]:
+        """The calls that were judged."""
         return [one for one in self._judged if isinstance(one, Judged)]
 
     @property
     def skipped(self) -> list[Skipped]:
+        """The calls of which no regret can be told."""
         return [one for one in self._judged if isinstance(one, Skipped)]
 
     @property
@@ -247,6 +253,7 @@ class Total:
 
     @property
     def regret(self) -> float:
+        """The picks' time over the best's, minus 1."""
         return self.pick_us / self.best_us - 1 if self.best_us else 0.0
 
 
@@ -290,6 +297,7 @@ def _plain(combination: Combination) -> Combination:
 
 
 def kind_of(point: Point) -> Point:
+    """The call without its size: a point of 0 bytes."""
     return Point(point.collective, 0, point.dtype, point.op, point.in_place, point.graph)
 
 

@@ -76,6 +76,7 @@ class Visit:
 
     @property
     def counts(self) -> bool:
+        """Whether its times are of what was asked for, with right results."""
         return bool(self.times_us) and not self.replaced and self.wrong == 0
 
 
@@ -89,6 +90,7 @@ class Measurements:
 
     @property
     def points(self) -> list[Point]:
+        """What was called, sorted."""
         return sorted({visit.point for visit in self.visits})
 
     def times_us(self, point: Point) -> dict[Combination, NDArray[np.float64]]:
@@ -127,6 +129,7 @@ class Writer:
         return self
 
     def add(self, visit: Visit) -> None:
+        """Writes one visit at once. Errors: BadMeasurement where the file cannot be written."""
         self._line(to_record(visit))
 
     def _line(self, record: Mapping[str, Any]) -> None:
@@ -146,6 +149,7 @@ class Writer:
 
 
 def to_record(visit: Visit) -> dict[str, Any]:
+    """The visit as a line of the file has it."""
     point = visit.point
     record: dict[str, Any] = {
         "collective": point.collective.name, "bytes": point.bytes, "dtype": point.dtype.name, "op": point.op.name,
@@ -218,7 +222,7 @@ def _combination_record(combination: Combination | None) -> dict[str, Any] | Non
 
 
 def existing(path: Path) -> Measurements | None:
-    """What a run that writes to ``path`` would go on from; None where there is nothing yet."""
+    """What a run that writes to ``path`` goes on from; None where there is nothing yet. BadMeasurement if no file."""
     if path.exists() and not path.is_file():
         raise BadMeasurement(f"{path}: not a regular file")
     return read(path) if path.exists() and path.stat().st_size else None

@@ -55,6 +55,7 @@ class Replaced:
     to_bytes: int  # inclusive
 
     def holds(self, point: Point, cell: Cell) -> bool:
+        """Whether this combination is replaced for that call."""
         here = self.collective is point.collective and cell == (self.algorithm, self.protocol)
         return here and self.from_bytes <= point.bytes <= self.to_bytes
 

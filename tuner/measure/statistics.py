@@ -20,6 +20,7 @@ class Estimate:
 
     @property
     def is_bounded(self) -> bool:
+        """Whether there were samples enough for an interval."""
         return self.high_us < float("inf")
 
     @property

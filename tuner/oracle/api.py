@@ -79,10 +79,12 @@ class Setup:
 
     @property
     def hosts(self) -> tuple[Host, ...]:
+        """The nodes in the order of ranks."""
         return (Host(self.topology, self.gpus_per_node, self.peer_to_peer_across_sockets),) * self.nodes + self.others
 
     @property
     def ranks(self) -> int:
+        """GPUs of all nodes."""
         return sum(host.gpus for host in self.hosts)
 
 

@@ -36,6 +36,8 @@ _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 
 @dataclass(frozen=True, slots=True)
 class Library:
+    """A libnccl.so.2 that was checked: its file, release and sha256."""
+
     path: Path
     release: str
     sha256: str
@@ -64,7 +66,10 @@ def known(release: str) -> dict[str, Any]:
 
 
 def find(release: str) -> Library:
-    """The libnccl of ``release`` from the installed wheel or the cache, if it is the one that its table knows."""
+    """The libnccl of ``release`` from the installed wheel or the cache, if it is the one that its table knows.
+
+    Errors: OracleUnavailable where it is not there, or another; UnknownRelease.
+    """
     _check_release(release)
     places = []
     if installed_release() == release:

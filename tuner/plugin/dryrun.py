@@ -87,6 +87,8 @@ class PluginRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
+    """A line that the plugin gave to NCCL's log."""
+
     level: int  # WARN or INFO
     text: str
 
@@ -201,6 +203,7 @@ class DryRun:
         return int(size[0])
 
     def close(self) -> None:
+        """Ends the communicator; the plugin then logs what it decided."""
         if self._open:
             self._open = False
             _check(self._plugin.end(*self._context), "finalize")

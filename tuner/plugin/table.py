@@ -56,6 +56,7 @@ class Choice:
 
     @property
     def cell(self) -> tuple[Algorithm, Protocol]:
+        """Algorithm and protocol."""
         return self.algorithm, self.protocol
 
 
@@ -76,6 +77,7 @@ class Conditions:
     line: int = field(default=0, kw_only=True, compare=False)
 
     def match(self, collective: Collective, size_bytes: int, *, ranks: int, nodes: int) -> bool:
+        """Whether the row is for a call of ``size_bytes`` (nBytes) on such a communicator."""
         even = self.ranks_per_node is None or (ranks % nodes == 0 and ranks // nodes in self.ranks_per_node)
         size = size_bytes in self.bytes and size_bytes // ranks in self.bytes_per_rank
         return self.collective is collective and size and ranks in self.ranks and nodes in self.nodes and even
@@ -119,6 +121,8 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Table:
+    """A decision table: rows in the order of the file, the first that matches wins."""
+
     decisions: tuple[Decision, ...] = ()
     costs: tuple[Cost, ...] = ()
     constants: tuple[Constant, ...] = ()

@@ -27,6 +27,7 @@ def to_text(table: Table) -> str:
 
 
 def write(path: Path, table: Table) -> None:
+    """Writes the table to a file. Errors: BadTable for what the format cannot say; OSError."""
     path.write_text(to_text(table), encoding="utf-8", newline="\n")
 
 
@@ -60,6 +61,7 @@ def _decision(row: Decision) -> str:
 
 
 def choice_text(choice: Choice) -> str:
+    """The choice as a row has it: ``ring/ll128 channels=8``."""
     words = [f"{choice.algorithm.name}/{choice.protocol.name}".lower()]
     if choice.channels is not None:
         words.append(f"channels={choice.channels}")
