@@ -7,6 +7,7 @@ import pytest
 from tuner import palette
 from tuner.names import Algorithm, Protocol
 
+
 def lightness(colour: str) -> float:
     """CIE L* of ``#RRGGBB`` (sRGB, D65), 0 to 100: what is left of a colour in grey."""
     channels = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
