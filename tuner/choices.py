@@ -53,6 +53,17 @@ def choices(case: Case, request: Request, sizes: SizeArray, nodes: Sequence[int]
     return found
 
 
+def changed(before: Choices, after: Choices) -> NDArray[np.bool_]:
+    """Where algorithm or protocol is another."""
+    found: NDArray[np.bool_] = (before.algorithm != after.algorithm) | (before.protocol != after.protocol)
+    return found
+
+
+def ratio(before: Choices, after: Choices) -> FloatArray:
+    """Predicted time after over before, [nodes][bytes], each by its own constants; nan where one of them has none."""
+    return after.time_us / before.time_us
+
+
 def largest(selection: Selection, request: Request, most: int = MAX_BYTES) -> int:
     """The largest size to ``most`` that NCCL takes: through 2.30 none that lasts an hour; 0 where it runs nothing."""
 
