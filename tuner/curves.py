@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from tuner.analytic.bandwidth import bus_factor
 from tuner.case import Case
 from tuner.cfloat import FloatArray, SizeArray
-from tuner.choices import Choices, choices
+from tuner.choices import NOTHING, Choices, choices
 from tuner.rules.request import Request
 from tuner.selection import Cell, Selection
 
@@ -35,10 +35,12 @@ class Curves:
 def curves(case: Case, request: Request, sizes: SizeArray) -> Curves:
     """Of the cells that the call may use, ``sizes`` (nBytes, ascending, at least one), as rank 0 sees them.
 
-    Errors: BadInput for what the emulator refuses.
+    Errors: BadInput for what the emulator refuses, NoAlgorithm where nothing can run at any of the sizes.
     """
     selection = Selection(case.communicator())
     picks = choices(case, request, sizes, [case.nodes])
+    if (picks.algorithm == NOTHING).all():
+        selection.pick(request, sizes[:1])  # says why
     cells = tuple(selection.candidates(request))
     table_us = selection.cost_table(request, sizes)
     times_us = np.stack([table_us[:, *cell] for cell in cells]) if cells else np.empty((0, len(sizes)), np.float32)

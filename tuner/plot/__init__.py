@@ -8,6 +8,7 @@ from tuner.errors import BadInput, one_of
 try:
     import matplotlib as mpl
     from matplotlib.figure import Figure
+    from PIL import Image  # matplotlib needs it, too
 except ImportError:
     raise BadInput("pictures need matplotlib: pip install nccl-tuner[plot]") from None
 
@@ -21,6 +22,9 @@ def save(figure: Figure, path: Path) -> None:
     try:
         with mpl.rc_context({"svg.hashsalt": "nccl-tuner"}):
             figure.savefig(path, dpi=100, metadata=_METADATA[path.suffix])
+        if path.suffix == ".png":
+            with Image.open(path) as picture:
+                picture.convert("RGB").quantize().save(path, optimize=True)  # 256 colours: a third of the size
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from error
 

@@ -36,7 +36,8 @@ def size_axis(axes: Any, sizes: SizeArray, named: bool = True, margin: float = 1
 def node_axis(axes: Any, nodes: Sequence[int], most: int = 16) -> None:
     """A row for each count, all of them alike in height; at most about ``most`` are named."""
     few = -(-len(nodes) // most)
-    rows = [row for row in range(len(nodes)) if row == 0 or (row + 1) % few == 0]
+    steady = len(nodes) == nodes[-1] - nodes[0] + 1
+    rows = [row for row, count in enumerate(nodes) if row == 0 or (count if steady else row) % few == 0]
     axes.set_ylim(-0.5, len(nodes) - 0.5)
     axes.set_yticks(rows, [str(nodes[row]) for row in rows])
     axes.set_ylabel("nodes")

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from tuner import palette
 from tuner.cfloat import SizeArray
+from tuner.choices import NOTHING
 from tuner.names import Algorithm, Protocol
 from tuner.plot.axes import PICK_TITLE, UPPER
 from tuner.plot.axes import legend as beside
 
 DENSITY, INK_POINTS = 2, 0.8  # of hatches
-NOTHING = -1  # the class where NCCL finds nothing to run
 
 Classes = NDArray[np.int64]  # [row][size]
 
@@ -35,6 +35,10 @@ class Style:
         patch.set(hatch=self.hatch * DENSITY, hatch_linewidth=INK_POINTS)
         return patch
 
+    def handle(self) -> Patch:
+        """For a legend."""
+        return self.apply(Patch(), edge_points=0.5)
+
 
 NOTHING_STYLE = Style(palette.NOTHING_COLOUR, palette.NOTHING_INK, palette.NOTHING_HATCH, "nothing can run")
 
@@ -48,14 +52,13 @@ def draw(axes: Any, sizes: SizeArray, classes: Classes, styles: Mapping[int, Sty
         corners = np.stack([np.stack([left, right, right, left], 1), np.stack([down, down, up, up], 1)], 2)
         area = PathPatch(Path.make_compound_path_from_polys(corners), antialiased=False)
         axes.add_patch(styles[number].apply(area, edge_points=0))
-    axes.add_patch(PathPatch(_borders(classes, edges), fill=False, linewidth=0.8, edgecolor="#000000"))
+    axes.add_patch(PathPatch(_borders(classes, edges), fill=False, linewidth=0.5, edgecolor="#000000"))
 
 
 def legend(
     figure: Figure, numbers: Iterable[int], styles: Mapping[int, Style], title: str = PICK_TITLE, where: str = UPPER
 ) -> None:
-    handles = [styles[number].apply(Patch(), edge_points=0.5) for number in numbers]
-    beside(figure, handles, title, where, handleheight=1.8)
+    beside(figure, [styles[number].handle() for number in numbers], title, where, handleheight=1.8)
 
 
 def occurring(*classes: Classes) -> list[int]:

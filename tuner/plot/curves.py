@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 
 from tuner.curves import Curves
-from tuner.plot import choicemap
+from tuner.plot import cells, choicemap
 from tuner.plot.axes import grid, heading, legend, size_axis
 from tuner.plot.lines import PICK, style
 
@@ -32,6 +32,7 @@ def figure(curves: Curves, what: str, where: str) -> Figure:
         size_axis(axes, curves.bytes, named=axes is bandwidths)
     for axes in (times, bandwidths):
         grid(axes)
-    legend(found, times.get_lines())
+    nothing = [cells.NOTHING_STYLE.handle()] if (curves.picks.algorithm < 0).any() else []
+    legend(found, [*times.get_lines(), *nothing])
     heading(found, bar, what, where)
     return found

@@ -4,10 +4,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from tuner import palette
-from tuner.choices import Choices, changed, ratio
+from tuner.choices import NOTHING, Choices, changed, ratio
 from tuner.plot import cells, choicemap
 from tuner.plot.axes import LOWER, heading, node_axis, size_axis
-from tuner.plot.cells import NOTHING, Style
+from tuner.plot.cells import Style
 
 SAME, ONLY_BEFORE, ONLY_AFTER = 0, 20, 21  # classes; those of ratios are from 1 on
 _BOUNDS = tuple(bound for bound, *_ in palette.RATIOS)

@@ -10,17 +10,16 @@ from tuner.selection import Cell
 
 WIDTH, OUTLINE = 1.6, 2.6  # points
 PICK: dict[str, Any] = {"color": "#000000", "alpha": 0.22, "linewidth": 7, "solid_capstyle": "butt", "zorder": 1}
-FILLS = {Protocol.LL: "none", Protocol.LL128: "left", Protocol.Simple: "full"}  # of markers
-
 
 def style(cell: Cell) -> dict[str, Any]:
-    """Of a line; light colours have a dark outline, to be seen on white. Markers of Simple are full, of LL empty."""
+    """Of a line; light colours have a dark outline, to be seen on white. Markers of LL are empty, of LL128 half."""
     algorithm, protocol = cell
     light = palette.INKS[algorithm] == "#000000"
     return {
         "color": palette.COLOURS[algorithm], "linestyle": palette.DASHES[protocol], "linewidth": WIDTH,
         "marker": palette.MARKERS[algorithm], "markersize": 6, "markeredgecolor": "#000000", "markeredgewidth": 0.6,
-        "fillstyle": FILLS[protocol], "markerfacecoloralt": "#FFFFFF",
+        "markerfacecolor": "#FFFFFF" if protocol is Protocol.LL else palette.COLOURS[algorithm],
+        "fillstyle": "left" if protocol is Protocol.LL128 else "full", "markerfacecoloralt": "#FFFFFF",
         "path_effects": [Stroke(linewidth=OUTLINE, foreground="#404040"), Normal()] if light else None,
         "label": f"{algorithm.name}/{protocol.name}",
     }  # fmt: skip

@@ -17,7 +17,7 @@ PICK: dict[str, Any] = {
     "linestyle": "", "marker": "s", "markersize": 11, "fillstyle": "none", "color": "#000000", "label": "NCCL's pick"
 }
 BEST: dict[str, Any] = {
-    "linestyle": "", "marker": "+", "markersize": 11, "color": "#000000", "label": "fastest measured"
+    "linestyle": "", "marker": "+", "markersize": 11, "color": "#000000", "label": "measured best"
 }
 RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 1, 1.25, 2, 5, 10, 20, 50, 100)  # that are named along an axis
 OTHERS = {"color": "#8C8C8C", "linewidth": 0.7, "label": "with other channels"}
@@ -57,7 +57,7 @@ def _panels(part: Any, comparison: Comparison, kind: Point, name: str) -> None:
 
 
 def _times(axes: Any, drawn: Sequence[Series], judged: Sequence[Judged]) -> None:
-    for one in drawn:
+    for one in sorted(drawn, key=lambda one: one.combination.channels > 0):
         combination = one.combination
         if combination.channels:
             axes.plot(one.bytes, one.measured_us, **OTHERS)
@@ -83,8 +83,9 @@ def _ratios(axes: Any, drawn: Sequence[Series]) -> None:
     axes.axhline(1, color="#000000", linewidth=1)
     axes.set_yscale("log")
     low, high = axes.get_ylim()
-    axes.set_ylim(min(low, 0.7), max(high, 1.4))
-    axes.set_yticks([tick for tick in RATIOS if min(low, 0.7) <= tick <= max(high, 1.4)], minor=False)
+    low, high = min(low, 0.65), max(high, 1.55)
+    axes.set_ylim(low, high)
+    axes.set_yticks([tick for tick in RATIOS if low <= tick <= high])
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_locator(NullLocator())
     axes.set_ylabel("measured / predicted")

@@ -56,7 +56,9 @@ def command(file: Path, collective: Collective | None, out: Path | None, as_json
         return measured.figure([comparison], [f"{file.name}: {shared.communicator(described)}"])
 
     def says() -> str:
-        return ", ".join(f"{len(sizes)} sizes of {kind.collective.name}" for kind, sizes in comparison.kinds.items())
+        kinds = comparison.kinds
+        names = ", ".join(sorted({kind.collective.name for kind in kinds}))
+        return f"{sum(map(len, kinds.values()))} points of {names}"
 
     shared.deliver(out, as_json, record, draw, says)
 

@@ -68,7 +68,8 @@ def nodes_of(case: Case, to_nodes: int | None, nodes_list: str | None) -> list[i
     if case.nodes != 1 or case.others:
         raise BadInput("--nodes and --node: the picture is over node counts; valid: --to-nodes N, --nodes-list N,N,...")
     if nodes_list is None:
-        return list(range(1 if case.gpus() > 1 else 2, (to_nodes or 64) + 1))
+        most = to_nodes or 64
+        return list(range(min(most, 1 if case.gpus() > 1 else 2), most + 1))  # one rank alone has nothing to choose
     words = nodes_list.split(",")
     if to_nodes is not None or len(words) > MOST_ROWS or not all(map(_is_count, words)):
         raise BadInput(
@@ -95,8 +96,9 @@ def communicator(case: Case) -> str:
 
 def nodes_alike(case: Case) -> str:
     """Machine, release and settings in words, whatever the number of nodes."""
+    gpus = f"{case.gpus()} GPU{'s' * (case.gpus() > 1)} per node"
     layer = [f"layer {case.layer.file}"] if case.layer else []
-    return ", ".join([case.name, f"{case.gpus()} GPUs per node", f"NCCL {case.nccl}", *layer, *_settings(case)])
+    return ", ".join([case.name, gpus, f"NCCL {case.nccl}", *layer, *_settings(case)])
 
 
 def _settings(case: Case) -> list[str]:
