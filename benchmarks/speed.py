@@ -7,12 +7,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from tuner.case import Case
+from tuner.choices import choices
 from tuner.names import Collective, DataType, Op
 from tuner.oracle import Oracle
+from tuner.plot import choicemap, save
 from tuner.rules.request import Request
 from tuner.selection import Selection
 
@@ -42,6 +45,16 @@ def main() -> None:
         request = Request(collective, DataType.float32, Op.sum)
         picked = seconds(lambda r=request: selection.pick(r, sizes))
         report(f"picks of a million sizes, {collective.name}", picked, "150 ms")
+
+    request = Request(Collective.AllReduce, DataType.float32, Op.sum)
+    grid = np.geomspace(8, 16 << 30, 400).astype(np.uint64)
+    report("choices of 64 node counts x 400 sizes", seconds(lambda: choices(CASE, request, grid, range(1, 65))), "-")
+    shown = choices(CASE, request, grid, range(1, 65))
+    with TemporaryDirectory() as folder:
+        for ending in ("png", "svg"):
+            file = Path(folder, f"map.{ending}")
+            drawn = seconds(lambda f=file: save(choicemap.figure(shown, "AllReduce", CASE.title), f))
+            report(f"the map of them, as {ending}", drawn, "1000 ms with the choices")
 
     command = Path(sys.executable).with_name("nccl-tuner")
     arguments = shlex.split("pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --json")
