@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from tuner.choices import choices
 from tuner.compare import Side, diff
 from tuner.names import Collective, DataType, Op
 from tuner.oracle import Oracle
+from tuner.plot import choicemap, save
 from tuner.ranges import launches
 from tuner.rules.request import Request
 from tuner.selection import Selection
@@ -58,7 +60,13 @@ def main() -> None:
     summed = Request(Collective.AllReduce, DataType.float32, Op.sum)
     map_sizes = np.unique(np.geomspace(8, 16 << 30, 400).astype(np.uint64))
     mapped = seconds(lambda: choices(CASE, summed, map_sizes, range(1, 65)))
-    report("a map of choices, 64 node counts x 400 sizes", mapped, "1000 ms")
+    report("choices of 64 node counts x 400 sizes", mapped, "-")
+    shown = choices(CASE, summed, map_sizes, range(1, 65))
+    with TemporaryDirectory() as folder:
+        for ending in ("png", "svg"):
+            file = Path(folder, f"map.{ending}")
+            drawn = seconds(lambda f=file: save(choicemap.figure(shown, "AllReduce", CASE.title), f))
+            report(f"the map of them, as {ending}", drawn, "1000 ms with the choices")
 
     def pairs() -> None:
         sides = [Side(replace(CASE, nccl=name)) for name in release.names()]

@@ -44,6 +44,16 @@ class Case:
         return f"{' + '.join(nodes)}, NCCL {self.nccl}{f', layer {self.layer.file}' if self.layer else ''}"
 
     @property
+    def settings(self) -> list[str]:
+        """NCCL's variables, NAME=VALUE."""
+        return [f"{name}={value}" for name, value in (self.environment or {}).items()]
+
+    @property
+    def heading(self) -> str:
+        """The title with the settings, which some answers are compared by."""
+        return ", ".join([self.title, *self.settings])
+
+    @property
     def name(self) -> str:
         """Of a node."""
         return self.machine or " ".join(filter(None, [str(self.topology), self.gpu]))

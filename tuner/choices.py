@@ -62,3 +62,14 @@ def choices(case: Case, request: Request, sizes: SizeArray, nodes: Sequence[int]
             for name in ("algorithm", "protocol", "channels", "threads", "time_us"):
                 getattr(found, name)[row, :taken] = getattr(picks, name)
     return found
+
+
+def changed(before: Choices, after: Choices) -> NDArray[np.bool_]:
+    """Where algorithm or protocol is another."""
+    found: NDArray[np.bool_] = (before.algorithm != after.algorithm) | (before.protocol != after.protocol)
+    return found
+
+
+def ratio(before: Choices, after: Choices) -> FloatArray:
+    """Predicted time after over before, [nodes][bytes], each by its own constants; nan where one of them has none."""
+    return after.time_us / before.time_us

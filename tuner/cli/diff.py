@@ -6,7 +6,6 @@ from typing import Any
 import click
 
 from tuner import release
-from tuner.case import Case
 from tuner.changes import changed
 from tuner.cli import options
 from tuner.cli.diff_releases import print_pairs, releases_of
@@ -29,9 +28,7 @@ class CollectiveOrRelease(options.Named):
 @click.argument(
     "words", nargs=-1, type=CollectiveOrRelease(Collective, "collective"), metavar="[COLLECTIVE]... [RELEASE]"
 )
-@click.option("--change", "assignments", multiple=True, metavar="KEY=VALUE",
-              help="What is different afterwards: nccl, machine, nodes, gpus-per-node, layer, or a NCCL variable; "
-              "repeatable.")
+@options.change_option
 @click.option("--all-releases", is_flag=True, help="Every pair of the machine's releases instead.")
 @click.option("--whole", is_flag=True, help="Ranges whose channels or threads change count as well.")
 @options.range_options
@@ -74,7 +71,7 @@ def command(
     if as_json:
         print_json([asdict(change) for changes in found.values() for change in changes])
         return
-    click.echo(f"before: {_title(described)}\nafter:  {_title(after)}\n")
+    click.echo(f"before: {described.heading}\nafter:  {after.heading}\n")
     for collective, changes in found.items():
         _print(collective.name, changes)
     if alike := [collective.name for collective in found if not found[collective]]:
@@ -82,10 +79,6 @@ def command(
 
 
 COLUMNS = ("from", "to", "before", "after", "time", "new pick by the model before", "by the model after")
-
-
-def _title(case: Case) -> str:
-    return ", ".join([case.title, *(f"{name}={value}" for name, value in (case.environment or {}).items())])
 
 
 def _print(title: str, changes: list[Change]) -> None:

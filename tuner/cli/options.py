@@ -11,6 +11,7 @@ import click
 from tuner import layer as layers
 from tuner import machines, release
 from tuner.case import Case
+from tuner.changes import KEYS
 from tuner.environment import parse_assignments
 from tuner.errors import BadInput
 from tuner.names import Buffers, Collective, DataType, Op, by_name
@@ -128,6 +129,10 @@ collectives_argument = click.argument(
 bytes_option = click.option(
     "--bytes", "sizes", type=Sizes(), default="8,1K,32K,256K,1M,4M,16M,64M,256M,1G", show_default=True,
     help="NCCL's nBytes: count x type size, times the ranks for AllGather and ReduceScatter; 64K is 65536.",
+)
+change_option = click.option(
+    "--change", "assignments", multiple=True, metavar="KEY=VALUE",
+    help=f"What is different afterwards: {', '.join(KEYS)}, or a NCCL variable; repeatable.",
 )
 timeout_option = click.option(
     "--timeout", "timeout_s", type=float, default=120.0, show_default=True, help="Seconds a libnccl answer may take."

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from tuner.sizes import human_bytes as human_bytes
+
 
 def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=1))
@@ -29,14 +31,6 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     with console.capture() as captured:
         console.print(table)
     click.echo("\n".join(line.rstrip() for line in captured.get().rstrip().splitlines()) + "\n")
-
-
-def human_bytes(nbytes: int) -> str:
-    """Exact: the largest binary unit that divides the size."""
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes % scale == 0:
-            return f"{nbytes // scale} {unit}"
-    return f"{nbytes} B"
 
 
 def _is_number(text: str) -> bool:

@@ -13,8 +13,6 @@ from tuner.measure import read_any
 from tuner.measure.compare import Comparison, Judged, Total, model_of
 from tuner.names import Collective, by_name
 
-_FORMATS = (".png", ".svg", ".pdf")
-
 
 @click.command(name="verify")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
@@ -35,11 +33,9 @@ def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, 
     compared = [compare(path) for path in files]
     calls = None if histogram is None else read_histogram(histogram)
     if plot is not None:
-        if plot.suffix not in _FORMATS:
-            raise BadInput(f"--plot {plot}: valid: a name that ends with {', '.join(_FORMATS)}")
-        from tuner.measure.plot import save
+        from tuner.plot import measured, save
 
-        save(compared, plot)
+        save(measured.figure(compared, list(map(str, files))), plot)
     totals = [] if calls is None else [comparison.total(calls) for comparison in compared]
     if as_json:
         print_json(record(files, compared, totals))

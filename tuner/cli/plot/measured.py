@@ -1,0 +1,91 @@
+"""``nccl-tuner plot measured``: measured times against the model's."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuner.case import Case
+from tuner.cli import options
+from tuner.cli.plot import shared
+from tuner.errors import BadInput, BadMeasurement
+from tuner.measure import header, read_any
+from tuner.measure.compare import Comparison, Model
+from tuner.measure.samples import Measurements, Point
+from tuner.measure.series import Series, series
+from tuner.names import Collective
+from tuner.selection import Selection
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@click.command(name="measured")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--collective", type=options.Named(Collective, "collective"),
+              help="Only this one; also what a text of nccl-tests is of that does not name it. [default: all]")
+@options.case_options
+@shared.out_option
+@options.json_option
+def command(file: Path, collective: Collective | None, out: Path | None, as_json: bool, **case: Any) -> None:
+    """Times in FILE, of 'nccl-tuner measure' or nccl-tests, against what NCCL's model predicts, and their ratio.
+
+    A file of nccl-tests does not say where it was measured: --machine, --nodes and --nccl do.
+
+    \b
+    nccl-tuner plot measured run.jsonl --collective allreduce --out measured.png
+    nccl-tuner plot measured all_reduce_perf.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --out measured.svg
+    """
+    measurements = read_any(file, collective)
+    if collective is not None:
+        visits = tuple(visit for visit in measurements.visits if visit.point.collective is collective)
+        measurements = replace(measurements, visits=visits)
+    described = _case(file, measurements, case)
+    comparison = Comparison(measurements, Model(Selection(described.communicator())))
+    if not comparison.kinds:
+        why = comparison.skipped[0].reason if comparison.skipped else "no times that count"
+        raise BadMeasurement(f"{file}: nothing to draw: {why}")
+
+    def record() -> list[dict[str, Any]]:
+        return [_record(described, kind, series(comparison, kind)) for kind in comparison.kinds]
+
+    def draw() -> "Figure":
+        from tuner.plot import measured
+
+        return measured.figure([comparison], [f"{file.name}: {described.heading}"])
+
+    def says() -> str:
+        kinds = comparison.kinds
+        names = ", ".join(sorted({kind.collective.name for kind in kinds}))
+        return f"{sum(map(len, kinds.values()))} points of {names}"
+
+    shared.deliver(out, as_json, record, draw, says)
+
+
+def _case(file: Path, measurements: Measurements, case: dict[str, Any]) -> Case:
+    """What the options describe, or else the header of the file."""
+    given = measurements.header
+    if not (case["machine"] or case["topology"] or case["node"]):
+        if header.CASE not in given:
+            raise BadInput(f"{file} does not say where it was measured; valid: --machine NAME --nodes N --nccl RELEASE")
+        return header.case_of(given)
+    described = options.case_of(**{**case, "nccl": case["nccl"] or given.get("nccl")})
+    if given.get("ranks") not in (None, described.ranks):
+        raise BadInput(f"{file} was measured with {given['ranks']} ranks, not {described.ranks} of {described.title}")
+    return described
+
+
+def _record(case: Case, kind: Point, drawn: list[Series]) -> dict[str, Any]:
+    return {
+        "collective": kind.collective.name, "dtype": kind.dtype.name, "op": kind.op.name, "in_place": kind.in_place,
+        "graph": kind.graph, **shared.case_record(case), "nodes": case.nodes, "ranks": case.ranks,
+        "series": [
+            {
+                "algorithm": one.combination.algorithm.name, "protocol": one.combination.protocol.name,
+                "channels": one.combination.channels or None, "bytes": one.bytes.tolist(),
+                "measured_us": shared.known(one.measured_us), "low_us": shared.known(one.low_us),
+                "high_us": shared.known(one.high_us), "predicted_us": shared.known(one.predicted_us),
+            } for one in drawn
+        ],
+    }  # fmt: skip

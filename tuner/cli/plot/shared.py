@@ -1,0 +1,142 @@
+"""What the verbs of ``plot`` share: options of sizes and node counts, headings, and writing what was asked for."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.case import Case
+from tuner.cfloat import SizeArray, shortest
+from tuner.choices import Choices
+from tuner.cli import options
+from tuner.cli.options import F
+from tuner.cli.output import print_json
+from tuner.errors import BadInput
+from tuner.names import Algorithm, Buffers, Protocol
+from tuner.rules.request import Request
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_ROWS = 1024
+
+out_option = click.option(
+    "--out", type=click.Path(path_type=Path), metavar="FILE", help="The picture to write: .png, .svg or .pdf."
+)
+
+
+def size_options(function: F) -> F:
+    """Parameters ``from_bytes``, ``to_bytes`` and ``points``."""
+    for option in reversed(
+        [
+            click.option("--from", "from_bytes", type=options.size_bytes, default="8", show_default=True,
+                         metavar="SIZE", help="The smallest size."),
+            click.option("--to", "to_bytes", type=options.size_bytes, default="16G", show_default=True,
+                         metavar="SIZE", help="The largest size."),
+            click.option("--points", type=click.IntRange(2, 100_000), default=400, show_default=True,
+                         help="Sizes between them, at equal ratios."),
+        ]
+    ):
+        function = option(function)
+    return function
+
+
+def sizes_of(from_bytes: int, to_bytes: int, points: int) -> SizeArray:
+    if from_bytes >= to_bytes:
+        raise BadInput(f"--from {from_bytes} --to {to_bytes}: valid: --from below --to")
+    return np.unique(np.geomspace(from_bytes, to_bytes, points).round().astype(np.uint64))
+
+
+def node_options(function: F) -> F:
+    """Parameters ``to_nodes`` and ``nodes_list``."""
+    for option in reversed(
+        [
+            click.option("--to-nodes", type=click.IntRange(1, MOST_ROWS), metavar="N",
+                         help="Every number of nodes up to this one. [default: 64]"),
+            click.option("--nodes-list", metavar="N,N,...", help="These numbers of nodes instead: 1,2,4,8,512."),
+        ]
+    ):
+        function = option(function)
+    return function
+
+
+def nodes_of(case: Case, to_nodes: int | None, nodes_list: str | None) -> list[int]:
+    """Ascending. BadInput also where the case itself says how many nodes there are."""
+    if case.nodes != 1 or case.others:
+        raise BadInput("--nodes and --node: the picture is over node counts; valid: --to-nodes N, --nodes-list N,N,...")
+    if nodes_list is None:
+        most = to_nodes or 64
+        return list(range(min(most, 1 if case.gpus() > 1 else 2), most + 1))  # one rank alone has nothing to choose
+    words = nodes_list.split(",")
+    if to_nodes is not None or len(words) > MOST_ROWS or not all(map(_is_count, words)):
+        raise BadInput(
+            f"--nodes-list {nodes_list}: valid: up to {MOST_ROWS} numbers from 1 to {options.MOST_NODES}, no --to-nodes"
+        )
+    return sorted(set(map(int, words)))
+
+
+def _is_count(word: str) -> bool:
+    return word.isascii() and word.isdigit() and 1 <= int(word) <= options.MOST_NODES
+
+
+def call(request: Request) -> str:
+    """A kind of call in words, for headings."""
+    op = "" if request.moves_only else f" {request.op.name}"
+    buffers = "" if request.buffers is Buffers.plain else f", {request.buffers.name} buffers"
+    return f"{request.collective.name}, {request.dtype.name}{op}{buffers}"
+
+
+def nodes_alike(case: Case) -> str:
+    """Machine, release and settings in words, whatever the number of nodes."""
+    gpus = f"{case.gpus()} GPU{'s' * (case.gpus() > 1)} per node"
+    layer = [f"layer {case.layer.file}"] if case.layer else []
+    return ", ".join([case.name, gpus, f"NCCL {case.nccl}", *layer, *case.settings])
+
+
+def choices_record(found: Choices) -> dict[str, Any]:
+    """Rows are node counts, columns sizes; null where NCCL finds nothing to run."""
+    return {
+        "algorithm": [[Algorithm(one).name if one >= 0 else None for one in row] for row in found.algorithm.tolist()],
+        "protocol": [[Protocol(one).name if one >= 0 else None for one in row] for row in found.protocol.tolist()],
+        "channels": found.channels.tolist(),
+        "threads": found.threads.tolist(),
+        "time_us": [known(row) for row in found.time_us],
+    }
+
+
+def request_record(request: Request) -> dict[str, str]:
+    return {
+        "collective": request.collective.name, "dtype": request.dtype.name, "op": request.op.name,
+        "buffers": request.buffers.name,
+    }  # fmt: skip
+
+
+def case_record(case: Case) -> dict[str, Any]:
+    """Without the number of nodes, which is the picture's."""
+    return {
+        **case.constants, "machine": case.name, "gpus_per_node": case.gpus(), "environment": case.environment or {},
+    }  # fmt: skip
+
+
+def known(values: NDArray[Any]) -> list[float | None]:
+    """None for what is not a number."""
+    return [shortest(value) if np.isfinite(value) else None for value in values]
+
+
+def deliver(
+    out: Path | None, as_json: bool, record: Callable[[], Any], draw: Callable[[], "Figure"], says: Callable[[], str]
+) -> None:
+    """Writes the picture, and prints the record or what the picture ``says`` in a line."""
+    if out is None and not as_json:
+        raise BadInput("nothing to do; valid: --out FILE.png (.svg, .pdf) for a picture, --json for what it would show")
+    if out is not None:
+        from tuner.plot import save
+
+        save(draw(), out)
+    if as_json:
+        print_json(record())
+    else:
+        click.echo(f"{out}: {says()}")

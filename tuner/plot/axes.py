@@ -1,0 +1,62 @@
+"""What all figures have in common: axes of sizes and of node counts, headings, legends."""
+
+from collections.abc import Sequence
+from textwrap import fill
+from typing import Any
+
+import numpy as np
+
+from tuner.cfloat import SizeArray
+from tuner.sizes import human_bytes
+
+MOST_SIZES = 12  # that are named along an axis
+PICK_TITLE = "algorithm/protocol"
+UPPER, LOWER = "outside right upper", "outside right lower"  # where a legend stands
+GRID = "#D0D0D0"
+
+
+def size_axis(axes: Any, sizes: SizeArray, named: bool = True, margin: float = 1.0) -> None:
+    """Logarithmic, with powers of two in words; a tick at every power, a name at as many as there is room for.
+
+    ``margin`` is a factor beyond the smallest and the largest size, for markers.
+    """
+    low, high = float(sizes[0]) / margin, float(sizes[-1]) * margin
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(low, high)
+    powers = range(int(np.ceil(np.log2(low))), int(np.floor(np.log2(high))) + 1)
+    few = -(-len(powers) // MOST_SIZES) or 1
+    names = [1 << power for power in powers[::few]] if len(powers) > 1 else sorted({int(sizes[0]), int(sizes[-1])})
+    axes.set_xticks(names, [human_bytes(size) for size in names])
+    axes.set_xticks([1 << power for power in powers], minor=True, labels=[""] * len(powers))
+    axes.tick_params(axis="x", labelbottom=named)
+    if named:
+        axes.set_xlabel("size (NCCL's nBytes)")
+
+
+def node_axis(axes: Any, nodes: Sequence[int], most: int = 16) -> None:
+    """A row for each count, all of them alike in height; at most about ``most`` are named."""
+    few = -(-len(nodes) // most)
+    steady = len(nodes) == nodes[-1] - nodes[0] + 1
+    rows = [row for row, count in enumerate(nodes) if row == 0 or (count if steady else row) % few == 0]
+    axes.set_ylim(-0.5, len(nodes) - 0.5)
+    axes.set_yticks(rows, [str(nodes[row]) for row in rows])
+    axes.set_ylabel("nodes")
+
+
+def heading(figure: Any, top: Any, what: str, where: str) -> None:
+    """``what`` over the figure, ``where`` over its topmost axes."""
+    figure.suptitle(what, x=0.01, horizontalalignment="left", weight="bold")
+    top.set_title(fill(where, 110), loc="left", fontsize="medium")
+
+
+def legend(figure: Any, handles: Sequence[Any], title: str = PICK_TITLE, where: str = UPPER, **size: float) -> None:
+    """Beside the axes of the figure."""
+    figure.legend(
+        handles=handles, title=title, loc=where, frameon=False, alignment="left", labelspacing=0.8,
+        **{"handlelength": 3.5, **size},
+    )  # fmt: skip
+
+
+def grid(axes: Any) -> None:
+    axes.grid(True, color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)

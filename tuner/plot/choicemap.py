@@ -1,0 +1,34 @@
+"""The map of choices: what NCCL picks over sizes and node counts."""
+
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from tuner.choices import Choices
+from tuner.plot import cells
+from tuner.plot.axes import heading, node_axis, size_axis
+
+
+def figure(choices: Choices, what: str, where: str) -> Figure:
+    """Algorithm is colour, protocol hatch; only what occurs is in the legend.
+
+    ``what`` and ``where`` are the heading: the call, and machine, release and settings.
+    """
+    found = Figure(figsize=(11, 6), layout="constrained")
+    axes = found.subplots()
+    draw(axes, choices)
+    node_axis(axes, choices.nodes)
+    size_axis(axes, choices.bytes)
+    legend(found, choices)
+    heading(found, axes, what, where)
+    return found
+
+
+def draw(axes: Any, choices: Choices) -> None:
+    cells.draw(axes, choices.bytes, cells.pick_classes(choices.algorithm, choices.protocol), cells.PICKS)
+
+
+def legend(figure: Figure, *maps: Choices) -> None:
+    """Of all that occurs in one of the maps."""
+    numbers = cells.occurring(*(cells.pick_classes(one.algorithm, one.protocol) for one in maps))
+    cells.legend(figure, numbers, cells.PICKS)
