@@ -10,6 +10,7 @@ from tuner.errors import OracleFailed, TunerError
 VERBS = {
     "pick": "what NCCL picks for a collective and sizes",
     "explain": "why NCCL picks it: every number step by step, and what the others lack",
+    "budget": "how long a job's collectives take by the model: by release and setting, and where it goes",
     "group": "what NCCL makes of several collectives in one group",
     "table": "the tuning table, in the layout NCCL prints",
     "machines": "the machines known by name",
