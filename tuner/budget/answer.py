@@ -30,6 +30,7 @@ def budget(
             for each in found
         ],
         "ranks": wanted.ranks,
+        "priced_ranks": wanted.priced_ranks,
         "calls": sum(entry.calls for entry in counted.entries),
         "notes": counted.notes,
         "left_out": [
@@ -57,7 +58,12 @@ def _variant(
     measured: Measured | None,
 ) -> dict[str, Any]:
     rows = _rows(entries, priced)
-    changes = list(_changes(entries, base, priced))
+    changes = _changes(entries, base, priced)
+    difference_us = sum(change["difference_us"] for change in changes)
+    before_us = _total_us([
+        (entry, before) for entry, before, after in zip(entries, base, priced, strict=True)
+        if isinstance(before, Price) and isinstance(after, Price)
+    ])  # fmt: skip
     kernels = [(entry, price) for entry, price in rows if entry.kernels_us]
     return {
         "name": variant.name,
@@ -67,7 +73,8 @@ def _variant(
         "total_us": _total_us(rows),
         "priced_calls": sum(entry.calls for entry, _ in rows),
         "unpriced_calls": sum(e.calls for e, p in zip(entries, priced, strict=True) if isinstance(p, Unpriced)),
-        "difference_us": sum(change["difference_us"] for change in changes),
+        "difference_us": difference_us,
+        "difference": _share(difference_us, before_us),
         "changes": changes,
         "by_collective": _parts(rows, lambda entry, price: {"collective": entry.request.collective.name}),
         "by_combination": _parts(

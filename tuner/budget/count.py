@@ -12,12 +12,13 @@ from tuner.rules.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which calls count: those of communicators of this size, or of these names.
+    """Which calls count: those of communicators of this size, priced on one of ``priced_ranks``, or of these names.
 
     ``dtype``, ``op`` and ``buffers`` are of calls whose own the file does not say; no file says buffers.
     """
 
     ranks: int
+    priced_ranks: int
     nodes: int | None = None
     communicators: tuple[str, ...] = ()
     dtype: DataType = DataType.float32
@@ -115,6 +116,8 @@ def _request(call: Call, wanted: Wanted) -> Request:
 
 
 def _notes(used: Sequence[Call], wanted: Wanted) -> Iterator[str]:
+    if wanted.ranks != wanted.priced_ranks:
+        yield f"calls of communicators of {wanted.ranks} ranks are priced on {wanted.priced_ranks}, of the same bytes"
     names: Counter[str] = Counter()
     for call in used:
         names[call.communicator or "without a name"] += int(call.calls)

@@ -56,7 +56,7 @@ def prices(variant: Variant, entries: Sequence[Entry]) -> list[Price | Unpriced]
     found: list[Price | Unpriced] = []
     for request, group in groupby(entries, key=lambda entry: entry.request):
         if request.buffers is Buffers.window:
-            raise BadInput("buffers window: calls may leave the model, and have no time then; valid: plain, registered")
+            raise BadInput("--buffers window: calls may leave the model, without a time; valid: plain, registered")
         sizes = [entry.bytes for entry in group]
         try:
             found += _of(selection, request, sizes, variant.table)

@@ -35,7 +35,7 @@ def read(path: Path, ranks: int) -> Found:
     if logged:
         return from_log(str(path), content)
     try:
-        text = content.decode("utf-8-sig")
+        text = content.decode()
     except UnicodeDecodeError:
         raise BadInput(f"{path}: not text; {VALID}") from None
     return from_csv(str(path), text, ranks)
@@ -44,6 +44,7 @@ def read(path: Path, ranks: int) -> Found:
 def _content(path: Path) -> bytes:
     try:
         content = path.read_bytes()
-        return gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+        content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+        return content.removeprefix(b"\xef\xbb\xbf")  # as spreadsheets begin a file
     except (OSError, EOFError, zlib.error) as error:
         raise BadInput(f"{path}: {getattr(error, 'strerror', None) or error}") from None

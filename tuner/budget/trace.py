@@ -52,7 +52,7 @@ def from_trace(file: str, value: Any) -> Found:
     records = [_arguments(event) for event in events if event.get("name") == RECORD]
     records = [record for record in records if record.get("Collective name") not in _NO_CALLS]
     known = {_id(record) for record in records} - {None}
-    durations: dict[Any, list[float]] = defaultdict(list)
+    durations: dict[int | None, list[float]] = defaultdict(list)
     calls = []
     for name, event in kernels:
         arguments, duration_us = _arguments(event), _duration_us(event)
@@ -106,8 +106,8 @@ def _arguments(event: Mapping[str, Any]) -> Mapping[str, Any]:
     return arguments if isinstance(arguments, dict) else {}
 
 
-def _id(arguments: Mapping[str, Any]) -> Any:
-    return arguments.get("External id", arguments.get("external id"))
+def _id(arguments: Mapping[str, Any]) -> int | None:
+    return _whole(arguments.get("External id", arguments.get("external id")))
 
 
 def _duration_us(event: Mapping[str, Any]) -> float:

@@ -25,7 +25,7 @@ MOST_ROWS = 32  # of sizes one by one
 @options.request_options
 @options.buffers_option
 @click.option("--ranks", type=click.IntRange(min=1),
-              help="Count calls of communicators of so many ranks. [default: those of the one described]")
+              help="Count calls of communicators of so many ranks. [default: as many as the one described has]")
 @click.option("--communicator", "communicators", multiple=True, metavar="NAME",
               help="Count calls of this communicator, by the FILE's name for it; repeatable.")
 @click.option("--setting", "settings", multiple=True, metavar="NAME=VALUE[,...]",
@@ -68,7 +68,8 @@ def command(
     }  # fmt: skip
     described = cases[0]
     found = [read.read(path, described.ranks) for path in files]
-    wanted = Wanted(ranks or described.ranks, _nodes(described), communicators, dtype, op, buffers)
+    nodes = None if ranks else described.nodes + sum(other.nodes for other in described.others)
+    wanted = Wanted(ranks or described.ranks, described.ranks, nodes, communicators, dtype, op, buffers)
     times = None if measured is None else regret.read(measured, described)
     answered = answer.budget(found, count(found, wanted), wanted, list(variants.values()), times)
     if as_json:
@@ -84,7 +85,3 @@ def _with(case: Case, text: str) -> Case:
         raise BadInput(f"--setting {text!r}: expected NCCL_NAME=VALUE[,NCCL_NAME=VALUE...], such as NCCL_ALGO=Ring")
     values = {name: value for name, _, value in pairs}
     return replace(case, environment={**(case.environment or {}), **values})
-
-
-def _nodes(case: Case) -> int:
-    return case.nodes + sum(other.nodes for other in case.others)

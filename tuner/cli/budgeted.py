@@ -9,6 +9,7 @@ from tuner.budget.buckets import buckets
 from tuner.cli.output import human_bytes, print_table
 
 TOP = 10  # rows of what makes up a difference or a regret
+LEAST_US = 0.5  # of a difference where the pick is the same: the last figure that is shown
 
 
 def show(title: str, answered: dict[str, Any], exact: bool) -> None:
@@ -71,10 +72,10 @@ def _bucket(row: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _column(variant: dict[str, Any]) -> tuple[object, ...]:
-    difference_us, total_us = variant["difference_us"], variant["total_us"]
-    before_us = total_us - difference_us
-    relative = f"{100 * difference_us / before_us:+.1f} %" if before_us and variant["changes"] else "-"
-    return variant["name"], _ms(total_us), f"{difference_us / 1000:+.3f}" if variant["changes"] else "-", relative
+    difference = ("-", "-")
+    if variant["changes"]:
+        difference = f"{variant['difference_us'] / 1000:+.3f}", f"{100 * variant['difference']:+.1f} %"
+    return variant["name"], _ms(variant["total_us"]), *difference
 
 
 CHANGE_COLUMNS = ("collective", "type", "size", "calls", "from", "to", "us each", "now us", "difference ms")
@@ -82,8 +83,9 @@ CHANGE_COLUMNS = ("collective", "type", "size", "calls", "from", "to", "us each"
 
 def _print_changes(base: str, other: dict[str, Any]) -> None:
     changes = other["changes"]
+    changes = [each for each in changes if each["from"] != each["to"] or abs(each["difference_us"]) >= LEAST_US]
     if not changes:
-        click.echo(f"{other['name']}: every pick and time is that of {base}\n")
+        click.echo(f"{other['name']}: the picks of {base}, and its times within {LEAST_US} us\n")
         return
     rows = [
         (
