@@ -38,28 +38,29 @@ class Measured:
 
     measurements: Measurements
     file: Path
+    notes: tuple[str, ...] = ()
 
     @cached_property
-    def _sizes(self) -> Mapping[int, list[tuple[int, Evidence]]]:
-        """By collective's number, in the order of sizes; all kinds of calls of a size are one."""
-        found: dict[int, list[tuple[int, Evidence]]] = {}
+    def _sizes(self) -> Mapping[int, dict[int, Evidence]]:
+        """By collective's number and size, in the order of sizes; all kinds of calls of a size are one."""
+        found: dict[int, dict[int, Evidence]] = {}
         for (collective, size), evidence in by_size(collect(self.measurements.visits)).items():
-            found.setdefault(collective, []).append((size, evidence))
+            found.setdefault(collective, {})[size] = evidence
         return found
 
     def judge(self, entry: Entry, price: Price) -> Judged | NotMeasured:
         """Between two measured sizes each combination's time is straight in logarithms of both, as in ``verify``."""
-        sizes = self._sizes.get(entry.request.collective, [])
-        at = bisect_left(sizes, entry.bytes, key=lambda size: size[0])
-        there = at < len(sizes) and sizes[at][0] == entry.bytes
-        ends = sizes[at : at + 1] if there else sizes[max(0, at - 1) : at + 1]
+        evidence = self._sizes.get(entry.request.collective, {})
+        sizes = list(evidence)
         if not sizes:
             return NotMeasured(f"no {entry.request.collective.name} in the file")
-        if not ends[0][0] <= entry.bytes <= ends[-1][0]:
-            return NotMeasured(f"the file has {sizes[0][0]} to {sizes[-1][0]} bytes")
-        times = [_times_us(evidence, price) for _, evidence in ends]
+        at = bisect_left(sizes, entry.bytes)
+        ends = [entry.bytes] if entry.bytes in evidence else sizes[max(0, at - 1) : at + 1]
+        if not ends[0] <= entry.bytes <= ends[-1]:
+            return NotMeasured(f"the file has {sizes[0]} to {sizes[-1]} bytes")
+        times = [_times_us(evidence[size], price) for size in ends]
         known = {
-            each: between(entry.bytes, [size for size, _ in ends], [time_us[each] for time_us in times])
+            each: between(entry.bytes, ends, [time_us[each] for time_us in times])
             for each in times[0] if all(each in time_us for time_us in times)
         }  # fmt: skip
         pick = _combination(price)
@@ -93,8 +94,11 @@ def read(path: Path, case: Case) -> Measured:
         alike = None in (theirs.machine, case.machine) or theirs.machine == case.machine
         if not alike or (theirs.nodes, theirs.ranks) != (case.nodes, case.ranks):
             raise BadMeasurement(f"{path}: measured on {theirs.title}; valid: measurements of {case.title}")
+        note = f"{path}: measured with NCCL {theirs.nccl}"
     elif header.get("ranks") not in (None, case.ranks):
         raise BadMeasurement(f"{path}: measured on {header['ranks']} ranks; valid: measurements of {case.title}")
+    else:
+        note = f"{path} does not describe the communicator that was measured: taken as this one"
     if not any(visit.counts and visit.table is None for visit in measurements.visits):
         raise BadMeasurement(f"{path}: no times in it that count")
-    return Measured(measurements, path)
+    return Measured(measurements, path, (note,))

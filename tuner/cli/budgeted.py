@@ -99,7 +99,7 @@ def _print_changes(base: str, other: dict[str, Any]) -> None:
         click.echo(f"and {len(rest)} more: {sum(each['difference_us'] for each in rest) / 1000:+.3f} ms\n")
 
 
-KERNEL_COLUMNS = ("collective", "type", "size", "calls", "kernels", "median us", "predicted us", "ratio")
+KERNEL_COLUMNS = ("collective", "type", "size", "calls", "kernels", "least us", "median us", "predicted us", "ratio")
 
 
 def _print_kernels(entries: list[dict[str, Any]], total: dict[str, Any]) -> None:
@@ -109,8 +109,8 @@ def _print_kernels(entries: list[dict[str, Any]], total: dict[str, Any]) -> None
         if kernels and "reason" not in price:
             ratio = kernels["median_us"] / price["time_us"]
             rows.append((
-                *_kind(entry), f"{entry['calls']:g}", kernels["calls"], f"{kernels['median_us']:.2f}",
-                f"{price['time_us']:.2f}", f"{ratio:.2f}",
+                *_kind(entry), f"{entry['calls']:g}", kernels["calls"], f"{kernels['least_us']:.2f}",
+                f"{kernels['median_us']:.2f}", f"{price['time_us']:.2f}", f"{ratio:.2f}",
             ))  # fmt: skip
     print_table("kernels of the trace; they also wait for other ranks", KERNEL_COLUMNS, rows)
     click.echo(
