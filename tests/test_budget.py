@@ -147,6 +147,14 @@ def test_what_is_wrong_with_a_list_is_said_with_its_place(tmp_path: Path, text: 
     assert str(error.value).replace(f"{tmp_path}/", "").startswith(message)
 
 
+def test_an_operation_of_what_only_moves_is_none(tmp_path: Path) -> None:
+    rows = "".join(f"{each},8,{op}\n" for each in ("allgather", "broadcast", "reduce") for op in ("sum", "max"))
+    counted = count([found(tmp_path / "x", f"collective,bytes,op\n{rows}")], WANTED)
+    assert [(entry.request.collective.name, entry.request.op.name, entry.calls) for entry in counted.entries] == [
+        ("Broadcast", "sum", 2), ("Reduce", "sum", 1), ("Reduce", "max", 1), ("AllGather", "sum", 2),
+    ]  # fmt: skip
+
+
 def test_what_has_no_price_is_counted_and_named(tmp_path: Path) -> None:
     text = (
         "collective,bytes,calls,ranks,nodes,communicator\nallreduce,8,1,16,2,a\nsend,8,5,,,\nAll-to-all,1M,7,16,,\n"
@@ -435,6 +443,12 @@ def test_a_table_has_the_models_time_of_what_it_chooses(tmp_path: Path) -> None:
         Algorithm.Ring, Protocol.Simple, 2, float(str(costs_us[0, Algorithm.Ring, Protocol.Simple])), own_channels=False
     )  # fmt: skip
     assert changed[:3] + changed[4:] == own[:3] + own[4:]
+    # Costs of a table choose, and are not what is summed up.
+    cost = "cost allreduce bytes=64K..256K -> ring/simple latency-us=1 bandwidth-gbs=9000"
+    table.write_text(f"nccl-tuner-table 1\n{cost}\n")
+    priced = prices(Variant("", TWO, table), SOME)[3]
+    assert isinstance(priced, Price)
+    assert (priced.cell, priced.time_us, priced.own_channels) == ("Ring/Simple", changed[3].time_us, True)
 
 
 @settings(max_examples=25, deadline=None)

@@ -89,7 +89,7 @@ def _of(selection: Selection, request: Request, sizes: list[int], table: Path | 
 def _with_table(
     selection: Selection, request: Request, sizes: list[int], table: Path
 ) -> Iterator[Price | Unpriced]:
-    """What the plugin itself makes of the sizes; a choice it names has a cost of 0, so the time is looked up."""
+    """What the plugin itself makes of the sizes; a table's costs choose, but the time is the model's."""
     trials = trial.run(table, selection, request, sizes).sizes
     costs_us = selection.cost_table(request, sizes)
     for each, row_us in zip(trials, costs_us, strict=True):
