@@ -173,9 +173,11 @@ def test_what_has_no_price_is_counted_and_named(tmp_path: Path) -> None:
     eight = count([found(tmp_path / "x", text)], replace(WANTED, ranks=8, nodes=None))
     assert sizes(eight) == [("AllReduce", "float32", 8, 2)]
     assert eight.notes[0] == "calls of communicators of 8 ranks are priced on 16, of the same bytes"
+    with pytest.raises(BadInput, match="no calls to price; the files have none"):
+        count([found(tmp_path / "x", '{"traceEvents": []}')], WANTED)
     with pytest.raises(BadInput, match="--communicator 'c': valid: a, tp, dp, b"):
         count([found(tmp_path / "x", text)], replace(WANTED, communicators=("c",)))
-    with pytest.raises(BadInput, match="no calls to price; left out: 1 x send: NCCL has no"):
+    with pytest.raises(BadInput, match="no calls to price; 1 x send: NCCL has no"):
         count([found(tmp_path / "x", "send,8\n")], WANTED)
 
 
@@ -229,6 +231,7 @@ def test_a_trace_has_calls_and_durations_and_the_rest_is_named(tmp_path: Path) -
         record(3, "allreduce", 256, 256), record(4, "wait", 0, 0, "Byte"),
         record(5, "allreduce", 256, 256, **{"Group size": 8, "Process Group Name": "7"}), kernel(5, "AllReduce_x", 5.0),
         record(6, "all_to_all", 256, 256), kernel(6, "SendRecv", 7.0), record(7, "allreduce", 256, 256, "Short"),
+        {"name": "record_param_comms", "args": {"External id": 10}}, kernel(10, "AllReduce_x", 13.0),
         record(8, "barrier", 0, 0, "Byte"), record(9, "allreduce", 0, 0), kernel(99, "AllGather_RING_LL", 11.0),
         {"ph": "X", "cat": "gpu_user_annotation", "name": "nccl:all_reduce", "dur": 3.0, "args": {"External id": 1}},
         {"ph": "X", "cat": "kernel", "name": "gemm", "dur": 3.0, "args": {"External id": 1}}, {"ph": "M"}, 3,
@@ -244,6 +247,7 @@ def test_a_trace_has_calls_and_durations_and_the_rest_is_named(tmp_path: Path) -
         ("barrier", "NCCL has no algorithms to choose from"): (1, 0.0),
         ("allreduce", "of 0 bytes, for which NCCL runs nothing"): (1, 0.0),
         ("AllGather", "kernels without their call"): (1, 11.0),
+        ("record_param_comms", "the trace does not say which collective"): (1, 13.0),
     }
     assert "the trace is of NCCL 2.21.5" in counted.notes
     bare = count([found(tmp_path / "y", gzip.compress(json.dumps(events).encode()))], WANTED)

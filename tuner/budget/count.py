@@ -45,6 +45,9 @@ class LeftOut:
     calls: float
     kernels_us: float
 
+    def __str__(self) -> str:
+        return f"{self.calls:g} x {self.name}: {self.reason}"
+
 
 @dataclass(slots=True)
 class Counted:
@@ -75,14 +78,10 @@ def count(found: Sequence[Found], wanted: Wanted) -> Counted:
         counted[key] = times + call.calls, durations
     left_out = [LeftOut(*key, *sums) for key, sums in without.items()]
     if not counted:
-        raise BadInput(f"no calls to price; left out: {'; '.join(map(str_of, left_out)) or 'none'}")
+        raise BadInput(f"no calls to price; {'; '.join(map(str, left_out)) or 'the files have none'}")
     entries = [Entry(*key, times, tuple(durations)) for key, (times, durations) in counted.items()]
     entries.sort(key=lambda entry: (entry.request.collective, entry.request.dtype, entry.request.op, entry.bytes))
     return Counted(entries, left_out, [note for each in found for note in each.notes] + list(_notes(used, wanted)))
-
-
-def str_of(left: LeftOut) -> str:
-    return f"{left.calls:g} x {left.name}: {left.reason}"
 
 
 def _check_names(calls: Iterable[Call], wanted: Wanted) -> None:

@@ -81,7 +81,9 @@ def _notes(value: Any, calls: list[Call]) -> list[str]:
 
 
 def _call(arguments: Mapping[str, Any], kernels_us: tuple[float, ...]) -> Call:
-    name = str(arguments.get("Collective name"))
+    if "Collective name" not in arguments:  # as older PyTorch leaves them
+        return Call(RECORD, None, None, kernels_us=kernels_us, unusable="the trace does not say which collective")
+    name = str(arguments["Collective name"])
     collective = _NAMES[name] if name in _NAMES else choice.collective(name)
     dtype = _TYPES.get(str(arguments.get("dtype")))
     size, unusable = None, None
