@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 
-from tuner.errors import BadInput
 from tuner.names import Collective, DataType, Op
 from tuner.rules.request import Request
-from tuner.selection import MAX_BYTES
 
 # What is called like a collective, or beside them, and has no algorithm to choose.
 UNTUNED = ("send", "recv", "sendrecv", "alltoall", "alltoallv", "gather", "scatter", "barrier")
@@ -46,9 +44,6 @@ class Found:
 def nbytes(collective: Collective, count: int, dtype: DataType, ranks: int) -> int:
     """NCCL's nBytes of a count as the call takes it: elements of one rank for AllGather and ReduceScatter.
 
-    Source: ncclEnqueueCheck's info->count and nBytes, src/enqueue.cc, v2.28.9-1. BadInput beyond 2**62 bytes.
+    Source: ncclFuncMaxSendRecvCount in getAlgoInfo, src/enqueue.cc, v2.28.9-1.
     """
-    size = count * dtype.size_bytes * (ranks if Request(collective, dtype, Op.sum).spreads else 1)
-    if size > MAX_BYTES:
-        raise BadInput(f"{collective.name} of {size} bytes; valid: to 2**62")
-    return size
+    return count * dtype.size_bytes * (ranks if Request(collective, dtype, Op.sum).spreads else 1)

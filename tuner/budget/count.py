@@ -8,6 +8,7 @@ from tuner.budget.calls import Call, Found
 from tuner.errors import BadInput, one_of
 from tuner.names import Buffers, DataType, Op
 from tuner.rules.request import Request
+from tuner.selection import MAX_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,8 @@ def _left_out(call: Call, wanted: Wanted) -> str | None:
         return f"of communicators on {call.nodes} nodes"
     if call.bytes is None:
         return "its size is not known"
+    if call.bytes > MAX_BYTES:
+        return "of more than 2**62 bytes"
     return None if call.bytes > 0 else "of 0 bytes, for which NCCL runs nothing"
 
 

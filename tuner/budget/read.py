@@ -23,7 +23,7 @@ def read(path: Path, ranks: int) -> Found:
     if content.lstrip()[:1] in (b"{", b"["):
         try:
             value = json.loads(content)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if not logged:  # a launcher's tags may begin a log
                 raise BadInput(f"{path}: not whole JSON: {error}") from None
         else:

@@ -8,6 +8,7 @@ from typing import Any
 from tuner.budget.calls import UNTUNED, Call, Found, nbytes
 from tuner.errors import BadInput, one_of
 from tuner.names import Collective, DataType, Op, by_name
+from tuner.selection import MAX_BYTES
 from tuner.sizes import size_bytes
 
 COLUMNS = (
@@ -105,6 +106,8 @@ def _call(record: Mapping[str, str], default_ranks: int) -> tuple[str, Call]:
     untuned = name.lower().replace("_", "").replace("-", "") in UNTUNED
     collective = None if untuned else by_name(Collective, name, "collective")
     total = None if collective is None else _nbytes(given, size, collective, dtype, ranks or default_ranks)
+    if total is not None and total > MAX_BYTES:
+        raise BadInput(f"{name} of {total} bytes; valid: to 2**62")
     return size, Call(
         name, collective, total, dtype, by_name(Op, given["op"], "operation") if "op" in given else None, ranks,
         _whole(given, "nodes"), given.get("communicator"), _calls(given[frequency[0]]) if frequency else 1.0,
