@@ -12,6 +12,7 @@ VERBS = {
     "explain": "why NCCL picks it: every number step by step, and what the others lack",
     "edges": "the exact sizes at which the choice changes",
     "diff": "what changes between releases, machines, node counts or settings, and what it gains or loses",
+    "budget": "how long a job's collectives take by the model: by release and setting, and where it goes",
     "plot": "pictures: maps of choices, curves, what changes, measured against predicted",
     "group": "what NCCL makes of several collectives in one group",
     "table": "the tuning table, in the layout NCCL prints",

@@ -17,12 +17,10 @@ from tuner.errors import BadInput
 from tuner.names import Buffers, Collective, DataType, Op, by_name
 from tuner.rules.request import Request
 from tuner.selection import Selection
+from tuner.sizes import size_bytes as size_bytes  # a verb finds the parsers of values here
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-DECIMAL = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
-LARGEST_BYTES = 2**62
 MOST_NODES = 2**20  # beyond any machine there is, and still quick to answer
 
 
@@ -44,20 +42,6 @@ class Sizes(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
         return value if isinstance(value, list) else [size_bytes(word) for word in str(value).split(",")]
-
-
-def size_bytes(text: str) -> int:
-    """``8``, ``64M`` or ``64MiB`` (2**20), ``64MB`` (10**6) as bytes; BadInput for anything else."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
-    unit = match[2].lower() if match else None
-    scale = None if unit is None else DECIMAL.get(unit) or UNITS.get(unit.removesuffix("ib") if unit != "b" else "")
-    if match is None or scale is None:
-        raise BadInput(f"size {text!r}: expected bytes such as 8, 64K, 64KiB (1024) or 64KB (1000); units to T")
-    whole, _, part = match[1].partition(".")
-    nbytes: int = int(whole) * scale + int(part or 0) * scale // 10 ** len(part)
-    if not 1 <= nbytes <= LARGEST_BYTES:
-        raise BadInput(f"size {text!r} is {nbytes} bytes; valid: 1 to 2**62")
-    return nbytes
 
 
 def skeleton_options(function: F) -> F:

@@ -48,6 +48,11 @@ def read(path: Path) -> tuple[list[Line], bool]:
         raise BadInput(f"{path}: {error.strerror}") from None
     if not data.strip():
         raise BadInput(f"{path}: empty; valid: what NCCL prints with NCCL_DEBUG=INFO")
+    return of(data)
+
+
+def of(data: bytes) -> tuple[list[Line], bool]:
+    """The same of a file's content."""
     whole, end, rest = data.rpartition(b"\n")
     return split(whole.decode("utf-8", "replace").split("\n")), bool(rest or not end)
 

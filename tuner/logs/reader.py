@@ -42,7 +42,7 @@ _CONFIG = re.compile(r"Comm config (\w+) set to (\S+)")
 # src/enqueue.cc, ncclEnqueueCheck
 _CALL = re.compile(
     r"(\w+): opCount [0-9a-f]+ sendbuff \S+ recvbuff \S+ count (\d+) datatype (\d+) op (\d+) root -?\d+ "
-    r"comm (0x[0-9a-f]+) \[nranks=\d+\]"
+    r"comm (0x[0-9a-f]+) \[nranks=(\d+)\]"
 )
 _SYMMETRIC = re.compile(r"(\w+) \[Symmetric\]: (\d+) Bytes -> Kernel (\w+)")
 # nccl-tests, src/common.cu
@@ -114,6 +114,7 @@ class Call:
     dtype: int
     op: int
     comm: str
+    ranks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,7 @@ class Log:
 
     versions: dict[str, None] = field(default_factory=dict)  # in order of appearance
     ranks: list[RankLog] = field(default_factory=list)
+    calls: list[tuple[Thread, Call]] = field(default_factory=list)
     choices: list[ChoiceLine] = field(default_factory=list)
     symmetric: list[tuple[Thread, str]] = field(default_factory=list)
     environment: dict[tuple[str, int], dict[str, str]] = field(default_factory=dict)  # by process
@@ -255,7 +257,8 @@ class _Reader:
         if line.thread in self._chosen:
             self._chosen.discard(line.thread)
             self._calls.pop(line.thread, None)
-        call = Call(match[1], int(match[2]), int(match[3]), int(match[4]), match[5])
+        call = Call(match[1], int(match[2]), int(match[3]), int(match[4]), match[5], int(match[6]))
+        self.log.calls.append((line.thread, call))
         self._calls.setdefault(line.thread, []).append(call)
 
     def choice(self, line: Line, match: re.Match[str]) -> None:

@@ -238,8 +238,8 @@ class Comparison:
                 raise BadMeasurement(
                     f"the histogram has {collective.name} of {size} bytes; measured: {known[0]} to {known[-1]}"
                 )
-            pick_us += count * _between(size, known, [one.pick_us for one in sizes])
-            best_us += count * _between(size, known, [one.best_us for one in sizes])
+            pick_us += count * between(size, known, [one.pick_us for one in sizes])
+            best_us += count * between(size, known, [one.best_us for one in sizes])
         return Total(sum(histogram.values()), pick_us, best_us)
 
 
@@ -343,7 +343,8 @@ def _error(collective: Collective, cell: Cell, times_us: NDArray[np.float64]) ->
     )  # fmt: skip
 
 
-def _between(size: int, sizes: Sequence[int], times_us: Sequence[float]) -> float:
+def between(size: int, sizes: Sequence[int], times_us: Sequence[float]) -> float:
+    """The time of a size among measured ones: straight between them in logarithms of both."""
     index = min(bisect_right(sizes, size), len(sizes) - 1)
     low, high = max(0, index - 1), index
     if sizes[low] == sizes[high]:

@@ -1,0 +1,49 @@
+"""Collectives as a file has them: what every reader of files makes of it."""
+
+from dataclasses import dataclass
+
+from tuner.names import Collective, DataType, Op
+from tuner.rules.request import Request
+
+# What is called like a collective, or beside them, and has no algorithm to choose.
+UNTUNED = ("send", "recv", "sendrecv", "alltoall", "alltoallv", "gather", "scatter", "barrier")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One collective as often as ``calls`` says; what the file does not say is None.
+
+    ``name`` is the file's, ``collective`` None where NCCL has no tuning for it. ``bytes`` is NCCL's nBytes.
+    ``kernels_us`` are measured durations, one a call, of the calls that have any. ``unusable`` says why it has no size.
+    """
+
+    name: str
+    collective: Collective | None
+    bytes: int | None
+    dtype: DataType | None = None
+    op: Op | None = None
+    ranks: int | None = None
+    nodes: int | None = None
+    communicator: str | None = None
+    calls: float = 1.0
+    kernels_us: tuple[float, ...] = ()
+    unusable: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a file has. ``sizes`` says which size the file means, ``notes`` what else a reader has to know."""
+
+    file: str
+    kind: str
+    sizes: str
+    calls: tuple[Call, ...]
+    notes: tuple[str, ...] = ()
+
+
+def nbytes(collective: Collective, count: int, dtype: DataType, ranks: int) -> int:
+    """NCCL's nBytes of a count as the call takes it: elements of one rank for AllGather and ReduceScatter.
+
+    Source: ncclFuncMaxSendRecvCount in getAlgoInfo, src/enqueue.cc, v2.28.9-1.
+    """
+    return count * dtype.size_bytes * (ranks if Request(collective, dtype, Op.sum).spreads else 1)

@@ -1,0 +1,132 @@
+"""The calls that the described communicator makes: each kind and size once, and whatever is left out named."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from tuner.budget.calls import Call, Found
+from tuner.errors import BadInput, one_of
+from tuner.names import Buffers, DataType, Op
+from tuner.rules.request import Request
+from tuner.selection import MAX_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which calls count: those of communicators of this size, priced on one of ``priced_ranks``, or of these names.
+
+    ``dtype``, ``op`` and ``buffers`` are of calls whose own the file does not say; no file says buffers.
+    """
+
+    ranks: int
+    priced_ranks: int
+    nodes: int | None = None
+    communicators: tuple[str, ...] = ()
+    dtype: DataType = DataType.float32
+    op: Op = Op.sum
+    buffers: Buffers = Buffers.plain
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """All calls of one kind and size; ``kernels_us`` are durations that were measured, a number for some of them."""
+
+    request: Request
+    bytes: int
+    calls: float
+    kernels_us: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Calls that have no price, by the name that the file has for them, and their kernels' time where it is known."""
+
+    name: str
+    reason: str
+    calls: float
+    kernels_us: float
+
+    def __str__(self) -> str:
+        return f"{self.calls:g} x {self.name}: {self.reason}"
+
+
+@dataclass(slots=True)
+class Counted:
+    entries: list[Entry]
+    left_out: list[LeftOut]
+    notes: list[str] = field(default_factory=list)
+
+
+def count(found: Sequence[Found], wanted: Wanted) -> Counted:
+    """Sums up calls of the same kind and size. BadInput for an unknown communicator, and where nothing is left."""
+    calls = [call for each in found for call in each.calls]
+    _check_names(calls, wanted)
+    counted: dict[tuple[Request, int], tuple[float, list[float]]] = {}
+    without: dict[tuple[str, str], tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+    used: list[Call] = []
+    for call in calls:
+        reason = _left_out(call, wanted)
+        if reason is not None:
+            before, kernels = without[call.name, reason]
+            without[call.name, reason] = before + call.calls, kernels + sum(call.kernels_us)
+            continue
+        assert call.collective is not None
+        assert call.bytes is not None
+        used.append(call)
+        key = _request(call, wanted), call.bytes
+        times, durations = counted.setdefault(key, (0.0, []))
+        durations += call.kernels_us
+        counted[key] = times + call.calls, durations
+    left_out = [LeftOut(*key, *sums) for key, sums in without.items()]
+    if not counted:
+        raise BadInput(f"no calls to price; {'; '.join(map(str, left_out)) or 'the files have none'}")
+    entries = [Entry(*key, times, tuple(durations)) for key, (times, durations) in counted.items()]
+    entries.sort(key=lambda entry: (entry.request.collective, entry.request.dtype, entry.request.op, entry.bytes))
+    return Counted(entries, left_out, [note for each in found for note in each.notes] + list(_notes(used, wanted)))
+
+
+def _check_names(calls: Iterable[Call], wanted: Wanted) -> None:
+    names = dict.fromkeys(call.communicator for call in calls if call.communicator is not None)
+    for name in wanted.communicators:
+        if name not in names:
+            raise BadInput(f"--communicator {name!r}: {one_of(names) if names else 'the calls name none'}")
+
+
+def _left_out(call: Call, wanted: Wanted) -> str | None:
+    if call.unusable is not None:
+        return call.unusable
+    if call.collective is None:
+        return "NCCL has no algorithms to choose from"
+    if wanted.communicators and call.communicator not in wanted.communicators:
+        return f"of communicator {call.communicator or 'without a name'}"
+    if call.ranks not in (None, wanted.ranks):
+        return f"of communicators of {call.ranks} ranks"
+    if wanted.nodes is not None and call.nodes not in (None, wanted.nodes):
+        return f"of communicators on {call.nodes} nodes"
+    if call.bytes is None:
+        return "its size is not known"
+    if call.bytes > MAX_BYTES:
+        return "of more than 2**62 bytes"
+    return None if call.bytes > 0 else "of 0 bytes, for which NCCL runs nothing"
+
+
+def _request(call: Call, wanted: Wanted) -> Request:
+    assert call.collective is not None
+    dtype = wanted.dtype if call.dtype is None else call.dtype
+    kind = Request(call.collective, dtype, wanted.op if call.op is None else call.op, buffers=wanted.buffers)
+    return replace(kind, op=Op.sum) if kind.moves_only else kind
+
+
+def _notes(used: Sequence[Call], wanted: Wanted) -> Iterator[str]:
+    if wanted.ranks != wanted.priced_ranks:
+        yield f"calls of communicators of {wanted.ranks} ranks are priced on {wanted.priced_ranks}, of the same bytes"
+    names: Counter[str] = Counter()
+    for call in used:
+        names[call.communicator or "without a name"] += int(call.calls)
+    if len(names) > 1:
+        each = ", ".join(f"{name}: {calls}" for name, calls in names.items())
+        yield f"calls of {len(names)} communicators are counted together ({each}); --communicator takes one"
+    reducing = [call for call in used if not _request(call, wanted).moves_only]
+    for what, taken in (("dtype", wanted.dtype.name), ("op", wanted.op.name)):
+        if silent := sum(call.calls for call in reducing if getattr(call, what) is None):
+            yield f"{silent:g} calls that reduce do not say their {what}: taken as {taken}"

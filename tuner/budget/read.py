@@ -1,0 +1,50 @@
+"""Collectives from whatever file has some, told by its content."""
+
+import gzip
+import json
+import zlib
+from pathlib import Path
+
+from tuner.budget.calls import Found
+from tuner.budget.log import from_log
+from tuner.budget.records import from_csv, from_json
+from tuner.budget.trace import from_trace, is_trace
+from tuner.errors import BadInput
+
+VALID = "valid: CSV or JSON records, a NCCL log, a trace of PyTorch's profiler, each also gzipped"
+
+
+def read(path: Path, ranks: int) -> Found:
+    """``ranks`` are those of records that do not say theirs. BadInput names the file, and the line of a record."""
+    content = _content(path)
+    if not content.strip():
+        raise BadInput(f"{path}: empty; {VALID}")
+    logged = b" NCCL INFO " in content
+    if content.lstrip()[:1] in (b"{", b"["):
+        try:
+            value = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            if not logged:  # a launcher's tags may begin a log
+                raise BadInput(f"{path}: not whole JSON: {error}") from None
+        else:
+            if is_trace(value):
+                return from_trace(str(path), value)
+            if isinstance(value, list):
+                return from_json(str(path), value, ranks)
+            raise BadInput(f"{path}: JSON that is neither a list of records nor a trace (traceEvents); {VALID}")
+    if logged:
+        return from_log(str(path), content)
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        raise BadInput(f"{path}: not text; {VALID}") from None
+    return from_csv(str(path), text, ranks)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+        return content.removeprefix(b"\xef\xbb\xbf")  # as spreadsheets begin a file
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadInput(f"{path}: {getattr(error, 'strerror', None) or error}") from None

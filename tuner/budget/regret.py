@@ -1,0 +1,104 @@
+"""Predicted picks against measured times: what the pick of a size takes, and what the best measured there does."""
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from tuner.budget.count import Entry
+from tuner.budget.price import Price
+from tuner.case import Case
+from tuner.errors import BadMeasurement
+from tuner.measure import read_any
+from tuner.measure.compare import between
+from tuner.measure.evidence import Evidence, by_size, collect
+from tuner.measure.header import CASE, case_of
+from tuner.measure.samples import Combination, Measurements
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One call: measured time of the pick and of the best; ``interpolated`` between two measured sizes."""
+
+    pick_us: float
+    best: Combination
+    best_us: float
+    interpolated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NotMeasured:
+    reason: str
+
+
+@dataclass(eq=False)
+class Measured:
+    """A file of measurements of the described communicator."""
+
+    measurements: Measurements
+    file: Path
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def _sizes(self) -> Mapping[int, dict[int, Evidence]]:
+        """By collective's number and size, in the order of sizes; all kinds of calls of a size are one."""
+        found: dict[int, dict[int, Evidence]] = {}
+        for (collective, size), evidence in by_size(collect(self.measurements.visits)).items():
+            found.setdefault(collective, {})[size] = evidence
+        return found
+
+    def judge(self, entry: Entry, price: Price) -> Judged | NotMeasured:
+        """Between two measured sizes each combination's time is straight in logarithms of both, as in ``verify``."""
+        evidence = self._sizes.get(entry.request.collective, {})
+        sizes = list(evidence)
+        if not sizes:
+            return NotMeasured(f"no {entry.request.collective.name} in the file")
+        at = bisect_left(sizes, entry.bytes)
+        ends = [entry.bytes] if entry.bytes in evidence else sizes[max(0, at - 1) : at + 1]
+        if not ends[0] <= entry.bytes <= ends[-1]:
+            return NotMeasured(f"the file has {sizes[0]} to {sizes[-1]} bytes")
+        times = [_times_us(evidence[size], price) for size in ends]
+        known = {
+            each: between(entry.bytes, ends, [time_us[each] for time_us in times])
+            for each in times[0] if all(each in time_us for time_us in times)
+        }  # fmt: skip
+        pick = _combination(price)
+        if pick not in known:
+            return NotMeasured(f"{pick} was not measured")
+        best = min(known, key=lambda each: (known[each], each != pick))
+        return Judged(known[pick], best, known[best], len(ends) > 1)
+
+
+def _combination(price: Price) -> Combination:
+    return Combination(price.algorithm, price.protocol, 0 if price.own_channels else price.channels)
+
+
+def _times_us(evidence: Evidence, price: Price) -> dict[Combination, float]:
+    """By combination; what has the channels that NCCL takes by itself is without them."""
+    own = Combination(price.algorithm, price.protocol, price.channels) if price.own_channels else None
+    found: dict[Combination, float] = {}
+    for column in evidence.columns:
+        ran = column or (None if evidence.ran is None else replace(evidence.ran, channels=0))
+        if ran is not None:
+            found.setdefault(replace(ran, channels=0) if ran == own else ran, evidence.time_us(column))
+    return found
+
+
+def read(path: Path, case: Case) -> Measured:
+    """BadMeasurement where the file has no times, or is of another communicator."""
+    measurements = read_any(path)
+    header = measurements.header
+    if CASE in header:
+        theirs = case_of(header)
+        alike = None in (theirs.machine, case.machine) or theirs.machine == case.machine
+        if not alike or (theirs.nodes, theirs.ranks) != (case.nodes, case.ranks):
+            raise BadMeasurement(f"{path}: measured on {theirs.title}; valid: measurements of {case.title}")
+        note = f"{path}: measured with NCCL {theirs.nccl}"
+    elif header.get("ranks") not in (None, case.ranks):
+        raise BadMeasurement(f"{path}: measured on {header['ranks']} ranks; valid: measurements of {case.title}")
+    else:
+        note = f"{path} does not describe the communicator that was measured: taken as this one"
+    if not any(visit.counts and visit.table is None for visit in measurements.visits):
+        raise BadMeasurement(f"{path}: no times in it that count")
+    return Measured(measurements, path, (note,))

@@ -1,0 +1,87 @@
+"""``nccl-tuner budget``: how long a job's collectives take."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tuner.budget import answer, read, regret
+from tuner.budget.count import Wanted, count
+from tuner.budget.price import Variant
+from tuner.case import Case
+from tuner.cli import budgeted, options
+from tuner.cli.output import print_json
+from tuner.errors import BadInput
+from tuner.names import Buffers, DataType, Op
+
+MOST_ROWS = 32  # of sizes one by one
+
+
+@click.command(name="budget")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@options.case_options
+@options.request_options
+@options.buffers_option
+@click.option("--ranks", type=click.IntRange(min=1),
+              help="Count calls of communicators of so many ranks. [default: as many as the one described has]")
+@click.option("--communicator", "communicators", multiple=True, metavar="NAME",
+              help="Count calls of this communicator, by the FILE's name for it; repeatable.")
+@click.option("--setting", "settings", multiple=True, metavar="NAME=VALUE[,...]",
+              help="A further column with these NCCL variables, in every release; repeatable.")
+@click.option("--table", "tables", multiple=True, type=click.Path(path_type=Path),
+              help="A further column with the choices of a decision table, in every release; repeatable.")
+@click.option("--measured", type=click.Path(path_type=Path), metavar="RUN.jsonl",
+              help="Times of this communicator ('nccl-tuner measure', nccl-tests): adds the regret of the picks.")
+@click.option("--exact", is_flag=True, help=f"A row for every size, also where they are more than {MOST_ROWS}.")
+@options.json_option
+def command(
+    files: tuple[Path, ...], nccl: str | None, env: tuple[str, ...], dtype: DataType, op: Op, buffers: Buffers,
+    ranks: int | None, communicators: tuple[str, ...], settings: tuple[str, ...], tables: tuple[Path, ...],
+    measured: Path | None, exact: bool, as_json: bool, **case: Any,
+) -> None:
+    """Predicted communication time of the collectives in FILEs, and where it goes.
+
+    A FILE is a CSV or JSON list (collective, bytes or count and dtype, calls), a NCCL log (NCCL_DEBUG_SUBSYS=INIT,COLL)
+    or a trace of PyTorch's profiler, told by its content; each may be gzipped. Calls of several FILEs are added up, so
+    give the log or trace of one rank. Sizes in a column 'bytes' are NCCL's nBytes; counts are elements as in NCCL's
+    calls, and are multiplied by the ranks for AllGather and ReduceScatter.
+
+    The time is a sum of NCCL's own predictions, one call after the other: calls that overlap with each other or with
+    computing cost a job less, and ranks that wait for each other cost it more. Releases in --nccl are separated by
+    commas; the first is the one that others are compared with. --dtype and --op are of calls that do not say theirs.
+
+    \b
+    nccl-tuner budget steps.csv --machine dgx-h100 --nodes 2 --nccl 2.22.3,2.28.9
+    nccl-tuner budget trace.json.gz --machine dgx-h100 --nodes 2 --setting NCCL_ALGO=Ring --measured run.jsonl --json
+    """
+    cases = [options.case_of(nccl=name, env=env, **case) for name in (nccl.split(",") if nccl else [None])]
+    variants = {
+        each.name: each
+        for one in cases
+        for each in (
+            Variant(f"NCCL {one.nccl}", one),
+            *(Variant(f"NCCL {one.nccl} with {text}", _with(one, text)) for text in settings),
+            *(Variant(f"NCCL {one.nccl} with {path}", one, path) for path in tables),
+        )
+    }  # fmt: skip
+    described = cases[0]
+    found = [read.read(path, described.ranks) for path in files]
+    nodes = None if ranks else described.nodes + sum(other.nodes for other in described.others)
+    wanted = Wanted(ranks or described.ranks, described.ranks, nodes, communicators, dtype, op, buffers)
+    times = None if measured is None else regret.read(measured, described)
+    answered = answer.budget(found, count(found, wanted), wanted, list(variants.values()), times)
+    if as_json:
+        print_json(answered)
+    else:
+        budgeted.show(described.title, answered, exact or len(answered["entries"]) <= MOST_ROWS)
+
+
+def _with(case: Case, text: str) -> Case:
+    """A value may have commas itself, so a comma ends it only before another variable."""
+    pairs = [part.partition("=") for part in re.split(r",(?=NCCL_\w+=)", text)]
+    if not all(name.startswith("NCCL_") and equals for name, equals, _ in pairs):
+        raise BadInput(f"--setting {text!r}: expected NCCL_NAME=VALUE[,NCCL_NAME=VALUE...], such as NCCL_ALGO=Ring")
+    values = {name: value for name, _, value in pairs}
+    return replace(case, environment={**(case.environment or {}), **values})
