@@ -120,10 +120,15 @@ def test_bad_input_writes_no_table(tmp_path: Path) -> None:
     found = measured(5).comparison.measurements
     path = write(tmp_path / "run.jsonl", found)
     other = write(tmp_path / "other.jsonl", replace(found, header={**found.header, "backend": "abacus"}))
+    more = write(tmp_path / "more.jsonl", replace(found, visits=found.visits[:-1]))
     out = tmp_path / "pod.table"
-    for arguments in ([str(path), str(path)], [str(other)]):
-        done = CliRunner().invoke(command, [*arguments, "--out", str(out)])
+    for files, reason in (
+        ([path, path], "run.jsonl: the same measurements as"), ([path, more], "two FILEs of as many ranks and nodes"),
+        ([other], "nothing here measures as 'abacus' did"),
+    ):  # fmt: skip
+        done = CliRunner().invoke(command, [*map(str, files), "--out", str(out)])
         assert isinstance(done.exception, BadMeasurement)
+        assert reason in str(done.exception)
         assert not out.exists()
 
 

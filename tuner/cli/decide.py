@@ -20,7 +20,7 @@ from tuner.measure.compare import Model
 from tuner.measure.decide import Proposal, Regrets, Row, Verdict, gate, regrets, table
 from tuner.measure.header import case_of
 from tuner.measure.opened import again
-from tuner.measure.samples import Writer, check_same, existing
+from tuner.measure.samples import Writer, check_same, existing, sha256s
 from tuner.plugin.text import size_text, write
 from tuner.selection import Selection
 
@@ -50,6 +50,7 @@ def command(
     nccl-tuner decide 2nodes.jsonl 4nodes.jsonl --layer pod.toml --out pod.table --json
     """
     proposals = [_proposal(path, layer) for path in files]
+    read = tuple(zip(files, sha256s(files), strict=True))
     shapes = [(proposal.ranks, proposal.nodes) for proposal in proposals]
     if len(set(shapes)) < len(shapes):
         raise BadMeasurement("two FILEs of as many ranks and nodes; valid: one for each")
@@ -60,7 +61,7 @@ def command(
     ]  # fmt: skip
     kept = [[verdict.row for verdict in those if verdict.why_not is None] for those in verdicts]
     rows = [(*shape, row) for shape, those in zip(shapes, kept, strict=True) for row in those]
-    write(out, table(rows, _provenance(files, proposals, verdicts, layer, None if no_gate else rounds)))
+    write(out, table(rows, _provenance(read, proposals, verdicts, layer, None if no_gate else rounds)))
     found = [
         _record(path, proposal, those, rows)
         for path, proposal, those, rows in zip(files, proposals, verdicts, kept, strict=True)
@@ -109,15 +110,15 @@ def _gated(
 
 
 def _provenance(
-    files: tuple[Path, ...], proposals: list[Proposal], verdicts: list[list[Verdict]], layer: Path | None,
+    read: tuple[tuple[Path, str], ...], proposals: list[Proposal], verdicts: list[list[Verdict]], layer: Path | None,
     rounds: int | None,
 ) -> dict[str, str]:  # fmt: skip
     found = {
         "by": "nccl-tuner decide", "date": datetime.now(UTC).date().isoformat(),
         "command": shlex.join(["nccl-tuner", *sys.argv[1:]]),
     }  # fmt: skip
-    for number, (path, proposal) in enumerate(zip(files, proposals, strict=True), start=1):
-        found[f"measured-{number}"] = f"{path} sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}"
+    for number, ((path, sha256), proposal) in enumerate(zip(read, proposals, strict=True), start=1):
+        found[f"measured-{number}"] = f"{path} sha256 {sha256}"
         found[f"communicator-{number}"] = case_of(proposal.comparison.measurements.header).title
         found[f"backend-{number}"] = str(proposal.comparison.measurements.header.get("backend"))
     if layer is not None:

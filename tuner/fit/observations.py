@@ -1,6 +1,5 @@
 """Measured times as a fit takes them: medians by call and combination, with how far they are known."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -62,7 +61,7 @@ class Observations:
 
 
 def read(paths: Sequence[Path]) -> Observations:
-    """BadMeasurement where a file has nothing to fit to, or where machine or release differ between files."""
+    """BadMeasurement where a file has nothing to fit to, or where files differ in machine or release, or are the same."""
     read_files = [(path, samples.read(path)) for path in paths]
     cases = [_case(path, measured.header) for path, measured in read_files]
     for path, case in zip(paths, cases, strict=True):
@@ -71,6 +70,7 @@ def read(paths: Sequence[Path]) -> Observations:
                 f"{path}: measured on {_where(case)}, {paths[0]} on {_where(cases[0])}; "
                 "valid together: one machine, one release"
             )
+    files = tuple(zip([path.name for path in paths], samples.sha256s(paths), strict=True))
     left_out: Counter[str] = Counter()
     calls = []
     for (path, measured), case in zip(read_files, cases, strict=True):
@@ -85,8 +85,7 @@ def read(paths: Sequence[Path]) -> Observations:
     groups = [group for shape, found in calls for group in _groups(shape, found, held_out, left_out)]
     if not groups:
         raise BadMeasurement(f"{paths[0]}: the model has a time for nothing that was measured: {_counts(left_out)}")
-    hashes = tuple((path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in paths)
-    return Observations(tuple(cases), calls[0][0].release, tuple(groups), left_out, hashes)
+    return Observations(tuple(cases), calls[0][0].release, tuple(groups), left_out, files)
 
 
 def _case(path: Path, header: Mapping[str, Any]) -> Case:

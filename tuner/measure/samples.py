@@ -5,8 +5,9 @@ out by the reader. docs/measuring.md describes the fields.
 """
 
 import fcntl
+import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -173,6 +174,17 @@ def read(path: Path) -> Measurements:
         except (KeyError, TypeError, ValueError) as error:
             raise BadMeasurement(f"{path}:{number}: not a visit: {error!r}") from None
     return Measurements(records[0], tuple(visits), truncated=bool(rest))
+
+
+def sha256s(paths: Sequence[Path]) -> tuple[str, ...]:
+    """Of each file. BadMeasurement where two of them say the same: it would count twice."""
+    found: dict[str, Path] = {}
+    for path in paths:
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        if sha256 in found:
+            raise BadMeasurement(f"{path}: the same measurements as {found[sha256]}; valid: each file once")
+        found[sha256] = path
+    return tuple(found)
 
 
 def _records(path: Path, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
