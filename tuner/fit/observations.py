@@ -16,13 +16,11 @@ from tuner.measure import samples
 from tuner.measure.header import case_of
 from tuner.measure.samples import Point, Visit
 from tuner.measure.statistics import estimate
-from tuner.names import Algorithm, Protocol
 from tuner.release import Release
 from tuner.rules import time as timing
 from tuner.rules.request import Request, Sizes
-from tuner.selection import Selection
+from tuner.selection import Cell, Selection
 
-Cell = tuple[Algorithm, Protocol]
 HOLD_OUT_EVERY = 4
 LEAST_DEVIATION = 0.01  # of a median: times of another day differ by that
 UNKNOWN_DEVIATION = 0.05  # where the samples are too few to say
@@ -61,7 +59,7 @@ class Observations:
 
 
 def read(paths: Sequence[Path]) -> Observations:
-    """BadMeasurement where a file has nothing to fit to, or where files differ in machine or release, or are the same."""
+    """BadMeasurement where a file has nothing to fit to, is given twice, or is of another machine or release."""
     read_files = [(path, samples.read(path)) for path in paths]
     cases = [_case(path, measured.header) for path, measured in read_files]
     for path, case in zip(paths, cases, strict=True):
@@ -107,7 +105,7 @@ def _times_us(visits: Iterable[Visit], left_out: Counter[str]) -> dict[tuple[Poi
         if reason := _useless(visit):
             left_out[reason] += 1
         elif what is not None:
-            found.setdefault((visit.point, (what.algorithm, what.protocol)), []).extend(visit.times_us)
+            found.setdefault((visit.point, what.cell), []).extend(visit.times_us)
     return found
 
 
@@ -136,8 +134,7 @@ def _groups(
     selection = Selection(shape)
     kinds: dict[tuple[Request, Cell], list[tuple[int, list[float]]]] = {}
     for (point, cell), times_us in found.items():
-        request = Request(point.collective, point.dtype, point.op)
-        kinds.setdefault((request, cell), []).append((point.bytes, times_us))
+        kinds.setdefault((point.request, cell), []).append((point.bytes, times_us))
     excluded = {request: selection.excluded(request) for request, _ in kinds}
     for (request, cell), calls in sorted(kinds.items(), key=lambda item: (item[0][0].collective, item[0][1])):
         one = np.ones(1, np.float32)

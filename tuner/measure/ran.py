@@ -21,7 +21,7 @@ class Log:
     def since(self, collective: Collective, asked: Combination | None) -> Combination | None:
         """What ran of a collective since; None where NCCL does not say. Of several, one that was not asked for."""
         found = list(dict.fromkeys(self._combinations(collective)))
-        others = [each for each in found if asked is not None and not _is(each, asked)]
+        others = [each for each in found if asked is not None and each.cell != asked.cell]
         return next(iter(others or found), None)
 
     def _combinations(self, collective: Collective) -> list[Combination]:
@@ -49,7 +49,3 @@ class Log:
             return None
         lines = self.path.read_text(errors="replace").splitlines()
         return next((line.partition(" NCCL WARN ")[2] for line in reversed(lines) if " NCCL WARN " in line), None)
-
-
-def _is(ran: Combination, asked: Combination) -> bool:
-    return (ran.algorithm, ran.protocol) == (asked.algorithm, asked.protocol)

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -19,6 +18,8 @@ from numpy.typing import NDArray
 
 from tuner.errors import BadMeasurement, one_of
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.rules.request import Request
+from tuner.selection import Cell
 
 FORMAT = "nccl-tuner-measurements"
 VERSION = 1
@@ -32,6 +33,15 @@ class Combination:
     algorithm: Algorithm
     protocol: Protocol
     channels: int = 0
+
+    @property
+    def cell(self) -> Cell:
+        return self.algorithm, self.protocol
+
+    @property
+    def plain(self) -> "Combination":
+        """With NCCL's own channels."""
+        return Combination(self.algorithm, self.protocol)
 
     def __str__(self) -> str:
         channels = f" channels={self.channels}" if self.channels else ""
@@ -48,6 +58,14 @@ class Point:
     op: Op = Op.sum
     in_place: bool = False
     graph: bool = False  # inside a CUDA graph
+
+    @property
+    def request(self) -> Request:
+        return Request(self.collective, self.dtype, self.op)
+
+    def unit_bytes(self, ranks: int) -> int:
+        """What sizes of such calls are multiples of: one element for each rank whose data they hold."""
+        return self.dtype.size_bytes * (ranks if self.request.spreads else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +90,7 @@ class Visit:
         """Whether something else ran than was asked for; such times count for nothing."""
         if self.asked is None or self.ran is None:
             return False
-        other = (self.asked.algorithm, self.asked.protocol) != (self.ran.algorithm, self.ran.protocol)
-        return other or (self.asked.channels > 0 and self.ran.channels > self.asked.channels)
+        return self.asked.cell != self.ran.cell or (self.asked.channels > 0 and self.ran.channels > self.asked.channels)
 
     @property
     def counts(self) -> bool:
@@ -139,9 +156,7 @@ class Writer:
         except OSError as error:
             raise BadMeasurement(f"{self.path}: {error.strerror}; what was measured before is in it") from error
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._file is not None:
             self._file.close()
 
