@@ -1,6 +1,7 @@
 """A simulated machine, measured and decided on, beside what only a test may know: the planted truth."""
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,9 +13,8 @@ from tuner.measure.loop import Loop, Settings
 from tuner.measure.plan import Wanted, points, tasks
 from tuner.measure.samples import Measurements, Point, Visit
 from tuner.measure.simulated import Simulated
-from tuner.measure.truth import Cell
 from tuner.names import Collective, DataType, Op
-from tuner.selection import Selection
+from tuner.selection import Cell, Selection
 
 COLLECTIVES = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
 NOTHING: Mapping[str, Any] = {}  # planted
@@ -55,14 +55,14 @@ class Measured:
         """Of what runs under a table of ``rows``."""
         times = self.true_us(point)
         row = next((row for row in rows if row.collective is point.collective and row.holds(point.bytes)), None)
-        ran = (row.choice.algorithm, row.choice.protocol) if row else self.pick(point)
+        ran = row.choice.cell if row else self.pick(point)
         return times.get(ran, times[self.pick(point)]) / min(times.values()) - 1
 
     def gated(self, seed: int, proposal: Proposal | None = None) -> list[Verdict]:
         truth = None if self.backend.describe()["truth"] == "of the seed" else NOTHING
         own = self.proposal
         again = Simulated(case(own.nodes), self.backend.seed, truth, after=len(own.comparison.measurements.visits))
-        with again as backend:
+        with closing(again) as backend:
             return gate(backend, proposal or own, rounds=20, repeats=10, warmup=2, seed=seed, add=lambda visit: None)
 
 
