@@ -11,7 +11,7 @@ from test_verify import write
 
 from tuner.cli.decide import command
 from tuner.cli.fit import command as fit_command
-from tuner.errors import BadMeasurement
+from tuner.errors import BadInput, BadMeasurement
 from tuner.measure.decide import Row, assign, regrets, verdict
 from tuner.measure.samples import Combination, Point, Visit, read
 from tuner.names import Algorithm, Collective, Protocol
@@ -130,6 +130,13 @@ def test_bad_input_writes_no_table(tmp_path: Path) -> None:
         assert isinstance(done.exception, BadMeasurement)
         assert reason in str(done.exception)
         assert not out.exists()
+
+
+def test_a_table_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "run.jsonl", measured(5).comparison.measurements)
+    done = CliRunner().invoke(command, [str(path), "--no-gate", "--out", str(tmp_path / "none" / "pod.table")])
+    assert isinstance(done.exception, BadInput)
+    assert str(done.exception).endswith("pod.table: No such file or directory")
 
 
 def test_a_layer_places_the_borders_between_sizes(tmp_path: Path) -> None:

@@ -1,11 +1,8 @@
 """``nccl-tuner decide``: measurements to a decision table."""
 
 import hashlib
-import shlex
-import sys
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +11,9 @@ import click
 from tuner import layer as layers
 from tuner.cli import options
 from tuner.cli.output import print_json
-from tuner.cli.verify import compare
+from tuner.cli.provenance import command_line, today
 from tuner.errors import BadMeasurement
-from tuner.measure.compare import Model
+from tuner.measure.compare import Model, compare
 from tuner.measure.decide import Proposal, Regrets, Row, Verdict, gate, regrets, table
 from tuner.measure.header import case_of
 from tuner.measure.opened import again
@@ -113,10 +110,7 @@ def _provenance(
     read: tuple[tuple[Path, str], ...], proposals: list[Proposal], verdicts: list[list[Verdict]], layer: Path | None,
     rounds: int | None,
 ) -> dict[str, str]:  # fmt: skip
-    found = {
-        "by": "nccl-tuner decide", "date": datetime.now(UTC).date().isoformat(),
-        "command": shlex.join(["nccl-tuner", *sys.argv[1:]]),
-    }  # fmt: skip
+    found = {"by": "nccl-tuner decide", "date": today(), "command": command_line()}
     for number, ((path, sha256), proposal) in enumerate(zip(read, proposals, strict=True), start=1):
         found[f"measured-{number}"] = f"{path} sha256 {sha256}"
         found[f"communicator-{number}"] = case_of(proposal.comparison.measurements.header).title

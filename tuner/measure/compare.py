@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from tuner.errors import BadMeasurement, NoAlgorithm, one_of
 from tuner.measure.evidence import LEVEL, Evidence, collect
 from tuner.measure.header import CASE, case_of
+from tuner.measure.readany import read_any
 from tuner.measure.samples import Combination, Measurements, Point
 from tuner.names import Algorithm, Collective, Protocol
 from tuner.selection import ALL_CELLS, Cell, Selection
@@ -246,6 +248,22 @@ class Total:
     @property
     def regret(self) -> float:
         return self.pick_us / self.best_us - 1 if self.best_us else 0.0
+
+
+def compare(path: Path) -> Comparison:
+    """A file of any kind that has measurements, judged. BadMeasurement where nothing in it can be."""
+    measurements = read_any(path)
+    comparison = Comparison(measurements, model_of(measurements))
+    if not comparison.sizes:
+        why = comparison.skipped[0].reason if comparison.skipped else "it has no times that count"
+        raise BadMeasurement(f"{path}: nothing to judge: {why}")
+    return comparison
+
+
+def mean_regrets(sizes: Sequence[Judged]) -> tuple[float, float]:
+    """The mean of all, and what of it is beyond the noise."""
+    beyond = sum(one.regret for one in sizes if one.significant)
+    return sum(one.regret for one in sizes) / len(sizes), beyond / len(sizes)
 
 
 def judge(point: Point, evidence: Evidence, model: Model | None) -> Judged | Skipped:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import BadMeasurement, one_of
+from tuner.files import read_bytes
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.rules.request import Request
 from tuner.selection import Cell
@@ -174,10 +175,11 @@ def to_record(visit: Visit) -> dict[str, Any]:
 
 def read(path: Path) -> Measurements:
     """BadMeasurement names file and line; a last line without its end is left out (``truncated``)."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise BadMeasurement(f"{path}: {error.strerror}") from error
+    return from_content(path, read_bytes(path, BadMeasurement))
+
+
+def from_content(path: Path, content: bytes) -> Measurements:
+    """The same of what was read from ``path`` already."""
     *lines, rest = content.split(b"\n")
     records = list(_records(path, lines))
     if not records or records[0].get(FORMAT) != VERSION:
