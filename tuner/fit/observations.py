@@ -24,7 +24,7 @@ from tuner.selection import Cell, Selection
 HOLD_OUT_EVERY = 4
 LEAST_DEVIATION = 0.01  # of a median: times of another day differ by that
 UNKNOWN_DEVIATION = 0.05  # where the samples are too few to say
-_NORMAL_95 = 1.96
+NORMAL_95 = 1.96  # deviations to either side that hold 95 %
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,7 +152,7 @@ def _group(
     nbytes = np.array([size for size, _ in calls], np.uint64)
     medians = [estimate(times_us) for _, times_us in calls]
     widths = np.array([median.half_width for median in medians])
-    known = np.where(np.isfinite(widths), widths / _NORMAL_95, UNKNOWN_DEVIATION)
+    known = np.where(np.isfinite(widths), widths / NORMAL_95, UNKNOWN_DEVIATION)
     return Group(
         shape, request, cell, Sizes(nbytes), np.array([median.median_us for median in medians]),
         np.maximum(known, LEAST_DEVIATION), np.array([size in held_out for size, _ in calls]),
