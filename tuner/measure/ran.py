@@ -3,9 +3,18 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.logs import choice
+from tuner.logs import choice, imported
 from tuner.measure.samples import Combination
 from tuner.names import Collective
+
+
+def combination(said: choice.Printed | imported.Choice) -> Combination | None:
+    """What a line of NCCL's log names; None where it is nothing known."""
+    algorithm, protocol = choice.algorithm(said.algorithm), choice.protocol(said.protocol)
+    if algorithm is None or protocol is None:
+        return None
+    low, high = said.channel_lo, said.channel_hi
+    return Combination(algorithm, protocol, 0 if low is None or high is None else high - low + 1)
 
 
 @dataclass
@@ -35,12 +44,9 @@ class Log:
         planned = [line for line in printed if line.planned]
         found = []
         for line in planned or printed:
-            algorithm, protocol = choice.algorithm(line.algorithm), choice.protocol(line.protocol)
             own = line.collective is None or choice.collective(line.collective) is collective
-            if own and algorithm is not None and protocol is not None:
-                low, high = line.channel_lo, line.channel_hi
-                channels = 0 if low is None or high is None else high - low + 1
-                found.append(Combination(algorithm, protocol, channels))
+            if own and (ran := combination(line)) is not None:
+                found.append(ran)
         return found
 
     def last_warning(self) -> str | None:
