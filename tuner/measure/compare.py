@@ -134,7 +134,7 @@ class Comparison:
     def _judged(self) -> list[Judged | Skipped]:
         return [judge(point, evidence, self.model) for point, evidence in self.evidence.items()]
 
-    @property
+    @cached_property
     def sizes(self) -> list[Judged]:
         return [one for one in self._judged if isinstance(one, Judged)]
 
@@ -142,7 +142,7 @@ class Comparison:
     def skipped(self) -> list[Skipped]:
         return [one for one in self._judged if isinstance(one, Skipped)]
 
-    @property
+    @cached_property
     def kinds(self) -> dict[Point, list[Judged]]:
         """Sizes by kind of call, which is a point of 0 bytes."""
         found: dict[Point, list[Judged]] = {}

@@ -113,13 +113,13 @@ class Proposal:
         picks = {(one.point.collective, one.point.bytes): one.pick for one in self.comparison.sizes}
         model = self.comparison.model
         found: dict[Collective, list[Size]] = {}
-        for key, evidence in by_size(self.comparison.evidence).items():
-            collective = Collective(key[0])
-            if key not in picks:
+        for (collective, size), evidence in by_size(self.comparison.evidence).items():
+            if (collective, size) not in picks:
                 continue
-            pick = evidence.ran or (model.pick(Point(collective, key[1])) if model else None) or picks[key]
+            modelled = model.pick(Point(collective, size)) if model else None
+            pick = evidence.ran or modelled or picks[collective, size]
             if same := columns_of(pick, evidence):
-                found.setdefault(collective, []).append(Size(key[1], evidence, pick, same[0]))
+                found.setdefault(collective, []).append(Size(size, evidence, pick, same[0]))
         return found
 
     @cached_property
