@@ -20,7 +20,7 @@ struct plugin_v5 {
 };
 
 struct plugin_v6 {
-    struct plugin_v5 as_v5;
+    struct plugin_v5 base;
     int (*get_chunk_size)(void *context, int collective, size_t bytes, int algorithm, int protocol, int channels,
                           size_t *chunk_bytes);
 };
@@ -31,7 +31,7 @@ _Static_assert(offsetof(struct plugin_v5, init) == 8, "ncclTuner_v5_t");
 _Static_assert(offsetof(struct plugin_v5, get_coll_info) == 16, "ncclTuner_v5_t");
 _Static_assert(offsetof(struct plugin_v5, finalize) == 24, "ncclTuner_v5_t");
 _Static_assert(sizeof(struct plugin_v5) == 32, "ncclTuner_v5_t");
-_Static_assert(offsetof(struct plugin_v6, as_v5) == 0, "ncclTuner_v6_t begins as ncclTuner_v5_t");
+_Static_assert(offsetof(struct plugin_v6, base) == 0, "ncclTuner_v6_t begins as ncclTuner_v5_t");
 _Static_assert(offsetof(struct plugin_v6, get_chunk_size) == 32, "ncclTuner_v6_t");
 _Static_assert(sizeof(struct plugin_v6) == 40, "ncclTuner_v6_t");
 
