@@ -106,6 +106,16 @@ def test_the_command_writes_a_table_that_is_only_for_its_ranks(tmp_path: Path) -
     assert regrets(runs[2].proposal.sizes, []).before == regrets(runs[2].proposal.sizes, []).after
 
 
+def test_as_many_ranks_on_other_nodes_are_another_run(tmp_path: Path) -> None:
+    runs = [measured(5), measured(5, nodes=4, gpus=4)]
+    files = [
+        str(write(tmp_path / f"{run.proposal.nodes}.jsonl", run.comparison.measurements)) for run in runs
+    ]
+    done = CliRunner().invoke(command, [*files, "--out", str(tmp_path / "t"), "--rounds", "3"], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert {path.name for path in tmp_path.glob("*.ab.jsonl")} == {"t.16.2.ab.jsonl", "t.16.4.ab.jsonl"}
+
+
 def test_no_row_survives_is_an_answer(tmp_path: Path) -> None:
     path = write(tmp_path / "run.jsonl", measured(3, NOTHING).comparison.measurements)
     out = tmp_path / "pod.table"

@@ -53,7 +53,7 @@ def command(
         raise BadMeasurement("two FILEs of as many ranks and nodes; valid: one for each")
     verdicts = [
         [Verdict(row, float("nan"), float("nan"), row.sizes, None) for row in proposal.rows] if no_gate
-        else _gated(path, proposal, _beside(out, proposal, len(files) > 1), rounds, repeats, warmup, seed)
+        else _gated(path, proposal, _beside(out, proposal, proposals), rounds, repeats, warmup, seed)
         for path, proposal in zip(files, proposals, strict=True)
     ]  # fmt: skip
     kept = [[verdict.row for verdict in those if verdict.why_not is None] for those in verdicts]
@@ -87,9 +87,12 @@ def _proposal(path: Path, layer: Path | None) -> Proposal:
     return Proposal(comparison, case.ranks, case.nodes + sum(other.nodes for other in case.others), layered)
 
 
-def _beside(out: Path, proposal: Proposal, several: bool) -> Path:
-    """Where the A/B run is kept: a file for each communicator."""
-    return out.with_name(f"{out.name}.{proposal.ranks}.ab.jsonl" if several else f"{out.name}.ab.jsonl")
+def _beside(out: Path, proposal: Proposal, proposals: list[Proposal]) -> Path:
+    """Where the A/B run is kept: a file for each communicator, named by what tells it from the others."""
+    names = [out.name, *([str(proposal.ranks)] if len(proposals) > 1 else [])]
+    if [other.ranks for other in proposals].count(proposal.ranks) > 1:
+        names.append(str(proposal.nodes))
+    return out.with_name(".".join([*names, "ab.jsonl"]))
 
 
 def _gated(
