@@ -1,6 +1,7 @@
 """A simulated machine, measured and decided on, beside what only a test may know: the planted truth."""
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,21 +13,20 @@ from tuner.measure.loop import Loop, Settings
 from tuner.measure.plan import Wanted, points, tasks
 from tuner.measure.samples import Measurements, Point, Visit
 from tuner.measure.simulated import Simulated
-from tuner.measure.truth import Cell
 from tuner.names import Collective, DataType, Op
-from tuner.selection import Selection
+from tuner.selection import Cell, Selection
 
 COLLECTIVES = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
 NOTHING: Mapping[str, Any] = {}  # planted
 
 
-def case(nodes: int = 2) -> Case:
-    return Case(nccl="2.28.9", machine="dgx-h100", nodes=nodes)
+def case(nodes: int = 2, gpus: int | None = None) -> Case:
+    return Case(nccl="2.28.9", machine="dgx-h100", nodes=nodes, gpus_per_node=gpus)
 
 
 @cache
-def model(nodes: int = 2) -> Model:
-    return Model(Selection(case(nodes).communicator()))
+def model(machine: Case) -> Model:
+    return Model(Selection(machine.communicator()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,32 +47,34 @@ class Measured:
         }  # fmt: skip
 
     def pick(self, point: Point) -> Cell:
-        found = model(self.proposal.nodes).pick(point)
+        found = model(self.backend.case).pick(point)
         assert found is not None
-        return found.algorithm, found.protocol
+        return found.cell
 
     def true_regret(self, rows: list[Row], point: Point) -> float:
         """Of what runs under a table of ``rows``."""
         times = self.true_us(point)
         row = next((row for row in rows if row.collective is point.collective and row.holds(point.bytes)), None)
-        ran = (row.choice.algorithm, row.choice.protocol) if row else self.pick(point)
+        ran = row.choice.cell if row else self.pick(point)
         return times.get(ran, times[self.pick(point)]) / min(times.values()) - 1
 
     def gated(self, seed: int, proposal: Proposal | None = None) -> list[Verdict]:
         truth = None if self.backend.describe()["truth"] == "of the seed" else NOTHING
         own = self.proposal
-        again = Simulated(case(own.nodes), self.backend.seed, truth, after=len(own.comparison.measurements.visits))
-        with again as backend:
+        again = Simulated(self.backend.case, self.backend.seed, truth, after=len(own.comparison.measurements.visits))
+        with closing(again) as backend:
             return gate(backend, proposal or own, rounds=20, repeats=10, warmup=2, seed=seed, add=lambda visit: None)
 
 
-def measured(seed: int, truth: Mapping[str, Any] | None = None, nodes: int = 2, rounds: int = 8) -> Measured:
-    backend = Simulated(case(nodes), seed, truth)
+def measured(
+    seed: int, truth: Mapping[str, Any] | None = None, nodes: int = 2, rounds: int = 8, gpus: int | None = None
+) -> Measured:
+    backend = Simulated(case(nodes, gpus), seed, truth)
     visits: list[Visit] = []
     wanted = tasks(backend, points(COLLECTIVES, None, backend.ranks, DataType.float32, Op.sum), Wanted())
     for _ in Loop(backend, wanted, Settings(rounds=rounds, seed=seed), visits.append).run():
         pass
-    comparison = Comparison(Measurements(backend.describe(), tuple(visits)), model(nodes))
+    comparison = Comparison(Measurements(backend.describe(), tuple(visits)), model(backend.case))
     return Measured(backend, Proposal(comparison, backend.ranks, nodes))
 
 

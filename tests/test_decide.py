@@ -11,7 +11,7 @@ from test_verify import write
 
 from tuner.cli.decide import command
 from tuner.cli.fit import command as fit_command
-from tuner.errors import BadMeasurement
+from tuner.errors import BadInput, BadMeasurement
 from tuner.measure.decide import Row, assign, regrets, verdict
 from tuner.measure.samples import Combination, Point, Visit, read
 from tuner.names import Algorithm, Collective, Protocol
@@ -106,6 +106,16 @@ def test_the_command_writes_a_table_that_is_only_for_its_ranks(tmp_path: Path) -
     assert regrets(runs[2].proposal.sizes, []).before == regrets(runs[2].proposal.sizes, []).after
 
 
+def test_as_many_ranks_on_other_nodes_are_another_run(tmp_path: Path) -> None:
+    runs = [measured(5), measured(5, nodes=4, gpus=4)]
+    files = [
+        str(write(tmp_path / f"{run.proposal.nodes}.jsonl", run.comparison.measurements)) for run in runs
+    ]
+    done = CliRunner().invoke(command, [*files, "--out", str(tmp_path / "t"), "--rounds", "3"], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert {path.name for path in tmp_path.glob("*.ab.jsonl")} == {"t.16.2.ab.jsonl", "t.16.4.ab.jsonl"}
+
+
 def test_no_row_survives_is_an_answer(tmp_path: Path) -> None:
     path = write(tmp_path / "run.jsonl", measured(3, NOTHING).comparison.measurements)
     out = tmp_path / "pod.table"
@@ -120,11 +130,23 @@ def test_bad_input_writes_no_table(tmp_path: Path) -> None:
     found = measured(5).comparison.measurements
     path = write(tmp_path / "run.jsonl", found)
     other = write(tmp_path / "other.jsonl", replace(found, header={**found.header, "backend": "abacus"}))
+    more = write(tmp_path / "more.jsonl", replace(found, visits=found.visits[:-1]))
     out = tmp_path / "pod.table"
-    for arguments in ([str(path), str(path)], [str(other)]):
-        done = CliRunner().invoke(command, [*arguments, "--out", str(out)])
+    for files, reason in (
+        ([path, path], "run.jsonl: the same measurements as"), ([path, more], "two FILEs of as many ranks and nodes"),
+        ([other], "nothing here measures as 'abacus' did"),
+    ):  # fmt: skip
+        done = CliRunner().invoke(command, [*map(str, files), "--out", str(out)])
         assert isinstance(done.exception, BadMeasurement)
+        assert reason in str(done.exception)
         assert not out.exists()
+
+
+def test_a_table_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "run.jsonl", measured(5).comparison.measurements)
+    done = CliRunner().invoke(command, [str(path), "--no-gate", "--out", str(tmp_path / "none" / "pod.table")])
+    assert isinstance(done.exception, BadInput)
+    assert str(done.exception).endswith("pod.table: No such file or directory")
 
 
 def test_a_layer_places_the_borders_between_sizes(tmp_path: Path) -> None:

@@ -379,6 +379,11 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
         file.add(some[0])
     refused(tmp_path / "h.jsonl", match=r"h\.jsonl: the header does not say which communicator")
 
+    copy = tmp_path / "copy.jsonl"
+    copy.write_text(text)
+    refused(good, good, match=r"good.jsonl: the same measurements as .*good.jsonl; valid: each file once$")
+    refused(good, copy, match=r"copy.jsonl: the same measurements as .*good.jsonl; valid: each file once$")
+
     older = write(tmp_path / "older.jsonl", replace(TWO, nccl="2.27.7"), some)
     refused(good, older, match=r"older.jsonl: measured on dgx-h100, NCCL 2\.27\.7, .*good.jsonl on .*2\.28")
     a100 = write(tmp_path / "a100.jsonl", replace(TWO, machine="dgx-a100"), some)

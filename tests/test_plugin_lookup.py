@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from table_rows import costs, decisions
 
 from tuner.errors import BadTable
 from tuner.names import Algorithm, Collective, Protocol
@@ -23,10 +24,8 @@ from tuner.plugin.table import (
     LARGEST_COUNT,
     Choice,
     Conditions,
-    Cost,
     Decision,
     Interval,
-    Line,
     Table,
     cost_us,
     find,
@@ -38,7 +37,6 @@ from tuner.plugin.text import write
 SHAPE = (len(Algorithm), len(Protocol))
 NEVER_US = np.float32(3e9)
 SHAPES = st.sampled_from([(2, 1), (2, 2), (3, 2), (6, 2), (16, 2), (16, 4), (24, 3)])  # ranks, nodes
-PAIRS = st.tuples(st.sampled_from(Algorithm), st.sampled_from(Protocol))
 
 
 def intervals(least: int, most: int, *far: int) -> st.SearchStrategy[Interval]:
@@ -49,17 +47,6 @@ def intervals(least: int, most: int, *far: int) -> st.SearchStrategy[Interval]:
 
 
 SIZES = intervals(0, 40, 1 << 20, 1 << 32, LARGEST - 1)
-CHOICES = st.lists(
-    st.builds(
-        Choice,
-        st.sampled_from(Algorithm),
-        st.sampled_from(Protocol),
-        st.one_of(st.none(), st.integers(1, 64)),
-        st.one_of(st.none(), st.integers(4096, 1 << 30)),
-    ),
-    max_size=4,
-    unique_by=lambda choice: choice.cell,
-).map(tuple)
 
 
 @st.composite
@@ -71,26 +58,11 @@ def conditions(draw: st.DrawFn) -> dict[str, Interval]:
     return given
 
 
-DECISIONS = st.builds(
-    lambda collective, choices, given, registered, pipelined: Decision(
-        collective, choices, registered=registered, pipelined=pipelined, **given
-    ),
-    st.sampled_from(Collective),
-    CHOICES,
-    conditions(),
-    st.sampled_from([None, None, None, True, False]),
-    st.sampled_from([Interval(0), Interval(0), Interval(0, 0), Interval(1, 1), Interval(2), Interval(3, 5)]),
-)
-POSITIVE = st.floats(2.0**-100, 2.0**100, width=32)
-COSTS = st.builds(
-    lambda collective, pair, time, given: Cost(collective, pair[0], pair[1], time, **given),
-    st.sampled_from(Collective),
-    PAIRS,
-    st.one_of(st.none(), st.builds(Line, st.one_of(st.just(0.0), POSITIVE), POSITIVE, st.integers(1, 9))),
-    conditions(),
-)
+PIPELINED = [Interval(0), Interval(0), Interval(0, 0), Interval(1, 1), Interval(2), Interval(3, 5)]
+DECISIONS = decisions(conditions(), [None, None, None, True, False], PIPELINED)
+COSTS = costs(conditions(), st.floats(2.0**-100, 2.0**100, width=32), st.integers(1, 9))
 TABLES = st.builds(
-    lambda decisions, costs: Table(tuple(decisions), tuple(costs)),
+    lambda rows, times: Table(tuple(rows), tuple(times)),
     st.lists(DECISIONS, max_size=25).filter(lambda rows: len(pipelined_ends(rows)) <= 16),
     st.lists(COSTS, max_size=15),
 )

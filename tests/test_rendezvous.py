@@ -71,6 +71,22 @@ def test_mpi_without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
         place({"OMPI_COMM_WORLD_RANK": "0"})
 
 
+@pytest.mark.parametrize(
+    ("env", "by_mpi"),
+    [
+        ({"PMI_RANK": "0"}, True), ({"PMIX_RANK": "0"}, True), ({**SRUN, "OMPI_COMM_WORLD_RANK": "5"}, True),
+        ({**SRUN, "PMI_RANK": "5", "PMIX_RANK": "5"}, False),
+    ],
+)  # fmt: skip
+def test_srun_speaks_pmi_as_well(env: dict[str, str], by_mpi: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    if by_mpi:
+        with pytest.raises(BadInput, match=r"^started by MPI"):
+            place(env)
+    else:
+        assert place(env) == place(SRUN)
+
+
 # Real processes
 
 RANK = """

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from table_rows import costs, decisions
 
 from tuner.errors import BadTable
 from tuner.names import Algorithm, Collective, Protocol
@@ -215,27 +216,9 @@ COUNTS = st.fixed_dictionaries(
     {}, optional={key: intervals(1, LARGEST_COUNT) for key in ("ranks", "nodes", "ranks_per_node")}
 )
 WHERE = st.tuples(SIZES, COUNTS).map(lambda both: {**both[0], **both[1]})
-CHOICES = st.lists(
-    st.builds(
-        Choice, st.sampled_from(Algorithm), st.sampled_from(Protocol), st.one_of(st.none(), st.integers(1, 64)),
-        st.one_of(st.none(), st.integers(4096, 1 << 30)),
-    ),
-    max_size=4, unique_by=lambda choice: choice.cell,
-).map(tuple)  # fmt: skip
-PIPELINED = st.sampled_from([Interval(0), Interval(1, 1), Interval(2), Interval(0, 0), Interval(3, 7)])
-DECISIONS = st.builds(
-    lambda collective, choices, where, registered, pipelined: Decision(
-        collective, choices, registered=registered, pipelined=pipelined, **where
-    ),
-    st.sampled_from(Collective), CHOICES, WHERE, st.sampled_from([None, True, False]), PIPELINED,
-)  # fmt: skip
-POSITIVE = st.floats(1e-30, 1e30, width=64)
-BATCHES = st.integers(1, LARGEST_COUNT)
-TIMES = st.one_of(st.none(), st.builds(Line, st.one_of(st.just(0.0), POSITIVE), POSITIVE, BATCHES))
-COSTS = st.builds(
-    lambda collective, algorithm, protocol, time, where: Cost(collective, algorithm, protocol, time, **where),
-    st.sampled_from(Collective), st.sampled_from(Algorithm), st.sampled_from(Protocol), TIMES, WHERE,
-)  # fmt: skip
+PIPELINED = [Interval(0), Interval(1, 1), Interval(2), Interval(0, 0), Interval(3, 7)]
+DECISIONS = decisions(WHERE, [None, True, False], PIPELINED)
+COSTS = costs(WHERE, st.floats(1e-30, 1e30, width=64), st.integers(1, LARGEST_COUNT))
 CELL_NAMES = [f"{algorithm.name}/{protocol.name}".lower() for algorithm in Algorithm for protocol in Protocol]
 NAMES = st.one_of(
     st.tuples(st.just("base-latency-us"), st.sampled_from(CELL_NAMES)),

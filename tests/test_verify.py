@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 from simulated_runs import NOTHING, best_found, measured
 
-from tuner.cli.verify import command, compare, read_histogram
+from tuner.cli.verify import command, read_histogram
 from tuner.errors import BadInput, BadMeasurement
-from tuner.measure.compare import Comparison, fewest_segments
+from tuner.measure.compare import Comparison, compare, fewest_segments
 from tuner.measure.samples import Combination, Measurements, Point, Visit, Writer
 from tuner.names import Algorithm, Collective, Protocol
 

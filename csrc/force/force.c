@@ -1,12 +1,12 @@
 #include "force.h"
 
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "../plugin/decider.h"
 #include "../plugin/legacy.h"
+#include "../plugin/lock.h"
 #include "../plugin/log.h"
 #include "../plugin/settings.h"
 #include "../plugin/table.h"
@@ -30,16 +30,6 @@ static struct {
     char reason[320];
 } shared = {.held = ATOMIC_FLAG_INIT, .last = {.collective = -1}};
 
-static void lock(void) {
-    while (atomic_flag_test_and_set_explicit(&shared.held, memory_order_acquire)) {
-        sched_yield();
-    }
-}
-
-static void unlock(void) {
-    atomic_flag_clear_explicit(&shared.held, memory_order_release);
-}
-
 /* False when there is no memory: the communicator's choices are NCCL's own then. */
 static bool follow(struct tuner *tuner) {
     if (tuner->decides) {
@@ -61,7 +51,7 @@ static bool read_table(const char *text, size_t bytes, struct table *table) {
 __attribute__((visibility("default"))) const char *nccl_tuner_use_table(const char *text, size_t bytes) {
     const char *wrong = NULL;
     struct table table = {0};
-    lock();
+    lock_take(&shared.held);
     if (text && !read_table(text, bytes, &table)) {
         wrong = shared.reason;
     } else {
@@ -76,12 +66,12 @@ __attribute__((visibility("default"))) const char *nccl_tuner_use_table(const ch
             }
         }
     }
-    unlock();
+    lock_release(&shared.held);
     return wrong;
 }
 
 __attribute__((visibility("default"))) void nccl_tuner_see(struct nccl_tuner_seen *seen) {
-    lock();
+    lock_take(&shared.held);
     *seen = shared.last;
     seen->calls = seen->decided = seen->costed = seen->unavailable = 0;
     for (const struct tuner *tuner = shared.first; tuner; tuner = tuner->next) {
@@ -92,7 +82,7 @@ __attribute__((visibility("default"))) void nccl_tuner_see(struct nccl_tuner_see
             seen->unavailable += atomic_load(&tuner->decider.unavailable);
         }
     }
-    unlock();
+    lock_release(&shared.held);
 }
 
 int tuner_open(const struct opening *opening, struct tuner **opened) {
@@ -103,11 +93,11 @@ int tuner_open(const struct opening *opening, struct tuner **opened) {
     tuner->unchecked = settings_read(opening->logger).unchecked;
     tuner->shape = opening->shape;
     tuner->shape.known |= tuner->unchecked;
-    lock();
+    lock_take(&shared.held);
     follow(tuner);
     tuner->next = shared.first;
     shared.first = tuner;
-    unlock();
+    lock_release(&shared.held);
     log_info(opening->logger, "forcing: the process that measures says what is taken, and no file does");
     *opened = tuner;
     return RESULT_SUCCESS;
@@ -125,13 +115,13 @@ static void note(int collective, size_t bytes, const float *cells, int algorithm
 
 void tuner_decide(struct tuner *tuner, int collective, size_t bytes, int pipelined, int registered, float *cells,
                   int algorithms, int protocols, int *channels) {
-    lock();
+    lock_take(&shared.held);
     note(collective, bytes, cells, algorithms, protocols);
     if (tuner->decides) {
         decider_decide(&tuner->decider, collective, bytes, pipelined, registered, cells, algorithms, protocols,
                        channels);
     }
-    unlock();
+    lock_release(&shared.held);
 }
 
 void tuner_choose(struct tuner *tuner, int collective, size_t bytes, int pipelined, int collnet, int nvls,
@@ -141,20 +131,20 @@ void tuner_choose(struct tuner *tuner, int collective, size_t bytes, int pipelin
         return;
     }
     legacy_fill(cells, collective, collnet == 1, nvls == 1, &tuner->shape, tuner->unchecked);
-    lock();
+    lock_take(&shared.held);
     note(collective, bytes, cells, ALGORITHMS, PROTOCOLS);
     if (tuner->decides) {
-        decider_choose(&tuner->decider, collective, bytes, pipelined, collnet, nvls, algorithm, protocol, channels);
+        decider_choose(&tuner->decider, collective, bytes, pipelined, cells, algorithm, protocol, channels);
     }
-    unlock();
+    lock_release(&shared.held);
 }
 
 void tuner_chunk(const struct tuner *tuner, int collective, int algorithm, int protocol, size_t *chunk_bytes) {
-    lock();
+    lock_take(&shared.held);
     if (tuner->decides) {
         decider_chunk(&tuner->decider, collective, algorithm, protocol, chunk_bytes);
     }
-    unlock();
+    lock_release(&shared.held);
 }
 
 bool tuner_is_unchecked(const struct tuner *tuner) {
@@ -165,13 +155,13 @@ void tuner_close(struct tuner *tuner) {
     if (!tuner) {
         return;
     }
-    lock();
+    lock_take(&shared.held);
     struct tuner **at = &shared.first;
     while (*at != tuner) {
         at = &(*at)->next;
     }
     *at = tuner->next;
-    unlock();
+    lock_release(&shared.held);
     if (tuner->decides) {
         decider_free(&tuner->decider);
     }

@@ -50,23 +50,14 @@ static bool read_exact(struct slice field, const char *what, uint32_t least, uin
 }
 
 /* Exactly as NVIDIA's reader spells them: it takes every other word, "LL128" among them, for its default. */
-static int by_name(const char *const *names, int count, struct slice field) {
-    for (int number = 0; number < count; number++) {
-        if (slice_is(field, names[number])) {
-            return number;
-        }
-    }
-    return -1;
-}
-
 static const char *const collectives[COLLECTIVES] = {"broadcast", "reduce", "allgather", "reducescatter", "allreduce"};
 static const char *const algorithms[ALGORITHMS] = {"tree", "ring",      "collnet_direct", "collnet_chain",
                                                    "nvls", "nvls_tree", "pat"};
 static const char *const protocols[PROTOCOLS] = {"ll", "ll128", "simple"};
 
 static bool read_choice(const struct slice *fields, struct choice *choice, struct table_error *error) {
-    int algorithm = by_name(algorithms, ALGORITHMS, fields[ALGORITHM]);
-    int protocol = by_name(protocols, PROTOCOLS, fields[PROTOCOL]);
+    int algorithm = slice_among(fields[ALGORITHM], algorithms, ALGORITHMS, slice_is);
+    int protocol = slice_among(fields[PROTOCOL], protocols, PROTOCOLS, slice_is);
     if (algorithm < 0) {
         return table_fail(error,
                           "unknown algorithm '%s' (valid: tree, ring, collnet_direct, collnet_chain, nvls, nvls_tree, "
@@ -86,7 +77,7 @@ static bool read_choice(const struct slice *fields, struct choice *choice, struc
 }
 
 static bool read_condition(const struct slice *fields, int count, struct condition *when, struct table_error *error) {
-    int collective = by_name(collectives, COLLECTIVES, fields[COLLECTIVE]);
+    int collective = slice_among(fields[COLLECTIVE], collectives, COLLECTIVES, slice_is);
     if (collective < 0) {
         return table_fail(error,
                           "unknown collective '%s' (valid: broadcast, reduce, allgather, reducescatter, allreduce)",
@@ -94,7 +85,7 @@ static bool read_condition(const struct slice *fields, int count, struct conditi
     }
     *when = condition_of(collective);
     struct counts registered = {UINT32_MAX, UINT32_MAX};
-    if (!read_bytes(fields[LEAST], &when->bytes.low, error) || 
+    if (!read_bytes(fields[LEAST], &when->bytes.low, error) ||
         (!slice_is(fields[MOST], "-1") && !read_bytes(fields[MOST], &when->bytes.high, error)) ||
         !read_exact(fields[NODES], "nNodes", 1, MOST_COUNT, &when->nodes, error) ||
         !read_exact(fields[RANKS], "nRanks", 1, MOST_COUNT, &when->ranks, error) ||

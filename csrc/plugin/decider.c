@@ -76,17 +76,13 @@ bool decider_decide(struct decider *decider, int collective, size_t bytes, int p
     return costed || taken;
 }
 
-bool decider_choose(struct decider *decider, int collective, size_t bytes, int pipelined, int collnet, int nvls,
+void decider_choose(struct decider *decider, int collective, size_t bytes, int pipelined, float cells[CELLS],
                     int *algorithm, int *protocol, int *channels) {
-    float cells[CELLS];
-    legacy_fill(cells, collective, collnet == 1, nvls == 1, &decider->shape, decider->unchecked);
-    if (!decider_decide(decider, collective, bytes, pipelined, 0, cells, ALGORITHMS, PROTOCOLS, channels)) {
-        return false;
+    if (decider_decide(decider, collective, bytes, pipelined, 0, cells, ALGORITHMS, PROTOCOLS, channels)) {
+        int cell = legacy_fastest(cells);
+        *algorithm = cell / PROTOCOLS;
+        *protocol = cell % PROTOCOLS;
     }
-    int cell = legacy_fastest(cells);
-    *algorithm = cell / PROTOCOLS;
-    *protocol = cell % PROTOCOLS;
-    return true;
 }
 
 void decider_chunk(const struct decider *decider, int collective, int algorithm, int protocol, size_t *chunk_bytes) {

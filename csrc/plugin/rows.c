@@ -25,6 +25,11 @@ bool rows_read_header(struct slice line, struct table_error *error) {
     return true;
 }
 
+/* Whether the word has a number, which is -1 for one that is not among the valid. */
+static bool is_known(int number, const char *what, struct slice word, const char *valid, struct table_error *error) {
+    return number >= 0 || table_fail(error, "unknown %s '%s' (%s)", what, show(word).text, valid);
+}
+
 /* What the ends of an interval are made of. */
 struct kind {
     bool (*read)(struct slice text, size_t *number, bool *overflow);
@@ -145,8 +150,8 @@ static bool read_conditions(struct slice *line, struct keys keys, struct conditi
     struct slice word = {0}, value;
     take_word(line, &word);
     int collective = collective_by_name(word);
-    if (collective < 0) {
-        return table_fail(error, "unknown collective '%s' (%s)", show(word).text, VALID_COLLECTIVES);
+    if (!is_known(collective, "collective", word, VALID_COLLECTIVES, error)) {
+        return false;
     }
     *when = condition_of(collective);
     while (take_word(line, &word)) {
@@ -170,14 +175,9 @@ static bool read_pair(struct slice word, int8_t *algorithm, int8_t *protocol, st
         return table_fail(error, "'%s' is not algorithm/protocol, such as ring/ll128", show(word).text);
     }
     *algorithm = (int8_t)algorithm_by_name(first);
-    if (*algorithm < 0) {
-        return table_fail(error, "unknown algorithm '%s' (%s)", show(first).text, VALID_ALGORITHMS);
-    }
     *protocol = (int8_t)protocol_by_name(second);
-    if (*protocol < 0) {
-        return table_fail(error, "unknown protocol '%s' (%s)", show(second).text, VALID_PROTOCOLS);
-    }
-    return true;
+    return is_known(*algorithm, "algorithm", first, VALID_ALGORITHMS, error) &&
+           is_known(*protocol, "protocol", second, VALID_PROTOCOLS, error);
 }
 
 static bool read_channels(struct slice text, int8_t *channels, struct table_error *error) {
@@ -325,54 +325,47 @@ static bool read_cost(struct slice line, struct table *table, struct table_error
            table_add_cost(table, cost, error);
 }
 
-/* The words between the constant's name and its value; the number of the constant, or -1 with the reason. */
-static int read_place(struct slice name, struct slice *line, struct table_error *error) {
-    struct slice word = {0};
+/* The words between a latency's name and its value, of which the first is a link where there is one. */
+static bool read_latency(bool over_link, struct slice *line, int *number, struct table_error *error) {
+    struct slice word;
     int8_t algorithm, protocol;
-    bool over_link = slice_is(name, "link-latency-us");
-    if (over_link || slice_is(name, "base-latency-us")) {
-        int link = 0;
-        if (over_link) {
-            take_word(line, &word);
-            link = link_by_name(word);
-            if (link < 0) {
-                table_fail(error, "unknown link '%s' (%s)", show(word).text, VALID_LINKS);
-                return -1;
-            }
-        }
-        word = (struct slice){0};
+    int link = 0;
+    if (over_link) {
         take_word(line, &word);
-        if (!read_pair(word, &algorithm, &protocol, error)) {
-            return -1;
+        link = link_by_name(word);
+        if (!is_known(link, "link", word, VALID_LINKS, error)) {
+            return false;
         }
-        return over_link ? constant_link_latency(link, algorithm, protocol) : constant_base_latency(algorithm, protocol);
     }
+    take_word(line, &word);
+    if (!read_pair(word, &algorithm, &protocol, error)) {
+        return false;
+    }
+    *number = over_link ? constant_link_latency(link, algorithm, protocol) : constant_base_latency(algorithm, protocol);
+    return true;
+}
+
+static bool read_cap(struct slice name, struct slice *line, int *number, struct table_error *error) {
     int cap = cap_by_name(name);
-    if (cap < 0) {
-        table_fail(error, "unknown constant '%s' (%s)", show(name).text, VALID_CONSTANTS);
-        return -1;
+    if (!is_known(cap, "constant", name, VALID_CONSTANTS, error)) {
+        return false;
     }
-    take_word(line, &word);
-    int generation = generation_by_name(word);
-    if (generation < 0) {
-        table_fail(error, "unknown generation '%s' (%s)", show(word).text, VALID_GENERATIONS);
-        return -1;
-    }
-    word = (struct slice){0};
-    take_word(line, &word);
-    int nodes = node_count_by_name(word);
-    if (nodes < 0) {
-        table_fail(error, "unknown number of nodes '%s' (%s)", show(word).text, VALID_NODE_COUNTS);
-        return -1;
-    }
-    return constant_cap(cap, generation, nodes);
+    struct slice generation_word, nodes_word;
+    take_word(line, &generation_word);
+    take_word(line, &nodes_word);
+    int generation = generation_by_name(generation_word), nodes = node_count_by_name(nodes_word);
+    *number = constant_cap(cap, generation, nodes);
+    return is_known(generation, "generation", generation_word, VALID_GENERATIONS, error) &&
+           is_known(nodes, "number of nodes", nodes_word, VALID_NODE_COUNTS, error);
 }
 
 static bool read_constant(struct slice line, struct table *table, struct table_error *error) {
     struct slice name = {0}, word = {0};
     take_word(&line, &name);
-    struct constant constant = {.number = read_place(name, &line, error)};
-    if (constant.number < 0) {
+    struct constant constant;
+    bool over_link = slice_is(name, "link-latency-us"), latency = over_link || slice_is(name, "base-latency-us");
+    if (!(latency ? read_latency(over_link, &line, &constant.number, error)
+                  : read_cap(name, &line, &constant.number, error))) {
         return false;
     }
     take_word(&line, &word);

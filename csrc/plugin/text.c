@@ -102,6 +102,15 @@ bool slice_is_any_case(struct slice text, const char *word) {
     return true;
 }
 
+int slice_among(struct slice text, const char *const *words, int count, bool (*is)(struct slice, const char *)) {
+    for (int place = 0; place < count; place++) {
+        if (is(text, words[place])) {
+            return place;
+        }
+    }
+    return -1;
+}
+
 static size_t count_digits(struct slice text, size_t at) {
     size_t end = at;
     while (end < text.length && text.start[end] >= '0' && text.start[end] <= '9') {

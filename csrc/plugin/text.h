@@ -31,6 +31,9 @@ bool cut_at_dots(struct slice text, struct slice *before, struct slice *after);
 bool slice_is(struct slice text, const char *word);
 bool slice_is_any_case(struct slice text, const char *word);
 
+/* Where the text stands among `count` words, `is` being one of the two above, or -1. */
+int slice_among(struct slice text, const char *const *words, int count, bool (*is)(struct slice, const char *));
+
 /* Decimal digits only; `overflow` tells a number past SIZE_MAX from something that is no number. */
 bool read_number(struct slice digits, size_t *number, bool *overflow);
 

@@ -6,6 +6,7 @@
 
 #include "decider.h"
 #include "file.h"
+#include "legacy.h"
 #include "log.h"
 #include "settings.h"
 #include "sha256.h"
@@ -166,7 +167,10 @@ void tuner_decide(struct tuner *tuner, int collective, size_t bytes, int pipelin
 void tuner_choose(struct tuner *tuner, int collective, size_t bytes, int pipelined, int collnet, int nvls,
                   int *algorithm, int *protocol, int *channels) {
     if (tuner && algorithm && protocol) {
-        decider_choose(&tuner->decider, collective, bytes, pipelined, collnet, nvls, algorithm, protocol, channels);
+        struct decider *decider = &tuner->decider;
+        float cells[CELLS];
+        legacy_fill(cells, collective, collnet == 1, nvls == 1, &decider->shape, decider->unchecked);
+        decider_choose(decider, collective, bytes, pipelined, cells, algorithm, protocol, channels);
     }
 }
 

@@ -1,10 +1,10 @@
 /* ncclTunerPlugin_v1: looked up by 2.19 and 2.20. Its calls carry no context, so one table serves all communicators of
  * the process, and a call cannot be told to be of one or the other.
  * Layout: src/include/nccl_tuner.h, v2.19.3-1 and v2.20.5-1. */
-#include <sched.h>
 #include <stdatomic.h>
 
 #include "abi.h"
+#include "lock.h"
 #include "log.h"
 #include "tuner.h"
 
@@ -31,16 +31,6 @@ static struct {
     _Atomic(struct tuner *) deciding; /* NULL: NCCL decides */
 } shared = {.opening = ATOMIC_FLAG_INIT};
 
-static void lock(void) {
-    while (atomic_flag_test_and_set_explicit(&shared.opening, memory_order_acquire)) {
-        sched_yield(); /* another thread reads the table */
-    }
-}
-
-static void unlock(void) {
-    atomic_flag_clear_explicit(&shared.opening, memory_order_release);
-}
-
 static int open_first(size_t ranks, size_t nodes, nccl_logger logger) {
     struct opening opening = {.shape = {ranks, nodes, .known = false}, .logger = logger};
     int result = tuner_open(&opening, &shared.tuner);
@@ -63,14 +53,14 @@ static void check_shape(size_t ranks, size_t nodes, nccl_logger logger) {
 
 static int init(size_t ranks, size_t nodes, nccl_logger logger) {
     int result = RESULT_SUCCESS;
-    lock();
+    lock_take(&shared.opening);
     if (!shared.tuner) {
         result = open_first(ranks, nodes, logger);
     } else {
         check_shape(ranks, nodes, logger);
     }
     shared.communicators++;
-    unlock();
+    lock_release(&shared.opening);
     return result;
 }
 
@@ -84,13 +74,13 @@ static int get_coll_info(int collective, size_t bytes, int collnet, int nvls, in
 }
 
 static int destroy(void) {
-    lock();
+    lock_take(&shared.opening);
     if (shared.communicators > 0 && --shared.communicators == 0) { /* those included that init failed */
         atomic_store_explicit(&shared.deciding, NULL, memory_order_release);
         tuner_close(shared.tuner);
         shared.tuner = NULL;
     }
-    unlock();
+    lock_release(&shared.opening);
     return RESULT_SUCCESS;
 }
 

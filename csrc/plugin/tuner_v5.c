@@ -20,12 +20,7 @@ struct plugin_v5 {
 };
 
 struct plugin_v6 {
-    const char *name;
-    int (*init)(void **context, uint64_t communicator, size_t ranks, size_t nodes, nccl_logger logger,
-                struct domains *domains, struct constants *constants);
-    int (*get_coll_info)(void *context, int collective, size_t bytes, int pipelined, float **costs, int algorithms,
-                         int protocols, int registered, int *channels);
-    int (*finalize)(void *context);
+    struct plugin_v5 base;
     int (*get_chunk_size)(void *context, int collective, size_t bytes, int algorithm, int protocol, int channels,
                           size_t *chunk_bytes);
 };
@@ -36,10 +31,7 @@ _Static_assert(offsetof(struct plugin_v5, init) == 8, "ncclTuner_v5_t");
 _Static_assert(offsetof(struct plugin_v5, get_coll_info) == 16, "ncclTuner_v5_t");
 _Static_assert(offsetof(struct plugin_v5, finalize) == 24, "ncclTuner_v5_t");
 _Static_assert(sizeof(struct plugin_v5) == 32, "ncclTuner_v5_t");
-_Static_assert(offsetof(struct plugin_v6, name) == 0, "ncclTuner_v6_t");
-_Static_assert(offsetof(struct plugin_v6, init) == 8, "ncclTuner_v6_t");
-_Static_assert(offsetof(struct plugin_v6, get_coll_info) == 16, "ncclTuner_v6_t");
-_Static_assert(offsetof(struct plugin_v6, finalize) == 24, "ncclTuner_v6_t");
+_Static_assert(offsetof(struct plugin_v6, base) == 0, "ncclTuner_v6_t begins as ncclTuner_v5_t");
 _Static_assert(offsetof(struct plugin_v6, get_chunk_size) == 32, "ncclTuner_v6_t");
 _Static_assert(sizeof(struct plugin_v6) == 40, "ncclTuner_v6_t");
 
@@ -79,4 +71,4 @@ __attribute__((visibility("default"))) extern const struct plugin_v5 ncclTunerPl
 const struct plugin_v5 ncclTunerPlugin_v5 = {TUNER_NAME, init, get_coll_info, finalize};
 
 __attribute__((visibility("default"))) extern const struct plugin_v6 ncclTunerPlugin_v6;
-const struct plugin_v6 ncclTunerPlugin_v6 = {TUNER_NAME, init, get_coll_info, finalize, get_chunk_size};
+const struct plugin_v6 ncclTunerPlugin_v6 = {{TUNER_NAME, init, get_coll_info, finalize}, get_chunk_size};

@@ -1,11 +1,8 @@
 """``nccl-tuner decide``: measurements to a decision table."""
 
 import hashlib
-import shlex
-import sys
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +11,13 @@ import click
 from tuner import layer as layers
 from tuner.cli import options
 from tuner.cli.output import print_json
-from tuner.cli.verify import compare
+from tuner.cli.provenance import command_line, today
 from tuner.errors import BadMeasurement
-from tuner.measure.compare import Model
+from tuner.measure.compare import Model, compare
 from tuner.measure.decide import Proposal, Regrets, Row, Verdict, gate, regrets, table
 from tuner.measure.header import case_of
 from tuner.measure.opened import again
-from tuner.measure.samples import Writer, check_same, existing
+from tuner.measure.samples import Writer, check_same, existing, sha256s
 from tuner.plugin.text import size_text, write
 from tuner.selection import Selection
 
@@ -50,17 +47,18 @@ def command(
     nccl-tuner decide 2nodes.jsonl 4nodes.jsonl --layer pod.toml --out pod.table --json
     """
     proposals = [_proposal(path, layer) for path in files]
+    read = tuple(zip(files, sha256s(files), strict=True))
     shapes = [(proposal.ranks, proposal.nodes) for proposal in proposals]
     if len(set(shapes)) < len(shapes):
         raise BadMeasurement("two FILEs of as many ranks and nodes; valid: one for each")
     verdicts = [
         [Verdict(row, float("nan"), float("nan"), row.sizes, None) for row in proposal.rows] if no_gate
-        else _gated(path, proposal, _beside(out, proposal, len(files) > 1), rounds, repeats, warmup, seed)
+        else _gated(path, proposal, _beside(out, proposal, proposals), rounds, repeats, warmup, seed)
         for path, proposal in zip(files, proposals, strict=True)
     ]  # fmt: skip
     kept = [[verdict.row for verdict in those if verdict.why_not is None] for those in verdicts]
     rows = [(*shape, row) for shape, those in zip(shapes, kept, strict=True) for row in those]
-    write(out, table(rows, _provenance(files, proposals, verdicts, layer, None if no_gate else rounds)))
+    write(out, table(rows, _provenance(read, proposals, verdicts, layer, None if no_gate else rounds)))
     found = [
         _record(path, proposal, those, rows)
         for path, proposal, those, rows in zip(files, proposals, verdicts, kept, strict=True)
@@ -89,9 +87,12 @@ def _proposal(path: Path, layer: Path | None) -> Proposal:
     return Proposal(comparison, case.ranks, case.nodes + sum(other.nodes for other in case.others), layered)
 
 
-def _beside(out: Path, proposal: Proposal, several: bool) -> Path:
-    """Where the A/B run is kept: a file for each communicator."""
-    return out.with_name(f"{out.name}.{proposal.ranks}.ab.jsonl" if several else f"{out.name}.ab.jsonl")
+def _beside(out: Path, proposal: Proposal, proposals: list[Proposal]) -> Path:
+    """Where the A/B run is kept: a file for each communicator, named by what tells it from the others."""
+    names = [out.name, *([str(proposal.ranks)] if len(proposals) > 1 else [])]
+    if [other.ranks for other in proposals].count(proposal.ranks) > 1:
+        names.append(str(proposal.nodes))
+    return out.with_name(".".join([*names, "ab.jsonl"]))
 
 
 def _gated(
@@ -109,15 +110,12 @@ def _gated(
 
 
 def _provenance(
-    files: tuple[Path, ...], proposals: list[Proposal], verdicts: list[list[Verdict]], layer: Path | None,
+    read: tuple[tuple[Path, str], ...], proposals: list[Proposal], verdicts: list[list[Verdict]], layer: Path | None,
     rounds: int | None,
 ) -> dict[str, str]:  # fmt: skip
-    found = {
-        "by": "nccl-tuner decide", "date": datetime.now(UTC).date().isoformat(),
-        "command": shlex.join(["nccl-tuner", *sys.argv[1:]]),
-    }  # fmt: skip
-    for number, (path, proposal) in enumerate(zip(files, proposals, strict=True), start=1):
-        found[f"measured-{number}"] = f"{path} sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}"
+    found = {"by": "nccl-tuner decide", "date": today(), "command": command_line()}
+    for number, ((path, sha256), proposal) in enumerate(zip(read, proposals, strict=True), start=1):
+        found[f"measured-{number}"] = f"{path} sha256 {sha256}"
         found[f"communicator-{number}"] = case_of(proposal.comparison.measurements.header).title
         found[f"backend-{number}"] = str(proposal.comparison.measurements.header.get("backend"))
     if layer is not None:

@@ -1,9 +1,6 @@
 """``nccl-tuner fit``: the constants of NCCL's model, or the textbook's, from measurements."""
 
 import dataclasses
-import shlex
-import sys
-from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -13,7 +10,9 @@ import click
 from tuner import layer
 from tuner.cli import options
 from tuner.cli.output import print_json, print_table
+from tuner.cli.provenance import command_line, today
 from tuner.errors import BadInput
+from tuner.files import write_text
 from tuner.fit import alphabeta, model, observations
 from tuner.fit.alphabeta import AlphaBeta
 from tuner.fit.model import Fit, Fitted
@@ -56,7 +55,7 @@ def command(
         return
     fitted = model.fit(observed)
     if out is not None:
-        _write(out, layer.to_text(_layer(observed, fitted)))
+        write_text(out, layer.to_text(_layer(observed, fitted)))
     if as_json:
         print_json({"layer": None if out is None else str(out), **_read_record(observed), **_record(fitted)})
     else:
@@ -75,8 +74,8 @@ def _layer(observed: Observations, fitted: Fit) -> Layer:
         "gpus_per_node": gpus.pop() if len(gpus) == 1 else None,
         "nodes": [case.nodes for case in observed.cases],
         "measurements": [{"file": name, "sha256": sha256} for name, sha256 in observed.files],
-        "date": datetime.now(UTC).date().isoformat(),
-        "command": _command(),
+        "date": today(),
+        "command": command_line(),
         "holdout_mape_percent": all_errors.fitted_held_out_percent,
         "nccl_holdout_mape_percent": all_errors.nccl_held_out_percent,
         "residuals": [_known(dataclasses.asdict(error)) for error in fitted.errors],
@@ -87,17 +86,6 @@ def _layer(observed: Observations, fitted: Fit) -> Layer:
 
 def _known(record: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in record.items() if value is not None}
-
-
-def _command() -> str:
-    return shlex.join(["nccl-tuner", *sys.argv[1:]])
-
-
-def _write(path: Path, content: str) -> None:
-    try:
-        path.write_text(content, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from error
 
 
 def _fitted(fitted: Fit) -> list[Fitted]:
@@ -174,9 +162,9 @@ def _alpha_beta(observed: Observations, cost_table: Path | None, as_json: bool) 
         names = " ".join(f"{name} sha256 {sha256}" for name, sha256 in observed.files)
         provenance = {
             "machine": observed.cases[0].name, "nccl": observed.release.name, "measurements": names,
-            "command": _command(), "date": datetime.now(UTC).date().isoformat(),
+            "command": command_line(), "date": today(),
         }
-        _write(cost_table, text.to_text(alphabeta.cost_table(fits, provenance)))
+        text.write(cost_table, alphabeta.cost_table(fits, provenance))
     if as_json:
         print_json({**_read_record(observed), "fits": [_fit_record(one) for one in fits], "without": without})
         return

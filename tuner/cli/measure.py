@@ -20,10 +20,10 @@ from tuner.measure.plan import Wanted, points, tasks
 from tuner.measure.results import results
 from tuner.measure.samples import Visit
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.plugin.table import MAX_CHANNELS
 
 BACKENDS = ("simulated", "gpu")
 DEFAULT = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
-MOST_CHANNELS = 64
 SAY_EVERY_S = 10.0
 INTERRUPTED = "interrupted"
 _ENDS = {
@@ -55,8 +55,8 @@ class Channels(click.ParamType):  # type: ignore[type-arg]
             return value
         words = [word.strip() for word in str(value).split(",")]
         for word in words:
-            if not (word.isdecimal() and 1 <= int(word) <= MOST_CHANNELS):
-                raise BadInput(f"channels {word!r}; valid: 1 to {MOST_CHANNELS}, separated by commas")
+            if not (word.isdecimal() and 1 <= int(word) <= MAX_CHANNELS):
+                raise BadInput(f"channels {word!r}; valid: 1 to {MAX_CHANNELS}, separated by commas")
         return tuple(map(int, words))
 
 
@@ -131,7 +131,8 @@ def command(
         with samples.Writer(out, header) as writer:
             loop = Loop(backend, wanted, settings, writer.add, before)
             new, end = _run(loop, quiet=as_json)
-    visits = [visit for visit in (*before, *new) if visit.point in set(calls)]
+    asked = set(calls)
+    visits = [visit for visit in (*before, *new) if visit.point in asked]
     if as_json:
         print_json({
             "file": str(out), "ended": end, "visits": len(before) + len(new), "new_visits": len(new), "ranks": ranks,

@@ -1,13 +1,13 @@
 """Measured times as nccl-tests prints them, and as JSON."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from tuner.analytic.bandwidth import algorithm_gbs, bus_factor
 from tuner.measure.results import Result
 from tuner.measure.samples import Combination, Point
 from tuner.names import Collective
-from tuner.rules.request import Request
 
 _Row = dict[bool, Result]  # by in_place
 _KEYS = ("size", "count", "type", "redop", "root", "algorithm", "protocol", "channels")
@@ -22,9 +22,8 @@ def lines(results: Iterable[Result], ranks: int) -> Iterator[str]:
     """A block for each collective; in place is beside out of place where it was measured."""
     rows: dict[tuple[Point, Combination | None], _Row] = {}
     for result in results:
-        point = result.point
-        alike = Point(point.collective, point.bytes, point.dtype, point.op, graph=point.graph)
-        rows.setdefault((alike, result.asked), {})[point.in_place] = result
+        alike = replace(result.point, in_place=False)
+        rows.setdefault((alike, result.asked), {})[result.point.in_place] = result
     placements = sorted({placement for row in rows.values() for placement in row})
     block: Collective | None = None
     for (point, asked), row in rows.items():
@@ -72,9 +71,8 @@ def _head(collective: Collective, placements: list[bool]) -> Iterator[str]:
 
 
 def _key_cells(point: Point, asked: Combination | None, row: _Row, ranks: int) -> Iterator[str]:
-    request = Request(point.collective, point.dtype, point.op)
-    count = point.bytes // point.dtype.size_bytes // (ranks if request.spreads else 1)
-    redop = "none" if request.moves_only else point.op.name
+    count = point.bytes // point.unit_bytes(ranks)
+    redop = "none" if point.request.moves_only else point.op.name
     root = 0 if point.collective in (Collective.Broadcast, Collective.Reduce) else -1
     ran = next(iter(row.values())).ran
     shown = asked or ran

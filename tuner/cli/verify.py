@@ -9,8 +9,7 @@ import click
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.errors import BadInput, BadMeasurement
-from tuner.measure import read_any
-from tuner.measure.compare import Comparison, Judged, Total, model_of
+from tuner.measure.compare import Comparison, Judged, Total, compare, mean_regrets
 from tuner.names import Collective, by_name
 
 
@@ -49,16 +48,6 @@ def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, 
         )
 
 
-def compare(path: Path) -> Comparison:
-    """BadMeasurement where the file has nothing that can be judged."""
-    measurements = read_any(path)
-    comparison = Comparison(measurements, model_of(measurements))
-    if not comparison.sizes:
-        why = comparison.skipped[0].reason if comparison.skipped else "it has no times that count"
-        raise BadMeasurement(f"{path}: nothing to judge: {why}")
-    return comparison
-
-
 def read_histogram(path: Path) -> dict[tuple[Collective, int], float]:
     """BadMeasurement names the file and the line."""
     found: dict[tuple[Collective, int], float] = {}
@@ -84,10 +73,10 @@ def read_histogram(path: Path) -> dict[tuple[Collective, int], float]:
 
 def record(files: tuple[Path, ...], compared: list[Comparison], totals: list[Total]) -> dict[str, Any]:
     """What other tools read; regrets and errors are shares of 1."""
-    sizes = [one for comparison in compared for one in comparison.sizes]
+    mean, beyond = mean_regrets([one for comparison in compared for one in comparison.sizes])
     found: dict[str, Any] = {
-        "regret_mean": sum(one.regret for one in sizes) / len(sizes),
-        "regret_mean_beyond_noise": sum(one.regret for one in sizes if one.significant) / len(sizes),
+        "regret_mean": mean,
+        "regret_mean_beyond_noise": beyond,
         "sizes": [
             _size(comparison, path, one)
             for path, comparison in zip(files, compared, strict=True) for one in comparison.sizes
@@ -174,9 +163,7 @@ def _print(path: Path, comparison: Comparison) -> None:
         click.echo(f"not judged: {skipped.point.collective.name} {human_bytes(skipped.point.bytes)}: {skipped.reason}")
     if not any(visit.asked for visit in comparison.measurements.visits):
         click.echo("only NCCL's own choices were measured: whether others are faster, 'nccl-tuner measure' tells")
-    mean, beyond = (sum(found) / len(sizes) for found in (
-        [one.regret for one in sizes], [one.regret for one in sizes if one.significant]
-    ))  # fmt: skip
+    mean, beyond = mean_regrets(sizes)
     worse = sum(one.significant for one in sizes)
     click.echo(
         f"regret: mean {100 * mean:.2f} %, {100 * beyond:.2f} % of it beyond the noise; "

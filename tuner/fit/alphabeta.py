@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.fit.identify import deviations
-from tuner.fit.model import OUTLIER
+from tuner.fit.model import OUTLIER, robust
 from tuner.fit.observations import Group, Observations
 from tuner.names import Algorithm, Collective, Protocol
 from tuner.plugin.table import Cost, Interval, Line, Table
@@ -110,22 +110,16 @@ def _fit(group: Group) -> AlphaBeta:
     start = np.log([group.median_us.min(), kilobytes[largest] / group.median_us[largest]])
     solved = least_squares(off, start, jac=slope, loss="soft_l1", f_scale=OUTLIER, bounds=_BOUNDS)
     residual = off(solved.x)
-    noise = max(1.0, float(np.sqrt(np.sum(_robust(residual)) / max(1, len(residual) - 2))))
+    noise = max(1.0, float(np.sqrt(np.sum(robust(residual)) / max(1, len(residual) - 2))))
     alpha_us, beta_gbs = np.exp(solved.x)
     spread = noise * deviations(slope(solved.x))
     spot = np.abs(100 * (times_us(solved.x) / group.median_us - 1))
     plain = (target[used] - np.average(target[used], weights=group.deviation[used] ** -2)) / group.deviation[used]
-    total = float(np.sum(_robust(plain)))
+    total = float(np.sum(robust(plain)))
     request, shape = group.request, group.communicator
     return AlphaBeta(
         request.collective, *group.cell, shape.ranks, shape.nodes, int(used.sum()), float(alpha_us),
         float(alpha_us * spread[0]), float(beta_gbs), float(beta_gbs * spread[1]),
-        1 - float(np.sum(_robust(residual))) / total if total else 0.0, float(spot[used].mean()),
+        1 - float(np.sum(robust(residual))) / total if total else 0.0, float(spot[used].mean()),
         float(spot[~used].mean()) if (~used).any() else None,
     )  # fmt: skip
-
-
-def _robust(off: Array) -> Array:
-    """What each call adds to the fit's loss: its square, as far as it is no outlier."""
-    loss: Array = 2 * OUTLIER**2 * (np.sqrt(1 + (off / OUTLIER) ** 2) - 1)
-    return loss

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tuner.fit.constants import Constant, rounded, tables
 from tuner.fit.forward import Forward
 from tuner.fit.identify import Known, deviations, identify
-from tuner.fit.observations import Observations
+from tuner.fit.observations import NORMAL_95, Observations
 
 Array = NDArray[np.float64]
 ROUNDS = 4  # of choosing constants and fitting them: other constants count where a minimum changes sides
@@ -24,7 +24,6 @@ TOGETHER = "identified with others kept"
 AT_LEAST = "at least, does not bind"
 KEPT_ALIKE = "kept: same effect as others"
 KEPT_WITHOUT_EFFECT = "kept: too little effect"
-_NORMAL_95 = 1.96
 _MEDIAN_DEVIATION = 1.4826  # a normal distribution's deviation over its median absolute deviation
 
 
@@ -89,7 +88,7 @@ class Problem:
         return found
 
     def cost(self, values: Mapping[Constant, float], noise: float) -> float:
-        return float(OUTLIER**2 * np.sum(np.sqrt(1 + (self.off(values, noise) / OUTLIER) ** 2) - 1))
+        return float(np.sum(robust(self.off(values, noise)))) / 2
 
     def solve(self, values: Mapping[Constant, float], free: Sequence[Constant], noise: float) -> dict[Constant, float]:
         """From these values on; what is not free stays."""
@@ -119,6 +118,12 @@ class Settled:
     values: dict[Constant, float]
     known: Known
     noise: float
+
+
+def robust(off: Array) -> Array:
+    """What each call adds to a fit's loss, in its deviations: the square, as far as it is no outlier (soft_l1)."""
+    loss: Array = 2 * OUTLIER**2 * (np.sqrt(1 + (off / OUTLIER) ** 2) - 1)
+    return loss
 
 
 def fit(observations: Observations) -> Fit:
@@ -229,7 +234,7 @@ def _fitted(
             status = AT_LEAST
         elif index in partners:
             deviation = spread[known.fitted.index(index)]
-            factor = float(np.exp(_NORMAL_95 * deviation))
+            factor = float(np.exp(NORMAL_95 * deviation))
             low, high = value / factor, value * factor
             if high < constant.nccl:
                 alike = {**rivals.get(index, {}), **alike}

@@ -1,6 +1,5 @@
 """Measured times as a fit takes them: medians by call and combination, with how far they are known."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,17 +16,15 @@ from tuner.measure import samples
 from tuner.measure.header import case_of
 from tuner.measure.samples import Point, Visit
 from tuner.measure.statistics import estimate
-from tuner.names import Algorithm, Protocol
 from tuner.release import Release
 from tuner.rules import time as timing
 from tuner.rules.request import Request, Sizes
-from tuner.selection import Selection
+from tuner.selection import Cell, Selection
 
-Cell = tuple[Algorithm, Protocol]
 HOLD_OUT_EVERY = 4
 LEAST_DEVIATION = 0.01  # of a median: times of another day differ by that
 UNKNOWN_DEVIATION = 0.05  # where the samples are too few to say
-_NORMAL_95 = 1.96
+NORMAL_95 = 1.96  # deviations to either side that hold 95 %
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +59,7 @@ class Observations:
 
 
 def read(paths: Sequence[Path]) -> Observations:
-    """BadMeasurement where a file has nothing to fit to, or where machine or release differ between files."""
+    """BadMeasurement where a file has nothing to fit to, is given twice, or is of another machine or release."""
     read_files = [(path, samples.read(path)) for path in paths]
     cases = [_case(path, measured.header) for path, measured in read_files]
     for path, case in zip(paths, cases, strict=True):
@@ -71,6 +68,7 @@ def read(paths: Sequence[Path]) -> Observations:
                 f"{path}: measured on {_where(case)}, {paths[0]} on {_where(cases[0])}; "
                 "valid together: one machine, one release"
             )
+    files = tuple(zip([path.name for path in paths], samples.sha256s(paths), strict=True))
     left_out: Counter[str] = Counter()
     calls = []
     for (path, measured), case in zip(read_files, cases, strict=True):
@@ -85,8 +83,7 @@ def read(paths: Sequence[Path]) -> Observations:
     groups = [group for shape, found in calls for group in _groups(shape, found, held_out, left_out)]
     if not groups:
         raise BadMeasurement(f"{paths[0]}: the model has a time for nothing that was measured: {_counts(left_out)}")
-    hashes = tuple((path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in paths)
-    return Observations(tuple(cases), calls[0][0].release, tuple(groups), left_out, hashes)
+    return Observations(tuple(cases), calls[0][0].release, tuple(groups), left_out, files)
 
 
 def _case(path: Path, header: Mapping[str, Any]) -> Case:
@@ -108,7 +105,7 @@ def _times_us(visits: Iterable[Visit], left_out: Counter[str]) -> dict[tuple[Poi
         if reason := _useless(visit):
             left_out[reason] += 1
         elif what is not None:
-            found.setdefault((visit.point, (what.algorithm, what.protocol)), []).extend(visit.times_us)
+            found.setdefault((visit.point, what.cell), []).extend(visit.times_us)
     return found
 
 
@@ -137,8 +134,7 @@ def _groups(
     selection = Selection(shape)
     kinds: dict[tuple[Request, Cell], list[tuple[int, list[float]]]] = {}
     for (point, cell), times_us in found.items():
-        request = Request(point.collective, point.dtype, point.op)
-        kinds.setdefault((request, cell), []).append((point.bytes, times_us))
+        kinds.setdefault((point.request, cell), []).append((point.bytes, times_us))
     excluded = {request: selection.excluded(request) for request, _ in kinds}
     for (request, cell), calls in sorted(kinds.items(), key=lambda item: (item[0][0].collective, item[0][1])):
         one = np.ones(1, np.float32)
@@ -156,7 +152,7 @@ def _group(
     nbytes = np.array([size for size, _ in calls], np.uint64)
     medians = [estimate(times_us) for _, times_us in calls]
     widths = np.array([median.half_width for median in medians])
-    known = np.where(np.isfinite(widths), widths / _NORMAL_95, UNKNOWN_DEVIATION)
+    known = np.where(np.isfinite(widths), widths / NORMAL_95, UNKNOWN_DEVIATION)
     return Group(
         shape, request, cell, Sizes(nbytes), np.array([median.median_us for median in medians]),
         np.maximum(known, LEAST_DEVIATION), np.array([size in held_out for size, _ in calls]),

@@ -2,8 +2,9 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +12,9 @@ from numpy.typing import NDArray
 from tuner.errors import BadMeasurement, NoAlgorithm, one_of
 from tuner.measure.evidence import LEVEL, Evidence, collect
 from tuner.measure.header import CASE, case_of
+from tuner.measure.readany import read_any
 from tuner.measure.samples import Combination, Measurements, Point
 from tuner.names import Algorithm, Collective, Protocol
-from tuner.rules.request import Request
 from tuner.selection import ALL_CELLS, Cell, Selection
 
 WORD = 4  # bytes; sizes are whole numbers of these
@@ -30,7 +31,7 @@ class Model:
         """None where NCCL has no algorithm for it."""
         if point not in self._picks:
             try:
-                picks = self.selection.pick(_request(point), [point.bytes])
+                picks = self.selection.pick(point.request, [point.bytes])
             except NoAlgorithm:
                 self._picks[point] = None
             else:
@@ -40,7 +41,7 @@ class Model:
 
     def times_us(self, point: Point) -> dict[Cell, float]:
         """The predicted time in us of every combination that NCCL does not ignore."""
-        (table_us,) = self.selection.cost_table(_request(point), [point.bytes])
+        (table_us,) = self.selection.cost_table(point.request, [point.bytes])
         return {cell: float(table_us[cell]) for cell in ALL_CELLS if table_us[cell] > 0}
 
     def changes(self, kind: Point, low: int, high: int) -> list[int]:
@@ -57,7 +58,7 @@ class Model:
         return found
 
     def _cells(self, kind: Point, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        picks = self.selection.pick(_request(kind), sizes)
+        picks = self.selection.pick(kind.request, sizes)
         return picks.algorithm.astype(np.int64) * len(Protocol) + picks.protocol
 
 
@@ -137,7 +138,7 @@ class Comparison:
     def _judged(self) -> list[Judged | Skipped]:
         return [judge(point, evidence, self.model) for point, evidence in self.evidence.items()]
 
-    @property
+    @cached_property
     def sizes(self) -> list[Judged]:
         """The calls that were judged."""
         return [one for one in self._judged if isinstance(one, Judged)]
@@ -147,7 +148,7 @@ class Comparison:
         """The calls of which no regret can be told."""
         return [one for one in self._judged if isinstance(one, Skipped)]
 
-    @property
+    @cached_property
     def kinds(self) -> dict[Point, list[Judged]]:
         """Sizes by kind of call, which is a point of 0 bytes."""
         found: dict[Point, list[Judged]] = {}
@@ -217,9 +218,8 @@ class Comparison:
             for column in evidence.columns:
                 if column is None or column.channels:
                     continue
-                cell = column.algorithm, column.protocol
-                if cell in model_us:
-                    found.append((point, cell, evidence.time_us(column), model_us[cell]))
+                if column.cell in model_us:
+                    found.append((point, column.cell, evidence.time_us(column), model_us[column.cell]))
         return found
 
     def total(self, histogram: Mapping[tuple[Collective, int], float]) -> "Total":
@@ -257,48 +257,59 @@ class Total:
         return self.pick_us / self.best_us - 1 if self.best_us else 0.0
 
 
+def compare(path: Path) -> Comparison:
+    """A file of any kind that has measurements, judged. BadMeasurement where nothing in it can be."""
+    measurements = read_any(path)
+    comparison = Comparison(measurements, model_of(measurements))
+    if not comparison.sizes:
+        why = comparison.skipped[0].reason if comparison.skipped else "it has no times that count"
+        raise BadMeasurement(f"{path}: nothing to judge: {why}")
+    return comparison
+
+
+def mean_regrets(sizes: Sequence[Judged]) -> tuple[float, float]:
+    """The mean of all, and what of it is beyond the noise."""
+    beyond = sum(one.regret for one in sizes if one.significant)
+    return sum(one.regret for one in sizes) / len(sizes), beyond / len(sizes)
+
+
 def judge(point: Point, evidence: Evidence, model: Model | None) -> Judged | Skipped:
     """The pick against everything else that was measured at this point."""
     modelled = model.pick(point) if model is not None else None
-    pick = (evidence.ran or modelled) if None in evidence.columns else modelled
+    pick = evidence.ran or modelled
     if pick is None:
         return Skipped(point, "what NCCL picks is not known: it did not run by itself, and the header has no case")
-    itself = [column for column in evidence.columns if column is not None and is_same(column, pick)]
-    if None in evidence.columns:
-        column = None
-    elif itself:
-        column = itself[0]
-    else:
-        return Skipped(point, f"the pick was not measured: {_plain(pick)}")
-    others = [other for other in evidence.columns if other is not None and other not in itself]
+    name, same = pick.plain, columns_of(pick, evidence)
+    if not same:
+        return Skipped(point, f"the pick was not measured: {name}")
+    column, others = same[0], [other for other in evidence.columns if other not in same]
     at = {other: evidence.levels[evidence.columns.index(other)] for other in (column, *others)}
     best = min(at, key=at.__getitem__)
-    name = _plain(pick)
     gain = evidence.gain(best, column)
-    alike = frozenset(name if other is None or other in itself else other for other in evidence.alike(best))
+    alike = frozenset(name if other is None or other in same else other for other in evidence.alike(best))
     return Judged(
         point, name, name if best == column else best or name, float(np.exp(at[column])), float(np.exp(at[best])),
         regret=float(np.expm1(at[column] - at[best])),
         interval=(0.0, 0.0) if best == column else (float(np.expm1(gain.low)), float(np.expm1(gain.high))),
         # The best of many may be so by luck: as Holm has it for the first of them.
         significant=best != column and gain.p * len(others) <= LEVEL,
-        rounds=len(evidence.log_us), alike=alike, model_pick=None if modelled is None else _plain(modelled),
+        rounds=len(evidence.log_us), alike=alike, model_pick=None if modelled is None else modelled.plain,
     )  # fmt: skip
+
+
+def columns_of(pick: Combination, evidence: Evidence) -> list[Combination | None]:
+    """Those that ran the pick: NCCL's own choice first, then what was asked for and is the same."""
+    return [column for column in evidence.columns if column is None or is_same(column, pick)]
 
 
 def is_same(asked: Combination, pick: Combination) -> bool:
     """Whether asking for ``asked`` changes nothing about ``pick``, which says what channels it has."""
-    return _plain(asked) == _plain(pick) and asked.channels in (0, pick.channels)
-
-
-def _plain(combination: Combination) -> Combination:
-    """With NCCL's own channels."""
-    return Combination(combination.algorithm, combination.protocol)
+    return asked.cell == pick.cell and asked.channels in (0, pick.channels)
 
 
 def kind_of(point: Point) -> Point:
     """The call without its size: a point of 0 bytes."""
-    return Point(point.collective, 0, point.dtype, point.op, point.in_place, point.graph)
+    return replace(point, bytes=0)
 
 
 def middle(low: int, high: int) -> int:
@@ -351,7 +362,3 @@ def between(size: int, sizes: Sequence[int], times_us: Sequence[float]) -> float
         return times_us[low]
     part = np.log(size / sizes[low]) / np.log(sizes[high] / sizes[low])
     return float(np.exp((1 - part) * np.log(times_us[low]) + part * np.log(times_us[high])))
-
-
-def _request(point: Point) -> Request:
-    return Request(point.collective, point.dtype, point.op)

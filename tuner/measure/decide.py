@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.measure.backend import Backend
-from tuner.measure.compare import Comparison, Model, is_same, middle
+from tuner.measure.compare import Comparison, Model, columns_of, is_same, middle
 from tuner.measure.evidence import LEVEL, Evidence, by_size, gain_of
 from tuner.measure.samples import Combination, Point, Visit
 from tuner.names import Collective
 from tuner.plugin.table import Choice, Decision, Interval, Table
 from tuner.plugin.text import choice_text, size_text, to_text
-from tuner.rules.request import Request
 
 LEAST_GAIN = 0.02
 PROBABILITY = 0.95
@@ -44,19 +43,21 @@ class Row:
     sizes: tuple[int, ...]
 
     def decision(self, ranks: int, nodes: int) -> Decision:
-        choice = Choice(self.choice.algorithm, self.choice.protocol, self.choice.channels or None)
         return Decision(
-            self.collective, (choice,), bytes=Interval(self.low, self.high), ranks=Interval(ranks, ranks),
+            self.collective, (self._asked,), bytes=Interval(self.low, self.high), ranks=Interval(ranks, ranks),
             nodes=Interval(nodes, nodes),
         )  # fmt: skip
 
     def holds(self, size: int) -> bool:
-        return self.low <= size and (self.high is None or size <= self.high)
+        return size in Interval(self.low, self.high)
+
+    @property
+    def _asked(self) -> Choice:
+        return Choice(*self.choice.cell, self.choice.channels or None)
 
     def __str__(self) -> str:
         high = "" if self.high is None else size_text(self.high)
-        choice = Choice(self.choice.algorithm, self.choice.protocol, self.choice.channels or None)
-        return f"{self.collective.name.lower()} bytes={size_text(self.low)}..{high} -> {choice_text(choice)}"
+        return f"{self.collective.name.lower()} bytes={size_text(self.low)}..{high} -> {choice_text(self._asked)}"
 
 
 @dataclass(eq=False)
@@ -74,11 +75,10 @@ class Size:
         others = [column for column in self.evidence.columns if column is not None]
         found: dict[Combination, float] = {}
         for option in others:  # plain ones sort before those with channels
-            plain = Combination(option.algorithm, option.protocol)
             if is_same(option, self.pick):
                 found[option] = -_IDLE
-            elif option.channels and plain in found:
-                found[option] = found[plain] + self._credit(option, plain, len(others), _FEWER)
+            elif option.channels and option.plain in found:
+                found[option] = found[option.plain] + self._credit(option, option.plain, len(others), _FEWER)
             else:
                 found[option] = self._credit(option, self.own, len(others))
         return found
@@ -110,20 +110,16 @@ class Proposal:
     @cached_property
     def sizes(self) -> dict[Collective, list[Size]]:
         """What can be decided, in order; sizes whose pick is not known are not."""
-        judged = {one.point: one for one in self.comparison.sizes}
-        picks = {(point.collective, point.bytes): one.pick for point, one in judged.items()}
+        picks = {(one.point.collective, one.point.bytes): one.pick for one in self.comparison.sizes}
         model = self.comparison.model
         found: dict[Collective, list[Size]] = {}
-        for key, evidence in by_size(self.comparison.evidence).items():
-            collective = Collective(key[0])
-            if key not in picks:
+        for (collective, size), evidence in by_size(self.comparison.evidence).items():
+            if (collective, size) not in picks:
                 continue
-            pick = evidence.ran or (model.pick(Point(collective, key[1])) if model else None) or picks[key]
-            itself = [column for column in evidence.columns if column is not None and is_same(column, pick)]
-            if None not in evidence.columns and not itself:
-                continue
-            own = None if None in evidence.columns else itself[0]
-            found.setdefault(collective, []).append(Size(key[1], evidence, pick, own))
+            modelled = model.pick(Point(collective, size)) if model else None
+            pick = evidence.ran or modelled or picks[collective, size]
+            if same := columns_of(pick, evidence):
+                found.setdefault(collective, []).append(Size(size, evidence, pick, same[0]))
         return found
 
     @cached_property
@@ -183,7 +179,7 @@ class Proposal:
             times = self.layered.times_us(point) if self.layered is not None else {}
             cells = [option or (self.comparison.model.pick(point) if self.comparison.model else None)
                      for option in (before, after)]  # fmt: skip
-            first, second = (times.get((each.algorithm, each.protocol), np.nan) if each else np.nan for each in cells)
+            first, second = (times.get(each.cell, np.nan) if each else np.nan for each in cells)
             return float(second - first)
 
         if not lead(low) > 0 > lead(high):
@@ -312,17 +308,15 @@ def gate(
 
 def test_points(proposal: Proposal, row: Row) -> list[Point]:
     """Of every kind of call: sizes that were measured and, between them, sizes that were not."""
-    unit = 4 * (proposal.ranks if row.collective in (Collective.AllGather, Collective.ReduceScatter) else 1)
+    unit = Point(row.collective, 0).unit_bytes(proposal.ranks)
     ends = (row.low, *row.sizes, *(() if row.high is None else (row.high + 1,)))
     between = {middle(low, high) // unit * unit for low, high in pairwise(ends)}
     sizes = sorted({*row.sizes, *(size for size in between if row.holds(size) and size > 0)})
     chosen = [sizes[round(at)] for at in np.linspace(0, len(sizes) - 1, min(len(sizes), TEST_SIZES))]
     kinds = [kind for kind in proposal.comparison.kinds if kind.collective is row.collective]
     return [
-        Point(row.collective, size, kind.dtype, kind.op, kind.in_place, kind.graph)
-        for kind in kinds for size in chosen
-        if size % (kind.dtype.size_bytes * (proposal.ranks if _spreads(kind) else 1)) == 0
-    ]  # fmt: skip
+        replace(kind, bytes=size) for kind in kinds for size in chosen if size % kind.unit_bytes(proposal.ranks) == 0
+    ]
 
 
 test_points.__test__ = False  # type: ignore[attr-defined]
@@ -344,7 +338,7 @@ def verdict(
     why_not = next((
         f"NCCL ran {each} instead at {size_text(point.bytes)}"
         for point in points for each in sorted(ran.get(point, ()))
-        if (each.algorithm, each.protocol) != (row.choice.algorithm, row.choice.protocol)
+        if each.cell != row.choice.cell
     ), None)  # fmt: skip
     if why_not is None and (inside := [size for size in slower if row.holds(size)]):
         why_not = f"slower at {size_text(inside[0])}"
@@ -366,8 +360,4 @@ def _trimmed(row: Row, low: int, high: int, slower: Sequence[int]) -> Row:
     end = high if max(slower) > high else row.high
     inside = tuple(size for size in row.sizes if low <= size and (end is None or size <= end))
     return replace(row, low=low, high=end, sizes=inside)
-
-
-def _spreads(kind: Point) -> bool:
-    return Request(kind.collective, kind.dtype, kind.op).spreads
 

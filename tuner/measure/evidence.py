@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.measure.samples import Combination, Point, Visit
+from tuner.names import Collective
 
 LEVEL = 0.05  # of significance, for all comparisons of one size together
 FEWEST_ROUNDS = 3  # to tell anything from noise
@@ -58,6 +59,17 @@ class Evidence:
         """Squared residuals, NaN as in ``log_us``."""
         return np.square(self.log_us - self._common[:, None] - self.levels)
 
+    @cached_property
+    def _counts(self) -> NDArray[np.int64]:
+        """Rounds by column."""
+        found: NDArray[np.int64] = np.isfinite(self.log_us).sum(axis=0)
+        return found
+
+    @property
+    def _freedom(self) -> int:
+        """Of the residuals: what columns and rounds have in common is taken off."""
+        return int(self._counts.sum()) - len(self.columns) - len(self.log_us) + 1
+
     def time_us(self, column: Combination | None) -> float:
         return float(np.exp(self.levels[self.columns.index(column)]))
 
@@ -66,12 +78,10 @@ class Evidence:
         from scipy.special import stdtrit  # Student's t; slow to load
 
         index = self.columns.index(column)
-        counts = np.isfinite(self.log_us).sum(axis=0)
-        freedom = int(counts.sum()) - len(self.columns) - len(self.log_us) + 1
-        half = 0.0
+        freedom, half = self._freedom, 0.0
         if freedom > 0:
             variance = float(np.nansum(self._squares)) / freedom
-            error = float(np.sqrt(MEDIAN_VARIANCE * variance / counts[index]))
+            error = float(np.sqrt(MEDIAN_VARIANCE * variance / self._counts[index]))
             half = float(stdtrit(freedom, 1 - LEVEL / 2)) * error
         return tuple(np.exp(self.levels[index] + np.array([0, -half, half])).tolist())
 
@@ -79,10 +89,8 @@ class Evidence:
         """Of ``column`` over ``over``. The noise is that of all columns, or of these two where they have more of it."""
         pair = [self.columns.index(column), self.columns.index(over)]
         estimate = float(self.levels[pair[1]] - self.levels[pair[0]])
-        counts = np.isfinite(self.log_us).sum(axis=0)
-        rounds = len(self.log_us)
-        total, freedom = int(counts.sum()), int(counts.sum()) - len(self.columns) - rounds + 1
-        if rounds < FEWEST_ROUNDS or freedom < 1 or column == over:
+        counts, total, freedom = self._counts, int(self._counts.sum()), self._freedom
+        if len(self.log_us) < FEWEST_ROUNDS or freedom < 1 or column == over:
             return Gain(estimate, -np.inf, np.inf, 1.0)
         share = freedom / total  # of the residuals that is free
         variance = max(float(np.nansum(squares)) / (share * size) for squares, size in (
@@ -149,9 +157,9 @@ def together(parts: Sequence[Evidence]) -> Evidence:
     return Evidence(columns, np.concatenate(centred), parts[0].ran)
 
 
-def by_size(found: Mapping[Point, Evidence]) -> dict[tuple[int, int], Evidence]:
+def by_size(found: Mapping[Point, Evidence]) -> dict[tuple[Collective, int], Evidence]:
     """(collective, bytes) -> evidence of all kinds of calls."""
-    sizes: dict[tuple[int, int], list[Evidence]] = {}
+    sizes: dict[tuple[Collective, int], list[Evidence]] = {}
     for point, evidence in found.items():
         sizes.setdefault((point.collective, point.bytes), []).append(evidence)
     return {size: together(parts) for size, parts in sorted(sizes.items())}

@@ -395,7 +395,7 @@ class Gpu:
 
     def _count(self, point: Point) -> int:
         """Of elements, as the collective's own function takes it: per rank for AllGather and ReduceScatter."""
-        unit = point.dtype.size_bytes * (self.ranks if _spreads(point.collective) else 1)
+        unit = point.unit_bytes(self.ranks)
         if point.bytes < unit or point.bytes % unit:
             raise BadInput(
                 f"{point.bytes} bytes: no whole number of {point.dtype.name} for {point.collective.name} on "
@@ -428,10 +428,6 @@ def _check_release(name: str) -> None:
     """BadInput where it has no tuner plugins; one that has no table is taken for one that has."""
     if name in release.names():
         loading.interface(release.load(name))
-
-
-def _spreads(collective: Collective) -> bool:
-    return collective in (Collective.AllGather, Collective.ReduceScatter)
 
 
 def _point(record: Mapping[str, Any]) -> Point:

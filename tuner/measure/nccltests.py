@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import BadInput, BadMeasurement, one_of
-from tuner.logs import choice, importer, lines, reader
+from tuner.logs import importer, lines, reader
 from tuner.logs.imported import Given, Imported
+from tuner.measure.ran import combination
 from tuner.measure.samples import Combination, Measurements, Point, Visit
 from tuner.names import Collective, DataType, Op
 
@@ -289,12 +290,10 @@ def _ran(imported: Imported | None) -> dict[tuple[Collective, int], Combination]
     """Where NCCL printed one choice for a collective and size, and not several."""
     found: dict[tuple[Collective, int], set[Combination]] = {}
     for each in imported.choices if imported else ():
-        algorithm, protocol = choice.algorithm(each.algorithm), choice.protocol(each.protocol)
-        if each.collective is None or each.bytes is None or algorithm is None or protocol is None:
-            continue
-        channels = 0 if each.channel_lo is None or each.channel_hi is None else each.channel_hi - each.channel_lo + 1
-        found.setdefault((each.collective, each.bytes), set()).add(Combination(algorithm, protocol, channels))
-    return {key: next(iter(ran)) for key, ran in found.items() if len(ran) == 1}
+        ran = combination(each)
+        if each.collective is not None and each.bytes is not None and ran is not None:
+            found.setdefault((each.collective, each.bytes), set()).add(ran)
+    return {key: one for key, (one, *others) in found.items() if not others}
 
 
 def from_log(path: Path) -> Measurements:

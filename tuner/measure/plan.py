@@ -7,7 +7,6 @@ from tuner.errors import BadInput, one_of
 from tuner.measure.backend import Backend
 from tuner.measure.samples import Combination, Point
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.rules.request import Request
 
 SIZES = tuple(1 << power for power in range(3, 31))
 
@@ -47,7 +46,7 @@ def points(
     A size that a collective cannot have (whole elements, as many for each rank) is left out for it, BadInput where none
     can have it. Without sizes: powers of two from 8 B to 1 GiB, rounded down to whole elements.
     """
-    units = {collective: _unit_bytes(collective, ranks, dtype, op) for collective in collectives}
+    units = {collective: Point(collective, 0, dtype, op).unit_bytes(ranks) for collective in collectives}
     for size in sizes or ():
         if all(size % unit for unit in units.values()):
             multiples = one_of(f"multiples of {unit} for {each.name}" for each, unit in units.items())
@@ -72,10 +71,6 @@ def tasks(backend: Backend, points: Iterable[Point], wanted: Wanted) -> list[Tas
     if not found:
         raise BadInput(f"nothing to measure: none of the combinations asked for runs here; {one_of(sorted(offered))}")
     return list(dict.fromkeys(found))
-
-
-def _unit_bytes(collective: Collective, ranks: int, dtype: DataType, op: Op) -> int:
-    return dtype.size_bytes * (ranks if Request(collective, dtype, op).spreads else 1)
 
 
 def _rounded(unit: int) -> list[int]:

@@ -3,9 +3,18 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.logs import choice
+from tuner.logs import choice, imported
 from tuner.measure.samples import Combination
 from tuner.names import Collective
+
+
+def combination(said: choice.Printed | imported.Choice) -> Combination | None:
+    """What a line of NCCL's log names; None where it is nothing known."""
+    algorithm, protocol = choice.algorithm(said.algorithm), choice.protocol(said.protocol)
+    if algorithm is None or protocol is None:
+        return None
+    low, high = said.channel_lo, said.channel_hi
+    return Combination(algorithm, protocol, 0 if low is None or high is None else high - low + 1)
 
 
 @dataclass
@@ -21,7 +30,7 @@ class Log:
     def since(self, collective: Collective, asked: Combination | None) -> Combination | None:
         """What ran of a collective since; None where NCCL does not say. Of several, one that was not asked for."""
         found = list(dict.fromkeys(self._combinations(collective)))
-        others = [each for each in found if asked is not None and not _is(each, asked)]
+        others = [each for each in found if asked is not None and each.cell != asked.cell]
         return next(iter(others or found), None)
 
     def _combinations(self, collective: Collective) -> list[Combination]:
@@ -35,12 +44,9 @@ class Log:
         planned = [line for line in printed if line.planned]
         found = []
         for line in planned or printed:
-            algorithm, protocol = choice.algorithm(line.algorithm), choice.protocol(line.protocol)
             own = line.collective is None or choice.collective(line.collective) is collective
-            if own and algorithm is not None and protocol is not None:
-                low, high = line.channel_lo, line.channel_hi
-                channels = 0 if low is None or high is None else high - low + 1
-                found.append(Combination(algorithm, protocol, channels))
+            if own and (ran := combination(line)) is not None:
+                found.append(ran)
         return found
 
     def last_warning(self) -> str | None:
@@ -49,7 +55,3 @@ class Log:
             return None
         lines = self.path.read_text(errors="replace").splitlines()
         return next((line.partition(" NCCL WARN ")[2] for line in reversed(lines) if " NCCL WARN " in line), None)
-
-
-def _is(ran: Combination, asked: Combination) -> bool:
-    return (ran.algorithm, ran.protocol) == (asked.algorithm, asked.protocol)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tuner.errors import BadMeasurement
+from tuner.files import read_bytes
 from tuner.measure import nccltests, samples
 from tuner.measure.samples import Measurements
 from tuner.names import Collective
@@ -13,12 +14,9 @@ def read_any(path: Path, collective: Collective | None = None) -> Measurements:
 
     BadMeasurement where the file is of none of these kinds, or not whole; one with NCCL's log alone has no times.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise BadMeasurement(f"{path}: {error.strerror}") from error
+    content = read_bytes(path, BadMeasurement)
     if samples.FORMAT.encode() in content.split(b"\n", 1)[0]:
-        return samples.read(path)
+        return samples.from_content(path, content)
     if nccltests.is_json(record := nccltests.load_json(content)):
         return nccltests.from_json(path, record)
     text = content.decode(errors="replace")

@@ -42,11 +42,10 @@ def place(env: Mapping[str, str]) -> Place:
     """What the environment says of this process. BadInput where a launcher's variables are there only in part."""
     if "TORCHELASTIC_RUN_ID" in env or {"RANK", "WORLD_SIZE"} <= env.keys():
         return _torchrun(env)
-    if any(name in env for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")) and "SLURM_PROCID" not in env:
+    by_slurm = "SLURM_PROCID" in env  # which sets PMI's variables, too
+    if "OMPI_COMM_WORLD_RANK" in env or ({"PMI_RANK", "PMIX_RANK"} & env.keys() and not by_slurm):
         return _mpi()
-    if "OMPI_COMM_WORLD_RANK" in env:
-        return _mpi()
-    if "SLURM_PROCID" in env and int(_number(env, "SLURM_NTASKS", "srun")) > 1:
+    if by_slurm and _number(env, "SLURM_NTASKS", "srun") > 1:
         return _srun(env)
     return ALONE
 

@@ -5,19 +5,22 @@ out by the reader. docs/measuring.md describes the fields.
 """
 
 import fcntl
+import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import BadMeasurement, one_of
+from tuner.files import read_bytes
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.rules.request import Request
+from tuner.selection import Cell
 
 FORMAT = "nccl-tuner-measurements"
 VERSION = 1
@@ -31,6 +34,15 @@ class Combination:
     algorithm: Algorithm
     protocol: Protocol
     channels: int = 0
+
+    @property
+    def cell(self) -> Cell:
+        return self.algorithm, self.protocol
+
+    @property
+    def plain(self) -> "Combination":
+        """With NCCL's own channels."""
+        return Combination(self.algorithm, self.protocol)
 
     def __str__(self) -> str:
         channels = f" channels={self.channels}" if self.channels else ""
@@ -47,6 +59,14 @@ class Point:
     op: Op = Op.sum
     in_place: bool = False
     graph: bool = False  # inside a CUDA graph
+
+    @property
+    def request(self) -> Request:
+        return Request(self.collective, self.dtype, self.op)
+
+    def unit_bytes(self, ranks: int) -> int:
+        """What sizes of such calls are multiples of: one element for each rank whose data they hold."""
+        return self.dtype.size_bytes * (ranks if self.request.spreads else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +91,7 @@ class Visit:
         """Whether something else ran than was asked for; such times count for nothing."""
         if self.asked is None or self.ran is None:
             return False
-        other = (self.asked.algorithm, self.asked.protocol) != (self.ran.algorithm, self.ran.protocol)
-        return other or (self.asked.channels > 0 and self.ran.channels > self.asked.channels)
+        return self.asked.cell != self.ran.cell or (self.asked.channels > 0 and self.ran.channels > self.asked.channels)
 
     @property
     def counts(self) -> bool:
@@ -141,9 +160,7 @@ class Writer:
         except OSError as error:
             raise BadMeasurement(f"{self.path}: {error.strerror}; what was measured before is in it") from error
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._file is not None:
             self._file.close()
 
@@ -162,10 +179,11 @@ def to_record(visit: Visit) -> dict[str, Any]:
 
 def read(path: Path) -> Measurements:
     """BadMeasurement names file and line; a last line without its end is left out (``truncated``)."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise BadMeasurement(f"{path}: {error.strerror}") from error
+    return from_content(path, read_bytes(path, BadMeasurement))
+
+
+def from_content(path: Path, content: bytes) -> Measurements:
+    """The same of what was read from ``path`` already."""
     *lines, rest = content.split(b"\n")
     records = list(_records(path, lines))
     if not records or records[0].get(FORMAT) != VERSION:
@@ -177,6 +195,17 @@ def read(path: Path) -> Measurements:
         except (KeyError, TypeError, ValueError) as error:
             raise BadMeasurement(f"{path}:{number}: not a visit: {error!r}") from None
     return Measurements(records[0], tuple(visits), truncated=bool(rest))
+
+
+def sha256s(paths: Sequence[Path]) -> tuple[str, ...]:
+    """Of each file. BadMeasurement where two of them say the same: it would count twice."""
+    found: dict[str, Path] = {}
+    for path in paths:
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        if sha256 in found:
+            raise BadMeasurement(f"{path}: the same measurements as {found[sha256]}; valid: each file once")
+        found[sha256] = path
+    return tuple(found)
 
 
 def _records(path: Path, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:

@@ -8,22 +8,21 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.case import Case
-from tuner.errors import BadInput, BadMeasurement, NoAlgorithm
+from tuner.errors import BadInput, BadMeasurement
 from tuner.measure.backend import Run
 from tuner.measure.header import CASE, case_of, case_record
 from tuner.measure.samples import Combination, Point
-from tuner.measure.truth import Cell, Truth, draw
+from tuner.measure.truth import Truth, draw
 from tuner.names import Algorithm, Collective, Protocol
+from tuner.plugin import loading
 from tuner.plugin.dryrun import DryRun
-from tuner.rules.request import Request
-from tuner.selection import ALL_CELLS, IGNORED_US, PICK_RULES, Selection
+from tuner.selection import ALL_CELLS, Cell, Selection
 
 NAME = "simulated"
 SEED, NCCLS, GIVEN = "of the seed", "NCCL's own", "given"  # what "truth" in the header says
@@ -116,10 +115,9 @@ class Simulated:
     def run(self, point: Point, asked: Combination | None, repeats: int) -> Run:
         wanted = self._own(point) if asked is None else asked
         costs = self._truth.costs(point)
-        cell = (wanted.algorithm, wanted.protocol)
-        if any(each.holds(point, cell) for each in self._replaced):
+        if any(each.holds(point, wanted.cell) for each in self._replaced):
             wanted = self._pick(point)
-            cell = (wanted.algorithm, wanted.protocol)
+        cell = wanted.cell
         if cell not in costs:
             raise BadInput(f"{wanted} cannot run {point.collective.name} of {point.bytes} bytes here")
         channels = min(wanted.channels or costs[cell].channels, costs[cell].channels)
@@ -136,15 +134,17 @@ class Simulated:
         self._decided.clear()
         if text is None:
             return
-        nccl, communicator = self._selection.communicator.release, self._selection.communicator
-        version = nccl.table.get("plugin", {}).get("api", 0)
-        if version < 3:
-            raise BadInput(f"NCCL {nccl.name} hands tuner plugins no costs to decide on; valid: 2.22 and later")
+        communicator = self._selection.communicator
+        interface = loading.interface(communicator.release)
+        if not interface.hands_costs:
+            since = loading.first(lambda each: each.hands_costs)
+            name = communicator.release.name
+            raise BadInput(f"NCCL {name} hands tuner plugins no costs to decide on; valid: {since} and later")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "decide.table")
             path.write_text(text, "utf-8")
             self._plugin = DryRun(
-                path, ranks=communicator.ranks, nodes=communicator.nodes, version=version,
+                path, ranks=communicator.ranks, nodes=communicator.nodes, version=interface.version,
                 env={"NCCL_TUNER_STRICT": "1"},
             )  # fmt: skip
 
@@ -157,14 +157,6 @@ class Simulated:
         """What a measuring run has to find out; for tests."""
         return Planted(self._truth, self._noise, self._replaced)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _own(self, point: Point) -> Combination:
         """What runs where nothing is forced."""
         if self._plugin is None:
@@ -176,23 +168,17 @@ class Simulated:
     def _pick(self, point: Point) -> Combination:
         """NCCL's, without a table."""
         if point not in self._picks:
-            request = Request(point.collective, point.dtype, point.op)
-            picks = self._selection.pick(request, [point.bytes])
+            picks = self._selection.pick(point.request, [point.bytes])
             self._picks[point] = Combination(
                 Algorithm(picks.algorithm[0]), Protocol(picks.protocol[0]), int(picks.channels[0])
             )
         return self._picks[point]
 
     def _pick_by_table(self, point: Point, plugin: DryRun) -> Combination:
-        request = Request(point.collective, point.dtype, point.op)
-        (table_us,) = self._selection.cost_table(request, [point.bytes])
+        (table_us,) = self._selection.cost_table(point.request, [point.bytes])
         answer = plugin.ask(point.collective, point.bytes, table_us)
-        cells = [cell for cell in ALL_CELLS if table_us[cell] != IGNORED_US]
-        if not cells:
-            raise NoAlgorithm(f"nothing is left for {point.collective.name}")
-        (rule,) = self._selection.communicator.release.rules("pick")
-        best, _ = PICK_RULES[rule]((answer.cost_us[cell].reshape(1) for cell in cells), self._selection.communicator)
-        return Combination(*cells[int(best[0])], channels=answer.channels)
+        best, _ = self._selection.pick_by(answer.cost_us[None])
+        return Combination(*ALL_CELLS[int(best[0])], channels=answer.channels)
 
     def _factors(self, what: tuple[Point, Cell, int], repeats: int) -> NDArray[np.float64]:
         noise, rng = self._noise, self._rng

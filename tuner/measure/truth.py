@@ -12,12 +12,11 @@ from tuner import layer
 from tuner.cfloat import f32
 from tuner.comm import Communicator
 from tuner.measure.samples import Combination, Point
-from tuner.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.release import Release
 from tuner.rules import launch
 from tuner.rules import time as timing
 from tuner.rules.request import Request, Sizes
-from tuner.selection import ALL_CELLS, Selection
+from tuner.selection import ALL_CELLS, Cell, Selection
 
 # The bandwidth's part of the time grows by this power of own over used channels: half of them, 1.62 times.
 CHANNELS_POWER = 0.7
@@ -26,9 +25,6 @@ _GRID = tuple(1 << power for power in range(3, 31))
 _SHARE = 0.35  # of the constants that a draw changes
 _FACTORS = (0.5, 2.0)
 _EFFICIENCIES = (0.5, 1.25)
-
-Cell = tuple[Algorithm, Protocol]
-_Kind = tuple[Collective, DataType, Op]
 
 
 def draw(nccl: Release, rng: np.random.Generator) -> dict[str, Any]:
@@ -106,22 +102,19 @@ class Truth:
         nccl = communicator.release
         self.change = dict(change)
         self._selection = Selection(replace(communicator, release=layer.changed(nccl, change)))
-        self._costs: dict[_Kind, dict[int, dict[Cell, Cost]]] = {}
+        self._costs: dict[Request, dict[int, dict[Cell, Cost]]] = {}
 
     def costs(self, point: Point) -> dict[Cell, Cost]:
         """What NCCL can run at this point."""
-        kind = (point.collective, point.dtype, point.op)
-        known = self._costs.setdefault(kind, {})
+        known = self._costs.setdefault(point.request, {})
         if point.bytes not in known:
-            request = Request(*kind)
-            unit = point.dtype.size_bytes * (self._selection.communicator.ranks if request.spreads else 1)
+            unit = point.unit_bytes(self._selection.communicator.ranks)
             sizes = sorted({point.bytes, *(size for size in _GRID if size % unit == 0)} - known.keys())
-            known.update(zip(sizes, self._compute(request, sizes), strict=True))
+            known.update(zip(sizes, self._compute(point.request, sizes), strict=True))
         return known[point.bytes]
 
     def time_us(self, point: Point, combination: Combination) -> float:
-        cost = self.costs(point)[combination.algorithm, combination.protocol]
-        return cost.time_us(combination.channels)
+        return self.costs(point)[combination.cell].time_us(combination.channels)
 
     def _compute(self, request: Request, sizes: Sequence[int]) -> list[dict[Cell, Cost]]:
         communicator, tables = self._selection.communicator, self._selection.tables

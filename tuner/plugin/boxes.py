@@ -119,9 +119,13 @@ def covered(box: Box, others: Sequence[Box]) -> bool:
     axis = "bytes" if box.bytes_per_rank == (0, LARGEST) else "bytes_per_rank"
     rest = box._replace(**{axis: (0, LARGEST)})
     # Most rows differ in their sizes only: those are merged first, and what they leave is looked at in full.
-    whole = [other for other in others if _holds(other._replace(**{axis: (0, LARGEST)}), rest)]
-    gaps = list(_between(getattr(box, axis), sorted(getattr(other, axis) for other in whole)))
-    partial = [other for other in others if not _holds(other._replace(**{axis: (0, LARGEST)}), rest)]
+    whole, partial = [], []
+    for other in others:
+        if _holds(other._replace(**{axis: (0, LARGEST)}), rest):
+            whole.append(getattr(other, axis))
+        else:
+            partial.append(other)
+    gaps = list(_between(getattr(box, axis), sorted(whole)))
     if not gaps or not partial:
         return not gaps
     parts = [part for gap in gaps if (part := _filled(box._replace(**{axis: gap}))) is not None]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner.errors import BadTable, one_of
+from tuner.files import read_bytes
 from tuner.plugin import foreign, ncclx, nvidia, parse, passing, text
 from tuner.plugin.table import HEADER, Table
 from tuner.release import ALGORITHM_KEYS, PROTOCOL_KEYS
@@ -36,18 +37,15 @@ class File:
 
 def read(path: Path) -> File:
     """BadTable where the file is not there, is of no known format, or has a mistake."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise BadTable(f"{path}: {error.strerror}") from error
-    return from_content(content, str(path))
+    return from_content(read_bytes(path, BadTable), str(path))
 
 
 def from_content(content: bytes, name: str) -> File:
-    found = _format(foreign.text_of(content, name), name)
+    letters = foreign.text_of(content, name)
+    found = _format(letters, name)
     if found == "table":
         return File(name, found, parse.from_text(content, name))
-    rows = READERS[found](foreign.text_of(content, name), name)
+    rows = READERS[found](letters, name)
     return File(name, found, Table(rows, provenance={"converted-from": found}))
 
 

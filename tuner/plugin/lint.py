@@ -44,7 +44,8 @@ def check(table: Table) -> list[Finding]:
         found.extend(_geometry(rows))
     for costs in _groups(table.costs, lambda row: (row.collective, row.algorithm, row.protocol)):
         shapes = [boxes.of(row) for row in costs]
-        found.extend(finding for at in range(len(costs)) if (finding := _unreachable(costs, shapes, Boxes(shapes), at)))
+        index = Boxes(shapes)
+        found.extend(finding for at in range(len(costs)) if (finding := _unreachable(costs, shapes, index, at)))
     return sorted(found, key=lambda finding: finding.line)
 
 

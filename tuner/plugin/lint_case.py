@@ -8,12 +8,11 @@ from tuner.plugin import boxes, loading
 from tuner.plugin.lint import ERROR, NOTE, WARNING, Finding, cells, exists, name
 from tuner.plugin.table import ANY_BYTES, ANY_COUNT, Choice, Conditions, Cost, Decision, Interval, Table
 from tuner.release import ALGORITHM_KEYS, Release
+from tuner.rules.launch import COLLNET, NVLS
 from tuner.rules.request import Request
 from tuner.selection import Selection
 
 UNCHECKED = "NCCL_TUNER_UNCHECKED=1"
-COLLNET = (Algorithm.CollNetDirect, Algorithm.CollNetChain)
-NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
 
 
 def check_release(table: Table, release: Release) -> list[Finding]:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from tuner.errors import BadMeasurement, one_of
 from tuner.names import Algorithm, Collective, Protocol
+from tuner.plugin import foreign
 from tuner.plugin.table import (
     ANY_COUNT,
     ANY_PIPELINED,
@@ -94,8 +95,8 @@ def _rows(where: Where, by_size: dict[int, dict[Choice, list[float]]], notes: li
     for at, (start, winner) in enumerate(winners):
         yield Decision(
             where.collective, (winner,), bytes=Interval(start, ends[at] if at < len(ends) else None),
-            nodes=_exactly(where.nodes, ANY_COUNT), ranks=_exactly(where.ranks, ANY_COUNT),
-            pipelined=_exactly(where.pipelined, ANY_PIPELINED),
+            nodes=foreign.exactly(where.nodes, ANY_COUNT), ranks=foreign.exactly(where.ranks, ANY_COUNT),
+            pipelined=foreign.exactly(where.pipelined, ANY_PIPELINED),
             registered=None if where.registered is None else bool(where.registered),
         )  # fmt: skip
 
@@ -115,10 +116,6 @@ def _best(
     if len(medians) == 1:
         notes.append(f"{call}: nothing to compare with")
     return winner
-
-
-def _exactly(number: int | None, any_number: Interval) -> Interval:
-    return any_number if number is None else Interval(number, number)
 
 
 def _sample(row: dict[str, str]) -> tuple[Where, int, Choice, float]:

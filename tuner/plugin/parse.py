@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import BadTable, one_of
+from tuner.files import read_bytes
 from tuner.names import Algorithm, Collective, Protocol
 from tuner.plugin import values
 from tuner.plugin.table import (
@@ -41,11 +42,7 @@ _SETTINGS: _Readers = {"channels": values.channels, "chunk": values.chunk}
 
 def read(path: Path) -> Table:
     """BadTable where the file cannot be read or has a mistake."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise BadTable(f"{path}: {error.strerror}") from error
-    return from_text(content, str(path))
+    return from_text(read_bytes(path, BadTable), str(path))
 
 
 def from_text(content: bytes | str, name: str = "table") -> Table:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tuner.errors import BadTable
+from tuner.files import write_text
 from tuner.plugin.parse import PROVENANCE
 from tuner.plugin.table import (
     ANY_BYTES,
@@ -27,8 +28,8 @@ def to_text(table: Table) -> str:
 
 
 def write(path: Path, table: Table) -> None:
-    """Writes the table to a file. Errors: BadTable for what the format cannot say; OSError."""
-    path.write_text(to_text(table), encoding="utf-8", newline="\n")
+    """Writes the table to a file. Errors: BadTable for what the format cannot say; BadInput for an unwritable file."""
+    write_text(path, to_text(table))
 
 
 def _provenance(key: str, value: str) -> str:

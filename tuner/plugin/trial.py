@@ -9,6 +9,7 @@ from tuner.errors import BadTable
 from tuner.names import Algorithm, Protocol
 from tuner.plugin import convert, loading
 from tuner.plugin.dryrun import DryRun, LogLine, PluginRefused
+from tuner.plugin.loading import Interface
 from tuner.plugin.table import Table, find, find_cost
 from tuner.rules import candidate, registered
 from tuner.rules.request import Request
@@ -71,7 +72,7 @@ def run(
     except PluginRefused as refused:
         raise BadTable(str(refused).rpartition(PREFIX)[2]) from None
     with plugin:
-        asked = iter(_classic(plugin, _rows(table), selection, request, staying) if staying else ())
+        asked = iter(_classic(plugin, interface, _rows(table), selection, request, staying) if staying else ())
         trials = tuple(
             next(asked) if departure is None else Trial(size, None, None, leaves_for=departure.name)
             for size, departure in zip(sizes, departures, strict=True)
@@ -88,8 +89,10 @@ def _rows(table: Path) -> Table | None:
 
 
 def _classic(
-    plugin: DryRun, rows: Table | None, selection: Selection, request: Request, sizes: Sequence[int]
-) -> list[Trial]:
+    plugin: DryRun, interface: Interface, rows: Table | None, selection: Selection, request: Request,
+    sizes: Sequence[int],
+) -> list[Trial]:  # fmt: skip
+    told = interface.tells_registered and registered.knows(selection.communicator, request)
     picks, costs_us = selection.pick(request, sizes), selection.cost_table(request, sizes)
     trials = []
     for at, size in enumerate(sizes):
@@ -97,17 +100,19 @@ def _classic(
             Algorithm(picks.algorithm[at]), Protocol(picks.protocol[at]), shortest(picks.time_us[at]),
             int(picks.channels[at]),
         )
-        ask = _ask if plugin.version >= 3 else _ask_by_name
-        trial = ask(plugin, selection, request, int(size), costs_us[at], own)
-        trials.append(_with_rows(trial, rows, selection, request))
+        if interface.hands_costs:
+            trial = _ask(plugin, selection, request, int(size), costs_us[at], own, told)
+        else:
+            trial = _ask_by_name(plugin, selection, request, int(size), costs_us[at], own)
+        trials.append(_with_rows(trial, rows, selection, request, told))
     return trials
 
 
 def _ask(
-    plugin: DryRun, selection: Selection, request: Request, size: int, cost_us: FloatArray, own: Pick
+    plugin: DryRun, selection: Selection, request: Request, size: int, cost_us: FloatArray, own: Pick, told: bool
 ) -> Trial:
+    """``told`` is whether the plugin hears of registered buffers."""
     count = selection.communicator.release.limit("algorithms")
-    told = plugin.version >= 4 and registered.knows(selection.communicator, request)
     answer = plugin.ask(
         request.collective, size, cost_us[:count], pipelined=request.pipelined, registered=told
     )
@@ -139,15 +144,14 @@ def _ask_by_name(
     return Trial(size, own, Pick(*named.choice, time_us, min(channels, named.channels or channels)))
 
 
-def _with_rows(trial: Trial, rows: Table | None, selection: Selection, request: Request) -> Trial:
+def _with_rows(trial: Trial, rows: Table | None, selection: Selection, request: Request, told: bool) -> Trial:
     """Adds which rows matched, where the pick shows that they were followed."""
     communicator, picked = selection.communicator, trial.picked
     if rows is None or picked is None:
         return trial
     shape = {"ranks": communicator.ranks, "nodes": communicator.nodes}
     row = find(
-        rows.decisions, request.collective, trial.bytes, **shape, pipelined=request.pipelined,
-        registered=registered.knows(communicator, request),
+        rows.decisions, request.collective, trial.bytes, **shape, pipelined=request.pipelined, registered=told
     )
     cost = find_cost(rows.costs, request.collective, picked.algorithm, picked.protocol, trial.bytes, **shape)
     asked = picked is not trial.own  # the very same is NCCL's own, whatever the rows say

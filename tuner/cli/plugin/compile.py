@@ -1,9 +1,6 @@
 """``nccl-tuner plugin compile``: a decision table from a release's model, or from measurements."""
 
-import shlex
-import sys
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,7 @@ from tuner import release
 from tuner.case import Case
 from tuner.cli import options
 from tuner.cli.output import print_json
+from tuner.cli.provenance import command_line, today
 from tuner.errors import BadInput
 from tuner.names import Collective
 from tuner.plugin import compiled, measured, text
@@ -49,10 +47,7 @@ def command(
         table, notes = _measured(samples, chosen, form, channels, runs, case)
     else:
         table, notes = _emulated(options.case_of(**case), chosen, form, channels, runs)
-    try:
-        text.write(out, table)
-    except OSError as error:
-        raise BadInput(f"{out}: {error.strerror}") from error
+    text.write(out, table)
     for note in notes:
         click.echo(f"note: {note}", err=True)
     counts = {"decisions": len(table.decisions), "costs": len(table.costs)}
@@ -97,4 +92,4 @@ def _measured(
 
 
 def _written() -> dict[str, str]:
-    return {"by": shlex.join(["nccl-tuner", *sys.argv[1:]]), "date": datetime.now(UTC).date().isoformat()}
+    return {"by": command_line(), "date": today()}

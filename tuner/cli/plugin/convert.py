@@ -6,7 +6,7 @@ import click
 
 from tuner.cli import options
 from tuner.cli.output import print_json
-from tuner.errors import BadInput
+from tuner.files import write_text
 from tuner.plugin import convert
 
 
@@ -26,11 +26,7 @@ def command(file: Path, out: Path, target: str, as_json: bool) -> None:
     nccl-tuner plugin convert my.table --out ncclx.csv --to ncclx-csv
     """
     read = convert.read(file)
-    written = convert.to_text(read, target)
-    try:
-        out.write_text(written, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise BadInput(f"{out}: {error.strerror}") from error
+    write_text(out, convert.to_text(read, target))
     rows = len(read.table.decisions)
     if as_json:
         print_json({"from": read.format, "to": target, "out": str(out), "rows": rows})

@@ -1,0 +1,42 @@
+"""Rows of decision tables for hypothesis; where they apply is each test's own."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from tuner.names import Algorithm, Collective, Protocol
+from tuner.plugin.table import Choice, Cost, Decision, Interval, Line
+
+CHOICES = st.lists(
+    st.builds(
+        Choice, st.sampled_from(Algorithm), st.sampled_from(Protocol), st.one_of(st.none(), st.integers(1, 64)),
+        st.one_of(st.none(), st.integers(4096, 1 << 30)),
+    ),
+    max_size=4, unique_by=lambda choice: choice.cell,
+).map(tuple)  # fmt: skip
+Where = st.SearchStrategy[dict[str, Interval]]
+
+
+def decisions(where: Where, registered: list[bool | None], pipelined: list[Interval]) -> st.SearchStrategy[Decision]:
+    def row(collective: Collective, choices: tuple[Choice, ...], given: dict[str, Any], **more: Any) -> Decision:
+        return Decision(collective, choices, **given, **more)
+
+    return st.builds(
+        row, st.sampled_from(Collective), CHOICES, where, registered=st.sampled_from(registered),
+        pipelined=st.sampled_from(pipelined),
+    )  # fmt: skip
+
+
+def costs(
+    where: Where, positive: st.SearchStrategy[float], batches: st.SearchStrategy[int]
+) -> st.SearchStrategy[Cost]:
+    def row(
+        collective: Collective, algorithm: Algorithm, protocol: Protocol, time: Line | None, given: dict[str, Any]
+    ) -> Cost:
+        return Cost(collective, algorithm, protocol, time, **given)
+
+    latencies = st.one_of(st.just(0.0), positive)
+    return st.builds(
+        row, st.sampled_from(Collective), st.sampled_from(Algorithm), st.sampled_from(Protocol),
+        st.one_of(st.none(), st.builds(Line, latencies, positive, batches)), where,
+    )  # fmt: skip
