@@ -37,6 +37,7 @@ class Combination:
 
     @property
     def cell(self) -> Cell:
+        """Algorithm and protocol."""
         return self.algorithm, self.protocol
 
     @property
@@ -62,6 +63,7 @@ class Point:
 
     @property
     def request(self) -> Request:
+        """The kind of call."""
         return Request(self.collective, self.dtype, self.op)
 
     def unit_bytes(self, ranks: int) -> int:
@@ -183,7 +185,7 @@ def read(path: Path) -> Measurements:
 
 
 def from_content(path: Path, content: bytes) -> Measurements:
-    """The same of what was read from ``path`` already."""
+    """The same of what was read from ``path`` already. Errors: BadMeasurement."""
     *lines, rest = content.split(b"\n")
     records = list(_records(path, lines))
     if not records or records[0].get(FORMAT) != VERSION:
