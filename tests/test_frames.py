@@ -40,6 +40,15 @@ def test_picks_are_rows() -> None:
     assert picks.to_pandas()["time_us"].dtype == picks.to_polars()["time_us"].to_numpy().dtype == np.float32
 
 
+def test_edges_are_rows() -> None:
+    edges = H100.edges("allreduce")
+    for frame in both(edges):
+        assert len(frame) == len(edges) > 50
+        assert list(frame["from_bytes"][1:]) == [last + 1 for last in frame["to_bytes"][:-1]]
+        assert list(frame["protocol"]) == [Protocol(each).name for each in edges.protocol]
+        assert list(frame["channels"]) == edges.channels.tolist()
+
+
 def test_words_are_categories() -> None:
     picks = H100.pick("allreduce", SIZES)
     names = [algorithm.name for algorithm in Algorithm]

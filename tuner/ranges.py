@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tuner import edges
 from tuner.cfloat import SizeArray
 from tuner.errors import BadInput, NoAlgorithm
+from tuner.frames import Column, Framed, Named
 from tuner.names import Algorithm, Buffers, Protocol
 from tuner.rules import launch, turns
 from tuner.rules.request import Request
@@ -20,7 +21,7 @@ Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ranges:
+class Ranges(Framed):
     """Ranges of nBytes, an element each, without gaps; both ends belong to a range.
 
     ``algorithm`` and ``protocol`` are NCCL's numbers. Where ranges are of these two only, ``channels`` and ``threads``
@@ -36,6 +37,13 @@ class Ranges:
 
     def __len__(self) -> int:
         return len(self.from_bytes)
+
+    def columns(self) -> dict[str, Column]:
+        """A row a range: from_bytes, to_bytes, algorithm, protocol, channels, threads."""
+        return {
+            "from_bytes": self.from_bytes, "to_bytes": self.to_bytes, "algorithm": Named(Algorithm, self.algorithm),
+            "protocol": Named(Protocol, self.protocol), "channels": self.channels, "threads": self.threads,
+        }
 
     def records(self, request: Request) -> list[dict[str, Any]]:
         """In the form of ``nccl-tuner edges --json``."""
