@@ -89,7 +89,7 @@ def test_rules_stand_in_the_order_of_the_release() -> None:
         steps = selection.steps(request(Collective.AllReduce), 4096, cell)
         for quantity in ("latency", "bandwidth"):
             rules = selection.communicator.release.rules(quantity, cell[0])
-            assert [step.rule for step in of(steps, quantity)] == rules
+            assert [step.name for step in of(steps, quantity)] == rules
 
 
 def test_rules_of_a_cell_say_what_they_are_and_where_nccl_has_them() -> None:
@@ -178,7 +178,7 @@ def worked(machine: str, nodes: int, collective: Collective, algorithm: str, pro
 
 
 def by_rule(steps: list[Step], rule: str) -> Step:
-    (found,) = (step for step in steps if step.rule == rule and step.quantity in ("latency", "bandwidth"))
+    (found,) = (step for step in steps if step.name == rule and step.quantity in ("latency", "bandwidth"))
     return found
 
 
@@ -216,14 +216,14 @@ def test_collnet_runs_simple_only() -> None:
 
 def test_nvls_spends_a_sixth_on_swapping() -> None:
     steps = of(worked("dgx-h100", 1, Collective.AllReduce, "NVLS", "Simple"), "bandwidth")
-    assert steps[-1].rule == "five_sixths_of_allreduce"
+    assert steps[-1].name == "five_sixths_of_allreduce"
     assert steps[-1].after == pytest.approx(steps[-1].before * 5 / 6, rel=1e-6)
 
 
 def test_a_ring_converts_bus_to_algorithm_bandwidth() -> None:
     steps = worked("dgx-h100", 2, Collective.AllReduce, "Ring", "Simple")
     converted = of(steps, "bandwidth")[-1]
-    assert converted.rule == "ranks_over_steps"
+    assert converted.name == "ranks_over_steps"
     assert converted.after == pytest.approx(converted.before * 16 / (2 * 15), rel=1e-6)
 
 
@@ -231,7 +231,7 @@ def test_a_ring_converts_bus_to_algorithm_bandwidth() -> None:
 def test_a_latency_is_base_and_steps_inside_and_between(nodes: int, inside_us: float, between_us: float) -> None:
     """2 (W - 1) steps, of which 2 (nodes - 1) go between nodes; there a step inside costs the CPU at least 1 us."""
     steps = of(worked("dgx-h100", nodes, Collective.AllReduce, "Ring", "LL"), "latency")
-    assert [step.rule for step in steps] == ["base", "ring_steps"]
+    assert [step.name for step in steps] == ["base", "ring_steps"]
     assert steps[0].after == 6.6
     assert steps[1].after == pytest.approx(6.6 + inside_us + between_us, rel=1e-6)
 
@@ -247,4 +247,4 @@ def test_the_command_prints_what_it_computes() -> None:
     found = json.loads(run([*arguments, "--json"]))
     case = Case(nccl="2.28.9", machine="dgx-h100", nodes=2)
     assert found == json.loads(json.dumps(explain(case, request(Collective.AllReduce), 1 << 20)))
-    assert set(found["steps"][0]) == {"quantity", "rule", "before", "after", "unit", "says", "source"}
+    assert set(found["steps"][0]) == {"quantity", "name", "before", "after", "unit", "says", "source"}

@@ -17,11 +17,11 @@ from tuner.cfloat import shortest
 class Step:
     """A rule's effect on a quantity, for one size.
 
-    ``says`` is the first line of the rule's docstring and may be empty; ``source`` is where NCCL has it.
+    ``name`` is the rule's; ``says`` the first line of its docstring, which may be empty; ``source`` where NCCL has it.
     """
 
     quantity: str
-    rule: str
+    name: str
     before: float | int
     after: float | int
     unit: str

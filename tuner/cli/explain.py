@@ -45,8 +45,8 @@ def _print(title: str, found: dict[str, Any]) -> None:
     )
     changing = [step for step in found["steps"] if step["before"] != step["after"]]
     print_table(f"how {_cell(pick)} comes to its numbers", STEPS, map(_step_row, changing))
-    active = {step["rule"] for step in changing}
-    if idle := list(dict.fromkeys(step["rule"] for step in found["steps"] if step["rule"] not in active)):
+    active = {step["name"] for step in changing}
+    if idle := list(dict.fromkeys(step["name"] for step in found["steps"] if step["name"] not in active)):
         click.echo(f"rules that changed nothing here: {', '.join(idle)}")
     sources = list(dict.fromkeys(step["source"] for step in changing if step["source"]))
     click.echo("".join(f"source: {source}\n" for source in sources))
@@ -63,7 +63,7 @@ OTHERS = ("combination", "latency us", "bandwidth GB/s", "time us", "slower by u
 
 
 def _step_row(step: dict[str, Any]) -> tuple[object, ...]:
-    return step["quantity"], step["rule"], _short(step["before"]), _short(step["after"]), step["unit"], step["says"]
+    return step["quantity"], step["name"], _short(step["before"]), _short(step["after"]), step["unit"], step["says"]
 
 
 def _other_row(other: dict[str, Any]) -> tuple[object, ...]:
