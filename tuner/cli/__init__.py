@@ -10,6 +10,7 @@ from tuner.errors import OracleFailed, TunerError
 VERBS = {
     "pick": "what NCCL picks for a collective and sizes",
     "explain": "why NCCL picks it: every number step by step, and what the others lack",
+    "report": "a machine's choices by size, nodes and release as one HTML page",
     "group": "what NCCL makes of several collectives in one group",
     "table": "the tuning table, in the layout NCCL prints",
     "machines": "the machines known by name",

@@ -1,0 +1,25 @@
+"""How figures and pages draw algorithms and protocols: pure data, so that every picture agrees.
+
+The hues are Okabe and Ito's, which colour-blind people tell apart (jfly.uni-koeln.de/color); their lightness is moved
+apart (CIE L*, steps of about 10), so that the colours differ in grey as well. What often stands side by side - Tree,
+Ring, NVLS and NVLSTree; Ring and PAT - is at least 18 apart.
+"""
+
+from tuner.names import Algorithm, Protocol
+
+COLOURS = {
+    Algorithm.Tree: "#00487A",
+    Algorithm.Ring: "#E69F00",
+    Algorithm.CollNetDirect: "#8CCBF2",
+    Algorithm.CollNetChain: "#CC79A7",
+    Algorithm.NVLS: "#00875F",
+    Algorithm.NVLSTree: "#F0E442",
+    Algorithm.PAT: "#A63F00",
+}
+INKS = {  # of hatches and text on the colour
+    algorithm: "#FFFFFF" if algorithm in (Algorithm.Tree, Algorithm.NVLS, Algorithm.PAT) else "#000000"
+    for algorithm in Algorithm
+}
+HATCHES = {Protocol.LL: "/", Protocol.LL128: ".", Protocol.Simple: ""}  # names of matplotlib and bokeh alike
+DASHES = {Protocol.LL: "dotted", Protocol.LL128: "dashed", Protocol.Simple: "solid"}  # of both, too
+NOTHING_COLOUR, NOTHING_INK, NOTHING_HATCH = "#FFFFFF", "#8C8C8C", "x"  # where NCCL finds nothing to run
