@@ -111,7 +111,7 @@ def lines(
 
 
 def _line(case: Case, selection: Selection, request: Request, sizes: SizeArray) -> Line:
-    least_bytes = request.device_dtype.size_bytes * (case.ranks if request.spreads else 1)
+    least_bytes = request.dtype.size_bytes * (case.ranks if request.spreads else 1)
     small = int(np.searchsorted(sizes, np.uint64(least_bytes)))
     end = small + taken(selection, request, sizes[small:])
     candidates = tuple(selection.candidates(request))

@@ -33,20 +33,27 @@ def figures(report: Report) -> Any:
     middles = (logs[1:] + logs[:-1]) / 2
     edges = np.concatenate([[2 * logs[0] - middles[0]], middles, [2 * logs[-1] - middles[-1]]])
     choice = _map(report, edges)
-    curves = ColumnDataSource({name: [] for name in CURVES}, name="curves")
-    envelope = ColumnDataSource({name: [] for name in ENVELOPE}, name="envelope")
+    # Something to scale the axes by, until the page fills them.
+    ends, some = [float(edges[0]), float(edges[-1])], [1.0, 10.0]
+    curves = ColumnDataSource(
+        {"name": [""], "xs": [ends], "times": [some], "rates": [some], "colour": [INK], "dash": [[]]}, name="curves"
+    )
+    envelope = ColumnDataSource(
+        {"x": ends, "time": some, "rate": some, "size": ["", ""], "name": ["", ""], "all": ["", ""]}, name="envelope"
+    )
     rate = _curve("rate", "bus bandwidth (GB/s)", choice.x_range, curves, envelope, y_axis_type="linear")
     time = _curve("time", "time (µs)", choice.x_range, curves, envelope, y_axis_type="log")
     for one in (choice, rate, time):
         _size_axis(one, report)
+        one.toolbar.logo = None
+    time.xaxis.axis_label = "size (NCCL's nBytes)"
     return column(choice, rate, time, sizing_mode="stretch_width")
 
 
+HEIGHTS = {"map": 335, "rate": 175, "time": 215}
 SIDES = ("left", "right", "top", "bottom")
 RUNS = ("fill", "ink", "hatch")
 CELLS = ("name", "size", "nodes", "numbers", "next")
-CURVES = ("name", "xs", "times", "rates", "colour", "dash")
-ENVELOPE = ("x", "time", "rate", "size", "name", "all")
 
 
 def _figure(**settings: Any) -> Any:
@@ -68,7 +75,7 @@ def _map(report: Report, edges: Any) -> Any:
         name="cells",
     )
     drawn = _figure(
-        height=390, tools=[], x_range=(float(edges[0]), float(edges[-1])), y_range=(-0.5, rows - 0.5),
+        height=HEIGHTS["map"], tools=[], x_range=(float(edges[0]), float(edges[-1])), y_range=(-0.5, rows - 0.5),
         y_axis_label="nodes",
     )
     drawn.add_layout(_title("NCCL's pick by size and number of nodes; click a cell for its reasons", "map"), "above")
@@ -76,7 +83,7 @@ def _map(report: Report, edges: Any) -> Any:
     runs = ColumnDataSource({name: [] for name in (*SIDES, *RUNS)}, name="runs")
     drawn.quad(
         *SIDES, source=runs, fill_color="fill", line_color="fill", line_width=0.5, hatch_pattern="hatch",
-        hatch_color="ink", hatch_scale=9, hatch_weight=0.8,
+        hatch_color="ink", hatch_scale=13, hatch_weight=1, hatch_alpha=0.75,
     )
     quads = drawn.quad(*SIDES, source=cells, fill_alpha=0, line_alpha=0, nonselection_fill_alpha=0)
     labels = ColumnDataSource({"x": [], "y": [], "text": []}, name="labels")
@@ -95,7 +102,8 @@ def _map(report: Report, edges: Any) -> Any:
         """
     )
     drawn.add_tools(
-        HoverTool(renderers=[quads], tooltips=MAP_TIP), TapTool(renderers=[quads], callback=clicked), *_moving()
+        HoverTool(renderers=[quads], tooltips=MAP_TIP, visible=False),
+        TapTool(renderers=[quads], callback=clicked, visible=False), *_moving()
     )
     drawn.yaxis.ticker = FixedTicker(ticks=list(range(rows)))
     drawn.yaxis.major_label_overrides = {row: str(count) for row, count in enumerate(report.nodes)}
@@ -108,12 +116,16 @@ def _map(report: Report, edges: Any) -> Any:
 def _curve(
     what: str, label: str, x_range: Any, curves: ColumnDataSource, envelope: ColumnDataSource, y_axis_type: str
 ) -> Any:
-    drawn = _figure(height=230, tools=[], x_range=x_range, y_axis_type=y_axis_type, y_axis_label=label)
+    drawn = _figure(height=HEIGHTS[what], tools=[], x_range=x_range, y_axis_type=y_axis_type, y_axis_label=label)
     drawn.add_layout(_title("", what), "above")
     picked = drawn.line(x="x", y=what, source=envelope, line_color="#000000", line_alpha=0.22, line_width=9)
-    drawn.multi_line(xs="xs", ys=f"{what}s", source=curves, line_color="colour", line_dash="dash", line_width=2)
+    for colour, width in ((INK, 3.2), ("colour", 2)):  # a dark edge, for the bright colours
+        drawn.multi_line(
+            xs="xs", ys=f"{what}s", source=curves, line_color=colour, line_dash="dash", line_width=width,
+        )
     drawn.add_layout(Span(dimension="height", location=0, line_color=INK, line_width=1, name=f"{what} marker"))
-    drawn.add_tools(HoverTool(renderers=[picked], tooltips=CURVE_TIP, mode="vline", line_policy="nearest"), *_moving())
+    hover = HoverTool(renderers=[picked], tooltips=CURVE_TIP, mode="vline", line_policy="nearest", visible=False)
+    drawn.add_tools(hover, *_moving())
     return drawn
 
 
@@ -130,7 +142,6 @@ def _size_axis(drawn: Any, report: Report) -> None:
     powers = range(int(report.sizes[-1]).bit_length() - 1, int(report.sizes[0]).bit_length() - 2, -TICK_OCTAVES)
     drawn.xaxis.ticker = FixedTicker(ticks=sorted(powers), minor_ticks=list(range(powers[-1], powers[0] + 1)))
     drawn.xaxis.major_label_overrides = {power: _bytes(power) for power in powers}
-    drawn.xaxis.axis_label = "size (NCCL's nBytes)"
 
 
 def _bytes(power: int) -> str:

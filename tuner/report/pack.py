@@ -35,7 +35,7 @@ class Once(Generic[V]):
 class Packed:
     """``index`` is JSON; ``numbers`` are the lines' times as little-endian float32, then pick, channels and threads.
 
-    ``lines`` is how many of them differ. Both texts are base64 of zlib's format.
+    ``lines`` is how many of them have numbers of their own. Both texts are base64 of zlib's format.
     """
 
     index: str
@@ -49,6 +49,7 @@ def pack(report: Report, described: dict[str, Any]) -> Packed:
     steps: Once[tuple[int, ...]] = Once()
     traces: Once[tuple[tuple[float, ...], ...]] = Once()
     excluded: Once[tuple[tuple[int, int], ...]] = Once()
+    numbers: Once[tuple[Any, ...]] = Once()
     lines: Once[tuple[Any, ...]] = Once()
 
     def line(one: Line) -> int:
@@ -60,11 +61,8 @@ def pack(report: Report, described: dict[str, Any]) -> Packed:
                 rows.append((steps.place(tuple(map(texts.place, told))), step.before, step.after))
             runs.append((trace.first, trace.last, trace.at, traces.place(tuple(rows))))
         reasons = tuple((_number(cell), texts.place(reason)) for cell, reason in one.excluded)
-        head = (
-            tuple(map(_number, one.candidates)), excluded.place(reasons), one.least_bytes, texts.place(one.nothing),
-            tuple(runs),
-        )
-        return lines.place((head, *_numbers(one)))
+        values = numbers.place((tuple(map(_number, one.candidates)), *_numbers(one)))
+        return lines.place((values, excluded.place(reasons), one.least_bytes, texts.place(one.nothing), tuple(runs)))
 
     def places(release: str) -> list[list[int]]:
         return [[line(report.lines[release, one, nodes]) for nodes in report.nodes] for one in Collective]
@@ -77,16 +75,17 @@ def pack(report: Report, described: dict[str, Any]) -> Packed:
         "sizes": report.sizes.tolist(),
         "bus_factors": [[report.bus_factor(one, nodes) for nodes in report.nodes] for one in Collective],
         "places": [places(release) for release in report.releases],
-        "lines": [head for head, _, _ in lines.values],
+        "candidates": [candidates for candidates, _, _ in numbers.values],
+        "lines": lines.values,
         "excluded": excluded.values,
         "traces": traces.values,
         "steps": steps.values,
         "texts": texts.values,
     }
-    times = b"".join(times for _, times, _ in lines.values)
-    numbers = np.frombuffer(times, np.uint8).reshape(-1, 4).T.tobytes()  # alike bytes side by side deflate better
-    numbers += b"".join(rest for _, _, rest in lines.values)
-    return Packed(_deflated(json.dumps(index, separators=(",", ":")).encode()), _deflated(numbers), len(lines.values))
+    times = b"".join(times for _, times, _ in numbers.values)
+    binary = np.frombuffer(times, np.uint8).reshape(-1, 4).T.tobytes()  # alike bytes side by side deflate better
+    binary += b"".join(rest for _, _, rest in numbers.values)
+    return Packed(_deflated(json.dumps(index, separators=(",", ":")).encode()), _deflated(binary), len(numbers.values))
 
 
 def _number(cell: Cell) -> int:

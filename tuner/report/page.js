@@ -16,27 +16,26 @@ const report = (() => {
 
   function unpacked(numbers) {
     const sizes = index.sizes.length;
-    const rows = index.lines.reduce((sum, [cells]) => sum + cells.length + 1, 0);
-    const planes = new Uint8Array(numbers, 0, rows * sizes * 4), count = rows * sizes;
-    const bytes = new Uint8Array(count * 4);
+    const count = index.candidates.reduce((sum, cells) => sum + cells.length + 1, 0) * sizes;
+    const planes = new Uint8Array(numbers, 0, count * 4), bytes = new Uint8Array(count * 4);
     for (let i = 0; i < count; i++)
       for (let plane = 0; plane < 4; plane++) bytes[4 * i + plane] = planes[plane * count + i];
     const times = new Float32Array(bytes.buffer), rest = new Uint16Array(numbers.slice(count * 4));
     let row = 0;
-    return index.lines.map(([cells, excluded, leastBytes, nothing, runs], line) => {
+    const values = index.candidates.map((cells, line) => {
       const part = () => times.subarray(row * sizes, ++row * sizes);
       const short = (which) => rest.subarray((3 * line + which) * sizes, (3 * line + which + 1) * sizes);
       const byCell = new Map(cells.map((cell) => [cell, part()]));
-      return {
-        times: byCell, pickTimes: part(), pick: short(0), channels: short(1), threads: short(2), leastBytes, runs,
-        excluded: index.excluded[excluded], nothing: index.texts[nothing],
-      };
+      return { times: byCell, pickTimes: part(), pick: short(0), channels: short(1), threads: short(2) };
     });
+    return index.lines.map(([place, excluded, leastBytes, nothing, traces]) => (
+      { ...values[place], place, excluded: index.excluded[excluded], leastBytes, nothing: index.texts[nothing], traces }
+    ));
   }
 
   /* ---- what is asked of the lines ---- */
 
-  const lineOf = (node) => lines[index.places[shown.release][shown.collective][node]];
+  const lineOf = (node, release = shown.release) => lines[index.places[release][shown.collective][node]];
   const busGbs = (node, size, timeUs) =>
     (index.sizes[size] / timeUs) * 1e-3 * index.bus_factors[shown.collective][node];
 
@@ -71,8 +70,10 @@ const report = (() => {
   }
 
   function table(columns, rows) {
-    const cells = (tag, values) =>
-      values.map((value, column) => element(tag, { className: columns[column][1] }, value ?? ""));
+    const cells = (tag, values) => values.map((value, column) => {
+      const colSpan = column === values.length - 1 ? columns.length - column : 1;  // of a short row the last is wide
+      return element(tag, { className: colSpan > 1 ? "" : columns[column][1], colSpan }, value);
+    });
     const head = element("thead", {}, element("tr", {}, ...cells("th", columns.map(([name]) => name))));
     return [head, element("tbody", {}, ...rows.map((row) => element("tr", {}, ...cells("td", row))))];
   }
@@ -86,7 +87,8 @@ const report = (() => {
     };
     const dashes = { dotted: "2 3", dashed: "7 3", solid: "" }[dash];
     const chip = `<rect width="15" height="12" fill="${colour}"/>${(marks[hatch] || "").replaceAll(",", "")}`;
-    const stroke = `<path d="M20 6 H52" stroke="${colour}" stroke-width="2.5" stroke-dasharray="${dashes}"/>`;
+    const stroke = [["#1b1f24", 3.5], [colour, 2.2]].map(([paint, width]) =>
+      `<path d="M20 6 H52" stroke="${paint}" stroke-width="${width}" stroke-dasharray="${dashes}"/>`).join("");
     const holder = document.createElement("template");
     holder.innerHTML = `<svg class="${line ? "key" : "chip"}" viewBox="0 0 ${line ? 52 : 15} 12" aria-hidden="true">`
       + `${chip}${line ? stroke : ""}</svg>`;
@@ -151,16 +153,16 @@ const report = (() => {
         }
       }
       const middle = area.reduce((sum, place) => sum + Math.floor(place / width), 0) / area.length;
+      const name = index.cells[pick].name, wanted = 0.75 * name.length;
       let best = null;
       for (const row of new Set(area.map((place) => Math.floor(place / width)))) {
         const inside = area.filter((place) => Math.floor(place / width) === row).map((place) => place % width);
         const ends = [Math.min(...inside), Math.max(...inside)];
         if (ends[1] - ends[0] + 1 !== inside.length) continue;
-        const badness = Math.abs(row - middle) - inside.length;
-        if (!best || badness < best.badness) best = { badness, row, ends };
+        const far = Math.abs(row - middle);
+        if (inside.length >= wanted && (!best || far < best.far)) best = { far, row, ends };
       }
-      const name = index.cells[pick].name;
-      if (!best || area.length < 24 || best.ends[1] - best.ends[0] + 1 < 0.75 * name.length) continue;
+      if (!best) continue;
       found.x.push((models.cells.data.left[best.ends[0]] + models.cells.data.right[best.ends[1]]) / 2);
       found.y.push(best.row);
       found.text.push(name);
@@ -190,8 +192,8 @@ const report = (() => {
         others(line, size).map(([cell, timeUs]) => `${index.cells[cell].name} ${timeText(timeUs)}`).join(", ")),
     };
     const where = `${index.collectives[shown.collective]} on ${nodesText(shown.node)}, ${ranksText(shown.node)}`;
-    models.timeTitle.text = `Predicted time, ${where}; thick: NCCL's pick`;
-    models.rateTitle.text = `Bus bandwidth, ${where}; thick: NCCL's pick`;
+    models.timeTitle.text = `Predicted time, ${where}; grey: NCCL's pick`;
+    models.rateTitle.text = `Bus bandwidth, ${where}; grey: NCCL's pick`;
   }
 
   function drawLegend() {
@@ -260,30 +262,33 @@ const report = (() => {
       parts.push(...trace(line, size, pick));
     }
     parts.push(...unavailable(line));
-    const bytes = index.sizes[size];
-    parts.push(
-      element("h2", {}, "The same on the command line"),
-      element("code", {}, `nccl-tuner explain ${collective.toLowerCase()} ${index.options} --nodes ${index.nodes[node]} `
-        + `--nccl ${release} --bytes ${bytes}`));
+    if (pick !== NONE) {
+      parts.push(
+        element("h2", {}, "The same on the command line"),
+        element("code", {}, `nccl-tuner explain ${collective.toLowerCase()} ${index.options} --nodes ${index.nodes[node]} `
+          + `--nccl ${release} --bytes ${index.sizes[size]}`));
+    }
     at("explanation").replaceChildren(...parts);
   }
 
   function trace(line, size, pick) {
-    const run = line.runs.find(([first, last]) => first <= size && size <= last);
+    const run = line.traces.find(([first, last]) => first <= size && size <= last);
     if (!run) return [];
     const steps = index.traces[run[3]], sources = new Set(), name = index.cells[pick].name;
-    const rows = steps.map(([step, before, after]) => {
+    let group = "";
+    const rows = steps.flatMap(([step, before, after]) => {
       const [quantity, rule, unit, says, source] = index.steps[step].map((text) => index.texts[text]);
       if (source) sources.add(source);
-      const rowUnit = unit ? ` ${unit.replace("us", "µs")}` : "";
+      const head = quantity === group ? [] : [[element("strong", {}, quantity)]];
+      group = quantity;
       const told = element("span", { title: `rule ${rule}` }, says || rule);
-      return [told, quantity, `${numberText(before)} → ${numberText(after)}${rowUnit}`];
+      return [...head, [told, `${numberText(before)} → ${numberText(after)} ${unit.replace("us", "µs")}`]];
     });
     const where = run[0] === run[1] ? "" : `, the middle of ${sizeText(run[0])} – ${sizeText(run[1])} where it is the pick`;
     return [
       element("h2", {}, `How ${name} comes to its numbers`),
       element("p", { className: "quiet" }, `At ${sizeText(run[2])}${where}, in the order NCCL computes them.`),
-      element("table", {}, ...table([["step", ""], ["of", ""], ["value", "number"]], rows)),
+      element("table", {}, ...table([["step", ""], ["before → after", "number"]], rows)),
       element("p", { className: "quiet" }, ...[...sources].map((source) => element("small", {}, `Source: ${source}. `))),
     ];
   }
@@ -300,25 +305,29 @@ const report = (() => {
     ];
   }
 
-  /* Releases side by side that answer alike, in every number, for this collective. */
+  /* Runs of releases of one key, as [first, last]. */
+  function alike(keys) {
+    const starts = keys.flatMap((key, release) => (release && key === keys[release - 1] ? [] : [release]));
+    return starts.map((start, which) => [start, (starts[which + 1] ?? keys.length) - 1]);
+  }
+
   function drawReleases() {
-    const places = index.places.map((release) => release[shown.collective].join());
-    let other = false;
-    const alike = [0];
-    places.forEach((place, release) => {
-      if (release && place !== places[release - 1]) alike.push(release);
-    });
-    at("strip").replaceChildren(...places.map((place, release) => {
-      if (release && place !== places[release - 1]) other = !other;
-      const className = `${other ? "other" : ""} ${release === shown.release ? "shown" : ""}`;
-      return element("span", { className, title: `NCCL ${index.releases[release]}`, onclick: () => show({ release }) });
-    }));
-    const first = alike.findLast((start) => start <= shown.release);
-    const last = (alike.find((start) => start > shown.release) ?? places.length) - 1;
-    at("release-name").textContent = index.releases[shown.release];
-    at("same").textContent = places.length === 1 ? "" : `${index.collectives[shown.collective]}: `
-      + (first === last ? "other numbers than in the releases before and after" : `the same picks and times from ${index.releases[first]} to ${index.releases[last]}`)
-      + "; shades in the strip change where the numbers do";
+    const name = index.releases[shown.release];
+    at("release-name").textContent = name;
+    if (index.releases.length === 1) return;
+    const keys = (of) => index.releases.map((_, release) => index.nodes.map((_, node) => of(lineOf(node, release))).join(";"));
+    const picks = alike(keys((line) => line.pick.join())), numbers = alike(keys((line) => line.place));
+    at("strip").replaceChildren(...picks.flatMap(([first, last], which) =>
+      index.releases.slice(first, last + 1).map((release, place) => element("span", {
+        className: `${which % 2 ? "other" : ""} ${first + place === shown.release ? "shown" : ""}`,
+        title: `NCCL ${release}`, onclick: () => show({ release: first + place }),
+      }))));
+    const said = (groups) => {
+      const [first, last] = groups.find(([, end]) => end >= shown.release);
+      return first === last ? `in ${name} alone` : `from ${index.releases[first]} to ${index.releases[last]}`;
+    };
+    at("same").textContent = `${index.collectives[shown.collective]}: the same picks ${said(picks)}; `
+      + `the same times and channels ${said(numbers)}. The strip changes its shade where picks do.`;
   }
 
   /* Shows what `change` says, and draws what depends on it. */

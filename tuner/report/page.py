@@ -8,6 +8,7 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
+from tuner import machines
 from tuner.errors import BadInput
 from tuner.names import Collective, DataType, Op
 from tuner.palette import COLOURS, DASHES, HATCHES, INKS, NOTHING_COLOUR, NOTHING_HATCH, NOTHING_INK
@@ -100,10 +101,11 @@ def _options(report: Report) -> str:
 
 def _subtitle(report: Report) -> str:
     settings = "".join(f", {name}={value}" for name, value in (report.case.environment or {}).items())
+    kind = f"{machines.load(report.case.machine).title}: " if report.case.machine else ""
     layer = f", constants of {report.case.layer.file}" if report.case.layer else ""
     releases = f"{report.releases[0]} to {report.releases[-1]}" if len(report.releases) > 1 else report.releases[0]
     return (
-        f"{report.case.gpus()} GPUs per node, {report.nodes[0]} to {report.nodes[-1]} nodes; NCCL {releases}; "
+        f"{kind}{report.case.gpus()} GPUs per node, {report.nodes[0]} to {report.nodes[-1]} nodes; NCCL {releases}; "
         f"{report.dtype.name}, {report.op.name}{settings}{layer}."
     )
 
