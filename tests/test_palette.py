@@ -50,3 +50,15 @@ def test_protocols_have_marks_of_their_own() -> None:
         assert set(marks) == set(Protocol)
         assert len(set(marks.values())) == len(Protocol)
     assert palette.NOTHING_HATCH not in palette.HATCHES.values()
+
+
+def test_ratios_differ_in_grey_by_lightness_or_stripes() -> None:
+    faster, alike, slower = palette.RATIOS[:3], palette.RATIOS[3], palette.RATIOS[4:]
+    assert faster[-1][0] < 1 < alike[0] < slower[0][0]
+    assert len({hatch for side in (faster, slower) for _, _, _, hatch in side} | {alike[3]}) == 3
+    for side in (faster, slower):
+        assert len({hatch for _, _, _, hatch in side}) == 1
+        for (_, one, _, _), (_, other, _, _) in combinations([*side, alike], 2):
+            assert apart(one, other) >= 15 or alike[1] in (one, other)
+        assert all(apart(colour, ink) >= 40 for _, colour, ink, _ in side)
+    assert apart(alike[1], palette.SAME_COLOUR) >= 15

@@ -56,7 +56,5 @@ def command(
     if as_json:
         print_json(found)
     else:
-        click.echo(
-            f"{out}: {found['picks']} picks of {len(report.releases)} releases, {found['file_bytes'] / 1e6:.1f} MB, "
-            f"{found['data_bytes'] / 1e6:.1f} MB of them data"
-        )
+        counts = ", ".join(f"{name} {len(found[name])}" for name in ("releases", "collectives", "nodes", "sizes_bytes"))
+        click.echo(f"{out}: {found['picks']} picks ({counts.replace('_bytes', '')})")

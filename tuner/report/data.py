@@ -114,7 +114,7 @@ def _line(case: Case, selection: Selection, request: Request, sizes: SizeArray) 
     least_bytes = request.dtype.size_bytes * (case.ranks if request.spreads else 1)
     small = int(np.searchsorted(sizes, np.uint64(least_bytes)))
     end = small + taken(selection, request, sizes[small:])
-    candidates = tuple(selection.candidates(request))
+    candidates = tuple(selection.candidates(request)) if selection.usable(request) else ()
     line = Line(
         candidates=candidates,
         times_us=np.full((len(candidates), len(sizes)), np.nan, np.float32),

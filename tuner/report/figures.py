@@ -1,4 +1,4 @@
-"""The figures of a page, without what they show: page.js fills their sources when it opens, and at every change."""
+"""The figures of a page, without what they show: figures.js fills their sources when it opens, and at every change."""
 
 from typing import Any
 
@@ -41,8 +41,8 @@ def figures(report: Report) -> Any:
     envelope = ColumnDataSource(
         {"x": ends, "time": some, "rate": some, "size": ["", ""], "name": ["", ""], "all": ["", ""]}, name="envelope"
     )
-    rate = _curve("rate", "bus bandwidth (GB/s)", choice.x_range, curves, envelope, y_axis_type="linear")
-    time = _curve("time", "time (µs)", choice.x_range, curves, envelope, y_axis_type="log")
+    rate = _curve("rate", "bus bandwidth (GB/s)", choice.x_range, curves, envelope, "linear")
+    time = _curve("time", "time (µs)", choice.x_range, curves, envelope, "log")
     for one in (choice, rate, time):
         _size_axis(one, report)
         one.toolbar.logo = None
@@ -50,8 +50,9 @@ def figures(report: Report) -> Any:
     return column(choice, rate, time, sizing_mode="stretch_width")
 
 
-HEIGHTS = {"map": 335, "rate": 175, "time": 215}
+HEIGHTS = {"map": 335, "rate": 190, "time": 205}
 SIDES = ("left", "right", "top", "bottom")
+ENDS = ("x0", "y0", "x1", "y1")
 RUNS = ("fill", "ink", "hatch")
 CELLS = ("name", "size", "nodes", "numbers", "next")
 
@@ -83,9 +84,11 @@ def _map(report: Report, edges: Any) -> Any:
     runs = ColumnDataSource({name: [] for name in (*SIDES, *RUNS)}, name="runs")
     drawn.quad(
         *SIDES, source=runs, fill_color="fill", line_color="fill", line_width=0.5, hatch_pattern="hatch",
-        hatch_color="ink", hatch_scale=13, hatch_weight=1, hatch_alpha=0.75,
+        hatch_color="ink", hatch_scale=12, hatch_weight=1.2, hatch_alpha=0.8,
     )
-    quads = drawn.quad(*SIDES, source=cells, fill_alpha=0, line_alpha=0, nonselection_fill_alpha=0)
+    borders = ColumnDataSource({name: [] for name in ENDS}, name="borders")
+    drawn.segment(*ENDS, source=borders, line_color="#ffffff", line_width=2.5, line_cap="square")
+    quads = drawn.quad(*SIDES, source=cells, fill_color=None, line_color=None)
     labels = ColumnDataSource({"x": [], "y": [], "text": []}, name="labels")
     drawn.text(
         x="x", y="y", text="text", source=labels, text_align="center", text_baseline="middle", text_font_size="12px",
@@ -114,9 +117,9 @@ def _map(report: Report, edges: Any) -> Any:
 
 
 def _curve(
-    what: str, label: str, x_range: Any, curves: ColumnDataSource, envelope: ColumnDataSource, y_axis_type: str
+    what: str, label: str, x_range: Any, curves: ColumnDataSource, envelope: ColumnDataSource, scale: str
 ) -> Any:
-    drawn = _figure(height=HEIGHTS[what], tools=[], x_range=x_range, y_axis_type=y_axis_type, y_axis_label=label)
+    drawn = _figure(name=what, height=HEIGHTS[what], tools=[], x_range=x_range, y_axis_type=scale, y_axis_label=label)
     drawn.add_layout(_title("", what), "above")
     picked = drawn.line(x="x", y=what, source=envelope, line_color="#000000", line_alpha=0.22, line_width=9)
     for colour, width in ((INK, 3.2), ("colour", 2)):  # a dark edge, for the bright colours

@@ -53,7 +53,7 @@ def page(report: Report) -> Page:
         figures=Raw(_renumbered(json.dumps(json_item(figures(report), ID("plots")))).replace("<", "\\u003c")),
         index=packed.index,
         numbers=packed.numbers,
-        script=Raw(_text("page.js")),
+        script=Raw("\n".join(map(_text, ("data.js", "figures.js", "panel.js")))),
     )
     return Page(html, len(packed.index) + len(packed.numbers), packed.lines)
 

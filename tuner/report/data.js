@@ -1,0 +1,71 @@
+/* What Python has computed: pack.py says what is where. `shown` are places in the lists of the index. */
+
+const NONE = 0xffff;
+const at = (id) => document.getElementById(id);
+let index, lines, models, shown;
+
+async function inflated(id) {
+  const bytes = Uint8Array.from(atob(at(id).textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Response(stream).arrayBuffer();
+}
+
+function unpacked(numbers) {
+  const sizes = index.sizes.length;
+  const count = index.candidates.reduce((sum, cells) => sum + cells.length + 1, 0) * sizes;
+  const planes = new Uint8Array(numbers, 0, count * 4), bytes = new Uint8Array(count * 4);
+  for (let i = 0; i < count; i++)
+    for (let plane = 0; plane < 4; plane++) bytes[4 * i + plane] = planes[plane * count + i];
+  const times = new Float32Array(bytes.buffer), rest = new Uint16Array(numbers.slice(count * 4));
+  let row = 0;
+  const values = index.candidates.map((cells, line) => {
+    const part = () => times.subarray(row * sizes, ++row * sizes);
+    const short = (which) => rest.subarray((3 * line + which) * sizes, (3 * line + which + 1) * sizes);
+    const byCell = new Map(cells.map((cell) => [cell, part()]));
+    return { times: byCell, pickTimes: part(), pick: short(0), channels: short(1), threads: short(2) };
+  });
+  return index.lines.map(([place, excluded, leastBytes, nothing, traces]) => (
+    { ...values[place], place, excluded: index.excluded[excluded], leastBytes, nothing: index.texts[nothing], traces }
+  ));
+}
+
+/* ---- what is asked of the lines ---- */
+
+const lineOf = (node, release = shown.release) => lines[index.places[release][shown.collective][node]];
+const busGbs = (node, size, timeUs) =>
+  (index.sizes[size] / timeUs) * 1e-3 * index.bus_factors[shown.collective][node];
+
+function others(line, size) {
+  const found = [...line.times].filter(([cell, times]) => cell !== line.pick[size] && !Number.isNaN(times[size]));
+  return found.map(([cell, times]) => [cell, times[size]]).sort((one, other) => one[1] - other[1]);
+}
+
+function nothing(line, size) {
+  if (index.sizes[size] >= line.leastBytes) return line.nothing || "NCCL finds nothing to run";
+  return `no such call: with an element of each rank it has ${bytesText(line.leastBytes)} or more`;
+}
+
+/* Sizes side by side of the same pick. */
+function runs(line) {
+  const found = [];
+  line.pick.forEach((pick, size) => {
+    const run = found.at(-1);
+    if (run && run.pick === pick) run.last = size;
+    else found.push({ pick, first: size, last: size });
+  });
+  return found;
+}
+
+/* ---- words ---- */
+
+function bytesText(bytes) {
+  const unit = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]].find(([, scale]) => bytes >= scale);
+  return unit ? `${+(bytes / unit[1]).toFixed(2)} ${unit[0]}` : `${bytes} B`;
+}
+const sizeText = (size) => bytesText(index.sizes[size]);
+const percent = (part) => `${(100 * part).toFixed(1)} %`;
+const timeText = (timeUs) => `${timeUs.toFixed(2)} µs`;
+const numberText = (value) => (Number.isInteger(value) ? `${value}` : `${+value.toPrecision(9)}`);
+const nodesText = (node) => `${index.nodes[node]} node${index.nodes[node] > 1 ? "s" : ""}`;
+const ranksText = (node) => `${index.nodes[node] * index.gpus_per_node} GPUs`;
+const span = (low, high) => (low === high ? `${low}` : `${low} – ${high}`);
