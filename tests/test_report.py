@@ -25,7 +25,6 @@ from tuner.rules.request import Request
 from tuner.selection import ALL_CELLS, Selection
 
 RELEASES = ("2.21.5", "2.25.1", "2.29.7")
-MIB = SIZES.tolist().index(1 << 20)
 
 
 def selection(nccl: str, nodes: int) -> Selection:
@@ -73,26 +72,60 @@ def unpacked(html: str, element: str) -> bytes:
     return zlib.decompress(b64decode(found[1]))
 
 
+class Held:
+    """What a page holds, read from its text."""
+
+    def __init__(self, html: str) -> None:
+        self.index, numbers = json.loads(unpacked(html, "index")), unpacked(html, "numbers")
+        count = 4 * self.index["floats"] * len(SIZES)
+        planes = np.frombuffer(numbers[:count], np.uint8).reshape(4, -1)
+        self.floats = planes.T.copy().view("<f4").reshape(-1, len(SIZES))
+        self.shorts = np.frombuffer(numbers[count:], "<u2").reshape(-1, len(SIZES))
+
+    def lines(self) -> Iterator[tuple[Selection, Request, list[Any], Any]]:
+        """The communicator, the call, the line and which sizes are a call, for some numbers of nodes."""
+        for release, nccl in enumerate(self.index["releases"]):
+            for column, nodes in list(enumerate(self.index["nodes"]))[:12:2]:
+                asked = selection(nccl, nodes)
+                for collective in Collective:
+                    line = self.index["lines"][self.index["places"][release][collective][column]]
+                    yield asked, request_of(collective), line, line[2] <= SIZES
+
+
 def test_the_page_holds_the_cost_tables_and_the_picks(html: str) -> None:
-    index, numbers = json.loads(unpacked(html, "index")), unpacked(html, "numbers")
-    count = sum(len(cells) + 1 for cells in index["candidates"]) * len(SIZES)
-    times = np.frombuffer(numbers[: 4 * count], np.uint8).reshape(4, -1).T.copy().view("<f4").reshape(-1, len(SIZES))
-    rest = np.frombuffer(numbers[4 * count :], "<u2").reshape(-1, 3, len(SIZES))
-    first_row = np.cumsum([0, *(len(cells) + 1 for cells in index["candidates"])])
-    for (release, nccl), collective in ((r, c) for r in enumerate(index["releases"]) for c in Collective):
-        for column, nodes in enumerate(index["nodes"][:8]):
-            numbered, _, least, _, _ = index["lines"][index["places"][release][collective][column]]
-            asked, calls = request_of(collective), least <= SIZES
-            table = selection(nccl, nodes).cost_table(asked, SIZES)
-            for row, cell in enumerate(index["candidates"][numbered], first_row[numbered]):
-                assert np.array_equal(times[row][calls], table[calls, ALL_CELLS[cell][0], ALL_CELLS[cell][1]])
-            picks = selection(nccl, nodes).pick(asked, SIZES[calls])
-            assert np.array_equal(times[first_row[numbered + 1] - 1][calls], picks.time_us)
-            pick, channels, threads = rest[numbered][:, calls]
-            assert np.array_equal(pick, 3 * picks.algorithm.astype(int) + picks.protocol)
-            assert np.array_equal(channels, picks.channels)
-            assert np.array_equal(threads, picks.threads)
-            assert (rest[numbered][:, ~calls] == [[0xFFFF], [0], [0]]).all()
+    held = Held(html)
+    for asked, request, (place, *_), calls in held.lines():
+        candidates, *rows = held.index["numbers"][place]
+        table, picks = asked.cost_table(request, SIZES), asked.pick(request, SIZES[calls])
+        for cell, row in candidates:
+            expected = table[calls, ALL_CELLS[cell][0], ALL_CELLS[cell][1]]
+            assert np.array_equal(held.floats[row][calls], expected)
+        assert np.array_equal(held.floats[rows[0]][calls], picks.time_us)
+        pick, channels, threads = (held.shorts[row][calls] for row in rows[1:])
+        assert np.array_equal(pick, 3 * picks.algorithm.astype(int) + picks.protocol)
+        assert np.array_equal(channels, picks.channels)
+        assert np.array_equal(threads, picks.threads)
+        assert {0xFFFF} >= set(held.shorts[rows[1]][~calls])
+
+
+def test_the_page_holds_the_steps_of_each_size(html: str) -> None:
+    held = Held(html)
+
+    def value(told: Any, at: int) -> float:
+        return float(held.floats[told[0]][at] if isinstance(told, list) else told)
+
+    for asked, request, (_, _, _, _, traces), calls in held.lines():
+        for cell, trace in traces:
+            for at in np.flatnonzero(calls)[::7]:
+                expected = [step for step in asked.steps(request, int(SIZES[at]), ALL_CELLS[cell]) if step.changes]
+                found = []
+                for place, before, after in held.index["traces"][trace]:
+                    if value(before, at) != value(after, at):
+                        found.append([held.index["texts"][text] for text in held.index["steps"][place]])
+                        step = expected[len(found) - 1]
+                        assert np.float32(value(before, at)) == np.float32(step.before)
+                        assert np.float32(value(after, at)) == np.float32(step.after)
+                assert found == [[step.quantity, step.rule, step.unit, step.says, step.source] for step in expected]
 
 
 def test_a_call_has_an_element_of_each_rank() -> None:
@@ -103,16 +136,6 @@ def test_a_call_has_an_element_of_each_rank() -> None:
         assert line.least_bytes == least
         assert ((line.pick == -1) == (least > SIZES)).all()
         assert (np.isnan(line.times_us) == (least > SIZES)).all()
-
-
-def test_traces_end_at_the_pick() -> None:
-    case = Case(nccl="2.25.1", machine="dgx-h100", nodes=1)
-    for line in collect(case, ["2.25.1"], DataType.float32, Op.sum).lines.values():
-        assert {trace.first for trace in line.traces} >= set(np.flatnonzero(np.diff(line.pick)) + 1)
-        for trace in line.traces:
-            assert set(line.pick[trace.first : trace.last + 1]) == {line.pick[trace.at]}
-            *_, time_us = (step.after for step in trace.steps if step.quantity == "time")
-            assert np.float32(time_us) == line.pick_us[trace.at]
 
 
 def test_the_same_report_is_the_same_page(html: str) -> None:
@@ -236,6 +259,8 @@ def test_clicking_explains(opened: Any) -> None:
     assert f"Runner-up: {others[0][1]}, {slower:.2f} µs or {percent:.1f} % slower" in told
     assert all(reason in told for reason in at.excluded(asked).values())
     assert f"How {pick} comes to its numbers" in told
+    for step in at.steps(asked, 1 << 14, (Algorithm(picks.algorithm[0]), Protocol(picks.protocol[0]))):
+        assert (f"{step.before:.9g} → {step.after:.9g} {step.unit}".replace("us", "µs").strip() in told) == step.changes
     assert "--machine dgx-h100 --nodes 4 --nccl 2.25.1 --bytes 16384" in told
     assert "on 4 nodes, NCCL 2.25.1" in text(opened, "ranges-title")
     assert opened.find_element("id", "nodes").get_attribute("value") == str(NODES.index(4))

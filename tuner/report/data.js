@@ -2,7 +2,7 @@
 
 const NONE = 0xffff;
 const at = (id) => document.getElementById(id);
-let index, lines, models, shown;
+let index, floats, lines, models, shown;
 
 async function inflated(id) {
   const bytes = Uint8Array.from(atob(at(id).textContent), (letter) => letter.charCodeAt(0));
@@ -12,20 +12,20 @@ async function inflated(id) {
 
 function unpacked(numbers) {
   const sizes = index.sizes.length;
-  const count = index.candidates.reduce((sum, cells) => sum + cells.length + 1, 0) * sizes;
+  const count = index.floats * sizes;
   const planes = new Uint8Array(numbers, 0, count * 4), bytes = new Uint8Array(count * 4);
   for (let i = 0; i < count; i++)
     for (let plane = 0; plane < 4; plane++) bytes[4 * i + plane] = planes[plane * count + i];
-  const times = new Float32Array(bytes.buffer), rest = new Uint16Array(numbers.slice(count * 4));
-  let row = 0;
-  const values = index.candidates.map((cells, line) => {
-    const part = () => times.subarray(row * sizes, ++row * sizes);
-    const short = (which) => rest.subarray((3 * line + which) * sizes, (3 * line + which + 1) * sizes);
-    const byCell = new Map(cells.map((cell) => [cell, part()]));
-    return { times: byCell, pickTimes: part(), pick: short(0), channels: short(1), threads: short(2) };
-  });
+  const rows = (values) => (place) => values.subarray(place * sizes, (place + 1) * sizes);
+  floats = rows(new Float32Array(bytes.buffer));
+  const shorts = rows(new Uint16Array(numbers.slice(count * 4)));
+  const values = index.numbers.map(([candidates, pickTimes, pick, channels, threads]) => ({
+    times: new Map(candidates.map(([cell, place]) => [cell, floats(place)])), pickTimes: floats(pickTimes),
+    pick: shorts(pick), channels: shorts(channels), threads: shorts(threads),
+  }));
   return index.lines.map(([place, excluded, leastBytes, nothing, traces]) => (
-    { ...values[place], place, excluded: index.excluded[excluded], leastBytes, nothing: index.texts[nothing], traces }
+    { ...values[place], place, excluded: index.excluded[excluded], leastBytes, nothing: index.texts[nothing],
+      traces: new Map(traces) }
   ));
 }
 
@@ -38,6 +38,13 @@ const busGbs = (node, size, timeUs) =>
 function others(line, size) {
   const found = [...line.times].filter(([cell, times]) => cell !== line.pick[size] && !Number.isNaN(times[size]));
   return found.map(([cell, times]) => [cell, times[size]]).sort((one, other) => one[1] - other[1]);
+}
+
+/* The steps that change something at a size, in the order NCCL computes them. */
+function stepsOf(line, cell, size) {
+  const value = (one) => (Array.isArray(one) ? floats(one[0])[size] : one);
+  return index.traces[line.traces.get(cell)].map(([step, before, after]) => [step, value(before), value(after)])
+    .filter(([, before, after]) => before !== after);
 }
 
 function nothing(line, size) {
@@ -65,7 +72,11 @@ function bytesText(bytes) {
 const sizeText = (size) => bytesText(index.sizes[size]);
 const percent = (part) => `${(100 * part).toFixed(1)} %`;
 const timeText = (timeUs) => `${timeUs.toFixed(2)} µs`;
-const numberText = (value) => (Number.isInteger(value) ? `${value}` : `${+value.toPrecision(9)}`);
+/* The shortest decimal that reads back to the same float32. */
+function numberText(value) {
+  const digits = [6, 7, 8, 9].find((count) => Math.fround(value.toPrecision(count)) === Math.fround(value));
+  return `${+value.toPrecision(digits)}`;
+}
 const nodesText = (node) => `${index.nodes[node]} node${index.nodes[node] > 1 ? "s" : ""}`;
 const ranksText = (node) => `${index.nodes[node] * index.gpus_per_node} GPUs`;
 const span = (low, high) => (low === high ? `${low}` : `${low} – ${high}`);

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,28 +9,17 @@ from numpy.typing import NDArray
 from tuner import machines
 from tuner.analytic.bandwidth import bus_factor
 from tuner.case import Case
-from tuner.cfloat import FloatArray, SizeArray, shortest
+from tuner.cfloat import FloatArray, SizeArray
 from tuner.choices import NOTHING, taken
 from tuner.errors import BadInput, NoAlgorithm
-from tuner.explain import last
 from tuner.names import Collective, DataType, Op, Protocol
 from tuner.rules.request import Request
 from tuner.selection import ALL_CELLS, Cell, Selection
-from tuner.watch import Step
+from tuner.watch import Steps
 
 # Powers of two and what lies half way, so that every size and count has a short name.
 SIZES = np.array([part << shift for shift in range(32) for part in (8, 12)][:-1], np.uint64)
 NODES = (1, *(part << shift for shift in range(11) for part in (2, 3)))[:-1]
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """How the pick of the sizes ``first`` to ``last`` comes to its numbers at the size ``at``, all by their index."""
-
-    first: int
-    last: int
-    at: int
-    steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +28,8 @@ class Line:
 
     ``times_us`` is [candidate][size], not a number where NCCL ignores the candidate; ``pick`` is 3 x algorithm +
     protocol, -1 where NCCL finds nothing to run, and ``nothing`` says why, or where no call is so small:
-    ``least_bytes`` is an element of each rank.
+    ``least_bytes`` is an element of each rank. ``steps`` are those of each candidate that is a pick, [size] from
+    ``first`` on, the first size that is a call.
     """
 
     candidates: tuple[Cell, ...]
@@ -52,7 +41,8 @@ class Line:
     excluded: tuple[tuple[Cell, str], ...]
     least_bytes: int
     nothing: str
-    traces: tuple[Trace, ...] = ()
+    first: int
+    steps: dict[Cell, list[Steps]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,6 +115,8 @@ def _line(case: Case, selection: Selection, request: Request, sizes: SizeArray) 
         excluded=tuple(item for item in selection.excluded(request).items() if item[0] not in candidates),
         least_bytes=least_bytes,
         nothing=_nothing(selection, request, sizes[end:]),
+        first=small,
+        steps={},
     )
     table = selection.cost_table(request, sizes[small:])
     for row, cell in enumerate(candidates):
@@ -136,7 +128,10 @@ def _line(case: Case, selection: Selection, request: Request, sizes: SizeArray) 
         line.pick_us[small:end], line.channels[small:end], line.threads[small:end] = (
             picks.time_us, picks.channels, picks.threads
         )
-    return replace(line, traces=tuple(_traces(selection, request, sizes, line)))
+    for cell in candidates:
+        if (line.pick == ALL_CELLS.index(cell)).any():
+            line.steps[cell] = selection.steps_of_sizes(request, sizes[small:], cell)
+    return line
 
 
 def _nothing(selection: Selection, request: Request, refused: SizeArray) -> str:
@@ -146,16 +141,3 @@ def _nothing(selection: Selection, request: Request, refused: SizeArray) -> str:
         except NoAlgorithm as error:
             return str(error)
     return ""
-
-
-def _traces(selection: Selection, request: Request, sizes: SizeArray, line: Line) -> Iterator[Trace]:
-    """One for each run of sizes of the same algorithm and protocol, at its middle."""
-    bounds = [0, *(np.flatnonzero(np.diff(line.pick)) + 1).tolist(), len(sizes)]
-    for first, end in pairwise(bounds):
-        at = (first + end - 1) // 2
-        pick = line.pick[at]
-        cell = None if pick == NOTHING else ALL_CELLS[pick]
-        if cell is not None and cell in line.candidates:  # NCCL_CTA_POLICY moves picks to others, too
-            steps = selection.steps(request, int(sizes[at]), cell)
-            if last(steps, "time") == shortest(line.pick_us[at]):
-                yield Trace(first, end - 1, at, tuple(step for step in steps if step.changes))

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tuner.choices import NOTHING
 from tuner.names import Collective
 from tuner.report.data import Line, Report
 from tuner.selection import ALL_CELLS, Cell
+from tuner.watch import Steps
 
 V = TypeVar("V", bound=Hashable)
 
@@ -33,9 +35,10 @@ class Once(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """``index`` is JSON; ``numbers`` are the lines' times as little-endian float32, then pick, channels and threads.
+    """``index`` is JSON; ``numbers`` are rows of a number for each size: little-endian float32, then uint16.
 
-    ``lines`` is how many of them have numbers of their own. Both texts are base64 of zlib's format.
+    The bytes of the float32 are in four planes. ``lines`` is how many lines have numbers of their own. Both texts are
+    base64 of zlib's format.
     """
 
     index: str
@@ -43,62 +46,84 @@ class Packed:
     lines: int
 
 
-def pack(report: Report, described: dict[str, Any]) -> Packed:
-    """``described`` joins the index: what the page says besides."""
-    texts: Once[str] = Once()
-    steps: Once[tuple[int, ...]] = Once()
-    traces: Once[tuple[tuple[float, ...], ...]] = Once()
-    excluded: Once[tuple[tuple[int, int], ...]] = Once()
-    numbers: Once[tuple[Any, ...]] = Once()
-    lines: Once[tuple[Any, ...]] = Once()
+class Packer:
+    """Takes the lines of a report one by one; in the index they are places in lists."""
 
-    def line(one: Line) -> int:
-        runs = []
-        for trace in one.traces:
-            rows = []
-            for step in trace.steps:
-                told = (step.quantity, step.rule, step.unit, step.says, step.source)
-                rows.append((steps.place(tuple(map(texts.place, told))), step.before, step.after))
-            runs.append((trace.first, trace.last, trace.at, traces.place(tuple(rows))))
-        reasons = tuple((_number(cell), texts.place(reason)) for cell, reason in one.excluded)
-        values = numbers.place((tuple(map(_number, one.candidates)), *_numbers(one)))
-        return lines.place((values, excluded.place(reasons), one.least_bytes, texts.place(one.nothing), tuple(runs)))
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.floats: Once[bytes] = Once()
+        self.shorts: Once[bytes] = Once()
+        self.numbers: Once[tuple[Any, ...]] = Once()
+        self.texts: Once[str] = Once()
+        self.steps: Once[tuple[int, ...]] = Once()
+        self.traces: Once[tuple[Any, ...]] = Once()
+        self.excluded: Once[tuple[tuple[int, int], ...]] = Once()
+        self.lines: Once[tuple[Any, ...]] = Once()
 
-    def places(release: str) -> list[list[int]]:
-        return [[line(report.lines[release, one, nodes]) for nodes in report.nodes] for one in Collective]
+    def pack(self, described: dict[str, Any]) -> Packed:
+        """``described`` joins the index: what the page says besides."""
+        report, nodes = self.report, self.report.nodes
+        places = [
+            [[self._line(report.lines[release, one, count]) for count in nodes] for one in Collective]
+            for release in report.releases
+        ]
+        index = {
+            **described,
+            "releases": report.releases,
+            "collectives": [one.name for one in Collective],
+            "nodes": nodes,
+            "sizes": report.sizes.tolist(),
+            "bus_factors": [[report.bus_factor(one, count) for count in nodes] for one in Collective],
+            "places": places,
+            "floats": len(self.floats.values),
+            "numbers": self.numbers.values,
+            "lines": self.lines.values,
+            "excluded": self.excluded.values,
+            "traces": self.traces.values,
+            "steps": self.steps.values,
+            "texts": self.texts.values,
+        }
+        # In planes, bytes that are alike lie together.
+        planes = np.frombuffer(b"".join(self.floats.values), np.uint8).reshape(-1, 4).T.tobytes()
+        binary = planes + b"".join(self.shorts.values)
+        text = json.dumps(index, separators=(",", ":"), allow_nan=False)
+        return Packed(_deflated(text.encode()), _deflated(binary), len(self.numbers.values))
 
-    index = {
-        **described,
-        "releases": report.releases,
-        "collectives": [one.name for one in Collective],
-        "nodes": report.nodes,
-        "sizes": report.sizes.tolist(),
-        "bus_factors": [[report.bus_factor(one, nodes) for nodes in report.nodes] for one in Collective],
-        "places": [places(release) for release in report.releases],
-        "candidates": [candidates for candidates, _, _ in numbers.values],
-        "lines": lines.values,
-        "excluded": excluded.values,
-        "traces": traces.values,
-        "steps": steps.values,
-        "texts": texts.values,
-    }
-    times = b"".join(times for _, times, _ in numbers.values)
-    binary = np.frombuffer(times, np.uint8).reshape(-1, 4).T.tobytes()  # alike bytes side by side deflate better
-    binary += b"".join(rest for _, _, rest in numbers.values)
-    return Packed(_deflated(json.dumps(index, separators=(",", ":")).encode()), _deflated(binary), len(numbers.values))
+    def _line(self, line: Line) -> int:
+        pick = np.where(line.pick == NOTHING, 0xFFFF, line.pick)
+        numbers = (
+            tuple((_number(cell), self._floats(row)) for cell, row in zip(line.candidates, line.times_us, strict=True)),
+            self._floats(line.pick_us),
+            *(self.shorts.place(values.astype("<u2").tobytes()) for values in (pick, line.channels, line.threads)),
+        )
+        reasons = tuple((_number(cell), self.texts.place(reason)) for cell, reason in line.excluded)
+        return self.lines.place((
+            self.numbers.place(numbers), self.excluded.place(reasons), line.least_bytes, self.texts.place(line.nothing),
+            tuple((_number(cell), self._trace(line, steps)) for cell, steps in line.steps.items()),
+        ))  # fmt: skip
+
+    def _trace(self, line: Line, steps: list[Steps]) -> int:
+        """The steps that change anything: what is told of each, then before and after."""
+        rows = []
+        for one in steps:
+            if (one.before != one.after).any():
+                told = (one.quantity, one.rule, one.unit, one.says, one.source)
+                values = self._values(line, one.before), self._values(line, one.after)
+                rows.append((self.steps.place(tuple(map(self.texts.place, told))), *values))
+        return self.traces.place(tuple(rows))
+
+    def _values(self, line: Line, values: NDArray[Any]) -> float | tuple[int]:
+        """The number, where it is one for all sizes, else the place of a row."""
+        if (values == values[0]).all():
+            return float(values[0])
+        return (self._floats(np.pad(values.astype(np.float32), (line.first, 0), constant_values=np.nan)),)
+
+    def _floats(self, row: NDArray[Any]) -> int:
+        return self.floats.place(row.astype("<f4").tobytes())
 
 
 def _number(cell: Cell) -> int:
     return ALL_CELLS.index(cell)
-
-
-def _numbers(line: Line) -> tuple[bytes, bytes]:
-    """Times of each candidate and of the pick; pick (0xFFFF: none), channels and threads."""
-    pick = np.where(line.pick == NOTHING, 0xFFFF, line.pick)
-    return (
-        np.vstack([line.times_us, line.pick_us]).astype("<f4").tobytes(),
-        np.vstack([pick, line.channels, line.threads]).astype("<u2").tobytes(),
-    )
 
 
 def _deflated(content: bytes) -> str:

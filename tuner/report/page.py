@@ -13,7 +13,7 @@ from tuner.errors import BadInput
 from tuner.names import Collective, DataType, Op
 from tuner.palette import COLOURS, DASHES, HATCHES, INKS, NOTHING_COLOUR, NOTHING_HATCH, NOTHING_INK
 from tuner.report.data import Report
-from tuner.report.pack import pack
+from tuner.report.pack import Packer
 from tuner.selection import ALL_CELLS
 
 FIRST_BYTES = 1 << 20  # of the cell that is explained when the page opens
@@ -41,7 +41,7 @@ def page(report: Report) -> Page:
         from tuner.report.figures import figures
     except ImportError:
         raise BadInput("report needs bokeh; 'pip install nccl-tuner[report]' installs it") from None
-    packed = pack(report, _described(report))
+    packed = Packer(report).pack(_described(report))
     template = Environment(autoescape=True).from_string(_text("page.html"))
     html = template.render(
         title=f"What NCCL picks on {report.case.name}",

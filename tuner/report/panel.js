@@ -99,11 +99,13 @@ function drawExplanation() {
 }
 
 function trace(line, size, pick) {
-  const run = line.traces.find(([first, last]) => first <= size && size <= last);
-  if (!run) return [];
-  const steps = index.traces[run[3]], sources = new Set(), name = index.cells[pick].name;
+  const title = element("h2", {}, `How ${index.cells[pick].name} comes to its numbers`);
+  const timeUs = line.times.get(pick)?.[size];  // not a number where Ring stands in for what is not available
+  if (!line.traces.has(pick) || (timeUs !== line.pickTimes[size] && !Number.isNaN(timeUs)))
+    return [title, element("p", {}, "NCCL moves this pick here from another, whatever its time (NCCL_CTA_POLICY).")];
+  const sources = new Set();
   let group = "";
-  const rows = steps.flatMap(([step, before, after]) => {
+  const rows = stepsOf(line, pick, size).flatMap(([step, before, after]) => {
     const [quantity, rule, unit, says, source] = index.steps[step].map((text) => index.texts[text]);
     if (source) sources.add(source);
     const head = quantity === group ? [] : [[element("strong", {}, quantity)]];
@@ -111,10 +113,9 @@ function trace(line, size, pick) {
     const told = element("span", { title: `rule ${rule}` }, says || rule);
     return [...head, [told, `${numberText(before)} → ${numberText(after)} ${unit.replace("us", "µs")}`]];
   });
-  const where = run[0] === run[1] ? "" : `, the middle of ${sizeText(run[0])} – ${sizeText(run[1])} where it is the pick`;
   return [
-    element("h2", {}, `How ${name} comes to its numbers`),
-    element("p", { className: "quiet" }, `At ${sizeText(run[2])}${where}, in the order NCCL computes them.`),
+    title,
+    element("p", { className: "quiet" }, "In the order NCCL computes them, at this size."),
     element("table", {}, ...table([["step", ""], ["before → after", "number"]], rows)),
     element("p", { className: "quiet" }, ...[...sources].map((source) => element("small", {}, `Source: ${source}. `))),
   ];
