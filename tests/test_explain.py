@@ -92,6 +92,20 @@ def test_rules_stand_in_the_order_of_the_release() -> None:
             assert [step.name for step in of(steps, quantity)] == rules
 
 
+@pytest.mark.parametrize("nccl", release.names())
+def test_steps_of_many_sizes_are_those_of_each(nccl: str) -> None:
+    selection = selection_of(nccl, "dgx-h100", 2, 8)
+    for asked in map(request, Collective):
+        for cell in selection.candidates(asked):
+            many = selection.steps_of_sizes(asked, SIZES, cell)
+            for row, size in enumerate(SIZES):
+                one = selection.steps(asked, size, cell)
+                for steps, step in zip(many, one, strict=True):
+                    told = (steps.quantity, steps.rule, steps.unit, steps.says, steps.source)
+                    assert told == (step.quantity, step.rule, step.unit, step.says, step.source)
+                    assert (shortest(steps.before[row]), shortest(steps.after[row])) == (step.before, step.after)
+
+
 def test_rules_of_a_cell_say_what_they_are_and_where_nccl_has_them() -> None:
     for rule in [*bandwidth.RULES.values(), *latency.RULES.values(), *timing.CORRECTIONS.values()]:
         assert rule.__doc__, rule.__name__

@@ -54,6 +54,11 @@ class Case:
         return ", ".join([self.title, *self.settings])
 
     @property
+    def releases(self) -> tuple[str, ...]:
+        """The releases it can be asked of without libnccl, oldest first: its machine's; else its own."""
+        return (self.nccl,) if self.machine is None or self.layer else machines.load(self.machine).releases
+
+    @property
     def name(self) -> str:
         """Of a node."""
         return self.machine or " ".join(filter(None, [str(self.topology), self.gpu]))

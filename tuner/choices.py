@@ -55,13 +55,18 @@ def choices(case: Case, request: Request, sizes: SizeArray, nodes: Sequence[int]
     )
     for row, count in enumerate(nodes):
         selection = Selection(replace(case, nodes=count).communicator())
-        most = largest(selection, request, int(sizes[-1]))
-        taken = int(np.searchsorted(sizes, np.uint64(most), side="right"))
-        if taken:
-            picks = selection.pick(request, sizes[:taken])
+        end = taken(selection, request, sizes)
+        if end:
+            picks = selection.pick(request, sizes[:end])
             for name in ("algorithm", "protocol", "channels", "threads", "time_us"):
-                getattr(found, name)[row, :taken] = getattr(picks, name)
+                getattr(found, name)[row, :end] = getattr(picks, name)
     return found
+
+
+def taken(selection: Selection, request: Request, sizes: SizeArray) -> int:
+    """How many of ``sizes`` (ascending, at least one) NCCL takes, from the first on."""
+    most = largest(selection, request, int(sizes[-1]))
+    return int(np.searchsorted(sizes, np.uint64(most), side="right"))
 
 
 def changed(before: Choices, after: Choices) -> NDArray[np.bool_]:

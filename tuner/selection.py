@@ -185,17 +185,33 @@ class Selection:
         In this order: latency, bandwidth, both at this size, time, and channels and threads where it is the pick.
         BadInput for a size out of range, or a cell that :meth:`excluded` has.
         """
-        nbytes, bandwidths = _sizes(size), self._bandwidths(request)
+        compute = self._computation(request, cell)
+        with watch.watching() as seen:
+            compute(_sizes(size))
+        return seen
+
+    def steps_of_sizes(self, request: Request, sizes: ArrayLike, cell: Cell) -> list[watch.Steps]:
+        """:meth:`steps` of several sizes at once, as arrays [size]."""
+        nbytes, compute = _sizes(sizes), self._computation(request, cell)
+        with watch.watching_sizes(len(nbytes)) as seen:
+            compute(nbytes)
+        return seen
+
+    def _computation(self, request: Request, cell: Cell) -> Callable[[SizeArray], None]:
+        """All that is computed of a cell for some sizes, for whoever watches; the tables are there already."""
+        bandwidths = self._bandwidths(request)
         if cell not in bandwidths:
             raise BadInput(f"{cell[0].name}/{cell[1].name}: {self.excluded(request)[cell]}")
         (launch_rule,) = self.communicator.release.rules("launch")
         at = TableCell(self.communicator, request.collective, *cell)
-        with watch.watching() as seen:
+
+        def compute(nbytes: SizeArray) -> None:
             model.latency_us(at)
             model.bandwidth_gbs(at)
             self._times(request, cell, Sizes(nbytes), bandwidths[cell])
             launch.RULES[launch_rule](self.communicator, self.tables, request, cell, nbytes)
-        return seen
+
+        return compute
 
     def _apply_policy(
         self, request: Request, cells: list[Cell], best: NDArray[np.int8], nbytes: SizeArray

@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from inspect import getmodule
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tuner.cfloat import shortest
 
@@ -33,25 +35,67 @@ class Step:
         return self.before != self.after
 
 
-_steps: ContextVar[list[Step] | None] = ContextVar("steps", default=None)
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """The same for several sizes; ``before`` and ``after`` are [size], as the model computed them."""
+
+    quantity: str
+    name: str
+    before: NDArray[Any]
+    after: NDArray[Any]
+    unit: str
+    says: str
+    source: str
+
+
+Listener = Callable[[str, str, Callable[..., Any], Any, Any], None]
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
 @contextmanager
 def watching() -> Iterator[list[Step]]:
     """The steps of what is computed inside, in order. Computations there have to be of one size."""
     seen: list[Step] = []
-    token = _steps.set(seen)
-    try:
+
+    def listen(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after: Any) -> None:
+        seen.append(Step(quantity, rule.__name__, _number(before), _number(after), unit, _says(rule), source(rule)))
+
+    with _told_to(listen):
         yield seen
+
+
+@contextmanager
+def watching_sizes(count: int) -> Iterator[list[Steps]]:
+    """The same of computations of ``count`` sizes."""
+    seen: list[Steps] = []
+
+    def listen(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after: Any) -> None:
+        first, then = (np.broadcast_to(np.asarray(value), count).copy() for value in (before, after))
+        seen.append(Steps(quantity, rule.__name__, first, then, unit, _says(rule), source(rule)))
+
+    with _told_to(listen):
+        yield seen
+
+
+@contextmanager
+def _told_to(listen: Listener) -> Iterator[None]:
+    token = _listener.set(listen)
+    try:
+        yield
     finally:
-        _steps.reset(token)
+        _listener.reset(token)
+
+
+def kept(values: NDArray[Any]) -> NDArray[Any]:
+    """A copy of what is about to be changed in place, where somebody watches."""
+    return values if _listener.get() is None else values.copy()
 
 
 def step(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after: Any) -> None:
-    """Tells that ``rule`` made ``after`` of ``before``, each a number or an array of one."""
-    seen = _steps.get()
-    if seen is not None:
-        seen.append(Step(quantity, rule.__name__, _number(before), _number(after), unit, _says(rule), source(rule)))
+    """Tells that ``rule`` made ``after`` of ``before``, each a number or an array of one or of each size."""
+    listen = _listener.get()
+    if listen is not None:
+        listen(quantity, unit, rule, before, after)
 
 
 def _number(value: Any) -> float | int:
@@ -63,11 +107,13 @@ def _number(value: Any) -> float | int:
     return shortest(number[0]) if np.isfinite(number[0]) else float(number[0])
 
 
+@cache
 def _says(rule: Callable[..., Any]) -> str:
     text = (rule.__doc__ or "").partition("Source:")[0].strip()
     return re.sub(r":func:`(\w+)`|``", r"\1", text.partition("\n")[0]).strip()
 
 
+@cache
 def source(rule: Callable[..., Any]) -> str:
     """What follows "Source:" in the rule's docstring, else in its module's."""
     text = "\n\n".join(filter(None, (rule.__doc__, getattr(getmodule(rule), "__doc__", None))))

@@ -14,6 +14,7 @@ VERBS = {
     "diff": "what changes between releases, machines, node counts or settings, and what it gains or loses",
     "budget": "how long a job's collectives take by the model: by release and setting, and where it goes",
     "plot": "pictures: maps of choices, curves, what changes, measured against predicted",
+    "report": "a machine's choices by size, nodes and release as one HTML page",
     "group": "what NCCL makes of several collectives in one group",
     "table": "the tuning table, in the layout NCCL prints",
     "machines": "the machines known by name",

@@ -6,7 +6,6 @@ from itertools import combinations, pairwise
 
 import click
 
-from tuner import machines, release
 from tuner.case import Case
 from tuner.cli.output import print_json, print_table
 from tuner.compare import Change, Side, diff, share_changed
@@ -16,10 +15,9 @@ from tuner.rules.request import Request
 
 def releases_of(case: Case) -> list[Case]:
     """The case with each release that its machine has graphs for, the oldest first."""
-    if case.machine is None or case.others:
-        raise BadInput("--all-releases takes the graphs that a machine has; valid: --machine NAME")
-    captured = machines.load(case.machine).releases
-    return [replace(case, nccl=name) for name in release.names() if name in captured]
+    if len(case.releases) < 2 or case.others:
+        raise BadInput("--all-releases takes the graphs that a machine has; valid: --machine NAME, no --layer")
+    return [replace(case, nccl=name) for name in case.releases]
 
 
 def print_pairs(case: Case, sides: Sequence[Side], requests: Sequence[Request], as_json: bool) -> None:

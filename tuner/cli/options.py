@@ -60,8 +60,8 @@ def skeleton_options(function: F) -> F:
     return function
 
 
-def case_options(function: F) -> F:
-    """The options that describe a communicator."""
+def case_options(function: F, several_releases: bool = False) -> F:
+    """The options that describe a communicator, or one for each of several releases."""
     function = skeleton_options(function)
     for option in reversed(
         [
@@ -75,8 +75,9 @@ def case_options(function: F) -> F:
             click.option("--node", multiple=True, metavar="NODE[:GPUS][xN]",
                          help="Instead of these, where nodes differ: a machine or a FILE.xml, the GPUs used of it, the "
                          "number of such nodes; repeatable, in the order of ranks: dgx-h100x2, dgx-a100:4."),
-            click.option("--nccl", metavar="RELEASE",
-                         help="NCCL release. [default: the newest captured for the machine]"),
+            click.option("--nccl", metavar="RELEASE", multiple=several_releases,
+                         help="A NCCL release; repeatable. [default: all captured for the machine]" if several_releases
+                         else "NCCL release. [default: the newest captured for the machine]"),
             click.option("--env", multiple=True, metavar="NAME=VALUE",
                          help="A NCCL variable; repeatable. NCCL_COLLNET_ENABLE=1 says that the network reduces, too."),
             click.option("--layer", type=click.Path(path_type=Path), metavar="FILE",

@@ -45,7 +45,7 @@ def plus_latency(times: FloatArray, latency_us: Value, batches: int) -> FloatArr
 
     ``times`` is changed in place.
     """
-    before = times[:1].copy()
+    before = watch.kept(times)
     times += latency_us * f32(batches)
     watch.step("time", "us", plus_latency, before, times)
     return times

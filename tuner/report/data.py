@@ -1,0 +1,134 @@
+"""What a report shows: picks, every candidate's times and their reasons, by release, collective and number of nodes."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.analytic.bandwidth import bus_factor
+from tuner.case import Case
+from tuner.cfloat import FloatArray, SizeArray
+from tuner.choices import NOTHING, taken
+from tuner.errors import BadInput, NoAlgorithm
+from tuner.names import Collective, DataType, Op, Protocol
+from tuner.rules.request import Request
+from tuner.selection import ALL_CELLS, Cell, Selection
+from tuner.watch import Steps
+
+# Powers of two and what lies half way, so that every size and count has a short name.
+SIZES = np.array([part << shift for shift in range(32) for part in (8, 12)][:-1], np.uint64)
+NODES = (1, *(part << shift for shift in range(11) for part in (2, 3)))[:-1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Line:
+    """One release, collective and number of nodes over all sizes.
+
+    ``times_us`` is [candidate][size], not a number where NCCL ignores the candidate; ``pick`` is 3 x algorithm +
+    protocol, -1 where NCCL finds nothing to run, and ``nothing`` says why, or where no call is so small:
+    ``least_bytes`` is an element of each rank. ``steps`` are those of each candidate that is a pick, [size] from
+    ``first`` on, the first size that is a call.
+    """
+
+    candidates: tuple[Cell, ...]
+    times_us: FloatArray
+    pick: NDArray[np.int64]
+    pick_us: FloatArray
+    channels: NDArray[np.int64]
+    threads: NDArray[np.int64]
+    excluded: tuple[tuple[Cell, str], ...]
+    least_bytes: int
+    nothing: str
+    first: int
+    steps: dict[Cell, list[Steps]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Report:
+    """``lines`` is by release, collective and number of nodes, in the order of these."""
+
+    case: Case
+    dtype: DataType
+    op: Op
+    releases: tuple[str, ...]
+    nodes: tuple[int, ...]
+    sizes: SizeArray
+    lines: dict[tuple[str, Collective, int], Line]
+
+    def bus_factor(self, collective: Collective, nodes: int) -> float:
+        return bus_factor(collective, nodes * self.case.gpus())
+
+
+def collect(
+    case: Case, releases: Sequence[str], dtype: DataType, op: Op, along: Callable[[Sequence[str]], Iterable[str]] = iter
+) -> Report:
+    """The report of a case for each of ``releases``; its own nodes are where a page opens.
+
+    ``along`` is told the releases and iterates over them, such as a progress bar. Errors: BadInput for what the
+    emulator refuses, and for nodes that differ or come with graphs of their own.
+    """
+    if case.others or case.graphs:
+        raise BadInput("report: --node and --graphs are of one number of nodes; valid: --machine, --topology")
+    nodes = nodes_of(case)
+    found = (line for name in along(releases) for line in lines(replace(case, nccl=name), dtype, op, nodes, SIZES))
+    return Report(case, dtype, op, tuple(releases), nodes, SIZES, dict(found))
+
+
+def nodes_of(case: Case) -> tuple[int, ...]:
+    """The numbers of nodes on the map, the case's own among them; of one rank there is nothing to pick."""
+    return tuple(sorted(count for count in {*NODES, case.nodes} if count * case.gpus() > 1))
+
+
+def lines(
+    case: Case, dtype: DataType, op: Op, nodes: Sequence[int], sizes: SizeArray
+) -> Iterator[tuple[tuple[str, Collective, int], Line]]:
+    """The lines of the case's release. Errors: BadInput for what the emulator refuses."""
+    for count in nodes:
+        described = replace(case, nodes=count)
+        selection = Selection(described.communicator())
+        for collective in Collective:
+            yield (case.nccl, collective, count), _line(described, selection, Request(collective, dtype, op), sizes)
+
+
+def _line(case: Case, selection: Selection, request: Request, sizes: SizeArray) -> Line:
+    least_bytes = request.dtype.size_bytes * (case.ranks if request.spreads else 1)
+    small = int(np.searchsorted(sizes, np.uint64(least_bytes)))
+    end = small + taken(selection, request, sizes[small:])
+    candidates = tuple(selection.candidates(request)) if selection.usable(request) else ()
+    line = Line(
+        candidates=candidates,
+        times_us=np.full((len(candidates), len(sizes)), np.nan, np.float32),
+        pick=np.full(len(sizes), NOTHING, np.int64),
+        pick_us=np.full(len(sizes), np.nan, np.float32),
+        channels=np.zeros(len(sizes), np.int64),
+        threads=np.zeros(len(sizes), np.int64),
+        excluded=tuple(item for item in selection.excluded(request).items() if item[0] not in candidates),
+        least_bytes=least_bytes,
+        nothing=_nothing(selection, request, sizes[end:]),
+        first=small,
+        steps={},
+    )
+    table = selection.cost_table(request, sizes[small:])
+    for row, cell in enumerate(candidates):
+        times_us = table[:, cell[0], cell[1]]
+        line.times_us[row, small:] = np.where(times_us < 0, np.float32(np.nan), times_us)
+    if end > small:
+        picks = selection.pick(request, sizes[small:end])
+        line.pick[small:end] = picks.algorithm.astype(np.int64) * len(Protocol) + picks.protocol
+        line.pick_us[small:end], line.channels[small:end], line.threads[small:end] = (
+            picks.time_us, picks.channels, picks.threads
+        )
+    for cell in candidates:
+        if (line.pick == ALL_CELLS.index(cell)).any():
+            line.steps[cell] = selection.steps_of_sizes(request, sizes[small:], cell)
+    return line
+
+
+def _nothing(selection: Selection, request: Request, refused: SizeArray) -> str:
+    if refused.size:
+        try:
+            selection.pick(request, refused)
+        except NoAlgorithm as error:
+            return str(error)
+    return ""

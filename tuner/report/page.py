@@ -1,0 +1,120 @@
+"""A report as one HTML page: the figures, the packed data and the script that brings them together."""
+
+import json
+import re
+import shlex
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.resources import files
+from typing import Any
+
+from tuner import machines
+from tuner.errors import BadInput
+from tuner.names import Collective, DataType, Op
+from tuner.palette import COLOURS, DASHES, HATCHES, INKS, NOTHING_COLOUR, NOTHING_HATCH, NOTHING_INK
+from tuner.report.data import Report
+from tuner.report.pack import Packer
+from tuner.selection import ALL_CELLS
+
+FIRST_BYTES = 1 << 20  # of the cell that is explained when the page opens
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The text of a page; of its bytes so many are data, in so many different lines."""
+
+    html: str
+    data_bytes: int
+    different_lines: int
+
+
+def page(report: Report) -> Page:
+    """The page; the same report makes the same text. Errors: BadInput where bokeh is not installed."""
+    try:
+        import bokeh
+        from bokeh.core.types import ID
+        from bokeh.embed import json_item
+        from bokeh.resources import Resources
+        from jinja2 import Environment
+        from markupsafe import Markup as Raw  # what is no text of a user's, and cannot end a script
+
+        from tuner.report.figures import figures
+    except ImportError:
+        raise BadInput("report needs bokeh; 'pip install nccl-tuner[report]' installs it") from None
+    packed = Packer(report).pack(_described(report))
+    template = Environment(autoescape=True).from_string(_text("page.html"))
+    html = template.render(
+        title=f"What NCCL picks on {report.case.name}",
+        subtitle=_subtitle(report),
+        provenance=f"Computed by nccl-tuner {version('nccl-tuner')}, which emulates NCCL's tuning model and selection "
+        f"bit for bit and is checked against libnccl; drawn with Bokeh {bokeh.__version__}. The page loads nothing.",
+        style=Raw(_text("page.css")),
+        libraries=[Raw(script) for script in Resources(mode="inline", components=["bokeh"]).js_raw],
+        figures=Raw(_renumbered(json.dumps(json_item(figures(report), ID("plots")))).replace("<", "\\u003c")),
+        index=packed.index,
+        numbers=packed.numbers,
+        script=Raw("\n".join(map(_text, ("data.js", "figures.js", "panel.js")))),
+    )
+    return Page(html, len(packed.index) + len(packed.numbers), packed.lines)
+
+
+def _described(report: Report) -> dict[str, Any]:
+    """What the page says besides the lines: how combinations look, and where it begins."""
+    nothing = {"colour": NOTHING_COLOUR, "ink": NOTHING_INK, "hatch": NOTHING_HATCH}
+    return {
+        "gpus_per_node": report.case.gpus(),
+        "options": _options(report),
+        "nothing": nothing,
+        "cells": [
+            {
+                "name": f"{algorithm.name}/{protocol.name}", "colour": COLOURS[algorithm], "ink": INKS[algorithm],
+                "hatch": HATCHES[protocol], "dash": DASHES[protocol],
+            }
+            for algorithm, protocol in ALL_CELLS
+        ],
+        "first": {
+            "release": len(report.releases) - 1,
+            "collective": list(Collective).index(Collective.AllReduce),
+            "node": report.nodes.index(max(report.case.nodes, report.nodes[0])),
+            "size": report.sizes.tolist().index(FIRST_BYTES),
+        },
+    }
+
+
+def _options(report: Report) -> str:
+    """Those of `nccl-tuner explain` that are the same all over the page."""
+    case = report.case
+    told = {
+        "--machine": case.machine, "--topology": case.topology, "--gpu": case.gpu, "--net-gbps": case.net_gbps,
+        "--net-latency-us": case.net_latency_us, "--gpus-per-node": case.gpus_per_node,
+        "--layer": case.layer and case.layer.file,
+    }
+    words = [word for name, value in told.items() if value is not None for word in (name, str(value))]
+    for name, value in (case.environment or {}).items():
+        words += ["--env", f"{name}={value}"]
+    if report.dtype is not DataType.float32:
+        words += ["--dtype", report.dtype.name]
+    if report.op is not Op.sum:
+        words += ["--op", report.op.name]
+    return shlex.join(words)
+
+
+def _subtitle(report: Report) -> str:
+    settings = "".join(f", {name}={value}" for name, value in (report.case.environment or {}).items())
+    kind = f"{machines.load(report.case.machine).title}: " if report.case.machine else ""
+    layer = f", constants of {report.case.layer.file}" if report.case.layer else ""
+    releases = f"{report.releases[0]} to {report.releases[-1]}" if len(report.releases) > 1 else report.releases[0]
+    return (
+        f"{kind}{report.case.gpus()} GPUs per node, {report.nodes[0]} to {report.nodes[-1]} nodes; NCCL {releases}; "
+        f"{report.dtype.name}, {report.op.name}{settings}{layer}."
+    )
+
+
+def _renumbered(figures: str) -> str:
+    """With bokeh's ids in the order they appear: they count what a process has made before."""
+    seen: dict[str, str] = {}
+    return re.sub(r'"p\d+"', lambda found: seen.setdefault(found[0], f'"p{len(seen)}"'), figures)
+
+
+def _text(name: str) -> str:
+    return files("tuner.report").joinpath(name).read_text("utf-8")
