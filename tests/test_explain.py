@@ -101,8 +101,8 @@ def test_steps_of_many_sizes_are_those_of_each(nccl: str) -> None:
             for row, size in enumerate(SIZES):
                 one = selection.steps(asked, size, cell)
                 for steps, step in zip(many, one, strict=True):
-                    told = (steps.quantity, steps.rule, steps.unit, steps.says, steps.source)
-                    assert told == (step.quantity, step.rule, step.unit, step.says, step.source)
+                    told = (steps.quantity, steps.name, steps.unit, steps.says, steps.source)
+                    assert told == (step.quantity, step.name, step.unit, step.says, step.source)
                     assert (shortest(steps.before[row]), shortest(steps.after[row])) == (step.before, step.after)
 
 

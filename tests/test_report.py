@@ -169,7 +169,8 @@ def test_json_says_what_the_page_is_made_of(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "--out" in str(run("--out", str(tmp_path / "none" / "page.html")).exception)
+    missing = tmp_path / "none" / "page.html"
+    assert str(run("--out", str(missing)).exception) == f"{missing}: No such file or directory"
     monkeypatch.setitem(sys.modules, "bokeh", None)
     monkeypatch.delitem(sys.modules, "tuner.report.figures", raising=False)
     assert "pip install nccl-tuner[report]" in str(run("--out", str(tmp_path / "page.html")).exception)
