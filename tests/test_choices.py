@@ -47,3 +47,9 @@ def test_nothing_is_taken_where_nothing_can_run() -> None:
     case = Case(nccl="2.28.9", machine="dgx-h100", nodes=2, environment={"NCCL_ALGO": "PAT"})
     assert largest(Selection(case.communicator()), SUM) == 0
     assert (choices(case, SUM, np.array([8], np.uint64), [2]).algorithm == -1).all()
+
+
+def test_less_than_an_element_a_rank_is_no_call() -> None:
+    case, sizes = Case(nccl="2.20.5", machine="dgx-h100", nodes=1), np.array([8, 63, 64, 1024], np.uint64)
+    found = choices(case, Request(Collective.AllGather, DataType.float32, Op.sum), sizes, [2, 4, 64])
+    assert (found.algorithm >= 0).tolist() == [[False, False, True, True], [False, False, False, True], [False] * 4]

@@ -57,7 +57,7 @@ def sizes_bytes(request: Request, ranks: int, most: int = 16 << 30) -> list[int]
 
     All are sizes a call can have: a count times the type's size (times the ranks for AllGather and ReduceScatter).
     """
-    unit = request.dtype.size_bytes * (ranks if request.spreads else 1)
+    unit = request.unit_bytes(ranks)
     wanted: set[int] = set()
     power = 4
     while power <= most:

@@ -55,18 +55,19 @@ def choices(case: Case, request: Request, sizes: SizeArray, nodes: Sequence[int]
     )
     for row, count in enumerate(nodes):
         selection = Selection(replace(case, nodes=count).communicator())
-        end = taken(selection, request, sizes)
-        if end:
-            picks = selection.pick(request, sizes[:end])
+        there = taken(selection, request, sizes)
+        if there.start < there.stop:
+            picks = selection.pick(request, sizes[there])
             for name in ("algorithm", "protocol", "channels", "threads", "time_us"):
-                getattr(found, name)[row, :end] = getattr(picks, name)
+                getattr(found, name)[row, there] = getattr(picks, name)
     return found
 
 
-def taken(selection: Selection, request: Request, sizes: SizeArray) -> int:
-    """How many of ``sizes`` (ascending, at least one) NCCL takes, from the first on."""
-    most = largest(selection, request, int(sizes[-1]))
-    return int(np.searchsorted(sizes, np.uint64(most), side="right"))
+def taken(selection: Selection, request: Request, sizes: SizeArray) -> slice:
+    """Which of ``sizes`` (ascending, at least one) NCCL takes: from one element in each part of nBytes on."""
+    least = np.uint64(request.unit_bytes(selection.communicator.ranks))
+    most = np.uint64(largest(selection, request, int(sizes[-1])))
+    return slice(int(np.searchsorted(sizes, least)), int(np.searchsorted(sizes, most, side="right")))
 
 
 def changed(before: Choices, after: Choices) -> NDArray[np.bool_]:

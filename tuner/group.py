@@ -117,7 +117,7 @@ def not_emulated(selection: Selection, requests: Iterable[Request]) -> str | Non
 
 def _task(place: int, operation: Operation, ranks: int) -> Task:
     request = operation.request
-    step = request.dtype.size_bytes * (ranks if request.spreads else 1)
+    step = request.unit_bytes(ranks)
     if operation.bytes < step or operation.bytes % step:
         raise BadInput(
             f"no {request.collective.name} of {request.dtype.name} on {ranks} ranks has {operation.bytes} bytes; "

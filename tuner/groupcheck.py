@@ -45,7 +45,7 @@ def _groups(selection: Selection, requests: Sequence[Request]) -> Iterator[list[
 
 def reachable(request: Request, ranks: int, nbytes: int) -> int:
     """The next smaller size that a call of this kind can have."""
-    step = request.dtype.size_bytes * (ranks if request.spreads else 1)
+    step = request.unit_bytes(ranks)
     return max(step, nbytes // step * step)
 
 
@@ -71,7 +71,7 @@ def _kernels(selection: Selection, ours: Group, theirs: LaunchedGroup) -> dict[s
             values[f"{where}: channels"] = pick.channels, operation.channels
             values[f"{where}: type"] = request.device_dtype.name, operation.dtype.name
             if operation.collective is not None:
-                logged = pick.operation.bytes // (ranks if request.spreads else 1)
+                logged = pick.operation.bytes // request.parts(ranks)
                 values[f"{where}: collective"] = (
                     (request.collective.name, logged), (operation.collective.name, operation.bytes)
                 )

@@ -127,7 +127,7 @@ def _ends(selection: Selection, request: Request, low: int | None, high: int) ->
     if request.buffers is Buffers.window:
         raise BadInput("buffers window may leave the classic path at any size; valid: plain, registered")
     if low is None:
-        low = request.dtype.size_bytes * (selection.communicator.ranks if request.spreads else 1)
+        low = request.unit_bytes(selection.communicator.ranks)
     most = largest(selection, request, high)
     if not most:
         selection.pick(request, low)  # which says why

@@ -46,4 +46,4 @@ def nbytes(collective: Collective, count: int, dtype: DataType, ranks: int) -> i
 
     Source: ncclFuncMaxSendRecvCount in getAlgoInfo, src/enqueue.cc, v2.28.9-1.
     """
-    return count * dtype.size_bytes * (ranks if Request(collective, dtype, Op.sum).spreads else 1)
+    return count * Request(collective, dtype, Op.sum).unit_bytes(ranks)

@@ -68,7 +68,7 @@ class Point:
 
     def unit_bytes(self, ranks: int) -> int:
         """What sizes of such calls are multiples of: one element for each rank whose data they hold."""
-        return self.dtype.size_bytes * (ranks if self.request.spreads else 1)
+        return self.request.unit_bytes(ranks)
 
 
 @dataclass(frozen=True, slots=True)

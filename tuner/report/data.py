@@ -92,9 +92,8 @@ def lines(
 
 
 def _line(case: Case, selection: Selection, request: Request, sizes: SizeArray) -> Line:
-    least_bytes = request.dtype.size_bytes * (case.ranks if request.spreads else 1)
-    small = int(np.searchsorted(sizes, np.uint64(least_bytes)))
-    end = small + taken(selection, request, sizes[small:])
+    there = taken(selection, request, sizes)
+    small, end = there.start, max(there.start, there.stop)
     candidates = tuple(selection.candidates(request)) if selection.usable(request) else ()
     line = Line(
         candidates=candidates,
@@ -104,7 +103,7 @@ def _line(case: Case, selection: Selection, request: Request, sizes: SizeArray) 
         channels=np.zeros(len(sizes), np.int64),
         threads=np.zeros(len(sizes), np.int64),
         excluded=tuple(item for item in selection.excluded(request).items() if item[0] not in candidates),
-        least_bytes=least_bytes,
+        least_bytes=request.unit_bytes(case.ranks),
         nothing=_nothing(selection, request, sizes[end:]),
         first=small,
         steps={},

@@ -68,11 +68,12 @@ def shrink_then_bytes(
         return bound, threads
     limit = communicator.release.limit
     type_bytes = request.device_dtype.size_bytes
-    work_bytes = nbytes // np.uint64(communicator.ranks if request.spreads else 1)
+    work_bytes = nbytes // np.uint64(request.parts(communicator.ranks))
     part_bytes = ceil_div(ceil_div(work_bytes, bound.astype(np.uint64)), limit("part_alignment_bytes"))
     part_bytes *= np.uint64(limit("part_alignment_bytes"))
     elements = np.asarray(elements_at_once(communicator, request, cell, threads)).astype(np.uint64)
     part = ceil_div(ceil_div(part_bytes, np.uint64(type_bytes)), elements) * elements
+    part = np.maximum(part, np.uint64(1))  # less than an element a rank, which no call has, is nobody's part
     channels: IntArray = ceil_div(work_bytes // np.uint64(type_bytes), part).astype(np.int64)
     watch.step("channels", "", shrink_then_bytes, bound, channels)
     return channels, threads
@@ -276,7 +277,7 @@ def _dealt_channels(
     least = limit("min_traffic_per_channel_bytes")
     per_byte = request.traffic_per_byte(communicator.ranks)
     # All of this is size_t in NCCL, so unsigned here.
-    count_bytes = np.maximum(nbytes // np.uint64(communicator.ranks if request.spreads else 1), np.uint64(1))
+    count_bytes = np.maximum(nbytes // np.uint64(request.parts(communicator.ranks)), np.uint64(1))
     per_byte *= limit("ll_traffic") if cell[1] is Protocol.LL else 1
 
     align = limit("cell_alignment_bytes")

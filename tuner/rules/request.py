@@ -51,6 +51,14 @@ class Request:
         """Whether nBytes is the count of all ranks together (AllGather, ReduceScatter)."""
         return self.collective in (Collective.AllGather, Collective.ReduceScatter)
 
+    def parts(self, ranks: int) -> int:
+        """How many counts nBytes holds: one of each rank where it is of all ranks together."""
+        return ranks if self.spreads else 1
+
+    def unit_bytes(self, ranks: int) -> int:
+        """What the nBytes of such calls are multiples of, one element in each part."""
+        return self.dtype.size_bytes * self.parts(ranks)
+
 
 def ring_steps(collective: Collective, ranks: int) -> int:
     """Steps of a ring for a collective (nsteps)."""

@@ -133,7 +133,7 @@ def _departure(communicator: Communicator, choice: Choice, blocks: int) -> Depar
 
 
 def _own_bytes(communicator: Communicator, request: Request, nbytes: int) -> int:
-    return nbytes // (communicator.ranks if request.spreads else 1)
+    return nbytes // request.parts(communicator.ranks)
 
 
 def _implemented(communicator: Communicator, request: Request) -> bool:

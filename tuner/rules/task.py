@@ -32,7 +32,7 @@ class Task:
     @property
     def work_bytes(self) -> int:
         """Bytes of the count, per rank where every rank has its own."""
-        return self.nbytes // (self.ranks if self.request.spreads else 1)
+        return self.nbytes // self.request.parts(self.ranks)
 
     @property
     def traffic_bytes(self) -> int:

@@ -47,7 +47,7 @@ def shrink_then_bytes(
     at_once = int(launch.elements_at_once(communicator, request, cell, threads)) * request.device_dtype.size_bytes
     part_bytes = at_once if at_once % align == 0 else align
     settled = bound * bound * (at_once + align)
-    end = min(high, _spread(communicator, request) * settled)
+    end = min(high, request.parts(communicator.ranks) * settled)
     return _multiples(communicator, request, bound * part_bytes, low, end)
 
 
@@ -69,12 +69,12 @@ def shrink_then_cells(
     )
     (deal,) = communicator.release.rules("deal")
     cell_bytes = CELL_RULES[deal](limit("min_traffic_per_channel_bytes"), per_byte, limit("cell_alignment_bytes"))
-    settled = _spread(communicator, request) * cell_bytes * 2 * (bound + 1) ** 2
+    settled = request.parts(communicator.ranks) * cell_bytes * 2 * (bound + 1) ** 2
     near = _multiples(communicator, request, cell_bytes, low, min(high, settled))
     if bound >= most:
         return near
     even = _multiples(communicator, request, cell_bytes * bound, max(low, settled), high)
-    cell_before = even - np.minimum(even, np.uint64(_spread(communicator, request) * cell_bytes))
+    cell_before = even - np.minimum(even, np.uint64(request.parts(communicator.ranks) * cell_bytes))
     return np.concatenate([near, cell_before, even])
 
 
@@ -97,19 +97,14 @@ def cells_of_16_bytes(least: int, per_byte: int, align: int) -> int:
     return align
 
 
-def _spread(communicator: Communicator, request: Request) -> int:
-    """What a byte of the count is of nBytes."""
-    return communicator.ranks if request.spreads else 1
-
-
 def _multiples(communicator: Communicator, request: Request, step: int, low: int, high: int) -> SizeArray:
     """The sizes whose count is a multiple of ``step`` bytes, and the next count."""
-    spread = _spread(communicator, request)
-    first, last = low // (step * spread), high // (step * spread) + 1
+    parts = request.parts(communicator.ranks)
+    first, last = low // (step * parts), high // (step * parts) + 1
     if last - first > MOST:
         raise BadInput(
-            f"{request.collective.name} may change its channels every {step * spread} bytes up to {high}, too often to "
-            f"look at; valid: sizes to {(first + MOST) * step * spread}"
+            f"{request.collective.name} may change its channels every {step * parts} bytes up to {high}, too often to "
+            f"look at; valid: sizes to {(first + MOST) * step * parts}"
         )
-    sizes = np.arange(first, last, dtype=np.uint64) * np.uint64(step * spread)
-    return np.concatenate([sizes, sizes + np.uint64(spread)])
+    sizes = np.arange(first, last, dtype=np.uint64) * np.uint64(step * parts)
+    return np.concatenate([sizes, sizes + np.uint64(parts)])
