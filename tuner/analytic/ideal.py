@@ -43,13 +43,18 @@ class Ideal:
         return time
 
 
-def ideal(intra_gbs: ArrayLike, inter_gbs: ArrayLike | None, gpus_per_node: ArrayLike, nodes: ArrayLike) -> Ideal:
-    """``inter_gbs`` may be None on one node. BadInput for fewer than two GPUs in all."""
-    p, q, b = whole("gpus_per_node", gpus_per_node), whole("nodes", nodes), positive("intra_gbs", intra_gbs)
+def ideal(
+    intra_gbs: ArrayLike | None, inter_gbs: ArrayLike | None, gpus_per_node: ArrayLike, nodes: ArrayLike
+) -> Ideal:
+    """``inter_gbs`` may be None on one node, ``intra_gbs`` with one GPU per node; BadInput for one GPU in all."""
+    p, q = whole("gpus_per_node", gpus_per_node), whole("nodes", nodes)
     n = whole("GPUs in all", p * q, least=2)
     if inter_gbs is None and np.any(q > 1):
         raise BadInput("several nodes without a bandwidth between them; valid: inter_gbs above 0")
+    if intra_gbs is None and np.any(p > 1):
+        raise BadInput("several GPUs per node without a bandwidth between them; valid: intra_gbs above 0")
     i = np.asarray(1.0) if inter_gbs is None else positive("inter_gbs", inter_gbs)
+    b = np.asarray(1.0) if intra_gbs is None else positive("intra_gbs", intra_gbs)
     with np.errstate(divide="ignore"):
         inter = np.where(q > 1, i * (n - 1) * q / (n * np.where(q > 1, q - 1, 1)), np.inf)
         intra = np.where(n > q, b * (n - 1) / np.where(n > q, n - q, 1), np.inf)

@@ -1,12 +1,13 @@
 """What stands between the alpha-beta model and a measured time, as named factors; and LogP's overheads."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tuner.analytic.alphabeta import Level, Terms, level
+from tuner.analytic.alphabeta import Level, Linear, level
 from tuner.analytic.checks import Array, not_negative, positive, share
 
 # What is usual, least and most; of software in us, the others as shares.
@@ -27,22 +28,25 @@ class Overheads:
     copy_gbs: Array | None
     straggler: Array
 
-    def on(self, network: Level) -> Level:
-        """What is left of a level."""
-        left: Array = network.beta_gbs * (1 - self.protocol) * (1 - self.contention)
-        return Level(network.alpha_us, left)
+    def parts_us(self, nbytes: ArrayLike, cost_on: Callable[[Callable[[Level], Level]], Linear]) -> dict[str, Array]:
+        """The model's time and what each factor adds to it, one after the other; their sum is the time.
 
-    def parts_us(self, terms: Terms, nbytes: ArrayLike, network: Level) -> dict[str, Array]:
-        """The model's time and what each factor adds to it, one after the other; their sum is the time."""
-        protocol = Level(network.alpha_us, network.beta_gbs * (1 - self.protocol))
-        model, with_protocol = terms.time_us(nbytes, network), terms.time_us(nbytes, protocol)
-        loaded = terms.time_us(nbytes, self.on(network))
+        ``cost_on`` is the model with its levels changed.
+        """
+        model, protocol, loaded = (
+            cost_on(partial(_with_share, share)).time_us(nbytes)
+            for share in (0.0, self.protocol, 1 - (1 - self.protocol) * (1 - self.contention))
+        )
         copy = copy_us(nbytes, self.copy_gbs) if self.copy_gbs is not None else 0 * model
-        done = loaded + self.software_us + copy
+        software = self.software_us + 0 * model
         return {
-            "model": model, "protocol": with_protocol - model, "contention": loaded - with_protocol,
-            "software": self.software_us + 0 * model, "copy": copy, "straggler": done * self.straggler,
+            "model": model, "protocol": protocol - model, "contention": loaded - protocol, "software": software,
+            "copy": copy, "straggler": (loaded + software + copy) * self.straggler,
         }  # fmt: skip
+
+
+def _with_share(taken: ArrayLike, level: Level) -> Level:
+    return Level(level.alpha_us, level.beta_gbs * (1 - np.asarray(taken)))
 
 
 def overheads(

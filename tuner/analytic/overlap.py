@@ -28,6 +28,7 @@ def speedup(compute_us: ArrayLike, communication_us: ArrayLike, hidden: ArrayLik
 
 def achieved(compute_us: ArrayLike, communication_us: ArrayLike, hidden: ArrayLike) -> Array:
     """The share that is reached of what hiding everything would gain in speed-up."""
+    positive("communication_us", communication_us)
     gain, most = (speedup(compute_us, communication_us, share) - 1 for share in (hidden, 1.0))
     reached: Array = gain / most
     return reached

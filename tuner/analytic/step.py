@@ -1,10 +1,10 @@
-"""What a training step communicates: which collective, over which GPUs, how many bytes, how often; and how long it takes.
+"""What a training step communicates: which collective, over which GPUs, how many bytes, how often; and its time.
 
 Ranks lie as usual: tensor parallelism innermost, then data parallelism (with the experts inside it), pipeline stages
 outermost. A parallelism of degree 1 communicates nothing.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,7 +62,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """``calls`` of one collective per step and GPU, each of ``bytes``, over ``ranks`` GPUs that are ``stride`` apart."""
+    """``calls`` of one collective per step and GPU, each of ``bytes``, over ``ranks`` GPUs ``stride`` apart."""
 
     parallelism: str
     operation: Operation
@@ -91,18 +91,6 @@ class Cluster:
     inter: Level
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A kind of traffic with its time: of a call, and of a step."""
-
-    traffic: Traffic
-    call_us: float
-
-    @property
-    def step_us(self) -> float:
-        return self.call_us * self.traffic.calls
-
-
 def traffic(model: Model, plan: Plan) -> list[Traffic]:
     """Everything that a GPU takes part in during a step. BadInput for a plan that does not fit the model."""
     _check(model, plan)
@@ -117,11 +105,6 @@ def time_us(one: Traffic, cluster: Cluster) -> float:
         return float(terms(one.operation, "direct", 2).time_us(one.bytes, network))
     phases = twolevel.TWO_LEVEL[one.operation](gpus, nodes, cluster.intra, cluster.inter)
     return float(twolevel.total(phases).time_us(one.bytes))
-
-
-def rows(model: Model, plan: Plan, call_us: Callable[[Traffic], float]) -> list[Row]:
-    """The step's traffic with times by any model."""
-    return [Row(each, call_us(each)) for each in traffic(model, plan)]
 
 
 def _check(model: Model, plan: Plan) -> None:
@@ -159,10 +142,10 @@ def _all(model: Model, plan: Plan) -> Iterator[Traffic]:
     for operation in inside:
         yield Traffic("SP" if plan.sequence_parallel else "TP", operation, plan.tp, 1, activation, 4 * layers * batches)
     # To the experts and back, forward and backward.
-    spread = activation * model.experts_per_token / (plan.tp if plan.sequence_parallel else 1)
+    own_part = activation / (plan.tp if plan.sequence_parallel else 1)  # what a GPU has of it
     calls = 4 * (model.expert_layers // plan.pp) * batches
-    yield Traffic("EP", Operation.AllToAll, plan.ep, plan.tp, spread, calls)
-    yield Traffic("PP", Operation.SendRecv, plan.pp, plan.tp * plan.dp, activation, 2 * batches)
+    yield Traffic("EP", Operation.AllToAll, plan.ep, plan.tp, own_part * model.experts_per_token, calls)
+    yield Traffic("PP", Operation.SendRecv, plan.pp, plan.tp * plan.dp, own_part, 2 * batches)
     yield from _replicas(model, plan, "DP", plan.dp, plan.tp, dense)
     if experts:
         yield from _replicas(model, plan, "DP of experts", plan.dp // plan.ep, plan.tp * plan.ep, experts)

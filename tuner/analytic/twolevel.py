@@ -3,7 +3,7 @@
 With one GPU per node, or one node, they are the flat algorithms on the level that is left.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from numpy.typing import ArrayLike
@@ -60,7 +60,7 @@ def alltoall(gpus_per_node: ArrayLike, nodes: ArrayLike, intra: Level, inter: Le
     )
 
 
-TWO_LEVEL = {
+TWO_LEVEL: Mapping[Operation, Callable[[ArrayLike, ArrayLike, Level, Level], tuple[Phase, ...]]] = {
     Operation.AllReduce: allreduce, Operation.AllGather: allgather, Operation.ReduceScatter: reduce_scatter,
     Operation.AllToAll: alltoall,
 }  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from tuner.analytic.checks import Array, divides, positive, whole
 from tuner.analytic.operations import Operation
@@ -32,6 +32,12 @@ class Loads:
         outside = self.node_share * size / positive("inter_gbs", inter_gbs)
         time: Array = np.maximum(inside, outside) / 1000
         return time
+
+    def inter_limits(self, intra_gbs: ArrayLike, inter_gbs: ArrayLike) -> NDArray[np.bool_]:
+        """Whether the network is full before the links inside the node."""
+        inside = self.gpu_share / positive("intra_gbs", intra_gbs)
+        limits: NDArray[np.bool_] = self.node_share / positive("inter_gbs", inter_gbs) > inside
+        return limits
 
 
 def loads(operation: Operation, algorithm: str, gpus_per_node: ArrayLike, nodes: ArrayLike) -> Loads:
