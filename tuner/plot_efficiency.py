@@ -27,7 +27,8 @@ def figure(report: Report) -> "Figure":
     bandwidths.plot(sizes, [row.busbw_gbs for row in report.rows], "o-", color=COLOURS[0], label="measured")
     bandwidths.plot(sizes, [row.ideal_busbw_gbs for row in report.rows], "-", color=COLOURS[5], label="ideal")
     limits = [float("nan") if row.link_busbw_gbs is None else row.link_busbw_gbs for row in report.rows]
-    bandwidths.plot(sizes, limits, "-.", color=COLOURS[3], label="links full, with the pick's algorithm")
+    label = "links full, with the pick's algorithm"
+    bandwidths.plot(sizes, limits, "-.", drawstyle="steps-mid", color=COLOURS[3], label=label)
     bandwidths.set_ylabel("busbw (GB/s)")
     bandwidths.set_xlabel("size (bytes)")
     bandwidths.set_xscale("log", base=2)

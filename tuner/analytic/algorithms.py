@@ -27,7 +27,8 @@ class Prediction:
     busbw_gbs: Array
     latency_us: Array
     parts_us: dict[str, Array]
-    phases_us: dict[str, Array]  # of the hierarchical one, without overheads
+    phases_us: dict[str, Array]  # of the hierarchical one, as the next without overheads
+    flat_us: Array | None  # what the first flat algorithm takes instead of the hierarchical one
 
 
 def names(operation: Operation) -> list[str]:
@@ -48,11 +49,13 @@ def predict(
     plain = cost_on(lambda one: one)
     parts = overheads.parts_us(nbytes, cost_on)
     time = sum(parts.values(), start=np.asarray(0.0))
-    phases = _phases(operation, gpus_per_node, nodes, levels) if algorithm == HIERARCHICAL else ()
+    two_level = algorithm == HIERARCHICAL
+    phases = _phases(operation, gpus_per_node, nodes, levels) if two_level else ()
+    flat = cost(operation, names(operation)[0], gpus_per_node, nodes, levels).time_us(nbytes) if two_level else None
     ranks = whole("gpus_per_node", gpus_per_node) * whole("nodes", nodes)
     return Prediction(
         time, bus_gbs(operation, nbytes, time, ranks), plain.fixed_us, parts,
-        {phase.name: phase.cost.time_us(nbytes) for phase in phases},
+        {phase.name: phase.cost.time_us(nbytes) for phase in phases}, flat,
     )
 
 

@@ -73,8 +73,8 @@ def _record(
         "bytes": size, "time_us": float(made.time_us), "latency_us": float(made.latency_us),
         "busbw_gbs": float(made.busbw_gbs), "parts_us": values.floats(made.parts_us),
     }  # fmt: skip
-    if made.phases_us:
-        found["phases_us"] = values.floats(made.phases_us)
+    if made.flat_us is not None:
+        found |= {"phases_us": values.floats(made.phases_us), "flat_us": float(made.flat_us)}
     if measured_us is not None:
         error = verdict.error(float(made.time_us), float(positive("--measured-us", measured_us)))
         found |= {"measured_us": measured_us, "error": error, **_class(verdict.of_error(error))}
@@ -106,4 +106,8 @@ def _print(operation: Operation, records: list[dict[str, Any]]) -> None:
 def _parts(record: dict[str, Any]) -> str:
     """The phases, and what overheads add to the model."""
     added = {f"{name} +{us:.2f}": us for name, us in record["parts_us"].items() if name != "model" and us}
-    return ", ".join([*(f"{name} {us:.2f}" for name, us in record.get("phases_us", {}).items()), *added])
+    parts = [f"{name} {us:.2f}" for name, us in record.get("phases_us", {}).items()]
+    if "flat_us" in record:
+        longer = record["flat_us"] / record["parts_us"]["model"]
+        parts.append(f"flat {record['flat_us']:.2f} ({longer:.2f} times as long)")
+    return ", ".join([*parts, *added])
