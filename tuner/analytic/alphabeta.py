@@ -14,6 +14,9 @@ from tuner.analytic.operations import Operation
 from tuner.errors import BadInput, one_of
 
 
+_ROUNDING = 1e-12  # of times: what differs by less is the same
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Level:
     """A network: ``alpha_us`` of a step, ``beta_gbs`` of a rank in one direction."""
@@ -138,9 +141,11 @@ def terms(operation: Operation, algorithm: str, ranks: ArrayLike) -> Terms:
 
 def crossover_bytes(one: Linear, other: Linear) -> Array:
     """The size above 0 at which both take as long; not a number where there is none."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        size = (other.fixed_us - one.fixed_us) / (one.us_per_byte - other.us_per_byte)
-    found: Array = np.where(np.isfinite(size) & (size > 0), size, np.nan)
+    fixed_us, us_per_byte = other.fixed_us - one.fixed_us, one.us_per_byte - other.us_per_byte
+    alike = np.abs(us_per_byte) <= _ROUNDING * np.maximum(one.us_per_byte, other.us_per_byte)
+    together = np.abs(fixed_us) <= _ROUNDING * np.maximum(one.fixed_us, other.fixed_us)
+    size = fixed_us / np.where(alike, 1.0, us_per_byte)
+    found: Array = np.where(~alike & ~together & (size > 0), size, np.nan)
     return found
 
 

@@ -69,7 +69,7 @@ def uplink_share(algorithm: str, ranks: ArrayLike, ranks_per_switch: ArrayLike) 
     for bit in range(int(np.log2(n.max())) + 1):
         distance = 2.0**bit
         sent = np.floor((n - 1 + distance) / (2 * distance))  # numbers below n whose lowest set bit this is
-        parts = parts + sent * np.minimum(distance, m)
+        parts = parts + sent * np.minimum(np.minimum(distance, n - distance), m)  # ranks lie in a circle
     pat: Array = np.where(alone, 0.0, parts / n)
     return pat
 
