@@ -13,7 +13,6 @@ from tuner.analytic.checks import Array, not_negative, positive, whole
 from tuner.analytic.operations import Operation
 from tuner.errors import BadInput, one_of
 
-
 _ROUNDING = 1e-12  # of times: what differs by less is the same
 
 
