@@ -4,7 +4,6 @@ import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
 
-from tuner import machines
 from tuner.case import Case
 from tuner.errors import BadInput
 from tuner.topology.records import Gpu, Target
@@ -35,7 +34,7 @@ def of_case(case: Case, intra_gbs: float | None = None, inter_gbs: float | None 
 
 def _nvlink_gbs(case: Case, count: int) -> float:
     """The least of a GPU's links to switches and to the GPUs that are used."""
-    gpus = _machine(case, "--intra-gbs").topology.first_gpus(count)
+    gpus = case.node_topology().first_gpus(count)
     used = {gpu.busid for gpu in gpus}
     table = tomllib.loads((files("tuner.tables") / "links.toml").read_text("utf-8"))["nvlink_gbs"]
     links = min(_links(gpu, used) for gpu in gpus)
@@ -51,14 +50,8 @@ def _links(gpu: Gpu, used: set[str]) -> int:
 
 def _net_gbs(case: Case, gpus: int) -> float:
     """All adapters of the node; of a part of its GPUs the same part."""
-    topology = _machine(case, "--inter-gbs").topology
+    topology = case.node_topology()
     total_gbs = sum(net.speed_mbps for net in topology.nets) / 8000
     if not total_gbs:
         raise BadInput(f"{case.name}: its adapters are not known; valid: --inter-gbs GBS")
     return total_gbs * gpus / len(topology.gpus)
-
-
-def _machine(case: Case, option: str) -> machines.Machine:
-    if case.machine is None:
-        raise BadInput(f"{case.name}: limits of links are known of machines by name; valid: {option} GBS")
-    return machines.load(case.machine)

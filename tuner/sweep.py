@@ -58,19 +58,18 @@ def read(path: Path, collective: Collective | None = None) -> Sweep:
     own = [each for each in results(measured.visits) if each.asked is None and each.estimate is not None]
     found = sorted({each.point.collective for each in own})
     if not found or (collective is not None and collective not in found):
-        what = collective.name if collective else "anything"
+        what = "anything" if collective is None else collective.name
         raise BadMeasurement(f"{path}: no times of {what} that NCCL chose itself; {one_of(c.name for c in found)}")
     if collective is None and len(found) > 1:
         raise BadMeasurement(f"{path}: several collectives; valid: --collective with {one_of(c.name for c in found)}")
-    collective = collective or found[0]
+    collective = found[0] if collective is None else collective
     by_size: dict[int, Result] = {}
     for each in sorted(own, key=lambda each: each.point.in_place):
         if each.point.collective is collective:
             by_size.setdefault(each.point.bytes, each)
-    ranks = measured.header.get("ranks")
-    return Sweep(
-        path, collective, ranks, measured.header.get("nccl"), tuple(by_size[size] for size in sorted(by_size) if size)
-    )
+    header = measured.header
+    nccl = header.get("nccl") or header.get("case", {}).get("nccl")
+    return Sweep(path, collective, header.get("ranks"), nccl, tuple(by_size[size] for size in sorted(by_size) if size))
 
 
 def fit(sweeps: Sequence[Sweep], terms: Terms) -> AlphaBeta:
