@@ -348,6 +348,17 @@ def test_rings_load_links_as_played(gpus: int, nodes: int) -> None:
     assert wires.loads(Operation.AllReduce, "ring", gpus, nodes).node_share == close(2 * found.node_share)
 
 
+def test_trees_and_chains_load_links_as_counted() -> None:
+    """A tree over Q nodes has Q - 1 edges, each with the whole up and the whole down; so has a chain over P GPUs."""
+    found = wires.loads(Operation.AllReduce, "tree", 8, 4)
+    assert (found.gpu_share, found.node_share) == (2 * 7 / 8, 2 * 3 / 4)
+    assert wires.loads(Operation.AllReduce, "nvlstree", 8, 4).node_share == 2 * 3 / 4
+    # Broadcast passes the whole on once; of a node's eight channels one leaves at each GPU.
+    one, several = (wires.loads(Operation.Broadcast, "ring", 8, nodes) for nodes in (1, 4))
+    assert (one.gpu_share, one.node_share) == (1, 0)
+    assert (several.gpu_share, several.node_share) == (7 / 8, 1)
+
+
 def test_a_full_link_gives_the_least_time() -> None:
     found = wires.loads(Operation.AllReduce, "ring", 8, 2)
     # 2 x 15/16 of 1 GB over 100 GB/s of a node is longer than 7/8 of it over 450 GB/s.
@@ -448,6 +459,8 @@ def test_what_each_parallelism_sends() -> None:
     assert sent(Plan(tp=8, sequence_parallel=True))["SP"] == close(tp)
     assert sent(Plan(pp=4, micro_batches=6)) == {"PP": close(12 * 4096 * 4096 * 2)}
     assert sent(Plan()) == {}
+    split = sent(Plan(tp=8, pp=4, sequence_parallel=True))
+    assert split["PP"] == close(2 * 4096 * 4096 * 2 / 8)
     experts = Model(7e9, 32, 4096, 4096, expert_parameters=4e9, expert_layers=16, experts_per_token=2)
     found = sent(Plan(dp=8, ep=4), experts)
     assert found["EP"] == close(4 * 16 * 3 / 4 * 2 * 4096 * 4096 * 2)
@@ -504,6 +517,7 @@ def test_the_host_path_adds_every_link() -> None:
     assert found.time_us(2e9, 1, 2, "host") == close(2 * (2e9 / 53 + 2e9 / 1024) / 1000)  # equation 7
     # Equation 10, with both of its kinds of links.
     assert found.time_us(2e9, 1, 4) == close(2 * (2e9 / 4 / 53 + 2e9 / 4 / 220) / 1000)
+    assert found.time_us(2e9, 1, 4, "pcie") == found.time_us(2e9, 1, 4)
     # Equation 5: two Xe-links, four adapters.
     expected = (2 * 1e9 / (2 * 53) + 2 * 2e9 / (0.8 * 4 * 25) * (2 - 1) / 2) / 1000
     assert found.time_us(2e9, 2, 4) == close(expected)

@@ -101,6 +101,7 @@ def test_overheads_and_errors_are_named(run: Run) -> None:
     assert found["time_us"] == pytest.approx(2200 * 1.1)
     assert found["error"] == pytest.approx(2420 / 4000 - 1)
     assert found["class"] == "assumptions violated"
+    assert json.loads(run(*asked, "--gap-us", "50", "--json"))["latency_us"] == 30 * 50
     text = run(*asked)
     assert "software +25.00, straggler +220.00" in text
     assert "the model is off by -39.5 %: assumptions violated" in text
@@ -162,6 +163,7 @@ def test_a_step_with_nccl_shows_the_difference(run: Run) -> None:
     assert rows["TP"]["nccl_call_us"] == pytest.approx(tp["pick"]["time_us"], rel=1e-6)
     assert rows["TP"]["nccl_pick"] == f"{tp['pick']['algorithm']}/{tp['pick']['protocol']}"
     assert rows["TP"]["difference"] == pytest.approx(rows["TP"]["alphabeta_call_us"] / tp["pick"]["time_us"] - 1)
+    assert rows["TP"]["step_us"] == 320 * rows["TP"]["nccl_call_us"]
     assert rows["PP"]["nccl_call_us"] is None
     assert rows["PP"]["step_us"] == 16 * rows["PP"]["alphabeta_call_us"]
     assert found["communication_us"] == pytest.approx(sum(row["step_us"] for row in found["rows"]))
@@ -243,7 +245,13 @@ def test_a_report_holds_each_size_against_everything(run: Run, tmp_path: Path) -
     assert (small["limit"], small["verdict"]) == (efficiency.LATENCY, "latency-bound")
     assert large["limit"] == efficiency.INTRA
     assert large["link_busbw_gbs"] == pytest.approx(450 / 1.125 * 1.875)  # NVLSTree
-    assert middle["verdict"]
+    assert (found["intra"], found["inter"]) == (
+        {"alpha_us": 1.0, "beta_gbs": 450.0}, {"alpha_us": 5.0, "beta_gbs": 50.0}
+    )  # fmt: skip
+    assert (middle["alphabeta_algorithm"], middle["alphabeta_us"]) == (
+        "hierarchical", pytest.approx(14 + 10 + 2**20 * (1.75 / 450 + 1 / 8 / 50) / 1000)
+    )  # fmt: skip
+    assert middle["alphabeta_error"] == pytest.approx(middle["alphabeta_us"] / 60 - 1)
     assert picture.read_bytes().startswith(b"\x89PNG")
     text = run(*asked)
     assert "ideal busbw 482.1 GB/s" in text

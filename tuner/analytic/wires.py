@@ -88,7 +88,7 @@ def _ring(passes: int) -> _Rule:
 
 
 def _chain(gpus: Array, nodes: Array) -> Loads:
-    """Broadcast and Reduce over a ring: the whole passes each link once."""
+    """Broadcast and Reduce over a ring: the whole passes each link once; not those of the rank where the ring ends."""
     several = nodes > 1
     inside = np.where(several, (gpus - 1) / gpus, np.where(gpus > 1, 1.0, 0.0))
     return Loads(inside, np.where(several, 1.0, 0.0))
