@@ -7,9 +7,10 @@ Ideal Communication Bandwidth Estimation Method", 003 "Communication Benchmark P
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from tuner.analytic import bandwidth, fabric, ideal, measuring, overheads, overlap, step, twolevel
+from tuner.analytic import bandwidth, fabric, ideal, measuring, overheads, overlap, step, twolevel, verdict
 from tuner.analytic.alphabeta import level, terms
 from tuner.analytic.operations import Operation as O
 from tuner.analytic.step import Cluster, Model, Plan
@@ -61,7 +62,7 @@ def part(model: Model, plan: Plan, name: str) -> Any:
 def step_ms(model: Model, plan: Plan, name: str = "") -> float:
     """Of one parallelism, or of all."""
     found = [one for one in step.traffic(model, plan) if name in ("", one.parallelism)]
-    return sum(step.time_us(one, CLUSTER) * one.calls for one in found) * MS
+    return float(sum(step.time_us(one, CLUSTER) * one.calls for one in found)) * MS
 
 
 def usual(parameter: str) -> measuring.Experiment:
@@ -141,6 +142,10 @@ OVERHEADS = [
 ]  # fmt: skip
 
 STEP = [
+    Row("001", "Data Parallel AllReduce, bytes of a parameter in FP32", "4",
+        lambda: part(Model(70e9, 80, 8192, 4096, gradient_element_bytes=4), Plan(dp=8), "DP").bytes / 70e9),
+    Row("001", "Tensor Parallel AllReduce, calls of a layer", "4",
+        lambda: part(LARGE, Plan(tp=8), "TP").calls / LARGE.layers),
     Row("001", "70B, gradients in FP16, GB", "140", lambda: part(LARGE, Plan(dp=8), "DP").bytes / GB),
     Row("001", "70B, gradients of a DP group, GB", "17.5", lambda: part(LARGE, OWN_PLAN, "DP").bytes / GB, "2.2",
         "with 8-way TP and 8-way PP a GPU has 1/64 of the parameters; the text divides by 8 only"),
@@ -201,6 +206,13 @@ MEASURING = [
                             ("beta_inter_gbs", 47))
     ),
 ]  # fmt: skip
+
+VERDICTS = [
+    Row("001", "Acceptable Error, excellent below, percent", "10", lambda: 100 * verdict.EXCELLENT),
+    Row("001", "Acceptable Error, useful to, percent", "30", lambda: 100 * verdict.USEFUL),
+    Row("001", "Exercise 2, well-optimized from, percent", "70", lambda: 100 * verdict.WELL_OPTIMISED),
+    Row("001", "Common Causes of Large Error, number", "4", lambda: len(verdict.CAUSES)),
+]
 
 IDEAL = [
     Row("002", "Basic Concept, BusBW of 1 GB in 0.1 s on 16 GPUs, GB/s", "19.375",
@@ -275,6 +287,16 @@ def _projection() -> list[Row]:
     return found
 
 
+# Section 2, nominal and, where there is one, what ALCF measured.
+VARIABLES = [
+    Row("003", f"Section 2, {name}, {profile}", printed,
+        lambda name=name, profile=profile: getattr(fabric.fabric(AURORA, profile), name))
+    for name, *both in (
+        ("mdfi_gbs", "220", "196"), ("xe_gbs", "53", "15"), ("d2h_gbs", "55"), ("h2s_gbs", "55"), ("s2n_gbs", "55"),
+        ("nic_gbs", "25", "23"), ("memory_gbs", "1024"), ("pcie_gbs", "55", "42"), ("nic_share", "0.8"),
+    ) for profile, printed in zip(("nominal", "measured"), both, strict=False)
+]  # fmt: skip
+
 _MDFI = "computed with 180 GB/s for MDFI; the text lists 220 and 196"
 PROJECTION = [
     *_projection(),
@@ -296,4 +318,23 @@ PROJECTION = [
         lambda: 2 * AS_LISTED.effective_nic_gbs(680_600, 2 * GB, 16, 1)),
 ]  # fmt: skip
 
-ROWS = [*BUSBW, *HIERARCHY, *OVERHEADS, *STEP, *MEASURING, *IDEAL, *PROJECTION]
+ROWS = [*BUSBW, *HIERARCHY, *OVERHEADS, *STEP, *MEASURING, *VERDICTS, *IDEAL, *VARIABLES, *PROJECTION]
+
+DOCS = Path(__file__).parents[1] / "docs" / "cost-models.md"
+START, END = "<!-- differences: written by python tests/seeds_table.py -->\n", "<!-- end of differences -->\n"
+
+
+def differences() -> str:
+    """The rows on which text and formula differ, as a table."""
+    lines = ["| text | place | printed | formula | why |", "|---|---|--:|--:|---|"]
+    lines += [f"| {row.text} | {row.place} | {row.printed} | {row.formula} | {row.why} |" for row in ROWS if row.why]
+    return "\n".join(lines) + "\n"
+
+
+def with_differences(text: str) -> str:
+    before, _, rest = text.partition(START)
+    return before + START + differences() + END + rest.partition(END)[2]
+
+
+if __name__ == "__main__":
+    DOCS.write_text(with_differences(DOCS.read_text("utf-8")), "utf-8")

@@ -490,6 +490,7 @@ def test_buckets_only_add_latency() -> None:
     [
         (Plan(pp=3), "pp 3 does not divide layers 32"), (Plan(dp=4, ep=3), "the model has no experts"),
         (Plan(sequence_parallel=True), "valid: tp of 2 or more"), (Plan(zero=4), "zero: 4; valid: 0, 1, 2, 3"),
+        (Plan(dp=2, gradient_bytes=0), "gradient_bytes: 0; valid: above 0"),
         (Plan(tp=0), "tp: 0; valid: 1 or more, whole"), (Plan(micro_batch_sequences=-1.0), "micro_batch_sequences: -1"),
     ],
 )  # fmt: skip
@@ -571,6 +572,13 @@ def test_formulas_take_arrays() -> None:
     aurora = fabric.fabric(fabric.read("aurora"), "measured").time_us(2e9, [2, 4], 12)
     assert aurora.shape == (2,)
     assert overlap.step_us(1e6, [1e5, 2e6], 0.5).tolist() == [1.05e6, 2e6]
+    batches = np.array([1.0, 2.0, 61.0])
+    for one, last in zip(
+        step.traffic(MODEL, Plan(tp=8, pp=2, micro_batch_sequences=batches)),
+        step.traffic(MODEL, Plan(tp=8, pp=2, micro_batch_sequences=61)), strict=True,
+    ):  # fmt: skip
+        assert step.time_us(one, CLUSTER).shape == (3,)
+        assert step.time_us(one, CLUSTER)[2] == close(float(step.time_us(last, CLUSTER)))
     shares = wires.uplink_share("pat", 64, [1, 8, 64])
     assert shares.tolist() == [close(63 / 64), close(float(wires.uplink_share("pat", 64, 8))), 0]
 

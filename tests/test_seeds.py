@@ -32,3 +32,10 @@ def test_the_last_efficiencies_are_those_of_other_links() -> None:
         other = seeds_table.fabric.fabric(seeds_table.AURORA, "tables", xe_gbs=16.0)
         us = other.parts_us(875_000_000, 1, ranks, "direct", ranks == 2)["Xe-link"]
         assert digits(us / 10 / measured_ms, percent) == percent
+
+
+def test_the_page_names_every_difference() -> None:
+    text = seeds_table.DOCS.read_text("utf-8")
+    assert seeds_table.with_differences(text) == text, "python tests/seeds_table.py"
+    assert seeds_table.START in text
+    assert seeds_table.END in text

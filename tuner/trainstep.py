@@ -41,7 +41,10 @@ class Row:
 
 
 def rows(model: Model, plan: Plan, cluster: Cluster, case: Case | None, dtype: DataType) -> list[Row]:
-    """``case`` describes a node and the release, whatever its number of nodes; without one only alpha-beta."""
+    """Of one size each. ``case`` describes a node and the release, and its number of nodes does not count.
+
+    Without one there is only alpha-beta.
+    """
     if case is not None and case.gpus() != cluster.gpus_per_node:
         raise BadInput(f"gpus_per_node: {cluster.gpus_per_node}, but {case.name} has {case.gpus()}; valid: the same")
 
@@ -52,12 +55,12 @@ def rows(model: Model, plan: Plan, cluster: Cluster, case: Case | None, dtype: D
 
     found = []
     for each in step.traffic(model, plan):
-        alphabeta_us = step.time_us(each, cluster)
+        alphabeta_us = float(step.time_us(each, cluster))
         if case is None or each.operation.name not in Collective.__members__:
             found.append(Row(each, alphabeta_us))
             continue
         request = Request(Collective[each.operation.name], dtype, Op.sum)
-        picks = selection(*each.shape(cluster.gpus_per_node)).pick(request, max(1, round(each.bytes)))
+        picks = selection(*each.shape(cluster.gpus_per_node)).pick(request, max(1, round(float(each.bytes))))
         pick = f"{Algorithm(picks.algorithm[0]).name}/{Protocol(picks.protocol[0]).name}"
         found.append(Row(each, alphabeta_us, float(picks.time_us[0]), pick))
     return found

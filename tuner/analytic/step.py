@@ -8,23 +8,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from tuner.analytic import twolevel
 from tuner.analytic.alphabeta import Level, terms
-from tuner.analytic.checks import divides, positive, whole
+from tuner.analytic.checks import Array, divides, not_negative, positive, whole
 from tuner.analytic.operations import Operation
 from tuner.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A transformer. ``activation_bytes`` are of a micro-batch between two layers, where not sequence x hidden.
+    """A transformer. ``expert_parameters`` of the ``parameters`` belong to experts, in ``expert_layers`` layers.
 
-    ``expert_parameters`` of the ``parameters`` belong to experts, in ``expert_layers`` layers; a token goes to
-    ``experts_per_token`` of them.
+    A token goes to ``experts_per_token`` of them. ``parameters`` and a plan's sizes may be arrays, and so are bytes and times then.
     """
 
-    parameters: float
+    parameters: ArrayLike
     layers: int
     hidden: int
     sequence: int
@@ -50,10 +50,10 @@ class Plan:
     sequence_parallel: bool = False
     zero: int = 0
     micro_batches: int = 1
-    micro_batch_sequences: float = 1.0
+    micro_batch_sequences: ArrayLike = 1.0
     buckets: int = 1
-    activation_bytes: float | None = None
-    gradient_bytes: float | None = None
+    activation_bytes: ArrayLike | None = None
+    gradient_bytes: ArrayLike | None = None
 
     @property
     def gpus(self) -> int:
@@ -68,7 +68,7 @@ class Traffic:
     operation: Operation
     ranks: int
     stride: int
-    bytes: float
+    bytes: Array
     calls: int
 
     def shape(self, gpus_per_node: int) -> tuple[int, int]:
@@ -97,14 +97,14 @@ def traffic(model: Model, plan: Plan) -> list[Traffic]:
     return [each for each in _all(model, plan) if each.ranks > 1 and each.calls > 0]
 
 
-def time_us(one: Traffic, cluster: Cluster) -> float:
+def time_us(one: Traffic, cluster: Cluster) -> Array:
     """Of a call, by alpha and beta of the levels that it is on."""
     gpus, nodes = one.shape(cluster.gpus_per_node)
     if one.operation is Operation.SendRecv:  # of all neighbours the slowest: one on another node where there is one
         network = cluster.intra if nodes == 1 else cluster.inter
-        return float(terms(one.operation, "direct", 2).time_us(one.bytes, network))
+        return terms(one.operation, "direct", 2).time_us(one.bytes, network)
     phases = twolevel.TWO_LEVEL[one.operation](gpus, nodes, cluster.intra, cluster.inter)
-    return float(twolevel.total(phases).time_us(one.bytes))
+    return twolevel.total(phases).time_us(one.bytes)
 
 
 def _check(model: Model, plan: Plan) -> None:
@@ -113,15 +113,18 @@ def _check(model: Model, plan: Plan) -> None:
         whole(name, getattr(model, name))
     for name in ("tp", "dp", "pp", "ep", "micro_batches", "buckets"):
         whole(name, getattr(plan, name))
-    positive("micro_batch_sequences", plan.micro_batch_sequences)
+    for name in ("micro_batch_sequences", "activation_bytes", "gradient_bytes"):
+        if getattr(plan, name) is not None:
+            positive(name, getattr(plan, name))
     if plan.zero not in range(4):
         raise BadInput(f"zero: {plan.zero}; valid: 0, 1, 2, 3")
     if plan.sequence_parallel and plan.tp == 1:
         raise BadInput("sequence parallelism splits what tensor parallelism repeats; valid: tp of 2 or more")
     if plan.ep > 1 and not (model.expert_layers and model.expert_parameters):
         raise BadInput("ep: the model has no experts; valid: with expert_layers and expert_parameters")
-    if model.expert_parameters and not 0 < model.expert_parameters < model.parameters:
-        raise BadInput("expert_parameters: valid: above 0, fewer than all parameters")
+    experts = not_negative("expert_parameters", model.expert_parameters)
+    if np.any(experts >= np.asarray(model.parameters)):
+        raise BadInput(f"expert_parameters: {experts:g}; valid: fewer than all parameters")
     if model.expert_layers > model.layers:
         raise BadInput(f"expert_layers: {model.expert_layers} of {model.layers} layers; valid: no more than all")
     divides("ep", plan.ep, "dp", plan.dp)
@@ -131,11 +134,11 @@ def _check(model: Model, plan: Plan) -> None:
 
 
 def _all(model: Model, plan: Plan) -> Iterator[Traffic]:
-    tokens = plan.micro_batch_sequences * model.sequence
-    activation = plan.activation_bytes or tokens * model.hidden * model.element_bytes
+    tokens = positive("micro_batch_sequences", plan.micro_batch_sequences) * model.sequence
+    activation = _given(plan.activation_bytes, tokens * model.hidden * model.element_bytes)
     layers, batches = model.layers // plan.pp, plan.micro_batches
     own = plan.tp * plan.pp  # GPUs over which each replica's parameters are spread
-    dense, experts = ((model.parameters - model.expert_parameters) / own, model.expert_parameters / own / plan.ep)
+    dense = (positive("parameters", model.parameters) - model.expert_parameters) / own
 
     # Two in the forward and two in the backward pass of a layer; sequence parallelism halves each of them.
     inside = (Operation.ReduceScatter, Operation.AllGather) if plan.sequence_parallel else (Operation.AllReduce,)
@@ -147,19 +150,20 @@ def _all(model: Model, plan: Plan) -> Iterator[Traffic]:
     yield Traffic("EP", Operation.AllToAll, plan.ep, plan.tp, own_part * model.experts_per_token, calls)
     yield Traffic("PP", Operation.SendRecv, plan.pp, plan.tp * plan.dp, own_part, 2 * batches)
     yield from _replicas(model, plan, "DP", plan.dp, plan.tp, dense)
-    if experts:
+    if model.expert_parameters:
+        experts = np.asarray(model.expert_parameters / own / plan.ep)
         yield from _replicas(model, plan, "DP of experts", plan.dp // plan.ep, plan.tp * plan.ep, experts)
 
 
 def _replicas(
-    model: Model, plan: Plan, name: str, ranks: int, stride: int, parameters: float
+    model: Model, plan: Plan, name: str, ranks: int, stride: int, parameters: Array
 ) -> Iterator[Traffic]:
     """Of ``parameters`` that a GPU computes with: gradients, and with ZeRO the parameters, over the replicas.
 
     ZeRO-1 reduces once a step and gathers once. ZeRO-2 keeps only its part of the gradients, so it reduces after each
     micro-batch. ZeRO-3 gathers each layer in the forward and again in the backward pass as well.
     """
-    gradients = plan.gradient_bytes or parameters * model.gradient_element_bytes
+    gradients = _given(plan.gradient_bytes, parameters * model.gradient_element_bytes)
     weights, layers = parameters * model.element_bytes, model.layers // plan.pp
     batches, buckets = plan.micro_batches, plan.buckets
     name = f"ZeRO-{plan.zero}{name.removeprefix('DP')}" if plan.zero else name
@@ -174,7 +178,12 @@ def _replicas(
         yield Traffic(name, gather, ranks, stride, weights / buckets, buckets)
 
 
-def per_gpu_bytes(one: Traffic) -> float:
+def _given(size: ArrayLike | None, own: Array) -> Array:
+    return own if size is None else np.asarray(size, np.float64)
+
+
+def per_gpu_bytes(one: Traffic) -> Array:
     """What a GPU sends in a step, by the share that its collective's algorithm moves."""
     algorithm = {Operation.SendRecv: "direct", Operation.AllToAll: "pairwise"}.get(one.operation, "ring")
-    return float(terms(one.operation, algorithm, np.asarray(one.ranks)).share) * one.bytes * one.calls
+    sent: Array = terms(one.operation, algorithm, one.ranks).share * one.bytes * one.calls
+    return sent

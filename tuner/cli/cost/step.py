@@ -113,7 +113,7 @@ def _row(row: Row, cluster: Cluster, total_us: float) -> dict[str, Any]:
     gpus, nodes = one.shape(cluster.gpus_per_node)
     return {
         "parallelism": one.parallelism, "operation": one.operation.name, "ranks": one.ranks, "gpus_per_node": gpus,
-        "nodes": nodes, "bytes": one.bytes, "calls": one.calls, "sent_bytes": step.per_gpu_bytes(one),
+        "nodes": nodes, "bytes": float(one.bytes), "calls": one.calls, "sent_bytes": float(step.per_gpu_bytes(one)),
         "alphabeta_call_us": row.alphabeta_us, "nccl_call_us": row.nccl_us, "nccl_pick": row.pick,
         "step_us": row.step_us, "difference": row.difference, "share": row.step_us / total_us,
     }  # fmt: skip
