@@ -339,6 +339,9 @@ def test_files_that_do_not_fit(run: Run, tmp_path: Path) -> None:
     assert "no NVLink bandwidth" in run("report", str(file), "--machine", "pcie-l40s", code=2)
     few = nccltests_text.write(tmp_path / "c.txt", [(8, 1.0), (16, 1.0)])
     assert "2 sizes; valid: 3 or more" in run("fit", str(few), code=2)
+    mixed = tmp_path / "d.txt"
+    mixed.write_text(few.read_text() + few.read_text().splitlines()[-1].replace("float", "half ") + "\n")
+    assert "valid: a file of one kind" in run("fit", str(mixed), code=2)
     with pytest.raises(BadMeasurement, match="no times of Broadcast"):
         sweep.read(file, Collective.Broadcast)
 

@@ -21,7 +21,8 @@ from tuner.errors import BadInput
 class Model:
     """A transformer. ``expert_parameters`` of the ``parameters`` belong to experts, in ``expert_layers`` layers.
 
-    A token goes to ``experts_per_token`` of them. ``parameters`` and a plan's sizes may be arrays, and so are bytes and times then.
+    A token goes to ``experts_per_token`` of them. ``parameters`` and a plan's sizes may be arrays; bytes and times are
+    then arrays, too.
     """
 
     parameters: ArrayLike

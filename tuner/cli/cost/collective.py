@@ -8,7 +8,7 @@ import click
 from tuner.analytic import algorithms, verdict
 from tuner.analytic.checks import positive
 from tuner.analytic.operations import Operation
-from tuner.analytic.overheads import overheads
+from tuner.analytic.overheads import USUAL, overheads
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import print_table
@@ -28,14 +28,14 @@ def command_of(operation: Operation) -> click.Command:
                   help="LogP's o of a processor: the alphas are then LogP's latency L, and a step takes L + 2 o.")
     @click.option("--gap-us", type=float, default=0.0, metavar="US", help="LogP's g, the least time of a step.")
     @click.option("--software-us", type=float, default=0.0, metavar="US",
-                  help="Library, driver and launch of a call; 10 to 50 are usual.")
+                  help=f"Library, driver and launch of a call; {_usual('software')}.")
     @click.option("--protocol", type=float, default=0.0, metavar="SHARE",
-                  help="Of the bandwidth, for headers and repeats; 0.05 to 0.15 are usual.")
+                  help=f"Of the bandwidth, for headers and repeats; {_usual('protocol')}.")
     @click.option("--contention", type=float, default=0.0, metavar="SHARE",
-                  help="Of the bandwidth, taken by others; 0.3 to 0.5 are usual in shared clusters.")
+                  help=f"Of the bandwidth, taken by others; {_usual('contention')} in shared clusters.")
     @click.option("--copy-gbs", type=float, metavar="GBS", help="Bandwidth of a copy of the whole size, such as PCIe.")
     @click.option("--straggler", type=float, default=0.0, metavar="SHARE",
-                  help="How much longer the slowest rank takes; 0.05 to 0.2 are usual.")
+                  help=f"How much longer the slowest rank takes; {_usual('straggler')}.")
     @click.option("--measured-us", type=float, metavar="US", help="A measured time, for the model's error.")
     @options.json_option
     def command(
@@ -50,6 +50,11 @@ def command_of(operation: Operation) -> click.Command:
             _print(operation, found)
 
     return command
+
+
+def _usual(factor: str) -> str:
+    least, most = USUAL[factor]
+    return f"{least:g} to {most:g} are usual"
 
 
 def _help(operation: Operation, name: str, first: str) -> str:
