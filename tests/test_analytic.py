@@ -567,6 +567,8 @@ def test_formulas_take_arrays() -> None:
     levels = (level(1, 300), level(5, 50))
     found = predict(Operation.AllReduce, HIERARCHICAL, sizes, 2, nodes, levels, NOTHING).time_us
     assert found[1, 2] == close(predict(Operation.AllReduce, HIERARCHICAL, 1e9, 2, 8, levels, NOTHING).time_us)
+    flat = cost(Operation.AllReduce, "ring", 8, [1, 2], levels).time_us(1e9)
+    assert flat.tolist() == [close(14 + 1.75e6 / 300), close(150 + 1.875e6 / 50)]
     bounds = ideal.ideal(450, 100, 8, [1, 2, 4]).busbw_gbs
     assert bounds.tolist() == [close(float(ideal.ideal(450, 100, 8, count).busbw_gbs)) for count in (1, 2, 4)]
     aurora = fabric.fabric(fabric.read("aurora"), "measured").time_us(2e9, [2, 4], 12)

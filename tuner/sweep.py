@@ -65,7 +65,7 @@ def read(path: Path, collective: Collective | None = None) -> Sweep:
     collective = found[0] if collective is None else collective
     kinds = {(each.point.dtype, each.point.op, each.point.graph) for each in own if each.point.collective is collective}
     if len(kinds) > 1:
-        raise BadMeasurement(f"{path}: several types, operations, or CUDA graphs beside none; valid: a file of one kind")
+        raise BadMeasurement(f"{path}: several types or operations, or some in CUDA graphs; valid: a file of one kind")
     by_size: dict[int, Result] = {}
     for each in sorted(own, key=lambda each: each.point.in_place):
         if each.point.collective is collective:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from tuner.analytic import twolevel
 from tuner.analytic.alphabeta import FORMULAS, Level, Linear, log2_rounds, terms
@@ -66,12 +66,22 @@ def cost(
     if algorithm == HIERARCHICAL:
         return twolevel.total(_phases(operation, gpus_per_node, nodes, levels))
     ranks = whole("ranks", whole("gpus_per_node", gpus_per_node) * whole("nodes", nodes), least=2)
+    return terms(operation, algorithm, ranks).on(_slowest(whole("nodes", nodes) > 1, levels))
+
+
+def _slowest(several: NDArray[np.bool_], levels: Levels) -> Level:
+    """The network's where there are several nodes."""
     intra, inter = levels
-    several = bool(np.any(whole("nodes", nodes) > 1))
-    level = inter if several else intra
-    if level is None:
-        raise BadInput(f"no alpha and beta {'between nodes' if several else 'inside a node'}; valid: both of them")
-    return terms(operation, algorithm, ranks).on(level)
+    if inter is None and np.any(several):
+        raise BadInput("no alpha and beta between nodes; valid: both of them")
+    if intra is None and not np.all(several):
+        raise BadInput("no alpha and beta inside a node; valid: both of them")
+    inside, outside = intra or inter, inter or intra
+    assert inside is not None
+    assert outside is not None
+    return Level(
+        np.where(several, outside.alpha_us, inside.alpha_us), np.where(several, outside.beta_gbs, inside.beta_gbs)
+    )
 
 
 def costs(operation: Operation, gpus_per_node: int, nodes: int, levels: Levels) -> dict[str, Linear]:
