@@ -21,10 +21,14 @@ from tuner.analytic.step import Cluster, Model, Plan
 from tuner.errors import BadInput
 from tuner.names import Collective
 
-settings.register_profile("cost", max_examples=60, deadline=None)
-settings.load_profile("cost")
-
 NOTHING = overheads.overheads()
+
+
+def each_of(*strategies: Any) -> Any:
+    """`given` without a deadline, as computers are busy."""
+    return lambda test: settings(max_examples=60, deadline=None)(given(*strategies)(test))
+
+
 bytes_of = st.integers(1, 1 << 40)
 ranks_of = st.integers(2, 300)
 levels_of = st.builds(level, st.floats(0.01, 100), st.floats(0.1, 1000))
@@ -52,7 +56,7 @@ def test_there_is_no_nccl_in_it() -> None:
 # Bandwidths
 
 
-@given(st.sampled_from(Operation), bytes_of, st.floats(0.1, 1e8), ranks_of)
+@each_of(st.sampled_from(Operation), bytes_of, st.floats(0.1, 1e8), ranks_of)
 def test_the_time_of_a_busbw_is_the_time(operation: Operation, nbytes: int, time_us: float, ranks: int) -> None:
     gbs = bandwidth.bus_gbs(operation, nbytes, time_us, ranks)
     assert bandwidth.time_us(operation, nbytes, gbs, ranks) == close(time_us)
@@ -128,7 +132,7 @@ def play_tree(ranks: int) -> int:
     return rounds
 
 
-@given(ranks_of)
+@each_of(ranks_of)
 def test_rings_take_the_steps_and_send_the_share_of_a_played_ring(ranks: int) -> None:
     for operation, passes in ((Operation.AllGather, 1), (Operation.ReduceScatter, 1), (Operation.AllReduce, 2)):
         steps, share = play_ring(ranks, passes)
@@ -146,7 +150,7 @@ def test_halving_takes_the_steps_and_sends_the_share_of_played_halving(ranks: in
     assert terms(Operation.AllReduce, "halving-doubling", ranks).share == close(2 * share)
 
 
-@given(ranks_of, bytes_of, levels_of)
+@each_of(ranks_of, bytes_of, levels_of)
 def test_collectives_are_made_of_others(ranks: int, nbytes: int, on: Any) -> None:
     def time(operation: Operation, algorithm: str) -> float:
         return float(terms(operation, algorithm, ranks).time_us(nbytes, on))
@@ -162,7 +166,7 @@ def test_collectives_are_made_of_others(ranks: int, nbytes: int, on: Any) -> Non
 # Two levels
 
 
-@given(st.sampled_from(list(twolevel.TWO_LEVEL)), ranks_of, bytes_of, levels_of, levels_of)
+@each_of(st.sampled_from(list(twolevel.TWO_LEVEL)), ranks_of, bytes_of, levels_of, levels_of)
 def test_one_level_is_flat(operation: Operation, ranks: int, nbytes: int, intra: Any, inter: Any) -> None:
     flat = names(operation)[0]
     for gpus, nodes, on in ((ranks, 1, intra), (1, ranks, inter)):
@@ -170,7 +174,7 @@ def test_one_level_is_flat(operation: Operation, ranks: int, nbytes: int, intra:
         assert found == close(terms(operation, flat, ranks).time_us(nbytes, on))
 
 
-@given(st.integers(1, 16), st.integers(1, 64), bytes_of, levels_of, levels_of)
+@each_of(st.integers(1, 16), st.integers(1, 64), bytes_of, levels_of, levels_of)
 def test_a_hierarchical_allreduce_is_scatter_and_gather(
     gpus: int, nodes: int, nbytes: int, intra: Any, inter: Any
 ) -> None:
@@ -184,7 +188,7 @@ def test_a_hierarchical_allreduce_is_scatter_and_gather(
 # Crossovers
 
 
-@given(st.sampled_from(Operation), st.sampled_from([2, 6, 8, 64, 96, 256]), levels_of, levels_of)
+@each_of(st.sampled_from(Operation), st.sampled_from([2, 6, 8, 64, 96, 256]), levels_of, levels_of)
 def test_at_a_crossover_both_are_equally_fast_and_then_change(
     operation: Operation, ranks: int, intra: Any, inter: Any
 ) -> None:
@@ -201,7 +205,7 @@ def test_at_a_crossover_both_are_equally_fast_and_then_change(
                 assert before * after < 0
 
 
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=6))
+@each_of(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=6))
 def test_the_fastest_is_the_least_of_all_lines(lines: list[tuple[int, int]]) -> None:
     found = {str(at): Linear(np.float64(fixed), np.float64(slope)) for at, (fixed, slope) in enumerate(lines)}
     bounds = fastest(found)
@@ -226,7 +230,7 @@ def test_the_crossover_of_ring_and_tree() -> None:
 shares_of = st.floats(0, 0.9)
 
 
-@given(ranks_of, bytes_of, levels_of, st.floats(0, 100), shares_of, shares_of, st.floats(0.1, 100), shares_of)
+@each_of(ranks_of, bytes_of, levels_of, st.floats(0, 100), shares_of, shares_of, st.floats(0.1, 100), shares_of)
 def test_the_parts_are_the_time(
     ranks: int, nbytes: int, on: Any, software: float, protocol: float, contention: float, copy: float, late: float
 ) -> None:
@@ -241,7 +245,7 @@ def test_the_parts_are_the_time(
     assert found.busbw_gbs == close(bandwidth.bus_gbs(Operation.AllReduce, nbytes, expected, ranks), 1e-6)
 
 
-@given(bytes_of, st.floats(0, 50), st.floats(0, 50), st.floats(0, 50), st.floats(0.1, 1000))
+@each_of(bytes_of, st.floats(0, 50), st.floats(0, 50), st.floats(0, 50), st.floats(0.1, 1000))
 def test_one_message_of_loggp_is_alpha_and_beta(nbytes: int, wait: float, own: float, gap: float, gbs: float) -> None:
     logp = overheads.loggp(wait, own, gap, gbs)
     alone = float(logp.stream_us(1, nbytes))
@@ -255,7 +259,7 @@ def test_one_message_of_loggp_is_alpha_and_beta(nbytes: int, wait: float, own: f
 # Ideal
 
 
-@given(st.floats(1, 1000), st.floats(1, 1000), st.integers(1, 16), st.integers(1, 64), bytes_of)
+@each_of(st.floats(1, 1000), st.floats(1, 1000), st.integers(1, 16), st.integers(1, 64), bytes_of)
 def test_the_ideal_is_the_longer_of_both_transfers(b: float, i: float, p: int, q: int, nbytes: int) -> None:
     n = p * q
     if n < 2:
@@ -385,7 +389,7 @@ def test_what_no_wire_carries(operation: Operation, algorithm: str, gpus: int, n
 # Fits
 
 
-@given(st.floats(1, 100), st.floats(1, 500), st.integers(0, 2**31))
+@each_of(st.floats(1, 100), st.floats(1, 500), st.integers(0, 2**31))
 def test_a_planted_line_is_found(fixed: float, gbs: float, seed: int) -> None:
     sizes = 2.0 ** np.arange(10, 34, 2)
     noise = np.random.default_rng(seed).normal(0, 0.02, len(sizes))
@@ -407,7 +411,7 @@ def test_a_fit_gives_alpha_of_a_step_and_beta_of_a_link() -> None:
         line.fit([1, 2, 2], [1, 2, 2])
 
 
-@given(st.floats(0.5, 20), st.floats(10, 400), ranks_of, st.integers(1, 10_000))
+@each_of(st.floats(0.5, 20), st.floats(10, 400), ranks_of, st.integers(1, 10_000))
 def test_the_experiments_give_back_what_they_measure(alpha: float, beta: float, ranks: int, iterations: int) -> None:
     ring = terms(Operation.AllReduce, "ring", ranks)
     assert measuring.alpha_us(iterations * ring.latency_us(level(alpha, beta)), iterations, ranks) == close(alpha)
@@ -499,7 +503,7 @@ def test_plans_that_do_not_fit(plan: Plan, says: str) -> None:
         step.traffic(MODEL, plan)
 
 
-@given(st.floats(1, 1e7), st.floats(1, 1e7), st.floats(0, 1))
+@each_of(st.floats(1, 1e7), st.floats(1, 1e7), st.floats(0, 1))
 def test_overlap_lies_between_the_longer_and_the_sum(compute: float, communication: float, hidden: float) -> None:
     found = overlap.step_us(compute, communication, hidden)
     assert max(compute, communication) - 1e-6 <= found <= compute + communication + 1e-6

@@ -258,6 +258,27 @@ def test_a_report_holds_each_size_against_everything(run: Run, tmp_path: Path) -
     assert "NCCL against 3 measured sizes" in text
 
 
+@pytest.mark.parametrize(
+    ("program", "nodes", "gpus", "algorithm", "full_gbs"),
+    [
+        ("broadcast_perf", 2, 8, "tree", 400), ("reduce_perf", 1, 8, "tree", 450),
+        ("all_gather_perf", 1, 8, "ring", 450), ("reduce_scatter_perf", 4, 1, "ring", 50),
+    ],
+)  # fmt: skip
+def test_every_collective_has_a_report(
+    run: Run, tmp_path: Path, program: str, nodes: int, gpus: int, algorithm: str, full_gbs: float
+) -> None:
+    file = nccltests_text.write(tmp_path / "run.txt", [(1 << 13, 40.0), (1 << 20, 50.0), (1 << 21, 60.0)],
+                                nodes, gpus, program)  # fmt: skip
+    asked = ("report", str(file), "--machine", "dgx-h100", "--nodes", str(nodes), "--gpus-per-node", str(gpus))
+    found = json.loads(run(*asked, "--json"))
+    first = found["sizes"][0]
+    assert first["alphabeta_algorithm"] == algorithm
+    assert first["link_busbw_gbs"] == pytest.approx(full_gbs)
+    assert first["busbw_gbs"] == pytest.approx(first["ideal_busbw_gbs"] * first["efficiency"])
+    assert json.loads(run("fit", str(file), "--json"))["algorithm"] == algorithm
+
+
 def test_a_network_that_limits_is_named(run: Run, tmp_path: Path) -> None:
     file = nccltests_text.write(tmp_path / "run.txt", [(1 << 30, 100_000.0)], nodes=2)
     asked = ("report", str(file), "--machine", "dgx-h100", "--nodes", "2", "--inter-gbs", "50", "--json")

@@ -28,7 +28,7 @@ class Row:
 
     ``ran`` is what the file says was executed, ``pick`` what the emulator picks and ``nccl_us`` its time.
     ``link_busbw_gbs`` is the busbw at which the links are full with what the pick's algorithm sends, None where that is
-    not known. ``limit`` is the resource that is used up first.
+    not known. ``alphabeta_algorithm`` is the fastest of that model. ``limit`` is the resource that is used up first.
     """
 
     bytes: int
@@ -86,6 +86,7 @@ def _rows(
     operation, gpus = Operation[sweep.collective.name], case.gpus()
     bound = ideal.ideal(links.intra_gbs, links.inter_gbs, gpus, case.nodes)
     models = costs(operation, gpus, case.nodes, (intra, inter))
+    models.pop("halving-doubling", None)  # NCCL has nothing like it
     selection = Selection(case.communicator())
     for result in sweep.results:
         assert result.estimate is not None

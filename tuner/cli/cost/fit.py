@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from tuner import sweep
+from tuner.analytic import algorithms
 from tuner.analytic.alphabeta import FORMULAS
 from tuner.analytic.line import Repeated
 from tuner.analytic.operations import Operation
@@ -23,11 +24,11 @@ _ALGORITHMS = sorted({name for collective in Collective for name in FORMULAS[Ope
 @click.option("--collective", type=options.Named(Collective, "collective"),
               help="Of a file with several, or one that does not say.")
 @click.option("--ranks", type=int, help="Of files that do not say.")
-@click.option("--algorithm", type=click.Choice(_ALGORITHMS), default="ring", show_default=True,
-              help="Whose steps and bytes the times are taken for.")
+@click.option("--algorithm", type=click.Choice(_ALGORITHMS),
+              help="Whose steps and bytes the times are taken for. [default: ring; of Broadcast and Reduce tree]")
 @options.json_option
 def command(
-    files: tuple[Path, ...], collective: Collective | None, ranks: int | None, algorithm: str, as_json: bool
+    files: tuple[Path, ...], collective: Collective | None, ranks: int | None, algorithm: str | None, as_json: bool
 ) -> None:
     """Alpha of a step and beta of a link from the times over sizes in FILEs, each a run of the same.
 
@@ -38,6 +39,7 @@ def command(
     nccl-tuner cost fit run1.txt run2.txt run3.txt
     """
     sweeps = [sweep.read(path, collective) for path in files]
+    algorithm = algorithm or algorithms.names(Operation[sweeps[0].collective.name])[0]
     terms = sweep.terms_of(sweeps, algorithm, ranks)
     found = sweep.fit(sweeps, terms)
     if as_json:
