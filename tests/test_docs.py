@@ -16,7 +16,7 @@ from tuner import cli, release
 from tuner.check import KINDS
 
 INDEX = sessions.ROOT / "docs" / "README.md"
-PENDING = {"changes.md", "cost-models.md"}  # pages that may not be here yet
+PENDING = {"changes.md"}  # pages that may not be here yet
 BLOCKS = [block for page in sessions.PAGES for block in sessions.blocks(page)]
 SESSIONS = [block for block in BLOCKS if block.is_session]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

@@ -14,12 +14,13 @@ from click.testing import CliRunner
 from planted import SIZES, true_us, visits, write
 
 from tuner import layer, release
+from tuner.analytic.line import deviations
 from tuner.case import Case
 from tuner.cli import group as cli
 from tuner.errors import BadInput, BadMeasurement
 from tuner.fit import alphabeta, model, observations
 from tuner.fit.constants import constants, tables
-from tuner.fit.identify import deviations, identify
+from tuner.fit.identify import identify
 from tuner.fit.model import AT_LEAST, IDENTIFIED, KEPT_ALIKE, KEPT_WITHOUT_EFFECT, TOGETHER, Fit
 from tuner.layer import Layer
 from tuner.measure.header import CASE, case_record

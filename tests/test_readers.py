@@ -93,6 +93,11 @@ def test_version_2_without_redop_and_root_prints_errors(tmp_path: Path) -> None:
     assert (found.header["gpus"], found.header["nodes"]) == (["Tesla V100-SXM2-16GB"], 1)
 
 
+def test_a_collective_is_given_only_where_the_file_names_none(tmp_path: Path) -> None:
+    assert read(tmp_path, V2, Collective.Broadcast).visits[0].point == Point(Collective.Broadcast, 1024)
+    assert read(tmp_path, V219, Collective.Broadcast).visits[0].point == Point(AG, 65536)
+
+
 def test_version_2_13_counts_wrong_elements(tmp_path: Path) -> None:
     found = read(tmp_path, V213, AR)
     assert rows(found) == [(64, False, 10.5, 0), (64, True, 11.5, 3), (128, False, 9.5, 0), (128, True, 8.5, 0)]

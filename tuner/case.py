@@ -80,7 +80,7 @@ class Case:
 
     def gpus(self) -> int:
         """GPUs used per node: those asked for, else all. BadInput where there are not as many."""
-        have = len(self._topology().gpus)
+        have = len(self.node_topology().gpus)
         asked = have if self.gpus_per_node is None else self.gpus_per_node
         if not 1 <= asked <= have:
             raise BadInput(f"GPUs per node: {asked}; valid: 1 to {have} on {self.machine or self.topology}")
@@ -141,7 +141,7 @@ class Case:
         )
 
     def _node(self, several: bool) -> Node:
-        topology, gpus = self._topology(), self.gpus()
+        topology, gpus = self.node_topology(), self.gpus()
         searched, net_gbs = self._searched(several)
         return Node(
             graphs=searched,
@@ -173,7 +173,8 @@ class Case:
             return 0.0
         return machines.load(self.machine).net_gbs(self.nccl, self.gpus(), several)
 
-    def _topology(self) -> Topology:
+    def node_topology(self) -> Topology:
+        """One of ``nodes``, by its file. BadInput where that is not described, BadTopology where it cannot be read."""
         if (self.machine is None) == (self.topology is None):
             raise BadInput(f"name one machine: --machine NAME ({', '.join(machines.names())}) or --topology FILE.xml")
         if self.gpu is None and (self.net_gbps is not None or self.net_latency_us is not None):
@@ -195,6 +196,6 @@ class Case:
     def _topology_text(self) -> str:
         if self.machine is not None:
             return machines.load(self.machine).topology_xml
-        self._topology()
+        self.node_topology()
         assert self.topology is not None
         return self.topology.read_text("utf-8") if self.gpu is None else self._completed(self.gpu)

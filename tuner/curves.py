@@ -45,4 +45,4 @@ def curves(case: Case, request: Request, sizes: SizeArray) -> Curves:
     table_us = selection.cost_table(request, sizes)
     times_us = np.stack([table_us[:, *cell] for cell in cells]) if cells else np.empty((0, len(sizes)), np.float32)
     known_us = np.where(times_us > 0, times_us, np.float32(np.nan))
-    return Curves(cells, known_us, picks, bus_factor(request.collective, case.ranks))
+    return Curves(cells, known_us, picks, float(bus_factor(request.collective, case.ranks)))

@@ -1,17 +1,37 @@
 """Algorithm and bus bandwidth, as nccl-tests defines them (doc/PERFORMANCE.md of NVIDIA/nccl-tests)."""
 
+from numpy.typing import ArrayLike
+
+from tuner.analytic.checks import Array, positive, whole
+from tuner.analytic.operations import Operation
 from tuner.names import Collective
 
+# How often a rank's own part of 1/n goes to, or comes from, each of the n - 1 others; the rest move the whole once.
+_PASSES = {"AllReduce": 2, "ReduceScatter": 1, "AllGather": 1, "AllToAll": 1, "Gather": 1, "Scatter": 1}
 
-def algorithm_gbs(nbytes: float, time_us: float) -> float:
+
+def algorithm_gbs(nbytes: ArrayLike, time_us: ArrayLike) -> Array:
     """Size over time, 1e9 bytes per second."""
-    return nbytes / time_us * 1e-3
+    gbs: Array = positive("bytes", nbytes) / positive("time_us", time_us) / 1000
+    return gbs
 
 
-def bus_factor(collective: Collective, ranks: int) -> float:
+def bus_factor(operation: Operation | Collective, ranks: ArrayLike) -> Array:
     """What turns algorithm into bus bandwidth: the share of the size that crosses a rank's link."""
-    if collective is Collective.AllReduce:
-        return 2 * (ranks - 1) / ranks
-    if collective in (Collective.AllGather, Collective.ReduceScatter):
-        return (ranks - 1) / ranks
-    return 1.0
+    n = whole("ranks", ranks)
+    passes = _PASSES.get(operation.name)
+    factor: Array = n / n if passes is None else passes * (n - 1) / n
+    return factor
+
+
+def bus_gbs(operation: Operation | Collective, nbytes: ArrayLike, time_us: ArrayLike, ranks: ArrayLike) -> Array:
+    """Bus bandwidth of ``nbytes``, nccl-tests' size, 1e9 bytes per second. Two ranks or more."""
+    gbs: Array = algorithm_gbs(nbytes, time_us) * bus_factor(operation, whole("ranks", ranks, least=2))
+    return gbs
+
+
+def time_us(operation: Operation | Collective, nbytes: ArrayLike, busbw_gbs: ArrayLike, ranks: ArrayLike) -> Array:
+    """The time that gives a bus bandwidth: the inverse of :func:`bus_gbs`."""
+    factor = bus_factor(operation, whole("ranks", ranks, least=2))
+    time: Array = positive("bytes", nbytes) * factor / positive("busbw_gbs", busbw_gbs) / 1000
+    return time

@@ -26,6 +26,7 @@ VERBS = {
     "fit": "constants of NCCL's model, or the textbook's, from measurements",
     "verify": "is NCCL's pick the fastest that was measured?",
     "decide": "a decision table from measurements, each row proven in an A/B run",
+    "cost": "the textbook's models beside NCCL's: bandwidths, alpha-beta, ideal, training steps, efficiency",
     "plugin": "the tuner plugin that applies decision tables",
     "fetch-nccl": "fetch a release's libnccl for the oracle",
 }

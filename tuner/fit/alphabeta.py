@@ -4,18 +4,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tuner.fit.identify import deviations
-from tuner.fit.model import OUTLIER, robust
+from tuner.analytic import line
 from tuner.fit.observations import Group, Observations
 from tuner.names import Algorithm, Collective, Protocol
 from tuner.plugin.table import Cost, Interval, Line, Table
 from tuner.rules.request import Sizes
 
-Array = NDArray[np.float64]
-_BOUNDS = (-30.0, 30.0)  # of logarithms, far from any latency and bandwidth
-LEAST_SIZES = 3
 LARGEST_DEVIATION = 0.25  # of a value, for it to be known
 
 
@@ -51,9 +46,9 @@ def fit(observations: Observations) -> tuple[list[AlphaBeta], list[str]]:
     """What could be fitted, then what has too few sizes to be."""
     found, without = [], []
     for group in _of_all_types(observations.groups):
-        if np.count_nonzero(~group.held_out) < LEAST_SIZES:
+        if len(np.unique(group.sizes.nbytes[~group.held_out])) < line.LEAST_SIZES:
             name = f"{group.request.collective.name} {group.cell[0].name}/{group.cell[1].name}"
-            without.append(f"{name}: too few sizes; needed: {LEAST_SIZES} that are not held out")
+            without.append(f"{name}: too few sizes; needed: {line.LEAST_SIZES} that are not held out")
         else:
             found.append(_fit(group))
     return found, without
@@ -88,38 +83,11 @@ def _of_all_types(groups: Iterable[Group]) -> Iterable[Group]:
 
 
 def _fit(group: Group) -> AlphaBeta:
-    from scipy.optimize import least_squares  # slow to load
-
-    kilobytes = group.sizes.nbytes.astype(np.float64) / 1000
-    used, target = ~group.held_out, np.log(group.median_us)
-
-    def times_us(logs: Array) -> Array:
-        made: Array = np.exp(logs[0]) + kilobytes / np.exp(logs[1])
-        return made
-
-    def off(logs: Array) -> Array:
-        found: Array = ((np.log(times_us(logs)) - target) / group.deviation)[used]
-        return found
-
-    def slope(logs: Array) -> Array:
-        parts = np.stack([np.exp(logs[0]) + 0 * kilobytes, -kilobytes / np.exp(logs[1])], axis=1)
-        found: Array = (parts / (times_us(logs) * group.deviation)[:, None])[used]
-        return found
-
-    largest = int(np.argmax(kilobytes))
-    start = np.log([group.median_us.min(), kilobytes[largest] / group.median_us[largest]])
-    solved = least_squares(off, start, jac=slope, loss="soft_l1", f_scale=OUTLIER, bounds=_BOUNDS)
-    residual = off(solved.x)
-    noise = max(1.0, float(np.sqrt(np.sum(robust(residual)) / max(1, len(residual) - 2))))
-    alpha_us, beta_gbs = np.exp(solved.x)
-    spread = noise * deviations(slope(solved.x))
-    spot = np.abs(100 * (times_us(solved.x) / group.median_us - 1))
-    plain = (target[used] - np.average(target[used], weights=group.deviation[used] ** -2)) / group.deviation[used]
-    total = float(np.sum(robust(plain)))
-    request, shape = group.request, group.communicator
+    used = ~group.held_out
+    found = line.fit(group.sizes.nbytes, group.median_us, group.deviation, used)
+    request, shape, error = group.request, group.communicator, 100 * np.abs(found.error)
     return AlphaBeta(
-        request.collective, *group.cell, shape.ranks, shape.nodes, int(used.sum()), float(alpha_us),
-        float(alpha_us * spread[0]), float(beta_gbs), float(beta_gbs * spread[1]),
-        1 - float(np.sum(robust(residual))) / total if total else 0.0, float(spot[used].mean()),
-        float(spot[~used].mean()) if (~used).any() else None,
+        request.collective, *group.cell, shape.ranks, shape.nodes, int(used.sum()), found.fixed_us,
+        found.fixed_deviation_us, found.gbs, found.gbs_deviation, found.r2, float(error[used].mean()),
+        float(error[~used].mean()) if (~used).any() else None,
     )  # fmt: skip

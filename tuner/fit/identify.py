@@ -57,14 +57,3 @@ def _alike(jacobian: Array, fitted: Sequence[int], column: int) -> dict[int, flo
         other: float(part) for other, part, weight in zip(fitted, parts, weights, strict=True)
         if weight >= _SHARE * weights.max()
     }  # fmt: skip
-
-
-def deviations(jacobian: Array) -> Array:
-    """Of each column's constant, all of them fitted together; infinite for one without any effect."""
-    lengths = np.linalg.norm(jacobian, axis=0)
-    found = np.full(len(lengths), np.inf)
-    reached = np.flatnonzero(lengths)
-    if len(reached):
-        scaled = jacobian[:, reached] / lengths[reached]
-        found[reached] = np.sqrt(np.diag(np.linalg.pinv(scaled.T @ scaled))) / lengths[reached]
-    return found

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.analytic.line import OUTLIER, deviations, robust
 from tuner.fit.constants import Constant, rounded, tables
 from tuner.fit.forward import Forward
-from tuner.fit.identify import Known, deviations, identify
+from tuner.fit.identify import Known, identify
 from tuner.fit.observations import NORMAL_95, Observations
 
 Array = NDArray[np.float64]
@@ -17,7 +18,6 @@ ROUNDS = 4  # of choosing constants and fitting them: other constants count wher
 WORTH = 5.0  # of the logarithm of the likelihood, for moved caps to be taken
 HIGHER = 1.1
 IDENTIFIED_DEVIATION = 0.025  # of a logarithm: 95 % are within 5 % of the value
-OUTLIER = 2.0  # deviations from which a call counts less
 IDENTIFIED = "identified"
 ROUGH = "known roughly"
 TOGETHER = "identified with others kept"
@@ -118,12 +118,6 @@ class Settled:
     values: dict[Constant, float]
     known: Known
     noise: float
-
-
-def robust(off: Array) -> Array:
-    """What each call adds to a fit's loss, in its deviations: the square, as far as it is no outlier (soft_l1)."""
-    loss: Array = 2 * OUTLIER**2 * (np.sqrt(1 + (off / OUTLIER) ** 2) - 1)
-    return loss
 
 
 def fit(observations: Observations) -> Fit:

@@ -77,7 +77,7 @@ def from_text(path: Path, content: str, collective: Collective | None = None) ->
     """
     whole, _, cut = content.rpartition("\n")
     text = _Text(path, whole)
-    collective = collective or text.collective
+    collective = collective if text.collective is None else text.collective
     if not text.rows:
         raise BadMeasurement(f"{path}: no row of nccl-tests in it is whole")
     if collective is None:

@@ -57,7 +57,7 @@ class Report:
     lines: dict[tuple[str, Collective, int], Line]
 
     def bus_factor(self, collective: Collective, nodes: int) -> float:
-        return bus_factor(collective, nodes * self.case.gpus())
+        return float(bus_factor(collective, nodes * self.case.gpus()))
 
 
 def collect(

@@ -1,0 +1,34 @@
+"""Communication behind computation."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tuner.analytic.checks import Array, not_negative, positive
+from tuner.errors import BadInput
+
+
+def step_us(compute_us: ArrayLike, communication_us: ArrayLike, hidden: ArrayLike = 0.0) -> Array:
+    """``hidden`` is the share of the communication that runs beside the computation, which hides no more than it lasts.
+
+    0 is one after the other; 1 is the longer of the two.
+    """
+    compute, communication = positive("compute_us", compute_us), not_negative("communication_us", communication_us)
+    shown = not_negative("hidden", hidden)
+    if np.any(shown > 1):
+        raise BadInput(f"hidden: {shown.max():g}; valid: 0 to 1")
+    time: Array = compute + communication - np.minimum(shown * communication, compute)
+    return time
+
+
+def speedup(compute_us: ArrayLike, communication_us: ArrayLike, hidden: ArrayLike) -> Array:
+    """Over one after the other."""
+    faster: Array = step_us(compute_us, communication_us) / step_us(compute_us, communication_us, hidden)
+    return faster
+
+
+def achieved(compute_us: ArrayLike, communication_us: ArrayLike, hidden: ArrayLike) -> Array:
+    """The share that is reached of what hiding everything would gain in speed-up."""
+    positive("communication_us", communication_us)
+    gain, most = (speedup(compute_us, communication_us, share) - 1 for share in (hidden, 1.0))
+    reached: Array = gain / most
+    return reached

@@ -1,0 +1,107 @@
+"""``nccl-tuner cost projection``: scale-up and scale-out of nodes with tiled GPUs."""
+
+from collections.abc import Mapping
+from itertools import product
+from typing import Any
+
+import click
+
+from tuner.analytic import fabric
+from tuner.analytic.checks import positive
+from tuner.analytic.fabric import PATHS, Fabric
+from tuner.cli import options
+from tuner.cli.cost import values
+from tuner.cli.output import print_json, print_table
+
+
+@click.command(name="projection")
+@click.option("--fabric", "name", default="aurora", show_default=True, metavar="NAME|FILE.toml",
+              help="The described nodes.")
+@click.option("--profile", default="measured", show_default=True, help="Whose values: nominal, measured, tables.")
+@click.option("--bytes", "sizes", type=options.Sizes(), help="Sizes of an AllReduce; 2GB is 2e9 bytes.")
+@click.option("--nodes", type=values.Numbers(int), default="2", show_default=True)
+@click.option("--ranks-per-node", type=values.Numbers(int), default="1", show_default=True)
+@click.option("--path", type=click.Choice(PATHS), default="direct", show_default=True,
+              help="direct: equations 4, 5 and 10; pcie: with copies to the host, 6; host: all through it, 1 and 7.")
+@click.option("--one-tile-per-gpu", is_flag=True, help="Ranks on one tile of each GPU. [default: on both]")
+@click.option("--mdfi-gbs", type=float, metavar="GBS", help="Instead of the profile's, as the following.")
+@click.option("--xe-gbs", type=float, metavar="GBS")
+@click.option("--nic-gbs", type=float, metavar="GBS")
+@click.option("--pcie-gbs", type=float, metavar="GBS")
+@click.option("--nics-per-node", type=int)
+@click.option("--measured-ms", type=float, metavar="MS", help="A measured time, for its efficiency.")
+@options.json_option
+def command(
+    name: str, profile: str, sizes: list[int] | None, nodes: list[int], ranks_per_node: list[int], path: str,
+    one_tile_per_gpu: bool, measured_ms: float | None, as_json: bool, **other: float | None,
+) -> None:
+    """The time of an AllReduce by the links it passes; without --bytes, the tables of the fabric's file.
+
+    \b
+    nccl-tuner cost projection --bytes 2GB --nodes 2,4,8,16 --ranks-per-node 12
+    nccl-tuner cost projection --profile tables
+    """
+    table = fabric.read(name)
+    found = fabric.fabric(table, profile, **other)
+    if sizes is None:
+        _tables(found, table, as_json)
+        return
+    records = [
+        _record(found, size, count, ranks, path, one_tile_per_gpu, measured_ms)
+        for size, count, ranks in product(sizes, nodes, ranks_per_node)
+    ]
+    if as_json:
+        values.print_records(records)
+    else:
+        _print(f"AllReduce on {table.get('title', name)}, {profile}", records)
+
+
+def _record(
+    found: Fabric, size: int, nodes: int, ranks: int, path: str, one_tile: bool, measured_ms: float | None
+) -> dict[str, Any]:
+    parts = values.floats(found.parts_us(size, nodes, ranks, path, one_tile))
+    record: dict[str, Any] = {
+        "bytes": size, "nodes": nodes, "ranks_per_node": ranks, "path": path,
+        "time_us": float(found.time_us(size, nodes, ranks, path, one_tile)),
+        "parts_us": {name: us for name, us in parts.items() if us},
+    }  # fmt: skip
+    if measured_ms is not None:
+        measured_us = 1000 * float(positive("--measured-ms", measured_ms))
+        record |= {"measured_us": measured_us, "efficiency": record["time_us"] / measured_us}
+        if nodes > 1:
+            record["effective_nic_gbs"] = float(found.effective_nic_gbs(measured_us, size, nodes, ranks))
+    return record
+
+
+def _tables(found: Fabric, table: Mapping[str, Any], as_json: bool) -> None:
+    made = [
+        {
+            "title": one["title"],
+            "rows": [
+                _record(found, one["bytes"], nodes, ranks, one["path"], ranks in one.get("one_tile_per_gpu", []), ms)
+                for nodes, ranks, ms in one["rows"]
+            ],
+        } for one in table.get("tables", [])
+    ]  # fmt: skip
+    if as_json:
+        print_json(made)
+        return
+    for one in made:
+        _print(one["title"], one["rows"])
+
+
+def _print(title: str, records: list[dict[str, Any]]) -> None:
+    rows = [
+        (values.named_bytes(record["bytes"]), record["nodes"], record["ranks_per_node"],
+         f"{record['time_us'] / 1000:.1f}", *(_measured(record)),
+         ", ".join(f"{name} {us / 1000:.1f}" for name, us in record["parts_us"].items()))
+        for record in records
+    ]  # fmt: skip
+    columns = ("size", "nodes", "ranks per node", "model ms", "measured ms", "efficiency", "made of, ms")
+    print_table(title, columns, rows)
+
+
+def _measured(record: dict[str, Any]) -> tuple[str, str]:
+    if "efficiency" not in record:
+        return "-", "-"
+    return f"{record['measured_us'] / 1000:g}", f"{100 * record['efficiency']:.1f} %"

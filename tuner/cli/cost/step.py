@@ -1,0 +1,144 @@
+"""``nccl-tuner cost step``: what a training step communicates, and how long it takes."""
+
+from typing import Any
+
+import click
+
+from tuner import trainstep
+from tuner.analytic import overlap, step
+from tuner.analytic.alphabeta import level
+from tuner.analytic.step import Cluster, Model, Plan
+from tuner.cli import options
+from tuner.cli.cost import values
+from tuner.cli.output import print_json, print_table
+from tuner.errors import BadInput
+from tuner.names import DataType
+from tuner.trainstep import Row
+
+
+@click.command(name="step")
+@click.option("--parameters", type=float, required=True, help="Of the whole model, such as 70e9.")
+@click.option("--layers", type=int, required=True)
+@click.option("--hidden", type=int, required=True)
+@click.option("--sequence", type=int, required=True, help="Tokens of a sequence.")
+@click.option("--dtype", type=options.Named(DataType, "type"), default="float16", show_default=True,
+              help="Of activations and parameters.")
+@click.option("--gradient-dtype", type=options.Named(DataType, "type"), help="Of gradients. [default: --dtype]")
+@click.option("--expert-parameters", type=float, default=0.0, help="Of experts, out of --parameters.")
+@click.option("--expert-layers", type=int, default=0, help="Layers with experts.")
+@click.option("--experts-per-token", type=int, default=1, show_default=True)
+@click.option("--tp", type=int, default=1, show_default=True, help="Degree of tensor parallelism.")
+@click.option("--sp", is_flag=True, help="Sequence parallelism beside it: ReduceScatter and AllGather for AllReduce.")
+@click.option("--dp", type=int, default=1, show_default=True, help="Degree of data parallelism.")
+@click.option("--zero", type=click.IntRange(0, 3), default=0, show_default=True, help="ZeRO's stage.")
+@click.option("--ep", type=int, default=1, show_default=True, help="Degree of expert parallelism; it divides --dp.")
+@click.option("--pp", type=int, default=1, show_default=True, help="Pipeline stages.")
+@click.option("--micro-batches", type=int, default=1, show_default=True, help="Of a step, on each replica.")
+@click.option("--micro-batch-sequences", type=float, default=1.0, show_default=True)
+@click.option("--buckets", type=int, default=1, show_default=True, help="Calls in which gradients go.")
+@click.option("--activation-bytes", type=options.Sizes(),
+              help="Of a micro-batch between two layers. [default: sequences x sequence x hidden x type]")
+@click.option("--gradient-bytes", type=options.Sizes(),
+              help="Of one GPU. [default: parameters x type over --tp x --pp]")
+@click.option("--gpus-per-node", type=int, default=8, show_default=True)
+@click.option("--alpha-us", type=float, default=1.0, show_default=True, help="Latency of a step inside a node.")
+@click.option("--beta-gbs", type=float, default=300.0, show_default=True, help="Bandwidth of a GPU inside a node.")
+@click.option("--inter-alpha-us", type=float, default=5.0, show_default=True, help="Latency between nodes.")
+@click.option("--inter-beta-gbs", type=float, default=50.0, show_default=True, help="Bandwidth of a GPU between nodes.")
+@click.option("--model", "model_name", type=click.Choice(["alphabeta", "nccl"]), default="alphabeta",
+              show_default=True, help="Whose times count; nccl shows both and the difference.")
+@click.option("--machine", metavar="NAME", help="With nccl: a machine by name.")
+@click.option("--nccl", metavar="RELEASE", help="With nccl: the release. [default: the newest of the machine]")
+@click.option("--compute-us", type=float, metavar="US", help="Computation of a step.")
+@click.option("--overlap", "overlapped", type=float, default=0.0, show_default=True,
+              help="Share of the communication that runs beside the computation.")
+@options.json_option
+def command(
+    model_name: str, machine: str | None, nccl: str | None, compute_us: float | None, overlapped: float, as_json: bool,
+    gpus_per_node: int, alpha_us: float, beta_gbs: float, inter_alpha_us: float, inter_beta_gbs: float, **given: Any,
+) -> None:
+    """Every collective of a training step, its bytes, its calls and its time, by parallelism.
+
+    \b
+    nccl-tuner cost step --parameters 70e9 --layers 80 --hidden 8192 --sequence 4096 --tp 8 --dp 8 --pp 8 \\
+        --micro-batches 8 --compute-us 1500000 --model nccl --machine dgx-h100 --nccl 2.28.9
+    """
+    if (model_name == "nccl") != (machine is not None):
+        raise BadInput("--model nccl and --machine belong together; valid: both or neither")
+    case = options.case_of(machine, None, None, 1, None, (), nccl, (), None, None, None) if machine else None
+    cluster = Cluster(gpus_per_node, level(alpha_us, beta_gbs), level(inter_alpha_us, inter_beta_gbs))
+    model, plan = _model(given), _plan(given)
+    rows = trainstep.rows(model, plan, cluster, case, given["dtype"])
+    record = _record(rows, plan, cluster, compute_us, overlapped) | ({"nccl": case.nccl} if case else {})
+    if as_json:
+        print_json(record)
+    else:
+        _print(record, f", NCCL on {case.name}, {case.nccl}" if case else "")
+
+
+def _model(given: dict[str, Any]) -> Model:
+    names = ("parameters", "layers", "hidden", "sequence", "expert_parameters", "expert_layers", "experts_per_token")
+    dtype, gradients = given["dtype"], given["gradient_dtype"] or given["dtype"]
+    return Model(
+        **{name: given[name] for name in names}, element_bytes=dtype.size_bytes,
+        gradient_element_bytes=gradients.size_bytes,
+    )  # fmt: skip
+
+
+def _plan(given: dict[str, Any]) -> Plan:
+    names = ("tp", "dp", "pp", "ep", "zero", "micro_batches", "micro_batch_sequences", "buckets")
+    sizes: dict[str, Any] = {name: given[name] and given[name][0] for name in ("activation_bytes", "gradient_bytes")}
+    return Plan(**{name: given[name] for name in names}, sequence_parallel=given["sp"], **sizes)
+
+
+def _record(
+    rows: list[Row], plan: Plan, cluster: Cluster, compute_us: float | None, overlapped: float
+) -> dict[str, Any]:
+    total_us = sum(row.step_us for row in rows)
+    found: dict[str, Any] = {
+        "gpus": plan.gpus, "communication_us": total_us, "alphabeta_us": sum(row.alphabeta_step_us for row in rows),
+        "rows": [_row(row, cluster, total_us) for row in rows],
+    }  # fmt: skip
+    if compute_us is not None:
+        found |= {
+            "compute_us": compute_us, "overlap": overlapped, "of_compute": total_us / compute_us,
+            "step_us": float(overlap.step_us(compute_us, total_us, overlapped)),
+            "speedup": float(overlap.speedup(compute_us, total_us, overlapped)),
+        }  # fmt: skip
+    return found
+
+
+def _row(row: Row, cluster: Cluster, total_us: float) -> dict[str, Any]:
+    one = row.traffic
+    gpus, nodes = one.shape(cluster.gpus_per_node)
+    return {
+        "parallelism": one.parallelism, "operation": one.operation.name, "ranks": one.ranks, "gpus_per_node": gpus,
+        "nodes": nodes, "bytes": float(one.bytes), "calls": one.calls, "sent_bytes": float(step.per_gpu_bytes(one)),
+        "alphabeta_call_us": row.alphabeta_us, "nccl_call_us": row.nccl_us, "nccl_pick": row.pick,
+        "step_us": row.step_us, "difference": row.difference, "share": row.step_us / total_us,
+    }  # fmt: skip
+
+
+def _print(record: dict[str, Any], by: str) -> None:
+    rows = [
+        (row["parallelism"], row["operation"], f"{row['gpus_per_node']} x {row['nodes']}",
+         values.named_bytes(row["bytes"]), row["calls"], f"{row['alphabeta_call_us'] / 1000:.3f}",
+         "-" if row["nccl_call_us"] is None else f"{row['nccl_call_us'] / 1000:.3f}", row["nccl_pick"] or "-",
+         "-" if row["difference"] is None else f"{100 * row['difference']:+.1f} %", f"{row['step_us'] / 1000:.2f}",
+         f"{100 * row['share']:.1f} %")
+        for row in record["rows"]
+    ]  # fmt: skip
+    columns = ("for", "collective", "GPUs x nodes", "size", "calls", "alpha-beta ms", "NCCL ms", "NCCL's pick",
+               "difference", "step ms", "share")  # fmt: skip
+    kept = [at for at, name in enumerate(columns) if by or name not in ("NCCL ms", "NCCL's pick", "difference")]
+    print_table(
+        f"A step of {record['gpus']} GPUs{by}", [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
+    )
+    total = f"communication {record['communication_us'] / 1000:.2f} ms"
+    if by:
+        total += f" (all by alpha-beta {record['alphabeta_us'] / 1000:.2f} ms)"
+    click.echo(total)
+    if "compute_us" in record:
+        shown = f", {100 * record['overlap']:g} % of it hidden" if record["overlap"] else ""
+        click.echo(f"{100 * record['of_compute']:.1f} % of {record['compute_us'] / 1000:g} ms of computation{shown}: "
+                   f"a step of {record['step_us'] / 1000:.2f} ms, speed-up {record['speedup']:.3f}")  # fmt: skip

@@ -1,0 +1,112 @@
+"""Options and output that the cost commands share."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from tuner.analytic.alphabeta import Level
+from tuner.analytic.checks import divides, whole
+from tuner.analytic.operations import Operation
+from tuner.analytic.overheads import loggp
+from tuner.cli import options
+from tuner.cli.output import print_json
+from tuner.errors import BadInput
+
+F = TypeVar("F", bound=Callable[..., Any])
+_DECIMAL = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("KB", 10**3))
+_BINARY = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+
+
+class Numbers(click.ParamType):  # type: ignore[type-arg]
+    """A comma-separated list of numbers."""
+
+    def __init__(self, kind: type[int] | type[float] = float) -> None:
+        self.kind = kind
+        self.name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[Any]:
+        if isinstance(value, list):
+            return value
+        try:
+            return [self.kind(word) for word in str(value).split(",")]
+        except ValueError:
+            what = "whole numbers" if self.kind is int else "numbers"
+            raise BadInput(f"{param.opts[-1] if param else 'value'} {value}: not {what}; valid: {what}, with commas "
+                           "between them") from None  # fmt: skip
+
+
+operation_argument = click.argument(
+    "operation", type=options.Named(Operation, "operation"), metavar="OPERATION"
+)
+sizes_option = click.option(
+    "--bytes", "sizes", type=options.Sizes(), required=True,
+    help="nccl-tests' size: the whole array. 1GB is 1e9 bytes, 1GiB and 1G are 2**30.",
+)
+ranks_option = click.option("--ranks", type=Numbers(int), required=True, help="Ranks; several with commas.")
+
+
+def level_options(function: F) -> F:
+    """``alpha_us`` and ``beta_gbs`` of the one network, or of nodes and what is between them."""
+    return _with(
+        function,
+        click.option("--alpha-us", type=float, metavar="US", help="Latency of a step; inside a node of several GPUs."),
+        click.option("--beta-gbs", type=float, metavar="GBS",
+                     help="Bandwidth of a rank, 1e9 bytes per second in one direction; inside a node of several GPUs."),
+        click.option("--inter-alpha-us", type=float, metavar="US", help="The same between nodes."),
+        click.option("--inter-beta-gbs", type=float, metavar="GBS", help="The same between nodes, of a GPU."),
+        click.option("--gpus-per-node", type=int, help="GPUs of a node. [default: one network for all ranks]"),
+    )  # fmt: skip
+
+
+def _with(function: F, *found: Callable[[F], F]) -> F:
+    for option in reversed(found):
+        function = option(function)
+    return function
+
+
+def levels(
+    alpha_us: float | None, beta_gbs: float | None, inter_alpha_us: float | None, inter_beta_gbs: float | None,
+    overhead_us: float = 0.0, gap_us: float = 0.0,
+) -> tuple[Level | None, Level | None]:
+    """Inside and between nodes; alphas are LogP's latencies. BadInput where only half of one is given."""
+    return (
+        _level("", alpha_us, beta_gbs, overhead_us, gap_us),
+        _level("inter-", inter_alpha_us, inter_beta_gbs, overhead_us, gap_us),
+    )
+
+
+def _level(
+    prefix: str, alpha_us: float | None, beta_gbs: float | None, overhead_us: float, gap_us: float
+) -> Level | None:
+    if (alpha_us is None) != (beta_gbs is None):
+        raise BadInput(f"--{prefix}alpha-us and --{prefix}beta-gbs belong together; valid: both")
+    return None if alpha_us is None or beta_gbs is None else loggp(alpha_us, overhead_us, gap_us, beta_gbs).level
+
+
+def shape(ranks: int, gpus_per_node: int | None) -> tuple[int, int]:
+    """GPUs per node, all ranks where not given, and nodes."""
+    gpus = int(whole("--ranks", ranks, least=2)) if gpus_per_node is None else gpus_per_node
+    return gpus, int(divides("--gpus-per-node", gpus, "--ranks", ranks))
+
+
+def floats(found: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in found.items()}
+
+
+def named_bytes(nbytes: float) -> str:
+    """In decimal and in binary units, so that nobody takes GB for GiB: ``100 MB (95.37 MiB)``."""
+    decimal, binary = _in(nbytes, _DECIMAL), _in(nbytes, _BINARY)
+    return decimal if decimal == binary else f"{decimal} ({binary})"
+
+
+def _in(nbytes: float, units: Sequence[tuple[str, int]]) -> str:
+    for unit, scale in units:
+        if nbytes >= scale:
+            return f"{nbytes / scale:.4g} {unit}" if nbytes / scale < 1000 else f"{nbytes / scale:.0f} {unit}"
+    return f"{nbytes:.0f} B"
+
+
+def print_records(records: Sequence[Mapping[str, Any]]) -> None:
+    """As JSON: one as an object, several as a list."""
+    print_json(records[0] if len(records) == 1 else list(records))

@@ -1,0 +1,57 @@
+"""What a machine's links carry by their data sheets: the limits that measured bandwidths are held against."""
+
+import tomllib
+from dataclasses import dataclass
+from importlib.resources import files
+
+from tuner.case import Case
+from tuner.errors import BadInput
+from tuner.topology.records import Gpu, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """GB/s in one direction: ``intra_gbs`` of a GPU inside its node, ``inter_gbs`` of a node's adapters together.
+
+    None where there is nothing of the kind: one GPU per node, one node.
+    """
+
+    intra_gbs: float | None
+    inter_gbs: float | None
+
+
+def of_case(case: Case, intra_gbs: float | None = None, inter_gbs: float | None = None) -> Links:
+    """The data sheets' values unless given. BadInput where neither there are such nor they are given."""
+    if case.others:
+        raise BadInput("nodes that differ have no one limit; valid: --machine with --nodes")
+    gpus = case.gpus()
+    if gpus > 1 and intra_gbs is None:
+        intra_gbs = _nvlink_gbs(case, gpus)
+    if case.nodes > 1 and inter_gbs is None:
+        inter_gbs = _net_gbs(case, gpus)
+    return Links(intra_gbs if gpus > 1 else None, inter_gbs if case.nodes > 1 else None)
+
+
+def _nvlink_gbs(case: Case, count: int) -> float:
+    """The least of a GPU's links to switches and to the GPUs that are used."""
+    gpus = case.node_topology().first_gpus(count)
+    used = {gpu.busid for gpu in gpus}
+    table = tomllib.loads((files("tuner.tables") / "links.toml").read_text("utf-8"))["nvlink_gbs"]
+    links = min(_links(gpu, used) for gpu in gpus)
+    each = table.get(str(gpus[0].sm))
+    if not links or each is None:
+        raise BadInput(f"{case.name}: no NVLink bandwidth between its GPUs is known; valid: --intra-gbs GBS")
+    return float(links * each)
+
+
+def _links(gpu: Gpu, used: set[str]) -> int:
+    return sum(link.count for link in gpu.nvlinks if link.kind is Target.SWITCH or link.target in used)
+
+
+def _net_gbs(case: Case, gpus: int) -> float:
+    """All adapters of the node; of a part of its GPUs the same part."""
+    topology = case.node_topology()
+    total_gbs = sum(net.speed_mbps for net in topology.nets) / 8000
+    if not total_gbs:
+        raise BadInput(f"{case.name}: its adapters are not known; valid: --inter-gbs GBS")
+    return total_gbs * gpus / len(topology.gpus)

@@ -1,0 +1,40 @@
+"""An efficiency report: measured times beside what models say, bus bandwidths below their limits."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from tuner.efficiency import Report
+from tuner.plot.axes import LOWER, UPPER, grid, heading, legend, size_axis
+
+MEASURED: dict[str, Any] = {"color": "#000000", "marker": "o", "label": "measured"}
+PREDICTED: dict[str, Any] = {"color": "#00487A", "linestyle": "dashed", "label": "NCCL's prediction"}
+ALPHABETA: dict[str, Any] = {"color": "#E69F00", "linestyle": "dotted", "linewidth": 2, "label": "alpha-beta"}
+IDEAL: dict[str, Any] = {"color": "#00875F", "label": "ideal"}
+LINKS: dict[str, Any] = {
+    "color": "#A63F00", "linestyle": "dashdot", "drawstyle": "steps-mid", "label": "links full, by the pick's algorithm"
+}
+
+
+def figure(report: Report) -> Figure:
+    """Two panels over sizes: times and bus bandwidths."""
+    sizes = np.array([row.bytes for row in report.rows], np.uint64)
+    found = Figure(figsize=(11, 7.5), layout="constrained")
+    times, bandwidths = panels = found.subplots(2, 1)
+    times.plot(sizes, [row.measured_us for row in report.rows], **MEASURED)
+    times.plot(sizes, [row.nccl_us for row in report.rows], **PREDICTED)
+    times.plot(sizes, [row.alphabeta_us for row in report.rows], **ALPHABETA)
+    times.set_yscale("log")
+    times.set_ylabel("time (us)")
+    bandwidths.plot(sizes, [row.busbw_gbs for row in report.rows], **MEASURED)
+    bandwidths.plot(sizes, [row.ideal_busbw_gbs for row in report.rows], **IDEAL)
+    carried = [np.nan if row.link_busbw_gbs is None else row.link_busbw_gbs for row in report.rows]
+    bandwidths.plot(sizes, carried, **LINKS)
+    bandwidths.set_ylabel("bus bandwidth (GB/s)")
+    for axes, where in zip(panels, (UPPER, LOWER), strict=True):
+        size_axis(axes, sizes, named=axes is bandwidths, margin=1.25)
+        grid(axes)
+        legend(found, axes.get_legend_handles_labels()[0], "", where)
+    heading(found, times, f"{report.sweep.collective.name}: how good what was measured is", report.case.heading)
+    return found

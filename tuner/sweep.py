@@ -1,0 +1,100 @@
+"""A sweep over sizes from a file of measurements: what NCCL took by itself, and latency and bandwidth of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tuner.analytic import alphabeta, line, verdict
+from tuner.analytic.alphabeta import Level, Terms
+from tuner.analytic.checks import Array
+from tuner.analytic.line import Fit, Repeated
+from tuner.analytic.operations import Operation
+from tuner.errors import BadMeasurement, one_of
+from tuner.measure.readany import read_any
+from tuner.measure.results import Result, results
+from tuner.names import Collective
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """One file's times of NCCL's own choice, of one collective, ascending in size; out of place where both are."""
+
+    path: Path
+    collective: Collective
+    ranks: int | None
+    nccl: str | None
+    results: tuple[Result, ...]
+
+    @property
+    def bytes(self) -> Array:
+        return np.array([result.point.bytes for result in self.results], np.float64)
+
+    @property
+    def times_us(self) -> Array:
+        return np.array([result.estimate.median_us for result in self.results if result.estimate])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AlphaBeta:
+    """``fit`` of all runs together; alpha and beta of each run apart as mean and deviation.
+
+    ``error`` is the mean absolute error, ``verdict`` what that is called.
+    """
+
+    fit: Fit
+    level: Level
+    runs: tuple[Level, ...]
+    alpha_us: Repeated
+    beta_gbs: Repeated
+    error: float
+    verdict: verdict.Class
+
+
+def read(path: Path, collective: Collective | None = None) -> Sweep:
+    """BadMeasurement where the file has no such time, or several collectives and none is named."""
+    measured = read_any(path, collective)
+    own = [each for each in results(measured.visits) if each.asked is None and each.estimate is not None]
+    found = sorted({each.point.collective for each in own})
+    if not found or (collective is not None and collective not in found):
+        what = "anything" if collective is None else collective.name
+        raise BadMeasurement(f"{path}: no times of {what} that NCCL chose itself; {one_of(c.name for c in found)}")
+    if collective is None and len(found) > 1:
+        raise BadMeasurement(f"{path}: several collectives; valid: --collective with {one_of(c.name for c in found)}")
+    collective = found[0] if collective is None else collective
+    kinds = {(each.point.dtype, each.point.op, each.point.graph) for each in own if each.point.collective is collective}
+    if len(kinds) > 1:
+        raise BadMeasurement(f"{path}: several types or operations, or some in CUDA graphs; valid: a file of one kind")
+    by_size: dict[int, Result] = {}
+    for each in sorted(own, key=lambda each: each.point.in_place):
+        if each.point.collective is collective:
+            by_size.setdefault(each.point.bytes, each)
+    header = measured.header
+    nccl = header.get("nccl") or header.get("case", {}).get("nccl")
+    return Sweep(path, collective, header.get("ranks"), nccl, tuple(by_size[size] for size in sorted(by_size) if size))
+
+
+def fit(sweeps: Sequence[Sweep], terms: Terms) -> AlphaBeta:
+    """Alpha and beta of an algorithm with these terms. BadInput for fewer than three sizes."""
+    sizes, times = (np.concatenate(found) for found in (
+        [sweep.bytes for sweep in sweeps], [sweep.times_us for sweep in sweeps]
+    ))  # fmt: skip
+    together = line.fit(sizes, times)
+    runs = tuple(line.fit(sweep.bytes, sweep.times_us).level(terms) for sweep in sweeps)
+    error = float(np.abs(together.error).mean())
+    return AlphaBeta(
+        together, together.level(terms), runs, line.repeated([float(run.alpha_us) for run in runs]),
+        line.repeated([float(run.beta_gbs) for run in runs]), error, verdict.of_error(error),
+    )
+
+
+def terms_of(sweeps: Sequence[Sweep], algorithm: str, ranks: int | None) -> Terms:
+    """Of one collective over so many ranks as the files say. BadMeasurement where they differ or do not say."""
+    names, counts = ({sweep.collective for sweep in sweeps}, {ranks or sweep.ranks for sweep in sweeps})
+    if len(names) > 1 or len(counts) > 1:
+        raise BadMeasurement("files of several collectives or numbers of ranks; valid: runs of the same")
+    (count,) = counts
+    if count is None:
+        raise BadMeasurement(f"{sweeps[0].path}: does not say the number of ranks; valid: --ranks N")
+    return alphabeta.terms(Operation[names.pop().name], algorithm, count)
