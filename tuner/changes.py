@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from tuner import layer, release
 from tuner.case import Case
 from tuner.environment import parse_assignments
 from tuner.errors import BadInput, one_of
+from tuner.topology.edit import EDITS
 
 
 def changed(case: Case, assignments: Sequence[str]) -> Case:
@@ -36,7 +38,7 @@ def _machine(case: Case, value: str) -> Case:
     """Another machine has all of its own: what completed the node before does not stay."""
     return replace(
         case, machine=value, topology=None, graphs=None, gpus_per_node=None, gpu=None, net_gbps=None,
-        net_latency_us=None, others=(),
+        net_latency_us=None, others=(), hardware=None,
     )
 
 
@@ -52,16 +54,23 @@ def _layer(case: Case, value: str) -> Case:
     return replace(case, layer=layer.read(Path(value)))
 
 
+def _hardware(key: str, case: Case, value: str) -> Case:
+    if case.others:
+        raise BadInput(f"change {key}={value}: not where nodes differ; valid there: {', '.join(SETTINGS)}")
+    return replace(case, hardware={**(case.hardware or {}), key: value})
+
+
 def _whole(key: str, value: str) -> int:
     if not value.isdecimal() or not 1 <= int(value) <= 2**20:
         raise BadInput(f"change {key}={value}: valid: 1 to {2**20}")
     return int(value)
 
 
-KEYS: dict[str, Callable[[Case, str], Case]] = {
+SETTINGS: dict[str, Callable[[Case, str], Case]] = {
     "nccl": _nccl,
     "machine": _machine,
     "nodes": _nodes,
     "gpus-per-node": _gpus_per_node,
     "layer": _layer,
 }
+KEYS = {**SETTINGS, **{key: partial(_hardware, key) for key in EDITS}}
