@@ -73,4 +73,7 @@ SETTINGS: dict[str, Callable[[Case, str], Case]] = {
     "gpus-per-node": _gpus_per_node,
     "layer": _layer,
 }
-KEYS = {**SETTINGS, **{key: partial(_hardware, key) for key in EDITS}}
+KEYS: dict[str, Callable[[Case, str], Case]] = {
+    **SETTINGS,
+    **{key: partial(_hardware, key) for key in EDITS},
+}

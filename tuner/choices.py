@@ -10,7 +10,7 @@ from tuner.case import Case
 from tuner.cfloat import FloatArray, SizeArray
 from tuner.ranges import largest
 from tuner.rules.request import Request
-from tuner.selection import Selection
+from tuner.selection import Picks, Selection
 
 NOTHING = -1
 
@@ -36,17 +36,22 @@ def choices(case: Case, request: Request, sizes: SizeArray, nodes: Sequence[int]
 
     Errors: BadInput for what the emulator refuses, one rank among it.
     """
-    shape = len(nodes), len(sizes)
-    found = Choices(
-        tuple(nodes), sizes, np.full(shape, NOTHING, np.int8), np.full(shape, NOTHING, np.int8),
-        np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.full(shape, np.nan, np.float32),
+    rows = [picks(Selection(replace(case, nodes=count).communicator()), request, sizes) for count in nodes]
+    names = ("algorithm", "protocol", "channels", "threads", "time_us")
+    return Choices(tuple(nodes), sizes, *(np.stack([getattr(row, name) for row in rows]) for name in names))
+
+
+def picks(selection: Selection, request: Request, sizes: SizeArray) -> Picks:
+    """The picks of ``sizes`` (ascending, at least one); as in :class:`Choices` where NCCL finds nothing to run."""
+    shape = sizes.shape
+    found = Picks(
+        sizes, np.full(shape, NOTHING, np.int8), np.full(shape, NOTHING, np.int8), np.full(shape, np.nan, np.float32),
+        np.zeros(shape, np.int64), np.zeros(shape, np.int64),
     )
-    for row, count in enumerate(nodes):
-        selection = Selection(replace(case, nodes=count).communicator())
-        most = largest(selection, request, int(sizes[-1]))
-        taken = int(np.searchsorted(sizes, np.uint64(most), side="right"))
-        if taken:
-            picks = selection.pick(request, sizes[:taken])
-            for name in ("algorithm", "protocol", "channels", "threads", "time_us"):
-                getattr(found, name)[row, :taken] = getattr(picks, name)
+    most = largest(selection, request, int(sizes[-1]))
+    taken = int(np.searchsorted(sizes, np.uint64(most), side="right"))
+    if taken:
+        picked = selection.pick(request, sizes[:taken])
+        for name in ("algorithm", "protocol", "time_us", "channels", "threads"):
+            getattr(found, name)[:taken] = getattr(picked, name)
     return found

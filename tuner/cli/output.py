@@ -39,5 +39,10 @@ def human_bytes(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
+def span(values: Sequence[int]) -> str:
+    """``4``, or ``4-16`` where they differ."""
+    return f"{min(values)}-{max(values)}" if min(values) < max(values) else str(values[0])
+
+
 def _is_number(text: str) -> bool:
     return text[:1].isdigit() or text in ("", "-")
