@@ -7,7 +7,7 @@ import click
 
 from tuner import release
 from tuner.case import Case
-from tuner.changes import changed
+from tuner.changes import KEYS, changed
 from tuner.cli import options
 from tuner.cli.diff_releases import print_pairs, releases_of
 from tuner.cli.output import human_bytes, print_json, print_table
@@ -30,8 +30,7 @@ class CollectiveOrRelease(options.Named):
     "words", nargs=-1, type=CollectiveOrRelease(Collective, "collective"), metavar="[COLLECTIVE]... [RELEASE]"
 )
 @click.option("--change", "assignments", multiple=True, metavar="KEY=VALUE",
-              help="What is different afterwards: nccl, machine, nodes, gpus-per-node, layer, or a NCCL variable; "
-              "repeatable.")
+              help=f"What is different afterwards: {', '.join(KEYS)}, or a NCCL variable; repeatable.")
 @click.option("--all-releases", is_flag=True, help="Every pair of the machine's releases instead.")
 @click.option("--whole", is_flag=True, help="Ranges whose channels or threads change count as well.")
 @options.range_options
@@ -74,9 +73,9 @@ def command(
     if as_json:
         print_json([asdict(change) for changes in found.values() for change in changes])
         return
-    click.echo(f"before: {_title(described)}\nafter:  {_title(after)}\n")
+    click.echo(f"before: {title_of(described)}\nafter:  {title_of(after)}\n")
     for collective, changes in found.items():
-        _print(collective.name, changes)
+        print_changes(collective.name, changes)
     if alike := [collective.name for collective in found if not found[collective]]:
         click.echo(f"the same at every size: {', '.join(alike)}")
 
@@ -84,11 +83,13 @@ def command(
 COLUMNS = ("from", "to", "before", "after", "time", "new pick by the model before", "by the model after")
 
 
-def _title(case: Case) -> str:
+def title_of(case: Case) -> str:
+    """The case with its variables."""
     return ", ".join([case.title, *(f"{name}={value}" for name, value in (case.environment or {}).items())])
 
 
-def _print(title: str, changes: list[Change]) -> None:
+def print_changes(title: str, changes: list[Change]) -> None:
+    """The ranges whose pick changes as a table, without those that are only rounding."""
     ties = [change for change in changes if change.to_bytes - change.from_bytes < change.from_bytes // TIE]
     if left := [change for change in changes if change not in ties]:
         print_table(title, COLUMNS, map(_row, left))
@@ -101,14 +102,16 @@ def _print(title: str, changes: list[Change]) -> None:
 
 def _row(change: Change) -> tuple[object, ...]:
     return (
-        human_bytes(change.from_bytes), human_bytes(change.to_bytes), _cell(change.before), _cell(change.after),
-        _percent(change.ratio), _percent(change.ratio_by_before), _percent(change.ratio_by_after),
+        human_bytes(change.from_bytes), human_bytes(change.to_bytes), cell(change.before), cell(change.after),
+        percent(change.ratio), percent(change.ratio_by_before), percent(change.ratio_by_after),
     )
 
 
-def _cell(pick: Pick) -> str:
+def cell(pick: Pick) -> str:
+    """Algorithm, protocol and channels."""
     return f"{pick.algorithm}/{pick.protocol} x{pick.channels}"
 
 
-def _percent(ratio: float | None) -> str:
+def percent(ratio: float | None) -> str:
+    """A ratio of times as the change it is."""
     return "cannot run" if ratio is None else f"{100 * (ratio - 1):+.1f} %"
