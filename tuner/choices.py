@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from tuner.case import Case
 from tuner.cfloat import FloatArray, SizeArray
+from tuner.errors import NoAlgorithm
 from tuner.ranges import largest
 from tuner.rules.request import Request
 from tuner.selection import Picks, Selection
@@ -41,17 +42,24 @@ def choices(case: Case, request: Request, sizes: SizeArray, nodes: Sequence[int]
     return Choices(tuple(nodes), sizes, *(np.stack([getattr(row, name) for row in rows]) for name in names))
 
 
-def picks(selection: Selection, request: Request, sizes: SizeArray) -> Picks:
-    """The picks of ``sizes`` (ascending, at least one); as in :class:`Choices` where NCCL finds nothing to run."""
+def picks(selection: Selection, request: Request, sizes: SizeArray, least: int = 1) -> Picks:
+    """The picks of ``sizes`` (ascending, at least one) from ``least`` on.
+
+    Below it, and where NCCL finds nothing to run, they are as in :class:`Choices`.
+    """
     shape = sizes.shape
     found = Picks(
         sizes, np.full(shape, NOTHING, np.int8), np.full(shape, NOTHING, np.int8), np.full(shape, np.nan, np.float32),
         np.zeros(shape, np.int64), np.zeros(shape, np.int64),
     )
-    most = largest(selection, request, int(sizes[-1]))
-    taken = int(np.searchsorted(sizes, np.uint64(most), side="right"))
-    if taken:
-        picked = selection.pick(request, sizes[:taken])
-        for name in ("algorithm", "protocol", "time_us", "channels", "threads"):
-            getattr(found, name)[:taken] = getattr(picked, name)
+    taken = sizes >= least
+    try:
+        picked = selection.pick(request, sizes[taken])
+    except NoAlgorithm:
+        taken &= sizes <= largest(selection, request, int(sizes[-1]))
+        if not taken.any():
+            return found
+        picked = selection.pick(request, sizes[taken])
+    for name in ("algorithm", "protocol", "time_us", "channels", "threads"):
+        getattr(found, name)[taken] = getattr(picked, name)
     return found

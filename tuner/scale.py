@@ -77,9 +77,7 @@ def scale(
     if per_rank and int(asked[-1]) * high * gpus > MAX_BYTES:
         raise BadInput(f"{asked[-1]} bytes of each of {high * gpus} ranks: valid: 2**62 in all")
     answers = _Answers(case, requests, asked, per_rank, progress)
-    near_powers = [1 << shift for shift in range(high.bit_length())]  # where trees grow by a level
-    breaks = range(low, high + 1) if every else [power + 1 for power in near_powers]
-    starts = edges.find(answers.labels, low, high, breaks, steps=0)
+    starts = edges.find(answers.labels, low, high, range(low, high + 1) if every else (), steps=0)
     ranges = answers.ranges([int(start) for start in starts], high, gpus)
     return Scale(_runs(sorted(answers.labels_of)), tuple(ranges))
 
@@ -126,11 +124,8 @@ class _Answers:
 
     def _picks(self, selection: Selection, request: Request) -> Picks:
         ranks = selection.communicator.ranks if request.spreads else 1
-        found = picks(selection, request, self.sizes * np.uint64(ranks if self.per_rank else 1))
-        none = found.bytes < ranks * request.dtype.size_bytes  # NCCL returns at once
-        found.algorithm[none] = found.protocol[none] = NOTHING
-        found.channels[none] = found.threads[none] = 0
-        return found
+        nbytes = self.sizes * np.uint64(ranks if self.per_rank else 1)
+        return picks(selection, request, nbytes, ranks * request.dtype.size_bytes)  # of less NCCL runs nothing
 
     def _range(self, request: Request, size: int, column: int, start: int, end: int, gpus: int) -> Range:
         algorithm, protocol, channels, threads = self.labels_of[start][column].tolist()

@@ -14,7 +14,7 @@ from tuner.topology.records import NvLink, Target
 from tuner.topology.xml import to_text
 
 MOST_LINKS = 1024
-MOST_GBPS = 1e6
+MOST_GBPS = 1_000_000
 # By generation. Source: kvDictPciGen, where any other text counts as generation 3.
 PCIE_SPEEDS = {
     number: f"{speed} GT/s PCIe" for number, speed in enumerate(("2.5", "5.0", "8.0", "16.0", "32.0", "64.0"), 1)
@@ -42,7 +42,7 @@ def _edited(topology: str, changes: tuple[tuple[str, str], ...]) -> str:
 def _nic_gbps(root: ET.Element, value: str) -> None:
     """The speed of every adapter, 1e9 bits per second."""
     if not re.fullmatch(r"\d+(\.\d{1,3})?", value) or not 0.001 <= float(value) <= MOST_GBPS:
-        raise BadInput(f"nic-gbps={value}: valid: 0.001 to {MOST_GBPS:g}, 1e9 bits per second, such as 400")
+        raise BadInput(f"nic-gbps={value}: valid: 0.001 to {MOST_GBPS}, 1e9 bits per second, such as 400")
     for net in _nets(root, f"nic-gbps={value}"):
         net.set("speed", str(round(float(value) * 1000)))
 
@@ -67,7 +67,7 @@ def _nvlinks(root: ET.Element, value: str) -> None:
     count = _whole("nvlinks", value, 0, MOST_LINKS, "per GPU")
     linked = [gpu for gpu in root.iter("gpu") if gpu.find("nvlink") is not None]
     if not linked:
-        raise BadInput(f"nvlinks={value}: no GPU of this node has NVLinks; valid for it: {one_of(_without('nvlinks'))}")
+        raise BadInput(f"nvlinks={value}: no GPU of this node has NVLinks; {one_of(_without('nvlinks'))}")
     for gpu in linked:
         links = gpu.findall("nvlink")
         for link, links_now in zip(links, _dealt(links, count), strict=True):
@@ -104,7 +104,7 @@ def _pcie(root: ET.Element, value: str) -> None:
 def _nets(root: ET.Element, change: str) -> list[ET.Element]:
     if nets := list(root.iter("net")):
         return nets
-    raise BadInput(f"{change}: this node has no adapters; valid for it: {one_of(_without('nic'))}")
+    raise BadInput(f"{change}: this node has no adapters; {one_of(_without('nic'))}")
 
 
 def _whole(key: str, value: str, low: int, high: int, what: str) -> int:
