@@ -10,14 +10,14 @@ import pytest
 from here import HERE
 from test_cli import run
 
-from tuner import machines
+from tuner import found, machines
 from tuner.case import Case
 from tuner.changes import changed
 from tuner.check import check
 from tuner.compare import Side
 from tuner.errors import BadInput
 from tuner.names import Collective, DataType, Op
-from tuner.oracle import Oracle
+from tuner.oracle import Oracle, Setup
 from tuner.rules.request import Request
 from tuner.selection import Selection
 from tuner.topology import read
@@ -110,7 +110,7 @@ CHANGES = {
     "no links": ("dgx-a100", 2, ("nvlinks=0",)),
     "older PCIe": ("dgx-a100", 2, ("pcie=3x8",)),
     "more links between GPUs": ("dgx-1v", 4, ("nvlinks=12",)),
-    "with a nccl.conf": ("pcie-l40s", 4, ("nic-gbps=25",)),
+    "with a nccl.conf": ("pcie-l40s-4nic", 8, ("nic-gbps=25",)),
     "without peer-to-peer": ("pcie-l40s-no-p2p", 4, ("nic-gbps=25",)),
 }
 
@@ -159,16 +159,39 @@ def test_the_machines_own_settings_stay() -> None:
     assert not setup.peer_to_peer_across_sockets
 
 
+def test_the_search_is_asked_as_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    class AskedError(Exception):
+        pass
+
+    def ask(setup: Setup) -> Oracle:
+        raise AskedError(setup)
+
+    monkeypatch.setattr(found, "Oracle", ask)
+    machine, several = machines.load("pcie-l40s-no-p2p"), changed(H100, ["machine=pcie-l40s-no-p2p", "nic-gbps=26"])
+    for nodes, search in ((1, 1), (2, 2), (4096, 2)):
+        with pytest.raises(AskedError) as asked:
+            replace(several, nodes=nodes).communicator()
+        topology = edited(machine.topology_xml, {"nic-gbps": "26"})
+        expected = Setup(topology, search, 8, "2.28.9", dict(machine.environment), peer_to_peer_across_sockets=False)
+        assert asked.value.args == (expected,)
+
+
+def test_nodes_without_nvlink_have_no_switch() -> None:
+    before, after = (case.communicator() for case in (H100, changed(H100, ["nvlinks=0"])))
+    assert (before.has_nvswitch, before.direct_nvlink, before.nvls) == (True, True, True)
+    assert (after.has_nvswitch, after.direct_nvlink, after.nvls) == (False, False, False)
+
+
 # --- both sides, size by size ---
 
 
 def test_both_picks_and_what_they_take() -> None:
     after = changed(H100, ["nodes=8", "gpus-per-node=8"])
     old, new = Side(H100), Side(after)
-    found = at_sizes(old, new, ALLREDUCE, SIZES)
+    answers = at_sizes(old, new, ALLREDUCE, SIZES)
     for side, which, ranks in ((old, "before", 4), (new, "after", 64)):
         picks = side.selection.pick(ALLREDUCE, SIZES)
-        for row, one in enumerate(found):
+        for row, one in enumerate(answers):
             pick = getattr(one, which)
             cell = picks.cells()[row]
             assert (pick.algorithm, pick.protocol) == (cell[0].name, cell[1].name)
@@ -176,7 +199,7 @@ def test_both_picks_and_what_they_take() -> None:
             assert np.float32(pick.time_us) == picks.time_us[row]
             busbw_gbs = SIZES[row] / picks.time_us[row] / 1000 * 2 * (ranks - 1) / ranks
             assert getattr(one, f"busbw_gbs_{which}") == pytest.approx(busbw_gbs)
-    assert [one.ratio for one in found] == pytest.approx([one.after.time_us / one.before.time_us for one in found])
+    assert [one.ratio for one in answers] == pytest.approx([one.after.time_us / one.before.time_us for one in answers])
 
 
 COMMAND = ("whatif", "allreduce", "nodes=8", "NCCL_PROTO=Simple", "--machine", "dgx-h100", "--nodes", "2", "--nccl",
@@ -184,15 +207,15 @@ COMMAND = ("whatif", "allreduce", "nodes=8", "NCCL_PROTO=Simple", "--machine", "
 
 
 def test_json_has_sizes_and_ranges() -> None:
-    found = json.loads(run(*COMMAND, "--bytes", "1K,16M", "--json").stdout)
-    assert found["before"] == "2 x dgx-h100, 8 GPUs each, NCCL 2.28.9"
-    assert found["after"] == "8 x dgx-h100, 8 GPUs each, NCCL 2.28.9, NCCL_PROTO=Simple"
-    assert [one["bytes"] for one in found["sizes"]] == [1024, 16 << 20]
-    assert {one["after"]["protocol"] for one in found["sizes"]} == {"Simple"}
+    answer = json.loads(run(*COMMAND, "--bytes", "1K,16M", "--json").stdout)
+    assert answer["before"] == "2 x dgx-h100, 8 GPUs each, NCCL 2.28.9"
+    assert answer["after"] == "8 x dgx-h100, 8 GPUs each, NCCL 2.28.9, NCCL_PROTO=Simple"
+    assert [one["bytes"] for one in answer["sizes"]] == [1024, 16 << 20]
+    assert {one["after"]["protocol"] for one in answer["sizes"]} == {"Simple"}
     same = json.loads(
         run("diff", "allreduce", "--change", "nodes=8", "--change", "NCCL_PROTO=Simple", *COMMAND[4:], "--json").stdout
     )
-    assert found["changes"] == same
+    assert answer["changes"] == same
 
 
 def test_table_shows_both_sides_and_ranges() -> None:
@@ -213,9 +236,9 @@ def test_no_change_is_said_so(words: tuple[str, ...], message: str) -> None:
 
 
 def test_diff_takes_hardware_too() -> None:
-    found = json.loads(run("diff", "allreduce", "--change", "nic-gbps=100", *COMMAND[4:], "--json").stdout)
-    assert found
-    assert {change["collective"] for change in found} == {"AllReduce"}
+    answer = json.loads(run("diff", "allreduce", "--change", "nic-gbps=100", *COMMAND[4:], "--json").stdout)
+    assert answer
+    assert {change["collective"] for change in answer} == {"AllReduce"}
 
 
 def test_without_libnccl_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
