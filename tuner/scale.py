@@ -17,7 +17,7 @@ from tuner.names import Algorithm, Protocol
 from tuner.rules.request import Request
 from tuner.selection import MAX_BYTES, Picks, Selection
 
-MOST_NODES = 16384
+TO_NODES = 16384
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Scale:
 
 
 def scale(
-    case: Case, requests: Sequence[Request], sizes: Sequence[int], low: int = 1, high: int = MOST_NODES, *,
+    case: Case, requests: Sequence[Request], sizes: Sequence[int], low: int = 1, high: int = TO_NODES, *,
     every: bool = False, per_rank: bool = False, progress: Callable[[], None] = lambda: None,
 ) -> Scale:
     """The answers on ``low`` to ``high`` nodes as rank 0 sees them, not on the case's own number.

@@ -12,7 +12,7 @@ from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table, span
 from tuner.errors import BadInput
 from tuner.names import Collective, DataType, Op
-from tuner.scale import MOST_NODES, Range, Scale, scale
+from tuner.scale import TO_NODES, Range, Scale, scale
 from tuner.selection import Selection
 
 
@@ -23,7 +23,7 @@ from tuner.selection import Selection
 @click.option("--per-rank", is_flag=True, help="--bytes are each rank's part instead.")
 @click.option("--from-nodes", "low", type=click.IntRange(1, options.MOST_NODES), default=1, show_default=True,
               help="The fewest nodes; 2 where a node has one GPU.")
-@click.option("--to-nodes", "high", type=click.IntRange(1, options.MOST_NODES), default=MOST_NODES, show_default=True,
+@click.option("--to-nodes", "high", type=click.IntRange(1, options.MOST_NODES), default=TO_NODES, show_default=True,
               help="The most nodes.")
 @click.option("--every", is_flag=True, help="Look at every number of nodes, which takes about 3 ms for each.")
 @options.case_options
