@@ -111,6 +111,7 @@ CHANGES = {
     "older PCIe": ("dgx-a100", 2, ("pcie=3x8",)),
     "more links between GPUs": ("dgx-1v", 4, ("nvlinks=12",)),
     "with a nccl.conf": ("pcie-l40s-4nic", 8, ("nic-gbps=25",)),
+    "a variable of the search": ("dgx-h100", 4, ("NCCL_P2P_DISABLE=1",)),
     "without peer-to-peer": ("pcie-l40s-no-p2p", 4, ("nic-gbps=25",)),
 }
 

@@ -37,6 +37,7 @@ class Case:
     others: tuple["Case", ...] = ()
     layer: Layer | None = None  # measured constants instead of NCCL's; libnccl has none
     hardware: dict[str, str] | None = None  # what differs from the machine or topology, in the words of topology.edit
+    search: bool = False  # libnccl searches the graphs of a known machine too, as variables of the search are set
 
     @property
     def title(self) -> str:
@@ -66,7 +67,7 @@ class Case:
     @property
     def _searched_by_library(self) -> bool:
         """Rather than known from the catalogue or a dump."""
-        return self.graphs is None and (self.machine is None or bool(self.hardware))
+        return self.graphs is None and (self.machine is None or bool(self.hardware) or self.search)
 
     def gpus(self) -> int:
         """GPUs used per node: those asked for, else all."""

@@ -22,7 +22,11 @@ def changed(case: Case, assignments: Sequence[str]) -> Case:
         if not equals or not value:
             raise BadInput(f"change {assignment!r}: expected KEY=VALUE; keys: {', '.join(KEYS)}, or a NCCL variable")
         if key.startswith("NCCL_"):
-            case = replace(case, environment={**(case.environment or {}), **parse_assignments((assignment,))})
+            searched_with = release.load(case.nccl).table["environment"]["search"]
+            case = replace(
+                case, environment={**(case.environment or {}), **parse_assignments((assignment,))},
+                search=case.search or key in searched_with,
+            )
         elif key in KEYS:
             case = KEYS[key](case, value)
         else:
