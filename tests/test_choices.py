@@ -35,12 +35,15 @@ def test_every_element_is_the_pick_of_its_communicator(nccl: str) -> None:
 
 
 def test_the_largest_size_is_the_last_that_is_taken() -> None:
-    selection = Selection(Case(nccl="2.28.9", machine="dgx-h100", nodes=2).communicator())
+    case = Case(nccl="2.28.9", machine="dgx-h100", nodes=2)
+    selection = Selection(case.communicator())
     most = largest(selection, SUM)
     selection.pick(SUM, most)
     with pytest.raises(NoAlgorithm):
         selection.pick(SUM, most + 1)
     assert largest(selection, SUM, 1 << 30) == 1 << 30
+    around = choices(case, SUM, np.array([most, most + 1], np.uint64), [2])
+    assert (around.algorithm >= 0).tolist() == [[True, False]]
 
 
 def test_nothing_is_taken_where_nothing_can_run() -> None:

@@ -11,9 +11,9 @@ from tuner.environment import Environment
 from tuner.errors import BadInput, BadTopology
 from tuner.graphs import Graphs
 from tuner.layer import Layer
-from tuner.oracle import Oracle, Setup
+from tuner.oracle import Setup
 from tuner.rules import policy
-from tuner.topology import Topology
+from tuner.topology import Topology, edit
 from tuner.topology import read as read_topology
 
 
@@ -36,6 +36,8 @@ class Case:
     net_latency_us: float | None = None
     others: tuple["Case", ...] = ()
     layer: Layer | None = None  # measured constants instead of NCCL's; libnccl has none
+    hardware: dict[str, str] | None = None  # what differs from the machine or topology, in the words of topology.edit
+    search: bool = False  # libnccl searches the graphs of a known machine too, as variables of the search are set
 
     @property
     def title(self) -> str:
@@ -61,7 +63,8 @@ class Case:
     @property
     def name(self) -> str:
         """Of a node."""
-        return self.machine or " ".join(filter(None, [str(self.topology), self.gpu]))
+        own = self.machine or " ".join(filter(None, [str(self.topology), self.gpu]))
+        return " with ".join([own, *(f"{key}={value}" for key, value in (self.hardware or {}).items())])
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -77,6 +80,11 @@ class Case:
     def _kinds(self) -> tuple["Case", ...]:
         """Nodes that are alike, each kind as a case of its own."""
         return (self, *(replace(other, nccl=self.nccl, environment=self.environment) for other in self.others))
+
+    @property
+    def _searched_by_library(self) -> bool:
+        """Rather than known from the catalogue or a dump."""
+        return self.graphs is None and (self.machine is None or bool(self.hardware) or self.search)
 
     def gpus(self) -> int:
         """GPUs used per node: those asked for, else all. BadInput where there are not as many."""
@@ -96,8 +104,7 @@ class Case:
         They may differ, because NCCL does not exchange everything it tunes with; they are one where nodes are alike.
         """
         nccl, values = self._release(), self.environment or {}
-        searched = all(kind.machine is None and kind.graphs is None for kind in self._kinds)
-        if searched:  # by the oracle, which has seen the variables of the search
+        if all(kind._searched_by_library for kind in self._kinds):  # which has seen the variables of the search
             searched_with = nccl.table["environment"]["search"]
             values = {name: value for name, value in values.items() if name not in searched_with}
         several = sum(kind.nodes for kind in self._kinds) > 1
@@ -156,16 +163,17 @@ class Case:
     def _searched(self, several: bool) -> tuple[Graphs, float]:
         """The graphs, and the bandwidth of the slowest path from a GPU to its adapter (GB/s, 0 where unknown)."""
         if self.graphs is not None:
+            if self.hardware:
+                raise BadInput(f"--graphs: found on the node as it was; valid with {', '.join(self.hardware)}: none")
             dumped, gpus = graphs.read_dump(self.graphs)
             if gpus != self.gpus():
                 raise BadTopology(f"{self.graphs}: graphs of {gpus} GPUs for {self.gpus()} GPUs per node")
             return dumped, self._dumped_net_gbs(several)
-        if self.machine is not None:
-            machine, shape = machines.load(self.machine), (self.nccl, self.gpus(), several)
-            return machine.graphs(*shape), machine.net_gbs(*shape)
-        with Oracle(self._setup(2 if several else 1)) as oracle:
-            found.check_nodes(oracle)
-            return found.graphs(oracle), found.net_gbs(oracle) or 0.0
+        if self._searched_by_library:
+            return found.search(self._setup(2 if several else 1))
+        assert self.machine is not None
+        machine, shape = machines.load(self.machine), (self.nccl, self.gpus(), several)
+        return machine.graphs(*shape), machine.net_gbs(*shape)
 
     def _dumped_net_gbs(self, several: bool) -> float:
         """A dump of graphs does not say it, so the machine's own; a topology's is not known."""
@@ -174,7 +182,11 @@ class Case:
         return machines.load(self.machine).net_gbs(self.nccl, self.gpus(), several)
 
     def node_topology(self) -> Topology:
-        """One of ``nodes``, by its file. BadInput where that is not described, BadTopology where it cannot be read."""
+        """One of ``nodes``. BadInput where that is not described, BadTopology where it cannot be read."""
+        own = self._own_topology()
+        return read_topology(self._topology_text()) if self.hardware else own
+
+    def _own_topology(self) -> Topology:
         if (self.machine is None) == (self.topology is None):
             raise BadInput(f"name one machine: --machine NAME ({', '.join(machines.names())}) or --topology FILE.xml")
         if self.gpu is None and (self.net_gbps is not None or self.net_latency_us is not None):
@@ -194,8 +206,12 @@ class Case:
         return skeleton.complete(self.topology, gpu, self.net_gbps, self.net_latency_us, self.nccl)
 
     def _topology_text(self) -> str:
+        own = self._own_text()
+        return edit.edited(own, self.hardware) if self.hardware else own
+
+    def _own_text(self) -> str:
         if self.machine is not None:
             return machines.load(self.machine).topology_xml
-        self.node_topology()
+        self._own_topology()
         assert self.topology is not None
         return self.topology.read_text("utf-8") if self.gpu is None else self._completed(self.gpu)

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from tuner import layer, release
 from tuner.case import Case
 from tuner.environment import parse_assignments
 from tuner.errors import BadInput, one_of
+from tuner.topology.edit import EDITS
 
 
 def changed(case: Case, assignments: Sequence[str]) -> Case:
@@ -20,7 +22,11 @@ def changed(case: Case, assignments: Sequence[str]) -> Case:
         if not equals or not value:
             raise BadInput(f"change {assignment!r}: expected KEY=VALUE; keys: {', '.join(KEYS)}, or a NCCL variable")
         if key.startswith("NCCL_"):
-            case = replace(case, environment={**(case.environment or {}), **parse_assignments((assignment,))})
+            searched_with = release.load(case.nccl).table["environment"]["search"]
+            case = replace(
+                case, environment={**(case.environment or {}), **parse_assignments((assignment,))},
+                search=case.search or key in searched_with,
+            )
         elif key in KEYS:
             case = KEYS[key](case, value)
         else:
@@ -36,7 +42,7 @@ def _machine(case: Case, value: str) -> Case:
     """Another machine has all of its own: what completed the node before does not stay."""
     return replace(
         case, machine=value, topology=None, graphs=None, gpus_per_node=None, gpu=None, net_gbps=None,
-        net_latency_us=None, others=(),
+        net_latency_us=None, others=(), hardware=None,
     )
 
 
@@ -52,16 +58,26 @@ def _layer(case: Case, value: str) -> Case:
     return replace(case, layer=layer.read(Path(value)))
 
 
+def _hardware(key: str, case: Case, value: str) -> Case:
+    if case.others:
+        raise BadInput(f"change {key}={value}: not where nodes differ; valid there: {', '.join(SETTINGS)}")
+    return replace(case, hardware={**(case.hardware or {}), key: value})
+
+
 def _whole(key: str, value: str) -> int:
     if not value.isdecimal() or not 1 <= int(value) <= 2**20:
         raise BadInput(f"change {key}={value}: valid: 1 to {2**20}")
     return int(value)
 
 
-KEYS: dict[str, Callable[[Case, str], Case]] = {
+SETTINGS: dict[str, Callable[[Case, str], Case]] = {
     "nccl": _nccl,
     "machine": _machine,
     "nodes": _nodes,
     "gpus-per-node": _gpus_per_node,
     "layer": _layer,
+}
+KEYS: dict[str, Callable[[Case, str], Case]] = {
+    **SETTINGS,
+    **{key: partial(_hardware, key) for key in EDITS},
 }

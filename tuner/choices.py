@@ -12,7 +12,7 @@ from tuner.frames import Column, Framed, Named
 from tuner.names import Algorithm, Protocol
 from tuner.ranges import largest
 from tuner.rules.request import Request
-from tuner.selection import Selection
+from tuner.selection import Picks, Selection
 
 NOTHING = -1
 
@@ -48,18 +48,23 @@ def choices(case: Case, request: Request, sizes: SizeArray, nodes: Sequence[int]
 
     Errors: BadInput for what the emulator refuses, one rank among it.
     """
-    shape = len(nodes), len(sizes)
-    found = Choices(
-        tuple(nodes), sizes, np.full(shape, NOTHING, np.int8), np.full(shape, NOTHING, np.int8),
-        np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.full(shape, np.nan, np.float32),
+    rows = [picks(Selection(replace(case, nodes=count).communicator()), request, sizes) for count in nodes]
+    names = ("algorithm", "protocol", "channels", "threads", "time_us")
+    return Choices(tuple(nodes), sizes, *(np.stack([getattr(row, name) for row in rows]) for name in names))
+
+
+def picks(selection: Selection, request: Request, sizes: SizeArray) -> Picks:
+    """The picks of ``sizes`` (ascending, at least one); where there is nothing to run as in :class:`Choices`."""
+    shape = sizes.shape
+    found = Picks(
+        sizes, np.full(shape, NOTHING, np.int8), np.full(shape, NOTHING, np.int8), np.full(shape, np.nan, np.float32),
+        np.zeros(shape, np.int64), np.zeros(shape, np.int64),
     )
-    for row, count in enumerate(nodes):
-        selection = Selection(replace(case, nodes=count).communicator())
-        there = taken(selection, request, sizes)
-        if there.start < there.stop:
-            picks = selection.pick(request, sizes[there])
-            for name in ("algorithm", "protocol", "channels", "threads", "time_us"):
-                getattr(found, name)[row, there] = getattr(picks, name)
+    there = taken(selection, request, sizes)
+    if there.start < there.stop:
+        picked = selection.pick(request, sizes[there])
+        for name in ("algorithm", "protocol", "time_us", "channels", "threads"):
+            getattr(found, name)[there] = getattr(picked, name)
     return found
 
 

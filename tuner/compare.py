@@ -2,17 +2,18 @@
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
 from tuner.case import Case
-from tuner.cfloat import FloatArray, SizeArray, shortest
+from tuner.cfloat import SizeArray, shortest
 from tuner.errors import BadInput, NoAlgorithm
 from tuner.ranges import FOLLOWED_BYTES, Ranges, combinations, launches
 from tuner.rules.request import Request
-from tuner.selection import Cell, Selection
+from tuner.selection import Cell, Picks, Selection
 
 
 class Side:
@@ -30,8 +31,18 @@ class Side:
 
     def _ranges(self, request: Request) -> Ranges:
         follow = launches if self.whole else combinations
-        try:
+        with self._named():
             return follow(self.selection, request, self._low, self._high)
+
+    def pick(self, request: Request, sizes: SizeArray) -> Picks:
+        """Errors: those of :meth:`Selection.pick`, with the side."""
+        with self._named():
+            return self.selection.pick(request, sizes)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
         except (BadInput, NoAlgorithm) as error:
             raise type(error)(f"{self.case.title}: {error}") from error
 
@@ -53,6 +64,16 @@ class Pick:
     channels: int
     threads: int
     time_us: float
+
+
+def pick_records(picks: Picks) -> list[Pick]:
+    """One a size."""
+    return [
+        Pick(cell[0].name, cell[1].name, int(channels), int(threads), shortest(time_us))
+        for cell, channels, threads, time_us in zip(
+            picks.cells(), picks.channels, picks.threads, picks.time_us, strict=True
+        )
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,35 +143,21 @@ def _changes(
     before: Side, after: Side, request: Request, starts: SizeArray, ends: SizeArray, middles: SizeArray
 ) -> Iterator[Change]:
     ratio_from, ratio, ratio_to = (
-        _pick_times_us(after, request, sizes) / _pick_times_us(before, request, sizes)
-        for sizes in (starts, middles, ends)
+        after.pick(request, sizes).time_us / before.pick(request, sizes).time_us for sizes in (starts, middles, ends)
     )
-    olds, news = (_picks(side, request, middles) for side in (before, after))
-    cells = [cell for cell, _ in olds], [cell for cell, _ in news]
+    picked = [side.pick(request, middles) for side in (before, after)]
+    cells = [picks.cells() for picks in picked]
+    olds, news = map(pick_records, picked)
     by_before, by_after = (
         [_ratio(*times) for times in zip(*(side.times_us(request, middles, of) for of in cells), strict=True)]
         for side in (before, after)
     )
     for row, (start, end, middle) in enumerate(zip(starts, ends, middles, strict=True)):
         yield Change(
-            request.collective.name, int(start), int(end), int(middle), olds[row][1], news[row][1],
+            request.collective.name, int(start), int(end), int(middle), olds[row], news[row],
             shortest(ratio[row]), shortest(ratio_from[row]), shortest(ratio_to[row]), by_before[row], by_after[row],
         )
 
 
 def _ratio(old_us: np.float32 | None, new_us: np.float32 | None) -> float | None:
     return None if old_us is None or new_us is None else shortest(new_us / old_us)
-
-
-def _pick_times_us(side: Side, request: Request, sizes: SizeArray) -> FloatArray:
-    return side.selection.pick(request, sizes).time_us
-
-
-def _picks(side: Side, request: Request, sizes: SizeArray) -> list[tuple[Cell, Pick]]:
-    picks = side.selection.pick(request, sizes)
-    return [
-        (cell, Pick(cell[0].name, cell[1].name, int(channels), int(threads), shortest(time_us)))
-        for cell, channels, threads, time_us in zip(
-            picks.cells(), picks.channels, picks.threads, picks.time_us, strict=True
-        )
-    ]

@@ -1,11 +1,33 @@
 """The graphs the real library found, as this project's records."""
 
+from functools import cache
+
 from tuner import release
 from tuner.errors import BadInput
 from tuner.graphs import ENTER_THE_NETWORK, OF_ALGORITHM, Graph, Graphs
 from tuner.names import Pattern
 from tuner.oracle import Graph as OracleGraph
-from tuner.oracle import Oracle
+from tuner.oracle import Oracle, Setup
+
+
+def search(setup: Setup) -> tuple[Graphs, float]:
+    """The graphs, and the bandwidth of the slowest path from a GPU to its adapter (GB/s, 0 where unknown).
+
+    A setup is asked about once: nothing but what it says reaches libnccl. Errors: the oracle's, :func:`check_nodes`'s.
+    """
+    across = setup.peer_to_peer_across_sockets
+    env = tuple(sorted(setup.env.items()))
+    return _search(setup.topology, setup.nodes, setup.gpus_per_node, setup.release, env, across)
+
+
+@cache
+def _search(
+    topology: str, nodes: int, gpus: int, nccl: str, env: tuple[tuple[str, str], ...], across: bool
+) -> tuple[Graphs, float]:
+    setup = Setup(topology, nodes, gpus, nccl, dict(env), peer_to_peer_across_sockets=across)
+    with Oracle(setup) as oracle:
+        check_nodes(oracle)
+        return graphs(oracle), net_gbs(oracle) or 0.0
 
 
 def check_nodes(oracle: Oracle) -> None:

@@ -14,7 +14,7 @@ from tuner import gpus
 from tuner.errors import BadInput, BadTopology, OracleFailed, one_of
 from tuner.gpus import GpuModel
 from tuner.oracle import Oracle, Setup, Skeleton
-from tuner.topology.xml import parse
+from tuner.topology.xml import parse, to_text
 
 NVIDIA = "0x10de"
 AMAZON = "0x1d0f"  # its network plugin reports a latency, by type of instance
@@ -74,7 +74,7 @@ def setup(
             if _bus_id(pci) in (*bus_ids, *adapters.values())
         },
     )
-    return Setup(_text(found.root), nodes, len(placed), nccl, env={}, skeleton=skeleton)
+    return Setup(to_text(found.root), nodes, len(placed), nccl, env={}, skeleton=skeleton)
 
 
 class _File:
@@ -197,7 +197,7 @@ def _tidy(dump: str, machine: ET.Element) -> str:
                 above.remove(nic)
     _order_as(root, machine)
     ET.indent(root)
-    return _text(root)
+    return to_text(root)
 
 
 def _order_as(element: ET.Element, like: ET.Element) -> None:
@@ -211,8 +211,3 @@ def _order_as(element: ET.Element, like: ET.Element) -> None:
 
 def _name(element: ET.Element) -> tuple[str | None, ...]:
     return (element.tag, *map(element.get, ("numaid", "busid", "name")))
-
-
-def _text(root: ET.Element) -> str:
-    """As NCCL's parser reads it: no declaration, no space before "/>"."""
-    return ET.tostring(root, encoding="unicode").replace(" />", "/>") + "\n"

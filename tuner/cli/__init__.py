@@ -12,6 +12,8 @@ VERBS = {
     "explain": "why NCCL picks it: every number step by step, and what the others lack",
     "edges": "the exact sizes at which the choice changes",
     "diff": "what changes between releases, machines, node counts or settings, and what it gains or loses",
+    "scale": "what is picked as the number of nodes grows from 1 to 16384",
+    "whatif": "a hardware part, a count or a variable changed: picks, times and bandwidths before and after",
     "budget": "how long a job's collectives take by the model: by release and setting, and where it goes",
     "plot": "pictures: maps of choices, curves, what changes, measured against predicted",
     "report": "a machine's choices by size, nodes and release as one HTML page",

@@ -73,7 +73,7 @@ def command(
         return
     click.echo(f"before: {described.heading}\nafter:  {after.heading}\n")
     for collective, changes in found.items():
-        _print(collective.name, changes)
+        print_changes(collective.name, changes)
     if alike := [collective.name for collective in found if not found[collective]]:
         click.echo(f"the same at every size: {', '.join(alike)}")
 
@@ -81,7 +81,8 @@ def command(
 COLUMNS = ("from", "to", "before", "after", "time", "new pick by the model before", "by the model after")
 
 
-def _print(title: str, changes: list[Change]) -> None:
+def print_changes(title: str, changes: list[Change]) -> None:
+    """The ranges whose pick changes as a table, without those that are only rounding."""
     ties = [change for change in changes if change.to_bytes - change.from_bytes < change.from_bytes // TIE]
     if left := [change for change in changes if change not in ties]:
         print_table(title, COLUMNS, map(_row, left))
@@ -94,14 +95,16 @@ def _print(title: str, changes: list[Change]) -> None:
 
 def _row(change: Change) -> tuple[object, ...]:
     return (
-        human_bytes(change.from_bytes), human_bytes(change.to_bytes), _cell(change.before), _cell(change.after),
-        _percent(change.ratio), _percent(change.ratio_by_before), _percent(change.ratio_by_after),
+        human_bytes(change.from_bytes), human_bytes(change.to_bytes), cell(change.before), cell(change.after),
+        percent(change.ratio), percent(change.ratio_by_before), percent(change.ratio_by_after),
     )
 
 
-def _cell(pick: Pick) -> str:
+def cell(pick: Pick) -> str:
+    """Algorithm, protocol and channels."""
     return f"{pick.algorithm}/{pick.protocol} x{pick.channels}"
 
 
-def _percent(ratio: float | None) -> str:
+def percent(ratio: float | None) -> str:
+    """A ratio of times as the change it is."""
     return "cannot run" if ratio is None else f"{100 * (ratio - 1):+.1f} %"

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from tuner.cli import options
-from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.cli.output import human_bytes, print_json, print_table, span
 from tuner.names import Buffers, Collective, DataType, Op
 from tuner.ranges import launches
 from tuner.selection import Selection
@@ -56,10 +56,6 @@ def _row(records: list[dict[str, Any]]) -> tuple[object, ...]:
     first, last = records[0], records[-1]
     return (
         human_bytes(first["from_bytes"]), human_bytes(last["to_bytes"]), f"{first['algorithm']}/{first['protocol']}",
-        _span([record["channels"] for record in records]), _span([record["threads"] for record in records]),
+        span([record["channels"] for record in records]), span([record["threads"] for record in records]),
         len(records),
     )
-
-
-def _span(values: list[int]) -> str:
-    return f"{min(values)}-{max(values)}" if min(values) < max(values) else str(values[0])

@@ -33,5 +33,10 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     click.echo("\n".join(line.rstrip() for line in captured.get().rstrip().splitlines()) + "\n")
 
 
+def span(values: Sequence[int]) -> str:
+    """``4``, or ``4-16`` where they differ."""
+    return f"{min(values)}-{max(values)}" if min(values) < max(values) else str(values[0])
+
+
 def _is_number(text: str) -> bool:
     return text[:1].isdigit() or text in ("", "-")

@@ -1,5 +1,6 @@
 """An untrusted XML file as a small tree whose elements know their line, or one line that says what is wrong."""
 
+import xml.etree.ElementTree as ET
 import xml.parsers.expat as expat
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -61,3 +62,8 @@ def parse(data: bytes, where: str) -> list[Element]:
     except expat.ExpatError as error:
         raise BadTopology(f"{where}:{error.lineno}: not XML: {expat.ErrorString(error.code)}") from None
     return elements
+
+
+def to_text(root: ET.Element) -> str:
+    """As NCCL's parser reads it: no declaration, no space before "/>"."""
+    return ET.tostring(root, encoding="unicode").replace(" />", "/>") + "\n"

@@ -1,0 +1,92 @@
+"""``nccl-tuner scale``: what NCCL picks as the number of nodes grows."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from itertools import groupby
+from typing import Any
+
+import click
+
+from tuner.cli import options
+from tuner.cli.output import human_bytes, print_json, print_table, span
+from tuner.errors import BadInput
+from tuner.names import Collective, DataType, Op
+from tuner.scale import TO_NODES, Range, Scale, scale
+from tuner.selection import Selection
+
+
+@click.command(name="scale")
+@options.collectives_argument
+@click.option("--bytes", "sizes", type=options.Sizes(), default="1K,64K,1M,16M,256M,1G", show_default=True,
+              help="NCCL's nBytes, as in pick: of AllGather and ReduceScatter those of all ranks together.")
+@click.option("--per-rank", is_flag=True, help="--bytes are each rank's part instead.")
+@click.option("--from-nodes", "low", type=click.IntRange(1, options.MOST_NODES), default=1, show_default=True,
+              help="The fewest nodes; 2 where a node has one GPU.")
+@click.option("--to-nodes", "high", type=click.IntRange(1, options.MOST_NODES), default=TO_NODES, show_default=True,
+              help="The most nodes.")
+@click.option("--every", is_flag=True, help="Look at every number of nodes, which takes about 3 ms for each.")
+@options.case_options
+@options.request_options
+@options.json_option
+def command(
+    collectives: tuple[Collective, ...], sizes: list[int], per_rank: bool, low: int, high: int, every: bool,
+    dtype: DataType, op: Op, as_json: bool, **case: Any
+) -> None:
+    """The numbers of nodes on which NCCL's choice for COLLECTIVE (all five by default) stays the same.
+
+    Without --every, 16 numbers in each power of two are looked at, and as many more as it takes to know where a
+    choice changes: one that changes and returns between two of them is missed.
+
+    \b
+    nccl-tuner scale allreduce --bytes 64K,16M --machine dgx-h100 --nccl 2.28.9
+    nccl-tuner scale allgather --bytes 1M --per-rank --machine dgx-h100 --to-nodes 1024 --every --json
+    """
+    described = options.case_of(**case)
+    if described.nodes != 1:
+        raise BadInput(f"--nodes {described.nodes}: what changes is their number; valid: --from-nodes, --to-nodes")
+    most = Selection(replace(described, nodes=high).communicator())
+    requests = options.runnable([most], collectives, dtype, op)
+    hidden = not every or not sys.stderr.isatty()  # without --every it takes seconds
+    bar: Any = click.progressbar(length=high - low + 1, label="numbers of nodes", file=sys.stderr, hidden=hidden)
+    with bar:
+        found = scale(
+            described, requests, sizes, low, high, every=every, per_rank=per_rank, progress=lambda: bar.update(1)
+        )
+    if as_json:
+        print_json(asdict(found))
+        return
+    click.echo(_looked_at(found, low, high, every))
+    for collective, ranges in groupby(found.ranges, key=lambda one: one.collective):
+        title = f"{collective} on nodes of {described.name}, {described.gpus()} GPUs each, NCCL {described.nccl}"
+        together = groupby(ranges, key=lambda one: (one.bytes, one.algorithm, one.protocol))
+        print_table(title, COLUMNS, [_row(list(same)) for _, same in together])
+
+
+COLUMNS = (
+    "size", "nodes", "to", "ranks", "to", "pick", "channels", "threads", "time us", "to", "busbw GB/s", "to",
+)
+
+
+def _looked_at(found: Scale, low: int, high: int, every: bool) -> str:
+    if every:
+        return f"every number of nodes from {low} to {high}\n"
+    return (
+        f"{found.counts} numbers of nodes from {low} to {high} were looked at; a choice that changes and returns "
+        "between two of them is missed (--every looks at all)\n"
+    )
+
+
+def _row(ranges: Sequence[Range]) -> tuple[object, ...]:
+    first, last = ranges[0], ranges[-1]
+    return (
+        human_bytes(first.bytes), first.from_nodes, last.to_nodes, first.from_ranks, last.to_ranks,
+        "-" if first.algorithm is None else f"{first.algorithm}/{first.protocol}",
+        span([one.channels for one in ranges]), span([one.threads for one in ranges]),
+        _number(first.time_us_from, 2), _number(last.time_us_to, 2),
+        _number(first.busbw_gbs_from, 3), _number(last.busbw_gbs_to, 3),
+    )
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

@@ -1,0 +1,82 @@
+"""``nccl-tuner whatif``: what a change of hardware, counts or variables does."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from tuner.changes import KEYS, changed
+from tuner.cli import options
+from tuner.cli.diff import cell, percent, print_changes
+from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.compare import Side, diff
+from tuner.errors import BadInput
+from tuner.names import Collective, DataType, Op
+from tuner.whatif import AtSize, at_sizes
+
+
+class CollectiveOrChange(options.Named):
+    """A change is what has a ``=``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if "=" in str(value) else super().convert(value, param, ctx)
+
+
+@click.command(name="whatif")
+@click.argument(
+    "words", nargs=-1, type=CollectiveOrChange(Collective, "collective"), metavar="[COLLECTIVE]... CHANGE..."
+)
+@options.bytes_option
+@options.case_options
+@options.request_options
+@options.json_option
+def command(
+    words: tuple[Collective | str, ...], sizes: list[int], dtype: DataType, op: Op, as_json: bool, **case: Any
+) -> None:
+    """What NCCL picks for COLLECTIVE (all five by default) before and after each CHANGE, and where the pick changes.
+
+    A CHANGE is KEY=VALUE. Of every node: nic-gbps (speed of all adapters, 1e9 bits per second), nics (how many of the
+    adapters), nvlinks (links per GPU), pcie (generation of all links, and lanes, as in 5 or 4x8); libnccl of the
+    release then searches the graphs. Otherwise: nccl, machine, nodes, gpus-per-node, layer, or a NCCL variable.
+
+    \b
+    nccl-tuner whatif allreduce nic-gbps=200 --machine dgx-h100 --nodes 2 --nccl 2.28.9
+    nccl-tuner whatif allgather nodes=8 NCCL_PROTO=Simple --machine dgx-h100 --nodes 2 --nccl 2.28.9 --json
+    """
+    described = options.case_of(**case)
+    after = changed(described, [word for word in words if not isinstance(word, Collective)])
+    if after == described:
+        raise BadInput(f"nothing differs; valid: KEY=VALUE, with the keys {', '.join(KEYS)}, or a NCCL variable")
+    old, new = Side(described), Side(after)
+    collectives = [word for word in words if isinstance(word, Collective)]
+    requests = options.runnable([old.selection, new.selection], collectives, dtype, op)
+    found = [(at_sizes(old, new, request, sizes), diff(old, new, request)) for request in requests]
+    if as_json:
+        print_json(
+            {
+                "before": described.heading,
+                "after": after.heading,
+                "sizes": [asdict(one) for ones, _ in found for one in ones],
+                "changes": [asdict(change) for _, changes in found for change in changes],
+            }
+        )
+        return
+    click.echo(f"before: {described.heading}\nafter:  {after.heading}\n")
+    for request, (ones, changes) in zip(requests, found, strict=True):
+        print_table(request.collective.name, COLUMNS, _rows(ones))
+        print_changes(f"{request.collective.name}: where the pick changes", changes)
+
+
+COLUMNS = ("size", "before", "after", "before us", "after us", "time", "before busbw GB/s", "after busbw GB/s")
+
+
+def _rows(ones: Sequence[AtSize]) -> list[tuple[object, ...]]:
+    return [
+        (
+            human_bytes(one.bytes), cell(one.before), cell(one.after), f"{one.before.time_us:.2f}",
+            f"{one.after.time_us:.2f}", percent(one.ratio), f"{one.busbw_gbs_before:.3f}",
+            f"{one.busbw_gbs_after:.3f}",
+        )
+        for one in ones
+    ]
