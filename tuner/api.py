@@ -6,7 +6,7 @@ from pathlib import Path
 from numpy.typing import ArrayLike
 
 from tuner import layer as layers
-from tuner import release
+from tuner import machines, release
 from tuner.case import Case
 from tuner.cfloat import FloatArray
 from tuner.model import Tables
@@ -81,18 +81,22 @@ class Communicator:
 
 
 def communicator(
-    machine: str | None = None, *, nccl: str, nodes: int = 1, gpus_per_node: int | None = None,
+    machine: str | None = None, *, nccl: str | None = None, nodes: int = 1, gpus_per_node: int | None = None,
     topology: Path | str | None = None, env: Mapping[str, str] | None = None, layer: Path | str | None = None,
 ) -> Communicator:
     """The communicator over ``nodes`` alike nodes: a ``machine`` by name, or a ``topology`` in NCCL's XML.
 
-    ``env`` are NCCL's variables, ``layer`` a file of fitted constants that replace NCCL's own.
+    ``nccl`` is by default the newest release that the machine is captured for, or that of the ``layer``, a file of
+    fitted constants that replace NCCL's own; ``env`` are NCCL's variables.
     Errors: UnknownMachine, UnknownRelease, BadTopology, and BadInput for what is not emulated; each says what is valid.
     """
+    measured = layers.read(Path(layer)) if layer else None
+    if nccl is None:
+        nccl = measured.nccl if measured else machines.newest_release([machine] if machine else [])
     return Communicator(
         Case(
             nccl=release.load(nccl).name, nodes=nodes, machine=machine, topology=Path(topology) if topology else None,
-            gpus_per_node=gpus_per_node, environment=dict(env or {}), layer=layers.read(Path(layer)) if layer else None,
+            gpus_per_node=gpus_per_node, environment=dict(env or {}), layer=measured,
         )
     )
 

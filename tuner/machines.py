@@ -8,7 +8,7 @@ that libnccl found on it.
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from tuner import release
 from tuner.errors import BadInput, UnknownMachine, one_of
 from tuner.graphs import Graph, Graphs
 from tuner.names import Pattern
@@ -88,6 +89,13 @@ class Machine:
         return tuple(sorted({release for release, _, _ in self._shapes}, key=release_key))
 
 
+def newest_release(machines: Iterable[str]) -> str:
+    """The newest release that all of these machines have graphs for; of none the newest there is."""
+    captured = [load(name).releases for name in machines]
+    common = [name for name in release.names() if all(name in each for each in captured)]
+    return (common or release.names())[-1]
+
+
 def names() -> tuple[str, ...]:
     """Every machine of ``tables/machines``."""
     return tuple(sorted(entry.name for entry in folder().iterdir() if entry.joinpath("machine.toml").is_file()))
@@ -142,8 +150,8 @@ def shapes(table: Mapping[str, Any]) -> dict[Shape, dict[str, Graph]]:
     for name, rows in table.get("graphs", {}).items():
         for row in rows:
             graph = _graph({column: row.get(column) for column in Graph.__dataclass_fields__})
-            for release, gpus, nodes in product(row["releases"], row["gpus_per_node"], row["nodes"]):
-                found.setdefault((release, gpus, nodes == "several"), {})[name] = graph
+            for nccl, gpus, nodes in product(row["releases"], row["gpus_per_node"], row["nodes"]):
+                found.setdefault((nccl, gpus, nodes == "several"), {})[name] = graph
     return found
 
 

@@ -68,6 +68,11 @@ class Release:
         return types.index(path_type)
 
 
+def of_code(code: int) -> str:
+    """What ncclGetVersion says, in words: ``22809`` is 2.28.9 (2.9 and later)."""
+    return f"{code // 10000}.{code % 10000 // 100}.{code % 100}"
+
+
 def names() -> list[str]:
     """All releases with a table, oldest first."""
     found = (entry.name.removesuffix(".toml") for entry in files("tuner.tables").joinpath("nccl").iterdir())

@@ -177,10 +177,8 @@ def case_of(
     measured = layers.read(layer) if layer else None
     if nccl is None and measured:
         nccl = measured.nccl
-    if nccl is None:  # the newest there are graphs for
-        captured = [machines.load(kind.machine).releases for kind in described if kind.machine]
-        common = [name for name in release.names() if all(name in releases for releases in captured)]
-        nccl = (common or release.names())[-1]
+    if nccl is None:
+        nccl = machines.newest_release(kind.machine for kind in described if kind.machine)
     first, *others = described
     return replace(
         first, nccl=release.load(nccl).name, environment=parse_assignments(env), others=tuple(others), layer=measured

@@ -9,6 +9,7 @@ import cffi
 
 from tuner.errors import MeasuringFailed, OracleUnavailable
 from tuner.names import Collective, DataType, Op
+from tuner.release import of_code
 
 # src/nccl.h.in: the same in every release from 2.18.1 on; enums are passed as ints
 _DECLARATIONS = """
@@ -50,8 +51,7 @@ class Nccl:
     def release(self) -> str:
         version = self.ffi.new("int *")
         self._check(self._library.ncclGetVersion(version), "ncclGetVersion")
-        code = int(version[0])
-        return f"{code // 10000}.{code % 10000 // 100}.{code % 100}"
+        return of_code(int(version[0]))
 
     def unique_id(self) -> bytes:
         made = self.ffi.new("ncclUniqueId *")

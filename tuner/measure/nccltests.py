@@ -17,6 +17,7 @@ from tuner.logs.imported import Given, Imported
 from tuner.measure.ran import combination
 from tuner.measure.samples import Combination, Measurements, Point, Visit
 from tuner.names import Collective, DataType, Op
+from tuner.release import of_code
 
 NAME = "nccl-tests"
 
@@ -126,7 +127,7 @@ def from_json(path: Path, record: Mapping[str, Any]) -> Measurements:
     header = {
         "backend": NAME, "from": str(path), "ranks": len(devices) or None,
         "nodes": len({each["hostname"] for each in devices}) or None,
-        "gpus": sorted({each["device_info"] for each in devices}), "nccl": _release(code) if code else None,
+        "gpus": sorted({each["device_info"] for each in devices}), "nccl": of_code(code) if code else None,
         "date": record.get("start_time"), "warmup": config.get("warmup_iters"), "calls": config.get("iterations"),
     }  # fmt: skip
     return Measurements(header, tuple(visits))
@@ -225,7 +226,7 @@ class _Text:
             self._settings = match.groups()
             self.graph = int(match[5] or 0) > 0
         elif match := _VERSION.search(line):
-            self.release = _release(int(match[1]))
+            self.release = of_code(int(match[1]))
         elif {"algbw", "busbw"} <= set(columns := line.lstrip("# ").split()):
             if "cputime" in columns:
                 raise BadMeasurement(f"{self._path}: {_CPU_TIMES}")
@@ -271,11 +272,6 @@ def _wrong(text: str, dtype: DataType, is_error: bool) -> int:
     if is_error:
         return 0 if number <= _RIGHT.get(dtype, 0.0) else 1  # nan is wrong
     return int(number)
-
-
-def _release(code: int) -> str:
-    """``22809`` is 2.28.9 (2.9 and later)."""
-    return f"{code // 10000}.{code % 10000 // 100}.{code % 100}"
 
 
 def _imported(path: Path, collective: Collective, name: str | None) -> Imported | None:

@@ -20,6 +20,7 @@ from tuner.oracle.answers import ANSWER, KERNEL, OPERATION, QUESTION
 from tuner.oracle.process import SIM, Child
 from tuner.plugin import forcing_path, loading
 from tuner.plugin.forcing import Seen
+from tuner.rules.request import Request
 
 MAX_RANKS = 512  # each rank is a thread with NCCL's memory for a rank
 RANK_BYTES = 40 << 20  # of host memory per rank; 21 MB were measured with 128 ranks, 8 per node
@@ -195,7 +196,7 @@ class Oracle:
         self._base = int(started["base"])
         self._buffer_bytes: list[int] = started["buffer_bytes"]
         comm = started["comm"]
-        version = _version(started["version"])
+        version = release.of_code(started["version"])
         if setup.library is None and version != nccl.release:
             raise OracleFailed(f"{nccl.path} says it is {version}, not {nccl.release}")
         self.facts: dict[str, Any] = {"release": version, "library_sha256": nccl.sha256, **facts.facts(comm)}
@@ -415,8 +416,7 @@ class Oracle:
         return float(question["after_us"][choice.algorithm * int(question["protocols"]) + choice.protocol])
 
     def _step(self, collective: Collective, dtype: DataType) -> int:
-        per_rank = collective in (Collective.AllGather, Collective.ReduceScatter)
-        return dtype.size_bytes * (self.setup.ranks if per_rank else 1)
+        return Request(collective, dtype, Op.sum).unit_bytes(self.setup.ranks)
 
     def _counts(
         self, collective: Collective, dtype: DataType, sizes: Sequence[int], most_bytes: int
@@ -586,8 +586,3 @@ def _ring(found: symbols.Symbols) -> dict[str, int | None]:
         "receive": found.peer.arrays["recv"][0],
         "flags": found.connector.members["conn.flags"].offset,
     }
-
-
-def _version(code: int) -> str:
-    """``22809`` is 2.28.9 (2.9 and later)."""
-    return f"{code // 10000}.{code % 10000 // 100}.{code % 100}"
