@@ -2,9 +2,6 @@
 
 import json
 import random
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -455,20 +452,3 @@ def test_what_nvidia_ships_is_read() -> None:
     assert file.table.decisions[1].registered is None
 
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "decision-table.md"
-
-
-@pytest.mark.parametrize("section", ["Converting", "Lint"])
-def test_the_documented_commands_answer_so(tmp_path: Path, section: str) -> None:
-    block = DOCUMENT.read_text().split(f"\n## {section}\n")[1].split("```\n")[1]
-    steps = [step.partition("\n") for step in ("\n" + block).split("\n$ ")[1:]]
-    assert len(steps) > 1
-    for line, _, answer in steps:
-        program, *arguments = line.split()
-        if program == "cat" and not (tmp_path / arguments[0]).exists():
-            (tmp_path / arguments[0]).write_text(answer.rstrip("\n") + "\n")
-            continue
-        found = shutil.which(program, path=f"{Path(sys.executable).parent}:/usr/bin:/bin")
-        assert found
-        done = subprocess.run([found, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-        assert (done.stdout + done.stderr).rstrip("\n") == answer.rstrip("\n")
