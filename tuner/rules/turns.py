@@ -100,7 +100,7 @@ def cells_of_16_bytes(least: int, per_byte: int, align: int) -> int:
 def _multiples(communicator: Communicator, request: Request, step: int, low: int, high: int) -> SizeArray:
     """The sizes whose count is a multiple of ``step`` bytes, and the next count."""
     parts = request.parts(communicator.ranks)
-    first, last = low // (step * parts), high // (step * parts) + 1
+    first, last = low // (step * parts), high // (step * parts) + 2  # the cell before the next one counts as well
     if last - first > MOST:
         raise BadInput(
             f"{request.collective.name} may change its channels every {step * parts} bytes up to {high}, too often to "
