@@ -71,25 +71,30 @@ def launches(
     """
     low, high = _ends(selection, request, low, high)
     starts = _combinations(selection, request, low, high)
+    picked = _combination(selection.pick(request, starts))
+
+    def cells(sizes: SizeArray) -> Labels:
+        return picked[np.searchsorted(starts, sizes, side="right") - 1]
 
     def bounded(sizes: SizeArray) -> Labels:
-        picks = selection.pick(request, sizes)
-        return np.column_stack([_combination(picks), *_bounds(selection, request, picks)])
+        return _by_cell(selection, request, launch.bounds, cells(sizes), sizes)
 
     # Only where these change may channels and threads jump; in between, they turn where the rule says.
     pieces = edges.find(bounded, low, high, starts, steps=0)
     ends = np.append(pieces[1:] - np.uint64(1), np.uint64(high))
+    (rule,) = selection.communicator.release.rules("launch")
     turning = [
-        _turns(selection, request, *piece)
-        for piece in zip(bounded(pieces).tolist(), pieces.tolist(), ends.tolist(), strict=True)
+        turns.RULES[rule](selection.communicator, request, ALL_CELLS[cell], bound, threads, low, high)
+        for (cell, bound, threads), low, high in zip(
+            bounded(pieces).tolist(), pieces.tolist(), ends.tolist(), strict=True
+        )
     ]
 
     def launched(sizes: SizeArray) -> Labels:
-        picks = selection.pick(request, sizes)
-        return np.column_stack([_combination(picks), picks.channels, picks.threads])
+        return _by_cell(selection, request, launch.RULES[rule], cells(sizes), sizes)
 
     found = edges.find(launched, low, high, np.concatenate([pieces, ends, *turning]), steps=0)
-    return _ranges(selection.pick(request, found), high)
+    return _ranges(found, launched(found), high)
 
 
 def combinations(
@@ -97,7 +102,8 @@ def combinations(
 ) -> Ranges:
     """The ranges in which algorithm and protocol stay the same; ends and errors as of :func:`launches`."""
     low, high = _ends(selection, request, low, high)
-    return _ranges(selection.pick(request, _combinations(selection, request, low, high)), high)
+    picks = selection.pick(request, _combinations(selection, request, low, high))
+    return _ranges(picks.bytes, np.column_stack([_combination(picks), picks.channels, picks.threads]), high)
 
 
 def largest(selection: Selection, request: Request, most: int = MAX_BYTES) -> int:
@@ -154,24 +160,22 @@ def _combination(picks: Picks) -> Labels:
     return picks.algorithm.astype(np.int64) * len(Protocol) + picks.protocol
 
 
-def _bounds(selection: Selection, request: Request, picks: Picks) -> tuple[Labels, Labels]:
-    """The most channels of each pick, and its threads."""
-    bound, threads = np.empty(len(picks.bytes), np.int64), np.empty(len(picks.bytes), np.int64)
-    combination = _combination(picks)
+def _by_cell(
+    selection: Selection, request: Request, rule: launch.LaunchRule, combination: Labels, sizes: SizeArray
+) -> Labels:
+    """Of each size its combination, and the channels and threads that the rule gives it."""
+    channels, threads = np.empty_like(combination), np.empty_like(combination)
     for index in np.flatnonzero(np.bincount(combination)):
         here = combination == index
-        bound[here], threads[here] = launch.bounds(
-            selection.communicator, selection.tables, request, ALL_CELLS[index], picks.bytes[here]
+        channels[here], threads[here] = rule(
+            selection.communicator, selection.tables, request, ALL_CELLS[index], sizes[here]
         )
-    return bound, threads
+    return np.column_stack([combination, channels, threads])
 
 
-def _turns(selection: Selection, request: Request, label: list[int], low: int, high: int) -> SizeArray:
-    combination, bound, threads = label
-    (rule,) = selection.communicator.release.rules("launch")
-    return turns.RULES[rule](selection.communicator, request, ALL_CELLS[combination], bound, threads, low, high)
-
-
-def _ranges(picks: Picks, high: int) -> Ranges:
-    ends = np.append(picks.bytes[1:] - np.uint64(1), np.uint64(high))
-    return Ranges(picks.bytes, ends, picks.algorithm, picks.protocol, picks.channels, picks.threads)
+def _ranges(starts: SizeArray, labels: Labels, high: int) -> Ranges:
+    algorithm, protocol = np.divmod(labels[:, 0], len(Protocol))
+    return Ranges(
+        starts, np.append(starts[1:] - np.uint64(1), np.uint64(high)), algorithm.astype(np.int8),
+        protocol.astype(np.int8), labels[:, 1], labels[:, 2],
+    )
