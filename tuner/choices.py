@@ -54,25 +54,22 @@ def choices(case: Case, request: Request, sizes: SizeArray, nodes: Sequence[int]
 
 
 def picks(selection: Selection, request: Request, sizes: SizeArray) -> Picks:
-    """The picks of ``sizes`` (ascending, at least one); where there is nothing to run as in :class:`Choices`."""
+    """The picks of ``sizes`` (ascending, at least one); where there is nothing to run as in :class:`Choices`.
+
+    There is nothing below one element in each part of nBytes, nor beyond the largest size that NCCL takes.
+    """
     shape = sizes.shape
     found = Picks(
         sizes, np.full(shape, NOTHING, np.int8), np.full(shape, NOTHING, np.int8), np.full(shape, np.nan, np.float32),
         np.zeros(shape, np.int64), np.zeros(shape, np.int64),
     )
-    there = taken(selection, request, sizes)
+    least, most = request.unit_bytes(selection.communicator.ranks), largest(selection, request, int(sizes[-1]))
+    there = slice(*np.searchsorted(sizes, np.array([least, most + 1], np.uint64)))
     if there.start < there.stop:
         picked = selection.pick(request, sizes[there])
         for name in ("algorithm", "protocol", "time_us", "channels", "threads"):
             getattr(found, name)[there] = getattr(picked, name)
     return found
-
-
-def taken(selection: Selection, request: Request, sizes: SizeArray) -> slice:
-    """Which of ``sizes`` (ascending, at least one) NCCL takes: from one element in each part of nBytes on."""
-    least = np.uint64(request.unit_bytes(selection.communicator.ranks))
-    most = np.uint64(largest(selection, request, int(sizes[-1])))
-    return slice(int(np.searchsorted(sizes, least)), int(np.searchsorted(sizes, most, side="right")))
 
 
 def changed(before: Choices, after: Choices) -> NDArray[np.bool_]:

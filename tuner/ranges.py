@@ -14,7 +14,7 @@ from tuner.frames import Column, Framed, Named
 from tuner.names import Algorithm, Buffers, Protocol
 from tuner.rules import launch, turns
 from tuner.rules.request import Request
-from tuner.selection import ALL_CELLS, MAX_BYTES, Picks, Selection
+from tuner.selection import ALL_CELLS, MAX_BYTES, Selection
 
 FOLLOWED_BYTES = 1 << 40  # how far ranges are followed
 Labels = NDArray[np.int64]
@@ -71,7 +71,7 @@ def launches(
     """
     low, high = _ends(selection, request, low, high)
     starts = _combinations(selection, request, low, high)
-    picked = _combination(selection.pick(request, starts))
+    picked = selection.pick(request, starts).combinations
 
     def cells(sizes: SizeArray) -> Labels:
         return picked[np.searchsorted(starts, sizes, side="right") - 1]
@@ -103,7 +103,7 @@ def combinations(
     """The ranges in which algorithm and protocol stay the same; ends and errors as of :func:`launches`."""
     low, high = _ends(selection, request, low, high)
     picks = selection.pick(request, _combinations(selection, request, low, high))
-    return _ranges(picks.bytes, np.column_stack([_combination(picks), picks.channels, picks.threads]), high)
+    return _ranges(picks.bytes, np.column_stack([picks.combinations, picks.channels, picks.threads]), high)
 
 
 def largest(selection: Selection, request: Request, most: int = MAX_BYTES) -> int:
@@ -148,16 +148,12 @@ def _combinations(selection: Selection, request: Request, low: int, high: int) -
     def ranked(sizes: SizeArray) -> Labels:
         # All candidates in their order, so that no crossing hides between two sizes.
         order = np.argsort(selection.times_us(request, sizes), axis=1, kind="stable")
-        return np.column_stack([order, _combination(selection.pick(request, sizes))])
+        return np.column_stack([order, selection.pick(request, sizes).combinations])
 
     starts = edges.find(ranked, low, high, breaks(selection))
-    picked = _combination(selection.pick(request, starts))
+    picked = selection.pick(request, starts).combinations
     kept: SizeArray = starts[np.append(True, picked[1:] != picked[:-1])]
     return kept
-
-
-def _combination(picks: Picks) -> Labels:
-    return picks.algorithm.astype(np.int64) * len(Protocol) + picks.protocol
 
 
 def _by_cell(

@@ -46,6 +46,11 @@ class Picks(Framed):
     channels: NDArray[np.int64]
     threads: NDArray[np.int64]
 
+    @property
+    def combinations(self) -> NDArray[np.int64]:
+        """Algorithm and protocol of each size as one number, an index into ``ALL_CELLS``."""
+        return self.algorithm.astype(np.int64) * len(Protocol) + self.protocol
+
     def cells(self) -> list[Cell]:
         """Algorithm and protocol of each size."""
         return [(Algorithm(a), Protocol(p)) for a, p in zip(self.algorithm, self.protocol, strict=True)]

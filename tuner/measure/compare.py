@@ -58,8 +58,7 @@ class Model:
         return found
 
     def _cells(self, kind: Point, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        picks = self.selection.pick(kind.request, sizes)
-        return picks.algorithm.astype(np.int64) * len(Protocol) + picks.protocol
+        return self.selection.pick(kind.request, sizes).combinations
 
 
 def model_of(measurements: Measurements) -> Model | None:

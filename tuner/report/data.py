@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from tuner.analytic.bandwidth import bus_factor
 from tuner.case import Case
 from tuner.cfloat import FloatArray, SizeArray
-from tuner.choices import NOTHING, taken
+from tuner.choices import NOTHING, picks
 from tuner.errors import BadInput, NoAlgorithm
-from tuner.names import Collective, DataType, Op, Protocol
+from tuner.names import Collective, DataType, Op
 from tuner.rules.request import Request
 from tuner.selection import ALL_CELLS, Cell, Selection
 from tuner.watch import Steps
@@ -92,18 +92,19 @@ def lines(
 
 
 def _line(case: Case, selection: Selection, request: Request, sizes: SizeArray) -> Line:
-    there = taken(selection, request, sizes)
-    small, end = there.start, max(there.start, there.stop)
+    least_bytes, picked = request.unit_bytes(case.ranks), picks(selection, request, sizes)
+    small = int(np.searchsorted(sizes, np.uint64(least_bytes)))
+    end = small + np.count_nonzero(picked.algorithm != NOTHING)
     candidates = tuple(selection.candidates(request)) if selection.usable(request) else ()
     line = Line(
         candidates=candidates,
         times_us=np.full((len(candidates), len(sizes)), np.nan, np.float32),
-        pick=np.full(len(sizes), NOTHING, np.int64),
-        pick_us=np.full(len(sizes), np.nan, np.float32),
-        channels=np.zeros(len(sizes), np.int64),
-        threads=np.zeros(len(sizes), np.int64),
+        pick=np.where(picked.algorithm == NOTHING, NOTHING, picked.combinations),
+        pick_us=picked.time_us,
+        channels=picked.channels,
+        threads=picked.threads,
         excluded=tuple(item for item in selection.excluded(request).items() if item[0] not in candidates),
-        least_bytes=request.unit_bytes(case.ranks),
+        least_bytes=least_bytes,
         nothing=_nothing(selection, request, sizes[end:]),
         first=small,
         steps={},
@@ -112,12 +113,6 @@ def _line(case: Case, selection: Selection, request: Request, sizes: SizeArray) 
     for row, cell in enumerate(candidates):
         times_us = table[:, cell[0], cell[1]]
         line.times_us[row, small:] = np.where(times_us < 0, np.float32(np.nan), times_us)
-    if end > small:
-        picks = selection.pick(request, sizes[small:end])
-        line.pick[small:end] = picks.algorithm.astype(np.int64) * len(Protocol) + picks.protocol
-        line.pick_us[small:end], line.channels[small:end], line.threads[small:end] = (
-            picks.time_us, picks.channels, picks.threads
-        )
     for cell in candidates:
         if (line.pick == ALL_CELLS.index(cell)).any():
             line.steps[cell] = selection.steps_of_sizes(request, sizes[small:], cell)
