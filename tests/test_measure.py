@@ -671,6 +671,28 @@ def test_ctrl_c_keeps_what_was_measured_and_the_same_command_goes_on(tmp_path: P
     assert max(Counter((visit.point, visit.asked) for visit in found.visits).values()) == rounds
 
 
+def test_what_is_said_of_an_interrupted_run_is_what_its_file_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tuner.cli import measure as verb
+
+    add = Writer.add
+
+    def interrupted(self: Writer, visit: Visit) -> None:
+        add(self, visit)
+        if visit.round == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Writer, "add", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        verb.command.main([*SIMULATED[1:], "allreduce", "--bytes", "1M", "--out", str(tmp_path / "a"), "--json"])
+    assert ended.value.code == 130
+    answer = json.loads(capsys.readouterr().out)
+    kept = samples.read(tmp_path / "a").visits
+    assert answer["visits"] == answer["new_visits"] == len(kept) == sum(row["visits"] for row in answer["results"])
+    assert kept[-1].round == 1
+
+
 def test_progress_is_a_line_every_so_often_and_none_with_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

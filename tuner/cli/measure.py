@@ -18,7 +18,6 @@ from tuner.measure.header import case_of
 from tuner.measure.loop import End, Loop, Settings
 from tuner.measure.plan import Wanted, points, tasks
 from tuner.measure.results import results
-from tuner.measure.samples import Visit
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.plugin.table import MAX_CHANNELS
 
@@ -130,19 +129,21 @@ def command(
         settings = Settings(precision / 100, rounds, repeats, warmup, budget_s, seed)
         with samples.Writer(out, header) as writer:
             loop = Loop(backend, wanted, settings, writer.add, before)
-            new, end = _run(loop, quiet=as_json)
+            end = _run(loop, quiet=as_json)
+            kept = samples.read(out).visits  # not what the loop gave: Ctrl-C may come when a visit is only in the file
     asked = set(calls)
-    visits = [visit for visit in (*before, *new) if visit.point in asked]
+    visits = [visit for visit in kept if visit.point in asked]
+    new = len(kept) - len(before)
     if as_json:
         print_json({
-            "file": str(out), "ended": end, "visits": len(before) + len(new), "new_visits": len(new), "ranks": ranks,
+            "file": str(out), "ended": end, "visits": len(kept), "new_visits": new, "ranks": ranks,
             "results": [measured.record(result, ranks) for result in results(visits)],
         })  # fmt: skip
     else:
         click.echo(f"# {case_of(header).title}; backend {kind}")
         click.echo("# times are medians, +- half of their 95 % confidence interval; *: NCCL's own choice")
         click.echo("\n".join(measured.lines(results(visits), ranks)))
-        click.echo(f"# {out}: {len(before) + len(new)} visits, {len(new)} of them new; ended: {_ENDS[end]}")
+        click.echo(f"# {out}: {len(kept)} visits, {new} of them new; ended: {_ENDS[end]}")
     if end == INTERRUPTED:
         click.echo(f"nccl-tuner: interrupted; {out} keeps what was measured, the same command goes on", err=True)
         sys.exit(130)
@@ -163,18 +164,16 @@ def _gpu(out: Path, ranks_per_gpu: int, library: Path | None) -> Backend:
     return backend
 
 
-def _run(loop: Loop, quiet: bool) -> tuple[list[Visit], str]:
-    """The visits, and why there are no more."""
-    visits: list[Visit] = []
+def _run(loop: Loop, quiet: bool) -> str:
+    """Measures; why there are no more visits."""
     try:
         with _progress(loop, quiet) as show:
-            for visit in loop.run():
-                visits.append(visit)
-                show(len(visits))
+            for visits, _ in enumerate(loop.run(), start=1):
+                show(visits)
     except KeyboardInterrupt:
-        return visits, INTERRUPTED
+        return INTERRUPTED
     assert loop.end is not None
-    return visits, loop.end
+    return loop.end
 
 
 @contextmanager
