@@ -305,10 +305,13 @@ def test_pat_sends_what_a_played_pat_sends(ranks: int, ranks_per_switch: int) ->
     assert set(sent) == {ranks - 1}
     found = wires.loads(Operation.AllGather, "pat", 1, ranks)
     assert found.node_share == close((ranks - 1) / ranks)
-    share = wires.uplink_share("pat", ranks, ranks_per_switch)
+    share = wires.uplink_share(Operation.AllGather, "pat", ranks, ranks_per_switch)
     assert share * ranks == close(np.mean(leaving))
     ring = 0 if ranks == ranks_per_switch else (ranks - 1) / ranks
-    assert wires.uplink_share("ring", ranks, ranks_per_switch) == ring
+    for operation, passes in ((Operation.AllGather, 1), (Operation.ReduceScatter, 1), (Operation.AllReduce, 2)):
+        assert wires.uplink_share(operation, "ring", ranks, ranks_per_switch) == close(passes * ring)
+    with pytest.raises(BadInput, match="pat AllReduce: what switches' uplinks carry is not known; valid: ring"):
+        wires.uplink_share(Operation.AllReduce, "pat", ranks, ranks_per_switch)
 
 
 def play_nvls(gpus: int, reduces: bool, multicasts: bool) -> tuple[int, int]:
@@ -532,7 +535,7 @@ def test_a_fabric_of_ones_own(tmp_path: Path) -> None:
     table = fabric.read("aurora")
     names_of = [f"{name} = {value}" for name, value in {**table["profiles"]["nominal"]}.items()]
     file = tmp_path / "mine.toml"
-    head = "tiles_per_gpu = 1\nnics_per_node = 4\nnic_share = 1.0\n[profiles.mine]\n"
+    head = "gpus_per_node = 8\ntiles_per_gpu = 1\nnics_per_node = 4\nnic_share = 1.0\n[profiles.mine]\n"
     file.write_text(head + "\n".join(names_of))
     found = fabric.fabric(fabric.read(str(file)), "mine")
     assert found.parts_us(1e9, 2, 8)["NIC"] == close(2e9 / (4 * 25) / 2 / 1000)
@@ -585,8 +588,33 @@ def test_formulas_take_arrays() -> None:
     ):  # fmt: skip
         assert step.time_us(one, CLUSTER).shape == (3,)
         assert step.time_us(one, CLUSTER)[2] == close(float(step.time_us(last, CLUSTER)))
-    shares = wires.uplink_share("pat", 64, [1, 8, 64])
-    assert shares.tolist() == [close(63 / 64), close(float(wires.uplink_share("pat", 64, 8))), 0]
+    shares = wires.uplink_share(Operation.AllGather, "pat", 64, [1, 8, 64])
+    assert shares.tolist() == [close(63 / 64), close(float(wires.uplink_share(Operation.AllGather, "PAT", 64, 8))), 0]
+
+
+def test_numbers_in_give_numbers_out() -> None:
+    both, ring = (level(1, 300), level(5, 50)), wires.loads(Operation.AllReduce, "ring", 8, 2)
+    chain, bounds = wires.loads(Operation.Broadcast, "ring", 8, 2), ideal.ideal(450, 100, 8, 2)
+    made = predict(Operation.AllReduce, HIERARCHICAL, 1e9, 8, 8, both, overheads.overheads(1, 0.1, 0.1, 64, 0.1))
+    aurora = fabric.fabric(fabric.read("aurora"), "measured")
+    found = [
+        bandwidth.bus_gbs(Operation.AllReduce, 1, 1, 8), bandwidth.time_us(Operation.Broadcast, 1, 1, 8),
+        bounds.intra_gbs, bounds.inter_gbs, bounds.busbw_gbs, both[0].alpha_us, both[0].beta_gbs, log2_rounds(8),
+        crossover_bytes(Linear(np.float64(1), np.float64(2)), Linear(np.float64(2), np.float64(1))),
+        made.time_us, made.busbw_gbs, made.latency_us, made.flat_us, *made.parts_us.values(), *made.phases_us.values(),
+        ring.gpu_share, ring.node_share, chain.gpu_share, chain.node_share, ring.time_us(1, 1, 1),
+        *(wires.uplink_share(Operation.AllGather, name, 64, 8) for name in ("ring", "pat")),
+        overlap.achieved(1, 1, 0.5), aurora.time_us(2e9, 2, 2), *aurora.parts_us(2e9, 2, 2, "pcie").values(),
+        timed_bytes(Operation.AllGather, 100, 4, 2), measuring.alpha_us(1, 1, 2),
+    ]  # fmt: skip
+    assert [one for one in found if not isinstance(one, float)] == []
+
+
+@each_of(st.floats(1e-9, 1e25), st.floats(1e-9, 1e25), st.floats(0, 1))
+def test_what_hiding_reaches_is_a_share(compute: float, communication: float, hidden: float) -> None:
+    """Of any two times, also where one is lost beside the other."""
+    assert 0 <= overlap.achieved(compute, communication, hidden) <= 1 + 1e-9
+    assert overlap.achieved(compute, communication, 1.0) == close(1)
 
 
 @pytest.mark.parametrize("bad", [0, -1, math.nan, math.inf, "x", None])

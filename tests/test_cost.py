@@ -23,19 +23,19 @@ SMALL = [2**power for power in range(10, 31, 2)]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """What a command prints; with ``code``, the line on stderr."""
+    """What a command prints; with ``code``, the line on stderr; with None either."""
 
-    def run(*arguments: str, code: int = 0) -> str:
+    def run(*arguments: str, code: int | None = 0) -> str:
         monkeypatch.setattr(sys, "argv", ["nccl-tuner", "cost", *arguments])
         with pytest.raises(SystemExit) as ended:
             cli.main()
         out, err = capsys.readouterr()
-        assert ended.value.code == code, err
-        if code:
+        assert ended.value.code in ((0, 2) if code is None else (code,)), err
+        if ended.value.code:
             assert out == ""
             assert len(err.splitlines()) == 1
             assert err.startswith("nccl-tuner: ")
-        return err if code else out
+        return err or out
 
     return run
 
@@ -305,33 +305,52 @@ def test_pictures_have_every_series(tmp_path: Path) -> None:
     assert times.lines[0].get_ydata().tolist() == [30, 4500]
 
 
-LEVEL_TEXT, STEP_TEXT = " ".join(LEVELS), " ".join(STEP[:-4])
+LEVEL_TEXT, ONE_LEVEL, STEP_TEXT = " ".join(LEVELS), " ".join(LEVELS[:4]), " ".join(STEP[:-4])
 BUSBW = "busbw allreduce --ranks 8 --bytes 1G"
 BAD = {
     "one rank": ("busbw allreduce --ranks 1 --bytes 1G --time-us 1", "ranks: 1; valid: 2 or more"),
     "no time": (BUSBW, "--time-us or --busbw-gbs"),
     "no size": ("busbw allreduce --ranks 8 --time-us 1", "--bytes or --count"),
-    "time of zero": (f"{BUSBW} --time-us 0", "time_us: 0; valid: above 0"),
+    "time of zero": (f"{BUSBW} --time-us 0", "--time-us: 0; valid: above 0"),
     "text for a number": (f"{BUSBW} --time-us fast", "--time-us fast: not numbers; valid: numbers"),
-    "not a number": (f"{BUSBW} --time-us nan", "time_us: nan"),
+    "not a number": (f"{BUSBW} --time-us nan", "--time-us: nan"),
     "negative size": ("busbw allreduce --ranks 8 --bytes -5 --time-us 1", "size '-5'"),
     "operation": ("busbw allred --ranks 8 --bytes 1G --time-us 1", "valid: AllReduce"),
     "peak": (f"{BUSBW} --time-us 1 --peak-gbs 0", "--peak-gbs: 0"),
     "NVLS of nodes": (f"{BUSBW} --gpus-per-node 4 --time-us 1 --algorithm nvls", "one node"),
-    "bandwidth": ("allreduce --ranks 8 --bytes 1G --alpha-us 1 --beta-gbs -3", "gbs: -3; valid: above 0"),
-    "latency": ("allreduce --ranks 8 --bytes 1G --alpha-us -1 --beta-gbs 3", "latency_us: -1; valid: 0 or above"),
+    "bandwidth": ("allreduce --ranks 8 --bytes 1G --alpha-us 1 --beta-gbs -3", "--beta-gbs: -3; valid: above 0"),
+    "latency": ("allreduce --ranks 8 --bytes 1G --alpha-us -1 --beta-gbs 3", "--alpha-us: -1; valid: 0 or above"),
     "half a level": ("allreduce --ranks 8 --bytes 1G --alpha-us 1", "--alpha-us and --beta-gbs"),
     "no level": ("allreduce --ranks 8 --bytes 1G", "no alpha and beta inside a node"),
     "GPUs that do not divide": (f"allreduce --ranks 20 --gpus-per-node 8 --bytes 1G {LEVEL_TEXT}",
                                 "--gpus-per-node 8 does not divide --ranks 20"),
-    "no power of two": (f"allreduce --algorithm halving-doubling --ranks 12 --bytes 1G {LEVEL_TEXT}",
-                        "valid: a power of two"),
+    "no power of two": (f"allreduce --algorithm halving-doubling --ranks 12 --bytes 1G {ONE_LEVEL}",
+                        "of 12 ranks; valid: a power of two"),
     "algorithm": (f"allgather --algorithm tree --ranks 8 --bytes 1G {LEVEL_TEXT}", "'hierarchical'"),
     "contention of all": (f"allreduce --ranks 8 --bytes 1G {LEVEL_TEXT} --contention 1", "0 to below 1"),
     "one GPU": ("ideal --intra-gbs 1 --gpus-per-node 1", "GPUs in all: 1; valid: 2 or more"),
     "no network": ("ideal --intra-gbs 1 --gpus-per-node 8 --nodes 2", "inter_gbs above 0"),
     "half a GPU": ("ideal --intra-gbs 1 --gpus-per-node 1.5", "valid: whole numbers"),
-    "overlap": ("overlap --compute-us 1 --communication-us 1 --hidden 2", "hidden: 2; valid: 0 to 1"),
+    "overlap": ("overlap --compute-us 1 --communication-us 1 --hidden 2", "--hidden: 2; valid: 0 to 1"),
+    "latency between nodes": (f"allreduce --ranks 8 --gpus-per-node 4 --bytes 1G {ONE_LEVEL} --inter-alpha-us x "
+                              "--inter-beta-gbs 3", "--inter-alpha-us: 'x' is no number; valid: 0 or above"),
+    "levels of no nodes": (f"allreduce --ranks 16 --bytes 1G {LEVEL_TEXT}", "several nodes; valid: with --gpus"),
+    "crossovers of no nodes": (f"crossover allreduce --ranks 16 {LEVEL_TEXT}", "valid: with --gpus-per-node"),
+    "hierarchy of one level": (f"allreduce --algorithm hierarchical --ranks 16 --bytes 1G {ONE_LEVEL}", "two levels"),
+    "too many bytes per second": ("ideal --intra-gbs 1e300 --gpus-per-node 8", "above 0, 1e-30 to 1e+30"),
+    "two peaks": (f"{BUSBW} --time-us 1 --peak-gbs 1 --peak-gbps 8", "--peak-gbs and --peak-gbps; valid: one of them"),
+    "nodes for nothing": (f"{BUSBW} --time-us 1 --gpus-per-node 4", "--gpus-per-node without --algorithm"),
+    "switches for nothing": (f"{BUSBW} --time-us 1 --ranks-per-switch 4", "--ranks-per-switch without --algorithm"),
+    "uplinks of a tree": (f"{BUSBW} --time-us 1 --ranks-per-switch 4 --algorithm tree", "valid: ring AllReduce"),
+    "switches that do not divide": (f"{BUSBW} --time-us 1 --ranks-per-switch 3 --algorithm ring",
+                                    "ranks_per_switch 3 does not divide ranks 8"),
+    "no computation": (f"{STEP_TEXT} --compute-us 0", "--compute-us: 0; valid: above 0"),
+    "overlap with nothing": (f"{STEP_TEXT} --overlap 0.5", "--overlap without the computation"),
+    "a release for nothing": (f"{STEP_TEXT} --nccl 2.28.9", "--nccl without --machine"),
+    "no iterations": ("measuring alpha_intra_us --elapsed-us 1 --ranks 2 --iterations 0", "iterations: 0; valid: 1"),
+    "measured for nothing": ("measuring --elapsed-us 1 --ranks 2", "without PARAMETER; valid: alpha_intra_us"),
+    "more ranks than tiles": ("projection --bytes 2GB --ranks-per-node 13", "ranks_per_node: 13; valid: 1 to 12"),
+    "more ranks than GPUs": ("projection --bytes 2GB --ranks-per-node 7 --one-tile-per-gpu", "valid: 1 to 6"),
     "stages": (f"{STEP_TEXT} --pp 7", "pp 7 does not divide layers 80"),
     "nccl of nothing": (f"{STEP_TEXT} --model nccl", "--model nccl and --machine belong together"),
     "machine of another size": (f"{STEP_TEXT} --model nccl --machine dgx-2", "gpus_per_node: 8, but dgx-2 has 16"),
@@ -349,6 +368,34 @@ BAD = {
 def test_nonsense_is_one_line(run: Run, name: str) -> None:
     arguments, says = BAD[name]
     assert says in run(*arguments.split(), code=2)
+
+
+NUMBERS = ("0", "-1", "nan", "inf", "-inf", "1e400", "1e300", "1e-300", "abc", "", "1,,2", "1_0", "1" + "0" * 22)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("text", [
+    "busbw allreduce --ranks 8 --bytes 1GB --time-us 100 --peak-gbs 50 --algorithm ring --gpus-per-node 4",
+    "busbw allgather --ranks 8 --count 100 --busbw-gbs 100 --peak-gbps 40 --algorithm pat --gpus-per-node 1 "
+    "--ranks-per-switch 2",
+    "ideal --intra-gbs 450 --inter-gbs 100 --gpus-per-node 8 --nodes 2 --busbw-gbs 100",
+    f"allreduce --ranks 8 --gpus-per-node 4 --bytes 1MB {LEVEL_TEXT} --overhead-us 1 --gap-us 3 --software-us 9 "
+    "--protocol 0.1 --contention 0.1 --copy-gbs 64 --straggler 0.1 --measured-us 100",
+    f"crossover allreduce --ranks 64 --gpus-per-node 8 {LEVEL_TEXT}",
+    f"{' '.join(STEP)} --expert-parameters 1e9 --expert-layers 16 --ep 2 --buckets 4 --micro-batch-sequences 1 "
+    f"--gradient-bytes 17GB --activation-bytes 64MB {LEVEL_TEXT} --compute-us 1500000 --overlap 0.5",
+    "overlap --compute-us 2000 --communication-us 600 --hidden 0.5",
+    "projection --bytes 2GB --nodes 2 --ranks-per-node 12 --mdfi-gbs 180 --nic-gbs 23 --nics-per-node 8 "
+    "--measured-ms 9",
+    "measuring beta_intra_gbs --elapsed-us 1000 --ranks 8 --iterations 10 --bytes 4",
+], ids=lambda text: text.split()[0])  # fmt: skip
+def test_any_value_of_any_option_has_an_answer_or_one_line(run: Run, text: str) -> None:
+    words = text.split()
+    for at in (at for at, word in enumerate(words) if word.startswith("--")):
+        for number in NUMBERS:
+            asked = (*words[: at + 1], number, *words[at + 2 :], "--json")
+            found = run(*asked, code=None)
+            assert found.startswith("nccl-tuner: ") or ("NaN" not in found and "Infinity" not in found), asked
 
 
 def test_files_that_do_not_fit(run: Run, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ class Fabric:
     nic_gbs: float
     memory_gbs: float
     pcie_gbs: float
+    gpus_per_node: int
     tiles_per_gpu: int
     nics_per_node: int
     nic_share: float
@@ -47,6 +48,9 @@ class Fabric:
         """
         z, q, r = positive("bytes", nbytes), whole("nodes", nodes), whole("ranks_per_node", ranks_per_node)
         whole("ranks in all", q * r, least=2)
+        most = self.gpus_per_node * (1 if one_tile_per_gpu else self.tiles_per_gpu)
+        if np.any(r > most):
+            raise BadInput(f"ranks_per_node: {np.max(r):g}; valid: 1 to {most}, one on each tile that is used")
         if path not in PATHS:
             raise BadInput(f"path: {path!r}; {one_of(PATHS)}")
         if path == "host":
@@ -134,5 +138,5 @@ def fabric(table: Mapping[str, Any], profile: str, **other: float | None) -> Fab
         if name == "nic_share":
             share(name, 1 - float(positive(name, values[name])))
         else:
-            (whole if name in ("tiles_per_gpu", "nics_per_node") else positive)(name, values[name])
+            (whole if name in ("gpus_per_node", "tiles_per_gpu", "nics_per_node") else positive)(name, values[name])
     return Fabric(**{name: values[name] for name in names})

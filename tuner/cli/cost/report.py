@@ -9,6 +9,7 @@ import click
 from tuner import efficiency, links, sweep
 from tuner.analytic.alphabeta import Level
 from tuner.cli import options
+from tuner.cli.cost import values
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.efficiency import ALPHA_INTER_US, ALPHA_INTRA_US, Report
 from tuner.names import Collective
@@ -19,16 +20,16 @@ from tuner.names import Collective
 @options.case_options
 @click.option("--collective", type=options.Named(Collective, "collective"),
               help="Of a file with several, or one that does not say.")
-@click.option("--intra-gbs", type=float, metavar="GBS",
+@click.option("--intra-gbs", type=values.POSITIVE, metavar="GBS",
               help="A GPU's links in its node. [default: the data sheets' NVLinks]")
-@click.option("--inter-gbs", type=float, metavar="GBS",
+@click.option("--inter-gbs", type=values.POSITIVE, metavar="GBS",
               help="A node's adapters together. [default: the topology's]")
-@click.option("--alpha-us", "alpha_intra_us", type=float, default=ALPHA_INTRA_US, show_default=True, metavar="US",
-              help="Alpha-beta: latency of a step inside a node.")
-@click.option("--beta-gbs", "beta_intra_gbs", type=float, metavar="GBS", help="[default: --intra-gbs]")
-@click.option("--inter-alpha-us", "alpha_inter_us", type=float, default=ALPHA_INTER_US, show_default=True,
+@click.option("--alpha-us", "alpha_intra_us", type=values.NOT_NEGATIVE, default=ALPHA_INTRA_US, show_default=True,
+              metavar="US", help="Alpha-beta: latency of a step inside a node.")
+@click.option("--beta-gbs", "beta_intra_gbs", type=values.POSITIVE, metavar="GBS", help="[default: --intra-gbs]")
+@click.option("--inter-alpha-us", "alpha_inter_us", type=values.NOT_NEGATIVE, default=ALPHA_INTER_US, show_default=True,
               metavar="US", help="The same between nodes.")
-@click.option("--inter-beta-gbs", "beta_inter_gbs", type=float, metavar="GBS",
+@click.option("--inter-beta-gbs", "beta_inter_gbs", type=values.POSITIVE, metavar="GBS",
               help="[default: a GPU's share of --inter-gbs]")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="OUT.png",
               help="A picture of it: .png, .svg or .pdf; needs matplotlib.")
