@@ -279,6 +279,38 @@ def test_every_collective_has_a_report(
     assert json.loads(run("fit", str(file), "--json"))["algorithm"] == algorithm
 
 
+def test_wrong_results_are_left_out_and_said(run: Run, tmp_path: Path) -> None:
+    """Also where they are right in place: that is another measurement."""
+    times_us = [(1 << power, 20.0 + (1 << power) / 3e5) for power in (10, 16, 20, 30)]
+    file = nccltests_text.write(tmp_path / "a.txt", times_us)
+    right = file.read_text()
+    rows = [f"{1 << power} " for power in (16, 20)]
+    spoilt = [
+        line.replace("1.00 0 ", "1.00 7 ", 1) if line.lstrip().startswith(tuple(rows)) else line
+        for line in right.splitlines()
+    ]
+    file.write_text("\n".join(spoilt) + "\n")
+    asked = ("report", str(file), "--machine", "dgx-h100")
+    found = json.loads(run(*asked, "--json"))
+    assert [size["bytes"] for size in found["sizes"]] == [1 << 10, 1 << 30]
+    assert found["wrong_bytes"] == [1 << 16, 1 << 20]
+    assert found["in_cuda_graphs"] is False
+    assert "left out, as results were wrong: 64 KiB, 1 MiB" in run(*asked)
+    file.write_text(right.replace("1.00 0 ", "1.00 7 "))
+    assert "the results of all sizes are wrong (#wrong); valid" in run(*asked, code=2)
+    file.write_text(right.replace("graph: 0", "graph: 20"))
+    assert json.loads(run(*asked, "--json"))["in_cuda_graphs"] is True
+    assert "measured in CUDA graphs; NCCL's picks and times are those of calls outside" in run(*asked)
+
+
+def test_a_fit_says_what_it_left_out(run: Run, tmp_path: Path) -> None:
+    sizes = [1 << power for power in range(10, 30, 2)]
+    file = nccltests_text.write(tmp_path / "a.txt", [(size, 20.0 + size / 3e5) for size in sizes])
+    file.write_text(file.read_text().replace("1.00 0 ", "1.00 7 ", 1))
+    assert json.loads(run("fit", str(file), "--json"))["wrong"] == [{"file": str(file), "bytes": 1 << 10}]
+    assert f"{file}: left out, as results were wrong: 1 KiB" in run("fit", str(file))
+
+
 def test_a_network_that_limits_is_named(run: Run, tmp_path: Path) -> None:
     file = nccltests_text.write(tmp_path / "run.txt", [(1 << 30, 100_000.0)], nodes=2)
     asked = ("report", str(file), "--machine", "dgx-h100", "--nodes", "2", "--inter-gbs", "50", "--json")
@@ -303,6 +335,7 @@ def test_pictures_have_every_series(tmp_path: Path) -> None:
     assert drawn["alpha-beta"] == [row.alphabeta_us for row in found.rows]
     assert drawn["ideal"] == [450, 450]
     assert times.lines[0].get_ydata().tolist() == [30, 4500]
+    assert bandwidths.get_ylim()[0] == 0
 
 
 LEVEL_TEXT, ONE_LEVEL, STEP_TEXT = " ".join(LEVELS), " ".join(LEVELS[:4]), " ".join(STEP[:-4])
@@ -360,6 +393,7 @@ BAD = {
     "no measurement": ("measuring alpha_intra_us --ranks 8", "--elapsed-us and --ranks"),
     "no file": ("fit /nowhere/x.txt", "/nowhere/x.txt: No such file"),
     "no report": ("report /nowhere/x.txt --machine dgx-h100", "/nowhere/x.txt: No such file"),
+    "beta of a report": ("report x.txt --machine dgx-h100 --beta-gbs 0", "--beta-gbs: 0; valid: above 0"),
     "picture": ("report /nowhere/x.txt --machine dgx-h100 --plot x.gif", "x.gif: the ending says the format"),
 }  # fmt: skip
 

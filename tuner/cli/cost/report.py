@@ -71,7 +71,8 @@ def _record(found: Report) -> dict[str, Any]:
     return {
         "file": str(found.sweep.path), "collective": found.sweep.collective.name, "nccl": found.case.nccl,
         "ranks": found.case.ranks, "nodes": found.case.nodes, "links": asdict(found.links),
-        "intra": _level(found.intra), "inter": _level(found.inter), "sizes": [asdict(row) for row in found.rows],
+        "intra": _level(found.intra), "inter": _level(found.inter), "in_cuda_graphs": found.sweep.in_graphs,
+        "wrong_bytes": list(found.sweep.wrong_bytes), "sizes": [asdict(row) for row in found.rows],
     }  # fmt: skip
 
 
@@ -90,6 +91,10 @@ def _print(found: Report) -> None:
     columns = ("size", "us", "busbw GB/s", "NCCL's pick", "NCCL us", "off", "alpha-beta us", "off", "of ideal",
                "links full at", "limit", "verdict")  # fmt: skip
     print_table(f"{found.sweep.collective.name} on {found.case.title}: {found.sweep.path}", columns, rows)
+    if found.sweep.wrong_bytes:
+        click.echo(f"left out, as results were wrong: {', '.join(map(human_bytes, found.sweep.wrong_bytes))}")
+    if found.sweep.in_graphs:
+        click.echo("measured in CUDA graphs; NCCL's picks and times are those of calls outside of them")
     ideal = {f"{row.ideal_busbw_gbs:.1f}" for row in found.rows}
     click.echo(f"ideal busbw {', '.join(ideal)} GB/s; {_links(found)}")
     for name, causes in {row.verdict: row.causes for row in found.rows if row.causes}.items():
