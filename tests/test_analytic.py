@@ -473,6 +473,14 @@ def test_what_each_parallelism_sends() -> None:
     assert found["EP"] == close(4 * 16 * 3 / 4 * 2 * 4096 * 4096 * 2)
     assert found["DP"] == close(2 * 7 / 8 * 6e9)
     assert found["DP of experts"] == close(2 * 1 / 2 * 2e9)
+    traffic = step.traffic(experts, Plan(dp=8, ep=4, zero=3))
+    calls = {(each.parallelism, each.operation.name): each.calls for each in traffic}
+    assert calls["ZeRO-3", "AllGather"] == 2 * 32
+    assert calls["ZeRO-3 of experts", "AllGather"] == 2 * 16  # in as many layers as have some
+    assert calls["ZeRO-3 of experts", "ReduceScatter"] == 16
+    of_gradients = {each.operation.name for each in step.traffic(experts, Plan(tp=2, dp=8, zero=3)) if each.gradients}
+    assert of_gradients == {"ReduceScatter"}
+    assert sent(Plan(dp=8, ep=4, zero=3), experts)["ZeRO-3 of experts"] == close(3 * 1 / 2 * 2e9)
 
 
 def test_where_groups_lie() -> None:
@@ -482,7 +490,7 @@ def test_where_groups_lie() -> None:
     assert step.time_us(far, CLUSTER) == close(5 + far.bytes / 50_000)
     assert step.time_us(near, CLUSTER) == close(1 + near.bytes / 300_000)
     (uneven,) = step.traffic(MODEL, Plan(dp=12))
-    with pytest.raises(BadInput, match="DP of 12 GPUs, every 1"):
+    with pytest.raises(BadInput, match="DP of 12 GPUs, 1 apart"):
         uneven.shape(8)
 
 

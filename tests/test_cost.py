@@ -174,6 +174,23 @@ def test_a_step_with_nccl_shows_the_difference(run: Run) -> None:
     assert "NCCL's pick" not in run(*STEP)
 
 
+def test_gradients_are_asked_for_in_their_own_type(run: Run) -> None:
+    """NVLS reduces bfloat16, not the float8 of activations."""
+    asked = ("step", "--parameters", "70e9", "--layers", "80", "--hidden", "8192", "--sequence", "4096", "--dp", "8",
+             "--dtype", "float8e4m3", "--gradient-dtype", "bfloat16", "--model", "nccl", "--machine", "dgx-h100",
+             "--nccl", "2.28.9")  # fmt: skip
+    (gradients,) = json.loads(run(*asked, "--json"))["rows"]
+    assert gradients["nccl_pick"] == "NVLS/Simple"
+    (activations,) = json.loads(run(*(word.replace("--dp", "--tp") for word in asked), "--json"))["rows"]
+    assert not activations["nccl_pick"].startswith("NVLS")
+
+
+def test_a_step_of_one_gpu_communicates_nothing(run: Run) -> None:
+    found = json.loads(run(*STEP[:-8], "--json"))
+    assert (found["gpus"], found["rows"]) == (1, [])
+    assert isinstance(found["communication_us"], float)
+
+
 def _pick(arguments: tuple[str, ...]) -> str:
     from click.testing import CliRunner
 

@@ -76,7 +76,7 @@ def command(
     case = options.case_of(machine, None, None, 1, None, (), nccl, (), None, None, None) if machine else None
     cluster = Cluster(gpus_per_node, level(alpha_us, beta_gbs), level(inter_alpha_us, inter_beta_gbs))
     model, plan = _model(given), _plan(given)
-    rows = trainstep.rows(model, plan, cluster, case, given["dtype"])
+    rows = trainstep.rows(model, plan, cluster, case, given["dtype"], given["gradient_dtype"] or given["dtype"])
     record = _record(rows, plan, cluster, compute_us, overlapped) | ({"nccl": case.nccl} if case else {})
     if as_json:
         print_json(record)
@@ -102,9 +102,10 @@ def _plan(given: dict[str, Any]) -> Plan:
 def _record(
     rows: list[Row], plan: Plan, cluster: Cluster, compute_us: float | None, overlapped: float
 ) -> dict[str, Any]:
-    total_us = sum(row.step_us for row in rows)
+    total_us = float(sum(row.step_us for row in rows))
     found: dict[str, Any] = {
-        "gpus": plan.gpus, "communication_us": total_us, "alphabeta_us": sum(row.alphabeta_step_us for row in rows),
+        "gpus": plan.gpus, "communication_us": total_us,
+        "alphabeta_us": float(sum(row.alphabeta_step_us for row in rows)),
         "rows": [_row(row, cluster, total_us) for row in rows],
     }  # fmt: skip
     if compute_us is not None:
