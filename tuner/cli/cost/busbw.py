@@ -72,7 +72,7 @@ def _record(
         "busbw_gbs": float(busbw), "bus_factor": float(bandwidth.bus_factor(operation, ranks)),
     }  # fmt: skip
     if peak_gbps is not None:
-        peak_gbs = peak_gbps / 8
+        peak_gbs = float(bandwidth.of_bits(peak_gbps))
     if peak_gbs is not None:
         found |= {"peak_gbs": peak_gbs, "efficiency": float(busbw) / peak_gbs}
     if algorithm is not None:
