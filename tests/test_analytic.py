@@ -142,6 +142,30 @@ def test_rings_take_the_steps_and_send_the_share_of_a_played_ring(ranks: int) ->
     assert terms(Operation.Broadcast, "tree", ranks).share == play_tree(ranks)
 
 
+@each_of(st.sampled_from(Operation), ranks_of, levels_of, bytes_of, bytes_of)
+def test_more_bytes_and_more_ranks_take_longer(operation: Operation, ranks: int, on: Any, one: int, other: int) -> None:
+    for algorithm in FORMULAS[operation]:
+        halving = algorithm == "halving-doubling"
+        count = 1 << ranks.bit_length() - 1 if halving else ranks
+        here, there = (terms(operation, algorithm, n) for n in (count, 2 * count if halving else count + 1))
+        assert here.time_us(min(one, other), on) <= here.time_us(max(one, other), on)
+        assert here.time_us(one, on) <= there.time_us(one, on) * (1 + 1e-12)
+
+
+@each_of(st.sampled_from([*twolevel.TWO_LEVEL]), st.integers(2, 64), st.integers(2, 64), levels_of, st.floats(1, 50))
+def test_a_hierarchy_of_one_network_sends_what_a_flat_one_does(
+    operation: Operation, gpus: int, nodes: int, on: Any, faster: float
+) -> None:
+    """In fewer steps, or as many of an AllToAll; a faster network inside the nodes is never a loss."""
+    two_level = twolevel.total(twolevel.TWO_LEVEL[operation](gpus, nodes, on, on))
+    flat = cost(operation, names(operation)[0], gpus, nodes, (on, on))
+    assert two_level.us_per_byte == close(flat.us_per_byte)
+    assert two_level.fixed_us <= flat.fixed_us * (1 + 1e-12)
+    inside = level(on.alpha_us / faster, on.beta_gbs * faster)
+    better = twolevel.total(twolevel.TWO_LEVEL[operation](gpus, nodes, inside, on))
+    assert better.time_us(10**6) <= two_level.time_us(10**6) * (1 + 1e-12)
+
+
 @pytest.mark.parametrize("ranks", [2, 4, 64, 1024])
 def test_halving_takes_the_steps_and_sends_the_share_of_played_halving(ranks: int) -> None:
     steps, share = play_halving(ranks)
@@ -273,6 +297,22 @@ def test_the_ideal_is_the_longer_of_both_transfers(b: float, i: float, p: int, q
     time = found.time_us(Operation.AllReduce, nbytes, n)
     assert found.efficiency(bandwidth.bus_gbs(Operation.AllReduce, nbytes, time, n)) == close(1)
     assert ideal.inter_share(p, q) == close((q - 1) / (n - 1))
+
+
+@each_of(st.floats(1, 1000), st.floats(1, 1000), st.integers(1, 32), st.integers(2, 64))
+def test_no_ring_is_above_an_ideal_that_the_network_limits(b: float, i: float, p: int, q: int) -> None:
+    bound = ideal.ideal(b, i, p, q)
+    full_us = wires.loads(Operation.AllReduce, "ring", p, q).time_us(10**9, b, i)
+    gbs = bandwidth.bus_gbs(Operation.AllReduce, 10**9, full_us, p * q)
+    assert gbs <= bound.busbw_gbs * (1 + 1e-9) or not bound.inter_limits
+    assert ideal.ideal(2 * b, 2 * i, p, q).busbw_gbs == close(2 * bound.busbw_gbs)
+
+
+def test_a_ring_may_be_above_an_ideal_that_the_links_limit() -> None:
+    """Every second hop leaves the node, and one of three has to."""
+    full_us = wires.loads(Operation.AllReduce, "ring", 2, 2).time_us(10**9, 1, 9)
+    assert bandwidth.bus_gbs(Operation.AllReduce, 10**9, full_us, 4) == close(2.0)
+    assert ideal.ideal(1, 9, 2, 2).busbw_gbs == close(1.5)
 
 
 # Wires
