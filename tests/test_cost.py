@@ -486,6 +486,13 @@ def test_files_that_do_not_fit(run: Run, tmp_path: Path) -> None:
     assert "runs of the same" in run("fit", str(file), str(two), code=2)
     assert "no NVLink bandwidth" in run("report", str(file), "--machine", "pcie-l40s", code=2)
     few = nccltests_text.write(tmp_path / "c.txt", [(8, 1.0), (16, 1.0)])
+    assert "a.txt: 8 ranks, not 6; valid: without --ranks" in run("fit", str(file), "--ranks", "6", code=2)
+    silent = tmp_path / "silent.txt"
+    silent.write_text("".join(line for line in file.read_text().splitlines(True) if "Rank" not in line))
+    assert "does not say the number of ranks; valid: --ranks N" in run("fit", str(silent), code=2)
+    for bad in ("0", "1"):
+        assert f"ranks: {bad}; valid: 2 or more" in run("fit", str(silent), "--ranks", bad, code=2)
+    assert json.loads(run("fit", str(silent), "--ranks", "8", "--json"))["beta_gbs"] > 0
     assert "2 sizes; valid: 3 or more" in run("fit", str(few), code=2)
     mixed = tmp_path / "d.txt"
     mixed.write_text(few.read_text() + few.read_text().splitlines()[-1].replace("float", "half ") + "\n")

@@ -8,7 +8,7 @@ import numpy as np
 
 from tuner.analytic import alphabeta, line, verdict
 from tuner.analytic.alphabeta import Level, Terms
-from tuner.analytic.checks import Array
+from tuner.analytic.checks import Array, whole
 from tuner.analytic.line import Fit, Repeated
 from tuner.analytic.operations import Operation
 from tuner.errors import BadMeasurement, one_of
@@ -109,10 +109,13 @@ def fit(sweeps: Sequence[Sweep], terms: Terms) -> AlphaBeta:
 
 def terms_of(sweeps: Sequence[Sweep], algorithm: str, ranks: int | None) -> Terms:
     """Of one collective over so many ranks as the files say. BadMeasurement where they differ or do not say."""
-    names, counts = ({sweep.collective for sweep in sweeps}, {ranks or sweep.ranks for sweep in sweeps})
+    for sweep in sweeps:
+        if ranks is not None and sweep.ranks not in (None, ranks):
+            raise BadMeasurement(f"{sweep.path}: {sweep.ranks} ranks, not {ranks}; valid: without --ranks")
+    names, counts = {sweep.collective for sweep in sweeps}, {sweep.ranks or ranks for sweep in sweeps}
     if len(names) > 1 or len(counts) > 1:
         raise BadMeasurement("files of several collectives or numbers of ranks; valid: runs of the same")
     (count,) = counts
     if count is None:
         raise BadMeasurement(f"{sweeps[0].path}: does not say the number of ranks; valid: --ranks N")
-    return alphabeta.terms(Operation[names.pop().name], algorithm, count)
+    return alphabeta.terms(Operation[names.pop().name], algorithm, whole("ranks", count, least=2))
