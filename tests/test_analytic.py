@@ -593,6 +593,23 @@ def test_a_fabric_of_ones_own(tmp_path: Path) -> None:
     file.write_text(head + "\n".join(names_of[1:]))
     with pytest.raises(BadInput, match="lacks mdfi_gbs"):
         fabric.fabric(fabric.read(str(file)), "mine")
+    whole = head + "\n".join(names_of)
+    for text, says in (
+        ("profiles = 3", "no profile 'mine'; valid: none"), ("[profiles]\nmine = 3", "no profile 'mine'; valid: mine"),
+        (f"{whole}\nparent = 'gone'", "no profile 'gone'; valid: mine"),
+        (whole.replace("nic_share = 1.0", "nic_share = 1.8"), "nic_share: 1.8; valid: 0 to 1"),
+    ):  # fmt: skip
+        file.write_text(text)
+        with pytest.raises(BadInput, match=re.escape(says)):
+            fabric.fabric(fabric.read(str(file)), "mine")
+    for text, says in (
+        (whole, "no tables in the file; valid: --bytes"), (f"tables = 3\n{whole}", "tables: TypeError"),
+        (f"tables = [{{ title = 'a', path = 'direct', rows = [] }}]\n{whole}", "tables: KeyError('bytes'); valid"),
+        (f"tables = [{{ title = 'a', path = 'direct', bytes = 1, rows = [[1, 2]] }}]\n{whole}", "rows of nodes, ranks"),
+    ):  # fmt: skip
+        file.write_text(text)
+        with pytest.raises(BadInput, match=re.escape(says)):
+            fabric.measured(fabric.read(str(file)))
     file.write_text("nic_share = ")
     with pytest.raises(BadInput, match=re.escape(str(file))):
         fabric.read(str(file))

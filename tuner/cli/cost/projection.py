@@ -73,14 +73,14 @@ def _record(
 
 
 def _tables(found: Fabric, table: Mapping[str, Any], as_json: bool) -> None:
-    made = [
+    made: list[dict[str, Any]] = [
         {
-            "title": one["title"],
+            "title": one.title,
             "rows": [
-                _record(found, one["bytes"], nodes, ranks, one["path"], ranks in one.get("one_tile_per_gpu", []), ms)
-                for nodes, ranks, ms in one["rows"]
+                _record(found, one.nbytes, nodes, ranks, one.path, ranks in one.one_tile_per_gpu, ms)
+                for nodes, ranks, ms in one.rows
             ],
-        } for one in table.get("tables", [])
+        } for one in fabric.measured(table)
     ]  # fmt: skip
     if as_json:
         print_json(made)
