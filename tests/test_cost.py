@@ -1,5 +1,6 @@
 """`nccl-tuner cost` as a user meets it: the forms other tools rely on, the examples, and bad input in one line."""
 
+import csv
 import json
 import re
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 import nccltests_text
 import numpy as np
 import pytest
+from here import HERE
 
 from tuner import cli, efficiency, sweep
 from tuner.analytic.alphabeta import level, terms
@@ -19,6 +21,7 @@ from tuner.errors import BadInput, BadMeasurement
 from tuner.names import Collective
 
 Run = Callable[..., str]
+A100 = Path(__file__).resolve().parents[2] / "shared" / "cases" / "2xA100-pcie-nvlink-nccl2.27.7"
 SMALL = [2**power for power in range(10, 31, 2)]
 
 
@@ -323,6 +326,20 @@ def test_every_collective_has_a_report(
     assert first["link_busbw_gbs"] == pytest.approx(full_gbs)
     assert first["busbw_gbs"] == pytest.approx(first["ideal_busbw_gbs"] * first["efficiency"])
     assert json.loads(run("fit", str(file), "--json"))["algorithm"] == algorithm
+
+
+@pytest.mark.skipif(not A100.is_dir() or "2.27.7" not in HERE, reason="../shared/cases or libnccl is absent")
+@pytest.mark.parametrize(("kind", "log", "topology", "links"), [
+    ("normal", "nccl", "nccl_topo_dump_normal", 300), ("fault", "nccl-fault", "nccl_topo_dump", 25),
+])  # fmt: skip
+def test_a_report_of_a_real_run_has_its_bandwidths(run: Run, kind: str, log: str, topology: str, links: int) -> None:
+    raw, lines = A100 / "raw", (A100 / f"TIMINGS-{kind}.csv").read_text().splitlines()[1:]
+    asked = (str(raw / f"{log}.log"), "--topology", str(raw / f"{topology}.xml"), "--json")
+    found = json.loads(run("report", *asked))["sizes"]
+    printed = {int(size): float(busbw) for size, _, _, busbw, *_ in csv.reader(lines)}
+    assert {row["bytes"]: row["busbw_gbs"] for row in found} == pytest.approx(printed, rel=1e-3)  # as printed
+    assert {(row["ran"], row["pick"]) for row in found} == {("Ring/Simple", "Ring/Simple")}
+    assert [row["link_busbw_gbs"] for row in found] == pytest.approx([links] * len(found))
 
 
 def test_wrong_results_are_left_out_and_said(run: Run, tmp_path: Path) -> None:
