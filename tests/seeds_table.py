@@ -29,6 +29,10 @@ class Row:
 MS = 1e-3  # of us
 NV, NET = level(1, 300), level(5, 50)
 UNIFORM = level(10, 100)
+SUMMARY_ALGORITHM = {
+    O.Broadcast: "tree", O.Reduce: "tree", O.Scatter: "binomial", O.Gather: "binomial", O.AllReduce: "ring",
+    O.AllGather: "ring", O.ReduceScatter: "ring", O.AllToAll: "pairwise",
+}  # fmt: skip
 GB = 10**9
 
 
@@ -80,10 +84,10 @@ BUSBW = [
     Row("000", "Summary, Broadcast", "1", lambda: bandwidth.bus_factor(O.Broadcast, 8)),
     Row("000", "Summary, Reduce", "1", lambda: bandwidth.bus_factor(O.Reduce, 8)),
     Row("001", "Bus Bandwidth, All-to-All, P = 8", "0.875", lambda: bandwidth.bus_factor(O.AllToAll, 8)),
-    Row("001", "Example Calculation, 400 Gbps, GB/s", "50", lambda: 400 / 8),
+    Row("001", "Example Calculation, 400 Gbps, GB/s", "50", lambda: bandwidth.of_bits(400)),
     Row("001", "Example Calculation, percent of peak", "70",
-        lambda: 100 * bandwidth.bus_gbs(O.AllReduce, GB, 50_000, 8) / 50),
-    Row("001", "Hierarchical Cost Analysis, 8 x 400 Gbps, GB/s", "400", lambda: 8 * 400 / 8),
+        lambda: 100 * bandwidth.bus_gbs(O.AllReduce, GB, 50_000, 8) / bandwidth.of_bits(400)),
+    Row("001", "Hierarchical Cost Analysis, 8 x 400 Gbps, GB/s", "400", lambda: 8 * bandwidth.of_bits(400)),
     Row("001", "Exercise 2, algorithmic bandwidth", "12.5", lambda: bandwidth.algorithm_gbs(GB, 80_000)),
     Row("001", "Exercise 2, bus bandwidth", "21.875", lambda: bandwidth.bus_gbs(O.AllReduce, GB, 80_000, 8)),
     Row("001", "Exercise 2, efficiency, percent", "43.75",
@@ -92,7 +96,7 @@ BUSBW = [
 
 HIERARCHY = [
     Row("001", "Numerical Example, phase 1, ms", "5.81", lambda: phase_ms(0, 8, 8, 2 * GB), "5.84",
-        "7 x 1 us + 7/8 x 2 GB / 300 GB/s is 0.007 + 5.833"),
+        "7 x 1 us + 7/8 x 2 GB / 300 GB/s is 0.007 + 5.833; nothing in the text gives 5.81"),
     Row("001", "Numerical Example, phase 2, ms", "8.82", lambda: phase_ms(1, 8, 8, 2 * GB)),
     Row("001", "Numerical Example, phase 2, MB per GPU", "256",
         lambda: twolevel.allreduce(8, 8, NV, NET)[1].part * 2 * GB / 1e6, "250",
@@ -107,6 +111,8 @@ HIERARCHY = [
     Row("001", "Exercise 1, AllGather (its formula; the number is lost in the text), ms", "1.0875",
         lambda: flat_ms(16, 1e8, UNIFORM, O.AllGather)),
     Row("001", "Exercise 1, phase 1, latency, ms", "0.03", lambda: terms(O.ReduceScatter, "ring", 4).steps * 10 * MS),
+    Row("001", "Exercise 1, phase 1, transfer, ms", "0.75",
+        lambda: terms(O.ReduceScatter, "ring", 4).transfer_us(1e8, UNIFORM) * MS),
     Row("001", "Exercise 1, phase 1, ms", "0.78", lambda: phase_ms(0, 4, 4, 1e8, UNIFORM, UNIFORM)),
     Row("001", "Exercise 1, phase 2, MB", "25", lambda: twolevel.allreduce(4, 4, NV, NET)[1].part * 100),
     Row("001", "Exercise 1, phase 3, ms", "0.78", lambda: phase_ms(2, 4, 4, 1e8, UNIFORM, UNIFORM)),
@@ -127,6 +133,17 @@ HIERARCHY = [
     Row("001", "Exercise 4, B, total, ms", "57.65", lambda: hierarchical_ms(4, 16, 4 * GB), "57.66",
         "sum of the parts as printed"),
     Row("001", "Exercise 4, B, steps of phase 2", "30", lambda: terms(O.AllReduce, "ring", 16).steps),
+]  # fmt: skip
+
+# Section "Summary Table", for P = 8: log2 P is 3, (P-1)/P is 0.875.
+SUMMARY = [
+    Row("001", f"Summary Table, {operation.name}, {what}, P = 8", printed,
+        lambda operation=operation, what=what: getattr(terms(operation, SUMMARY_ALGORITHM[operation], 8), what))
+    for operation, *both in (
+        (O.Broadcast, "3", "3"), (O.Reduce, "3", "3"), (O.Scatter, "3", "0.875"), (O.Gather, "3", "0.875"),
+        (O.AllReduce, "14", "1.75"), (O.AllGather, "7", "0.875"), (O.ReduceScatter, "7", "0.875"),
+        (O.AllToAll, "7", "0.875"),
+    ) for what, printed in zip(("steps", "share"), both, strict=True)
 ]  # fmt: skip
 
 OVERHEADS = [
@@ -160,9 +177,7 @@ STEP = [
         "gradients over 64 GPUs, activations of 64 MiB"),
     Row("001", "70B, overhead of 1500 ms, percent", "50", lambda: 100 * step_ms(LARGE, LARGE_PLAN) / 1500),
     Row("001", "70B, GPUs", "512", lambda: LARGE_PLAN.gpus),
-    Row("001", "Exercise 3, tokens of a replica, thousands", "250", lambda: 2e6 / 8 / 1000),
-    Row("001", "Exercise 3, sequences", "61", lambda: 2e6 / 8 / 4096),
-    Row("001", "Exercise 3, activation, GB", "2.56", lambda: part(SMALL, SMALL_PLAN, "TP").bytes / GB),
+    Row("001", "Exercise 3, activation of 61 sequences, GB", "2.56", lambda: part(SMALL, SMALL_PLAN, "TP").bytes / GB),
     Row("001", "Exercise 3, AllReduces of TP", "160", lambda: part(SMALL, SMALL_PLAN, "TP").calls),
     Row("001", "Exercise 3, TP, ms", "2384", lambda: step_ms(SMALL, SMALL_PLAN, "TP"), "2390",
         "160 x 14.9 ms, rounded before it was multiplied; 14.94 ms are an AllReduce"),
@@ -176,7 +191,10 @@ STEP = [
         lambda: 100 * step_ms(SMALL, SMALL_PLAN, "DP") / step_ms(SMALL, SMALL_PLAN), "4.5", "as TP's"),
     Row("001", "Exercise 3, TP = 4 over TP = 8", "0.50",
         lambda: flat_ms(4, 2.56e9, NV) / flat_ms(8, 2.56e9, NV), "0.86",
-        "the activation is the same; only 2 (P-1)/P goes from 1.75 to 1.5"),
+        "2 (P-1)/P goes from 1.75 to 1.5; the activation is the same for as many sequences"),
+    Row("001", "Exercise 3, TP = 4 over TP = 8, on 64 GPUs", "0.50",
+        lambda: step_ms(SMALL, Plan(4, 16, micro_batch_sequences=61 / 2), "TP") / step_ms(SMALL, SMALL_PLAN, "TP"),
+        "0.43", "16 replicas have half the sequences each, and 1.5 / 1.75 of that"),
     Row("001", "Exercise 5, one after the other, ms", "2600", lambda: overlap.step_us(2e6, 6e5) * MS),
     Row("001", "Exercise 5, 80 %, ms", "2120", lambda: overlap.step_us(2e6, 6e5, 0.8) * MS),
     Row("001", "Exercise 5, 100 %, ms", "2000", lambda: overlap.step_us(2e6, 6e5, 1.0) * MS),
@@ -189,6 +207,13 @@ STEP = [
 
 MEASURING = [
     Row("001", "Exercise 6, alpha_NV, bytes", "4", lambda: usual("alpha_intra_us").bytes),
+    Row("001", "Exercise 6, alpha_net, bytes", "4", lambda: usual("alpha_inter_us").bytes),
+    Row("001", "Exercise 6, alpha_NV, warm-up", "100", lambda: usual("alpha_intra_us").warmup),
+    Row("001", "Exercise 6, alpha_net, warm-up", "100", lambda: usual("alpha_inter_us").warmup),
+    Row("001", "Exercise 6, beta_NV, warm-up", "3", lambda: usual("beta_intra_gbs").warmup),
+    Row("001", "Exercise 6, beta_net, warm-up", "3", lambda: usual("beta_inter_gbs").warmup),
+    Row("001", "Exercise 6, size sweep, least KB", "1", lambda: measuring.SWEEP_BYTES[0] / 1e3),
+    Row("001", "Exercise 6, size sweep, most GB", "10", lambda: measuring.SWEEP_BYTES[1] / GB),
     Row("001", "Exercise 6, alpha_NV, iterations", "10000", lambda: usual("alpha_intra_us").iterations),
     Row("001", "Exercise 6, alpha_net, iterations", "10000", lambda: usual("alpha_inter_us").iterations),
     Row("001", "Exercise 6, beta_NV, GB", "2", lambda: usual("beta_intra_gbs").bytes / GB),
@@ -200,6 +225,13 @@ MEASURING = [
     Row("001", "Exercise 6, experiment 3, least GB/s", "200", lambda: usual("beta_intra_gbs").usual[0], "250",
         "the table of results below it expects 250 to 300"),
     *(
+        Row("001", f"Exercise 6, results, {name} expected, {which}", printed,
+            lambda name=name, at=at: usual(name).usual[at])
+        for name, *both in (("alpha_intra_us", "1", "5"), ("alpha_inter_us", "5", "20"),
+                            ("beta_intra_gbs", "250", "300"), ("beta_inter_gbs", "40", "50"))
+        for at, (which, printed) in enumerate(zip(("least", "most"), both, strict=True))
+    ),
+    *(
         Row("001", f"Exercise 6, results, {name} {value} as expected", "1",
             lambda name=name, value=value: usual(name).within(value))
         for name, value in (("alpha_intra_us", 2.3), ("alpha_inter_us", 8.7), ("beta_intra_gbs", 285),
@@ -210,6 +242,8 @@ MEASURING = [
 VERDICTS = [
     Row("001", "Acceptable Error, excellent below, percent", "10", lambda: 100 * verdict.EXCELLENT),
     Row("001", "Acceptable Error, useful to, percent", "30", lambda: 100 * verdict.USEFUL),
+    Row("001", "AllReduce, practice: below which a limit is to be looked for, percent", "70",
+        lambda: 100 * verdict.WELL_OPTIMISED),
     Row("001", "Exercise 2, well-optimized from, percent", "70", lambda: 100 * verdict.WELL_OPTIMISED),
     Row("001", "Common Causes of Large Error, number", "4", lambda: len(verdict.CAUSES)),
 ]
@@ -251,17 +285,18 @@ PRINTED = [
     {(1, 2): ("58.3", "74"), (1, 4): ("31.6", "66"), (1, 12): ("10.5", "46")},
 ]
 _CUT = "cut off, not rounded"
-_MS = "299.17 / 402.7"
-_XE16 = "computed with 16 GB/s for the Xe-link and without MDFI, unlike the model's column"
+_MS = "299.17 / 402.7 is 74.29; nothing in the text gives 74.4"
+_ROUNDED = "70.7 ms, rounded before, are 34.79 %, cut off"
+_XE16 = "comes out with 16 GB/s for the Xe-link and without MDFI; the model's column comes out with 15"
 # Where equation and text differ, by number of the table and row: model, then efficiency.
 _MODEL = {
     (2, 16, 1): ("394.3", "cut off, not rounded: 394.28"),
-    (3, 16, 12): ("63.6", "25.476 + 22.222 + 15.873"),
+    (3, 16, 12): ("63.6", "25.476 + 22.222 + 15.873 is 63.57; nothing in the text gives 63.7"),
 }
 _EFFICIENCY = {
     (0, 4, 1): ("29.4", _CUT), (1, 2, 1): ("27.0", _CUT), (1, 4, 12): ("18.3", _CUT), (2, 2, 1): ("74.3", _MS),
     (2, 4, 1): ("63.7", _CUT), (3, 2, 1): ("74.3", _MS), (3, 2, 2): ("36.4", _CUT),
-    (3, 2, 6): ("26.7", _CUT), (3, 2, 8): ("34.8", _CUT), (3, 16, 12): ("25.6", "from 63.7 ms"),
+    (3, 2, 6): ("26.7", _CUT), (3, 2, 8): ("34.8", _ROUNDED), (3, 16, 12): ("25.6", "from the 63.7 ms of its row"),
     (4, 1, 2): ("79", _XE16), (4, 1, 4): ("76", _XE16), (4, 1, 12): ("53", _XE16),
 }  # fmt: skip
 
@@ -297,7 +332,7 @@ VARIABLES = [
     ) for profile, printed in zip(("nominal", "measured"), both, strict=False)
 ]  # fmt: skip
 
-_MDFI = "computed with 180 GB/s for MDFI; the text lists 220 and 196"
+_MDFI = "comes out with 180 GB/s for MDFI; the text lists 220 and 196"
 PROJECTION = [
     *_projection(),
     Row("003", "t^(2,2) with the listed MDFI of 196 GB/s, ms", "65.5", lambda: AS_LISTED.time_us(2 * GB, 2, 2) * MS,
@@ -310,15 +345,20 @@ PROJECTION = [
         lambda: AS_PRINTED.parts_us(0.875 * GB, 1, 2, "direct", True)["Xe-link"] * MS
         + AS_PRINTED.parts_us(0.875 * GB, 1, 2)["MDFI"] * MS, "63.2",
         "the row leaves out equation 10's two MDFI terms"),
-    Row("003", "Equations 2 and 3, transfers", "2", lambda: 2 * (2 - 1) / 1),
+    Row("003", "Equations 1 to 3, transfers", "2",
+        lambda: AS_LISTED.parts_us(2 * GB, 2, 1, "host")["NIC"] / (2 * GB / 23 / 1000)),
+    Row("003", "Equations 7 to 9, transfers", "2",
+        lambda: AS_LISTED.parts_us(2 * GB, 1, 2, "host")["Xe-link"] / (2 * GB / 15 / 1000)),
     Row("003", "Section 5, effective NIC bandwidth, least GB/s", "8",
         lambda: AS_LISTED.effective_nic_gbs(402_700, 2 * GB, 2, 1), "5",
-        "8 to 11 only come out with both directions counted, while B_NIC is of one"),
+        "4.97 in one direction, as B_NIC is; in both, rows of 1 rank per node give 9.9 to 11.0, and none gives 8"),
+    Row("003", "Section 5, the same in both directions, GB/s", "8",
+        lambda: 2 * AS_LISTED.effective_nic_gbs(402_700, 2 * GB, 2, 1), "10", "9.93, the least of these rows"),
     Row("003", "Section 5, effective NIC bandwidth, most GB/s", "11",
         lambda: 2 * AS_LISTED.effective_nic_gbs(680_600, 2 * GB, 16, 1)),
 ]  # fmt: skip
 
-ROWS = [*BUSBW, *HIERARCHY, *OVERHEADS, *STEP, *MEASURING, *VERDICTS, *IDEAL, *VARIABLES, *PROJECTION]
+ROWS = [*BUSBW, *SUMMARY, *HIERARCHY, *OVERHEADS, *STEP, *MEASURING, *VERDICTS, *IDEAL, *VARIABLES, *PROJECTION]
 
 DOCS = Path(__file__).parents[1] / "docs" / "cost-models.md"
 START, END = "<!-- differences: written by python tests/seeds_table.py -->\n", "<!-- end of differences -->\n"

@@ -142,6 +142,30 @@ def test_rings_take_the_steps_and_send_the_share_of_a_played_ring(ranks: int) ->
     assert terms(Operation.Broadcast, "tree", ranks).share == play_tree(ranks)
 
 
+@each_of(st.sampled_from(Operation), ranks_of, levels_of, bytes_of, bytes_of)
+def test_more_bytes_and_more_ranks_take_longer(operation: Operation, ranks: int, on: Any, one: int, other: int) -> None:
+    for algorithm in FORMULAS[operation]:
+        halving = algorithm == "halving-doubling"
+        count = 1 << ranks.bit_length() - 1 if halving else ranks
+        here, there = (terms(operation, algorithm, n) for n in (count, 2 * count if halving else count + 1))
+        assert here.time_us(min(one, other), on) <= here.time_us(max(one, other), on)
+        assert here.time_us(one, on) <= there.time_us(one, on) * (1 + 1e-12)
+
+
+@each_of(st.sampled_from([*twolevel.TWO_LEVEL]), st.integers(2, 64), st.integers(2, 64), levels_of, st.floats(1, 50))
+def test_a_hierarchy_of_one_network_sends_what_a_flat_one_does(
+    operation: Operation, gpus: int, nodes: int, on: Any, faster: float
+) -> None:
+    """In fewer steps, or as many of an AllToAll; a faster network inside the nodes is never a loss."""
+    two_level = twolevel.total(twolevel.TWO_LEVEL[operation](gpus, nodes, on, on))
+    flat = cost(operation, names(operation)[0], gpus, nodes, (on, on))
+    assert two_level.us_per_byte == close(flat.us_per_byte)
+    assert two_level.fixed_us <= flat.fixed_us * (1 + 1e-12)
+    inside = level(on.alpha_us / faster, on.beta_gbs * faster)
+    better = twolevel.total(twolevel.TWO_LEVEL[operation](gpus, nodes, inside, on))
+    assert better.time_us(10**6) <= two_level.time_us(10**6) * (1 + 1e-12)
+
+
 @pytest.mark.parametrize("ranks", [2, 4, 64, 1024])
 def test_halving_takes_the_steps_and_sends_the_share_of_played_halving(ranks: int) -> None:
     steps, share = play_halving(ranks)
@@ -275,6 +299,22 @@ def test_the_ideal_is_the_longer_of_both_transfers(b: float, i: float, p: int, q
     assert ideal.inter_share(p, q) == close((q - 1) / (n - 1))
 
 
+@each_of(st.floats(1, 1000), st.floats(1, 1000), st.integers(1, 32), st.integers(2, 64))
+def test_no_ring_is_above_an_ideal_that_the_network_limits(b: float, i: float, p: int, q: int) -> None:
+    bound = ideal.ideal(b, i, p, q)
+    full_us = wires.loads(Operation.AllReduce, "ring", p, q).time_us(10**9, b, i)
+    gbs = bandwidth.bus_gbs(Operation.AllReduce, 10**9, full_us, p * q)
+    assert gbs <= bound.busbw_gbs * (1 + 1e-9) or not bound.inter_limits
+    assert ideal.ideal(2 * b, 2 * i, p, q).busbw_gbs == close(2 * bound.busbw_gbs)
+
+
+def test_a_ring_may_be_above_an_ideal_that_the_links_limit() -> None:
+    """Every second hop leaves the node, and one of three has to."""
+    full_us = wires.loads(Operation.AllReduce, "ring", 2, 2).time_us(10**9, 1, 9)
+    assert bandwidth.bus_gbs(Operation.AllReduce, 10**9, full_us, 4) == close(2.0)
+    assert ideal.ideal(1, 9, 2, 2).busbw_gbs == close(1.5)
+
+
 # Wires
 
 
@@ -305,10 +345,13 @@ def test_pat_sends_what_a_played_pat_sends(ranks: int, ranks_per_switch: int) ->
     assert set(sent) == {ranks - 1}
     found = wires.loads(Operation.AllGather, "pat", 1, ranks)
     assert found.node_share == close((ranks - 1) / ranks)
-    share = wires.uplink_share("pat", ranks, ranks_per_switch)
+    share = wires.uplink_share(Operation.AllGather, "pat", ranks, ranks_per_switch)
     assert share * ranks == close(np.mean(leaving))
     ring = 0 if ranks == ranks_per_switch else (ranks - 1) / ranks
-    assert wires.uplink_share("ring", ranks, ranks_per_switch) == ring
+    for operation, passes in ((Operation.AllGather, 1), (Operation.ReduceScatter, 1), (Operation.AllReduce, 2)):
+        assert wires.uplink_share(operation, "ring", ranks, ranks_per_switch) == close(passes * ring)
+    with pytest.raises(BadInput, match="pat AllReduce: what switches' uplinks carry is not known; valid: ring"):
+        wires.uplink_share(Operation.AllReduce, "pat", ranks, ranks_per_switch)
 
 
 def play_nvls(gpus: int, reduces: bool, multicasts: bool) -> tuple[int, int]:
@@ -470,6 +513,14 @@ def test_what_each_parallelism_sends() -> None:
     assert found["EP"] == close(4 * 16 * 3 / 4 * 2 * 4096 * 4096 * 2)
     assert found["DP"] == close(2 * 7 / 8 * 6e9)
     assert found["DP of experts"] == close(2 * 1 / 2 * 2e9)
+    traffic = step.traffic(experts, Plan(dp=8, ep=4, zero=3))
+    calls = {(each.parallelism, each.operation.name): each.calls for each in traffic}
+    assert calls["ZeRO-3", "AllGather"] == 2 * 32
+    assert calls["ZeRO-3 of experts", "AllGather"] == 2 * 16  # in as many layers as have some
+    assert calls["ZeRO-3 of experts", "ReduceScatter"] == 16
+    of_gradients = {each.operation.name for each in step.traffic(experts, Plan(tp=2, dp=8, zero=3)) if each.gradients}
+    assert of_gradients == {"ReduceScatter"}
+    assert sent(Plan(dp=8, ep=4, zero=3), experts)["ZeRO-3 of experts"] == close(3 * 1 / 2 * 2e9)
 
 
 def test_where_groups_lie() -> None:
@@ -479,7 +530,7 @@ def test_where_groups_lie() -> None:
     assert step.time_us(far, CLUSTER) == close(5 + far.bytes / 50_000)
     assert step.time_us(near, CLUSTER) == close(1 + near.bytes / 300_000)
     (uneven,) = step.traffic(MODEL, Plan(dp=12))
-    with pytest.raises(BadInput, match="DP of 12 GPUs, every 1"):
+    with pytest.raises(BadInput, match="DP of 12 GPUs, 1 apart"):
         uneven.shape(8)
 
 
@@ -532,7 +583,7 @@ def test_a_fabric_of_ones_own(tmp_path: Path) -> None:
     table = fabric.read("aurora")
     names_of = [f"{name} = {value}" for name, value in {**table["profiles"]["nominal"]}.items()]
     file = tmp_path / "mine.toml"
-    head = "tiles_per_gpu = 1\nnics_per_node = 4\nnic_share = 1.0\n[profiles.mine]\n"
+    head = "gpus_per_node = 8\ntiles_per_gpu = 1\nnics_per_node = 4\nnic_share = 1.0\n[profiles.mine]\n"
     file.write_text(head + "\n".join(names_of))
     found = fabric.fabric(fabric.read(str(file)), "mine")
     assert found.parts_us(1e9, 2, 8)["NIC"] == close(2e9 / (4 * 25) / 2 / 1000)
@@ -542,6 +593,23 @@ def test_a_fabric_of_ones_own(tmp_path: Path) -> None:
     file.write_text(head + "\n".join(names_of[1:]))
     with pytest.raises(BadInput, match="lacks mdfi_gbs"):
         fabric.fabric(fabric.read(str(file)), "mine")
+    whole = head + "\n".join(names_of)
+    for text, says in (
+        ("profiles = 3", "no profile 'mine'; valid: none"), ("[profiles]\nmine = 3", "no profile 'mine'; valid: mine"),
+        (f"{whole}\nparent = 'gone'", "no profile 'gone'; valid: mine"),
+        (whole.replace("nic_share = 1.0", "nic_share = 1.8"), "nic_share: 1.8; valid: 0 to 1"),
+    ):  # fmt: skip
+        file.write_text(text)
+        with pytest.raises(BadInput, match=re.escape(says)):
+            fabric.fabric(fabric.read(str(file)), "mine")
+    for text, says in (
+        (whole, "no tables in the file; valid: --bytes"), (f"tables = 3\n{whole}", "tables: TypeError"),
+        (f"tables = [{{ title = 'a', path = 'direct', rows = [] }}]\n{whole}", "tables: KeyError('bytes'); valid"),
+        (f"tables = [{{ title = 'a', path = 'direct', bytes = 1, rows = [[1, 2]] }}]\n{whole}", "rows of nodes, ranks"),
+    ):  # fmt: skip
+        file.write_text(text)
+        with pytest.raises(BadInput, match=re.escape(says)):
+            fabric.measured(fabric.read(str(file)))
     file.write_text("nic_share = ")
     with pytest.raises(BadInput, match=re.escape(str(file))):
         fabric.read(str(file))
@@ -585,8 +653,33 @@ def test_formulas_take_arrays() -> None:
     ):  # fmt: skip
         assert step.time_us(one, CLUSTER).shape == (3,)
         assert step.time_us(one, CLUSTER)[2] == close(float(step.time_us(last, CLUSTER)))
-    shares = wires.uplink_share("pat", 64, [1, 8, 64])
-    assert shares.tolist() == [close(63 / 64), close(float(wires.uplink_share("pat", 64, 8))), 0]
+    shares = wires.uplink_share(Operation.AllGather, "pat", 64, [1, 8, 64])
+    assert shares.tolist() == [close(63 / 64), close(float(wires.uplink_share(Operation.AllGather, "PAT", 64, 8))), 0]
+
+
+def test_numbers_in_give_numbers_out() -> None:
+    both, ring = (level(1, 300), level(5, 50)), wires.loads(Operation.AllReduce, "ring", 8, 2)
+    chain, bounds = wires.loads(Operation.Broadcast, "ring", 8, 2), ideal.ideal(450, 100, 8, 2)
+    made = predict(Operation.AllReduce, HIERARCHICAL, 1e9, 8, 8, both, overheads.overheads(1, 0.1, 0.1, 64, 0.1))
+    aurora = fabric.fabric(fabric.read("aurora"), "measured")
+    found = [
+        bandwidth.bus_gbs(Operation.AllReduce, 1, 1, 8), bandwidth.time_us(Operation.Broadcast, 1, 1, 8),
+        bounds.intra_gbs, bounds.inter_gbs, bounds.busbw_gbs, both[0].alpha_us, both[0].beta_gbs, log2_rounds(8),
+        crossover_bytes(Linear(np.float64(1), np.float64(2)), Linear(np.float64(2), np.float64(1))),
+        made.time_us, made.busbw_gbs, made.latency_us, made.flat_us, *made.parts_us.values(), *made.phases_us.values(),
+        ring.gpu_share, ring.node_share, chain.gpu_share, chain.node_share, ring.time_us(1, 1, 1),
+        *(wires.uplink_share(Operation.AllGather, name, 64, 8) for name in ("ring", "pat")),
+        overlap.achieved(1, 1, 0.5), aurora.time_us(2e9, 2, 2), *aurora.parts_us(2e9, 2, 2, "pcie").values(),
+        timed_bytes(Operation.AllGather, 100, 4, 2), measuring.alpha_us(1, 1, 2),
+    ]  # fmt: skip
+    assert [one for one in found if not isinstance(one, float)] == []
+
+
+@each_of(st.floats(1e-9, 1e25), st.floats(1e-9, 1e25), st.floats(0, 1))
+def test_what_hiding_reaches_is_a_share(compute: float, communication: float, hidden: float) -> None:
+    """Of any two times, also where one is lost beside the other."""
+    assert 0 <= overlap.achieved(compute, communication, hidden) <= 1 + 1e-9
+    assert overlap.achieved(compute, communication, 1.0) == close(1)
 
 
 @pytest.mark.parametrize("bad", [0, -1, math.nan, math.inf, "x", None])

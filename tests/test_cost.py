@@ -1,6 +1,8 @@
 """`nccl-tuner cost` as a user meets it: the forms other tools rely on, the examples, and bad input in one line."""
 
+import csv
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 import nccltests_text
 import numpy as np
 import pytest
+from here import HERE
 
 from tuner import cli, efficiency, sweep
 from tuner.analytic.alphabeta import level, terms
@@ -18,24 +21,25 @@ from tuner.errors import BadInput, BadMeasurement
 from tuner.names import Collective
 
 Run = Callable[..., str]
+A100 = Path(__file__).resolve().parents[2] / "shared" / "cases" / "2xA100-pcie-nvlink-nccl2.27.7"
 SMALL = [2**power for power in range(10, 31, 2)]
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """What a command prints; with ``code``, the line on stderr."""
+    """What a command prints; with ``code``, the line on stderr; with None either."""
 
-    def run(*arguments: str, code: int = 0) -> str:
+    def run(*arguments: str, code: int | None = 0) -> str:
         monkeypatch.setattr(sys, "argv", ["nccl-tuner", "cost", *arguments])
         with pytest.raises(SystemExit) as ended:
             cli.main()
         out, err = capsys.readouterr()
-        assert ended.value.code == code, err
-        if code:
+        assert ended.value.code in ((0, 2) if code is None else (code,)), err
+        if ended.value.code:
             assert out == ""
             assert len(err.splitlines()) == 1
             assert err.startswith("nccl-tuner: ")
-        return err if code else out
+        return err or out
 
     return run
 
@@ -61,6 +65,34 @@ def test_several_values_are_a_list_in_their_order(run: Run) -> None:
     found = json.loads(run("allreduce", "--ranks", "4,8", "--bytes", "1K,1KB", "--alpha-us", "1", "--beta-gbs", "1",
                            "--json"))  # fmt: skip
     assert [(one["ranks"], one["bytes"]) for one in found] == [(4, 1024), (4, 1000), (8, 1024), (8, 1000)]
+
+
+def keys(found: Any) -> set[str]:
+    """Of objects in objects and lists; not of those by name, whose own key ends with its unit."""
+    if isinstance(found, list):
+        return set().union(*map(keys, found))
+    if not isinstance(found, dict):
+        return set()
+    return set(found).union(*(keys(value) for key, value in found.items() if key not in ("parts_us", "phases_us")))
+
+
+def test_the_page_names_every_key(run: Run, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "cost-models.md").read_text("utf-8")
+    rows = re.findall(r"^\| (.+?) \| (.*) \|$", page.partition("## As JSON")[2].partition("\n## ")[0], re.MULTILINE)
+    told = {row.strip("`").partition("`")[0]: set(re.findall(r"`(\w+)`", text)) for row, text in rows}
+    file = str(nccltests_text.write(tmp_path / "a.txt", [(1 << 10, 30.0), (1 << 20, 40.0), (1 << 30, 4500.0)]))
+    for text in (
+        "busbw allgather --ranks 8 --bytes 1GB --time-us 8 --algorithm pat --gpus-per-node 1 --ranks-per-switch 2 "
+        "--peak-gbs 3",
+        f"allreduce --algorithm hierarchical --ranks 8 --gpus-per-node 4 --bytes 1MB {LEVEL_TEXT} --measured-us 10",
+        f"crossover allreduce --ranks 64 --gpus-per-node 8 {LEVEL_TEXT}", f"fit {file}", "measuring",
+        "measuring alpha_intra_us --elapsed-us 9,8 --ranks 8", f"{STEP_TEXT} --compute-us 5",
+        f"{STEP_TEXT} --model nccl --machine dgx-h100 --nccl 2.28.9", "overlap --compute-us 1 --communication-us 3",
+        "projection", "ideal --intra-gbs 450 --gpus-per-node 8 --busbw-gbs 5", f"report {file} --machine dgx-h100",
+    ):  # fmt: skip
+        words = text.split()
+        found = keys(json.loads(run(*words, "--json")))
+        assert found - told[words[0]] - told["all that have them"] == set(), words
 
 
 def test_every_command_has_help_with_an_example(run: Run) -> None:
@@ -174,6 +206,23 @@ def test_a_step_with_nccl_shows_the_difference(run: Run) -> None:
     assert "NCCL's pick" not in run(*STEP)
 
 
+def test_gradients_are_asked_for_in_their_own_type(run: Run) -> None:
+    """NVLS reduces bfloat16, not the float8 of activations."""
+    asked = ("step", "--parameters", "70e9", "--layers", "80", "--hidden", "8192", "--sequence", "4096", "--dp", "8",
+             "--dtype", "float8e4m3", "--gradient-dtype", "bfloat16", "--model", "nccl", "--machine", "dgx-h100",
+             "--nccl", "2.28.9")  # fmt: skip
+    (gradients,) = json.loads(run(*asked, "--json"))["rows"]
+    assert gradients["nccl_pick"] == "NVLS/Simple"
+    (activations,) = json.loads(run(*(word.replace("--dp", "--tp") for word in asked), "--json"))["rows"]
+    assert not activations["nccl_pick"].startswith("NVLS")
+
+
+def test_a_step_of_one_gpu_communicates_nothing(run: Run) -> None:
+    found = json.loads(run(*STEP[:-8], "--json"))
+    assert (found["gpus"], found["rows"]) == (1, [])
+    assert isinstance(found["communication_us"], float)
+
+
 def _pick(arguments: tuple[str, ...]) -> str:
     from click.testing import CliRunner
 
@@ -279,6 +328,52 @@ def test_every_collective_has_a_report(
     assert json.loads(run("fit", str(file), "--json"))["algorithm"] == algorithm
 
 
+@pytest.mark.skipif(not A100.is_dir() or "2.27.7" not in HERE, reason="../shared/cases or libnccl is absent")
+@pytest.mark.parametrize(("kind", "log", "topology", "links"), [
+    ("normal", "nccl", "nccl_topo_dump_normal", 300), ("fault", "nccl-fault", "nccl_topo_dump", 25),
+])  # fmt: skip
+def test_a_report_of_a_real_run_has_its_bandwidths(run: Run, kind: str, log: str, topology: str, links: int) -> None:
+    raw, lines = A100 / "raw", (A100 / f"TIMINGS-{kind}.csv").read_text().splitlines()[1:]
+    asked = (str(raw / f"{log}.log"), "--topology", str(raw / f"{topology}.xml"), "--json")
+    found = json.loads(run("report", *asked))["sizes"]
+    printed = {int(size): float(busbw) for size, _, _, busbw, *_ in csv.reader(lines)}
+    assert {row["bytes"]: row["busbw_gbs"] for row in found} == pytest.approx(printed, rel=1e-3)  # as printed
+    assert {(row["ran"], row["pick"]) for row in found} == {("Ring/Simple", "Ring/Simple")}
+    assert [row["link_busbw_gbs"] for row in found] == pytest.approx([links] * len(found))
+
+
+def test_wrong_results_are_left_out_and_said(run: Run, tmp_path: Path) -> None:
+    """Also where they are right in place: that is another measurement."""
+    times_us = [(1 << power, 20.0 + (1 << power) / 3e5) for power in (10, 16, 20, 30)]
+    file = nccltests_text.write(tmp_path / "a.txt", times_us)
+    right = file.read_text()
+    rows = [f"{1 << power} " for power in (16, 20)]
+    spoilt = [
+        line.replace("1.00 0 ", "1.00 7 ", 1) if line.lstrip().startswith(tuple(rows)) else line
+        for line in right.splitlines()
+    ]
+    file.write_text("\n".join(spoilt) + "\n")
+    asked = ("report", str(file), "--machine", "dgx-h100")
+    found = json.loads(run(*asked, "--json"))
+    assert [size["bytes"] for size in found["sizes"]] == [1 << 10, 1 << 30]
+    assert found["wrong_bytes"] == [1 << 16, 1 << 20]
+    assert found["in_cuda_graphs"] is False
+    assert "left out, as results were wrong: 64 KiB, 1 MiB" in run(*asked)
+    file.write_text(right.replace("1.00 0 ", "1.00 7 "))
+    assert "the results of all sizes are wrong (#wrong); valid" in run(*asked, code=2)
+    file.write_text(right.replace("graph: 0", "graph: 20"))
+    assert json.loads(run(*asked, "--json"))["in_cuda_graphs"] is True
+    assert "measured in CUDA graphs; NCCL's picks and times are those of calls outside" in run(*asked)
+
+
+def test_a_fit_says_what_it_left_out(run: Run, tmp_path: Path) -> None:
+    sizes = [1 << power for power in range(10, 30, 2)]
+    file = nccltests_text.write(tmp_path / "a.txt", [(size, 20.0 + size / 3e5) for size in sizes])
+    file.write_text(file.read_text().replace("1.00 0 ", "1.00 7 ", 1))
+    assert json.loads(run("fit", str(file), "--json"))["wrong"] == [{"file": str(file), "bytes": 1 << 10}]
+    assert f"{file}: left out, as results were wrong: 1 KiB" in run("fit", str(file))
+
+
 def test_a_network_that_limits_is_named(run: Run, tmp_path: Path) -> None:
     file = nccltests_text.write(tmp_path / "run.txt", [(1 << 30, 100_000.0)], nodes=2)
     asked = ("report", str(file), "--machine", "dgx-h100", "--nodes", "2", "--inter-gbs", "50", "--json")
@@ -303,35 +398,55 @@ def test_pictures_have_every_series(tmp_path: Path) -> None:
     assert drawn["alpha-beta"] == [row.alphabeta_us for row in found.rows]
     assert drawn["ideal"] == [450, 450]
     assert times.lines[0].get_ydata().tolist() == [30, 4500]
+    assert bandwidths.get_ylim()[0] == 0
 
 
-LEVEL_TEXT, STEP_TEXT = " ".join(LEVELS), " ".join(STEP[:-4])
+LEVEL_TEXT, ONE_LEVEL, STEP_TEXT = " ".join(LEVELS), " ".join(LEVELS[:4]), " ".join(STEP[:-4])
 BUSBW = "busbw allreduce --ranks 8 --bytes 1G"
 BAD = {
     "one rank": ("busbw allreduce --ranks 1 --bytes 1G --time-us 1", "ranks: 1; valid: 2 or more"),
     "no time": (BUSBW, "--time-us or --busbw-gbs"),
     "no size": ("busbw allreduce --ranks 8 --time-us 1", "--bytes or --count"),
-    "time of zero": (f"{BUSBW} --time-us 0", "time_us: 0; valid: above 0"),
+    "time of zero": (f"{BUSBW} --time-us 0", "--time-us: 0; valid: above 0"),
     "text for a number": (f"{BUSBW} --time-us fast", "--time-us fast: not numbers; valid: numbers"),
-    "not a number": (f"{BUSBW} --time-us nan", "time_us: nan"),
+    "not a number": (f"{BUSBW} --time-us nan", "--time-us: nan"),
     "negative size": ("busbw allreduce --ranks 8 --bytes -5 --time-us 1", "size '-5'"),
     "operation": ("busbw allred --ranks 8 --bytes 1G --time-us 1", "valid: AllReduce"),
     "peak": (f"{BUSBW} --time-us 1 --peak-gbs 0", "--peak-gbs: 0"),
     "NVLS of nodes": (f"{BUSBW} --gpus-per-node 4 --time-us 1 --algorithm nvls", "one node"),
-    "bandwidth": ("allreduce --ranks 8 --bytes 1G --alpha-us 1 --beta-gbs -3", "gbs: -3; valid: above 0"),
-    "latency": ("allreduce --ranks 8 --bytes 1G --alpha-us -1 --beta-gbs 3", "latency_us: -1; valid: 0 or above"),
+    "bandwidth": ("allreduce --ranks 8 --bytes 1G --alpha-us 1 --beta-gbs -3", "--beta-gbs: -3; valid: above 0"),
+    "latency": ("allreduce --ranks 8 --bytes 1G --alpha-us -1 --beta-gbs 3", "--alpha-us: -1; valid: 0 or above"),
     "half a level": ("allreduce --ranks 8 --bytes 1G --alpha-us 1", "--alpha-us and --beta-gbs"),
     "no level": ("allreduce --ranks 8 --bytes 1G", "no alpha and beta inside a node"),
     "GPUs that do not divide": (f"allreduce --ranks 20 --gpus-per-node 8 --bytes 1G {LEVEL_TEXT}",
                                 "--gpus-per-node 8 does not divide --ranks 20"),
-    "no power of two": (f"allreduce --algorithm halving-doubling --ranks 12 --bytes 1G {LEVEL_TEXT}",
-                        "valid: a power of two"),
+    "no power of two": (f"allreduce --algorithm halving-doubling --ranks 12 --bytes 1G {ONE_LEVEL}",
+                        "of 12 ranks; valid: a power of two"),
     "algorithm": (f"allgather --algorithm tree --ranks 8 --bytes 1G {LEVEL_TEXT}", "'hierarchical'"),
     "contention of all": (f"allreduce --ranks 8 --bytes 1G {LEVEL_TEXT} --contention 1", "0 to below 1"),
     "one GPU": ("ideal --intra-gbs 1 --gpus-per-node 1", "GPUs in all: 1; valid: 2 or more"),
     "no network": ("ideal --intra-gbs 1 --gpus-per-node 8 --nodes 2", "inter_gbs above 0"),
     "half a GPU": ("ideal --intra-gbs 1 --gpus-per-node 1.5", "valid: whole numbers"),
-    "overlap": ("overlap --compute-us 1 --communication-us 1 --hidden 2", "hidden: 2; valid: 0 to 1"),
+    "overlap": ("overlap --compute-us 1 --communication-us 1 --hidden 2", "--hidden: 2; valid: 0 to 1"),
+    "latency between nodes": (f"allreduce --ranks 8 --gpus-per-node 4 --bytes 1G {ONE_LEVEL} --inter-alpha-us x "
+                              "--inter-beta-gbs 3", "--inter-alpha-us: 'x' is no number; valid: 0 or above"),
+    "levels of no nodes": (f"allreduce --ranks 16 --bytes 1G {LEVEL_TEXT}", "several nodes; valid: with --gpus"),
+    "crossovers of no nodes": (f"crossover allreduce --ranks 16 {LEVEL_TEXT}", "valid: with --gpus-per-node"),
+    "hierarchy of one level": (f"allreduce --algorithm hierarchical --ranks 16 --bytes 1G {ONE_LEVEL}", "two levels"),
+    "too many bytes per second": ("ideal --intra-gbs 1e300 --gpus-per-node 8", "above 0, 1e-30 to 1e+30"),
+    "two peaks": (f"{BUSBW} --time-us 1 --peak-gbs 1 --peak-gbps 8", "--peak-gbs and --peak-gbps; valid: one of them"),
+    "nodes for nothing": (f"{BUSBW} --time-us 1 --gpus-per-node 4", "--gpus-per-node without --algorithm"),
+    "switches for nothing": (f"{BUSBW} --time-us 1 --ranks-per-switch 4", "--ranks-per-switch without --algorithm"),
+    "uplinks of a tree": (f"{BUSBW} --time-us 1 --ranks-per-switch 4 --algorithm tree", "valid: ring AllReduce"),
+    "switches that do not divide": (f"{BUSBW} --time-us 1 --ranks-per-switch 3 --algorithm ring",
+                                    "ranks_per_switch 3 does not divide ranks 8"),
+    "no computation": (f"{STEP_TEXT} --compute-us 0", "--compute-us: 0; valid: above 0"),
+    "overlap with nothing": (f"{STEP_TEXT} --overlap 0.5", "--overlap without the computation"),
+    "a release for nothing": (f"{STEP_TEXT} --nccl 2.28.9", "--nccl without --machine"),
+    "no iterations": ("measuring alpha_intra_us --elapsed-us 1 --ranks 2 --iterations 0", "iterations: 0; valid: 1"),
+    "measured for nothing": ("measuring --elapsed-us 1 --ranks 2", "without PARAMETER; valid: alpha_intra_us"),
+    "more ranks than tiles": ("projection --bytes 2GB --ranks-per-node 13", "ranks_per_node: 13; valid: 1 to 12"),
+    "more ranks than GPUs": ("projection --bytes 2GB --ranks-per-node 7 --one-tile-per-gpu", "valid: 1 to 6"),
     "stages": (f"{STEP_TEXT} --pp 7", "pp 7 does not divide layers 80"),
     "nccl of nothing": (f"{STEP_TEXT} --model nccl", "--model nccl and --machine belong together"),
     "machine of another size": (f"{STEP_TEXT} --model nccl --machine dgx-2", "gpus_per_node: 8, but dgx-2 has 16"),
@@ -341,6 +456,7 @@ BAD = {
     "no measurement": ("measuring alpha_intra_us --ranks 8", "--elapsed-us and --ranks"),
     "no file": ("fit /nowhere/x.txt", "/nowhere/x.txt: No such file"),
     "no report": ("report /nowhere/x.txt --machine dgx-h100", "/nowhere/x.txt: No such file"),
+    "beta of a report": ("report x.txt --machine dgx-h100 --beta-gbs 0", "--beta-gbs: 0; valid: above 0"),
     "picture": ("report /nowhere/x.txt --machine dgx-h100 --plot x.gif", "x.gif: the ending says the format"),
 }  # fmt: skip
 
@@ -351,6 +467,34 @@ def test_nonsense_is_one_line(run: Run, name: str) -> None:
     assert says in run(*arguments.split(), code=2)
 
 
+NUMBERS = ("0", "-1", "nan", "inf", "-inf", "1e400", "1e300", "1e-300", "abc", "", "1,,2", "1_0", "1" + "0" * 22)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("text", [
+    "busbw allreduce --ranks 8 --bytes 1GB --time-us 100 --peak-gbs 50 --algorithm ring --gpus-per-node 4",
+    "busbw allgather --ranks 8 --count 100 --busbw-gbs 100 --peak-gbps 40 --algorithm pat --gpus-per-node 1 "
+    "--ranks-per-switch 2",
+    "ideal --intra-gbs 450 --inter-gbs 100 --gpus-per-node 8 --nodes 2 --busbw-gbs 100",
+    f"allreduce --ranks 8 --gpus-per-node 4 --bytes 1MB {LEVEL_TEXT} --overhead-us 1 --gap-us 3 --software-us 9 "
+    "--protocol 0.1 --contention 0.1 --copy-gbs 64 --straggler 0.1 --measured-us 100",
+    f"crossover allreduce --ranks 64 --gpus-per-node 8 {LEVEL_TEXT}",
+    f"{' '.join(STEP)} --expert-parameters 1e9 --expert-layers 16 --ep 2 --buckets 4 --micro-batch-sequences 1 "
+    f"--gradient-bytes 17GB --activation-bytes 64MB {LEVEL_TEXT} --compute-us 1500000 --overlap 0.5",
+    "overlap --compute-us 2000 --communication-us 600 --hidden 0.5",
+    "projection --bytes 2GB --nodes 2 --ranks-per-node 12 --mdfi-gbs 180 --nic-gbs 23 --nics-per-node 8 "
+    "--measured-ms 9",
+    "measuring beta_intra_gbs --elapsed-us 1000 --ranks 8 --iterations 10 --bytes 4",
+], ids=lambda text: text.split()[0])  # fmt: skip
+def test_any_value_of_any_option_has_an_answer_or_one_line(run: Run, text: str) -> None:
+    words = text.split()
+    for at in (at for at, word in enumerate(words) if word.startswith("--")):
+        for number in NUMBERS:
+            asked = (*words[: at + 1], number, *words[at + 2 :], "--json")
+            found = run(*asked, code=None)
+            assert found.startswith("nccl-tuner: ") or ("NaN" not in found and "Infinity" not in found), asked
+
+
 def test_files_that_do_not_fit(run: Run, tmp_path: Path) -> None:
     file = planted(tmp_path / "a.txt", 3, 250, 1)
     two = planted(tmp_path / "b.txt", 3, 250, 1, nodes=2)
@@ -359,6 +503,13 @@ def test_files_that_do_not_fit(run: Run, tmp_path: Path) -> None:
     assert "runs of the same" in run("fit", str(file), str(two), code=2)
     assert "no NVLink bandwidth" in run("report", str(file), "--machine", "pcie-l40s", code=2)
     few = nccltests_text.write(tmp_path / "c.txt", [(8, 1.0), (16, 1.0)])
+    assert "a.txt: 8 ranks, not 6; valid: without --ranks" in run("fit", str(file), "--ranks", "6", code=2)
+    silent = tmp_path / "silent.txt"
+    silent.write_text("".join(line for line in file.read_text().splitlines(True) if "Rank" not in line))
+    assert "does not say the number of ranks; valid: --ranks N" in run("fit", str(silent), code=2)
+    for bad in ("0", "1"):
+        assert f"ranks: {bad}; valid: 2 or more" in run("fit", str(silent), "--ranks", bad, code=2)
+    assert json.loads(run("fit", str(silent), "--ranks", "8", "--json"))["beta_gbs"] > 0
     assert "2 sizes; valid: 3 or more" in run("fit", str(few), code=2)
     mixed = tmp_path / "d.txt"
     mixed.write_text(few.read_text() + few.read_text().splitlines()[-1].replace("float", "half ") + "\n")

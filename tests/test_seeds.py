@@ -26,6 +26,14 @@ def test_each_place_stands_once() -> None:
     assert set(seeds_table.PRINTED[1]) == set(seeds_table.PRINTED[3])
 
 
+def test_what_is_called_cut_off_is() -> None:
+    cut = [row for row in ROWS if (row.why or "").startswith("cut off")]
+    assert len(cut) > 5
+    for row in cut:
+        value = f"{float(row.value()):.9f}"
+        assert value[: len(row.printed)] == row.printed, row.place
+
+
 def test_the_last_efficiencies_are_those_of_other_links() -> None:
     """16 GB/s and no MDFI give what the text prints, 15 GB/s and MDFI its times."""
     for ranks, percent, measured_ms in ((2, "74", 74.2), (4, "66", 41.5), (12, "46", 19.7)):

@@ -75,7 +75,9 @@ def report(
         raise BadInput(f"{sweep.path}: {sweep.ranks} ranks, but {case.title} has {case.ranks}; valid: the same")
     if beta_inter_gbs is None and links.inter_gbs is not None:
         beta_inter_gbs = links.inter_gbs / case.gpus()
-    intra = None if links.intra_gbs is None else level(alpha_intra_us, beta_intra_gbs or links.intra_gbs)
+    if beta_intra_gbs is None:
+        beta_intra_gbs = links.intra_gbs
+    intra = None if links.intra_gbs is None or beta_intra_gbs is None else level(alpha_intra_us, beta_intra_gbs)
     inter = None if beta_inter_gbs is None else level(alpha_inter_us, beta_inter_gbs)
     return Report(sweep, case, links, intra, inter, tuple(_rows(sweep, case, links, intra, inter)))
 

@@ -4,6 +4,7 @@ import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
 
+from tuner.analytic.checks import positive
 from tuner.case import Case
 from tuner.errors import BadInput
 from tuner.topology.records import Gpu, Target
@@ -24,6 +25,9 @@ def of_case(case: Case, intra_gbs: float | None = None, inter_gbs: float | None 
     """The data sheets' values unless given. BadInput where neither there are such nor they are given."""
     if case.others:
         raise BadInput("nodes that differ have no one limit; valid: --machine with --nodes")
+    for name, given_gbs in (("intra_gbs", intra_gbs), ("inter_gbs", inter_gbs)):
+        if given_gbs is not None:
+            positive(name, given_gbs)
     gpus = case.gpus()
     if gpus > 1 and intra_gbs is None:
         intra_gbs = _nvlink_gbs(case, gpus)

@@ -8,7 +8,7 @@ import numpy as np
 
 from tuner.analytic import alphabeta, line, verdict
 from tuner.analytic.alphabeta import Level, Terms
-from tuner.analytic.checks import Array
+from tuner.analytic.checks import Array, whole
 from tuner.analytic.line import Fit, Repeated
 from tuner.analytic.operations import Operation
 from tuner.errors import BadMeasurement, one_of
@@ -19,13 +19,22 @@ from tuner.names import Collective
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One file's times of NCCL's own choice, of one collective, ascending in size; out of place where both are."""
+    """One file's times of NCCL's own choice, of one collective, ascending in size; out of place where both are.
+
+    ``wrong_bytes`` are the sizes that are left out, as their results were wrong.
+    """
 
     path: Path
     collective: Collective
     ranks: int | None
     nccl: str | None
     results: tuple[Result, ...]
+    wrong_bytes: tuple[int, ...] = ()
+
+    @property
+    def in_graphs(self) -> bool:
+        """Whether the calls were in CUDA graphs."""
+        return any(result.point.graph for result in self.results)
 
     @property
     def bytes(self) -> Array:
@@ -53,15 +62,15 @@ class AlphaBeta:
 
 
 def read(path: Path, collective: Collective | None = None) -> Sweep:
-    """BadMeasurement where the file has no such time, or several collectives and none is named."""
+    """BadMeasurement where the file has no such time of a right result, or several collectives and none is named."""
     measured = read_any(path, collective)
-    own = [each for each in results(measured.visits) if each.asked is None and each.estimate is not None]
+    own = [each for each in results(measured.visits) if each.asked is None and (each.estimate or each.wrong)]
     found = sorted({each.point.collective for each in own})
     if not found or (collective is not None and collective not in found):
         what = "anything" if collective is None else collective.name
-        raise BadMeasurement(f"{path}: no times of {what} that NCCL chose itself; {one_of(c.name for c in found)}")
+        raise BadMeasurement(f"{path}: no times of {what} that NCCL chose itself; {_one_of(found)}")
     if collective is None and len(found) > 1:
-        raise BadMeasurement(f"{path}: several collectives; valid: --collective with {one_of(c.name for c in found)}")
+        raise BadMeasurement(f"{path}: several collectives; valid: --collective with {_one_of(found)}")
     collective = found[0] if collective is None else collective
     kinds = {(each.point.dtype, each.point.op, each.point.graph) for each in own if each.point.collective is collective}
     if len(kinds) > 1:
@@ -72,7 +81,16 @@ def read(path: Path, collective: Collective | None = None) -> Sweep:
             by_size.setdefault(each.point.bytes, each)
     header = measured.header
     nccl = header.get("nccl") or header.get("case", {}).get("nccl")
-    return Sweep(path, collective, header.get("ranks"), nccl, tuple(by_size[size] for size in sorted(by_size) if size))
+    kept = [by_size[size] for size in sorted(by_size) if size]
+    right = tuple(each for each in kept if each.estimate)
+    if not right:
+        raise BadMeasurement(f"{path}: the results of all sizes are wrong (#wrong); valid: times of right results")
+    wrong_bytes = tuple(each.point.bytes for each in kept if not each.estimate)
+    return Sweep(path, collective, header.get("ranks"), nccl, right, wrong_bytes)
+
+
+def _one_of(collectives: Sequence[Collective]) -> str:
+    return one_of([collective.name for collective in collectives] or ["a file with such times"])
 
 
 def fit(sweeps: Sequence[Sweep], terms: Terms) -> AlphaBeta:
@@ -91,10 +109,13 @@ def fit(sweeps: Sequence[Sweep], terms: Terms) -> AlphaBeta:
 
 def terms_of(sweeps: Sequence[Sweep], algorithm: str, ranks: int | None) -> Terms:
     """Of one collective over so many ranks as the files say. BadMeasurement where they differ or do not say."""
-    names, counts = ({sweep.collective for sweep in sweeps}, {ranks or sweep.ranks for sweep in sweeps})
+    for sweep in sweeps:
+        if ranks is not None and sweep.ranks not in (None, ranks):
+            raise BadMeasurement(f"{sweep.path}: {sweep.ranks} ranks, not {ranks}; valid: without --ranks")
+    names, counts = {sweep.collective for sweep in sweeps}, {sweep.ranks or ranks for sweep in sweeps}
     if len(names) > 1 or len(counts) > 1:
         raise BadMeasurement("files of several collectives or numbers of ranks; valid: runs of the same")
     (count,) = counts
     if count is None:
         raise BadMeasurement(f"{sweeps[0].path}: does not say the number of ranks; valid: --ranks N")
-    return alphabeta.terms(Operation[names.pop().name], algorithm, count)
+    return alphabeta.terms(Operation[names.pop().name], algorithm, whole("ranks", count, least=2))

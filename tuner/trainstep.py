@@ -40,7 +40,9 @@ class Row:
         return None if self.nccl_us is None else self.alphabeta_us / self.nccl_us - 1
 
 
-def rows(model: Model, plan: Plan, cluster: Cluster, case: Case | None, dtype: DataType) -> list[Row]:
+def rows(
+    model: Model, plan: Plan, cluster: Cluster, case: Case | None, dtype: DataType, gradient_dtype: DataType
+) -> list[Row]:
     """Of one size each. ``case`` describes a node and the release, and its number of nodes does not count.
 
     Without one there is only alpha-beta.
@@ -59,7 +61,7 @@ def rows(model: Model, plan: Plan, cluster: Cluster, case: Case | None, dtype: D
         if case is None or each.operation.name not in Collective.__members__:
             found.append(Row(each, alphabeta_us))
             continue
-        request = Request(Collective[each.operation.name], dtype, Op.sum)
+        request = Request(Collective[each.operation.name], gradient_dtype if each.gradients else dtype, Op.sum)
         picks = selection(*each.shape(cluster.gpus_per_node)).pick(request, max(1, round(float(each.bytes))))
         pick = f"{Algorithm(picks.algorithm[0]).name}/{Protocol(picks.protocol[0]).name}"
         found.append(Row(each, alphabeta_us, float(picks.time_us[0]), pick))

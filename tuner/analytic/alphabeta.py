@@ -79,8 +79,9 @@ def _part(ranks: Array) -> Array:
 
 
 def _power_of_two(ranks: Array) -> Array:
-    if np.any(2 ** log2_rounds(ranks) != ranks):
-        raise BadInput(f"halving-doubling of {ranks} ranks; valid: a power of two")
+    others = np.asarray(ranks)[2 ** log2_rounds(ranks) != ranks]
+    if len(others):
+        raise BadInput(f"halving-doubling of {others[0]:g} ranks; valid: a power of two")
     return log2_rounds(ranks)
 
 
@@ -144,7 +145,7 @@ def crossover_bytes(one: Linear, other: Linear) -> Array:
     alike = np.abs(us_per_byte) <= _ROUNDING * np.maximum(one.us_per_byte, other.us_per_byte)
     together = np.abs(fixed_us) <= _ROUNDING * np.maximum(one.fixed_us, other.fixed_us)
     size = fixed_us / np.where(alike, 1.0, us_per_byte)
-    found: Array = np.where(~alike & ~together & (size > 0), size, np.nan)
+    found: Array = np.where(~alike & ~together & (size > 0), size, np.nan)[()]
     return found
 
 

@@ -16,6 +16,12 @@ def algorithm_gbs(nbytes: ArrayLike, time_us: ArrayLike) -> Array:
     return gbs
 
 
+def of_bits(gbps: ArrayLike) -> Array:
+    """1e9 bytes per second of 1e9 bits per second, in which networks are sold."""
+    gbs: Array = positive("gbps", gbps) / 8
+    return gbs
+
+
 def bus_factor(operation: Operation | Collective, ranks: ArrayLike) -> Array:
     """What turns algorithm into bus bandwidth: the share of the size that crosses a rank's link."""
     n = whole("ranks", ranks)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tuner.analytic.checks import Array, positive, share, whole
+from tuner.analytic.checks import Array, part, positive, whole
 from tuner.errors import BadInput, one_of
 
 PATHS = ("direct", "pcie", "host")
@@ -31,6 +31,7 @@ class Fabric:
     nic_gbs: float
     memory_gbs: float
     pcie_gbs: float
+    gpus_per_node: int
     tiles_per_gpu: int
     nics_per_node: int
     nic_share: float
@@ -47,6 +48,9 @@ class Fabric:
         """
         z, q, r = positive("bytes", nbytes), whole("nodes", nodes), whole("ranks_per_node", ranks_per_node)
         whole("ranks in all", q * r, least=2)
+        most = self.gpus_per_node * (1 if one_tile_per_gpu else self.tiles_per_gpu)
+        if np.any(r > most):
+            raise BadInput(f"ranks_per_node: {np.max(r):g}; valid: 1 to {most}, one on each tile that is used")
         if path not in PATHS:
             raise BadInput(f"path: {path!r}; {one_of(PATHS)}")
         if path == "host":
@@ -119,20 +123,51 @@ def read(name: str) -> Mapping[str, Any]:
         raise BadInput(f"{name}: {error}") from None
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A table of measured AllReduces of ``nbytes``: nodes, ranks per node and ms of each row."""
+
+    title: str
+    path: str
+    nbytes: int
+    rows: tuple[tuple[int, int, float], ...]
+    one_tile_per_gpu: tuple[int, ...]  # rows of so many ranks per node
+
+
+def measured(table: Mapping[str, Any]) -> list[Measured]:
+    """A file's tables. BadInput where one is not whole, or there is none."""
+    try:
+        found = [
+            Measured(
+                one["title"], one["path"], one["bytes"],
+                tuple((nodes, ranks, float(positive("measured ms", ms))) for nodes, ranks, ms in one["rows"]),
+                tuple(one.get("one_tile_per_gpu", ())),
+            ) for one in table.get("tables", ())
+        ]  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadInput(f"tables: {error!r}; valid: title, path, bytes, rows of nodes, ranks per node and ms") from None
+    if not found:
+        raise BadInput("no tables in the file; valid: --bytes, or tables")
+    return found
+
+
+def _profile(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    profiles = table.get("profiles")
+    if not isinstance(profiles, Mapping) or not isinstance(profiles.get(name), Mapping):
+        raise BadInput(f"no profile {name!r}; {one_of(profiles if isinstance(profiles, Mapping) else ['none'])}")
+    found: Mapping[str, Any] = profiles[name]
+    return found
+
+
 def fabric(table: Mapping[str, Any], profile: str, **other: float | None) -> Fabric:
     """One of a file's profiles, with ``other`` values instead of its own. BadInput names what is wrong or missing."""
-    profiles = table.get("profiles", {})
-    if profile not in profiles:
-        raise BadInput(f"no profile {profile!r}; {one_of(profiles or ['none'])}")
-    values = profiles[profile]
-    values = {**table, **profiles.get(values.get("parent"), {}), **values}
+    values = _profile(table, profile)
+    values = {**table, **(_profile(table, values["parent"]) if "parent" in values else {}), **values}
     values.update({name: value for name, value in other.items() if value is not None})
     names = [field.name for field in fields(Fabric)]
     if missing := [name for name in names if name not in values]:
         raise BadInput(f"profile {profile!r} lacks {', '.join(missing)}; valid: all of {', '.join(names)}")
     for name in names:
-        if name == "nic_share":
-            share(name, 1 - float(positive(name, values[name])))
-        else:
-            (whole if name in ("tiles_per_gpu", "nics_per_node") else positive)(name, values[name])
+        (whole if name in ("gpus_per_node", "tiles_per_gpu", "nics_per_node") else positive)(name, values[name])
+    part("nic_share", values["nic_share"])
     return Fabric(**{name: values[name] for name in names})

@@ -56,8 +56,8 @@ def ideal(
     i = np.asarray(1.0) if inter_gbs is None else positive("inter_gbs", inter_gbs)
     b = np.asarray(1.0) if intra_gbs is None else positive("intra_gbs", intra_gbs)
     with np.errstate(divide="ignore"):
-        inter = np.where(q > 1, i * (n - 1) * q / (n * np.where(q > 1, q - 1, 1)), np.inf)
-        intra = np.where(n > q, b * (n - 1) / np.where(n > q, n - q, 1), np.inf)
+        inter = np.where(q > 1, i * (n - 1) * q / (n * np.where(q > 1, q - 1, 1)), np.inf)[()]
+        intra = np.where(n > q, b * (n - 1) / np.where(n > q, n - q, 1), np.inf)[()]
     return Ideal(intra, inter)
 
 

@@ -3,8 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tuner.analytic.checks import Array, not_negative, positive
-from tuner.errors import BadInput
+from tuner.analytic.checks import Array, not_negative, part, positive
 
 
 def step_us(compute_us: ArrayLike, communication_us: ArrayLike, hidden: ArrayLike = 0.0) -> Array:
@@ -13,10 +12,7 @@ def step_us(compute_us: ArrayLike, communication_us: ArrayLike, hidden: ArrayLik
     0 is one after the other; 1 is the longer of the two.
     """
     compute, communication = positive("compute_us", compute_us), not_negative("communication_us", communication_us)
-    shown = not_negative("hidden", hidden)
-    if np.any(shown > 1):
-        raise BadInput(f"hidden: {shown.max():g}; valid: 0 to 1")
-    time: Array = compute + communication - np.minimum(shown * communication, compute)
+    time: Array = compute + communication - _hidden_us(compute, communication, hidden)
     return time
 
 
@@ -28,7 +24,14 @@ def speedup(compute_us: ArrayLike, communication_us: ArrayLike, hidden: ArrayLik
 
 def achieved(compute_us: ArrayLike, communication_us: ArrayLike, hidden: ArrayLike) -> Array:
     """The share that is reached of what hiding everything would gain in speed-up."""
-    positive("communication_us", communication_us)
-    gain, most = (speedup(compute_us, communication_us, share) - 1 for share in (hidden, 1.0))
+    compute, communication = positive("compute_us", compute_us), positive("communication_us", communication_us)
+    gain, most = (
+        _hidden_us(compute, communication, share) / step_us(compute, communication, share) for share in (hidden, 1.0)
+    )
     reached: Array = gain / most
     return reached
+
+
+def _hidden_us(compute_us: Array, communication_us: Array, hidden: ArrayLike) -> Array:
+    least: Array = np.minimum(part("hidden", hidden) * communication_us, compute_us)
+    return least

@@ -63,7 +63,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """``calls`` of one collective per step and GPU, each of ``bytes``, over ``ranks`` GPUs ``stride`` apart."""
+    """``calls`` of one collective per step and GPU, each of ``bytes``, over ``ranks`` GPUs ``stride`` apart.
+
+    ``gradients`` says that their type is that of gradients, otherwise it is that of activations and parameters.
+    """
 
     parallelism: str
     operation: Operation
@@ -71,13 +74,14 @@ class Traffic:
     stride: int
     bytes: Array
     calls: int
+    gradients: bool = False
 
     def shape(self, gpus_per_node: int) -> tuple[int, int]:
         """GPUs of the group on a node, and nodes it is on. BadInput where it lies unevenly."""
         inside = min(self.ranks, max(1, gpus_per_node // self.stride))
         if self.ranks % inside or (gpus_per_node % self.stride and self.stride < gpus_per_node):
             raise BadInput(
-                f"{self.parallelism} of {self.ranks} GPUs, every {self.stride}. one: not evenly on nodes of "
+                f"{self.parallelism} of {self.ranks} GPUs, {self.stride} apart: not evenly on nodes of "
                 f"{gpus_per_node}; valid: degrees that divide"
             )
         return inside, self.ranks // inside
@@ -150,32 +154,34 @@ def _all(model: Model, plan: Plan) -> Iterator[Traffic]:
     calls = 4 * (model.expert_layers // plan.pp) * batches
     yield Traffic("EP", Operation.AllToAll, plan.ep, plan.tp, own_part * model.experts_per_token, calls)
     yield Traffic("PP", Operation.SendRecv, plan.pp, plan.tp * plan.dp, own_part, 2 * batches)
-    yield from _replicas(model, plan, "DP", plan.dp, plan.tp, dense)
+    yield from _replicas(model, plan, "DP", plan.dp, plan.tp, dense, layers)
     if model.expert_parameters:
         experts = np.asarray(model.expert_parameters / own / plan.ep)
-        yield from _replicas(model, plan, "DP of experts", plan.dp // plan.ep, plan.tp * plan.ep, experts)
+        stride, own_layers = plan.tp * plan.ep, (model.expert_layers or model.layers) // plan.pp
+        yield from _replicas(model, plan, "DP of experts", plan.dp // plan.ep, stride, experts, own_layers)
 
 
 def _replicas(
-    model: Model, plan: Plan, name: str, ranks: int, stride: int, parameters: Array
+    model: Model, plan: Plan, name: str, ranks: int, stride: int, parameters: Array, layers: int
 ) -> Iterator[Traffic]:
-    """Of ``parameters`` that a GPU computes with: gradients, and with ZeRO the parameters, over the replicas.
+    """Of ``parameters`` that a GPU computes with, in ``layers``: gradients, and with ZeRO they too, over the replicas.
 
     ZeRO-1 reduces once a step and gathers once. ZeRO-2 keeps only its part of the gradients, so it reduces after each
     micro-batch. ZeRO-3 gathers each layer in the forward and again in the backward pass as well.
     """
     gradients = _given(plan.gradient_bytes, parameters * model.gradient_element_bytes)
-    weights, layers = parameters * model.element_bytes, model.layers // plan.pp
+    weights = parameters * model.element_bytes
     batches, buckets = plan.micro_batches, plan.buckets
     name = f"ZeRO-{plan.zero}{name.removeprefix('DP')}" if plan.zero else name
     scatter, gather = Operation.ReduceScatter, Operation.AllGather
     if plan.zero == 0:
-        yield Traffic(name, Operation.AllReduce, ranks, stride, gradients / buckets, buckets)
+        yield Traffic(name, Operation.AllReduce, ranks, stride, gradients / buckets, buckets, True)
     elif plan.zero == 3:
         yield Traffic(name, gather, ranks, stride, weights / layers, 2 * layers * batches)
-        yield Traffic(name, scatter, ranks, stride, gradients / layers, layers * batches)
+        yield Traffic(name, scatter, ranks, stride, gradients / layers, layers * batches, True)
     else:
-        yield Traffic(name, scatter, ranks, stride, gradients / buckets, buckets * (batches if plan.zero == 2 else 1))
+        reductions = buckets * (batches if plan.zero == 2 else 1)
+        yield Traffic(name, scatter, ranks, stride, gradients / buckets, reductions, True)
         yield Traffic(name, gather, ranks, stride, weights / buckets, buckets)
 
 

@@ -15,6 +15,13 @@ CAUSES = (
     "memory pressure on the GPU, which slows copies",
 )
 
+# Of a bandwidth above the ideal.
+ABOVE = (
+    "reduction in the switch",
+    "a network so fast that it takes from the links in the node",
+    "too low a bandwidth given",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Class:
@@ -39,7 +46,7 @@ def of_efficiency(efficiency: float, latency_share: float) -> Class:
     A size whose time is mostly latency cannot reach a bandwidth, so that is what is said of it.
     """
     if efficiency > 1:
-        return Class("above the ideal", ("reduction in the switch, or too low a bandwidth given",))
+        return Class("above the ideal", ABOVE)
     if efficiency >= WELL_OPTIMISED:
         return Class("well optimised")
     if latency_share > 0.5:

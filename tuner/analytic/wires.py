@@ -50,28 +50,32 @@ def loads(operation: Operation, algorithm: str, gpus_per_node: ArrayLike, nodes:
     return rule(gpus, count)
 
 
-def uplink_share(algorithm: str, ranks: ArrayLike, ranks_per_switch: ArrayLike) -> Array:
-    """Of an AllGather or ReduceScatter over one rank per node: what leaves a switch of so many neighbouring ranks.
+def uplink_share(operation: Operation, algorithm: str, ranks: ArrayLike, ranks_per_switch: ArrayLike) -> Array:
+    """Of a collective over one rank per node: what leaves a switch of so many neighbouring ranks.
 
-    A ring crosses the switch's uplink once for each part. PAT sends 1, 2, 4 ... n/2 parts over distances n/2 ... 2, 1
-    (the part that s ranks further has, over the lowest set bit of s), and d of the m ranks cross at a distance d < m.
+    A ring crosses the switch's uplink once for each part, in AllReduce twice. PAT sends 1, 2, 4 ... n/2 parts over
+    distances n/2 ... 2, 1 (the part that s ranks further has, over the lowest set bit of s), and d of the m ranks cross
+    at a distance d < m. BadInput for others.
     Source: PatAGAlgorithm, src/include/collectives.h, and the peers in src/device/prims_simple.h, v2.28.9-1.
     """
     n, m = whole("ranks", ranks, least=2), whole("ranks_per_switch", ranks_per_switch)
     divides("ranks_per_switch", m, "ranks", n)
-    if algorithm not in ("ring", "pat"):
-        raise BadInput(f"{algorithm}: no share of uplinks; {one_of(('ring', 'pat'))}")
-    alone = m == n
-    if algorithm == "ring":
-        ring: Array = np.where(alone, 0.0, (n - 1) / n)
-        return ring
+    passes = _UPLINK_PASSES.get((operation, algorithm.lower()))
+    if passes is None:
+        known = [f"{name} {does.name}" for does, name in _UPLINK_PASSES]
+        raise BadInput(f"{algorithm} {operation.name}: what switches' uplinks carry is not known; {one_of(known)}")
+    parts = _pat_parts(n, m) if algorithm.lower() == "pat" else passes * (n - 1)
+    share: Array = np.where(m == n, 0.0, parts / n)[()]
+    return share
+
+
+def _pat_parts(n: Array, m: Array) -> Array:
     parts = np.zeros(np.broadcast_shapes(n.shape, m.shape))
     for bit in range(int(np.log2(n.max())) + 1):
         distance = 2.0**bit
         sent = np.floor((n - 1 + distance) / (2 * distance))  # numbers below n whose lowest set bit this is
         parts = parts + sent * np.minimum(np.minimum(distance, n - distance), m)  # ranks lie in a circle
-    pat: Array = np.where(alone, 0.0, parts / n)
-    return pat
+    return parts
 
 
 _Rule = Callable[[Array, Array], Loads]
@@ -82,7 +86,8 @@ def _ring(passes: int) -> _Rule:
         """Every rank passes n-1 parts on, once or twice; one of a node's hops leaves it."""
         n = gpus * nodes
         whole_way, several = passes * (n - 1) / n, nodes > 1
-        return Loads(np.where(several, whole_way * (gpus - 1) / gpus, whole_way), np.where(several, whole_way, 0.0))
+        inside, outside = np.where(several, whole_way * (gpus - 1) / gpus, whole_way), np.where(several, whole_way, 0.0)
+        return Loads(inside[()], outside[()])
 
     return of
 
@@ -91,7 +96,7 @@ def _chain(gpus: Array, nodes: Array) -> Loads:
     """Broadcast and Reduce over a ring: the whole passes each link once; not those of the rank where the ring ends."""
     several = nodes > 1
     inside = np.where(several, (gpus - 1) / gpus, np.where(gpus > 1, 1.0, 0.0))
-    return Loads(inside, np.where(several, 1.0, 0.0))
+    return Loads(inside[()], np.where(several, 1.0, 0.0)[()])
 
 
 def _tree(gpus: Array, nodes: Array) -> Loads:
@@ -140,3 +145,9 @@ _RULES: dict[tuple[Operation, str], _Rule] = {
     (AllGather, "pat"): _pat,
     (ReduceScatter, "pat"): _pat,
 }
+
+# How often each part passes a switch's uplink in a ring; of PAT see above.
+_UPLINK_PASSES = {
+    (AllReduce, "ring"): 2, (AllGather, "ring"): 1, (ReduceScatter, "ring"): 1, (AllGather, "pat"): 1,
+    (ReduceScatter, "pat"): 1,
+}  # fmt: skip

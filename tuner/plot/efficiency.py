@@ -32,6 +32,7 @@ def figure(report: Report) -> Figure:
     carried = [np.nan if row.link_busbw_gbs is None else row.link_busbw_gbs for row in report.rows]
     bandwidths.plot(sizes, carried, **LINKS)
     bandwidths.set_ylabel("bus bandwidth (GB/s)")
+    bandwidths.set_ylim(bottom=0)
     for axes, where in zip(panels, (UPPER, LOWER), strict=True):
         size_axis(axes, sizes, named=axes is bandwidths, margin=1.25)
         grid(axes)

@@ -5,7 +5,6 @@ from typing import Any
 import click
 
 from tuner.analytic import bandwidth, wires
-from tuner.analytic.checks import positive
 from tuner.analytic.operations import Operation, size_bytes
 from tuner.cli import options
 from tuner.cli.cost import values
@@ -21,15 +20,17 @@ from tuner.names import DataType
               help="nccl-tests' size: the whole array. 1GB is 1e9 bytes, 1GiB and 1G are 2**30.")
 @click.option("--count", type=int, help="Instead of --bytes, NCCL's count argument, of --dtype.")
 @click.option("--dtype", type=options.Named(DataType, "type"), default="float32", show_default=True)
-@click.option("--time-us", type=values.Numbers(), help="Measured times; several with commas.")
-@click.option("--busbw-gbs", type=values.Numbers(), help="Instead of --time-us: bus bandwidths, for the times.")
-@click.option("--peak-gbs", type=float, metavar="GBS",
+@click.option("--time-us", type=values.POSITIVES, help="Measured times; several with commas.")
+@click.option("--busbw-gbs", type=values.POSITIVES, help="Instead of --time-us: bus bandwidths, for the times.")
+@click.option("--peak-gbs", type=values.POSITIVE, metavar="GBS",
               help="Peak of the hardware in one direction, for an efficiency.")
-@click.option("--peak-gbps", type=float, metavar="GBPS", help="The same in 1e9 bits per second, as networks are sold.")
+@click.option("--peak-gbps", type=values.POSITIVE, metavar="GBPS",
+              help="The same in 1e9 bits per second, as networks are sold.")
 @click.option("--algorithm", metavar="NAME",
               help="What ran: ring, tree, nvls, nvlstree, pat; adds what the wires carried.")
 @click.option("--gpus-per-node", type=int, help="With --algorithm. [default: all ranks on one node]")
-@click.option("--ranks-per-switch", type=int, help="With ring or pat on one GPU per node: adds the switches' uplinks.")
+@click.option("--ranks-per-switch", type=int,
+              help="With --algorithm ring or pat: adds the uplinks of switches to so many neighbouring ranks.")
 @options.json_option
 def command(
     operation: Operation, ranks: list[int], sizes: list[int] | None, count: int | None, dtype: DataType,
@@ -45,6 +46,11 @@ def command(
         raise BadInput("--bytes or --count; valid: one of them")
     if (time_us is None) == (busbw_gbs is None):
         raise BadInput("--time-us or --busbw-gbs; valid: one of them")
+    if more["peak_gbs"] is not None and more["peak_gbps"] is not None:
+        raise BadInput("--peak-gbs and --peak-gbps; valid: one of them")
+    for name in ("gpus_per_node", "ranks_per_switch"):
+        if more[name] is not None and more["algorithm"] is None:
+            raise BadInput(f"--{name.replace('_', '-')} without --algorithm; valid: with the one that ran")
     records = []
     for n in ranks:
         for size in sizes or [int(size_bytes(operation, count or 0, dtype.size_bytes, n))]:
@@ -66,9 +72,9 @@ def _record(
         "busbw_gbs": float(busbw), "bus_factor": float(bandwidth.bus_factor(operation, ranks)),
     }  # fmt: skip
     if peak_gbps is not None:
-        peak_gbs = float(positive("--peak-gbps", peak_gbps)) / 8
+        peak_gbs = float(bandwidth.of_bits(peak_gbps))
     if peak_gbs is not None:
-        found |= {"peak_gbs": peak_gbs, "efficiency": float(busbw / positive("--peak-gbs", peak_gbs))}
+        found |= {"peak_gbs": peak_gbs, "efficiency": float(busbw) / peak_gbs}
     if algorithm is not None:
         gpus, nodes = values.shape(ranks, gpus_per_node)
         loads = wires.loads(operation, algorithm, gpus, nodes)
@@ -77,8 +83,8 @@ def _record(
             "gpu_wire_gbs": float(algbw * loads.gpu_share), "node_share": float(loads.node_share),
             "node_wire_gbs": float(algbw * loads.node_share),
         }  # fmt: skip
-    if ranks_per_switch is not None:
-        share = wires.uplink_share(algorithm or "ring", ranks, ranks_per_switch)
+    if algorithm is not None and ranks_per_switch is not None:
+        share = wires.uplink_share(operation, algorithm, ranks, ranks_per_switch)
         found |= {"uplink_share": float(share), "uplink_wire_gbs": float(algbw * share)}
     return found
 

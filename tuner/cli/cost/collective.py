@@ -6,7 +6,6 @@ from typing import Any
 import click
 
 from tuner.analytic import algorithms, verdict
-from tuner.analytic.checks import positive
 from tuner.analytic.operations import Operation
 from tuner.analytic.overheads import USUAL, overheads
 from tuner.cli import options
@@ -24,19 +23,21 @@ def command_of(operation: Operation) -> click.Command:
     @values.ranks_option
     @values.sizes_option
     @values.level_options
-    @click.option("--overhead-us", type=float, default=0.0, metavar="US",
+    @click.option("--overhead-us", type=values.NOT_NEGATIVE, default=0.0, metavar="US",
                   help="LogP's o of a processor: the alphas are then LogP's latency L, and a step takes L + 2 o.")
-    @click.option("--gap-us", type=float, default=0.0, metavar="US", help="LogP's g, the least time of a step.")
-    @click.option("--software-us", type=float, default=0.0, metavar="US",
+    @click.option("--gap-us", type=values.NOT_NEGATIVE, default=0.0, metavar="US",
+                  help="LogP's g, the least time of a step.")
+    @click.option("--software-us", type=values.NOT_NEGATIVE, default=0.0, metavar="US",
                   help=f"Library, driver and launch of a call; {_usual('software')}.")
-    @click.option("--protocol", type=float, default=0.0, metavar="SHARE",
+    @click.option("--protocol", type=values.SHARE, default=0.0, metavar="SHARE",
                   help=f"Of the bandwidth, for headers and repeats; {_usual('protocol')}.")
-    @click.option("--contention", type=float, default=0.0, metavar="SHARE",
+    @click.option("--contention", type=values.SHARE, default=0.0, metavar="SHARE",
                   help=f"Of the bandwidth, taken by others; {_usual('contention')} in shared clusters.")
-    @click.option("--copy-gbs", type=float, metavar="GBS", help="Bandwidth of a copy of the whole size, such as PCIe.")
-    @click.option("--straggler", type=float, default=0.0, metavar="SHARE",
+    @click.option("--copy-gbs", type=values.POSITIVE, metavar="GBS",
+                  help="Bandwidth of a copy of the whole size, such as PCIe.")
+    @click.option("--straggler", type=values.NOT_NEGATIVE, default=0.0, metavar="SHARE",
                   help=f"How much longer the slowest rank takes; {_usual('straggler')}.")
-    @click.option("--measured-us", type=float, metavar="US", help="A measured time, for the model's error.")
+    @click.option("--measured-us", type=values.POSITIVE, metavar="US", help="A measured time, for the model's error.")
     @options.json_option
     def command(
         algorithm: str, ranks: list[int], sizes: list[int], as_json: bool, measured_us: float | None, **given: Any
@@ -70,7 +71,7 @@ def _record(
     alpha_us: float | None, beta_gbs: float | None, inter_alpha_us: float | None, inter_beta_gbs: float | None,
     gpus_per_node: int | None, overhead_us: float, gap_us: float, **factors: Any,
 ) -> dict[str, Any]:
-    levels = values.levels(alpha_us, beta_gbs, inter_alpha_us, inter_beta_gbs, overhead_us, gap_us)
+    levels = values.levels(alpha_us, beta_gbs, inter_alpha_us, inter_beta_gbs, gpus_per_node, overhead_us, gap_us)
     gpus, nodes = values.shape(ranks, gpus_per_node)
     made = algorithms.predict(operation, algorithm, size, gpus, nodes, levels, overheads(**factors))
     found = {
@@ -81,7 +82,7 @@ def _record(
     if made.flat_us is not None:
         found |= {"phases_us": values.floats(made.phases_us), "flat_us": float(made.flat_us)}
     if measured_us is not None:
-        error = verdict.error(float(made.time_us), float(positive("--measured-us", measured_us)))
+        error = verdict.error(float(made.time_us), measured_us)
         found |= {"measured_us": measured_us, "error": error, **_class(verdict.of_error(error))}
     return found
 

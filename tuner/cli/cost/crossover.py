@@ -31,7 +31,7 @@ def command(
     nccl-tuner cost crossover allreduce --ranks 64 --gpus-per-node 8 --alpha-us 1 --beta-gbs 300 \\
         --inter-alpha-us 5 --inter-beta-gbs 50
     """
-    levels = values.levels(alpha_us, beta_gbs, inter_alpha_us, inter_beta_gbs)
+    levels = values.levels(alpha_us, beta_gbs, inter_alpha_us, inter_beta_gbs, gpus_per_node)
     records = [_record(operation, count, gpus_per_node, levels) for count in ranks]
     if as_json:
         values.print_records(records)
@@ -45,7 +45,8 @@ def command(
              "-" if each["bytes"] is None else f"{each['time_us']:.2f}")
             for each in record["crossovers"]
         ]  # fmt: skip
-        print_table(f"{title}: equally fast", ("one", "other", "at", "time us"), pairs)
+        if pairs:
+            print_table(f"{title}: equally fast", ("one", "other", "at", "time us"), pairs)
 
 
 def _record(

@@ -12,7 +12,7 @@ from tuner.analytic.line import Repeated
 from tuner.analytic.operations import Operation
 from tuner.cli import options
 from tuner.cli.cost import values
-from tuner.cli.output import print_table
+from tuner.cli.output import human_bytes, print_table
 from tuner.names import Collective
 from tuner.sweep import AlphaBeta, Sweep
 
@@ -58,6 +58,7 @@ def _record(sweeps: list[Sweep], algorithm: str, found: AlphaBeta) -> dict[str, 
         "fixed_us": fit.fixed_us, "gbs": fit.gbs, "error": found.error, "class": found.verdict.name,
         "causes": list(found.verdict.causes),
         "runs": {"alpha_us": _repeated(found.alpha_us), "beta_gbs": _repeated(found.beta_gbs)},
+        "wrong": [{"file": str(each.path), "bytes": size} for each in sweeps for size in each.wrong_bytes],
         "sizes": [
             {"file": str(each.path), "bytes": int(size), "time_us": float(time_us)}
             for each in sweeps for size, time_us in zip(each.bytes, each.times_us, strict=True)
@@ -79,6 +80,8 @@ def _print(sweeps: list[Sweep], algorithm: str, found: AlphaBeta) -> None:
     title = f"{record['operation']}, taken for {algorithm}, {len(record['sizes'])} times of {len(sweeps)} runs"
     print_table(title, ("", "all runs", "+-", "mean of runs", "deviation"), rows)
     click.echo(f"R2 {record['r2']:.4f}, mean error {100 * found.error:.1f} %: {record['class']}")
+    for path, wrong_bytes in ((one.path, one.wrong_bytes) for one in sweeps if one.wrong_bytes):
+        click.echo(f"{path}: left out, as results were wrong: {', '.join(map(human_bytes, wrong_bytes))}")
     for cause in record["causes"]:
         click.echo(f"  look for {cause}")
 

@@ -11,13 +11,13 @@ from tuner.cli.output import print_table
 
 
 @click.command(name="ideal")
-@click.option("--intra-gbs", type=float, metavar="GBS",
+@click.option("--intra-gbs", type=values.POSITIVE, metavar="GBS",
               help="A GPU's bandwidth to GPUs of its node, 1e9 bytes per second in one direction.")
-@click.option("--inter-gbs", type=float, metavar="GBS",
+@click.option("--inter-gbs", type=values.POSITIVE, metavar="GBS",
               help="A node's bandwidth to other nodes, all adapters together.")
-@click.option("--gpus-per-node", type=values.Numbers(int), required=True)
-@click.option("--nodes", type=values.Numbers(int), default="1", show_default=True)
-@click.option("--busbw-gbs", type=float, metavar="GBS", help="A measured busbw, for its efficiency.")
+@click.option("--gpus-per-node", type=values.WHOLES, required=True)
+@click.option("--nodes", type=values.WHOLES, default="1", show_default=True)
+@click.option("--busbw-gbs", type=values.POSITIVE, metavar="GBS", help="A measured busbw, for its efficiency.")
 @options.json_option
 def command(
     intra_gbs: float | None, inter_gbs: float | None, gpus_per_node: list[int], nodes: list[int],

@@ -10,14 +10,14 @@ from tuner.analytic.measuring import EXPERIMENTS, Experiment
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import print_json, print_table
-from tuner.errors import BadInput
+from tuner.errors import BadInput, one_of
 
 _BY_NAME = {each.parameter: each for each in EXPERIMENTS}
 
 
 @click.command(name="measuring")
 @click.argument("parameter", required=False, type=click.Choice(list(_BY_NAME)))
-@click.option("--elapsed-us", type=values.Numbers(), metavar="US[,US...]",
+@click.option("--elapsed-us", type=values.POSITIVES, metavar="US[,US...]",
               help="Elapsed times of all iterations, one for each repetition.")
 @click.option("--ranks", type=int, help="Ranks of the AllReduce.")
 @click.option("--iterations", type=int, help="Of each repetition. [default: the experiment's]")
@@ -36,12 +36,15 @@ def command(
     nccl-tuner cost measuring alpha_intra_us --elapsed-us 322000,320000,325000 --ranks 8
     """
     if parameter is None:
+        if (elapsed_us, ranks, iterations, size) != (None, None, None, None):
+            raise BadInput(f"measurements without PARAMETER; {one_of(_BY_NAME)}")
         _print_protocol(as_json)
         return
     if not elapsed_us or ranks is None:
         raise BadInput(f"{parameter}: --elapsed-us and --ranks of what was measured; valid: both")
     experiment = _BY_NAME[parameter]
-    found = _of(experiment, elapsed_us, ranks, iterations or experiment.iterations, (size or [experiment.bytes])[0])
+    calls = experiment.iterations if iterations is None else iterations
+    found = _of(experiment, elapsed_us, ranks, calls, (size or [experiment.bytes])[0])
     within = experiment.within(found.mean)
     if as_json:
         print_json({"parameter": parameter, "mean": found.mean, "deviation": found.deviation, "usual": within,

@@ -9,9 +9,9 @@ from tuner.cli.output import print_table
 
 
 @click.command(name="overlap")
-@click.option("--compute-us", type=float, required=True, metavar="US")
-@click.option("--communication-us", type=float, required=True, metavar="US")
-@click.option("--hidden", type=values.Numbers(), default="0,0.5,0.8,1", show_default=True,
+@click.option("--compute-us", type=values.POSITIVE, required=True, metavar="US")
+@click.option("--communication-us", type=values.POSITIVE, required=True, metavar="US")
+@click.option("--hidden", type=values.PARTS, default="0,0.5,0.8,1", show_default=True,
               help="Shares of the communication that run beside the computation; several with commas.")
 @options.json_option
 def command(compute_us: float, communication_us: float, hidden: list[float], as_json: bool) -> None:

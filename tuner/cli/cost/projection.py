@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from tuner.analytic import fabric
-from tuner.analytic.checks import positive
 from tuner.analytic.fabric import PATHS, Fabric
 from tuner.cli import options
 from tuner.cli.cost import values
@@ -19,17 +18,17 @@ from tuner.cli.output import print_json, print_table
               help="The described nodes.")
 @click.option("--profile", default="measured", show_default=True, help="Whose values: nominal, measured, tables.")
 @click.option("--bytes", "sizes", type=options.Sizes(), help="Sizes of an AllReduce; 2GB is 2e9 bytes.")
-@click.option("--nodes", type=values.Numbers(int), default="2", show_default=True)
-@click.option("--ranks-per-node", type=values.Numbers(int), default="1", show_default=True)
+@click.option("--nodes", type=values.WHOLES, default="2", show_default=True)
+@click.option("--ranks-per-node", type=values.WHOLES, default="1", show_default=True)
 @click.option("--path", type=click.Choice(PATHS), default="direct", show_default=True,
               help="direct: equations 4, 5 and 10; pcie: with copies to the host, 6; host: all through it, 1 and 7.")
 @click.option("--one-tile-per-gpu", is_flag=True, help="Ranks on one tile of each GPU. [default: on both]")
-@click.option("--mdfi-gbs", type=float, metavar="GBS", help="Instead of the profile's, as the following.")
-@click.option("--xe-gbs", type=float, metavar="GBS")
-@click.option("--nic-gbs", type=float, metavar="GBS")
-@click.option("--pcie-gbs", type=float, metavar="GBS")
+@click.option("--mdfi-gbs", type=values.POSITIVE, metavar="GBS", help="Instead of the profile's, as the following.")
+@click.option("--xe-gbs", type=values.POSITIVE, metavar="GBS")
+@click.option("--nic-gbs", type=values.POSITIVE, metavar="GBS")
+@click.option("--pcie-gbs", type=values.POSITIVE, metavar="GBS")
 @click.option("--nics-per-node", type=int)
-@click.option("--measured-ms", type=float, metavar="MS", help="A measured time, for its efficiency.")
+@click.option("--measured-ms", type=values.POSITIVE, metavar="MS", help="A measured time, for its efficiency.")
 @options.json_option
 def command(
     name: str, profile: str, sizes: list[int] | None, nodes: list[int], ranks_per_node: list[int], path: str,
@@ -66,7 +65,7 @@ def _record(
         "parts_us": {name: us for name, us in parts.items() if us},
     }  # fmt: skip
     if measured_ms is not None:
-        measured_us = 1000 * float(positive("--measured-ms", measured_ms))
+        measured_us = 1000 * measured_ms
         record |= {"measured_us": measured_us, "efficiency": record["time_us"] / measured_us}
         if nodes > 1:
             record["effective_nic_gbs"] = float(found.effective_nic_gbs(measured_us, size, nodes, ranks))
@@ -74,14 +73,14 @@ def _record(
 
 
 def _tables(found: Fabric, table: Mapping[str, Any], as_json: bool) -> None:
-    made = [
+    made: list[dict[str, Any]] = [
         {
-            "title": one["title"],
+            "title": one.title,
             "rows": [
-                _record(found, one["bytes"], nodes, ranks, one["path"], ranks in one.get("one_tile_per_gpu", []), ms)
-                for nodes, ranks, ms in one["rows"]
+                _record(found, one.nbytes, nodes, ranks, one.path, ranks in one.one_tile_per_gpu, ms)
+                for nodes, ranks, ms in one.rows
             ],
-        } for one in table.get("tables", [])
+        } for one in fabric.measured(table)
     ]  # fmt: skip
     if as_json:
         print_json(made)

@@ -9,6 +9,7 @@ import click
 from tuner import efficiency, links, sweep
 from tuner.analytic.alphabeta import Level
 from tuner.cli import options
+from tuner.cli.cost import values
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.efficiency import ALPHA_INTER_US, ALPHA_INTRA_US, Report
 from tuner.names import Collective
@@ -19,16 +20,16 @@ from tuner.names import Collective
 @options.case_options
 @click.option("--collective", type=options.Named(Collective, "collective"),
               help="Of a file with several, or one that does not say.")
-@click.option("--intra-gbs", type=float, metavar="GBS",
+@click.option("--intra-gbs", type=values.POSITIVE, metavar="GBS",
               help="A GPU's links in its node. [default: the data sheets' NVLinks]")
-@click.option("--inter-gbs", type=float, metavar="GBS",
+@click.option("--inter-gbs", type=values.POSITIVE, metavar="GBS",
               help="A node's adapters together. [default: the topology's]")
-@click.option("--alpha-us", "alpha_intra_us", type=float, default=ALPHA_INTRA_US, show_default=True, metavar="US",
-              help="Alpha-beta: latency of a step inside a node.")
-@click.option("--beta-gbs", "beta_intra_gbs", type=float, metavar="GBS", help="[default: --intra-gbs]")
-@click.option("--inter-alpha-us", "alpha_inter_us", type=float, default=ALPHA_INTER_US, show_default=True,
+@click.option("--alpha-us", "alpha_intra_us", type=values.NOT_NEGATIVE, default=ALPHA_INTRA_US, show_default=True,
+              metavar="US", help="Alpha-beta: latency of a step inside a node.")
+@click.option("--beta-gbs", "beta_intra_gbs", type=values.POSITIVE, metavar="GBS", help="[default: --intra-gbs]")
+@click.option("--inter-alpha-us", "alpha_inter_us", type=values.NOT_NEGATIVE, default=ALPHA_INTER_US, show_default=True,
               metavar="US", help="The same between nodes.")
-@click.option("--inter-beta-gbs", "beta_inter_gbs", type=float, metavar="GBS",
+@click.option("--inter-beta-gbs", "beta_inter_gbs", type=values.POSITIVE, metavar="GBS",
               help="[default: a GPU's share of --inter-gbs]")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="OUT.png",
               help="A picture of it: .png, .svg or .pdf; needs matplotlib.")
@@ -70,7 +71,8 @@ def _record(found: Report) -> dict[str, Any]:
     return {
         "file": str(found.sweep.path), "collective": found.sweep.collective.name, "nccl": found.case.nccl,
         "ranks": found.case.ranks, "nodes": found.case.nodes, "links": asdict(found.links),
-        "intra": _level(found.intra), "inter": _level(found.inter), "sizes": [asdict(row) for row in found.rows],
+        "intra": _level(found.intra), "inter": _level(found.inter), "in_cuda_graphs": found.sweep.in_graphs,
+        "wrong_bytes": list(found.sweep.wrong_bytes), "sizes": [asdict(row) for row in found.rows],
     }  # fmt: skip
 
 
@@ -89,6 +91,10 @@ def _print(found: Report) -> None:
     columns = ("size", "us", "busbw GB/s", "NCCL's pick", "NCCL us", "off", "alpha-beta us", "off", "of ideal",
                "links full at", "limit", "verdict")  # fmt: skip
     print_table(f"{found.sweep.collective.name} on {found.case.title}: {found.sweep.path}", columns, rows)
+    if found.sweep.wrong_bytes:
+        click.echo(f"left out, as results were wrong: {', '.join(map(human_bytes, found.sweep.wrong_bytes))}")
+    if found.sweep.in_graphs:
+        click.echo("measured in CUDA graphs; NCCL's picks and times are those of calls outside of them")
     ideal = {f"{row.ideal_busbw_gbs:.1f}" for row in found.rows}
     click.echo(f"ideal busbw {', '.join(ideal)} GB/s; {_links(found)}")
     for name, causes in {row.verdict: row.causes for row in found.rows if row.causes}.items():

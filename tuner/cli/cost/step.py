@@ -17,14 +17,14 @@ from tuner.trainstep import Row
 
 
 @click.command(name="step")
-@click.option("--parameters", type=float, required=True, help="Of the whole model, such as 70e9.")
+@click.option("--parameters", type=values.POSITIVE, required=True, help="Of the whole model, such as 70e9.")
 @click.option("--layers", type=int, required=True)
 @click.option("--hidden", type=int, required=True)
 @click.option("--sequence", type=int, required=True, help="Tokens of a sequence.")
 @click.option("--dtype", type=options.Named(DataType, "type"), default="float16", show_default=True,
               help="Of activations and parameters.")
 @click.option("--gradient-dtype", type=options.Named(DataType, "type"), help="Of gradients. [default: --dtype]")
-@click.option("--expert-parameters", type=float, default=0.0, help="Of experts, out of --parameters.")
+@click.option("--expert-parameters", type=values.NOT_NEGATIVE, default=0.0, help="Of experts, out of --parameters.")
 @click.option("--expert-layers", type=int, default=0, help="Layers with experts.")
 @click.option("--experts-per-token", type=int, default=1, show_default=True)
 @click.option("--tp", type=int, default=1, show_default=True, help="Degree of tensor parallelism.")
@@ -34,23 +34,27 @@ from tuner.trainstep import Row
 @click.option("--ep", type=int, default=1, show_default=True, help="Degree of expert parallelism; it divides --dp.")
 @click.option("--pp", type=int, default=1, show_default=True, help="Pipeline stages.")
 @click.option("--micro-batches", type=int, default=1, show_default=True, help="Of a step, on each replica.")
-@click.option("--micro-batch-sequences", type=float, default=1.0, show_default=True)
+@click.option("--micro-batch-sequences", type=values.POSITIVE, default=1.0, show_default=True)
 @click.option("--buckets", type=int, default=1, show_default=True, help="Calls in which gradients go.")
 @click.option("--activation-bytes", type=options.Sizes(),
               help="Of a micro-batch between two layers. [default: sequences x sequence x hidden x type]")
 @click.option("--gradient-bytes", type=options.Sizes(),
               help="Of one GPU. [default: parameters x type over --tp x --pp]")
 @click.option("--gpus-per-node", type=int, default=8, show_default=True)
-@click.option("--alpha-us", type=float, default=1.0, show_default=True, help="Latency of a step inside a node.")
-@click.option("--beta-gbs", type=float, default=300.0, show_default=True, help="Bandwidth of a GPU inside a node.")
-@click.option("--inter-alpha-us", type=float, default=5.0, show_default=True, help="Latency between nodes.")
-@click.option("--inter-beta-gbs", type=float, default=50.0, show_default=True, help="Bandwidth of a GPU between nodes.")
+@click.option("--alpha-us", type=values.NOT_NEGATIVE, default=1.0, show_default=True,
+              help="Latency of a step inside a node.")
+@click.option("--beta-gbs", type=values.POSITIVE, default=300.0, show_default=True,
+              help="Bandwidth of a GPU inside a node.")
+@click.option("--inter-alpha-us", type=values.NOT_NEGATIVE, default=5.0, show_default=True,
+              help="Latency between nodes.")
+@click.option("--inter-beta-gbs", type=values.POSITIVE, default=50.0, show_default=True,
+              help="Bandwidth of a GPU between nodes.")
 @click.option("--model", "model_name", type=click.Choice(["alphabeta", "nccl"]), default="alphabeta",
               show_default=True, help="Whose times count; nccl shows both and the difference.")
 @click.option("--machine", metavar="NAME", help="With nccl: a machine by name.")
 @click.option("--nccl", metavar="RELEASE", help="With nccl: the release. [default: the newest of the machine]")
-@click.option("--compute-us", type=float, metavar="US", help="Computation of a step.")
-@click.option("--overlap", "overlapped", type=float, default=0.0, show_default=True,
+@click.option("--compute-us", type=values.POSITIVE, metavar="US", help="Computation of a step.")
+@click.option("--overlap", "overlapped", type=values.PART, default=0.0, show_default=True,
               help="Share of the communication that runs beside the computation.")
 @options.json_option
 def command(
@@ -65,10 +69,14 @@ def command(
     """
     if (model_name == "nccl") != (machine is not None):
         raise BadInput("--model nccl and --machine belong together; valid: both or neither")
+    if nccl is not None and machine is None:
+        raise BadInput("--nccl without --machine; valid: with --model nccl and --machine")
+    if overlapped and compute_us is None:
+        raise BadInput("--overlap without the computation to hide behind; valid: with --compute-us")
     case = options.case_of(machine, None, None, 1, None, (), nccl, (), None, None, None) if machine else None
     cluster = Cluster(gpus_per_node, level(alpha_us, beta_gbs), level(inter_alpha_us, inter_beta_gbs))
     model, plan = _model(given), _plan(given)
-    rows = trainstep.rows(model, plan, cluster, case, given["dtype"])
+    rows = trainstep.rows(model, plan, cluster, case, given["dtype"], given["gradient_dtype"] or given["dtype"])
     record = _record(rows, plan, cluster, compute_us, overlapped) | ({"nccl": case.nccl} if case else {})
     if as_json:
         print_json(record)
@@ -94,9 +102,10 @@ def _plan(given: dict[str, Any]) -> Plan:
 def _record(
     rows: list[Row], plan: Plan, cluster: Cluster, compute_us: float | None, overlapped: float
 ) -> dict[str, Any]:
-    total_us = sum(row.step_us for row in rows)
+    total_us = float(sum(row.step_us for row in rows))
     found: dict[str, Any] = {
-        "gpus": plan.gpus, "communication_us": total_us, "alphabeta_us": sum(row.alphabeta_step_us for row in rows),
+        "gpus": plan.gpus, "communication_us": total_us,
+        "alphabeta_us": float(sum(row.alphabeta_step_us for row in rows)),
         "rows": [_row(row, cluster, total_us) for row in rows],
     }  # fmt: skip
     if compute_us is not None:

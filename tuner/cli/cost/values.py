@@ -1,12 +1,13 @@
 """Options and output that the cost commands share."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import click
 
 from tuner.analytic.alphabeta import Level
-from tuner.analytic.checks import divides, whole
+from tuner.analytic.checks import divides, not_negative, part, positive, share, whole
 from tuner.analytic.operations import Operation
 from tuner.analytic.overheads import loggp
 from tuner.cli import options
@@ -14,26 +15,50 @@ from tuner.cli.output import print_json
 from tuner.errors import BadInput
 
 F = TypeVar("F", bound=Callable[..., Any])
+Check = Callable[[str, Any], Any]
 _DECIMAL = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("KB", 10**3))
 _BINARY = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
-class Numbers(click.ParamType):  # type: ignore[type-arg]
-    """A comma-separated list of numbers."""
+class Number(click.ParamType):  # type: ignore[type-arg]
+    """A number that a check of :mod:`tuner.analytic.checks` lets pass, which names the option otherwise."""
 
-    def __init__(self, kind: type[int] | type[float] = float) -> None:
+    name = "number"
+
+    def __init__(self, check: Check) -> None:
+        self.check = check
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        return float(self.check(_name(param), value))
+
+
+class Numbers(click.ParamType):  # type: ignore[type-arg]
+    """A comma-separated list of numbers, each of which passes the check."""
+
+    name = "numbers"
+
+    def __init__(self, check: Check, kind: type[int] | type[float] = float) -> None:
+        self.check = check
         self.kind = kind
-        self.name = "numbers"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[Any]:
         if isinstance(value, list):
             return value
         try:
-            return [self.kind(word) for word in str(value).split(",")]
+            found = [self.kind(word) for word in str(value).split(",")]
         except ValueError:
             what = "whole numbers" if self.kind is int else "numbers"
-            raise BadInput(f"{param.opts[-1] if param else 'value'} {value}: not {what}; valid: {what}, with commas "
-                           "between them") from None  # fmt: skip
+            raise BadInput(f"{_name(param)} {value}: not {what}; valid: {what}, with commas between them") from None
+        self.check(_name(param), found)
+        return found
+
+
+def _name(param: click.Parameter | None) -> str:
+    return param.opts[-1] if param else "value"
+
+
+POSITIVE, NOT_NEGATIVE, SHARE, PART = map(Number, (positive, not_negative, share, part))
+POSITIVES, PARTS, WHOLES = Numbers(positive), Numbers(part), Numbers(whole, int)
 
 
 operation_argument = click.argument(
@@ -43,18 +68,21 @@ sizes_option = click.option(
     "--bytes", "sizes", type=options.Sizes(), required=True,
     help="nccl-tests' size: the whole array. 1GB is 1e9 bytes, 1GiB and 1G are 2**30.",
 )
-ranks_option = click.option("--ranks", type=Numbers(int), required=True, help="Ranks; several with commas.")
+ranks_option = click.option(
+    "--ranks", type=Numbers(partial(whole, least=2), int), required=True, help="Ranks; several with commas."
+)
 
 
 def level_options(function: F) -> F:
     """``alpha_us`` and ``beta_gbs`` of the one network, or of nodes and what is between them."""
     return _with(
         function,
-        click.option("--alpha-us", type=float, metavar="US", help="Latency of a step; inside a node of several GPUs."),
-        click.option("--beta-gbs", type=float, metavar="GBS",
+        click.option("--alpha-us", type=NOT_NEGATIVE, metavar="US",
+                     help="Latency of a step; inside a node of several GPUs."),
+        click.option("--beta-gbs", type=POSITIVE, metavar="GBS",
                      help="Bandwidth of a rank, 1e9 bytes per second in one direction; inside a node of several GPUs."),
-        click.option("--inter-alpha-us", type=float, metavar="US", help="The same between nodes."),
-        click.option("--inter-beta-gbs", type=float, metavar="GBS", help="The same between nodes, of a GPU."),
+        click.option("--inter-alpha-us", type=NOT_NEGATIVE, metavar="US", help="The same between nodes."),
+        click.option("--inter-beta-gbs", type=POSITIVE, metavar="GBS", help="The same between nodes, of a GPU."),
         click.option("--gpus-per-node", type=int, help="GPUs of a node. [default: one network for all ranks]"),
     )  # fmt: skip
 
@@ -67,9 +95,14 @@ def _with(function: F, *found: Callable[[F], F]) -> F:
 
 def levels(
     alpha_us: float | None, beta_gbs: float | None, inter_alpha_us: float | None, inter_beta_gbs: float | None,
-    overhead_us: float = 0.0, gap_us: float = 0.0,
+    gpus_per_node: int | None, overhead_us: float = 0.0, gap_us: float = 0.0,
 ) -> tuple[Level | None, Level | None]:
-    """Inside and between nodes; alphas are LogP's latencies. BadInput where only half of one is given."""
+    """Inside and between nodes; alphas are LogP's latencies.
+
+    BadInput where half of one is given, or what is between nodes without their GPUs.
+    """
+    if gpus_per_node is None and (inter_alpha_us, inter_beta_gbs) != (None, None):
+        raise BadInput("--inter-alpha-us and --inter-beta-gbs are of several nodes; valid: with --gpus-per-node")
     return (
         _level("", alpha_us, beta_gbs, overhead_us, gap_us),
         _level("inter-", inter_alpha_us, inter_beta_gbs, overhead_us, gap_us),
