@@ -123,6 +123,11 @@ def test_every_verb_has_help_with_an_example() -> None:
         assert f"nccl-tuner {verb}" in run(verb, "--help").stdout
 
 
+@pytest.mark.parametrize("verbs", [(), ("plot",), ("plugin",), ("cost",), ("oracle",)])
+def test_nothing_asked_shows_the_help(verbs: tuple[str, ...]) -> None:
+    assert run(*verbs, code=2).stderr == run(*verbs, "--help").stdout
+
+
 def test_graphs_that_nccl_dumped(tmp_path: Path) -> None:
     from tuner.case import Case
     from tuner.oracle import Oracle

@@ -56,6 +56,9 @@ def main() -> None:
     except TunerError as error:
         print(f"nccl-tuner: {error}", file=sys.stderr)
         sys.exit(1 if isinstance(error, OracleFailed) else 2)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(error.exit_code)
     except click.ClickException as error:
         print(f"nccl-tuner: {' '.join(error.format_message().split())}", file=sys.stderr)
         sys.exit(2)
