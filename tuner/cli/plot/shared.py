@@ -8,7 +8,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.case import Case
+from tuner.case import MOST_NODES, Case
 from tuner.cfloat import SizeArray, shortest
 from tuner.choices import Choices
 from tuner.cli import options
@@ -73,13 +73,13 @@ def nodes_of(case: Case, to_nodes: int | None, nodes_list: str | None) -> list[i
     words = nodes_list.split(",")
     if to_nodes is not None or len(words) > MOST_ROWS or not all(map(_is_count, words)):
         raise BadInput(
-            f"--nodes-list {nodes_list}: valid: up to {MOST_ROWS} numbers from 1 to {options.MOST_NODES}, no --to-nodes"
+            f"--nodes-list {nodes_list}: valid: up to {MOST_ROWS} numbers from 1 to {MOST_NODES}, no --to-nodes"
         )
     return sorted(set(map(int, words)))
 
 
 def _is_count(word: str) -> bool:
-    return word.isascii() and word.isdigit() and 1 <= int(word) <= options.MOST_NODES
+    return word.isascii() and word.isdigit() and 1 <= int(word) <= MOST_NODES
 
 
 def call(request: Request) -> str:
