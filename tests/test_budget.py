@@ -574,6 +574,17 @@ def test_the_command_prints_columns_by_release_and_setting(tmp_path: Path) -> No
     assert "left out: 3 x alltoall" in shown
 
 
+def test_calls_are_shown_to_the_last_one_and_with_their_operation(tmp_path: Path) -> None:
+    rows = "allreduce,64M,1234567,max,a\nallreduce,64M,0.5,,b\nallreduce,64M,0.25,sum,b\n"
+    path = tmp_path / "x.csv"
+    path.write_text(f"collective,bytes,calls,op,communicator\n{rows}")
+    shown = run(path, *HERE_TWO, "--nccl", "2.28.9")
+    assert shown.startswith(f"{path}: CSV, 1234567.75 calls;")
+    assert " AllReduce    float32       64 MiB      0.75   NVLSTree/Simple " in shown
+    assert " AllReduce    float32 max   64 MiB   1234567   Ring/LL128 " in shown
+    assert "2 communicators are counted together (a: 1234567, b: 0.75)" in shown
+
+
 def test_many_sizes_are_shown_together_and_several_files_added_up(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("".join(f"allreduce,{1024 + 4 * number},1\n" for number in range(40)))
@@ -593,3 +604,5 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     assert "NCCL_TOPO_FILE" in refused(path, *HERE_TWO, "--setting", "NCCL_TOPO_FILE=x")
     assert refused(path, *HERE_TWO, "--communicator", "tp") == "--communicator 'tp': the calls name none"
     assert "--buffers" in refused(path, *HERE_TWO, "--buffers", "window")
+    path.write_text("collective,bytes,ranks\nallreduce,8,4\nallreduce,8,2\nalltoall,8,3\n")
+    assert refused(path, *HERE_TWO).endswith("valid: --ranks 2 or 4")
