@@ -17,6 +17,8 @@ from tuner.choices import NOTHING, Choices, choices
 from tuner.cli import group
 from tuner.curves import curves
 from tuner.errors import BadInput, NoAlgorithm
+from tuner.measure import read_any
+from tuner.measure.compare import Comparison, Model
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.rules.request import Request
 from tuner.selection import Selection
@@ -25,6 +27,7 @@ pytest.importorskip("matplotlib")
 
 from tuner.plot import choicemap, difference, save
 from tuner.plot import curves as curve_figure
+from tuner.plot import measured as measured_figure
 from tuner.plot.cells import PICKS, size_edges
 
 SUM = Request(Collective.AllReduce, DataType.float32, Op.sum)
@@ -239,6 +242,27 @@ def test_measured_times_stand_beside_what_the_model_predicts(tmp_path: Path) -> 
         assert series["predicted_us"] == [pytest.approx(float(selection.cost_table(SUM, [size])[0][cell]))]
         assert combination in out.read_text()
     assert not picks
+
+
+def test_a_name_is_shown_as_it_is_and_what_moves_has_no_operation(tmp_path: Path) -> None:
+    file = tmp_path / "a$\\frac$_<b>.log"
+    file.write_text(RUN.replace("all_reduce", "all_gather"))
+    where = (*WHERE, "--collective", "allgather", "--out")
+    for ending in (".png", ".PNG", ".SVG"):
+        invoke("plot", "measured", str(file), *where, str(tmp_path / f"x{ending}"))
+    shown = (tmp_path / "x.SVG").read_text()
+    assert "a$\\frac$_&lt;b&gt;.log: 2 x dgx-h100" in shown
+    assert "AllGather, float32, out of place" in shown
+    assert (tmp_path / "x.png").read_bytes() == (tmp_path / "x.PNG").read_bytes()
+
+
+def test_a_prediction_of_one_size_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "run.log"
+    file.write_text(RUN)
+    compared = Comparison(read_any(file), Model(Selection(replace(CASE, nodes=2).communicator())))
+    parts = measured_figure.figure([compared], ["run.log"]).subfigs
+    predicted = [line for part in parts for line in part.axes[0].get_lines() if line.get_label() == "_predicted"]
+    assert [(len(line.get_xdata()), line.get_marker()) for line in predicted] == 4 * [(1, "_")]
 
 
 def test_measured_needs_the_communicator_and_that_of_the_file(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def _panels(part: Any, comparison: Comparison, kind: Point, name: str) -> None:
     legend(part, list(named.values()))
     placed = f"{'in place' if kind.in_place else 'out of place'}{', CUDA graph' if kind.graph else ''}"
     marks = "measured" if comparison.model is None else "markers measured, lines predicted"
-    heading(part, panels[0], f"{kind.collective.name}, {kind.dtype.name} {kind.op.name}, {placed}: {marks}", name)
+    heading(part, panels[0], f"{kind.request.title}, {placed}: {marks}", name)
 
 
 def _times(axes: Any, drawn: Sequence[Series], judged: Sequence[Judged]) -> None:
@@ -64,7 +64,8 @@ def _times(axes: Any, drawn: Sequence[Series], judged: Sequence[Judged]) -> None
             continue
         look = style((combination.algorithm, combination.protocol))
         axes.plot([], [], **look)  # for the legend
-        axes.plot(one.bytes, one.predicted_us, **look | {"marker": "", "label": "_predicted"})
+        alone = "_" if len(one.bytes) == 1 else ""  # no line to see
+        axes.plot(one.bytes, one.predicted_us, **look | {"marker": alone, "markersize": 24, "label": "_predicted"})
         spread = np.stack([one.measured_us - one.low_us, one.high_us - one.measured_us])
         axes.errorbar(one.bytes, one.measured_us, spread, fmt="none", ecolor=look["color"], elinewidth=1, capsize=2)
         axes.plot(one.bytes, one.measured_us, **look | {"linestyle": "", "label": "_measured"})

@@ -15,7 +15,7 @@ from tuner.cli import options
 from tuner.cli.options import F
 from tuner.cli.output import print_json
 from tuner.errors import BadInput
-from tuner.names import Algorithm, Buffers, Protocol
+from tuner.names import Algorithm, Protocol
 from tuner.rules.request import Request
 
 if TYPE_CHECKING:
@@ -80,13 +80,6 @@ def nodes_of(case: Case, to_nodes: int | None, nodes_list: str | None) -> list[i
 
 def _is_count(word: str) -> bool:
     return word.isascii() and word.isdigit() and 1 <= int(word) <= MOST_NODES
-
-
-def call(request: Request) -> str:
-    """A kind of call in words, for headings."""
-    op = "" if request.moves_only else f" {request.op.name}"
-    buffers = "" if request.buffers is Buffers.plain else f", {request.buffers.name} buffers"
-    return f"{request.collective.name}, {request.dtype.name}{op}{buffers}"
 
 
 def nodes_alike(case: Case) -> str:
