@@ -222,6 +222,13 @@ def test_calls_of_process_groups_are_known_by_pytorchs_names(
     assert any("1 coalesced calls" in note for note in counted.notes) == ("coalesced" in name)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "found"), [("Char", "int8"), ("Half", "float16"), ("float16", "float16"), ("int8", "int8")]
+)
+def test_types_are_pytorchs_or_nccls(tmp_path: Path, dtype: str, found: str) -> None:
+    assert sizes(traced(tmp_path / "x", record(1, "allreduce", 512, 512, dtype)))[0][1] == found
+
+
 def test_a_trace_has_calls_and_durations_and_the_rest_is_named(tmp_path: Path) -> None:
     events = [
         record(1, "allreduce", 256, 256), kernel(1, "AllReduce_Sum_bf16_RING_LL", 40.0),
