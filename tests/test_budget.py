@@ -563,7 +563,7 @@ def test_the_command_prints_columns_by_release_and_setting(tmp_path: Path) -> No
     path = tmp_path / "x.csv"
     path.write_text("allreduce,96K,10\nallgather,64M,2\nalltoall,1M,3\n")
     settings_ = ("--setting", "NCCL_ALGO=Ring,Tree,NCCL_PROTO=Simple", "--env", "NCCL_NVLS_ENABLE=0")
-    asked = (path, *HERE_TWO, "--nccl", "2.22.3,2.28.9", *settings_)
+    asked = (path, *HERE_TWO, "--nccl", "2.22.3, 2.28.9", *settings_)
     answered = json.loads(run(*asked, "--json"))
     names = ["NCCL 2.22.3", "NCCL 2.22.3 with NCCL_ALGO=Ring,Tree,NCCL_PROTO=Simple", "NCCL 2.28.9",
              "NCCL 2.28.9 with NCCL_ALGO=Ring,Tree,NCCL_PROTO=Simple"]  # fmt: skip
