@@ -264,6 +264,7 @@ def test_a_prediction_of_one_size_is_seen(tmp_path: Path) -> None:
     parts = measured_figure.figure([compared], ["run.log"]).subfigs
     predicted = [line for part in parts for line in part.axes[0].get_lines() if line.get_label() == "_predicted"]
     assert [(len(line.get_xdata()), line.get_marker()) for line in predicted] == 4 * [(1, "_")]
+    assert all(line.get_markeredgecolor() == line.get_color() for line in predicted)
 
 
 def test_measured_needs_the_communicator_and_that_of_the_file(tmp_path: Path) -> None:
