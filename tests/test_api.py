@@ -1,5 +1,9 @@
 """The door for Python: names in words, defaults, and the same answers as behind it."""
 
+import pydoc
+import re
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -46,3 +50,58 @@ def test_what_is_unknown_is_said() -> None:
         tuner.communicator("dgx-h100").pick("allreduce", 8, dtype="half")
     with pytest.raises(AttributeError, match="communicator"):
         tuner.comunicator  # noqa: B018
+
+
+def test_numbers_are_pythons_or_numpys() -> None:
+    door = tuner.communicator("dgx-h100", nodes=np.int64(2), gpus_per_node=np.int8(4), nccl="2.28.9")
+    assert door.ranks == 8
+    ends = np.int64(8), np.uint32(1 << 20)
+    edges = door.edges("allreduce", low=ends[0], high=ends[1])
+    assert (edges.from_bytes[0], edges.to_bytes[-1]) == ends
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"nodes": 2.0}, "nodes 2.0: expected a whole number"),
+        ({"nodes": True}, "nodes True: expected a whole number"),
+        ({"nodes": 1 << 21}, "nodes 2097152: valid: 1 to 1048576"),
+        ({"gpus_per_node": "4"}, "gpus_per_node '4': expected a whole number"),
+        ({"env": "NCCL_ALGO=Ring"}, "env 'NCCL_ALGO=Ring': expected a dictionary"),
+        ({"env": {"NCCL_MAX_NCHANNELS": 8.0}}, "NCCL_MAX_NCHANNELS 8.0: expected a whole number"),
+    ],
+)
+def test_what_is_no_number_and_no_dictionary_is_refused(said: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(message)):
+        tuner.communicator("dgx-h100", **said)
+
+
+@pytest.mark.parametrize(
+    ("ends", "message"),
+    [
+        ({"low": 8.5}, "low 8.5: expected a whole number"),
+        ({"low": -8, "high": 8}, "sizes from -8 to 8 bytes; valid: 1 to 2**62"),
+        ({"low": 10, "high": 5}, "sizes from 10 to 5 bytes; valid: 1 to 2**62, the first not above the last"),
+        ({"high": 1 << 70}, f"to {1 << 70} bytes; valid: 1 to 2**62"),
+        ({"low": 1 << 60, "high": 1 << 61}, f"sizes from {1 << 60} bytes; valid: to 979199963693056, the largest"),
+    ],
+)
+def test_ends_that_are_none_are_said(ends: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(message)):
+        tuner.communicator("dgx-h100", nccl="2.28.9").edges("allreduce", **ends)
+
+
+def test_a_variable_may_be_a_number() -> None:
+    few = tuner.communicator("dgx-h100", nodes=2, nccl="2.28.9", env={"NCCL_MAX_NCHANNELS": 4})
+    assert few.pick("broadcast", 1 << 28).channels == 4
+    assert repr(few) == "<Communicator: 2 x dgx-h100, 8 GPUs each, NCCL 2.28.9, NCCL_MAX_NCHANNELS=4>"
+
+
+def test_no_sizes_have_no_picks() -> None:
+    door = tuner.communicator("dgx-h100", nccl="2.28.9")
+    assert len(door.pick("allreduce", []).to_pandas()) == 0
+    assert door.cost_table("allreduce", []).shape == (0, 7, 3)
+
+
+def test_help_shows_the_door() -> None:
+    assert "communicator(machine" in pydoc.render_doc(tuner, renderer=pydoc.plaintext)

@@ -222,6 +222,13 @@ def test_calls_of_process_groups_are_known_by_pytorchs_names(
     assert any("1 coalesced calls" in note for note in counted.notes) == ("coalesced" in name)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "found"), [("Char", "int8"), ("Half", "float16"), ("float16", "float16"), ("int8", "int8")]
+)
+def test_types_are_pytorchs_or_nccls(tmp_path: Path, dtype: str, found: str) -> None:
+    assert sizes(traced(tmp_path / "x", record(1, "allreduce", 512, 512, dtype)))[0][1] == found
+
+
 def test_a_trace_has_calls_and_durations_and_the_rest_is_named(tmp_path: Path) -> None:
     events = [
         record(1, "allreduce", 256, 256), kernel(1, "AllReduce_Sum_bf16_RING_LL", 40.0),
@@ -556,7 +563,7 @@ def test_the_command_prints_columns_by_release_and_setting(tmp_path: Path) -> No
     path = tmp_path / "x.csv"
     path.write_text("allreduce,96K,10\nallgather,64M,2\nalltoall,1M,3\n")
     settings_ = ("--setting", "NCCL_ALGO=Ring,Tree,NCCL_PROTO=Simple", "--env", "NCCL_NVLS_ENABLE=0")
-    asked = (path, *HERE_TWO, "--nccl", "2.22.3,2.28.9", *settings_)
+    asked = (path, *HERE_TWO, "--nccl", "2.22.3, 2.28.9", *settings_)
     answered = json.loads(run(*asked, "--json"))
     names = ["NCCL 2.22.3", "NCCL 2.22.3 with NCCL_ALGO=Ring,Tree,NCCL_PROTO=Simple", "NCCL 2.28.9",
              "NCCL 2.28.9 with NCCL_ALGO=Ring,Tree,NCCL_PROTO=Simple"]  # fmt: skip
@@ -572,6 +579,17 @@ def test_the_command_prints_columns_by_release_and_setting(tmp_path: Path) -> No
     shown = run(*asked)
     assert all(name in shown for name in names)
     assert "left out: 3 x alltoall" in shown
+
+
+def test_calls_are_shown_to_the_last_one_and_with_their_operation(tmp_path: Path) -> None:
+    rows = "allreduce,64M,1234567,max,a\nallreduce,64M,0.5,,b\nallreduce,64M,0.25,sum,b\n"
+    path = tmp_path / "x.csv"
+    path.write_text(f"collective,bytes,calls,op,communicator\n{rows}")
+    shown = run(path, *HERE_TWO, "--nccl", "2.28.9")
+    assert shown.startswith(f"{path}: CSV, 1234567.75 calls;")
+    assert " AllReduce    float32       64 MiB      0.75   NVLSTree/Simple " in shown
+    assert " AllReduce    float32 max   64 MiB   1234567   Ring/LL128 " in shown
+    assert "2 communicators are counted together (a: 1234567, b: 0.75)" in shown
 
 
 def test_many_sizes_are_shown_together_and_several_files_added_up(tmp_path: Path) -> None:
@@ -593,3 +611,5 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     assert "NCCL_TOPO_FILE" in refused(path, *HERE_TWO, "--setting", "NCCL_TOPO_FILE=x")
     assert refused(path, *HERE_TWO, "--communicator", "tp") == "--communicator 'tp': the calls name none"
     assert "--buffers" in refused(path, *HERE_TWO, "--buffers", "window")
+    path.write_text("collective,bytes,ranks\nallreduce,8,4\nallreduce,8,2\nalltoall,8,3\n")
+    assert refused(path, *HERE_TWO).endswith("valid: --ranks 2 or 4")

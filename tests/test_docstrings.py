@@ -18,7 +18,7 @@ MODULES = [
     "tuner.api", "tuner.selection", "tuner.choices", "tuner.explain", "tuner.case", "tuner.frames", "tuner.model",
     "tuner.names", "tuner.release", "tuner.machines", "tuner.layer", "tuner.group", "tuner.answer", "tuner.oracle.api",
     "tuner.oracle.facts", "tuner.oracle.groups", "tuner.oracle.library", "tuner.plugin.dryrun",
-    "tuner.plugin.parse", "tuner.plugin.table", "tuner.plugin.text",
+    "tuner.plugin.parse", "tuner.plugin.table", "tuner.plugin.text", "tuner.ranges", "tuner.compare",
     "tuner.measure.backend", "tuner.measure.compare", "tuner.measure.readany", "tuner.measure.results",
     "tuner.measure.samples", "tuner.measure.statistics", "tuner.analytic.bandwidth",
 ]  # fmt: skip

@@ -16,7 +16,10 @@ from tuner.case import Case
 from tuner.choices import NOTHING, Choices, choices
 from tuner.cli import group
 from tuner.curves import curves
-from tuner.errors import BadInput, NoAlgorithm
+from tuner.errors import BadInput, BadMeasurement, NoAlgorithm
+from tuner.measure import header, read_any
+from tuner.measure.compare import Comparison, Model
+from tuner.measure.samples import Point, Visit, Writer
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.rules.request import Request
 from tuner.selection import Selection
@@ -25,6 +28,7 @@ pytest.importorskip("matplotlib")
 
 from tuner.plot import choicemap, difference, save
 from tuner.plot import curves as curve_figure
+from tuner.plot import measured as measured_figure
 from tuner.plot.cells import PICKS, size_edges
 
 SUM = Request(Collective.AllReduce, DataType.float32, Op.sum)
@@ -241,13 +245,53 @@ def test_measured_times_stand_beside_what_the_model_predicts(tmp_path: Path) -> 
     assert not picks
 
 
+def test_a_name_is_shown_as_it_is_and_what_moves_has_no_operation(tmp_path: Path) -> None:
+    file = tmp_path / "a$\\frac$_<b>.log"
+    file.write_text(RUN.replace("all_reduce", "all_gather"))
+    where = (*WHERE, "--collective", "allgather", "--out")
+    for ending in (".png", ".PNG", ".SVG"):
+        invoke("plot", "measured", str(file), *where, str(tmp_path / f"x{ending}"))
+    shown = (tmp_path / "x.SVG").read_text()
+    assert "a$\\frac$_&lt;b&gt;.log: 2 x dgx-h100" in shown
+    assert "AllGather, float32, out of place" in shown
+    assert (tmp_path / "x.png").read_bytes() == (tmp_path / "x.PNG").read_bytes()
+
+
+def test_a_prediction_of_one_size_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "run.log"
+    file.write_text(RUN)
+    compared = Comparison(read_any(file), Model(Selection(replace(CASE, nodes=2).communicator())))
+    parts = measured_figure.figure([compared], ["run.log"]).subfigs
+    predicted = [line for part in parts for line in part.axes[0].get_lines() if line.get_label() == "_predicted"]
+    assert [(len(line.get_xdata()), line.get_marker()) for line in predicted] == 4 * [(1, "_")]
+    assert all(line.get_markeredgecolor() == line.get_color() for line in predicted)
+
+
 def test_measured_needs_the_communicator_and_that_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "run.log"
     file.write_text(RUN.replace("# Coll", "#  Rank  0 Group  0 Pid   9 on  a device  0 [0x07] NVIDIA H100\n# Coll"))
     runner = CliRunner()
-    for arguments, says in (((), "does not say where it was measured"), (WHERE, "with 1 ranks, not 16")):
+    for arguments, says in (((), "does not say where it was measured"), (WHERE, "measured on 1 ranks; valid: ")):
         done = runner.invoke(group, ["plot", "measured", str(file), *arguments, "--json"])
-        assert isinstance(done.exception, BadInput)
+        assert isinstance(done.exception, BadInput | BadMeasurement)
+        assert says in str(done.exception)
+
+
+def test_a_file_that_says_its_communicator_is_of_no_other(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    case = Case(nccl="2.28.9", machine="dgx-h100", nodes=2)
+    with Writer(file, {header.CASE: header.case_record(case), "ranks": 16}) as writer:
+        writer.add(Visit(Point(Collective.AllReduce, 1 << 20), None, None, (50.0,)))
+    drawn = ("plot", "measured", str(file), "--json")
+    theirs, newer = (json.loads(invoke(*drawn, *more).output)[0] for more in ((), (*WHERE[:4], "--nccl", "2.32.3")))
+    assert (theirs["nccl"], newer["nccl"]) == ("2.28.9", "2.32.3")
+    for options, says in (
+        (("--machine", "dgx-a100", "--nodes", "2"), "measured on 2 x dgx-h100"),
+        (("--nccl", "2.20.5"), "--nccl: "), (("--nodes", "1"), "--nodes: "),
+        (("--collective", "broadcast"), "no Broadcast in it"),
+    ):  # fmt: skip
+        done = CliRunner().invoke(group, [*drawn, *options])
+        assert isinstance(done.exception, BadInput | BadMeasurement)
         assert says in str(done.exception)
 
 

@@ -1,4 +1,7 @@
-"""What NCCL picks, why, and whether that is best: an exact emulator of NCCL's tuning, proven against libnccl."""
+"""What NCCL picks, why, and whether that is best: an exact emulator of NCCL's tuning, proven against libnccl.
+
+:func:`communicator` is the door; ``docs/python.md`` shows what is behind it.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,6 +9,10 @@ if TYPE_CHECKING:
     from tuner.api import communicator as communicator
 
 __all__ = ["communicator"]
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]  # for help(), which would not find what is not loaded yet
 
 
 def __getattr__(name: str) -> Any:

@@ -7,13 +7,15 @@ from numpy.typing import ArrayLike
 
 from tuner import layer as layers
 from tuner import machines, release
-from tuner.case import Case
+from tuner.case import MOST_NODES, Case
 from tuner.cfloat import FloatArray
+from tuner.errors import BadInput
 from tuner.model import Tables
 from tuner.names import Buffers, Collective, DataType, Op, by_name
 from tuner.ranges import FOLLOWED_BYTES, Ranges, launches
 from tuner.rules.request import Request
 from tuner.selection import Picks, Selection
+from tuner.sizes import whole
 
 
 class Communicator:
@@ -31,6 +33,9 @@ class Communicator:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.selection = Selection(case.communicator())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.case.heading}>"
 
     @property
     def ranks(self) -> int:
@@ -82,23 +87,34 @@ class Communicator:
 
 def communicator(
     machine: str | None = None, *, nccl: str | None = None, nodes: int = 1, gpus_per_node: int | None = None,
-    topology: Path | str | None = None, env: Mapping[str, str] | None = None, layer: Path | str | None = None,
+    topology: Path | str | None = None, env: Mapping[str, str | int] | None = None, layer: Path | str | None = None,
 ) -> Communicator:
     """The communicator over ``nodes`` alike nodes: a ``machine`` by name, or a ``topology`` in NCCL's XML.
 
     ``nccl`` is by default the newest release that the machine is captured for, or that of the ``layer``, a file of
-    fitted constants that replace NCCL's own; ``env`` are NCCL's variables.
+    fitted constants that replace NCCL's own; ``env`` are NCCL's variables, each a text or a whole number.
     Errors: UnknownMachine, UnknownRelease, BadTopology, and BadInput for what is not emulated; each says what is valid.
     """
     measured = layers.read(Path(layer)) if layer else None
     if nccl is None:
         nccl = measured.nccl if measured else machines.newest_release([machine] if machine else [])
+    nodes = whole(nodes, "nodes")
+    if not 1 <= nodes <= MOST_NODES:
+        raise BadInput(f"nodes {nodes}: valid: 1 to {MOST_NODES}")
     return Communicator(
         Case(
             nccl=release.load(nccl).name, nodes=nodes, machine=machine, topology=Path(topology) if topology else None,
-            gpus_per_node=gpus_per_node, environment=dict(env or {}), layer=measured,
+            gpus_per_node=None if gpus_per_node is None else whole(gpus_per_node, "gpus_per_node"),
+            environment=_environment({} if env is None else env), layer=measured,
         )
     )
+
+
+def _environment(env: object) -> dict[str, str]:
+    """As a process has it: texts."""
+    if not isinstance(env, Mapping):
+        raise BadInput(f"env {env!r}: expected a dictionary of NCCL's variables, such as {{'NCCL_ALGO': 'Ring'}}")
+    return {str(name): value if isinstance(value, str) else str(whole(value, str(name))) for name, value in env.items()}
 
 
 def request(

@@ -16,6 +16,8 @@ from tuner.rules import policy
 from tuner.topology import Topology, edit
 from tuner.topology import read as read_topology
 
+MOST_NODES = 2**20  # beyond any machine there is, and still quick to answer
+
 
 @dataclass(frozen=True, slots=True)
 class Case:

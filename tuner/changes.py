@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from tuner import layer, release
-from tuner.case import Case
+from tuner.case import MOST_NODES, Case
 from tuner.environment import parse_assignments
 from tuner.errors import BadInput, one_of
 from tuner.topology.edit import EDITS
@@ -65,8 +65,8 @@ def _hardware(key: str, case: Case, value: str) -> Case:
 
 
 def _whole(key: str, value: str) -> int:
-    if not value.isdecimal() or not 1 <= int(value) <= 2**20:
-        raise BadInput(f"change {key}={value}: valid: 1 to {2**20}")
+    if not value.isdecimal() or not 1 <= int(value) <= MOST_NODES:
+        raise BadInput(f"change {key}={value}: valid: 1 to {MOST_NODES}")
     return int(value)
 
 

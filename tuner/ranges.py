@@ -15,6 +15,7 @@ from tuner.names import Algorithm, Buffers, Protocol
 from tuner.rules import launch, turns
 from tuner.rules.request import Request
 from tuner.selection import ALL_CELLS, MAX_BYTES, Selection
+from tuner.sizes import whole
 
 FOLLOWED_BYTES = 1 << 40  # how far ranges are followed
 Labels = NDArray[np.int64]
@@ -134,11 +135,14 @@ def _ends(selection: Selection, request: Request, low: int | None, high: int) ->
         raise BadInput("buffers window may leave the classic path at any size; valid: plain, registered")
     if low is None:
         low = request.unit_bytes(selection.communicator.ranks)
+    low, high = whole(low, "low"), whole(high, "high")
+    if not 1 <= low <= high <= MAX_BYTES:
+        raise BadInput(f"sizes from {low} to {high} bytes; valid: 1 to 2**62, the first not above the last")
     most = largest(selection, request, high)
     if not most:
         selection.pick(request, low)  # which says why
-    if not 1 <= low <= most:
-        raise BadInput(f"sizes from {low} to {most} bytes; valid: the first not above the last, which NCCL has to take")
+    if low > most:
+        raise BadInput(f"sizes from {low} bytes; valid: to {most}, the largest that NCCL takes here")
     return low, most
 
 

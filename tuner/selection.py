@@ -329,8 +329,10 @@ def _fast_enough(best_us: FloatArray, communicator: Communicator) -> FloatArray:
 
 def _sizes(sizes: ArrayLike) -> SizeArray:
     values = np.atleast_1d(np.asarray(sizes))
-    if values.ndim != 1 or values.dtype.kind not in "ui":
-        raise BadInput(f"sizes: expected integers in one dimension, got {values.dtype} of shape {values.shape}")
+    if values.ndim != 1 or (values.size and values.dtype.kind not in "ui"):  # NumPy takes [] for floats
+        raise BadInput(
+            f"sizes: expected integers in one dimension, 1 to 2**62, got {values.dtype} of shape {values.shape}"
+        )
     if values.size and (values.min() < 1 or values.max() > MAX_BYTES):
         raise BadInput(f"sizes: {values.min()} to {values.max()} bytes; valid: 1 to 2**62")
     return values.astype(np.uint64)

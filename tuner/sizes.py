@@ -1,6 +1,7 @@
 """Sizes in words, and back."""
 
 import re
+from numbers import Integral
 
 from tuner.errors import BadInput
 
@@ -22,6 +23,13 @@ def size_bytes(text: str) -> int:
     if not 1 <= nbytes <= LARGEST_BYTES:
         raise BadInput(f"size {text!r} is {nbytes} bytes; valid: 1 to 2**62")
     return nbytes
+
+
+def whole(value: object, name: str) -> int:
+    """An integer of Python's or NumPy's; BadInput for anything else, truth values among it."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise BadInput(f"{name} {value!r}: expected a whole number")
+    return int(value)
 
 
 def human_bytes(nbytes: int) -> str:

@@ -47,3 +47,8 @@ def nbytes(collective: Collective, count: int, dtype: DataType, ranks: int) -> i
     Source: ncclFuncMaxSendRecvCount in getAlgoInfo, src/enqueue.cc, v2.28.9-1.
     """
     return count * Request(collective, dtype, Op.sum).unit_bytes(ranks)
+
+
+def number(calls: float) -> str:
+    """How many calls, as people read them: to the last one, and a weight as it was given."""
+    return f"{calls:.15g}"

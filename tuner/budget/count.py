@@ -1,10 +1,10 @@
 """The calls that the described communicator makes: each kind and size once, and whatever is left out named."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from tuner.budget.calls import Call, Found
+from tuner.budget.calls import Call, Found, number
 from tuner.errors import BadInput, one_of
 from tuner.names import Buffers, DataType, Op
 from tuner.rules.request import Request
@@ -47,7 +47,7 @@ class LeftOut:
     kernels_us: float
 
     def __str__(self) -> str:
-        return f"{self.calls:g} x {self.name}: {self.reason}"
+        return f"{number(self.calls)} x {self.name}: {self.reason}"
 
 
 @dataclass(slots=True)
@@ -79,7 +79,10 @@ def count(found: Sequence[Found], wanted: Wanted) -> Counted:
         counted[key] = times + call.calls, durations
     left_out = [LeftOut(*key, *sums) for key, sums in without.items()]
     if not counted:
-        raise BadInput(f"no calls to price; {'; '.join(map(str, left_out)) or 'the files have none'}")
+        usable = [call.ranks for call in calls if call.collective is not None and call.unusable is None]
+        others = sorted({ranks for ranks in usable if ranks not in (None, wanted.ranks)})
+        valid = f"; valid: --ranks {' or '.join(map(str, others))}" if others else ""
+        raise BadInput(f"no calls to price; {'; '.join(map(str, left_out)) or 'the files have none'}{valid}")
     entries = [Entry(*key, times, tuple(durations)) for key, (times, durations) in counted.items()]
     entries.sort(key=lambda entry: (entry.request.collective, entry.request.dtype, entry.request.op, entry.bytes))
     return Counted(entries, left_out, [note for each in found for note in each.notes] + list(_notes(used, wanted)))
@@ -120,13 +123,13 @@ def _request(call: Call, wanted: Wanted) -> Request:
 def _notes(used: Sequence[Call], wanted: Wanted) -> Iterator[str]:
     if wanted.ranks != wanted.priced_ranks:
         yield f"calls of communicators of {wanted.ranks} ranks are priced on {wanted.priced_ranks}, of the same bytes"
-    names: Counter[str] = Counter()
+    names: dict[str, float] = defaultdict(float)
     for call in used:
-        names[call.communicator or "without a name"] += int(call.calls)
+        names[call.communicator or "without a name"] += call.calls
     if len(names) > 1:
-        each = ", ".join(f"{name}: {calls}" for name, calls in names.items())
+        each = ", ".join(f"{name}: {number(calls)}" for name, calls in names.items())
         yield f"calls of {len(names)} communicators are counted together ({each}); --communicator takes one"
     reducing = [call for call in used if not _request(call, wanted).moves_only]
     for what, taken in (("dtype", wanted.dtype.name), ("op", wanted.op.name)):
         if silent := sum(call.calls for call in reducing if getattr(call, what) is None):
-            yield f"{silent:g} calls that reduce do not say their {what}: taken as {taken}"
+            yield f"{number(silent)} calls that reduce do not say their {what}: taken as {taken}"

@@ -13,7 +13,7 @@ from tuner.errors import BadMeasurement
 from tuner.measure import read_any
 from tuner.measure.compare import between
 from tuner.measure.evidence import Evidence, by_size, collect
-from tuner.measure.header import CASE, case_of
+from tuner.measure.header import CASE, case_of, check
 from tuner.measure.samples import Combination, Measurements
 
 
@@ -89,14 +89,9 @@ def read(path: Path, case: Case) -> Measured:
     """BadMeasurement where the file has no times, or is of another communicator."""
     measurements = read_any(path)
     header = measurements.header
+    check(path, header, case)
     if CASE in header:
-        theirs = case_of(header)
-        alike = None in (theirs.machine, case.machine) or theirs.machine == case.machine
-        if not alike or (theirs.nodes, theirs.ranks) != (case.nodes, case.ranks):
-            raise BadMeasurement(f"{path}: measured on {theirs.title}; valid: measurements of {case.title}")
-        note = f"{path}: measured with NCCL {theirs.nccl}"
-    elif header.get("ranks") not in (None, case.ranks):
-        raise BadMeasurement(f"{path}: measured on {header['ranks']} ranks; valid: measurements of {case.title}")
+        note = f"{path}: measured with NCCL {case_of(header).nccl}"
     else:
         note = f"{path} does not describe the communicator that was measured: taken as this one"
     if not any(visit.counts and visit.table is None for visit in measurements.visits):

@@ -85,7 +85,7 @@ def _call(arguments: Mapping[str, Any], kernels_us: tuple[float, ...]) -> Call:
         return Call(RECORD, None, None, kernels_us=kernels_us, unusable="the trace does not say which collective")
     name = str(arguments["Collective name"])
     collective = _NAMES[name] if name in _NAMES else choice.collective(name)
-    dtype = _TYPES.get(str(arguments.get("dtype")))
+    dtype = _dtype(str(arguments.get("dtype")))
     size, unusable = None, None
     if collective is not None:
         elements = _whole(arguments.get("Out msg nelems" if collective is Collective.AllGather else "In msg nelems"))
@@ -101,6 +101,11 @@ def _call(arguments: Mapping[str, Any], kernels_us: tuple[float, ...]) -> Call:
         name, collective, size, dtype, ranks=_whole(arguments.get("Group size")), communicator=named or None,
         kernels_us=kernels_us, unusable=unusable,
     )  # fmt: skip
+
+
+def _dtype(name: str) -> DataType | None:
+    """PyTorch's name, or NCCL's own as other writers of traces have it."""
+    return _TYPES.get(name, DataType.__members__.get(name))
 
 
 def _arguments(event: Mapping[str, Any]) -> Mapping[str, Any]:

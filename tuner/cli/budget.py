@@ -56,7 +56,8 @@ def command(
     nccl-tuner budget steps.csv --machine dgx-h100 --nodes 2 --nccl 2.22.3,2.28.9
     nccl-tuner budget trace.json.gz --machine dgx-h100 --nodes 2 --setting NCCL_ALGO=Ring --measured run.jsonl --json
     """
-    cases = [options.case_of(nccl=name, env=env, **case) for name in (nccl.split(",") if nccl else [None])]
+    names = [name.strip() for name in nccl.split(",")] if nccl else [None]
+    cases = [options.case_of(nccl=name, env=env, **case) for name in names]
     variants = {
         each.name: each
         for one in cases

@@ -6,7 +6,9 @@ from typing import Any
 import click
 
 from tuner.budget.buckets import buckets
+from tuner.budget.calls import number
 from tuner.cli.output import human_bytes, print_table
+from tuner.names import Op
 
 TOP = 10  # rows of what makes up a difference or a regret
 LEAST_US = 0.5  # of a difference where the pick is the same: the last figure that is shown
@@ -15,9 +17,10 @@ LEAST_US = 0.5  # of a difference where the pick is the same: the last figure th
 def show(title: str, answered: dict[str, Any], exact: bool) -> None:
     """``exact``: a row for every size, else one for each power of two."""
     for file in answered["files"]:
-        click.echo(f"{file['file']}: {file['kind']}, {file['calls']:g} calls; size: {file['sizes']}")
+        click.echo(f"{file['file']}: {file['kind']}, {number(file['calls'])} calls; size: {file['sizes']}")
     base, *others = answered["variants"]
-    click.echo(f"{title}: {base['priced_calls']:g} calls, {_ms(base['total_us'])} ms predicted, one after the other\n")
+    calls, total_ms = number(base["priced_calls"]), _ms(base["total_us"])
+    click.echo(f"{title}: {calls} calls, {total_ms} ms predicted, one after the other\n")
     _print_sizes(answered["entries"], exact)
     parts = [(part["collective"], *_part(part)) for part in base["by_collective"]]
     parts += [(f"{part['algorithm']}/{part['protocol']}", *_part(part)) for part in base["by_combination"]]
@@ -35,7 +38,7 @@ def show(title: str, answered: dict[str, Any], exact: bool) -> None:
         _print_unpriced(variant, [(entry, entry["prices"][at]) for entry in answered["entries"]])
     for left in answered["left_out"]:
         kernels = f", kernels of {_ms(left['kernels_us'])} ms" if left["kernels_us"] else ""
-        click.echo(f"left out: {left['calls']:g} x {left['name']}: {left['reason']}{kernels}")
+        click.echo(f"left out: {number(left['calls'])} x {left['name']}: {left['reason']}{kernels}")
     for note in answered["notes"]:
         click.echo(f"note: {note}")
 
@@ -44,7 +47,7 @@ SIZE_COLUMNS = ("collective", "type", "size", "calls", "pick", "time us", "total
 
 
 def _part(part: dict[str, Any]) -> tuple[object, ...]:
-    return f"{part['calls']:g}", _ms(part["total_us"]), _percent(part["share"])
+    return number(part["calls"]), _ms(part["total_us"]), _percent(part["share"])
 
 
 def _print_sizes(entries: list[dict[str, Any]], exact: bool) -> None:
@@ -56,7 +59,7 @@ def _print_sizes(entries: list[dict[str, Any]], exact: bool) -> None:
 
 def _size(entry: dict[str, Any]) -> tuple[object, ...]:
     price = entry["prices"][0]
-    kind = (*_kind(entry), f"{entry['calls']:g}")
+    kind = (*_kind(entry), number(entry["calls"]))
     if "reason" in price:
         return (*kind, *4 * ("-",))
     return (*kind, _cell(price), f"{price['time_us']:.2f}", _ms(price["total_us"]), _percent(price["share"]))
@@ -65,7 +68,7 @@ def _size(entry: dict[str, Any]) -> tuple[object, ...]:
 def _bucket(row: dict[str, Any]) -> tuple[object, ...]:
     pick, *more = row["picks"]
     return (
-        row["collective"], ", ".join(row["dtypes"]), f"from {human_bytes(row['from_bytes'])}", f"{row['calls']:g}",
+        row["collective"], ", ".join(row["dtypes"]), f"from {human_bytes(row['from_bytes'])}", number(row["calls"]),
         f"{pick} and {len(more)} more" if more else pick, f"{row['time_us']:.2f}",
         _ms(row["total_us"]), _percent(row["share"]),
     )  # fmt: skip
@@ -89,7 +92,7 @@ def _print_changes(base: str, other: dict[str, Any]) -> None:
         return
     rows = [
         (
-            *_kind(change), f"{change['calls']:g}", change["from"], change["to"], f"{change['from_us']:.2f}",
+            *_kind(change), number(change["calls"]), change["from"], change["to"], f"{change['from_us']:.2f}",
             f"{change['to_us']:.2f}", f"{change['difference_us'] / 1000:+.3f}",
         )
         for change in changes[:TOP]
@@ -109,7 +112,7 @@ def _print_kernels(entries: list[dict[str, Any]], total: dict[str, Any]) -> None
         if kernels and "reason" not in price:
             ratio = kernels["median_us"] / price["time_us"]
             rows.append((
-                *_kind(entry), f"{entry['calls']:g}", kernels["calls"], f"{kernels['least_us']:.2f}",
+                *_kind(entry), number(entry["calls"]), kernels["calls"], f"{kernels['least_us']:.2f}",
                 f"{kernels['median_us']:.2f}", f"{price['time_us']:.2f}", f"{ratio:.2f}",
             ))  # fmt: skip
     print_table("kernels of the trace; they also wait for other ranks", KERNEL_COLUMNS, rows)
@@ -128,7 +131,7 @@ def _print_regret(variant: dict[str, Any], rows: list[tuple[dict[str, Any], dict
     if lost:
         cells = [
             (
-                *_kind(entry), f"{entry['calls']:g}", _cell(price), f"{price['measured']['pick_us']:.2f}",
+                *_kind(entry), number(entry["calls"]), _cell(price), f"{price['measured']['pick_us']:.2f}",
                 price["measured"]["best"], f"{price['measured']['best_us']:.2f}", _ms(price["measured"]["regret_us"]),
                 "between" if price["measured"]["interpolated"] else "measured",
             )
@@ -141,12 +144,12 @@ def _print_regret(variant: dict[str, Any], rows: list[tuple[dict[str, Any], dict
         if "reason" in price.get("measured", {}):
             reasons[f"{entry['collective']}: {price['measured']['reason']}"] += entry["calls"]
     click.echo(
-        f"{variant['name']}: {total['calls']:g} calls take {_ms(total['pick_us'])} ms by measured times, "
+        f"{variant['name']}: {number(total['calls'])} calls take {_ms(total['pick_us'])} ms by measured times, "
         f"{_ms(total['best_us'])} ms by the best: regret {_ms(total['regret_us'])} ms, {_percent(total['regret'])}; "
-        f"{total['interpolated_calls']:g} of them between measured sizes"
+        f"{number(total['interpolated_calls'])} of them between measured sizes"
     )
     for reason, calls in reasons.items():
-        click.echo(f"not measured: {calls:g} calls, {reason}")
+        click.echo(f"not measured: {number(calls)} calls, {reason}")
     click.echo()
 
 
@@ -154,11 +157,12 @@ def _print_unpriced(variant: dict[str, Any], rows: list[tuple[dict[str, Any], di
     for entry, price in rows:
         if "reason" in price:
             kind = " ".join(_kind(entry))
-            click.echo(f"no price in {variant['name']}: {entry['calls']:g} x {kind}: {price['reason']}")
+            click.echo(f"no price in {variant['name']}: {number(entry['calls'])} x {kind}: {price['reason']}")
 
 
 def _kind(record: dict[str, Any]) -> tuple[str, ...]:
-    return record["collective"], record["dtype"], human_bytes(record["bytes"])
+    op = "" if record["op"] == Op.sum.name else f" {record['op']}"
+    return record["collective"], record["dtype"] + op, human_bytes(record["bytes"])
 
 
 def _cell(price: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ import click
 
 from tuner import layer as layers
 from tuner import machines, release
-from tuner.case import Case
+from tuner.case import MOST_NODES, Case
 from tuner.changes import KEYS
 from tuner.environment import parse_assignments
 from tuner.errors import BadInput
@@ -21,7 +21,6 @@ from tuner.sizes import size_bytes as size_bytes  # a verb finds the parsers of 
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-MOST_NODES = 2**20  # beyond any machine there is, and still quick to answer
 
 
 class Named(click.ParamType):  # type: ignore[type-arg]

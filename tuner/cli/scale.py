@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from tuner.case import MOST_NODES
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table, span
 from tuner.errors import BadInput
@@ -21,9 +22,9 @@ from tuner.selection import Selection
 @click.option("--bytes", "sizes", type=options.Sizes(), default="1K,64K,1M,16M,256M,1G", show_default=True,
               help="NCCL's nBytes, as in pick: of AllGather and ReduceScatter those of all ranks together.")
 @click.option("--per-rank", is_flag=True, help="--bytes are each rank's part instead.")
-@click.option("--from-nodes", "low", type=click.IntRange(1, options.MOST_NODES), default=1, show_default=True,
+@click.option("--from-nodes", "low", type=click.IntRange(1, MOST_NODES), default=1, show_default=True,
               help="The fewest nodes; 2 where a node has one GPU.")
-@click.option("--to-nodes", "high", type=click.IntRange(1, options.MOST_NODES), default=TO_NODES, show_default=True,
+@click.option("--to-nodes", "high", type=click.IntRange(1, MOST_NODES), default=TO_NODES, show_default=True,
               help="The most nodes.")
 @click.option("--every", is_flag=True, help="Look at every number of nodes, which takes about 3 ms for each.")
 @options.case_options

@@ -28,6 +28,18 @@ def case_of(header: Mapping[str, Any]) -> Case:
     return _case(header[CASE])
 
 
+def check(file: Path, header: Mapping[str, Any], case: Case) -> None:
+    """BadMeasurement where the header says another communicator than ``case``, or another number of ranks."""
+    valid = f"valid: measurements of {case.title}"
+    if CASE in header:
+        theirs = case_of(header)
+        alike = None in (theirs.machine, case.machine) or theirs.machine == case.machine
+        if not alike or (theirs.nodes, theirs.ranks) != (case.nodes, case.ranks):
+            raise BadMeasurement(f"{file}: measured on {theirs.title}; {valid}")
+    elif header.get("ranks") not in (None, case.ranks):
+        raise BadMeasurement(f"{file}: measured on {header['ranks']} ranks; {valid}")
+
+
 def _case(record: Mapping[str, Any]) -> Case:
     paths = {name: Path(record[name]) for name in _PATHS if record.get(name) is not None}
     try:

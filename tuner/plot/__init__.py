@@ -21,8 +21,8 @@ def save(figure: Figure, path: Path) -> None:
     check_ending(path)
     try:
         with mpl.rc_context({"svg.hashsalt": "nccl-tuner"}):
-            figure.savefig(path, dpi=100, metadata=_METADATA[path.suffix])
-        if path.suffix == ".png":
+            figure.savefig(path, dpi=100, metadata=_METADATA[path.suffix.lower()])
+        if path.suffix.lower() == ".png":
             with Image.open(path) as picture:
                 picture.convert("RGB").quantize().save(path, optimize=True)  # 256 colours: a third of the size
     except OSError as error:
@@ -30,5 +30,5 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def check_ending(path: Path) -> None:
-    if path.suffix not in _METADATA:
+    if path.suffix.lower() not in _METADATA:
         raise BadInput(f"{path}: the ending says the format of a picture; {one_of(_METADATA)}")

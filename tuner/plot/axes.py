@@ -46,7 +46,7 @@ def node_axis(axes: Any, nodes: Sequence[int], most: int = 16) -> None:
 def heading(figure: Any, top: Any, what: str, where: str) -> None:
     """``what`` over the figure, ``where`` over its topmost axes."""
     figure.suptitle(what, x=0.01, horizontalalignment="left", weight="bold")
-    top.set_title(fill(where, 110), loc="left", fontsize="medium")
+    top.set_title(fill(where, 110), loc="left", fontsize="medium", parse_math=False)  # a file's name may have a $
 
 
 def legend(figure: Any, handles: Sequence[Any], title: str = PICK_TITLE, where: str = UPPER, **size: float) -> None:

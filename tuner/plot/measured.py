@@ -20,6 +20,7 @@ BEST: dict[str, Any] = {
     "linestyle": "", "marker": "+", "markersize": 11, "color": "#000000", "label": "measured best"
 }
 RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 1, 1.25, 2, 5, 10, 20, 50, 100)  # that are named along an axis
+DASH: dict[str, Any] = {"marker": "_", "markersize": 24, "markeredgewidth": 2.5}  # a prediction without a line
 OTHERS = {"color": "#8C8C8C", "linewidth": 0.7, "label": "with other channels"}
 
 
@@ -53,7 +54,7 @@ def _panels(part: Any, comparison: Comparison, kind: Point, name: str) -> None:
     legend(part, list(named.values()))
     placed = f"{'in place' if kind.in_place else 'out of place'}{', CUDA graph' if kind.graph else ''}"
     marks = "measured" if comparison.model is None else "markers measured, lines predicted"
-    heading(part, panels[0], f"{kind.collective.name}, {kind.dtype.name} {kind.op.name}, {placed}: {marks}", name)
+    heading(part, panels[0], f"{kind.request.title}, {placed}: {marks}", name)
 
 
 def _times(axes: Any, drawn: Sequence[Series], judged: Sequence[Judged]) -> None:
@@ -64,7 +65,8 @@ def _times(axes: Any, drawn: Sequence[Series], judged: Sequence[Judged]) -> None
             continue
         look = style((combination.algorithm, combination.protocol))
         axes.plot([], [], **look)  # for the legend
-        axes.plot(one.bytes, one.predicted_us, **look | {"marker": "", "label": "_predicted"})
+        alone = DASH | {"markeredgecolor": look["color"]} if len(one.bytes) == 1 else {"marker": ""}
+        axes.plot(one.bytes, one.predicted_us, **look | alone | {"label": "_predicted"})
         spread = np.stack([one.measured_us - one.low_us, one.high_us - one.measured_us])
         axes.errorbar(one.bytes, one.measured_us, spread, fmt="none", ecolor=look["color"], elinewidth=1, capsize=2)
         axes.plot(one.bytes, one.measured_us, **look | {"linestyle": "", "label": "_measured"})

@@ -28,6 +28,13 @@ class Request:
     preset_channels: int = 0
 
     @property
+    def title(self) -> str:
+        """In words, for headings: ``AllReduce, float32 sum``."""
+        op = "" if self.moves_only else f" {self.op.name}"
+        buffers = "" if self.buffers is Buffers.plain else f", {self.buffers.name} buffers"
+        return f"{self.collective.name}, {self.dtype.name}{op}{buffers}"
+
+    @property
     def moves_only(self) -> bool:
         """AllGather and Broadcast reduce nothing; NCCL runs them on bytes."""
         return self.collective in (Collective.AllGather, Collective.Broadcast)

@@ -47,7 +47,7 @@ def command(
     def draw() -> "Figure":
         from tuner.plot import curves as picture
 
-        what = f"{shared.call(request)}: predicted time and bus bandwidth"
+        what = f"{request.title}: predicted time and bus bandwidth"
         return picture.figure(found, what, described.heading)
 
     def says() -> str:

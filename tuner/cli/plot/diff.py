@@ -60,7 +60,7 @@ def command(
         from tuner.plot import difference
 
         where = shared.nodes_alike(first), shared.nodes_alike(second)
-        return difference.figure(before, after, f"{shared.call(request)}: what changes", where)
+        return difference.figure(before, after, f"{request.title}: what changes", where)
 
     def says() -> str:
         share = changed(before, after).mean()

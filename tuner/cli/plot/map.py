@@ -48,7 +48,7 @@ def command(
     def draw() -> "Figure":
         from tuner.plot import choicemap
 
-        return choicemap.figure(found, f"{shared.call(request)}: what NCCL picks", shared.nodes_alike(described))
+        return choicemap.figure(found, f"{request.title}: what NCCL picks", shared.nodes_alike(described))
 
     def says() -> str:
         picks = np.stack([found.algorithm, found.protocol], axis=2)[found.algorithm >= 0]

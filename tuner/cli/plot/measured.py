@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from tuner.case import Case
 from tuner.cli import options
@@ -40,6 +41,8 @@ def command(file: Path, collective: Collective | None, out: Path | None, as_json
     measurements = read_any(file, collective)
     if collective is not None:
         visits = tuple(visit for visit in measurements.visits if visit.point.collective is collective)
+        if not visits:
+            raise BadMeasurement(f"{file}: no {collective.name} in it")
         measurements = replace(measurements, visits=visits)
     described = _case(file, measurements, case)
     comparison = Comparison(measurements, Model(Selection(described.communicator())))
@@ -69,11 +72,17 @@ def _case(file: Path, measurements: Measurements, case: dict[str, Any]) -> Case:
     if not (case["machine"] or case["topology"] or case["node"]):
         if header.CASE not in given:
             raise BadInput(f"{file} does not say where it was measured; valid: --machine NAME --nodes N --nccl RELEASE")
+        if said := [name for name in case if _said(name)]:
+            option = f"--{said[0].replace('_', '-')}"
+            raise BadInput(f"{option}: {file} says its own communicator; valid: with --machine or --topology, or none")
         return header.case_of(given)
     described = options.case_of(**{**case, "nccl": case["nccl"] or given.get("nccl")})
-    if given.get("ranks") not in (None, described.ranks):
-        raise BadInput(f"{file} was measured with {given['ranks']} ranks, not {described.ranks} of {described.title}")
+    header.check(file, given, described)
     return described
+
+
+def _said(name: str) -> bool:
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _record(case: Case, kind: Point, drawn: list[Series]) -> dict[str, Any]:

@@ -8,14 +8,14 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.case import Case
+from tuner.case import MOST_NODES, Case
 from tuner.cfloat import SizeArray, shortest
 from tuner.choices import Choices
 from tuner.cli import options
 from tuner.cli.options import F
 from tuner.cli.output import print_json
 from tuner.errors import BadInput
-from tuner.names import Algorithm, Buffers, Protocol
+from tuner.names import Algorithm, Protocol
 from tuner.rules.request import Request
 
 if TYPE_CHECKING:
@@ -73,20 +73,13 @@ def nodes_of(case: Case, to_nodes: int | None, nodes_list: str | None) -> list[i
     words = nodes_list.split(",")
     if to_nodes is not None or len(words) > MOST_ROWS or not all(map(_is_count, words)):
         raise BadInput(
-            f"--nodes-list {nodes_list}: valid: up to {MOST_ROWS} numbers from 1 to {options.MOST_NODES}, no --to-nodes"
+            f"--nodes-list {nodes_list}: valid: up to {MOST_ROWS} numbers from 1 to {MOST_NODES}, no --to-nodes"
         )
     return sorted(set(map(int, words)))
 
 
 def _is_count(word: str) -> bool:
-    return word.isascii() and word.isdigit() and 1 <= int(word) <= options.MOST_NODES
-
-
-def call(request: Request) -> str:
-    """A kind of call in words, for headings."""
-    op = "" if request.moves_only else f" {request.op.name}"
-    buffers = "" if request.buffers is Buffers.plain else f", {request.buffers.name} buffers"
-    return f"{request.collective.name}, {request.dtype.name}{op}{buffers}"
+    return word.isascii() and word.isdigit() and 1 <= int(word) <= MOST_NODES
 
 
 def nodes_alike(case: Case) -> str:
