@@ -16,7 +16,7 @@ from tuner.cli import group
 from tuner.errors import BadInput
 from tuner.explain import explain, last
 from tuner.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
-from tuner.rules import bandwidth, latency, launch
+from tuner.rules import bandwidth, latency, launch, registered
 from tuner.rules import time as timing
 from tuner.rules.request import Request
 from tuner.selection import Cell, Selection
@@ -112,6 +112,14 @@ def test_rules_of_a_cell_say_what_they_are_and_where_nccl_has_them() -> None:
         assert re.search(r"\.cc\)?, v2\.\d+\.\d+-1$", watch.source(rule)), rule.__name__
     assert watch.source(timing.CORRECTIONS["ring_plateau_graded"]).endswith("src/tuning/ring.cc, v2.32.3-1")
     assert watch.source(launch.RULES["shrink_then_bytes"]).endswith("v2.21.5-1")
+
+
+def test_what_a_rule_says_needs_no_other_rule() -> None:
+    """An explanation shows one release's rules, and not those that they are variants of."""
+    registries = (bandwidth.RULES, latency.RULES, timing.CORRECTIONS, timing.PENALTIES, launch.RULES, launch.DEAL_RULES,
+                  launch.BLOCK_RULES, registered.RULES)  # fmt: skip
+    for rule in itertools.chain.from_iterable(registry.values() for registry in registries):
+        assert not re.match(r"As |The same", rule.__doc__ or ""), rule.__name__
 
 
 def test_nobody_watches_unasked() -> None:
