@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tuner.cli.output import print_table
+
 COMMAND = Path(sys.executable).with_name("nccl-tuner")
 
 
@@ -202,3 +204,9 @@ def test_fetch_offline_is_one_line_after_the_disk_it_would_need(
     assert first.startswith("fetching 26 releases needs up to")
     assert last == "nccl-tuner: cannot download nvidia-nccl-cu12==2.18.1: the package index cannot be reached"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_title_is_one_line_however_narrow_its_table(capsys: pytest.CaptureFixture[str]) -> None:
+    title = "AllReduce on 2 x a/long/path/to/topology.xml h100-sxm, 4 GPUs each, NCCL 2.28.9"
+    print_table(title, ("a", "b"), [(1, 2)])
+    assert capsys.readouterr().out.splitlines()[0] == title
