@@ -227,6 +227,11 @@ def test_table_shows_both_sides_and_ranges() -> None:
     assert row.split()[2:6] == ["NVLSTree/Simple", "x16", "NVLSTree/Simple", "x16"]
 
 
+def test_a_pick_that_stays_is_said_so() -> None:
+    text = run("whatif", "allreduce", "NCCL_NTHREADS=512", *COMMAND[4:], "--bytes", "1K").stdout
+    assert text.endswith("\nAllReduce: the same algorithm and protocol at every size\n\n")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [(("allreduce",), "nothing differs"), (("nodes=2",), "nothing differs"), (("allreduce", "nodes"), "unknown coll"),
