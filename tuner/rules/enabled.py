@@ -116,7 +116,9 @@ def nvls_tree_needs_nodes(cell: Cell) -> Reason:
 def collnet_needs_support(cell: Cell) -> Reason:
     """CollNet, and NVLS across nodes, need a network that reduces (NCCL_COLLNET_ENABLE=1)."""
     needs = cell.algorithm in COLLNET or (cell.algorithm is Algorithm.NVLS and cell.nodes > 1)
-    return f"{cell.algorithm.name} needs CollNet here" if needs and not cell.communicator.collnet else None
+    if not needs or cell.communicator.collnet:
+        return None
+    return f"{cell.algorithm.name} needs CollNet: several nodes, a network that reduces, and NCCL_COLLNET_ENABLE=1"
 
 
 @RULES
