@@ -83,7 +83,9 @@ def test_pcie() -> None:
         ("dgx-h100", "nic-gbps=0", "valid: 0.001 to 1000000"), ("dgx-h100", "nic-gbps=fast", "valid: 0.001"),
         ("dgx-h100", "nics=9", "valid: 1 to 8"), ("dgx-h100", "nics=0", "valid: 1 to 8"),
         ("dgx-h100", "nvlinks=-1", "valid: 0 to 1024"), ("pcie-l40s", "nvlinks=4", "no GPU of this node has NVLinks"),
-        ("dgx-1v", "nvlinks=8", r"1\+1\+2\+2"), ("dgx-h100", "pcie=7", "valid: a generation"),
+        ("dgx-1v", "nvlinks=8", r"1\+1\+2\+2.*valid: a multiple of 6$"),
+        ("a100-4x-1nic", "nvlinks=4", r"4\+4\+4.*valid: a multiple of 3$"),
+        ("dgx-h100", "pcie=7", "valid: a generation"),
         ("dgx-h100", "pcie=5x3", "valid: a generation"), ("dgx-h100", "speed=1", "unknown key 'speed'"),
     ],
 )  # fmt: skip
