@@ -82,7 +82,10 @@ BAD = {
     "collective": (("pick", "alltoall", "--machine", "dgx-h100"), "ReduceScatter"),
     "algorithm": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_ALGO=Rings"), "NVLSTree"),
     "protocol": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_PROTO=LL64"), "LL128"),
-    "variable": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_P2P_LEVEL=SYS"), "NCCL_PROTO"),
+    "variable": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_FOO=1"), "NCCL_PROTO"),
+    "variable of the search": (
+        ("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_P2P_LEVEL=SYS"), "valid with --topology FILE.xml"
+    ),
     "no value": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_ALGO"), "NAME=VALUE"),
     "zero nodes": (("pick", "allreduce", "--machine", "dgx-h100", "--nodes", "0"), "1 to 1048576"),
     "negative nodes": (("pick", "allreduce", "--machine", "dgx-h100", "--nodes", "-2"), "1 to 1048576"),
