@@ -174,6 +174,20 @@ def test_what_is_masked_says_so() -> None:
     assert reasons["Ring", "LL"] == "NCCL_PROTO=Simple leaves it out"
 
 
+@pytest.mark.parametrize("nccl", release.names())
+@pytest.mark.parametrize(
+    ("machine", "gpus", "environment", "reason"),
+    [("dgx-a100", 8, {}, "Hopper or later; NCCL found 0 channels for it"),
+     ("dgx-h100", 1, {}, "two or more GPUs of a node"),
+     ("dgx-h100", 8, {"NCCL_NVLS_ENABLE": "0"}, "NCCL_NVLS_ENABLE=0 leaves NVLS out")],
+)  # fmt: skip
+def test_why_there_is_no_nvls_is_said(
+    nccl: str, machine: str, gpus: int, environment: dict[str, str], reason: str
+) -> None:
+    excluded = selection_of(nccl, machine, 2, gpus, **environment).excluded(request(Collective.AllReduce))
+    assert reason in excluded[Algorithm.NVLSTree, Protocol.Simple]
+
+
 def test_what_cannot_be_explained_is_refused() -> None:
     asked = Request(Collective.AllReduce, DataType.float32, Op.sum, buffers=Buffers.window)
     with pytest.raises(BadInput, match="valid: plain, registered"):
@@ -233,7 +247,7 @@ def test_collnet_runs_simple_only() -> None:
     for algorithm in (Algorithm.CollNetDirect, Algorithm.CollNetChain):
         assert (algorithm, Protocol.Simple) in selection.candidates(request(Collective.AllReduce))
         for protocol in (Protocol.LL, Protocol.LL128):
-            assert excluded[algorithm, protocol].endswith("no bandwidth here")
+            assert excluded[algorithm, protocol].endswith(": Only Simple goes through the network's reductions.")
 
 
 def test_nvls_spends_a_sixth_on_swapping() -> None:
