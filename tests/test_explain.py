@@ -247,7 +247,7 @@ def test_collnet_runs_simple_only() -> None:
     for algorithm in (Algorithm.CollNetDirect, Algorithm.CollNetChain):
         assert (algorithm, Protocol.Simple) in selection.candidates(request(Collective.AllReduce))
         for protocol in (Protocol.LL, Protocol.LL128):
-            assert excluded[algorithm, protocol].endswith(": Only Simple goes through the network's reductions.")
+            assert excluded[algorithm, protocol].endswith(": Only Simple goes through the network's reductions")
 
 
 def test_nvls_spends_a_sixth_on_swapping() -> None:

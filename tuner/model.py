@@ -100,7 +100,7 @@ def _no_bandwidth(cell: Cell) -> str:
         return enabled.too_few_channels(cell)
     with watch.watching() as steps:
         bandwidth_gbs(cell)
-    return next(f"no bandwidth is left: {step.says}" for step in steps if step.after == 0)
+    return next(f"no bandwidth is left: {step.says.removesuffix('.')}" for step in steps if step.after == 0)
 
 
 def latency_us(cell: Cell) -> Float:

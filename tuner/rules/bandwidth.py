@@ -121,7 +121,7 @@ def ring_ll128_cap(value: Float, cell: Cell) -> Float:
 
 @RULES
 def ring_ll128_cap_less_alone(value: Float, cell: Cell) -> Float:
-    """With one rank per node, sending and receiving share the adapter."""
+    """LL128 leaves 92 % to the data, 70 % with one rank per node, and each channel carries only so much."""
     if cell.protocol is not Protocol.LL128:
         return value
     share = f64(0.7) if cell.local_ranks < 2 else f64(0.92)

@@ -27,7 +27,7 @@ def base(_: Float, cell: Cell) -> Float:
 
 @RULES
 def ring_steps(value: Float, cell: Cell) -> Float:
-    """One step a rank; across nodes a step costs at least what the CPU needs to post to the network."""
+    """A step a rank (Broadcast, Reduce on like channels: one in all), across nodes at least the CPU's time to post."""
     if cell.collective in (Collective.Reduce, Collective.Broadcast):
         if cell.graph.same_channels:
             return value + cell.hw_latency_us("here")
