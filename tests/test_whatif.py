@@ -26,6 +26,7 @@ from tuner.whatif import at_sizes
 
 ALLREDUCE = Request(Collective.AllReduce, DataType.float32, Op.sum)
 SIZES = [4 << shift for shift in range(0, 31, 2)]
+SKELETON = Path(__file__).parents[1] / "docs" / "examples" / "skeleton.xml"
 H100 = Case(nccl="2.28.9", machine="dgx-h100", nodes=2, gpus_per_node=2)
 
 
@@ -145,6 +146,20 @@ def test_libnccl_launches_the_picks_of_the_changed_machine(nccl: str, tmp_path: 
     assert ours == [(real.algorithm, real.protocol, real.channels, real.threads) for real in launched]
     unchanged = Selection(replace(H100, nccl=nccl).communicator()).pick(ALLREDUCE, SIZES)
     assert unchanged.cells() != picks.cells() or not np.array_equal(unchanged.channels, picks.channels)
+
+
+@pytest.mark.parametrize("nccl", HERE)
+def test_a_skeleton_is_completed_before_it_is_changed(nccl: str) -> None:
+    """Adapters that are made slower afterwards are those that were slower from the start."""
+    fast = Case(nccl=nccl, nodes=2, topology=SKELETON, gpu="h100-sxm", net_gbps=400, gpus_per_node=2)
+    slow = replace(fast, net_gbps=100)
+    tables = [
+        Selection(case.communicator()).cost_table(ALLREDUCE, SIZES)
+        for case in (changed(fast, ["nic-gbps=100"]), slow, fast)
+    ]
+    assert np.array_equal(tables[0], tables[1])
+    assert not np.array_equal(tables[0], tables[2])
+    assert check(changed(fast, ["nics=1", "pcie=4x8", "nvlinks=6"])).mismatches == []
 
 
 def test_hardware_as_it_was_changes_nothing() -> None:
