@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tuner.cli.output import print_table
+
 COMMAND = Path(sys.executable).with_name("nccl-tuner")
 
 
@@ -80,7 +82,10 @@ BAD = {
     "collective": (("pick", "alltoall", "--machine", "dgx-h100"), "ReduceScatter"),
     "algorithm": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_ALGO=Rings"), "NVLSTree"),
     "protocol": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_PROTO=LL64"), "LL128"),
-    "variable": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_P2P_LEVEL=SYS"), "NCCL_PROTO"),
+    "variable": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_FOO=1"), "NCCL_PROTO"),
+    "variable of the search": (
+        ("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_P2P_LEVEL=SYS"), "valid with --topology FILE.xml"
+    ),
     "no value": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_ALGO"), "NAME=VALUE"),
     "zero nodes": (("pick", "allreduce", "--machine", "dgx-h100", "--nodes", "0"), "1 to 1048576"),
     "negative nodes": (("pick", "allreduce", "--machine", "dgx-h100", "--nodes", "-2"), "1 to 1048576"),
@@ -207,3 +212,9 @@ def test_fetch_offline_is_one_line_after_the_disk_it_would_need(
     assert first.startswith("fetching 26 releases needs up to")
     assert last == "nccl-tuner: cannot download nvidia-nccl-cu12==2.18.1: the package index cannot be reached"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_title_is_one_line_however_narrow_its_table(capsys: pytest.CaptureFixture[str]) -> None:
+    title = "AllReduce on 2 x a/long/path/to/topology.xml h100-sxm, 4 GPUs each, NCCL 2.28.9"
+    print_table(title, ("a", "b"), [(1, 2)])
+    assert capsys.readouterr().out.splitlines()[0] == title

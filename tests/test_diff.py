@@ -129,7 +129,7 @@ def test_an_upgrade_in_words_and_in_json() -> None:
     arguments = ("--nodes", "2", "--nccl", "2.22.3", "2.25.1")
     text, records = run(*arguments), json.loads(run(*arguments, "--json"))
     assert "before: 2 x dgx-h100, 8 GPUs each, NCCL 2.22.3" in text
-    assert "the same at every size: AllGather, ReduceScatter" in text
+    assert "the same algorithm and protocol at every size: AllGather, ReduceScatter" in text
     before, after = sides("2.22.3", ["nccl=2.25.1"])
     own = [change for collective in Collective for change in diff(before, after, request(collective))]
     assert [(r["collective"], r["from_bytes"], r["to_bytes"], r["ratio"]) for r in records] == [
@@ -137,6 +137,24 @@ def test_an_upgrade_in_words_and_in_json() -> None:
     ]
     assert records[0]["before"]["protocol"] == "LL128"
     assert records[0]["after"]["protocol"] == "Simple"
+
+
+def test_what_the_same_means_is_said() -> None:
+    """Channels of an AllGather change here, which is told of only when they are compared."""
+    arguments = ("allgather", "--nodes", "2", "--nccl", "2.28.9", "2.29.2")
+    assert "the same algorithm and protocol at every size: AllGather" in run(*arguments)
+    assert "Ring/LL x10      Ring/LL x9" in run(*arguments, "--whole")
+    same = run("allgather", "--nodes", "2", "--nccl", "2.29.2", "2.29.3", "--whole")
+    assert same.endswith("\nthe same at every size: AllGather\n")
+
+
+def test_the_side_that_cannot_run_a_collective_is_named() -> None:
+    arguments = ("--machine", "dgx-h100", "--nccl", "2.28.9", "--env", "NCCL_ALGO=NVLS", "--change", "nodes=2")
+    change = ("--change", "NCCL_ALGO=NVLS,Ring;allgather:Tree")
+    result = CliRunner().invoke(group, ["diff", *arguments, *change], catch_exceptions=False)
+    assert "Broadcast: nothing can run it before\n" in result.stderr
+    assert "AllGather: nothing can run it after\n" in result.stderr
+    assert "AllReduce" in result.stdout
 
 
 def test_all_releases() -> None:

@@ -16,7 +16,7 @@ from tuner.cli import group
 from tuner.errors import BadInput
 from tuner.explain import explain, last
 from tuner.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
-from tuner.rules import bandwidth, latency, launch
+from tuner.rules import bandwidth, latency, launch, registered
 from tuner.rules import time as timing
 from tuner.rules.request import Request
 from tuner.selection import Cell, Selection
@@ -114,6 +114,14 @@ def test_rules_of_a_cell_say_what_they_are_and_where_nccl_has_them() -> None:
     assert watch.source(launch.RULES["shrink_then_bytes"]).endswith("v2.21.5-1")
 
 
+def test_what_a_rule_says_needs_no_other_rule() -> None:
+    """An explanation shows one release's rules, and not those that they are variants of."""
+    registries = (bandwidth.RULES, latency.RULES, timing.CORRECTIONS, timing.PENALTIES, launch.RULES, launch.DEAL_RULES,
+                  launch.BLOCK_RULES, registered.RULES)  # fmt: skip
+    for rule in itertools.chain.from_iterable(registry.values() for registry in registries):
+        assert not re.match(r"As |The same", rule.__doc__ or ""), rule.__name__
+
+
 def test_nobody_watches_unasked() -> None:
     selection = selection_of("2.28.9", "dgx-h100", 2, 8)
     selection.pick(request(Collective.AllReduce), SIZES)
@@ -164,6 +172,20 @@ def test_what_is_masked_says_so() -> None:
     reasons = {(other["algorithm"], other["protocol"]): other["reason"] for other in found["others"]}
     assert reasons["Tree", "Simple"] == "NCCL_ALGO=Ring leaves it out"
     assert reasons["Ring", "LL"] == "NCCL_PROTO=Simple leaves it out"
+
+
+@pytest.mark.parametrize("nccl", release.names())
+@pytest.mark.parametrize(
+    ("machine", "gpus", "environment", "reason"),
+    [("dgx-a100", 8, {}, "Hopper or later; NCCL found 0 channels for it"),
+     ("dgx-h100", 1, {}, "two or more GPUs of a node"),
+     ("dgx-h100", 8, {"NCCL_NVLS_ENABLE": "0"}, "NCCL_NVLS_ENABLE=0 leaves NVLS out")],
+)  # fmt: skip
+def test_why_there_is_no_nvls_is_said(
+    nccl: str, machine: str, gpus: int, environment: dict[str, str], reason: str
+) -> None:
+    excluded = selection_of(nccl, machine, 2, gpus, **environment).excluded(request(Collective.AllReduce))
+    assert reason in excluded[Algorithm.NVLSTree, Protocol.Simple]
 
 
 def test_what_cannot_be_explained_is_refused() -> None:
@@ -225,7 +247,7 @@ def test_collnet_runs_simple_only() -> None:
     for algorithm in (Algorithm.CollNetDirect, Algorithm.CollNetChain):
         assert (algorithm, Protocol.Simple) in selection.candidates(request(Collective.AllReduce))
         for protocol in (Protocol.LL, Protocol.LL128):
-            assert excluded[algorithm, protocol].endswith("no bandwidth here")
+            assert excluded[algorithm, protocol].endswith(": Only Simple goes through the network's reductions")
 
 
 def test_nvls_spends_a_sixth_on_swapping() -> None:

@@ -274,7 +274,9 @@ def here(*lines: str, nodes: int = 2, op: Op = Op.sum) -> list[tuple[int, str, s
     return [(one.line, one.severity, one.reason) for one in checked]
 
 
-NVLS = "nvls/simple cannot run here: NVLS needs CollNet here"
+NVLS = (
+    "nvls/simple cannot run here: NVLS needs CollNet: several nodes, a network that reduces, and NCCL_COLLNET_ENABLE=1"
+)
 
 
 def test_what_cannot_run_on_a_communicator_is_said_with_the_reason() -> None:

@@ -13,6 +13,7 @@ from tuner.errors import BadInput, NoAlgorithm
 from tuner.names import Buffers, Collective, DataType, Op
 from tuner.oracle import Oracle
 from tuner.ranges import combinations, launches
+from tuner.rules import turns
 from tuner.rules.request import Request
 from tuner.selection import Selection
 
@@ -112,6 +113,17 @@ def test_registered_buffers_that_turn_too_often_are_refused() -> None:
     assert len(launches(about, asked, high=1 << 26)) > 1
     with pytest.raises(BadInput, match="window"):
         launches(about, request(Collective.AllReduce, buffers=Buffers.window))
+
+
+def test_the_size_that_a_refusal_names_is_the_largest_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "MOST", 1 << 10)
+    about, asked = selection("2.22.3", "dgx-h100", 8), request(Collective.Broadcast)
+    with pytest.raises(BadInput, match="valid: sizes to") as refused:
+        launches(about, asked)
+    largest = int(str(refused.value).rpartition(" ")[2])
+    assert int(launches(about, asked, high=largest).to_bytes[-1]) == largest
+    with pytest.raises(BadInput, match=f"valid: sizes to {largest}$"):
+        launches(about, asked, high=largest + 1)
 
 
 def run(*arguments: str) -> str:

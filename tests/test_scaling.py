@@ -136,6 +136,16 @@ def test_what_cannot_be_is_refused() -> None:
         scale(described, ALL, SIZES, 9, 8)
 
 
+def test_what_runs_on_some_numbers_of_nodes_is_scaled() -> None:
+    arguments = ("--machine", "dgx-h100", "--nccl", "2.28.9", "--env", "NCCL_ALGO=NVLS", "--bytes", "1M", "--json")
+    answer = run("scale", *arguments, "--to-nodes", "4")
+    assert "Broadcast: nothing can run it on 1 nodes and on 4 nodes\n" in answer.stderr
+    found = [Range(**one) for one in json.loads(answer.stdout)["ranges"]]
+    assert {(one.collective, one.from_nodes, one.algorithm) for one in found if one.collective == "AllReduce"} == {
+        ("AllReduce", 1, "NVLS"), ("AllReduce", 2, None)
+    }  # fmt: skip
+
+
 COMMAND = ("scale", "allreduce", "--bytes", "64K,16M", "--machine", "dgx-h100", "--nccl", "2.28.9")
 
 

@@ -26,6 +26,7 @@ from tuner.whatif import at_sizes
 
 ALLREDUCE = Request(Collective.AllReduce, DataType.float32, Op.sum)
 SIZES = [4 << shift for shift in range(0, 31, 2)]
+SKELETON = Path(__file__).parents[1] / "docs" / "examples" / "skeleton.xml"
 H100 = Case(nccl="2.28.9", machine="dgx-h100", nodes=2, gpus_per_node=2)
 
 
@@ -83,7 +84,9 @@ def test_pcie() -> None:
         ("dgx-h100", "nic-gbps=0", "valid: 0.001 to 1000000"), ("dgx-h100", "nic-gbps=fast", "valid: 0.001"),
         ("dgx-h100", "nics=9", "valid: 1 to 8"), ("dgx-h100", "nics=0", "valid: 1 to 8"),
         ("dgx-h100", "nvlinks=-1", "valid: 0 to 1024"), ("pcie-l40s", "nvlinks=4", "no GPU of this node has NVLinks"),
-        ("dgx-1v", "nvlinks=8", r"1\+1\+2\+2"), ("dgx-h100", "pcie=7", "valid: a generation"),
+        ("dgx-1v", "nvlinks=8", r"1\+1\+2\+2.*valid: a multiple of 6$"),
+        ("a100-4x-1nic", "nvlinks=4", r"4\+4\+4.*valid: a multiple of 3$"),
+        ("dgx-h100", "pcie=7", "valid: a generation"),
         ("dgx-h100", "pcie=5x3", "valid: a generation"), ("dgx-h100", "speed=1", "unknown key 'speed'"),
     ],
 )  # fmt: skip
@@ -143,6 +146,20 @@ def test_libnccl_launches_the_picks_of_the_changed_machine(nccl: str, tmp_path: 
     assert ours == [(real.algorithm, real.protocol, real.channels, real.threads) for real in launched]
     unchanged = Selection(replace(H100, nccl=nccl).communicator()).pick(ALLREDUCE, SIZES)
     assert unchanged.cells() != picks.cells() or not np.array_equal(unchanged.channels, picks.channels)
+
+
+@pytest.mark.parametrize("nccl", HERE)
+def test_a_skeleton_is_completed_before_it_is_changed(nccl: str) -> None:
+    """Adapters that are made slower afterwards are those that were slower from the start."""
+    fast = Case(nccl=nccl, nodes=2, topology=SKELETON, gpu="h100-sxm", net_gbps=400, gpus_per_node=2)
+    slow = replace(fast, net_gbps=100)
+    tables = [
+        Selection(case.communicator()).cost_table(ALLREDUCE, SIZES)
+        for case in (changed(fast, ["nic-gbps=100"]), slow, fast)
+    ]
+    assert np.array_equal(tables[0], tables[1])
+    assert not np.array_equal(tables[0], tables[2])
+    assert check(changed(fast, ["nics=1", "pcie=4x8", "nvlinks=6"])).mismatches == []
 
 
 def test_hardware_as_it_was_changes_nothing() -> None:
@@ -225,6 +242,11 @@ def test_table_shows_both_sides_and_ranges() -> None:
     assert "AllReduce: where the pick changes" in text
     (row,) = [line for line in text.splitlines() if line.strip().startswith("16 MiB   ")]
     assert row.split()[2:6] == ["NVLSTree/Simple", "x16", "NVLSTree/Simple", "x16"]
+
+
+def test_a_pick_that_stays_is_said_so() -> None:
+    text = run("whatif", "allreduce", "NCCL_NTHREADS=512", *COMMAND[4:], "--bytes", "1K").stdout
+    assert text.endswith("\nAllReduce: the same algorithm and protocol at every size\n\n")
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,11 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
 
 def _check_environment(release: Release, environment: Environment) -> None:
     if unknown := release.unknown_variables(environment.values):
+        if set(unknown) <= set(release.table["environment"]["search"]):
+            raise BadInput(
+                f"{', '.join(unknown)}: read by the search of graphs, which these were found without; valid with "
+                "--topology FILE.xml, or after a change: nccl-tuner whatif, diff --change"
+            )
         raise BadInput(
             f"{', '.join(unknown)}: not emulated for NCCL {release.name}; valid: "
             f"{', '.join(release.table['environment']['known'])}, "

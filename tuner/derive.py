@@ -55,7 +55,7 @@ TREE_PATTERN_RULES: Registry[Callable[[Sequence[Pattern | None]], Pattern | None
 
 def searched(graphs: Graphs, environment: Environment) -> Graphs:
     """The graphs NCCL finds with these variables: none for NVLS or CollNet where it is switched off."""
-    off = set() if environment.number("NCCL_NVLS_ENABLE", 2) else {"nvls"}
+    off = {"nvls"} if nvls_switched_off(environment) else set()
     if not collnet.asked_for(environment):
         return {name: graph for name, graph in graphs.items() if name in PLAIN_GRAPHS - off}
     return {
@@ -63,6 +63,11 @@ def searched(graphs: Graphs, environment: Environment) -> Graphs:
         for name, graph in graphs.items()
         if name in {*PLAIN_GRAPHS, *COLLNET_GRAPHS} - off
     }
+
+
+def nvls_switched_off(environment: Environment) -> bool:
+    """NCCL_NVLS_ENABLE=0."""
+    return environment.number("NCCL_NVLS_ENABLE", 2) == 0
 
 
 def weakest(graphs: Sequence[Graph], path_types: Sequence[str]) -> Graph:

@@ -89,9 +89,18 @@ def _fill(result: Tables, cell: Cell) -> None:
         reason = _first_reason(cell, cell.release.rules("enabled"))
         result.bandwidth_gbs[at] = 0 if reason else bandwidth_gbs(cell)
     if reason is None and result.bandwidth_gbs[at] == 0:
-        reason = f"the model gives {cell.algorithm.name}/{cell.protocol.name} no bandwidth here"
+        reason = _no_bandwidth(cell)
     if reason is not None:
         result.reasons[at] = reason
+
+
+def _no_bandwidth(cell: Cell) -> str:
+    """Why the rules end at 0: the first that does says so."""
+    if not cell.graph.channels:
+        return enabled.too_few_channels(cell)
+    with watch.watching() as steps:
+        bandwidth_gbs(cell)
+    return next(f"no bandwidth is left: {step.says.removesuffix('.')}" for step in steps if step.after == 0)
 
 
 def latency_us(cell: Cell) -> Float:

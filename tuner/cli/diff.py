@@ -55,7 +55,8 @@ def command(
         if releases or assignments or case["nccl"]:
             raise BadInput("--all-releases compares every release; valid with it: neither --nccl nor --change")
         sides = [Side(one, low, high, whole) for one in releases_of(described)]
-        requests = options.runnable([side.selection for side in sides], collectives, dtype, op)
+        selections = {f"on NCCL {side.case.nccl}": side.selection for side in sides}
+        requests = options.runnable(selections, collectives, dtype, op)
         print_pairs(described, sides, requests, as_json)
         return
     if len(releases) > 1:
@@ -66,7 +67,7 @@ def command(
     old, new = Side(described, low, high, whole), Side(after, low, high, whole)
     found = {
         request.collective: diff(old, new, request)
-        for request in options.runnable([old.selection, new.selection], collectives, dtype, op)
+        for request in options.runnable({"before": old.selection, "after": new.selection}, collectives, dtype, op)
     }
     if as_json:
         print_json([asdict(change) for changes in found.values() for change in changes])
@@ -75,9 +76,11 @@ def command(
     for collective, changes in found.items():
         print_changes(collective.name, changes)
     if alike := [collective.name for collective in found if not found[collective]]:
-        click.echo(f"the same at every size: {', '.join(alike)}")
+        click.echo(f"{SAME if whole else SAME_COMBINATION} at every size: {', '.join(alike)}")
 
 
+SAME = "the same"
+SAME_COMBINATION = "the same algorithm and protocol"  # channels and threads were not compared
 COLUMNS = ("from", "to", "before", "after", "time", "new pick by the model before", "by the model after")
 
 

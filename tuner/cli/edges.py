@@ -34,7 +34,7 @@ def command(
     selection = Selection(described.communicator())
     records = {
         request.collective: launches(selection, request, low, high).records(request)
-        for request in options.runnable([selection], collectives, dtype, op, buffers)
+        for request in options.runnable({"here": selection}, collectives, dtype, op, buffers)
     }
     if as_json:
         print_json([record for found in records.values() for record in found])

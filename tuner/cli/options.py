@@ -1,7 +1,7 @@
 """Options that several verbs share, and the parsers of their values."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -139,20 +139,26 @@ def range_options(function: F) -> F:
 
 
 def runnable(
-    selections: Sequence[Selection], collectives: Sequence[Collective], dtype: DataType, op: Op,
-    buffers: Buffers = Buffers.plain,
+    selections: Mapping[str, Selection], collectives: Sequence[Collective], dtype: DataType, op: Op,
+    buffers: Buffers = Buffers.plain, everywhere: bool = True,
 ) -> list[Request]:
-    """The calls of these collectives; without any, of all that each can run, the others named on stderr."""
+    """The calls of these collectives; without any, of all that can run, the others named on stderr.
+
+    ``selections`` are by the words that say which; a call has to run in all of them, or in one if not ``everywhere``.
+    """
+    asked = dict.fromkeys(collectives or Collective)
+    requests = [Request(collective, dtype, op, buffers=buffers) for collective in asked]
     if collectives:
-        return [Request(collective, dtype, op, buffers=buffers) for collective in dict.fromkeys(collectives)]
-    requests = [Request(collective, dtype, op, buffers=buffers) for collective in Collective]
-    left = [request for request in requests if all(selection.usable(request) for selection in selections)]
+        return requests
+    refused = {request: [of for of, one in selections.items() if not one.usable(request)] for request in requests}
+    most = 0 if everywhere else max(len(selections) - 1, 0)
+    left = [request for request in requests if len(refused[request]) <= most]
     if not left:
-        for selection in selections:
+        for selection in selections.values():
             selection.pick(requests[-1], requests[-1].dtype.size_bytes)  # which says why
     for request in requests:
         if request not in left:
-            click.echo(f"{request.collective.name}: nothing can run it here", err=True)
+            click.echo(f"{request.collective.name}: nothing can run it {' and '.join(refused[request])}", err=True)
     return left
 
 

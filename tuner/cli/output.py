@@ -20,7 +20,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     from rich.table import Table
 
     body = [[str(cell) for cell in row] for row in rows]
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
         numeric = all(_is_number(row[index]) for row in body)
         table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
@@ -30,6 +30,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     console = Console(width=400, highlight=False)
     with console.capture() as captured:
         console.print(table)
+    if title:  # not the table's own, which breaks at the table's width
+        click.echo(title)
     click.echo("\n".join(line.rstrip() for line in captured.get().rstrip().splitlines()) + "\n")
 
 

@@ -46,8 +46,9 @@ def command(
     described = options.case_of(**case)
     if described.nodes != 1:
         raise BadInput(f"--nodes {described.nodes}: what changes is their number; valid: --from-nodes, --to-nodes")
-    most = Selection(replace(described, nodes=high).communicator())
-    requests = options.runnable([most], collectives, dtype, op)
+    ends = [nodes for nodes in (low, high) if nodes * described.gpus() > 1]
+    selections = {f"on {nodes} nodes": Selection(replace(described, nodes=nodes).communicator()) for nodes in ends}
+    requests = options.runnable(selections, collectives, dtype, op, everywhere=False)
     hidden = not every or not sys.stderr.isatty()  # without --every it takes seconds
     bar: Any = click.progressbar(length=high - low + 1, label="numbers of nodes", file=sys.stderr, hidden=hidden)
     with bar:

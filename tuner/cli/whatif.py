@@ -8,7 +8,7 @@ import click
 
 from tuner.changes import KEYS, changed
 from tuner.cli import options
-from tuner.cli.diff import cell, percent, print_changes
+from tuner.cli.diff import SAME_COMBINATION, cell, percent, print_changes
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.compare import Side, diff
 from tuner.errors import BadInput
@@ -50,7 +50,7 @@ def command(
         raise BadInput(f"nothing differs; valid: KEY=VALUE, with the keys {', '.join(KEYS)}, or a NCCL variable")
     old, new = Side(described), Side(after)
     collectives = [word for word in words if isinstance(word, Collective)]
-    requests = options.runnable([old.selection, new.selection], collectives, dtype, op)
+    requests = options.runnable({"before": old.selection, "after": new.selection}, collectives, dtype, op)
     found = [(at_sizes(old, new, request, sizes), diff(old, new, request)) for request in requests]
     if as_json:
         print_json(
@@ -66,6 +66,8 @@ def command(
     for request, (ones, changes) in zip(requests, found, strict=True):
         print_table(request.collective.name, COLUMNS, _rows(ones))
         print_changes(f"{request.collective.name}: where the pick changes", changes)
+        if not changes:
+            click.echo(f"{request.collective.name}: {SAME_COMBINATION} at every size\n")
 
 
 COLUMNS = ("size", "before", "after", "before us", "after us", "time", "before busbw GB/s", "after busbw GB/s")

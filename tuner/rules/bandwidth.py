@@ -28,19 +28,19 @@ def graph(_: Float, cell: Cell) -> Float:
 
 @RULES
 def graph_inter_on_two_blackwell_nodes(value: Float, cell: Cell) -> Float:
-    """As :func:`graph`, but on Blackwell two nodes already count as many."""
+    """Per channel: on one node (before Blackwell up to two) the graph's bandwidth inside, else the one between."""
     return f32(cell.graph.bw_inter_gbs) if _blackwell(cell) and cell.nodes == 2 else graph(value, cell)
 
 
 @RULES
 def graph_slower_on_blackwell(value: Float, cell: Cell) -> Float:
-    """As :func:`graph`, but on Blackwell the slower of the node's inside and the network."""
+    """Per channel: on Blackwell the slower of the two; before, inside a node up to two nodes, else between nodes."""
     return graph_slower(value, cell) if _blackwell(cell) else graph(value, cell)
 
 
 @RULES
 def graph_slower(_: Float, cell: Cell) -> Float:
-    """The slower of the node's inside and the network, for any number of nodes."""
+    """Per channel: the slower of the node's inside and the network, for any number of nodes."""
     return min(f32(cell.graph.bw_intra_gbs), f32(cell.graph.bw_inter_gbs))
 
 
@@ -68,13 +68,13 @@ def nvls_multicast(_: Float, cell: Cell) -> Float:
 
 @RULES
 def nvls_slower(_: Float, cell: Cell) -> Float:
-    """The slower of the node's inside and the network."""
+    """Per channel: the slower of the node's inside and the network."""
     return min(f32(cell.graph.bw_intra_gbs), f32(cell.graph.bw_inter_gbs))
 
 
 @RULES
 def nvls_gathers_slower(value: Float, cell: Cell) -> Float:
-    """The same for AllReduce; gathering and scattering spare a rank's own share, and the network loses a tenth."""
+    """Per channel: the slower of inside and network; gathers spare a rank's own share, and a tenth of the network."""
     if cell.collective is Collective.AllReduce:
         return nvls_slower(value, cell)
     intra = f32(cell.graph.bw_intra_gbs) * (cell.local_ranks - f32(1)) / cell.local_ranks
@@ -83,7 +83,7 @@ def nvls_gathers_slower(value: Float, cell: Cell) -> Float:
 
 @RULES
 def nvls_tree_slower(_: Float, cell: Cell) -> Float:
-    """The same, but beyond two nodes the network carries the tree up and down."""
+    """Per channel: the slower of inside and network, which beyond two nodes carries the tree up and down."""
     inter = f32(cell.graph.bw_inter_gbs)
     return min(f32(cell.graph.bw_intra_gbs), inter if cell.nodes <= 2 else inter / f32(2))
 
@@ -121,7 +121,7 @@ def ring_ll128_cap(value: Float, cell: Cell) -> Float:
 
 @RULES
 def ring_ll128_cap_less_alone(value: Float, cell: Cell) -> Float:
-    """With one rank per node, sending and receiving share the adapter."""
+    """LL128 leaves 92 % to the data, 70 % with one rank per node, and each channel carries only so much."""
     if cell.protocol is not Protocol.LL128:
         return value
     share = f64(0.7) if cell.local_ranks < 2 else f64(0.92)
@@ -193,7 +193,7 @@ def collnet_direct(value: Float, cell: Cell) -> Float:
 
 @RULES
 def collnet_direct_interpolated(value: Float, cell: Cell) -> Float:
-    """As :func:`collnet_direct`, AllGather and ReduceScatter with a share measured at 1 and 8 ranks per node."""
+    """CollNet Direct: every GPU wants a NIC; AllGather and ReduceScatter have a share measured at 1 and 8 GPUs."""
     if cell.protocol is not Protocol.Simple or not cell.gathers_or_scatters:
         return collnet_direct(value, cell)
     if _too_few_heads(cell):
@@ -223,19 +223,19 @@ def ranks_over_steps(value: Float, cell: Cell) -> Float:
 
 @RULES
 def ranks_over_steps_of_allreduce(value: Float, cell: Cell) -> Float:
-    """As :func:`ranks_over_steps`, for AllReduce alone."""
+    """Bus to algorithm bandwidth of a ring, for AllReduce alone."""
     return value if cell.gathers_or_scatters else ranks_over_steps(value, cell)
 
 
 @RULES
 def times_ranks_over_steps(value: Float, cell: Cell) -> Float:
-    """The same without the rounded quotient: two float operations from left to right."""
+    """Bus to algorithm bandwidth of a ring: times ranks, over steps, each rounded to float."""
     return value * f32(cell.ranks) / f32(cell.steps)
 
 
 @RULES
 def times_ranks_over_steps_of_allreduce(value: Float, cell: Cell) -> Float:
-    """As :func:`times_ranks_over_steps`, for AllReduce alone."""
+    """Bus to algorithm bandwidth of a ring, for AllReduce alone: times ranks, over steps, each rounded to float."""
     return value if cell.gathers_or_scatters else times_ranks_over_steps(value, cell)
 
 
@@ -247,13 +247,13 @@ def five_sixths(value: Float, cell: Cell) -> Float:
 
 @RULES
 def five_sixths_of_allreduce(value: Float, cell: Cell) -> Float:
-    """As :func:`five_sixths`, for AllReduce alone."""
+    """NVLS spends a sixth of an AllReduce's time on changing the stage."""
     return value if cell.gathers_or_scatters else five_sixths(value, cell)
 
 
 @RULES
 def three_quarters(value: Float, cell: Cell) -> Float:
-    """Three quarters of it."""
+    """NVLS reaches three quarters of the bus."""
     return value * f32(0.75)
 
 
@@ -272,7 +272,7 @@ def half(value: Float, cell: Cell) -> Float:
 
 @RULES
 def half_of_allreduce(value: Float, cell: Cell) -> Float:
-    """The same for AllReduce alone; gathering and scattering go one way."""
+    """Bus to algorithm bandwidth: an AllReduce's data goes up and comes down; gathering and scattering go one way."""
     return value if cell.gathers_or_scatters else half(value, cell)
 
 

@@ -5,6 +5,7 @@ Source: updateCollCostTable and ncclPrepareTasks, src/enqueue.cc; ncclNvlsSuppor
 
 from collections.abc import Callable
 
+from tuner import derive
 from tuner.comm import Communicator
 from tuner.names import Algorithm, Collective, DataType, Op
 from tuner.registry import Registry
@@ -123,6 +124,8 @@ def _collnet_missing(communicator: Communicator, request: Request) -> Reason:
 
 def nvls_missing(communicator: Communicator, request: Request) -> Reason:
     """Why NVLS cannot do this call, as far as the switch is concerned."""
+    if derive.nvls_switched_off(communicator.environment):
+        return "NCCL_NVLS_ENABLE=0 leaves NVLS out"
     if not communicator.nvls:
         return "NVLS needs an NVSwitch that multicasts (Hopper or later)"
     if request.collective is not Collective.AllGather and not _switch_reduces(request):

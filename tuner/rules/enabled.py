@@ -6,7 +6,7 @@ Source: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
 from collections.abc import Callable
 from enum import IntEnum
 
-from tuner import collnet
+from tuner import collnet, derive
 from tuner.environment import GRAMMARS, forced
 from tuner.names import Algorithm, Collective, Protocol
 from tuner.registry import Registry
@@ -30,8 +30,17 @@ def in_any_case(cell: Cell) -> Reason:
 
 @RULES
 def nvls_needs_two_channels(cell: Cell) -> Reason:
-    found = cell.graph.channels
-    return None if found >= 2 else f"NVLS needs a graph of two channels over an NVSwitch; NCCL found {found}"
+    return None if cell.graph.channels >= 2 else too_few_channels(cell)
+
+
+def too_few_channels(cell: Cell) -> str:
+    """What is missing where the graph of a cell has none, or too few. Source: ncclTopoCompute, src/graph/search.cc."""
+    if cell.algorithm not in (Algorithm.NVLS, Algorithm.NVLSTree):
+        return f"NCCL found no graph for {cell.algorithm.name}"
+    if derive.nvls_switched_off(cell.environment):
+        return "NCCL_NVLS_ENABLE=0 leaves NVLS out"
+    needs = "NVLS needs an NVSwitch and two or more GPUs of a node, Hopper or later"
+    return f"{needs}; NCCL found {cell.graph.channels} channels for it"
 
 
 @RULES
@@ -116,7 +125,9 @@ def nvls_tree_needs_nodes(cell: Cell) -> Reason:
 def collnet_needs_support(cell: Cell) -> Reason:
     """CollNet, and NVLS across nodes, need a network that reduces (NCCL_COLLNET_ENABLE=1)."""
     needs = cell.algorithm in COLLNET or (cell.algorithm is Algorithm.NVLS and cell.nodes > 1)
-    return f"{cell.algorithm.name} needs CollNet here" if needs and not cell.communicator.collnet else None
+    if not needs or cell.communicator.collnet:
+        return None
+    return f"{cell.algorithm.name} needs CollNet: several nodes, a network that reduces, and NCCL_COLLNET_ENABLE=1"
 
 
 @RULES

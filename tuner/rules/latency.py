@@ -27,7 +27,7 @@ def base(_: Float, cell: Cell) -> Float:
 
 @RULES
 def ring_steps(value: Float, cell: Cell) -> Float:
-    """One step a rank; across nodes a step costs at least what the CPU needs to post to the network."""
+    """A step a rank (Broadcast, Reduce on like channels: one in all), across nodes at least the CPU's time to post."""
     if cell.collective in (Collective.Reduce, Collective.Broadcast):
         if cell.graph.same_channels:
             return value + cell.hw_latency_us("here")
@@ -55,13 +55,13 @@ def collnet_direct(value: Float, cell: Cell) -> Float:
 
 @RULES
 def collnet_direct_half_us(value: Float, cell: Cell) -> Float:
-    """As :func:`collnet_direct` with 0.5 us for each."""
+    """One step to the GPUs that talk to the network, 0.5 us for each of them to serialise, the network once."""
     return _collnet_direct(value, cell, 0.5, _between_us(cell))
 
 
 @RULES
 def collnet_direct_here(value: Float, cell: Cell) -> Float:
-    """As :func:`collnet_direct`, but one node has no network step."""
+    """One step to the GPUs that talk to the network, 0.4 us for each to serialise, the network once if there is one."""
     return _collnet_direct(value, cell, 0.4, _here_us(cell))
 
 
@@ -73,7 +73,7 @@ def collnet_chain(value: Float, cell: Cell) -> Float:
 
 @RULES
 def collnet_chain_here(value: Float, cell: Cell) -> Float:
-    """As :func:`collnet_chain`, but one node has no network step."""
+    """A chain inside each node, there and back, and the network once where there are several nodes."""
     return _collnet_chain(value, cell, _here_us(cell))
 
 
@@ -122,14 +122,14 @@ def pat(value: Float, cell: Cell) -> Float:
 
 @RULES
 def pat_from_8_us(_: Float, cell: Cell) -> Float:
-    """The same with the base inside the sum, which rounds at other places."""
+    """8 us of base, a logarithmic part between nodes and a part linear in the ranks, rounded as one sum."""
     start = f64(8) + f64(log2i(cell.nodes)) * (_between_us(cell) / f64(3.5))
     return f32(start + f64(cell.ranks) * f64(2.8))
 
 
 @RULES
 def pat_with_one_wire(value: Float, cell: Cell) -> Float:
-    """As :func:`pat`, but the wire counts once, and a rank alone on its node is nothing special."""
+    """A logarithmic part between nodes, with the wire once, and a part linear in the ranks."""
     between = cell.hw_latency_us("here") + f32(cell.graph.latency_inter_us)
     network = f64(log2i(cell.nodes)) * (between / f64(3.5))
     return f32(value + (network + f64(cell.ranks) * f64(2.8)))
@@ -158,7 +158,7 @@ def _between_us(cell: Cell) -> Float:
 
 
 def _here_us(cell: Cell) -> Float:
-    """The same, or a step inside the only node."""
+    """A network step, or one inside the only node."""
     return _with_wire(cell.hw_latency_us("here"), cell)
 
 
@@ -175,7 +175,7 @@ def two_per_further_node(cell: Cell) -> int:
 
 @RING_NETWORK_STEPS_RULES
 def two_per_node(cell: Cell) -> int:
-    """The same, but AllReduce counts two too many (sic)."""
+    """Network steps of a ring, for AllReduce twice as many and two too many (sic)."""
     if cell.collective is Collective.AllReduce:
         return 2 * cell.nodes if cell.nodes > 1 else 0
     return cell.nodes - 1

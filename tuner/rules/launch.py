@@ -45,7 +45,7 @@ def shrink_then_cells(
 def shrink_within_ctas_then_cells(
     communicator: Communicator, tables: Tables, request: Request, cell: Cell, nbytes: SizeArray
 ) -> tuple[IntArray, IntArray]:
-    """The same, but the fewest and the most blocks of a collective hold for the bound too.
+    """The fewest and the most blocks of a collective hold for the bound, before cells are dealt out to the channels.
 
     Source: src/enqueue/enqueue.cc, v2.31.2-1.
     """
@@ -59,7 +59,7 @@ def shrink_within_ctas_then_cells(
 def shrink_then_bytes(
     communicator: Communicator, tables: Tables, request: Request, cell: Cell, nbytes: SizeArray
 ) -> tuple[IntArray, IntArray]:
-    """The same bound, then the bytes cut into equal parts, each rounded up to what a block moves at once.
+    """Bytes are cut into equal parts, one a channel of the bound, each rounded up to what a block moves at once.
 
     Source: addCBDCollToPlan and computeCollAlignCount, src/enqueue.cc, v2.21.5-1.
     """
@@ -242,7 +242,7 @@ def fewer_threads(nbytes: SizeArray, channels: IntArray, threads: int, threshold
 
 @BLOCK_RULES
 def whole_for_trees(communicator: Communicator, cell: Cell, threads: IntArray) -> IntArray:
-    """Threads of the block; trees always take the largest."""
+    """Threads of the block: the most for trees and PAT; Ring/Simple adds a warp to synchronise."""
     if cell[0] in (Algorithm.Tree, Algorithm.PAT):
         return np.full(threads.shape, communicator.release.limit("max_threads"), np.int64)
     return _block_threads(communicator, threads, 1 if cell == (Algorithm.Ring, Protocol.Simple) else 0)
@@ -250,7 +250,7 @@ def whole_for_trees(communicator: Communicator, cell: Cell, threads: IntArray) -
 
 @BLOCK_RULES
 def more_warps_for_simple(communicator: Communicator, cell: Cell, threads: IntArray) -> IntArray:
-    """Threads of the block; Simple takes more warps, to synchronise and for the two halves of a tree."""
+    """Threads of the block: Simple adds warps, one to a ring to synchronise, four to the two halves of a tree."""
     more = {(Algorithm.Ring, Protocol.Simple): 1, (Algorithm.Tree, Protocol.Simple): 4}
     return _block_threads(communicator, threads, more.get(cell, 0))
 
@@ -308,7 +308,7 @@ def cells_of_the_least_traffic(
 def cells_of_16_bytes(
     count_bytes: SizeArray, per_channel: SizeArray, per_byte: int, most: int, least: int, align: int
 ) -> IntArray:
-    """The same with the smallest cells; the first channel takes whole cells only and is skipped where none fits."""
+    """Channels used when cells of 16 bytes are dealt out; the first takes whole ones only, and none where none fits."""
     if most == 1:
         return np.ones(count_bytes.shape, np.int64)
     cells = ceil_div(count_bytes, align)

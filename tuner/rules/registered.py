@@ -52,7 +52,7 @@ def within_the_nvls_channels(
 def few_of_the_nvls_channels(
     communicator: Communicator, tables: Tables, request: Request, cell: Cell, bound: IntArray
 ) -> IntArray:
-    """The same, but of the fewest and the most blocks only what NVLS made of them counts."""
+    """The switch reads the user's buffers itself: few blocks fill it, and no more than NVLS has channels."""
     if cell[0] not in NVLS:
         return bound
     few = _nvls_channels(communicator, tables, request.collective)
@@ -91,7 +91,7 @@ def one_for_lone_ranks_on_direct_adapters(
 def near_adapters_for_lone_ranks(
     communicator: Communicator, tables: Tables, request: Request, cell: Cell, bound: IntArray
 ) -> IntArray:
-    """The same with a channel for each adapter near the GPU, whose number nobody has told."""
+    """With one rank per node, a channel for each adapter near the GPU, whose number nobody has told."""
     if _adapters_know(communicator, request, cell):
         raise BadInput(
             f"NCCL {communicator.release.name} gives {request.collective.name} of registered buffers a channel per "

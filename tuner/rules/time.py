@@ -89,7 +89,7 @@ def tree_correction(
 def tree_correction_from_0_bytes(
     latency_us: Value, bandwidth_gbs: Value, communicator: Communicator, request: Request, cell: Cell, sizes: Sizes
 ) -> tuple[Value, Value]:
-    """As :func:`tree_correction`, but sizes below 64 bytes take the first factor: the log2 of 0 is 0 here."""
+    """Trees miss the model at medium sizes: a factor by power of two to 256 MB; below 64 B the first (sic)."""
     if cell[0] is not Algorithm.Tree:
         return latency_us, bandwidth_gbs
     at_least_64 = Sizes(np.maximum(sizes.nbytes, np.uint64(64)))
@@ -100,7 +100,7 @@ def tree_correction_from_0_bytes(
 def nvls_tree_correction_on_x86_blackwell(
     latency_us: Value, bandwidth_gbs: Value, communicator: Communicator, request: Request, cell: Cell, sizes: Sizes
 ) -> tuple[Value, Value]:
-    """The same factors for NVLSTree."""
+    """NVLSTree on Blackwell beside x86 processors takes the trees' factors by power of two, 64 B to 256 MB."""
     where = cell[0] is Algorithm.NVLSTree and communicator.min_comp_cap >= 100 and communicator.cpu_arch == "x86_64"
     if not where:
         return latency_us, bandwidth_gbs
@@ -111,7 +111,9 @@ def nvls_tree_correction_on_x86_blackwell(
 def nvls_tree_correction_on_blackwell(
     latency_us: Value, bandwidth_gbs: Value, communicator: Communicator, request: Request, cell: Cell, sizes: Sizes
 ) -> tuple[Value, Value]:
-    """The same, also beside ARM processors where four ranks per node have fast adapters; two such nodes use less of it.
+    """NVLSTree on Blackwell takes the trees' factors beside x86, and beside ARM with 4 ranks a node on fast adapters.
+
+    Two such nodes use fewer of them.
 
     Source: ncclTuningNvlsModelSim, src/tuning/nvls.cc, v2.31.2-1.
     """
@@ -153,7 +155,7 @@ def ring_plateau(
 def ring_plateau_gathering_on_one_blackwell_node(
     latency_us: Value, bandwidth_gbs: Value, communicator: Communicator, request: Request, cell: Cell, sizes: Sizes
 ) -> tuple[Value, Value]:
-    """As :func:`ring_plateau`; AllGather and ReduceScatter have it too, inside one Blackwell node over NVLink."""
+    """Ring/Simple: latency rises from 64 bytes per rank and channel: AllReduce across nodes, gathers on Blackwell."""
     alone = cell == (Algorithm.Ring, Protocol.Simple) and request.spreads and _one_blackwell_node(communicator)
     if not alone:
         return ring_plateau(latency_us, bandwidth_gbs, communicator, request, cell, sizes)
@@ -167,7 +169,7 @@ def ring_plateau_gathering_on_one_blackwell_node(
 def ring_plateau_graded(
     latency_us: Value, bandwidth_gbs: Value, communicator: Communicator, request: Request, cell: Cell, sizes: Sizes
 ) -> tuple[Value, Value]:
-    """As :func:`ring_plateau` with a float factor; on one Blackwell node it grows with the steps, falls with the size.
+    """Ring/Simple: latency rises once every rank and channel has 64 bytes; on one Blackwell node less at large sizes.
 
     Source: ncclTuningRingModelSim, src/tuning/ring.cc, v2.32.3-1.
     """
@@ -226,7 +228,10 @@ def deep_fp8_ring(times: FloatArray, communicator: Communicator, request: Reques
 def deep_fp8_ring_where_available(
     times: FloatArray, communicator: Communicator, request: Request, cell: Cell
 ) -> FloatArray:
-    """The same as part of the time: what is ignored stays as it is."""
+    """Eight bits lose too much over more than eight additions in a row: such rings become the last choice.
+
+    What is ignored stays as it is.
+    """
     return np.where(times > 0, deep_fp8_ring(times, communicator, request, cell), times)
 
 

@@ -104,7 +104,7 @@ def _multiples(communicator: Communicator, request: Request, step: int, low: int
     if last - first > MOST:
         raise BadInput(
             f"{request.collective.name} may change its channels every {step * parts} bytes up to {high}, too often to "
-            f"look at; valid: sizes to {(first + MOST) * step * parts}"
+            f"look at; valid: sizes to {(first + MOST - 1) * step * parts - 1}"
         )
     sizes = np.arange(first, last, dtype=np.uint64) * np.uint64(step * parts)
     return np.concatenate([sizes, sizes + np.uint64(parts)])

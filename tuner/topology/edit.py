@@ -3,6 +3,7 @@
 What the attributes mean is ncclTopoAddNet's, ncclTopoAddPci's and ncclTopoAddNvLinks' (src/graph/topo.cc, v2.28.9-1).
 """
 
+import math
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping, Sequence
@@ -85,7 +86,7 @@ def _dealt(links: Sequence[ET.Element], count: int) -> list[int]:
     if any(count * one % sum(before) for one in before):
         raise BadInput(
             f"nvlinks={count}: a GPU's {sum(before)} links go to neighbours as {'+'.join(map(str, before))}, and "
-            f"{count} cannot be parted like that; valid: a whole multiple of that, such as {2 * sum(before)}"
+            f"{count} cannot be parted like that; valid: a multiple of {sum(before) // math.gcd(*before)}"
         )
     return [count * one // sum(before) for one in before]
 
