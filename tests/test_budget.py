@@ -455,7 +455,7 @@ def test_a_table_has_the_models_time_of_what_it_chooses(tmp_path: Path) -> None:
     assert (priced.cell, priced.time_us, priced.own_channels) == ("Ring/Simple", changed[3].time_us, True)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.sampled_from(list(Collective)), st.integers(1, 1 << 32), st.integers(1, 99)), min_size=1))
 def test_rows_by_powers_of_two_sum_up_the_same(kinds: list[tuple[Collective, int, float]]) -> None:
     calls = tuple(Call(one.name, one, size, calls=times) for one, size, times in kinds)
