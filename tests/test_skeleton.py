@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 from here import HERE
 
-from tuner import gpus, skeleton
+from tuner import found, gpus, skeleton
 from tuner.case import Case
 from tuner.check import check
 from tuner.cli import group
@@ -61,7 +61,7 @@ def write(tmp_path: Path):
 
 
 def completed(file: Path, gpu: str, gbps: float | None = None, nccl: str = NCCL):
-    return read(skeleton.complete(file, gpu, gbps, None, nccl))
+    return read(found.completed(file, gpu, gbps, None, nccl))
 
 
 # --- what NCCL fills in ---
@@ -127,7 +127,7 @@ def assert_same_graphs(file: Path, model: tuple, nccl: str, nodes: int, by: str)
     asked = skeleton.setup(file, *model, nccl, nodes)
     with Oracle(asked) as oracle:
         of_skeleton = oracle.graph_xml()
-    with Oracle(Setup(skeleton.complete(file, *model, by), nodes, asked.gpus_per_node, nccl, {})) as oracle:
+    with Oracle(Setup(found.completed(file, *model, by), nodes, asked.gpus_per_node, nccl, {})) as oracle:
         assert oracle.graph_xml() == of_skeleton
     assert of_skeleton is not None
     assert of_skeleton
