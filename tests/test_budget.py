@@ -20,7 +20,7 @@ from tuner.budget.count import Counted, Entry, Wanted, count
 from tuner.budget.price import Price, Unpriced, Variant, prices
 from tuner.budget.read import read
 from tuner.case import Case
-from tuner.cli import group
+from tuner.cli import everything
 from tuner.errors import BadInput, BadMeasurement
 from tuner.measure.header import CASE as HEADER_CASE
 from tuner.measure.header import case_record
@@ -53,13 +53,13 @@ def left_out(counted: Counted) -> dict[str, tuple[str, float]]:
 
 
 def run(*arguments: str | Path, code: int = 0) -> str:
-    done = CliRunner().invoke(group, ["budget", *map(str, arguments)])
+    done = CliRunner().invoke(everything, ["budget", *map(str, arguments)])
     assert done.exit_code == code, (done.output, done.exception)
     return done.output
 
 
 def refused(*arguments: str | Path) -> str:
-    done = CliRunner().invoke(group, ["budget", *map(str, arguments)])
+    done = CliRunner().invoke(everything, ["budget", *map(str, arguments)])
     assert isinstance(done.exception, BadInput | BadMeasurement), (done.output, done.exception)
     assert "\n" not in str(done.exception)
     return str(done.exception)

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from tuner.case import Case
 from tuner.changes import changed
-from tuner.cli import group
+from tuner.cli import everything
 from tuner.compare import Change, Side, diff, share_changed
 from tuner.errors import BadInput, NoAlgorithm
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
@@ -120,7 +120,7 @@ def test_changes_that_are_none(assignment: str, says: str) -> None:
 
 
 def run(*arguments: str) -> str:
-    result = CliRunner().invoke(group, ["diff", "--machine", "dgx-h100", *arguments], catch_exceptions=False)
+    result = CliRunner().invoke(everything, ["diff", "--machine", "dgx-h100", *arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -153,5 +153,5 @@ def test_all_releases() -> None:
      (["--all-releases", "--nccl", "2.22.3"], "compares every release"), (["2.99"], "2.99")],
 )
 def test_comparisons_that_are_none(arguments: list[str], says: str) -> None:
-    result = CliRunner().invoke(group, ["diff", "--machine", "dgx-h100", *arguments])
+    result = CliRunner().invoke(everything, ["diff", "--machine", "dgx-h100", *arguments])
     assert says in str(result.exception)

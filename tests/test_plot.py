@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from tuner.case import Case
 from tuner.choices import NOTHING, Choices, choices
-from tuner.cli import group
+from tuner.cli import everything
 from tuner.curves import curves
 from tuner.errors import BadInput, NoAlgorithm
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
@@ -36,7 +36,7 @@ MAP = ("plot", "map", "allreduce", "--machine", "dgx-h100", "--nccl", "2.28.9")
 
 
 def invoke(*arguments: str) -> Any:
-    return CliRunner().invoke(group, [*arguments], catch_exceptions=False)
+    return CliRunner().invoke(everything, [*arguments], catch_exceptions=False)
 
 
 def name(algorithm: int, protocol: int) -> str:
@@ -246,7 +246,7 @@ def test_measured_needs_the_communicator_and_that_of_the_file(tmp_path: Path) ->
     file.write_text(RUN.replace("# Coll", "#  Rank  0 Group  0 Pid   9 on  a device  0 [0x07] NVIDIA H100\n# Coll"))
     runner = CliRunner()
     for arguments, says in (((), "does not say where it was measured"), (WHERE, "with 1 ranks, not 16")):
-        done = runner.invoke(group, ["plot", "measured", str(file), *arguments, "--json"])
+        done = runner.invoke(everything, ["plot", "measured", str(file), *arguments, "--json"])
         assert isinstance(done.exception, BadInput)
         assert says in str(done.exception)
 
@@ -271,7 +271,7 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
 def test_bad_input_says_what_is_valid(arguments: tuple[str, ...], says: str) -> None:
     from tuner.errors import TunerError
 
-    done = CliRunner().invoke(group, [*arguments])
+    done = CliRunner().invoke(everything, [*arguments])
     assert isinstance(done.exception, TunerError)
     assert says in str(done.exception)
     assert "\n" not in str(done.exception)
@@ -291,7 +291,7 @@ def test_without_matplotlib_one_line_says_what_to_install(tmp_path: Path) -> Non
 
 def test_pictures_leave_pyplot_alone(tmp_path: Path) -> None:
     arguments = [*MAP, "--to-nodes", "2", "--out", str(tmp_path / "x.png")]
-    code = f"import sys; from tuner.cli import group; group({arguments!r}, standalone_mode=False)"
+    code = f"import sys; from tuner.cli import everything; everything({arguments!r}, standalone_mode=False)"
     done = python(f"{code}; sys.exit('matplotlib.pyplot' in sys.modules)")
     assert done.returncode == 0, done.stderr
 

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from tuner.case import Case
-from tuner.cli import group
+from tuner.cli import everything
 from tuner.errors import BadInput
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.palette import COLOURS
@@ -155,7 +155,7 @@ def test_a_report_is_of_nodes_that_are_alike() -> None:
 
 
 def run(*words: str) -> Any:
-    return CliRunner().invoke(group, ["report", "--machine", "ws-2x-a6000", "--nccl", "2.28.9", *words])
+    return CliRunner().invoke(everything, ["report", "--machine", "ws-2x-a6000", "--nccl", "2.28.9", *words])
 
 
 def test_json_says_what_the_page_is_made_of(tmp_path: Path) -> None:
