@@ -63,6 +63,7 @@ def opened(html: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
         browser.get(f"file://{home / 'page.html'}")
         web.until(lambda: browser.execute_script("return document.body.dataset.ready"))
         web.drawn(browser)
+        assert "AllReduce of 1 MiB on 2 nodes (16 GPUs), NCCL 2.29.7" in text(browser, "explanation")
         yield browser
 
 
@@ -203,6 +204,7 @@ def text(browser: Any, element: str) -> str:
 
 
 def test_slider_and_collective_change_the_map(opened: Any) -> None:
+    web.move(opened, 20, NODES.index(2), click=True)
     for collective in (Collective.AllReduce, Collective.Broadcast):
         set_collective(opened, collective)
         for nccl in RELEASES:
