@@ -233,6 +233,7 @@ def test_fetch_offline_is_one_line_after_the_disk_it_would_need(
 ) -> None:
     monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path))
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # where nobody listens
+    monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setenv("PIP_RETRIES", "1")
     first, *_, last = run("fetch-nccl", "--all", code=2).stderr.splitlines()
     assert first.startswith("fetching 26 releases needs up to")
