@@ -4,7 +4,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tuner import answer, plugin
+from tuner import answer, libraryanswer, plugin
 from tuner.case import Case
 from tuner.cli.output import human_bytes, print_table
 from tuner.cli.pick import print_answers
@@ -22,7 +22,7 @@ def main() -> int:
     emulated = answer.from_emulator(CASE, REQUEST, SIZES)
     print_answers(f"1. Emulator, offline: AllReduce on {CASE.title}", CASE, emulated)
 
-    asked = answer.from_library(CASE, REQUEST, SIZES, timeout_s=120)
+    asked = libraryanswer.of_sizes(CASE, REQUEST, SIZES, timeout_s=120)
     print_answers("2. The real libnccl, on simulated GPUs", CASE, asked)
     agree = emulated == asked
     cells = sum(len(answered["cost_us"]) for answered in asked)

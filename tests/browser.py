@@ -16,7 +16,7 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--force-device-scale-factor=1", "--host-resolver-rules=MAP * ~NOTFOUND", f"--window-size={WIDTH},{HEIGHT}",
 )
-WAIT_S = 20
+WAIT_S = 120
 
 
 @contextmanager

@@ -22,10 +22,11 @@ import click
 
 from tuner import machines, release
 from tuner.case import Case
-from tuner.check import ALL_COLLECTIVES, KINDS, Report, check
+from tuner.check import ALL_COLLECTIVES, KINDS, check
 from tuner.cli.output import print_table
 from tuner.errors import TunerError
 from tuner.machines import release_key
+from tuner.mismatches import Report
 from tuner.names import Collective, DataType, Op
 from tuner.oracle import library
 from tuner.rules.request import Request

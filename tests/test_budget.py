@@ -20,7 +20,7 @@ from tuner.budget.count import Counted, Entry, Wanted, count
 from tuner.budget.price import Price, Unpriced, Variant, prices
 from tuner.budget.read import read
 from tuner.case import Case
-from tuner.cli import group
+from tuner.cli import everything
 from tuner.errors import BadInput, BadMeasurement
 from tuner.measure.header import CASE as HEADER_CASE
 from tuner.measure.header import case_record
@@ -53,13 +53,13 @@ def left_out(counted: Counted) -> dict[str, tuple[str, float]]:
 
 
 def run(*arguments: str | Path, code: int = 0) -> str:
-    done = CliRunner().invoke(group, ["budget", *map(str, arguments)])
+    done = CliRunner().invoke(everything, ["budget", *map(str, arguments)])
     assert done.exit_code == code, (done.output, done.exception)
     return done.output
 
 
 def refused(*arguments: str | Path) -> str:
-    done = CliRunner().invoke(group, ["budget", *map(str, arguments)])
+    done = CliRunner().invoke(everything, ["budget", *map(str, arguments)])
     assert isinstance(done.exception, BadInput | BadMeasurement), (done.output, done.exception)
     assert "\n" not in str(done.exception)
     return str(done.exception)
@@ -462,7 +462,7 @@ def test_a_table_has_the_models_time_of_what_it_chooses(tmp_path: Path) -> None:
     assert (priced.cell, priced.time_us, priced.own_channels) == ("Ring/Simple", changed[3].time_us, True)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.sampled_from(list(Collective)), st.integers(1, 1 << 32), st.integers(1, 99)), min_size=1))
 def test_rows_by_powers_of_two_sum_up_the_same(kinds: list[tuple[Collective, int, float]]) -> None:
     calls = tuple(Call(one.name, one, size, calls=times) for one, size, times in kinds)

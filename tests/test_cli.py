@@ -133,6 +133,42 @@ def test_nothing_asked_shows_the_help(verbs: tuple[str, ...]) -> None:
     assert run(*verbs, code=2).stderr == run(*verbs, "--help").stdout
 
 
+# Longer to load than a pick takes, and without use where only the emulator is asked.
+NOT_THE_EMULATOR = ("tuner.oracle", "tuner.plugin", "cffi", "elftools", "scipy", "matplotlib", "bokeh", "pandas")
+ON_A_MACHINE = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "never"),
+    [
+        (PICK, NOT_THE_EMULATOR),
+        (("edges", "allreduce", *ON_A_MACHINE), NOT_THE_EMULATOR),
+        (("explain", "allreduce", *ON_A_MACHINE, "--bytes", "1M"), NOT_THE_EMULATOR),
+        (("diff", "allreduce", *ON_A_MACHINE, "--change", "nodes=4"), NOT_THE_EMULATOR),
+        (("group", "allreduce:1M*2", *ON_A_MACHINE), NOT_THE_EMULATOR),
+        (("table", *ON_A_MACHINE), NOT_THE_EMULATOR),
+        (("machines",), NOT_THE_EMULATOR),
+        (("cost", "busbw", "allreduce", "--bytes", "1G", "--time-us", "3000", "--ranks", "8"), NOT_THE_EMULATOR),
+        (("check-log", "--help"), NOT_THE_EMULATOR),
+        (("plugin", "path"), ("tuner.oracle", "cffi", "elftools")),
+        (("pick", "--help"), ("rich",)),
+        (("--help",), ("numpy", "tuner.case")),
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_a_command_loads_no_more_than_it_needs(arguments: tuple[str, ...], never: tuple[str, ...]) -> None:
+    code = f"""
+import sys
+from tuner.cli import everything
+try:
+    everything({arguments!r}, standalone_mode=False)
+finally:
+    print(*sorted(set({never!r}) & sys.modules.keys()), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "\n")
+
+
 def test_graphs_that_nccl_dumped(tmp_path: Path) -> None:
     from tuner.case import Case
     from tuner.oracle import Oracle
@@ -207,6 +243,7 @@ def test_fetch_offline_is_one_line_after_the_disk_it_would_need(
 ) -> None:
     monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path))
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # where nobody listens
+    monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setenv("PIP_RETRIES", "1")
     first, *_, last = run("fetch-nccl", "--all", code=2).stderr.splitlines()
     assert first.startswith("fetching 26 releases needs up to")

@@ -8,9 +8,10 @@ from here import HERE
 
 from tuner import found, machines, release
 from tuner.case import Case
-from tuner.check import ALL_COLLECTIVES, Report, check
+from tuner.check import ALL_COLLECTIVES, check
 from tuner.errors import BadInput
 from tuner.graphs import read_dump
+from tuner.mismatches import Report
 from tuner.names import Algorithm, Collective, DataType, Op
 from tuner.oracle import Oracle
 from tuner.rules.request import Request

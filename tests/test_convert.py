@@ -362,14 +362,14 @@ def there_and_back(rows: list[Decision], runs: set[Algorithm], seed: int, target
 
 
 @given(st.lists(NVIDIA_ROWS, max_size=6), RUNS, st.integers())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_nvidias_rows_mean_the_same_as_a_table_and_back(rows: list[Decision], runs: set[Algorithm], seed: int) -> None:
     there_and_back(rows, runs, seed, "nvidia")
 
 
 @pytest.mark.parametrize("target", ["ncclx-csv", "ncclx-json"])
 @given(st.lists(NCCLX_ROWS, max_size=6), RUNS, st.integers())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_ncclx_rows_mean_the_same_as_a_table_and_back(
     target: str, rows: list[Decision], runs: set[Algorithm], seed: int
 ) -> None:
@@ -383,7 +383,7 @@ RANKED = st.builds(
 
 
 @given(st.lists(RANKED, min_size=1, max_size=4), RUNS, st.integers())
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_a_table_is_written_with_its_meaning_or_refused(rows: list[Decision], runs: set[Algorithm], seed: int) -> None:
     try:
         written = load(convert.to_text(convert.File("f", "table", convert.Table(tuple(rows))), "nvidia"))

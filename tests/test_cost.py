@@ -226,7 +226,7 @@ def test_a_step_of_one_gpu_communicates_nothing(run: Run) -> None:
 def _pick(arguments: tuple[str, ...]) -> str:
     from click.testing import CliRunner
 
-    return CliRunner().invoke(cli.group, ["pick", *arguments, "--json"], catch_exceptions=False).output
+    return CliRunner().invoke(cli.everything, ["pick", *arguments, "--json"], catch_exceptions=False).output
 
 
 def test_the_projection_prints_the_tables(run: Run) -> None:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from tuner.case import Case
 from tuner.changes import changed
-from tuner.cli import group
+from tuner.cli import everything
 from tuner.compare import Change, Side, diff, share_changed
 from tuner.errors import BadInput, NoAlgorithm
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
@@ -120,7 +120,7 @@ def test_changes_that_are_none(assignment: str, says: str) -> None:
 
 
 def run(*arguments: str) -> str:
-    result = CliRunner().invoke(group, ["diff", "--machine", "dgx-h100", *arguments], catch_exceptions=False)
+    result = CliRunner().invoke(everything, ["diff", "--machine", "dgx-h100", *arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -151,7 +151,7 @@ def test_what_the_same_means_is_said() -> None:
 def test_the_side_that_cannot_run_a_collective_is_named() -> None:
     arguments = ("--machine", "dgx-h100", "--nccl", "2.28.9", "--env", "NCCL_ALGO=NVLS", "--change", "nodes=2")
     change = ("--change", "NCCL_ALGO=NVLS,Ring;allgather:Tree")
-    result = CliRunner().invoke(group, ["diff", *arguments, *change], catch_exceptions=False)
+    result = CliRunner().invoke(everything, ["diff", *arguments, *change], catch_exceptions=False)
     assert "Broadcast: nothing can run it before\n" in result.stderr
     assert "AllGather: nothing can run it after\n" in result.stderr
     assert "AllReduce" in result.stdout
@@ -171,5 +171,5 @@ def test_all_releases() -> None:
      (["--all-releases", "--nccl", "2.22.3"], "compares every release"), (["2.99"], "2.99")],
 )
 def test_comparisons_that_are_none(arguments: list[str], says: str) -> None:
-    result = CliRunner().invoke(group, ["diff", "--machine", "dgx-h100", *arguments])
+    result = CliRunner().invoke(everything, ["diff", "--machine", "dgx-h100", *arguments])
     assert says in str(result.exception)

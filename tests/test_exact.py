@@ -7,8 +7,9 @@ import pytest
 
 from tuner import machines, release
 from tuner.case import Case
-from tuner.check import ALL_COLLECTIVES, Report, check, sizes_bytes
+from tuner.check import ALL_COLLECTIVES, check, sizes_bytes
 from tuner.errors import NoAlgorithm
+from tuner.mismatches import Report
 from tuner.names import Collective, DataType, Op
 from tuner.rules.request import Request
 from tuner.selection import Selection

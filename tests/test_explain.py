@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tuner import machines, release, watch
 from tuner.case import Case
 from tuner.cfloat import ceil_div, f32, shortest
-from tuner.cli import group
+from tuner.cli import everything
 from tuner.errors import BadInput
 from tuner.explain import explain, last
 from tuner.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
@@ -273,7 +273,7 @@ def test_a_latency_is_base_and_steps_inside_and_between(nodes: int, inside_us: f
 
 
 def run(arguments: list[str]) -> str:
-    done = CliRunner().invoke(group, arguments, catch_exceptions=False)
+    done = CliRunner().invoke(everything, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
 

@@ -16,7 +16,7 @@ from planted import SIZES, true_us, visits, write
 from tuner import layer, release
 from tuner.analytic.line import deviations
 from tuner.case import Case
-from tuner.cli import group as cli
+from tuner.cli import everything as cli
 from tuner.errors import BadInput, BadMeasurement
 from tuner.fit import alphabeta, model, observations
 from tuner.fit.constants import constants, tables

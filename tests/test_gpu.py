@@ -483,7 +483,7 @@ def three_processes(folder: Path) -> Iterator[tuple[Gpu, list[Slow], list[str]]]
     ]
 
     def make(rank: int) -> Gpu:
-        options, world = Options(topology=folder / "topology.xml", limit_s=10), worlds[rank]
+        options, world = Options(topology=folder / "topology.xml", limit_s=60), worlds[rank]
         return Gpu(met[rank], BlindCuda(world, folder), world.path, [0], options, world, FakeForcing(world))
 
     def serve(rank: int) -> None:
@@ -502,7 +502,7 @@ def three_processes(folder: Path) -> Iterator[tuple[Gpu, list[Slow], list[str]]]
     finally:
         backend.close()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
 
 
 def test_the_slowest_rank_of_all_processes_counts(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from tuner import answer, layer, release
 from tuner.case import Case
-from tuner.cli import group as cli
+from tuner.cli import everything as cli
 from tuner.errors import BadInput, BadLayer
 from tuner.layer import Layer
 from tuner.model import tables

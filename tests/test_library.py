@@ -249,6 +249,22 @@ def test_a_cache_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         library.fetch("2.28.9")
 
 
+def test_a_library_is_used_where_nothing_about_it_can_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The installed wheel, and a home that cannot be written to."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path / "file"))
+    path = tmp_path / "libnccl.so.2"
+    path.write_bytes(elf())
+    assert library.at(path).sha256 == hashlib.sha256(elf()).hexdigest()
+    read = object()
+    monkeypatch.setattr(symbols, "read", lambda _: read)
+    monkeypatch.setattr(symbols, "_to_json", lambda _: {})
+    assert symbols.load(path, "0" * 64, library.cache()) is read
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "libnccl.so.2"]
+
+
 def test_what_a_killed_fetch_left_is_cleared_and_does_not_count(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left = cache / "2.28.9" / "fetch-abc" / "libnccl.so.2"
     left.parent.mkdir(parents=True)

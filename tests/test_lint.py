@@ -183,7 +183,7 @@ def reached(row: Decision) -> NDArray[np.bool_]:
 
 
 @given(st.lists(ROWS, min_size=1, max_size=7))
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 def test_hidden_rows_are_those_that_no_call_reaches(rows: list[Decision]) -> None:
     numbered = [Decision(row.collective, row.choices, **{**conditions(row), "line": at}) for at, row in enumerate(rows)]
     taken = np.zeros(WORLD.shape[1], np.bool_)

@@ -646,11 +646,14 @@ def test_ctrl_c_keeps_what_was_measured_and_the_same_command_goes_on(tmp_path: P
     small = (*SIMULATED, "allreduce", "--bytes", "1K,1M", "--precision", "0.0001", "--out", path)
     endless = [COMMAND, *map(str, small), "--rounds", "1000000", "--json"]
     with subprocess.Popen(endless, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        waited_until = time.monotonic() + 60
-        while not (path.exists() and path.stat().st_size > 20_000) and time.monotonic() < waited_until:
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        out, error = process.communicate(timeout=60)
+        try:
+            waited_until = time.monotonic() + 120
+            while not (path.exists() and path.stat().st_size > 20_000) and time.monotonic() < waited_until:
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            out, error = process.communicate(timeout=120)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert error == f"nccl-tuner: interrupted; {path} keeps what was measured, the same command goes on\n"
     answer = json.loads(out)

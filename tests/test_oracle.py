@@ -392,7 +392,7 @@ def test_a_hang_is_reported_and_ended() -> None:
         start = time.monotonic()
         with pytest.raises(OracleFailed, match=r"did not answer within 0\.5 s"):
             oracle.launch(AR, F32, Op.sum, [4])
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 30, "it is this request's limit that counts"
         assert not alive(oracle.pid)
 
 
@@ -411,11 +411,12 @@ def test_closing_ends_the_child() -> None:
 
 
 def alive(pid: int) -> bool:
+    """A process that ended and that its new parent never waits for, as in many containers, is not."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return True
+    return status.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 ORPHAN = """
@@ -435,7 +436,7 @@ def test_a_killed_parent_leaves_no_child() -> None:
     assert alive(pid)
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not alive(pid)

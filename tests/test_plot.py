@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from tuner.case import Case
 from tuner.choices import NOTHING, Choices, choices
-from tuner.cli import group
+from tuner.cli import everything
 from tuner.curves import curves
 from tuner.errors import BadInput, BadMeasurement, NoAlgorithm
 from tuner.measure import header, read_any
@@ -40,7 +40,7 @@ MAP = ("plot", "map", "allreduce", "--machine", "dgx-h100", "--nccl", "2.28.9")
 
 
 def invoke(*arguments: str) -> Any:
-    return CliRunner().invoke(group, [*arguments], catch_exceptions=False)
+    return CliRunner().invoke(everything, [*arguments], catch_exceptions=False)
 
 
 def name(algorithm: int, protocol: int) -> str:
@@ -272,7 +272,7 @@ def test_measured_needs_the_communicator_and_that_of_the_file(tmp_path: Path) ->
     file.write_text(RUN.replace("# Coll", "#  Rank  0 Group  0 Pid   9 on  a device  0 [0x07] NVIDIA H100\n# Coll"))
     runner = CliRunner()
     for arguments, says in (((), "does not say where it was measured"), (WHERE, "measured on 1 ranks; valid: ")):
-        done = runner.invoke(group, ["plot", "measured", str(file), *arguments, "--json"])
+        done = runner.invoke(everything, ["plot", "measured", str(file), *arguments, "--json"])
         assert isinstance(done.exception, BadInput | BadMeasurement)
         assert says in str(done.exception)
 
@@ -290,7 +290,7 @@ def test_a_file_that_says_its_communicator_is_of_no_other(tmp_path: Path) -> Non
         (("--nccl", "2.20.5"), "--nccl: "), (("--nodes", "1"), "--nodes: "),
         (("--collective", "broadcast"), "no Broadcast in it"),
     ):  # fmt: skip
-        done = CliRunner().invoke(group, [*drawn, *options])
+        done = CliRunner().invoke(everything, [*drawn, *options])
         assert isinstance(done.exception, BadInput | BadMeasurement)
         assert says in str(done.exception)
 
@@ -315,7 +315,7 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
 def test_bad_input_says_what_is_valid(arguments: tuple[str, ...], says: str) -> None:
     from tuner.errors import TunerError
 
-    done = CliRunner().invoke(group, [*arguments])
+    done = CliRunner().invoke(everything, [*arguments])
     assert isinstance(done.exception, TunerError)
     assert says in str(done.exception)
     assert "\n" not in str(done.exception)
@@ -335,7 +335,7 @@ def test_without_matplotlib_one_line_says_what_to_install(tmp_path: Path) -> Non
 
 def test_pictures_leave_pyplot_alone(tmp_path: Path) -> None:
     arguments = [*MAP, "--to-nodes", "2", "--out", str(tmp_path / "x.png")]
-    code = f"import sys; from tuner.cli import group; group({arguments!r}, standalone_mode=False)"
+    code = f"import sys; from tuner.cli import everything; everything({arguments!r}, standalone_mode=False)"
     done = python(f"{code}; sys.exit('matplotlib.pyplot' in sys.modules)")
     assert done.returncode == 0, done.stderr
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from elftools.elf.elffile import ELFFile
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -439,7 +439,6 @@ CELL = st.one_of(
     st.sampled_from(Protocol),
     st.one_of(st.none(), st.integers(1, 64)),
 )
-@settings(deadline=None)
 def test_writes_what_it_should_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory,
     cells: list[float],

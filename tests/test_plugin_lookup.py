@@ -130,7 +130,6 @@ def check(path: Path, table: Table, shape: tuple[int, int], *, most: int = 400, 
 
 
 @given(TABLES, SHAPES, st.integers(0, 1000))
-@settings(deadline=None)
 def test_c_decides_as_python_does(
     tmp_path_factory: pytest.TempPathFactory, table: Table, shape: tuple[int, int], seed: int
 ) -> None:
@@ -193,7 +192,7 @@ def python_verdict(table: Path) -> int | None:
 @example(b"allreduce -> ring/ll")
 @example(b"allreduce -> ring/ll |")
 @example(b"allreduce ranks-per-node=1.. -> ring/ll")
-@settings(deadline=None, max_examples=600)
+@settings(max_examples=600)
 def test_c_and_python_accept_the_same_bytes(tmp_path_factory: pytest.TempPathFactory, body: bytes) -> None:
     path = tmp_path_factory.mktemp("bytes") / "t"
     path.write_bytes(HEADER.encode() + b"\n" + body)
@@ -306,7 +305,7 @@ def nvidia_verdict(path: Path) -> int | None:
 
 
 @given(st.lists(st.one_of(CSV_ROWS, GOOD_CSV_ROWS, st.just("# all"), st.just("")), min_size=1, max_size=6))
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 def test_c_and_python_accept_the_same_csv(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
     path = tmp_path_factory.mktemp("csv") / "t"
     path.write_text("\n".join(["reduce,0,1,ring,ll,-1,-1,-1", *lines]))
@@ -314,7 +313,6 @@ def test_c_and_python_accept_the_same_csv(tmp_path_factory: pytest.TempPathFacto
 
 
 @given(st.lists(GOOD_CSV_ROWS, min_size=1, max_size=12), st.integers(0, 100))
-@settings(deadline=None)
 def test_c_passes_on_what_nvidias_reader_passes_on(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str], seed: int
 ) -> None:

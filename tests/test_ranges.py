@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from here import HERE
 
 from tuner.case import Case
-from tuner.cli import group
+from tuner.cli import everything
 from tuner.errors import BadInput, NoAlgorithm
 from tuner.names import Buffers, Collective, DataType, Op
 from tuner.oracle import Oracle
@@ -127,7 +127,7 @@ def test_the_size_that_a_refusal_names_is_the_largest_taken(monkeypatch: pytest.
 
 
 def run(*arguments: str) -> str:
-    result = CliRunner().invoke(group, ["edges", *arguments, "--machine", "dgx-h100", "--nodes", "2"])
+    result = CliRunner().invoke(everything, ["edges", *arguments, "--machine", "dgx-h100", "--nodes", "2"])
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -147,7 +147,7 @@ def test_the_command_says_what_the_ranges_are() -> None:
 
 def test_collectives_that_nothing_can_run_are_named() -> None:
     result = CliRunner().invoke(
-        group, ["edges", "--machine", "dgx-h100", "--nccl", "2.28.9", "--env", "NCCL_ALGO=NVLS", "--json"]
+        everything, ["edges", "--machine", "dgx-h100", "--nccl", "2.28.9", "--env", "NCCL_ALGO=NVLS", "--json"]
     )
     assert "Reduce: nothing can run it here" in result.stderr
     assert {record["algorithm"] for record in json.loads(result.stdout)} == {"NVLS"}

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from tuner.case import Case
-from tuner.cli import group
+from tuner.cli import everything
 from tuner.errors import BadInput
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.palette import COLOURS
@@ -63,6 +63,7 @@ def opened(html: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
         browser.get(f"file://{home / 'page.html'}")
         web.until(lambda: browser.execute_script("return document.body.dataset.ready"))
         web.drawn(browser)
+        assert "AllReduce of 1 MiB on 2 nodes (16 GPUs), NCCL 2.29.7" in text(browser, "explanation")
         yield browser
 
 
@@ -155,7 +156,7 @@ def test_a_report_is_of_nodes_that_are_alike() -> None:
 
 
 def run(*words: str) -> Any:
-    return CliRunner().invoke(group, ["report", "--machine", "ws-2x-a6000", "--nccl", "2.28.9", *words])
+    return CliRunner().invoke(everything, ["report", "--machine", "ws-2x-a6000", "--nccl", "2.28.9", *words])
 
 
 def test_json_says_what_the_page_is_made_of(tmp_path: Path) -> None:
@@ -203,6 +204,7 @@ def text(browser: Any, element: str) -> str:
 
 
 def test_slider_and_collective_change_the_map(opened: Any) -> None:
+    web.move(opened, 20, NODES.index(2), click=True)
     for collective in (Collective.AllReduce, Collective.Broadcast):
         set_collective(opened, collective)
         for nccl in RELEASES:

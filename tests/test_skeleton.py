@@ -7,10 +7,10 @@ import pytest
 from click.testing import CliRunner
 from here import HERE
 
-from tuner import gpus, skeleton
+from tuner import found, gpus, skeleton
 from tuner.case import Case
 from tuner.check import check
-from tuner.cli import group
+from tuner.cli import everything
 from tuner.errors import BadInput, BadTopology, UnknownGpu
 from tuner.names import Collective, DataType, Op
 from tuner.oracle import Oracle, Setup
@@ -61,7 +61,7 @@ def write(tmp_path: Path):
 
 
 def completed(file: Path, gpu: str, gbps: float | None = None, nccl: str = NCCL):
-    return read(skeleton.complete(file, gpu, gbps, None, nccl))
+    return read(found.completed(file, gpu, gbps, None, nccl))
 
 
 # --- what NCCL fills in ---
@@ -127,7 +127,7 @@ def assert_same_graphs(file: Path, model: tuple, nccl: str, nodes: int, by: str)
     asked = skeleton.setup(file, *model, nccl, nodes)
     with Oracle(asked) as oracle:
         of_skeleton = oracle.graph_xml()
-    with Oracle(Setup(skeleton.complete(file, *model, by), nodes, asked.gpus_per_node, nccl, {})) as oracle:
+    with Oracle(Setup(found.completed(file, *model, by), nodes, asked.gpus_per_node, nccl, {})) as oracle:
         assert oracle.graph_xml() == of_skeleton
     assert of_skeleton is not None
     assert of_skeleton
@@ -146,12 +146,12 @@ def test_emulator_and_libnccl_agree(write, text: str, nodes: int, nccl: str) -> 
 def test_the_command_writes_what_is_read_back(write, tmp_path: Path) -> None:
     out = tmp_path / "completed.xml"
     arguments = [str(write(TWO_RAILS)), "--gpu", "h100-sxm", "--net-gbps", "400", "--nccl", NCCL]
-    result = CliRunner().invoke(group, ["machines", "complete", *arguments, "-o", str(out)])
+    result = CliRunner().invoke(everything, ["machines", "complete", *arguments, "-o", str(out)])
     assert (result.exit_code, result.output) == (0, f"wrote {out}\n")
     skeleton.check_complete(out)
     pick = ["pick", "allreduce", "--nodes", "2", "--bytes", "1K,64M", "--json", "--topology"]
-    of_file = CliRunner().invoke(group, [*pick, str(out), "--nccl", NCCL])
-    of_skeleton = CliRunner().invoke(group, [*pick, *arguments])
+    of_file = CliRunner().invoke(everything, [*pick, str(out), "--nccl", NCCL])
+    of_skeleton = CliRunner().invoke(everything, [*pick, *arguments])
     assert of_file.exit_code == 0
     assert of_file.output == of_skeleton.output
 

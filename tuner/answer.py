@@ -1,4 +1,4 @@
-"""An answer in the form other tools rely on, whether it came from the emulator or from the real library."""
+"""An answer in the form other tools rely on; :mod:`tuner.libraryanswer` has the real library's."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,8 +8,7 @@ import numpy as np
 from tuner.case import Case
 from tuner.cfloat import FloatArray, shortest
 from tuner.departure import Departure
-from tuner.names import Algorithm, Buffers, Protocol
-from tuner.oracle import Launched, Oracle
+from tuner.names import Algorithm, Protocol
 from tuner.rules.request import Request
 from tuner.selection import ALL_CELLS, Picks, Selection
 
@@ -25,7 +24,7 @@ def from_emulator(case: Case, request: Request, sizes: Sequence[int]) -> list[di
     staying = [size for size, departure in zip(sizes, departures, strict=True) if departure is None]
     answers = iter(_classic(case, selection, others, request, staying) if staying else [])
     return [
-        next(answers) if departure is None else _departed(case, request, size, departure)
+        next(answers) if departure is None else departed(case, request, size, departure)
         for size, departure in zip(sizes, departures, strict=True)
     ]
 
@@ -36,7 +35,7 @@ def _classic(
     picks = selection.pick(request, sizes)
     table = selection.cost_table(request, sizes)
     answers = [
-        _answer(case, request, size, table[row], *_pick(picks, row), picks.time_us[row])
+        record(case, request, size, table[row], *_pick(picks, row), picks.time_us[row])
         for row, size in enumerate(sizes)
     ]
     for kind, other in zip(case.others, others, strict=True):
@@ -57,30 +56,6 @@ def _disagree(answers: list[dict[str, Any]], picks: Picks, others: Picks, nodes:
             answer.setdefault("disagreeing", []).append({"nodes": nodes, **_pick_record(*theirs, others.time_us[row])})
 
 
-def from_library(case: Case, request: Request, sizes: Sequence[int], timeout_s: float) -> list[dict[str, Any]]:
-    """The same, asked of libnccl: the cells a tuner plugin is handed, the pick as launched."""
-    kind = request.collective, request.dtype, request.op
-    with Oracle(case.setup_to_launch(), timeout_s=timeout_s) as oracle:
-        launched: list[Launched | Departure] = (
-            oracle.launch_windows(*kind, sizes) if request.buffers is Buffers.window
-            else list(oracle.launch(*kind, sizes, buffers=request.buffers))
-        )
-    staying = [size for size, real in zip(sizes, launched, strict=True) if isinstance(real, Launched)]
-    with Oracle(case.setup(), timeout_s=timeout_s) as oracle:
-        asked = oracle.ask(*kind, staying, request.buffers)
-    answers, row = [], 0
-    for size, real in zip(sizes, launched, strict=True):
-        if isinstance(real, Departure):
-            answers.append(_departed(case, request, size, real))
-        else:
-            answers.append(
-                _answer(case, request, size, asked.before_us[row], real.algorithm, real.protocol, real.channels,
-                        real.threads, asked.winner_us[row])
-            )
-            row += 1
-    return answers
-
-
 def runner_up(answer: dict[str, Any]) -> tuple[str, float] | None:
     """The fastest cell besides the pick and by how many percent it is slower; None where there is no other."""
     pick = f"{answer['pick']['algorithm']}/{answer['pick']['protocol']}"
@@ -91,7 +66,8 @@ def runner_up(answer: dict[str, Any]) -> tuple[str, float] | None:
     return name, 100 * (others[name] / answer["pick"]["time_us"] - 1)
 
 
-def _departed(case: Case, request: Request, size: int, departure: Departure) -> dict[str, Any]:
+def departed(case: Case, request: Request, size: int, departure: Departure) -> dict[str, Any]:
+    """Of a call that leaves the classic path."""
     return {
         "collective": request.collective.name,
         "bytes": int(size),
@@ -101,10 +77,11 @@ def _departed(case: Case, request: Request, size: int, departure: Departure) -> 
     }
 
 
-def _answer(
+def record(
     case: Case, request: Request, size: int, table_us: FloatArray, algorithm: Algorithm, protocol: Protocol,
     channels: int, threads: int, time_us: np.float32,
 ) -> dict[str, Any]:
+    """Of a call with the cost table ``table_us`` [A, 3] and its pick."""
     cells = {f"{a.name}/{p.name}": table_us[a, p] for a, p in ALL_CELLS if table_us[a, p] >= 0}
     return {
         "collective": request.collective.name,

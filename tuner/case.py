@@ -5,14 +5,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from tuner import comm, found, graphs, layer, machines, release, skeleton
+from tuner import comm, graphs, layer, machines, release, skeleton
 from tuner.comm import Communicator, Node
 from tuner.environment import Environment
 from tuner.errors import BadInput, BadTopology
 from tuner.graphs import Graphs
 from tuner.layer import Layer
-from tuner.oracle import Setup
 from tuner.rules import policy
+from tuner.setup import Setup
 from tuner.topology import Topology, edit
 from tuner.topology import read as read_topology
 
@@ -172,6 +172,8 @@ class Case:
                 raise BadTopology(f"{self.graphs}: graphs of {gpus} GPUs for {self.gpus()} GPUs per node")
             return dumped, self._dumped_net_gbs(several)
         if self._searched_by_library:
+            from tuner import found
+
             return found.search(self._setup(2 if several else 1))
         assert self.machine is not None
         machine, shape = machines.load(self.machine), (self.nccl, self.gpus(), several)
@@ -204,8 +206,10 @@ class Case:
         return read_topology(self.topology)
 
     def _completed(self, gpu: str) -> str:
+        from tuner import found
+
         assert self.topology is not None
-        return skeleton.complete(self.topology, gpu, self.net_gbps, self.net_latency_us, self.nccl)
+        return found.completed(self.topology, gpu, self.net_gbps, self.net_latency_us, self.nccl)
 
     def _topology_text(self) -> str:
         own = self._own_text()

@@ -1,7 +1,6 @@
 """The emulator against the real library, on one communicator: every cell, pick, channel and thread, exactly."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,38 +10,11 @@ from tuner.case import Case
 from tuner.cfloat import shortest
 from tuner.departure import Departure
 from tuner.errors import NoAlgorithm, OracleFailed
+from tuner.mismatches import Mismatch, Report
 from tuner.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.oracle import Launched, Oracle, Tables
 from tuner.rules.request import Request
 from tuner.selection import Selection
-
-
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """One difference, with both values."""
-
-    what: str
-    where: str
-    emulator: object
-    libnccl: object
-
-
-@dataclass(slots=True)
-class Report:
-    """Numbers compared and the mismatches among them, by what was compared."""
-
-    title: str
-    compared: dict[str, int] = field(default_factory=dict)
-    mismatches: list[Mismatch] = field(default_factory=list)
-
-    def compare(self, what: str, where: str, emulator: object, libnccl: object) -> None:
-        self.compared[what] = self.compared.get(what, 0) + 1
-        if emulator != libnccl:
-            self.mismatches.append(Mismatch(what, where, emulator, libnccl))
-
-    def matched(self, what: str) -> int:
-        return self.compared.get(what, 0) - sum(mismatch.what == what for mismatch in self.mismatches)
-
 
 ALL_COLLECTIVES = tuple(Request(collective, DataType.float32, Op.sum) for collective in Collective)
 

@@ -1,5 +1,8 @@
-"""Files that a user names, read and written whole: what cannot be done is one line that names the file."""
+"""Files read and written whole. Of those that a user names, what cannot be done is one line that names the file."""
 
+import contextlib
+import os
+import tempfile
 from pathlib import Path
 
 from tuner.errors import BadInput, TunerError
@@ -19,3 +22,17 @@ def write_text(path: Path, content: str) -> None:
         path.write_text(content, encoding="utf-8", newline="\n")
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from error
+
+
+def remember(path: Path, content: str) -> None:
+    """Writes what can be found again, whole or not at all: another process may be reading. Not where nothing may be."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(content)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise

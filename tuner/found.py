@@ -1,13 +1,19 @@
-"""The graphs the real library found, as this project's records."""
+"""What the real library found, as this project's records: graphs, and the rest of a topology.
 
+Whatever imports this loads the oracle, which takes longer than many answers: import it where the library is asked.
+"""
+
+import xml.etree.ElementTree as ET
 from functools import cache
+from pathlib import Path
 
-from tuner import release
-from tuner.errors import BadInput
+from tuner import release, skeleton
+from tuner.errors import BadInput, OracleFailed
 from tuner.graphs import ENTER_THE_NETWORK, OF_ALGORITHM, Graph, Graphs
 from tuner.names import Pattern
 from tuner.oracle import Graph as OracleGraph
-from tuner.oracle import Oracle, Setup
+from tuner.oracle import Oracle
+from tuner.setup import Setup
 
 
 def search(setup: Setup) -> tuple[Graphs, float]:
@@ -28,6 +34,17 @@ def _search(
     with Oracle(setup) as oracle:
         check_nodes(oracle)
         return graphs(oracle), net_gbs(oracle) or 0.0
+
+
+@cache
+def completed(file: Path, gpu: str, net_gbps: float | None, net_latency_us: float | None, nccl: str) -> str:
+    """The topology that NCCL ``nccl`` makes of a skeleton; errors: those of :func:`skeleton.setup` and the oracle's."""
+    asked = skeleton.setup(file, gpu, net_gbps, net_latency_us, nccl)
+    with Oracle(asked) as oracle:
+        dump = oracle.topology_xml()
+    if dump is None:
+        raise OracleFailed(f"NCCL {nccl} wrote no topology for {file}")
+    return skeleton.tidy(dump, ET.fromstring(asked.topology))
 
 
 def check_nodes(oracle: Oracle) -> None:

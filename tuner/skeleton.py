@@ -6,14 +6,13 @@ adapters' speed answer instead, through the simulated NVML; what else the file l
 
 import re
 import xml.etree.ElementTree as ET
-from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
 from tuner import gpus
-from tuner.errors import BadInput, BadTopology, OracleFailed, one_of
+from tuner.errors import BadInput, BadTopology, one_of
 from tuner.gpus import GpuModel
-from tuner.oracle import Oracle, Setup, Skeleton
+from tuner.setup import Setup, Skeleton
 from tuner.topology.xml import parse, to_text
 
 NVIDIA = "0x10de"
@@ -33,17 +32,6 @@ def check_complete(file: Path) -> None:
             f"{len(bare)} of {len(placed)} GPUs have no <gpu> with sm: a skeleton for NCCL to complete on its machine; "
             f"say what they are with --gpu MODEL; {one_of(gpus.names())}"
         )
-
-
-@cache
-def complete(file: Path, gpu: str, net_gbps: float | None, net_latency_us: float | None, nccl: str) -> str:
-    """The topology that NCCL ``nccl`` makes of a skeleton; errors: those of :func:`setup` and the oracle's."""
-    asked = setup(file, gpu, net_gbps, net_latency_us, nccl)
-    with Oracle(asked) as oracle:
-        dump = oracle.topology_xml()
-    if dump is None:
-        raise OracleFailed(f"NCCL {nccl} wrote no topology for {file}")
-    return _tidy(dump, ET.fromstring(asked.topology))
 
 
 def setup(
@@ -177,7 +165,7 @@ def _bus_id(pci: ET.Element) -> str:
     return pci.get("busid", "")
 
 
-def _tidy(dump: str, machine: ET.Element) -> str:
+def tidy(dump: str, machine: ET.Element) -> str:
     """The dump as a file of ``machine``: in its order, and without what belongs to the run.
 
     The search goes by the order of the file, and the dump has the order in which the ranks' views were joined. Ranks,

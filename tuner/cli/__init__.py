@@ -34,19 +34,18 @@ VERBS = {
 }
 
 
+# Not called `group`: tuner.cli.group is the module of that verb once it is loaded.
 @click.command(
-    cls=LazyGroup, verbs=VERBS, package="tuner.cli", context_settings={"help_option_names": ["-h", "--help"]}
-)
+    name="nccl-tuner", cls=LazyGroup, verbs=VERBS, package="tuner.cli",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
 @click.version_option(package_name="nccl-tuner")
-def group() -> None:
+def everything() -> None:
     """What NCCL picks, why, and whether it is best.
 
     \b
     nccl-tuner pick allreduce --machine dgx-h100 --nodes 2 --bytes 8,1K,64MiB
     """
-
-
-everything = group  # tuner.cli.group is the module of the verb `group` once that is loaded
 
 
 def main() -> None:

@@ -11,10 +11,11 @@ import click
 
 from tuner import machines
 from tuner.case import Case
-from tuner.check import KINDS, Report, check
+from tuner.check import KINDS, check
 from tuner.cli import options
 from tuner.cli.output import print_json, print_table
 from tuner.errors import BadInput
+from tuner.mismatches import Report
 from tuner.names import Buffers, Collective, DataType, Op
 from tuner.rules.request import Request
 

@@ -95,12 +95,12 @@ def complete(
     \b
     nccl-tuner machines complete ndv5-topo.xml --gpu h100-sxm --net-gbps 400 -o ndv5.xml
     """
-    from tuner import skeleton
+    from tuner import found
 
     if gpu is None:
         raise BadInput(f"say what the GPUs of {file} are: --gpu MODEL; {one_of(gpus.names())}")
     name = release.load(nccl or release.names()[-1]).name
-    completed = skeleton.complete(file, gpu, net_gbps, net_latency_us, name)
+    completed = found.completed(file, gpu, net_gbps, net_latency_us, name)
     if output is not None:
         try:
             output.write_text(completed, encoding="utf-8")

@@ -6,7 +6,7 @@ from typing import Any
 import click
 import numpy as np
 
-from tuner import answer, found, groupanswer
+from tuner import found, libraryanswer
 from tuner.check import TABLES
 from tuner.cli import options
 from tuner.cli.group import calls_argument, operations_of, print_group
@@ -46,7 +46,7 @@ def pick(
     nccl-tuner oracle pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --json
     """
     described = options.case_of(**case)
-    answers = answer.from_library(described, Request(collective, dtype, op, buffers=buffers), sizes, timeout_s)
+    answers = libraryanswer.of_sizes(described, Request(collective, dtype, op, buffers=buffers), sizes, timeout_s)
     if as_json:
         print_json(answers)
     else:
@@ -66,7 +66,7 @@ def group(calls: list[Any], dtype: DataType, op: Op, timeout_s: float, as_json: 
     nccl-tuner oracle group allreduce:25M*4,allgather:4M --machine dgx-h100 --nodes 2 --nccl 2.28.9
     """
     described = options.case_of(**case)
-    made = groupanswer.from_library(described, operations_of(calls, dtype, op), timeout_s)
+    made = libraryanswer.of_group(described, operations_of(calls, dtype, op), timeout_s)
     if as_json:
         print_json(made)
     else:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner import nccl_layout
-from tuner.check import Report
 from tuner.errors import NoAlgorithm
 from tuner.logs import choice
 from tuner.logs.imported import Choice, Imported, in_emulator
+from tuner.mismatches import Report
 from tuner.model import Tables
 from tuner.names import Algorithm, DataType, Op, Protocol
 from tuner.rules.request import Request

@@ -19,6 +19,7 @@ from tuner.errors import BadInput, MeasuringFailed
 CANDIDATES = 16  # ports from the first one on; torchrun itself may hold MASTER_PORT
 _HELLO = "nccl-tuner"
 _FAILED = b'{"error": '
+_PATIENCE_S = 2.0  # with whoever is at the other end and may be no rank of this run
 _SLURM_PORTS = (20000, 20000)  # first, how many: one for each step of a job
 
 
@@ -145,13 +146,15 @@ class Rendezvous:
                 self._greet(peer)
 
     def _greet(self, peer: socket.socket) -> None:
-        """Whoever does not say the right word is no rank of this run."""
-        peer.settimeout(2.0)
+        """Whoever does not say the right word is no rank of this run; one that gave up waiting calls again."""
+        peer.settimeout(_PATIENCE_S)
         try:
             hello = json.loads(_line(peer))
             if hello[_HELLO] != self.place.token or not 0 < hello["rank"] < self.place.world:
                 raise ValueError("of another run")
             peer.sendall(b'{"welcome": true}\n')
+            peer.settimeout(self.limit_s)
+            _line(peer)
         except (OSError, ValueError, KeyError, TypeError, EOFError):
             peer.close()
             return
@@ -162,10 +165,11 @@ class Rendezvous:
         while time.monotonic() < deadline_s:
             for port in self.place.ports:
                 with contextlib.suppress(OSError, ValueError, KeyError, TypeError, EOFError):
-                    peer = socket.create_connection((self.place.host, port), timeout=2.0)
+                    peer = socket.create_connection((self.place.host, port), timeout=_PATIENCE_S)
                     try:
                         peer.sendall(hello)
                         if json.loads(_line(peer))["welcome"] is True:
+                            peer.sendall(b'{"here": true}\n')
                             self._peers[0] = peer
                             return
                     finally:
@@ -261,7 +265,7 @@ def _server(place: Place) -> Iterator[socket.socket]:
 
 
 def _line(peer: socket.socket) -> bytes:
-    """The first line; nothing is sent after it before it is answered."""
+    """The next line, byte by byte: what follows it is read elsewhere."""
     line = b""
     while not line.endswith(b"\n"):
         block = peer.recv(1)

@@ -21,6 +21,7 @@ from tuner.oracle.process import SIM, Child
 from tuner.plugin import forcing_path, loading
 from tuner.plugin.forcing import Seen
 from tuner.rules.request import Request
+from tuner.setup import Host, Setup, Skeleton
 
 MAX_RANKS = 512  # each rank is a thread with NCCL's memory for a rank
 RANK_BYTES = 40 << 20  # of host memory per rank; 21 MB were measured with 128 ranks, 8 per node
@@ -37,56 +38,6 @@ _HARMLESS = (
     "CollNet currently only supports up to",  # more than 8 GPUs per node: up to 2.22
     "CollNet is not supported or fails to initialize, ignoring NCCL_ALGO",  # up to 2.23
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """One node: its topology XML, and how many of its GPUs are used."""
-
-    topology: str
-    gpus: int
-    peer_to_peer_across_sockets: bool = True  # whether NVML and CUDA say that GPUs of two sockets reach each other
-
-
-@dataclass(frozen=True, slots=True)
-class Skeleton:
-    """A topology file that leaves GPUs and adapters to the machine, and what the simulated one says of them.
-
-    ``Setup.topology`` then describes the machine in full, and NCCL reads this file instead; all nodes are alike.
-    """
-
-    xml: str
-    nvlinks: Mapping[str, tuple[str, ...]]  # by a GPU's bus id: the bus id at the end of each of its NVLinks
-    adapters: Mapping[str, str]  # bus id by name, of the adapters that the file only places
-    classes: Mapping[str, str]  # PCI class by bus id, of the devices that NCCL looks up in sysfs
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """One communicator of ``nodes * gpus_per_node`` ranks on ``nodes`` machines that are alike, and on ``others``."""
-
-    topology: str  # text of a topology XML in NCCL's format, of one node, with <gpu> and <net> elements
-    nodes: int
-    gpus_per_node: int  # the first of the XML's <gpu>, ordered by dev
-    release: str  # "2.28.9"
-    env: Mapping[str, str]  # NCCL_* variables; the caller's own never reach NCCL
-    plugin: Path | None = None  # a tuner plugin for NCCL to load
-    record_plugin: bool = False  # load it inside the recorder, so that `ask` sees the table before and after it
-    without_tuner: bool = False  # no plugin at all, which some choices depend on; only `launch` can be asked then
-    library: Path | None = None  # this file instead of the release's installed or cached library
-    skeleton: Skeleton | None = None  # what NCCL reads instead of the topology, to complete it
-    others: tuple[Host, ...] = ()  # nodes after the ``nodes``, in the order of their ranks
-    peer_to_peer_across_sockets: bool = True  # as of a Host, of the ``nodes``
-
-    @property
-    def hosts(self) -> tuple[Host, ...]:
-        """The nodes in the order of ranks."""
-        return (Host(self.topology, self.gpus_per_node, self.peer_to_peer_across_sockets),) * self.nodes + self.others
-
-    @property
-    def ranks(self) -> int:
-        """GPUs of all nodes."""
-        return sum(host.gpus for host in self.hosts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from elftools.elf.elffile import ELFFile
 
 from tuner import release as releases
 from tuner.errors import BadInput, OracleUnavailable
+from tuner.files import remember
 
 WHEEL = "nvidia-nccl-cu12"
 MEMBER = "nvidia/nccl/lib/libnccl.so.2"
@@ -140,11 +141,7 @@ def sha256(path: Path) -> str:
         return text
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    stored.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=stored.parent)
-    with os.fdopen(descriptor, "w") as file_out:
-        file_out.write(digest + "\n")
-    os.replace(temporary, stored)
+    remember(stored, f"{digest}\n")
     return digest
 
 

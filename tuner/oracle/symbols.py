@@ -4,10 +4,9 @@ The wheels are not stripped: ``.symtab`` names internal functions and DWARF desc
 seconds, so what was found is kept beside the library's cache, by the sha256 of the file.
 """
 
+import contextlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 from tuner.errors import OracleUnavailable
+from tuner.files import remember
 
 FORMAT = 6  # of the cached file; raise it when what is extracted changes
 
@@ -67,15 +67,14 @@ def load(library: Path, sha256: str, cache: Path) -> Symbols:
     """Symbols of ``library``, from ``cache`` when this file was read before."""
     stored = cache / "symbols" / f"{sha256[:32]}.{FORMAT}.json"
     if stored.is_file():
-        try:
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # half written by another program
             return _from_json(json.loads(stored.read_text()))
-        except (ValueError, KeyError, TypeError):
-            stored.unlink(missing_ok=True)  # half written by another program; read the library again
     symbols = read(library)
-    _write(stored, json.dumps(_to_json(symbols)))
+    remember(stored, json.dumps(_to_json(symbols)))
     for old in stored.parent.glob(f"{sha256[:32]}.*.json"):
         if old != stored:
-            old.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                old.unlink()
     return symbols
 
 
@@ -245,12 +244,3 @@ def _layout_from_json(data: dict[str, Any]) -> Layout:
         arrays={path: (offset, tuple(dims)) for path, (offset, dims) in data["arrays"].items()},
         structs={path: (offset, size) for path, (offset, size) in data["structs"].items()},
     )
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all: another process may be reading."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    os.replace(temporary, path)

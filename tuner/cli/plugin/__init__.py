@@ -8,7 +8,6 @@ from tuner import plugin, release
 from tuner.cli import options
 from tuner.cli.lazy import LazyGroup
 from tuner.cli.output import print_json
-from tuner.oracle import library
 from tuner.plugin import loading, parse
 
 VERBS = {
@@ -57,9 +56,15 @@ def env(nccl: str | None, table: Path | None, strict: bool, as_json: bool) -> No
     """
     if table is not None:
         parse.read(table)
-    chosen = release.load(nccl or library.installed_release() or release.names()[-1])
+    chosen = release.load(nccl or _installed() or release.names()[-1])
     found = loading.environment(chosen, plugin.path(), table, strict)
     if as_json:
         print_json({"release": chosen.name, "set": found.set, "prepend": found.prepend})
     else:
         click.echo("\n".join(found.exports()))
+
+
+def _installed() -> str | None:
+    from tuner.oracle import library
+
+    return library.installed_release()
