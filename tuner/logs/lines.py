@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner.errors import BadInput
+from tuner.files import read_bytes
 
 # host:pid:tid [device] NCCL INFO text; some builds put the function before "NCCL", launchers anything before the host.
 _PREFIX = re.compile(r"([^\s:\[\]()]+):(\d+):(\d+) \[-?\d+\]")
@@ -42,10 +43,7 @@ def read(path: Path) -> tuple[list[Line], bool]:
 
     BadInput where the file cannot be read or is empty.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from None
+    data = read_bytes(path, BadInput)
     if not data.strip():
         raise BadInput(f"{path}: empty; valid: what NCCL prints with NCCL_DEBUG=INFO")
     return of(data)
