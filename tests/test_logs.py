@@ -350,6 +350,27 @@ def test_needed_facts_are_named_and_can_be_given(small: list[str], lost: str) ->
         assert check(text, facts).report.mismatches == []
 
 
+def test_a_number_of_nodes_that_no_line_says_is_unknown(tmp_path: Path) -> None:
+    line = "vm:1:{0} [{0}] NCCL INFO comm 0x{0}a rank {0} nranks 2 cudaDev {0} commId 0xb - Init COMPLETE\n"
+    log = tmp_path / "nccl.log"
+    log.write_text(line.format(0) + line.format(1))
+    assert "2 ranks on ? nodes" in run("import-log", str(log)).stdout
+    assert json.loads(run("import-log", str(log), "--json").stdout)["node_count"] is None
+
+
+# As 2.18 and 2.27 write it: alone on stdout, or in a line of the log.
+RCCL = ("RCCL version 2.18.3+hip6.0 HEAD:1a2b3c4+", "vm:1:1 [0] NCCL INFO RCCL version : 2.27.7-HEAD:1a2b3c4")
+
+
+@pytest.mark.parametrize("version", RCCL)
+def test_a_log_of_rccl_is_refused(small: list[str], tmp_path: Path, version: str) -> None:
+    log = tmp_path / "rccl.log"
+    log.write_text("\n".join([version, *(line for line in small if "NCCL version" not in line)]) + "\n")
+    for command in ("import-log", "check-log"):
+        refused = run(command, str(log), "--nccl", "2.28.9", "--comp-cap", "9.0", code=2)
+        assert re.fullmatch(r"nccl-tuner: the log is of RCCL 2\.[\d.]+\S+, AMD's library, .*\n", refused.stderr)
+
+
 def test_the_compute_capability_is_asked_for(small: list[str]) -> None:
     with pytest.raises(BadInput, match="compute capability: --comp-cap"):
         check(small, Given())

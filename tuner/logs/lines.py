@@ -12,7 +12,8 @@ from tuner.files import read_bytes
 # host:pid:tid [device] NCCL INFO text; some builds put the function before "NCCL", launchers anything before the host.
 _PREFIX = re.compile(r"([^\s:\[\]()]+):(\d+):(\d+) \[-?\d+\]")
 _MARK = "NCCL INFO "
-KEPT = ("#", "NCCL version")  # of lines without a prefix: nccl-tests' list of devices, what NCCL writes to stdout
+# Of lines without a prefix: nccl-tests' list of devices, what NCCL and RCCL write to stdout.
+KEPT = ("#", "NCCL version", "RCCL version")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 

@@ -314,7 +314,7 @@ def from_log(path: Path) -> Measurements:
         raise BadMeasurement(str(error)) from None
     ran = _ran(imported)
     header = {
-        "backend": "nccl-log", "from": str(path), "ranks": imported.ranks, "nodes": len(imported.nodes) or None,
+        "backend": "nccl-log", "from": str(path), "ranks": imported.ranks, "nodes": imported.node_count,
         "nccl": imported.release,
     }  # fmt: skip
     visits = (Visit(Point(collective, size), None, took, ()) for (collective, size), took in ran.items())
