@@ -255,6 +255,15 @@ def test_prefixes_and_ends(small: list[str], prefix: str, end: str) -> None:
     assert facts_of(imported(changed, SMALL_GIVEN)) == facts_of(imported(small, SMALL_GIVEN))
 
 
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+def test_what_stands_on_stdout_behind_a_launchers_tag(small: list[str], prefix: str) -> None:
+    device = "#  Rank  {0} Group  0 Pid  1 on vm device  {0} [0000:1b:00] NVIDIA H100 80GB HBM3"
+    logged = [line for line in small if "NCCL version" not in line]
+    tagged = [prefix + line for line in [*map(device.format, range(4)), "NCCL version 2.28.9+cuda12.9", *logged]]
+    read = imported(tagged, Given(collective=Collective.AllReduce))
+    assert (read.release, [node.comp_caps for node in read.nodes]) == ("2.28.9", [(90, 90)] * 2)
+
+
 def test_the_function_before_nccl(small: list[str]) -> None:
     changed = [line.replace("] NCCL INFO", "] ncclTopoTuneModel, 482 NCCL INFO") for line in small]
     assert facts_of(imported(changed, SMALL_GIVEN)) == facts_of(imported(small, SMALL_GIVEN))

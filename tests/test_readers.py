@@ -114,7 +114,8 @@ def test_version_2_19_names_all_and_prints_single_calls(tmp_path: Path) -> None:
     assert (found.header["nccl"], found.header["warmup"], found.header["calls"]) == ("2.30.3", 1, 20)
 
 
-@pytest.mark.parametrize("tag", ["[1,0]<stdout>:", "0: ", "[default0]:", "[0] "])
+@pytest.mark.parametrize("tag", ["[1,0]<stdout>:", "0: ", "[default0]:", "[0] ", "[pod/a-b/c] ", "2026-03-03T11:06:05.1234Z stdout F ",
+                                 "[2026-03-03 11:06:05] 3: "])
 def test_launchers_tags(tmp_path: Path, tag: str) -> None:
     tagged = "".join(f"{tag}{line}\n" for line in V213.splitlines())
     assert rows(read(tmp_path, tagged, AR)) == rows(read(tmp_path, V213, AR))

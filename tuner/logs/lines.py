@@ -12,8 +12,8 @@ from tuner.files import read_bytes
 # host:pid:tid [device] NCCL INFO text; some builds put the function before "NCCL", launchers anything before the host.
 _PREFIX = re.compile(r"([^\s:\[\]()]+):(\d+):(\d+) \[-?\d+\]")
 _MARK = "NCCL INFO "
-# Of lines without a prefix: nccl-tests' list of devices, what NCCL and RCCL write to stdout.
-KEPT = ("#", "NCCL version", "RCCL version")
+# Of lines without a prefix, behind whatever a launcher tags: nccl-tests' list of devices, what NCCL writes to stdout.
+_KEPT = re.compile(r"#\s+Rank\s+\d|[NR]CCL version (?:: )?\d")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -64,7 +64,7 @@ def split(lines: Iterable[str]) -> list[Line]:
     """
     found = [_line(line) for line in lines]
     if any(line.thread is not UNKNOWN for line in found):
-        found = [line for line in found if line.thread is not UNKNOWN or line.text.lstrip().startswith(KEPT)]
+        found = [line for line in found if line.thread is not UNKNOWN or _KEPT.search(line.text)]
     return _with_whole_hosts(found)
 
 

@@ -40,8 +40,11 @@ _NO_OP = ("mulsum",)  # a scaling that NCCL has no fixed operation for
 _RIGHT = {DataType.float16: 1e-2, DataType.bfloat16: 1e-2, DataType.float32: 1e-5, DataType.float64: 1e-12}
 
 _CPU_TIMES = "CPU times (-C 1), not those of the GPUs; valid: nccl-tests without -C"
-# Of mpirun, torchrun, srun and MPICH's mpiexec, at a line.
-_TAG = re.compile(r"^\s*(?:\[\d+,\d+\](?:<\w+>)?:?|\[[\w.-]*\d+\]:|\d+:|\[\d+\](?= ))\s?")
+# Of mpirun, torchrun, srun, MPICH's mpiexec and kubectl, and a time with what a container's log file adds, at a line.
+_TAG = re.compile(
+    r"^\s*(?:(?:\[\d+,\d+\](?:<\w+>)?:?|\[[\w.-]*\d+\]:|\d+:(?!\d)|\[\d+\](?= )|\[pod/\S+\]"
+    r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:[\d:.,]+(?:Z|[+-]\d\d:?\d\d)?\]?(?: std(?:out|err) [FP])?)\s?)+"
+)
 _PREFIX = re.compile(r"([^\s:\[\]()]+):\d+:\d+ \[-?\d+\] (?:\S+ )?NCCL ")
 _NUMBER = r"(?:[0-9.]+(?:e[+-]?\d+)?|nan|inf)"
 _OP = rf"(?:\s+(?:{'|'.join([*_OPS, *_NO_OP])})(?=\s|$))?"
