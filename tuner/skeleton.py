@@ -145,7 +145,7 @@ class _File:
     def describe_adapters(self, gbps: float | None, latency_us: float | None, gdr: bool) -> dict[str, str]:
         """Gives every network device (class 0x02) without a <net> one, by bus id, and a <net> without speed its own.
 
-        NCCL writes what its network says where the file says nothing (ncclTopoFillNet, src/graph/topo.cc, v2.28.9-1).
+        NCCL writes what its network says where the file does not (ncclTopoPopulateNics, src/graph/topo.cc, v2.28.9-1).
         Returns the bus ids of those that had no <net> by name.
         """
         slots = list(self.root.iter("pci"))
