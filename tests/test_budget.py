@@ -173,6 +173,8 @@ def test_what_has_no_price_is_counted_and_named(tmp_path: Path) -> None:
     assert eight.notes[0] == "calls of communicators of 8 ranks are priced on 16, of the same bytes"
     with pytest.raises(BadInput, match="no calls to price; the files have none"):
         count([found(tmp_path / "x", '{"traceEvents": []}')], WANTED)
+    with pytest.raises(BadInput, match=r"no calls to price; .* 8 ranks; .* 4 ranks; --ranks: valid: 8$"):
+        count([found(tmp_path / "x", "collective,bytes,ranks,nodes\nreduce,8,8,2\nreduce,8,4,4\n")], WANTED)
     with pytest.raises(BadInput, match="--communicator 'c': valid: a, tp, dp, b"):
         count([found(tmp_path / "x", text)], replace(WANTED, communicators=("c",)))
     with pytest.raises(BadInput, match="no calls to price; 1 x send: NCCL has no"):
@@ -612,4 +614,4 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     assert refused(path, *HERE_TWO, "--communicator", "tp") == "--communicator 'tp': the calls name none"
     assert "--buffers" in refused(path, *HERE_TWO, "--buffers", "window")
     path.write_text("collective,bytes,ranks\nallreduce,8,4\nallreduce,8,2\nalltoall,8,3\n")
-    assert refused(path, *HERE_TWO).endswith("valid: --ranks 2 or 4")
+    assert refused(path, *HERE_TWO).endswith("--ranks: valid: 2, 4")

@@ -64,6 +64,12 @@ def test_check_prints_the_share_that_matched() -> None:
     assert "MISMATCH" not in out
 
 
+def test_check_without_nodes_leaves_out_a_single_rank() -> None:
+    small = ("--machine", "dgx-a100", "--gpus-per-node", "1", "--nccl", "2.28.9", "--bytes", "1K,1M", "--json")
+    checked = json.loads(run("check", "allreduce", *small).stdout)
+    assert [each["communicator"][:3] for each in checked] == ["2 x", "4 x"]
+
+
 def test_topology_and_graphs_from_files(tmp_path: Path) -> None:
     topology = tmp_path / "node.xml"
     topology.write_text(run("machines", "show", "dgx-h100").stdout)

@@ -255,6 +255,15 @@ def test_prefixes_and_ends(small: list[str], prefix: str, end: str) -> None:
     assert facts_of(imported(changed, SMALL_GIVEN)) == facts_of(imported(small, SMALL_GIVEN))
 
 
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+def test_what_stands_on_stdout_behind_a_launchers_tag(small: list[str], prefix: str) -> None:
+    device = "#  Rank  {0} Group  0 Pid  1 on vm device  {0} [0000:1b:00] NVIDIA H100 80GB HBM3"
+    logged = [line for line in small if "NCCL version" not in line]
+    tagged = [prefix + line for line in [*map(device.format, range(4)), "NCCL version 2.28.9+cuda12.9", *logged]]
+    read = imported(tagged, Given(collective=Collective.AllReduce))
+    assert (read.release, [node.comp_caps for node in read.nodes]) == ("2.28.9", [(90, 90)] * 2)
+
+
 def test_the_function_before_nccl(small: list[str]) -> None:
     changed = [line.replace("] NCCL INFO", "] ncclTopoTuneModel, 482 NCCL INFO") for line in small]
     assert facts_of(imported(changed, SMALL_GIVEN)) == facts_of(imported(small, SMALL_GIVEN))
@@ -348,6 +357,27 @@ def test_needed_facts_are_named_and_can_be_given(small: list[str], lost: str) ->
                   graphs=whole, nodes=2)
     if "nNodes" not in lost:  # nothing gives the ranks of a node
         assert check(text, facts).report.mismatches == []
+
+
+def test_a_number_of_nodes_that_no_line_says_is_unknown(tmp_path: Path) -> None:
+    line = "vm:1:{0} [{0}] NCCL INFO comm 0x{0}a rank {0} nranks 2 cudaDev {0} commId 0xb - Init COMPLETE\n"
+    log = tmp_path / "nccl.log"
+    log.write_text(line.format(0) + line.format(1))
+    assert "2 ranks on ? nodes" in run("import-log", str(log)).stdout
+    assert json.loads(run("import-log", str(log), "--json").stdout)["node_count"] is None
+
+
+# As 2.18 and 2.27 write it: alone on stdout, or in a line of the log.
+RCCL = ("RCCL version 2.18.3+hip6.0 HEAD:1a2b3c4+", "vm:1:1 [0] NCCL INFO RCCL version : 2.27.7-HEAD:1a2b3c4")
+
+
+@pytest.mark.parametrize("version", RCCL)
+def test_a_log_of_rccl_is_refused(small: list[str], tmp_path: Path, version: str) -> None:
+    log = tmp_path / "rccl.log"
+    log.write_text("\n".join([version, *(line for line in small if "NCCL version" not in line)]) + "\n")
+    for command in ("import-log", "check-log"):
+        refused = run(command, str(log), "--nccl", "2.28.9", "--comp-cap", "9.0", code=2)
+        assert re.fullmatch(r"nccl-tuner: the log is of RCCL 2\.[\d.]+\S+, AMD's library, .*\n", refused.stderr)
 
 
 def test_the_compute_capability_is_asked_for(small: list[str]) -> None:

@@ -2,6 +2,7 @@
 """nccl-tests' text of all versions and its JSON, NCCL logs and our own files, told by their content."""
 
 import csv
+import gzip
 import json
 from pathlib import Path
 
@@ -113,7 +114,8 @@ def test_version_2_19_names_all_and_prints_single_calls(tmp_path: Path) -> None:
     assert (found.header["nccl"], found.header["warmup"], found.header["calls"]) == ("2.30.3", 1, 20)
 
 
-@pytest.mark.parametrize("tag", ["[1,0]<stdout>:", "0: ", "[default0]:"])
+@pytest.mark.parametrize("tag", ["[1,0]<stdout>:", "0: ", "[default0]:", "[0] ", "[pod/a-b/c] ", "2026-03-03T11:06:05.1234Z stdout F ",
+                                 "[2026-03-03 11:06:05] 3: "])
 def test_launchers_tags(tmp_path: Path, tag: str) -> None:
     tagged = "".join(f"{tag}{line}\n" for line in V213.splitlines())
     assert rows(read(tmp_path, tagged, AR)) == rows(read(tmp_path, V213, AR))
@@ -146,9 +148,28 @@ def test_a_line_that_may_be_cut_is_left_out(tmp_path: Path) -> None:
     assert found.truncated
 
 
+def test_several_runs_of_the_same_gpus(tmp_path: Path) -> None:
+    found = read(tmp_path, V213 + V213.replace("nodeA", "nodeC").replace("graph: 5", "graph: 0"), AR)
+    assert rows(found) == rows(read(tmp_path, V213, AR)) * 2
+    assert [each.point.graph for each in found.visits] == [True] * 4 + [False] * 4
+    assert (found.header["ranks"], found.header["nodes"]) == (2, 2)
+
+
+def test_gzipped(tmp_path: Path) -> None:
+    file = tmp_path / "output.txt.gz"
+    file.write_bytes(gzip.compress(("node-1:77:77 [0] NCCL INFO NCCL version 2.28.9+cuda12.9\n" + V213).encode()))
+    found = read_any(file, AR)
+    assert rows(found) == rows(read(tmp_path, V213, AR))
+    assert found.header["nccl"] == "2.28.9"
+    file.write_bytes(file.read_bytes()[:40])
+    with pytest.raises(BadMeasurement, match=r"output.txt.gz: Compressed file ended"):
+        read_any(file)
+
+
 REFUSED = {
     "not named": (V2, "does not say which collective was run; valid: one name of all_reduce_perf, "),
     "two programs": (V219 + V219.replace("all_gather", "all_reduce"), "several collectives in one file"),
+    "other ranks": (V219 + V219.replace("#  Rank  0", "#  Rank  1") + V219, "(2 ranks on 1 nodes, 1 ranks on 1 nodes)"),
     "another program": (V219.replace("all_gather", "alltoall"), "alltoall_perf is no collective that NCCL tunes; valid: all_"),
     "no row": (V219.split("       65536")[0], "no row of nccl-tests in it is whole"),
     "CPU times": (V219.replace(" time ", " cputime "), "CPU times (-C 1), not those of the GPUs"),

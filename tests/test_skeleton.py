@@ -220,8 +220,21 @@ def test_what_the_file_lacks_or_contradicts_is_refused(write, case: str) -> None
 
 
 def test_the_speed_of_adapters_is_asked_for(write) -> None:
-    assert "2 adapters have no <net>, the first is 0102:00:00.0; say how fast" in refusal(write, TWO_RAILS, gbps=None)
-    assert "no adapter without <net>" in refusal(write, TWO_GPUS)
+    assert "2 adapters have no speed, the first is 0102:00:00.0; say how fast" in refusal(write, TWO_RAILS, gbps=None)
+    assert "no adapter without speed" in refusal(write, TWO_GPUS)
+
+
+def test_a_net_without_speed_has_that_of_the_network(write) -> None:
+    text, net = TWO_RAILS, '{}><nic><net name="mlx5_{}" dev="{}"/></nic></pci>'
+    for n in (1, 2):
+        text = text.replace(NIC.format(n=n), net.format(NIC.format(n=n)[:-2], n, n - 1))
+    assert "2 adapters have no speed, the first is mlx5_2; say how fast" in refusal(write, text, gbps=None)
+    assert "--net-latency-us, 75 for p4d" in refusal(write, text.replace("0x020700\"", "0x020700\" vendor=\"0x1d0f\""))
+    assert [(net.name, net.speed_mbps) for net in completed(write(text), "h100-sxm", 400).nets] == [
+        ("mlx5_1", 400_000), ("mlx5_2", 400_000),
+    ]  # fmt: skip
+    said = text.replace('dev="0"', 'dev="0" speed="100000"')
+    assert [net.speed_mbps for net in completed(write(said, "said.xml"), "h100-sxm", 400).nets] == [100_000, 400_000]
 
 
 def test_a_mesh_needs_its_number_of_gpus(write) -> None:

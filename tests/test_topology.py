@@ -113,7 +113,7 @@ BAD = {
     "cut off": (GOOD[:90], "not XML"),
     "two roots": (GOOD + GOOD, "junk after document element"),
     "another root": ('<graphs version="1"/>', "<graphs> is not a topology; valid root: <system>"),
-    "another version": (GOOD.replace('"1"', '"2"', 1), "version='2' is unknown; valid: '1'"),
+    "another version": (GOOD.replace('"1"', '"2"', 1), "version='2' is unknown; valid: '1' ('2' is RCCL's, "),
     "no version": ("<system/>", "version=None is unknown"),
     "no gpu": (system(cpu(net(0))), "no <gpu> in it"),
     "gpu outside a cpu": (system(gpu(0)), "<gpu> is not inside a <cpu>"),

@@ -1,19 +1,22 @@
 """Files read and written whole. Of those that a user names, what cannot be done is one line that names the file."""
 
 import contextlib
+import gzip
 import os
 import tempfile
+import zlib
 from pathlib import Path
 
 from tuner.errors import BadInput, TunerError
 
 
 def read_bytes(path: Path, wrong: type[TunerError]) -> bytes:
-    """Raises ``wrong`` where there is nothing to read."""
+    """What is in the file, unpacked where it is gzipped. Raises ``wrong`` where there is nothing to read."""
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise wrong(f"{path}: {error.strerror}") from error
+        content = path.read_bytes()
+        return gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise wrong(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def write_text(path: Path, content: str) -> None:

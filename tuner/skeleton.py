@@ -131,34 +131,44 @@ class _File:
             gpu.set("dev", gpu.get("dev", str(dev)))
 
     def describe_adapters(self, gbps: float | None, latency_us: float | None, gdr: bool) -> dict[str, str]:
-        """Gives every network device (class 0x02) without a <net> one, by bus id; returns bus ids by name."""
-        bare = [pci for pci in self.root.iter("pci") if pci.get("class", "").startswith("0x02") and not _has_net(pci)]
-        if not bare:
+        """Gives every network device (class 0x02) without a <net> one, by bus id, and a <net> without speed its own.
+
+        NCCL writes what its network says where the file does not (ncclTopoPopulateNics, src/graph/topo.cc, v2.28.9-1).
+        Returns the bus ids of those that had no <net> by name.
+        """
+        slots = list(self.root.iter("pci"))
+        bare = [pci for pci in slots if pci.get("class", "").startswith("0x02") and not _nets(pci)]
+        silent = [net for net in self.root.iter("net") if "speed" not in net.attrib]
+        if not (bare or silent):
             if gbps is not None or latency_us is not None:
-                raise BadInput(f"{self.where}: no adapter without <net>; leave out --net-gbps and --net-latency-us")
+                raise BadInput(f"{self.where}: no adapter without speed; leave out --net-gbps and --net-latency-us")
             return {}
-        what = f"{self.where}: {len(bare)} adapters have no <net>, the first is {bare[0].get('busid')}"
+        first = bare[0].get("busid") if bare else silent[0].get("name")
+        what = f"{self.where}: {len(bare) + len(silent)} adapters have no speed, the first is {first}"
         if gbps is None:
             raise BadInput(f"{what}; say how fast they are: --net-gbps 400 (1e9 bits per second)")
-        if latency_us is None and any(pci.get("vendor") == AMAZON for pci in bare):
+        asked = [pci for pci in slots if pci in bare or any(net in silent for net in _nets(pci))]
+        if latency_us is None and any(pci.get("vendor") == AMAZON for pci in asked):
             raise BadInput(f"{what}; Amazon's plugin reports its own latency: --net-latency-us, 75 for p4d and p4de")
+        facts = {"speed": str(round(gbps * 1000)), "latency": str(latency_us or 0.0), "gdr": str(int(gdr))}
+        for net in silent:
+            net.attrib.update({name: value for name, value in facts.items() if name not in net.attrib})
         devs = [net.get("dev", "") for net in self.root.iter("net")]
         if strange := [dev for dev in devs if not dev.isdecimal()]:
             self.fail(f"<net dev={strange[0]!r}> is not a whole number")
-        first = 1 + max(map(int, devs), default=-1)
+        free = 1 + max(map(int, devs), default=-1)
         names = {}
         for n, pci in enumerate(sorted(bare, key=_bus_id)):
             name = f"nic{n}"
             names[name] = _bus_id(pci)
             ET.SubElement(ET.SubElement(pci, "nic"), "net", {
-                "name": name, "dev": str(first + n), "speed": str(round(gbps * 1000)), "port": "1",
-                "latency": str(latency_us or 0.0), "guid": hex(FIRST_GUID + n), "gdr": str(int(gdr)),
+                "name": name, "dev": str(free + n), "port": "1", "guid": hex(FIRST_GUID + n), **facts,
             })
         return names
 
 
-def _has_net(pci: ET.Element) -> bool:
-    return pci.find("nic/net") is not None
+def _nets(pci: ET.Element) -> list[ET.Element]:
+    return pci.findall("nic/net")
 
 
 def _bus_id(pci: ET.Element) -> str:

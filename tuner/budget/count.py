@@ -79,10 +79,9 @@ def count(found: Sequence[Found], wanted: Wanted) -> Counted:
         counted[key] = times + call.calls, durations
     left_out = [LeftOut(*key, *sums) for key, sums in without.items()]
     if not counted:
-        usable = [call.ranks for call in calls if call.collective is not None and call.unusable is None]
-        others = sorted({ranks for ranks in usable if ranks not in (None, wanted.ranks)})
-        valid = f"; valid: --ranks {' or '.join(map(str, others))}" if others else ""
-        raise BadInput(f"no calls to price; {'; '.join(map(str, left_out)) or 'the files have none'}{valid}")
+        sizes = {call.ranks for call in calls if call.ranks and not _left_out(call, replace(wanted, ranks=call.ranks))}
+        hint = [f"--ranks: {one_of(sorted(sizes))}"] if sizes else []
+        raise BadInput(f"no calls to price; {'; '.join([*map(str, left_out), *hint]) or 'the files have none'}")
     entries = [Entry(*key, times, tuple(durations)) for key, (times, durations) in counted.items()]
     entries.sort(key=lambda entry: (entry.request.collective, entry.request.dtype, entry.request.op, entry.bytes))
     return Counted(entries, left_out, [note for each in found for note in each.notes] + list(_notes(used, wanted)))

@@ -1,8 +1,6 @@
 """Collectives from whatever file has some, told by its content."""
 
-import gzip
 import json
-import zlib
 from pathlib import Path
 
 from tuner.budget.calls import Found
@@ -10,13 +8,14 @@ from tuner.budget.log import from_log
 from tuner.budget.records import from_csv, from_json
 from tuner.budget.trace import from_trace, is_trace
 from tuner.errors import BadInput
+from tuner.files import read_bytes
 
 VALID = "valid: CSV or JSON records, a NCCL log, a trace of PyTorch's profiler, each also gzipped"
 
 
 def read(path: Path, ranks: int) -> Found:
     """``ranks`` are those of records that do not say theirs. BadInput names the file, and the line of a record."""
-    content = _content(path)
+    content = read_bytes(path, BadInput).removeprefix(b"\xef\xbb\xbf")  # as spreadsheets begin a file
     if not content.strip():
         raise BadInput(f"{path}: empty; {VALID}")
     logged = b" NCCL INFO " in content
@@ -40,11 +39,3 @@ def read(path: Path, ranks: int) -> Found:
         raise BadInput(f"{path}: not text; {VALID}") from None
     return from_csv(str(path), text, ranks)
 
-
-def _content(path: Path) -> bytes:
-    try:
-        content = path.read_bytes()
-        content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
-        return content.removeprefix(b"\xef\xbb\xbf")  # as spreadsheets begin a file
-    except (OSError, EOFError, zlib.error) as error:
-        raise BadInput(f"{path}: {getattr(error, 'strerror', None) or error}") from None

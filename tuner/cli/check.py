@@ -34,7 +34,8 @@ def command(
 ) -> None:
     """Compares COLLECTIVES (default: all five) with libnccl, exactly. Exit code 1 if anything differs.
 
-    Without --machine, --topology and --node: every known machine; without --nodes: 1, 2 and 4 nodes.
+    Without --machine, --topology and --node: every known machine; without --nodes: 1, 2 and 4 nodes,
+    of one GPU each 2 and 4.
 
     \b
     nccl-tuner check --nccl 2.28.9
@@ -66,7 +67,10 @@ def _cases(nodes_given: bool, options_of_case: dict[str, Any]) -> Iterator[Case]
         raise BadInput("--graphs needs the machine it belongs to; valid: --machine NAME, --topology FILE.xml")
     for name in names:
         case = options.case_of(**{**options_of_case, "machine": name})
-        yield from (replace(case, nodes=nodes) for nodes in ((case.nodes,) if nodes_given else (1, 2, 4)))
+        if nodes_given:
+            yield case
+        else:  # one rank has nothing to pick
+            yield from (each for nodes in (1, 2, 4) if (each := replace(case, nodes=nodes)).ranks > 1)
 
 
 def _print(reports: list[Report]) -> None:

@@ -34,7 +34,7 @@ def command(as_json: bool, **given: Any) -> None:
 def _print(imported: Imported) -> None:
     nccl = imported.release or "of an unknown release"
     click.echo(f"NCCL {nccl}{'' if imported.emulated else ' (not emulated)'}: {imported.ranks or '?'} ranks"
-               f" on {len(imported.nodes) or '?'} nodes, communicator {imported.communicator or '?'}")
+               f" on {imported.node_count or '?'} nodes, communicator {imported.communicator or '?'}")
     if len(imported.communicators) > 1:
         click.echo("communicators: " + ", ".join(f"{name} ({ranks} ranks)" for name, ranks in imported.communicators))
     click.echo(f"channels: {imported.coll_channels or '?'} coll, {imported.nvls_channels or '?'} nvls")
@@ -89,8 +89,8 @@ def _choice_row(made: Choice) -> tuple[object, ...]:
 
 
 def _record(imported: Imported) -> dict[str, Any]:
-    names = ("release", "emulated", "communicator", "ranks", "environment", "net_gbs", "thresholds", "coll_channels",
-             "nvls_channels", "symmetric", "needed", "missing", "notes")
+    names = ("release", "emulated", "communicator", "ranks", "node_count", "environment", "net_gbs", "thresholds",
+             "coll_channels", "nvls_channels", "symmetric", "needed", "missing", "notes")
     return {
         **{name: getattr(imported, name) for name in names},
         "communicators": [{"name": name, "ranks": ranks} for name, ranks in imported.communicators],

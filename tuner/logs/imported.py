@@ -73,7 +73,8 @@ class Imported:
     communicator: str | None
     communicators: tuple[tuple[str, int | None], ...]  # all of the log: name, ranks
     ranks: int | None
-    nodes: tuple[NodeFacts, ...]
+    node_count: int | None
+    nodes: tuple[NodeFacts, ...]  # one for those that are shown, where their number is not known
     environment: Mapping[str, str]
     net_gbs: float | None
     table: tuple[Block, ...]

@@ -47,7 +47,9 @@ def read(path: Path, given: Given) -> Imported:
 
 
 def of(log: Log, given: Given) -> Imported:
-    """The same of a log that was read."""
+    """The same of a log that was read. BadInput also for a log of RCCL, whose lines look like NCCL's."""
+    if log.rccl is not None:
+        raise BadInput(f"the log is of RCCL {log.rccl}, AMD's library, which is not emulated; valid: a log of NCCL")
     return _Importer(log, given).imported()
 
 
@@ -70,7 +72,8 @@ class _Importer:
         elif ranks is None:
             self.needed.append("the number of ranks: a line 'comm ... rank ... nranks ...'")
         environment = self._environment(nccl)
-        nodes = self._nodes(nccl, environment) if self.group else ()
+        node_count = self._node_count() if self.group else None
+        nodes = self._nodes(nccl, environment, node_count) if self.group else ()
         net_gbs = self._net_gbs(nccl, nodes)
         table = next((log.table for log in self.logs if log.table), [])
         self._check_table(table, nccl)
@@ -81,6 +84,7 @@ class _Importer:
             communicator=self.group.name if self.group else None,
             communicators=tuple((group.name, group.ranks) for group in self.groups),
             ranks=ranks,
+            node_count=node_count,
             nodes=nodes,
             environment=environment,
             net_gbs=net_gbs,
@@ -141,9 +145,11 @@ class _Importer:
                 self.notes.append(f"{name}={found[name]} may change choices and is not emulated")
         return found
 
-    def _nodes(self, nccl: Release | None, environment: Mapping[str, str]) -> tuple[NodeFacts, ...]:
+    def _nodes(
+        self, nccl: Release | None, environment: Mapping[str, str], count: int | None
+    ) -> tuple[NodeFacts, ...]:
         assert self.group is not None
-        ranks, count = self.group.ranks, self._node_count()
+        ranks = self.group.ranks
         by_node = self._by_node(count)
         path_types = nccl.table["paths"]["types"] if nccl else PATH_NAMES
         latency_us = self._net_latency_us(count)
@@ -162,7 +168,7 @@ class _Importer:
         gpus_of_rings = {log.ring_gpus for log in self.logs if log.ring_gpus}
         if self.group.ranks and len(gpus_of_rings) == 1 and self.group.ranks % min(gpus_of_rings) == 0:
             count = self.group.ranks // min(gpus_of_rings)
-            self.notes.append(f"{count} nodes: this release does not print it, the ring has {min(gpus_of_rings)} GPUs")
+            self.notes.append(f"{count} nodes: no line 'nNodes ...', the ring has {min(gpus_of_rings)} GPUs")
             return count
         self.needed.append("the number of nodes: a line 'nNodes ...' or the ring's channels, or --nodes")
         return None

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner.errors import BadInput
+from tuner.files import read_bytes
 
 # host:pid:tid [device] NCCL INFO text; some builds put the function before "NCCL", launchers anything before the host.
 _PREFIX = re.compile(r"([^\s:\[\]()]+):(\d+):(\d+) \[-?\d+\]")
 _MARK = "NCCL INFO "
-KEPT = ("#", "NCCL version")  # of lines without a prefix: nccl-tests' list of devices, what NCCL writes to stdout
+# Of lines without a prefix, behind whatever a launcher tags: nccl-tests' list of devices, what NCCL writes to stdout.
+_KEPT = re.compile(r"#\s+Rank\s+\d|[NR]CCL version (?:: )?\d")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -42,10 +44,7 @@ def read(path: Path) -> tuple[list[Line], bool]:
 
     BadInput where the file cannot be read or is empty.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from None
+    data = read_bytes(path, BadInput)
     if not data.strip():
         raise BadInput(f"{path}: empty; valid: what NCCL prints with NCCL_DEBUG=INFO")
     return of(data)
@@ -65,7 +64,7 @@ def split(lines: Iterable[str]) -> list[Line]:
     """
     found = [_line(line) for line in lines]
     if any(line.thread is not UNKNOWN for line in found):
-        found = [line for line in found if line.thread is not UNKNOWN or line.text.lstrip().startswith(KEPT)]
+        found = [line for line in found if line.thread is not UNKNOWN or _KEPT.search(line.text)]
     return _with_whole_hosts(found)
 
 

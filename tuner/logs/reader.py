@@ -22,6 +22,7 @@ _CHANNELS = re.compile(
 )
 _NETWORK = re.compile(r"Using network (.+?)\s*$")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
+_RCCL = re.compile(r"RCCL version (?:: )?(\S+)")  # AMD's
 # src/graph/search.cc, ncclTopoPrintGraph; "speed" up to 2.17
 _PATTERN = re.compile(
     r"Pattern (\d+), crossNic (\d+), nChannels (\d+), (?:bw|speed) ([\d.]+)/([\d.]+), type (\w+)/(\w+), "
@@ -131,6 +132,7 @@ class Log:
     """Everything read of a file."""
 
     versions: dict[str, None] = field(default_factory=dict)  # in order of appearance
+    rccl: str | None = None  # the version of AMD's library, where it wrote the log
     ranks: list[RankLog] = field(default_factory=list)
     calls: list[tuple[Thread, Call]] = field(default_factory=list)
     choices: list[ChoiceLine] = field(default_factory=list)
@@ -171,6 +173,9 @@ class _Reader:
 
     def version(self, line: Line, match: re.Match[str]) -> None:
         self.log.versions.setdefault(match[1])
+
+    def rccl(self, line: Line, match: re.Match[str]) -> None:
+        self.log.rccl = match[1]
 
     def rank(self, line: Line, match: re.Match[str]) -> None:
         nodes = _NODES.search(line.text)
@@ -295,5 +300,6 @@ _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, Line, re.Match[str
     ("Comm config ", _CONFIG, _Reader.config),
     ("Using network ", _NETWORK, _Reader.network),
     ("NCCL version ", _VERSION, _Reader.version),
+    ("RCCL version ", _RCCL, _Reader.rccl),
     ("# ", _DEVICE, _Reader.device),
 ]

@@ -40,7 +40,11 @@ _NO_OP = ("mulsum",)  # a scaling that NCCL has no fixed operation for
 _RIGHT = {DataType.float16: 1e-2, DataType.bfloat16: 1e-2, DataType.float32: 1e-5, DataType.float64: 1e-12}
 
 _CPU_TIMES = "CPU times (-C 1), not those of the GPUs; valid: nccl-tests without -C"
-_TAG = re.compile(r"^\s*(?:\[\d+,\d+\](?:<\w+>)?:?|\[[\w.-]*\d+\]:|\d+:)\s?")  # of mpirun, torchrun and srun, at a line
+# Of mpirun, torchrun, srun, MPICH's mpiexec and kubectl, and a time with what a container's log file adds, at a line.
+_TAG = re.compile(
+    r"^\s*(?:(?:\[\d+,\d+\](?:<\w+>)?:?|\[[\w.-]*\d+\]:|\d+:(?!\d)|\[\d+\](?= )|\[pod/\S+\]"
+    r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:[\d:.,]+(?:Z|[+-]\d\d:?\d\d)?\]?(?: std(?:out|err) [FP])?)\s?)+"
+)
 _PREFIX = re.compile(r"([^\s:\[\]()]+):\d+:\d+ \[-?\d+\] (?:\S+ )?NCCL ")
 _NUMBER = r"(?:[0-9.]+(?:e[+-]?\d+)?|nan|inf)"
 _OP = rf"(?:\s+(?:{'|'.join([*_OPS, *_NO_OP])})(?=\s|$))?"
@@ -90,7 +94,7 @@ def from_text(path: Path, content: str, collective: Collective | None = None) ->
     visits = []
     for row in text.rows:
         for body, in_place in zip(row.bodies, (False, True), strict=False):
-            point = Point(collective, row.bytes, row.dtype, row.op, in_place, text.graph)
+            point = Point(collective, row.bytes, row.dtype, row.op, in_place, row.graph)
             wrong = _wrong(body.wrong, row.dtype, text.prints_errors)
             visits.append(Visit(point, None, ran.get((collective, row.bytes)), (body.time_us,), wrong=wrong))
     header = {**text.header, "nccl": text.release or (imported.release if imported else None)}
@@ -138,6 +142,7 @@ class _Row:
     bytes: int
     dtype: DataType
     op: Op
+    graph: bool
     bodies: list[_Body]
 
 
@@ -148,10 +153,10 @@ class _Text:
         self._path = path
         self.rows: list[_Row] = []
         self.release: str | None = None
-        self.graph = False
+        self._graph = False
         self.collective: Collective | None = None
         self._other: str | None = None
-        self._devices: dict[int, tuple[str, str]] = {}
+        self._runs: list[dict[int, tuple[str, str]]] = []  # host and GPU of each rank, of each run in the file
         self._settings: tuple[str, ...] = ()
         self._out_of_bounds: int | None = None
         self._columns: list[str] = []  # of the last line that names them
@@ -160,13 +165,17 @@ class _Text:
             self._read(line)
         if self.collective is None and self._other is not None:
             raise BadMeasurement(f"{path}: {self._other} is no collective that NCCL tunes; {one_of(_PROGRAMS)}")
+        machines = list(dict.fromkeys(map(_machine, self._runs)))
+        if len(machines) > 1:
+            each = ", ".join(f"{ranks} ranks on {nodes} nodes" for ranks, nodes, _ in machines)
+            raise BadMeasurement(f"{path}: runs on different GPUs in one file ({each}); valid: a file for each")
 
     @property
     def header(self) -> dict[str, Any]:
-        hosts = {host for host, _ in self._devices.values()}
+        ranks, nodes, gpus = _machine(self._runs[0] if self._runs else {})
         return {
-            "backend": NAME, "from": str(self._path), "ranks": len(self._devices) or None, "nodes": len(hosts) or None,
-            "gpus": sorted({name for _, name in self._devices.values()}),
+            "backend": NAME, "from": str(self._path), "ranks": ranks or None, "nodes": nodes or None,
+            "gpus": list(gpus),
             "warmup": int(self._settings[2]) if self._settings else None,
             "calls": int(self._settings[3]) if self._settings else None, "out_of_bounds": self._out_of_bounds,
         }  # fmt: skip
@@ -196,7 +205,7 @@ class _Text:
         if op.strip() in _NO_OP:
             return
         has_root = "root" in self._columns if self._columns else self._width(words) is None
-        self._pending = _Row(int(size), _TYPES[dtype], _OPS[op.strip() or "none"], [])
+        self._pending = _Row(int(size), _TYPES[dtype], _OPS[op.strip() or "none"], self._graph, [])
         self.rows.append(self._pending)
         self._pending.bodies += self._bodies(words[has_root:])
 
@@ -221,10 +230,12 @@ class _Text:
         if program := _program(line):
             self._named(program)
         if match := _RANK.match(line):
-            self._devices[int(match[1])] = (match[2], match[3].strip())
+            if not self._runs or int(match[1]) in self._runs[-1]:
+                self._runs.append({})
+            self._runs[-1][int(match[1])] = (match[2], match[3].strip())
         elif match := _SETTINGS.match(line):
             self._settings = match.groups()
-            self.graph = int(match[5] or 0) > 0
+            self._graph = int(match[5] or 0) > 0
         elif match := _VERSION.search(line):
             self.release = of_code(int(match[1]))
         elif {"algbw", "busbw"} <= set(columns := line.lstrip("# ").split()):
@@ -239,6 +250,12 @@ class _Text:
             raise BadMeasurement(f"{self._path}: several collectives in one file; valid: a file for each")
         else:
             self.collective = _PROGRAMS[program]
+
+
+def _machine(devices: Mapping[int, tuple[str, str]]) -> tuple[int, int, tuple[str, ...]]:
+    """Ranks, nodes and kinds of GPUs of a run."""
+    hosts, gpus = {host for host, _ in devices.values()}, {gpu for _, gpu in devices.values()}
+    return len(devices), len(hosts), tuple(sorted(gpus))
 
 
 def _own(content: Iterable[str]) -> Iterator[str]:
@@ -300,7 +317,7 @@ def from_log(path: Path) -> Measurements:
         raise BadMeasurement(str(error)) from None
     ran = _ran(imported)
     header = {
-        "backend": "nccl-log", "from": str(path), "ranks": imported.ranks, "nodes": len(imported.nodes) or None,
+        "backend": "nccl-log", "from": str(path), "ranks": imported.ranks, "nodes": imported.node_count,
         "nccl": imported.release,
     }  # fmt: skip
     visits = (Visit(Point(collective, size), None, took, ()) for (collective, size), took in ran.items())

@@ -32,7 +32,7 @@ def _topology(elements: list[Element], where: str) -> Topology:
     if root.tag != "system":
         root.fail("is not a topology; valid root: <system>")
     if root.attributes.get("version") != "1":
-        root.fail(f"version={root.attributes.get('version')!r} is unknown; valid: '1'")
+        root.fail(f"version={root.attributes.get('version')!r} is unknown; valid: '1' ('2' is RCCL's, of AMD GPUs)")
     by_tag: dict[str, list[Element]] = {"cpu": [], "gpu": [], "net": []}
     for element in elements:
         by_tag.get(element.tag, []).append(element)
