@@ -72,6 +72,16 @@ UNTRIED = {
 
 EFFECTS: list[dict[str, str]] = [
     {"NCCL_WORK_ARGS_BYTES": "208"}, {"NCCL_WORK_ARGS_BYTES": "96", "NCCL_MIN_CTAS": "4"},
+    # What NCCL keeps in an int wraps around: to 256, 6, 3, INT_MIN, 7.
+    {"NCCL_NTHREADS": "4294967552"}, {"NCCL_MIN_NRINGS": "-4294967290"}, {"NCCL_MAX_CTAS": "4294967299"},
+    {"NCCL_MAX_NCHANNELS": "2147483648"}, {"NCCL_NVLS_NCHANNELS": "0x100000007", "NCCL_PAT_ENABLE": "4294967296"},
+    # sscanf's numbers; products of threads and thresholds that overflow, with one channel and with many
+    {"NCCL_THREAD_THRESHOLDS": "16,32 64"}, {"NCCL_THREAD_THRESHOLDS": "+4 010\t0x8 2"},
+    {"NCCL_THREAD_THRESHOLDS": "262144 1048576 131072 262144 1048576 131072", "NCCL_MIN_NCHANNELS": "24"},
+    {"NCCL_THREAD_THRESHOLDS": "400000 99999999999 8 1048576 1666458331 4", "NCCL_MAX_NCHANNELS": "1"},
+    # The fewest blocks of a call are more than the most; numbers that NCCL corrects
+    {"NCCL_MIN_CTAS": "17", "NCCL_MAX_CTAS": "3"}, {"NCCL_MIN_CTAS": "-5"}, {"NCCL_NTHREADS": "100"},
+    {"NCCL_MAX_NCHANNELS": "0", "NCCL_MIN_CTAS": "99"},
 ]
 
 
@@ -114,3 +124,15 @@ def test_what_has_an_effect(name: str, settings: dict[str, str]) -> None:
     report = check(case, [request for request in ALL_COLLECTIVES if selection.usable(request)])
     assert report.mismatches == []
     assert report.compared["picks"] >= 60
+
+
+@pytest.mark.parametrize("asked", ["0", "-3"])
+@pytest.mark.parametrize("name", HERE)
+def test_no_blocks_at_all(name: str, asked: str) -> None:
+    """Releases that take the number have no channel then, and crash."""
+    case = Case(nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=2, environment={"NCCL_MAX_CTAS": asked})
+    if release.load(name).rules("ctas") == ["positive_ones"]:
+        assert check(case).mismatches == []
+        return
+    with pytest.raises(BadInput, match=f"NCCL_MAX_CTAS={asked}: NCCL {name} then has no channel"):
+        case.communicator()

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tuner import collnet
+from tuner.cfloat import int32
 from tuner.environment import Environment
+from tuner.errors import BadInput
 from tuner.graphs import COLLNET_GRAPHS, PLAIN_GRAPHS, WITH_COLLNET, Graph, Graphs
 from tuner.names import Pattern
 from tuner.registry import Registry
@@ -40,17 +42,33 @@ class Shape:
 
     def ctas(self) -> tuple[int, int]:
         """The communicator's minCTAs and maxCTAs after the environment and NCCL's clamping."""
-        low, high = self.environment.optional("NCCL_MIN_CTAS"), self.environment.optional("NCCL_MAX_CTAS")
-        high = min(high, self.max_channels) if high is not None and high > 0 else self.max_channels
-        low = min(low, self.max_channels) if low is not None and low > 0 else 1
+        (rule,) = self.release.rules("ctas")
+        low = CTAS_RULES[rule](self.environment, "NCCL_MIN_CTAS", 1)
+        high = min(CTAS_RULES[rule](self.environment, "NCCL_MAX_CTAS", self.max_channels), self.max_channels)
+        if high < 1:
+            raise BadInput(f"NCCL_MAX_CTAS={high}: NCCL {self.release.name} then has no channel; valid: 1 or more")
         return min(low, high), high
 
 
+CTAS_RULES: Registry[Callable[[Environment, str, int], int]] = Registry()
 CHANNEL_RULES: Registry[Callable[[Shape, int], int]] = Registry()
 NVLS_RULES: Registry[Callable[[Shape], int]] = Registry()
 COMP_CAP_RULES: Registry[Callable[[Sequence[int]], Sequence[int]]] = Registry()
 CPU_RULES: Registry[Callable[[Sequence[Cpu]], Cpu]] = Registry()
 TREE_PATTERN_RULES: Registry[Callable[[Sequence[Pattern | None]], Pattern | None]] = Registry()
+
+
+@CTAS_RULES
+def positive_ones(environment: Environment, name: str, default: int) -> int:
+    asked = environment.optional(name)
+    return asked if asked is not None and asked > 0 else default
+
+
+@CTAS_RULES
+def any_number(environment: Environment, name: str, default: int) -> int:
+    """As asked, but the least int, which stands for nothing asked."""
+    asked = environment.optional(name)
+    return asked if asked is not None and asked != -(2**31) else default
 
 
 def searched(graphs: Graphs, environment: Environment) -> Graphs:
@@ -211,10 +229,10 @@ def limit(shape: Shape, count: int) -> int:
     min_ctas, max_ctas = shape.ctas()
     upper = env.number("NCCL_MAX_NCHANNELS", -2)
     upper = env.number("NCCL_MAX_NRINGS", -2) if upper == -2 else upper
-    upper = max(1, min(most if upper == -2 else upper, most, _channels_in_kernel_arguments(shape)))
+    upper = max(1, min(most if upper == -2 else int32(upper), most, _channels_in_kernel_arguments(shape)))
     lower = env.number("NCCL_MIN_NCHANNELS", -2)
     lower = env.number("NCCL_MIN_NRINGS", -2) if lower == -2 else lower
-    lower = 0 if lower == -2 else max(0, min(lower, most))
+    lower = 0 if lower == -2 else max(0, min(int32(lower), most))
     return max(min(upper, count, max_ctas), lower, min_ctas)
 
 
@@ -236,7 +254,7 @@ def by_generation_and_nodes(shape: Shape) -> int:
 @NVLS_RULES
 def by_generation_or_asked(shape: Shape) -> int:
     asked = shape.environment.number("NCCL_NVLS_NCHANNELS", -2)
-    return _nvls(shape, "blackwell" if shape.comp_cap >= 100 else "hopper", asked if asked >= 0 else None)
+    return _nvls(shape, "blackwell" if shape.comp_cap >= 100 else "hopper", int32(asked) if asked >= 0 else None)
 
 
 @NVLS_RULES

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeVar
 
-from tuner.cfloat import parse_long
+from tuner.cfloat import int32, parse_long
 from tuner.errors import BadInput, one_of
 from tuner.names import Collective
 
@@ -29,9 +29,14 @@ class Environment:
         value = parse_long(text)
         return value if -(2**63) <= value < 2**63 else default
 
+    def c_int(self, name: str, default: int) -> int:
+        """The same where NCCL assigns it to an int: what does not fit wraps around (sic)."""
+        return int32(self.number(name, default))
+
     def optional(self, name: str) -> int | None:
-        """An integer parameter that is absent where unset or empty."""
-        return self.number(name, 0) if self.values.get(name) else None
+        """An integer parameter as :meth:`c_int`, absent where unset, empty or no number of 64 bits."""
+        text = self.values.get(name)
+        return self.c_int(name, 0) if text and -(2**63) <= parse_long(text) < 2**63 else None
 
 
 def parse_assignments(assignments: tuple[str, ...]) -> dict[str, str]:

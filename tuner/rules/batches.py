@@ -21,7 +21,7 @@ class Batches:
         self.communicator = communicator
         limit, number = communicator.release.limit, communicator.environment.number
         arguments = min(as_size_t(number("NCCL_WORK_ARGS_BYTES", ARGUMENT_BYTES)), ARGUMENT_BYTES)
-        ring = number("NCCL_WORK_FIFO_BYTES", limit("work_fifo_bytes"))
+        ring = number("NCCL_WORK_FIFO_BYTES", limit("work_fifo_bytes")) % 2**32  # uint32_t
         ring = limit("work_fifo_bytes") if ring & (ring - 1) else min(ring, 1 << 30)
         self.argument_bytes, self.ring_bytes = arguments - ARGUMENT_HEAD_BYTES, ring // 2
         self.work_bytes = limit("work_bytes")

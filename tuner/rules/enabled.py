@@ -45,7 +45,7 @@ def pat_enabled(cell: Cell) -> Reason:
 @RULES
 def pat_enabled_on_any_gpu(cell: Cell) -> Reason:
     """Unless forced by NCCL_PAT_ENABLE: one rank per node."""
-    asked = cell.environment.number("NCCL_PAT_ENABLE", 2)
+    asked = cell.environment.c_int("NCCL_PAT_ENABLE", 2)
     on = cell.nodes == cell.ranks if asked == 2 else asked != 0
     return None if on else "PAT needs one rank per node" if asked == 2 else "NCCL_PAT_ENABLE=0"
 
@@ -58,7 +58,7 @@ def pat_enabled_with_nvls(cell: Cell) -> Reason:
     through_switch = cell.communicator.nvls and everyone
     if cell.nodes < cell.ranks and not through_switch:
         return "PAT needs one rank per node, or NVLS with every rank as a head"
-    asked = cell.environment.number("NCCL_PAT_ENABLE", 2)
+    asked = cell.environment.c_int("NCCL_PAT_ENABLE", 2)
     if asked == 2 and cell.nodes > 1 and cell.communicator.min_comp_cap >= 60:
         return None
     return pat_enabled(cell)

@@ -13,7 +13,7 @@ class Works:
 
     def __init__(self, communicator: Communicator) -> None:
         self.communicator = communicator
-        depth = communicator.environment.number("NCCL_WORK_FIFO_DEPTH", communicator.release.limit("work_fifo_depth"))
+        depth = communicator.environment.c_int("NCCL_WORK_FIFO_DEPTH", communicator.release.limit("work_fifo_depth"))
         if depth & (depth - 1):
             depth = communicator.release.limit("work_fifo_depth")
         self.left = depth // 2
