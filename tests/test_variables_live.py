@@ -6,8 +6,9 @@ from here import HERE
 from tuner import release
 from tuner.case import Case
 from tuner.check import ALL_COLLECTIVES, check
-from tuner.errors import BadInput
+from tuner.errors import BadInput, OracleFailed
 from tuner.names import Buffers, Collective, DataType, Op
+from tuner.oracle import Oracle
 from tuner.oracle.process import OWN_VARIABLES
 from tuner.rules.request import Request
 from tuner.selection import Selection
@@ -136,3 +137,16 @@ def test_no_blocks_at_all(name: str, asked: str) -> None:
         return
     with pytest.raises(BadInput, match=f"NCCL_MAX_CTAS={asked}: NCCL {name} then has no channel"):
         case.communicator()
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_what_holds_no_call_is_refused(name: str) -> None:
+    """NCCL returns an error up to 2.21, and later never returns."""
+    known = release.load(name).table["environment"]["known"]
+    tiny = {"NCCL_WORK_FIFO_DEPTH": "1"} if "NCCL_WORK_FIFO_DEPTH" in known else {"NCCL_WORK_ARGS_BYTES": "33"}
+    case = Case(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=1, environment=tiny)
+    request = ALL_COLLECTIVES[0]
+    with pytest.raises(BadInput, match="too small for one collective"):
+        Selection(case.communicator()).pick(request, 1 << 20)
+    with Oracle(case.setup(), timeout_s=2) as oracle, pytest.raises(OracleFailed):
+        oracle.launch(request.collective, request.dtype, request.op, [1 << 20])

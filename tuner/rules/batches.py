@@ -17,6 +17,9 @@ ARGUMENT_HEAD_BYTES = 32  # ncclDevKernelArgs
 class Batches:
     """A kernel from 2.22 on: batches of works by channel, in the kernel's arguments or half of a ring of bytes."""
 
+    VARIABLES = frozenset({"NCCL_WORK_FIFO_BYTES", "NCCL_WORK_ARGS_BYTES"})
+    TOO_SMALL = "NCCL_WORK_FIFO_BYTES, NCCL_WORK_ARGS_BYTES: too small for one collective; NCCL never returns"
+
     def __init__(self, communicator: Communicator) -> None:
         self.communicator = communicator
         limit, number = communicator.release.limit, communicator.environment.number

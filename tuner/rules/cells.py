@@ -182,7 +182,7 @@ def _dealt_kernel(communicator: Communicator, waiting: list[Task]) -> list[Task]
         task.channels = channels
         batches.add(task)
     if not batches.tasks:
-        raise BadInput("NCCL_WORK_FIFO_BYTES, NCCL_WORK_ARGS_BYTES: too small for one collective; NCCL never returns")
+        raise BadInput(Batches.TOO_SMALL)
     return batches.tasks
 
 
