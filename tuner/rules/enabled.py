@@ -123,7 +123,8 @@ def collnet_needs_support(cell: Cell) -> Reason:
 def collnet_needs_support_or_one_node(cell: Cell) -> Reason:
     """sic: on one node an NVSwitch and a plugin for CollNet give CollNetDirect numbers, which no call may use."""
     numbers = cell.algorithm is Algorithm.CollNetDirect and cell.nodes == 1 and cell.communicator.has_nvswitch
-    return None if numbers and collnet.asked_for(cell.environment) else collnet_needs_support(cell)
+    found = collnet.asked_for(cell.environment) and cell.graph.channels > 0  # no adapter, no plugin, no graph
+    return None if numbers and found else collnet_needs_support(cell)
 
 
 @RULES
