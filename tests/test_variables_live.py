@@ -82,7 +82,8 @@ EFFECTS: list[dict[str, str]] = [
     {"NCCL_THREAD_THRESHOLDS": "400000 99999999999 8 1048576 1666458331 4", "NCCL_MAX_NCHANNELS": "1"},
     # The fewest blocks of a call are more than the most; numbers that NCCL corrects
     {"NCCL_MIN_CTAS": "17", "NCCL_MAX_CTAS": "3"}, {"NCCL_MIN_CTAS": "-5"}, {"NCCL_NTHREADS": "100"},
-    {"NCCL_MAX_NCHANNELS": "0", "NCCL_MIN_CTAS": "99"},
+    {"NCCL_MAX_NCHANNELS": "0", "NCCL_MIN_CTAS": "99"}, {"NCCL_MAX_NCHANNELS": "many"}, {"NCCL_MAX_NCHANNELS": "- 4"},
+    {"NCCL_MAX_NCHANNELS": "0x", "NCCL_PAT_ENABLE": "on"},
 ]
 
 
