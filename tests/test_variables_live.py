@@ -140,6 +140,16 @@ def test_no_blocks_at_all(name: str, asked: str) -> None:
         case.communicator()
 
 
+@pytest.mark.parametrize(("machine", "nodes"), [("dgx-a100", 1), ("pcie-l40s", 2)])
+@pytest.mark.parametrize("name", HERE)
+def test_multicast_that_no_gpu_has(name: str, machine: str, nodes: int) -> None:
+    """NCCL_NVLS_ENABLE=1 does not ask the GPUs: NCCL searches in vain, and cells that are off have other latencies."""
+    settings = {"NCCL_NVLS_ENABLE": "1"}
+    report = check(Case(nccl=name, machine=machine, nodes=nodes, gpus_per_node=3, environment=settings))
+    assert report.mismatches == []
+    assert report.compared["tables"] >= 200
+
+
 @pytest.mark.parametrize("name", HERE)
 def test_what_holds_no_call_is_refused(name: str) -> None:
     """NCCL returns an error up to 2.21, and later never returns."""

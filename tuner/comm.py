@@ -23,6 +23,7 @@ class Node:
     has_nvswitch: bool
     direct_nvlink: bool  # every GPU reaches every other over NVLink without passing a third
     net_gbs: float  # slowest path from a GPU to its own adapter, 0 where there is no adapter
+    some_nvlink: bool = False  # a GPU reaches another over NVLink without passing a third
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +96,12 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
     _check_environment(release, environment)
     environment = replace(environment, words_are_unset=release.table["environment"]["words_are_unset"])
 
-    found = [derive.searched(kind.graphs, environment) for kind in kinds]
+    found = [
+        derive.searched(kind.graphs, environment) | derive.searched_in_vain(
+            release, environment, len(kind.comp_caps), kind.graphs, kind.some_nvlink
+        )
+        for kind in kinds
+    ]
     searched = {
         name: derive.weakest([graphs.get(name, EMPTY) for graphs in found], release.table["paths"]["types"])
         for name in set(OF_ALGORITHM.values())

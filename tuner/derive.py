@@ -12,7 +12,7 @@ from tuner import collnet
 from tuner.cfloat import int32
 from tuner.environment import Environment
 from tuner.errors import BadInput
-from tuner.graphs import COLLNET_GRAPHS, PLAIN_GRAPHS, WITH_COLLNET, Graph, Graphs
+from tuner.graphs import COLLNET_GRAPHS, EMPTY, PLAIN_GRAPHS, WITH_COLLNET, Graph, Graphs
 from tuner.names import Pattern
 from tuner.registry import Registry
 from tuner.release import Release
@@ -54,6 +54,7 @@ CTAS_RULES: Registry[Callable[[Environment, str, int], int]] = Registry()
 CHANNEL_RULES: Registry[Callable[[Shape, int], int]] = Registry()
 NVLS_RULES: Registry[Callable[[Shape], int]] = Registry()
 COMP_CAP_RULES: Registry[Callable[[Sequence[int]], Sequence[int]]] = Registry()
+START_RULES: Registry[Callable[[bool], str]] = Registry()
 CPU_RULES: Registry[Callable[[Sequence[Cpu]], Cpu]] = Registry()
 TREE_PATTERN_RULES: Registry[Callable[[Sequence[Pattern | None]], Pattern | None]] = Registry()
 
@@ -71,7 +72,7 @@ def any_number(environment: Environment, name: str, default: int) -> int:
     return asked if asked is not None and asked != -(2**31) else default
 
 
-def searched(graphs: Graphs, environment: Environment) -> Graphs:
+def searched(graphs: Graphs, environment: Environment) -> dict[str, Graph]:
     """The graphs NCCL finds with these variables: none for NVLS or CollNet where it is switched off."""
     off = set() if environment.number("NCCL_NVLS_ENABLE", 2) else {"nvls"}
     if not collnet.asked_for(environment):
@@ -81,6 +82,32 @@ def searched(graphs: Graphs, environment: Environment) -> Graphs:
         for name, graph in graphs.items()
         if name in {*PLAIN_GRAPHS, *COLLNET_GRAPHS} - off
     }
+
+
+def searched_in_vain(
+    release: Release, environment: Environment, gpus: int, graphs: Graphs, some_nvlink: bool
+) -> dict[str, Graph]:
+    """The graph of NVLS without a channel, where a variable has it searched for on GPUs that cannot multicast.
+
+    Its type is what the search starts from, and latencies of cells that are off go by it. Other values of
+    NCCL_NVLS_ENABLE than 0 and 2 do not ask the GPUs.
+    """
+    rules = release.rules("search_start")  # none where such cells have no latency
+    asked = environment.number("NCCL_NVLS_ENABLE", 2) not in (0, 2)
+    if not rules or not asked or "nvls" in graphs or gpus <= release.limit("gpus_without_nvls"):
+        return {}
+    return {"nvls": replace(EMPTY, type_intra=START_RULES[rules[0]](some_nvlink))}
+
+
+@START_RULES
+def nvlink(some_nvlink: bool) -> str:
+    return "NVL"
+
+
+@START_RULES
+def nearest_path(some_nvlink: bool) -> str:
+    """The nearest that any two GPUs have; all beyond NVLink count the same for what goes by it."""
+    return "NVL" if some_nvlink else "SYS"
 
 
 def weakest(graphs: Sequence[Graph], path_types: Sequence[str]) -> Graph:
@@ -215,8 +242,13 @@ def raise_to_nvls(shape: Shape, count: int) -> int:
 
 @CHANNEL_RULES
 def raise_to_own_nvls(shape: Shape, count: int) -> int:
-    """The same before NCCL takes NVLS away where another node has none: ranks may end with different counts (sic)."""
-    return raise_to_nvls(replace(shape, nvls=shape.own_nvls), count)
+    """The same before NCCL takes NVLS away where another node has none: ranks may end with different counts (sic).
+
+    Nor has it taken away yet what it searched in vain.
+    """
+    own = shape.own_nvls
+    searched = own.channels > 0 or own.type_intra != EMPTY.type_intra
+    return raise_to_nvls(replace(shape, nvls=replace(own, channels=1)), count) if searched else count
 
 
 RAISES = (raise_to_nvls.__name__, raise_to_own_nvls.__name__)
