@@ -10,7 +10,7 @@ from tuner.case import Case
 from tuner.check import ALL_COLLECTIVES, check
 from tuner.errors import BadInput, NoAlgorithm, OracleFailed
 from tuner.names import Buffers, Collective, DataType, Op
-from tuner.oracle import Oracle
+from tuner.oracle import Call, Oracle
 from tuner.rules.request import Request
 from tuner.selection import Selection
 
@@ -155,3 +155,14 @@ def test_a_release_that_registers_nothing_says_so() -> None:
     selection = Selection(Case(nccl="2.18.3", machine="dgx-h100", nodes=1).communicator())
     with pytest.raises(BadInput, match=r"NCCL 2\.18\.3 registers no buffers"):
         selection.pick(REGISTERED[0], 1 << 20)
+
+
+@pytest.mark.parametrize("name", REGISTERS)
+def test_a_group_after_registered_buffers_has_plain_ones(name: str) -> None:
+    call = Call(Collective.Broadcast, DataType.float32, Op.sum, 64 << 20)
+    with Oracle(Case(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=1).setup()) as oracle:
+        before = oracle.launch_group([call])
+        (registered,) = oracle.launch(call.collective, call.dtype, call.op, [call.bytes], Buffers.registered)
+        after = oracle.launch_group([call])
+    assert before.kernels == after.kernels
+    assert registered.channels != before.kernels[0].channels

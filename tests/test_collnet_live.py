@@ -73,6 +73,14 @@ def test_one_node(name: str, threshold: str) -> None:
     exact(case)
 
 
+@pytest.mark.parametrize("name", HERE)
+def test_one_node_without_adapters(tmp_path: Path, name: str) -> None:
+    """Nothing reduces there, whatever the variable says: NCCL searches no graph, and has no numbers."""
+    topology = tmp_path / "alone.xml"
+    topology.write_text(re.sub(r"<nic>.*?</nic>", "", machines.load("dgx-h100").topology_xml, flags=re.DOTALL))
+    exact(Case(nccl=name, topology=topology, nodes=1, gpus_per_node=2, environment=ON))
+
+
 @pytest.mark.parametrize("adapters", [1, 2])
 @pytest.mark.parametrize("name", HERE)
 def test_fewer_adapters_than_gpus(tmp_path: Path, name: str, adapters: int) -> None:

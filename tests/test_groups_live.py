@@ -1,5 +1,7 @@
 """Groups of collectives against the live libnccl, exactly: picks, channels, kernels and what was chosen together."""
 
+from pathlib import Path
+
 import pytest
 from groups import ALL, F32_SUM, kinds, random_groups, rings_of_works
 from here import HERE
@@ -62,6 +64,15 @@ def test_sizes_on_both_sides_of_four_times_and_both_extremes(name: str) -> None:
     groups = [[Operation(AR, size) for size in sizes[start:]] for start in range(len(sizes) - 1)]
     extremes = [Operation(Request(Collective.AllReduce, DataType.float32, op), 1 << 20) for op in (Op.max, Op.min) * 4]
     assert_same(case, [*groups, groups[0][::-1], extremes])
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_groups_without_peer_to_peer(name: str, tmp_path: Path) -> None:
+    """Nobody asks about symmetric kernels then, which changes the order of calls."""
+    topology = tmp_path / "node.xml"
+    topology.write_text(machines.load("dgx-h100").topology_xml)
+    case = Case(nccl=name, topology=topology, nodes=1, gpus_per_node=2, environment={"NCCL_P2P_DISABLE": "1"})
+    assert_same(case, list(random_groups(Selection(case.communicator()), 24)))
 
 
 # NCCL starts another kernel where one is full, and counts anew in it. A function runs for signed and unsigned types.

@@ -48,6 +48,7 @@ FLAT = {
     "counted_traffic": cells.COUNTED_TRAFFIC_RULES, "device_op": task.DEVICE_OP_RULES,
     "function": task.FUNCTION_RULES, "total": least_loaded.TOTAL_RULES, "work_estimate": equal_bytes.ESTIMATE_RULES,
     "share": least_loaded.SHARE_RULES, "symmetric": cells.SYMMETRIC_RULES, "printed_table": nccl_layout.PRINT_RULES,
+    "ctas": derive.CTAS_RULES, "search_start": derive.START_RULES, "product": launch.PRODUCT_RULES,
 }
 BY_ALGORITHM = {"fills": enabled.RULES, "bandwidth": bandwidth.RULES, "latency": latency.RULES}
 

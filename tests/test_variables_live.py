@@ -6,8 +6,9 @@ from here import HERE
 from tuner import release
 from tuner.case import Case
 from tuner.check import ALL_COLLECTIVES, check
-from tuner.errors import BadInput
+from tuner.errors import BadInput, OracleFailed
 from tuner.names import Buffers, Collective, DataType, Op
+from tuner.oracle import Oracle
 from tuner.oracle.process import OWN_VARIABLES
 from tuner.rules.request import Request
 from tuner.selection import Selection
@@ -72,6 +73,17 @@ UNTRIED = {
 
 EFFECTS: list[dict[str, str]] = [
     {"NCCL_WORK_ARGS_BYTES": "208"}, {"NCCL_WORK_ARGS_BYTES": "96", "NCCL_MIN_CTAS": "4"},
+    # What NCCL keeps in an int wraps around: to 256, 6, 3, INT_MIN, 7.
+    {"NCCL_NTHREADS": "4294967552"}, {"NCCL_MIN_NRINGS": "-4294967290"}, {"NCCL_MAX_CTAS": "4294967299"},
+    {"NCCL_MAX_NCHANNELS": "2147483648"}, {"NCCL_NVLS_NCHANNELS": "0x100000007", "NCCL_PAT_ENABLE": "4294967296"},
+    # sscanf's numbers; products of threads and thresholds that overflow, with one channel and with many
+    {"NCCL_THREAD_THRESHOLDS": "16,32 64"}, {"NCCL_THREAD_THRESHOLDS": "+4 010\t0x8 2"},
+    {"NCCL_THREAD_THRESHOLDS": "262144 1048576 131072 262144 1048576 131072", "NCCL_MIN_NCHANNELS": "24"},
+    {"NCCL_THREAD_THRESHOLDS": "400000 99999999999 8 1048576 1666458331 4", "NCCL_MAX_NCHANNELS": "1"},
+    # The fewest blocks of a call are more than the most; numbers that NCCL corrects
+    {"NCCL_MIN_CTAS": "17", "NCCL_MAX_CTAS": "3"}, {"NCCL_MIN_CTAS": "-5"}, {"NCCL_NTHREADS": "100"},
+    {"NCCL_MAX_NCHANNELS": "0", "NCCL_MIN_CTAS": "99"}, {"NCCL_MAX_NCHANNELS": "many"}, {"NCCL_MAX_NCHANNELS": "- 4"},
+    {"NCCL_MAX_NCHANNELS": "0x", "NCCL_PAT_ENABLE": "on"},
 ]
 
 
@@ -114,3 +126,38 @@ def test_what_has_an_effect(name: str, settings: dict[str, str]) -> None:
     report = check(case, [request for request in ALL_COLLECTIVES if selection.usable(request)])
     assert report.mismatches == []
     assert report.compared["picks"] >= 60
+
+
+@pytest.mark.parametrize("asked", ["0", "-3"])
+@pytest.mark.parametrize("name", HERE)
+def test_no_blocks_at_all(name: str, asked: str) -> None:
+    """Releases that take the number have no channel then, and crash."""
+    case = Case(nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=2, environment={"NCCL_MAX_CTAS": asked})
+    if release.load(name).rules("ctas") == ["positive_ones"]:
+        assert check(case).mismatches == []
+        return
+    with pytest.raises(BadInput, match=f"NCCL_MAX_CTAS={asked}: NCCL {name} then has no channel"):
+        case.communicator()
+
+
+@pytest.mark.parametrize(("machine", "nodes"), [("dgx-a100", 1), ("pcie-l40s", 2)])
+@pytest.mark.parametrize("name", HERE)
+def test_multicast_that_no_gpu_has(name: str, machine: str, nodes: int) -> None:
+    """NCCL_NVLS_ENABLE=1 does not ask the GPUs: NCCL searches in vain, and cells that are off have other latencies."""
+    settings = {"NCCL_NVLS_ENABLE": "1"}
+    report = check(Case(nccl=name, machine=machine, nodes=nodes, gpus_per_node=3, environment=settings))
+    assert report.mismatches == []
+    assert report.compared["tables"] >= 200
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_what_holds_no_call_is_refused(name: str) -> None:
+    """NCCL returns an error up to 2.21, and later never returns."""
+    known = release.load(name).table["environment"]["known"]
+    tiny = {"NCCL_WORK_FIFO_DEPTH": "1"} if "NCCL_WORK_FIFO_DEPTH" in known else {"NCCL_WORK_ARGS_BYTES": "33"}
+    case = Case(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=1, environment=tiny)
+    request = ALL_COLLECTIVES[0]
+    with pytest.raises(BadInput, match="too small for one collective"):
+        Selection(case.communicator()).pick(request, 1 << 20)
+    with Oracle(case.setup(), timeout_s=2) as oracle, pytest.raises(OracleFailed):
+        oracle.launch(request.collective, request.dtype, request.op, [1 << 20])

@@ -160,6 +160,7 @@ class Case:
             cpu_vendor=topology.cpu_vendor,
             has_nvswitch=topology.has_nvswitch(gpus),
             direct_nvlink=topology.all_direct_nvlink(gpus),
+            some_nvlink=topology.any_direct_nvlink(gpus),
         )
 
     def _searched(self, several: bool) -> tuple[Graphs, float]:

@@ -77,7 +77,7 @@ def chain_found(shape: Shape) -> bool:
 
 @SUPPORT_RULES
 def enough_nodes(shape: Shape) -> bool:
-    return shape.nodes >= shape.environment.number("NCCL_COLLNET_NODE_THRESHOLD", 2)
+    return shape.nodes >= shape.environment.c_int("NCCL_COLLNET_NODE_THRESHOLD", 2)
 
 
 @SUPPORT_RULES

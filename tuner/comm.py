@@ -1,7 +1,7 @@
 """Everything NCCL's init derives before it tunes: ranks, nodes, channels, NVLS, processors."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tuner import collnet, derive
 from tuner.collnet import CollNet
@@ -23,6 +23,7 @@ class Node:
     has_nvswitch: bool
     direct_nvlink: bool  # every GPU reaches every other over NVLink without passing a third
     net_gbs: float  # slowest path from a GPU to its own adapter, 0 where there is no adapter
+    some_nvlink: bool = False  # a GPU reaches another over NVLink without passing a third
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +53,7 @@ class Communicator:
     table_cpu_vendor: str | None
     tree_pattern: Pattern | None
     has_nvswitch: bool  # of rank 0's node
-    direct_nvlink: bool  # of rank 0's node
+    direct_nvlink: bool  # of rank 0's node, where NCCL may use it: NCCL_P2P_DISABLE and others leave the ring no NVLink
     net_gbs: float  # the least of a node's
     ctas: tuple[int, int]  # the fewest and the most blocks of a collective
     collnet: CollNet | None
@@ -93,8 +94,14 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
     if ranks < 2:
         raise BadInput("a communicator of one rank has nothing to pick: NCCL copies; valid: two ranks or more")
     _check_environment(release, environment)
+    environment = replace(environment, words_are_unset=release.table["environment"]["words_are_unset"])
 
-    found = [derive.searched(kind.graphs, environment) for kind in kinds]
+    found = [
+        derive.searched(kind.graphs, environment) | derive.searched_in_vain(
+            release, environment, len(kind.comp_caps), kind.graphs, kind.some_nvlink
+        )
+        for kind in kinds
+    ]
     searched = {
         name: derive.weakest([graphs.get(name, EMPTY) for graphs in found], release.table["paths"]["types"])
         for name in set(OF_ALGORITHM.values())
@@ -149,7 +156,7 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
         table_cpu_vendor=table_cpu_vendor,
         tree_pattern=derive.tree_pattern(release, [graphs["tree"].pattern for graphs in found]),
         has_nvswitch=kinds[0].has_nvswitch,
-        direct_nvlink=kinds[0].direct_nvlink,
+        direct_nvlink=kinds[0].direct_nvlink and graphs[Algorithm.Ring].type_intra == "NVL",
         net_gbs=net_gbs,
         ctas=shape.ctas(),
         collnet=network,

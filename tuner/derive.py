@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tuner import collnet
+from tuner.cfloat import int32
 from tuner.environment import Environment
-from tuner.graphs import COLLNET_GRAPHS, PLAIN_GRAPHS, WITH_COLLNET, Graph, Graphs
+from tuner.errors import BadInput
+from tuner.graphs import COLLNET_GRAPHS, EMPTY, PLAIN_GRAPHS, WITH_COLLNET, Graph, Graphs
 from tuner.names import Pattern
 from tuner.registry import Registry
 from tuner.release import Release
@@ -40,20 +42,37 @@ class Shape:
 
     def ctas(self) -> tuple[int, int]:
         """The communicator's minCTAs and maxCTAs after the environment and NCCL's clamping."""
-        low, high = self.environment.optional("NCCL_MIN_CTAS"), self.environment.optional("NCCL_MAX_CTAS")
-        high = min(high, self.max_channels) if high is not None and high > 0 else self.max_channels
-        low = min(low, self.max_channels) if low is not None and low > 0 else 1
+        (rule,) = self.release.rules("ctas")
+        low = CTAS_RULES[rule](self.environment, "NCCL_MIN_CTAS", 1)
+        high = min(CTAS_RULES[rule](self.environment, "NCCL_MAX_CTAS", self.max_channels), self.max_channels)
+        if high < 1:
+            raise BadInput(f"NCCL_MAX_CTAS={high}: NCCL {self.release.name} then has no channel; valid: 1 or more")
         return min(low, high), high
 
 
+CTAS_RULES: Registry[Callable[[Environment, str, int], int]] = Registry()
 CHANNEL_RULES: Registry[Callable[[Shape, int], int]] = Registry()
 NVLS_RULES: Registry[Callable[[Shape], int]] = Registry()
 COMP_CAP_RULES: Registry[Callable[[Sequence[int]], Sequence[int]]] = Registry()
+START_RULES: Registry[Callable[[bool], str]] = Registry()
 CPU_RULES: Registry[Callable[[Sequence[Cpu]], Cpu]] = Registry()
 TREE_PATTERN_RULES: Registry[Callable[[Sequence[Pattern | None]], Pattern | None]] = Registry()
 
 
-def searched(graphs: Graphs, environment: Environment) -> Graphs:
+@CTAS_RULES
+def positive_ones(environment: Environment, name: str, default: int) -> int:
+    asked = environment.optional(name)
+    return asked if asked is not None and asked > 0 else default
+
+
+@CTAS_RULES
+def any_number(environment: Environment, name: str, default: int) -> int:
+    """As asked, but the least int, which stands for nothing asked."""
+    asked = environment.optional(name)
+    return asked if asked is not None and asked != -(2**31) else default
+
+
+def searched(graphs: Graphs, environment: Environment) -> dict[str, Graph]:
     """The graphs NCCL finds with these variables: none for NVLS or CollNet where it is switched off."""
     off = {"nvls"} if nvls_switched_off(environment) else set()
     if not collnet.asked_for(environment):
@@ -68,6 +87,32 @@ def searched(graphs: Graphs, environment: Environment) -> Graphs:
 def nvls_switched_off(environment: Environment) -> bool:
     """NCCL_NVLS_ENABLE=0."""
     return environment.number("NCCL_NVLS_ENABLE", 2) == 0
+
+
+def searched_in_vain(
+    release: Release, environment: Environment, gpus: int, graphs: Graphs, some_nvlink: bool
+) -> dict[str, Graph]:
+    """The graph of NVLS without a channel, where a variable has it searched for on GPUs that cannot multicast.
+
+    Its type is what the search starts from, and latencies of cells that are off go by it. Other values of
+    NCCL_NVLS_ENABLE than 0 and 2 do not ask the GPUs.
+    """
+    rules = release.rules("search_start")  # none where such cells have no latency
+    asked = environment.number("NCCL_NVLS_ENABLE", 2) not in (0, 2)
+    if not rules or not asked or "nvls" in graphs or gpus <= release.limit("gpus_without_nvls"):
+        return {}
+    return {"nvls": replace(EMPTY, type_intra=START_RULES[rules[0]](some_nvlink))}
+
+
+@START_RULES
+def nvlink(some_nvlink: bool) -> str:
+    return "NVL"
+
+
+@START_RULES
+def nearest_path(some_nvlink: bool) -> str:
+    """The nearest that any two GPUs have; all beyond NVLink count the same for what goes by it."""
+    return "NVL" if some_nvlink else "SYS"
 
 
 def weakest(graphs: Sequence[Graph], path_types: Sequence[str]) -> Graph:
@@ -202,8 +247,13 @@ def raise_to_nvls(shape: Shape, count: int) -> int:
 
 @CHANNEL_RULES
 def raise_to_own_nvls(shape: Shape, count: int) -> int:
-    """The same before NCCL takes NVLS away where another node has none: ranks may end with different counts (sic)."""
-    return raise_to_nvls(replace(shape, nvls=shape.own_nvls), count)
+    """The same before NCCL takes NVLS away where another node has none: ranks may end with different counts (sic).
+
+    Nor has it taken away yet what it searched in vain.
+    """
+    own = shape.own_nvls
+    searched = own.channels > 0 or own.type_intra != EMPTY.type_intra
+    return raise_to_nvls(replace(shape, nvls=replace(own, channels=1)), count) if searched else count
 
 
 RAISES = (raise_to_nvls.__name__, raise_to_own_nvls.__name__)
@@ -216,10 +266,10 @@ def limit(shape: Shape, count: int) -> int:
     min_ctas, max_ctas = shape.ctas()
     upper = env.number("NCCL_MAX_NCHANNELS", -2)
     upper = env.number("NCCL_MAX_NRINGS", -2) if upper == -2 else upper
-    upper = max(1, min(most if upper == -2 else upper, most, _channels_in_kernel_arguments(shape)))
+    upper = max(1, min(most if upper == -2 else int32(upper), most, _channels_in_kernel_arguments(shape)))
     lower = env.number("NCCL_MIN_NCHANNELS", -2)
     lower = env.number("NCCL_MIN_NRINGS", -2) if lower == -2 else lower
-    lower = 0 if lower == -2 else max(0, min(lower, most))
+    lower = 0 if lower == -2 else max(0, min(int32(lower), most))
     return max(min(upper, count, max_ctas), lower, min_ctas)
 
 
@@ -241,7 +291,7 @@ def by_generation_and_nodes(shape: Shape) -> int:
 @NVLS_RULES
 def by_generation_or_asked(shape: Shape) -> int:
     asked = shape.environment.number("NCCL_NVLS_NCHANNELS", -2)
-    return _nvls(shape, "blackwell" if shape.comp_cap >= 100 else "hopper", asked if asked >= 0 else None)
+    return _nvls(shape, "blackwell" if shape.comp_cap >= 100 else "hopper", int32(asked) if asked >= 0 else None)
 
 
 @NVLS_RULES

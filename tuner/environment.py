@@ -1,14 +1,16 @@
 """NCCL's environment variables as the library reads them: integers, lists, and the NCCL_ALGO / NCCL_PROTO grammar."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeVar
 
-from tuner.cfloat import parse_long
+from tuner.cfloat import int32, parse_long
 from tuner.errors import BadInput, one_of
 from tuner.names import Collective
 
+BEGINS_NUMBER = re.compile(r"\s*[+-]?\d", re.ASCII)
 E = TypeVar("E", bound=IntEnum)
 
 
@@ -17,21 +19,31 @@ class Environment:
     """The NCCL_* variables a communicator was started with."""
 
     values: Mapping[str, str] = field(default_factory=dict)
+    words_are_unset: bool = False  # as the release reads an integer parameter without a digit; else it is 0
 
     def text(self, name: str) -> str | None:
         return self.values.get(name)
 
     def number(self, name: str, default: int) -> int:
         """An integer parameter: NCCL's default where unset or empty; out of range of 64 bits counts as unset."""
+        value = self._asked(name)
+        return default if value is None else value
+
+    def _asked(self, name: str) -> int | None:
         text = self.values.get(name)
-        if not text:
-            return default
+        if not text or (self.words_are_unset and not BEGINS_NUMBER.match(text)):
+            return None
         value = parse_long(text)
-        return value if -(2**63) <= value < 2**63 else default
+        return value if -(2**63) <= value < 2**63 else None
+
+    def c_int(self, name: str, default: int) -> int:
+        """The same where NCCL assigns it to an int: what does not fit wraps around (sic)."""
+        return int32(self.number(name, default))
 
     def optional(self, name: str) -> int | None:
-        """An integer parameter that is absent where unset or empty."""
-        return self.number(name, 0) if self.values.get(name) else None
+        """An integer parameter as :meth:`c_int`, absent where that is NCCL's default."""
+        value = self._asked(name)
+        return None if value is None else int32(value)
 
 
 def parse_assignments(assignments: tuple[str, ...]) -> dict[str, str]:

@@ -4,6 +4,7 @@ One straight pipeline; what differs between releases are the rule names in ``tab
 Source of the order: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
 """
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,7 @@ from tuner.release import ALGORITHM_KEYS, PROTOCOL_KEYS
 from tuner.rules import bandwidth, enabled, latency
 from tuner.rules.cell import Cell
 
+NUMBER = re.compile(r"\s*([+-]?\d+)", re.ASCII)
 SHAPE = (len(Collective), len(Algorithm), len(Protocol))
 
 
@@ -142,7 +144,7 @@ def _max_threads(communicator: Communicator) -> NDArray[np.int64]:
 
 def _asked_threads(communicator: Communicator, row: dict[str, int], default: int) -> int:
     """A thread count from the environment: not a multiple of a warp counts as the largest (sic)."""
-    asked = communicator.environment.number(str(row["env"]), -2)
+    asked = communicator.environment.c_int(str(row["env"]), -2)
     if asked <= 0:
         return default
     if asked % communicator.release.limit("warp_size") or asked > row["max"]:
@@ -164,10 +166,10 @@ def _thread_thresholds_bytes(communicator: Communicator) -> NDArray[np.int64]:
 
 
 def _asked_thresholds(environment: Environment) -> list[int]:
-    """NCCL_THREAD_THRESHOLDS: up to six numbers, Tree then Ring; reading stops at the first that is none."""
-    numbers = []
-    for word in (environment.text("NCCL_THREAD_THRESHOLDS") or "").split()[:6]:
-        if not word.removeprefix("-").removeprefix("+").isdecimal():
-            break
-        numbers.append(int(word))
+    """NCCL_THREAD_THRESHOLDS: up to six numbers, Tree then Ring, as sscanf reads them: up to what begins no number."""
+    text = environment.text("NCCL_THREAD_THRESHOLDS") or ""
+    numbers: list[int] = []
+    while len(numbers) < 6 and (match := NUMBER.match(text)):
+        numbers.append(min(int(match[1]), 2**63 - 1))
+        text = text[match.end() :]
     return numbers

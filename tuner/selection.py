@@ -18,7 +18,7 @@ from tuner.errors import BadInput, NoAlgorithm
 from tuner.frames import Column, Framed, Named
 from tuner.names import Algorithm, Buffers, Protocol
 from tuner.registry import Registry
-from tuner.rules import candidate, launch, policy, symmetric
+from tuner.rules import candidate, launch, policy, schedule, symmetric
 from tuner.rules import time as timing
 from tuner.rules.cell import Cell as TableCell
 from tuner.rules.request import Request, Sizes
@@ -165,6 +165,8 @@ class Selection:
                 channels[part][chosen], threads[part][chosen] = launch.RULES[launch_rule](
                     self.communicator, self.tables, request, cells[index], chunk.nbytes[chosen]
                 )
+        if len(channels):
+            schedule.check_alone(self.communicator, int(channels.max()))
         chosen_cells = np.array(cells, np.int8)[best]
         return Picks(nbytes, chosen_cells[:, 0], chosen_cells[:, 1], time_us, channels, threads)
 

@@ -31,12 +31,22 @@ _IN_GRAPH = len(Buffers)  # IN_GRAPH of csrc/sim/world.c
 _PROFILER = "ncclPatternProfiler"  # no pattern of a collective: NCCL tells its profiler of one
 
 # Warnings after which NCCL does what it would do on the real machine: about hardware that is not simulated and takes no
-# part in a choice, and about CollNet that it then does without.
+# part in a choice, about CollNet that it then does without, about values of variables that it corrects (later releases
+# only inform of those), and about a search that finds no better channels than the GPUs in their order.
 _HARMLESS = (
     "lib wrapper not initialized",  # InfiniBand verbs, of GPU-initiated networking: 2.29.7 on
     "rma_socket requires GDRCopy",  # one-sided communication over sockets: 2.32 on
     "CollNet currently only supports up to",  # more than 8 GPUs per node: up to 2.22
     "CollNet is not supported or fails to initialize, ignoring NCCL_ALGO",  # up to 2.23
+    "Invalid NCCL_NTHREADS",
+    "Invalid NCCL_LL128_NTHREADS",
+    "User asked for a minimum of",
+    "User asked for a maximum of",
+    "is larger than #channels upper limit",
+    "is larger than maxCTAs",
+    "is being ignored because it is not a power of 2",
+    "Both NCCL_CTA_POLICY_ZERO and NCCL_CTA_POLICY_EFFICIENCY are set",
+    "falling back to simple order",
 )
 
 

@@ -102,6 +102,7 @@ ENTRY_POINTS = {
     "window_register": "ncclCommWindowRegister",
 }
 
+PLAIN = 0  # of csrc/sim/world.c
 SCALARS = {
     "bool": "?",
     "int8": "b",
@@ -341,6 +342,7 @@ class World:
         }
 
     def ask_group(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.use_buffers(PLAIN)  # an earlier call may have had others
         calls = self.ffi.new("struct sim_call[]", request["calls"])
         answer = self.ffi.new("struct sim_answer *")
         log_start = os.fstat(self.log_file).st_size

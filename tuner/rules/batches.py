@@ -17,11 +17,14 @@ ARGUMENT_HEAD_BYTES = 32  # ncclDevKernelArgs
 class Batches:
     """A kernel from 2.22 on: batches of works by channel, in the kernel's arguments or half of a ring of bytes."""
 
+    VARIABLES = frozenset({"NCCL_WORK_FIFO_BYTES", "NCCL_WORK_ARGS_BYTES"})
+    TOO_SMALL = "NCCL_WORK_FIFO_BYTES, NCCL_WORK_ARGS_BYTES: too small for one collective; NCCL never returns"
+
     def __init__(self, communicator: Communicator) -> None:
         self.communicator = communicator
         limit, number = communicator.release.limit, communicator.environment.number
         arguments = min(as_size_t(number("NCCL_WORK_ARGS_BYTES", ARGUMENT_BYTES)), ARGUMENT_BYTES)
-        ring = number("NCCL_WORK_FIFO_BYTES", limit("work_fifo_bytes"))
+        ring = number("NCCL_WORK_FIFO_BYTES", limit("work_fifo_bytes")) % 2**32  # uint32_t
         ring = limit("work_fifo_bytes") if ring & (ring - 1) else min(ring, 1 << 30)
         self.argument_bytes, self.ring_bytes = arguments - ARGUMENT_HEAD_BYTES, ring // 2
         self.work_bytes = limit("work_bytes")

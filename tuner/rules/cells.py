@@ -128,8 +128,8 @@ class _WithinCtas:
 
     def choose(self, tasks: Sequence[Task], pipelined: int = 1, preset_channels: int = 0) -> None:
         self._chooser.choose(tasks, pipelined, preset_channels)
-        low, high = self.communicator.ctas
         for task in tasks:
+            low, high = launch.ctas(self.communicator, task.request)
             task.bound = between(low, task.bound, high)
 
     def bound(self, request: Request, cell: Cell, nbytes: int) -> int:
@@ -182,7 +182,7 @@ def _dealt_kernel(communicator: Communicator, waiting: list[Task]) -> list[Task]
         task.channels = channels
         batches.add(task)
     if not batches.tasks:
-        raise BadInput("NCCL_WORK_FIFO_BYTES, NCCL_WORK_ARGS_BYTES: too small for one collective; NCCL never returns")
+        raise BadInput(Batches.TOO_SMALL)
     return batches.tasks
 
 

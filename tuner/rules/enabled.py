@@ -54,7 +54,7 @@ def pat_enabled(cell: Cell) -> Reason:
 @RULES
 def pat_enabled_on_any_gpu(cell: Cell) -> Reason:
     """Unless forced by NCCL_PAT_ENABLE: one rank per node."""
-    asked = cell.environment.number("NCCL_PAT_ENABLE", 2)
+    asked = cell.environment.c_int("NCCL_PAT_ENABLE", 2)
     on = cell.nodes == cell.ranks if asked == 2 else asked != 0
     return None if on else "PAT needs one rank per node" if asked == 2 else "NCCL_PAT_ENABLE=0"
 
@@ -67,7 +67,7 @@ def pat_enabled_with_nvls(cell: Cell) -> Reason:
     through_switch = cell.communicator.nvls and everyone
     if cell.nodes < cell.ranks and not through_switch:
         return "PAT needs one rank per node, or NVLS with every rank as a head"
-    asked = cell.environment.number("NCCL_PAT_ENABLE", 2)
+    asked = cell.environment.c_int("NCCL_PAT_ENABLE", 2)
     if asked == 2 and cell.nodes > 1 and cell.communicator.min_comp_cap >= 60:
         return None
     return pat_enabled(cell)
@@ -134,7 +134,8 @@ def collnet_needs_support(cell: Cell) -> Reason:
 def collnet_needs_support_or_one_node(cell: Cell) -> Reason:
     """sic: on one node an NVSwitch and a plugin for CollNet give CollNetDirect numbers, which no call may use."""
     numbers = cell.algorithm is Algorithm.CollNetDirect and cell.nodes == 1 and cell.communicator.has_nvswitch
-    return None if numbers and collnet.asked_for(cell.environment) else collnet_needs_support(cell)
+    found = collnet.asked_for(cell.environment) and cell.graph.channels > 0  # no adapter, no plugin, no graph
+    return None if numbers and found else collnet_needs_support(cell)
 
 
 @RULES

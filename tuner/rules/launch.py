@@ -12,7 +12,7 @@ from tuner import watch
 from tuner.cfloat import IntArray, SizeArray, as_size_t, ceil_div, int32
 from tuner.comm import Communicator
 from tuner.model import Tables
-from tuner.names import Algorithm, Protocol
+from tuner.names import Algorithm, Collective, Protocol
 from tuner.registry import Registry
 from tuner.rules import registered
 from tuner.rules.request import Request
@@ -25,6 +25,7 @@ DealRule = Callable[[SizeArray, SizeArray, int, int, int, int], IntArray]
 DEAL_RULES: Registry[DealRule] = Registry()
 TRAFFIC_RULES: Registry[Callable[[SizeArray, int, int], SizeArray]] = Registry()
 BLOCK_RULES: Registry[Callable[[Communicator, Cell, IntArray], IntArray]] = Registry()
+PRODUCT_RULES: Registry[Callable[[int, int, int], list[int]]] = Registry()
 BOUND_CHANNELS_RULES: Registry[Callable[[Communicator], int]] = Registry()
 RULES: Registry[LaunchRule] = Registry()
 
@@ -50,7 +51,7 @@ def shrink_within_ctas_then_cells(
     Source: src/enqueue/enqueue.cc, v2.31.2-1.
     """
     bound, threads = _bounds(communicator, tables, request, cell, nbytes, communicator.channels)
-    within = np.clip(bound, *communicator.ctas)
+    within = np.clip(bound, *ctas(communicator, request))
     watch.step("channels", "", shrink_within_ctas_then_cells, bound, within)
     return _dealt_channels(communicator, request, cell, nbytes, within), threads
 
@@ -97,6 +98,19 @@ def shrink_only(
     return _bounds(communicator, tables, request, cell, nbytes, communicator.coll_channels)
 
 
+def ctas(communicator: Communicator, request: Request) -> tuple[int, int]:
+    """The fewest and the most blocks of a call, which looks at the environment again; Broadcast does not (sic).
+
+    A least number above the most is 1 there, and not the most.
+    """
+    least, most = communicator.ctas
+    if request.collective is not Collective.Broadcast:
+        asked = communicator.environment.optional("NCCL_MIN_CTAS")
+        if asked is not None and 1 <= asked <= communicator.release.limit("max_channels"):
+            least = asked if asked <= most else 1
+    return least, most
+
+
 def bound(communicator: Communicator, tables: Tables, request: Request, cell: Cell, nbytes: int) -> int:
     """The most channels one operation may use."""
     return int(bounds(communicator, tables, request, cell, np.array([nbytes], np.uint64))[0][0])
@@ -131,7 +145,10 @@ def _bounds(
     if like_nvls(communicator, cell) or cell[0] is Algorithm.CollNetDirect:
         shrunk = np.full(nbytes.shape, threads, np.int64)
     else:
-        shrunk = fewer_threads(nbytes, bound, threads, int32(int(tables.thread_thresholds_bytes[cell])))
+        shrunk = fewer_threads(
+            nbytes, bound, threads, int32(int(tables.thread_thresholds_bytes[cell])),
+            _products(communicator, tables, cell, most)[-1],
+        )
     watch.step("threads", "", fewer_threads, threads, shrunk)
     if registered.knows(communicator, request):
         for name in communicator.release.rules("registered"):
@@ -155,7 +172,7 @@ def plain_bound(
     if cell[0] is Algorithm.CollNetDirect:
         assert communicator.collnet is not None
         return _fewer_direct_channels(nbytes, most, threads * communicator.collnet.direct_heads, threshold)
-    return _fewer_channels(nbytes, most, threads, threshold)
+    return _fewer_channels(nbytes, _products(communicator, tables, cell, most))
 
 
 @NVLS_BOUND_RULES
@@ -198,13 +215,39 @@ def like_collnet(communicator: Communicator, cell: Cell) -> bool:
     return cell[0] in COLLNET or (cell[0] is Algorithm.NVLS and communicator.nodes > 1)
 
 
-def _fewer_channels(nbytes: SizeArray, most: int, threads: int, threshold: int) -> IntArray:
+def _products(communicator: Communicator, tables: Tables, cell: Cell, most: int) -> list[int]:
+    """channels * threads * threshold, from the most channels down to one: an int, which wraps for thousands of ranks.
+
+    To overflow is undefined in C, so what becomes of it is the compiler's choice, and libnccl's alone to tell.
+    """
+    (rule,) = communicator.release.rules("product")
+    return PRODUCT_RULES[rule](most, int(tables.max_threads[cell]), int32(int(tables.thread_thresholds_bytes[cell])))
+
+
+@PRODUCT_RULES
+def wraps_each_time(most: int, threads: int, threshold: int) -> list[int]:
+    return [int32(channels * threads * threshold) for channels in range(most, 0, -1)]
+
+
+@PRODUCT_RULES
+def wraps_twice(most: int, threads: int, threshold: int) -> list[int]:
+    """The first two wrap; the others count down from the second in 64 bits, up to the threads' own, which is anew."""
+    return [*wraps_twice_and_for_threads(most, threads, threshold)[:-1], int32(threads * threshold)]
+
+
+@PRODUCT_RULES
+def wraps_twice_and_for_threads(most: int, threads: int, threshold: int) -> list[int]:
+    """The same, and the threads go by what was counted down to first."""
+    step, wrapped = int32(threads * threshold), wraps_each_time(most, threads, threshold)
+    return [*wrapped[:1], *(wrapped[1] - further * step for further in range(most - 1))]
+
+
+def _fewer_channels(nbytes: SizeArray, products: list[int]) -> IntArray:
     """The most channels that all threads can be kept busy on, at least one.
 
-    NCCL counts down while size < channels * threads * threshold, an int product that wraps for thousands of ranks.
+    NCCL counts down while size < channels * threads * threshold.
     """
-    counts = np.arange(most, 1, -1)
-    needs = np.array([as_size_t(int32(int32(int(n) * threads) * threshold)) for n in counts], np.uint64)
+    needs = np.array([as_size_t(product) for product in products[:-1]], np.uint64)
     # Counting down stops at the first need that the size meets: so the running minimum is what has to be met.
     reached = np.minimum.accumulate(needs)[::-1]
     channels: IntArray = 1 + np.searchsorted(reached, nbytes, side="right")
@@ -228,14 +271,17 @@ def _fewer_direct_channels(nbytes: SizeArray, most: int, threads: int, threshold
     return channels
 
 
-def fewer_threads(nbytes: SizeArray, channels: IntArray, threads: int, threshold: int) -> IntArray:
-    """Threads halve (as long as whole warps of four remain) while they are too many for the size."""
+def fewer_threads(nbytes: SizeArray, channels: IntArray, threads: int, threshold: int, alone: int) -> IntArray:
+    """Threads halve (as long as whole warps of four remain) while they are too many for the size.
+
+    ``alone`` is the product of one channel with all threads.
+    """
     result = np.full(nbytes.shape, threads, np.int64)
     while threads > 0 and threads % 128 == 0:
-        alone = np.uint64(as_size_t(int32(int32(threads) * threshold)))
         # With several channels the size already fills all threads, so only one channel can still shrink.
-        halve = (result == threads) & (channels == 1) & (nbytes < alone)
+        halve = (result == threads) & (channels == 1) & (nbytes < np.uint64(as_size_t(alone)))
         threads //= 2
+        alone = int32(threads * threshold)
         result[halve] = threads
     return result
 

@@ -38,12 +38,12 @@ def nobody_asks(environment: Environment) -> Policy:
 
 @RULES
 def efficiency_or_not(environment: Environment) -> Policy:
-    return Policy.efficiency if environment.number(NAME, 0) == 1 else Policy.default
+    return Policy.efficiency if environment.c_int(NAME, 0) == 1 else Policy.default
 
 
 @RULES
 def one_of_three(environment: Environment) -> Policy:
-    number = environment.number(NAME, 0)
+    number = environment.c_int(NAME, 0)
     return Policy(number) if 0 <= number <= 2 else Policy.default
 
 

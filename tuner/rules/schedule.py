@@ -6,12 +6,28 @@ A scheduler takes the tasks in the order of the calls and returns the kernels in
 
 from collections.abc import Callable
 
+from tuner.comm import Communicator
+from tuner.errors import BadInput
 from tuner.registry import Registry
+from tuner.rules.batches import Batches
 from tuner.rules.cells import cells, cells_within_ctas
 from tuner.rules.equal_bytes import equal_bytes
 from tuner.rules.least_loaded import least_loaded
 from tuner.rules.task import Chooser, Kernels, Task
+from tuner.rules.works import Works
 
 RULES: Registry[Callable[[Chooser, list[Task]], Kernels]] = Registry()
-for scheduler in (least_loaded, equal_bytes, cells, cells_within_ctas):
+HELD_IN: dict[str, type[Works | Batches]] = {}
+for scheduler, kernel in (
+    (least_loaded, Works), (equal_bytes, Works), (cells, Batches), (cells_within_ctas, Batches)
+):  # fmt: skip
     RULES(scheduler)
+    HELD_IN[scheduler.__name__] = kernel
+
+
+def check_alone(communicator: Communicator, channels: int) -> None:
+    """BadInput where no kernel holds an operation on so many channels, as the environment has made it too small."""
+    (rule,) = communicator.release.rules("schedule")
+    kernel = HELD_IN[rule]
+    if kernel.VARIABLES & set(communicator.environment.values) and not kernel(communicator).fits(channels):
+        raise BadInput(kernel.TOO_SMALL)

@@ -158,6 +158,8 @@ def _check_links(communicator: Communicator) -> None:
     direct = communicator.has_nvswitch or communicator.ranks == 2
     if communicator.graphs[Algorithm.Ring].type_intra != "NVL" or not direct:
         raise BadInput("symmetric windows without NVLink between all GPUs are not emulated; valid: machines with it")
+    if communicator.min_comp_cap != communicator.max_comp_cap:
+        raise BadInput("symmetric windows on GPUs of several compute capabilities are not emulated; valid: equal GPUs")
 
 
 def _best(communicator: Communicator, request: Request, own_bytes: int, modelled_bytes: int) -> Choice | None:

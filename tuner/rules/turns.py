@@ -83,7 +83,7 @@ def shrink_within_ctas_then_cells(
     communicator: Communicator, request: Request, cell: Cell, bound: int, threads: int, low: int, high: int
 ) -> SizeArray:
     """The same within the fewest and the most blocks."""
-    least, most = communicator.ctas
+    least, most = launch.ctas(communicator, request)
     return shrink_then_cells(communicator, request, cell, max(least, min(bound, most)), threads, low, high)
 
 

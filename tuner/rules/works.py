@@ -11,9 +11,12 @@ from tuner.rules.task import Task, function
 class Works:
     """A kernel up to 2.21: works of up to nine elements in a queue of each channel, as many as half a ring holds."""
 
+    VARIABLES = frozenset({"NCCL_WORK_FIFO_DEPTH"})
+    TOO_SMALL = "NCCL_WORK_FIFO_DEPTH: too small for one collective; valid: powers of two from 128"
+
     def __init__(self, communicator: Communicator) -> None:
         self.communicator = communicator
-        depth = communicator.environment.number("NCCL_WORK_FIFO_DEPTH", communicator.release.limit("work_fifo_depth"))
+        depth = communicator.environment.c_int("NCCL_WORK_FIFO_DEPTH", communicator.release.limit("work_fifo_depth"))
         if depth & (depth - 1):
             depth = communicator.release.limit("work_fifo_depth")
         self.left = depth // 2
@@ -35,5 +38,5 @@ class Works:
 
     def tasks(self) -> list[Task]:
         if not self._tasks:
-            raise BadInput("NCCL_WORK_FIFO_DEPTH: too small for one collective; valid: powers of two from 128")
+            raise BadInput(self.TOO_SMALL)
         return self._tasks

@@ -117,6 +117,10 @@ class Topology:
         """Whether each of the first ``count`` GPUs reaches each other over NVLink without passing a GPU."""
         return all(_linked(a, b) for a, b in combinations(self.first_gpus(count), 2))
 
+    def any_direct_nvlink(self, count: int) -> bool:
+        """Whether some of the first ``count`` GPUs reach each other over NVLink without passing a GPU."""
+        return any(_linked(a, b) for a, b in combinations(self.first_gpus(count), 2))
+
     @property
     def nvswitches(self) -> int:
         """Number of distinct NVSwitch addresses; 1 where the switches are invisible to the host (B200, most VMs)."""
