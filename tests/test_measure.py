@@ -1,6 +1,7 @@
 """The measuring loop, against a planted truth behind noise and against backends made for one question each."""
 
 import fcntl
+import gzip
 import json
 import math
 import os
@@ -641,11 +642,18 @@ def test_measure_without_anything_planted(tmp_path: Path) -> None:
     assert from_header(header).reveal().truth.change == {}
 
 
+def _heeds_ctrl_c() -> None:
+    """What a shell runs in the background ignores it, and so do its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_keeps_what_was_measured_and_the_same_command_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     small = (*SIMULATED, "allreduce", "--bytes", "1K,1M", "--precision", "0.0001", "--out", path)
     endless = [COMMAND, *map(str, small), "--rounds", "1000000", "--json"]
-    with subprocess.Popen(endless, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        endless, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_heeds_ctrl_c
+    ) as process:
         try:
             waited_until = time.monotonic() + 120
             while not (path.exists() and path.stat().st_size > 20_000) and time.monotonic() < waited_until:
@@ -716,6 +724,7 @@ def test_progress_is_a_line_every_so_often_and_none_with_json(
         (("--out", "."), ".: not a regular file"),
         (("--out", "/dev/full"), "/dev/full: not a regular file"),
         (("--out", "text"), "text:1: not JSON"),
+        (("--out", "other.gz"), "other.gz: gzipped, so that nothing can be added; valid: gunzip it first, or another"),
         (("--out", "other"), "other: measured otherwise: seed 1 there, 0 now; valid: the same, or another --out"),
         (("--out", "x", "allredude"), "unknown collective 'allredude'; valid: Broadcast"),
         (("--out", "x", "--algorithms", "ring,three"), "unknown algorithm 'three'; valid: Tree, Ring"),
@@ -735,6 +744,7 @@ def test_bad_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], messa
     (tmp_path / "text").write_text("a text\n")
     with Writer(tmp_path / "other", Simulated(CASE, 1).describe()):
         pass
+    (tmp_path / "other.gz").write_bytes(gzip.compress((tmp_path / "other").read_bytes()))
     done = subprocess.run(
         [COMMAND, *SIMULATED, *arguments], capture_output=True, text=True, timeout=60, cwd=tmp_path
     )  # fmt: skip

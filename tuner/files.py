@@ -9,12 +9,14 @@ from pathlib import Path
 
 from tuner.errors import BadInput, TunerError
 
+GZIPPED = b"\x1f\x8b"  # how such a file begins
+
 
 def read_bytes(path: Path, wrong: type[TunerError]) -> bytes:
     """What is in the file, unpacked where it is gzipped. Raises ``wrong`` where there is nothing to read."""
     try:
         content = path.read_bytes()
-        return gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+        return gzip.decompress(content) if content.startswith(GZIPPED) else content
     except (OSError, EOFError, zlib.error) as error:
         raise wrong(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 

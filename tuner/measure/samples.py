@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import BadMeasurement, one_of
-from tuner.files import read_bytes
+from tuner.files import GZIPPED, read_bytes
 from tuner.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.rules.request import Request
 from tuner.selection import Cell
@@ -253,10 +253,16 @@ def _combination_record(combination: Combination | None) -> dict[str, Any] | Non
 
 
 def existing(path: Path) -> Measurements | None:
-    """What a run that writes to ``path`` goes on from; None where there is nothing yet. BadMeasurement if no file."""
+    """What a run that writes to ``path`` goes on from; None where there is nothing yet.
+
+    BadMeasurement where nothing can be added to it: no file, or one that is gzipped.
+    """
     if path.exists() and not path.is_file():
         raise BadMeasurement(f"{path}: not a regular file")
-    return read(path) if path.exists() and path.stat().st_size else None
+    there = read(path) if path.exists() and path.stat().st_size else None
+    if there is not None and path.read_bytes().startswith(GZIPPED):
+        raise BadMeasurement(f"{path}: gzipped, so that nothing can be added; valid: gunzip it first, or another --out")
+    return there
 
 
 def check_same(path: Path, there: Measurements, header: Mapping[str, Any]) -> None:
