@@ -1,11 +1,13 @@
 """Calls on registered buffers, and NCCL_CTA_POLICY, against libnccl: picks, channels, threads."""
 
 import dataclasses
+import re
+from pathlib import Path
 
 import pytest
 from here import HERE
 
-from tuner import release
+from tuner import machines, release
 from tuner.case import Case
 from tuner.check import ALL_COLLECTIVES, check
 from tuner.errors import BadInput, NoAlgorithm, OracleFailed
@@ -54,18 +56,79 @@ def test_settings(name: str, settings: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", REGISTERS)
-def test_lone_ranks(name: str) -> None:
+def test_seventeen_to_twenty_four_channels(name: str) -> None:
+    """Become 16 where all peers are direct ones, which only a NVLink between any two GPUs tells."""
+    ring = {"NCCL_MIN_NCHANNELS": "20", "NCCL_MAX_NCHANNELS": "20", "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
+    every = Case(nccl=name, machine="dgx-1v", nodes=1, gpus_per_node=4, environment=ring)
+    report = check(every, REGISTERED)
+    assert report.mismatches == []
+    asked = [Selection(case.communicator()) for case in (every, dataclasses.replace(every, gpus_per_node=8))]
+    broadcast = REGISTERED[Collective.Broadcast]
+    if "sixteen_of_somewhat_more_on_one_node" in release.load(name).rules("registered"):
+        assert asked[0].pick(broadcast, 1 << 30).channels == 16
+        with pytest.raises(BadInput, match="all GPUs reach each other over NVLink"):
+            asked[1].pick(broadcast, 1 << 30)
+    else:
+        assert asked[1].pick(broadcast, 1 << 30).channels == 20
+
+
+KEPT = (Collective.AllGather, Collective.Broadcast)
+REACHES = {"dgx-h100": "PXB", "pcie-l40s": "PHB", "a100-4x-1nic": "SYS", "gh200-4x": "P2C"}  # the adapter, in 2.28.9
+
+
+@pytest.mark.parametrize("machine", REACHES)
+@pytest.mark.parametrize("name", REGISTERS)
+def test_lone_ranks(name: str, machine: str) -> None:
     """Releases that count the adapters near a GPU refuse what depends on it; all others answer."""
-    case = Case(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=1)
+    case = Case(nccl=name, machine=machine, nodes=2, gpus_per_node=1)
     selection = Selection(case.communicator())
     counts_adapters = "near_adapters_for_lone_ranks" in release.load(name).rules("registered")
-    if counts_adapters:
+    refused = KEPT if counts_adapters and REACHES[machine] in ("PXB", "P2C") else ()
+    for collective in refused:
         with pytest.raises(BadInput, match="adapter near the GPU"):
-            selection.pick(REGISTERED[Collective.AllGather], 1 << 30)
-    kept = (Collective.AllGather, Collective.Broadcast) if counts_adapters else ()
-    report = check(case, [request for request in REGISTERED if request.collective not in kept])
+            selection.pick(REGISTERED[collective], 1 << 30)
+    report = check(case, [request for request in REGISTERED if request.collective not in refused])
     assert report.mismatches == []
     assert report.compared["channels"] >= 3 * 60
+
+
+@pytest.mark.parametrize("gpu_direct", [True, False])
+@pytest.mark.parametrize("name", ["2.27.7", "2.28.9"])
+def test_adapters_of_the_processor(name: str, gpu_direct: bool, tmp_path: Path) -> None:
+    """A path over C2C and PCIe does not tell whether the adapter reads the GPU's memory."""
+    case = _grace(tmp_path, name, [gpu_direct] * 4)
+    channels = Selection(case.communicator()).pick(REGISTERED[Collective.AllGather], 1 << 30).channels
+    assert (channels == 1) == gpu_direct
+    report = check(case, [REGISTERED[collective] for collective in KEPT])
+    assert report.mismatches == []
+    assert report.compared["channels"] >= 2 * 60
+
+
+def test_adapters_of_which_only_some_read_gpu_memory(tmp_path: Path) -> None:
+    case = _grace(tmp_path, "2.28.9", [True, False, True, True])
+    with pytest.raises(BadInput, match="only some adapters read GPU memory"):
+        Selection(case.communicator()).pick(REGISTERED[Collective.AllGather], 1 << 30)
+
+
+@pytest.mark.parametrize("variable", ["NCCL_NET_GDR_LEVEL=SYS", "NCCL_NET_GDR_READ=0", "NCCL_NET_GDR_C2C=0"])
+def test_variables_of_gpu_direct(variable: str) -> None:
+    """They reach what the search does not see."""
+    name, _, value = variable.partition("=")
+    case = Case(nccl="2.28.9", machine="pcie-l40s", nodes=2, gpus_per_node=1, environment={name: value}, search=True)
+    selection = Selection(case.communicator())
+    assert selection.pick(REGISTERED[Collective.AllReduce], 1 << 30).channels > 1
+    with pytest.raises(BadInput, match=f"{name}: not emulated for registered buffers of one rank per node"):
+        selection.pick(REGISTERED[Collective.AllGather], 1 << 30)
+
+
+def _grace(folder: Path, name: str, gpu_direct: list[bool]) -> Case:
+    able = iter(gpu_direct)
+    xml = re.sub(
+        r'(<net [^>]*)gdr="1"', lambda match: f'{match[1]}gdr="{next(able):d}"', machines.load("gh200-4x").topology_xml
+    )
+    file = folder / "topology.xml"
+    file.write_text(xml)
+    return Case(nccl=name, topology=file, nodes=2, gpus_per_node=1)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

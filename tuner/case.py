@@ -105,14 +105,14 @@ class Case:
 
         They may differ, because NCCL does not exchange everything it tunes with; they are one where nodes are alike.
         """
-        nccl, values = self._release(), self.environment or {}
-        if all(kind._searched_by_library for kind in self._kinds):  # which has seen the variables of the search
-            searched_with = nccl.table["environment"]["search"]
-            values = {name: value for name, value in values.items() if name not in searched_with}
+        nccl, searched = self._release(), frozenset[str]()
+        if all(kind._searched_by_library for kind in self._kinds):
+            searched = frozenset(nccl.table["environment"]["search"])
+        environment = Environment(self.environment or {}, searched)
         several = sum(kind.nodes for kind in self._kinds) > 1
         nodes = [[kind._node(several)] * kind.nodes for kind in self._kinds]
         return [
-            comm.build(nccl, list(chain(own, *nodes[:first], *nodes[first + 1 :])), Environment(values))
+            comm.build(nccl, list(chain(own, *nodes[:first], *nodes[first + 1 :])), environment)
             for first, own in enumerate(nodes)
         ]
 
@@ -161,6 +161,7 @@ class Case:
             has_nvswitch=topology.has_nvswitch(gpus),
             direct_nvlink=topology.all_direct_nvlink(gpus),
             some_nvlink=topology.any_direct_nvlink(gpus),
+            gpu_direct=topology.gpu_direct(gpus),
         )
 
     def _searched(self, several: bool) -> tuple[Graphs, float]:

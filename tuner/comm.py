@@ -24,6 +24,7 @@ class Node:
     direct_nvlink: bool  # every GPU reaches every other over NVLink without passing a third
     net_gbs: float  # slowest path from a GPU to its own adapter, 0 where there is no adapter
     some_nvlink: bool = False  # a GPU reaches another over NVLink without passing a third
+    gpu_direct: bool | None = None  # whether adapters can read and write GPU memory; None where some do or none knows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +56,7 @@ class Communicator:
     has_nvswitch: bool  # of rank 0's node
     direct_nvlink: bool  # of rank 0's node, where NCCL may use it: NCCL_P2P_DISABLE and others leave the ring no NVLink
     net_gbs: float  # the least of a node's
+    gpu_direct: bool | None  # of rank 0's node, as of a Node
     ctas: tuple[int, int]  # the fewest and the most blocks of a collective
     collnet: CollNet | None
 
@@ -158,13 +160,14 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
         has_nvswitch=kinds[0].has_nvswitch,
         direct_nvlink=kinds[0].direct_nvlink and graphs[Algorithm.Ring].type_intra == "NVL",
         net_gbs=net_gbs,
+        gpu_direct=kinds[0].gpu_direct,
         ctas=shape.ctas(),
         collnet=network,
     )
 
 
 def _check_environment(release: Release, environment: Environment) -> None:
-    if unknown := release.unknown_variables(environment.values):
+    if unknown := release.unknown_variables(environment.values.keys() - environment.searched):
         if set(unknown) <= set(release.table["environment"]["search"]):
             raise BadInput(
                 f"{', '.join(unknown)}: read by the search of graphs, which these were found without; valid with "

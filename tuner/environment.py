@@ -19,6 +19,7 @@ class Environment:
     """The NCCL_* variables a communicator was started with."""
 
     values: Mapping[str, str] = field(default_factory=dict)
+    searched: frozenset[str] = frozenset()  # those of the search of graphs, where libnccl has searched with them
     words_are_unset: bool = False  # as the release reads an integer parameter without a digit; else it is 0
 
     def text(self, name: str) -> str | None:

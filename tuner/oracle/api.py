@@ -533,11 +533,19 @@ def _watch(found: symbols.Symbols, kinds: int) -> dict[str, Any]:
     }
 
 
-def _ring(found: symbols.Symbols) -> dict[str, int | None]:
-    """Where a channel's neighbours on the ring are, and the flags of the connections to them."""
-    use_gdr = found.comm.members.get("useGdr")
+def _ring(found: symbols.Symbols) -> dict[str, Any]:
+    """Where a channel's neighbours on the ring are, and the flags of the connections to them.
+
+    ``adapters`` is what connections to adapters are made with; None up to 2.23, where nothing goes by them.
+    """
     return {
-        "use_gdr": None if use_gdr is None else use_gdr.offset,
+        "adapters": None if "useGdr" not in found.comm.members else {
+            "use_gdr": found.comm.members["useGdr"].offset,
+            "topology": found.comm.members["topo"].offset,
+            "graph": found.comm.arrays["graphs"][0] + Algorithm.Ring * found.graph.bytes,
+            "adapter_of": found.functions["ncclTopoGetNetDev"][0][0],
+            "check": found.functions["ncclTopoCheckGdr"][0][0],
+        },
         "channels": found.comm.arrays["channels"][0],
         "channel_bytes": found.channel.bytes,
         "prev": found.channel.members["ring.prev"].offset,

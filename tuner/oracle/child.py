@@ -302,20 +302,43 @@ class World:
             raise Failure(f"registering the buffers returned {registered} ({self.error(registered)})")
 
     def connect_ring(self) -> None:
-        """Marks rank 0's neighbours on every ring as the transports would: directly, or by an adapter at the GPU."""
+        """Marks rank 0's connections on every ring as the transports would: by peers' memory, or by GPUDirect RDMA."""
         machine = self.request["machine"]
         host = machine["kind"][machine["kind_of_host"][0]]
         at, local = self.request["ring"], host["gpus_per_host"]
-        if at["use_gdr"] is not None and all(net["gdr"] for net in host["nets"]):
-            self.ffi.cast("bool *", self.comms[0] + at["use_gdr"])[0] = True
+        direct = []
         n_channels = self.member(self.comms[0], self.request["comm"]["members"]["nChannels"])
         for number in range(n_channels):
             channel = self.comms[0] + at["channels"] + number * at["channel_bytes"]
-            for neighbour, end in (("next", "send"), ("prev", "receive")):
+            for neighbour, end, reads in (("next", "send", True), ("prev", "receive", False)):
                 rank = self.ffi.cast("int *", channel + at[neighbour])[0]
                 peer = self.ffi.cast("uintptr_t *", channel + at["peers"])[0] + rank * self.ffi.sizeof("void *")
                 connector = self.ffi.cast("uintptr_t *", peer)[0] + at[end]
-                self.ffi.cast("int *", connector + at["flags"])[0] |= P2P_WRITE if rank < local else DIRECT_NIC
+                flags = self.ffi.cast("int *", connector + at["flags"])
+                if rank < local:
+                    flags[0] |= P2P_WRITE
+                elif at["adapters"] is not None:
+                    direct.append(self.gpu_direct(at["adapters"], number, rank, reads))
+                    flags[0] |= DIRECT_NIC if direct[-1] else 0
+        if at["adapters"] is not None:
+            self.ffi.cast("bool *", self.comms[0] + at["adapters"]["use_gdr"])[0] = all(direct)
+
+    def gpu_direct(self, at: dict[str, int], channel: int, peer: int, reads: bool) -> bool:
+        """What NCCL itself says of the adapter that rank 0 meets ``peer`` by, asked as by src/transport/net.cc."""
+        comm, graph = self.comms[0], self.comms[0] + at["graph"]
+        adapter, device, proxy, mode = (self.ffi.new(kind) for kind in ("int64_t *", "int *", "int *", "int *"))
+        adapter_of = self.ffi.cast(
+            "int (*)(uintptr_t, int, uintptr_t, int, int, int64_t *, int *, int *)", self.base + at["adapter_of"]
+        )
+        check = self.ffi.cast("int (*)(uintptr_t, int, int64_t, int, int *)", self.base + at["check"])
+        topology = self.ffi.cast("uintptr_t *", comm + at["topology"])[0]
+        for result in (
+            adapter_of(comm, 0, graph, channel, peer, adapter, device, proxy),
+            check(topology, 0, adapter[0], int(reads), mode),
+        ):
+            if result != 0:
+                raise Failure(f"asking for the adapter of channel {channel} returned {result} ({self.error(result)})")
+        return bool(mode[0])
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         if "forcing" in request:

@@ -73,10 +73,15 @@ def few_nvls_channels_by_heads(
 def sixteen_of_somewhat_more_on_one_node(
     communicator: Communicator, tables: Tables, request: Request, cell: Cell, bound: IntArray
 ) -> IntArray:
-    """Where peers on one node read and write the buffers directly, 17 to 24 channels become 16."""
+    """Where all peers of one node read and write the buffers directly, 17 to 24 channels become 16."""
     if communicator.nodes > 1 or cell[1] is not Protocol.Simple or not _peers_know(request, cell[0]):
         return bound
-    return np.where((bound > 16) & (bound <= 24), 16, bound)
+    more = (bound > 16) & (bound <= 24)
+    if more.any() and not communicator.direct_nvlink:
+        raise BadInput(
+            "registered buffers on 17 to 24 channels: only where all GPUs reach each other over NVLink; valid there: plain"
+        )
+    return np.where(more, 16, bound)
 
 
 @RULES
@@ -101,14 +106,31 @@ def near_adapters_for_lone_ranks(
 
 
 def _adapters_know(communicator: Communicator, request: Request, cell: Cell) -> bool:
-    """Whether the ring's adapters read and write the user's buffers: all of them next to their GPU (GPUDirect)."""
+    """Whether the ring's adapters read and write the user's buffers (GPUDirect RDMA), with one rank per node."""
     lone = communicator.nodes == communicator.ranks
     keeps = request.collective in (Collective.AllGather, Collective.Broadcast)
-    ring = communicator.graphs[Algorithm.Ring]
-    near = ring.type_inter is not None and communicator.release.path_rank(ring.type_inter) <= (
-        communicator.release.path_rank("PXB")
-    )
-    return lone and keeps and cell == (Algorithm.Ring, Protocol.Simple) and near
+    return lone and keeps and cell == (Algorithm.Ring, Protocol.Simple) and _gpu_direct(communicator)
+
+
+def _gpu_direct(communicator: Communicator) -> bool:
+    """Whether every adapter of the ring reads and writes its GPU's memory.
+
+    One that cannot is searched from the CPU: its path is PHB or farther, or P2C, which alone does not tell.
+    Source: ncclTopoCheckGdr and ncclTopoComputePaths, src/graph/paths.cc, v2.28.9-1.
+    """
+    release, type_inter = communicator.release, communicator.graphs[Algorithm.Ring].type_inter
+    asked = [name for name in communicator.environment.values if name.startswith("NCCL_NET_GDR_")]
+    if asked:
+        raise BadInput(f"{', '.join(asked)}: not emulated for registered buffers of one rank per node; valid: plain")
+    if type_inter is None or release.path_rank(type_inter) > release.path_rank(release.table["paths"]["gpu_direct"]):
+        return False
+    if type_inter != "P2C":
+        return True
+    if communicator.gpu_direct is None:
+        raise BadInput(
+            "registered buffers of one rank per node: not where only some adapters read GPU memory; valid there: plain"
+        )
+    return communicator.gpu_direct
 
 
 def nvls_channels_by_heads(communicator: Communicator, tables: Tables, collective: Collective) -> int:

@@ -79,6 +79,7 @@ def _gpu(element: Element) -> Gpu:
         busid=_text(pci, "busid").lower(),
         sm=_integer(element, "sm", low=35),
         numaid=_numaid(element),
+        gpu_direct=_gpu_direct(element),
         nvlinks=tuple(
             NvLink(_text(link, "target").lower(), _integer(link, "count", low=1), _text(link, "tclass"))
             for link in element.children
@@ -99,7 +100,12 @@ def _net(element: Element) -> Net:
         guid=_integer(element, "guid", high=2**64) if "guid" in element.attributes else None,
         numaid=_numaid(element),
         busid=None if pci is None else _text(pci, "busid").lower(),
+        gpu_direct=_gpu_direct(element),
     )
+
+
+def _gpu_direct(element: Element) -> bool:
+    return _integer(element, "gdr", default=1) != 0
 
 
 def _numaid(element: Element) -> int:

@@ -53,6 +53,7 @@ class Gpu:
     busid: str
     sm: int
     numaid: int
+    gpu_direct: bool  # whether adapters may read and write its memory
     nvlinks: tuple[NvLink, ...]
 
     def count_nvlinks(self, kind: Target) -> int:
@@ -72,6 +73,7 @@ class Net:
     guid: int | None
     numaid: int
     busid: str | None
+    gpu_direct: bool  # whether it can read and write the memory of GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,13 @@ class Topology:
     def any_direct_nvlink(self, count: int) -> bool:
         """Whether some of the first ``count`` GPUs reach each other over NVLink without passing a GPU."""
         return any(_linked(a, b) for a, b in combinations(self.first_gpus(count), 2))
+
+    def gpu_direct(self, count: int) -> bool | None:
+        """Whether the first ``count`` GPUs and all adapters can do GPUDirect RDMA; None where only some can."""
+        gpus, nets = [gpu.gpu_direct for gpu in self.first_gpus(count)], [net.gpu_direct for net in self.nets]
+        if not (any(gpus) and any(nets)):
+            return False
+        return True if all(gpus) and all(nets) else None
 
     @property
     def nvswitches(self) -> int:
