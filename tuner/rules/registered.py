@@ -79,7 +79,7 @@ def sixteen_of_somewhat_more_on_one_node(
     more = (bound > 16) & (bound <= 24)
     if more.any() and not communicator.direct_nvlink:
         raise BadInput(
-            "registered buffers on 17 to 24 channels: not where two GPUs have no NVLink between them; valid there: plain"
+            "registered buffers on 17 to 24 channels: not where two GPUs have no NVLink between them; valid: plain"
         )
     return np.where(more, 16, bound)
 
