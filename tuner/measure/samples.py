@@ -259,9 +259,14 @@ def existing(path: Path) -> Measurements | None:
     """
     if path.exists() and not path.is_file():
         raise BadMeasurement(f"{path}: not a regular file")
-    there = read(path) if path.exists() and path.stat().st_size else None
-    if there is not None and path.read_bytes().startswith(GZIPPED):
-        raise BadMeasurement(f"{path}: gzipped, so that nothing can be added; valid: gunzip it first, or another --out")
+    if not path.exists() or not path.stat().st_size:
+        return None
+    there = read(path)
+    with path.open("rb") as file:
+        if file.read(len(GZIPPED)) == GZIPPED:
+            raise BadMeasurement(
+                f"{path}: gzipped, so that nothing can be added; valid: gunzip it first, or another --out"
+            )
     return there
 
 

@@ -332,12 +332,10 @@ class World:
         )
         check = self.ffi.cast("int (*)(uintptr_t, int, int64_t, int, int *)", self.base + at["check"])
         topology = self.ffi.cast("uintptr_t *", comm + at["topology"])[0]
-        for result in (
-            adapter_of(comm, 0, graph, channel, peer, adapter, device, proxy),
-            check(topology, 0, adapter[0], int(reads), mode),
-        ):
-            if result != 0:
-                raise Failure(f"asking for the adapter of channel {channel} returned {result} ({self.error(result)})")
+        result = adapter_of(comm, 0, graph, channel, peer, adapter, device, proxy)
+        result = result or check(topology, 0, adapter[0], int(reads), mode)
+        if result != 0:
+            raise Failure(f"asking for the adapter of channel {channel} returned {result} ({self.error(result)})")
         return bool(mode[0])
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
