@@ -450,5 +450,3 @@ def test_what_nvidia_ships_is_read() -> None:
     file = load("# Format: ...\n#\n" + "\n\n".join(rows))
     assert [row.line for row in file.table.decisions] == [3, 5]
     assert file.table.decisions[1].registered is None
-
-

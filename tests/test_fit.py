@@ -429,5 +429,3 @@ def test_options_that_do_not_go_together(options: tuple[str, ...], files: list[P
     result = CliRunner().invoke(cli, ["fit", str(files[0]), *options])
     assert isinstance(result.exception, BadInput)
     assert re.match(r"--out|--cost-table|/no/such/folder/x.layer: No such", str(result.exception))
-
-

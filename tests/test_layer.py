@@ -174,5 +174,3 @@ def test_what_libnccl_answers_takes_no_layer(path: Path) -> None:
         result = CliRunner().invoke(cli, [*verb, *SHAPE, "--layer", str(path)])
         assert isinstance(result.exception, BadInput), verb
         assert "libnccl computes with its own constants" in str(result.exception)
-
-

@@ -273,7 +273,6 @@ def key(each: Launched) -> tuple[object, ...]:
 # --- other releases ---
 
 
-
 @pytest.mark.parametrize("name", HERE)
 def test_every_release_that_is_here_answers_alike(name: str) -> None:
     """Log, memory, launches and costs agree with each other, whichever way a release lets them be had."""

@@ -262,5 +262,3 @@ def test_alone_there_is_nobody_to_wait_for() -> None:
     assert met.gather(6) == [6]
     met.check()
     met.close()
-
-

@@ -327,8 +327,6 @@ def _fast_enough(best_us: FloatArray, communicator: Communicator) -> FloatArray:
     return best_us
 
 
-
-
 def _sizes(sizes: ArrayLike) -> SizeArray:
     values = np.atleast_1d(np.asarray(sizes))
     if values.ndim != 1 or (values.size and values.dtype.kind not in "ui"):  # NumPy takes [] for floats

@@ -38,4 +38,3 @@ def read(path: Path, ranks: int) -> Found:
     except UnicodeDecodeError:
         raise BadInput(f"{path}: not text; {VALID}") from None
     return from_csv(str(path), text, ranks)
-

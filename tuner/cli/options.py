@@ -22,7 +22,6 @@ from tuner.sizes import size_bytes as size_bytes  # a verb finds the parsers of 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-
 class Named(click.ParamType):  # type: ignore[type-arg]
     """A member of one of the enumerations, by NCCL's name in any case."""
 

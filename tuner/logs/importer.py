@@ -354,5 +354,3 @@ class _Importer:
 def _cpu(printed: tuple[int, int]) -> tuple[str | None, str | None]:
     arch = _ARCHS.get(printed[0])
     return arch, _VENDORS.get(printed[1]) if arch == CPU_ARCHS[0] else None
-
-

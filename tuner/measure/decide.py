@@ -360,4 +360,3 @@ def _trimmed(row: Row, low: int, high: int, slower: Sequence[int]) -> Row:
     end = high if max(slower) > high else row.high
     inside = tuple(size for size in row.sizes if low <= size and (end is None or size <= end))
     return replace(row, low=low, high=end, sizes=inside)
-

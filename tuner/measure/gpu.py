@@ -435,4 +435,3 @@ def _point(record: Mapping[str, Any]) -> Point:
         Collective(record["collective"]), record["bytes"], DataType(record["dtype"]), Op(record["op"]),
         record["in_place"], record["graph"],
     )  # fmt: skip
-

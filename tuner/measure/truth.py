@@ -135,5 +135,3 @@ class Truth:
                     transfer_us = float(total_us[row]) - float(latency_us[row])
                     costs[cell] = Cost(float(latency_us[row]), transfer_us, max(1, int(channels[row])))
         return found
-
-

@@ -70,4 +70,3 @@ def multicast_channels(communicator: Communicator, tables: Tables, request: Requ
     if candidate.nvls_missing(communicator, request) or (communicator.nodes > 1 and not communicator.collnet):
         return None
     return registered.nvls_channels_by_heads(communicator, tables, request.collective)
-
