@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
 CSRC = Path("csrc")
@@ -61,6 +61,7 @@ extensions = [
 ]
 
 setup(
+    packages=[*find_packages(include=["tuner", "tuner.*"]), "tuner.tables"],
     ext_modules=extensions if sys.platform == "linux" else [],
     cmdclass={"build_ext": BuildExt},
 )

@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from simulated_runs import NOTHING, best_found, idle, measured
 
-from tuner.measure.samples import Point
+from tuner.measure.records.samples import Point
 
 SEEDS = 200
 
@@ -29,9 +29,11 @@ def planted() -> None:
         between = [Point(each.collective, each.bytes * 5 // 4 // 64 * 64) for each in points if each.bytes > 64]
         at_new.append(np.mean([run.true_regret(kept, point) for point in between]))
     print(f"planted best found at {found} of {compared} sizes where it leads by 3 % ({100 * found / compared:.2f} %)")
-    print(f"true regret, mean over machines: {100 * np.mean(before):.2f} % by NCCL's picks, "
-          f"{100 * np.mean(after):.2f} % with {rows / SEEDS:.1f} rows (worst machine {100 * np.max(after):.2f} %); "
-          f"at sizes that were not measured {100 * np.mean(at_new):.2f} %")
+    print(
+        f"true regret, mean over machines: {100 * np.mean(before):.2f} % by NCCL's picks, "
+        f"{100 * np.mean(after):.2f} % with {rows / SEEDS:.1f} rows (worst machine {100 * np.max(after):.2f} %); "
+        f"at sizes that were not measured {100 * np.mean(at_new):.2f} %"
+    )
 
 
 def nothing() -> None:

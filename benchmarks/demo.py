@@ -4,25 +4,27 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tuner import answer, libraryanswer, plugin
-from tuner.case import Case
+from tuner import plugin
+from tuner.answers import library, picks
+from tuner.base.names import Collective, DataType, Op
 from tuner.cli.output import human_bytes, print_table
 from tuner.cli.pick import print_answers
-from tuner.names import Collective, DataType, Op
-from tuner.oracle import Oracle, Setup
-from tuner.rules.request import Request
+from tuner.emulator.request import Request
+from tuner.oracle.api import Oracle
+from tuner.oracle.configuration import OracleConfiguration
+from tuner.scenario import Scenario
 
-CASE = Case(nccl="2.28.9", machine="dgx-h100", nodes=2)
+CASE = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
 REQUEST = Request(Collective.AllReduce, DataType.float32, Op.sum)
 SIZES = [8, 1 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20]
 TABLE = "nccl-tuner-table 1\nallreduce bytes=65536..1048576 nodes=2 -> ring/simple channels=4\n"
 
 
 def main() -> int:
-    emulated = answer.from_emulator(CASE, REQUEST, SIZES)
+    emulated = picks.from_emulator(CASE, REQUEST, SIZES)
     print_answers(f"1. Emulator, offline: AllReduce on {CASE.title}", CASE, emulated)
 
-    asked = libraryanswer.of_sizes(CASE, REQUEST, SIZES, timeout_s=120)
+    asked = library.of_sizes(CASE, REQUEST, SIZES, timeout_s=120)
     print_answers("2. The real libnccl, on simulated GPUs", CASE, asked)
     agree = emulated == asked
     cells = sum(len(answered["cost_us"]) for answered in asked)
@@ -36,12 +38,16 @@ def show_plugin(before: list[dict]) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder, "my.table")
         table.write_text(TABLE)
-        bare = CASE.setup()
-        setup = Setup(
-            topology=bare.topology, nodes=bare.nodes, gpus_per_node=bare.gpus_per_node, release=bare.release,
-            env={"NCCL_TUNER_TABLE": str(table)}, plugin=plugin.path(),
+        bare = CASE.oracle_configuration()
+        configuration = OracleConfiguration(
+            topology=bare.topology,
+            nodes=bare.nodes,
+            gpus_per_node=bare.gpus_per_node,
+            release=bare.release,
+            env={"NCCL_TUNER_TABLE": str(table)},
+            plugin=plugin.path(),
         )
-        with Oracle(setup) as oracle:
+        with Oracle(configuration) as oracle:
             after = oracle.launch(REQUEST.collective, REQUEST.dtype, REQUEST.op, SIZES)
     rows, obeyed = [], True
     for old, new, size in zip(before, after, SIZES, strict=True):

@@ -24,11 +24,18 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tuner.errors import TunerError
+from tuner.base.errors import TunerError
 
 PACKAGES = (
-    "nccl-tuner", "numpy", "scipy", "cffi", "cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
-)  # fmt: skip
+    "nccl-tuner",
+    "numpy",
+    "scipy",
+    "cffi",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+    "nvidia-nccl-cu12",
+    "nvidia-nccl-cu13",
+)
 COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter")
 MEASURED_SHARE = 0.6  # of the time; the gate's A/B run and the fit have the rest
 
@@ -85,7 +92,7 @@ class Steps:
 
 
 def versions() -> dict[str, Any]:
-    from tuner.measure.cuda import Cuda
+    from tuner.measure.gpu.cuda import Cuda
 
     found: dict[str, Any] = {"python": platform.python_version(), "machine": platform.platform()}
     for name in PACKAGES:
@@ -99,11 +106,11 @@ def versions() -> dict[str, Any]:
 
 
 def measure(given: argparse.Namespace, budget_s: float) -> str:
-    from tuner.measure import samples
-    from tuner.measure.gpu import Options, open_gpus
+    from tuner.base.names import Collective, DataType, Op
+    from tuner.measure.gpu.backend import Options, open_gpus
     from tuner.measure.loop import Loop, Settings
-    from tuner.measure.plan import Wanted, points, tasks
-    from tuner.names import Collective, DataType, Op
+    from tuner.measure.records import samples
+    from tuner.measure.records.plan import Wanted, points, tasks
 
     start_s = time.monotonic()
     options = Options(given.ranks_per_gpu, given.library, given.out / "topology.xml")

@@ -1,6 +1,6 @@
 """How long the tuner plugin's calls take and what a table of it costs: builds and runs csrc/plugin/check/bench.c.
 
-    python benchmarks/plugin.py [--json]
+python benchmarks/plugin.py [--json]
 """
 
 import json

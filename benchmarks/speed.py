@@ -14,17 +14,17 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from tuner import release
-from tuner.case import Case
-from tuner.choices import choices
-from tuner.compare import Side, diff
-from tuner.names import Collective, DataType, Op
-from tuner.oracle import Oracle
+from tuner.analysis.choices import choices
+from tuner.analysis.diff import Side, diff
+from tuner.base.names import Collective, DataType, Op
+from tuner.emulator.ranges import launches
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.oracle.api import Oracle
 from tuner.plot import choicemap, save
-from tuner.ranges import launches
-from tuner.rules.request import Request
-from tuner.selection import Selection
+from tuner.scenario import Scenario
 
-CASE = Case(nccl="2.28.9", machine="dgx-h100", nodes=2)
+CASE = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
 
 
 def seconds(run: Callable[[], object], repeats: int = 5) -> float:
@@ -82,10 +82,13 @@ def main() -> None:
     report("nccl-tuner pick from the shell", shell, "400 ms")
 
     for nodes in (1, 2, 4):
-        setup = Case(nccl="2.28.9", machine="dgx-h100", nodes=nodes).setup()
-        report(f"libnccl initialises {8 * nodes} ranks", seconds(lambda s=setup: Oracle(s).close(), 3),
-               "3000 ms" if nodes == 1 else "-")
-    with Oracle(CASE.setup()) as oracle:
+        configuration = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=nodes).oracle_configuration()
+        report(
+            f"libnccl initialises {8 * nodes} ranks",
+            seconds(lambda s=configuration: Oracle(s).close(), 3),
+            "3000 ms" if nodes == 1 else "-",
+        )
+    with Oracle(CASE.oracle_configuration()) as oracle:
         few = [int(size) // 4 * 4 for size in sizes[:1000]]
         launched = seconds(lambda: oracle.launch(Collective.AllReduce, DataType.float32, Op.sum, few), 3)
     report("libnccl launches a thousand AllReduces", launched, "-")

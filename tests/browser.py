@@ -12,9 +12,17 @@ import pytest
 
 WIDTH, HEIGHT = 1400, 900
 FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--force-device-scale-factor=1", "--host-resolver-rules=MAP * ~NOTFOUND", f"--window-size={WIDTH},{HEIGHT}",
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--force-device-scale-factor=1",
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+    f"--window-size={WIDTH},{HEIGHT}",
 )
 WAIT_S = 120
 
@@ -61,7 +69,9 @@ def pixel_of(browser: Any, x: float, y: float) -> tuple[float, float]:
         """
         const {frame, el} = [...Bokeh.index][0].child_views[0], {left, top} = el.getBoundingClientRect();
         return [left + frame.x_scale.compute(arguments[0]), top + frame.y_scale.compute(arguments[1])];
-        """, x, y,
+        """,
+        x,
+        y,
     )
     return left, top
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import releases
 
-from tuner import machines, release
-from tuner.check import KINDS
+from tuner import release
+from tuner.conformance.check import KINDS
+from tuner.machine import catalogue
 
 BORING = {"release", "library"}  # of a release's table: different in each
 FOLDED = 6  # more changed values below one name than this are counted, not listed
@@ -31,9 +32,10 @@ def proven() -> str:
     """One sentence: what the last `make test-releases` compared."""
     found = releases.read().values()
     cells, picks, communicators = (
-        sum(row["cells"]["compared"] for row in found), sum(row["picks"]["compared"] for row in found),
+        sum(row["cells"]["compared"] for row in found),
+        sum(row["picks"]["compared"] for row in found),
         sum(row["communicators"] for row in found),
-    )  # fmt: skip
+    )
     compared, matched = (sum(row[kind][what] for row in found for kind in KINDS) for what in ("compared", "matched"))
     return (
         f"**{len(found)} releases, {communicators:,} communicators, {cells:,} cost cells, {picks:,} picks: "
@@ -114,8 +116,8 @@ def _text(value: Any) -> str:
 
 
 def _graphs(before: str, after: str) -> str:
-    known = [name for name in machines.names() if {before, after} <= set(machines.load(name).releases)]
-    different = [name for name in known if _found_differently(machines.load(name), before, after)]
+    known = [name for name in catalogue.names() if {before, after} <= set(catalogue.load(name).releases)]
+    different = [name for name in known if _found_differently(catalogue.load(name), before, after)]
     alike = [name for name in known if name not in different]
     if not different:
         return ""
@@ -123,7 +125,7 @@ def _graphs(before: str, after: str) -> str:
     return f"\nOther graphs on {names}.\n"
 
 
-def _found_differently(machine: machines.Machine, before: str, after: str) -> bool:
+def _found_differently(machine: catalogue.Machine, before: str, after: str) -> bool:
     """Whether libnccl finds another graph on any number of GPUs, among the graphs that both releases have."""
     for gpus, several in itertools.product(machine.gpu_counts, (False, True) if machine.topology.nets else (False,)):
         old, new = (machine.graphs(name, gpus, several) for name in (before, after))

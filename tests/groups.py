@@ -3,12 +3,12 @@
 import random
 from collections.abc import Iterator, Sequence
 
-from tuner.group import Operation
-from tuner.groupcheck import reachable
-from tuner.names import Collective, DataType, Op
+from tuner.base.names import Collective, DataType, Op
+from tuner.conformance.check_group import reachable
+from tuner.emulator.group import Operation
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
 from tuner.release import Release
-from tuner.rules.request import Request
-from tuner.selection import Selection
 
 BEFORE_FP8 = tuple(DataType)[:10]  # fp8 is not in every release, and not for every GPU
 

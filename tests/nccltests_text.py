@@ -5,18 +5,23 @@ from pathlib import Path
 
 
 def write(
-    path: Path, times_us: Iterable[tuple[int, float]], nodes: int = 1, gpus: int = 8, program: str = "all_reduce_perf",
+    path: Path,
+    times_us: Iterable[tuple[int, float]],
+    nodes: int = 1,
+    gpus: int = 8,
+    program: str = "all_reduce_perf",
     nccl: int = 22809,
 ) -> Path:
     """``times_us`` are pairs of size and time out of place; in place it is twice as long."""
     devices = [
         f"#  Rank {node * gpus + gpu:2} Group  0 Pid {node}  on node{node} device {gpu} [0000:{gpu:02}:00] NVIDIA H100"
-        for node in range(nodes) for gpu in range(gpus)
-    ]  # fmt: skip
+        for node in range(nodes)
+        for gpu in range(gpus)
+    ]
     rows = [
         f"{size:>12} {size // 4:>13} float sum -1 {time_us:.6g} 1.00 1.00 0 {2 * time_us:.6g} 1.00 1.00 0"
         for size, time_us in times_us
-    ]  # fmt: skip
+    ]
     text = [
         f"# nccl-tests version 2.19.6 nccl-headers={nccl} nccl-library={nccl}",
         f"# Collective test starting: {program}",

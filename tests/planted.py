@@ -7,39 +7,53 @@ from typing import Any
 
 import numpy as np
 
-from tuner import layer, release
-from tuner.case import Case
-from tuner.layer import Layer
-from tuner.measure.header import CASE, case_record
-from tuner.measure.samples import Combination, Point, Visit, Writer
-from tuner.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.rules.request import Request
-from tuner.selection import ALL_CELLS, Selection
+from tuner import release
+from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, Protocol
+from tuner.emulator import fitted_constants
+from tuner.emulator.fitted_constants import Layer
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.measure.records.header import CASE, case_record
+from tuner.measure.records.samples import Combination, Point, Visit, Writer
+from tuner.scenario import Scenario
 
 SIZES = tuple(1 << power for power in range(3, 31))
 ALL = tuple(Collective)
 
 
-def true_us(case: Case, change: Mapping[str, Any], collective: Collective, sizes: Sequence[int]) -> dict[Any, Any]:
+def true_us(
+    scenario: Scenario, change: Mapping[str, Any], collective: Collective, sizes: Sequence[int]
+) -> dict[Any, Any]:
     """By combination, the times of all sizes; only of combinations that the model has a time for."""
-    communicator = case.communicator()
-    nccl = layer.apply(release.load(case.nccl), Layer(case.nccl, change, {}))
+    communicator = scenario.communicator()
+    nccl = fitted_constants.apply(release.load(scenario.nccl), Layer(scenario.nccl, change, {}))
     selection = Selection(replace(communicator, release=nccl))
     request = Request(collective, DataType.float32, Op.sum)
     times_us = selection.cost_table(request, sizes)
     out = selection.excluded(request)
-    return {cell: times_us[:, cell[0], cell[1]].astype(float) for cell in ALL_CELLS if cell not in out}
+    return {
+        algo_proto: times_us[:, algo_proto[0], algo_proto[1]].astype(float)
+        for algo_proto in ALGO_PROTOS
+        if algo_proto not in out
+    }
 
 
 def visits(
-    case: Case, change: Mapping[str, Any], *, seed: int = 1, collectives: Iterable[Collective] = ALL,
-    sizes: Sequence[int] = SIZES, repeats: int = 20, sigma: float = 0.02, spikes: float = 0.02,
-) -> list[Visit]:  # fmt: skip
+    scenario: Scenario,
+    change: Mapping[str, Any],
+    *,
+    seed: int = 1,
+    collectives: Iterable[Collective] = ALL,
+    sizes: Sequence[int] = SIZES,
+    repeats: int = 20,
+    sigma: float = 0.02,
+    spikes: float = 0.02,
+) -> list[Visit]:
     """Lognormal noise, and now and then a run that takes up to five times as long."""
     rng = np.random.default_rng(seed)
     made = []
     for collective in collectives:
-        for (algorithm, protocol), times_us in true_us(case, change, collective, sizes).items():
+        for (algorithm, protocol), times_us in true_us(scenario, change, collective, sizes).items():
             for nbytes, time_us in zip(sizes, times_us, strict=True):
                 runs = time_us * np.exp(rng.normal(0, sigma, repeats))
                 runs *= np.where(rng.random(repeats) < spikes, rng.uniform(1.5, 5, repeats), 1)
@@ -48,8 +62,8 @@ def visits(
     return made
 
 
-def write(path: Path, case: Case, what: Iterable[Visit]) -> Path:
-    with Writer(path, {CASE: case_record(case)}) as file:
+def write(path: Path, scenario: Scenario, what: Iterable[Visit]) -> Path:
+    with Writer(path, {CASE: case_record(scenario)}) as file:
         for visit in what:
             file.add(visit)
     return path

@@ -15,19 +15,20 @@ import numpy as np
 import recorded
 from recorded import Answers, Golden
 
-from tuner import machines, release
-from tuner.errors import TunerError
+from tuner import release
+from tuner.base.errors import TunerError
+from tuner.machine import catalogue
 from tuner.oracle import library
 
 
 @click.command()
-@click.option("--machine", "names", multiple=True, type=click.Choice(machines.names()), help="[default: all]")
+@click.option("--machine", "names", multiple=True, type=click.Choice(catalogue.names()), help="[default: all]")
 @click.option("--nccl", "releases", multiple=True, type=click.Choice(release.names()), help="[default: all]")
 @click.option("--again", is_flag=True, help="Record even what is there.")
 @click.option("--timeout", "timeout_s", default=600.0, show_default=True, help="Seconds for one shape's start.")
 def main(names: tuple[str, ...], releases: tuple[str, ...], again: bool, timeout_s: float) -> None:
     failed = 0
-    for name in names or machines.names():
+    for name in names or catalogue.names():
         golden = fresh(name)
         for nccl in releases or recorded.releases(name):
             start = time.monotonic()
@@ -58,7 +59,7 @@ def fresh(name: str) -> Golden:
 def record(name: str, nccl: str, golden: Golden, timeout_s: float) -> None:
     """Adds one release."""
     shapes = zip(recorded.cases(nccl, name, golden.shapes), golden.sizes_bytes, strict=True)
-    asked = [recorded.from_library(case, sizes, timeout_s) for case, sizes in shapes]
+    asked = [recorded.from_library(scenario, sizes, timeout_s) for scenario, sizes in shapes]
     arrays, algorithms, shas = zip(*asked, strict=True)
     golden.answers[nccl] = Answers(**{key: np.stack([one[key] for one in arrays]) for key in recorded.NAMES})
     golden.algorithms[nccl], golden.libnccl_sha256[nccl] = algorithms[0], shas[0]

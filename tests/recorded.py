@@ -23,13 +23,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner import machines, release
-from tuner.case import Case
-from tuner.check import ALL_COLLECTIVES, sizes_bytes
-from tuner.machines import release_key
-from tuner.names import Algorithm, Collective, Protocol
-from tuner.oracle import Oracle
-from tuner.selection import Selection
+from tuner import release
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.conformance.check import ALL_COLLECTIVES, sizes_bytes
+from tuner.emulator.selection import Selection
+from tuner.machine import catalogue
+from tuner.machine.catalogue import release_key
+from tuner.oracle.api import Oracle
+from tuner.scenario import Scenario
 
 FOLDER = Path(__file__).with_name("golden")
 NODES = (1, 2, 3, 4, 8)
@@ -67,17 +68,17 @@ class Golden:
 
 
 def topology_sha256(machine: str) -> str:
-    return hashlib.sha256(machines.load(machine).topology_xml.encode()).hexdigest()
+    return hashlib.sha256(catalogue.load(machine).topology_xml.encode()).hexdigest()
 
 
 def releases(machine: str) -> list[str]:
     """Those that run there."""
-    return [name for name in release.names() if name not in machines.load(machine).crashes]
+    return [name for name in release.names() if name not in catalogue.load(machine).crashes]
 
 
 def shapes(machine: str) -> NDArray[np.int32]:
     """Nodes and GPUs of each. A machine without network adapters cannot have several nodes."""
-    loaded = machines.load(machine)
+    loaded = catalogue.load(machine)
     most = loaded.gpus_per_node
     if not loaded.topology.nets:
         return np.array([(1, most)], np.int32)
@@ -95,13 +96,13 @@ def _spread(length: int) -> Iterator[int]:
     return (position * (length - 1) // (SIZES - 1) for position in range(SIZES))
 
 
-def cases(release: str, machine: str, shapes: NDArray[np.int32]) -> Iterator[Case]:
-    return (Case(nccl=release, machine=machine, nodes=n, gpus_per_node=gpus) for n, gpus in shapes.tolist())
+def cases(release: str, machine: str, shapes: NDArray[np.int32]) -> Iterator[Scenario]:
+    return (Scenario(nccl=release, machine=machine, nodes=n, gpus_per_node=gpus) for n, gpus in shapes.tolist())
 
 
-def from_library(case: Case, sizes: NDArray[np.int64], timeout_s: float) -> tuple[dict[str, Any], int, str]:
+def from_library(scenario: Scenario, sizes: NDArray[np.int64], timeout_s: float) -> tuple[dict[str, Any], int, str]:
     """One shape asked of libnccl: the arrays of Answers, the release's number of algorithms, the library's sha256."""
-    with Oracle(case.setup(), timeout_s) as oracle:
+    with Oracle(scenario.oracle_configuration(), timeout_s) as oracle:
         cost_us, picks = [], []
         for request, row in zip(ALL_COLLECTIVES, sizes.tolist(), strict=True):
             call = request.collective, request.dtype, request.op, row
@@ -110,17 +111,20 @@ def from_library(case: Case, sizes: NDArray[np.int64], timeout_s: float) -> tupl
         tables, facts = oracle.tables, oracle.facts
     arrays = {
         "channels": np.array([facts["n_channels"], facts["nvls_channels"]], np.int32),
-        "latency_us": tables.latency_us, "bandwidth_gbs": tables.bandwidth_gbs, "max_threads": tables.max_threads,
+        "latency_us": tables.latency_us,
+        "bandwidth_gbs": tables.bandwidth_gbs,
+        "max_threads": tables.max_threads,
         "thread_thresholds_bytes": tables.thread_thresholds_bytes,
-        "cost_us": np.stack(cost_us), "picks": np.array(picks, np.uint16),
+        "cost_us": np.stack(cost_us),
+        "picks": np.array(picks, np.uint16),
     }
     algorithms = len(tables.max_threads)
     return {name: _cut(name, array, algorithms) for name, array in arrays.items()}, algorithms, facts["library_sha256"]
 
 
-def from_emulator(case: Case, sizes: NDArray[np.int64], algorithms: int) -> dict[str, Any]:
+def from_emulator(scenario: Scenario, sizes: NDArray[np.int64], algorithms: int) -> dict[str, Any]:
     """The same of the emulator."""
-    selection = Selection(case.communicator())
+    selection = Selection(scenario.communicator())
     cost_us, picks = [], []
     for request, row in zip(ALL_COLLECTIVES, sizes, strict=True):
         cost_us.append(selection.cost_table(request, row))
@@ -129,9 +133,12 @@ def from_emulator(case: Case, sizes: NDArray[np.int64], algorithms: int) -> dict
     tables, communicator = selection.tables, selection.communicator
     arrays = {
         "channels": np.array([communicator.channels, communicator.nvls_channels]),
-        "latency_us": tables.latency_us, "bandwidth_gbs": tables.bandwidth_gbs, "max_threads": tables.max_threads,
+        "latency_us": tables.latency_us,
+        "bandwidth_gbs": tables.bandwidth_gbs,
+        "max_threads": tables.max_threads,
         "thread_thresholds_bytes": tables.thread_thresholds_bytes,
-        "cost_us": np.stack(cost_us), "picks": np.stack(picks),
+        "cost_us": np.stack(cost_us),
+        "picks": np.stack(picks),
     }
     return {name: _cut(name, array, algorithms) for name, array in arrays.items()}
 
@@ -145,10 +152,10 @@ def _cut(name: str, array: NDArray[Any], algorithms: int) -> NDArray[Any]:
     return full
 
 
-def differences(golden: Golden, release: str, shape: int, case: Case) -> list[str]:
+def differences(golden: Golden, release: str, shape: int, scenario: Scenario) -> list[str]:
     """What the emulator answers otherwise than libnccl did, for one of the shapes."""
     sizes, answers = golden.sizes_bytes[shape], golden.answers[release]
-    ours = from_emulator(case, sizes, golden.algorithms[release])
+    ours = from_emulator(scenario, sizes, golden.algorithms[release])
     return [line for name in NAMES for line in mismatches(name, ours[name], getattr(answers, name)[shape], sizes)]
 
 
@@ -169,9 +176,9 @@ def _where(name: str, at: tuple[int, ...], sizes: NDArray[np.int64]) -> str:
         collective, size, what = at
         what_name = ("algorithm", "protocol", "channels", "threads")[what]
         return f"{what_name} of {Collective(collective).name} {sizes[collective, size]} B"
-    cell = f"{Algorithm(at[-2]).name}/{Protocol(at[-1]).name}"
+    algo_proto = f"{Algorithm(at[-2]).name}/{Protocol(at[-1]).name}"
     size = f" {sizes[at[:2]]} B" if name == "cost_us" else ""
-    return f"{name} of {Collective(at[0]).name if len(at) > 2 else 'all'}{size} {cell}"
+    return f"{name} of {Collective(at[0]).name if len(at) > 2 else 'all'}{size} {algo_proto}"
 
 
 def read(machine: str) -> Golden:
@@ -219,11 +226,13 @@ def write(machine: str, golden: Golden) -> None:
 
 
 def _stamp(machine: str, golden: Golden, releases: list[str]) -> str:
-    return "\n".join([
-        f"# Autogenerated by 'python tests/record.py --machine {machine}'; do not edit. Stamps {machine}.npz.",
-        f'topology_sha256 = "{golden.topology_sha256}"',
-        "",
-        "[libnccl_sha256]",
-        *(f'"{release}" = "{golden.libnccl_sha256[release]}"' for release in releases),
-        "",
-    ])
+    return "\n".join(
+        [
+            f"# Autogenerated by 'python tests/record.py --machine {machine}'; do not edit. Stamps {machine}.npz.",
+            f'topology_sha256 = "{golden.topology_sha256}"',
+            "",
+            "[libnccl_sha256]",
+            *(f'"{release}" = "{golden.libnccl_sha256[release]}"' for release in releases),
+            "",
+        ]
+    )

@@ -20,27 +20,37 @@ from typing import Any, TypeAlias
 
 import click
 
-from tuner import machines, release
-from tuner.case import Case
-from tuner.check import ALL_COLLECTIVES, KINDS, check
+from tuner import release
+from tuner.base.errors import TunerError
+from tuner.base.names import Collective, DataType, Op
 from tuner.cli.output import print_table
-from tuner.errors import TunerError
-from tuner.machines import release_key
-from tuner.mismatches import Report
-from tuner.names import Collective, DataType, Op
+from tuner.conformance.check import ALL_COLLECTIVES, KINDS, check
+from tuner.conformance.mismatches import MatchReport
+from tuner.emulator.request import Request
+from tuner.machine import catalogue
+from tuner.machine.catalogue import release_key
 from tuner.oracle import library
-from tuner.rules.request import Request
+from tuner.scenario import Scenario
 
 FILE = Path(__file__).parents[1] / "docs" / "releases.toml"
 MOST_RANKS = 16  # on 3 and more nodes
 TYPES_AND_OPS = [  # what a release or a machine has not is refused by both
-    (DataType.float32, Op.sum), (DataType.bfloat16, Op.avg), (DataType.float8e4m3, Op.sum), (DataType.int8, Op.max),
+    (DataType.float32, Op.sum),
+    (DataType.bfloat16, Op.avg),
+    (DataType.float8e4m3, Op.sum),
+    (DataType.int8, Op.max),
     (DataType.float64, Op.prod),
 ]
 REQUESTS = [Request(collective, dtype, op) for dtype, op in TYPES_AND_OPS for collective in Collective]
 SETTINGS = [
-    {"NCCL_ALGO": "Tree"}, {"NCCL_ALGO": "^Ring"}, {"NCCL_PROTO": "^LL"}, {"NCCL_PROTO": "Simple"},
-    {"NCCL_MAX_NCHANNELS": "3"}, {"NCCL_MIN_NCHANNELS": "24"}, {"NCCL_NTHREADS": "256"}, {"NCCL_NVLS_ENABLE": "0"},
+    {"NCCL_ALGO": "Tree"},
+    {"NCCL_ALGO": "^Ring"},
+    {"NCCL_PROTO": "^LL"},
+    {"NCCL_PROTO": "Simple"},
+    {"NCCL_MAX_NCHANNELS": "3"},
+    {"NCCL_MIN_NCHANNELS": "24"},
+    {"NCCL_NTHREADS": "256"},
+    {"NCCL_NVLS_ENABLE": "0"},
 ]
 SHOWN = 20
 
@@ -57,7 +67,7 @@ class Totals:
     matched: Counter[str] = field(default_factory=Counter)
     failed: list[str] = field(default_factory=list)
 
-    def add(self, report: Report) -> None:
+    def add(self, report: MatchReport) -> None:
         self.communicators += 1
         self.compared.update(report.compared)
         self.matched.update({kind: report.matched(kind) for kind in report.compared})
@@ -85,11 +95,11 @@ def share(totals: Totals, kind: str) -> str:
 def compare(name: str) -> Totals:
     totals = Totals(library.find(name).sha256)
     planned = list(plan(name))
-    for number, case in enumerate(planned, start=1):
-        title = f"{case.title} {case.environment or ''}".strip()
+    for number, scenario in enumerate(planned, start=1):
+        title = f"{scenario.title} {scenario.environment or ''}".strip()
         click.echo(f"[{number}/{len(planned)}] {title}: {totals.matched['cells']} cells so far", err=True)
         try:
-            report = check(case, REQUESTS if case.nodes == 1 else ALL_COLLECTIVES, timeout_s=600)
+            report = check(scenario, REQUESTS if scenario.nodes == 1 else ALL_COLLECTIVES, timeout_s=600)
         except TunerError as error:
             totals.failed.append(title)
             click.echo(f"NOT ASKED {title}: {error}")
@@ -103,29 +113,31 @@ def compare(name: str) -> Totals:
     return totals
 
 
-def plan(name: str) -> Iterator[Case]:
-    here = [machine for machine in machines.names() if name not in machines.load(machine).crashes]
-    connected = [machine for machine in here if machines.load(machine).topology.nets]
+def plan(name: str) -> Iterator[Scenario]:
+    here = [machine for machine in catalogue.names() if name not in catalogue.load(machine).crashes]
+    connected = [machine for machine in here if catalogue.load(machine).topology.nets]
     for machine in here:
-        yield Case(nccl=name, machine=machine, nodes=1)
+        yield Scenario(nccl=name, machine=machine, nodes=1)
         if machine in connected:
-            yield Case(nccl=name, machine=machine, nodes=2)
+            yield Scenario(nccl=name, machine=machine, nodes=2)
     start = release.names().index(name)  # other machines for these in every release
     for at, nodes in enumerate((3, 4, 8) * 2, start=start):
         machine = connected[at % len(connected)]
-        most = max(count for count in machines.load(machine).gpu_counts if count * nodes <= MOST_RANKS)
-        yield Case(nccl=name, machine=machine, nodes=nodes, gpus_per_node=most)
+        most = max(count for count in catalogue.load(machine).gpu_counts if count * nodes <= MOST_RANKS)
+        yield Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=most)
     for at, settings in enumerate(SETTINGS, start=start):
         machine = connected[at % len(connected)]
-        gpus = min(machines.load(machine).gpus_per_node, 4)
-        yield Case(nccl=name, machine=machine, nodes=2, gpus_per_node=gpus, environment=settings)
+        gpus = min(catalogue.load(machine).gpus_per_node, 4)
+        yield Scenario(nccl=name, machine=machine, nodes=2, gpus_per_node=gpus, environment=settings)
 
 
 def write(name: str, totals: Totals) -> None:
     """Replaces the release's part of the file."""
     found = read()
     found[name] = {
-        "libnccl_sha256": totals.sha256, "machines": list(machines.names()), "communicators": totals.communicators,
+        "libnccl_sha256": totals.sha256,
+        "machines": list(catalogue.names()),
+        "communicators": totals.communicators,
         "failed": len(totals.failed),
         **{kind: {"compared": totals.compared[kind], "matched": totals.matched[kind]} for kind in KINDS},
     }

@@ -8,21 +8,21 @@ from typing import Any
 
 import browser as web
 
-from tuner.case import Case
-from tuner.names import DataType, Op
+from tuner.base.names import DataType, Op
 from tuner.report.data import NODES, collect
 from tuner.report.page import page
+from tuner.scenario import Scenario
 
 HOME = Path(__file__).parents[1] / "docs" / "report"
 COLOURS = 96  # keeps the files small
 
 
 def main() -> None:
-    case = Case(nccl="2.32.3", machine="dgx-h100", nodes=2)
-    releases = case.releases
+    scenario = Scenario(nccl="2.32.3", machine="dgx-h100", nodes=2)
+    releases = scenario.releases
     with TemporaryDirectory() as folder, web.chromium(Path(folder) / "profile") as browser:
         file = Path(folder) / "page.html"
-        file.write_text(page(collect(case, releases, DataType.float32, Op.sum)).html, "utf-8")
+        file.write_text(page(collect(scenario, releases, DataType.float32, Op.sum)).html, "utf-8")
         browser.get(f"file://{file}")
         web.until(lambda: browser.execute_script("return document.body.dataset.ready"))
         web.move(browser, log2(3 << 23), NODES.index(24), click=True)

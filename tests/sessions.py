@@ -28,7 +28,7 @@ from unittest.mock import patch
 import derived
 
 from tuner import cli
-from tuner.errors import OracleUnavailable
+from tuner.base.errors import OracleUnavailable
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -185,9 +185,11 @@ def refreshed(shown: tuple[str, ...], printed: tuple[str, ...]) -> tuple[str, ..
     at = len(kept)
     for number, part in enumerate(others, start=1):
         end = len(printed) - len(part)
-        at = end if number == len(others) else max(
-            range(at, end + 1), key=lambda start: _likeness(part, printed[start : start + len(part)])
-        )  # fmt: skip
+        at = (
+            end
+            if number == len(others)
+            else max(range(at, end + 1), key=lambda start: _likeness(part, printed[start : start + len(part)]))
+        )
         kept += [LEFT_OUT, *printed[at : at + len(part)]]
         at += len(part)
     return tuple(kept)

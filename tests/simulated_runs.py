@@ -6,26 +6,26 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tuner.case import Case
-from tuner.measure.compare import Comparison, Model
-from tuner.measure.decide import Proposal, Row, Verdict, gate
+from tuner.base.names import AlgoProto, Collective, DataType, Op
+from tuner.emulator.selection import Selection
+from tuner.measure.decide import DecisionRow, Proposal, Verdict, gate
 from tuner.measure.loop import Loop, Settings
-from tuner.measure.plan import Wanted, points, tasks
-from tuner.measure.samples import Measurements, Point, Visit
-from tuner.measure.simulated import Simulated
-from tuner.names import Collective, DataType, Op
-from tuner.selection import Cell, Selection
+from tuner.measure.records.plan import Wanted, points, tasks
+from tuner.measure.records.samples import Measurements, Point, Visit
+from tuner.measure.simulated.backend import Simulated
+from tuner.measure.verify import Comparison, Model
+from tuner.scenario import Scenario
 
 COLLECTIVES = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
 NOTHING: Mapping[str, Any] = {}  # planted
 
 
-def case(nodes: int = 2, gpus: int | None = None) -> Case:
-    return Case(nccl="2.28.9", machine="dgx-h100", nodes=nodes, gpus_per_node=gpus)
+def scenario(nodes: int = 2, gpus: int | None = None) -> Scenario:
+    return Scenario(nccl="2.28.9", machine="dgx-h100", nodes=nodes, gpus_per_node=gpus)
 
 
 @cache
-def model(machine: Case) -> Model:
+def model(machine: Scenario) -> Model:
     return Model(Selection(machine.communicator()))
 
 
@@ -38,30 +38,33 @@ class Measured:
     def comparison(self) -> Comparison:
         return self.proposal.comparison
 
-    def true_us(self, point: Point) -> dict[Cell, float]:
+    def true_us(self, point: Point) -> dict[AlgoProto, float]:
         """Of what really can run: replaced combinations cannot, NCCL's pick always can."""
         planted, pick = self.backend.reveal(), self.pick(point)
         return {
-            cell: cost.time_us(0) for cell, cost in planted.truth.costs(point).items()
-            if cell == pick or not any(each.holds(point, cell) for each in planted.replaced)
-        }  # fmt: skip
+            algo_proto: cost.time_us(0)
+            for algo_proto, cost in planted.truth.costs(point).items()
+            if algo_proto == pick or not any(each.holds(point, algo_proto) for each in planted.replaced)
+        }
 
-    def pick(self, point: Point) -> Cell:
-        found = model(self.backend.case).pick(point)
+    def pick(self, point: Point) -> AlgoProto:
+        found = model(self.backend.scenario).pick(point)
         assert found is not None
-        return found.cell
+        return found.algo_proto
 
-    def true_regret(self, rows: list[Row], point: Point) -> float:
+    def true_regret(self, rows: list[DecisionRow], point: Point) -> float:
         """Of what runs under a table of ``rows``."""
         times = self.true_us(point)
         row = next((row for row in rows if row.collective is point.collective and row.holds(point.bytes)), None)
-        ran = row.choice.cell if row else self.pick(point)
+        ran = row.choice.algo_proto if row else self.pick(point)
         return times.get(ran, times[self.pick(point)]) / min(times.values()) - 1
 
     def gated(self, seed: int, proposal: Proposal | None = None) -> list[Verdict]:
         truth = None if self.backend.describe()["truth"] == "of the seed" else NOTHING
         own = self.proposal
-        again = Simulated(self.backend.case, self.backend.seed, truth, after=len(own.comparison.measurements.visits))
+        again = Simulated(
+            self.backend.scenario, self.backend.seed, truth, after=len(own.comparison.measurements.visits)
+        )
         with closing(again) as backend:
             return gate(backend, proposal or own, rounds=20, repeats=10, warmup=2, seed=seed, add=lambda visit: None)
 
@@ -69,12 +72,12 @@ class Measured:
 def measured(
     seed: int, truth: Mapping[str, Any] | None = None, nodes: int = 2, rounds: int = 8, gpus: int | None = None
 ) -> Measured:
-    backend = Simulated(case(nodes, gpus), seed, truth)
+    backend = Simulated(scenario(nodes, gpus), seed, truth)
     visits: list[Visit] = []
     wanted = tasks(backend, points(COLLECTIVES, None, backend.ranks, DataType.float32, Op.sum), Wanted())
     for _ in Loop(backend, wanted, Settings(rounds=rounds, seed=seed), visits.append).run():
         pass
-    comparison = Comparison(Measurements(backend.describe(), tuple(visits)), model(backend.case))
+    comparison = Comparison(Measurements(backend.describe(), tuple(visits)), model(backend.scenario))
     return Measured(backend, Proposal(comparison, backend.ranks, nodes))
 
 
@@ -92,12 +95,12 @@ def best_found(run: Measured, margin: float = 0.03) -> tuple[int, int]:
 
 def idle(run: Measured) -> Proposal:
     """Rows that ask for what NCCL picks anyway, so that nothing is to be gained by any of them."""
-    rows: list[Row] = []
+    rows: list[DecisionRow] = []
     for kind, sizes in run.comparison.kinds.items():
         for at in range(0, len(sizes), 4):
             choice = sizes[at].pick
             alike = [one.point.bytes for one in sizes[at : at + 4] if one.pick == choice]
-            rows.append(Row(kind.collective, alike[0], alike[-1], choice, tuple(alike)))
+            rows.append(DecisionRow(kind.collective, alike[0], alike[-1], choice, tuple(alike)))
     own = run.proposal
     found = Proposal(own.comparison, own.ranks, own.nodes)
     found.rows = rows

@@ -4,16 +4,20 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tuner.names import Algorithm, Collective, Protocol
-from tuner.plugin.table import Choice, Cost, Decision, Interval, Line
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.plugin.table.records import Choice, Cost, Decision, Interval, Line
 
 CHOICES = st.lists(
     st.builds(
-        Choice, st.sampled_from(Algorithm), st.sampled_from(Protocol), st.one_of(st.none(), st.integers(1, 64)),
+        Choice,
+        st.sampled_from(Algorithm),
+        st.sampled_from(Protocol),
+        st.one_of(st.none(), st.integers(1, 64)),
         st.one_of(st.none(), st.integers(4096, 1 << 30)),
     ),
-    max_size=4, unique_by=lambda choice: choice.cell,
-).map(tuple)  # fmt: skip
+    max_size=4,
+    unique_by=lambda choice: choice.algo_proto,
+).map(tuple)
 Where = st.SearchStrategy[dict[str, Interval]]
 
 
@@ -22,14 +26,16 @@ def decisions(where: Where, registered: list[bool | None], pipelined: list[Inter
         return Decision(collective, choices, **given, **more)
 
     return st.builds(
-        row, st.sampled_from(Collective), CHOICES, where, registered=st.sampled_from(registered),
+        row,
+        st.sampled_from(Collective),
+        CHOICES,
+        where,
+        registered=st.sampled_from(registered),
         pipelined=st.sampled_from(pipelined),
-    )  # fmt: skip
+    )
 
 
-def costs(
-    where: Where, positive: st.SearchStrategy[float], batches: st.SearchStrategy[int]
-) -> st.SearchStrategy[Cost]:
+def costs(where: Where, positive: st.SearchStrategy[float], batches: st.SearchStrategy[int]) -> st.SearchStrategy[Cost]:
     def row(
         collective: Collective, algorithm: Algorithm, protocol: Protocol, time: Line | None, given: dict[str, Any]
     ) -> Cost:
@@ -37,6 +43,10 @@ def costs(
 
     latencies = st.one_of(st.just(0.0), positive)
     return st.builds(
-        row, st.sampled_from(Collective), st.sampled_from(Algorithm), st.sampled_from(Protocol),
-        st.one_of(st.none(), st.builds(Line, latencies, positive, batches)), where,
-    )  # fmt: skip
+        row,
+        st.sampled_from(Collective),
+        st.sampled_from(Algorithm),
+        st.sampled_from(Protocol),
+        st.one_of(st.none(), st.builds(Line, latencies, positive, batches)),
+        where,
+    )

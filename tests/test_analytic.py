@@ -12,14 +12,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import tuner.analytic
-from tuner.analytic import bandwidth, fabric, ideal, line, measuring, overheads, overlap, step, twolevel, verdict, wires
-from tuner.analytic.algorithms import HIERARCHICAL, cost, costs, names, predict
-from tuner.analytic.alphabeta import FORMULAS, Linear, crossover_bytes, fastest, level, log2_rounds, terms
-from tuner.analytic.operations import Operation, size_bytes, timed_bytes
-from tuner.analytic.step import Cluster, Model, Plan
-from tuner.errors import BadInput
-from tuner.names import Collective
+import tuner.costmodels
+from tuner.base.errors import BadInput
+from tuner.base.names import Collective
+from tuner.costmodels import (
+    bandwidth,
+    fabric,
+    ideal,
+    line,
+    measuring,
+    overheads,
+    overlap,
+    step,
+    twolevel,
+    verdict,
+    wires,
+)
+from tuner.costmodels.algorithms import HIERARCHICAL, cost, costs, names, predict
+from tuner.costmodels.alphabeta import FORMULAS, Linear, crossover_bytes, fastest, level, log2_rounds, terms
+from tuner.costmodels.operations import Operation, size_bytes, timed_bytes
+from tuner.costmodels.step import Cluster, Model, Plan
 
 NOTHING = overheads.overheads()
 
@@ -42,8 +54,8 @@ def close(value: Any, rel: float = 1e-9) -> Any:
 
 
 def test_there_is_no_nccl_in_it() -> None:
-    allowed = ("tuner.analytic", "tuner.names", "tuner.errors", "tuner.cfloat")
-    files = list(Path(tuner.analytic.__file__).parent.glob("*.py"))
+    allowed = ("tuner.costmodels", "tuner.base.names", "tuner.base.errors", "tuner.base.numerics")
+    files = list(Path(tuner.costmodels.__file__).parent.glob("*.py"))
     assert len(files) > 10
     for file in files:
         for node in ast.walk(ast.parse(file.read_text())):
@@ -78,8 +90,12 @@ def test_sizes_are_of_the_whole_array() -> None:
     assert size_bytes(Operation.AllGather, 1000, 4, 8) == 32000
     assert size_bytes(Operation.SendRecv, [1, 2], 2, 8).tolist() == [2, 4]
     assert {each for each in Operation if size_bytes(each, 1, 1, 3) == 3} == {
-        Operation.AllGather, Operation.ReduceScatter, Operation.AllToAll, Operation.Gather, Operation.Scatter,
-    }  # fmt: skip
+        Operation.AllGather,
+        Operation.ReduceScatter,
+        Operation.AllToAll,
+        Operation.Gather,
+        Operation.Scatter,
+    }
 
 
 @pytest.mark.parametrize(
@@ -371,8 +387,10 @@ def play_nvls(gpus: int, reduces: bool, multicasts: bool) -> tuple[int, int]:
 @pytest.mark.parametrize("gpus", [2, 4, 8, 72])
 def test_nvls_carries_what_a_played_switch_carries(gpus: int) -> None:
     for operation, reduces, multicasts in (
-        (Operation.AllReduce, True, True), (Operation.ReduceScatter, True, False), (Operation.AllGather, False, True),
-    ):  # fmt: skip
+        (Operation.AllReduce, True, True),
+        (Operation.ReduceScatter, True, False),
+        (Operation.AllGather, False, True),
+    ):
         busier = max(play_nvls(gpus, reduces, multicasts)) / gpus
         assert wires.loads(operation, "nvls", gpus, 1).gpu_share == close(busier)
     assert wires.loads(Operation.AllReduce, "NVLSTree", gpus, 4).gpu_share == close(1 + 1 / gpus)
@@ -464,9 +482,15 @@ def test_the_experiments_give_back_what_they_measure(alpha: float, beta: float, 
 
 @pytest.mark.parametrize(
     ("error", "name", "causes"),
-    [(0.0999, "excellent", 0), (-0.1, "useful for planning", 0), (0.3, "useful for planning", 0),
-     (0.301, "assumptions violated", 4), (-0.9, "assumptions violated", 4), (math.nan, "no prediction", 0)],
-)  # fmt: skip
+    [
+        (0.0999, "excellent", 0),
+        (-0.1, "useful for planning", 0),
+        (0.3, "useful for planning", 0),
+        (0.301, "assumptions violated", 4),
+        (-0.9, "assumptions violated", 4),
+        (math.nan, "no prediction", 0),
+    ],
+)
 def test_classes_of_errors(error: float, name: str, causes: int) -> None:
     found = verdict.of_error(error)
     assert (found.name, len(found.causes)) == (name, causes)
@@ -543,12 +567,15 @@ def test_buckets_only_add_latency() -> None:
 @pytest.mark.parametrize(
     ("plan", "says"),
     [
-        (Plan(pp=3), "pp 3 does not divide layers 32"), (Plan(dp=4, ep=3), "the model has no experts"),
-        (Plan(sequence_parallel=True), "valid: tp of 2 or more"), (Plan(zero=4), "zero: 4; valid: 0, 1, 2, 3"),
+        (Plan(pp=3), "pp 3 does not divide layers 32"),
+        (Plan(dp=4, ep=3), "the model has no experts"),
+        (Plan(sequence_parallel=True), "valid: tp of 2 or more"),
+        (Plan(zero=4), "zero: 4; valid: 0, 1, 2, 3"),
         (Plan(dp=2, gradient_bytes=0), "gradient_bytes: 0; valid: above 0"),
-        (Plan(tp=0), "tp: 0; valid: 1 or more, whole"), (Plan(micro_batch_sequences=-1.0), "micro_batch_sequences: -1"),
+        (Plan(tp=0), "tp: 0; valid: 1 or more, whole"),
+        (Plan(micro_batch_sequences=-1.0), "micro_batch_sequences: -1"),
     ],
-)  # fmt: skip
+)
 def test_plans_that_do_not_fit(plan: Plan, says: str) -> None:
     with pytest.raises(BadInput, match=re.escape(says)):
         step.traffic(MODEL, plan)
@@ -595,18 +622,20 @@ def test_a_fabric_of_ones_own(tmp_path: Path) -> None:
         fabric.fabric(fabric.read(str(file)), "mine")
     whole = head + "\n".join(names_of)
     for text, says in (
-        ("profiles = 3", "no profile 'mine'; valid: none"), ("[profiles]\nmine = 3", "no profile 'mine'; valid: mine"),
+        ("profiles = 3", "no profile 'mine'; valid: none"),
+        ("[profiles]\nmine = 3", "no profile 'mine'; valid: mine"),
         (f"{whole}\nparent = 'gone'", "no profile 'gone'; valid: mine"),
         (whole.replace("nic_share = 1.0", "nic_share = 1.8"), "nic_share: 1.8; valid: 0 to 1"),
-    ):  # fmt: skip
+    ):
         file.write_text(text)
         with pytest.raises(BadInput, match=re.escape(says)):
             fabric.fabric(fabric.read(str(file)), "mine")
     for text, says in (
-        (whole, "no tables in the file; valid: --bytes"), (f"tables = 3\n{whole}", "tables: TypeError"),
+        (whole, "no tables in the file; valid: --bytes"),
+        (f"tables = 3\n{whole}", "tables: TypeError"),
         (f"tables = [{{ title = 'a', path = 'direct', rows = [] }}]\n{whole}", "tables: KeyError('bytes'); valid"),
         (f"tables = [{{ title = 'a', path = 'direct', bytes = 1, rows = [[1, 2]] }}]\n{whole}", "rows of nodes, ranks"),
-    ):  # fmt: skip
+    ):
         file.write_text(text)
         with pytest.raises(BadInput, match=re.escape(says)):
             fabric.measured(fabric.read(str(file)))
@@ -649,8 +678,9 @@ def test_formulas_take_arrays() -> None:
     batches = np.array([1.0, 2.0, 61.0])
     for one, last in zip(
         step.traffic(MODEL, Plan(tp=8, pp=2, micro_batch_sequences=batches)),
-        step.traffic(MODEL, Plan(tp=8, pp=2, micro_batch_sequences=61)), strict=True,
-    ):  # fmt: skip
+        step.traffic(MODEL, Plan(tp=8, pp=2, micro_batch_sequences=61)),
+        strict=True,
+    ):
         assert step.time_us(one, CLUSTER).shape == (3,)
         assert step.time_us(one, CLUSTER)[2] == close(float(step.time_us(last, CLUSTER)))
     shares = wires.uplink_share(Operation.AllGather, "pat", 64, [1, 8, 64])
@@ -663,15 +693,33 @@ def test_numbers_in_give_numbers_out() -> None:
     made = predict(Operation.AllReduce, HIERARCHICAL, 1e9, 8, 8, both, overheads.overheads(1, 0.1, 0.1, 64, 0.1))
     aurora = fabric.fabric(fabric.read("aurora"), "measured")
     found = [
-        bandwidth.bus_gbs(Operation.AllReduce, 1, 1, 8), bandwidth.time_us(Operation.Broadcast, 1, 1, 8),
-        bounds.intra_gbs, bounds.inter_gbs, bounds.busbw_gbs, both[0].alpha_us, both[0].beta_gbs, log2_rounds(8),
+        bandwidth.bus_gbs(Operation.AllReduce, 1, 1, 8),
+        bandwidth.time_us(Operation.Broadcast, 1, 1, 8),
+        bounds.intra_gbs,
+        bounds.inter_gbs,
+        bounds.busbw_gbs,
+        both[0].alpha_us,
+        both[0].beta_gbs,
+        log2_rounds(8),
         crossover_bytes(Linear(np.float64(1), np.float64(2)), Linear(np.float64(2), np.float64(1))),
-        made.time_us, made.busbw_gbs, made.latency_us, made.flat_us, *made.parts_us.values(), *made.phases_us.values(),
-        ring.gpu_share, ring.node_share, chain.gpu_share, chain.node_share, ring.time_us(1, 1, 1),
+        made.time_us,
+        made.busbw_gbs,
+        made.latency_us,
+        made.flat_us,
+        *made.parts_us.values(),
+        *made.phases_us.values(),
+        ring.gpu_share,
+        ring.node_share,
+        chain.gpu_share,
+        chain.node_share,
+        ring.time_us(1, 1, 1),
         *(wires.uplink_share(Operation.AllGather, name, 64, 8) for name in ("ring", "pat")),
-        overlap.achieved(1, 1, 0.5), aurora.time_us(2e9, 2, 2), *aurora.parts_us(2e9, 2, 2, "pcie").values(),
-        timed_bytes(Operation.AllGather, 100, 4, 2), measuring.alpha_us(1, 1, 2),
-    ]  # fmt: skip
+        overlap.achieved(1, 1, 0.5),
+        aurora.time_us(2e9, 2, 2),
+        *aurora.parts_us(2e9, 2, 2, "pcie").values(),
+        timed_bytes(Operation.AllGather, 100, 4, 2),
+        measuring.alpha_us(1, 1, 2),
+    ]
     assert [one for one in found if not isinstance(one, float)] == []
 
 

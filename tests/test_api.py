@@ -9,12 +9,12 @@ import pytest
 
 import tuner
 from tuner import release
-from tuner.case import Case
-from tuner.errors import BadInput, UnknownMachine, UnknownRelease
-from tuner.names import Buffers, Collective, DataType, Op
-from tuner.ranges import launches
-from tuner.rules.request import Request
-from tuner.selection import Selection
+from tuner.base.errors import BadInput, UnknownMachine, UnknownRelease
+from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.emulator.ranges import launches
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.scenario import Scenario
 
 SIZES = np.array([8, 1 << 20, 1 << 30])
 CALL = Request(Collective.ReduceScatter, DataType.bfloat16, Op.avg, buffers=Buffers.registered)
@@ -23,8 +23,8 @@ WORDS = {"dtype": "bfloat16", "op": "AVG", "buffers": "registered"}
 
 def test_answers_are_those_behind_the_door() -> None:
     door = tuner.communicator("dgx-h100", nodes=2, nccl="2.28.9", gpus_per_node=4, env={"NCCL_PROTO": "^LL"})
-    case = Case("2.28.9", 2, "dgx-h100", gpus_per_node=4, environment={"NCCL_PROTO": "^LL"})
-    behind = Selection(case.communicator())
+    scenario = Scenario("2.28.9", 2, "dgx-h100", gpus_per_node=4, environment={"NCCL_PROTO": "^LL"})
+    behind = Selection(scenario.communicator())
     assert door.ranks == 8
     assert (door.tables.latency_us == behind.tables.latency_us).all()
     assert (door.cost_table("reduce_scatter", SIZES, **WORDS) == behind.cost_table(CALL, SIZES)).all()
@@ -37,8 +37,8 @@ def test_answers_are_those_behind_the_door() -> None:
 
 
 def test_the_release_is_the_newest_unless_one_is_asked_for() -> None:
-    assert tuner.communicator("dgx-h100").case.nccl == release.names()[-1]
-    assert tuner.communicator("dgx-h100", nccl="2.18.1").case.nccl == "2.18.1"
+    assert tuner.communicator("dgx-h100").scenario.nccl == release.names()[-1]
+    assert tuner.communicator("dgx-h100", nccl="2.18.1").scenario.nccl == "2.18.1"
 
 
 def test_what_is_unknown_is_said() -> None:

@@ -13,27 +13,27 @@ from here import HERE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.budget import answer, regret
 from tuner.budget.buckets import buckets
 from tuner.budget.calls import Call, Found
 from tuner.budget.count import Counted, Entry, Wanted, count
 from tuner.budget.price import Price, Unpriced, Variant, prices
 from tuner.budget.read import read
-from tuner.case import Case
 from tuner.cli import everything
-from tuner.errors import BadInput, BadMeasurement
-from tuner.measure.header import CASE as HEADER_CASE
-from tuner.measure.header import case_record
-from tuner.measure.samples import Combination, Point, Visit, Writer
-from tuner.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
-from tuner.oracle import Oracle
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.measure.records.header import CASE as HEADER_CASE
+from tuner.measure.records.header import case_record
+from tuner.measure.records.samples import Combination, Point, Visit, Writer
+from tuner.oracle.api import Oracle
 from tuner.oracle.process import Child
-from tuner.rules.request import Request
-from tuner.selection import Selection
+from tuner.scenario import Scenario
 
 DOCS = Path(__file__).parents[1] / "docs"
 CASES = Path(__file__).parents[2] / "shared" / "cases"
-TWO = Case(nccl="2.28.9", machine="dgx-h100", nodes=2)
+TWO = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
 WANTED = Wanted(ranks=16, priced_ranks=16, nodes=2)
 AG, RS, AR = Collective.AllGather, Collective.ReduceScatter, Collective.AllReduce
 Counts = list[tuple[str, str, int, float]]
@@ -76,10 +76,10 @@ LISTS = {
     "bytes per rank": "collective,bytes_per_rank,calls\nallreduce,64K,3\nallgather,64K,2\n",
     "a line each": "allreduce,64K\nallgather,1M\nallreduce,64K\nallreduce,64K\nallgather,1M\n",
     "JSON": '[{"collective": "allreduce", "bytes": 65536, "calls": 3},'
-            ' {"collective": "AllGather", "bytes": "1M", "calls": 2}]',
+    ' {"collective": "AllGather", "bytes": "1M", "calls": 2}]',
     "JSON elements": '[{"collective": "allreduce", "count": 16384, "dtype": "float32", "calls": 3},'
-                     ' {"collective": "AllGather", "count": 16384, "dtype": "float32", "weight": 2, "op": null}]',
-}  # fmt: skip
+    ' {"collective": "AllGather", "count": 16384, "dtype": "float32", "weight": 2, "op": null}]',
+}
 
 
 @pytest.mark.parametrize("text", LISTS.values(), ids=LISTS)
@@ -94,11 +94,17 @@ def test_counts_become_nbytes_by_the_collective_and_its_ranks(tmp_path: Path) ->
     rows = "".join(f"{each.name},1000,bfloat16,{ranks}\n" for each in Collective for ranks in (16, 4))
     calls = found(tmp_path / "x", f"collective,count,dtype,ranks\n{rows}").calls
     assert {(call.name, call.ranks): call.bytes for call in calls} == {
-        ("Broadcast", 16): 2000, ("Reduce", 16): 2000, ("AllReduce", 16): 2000,
-        ("AllGather", 16): 32_000, ("ReduceScatter", 16): 32_000,
-        ("Broadcast", 4): 2000, ("Reduce", 4): 2000, ("AllReduce", 4): 2000,
-        ("AllGather", 4): 8000, ("ReduceScatter", 4): 8000,
-    }  # fmt: skip
+        ("Broadcast", 16): 2000,
+        ("Reduce", 16): 2000,
+        ("AllReduce", 16): 2000,
+        ("AllGather", 16): 32_000,
+        ("ReduceScatter", 16): 32_000,
+        ("Broadcast", 4): 2000,
+        ("Reduce", 4): 2000,
+        ("AllReduce", 4): 2000,
+        ("AllGather", 4): 8000,
+        ("ReduceScatter", 4): 8000,
+    }
     assert "times the ranks" in found(tmp_path / "x", f"collective,count,dtype,ranks\n{rows}").sizes
     assert "NCCL's nBytes" in found(tmp_path / "x", LISTS["without"]).sizes
 
@@ -149,8 +155,11 @@ def test_an_operation_of_what_only_moves_is_none(tmp_path: Path) -> None:
     rows = "".join(f"{each},8,{op}\n" for each in ("allgather", "broadcast", "reduce") for op in ("sum", "max"))
     counted = count([found(tmp_path / "x", f"collective,bytes,op\n{rows}")], WANTED)
     assert [(entry.request.collective.name, entry.request.op.name, entry.calls) for entry in counted.entries] == [
-        ("Broadcast", "sum", 2), ("Reduce", "sum", 1), ("Reduce", "max", 1), ("AllGather", "sum", 2),
-    ]  # fmt: skip
+        ("Broadcast", "sum", 2),
+        ("Reduce", "sum", 1),
+        ("Reduce", "max", 1),
+        ("AllGather", "sum", 2),
+    ]
 
 
 def test_what_has_no_price_is_counted_and_named(tmp_path: Path) -> None:
@@ -186,17 +195,26 @@ def test_what_has_no_price_is_counted_and_named(tmp_path: Path) -> None:
 
 def record(number: int, name: str, elements_in: int, elements_out: int, dtype: str = "BFloat16", **more: Any) -> Any:
     arguments = {
-        "External id": number, "Collective name": name, "In msg nelems": elements_in, "Out msg nelems": elements_out,
-        "Group size": 16, "dtype": dtype, "Process Group Name": "0", "Process Group Description": "default_pg",
-    }  # fmt: skip
+        "External id": number,
+        "Collective name": name,
+        "In msg nelems": elements_in,
+        "Out msg nelems": elements_out,
+        "Group size": 16,
+        "dtype": dtype,
+        "Process Group Name": "0",
+        "Process Group Description": "default_pg",
+    }
     return {"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "ts": 1, "dur": 9, "args": {**arguments, **more}}
 
 
 def kernel(number: int, name: str, duration_us: float, **more: Any) -> dict[str, Any]:
     return {
-        "ph": "X", "cat": "kernel", "name": f"ncclDevKernel_{name}(ncclDevKernelArgsStorage<4096ul>)",
-        "dur": duration_us, "args": {"External id": number, "stream": 7, **more},
-    }  # fmt: skip
+        "ph": "X",
+        "cat": "kernel",
+        "name": f"ncclDevKernel_{name}(ncclDevKernelArgsStorage<4096ul>)",
+        "dur": duration_us,
+        "args": {"External id": number, "stream": 7, **more},
+    }
 
 
 def traced(path: Path, *events: Any) -> Counted:
@@ -207,15 +225,20 @@ def traced(path: Path, *events: Any) -> Counted:
 @pytest.mark.parametrize(
     ("name", "elements", "collective"),
     [
-        ("allreduce", (512, 512), "AllReduce"), ("allreduce_coalesced", (512, 512), "AllReduce"),
-        ("broadcast", (512, 512), "Broadcast"), ("_broadcast_oop", (512, 512), "Broadcast"),
-        ("reduce", (512, 512), "Reduce"), ("_reduce_oop", (512, 512), "Reduce"),
-        ("all_gather", (32, 512), "AllGather"), ("_allgather_base", (32, 512), "AllGather"),
-        ("allgather_into_tensor_coalesced", (32, 512), "AllGather"), ("reduce_scatter", (512, 32), "ReduceScatter"),
+        ("allreduce", (512, 512), "AllReduce"),
+        ("allreduce_coalesced", (512, 512), "AllReduce"),
+        ("broadcast", (512, 512), "Broadcast"),
+        ("_broadcast_oop", (512, 512), "Broadcast"),
+        ("reduce", (512, 512), "Reduce"),
+        ("_reduce_oop", (512, 512), "Reduce"),
+        ("all_gather", (32, 512), "AllGather"),
+        ("_allgather_base", (32, 512), "AllGather"),
+        ("allgather_into_tensor_coalesced", (32, 512), "AllGather"),
+        ("reduce_scatter", (512, 32), "ReduceScatter"),
         ("_reduce_scatter_base", (512, 32), "ReduceScatter"),
         ("reduce_scatter_tensor_coalesced", (512, 32), "ReduceScatter"),
     ],
-)  # fmt: skip
+)
 def test_calls_of_process_groups_are_known_by_pytorchs_names(
     tmp_path: Path, name: str, elements: tuple[int, int], collective: str
 ) -> None:
@@ -233,17 +256,28 @@ def test_types_are_pytorchs_or_nccls(tmp_path: Path, dtype: str, found: str) -> 
 
 def test_a_trace_has_calls_and_durations_and_the_rest_is_named(tmp_path: Path) -> None:
     events = [
-        record(1, "allreduce", 256, 256), kernel(1, "AllReduce_Sum_bf16_RING_LL", 40.0),
-        record(2, "allreduce", 256, 256), kernel(2, "AllReduce_Sum_bf16_RING_LL", 60.0),
-        record(3, "allreduce", 256, 256), record(4, "wait", 0, 0, "Byte"),
-        record(5, "allreduce", 256, 256, **{"Group size": 8, "Process Group Name": "7"}), kernel(5, "AllReduce_x", 5.0),
-        record(6, "all_to_all", 256, 256), kernel(6, "SendRecv", 7.0), record(7, "allreduce", 256, 256, "Short"),
-        {"name": "record_param_comms", "args": {"External id": 10}}, kernel(10, "AllReduce_x", 13.0),
-        record(8, "barrier", 0, 0, "Byte"), record(11, "allreduce", 10**30, 10**30),
-        record(9, "allreduce", 0, 0), kernel(99, "AllGather_RING_LL", 11.0),
+        record(1, "allreduce", 256, 256),
+        kernel(1, "AllReduce_Sum_bf16_RING_LL", 40.0),
+        record(2, "allreduce", 256, 256),
+        kernel(2, "AllReduce_Sum_bf16_RING_LL", 60.0),
+        record(3, "allreduce", 256, 256),
+        record(4, "wait", 0, 0, "Byte"),
+        record(5, "allreduce", 256, 256, **{"Group size": 8, "Process Group Name": "7"}),
+        kernel(5, "AllReduce_x", 5.0),
+        record(6, "all_to_all", 256, 256),
+        kernel(6, "SendRecv", 7.0),
+        record(7, "allreduce", 256, 256, "Short"),
+        {"name": "record_param_comms", "args": {"External id": 10}},
+        kernel(10, "AllReduce_x", 13.0),
+        record(8, "barrier", 0, 0, "Byte"),
+        record(11, "allreduce", 10**30, 10**30),
+        record(9, "allreduce", 0, 0),
+        kernel(99, "AllGather_RING_LL", 11.0),
         {"ph": "X", "cat": "gpu_user_annotation", "name": "nccl:all_reduce", "dur": 3.0, "args": {"External id": 1}},
-        {"ph": "X", "cat": "kernel", "name": "gemm", "dur": 3.0, "args": {"External id": 1}}, {"ph": "M"}, 3,
-    ]  # fmt: skip
+        {"ph": "X", "cat": "kernel", "name": "gemm", "dur": 3.0, "args": {"External id": 1}},
+        {"ph": "M"},
+        3,
+    ]
     counted = traced(tmp_path / "x", *events)
     (entry,) = counted.entries
     assert (entry.bytes, entry.calls, sorted(entry.kernels_us)) == (512, 3, [40.0, 60.0])
@@ -286,10 +320,14 @@ def test_measured_kernels_stand_beside_what_is_predicted(tmp_path: Path) -> None
 
 # Logs
 
-INIT = ("h:{pid}:{pid} [0] NCCL INFO ncclCommInitRank comm {comm} rank {rank} nranks {ranks} cudaDev 0 commId {id} "
-        "- Init START")  # fmt: skip
-COLL = ("h:{pid}:{pid} [0] NCCL INFO {name}: opCount 0 sendbuff (nil) recvbuff 0x2 count {count} datatype {dtype} "
-        "op {op} root 0 comm {comm} [nranks={ranks}] stream 0x3")  # fmt: skip
+INIT = (
+    "h:{pid}:{pid} [0] NCCL INFO ncclCommInitRank comm {comm} rank {rank} nranks {ranks} cudaDev 0 commId {id} "
+    "- Init START"
+)
+COLL = (
+    "h:{pid}:{pid} [0] NCCL INFO {name}: opCount 0 sendbuff (nil) recvbuff 0x2 count {count} datatype {dtype} "
+    "op {op} root 0 comm {comm} [nranks={ranks}] stream 0x3"
+)
 
 
 def line(form: str, **values: Any) -> str:
@@ -307,9 +345,10 @@ def test_a_log_of_all_ranks_counts_one_of_each_communicator(tmp_path: Path) -> N
     assert counted.entries[1].request.op is Op.max
     reasons = {(left.name, left.reason) for left in counted.left_out}
     assert reasons == {
-        ("Send", "NCCL has no algorithms to choose from"), ("AllReduce", "type 99 is none of NCCL's"),
+        ("Send", "NCCL has no algorithms to choose from"),
+        ("AllReduce", "type 99 is none of NCCL's"),
         ("AllReduce", "of communicators of 4 ranks"),
-    }  # fmt: skip
+    }
     four = count([found(tmp_path / "x", "".join(ranks) + other)], replace(WANTED, communicators=("0xd",), ranks=4))
     assert sizes(four) == [("AllReduce", "bfloat16", 2000, 1)]
 
@@ -355,8 +394,8 @@ def test_libnccls_own_lines_give_the_sizes_that_were_called(
 ) -> None:
     own = Child._environment
     monkeypatch.setattr(Child, "_environment", lambda *given: {**own(*given), "NCCL_DEBUG_SUBSYS": "INIT,COLL,TUNING"})
-    case = Case(nccl=nccl, machine="dgx-h100", nodes=2, gpus_per_node=2)
-    with Oracle(case.setup_to_launch()) as oracle:
+    scenario = Scenario(nccl=nccl, machine="dgx-h100", nodes=2, gpus_per_node=2)
+    with Oracle(scenario.oracle_configuration_to_launch()) as oracle:
         for collective in Collective:
             oracle.launch(collective, DataType.bfloat16, Op.max, [1 << 12, 1 << 12, 1 << 20])
         lines = list(oracle.log_lines())
@@ -389,10 +428,10 @@ SOME = entries((AG, 1 << 20, 5), (RS, 3 << 20, 2), (AR, 4, 7), (AR, 1 << 17, 11)
 
 @pytest.mark.parametrize("nccl", ["2.18.1", "2.22.3", "2.28.9", "2.32.3"])
 def test_the_time_is_the_sum_of_nccls_own_predictions(nccl: str) -> None:
-    case = replace(TWO, nccl=nccl)
-    selection = Selection(case.communicator())
+    scenario = replace(TWO, nccl=nccl)
+    selection = Selection(scenario.communicator())
     picks = [selection.pick(entry.request, entry.bytes) for entry in SOME]
-    found, (variant,) = costed(SOME, Variant("own", case))
+    found, (variant,) = costed(SOME, Variant("own", scenario))
     for entry, row, pick in zip(SOME, found["entries"], picks, strict=True):
         (price,) = row["prices"]
         assert np.float32(price["time_us"]) == pick.time_us[0]
@@ -422,8 +461,9 @@ def test_two_releases_differ_by_the_sizes_whose_time_does() -> None:
     prices_of = [[price["time_us"] for price in row["prices"]] for row in found["entries"]]
     assert changed >= {
         (entry.request.collective.name, entry.bytes)
-        for entry, (one, other) in zip(SOME, prices_of, strict=True) if one != other
-    }  # fmt: skip
+        for entry, (one, other) in zip(SOME, prices_of, strict=True)
+        if one != other
+    }
     differences = [abs(each["difference_us"]) for each in new["changes"]]
     assert differences == sorted(differences, reverse=True)
 
@@ -454,14 +494,14 @@ def test_a_table_has_the_models_time_of_what_it_chooses(tmp_path: Path) -> None:
     costs_us = Selection(TWO.communicator()).cost_table(SOME[3].request, SOME[3].bytes)
     assert changed[3] == Price(
         Algorithm.Ring, Protocol.Simple, 2, float(str(costs_us[0, Algorithm.Ring, Protocol.Simple])), own_channels=False
-    )  # fmt: skip
+    )
     assert changed[:3] + changed[4:] == own[:3] + own[4:]
     # Costs of a table choose, and are not what is summed up.
     cost = "cost allreduce bytes=64K..256K -> ring/simple latency-us=1 bandwidth-gbs=9000"
     table.write_text(f"nccl-tuner-table 1\n{cost}\n")
     priced = prices(Variant("", TWO, table), SOME)[3]
     assert isinstance(priced, Price)
-    assert (priced.cell, priced.time_us, priced.own_channels) == ("Ring/Simple", changed[3].time_us, True)
+    assert (priced.algo_proto, priced.time_us, priced.own_channels) == ("Ring/Simple", changed[3].time_us, True)
 
 
 @settings(max_examples=25)
@@ -487,9 +527,12 @@ TREE = Combination(Algorithm.Tree, Protocol.LL)
 
 
 def timed(
-    path: Path, times_us: dict[int, dict[Combination | None, float]], case: Case = TWO, collective: Collective = AR
+    path: Path,
+    times_us: dict[int, dict[Combination | None, float]],
+    scenario: Scenario = TWO,
+    collective: Collective = AR,
 ) -> Path:
-    with Writer(path, {HEADER_CASE: case_record(case)}) as file:
+    with Writer(path, {HEADER_CASE: case_record(scenario)}) as file:
         for size, columns in times_us.items():
             for asked, time_us in columns.items():
                 ran = asked or replace(TREE, channels=16)
@@ -504,9 +547,12 @@ def test_regret_is_the_picks_measured_time_over_the_best(tmp_path: Path) -> None
     found, (variant,) = costed(what, measured=regret.read(path, TWO))
     at_64k, at_128k, above, gathered = (row["prices"][0]["measured"] for row in found["entries"])
     assert at_64k == {
-        "pick_us": pytest.approx(50), "best": "Ring/LL", "best_us": pytest.approx(40), "interpolated": False,
+        "pick_us": pytest.approx(50),
+        "best": "Ring/LL",
+        "best_us": pytest.approx(40),
+        "interpolated": False,
         "regret_us": pytest.approx(100),
-    }  # fmt: skip
+    }
     assert at_128k["pick_us"] == pytest.approx(100)
     assert at_128k["best_us"] == pytest.approx(60)
     assert at_128k["interpolated"]
@@ -567,13 +613,19 @@ def test_the_command_prints_columns_by_release_and_setting(tmp_path: Path) -> No
     settings_ = ("--setting", "NCCL_ALGO=Ring,Tree,NCCL_PROTO=Simple", "--env", "NCCL_NVLS_ENABLE=0")
     asked = (path, *HERE_TWO, "--nccl", "2.22.3, 2.28.9", *settings_)
     answered = json.loads(run(*asked, "--json"))
-    names = ["NCCL 2.22.3", "NCCL 2.22.3 with NCCL_ALGO=Ring,Tree,NCCL_PROTO=Simple", "NCCL 2.28.9",
-             "NCCL 2.28.9 with NCCL_ALGO=Ring,Tree,NCCL_PROTO=Simple"]  # fmt: skip
+    names = [
+        "NCCL 2.22.3",
+        "NCCL 2.22.3 with NCCL_ALGO=Ring,Tree,NCCL_PROTO=Simple",
+        "NCCL 2.28.9",
+        "NCCL 2.28.9 with NCCL_ALGO=Ring,Tree,NCCL_PROTO=Simple",
+    ]
     assert [variant["name"] for variant in answered["variants"]] == names
     assert answered["variants"][0]["environment"] == {"NCCL_NVLS_ENABLE": "0"}
     assert answered["variants"][3]["environment"] == {
-        "NCCL_NVLS_ENABLE": "0", "NCCL_ALGO": "Ring,Tree", "NCCL_PROTO": "Simple",
-    }  # fmt: skip
+        "NCCL_NVLS_ENABLE": "0",
+        "NCCL_ALGO": "Ring,Tree",
+        "NCCL_PROTO": "Simple",
+    }
     assert {price["protocol"] for row in answered["entries"] for price in row["prices"][1::2]} == {"Simple"}
     assert answered["left_out"] == [
         {"name": "alltoall", "reason": "NCCL has no algorithms to choose from", "calls": 3, "kernels_us": 0}

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.cfloat import as_size_t, int32, log2i, log2i_array, parse_long, shortest
+from tuner.base.numerics import as_size_t, int32, log2i, log2i_array, parse_long, shortest
 
 
 @given(st.integers(0, 2**64 - 1))
@@ -22,8 +22,18 @@ def test_log2i_at_powers_of_two(exponent: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("12", 12), ("-3", -3), (" 7x", 7), ("0x1f", 31), ("010", 8), ("0x", 0), ("abc", 0), ("+5", 5), ("09", 0),
-     ("", 0)],
+    [
+        ("12", 12),
+        ("-3", -3),
+        (" 7x", 7),
+        ("0x1f", 31),
+        ("010", 8),
+        ("0x", 0),
+        ("abc", 0),
+        ("+5", 5),
+        ("09", 0),
+        ("", 0),
+    ],
 )
 def test_parse_long_is_strtoll(text: str, value: int) -> None:
     assert parse_long(text) == value

@@ -46,11 +46,11 @@ def test_pick_for_people_shows_the_runner_up() -> None:
 
 
 def test_table_is_what_nccl_prints() -> None:
-    from tuner.case import Case
-    from tuner.oracle import Oracle
+    from tuner.oracle.api import Oracle
+    from tuner.scenario import Scenario
 
     ours = run("table", "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9").stdout.splitlines()
-    with Oracle(Case(nccl="2.28.9", machine="dgx-h100", nodes=2).setup()) as oracle:
+    with Oracle(Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2).oracle_configuration()) as oracle:
         log = oracle.log_lines()
     printed = [line.partition("NCCL INFO ")[2] for line in log]
     assert len(ours) == 24
@@ -90,7 +90,8 @@ BAD = {
     "protocol": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_PROTO=LL64"), "LL128"),
     "variable": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_FOO=1"), "NCCL_PROTO"),
     "variable of the search": (
-        ("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_P2P_LEVEL=SYS"), "valid with --topology FILE.xml"
+        ("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_P2P_LEVEL=SYS"),
+        "valid with --topology FILE.xml",
     ),
     "no value": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_ALGO"), "NAME=VALUE"),
     "zero nodes": (("pick", "allreduce", "--machine", "dgx-h100", "--nodes", "0"), "1 to 1048576"),
@@ -105,8 +106,24 @@ BAD = {
     "option": (("pick", "allreduce", "--machines", "x"), "--machine"),
     "no file": (("pick", "allreduce", "--topology", "/nowhere/t.xml"), "/nowhere/t.xml"),
     "nothing left": (("pick", "broadcast", "--machine", "dgx-h100", "--env", "NCCL_ALGO=Tree"), "NCCL_ALGO=Tree"),
-    "oracle size": (("oracle", "pick", "allreduce", "--machine", "dgx-h100", "--nodes", "1", "--gpus-per-node", "2",
-                     "--nccl", "2.28.9", "--bytes", "5"), "nearest: 4, 8"),
+    "oracle size": (
+        (
+            "oracle",
+            "pick",
+            "allreduce",
+            "--machine",
+            "dgx-h100",
+            "--nodes",
+            "1",
+            "--gpus-per-node",
+            "2",
+            "--nccl",
+            "2.28.9",
+            "--bytes",
+            "5",
+        ),
+        "nearest: 4, 8",
+    ),
 }
 
 
@@ -140,7 +157,7 @@ def test_nothing_asked_shows_the_help(verbs: tuple[str, ...]) -> None:
 
 
 # Longer to load than a pick takes, and without use where only the emulator is asked.
-NOT_THE_EMULATOR = ("tuner.oracle", "tuner.plugin", "cffi", "elftools", "scipy", "matplotlib", "bokeh", "pandas")
+NOT_THE_EMULATOR = ("tuner.oracle.api", "tuner.plugin", "cffi", "elftools", "scipy", "matplotlib", "bokeh", "pandas")
 ON_A_MACHINE = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
 
 
@@ -156,9 +173,9 @@ ON_A_MACHINE = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
         (("machines",), NOT_THE_EMULATOR),
         (("cost", "busbw", "allreduce", "--bytes", "1G", "--time-us", "3000", "--ranks", "8"), NOT_THE_EMULATOR),
         (("check-log", "--help"), NOT_THE_EMULATOR),
-        (("plugin", "path"), ("tuner.oracle", "cffi", "elftools")),
+        (("plugin", "path"), ("tuner.oracle.api", "cffi", "elftools")),
         (("pick", "--help"), ("rich",)),
-        (("--help",), ("numpy", "tuner.case")),
+        (("--help",), ("numpy", "tuner.scenario")),
     ],
     ids=lambda words: " ".join(words[:2]),
 )
@@ -176,10 +193,10 @@ finally:
 
 
 def test_graphs_that_nccl_dumped(tmp_path: Path) -> None:
-    from tuner.case import Case
-    from tuner.oracle import Oracle
+    from tuner.oracle.api import Oracle
+    from tuner.scenario import Scenario
 
-    with Oracle(Case(nccl="2.28.9", machine="dgx-h100", nodes=2).setup()) as oracle:
+    with Oracle(Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2).oracle_configuration()) as oracle:
         dump = tmp_path / "graphs.xml"
         dump.write_text(oracle.graph_xml() or "")
     assert json.loads(run(*PICK, "--graphs", str(dump), "--json").stdout) == json.loads(run(*PICK, "--json").stdout)

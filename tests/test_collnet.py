@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner import collnet, machines
-from tuner.capture import render
-from tuner.environment import Environment
-from tuner.errors import BadInput, BadTopology
-from tuner.graphs import Graph, read_dump
-from tuner.names import Pattern
-from tuner.rules.launch import _fewer_direct_channels
+from tuner.base.errors import BadInput, BadTopology
+from tuner.base.names import Pattern
+from tuner.conformance.capture import render
+from tuner.emulator.rules import collnet
+from tuner.emulator.rules.launch import _fewer_direct_channels
+from tuner.machine import catalogue
+from tuner.machine.graphs import Graph, read_dump
+from tuner.release.environment import Environment
 
 
 def loop(nbytes: int, channels: int, threads: int, threshold: int) -> int:
@@ -72,7 +73,10 @@ def test_a_dump_says_which_gpus_are_heads(tmp_path: Path) -> None:
     found, gpus = read_dump(dump(tmp_path, graphs))
     assert gpus == 2
     assert {name: graph.heads for name, graph in found.items()} == {
-        "ring": None, "tree": None, "collnet_chain": None, "collnet_direct": (1,),
+        "ring": None,
+        "tree": None,
+        "collnet_chain": None,
+        "collnet_direct": (1,),
     }
 
 
@@ -102,4 +106,4 @@ def test_heads_are_written_where_not_all_gpus_are() -> None:
     found = {("2.28.9", 3, True): {"collnet_direct": graph}, ("2.28.9", 4, True): {"collnet_direct": everyone}}
     text = render("m", "0" * 64, {"2.28.9": "a" * 64}, found, {})
     assert re.findall("heads = .*?]", text) == ["heads = [0, 2]"]
-    assert machines.shapes(tomllib.loads(text)) == found
+    assert catalogue.shapes(tomllib.loads(text)) == found

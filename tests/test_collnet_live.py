@@ -6,35 +6,56 @@ from pathlib import Path
 import pytest
 from here import HERE
 
-from tuner import found, machines, release
-from tuner.case import Case
-from tuner.check import ALL_COLLECTIVES, check
-from tuner.errors import BadInput
-from tuner.graphs import read_dump
-from tuner.mismatches import Report
-from tuner.names import Algorithm, Collective, DataType, Op
-from tuner.oracle import Oracle
-from tuner.rules.request import Request
-from tuner.selection import Selection
+from tuner import release
+from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm, Collective, DataType, Op
+from tuner.conformance.check import ALL_COLLECTIVES, check
+from tuner.conformance.mismatches import MatchReport
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.machine import catalogue
+from tuner.machine.graphs import read_dump
+from tuner.oracle import search
+from tuner.oracle.api import Oracle
+from tuner.scenario import Scenario
 
 ON = {"NCCL_COLLNET_ENABLE": "1"}
 # CollNetDirect of all heads, one GPU per node, chains of 30 GB/s over 24 GB/s, three and four nodes.
-SHAPES = [("dgx-h100", 2, 8), ("dgx-h100", 3, 1), ("dgx-h100", 4, 2), ("dgx-h100", 2, 3), ("dgx-a100", 2, 7),
-          ("dgx-a100", 4, 2), ("dgx-b200", 2, 4), ("dgx-b200", 3, 1)]
+SHAPES = [
+    ("dgx-h100", 2, 8),
+    ("dgx-h100", 3, 1),
+    ("dgx-h100", 4, 2),
+    ("dgx-h100", 2, 3),
+    ("dgx-a100", 2, 7),
+    ("dgx-a100", 4, 2),
+    ("dgx-b200", 2, 4),
+    ("dgx-b200", 3, 1),
+]
 SETTINGS = [
-    {"NCCL_ALGO": "CollNetDirect"}, {"NCCL_ALGO": "CollNetChain"}, {"NCCL_ALGO": "NVLS"}, {"NCCL_ALGO": "^Ring"},
-    {"NCCL_ALGO": "CollNetChain,CollNetDirect", "NCCL_MAX_NCHANNELS": "5"}, {"NCCL_NVLS_ENABLE": "0"},
-    {"NCCL_COLLNET_NODE_THRESHOLD": "3"}, {"NCCL_MIN_CTAS": "20"}, {"NCCL_COLLNET_ENABLE": "0"},
+    {"NCCL_ALGO": "CollNetDirect"},
+    {"NCCL_ALGO": "CollNetChain"},
+    {"NCCL_ALGO": "NVLS"},
+    {"NCCL_ALGO": "^Ring"},
+    {"NCCL_ALGO": "CollNetChain,CollNetDirect", "NCCL_MAX_NCHANNELS": "5"},
+    {"NCCL_NVLS_ENABLE": "0"},
+    {"NCCL_COLLNET_NODE_THRESHOLD": "3"},
+    {"NCCL_MIN_CTAS": "20"},
+    {"NCCL_COLLNET_ENABLE": "0"},
 ]
 TYPES = [
-    (DataType.float8e4m3, Op.sum), (DataType.int8, Op.sum), (DataType.float16, Op.avg), (DataType.int32, Op.avg),
-    (DataType.float32, Op.prod), (DataType.float64, Op.max), (DataType.bfloat16, Op.min),
+    (DataType.float8e4m3, Op.sum),
+    (DataType.int8, Op.sum),
+    (DataType.float16, Op.avg),
+    (DataType.int32, Op.avg),
+    (DataType.float32, Op.prod),
+    (DataType.float64, Op.max),
+    (DataType.bfloat16, Op.min),
 ]
 
 
-def exact(case: Case, requests: tuple[Request, ...] = ALL_COLLECTIVES) -> Report:
-    selection = Selection(case.communicator())
-    report = check(case, [request for request in requests if selection.usable(request)])
+def exact(scenario: Scenario, requests: tuple[Request, ...] = ALL_COLLECTIVES) -> MatchReport:
+    selection = Selection(scenario.communicator())
+    report = check(scenario, [request for request in requests if selection.usable(request)])
     assert report.mismatches == []
     assert report.compared["picks"] >= 60
     return report
@@ -43,15 +64,15 @@ def exact(case: Case, requests: tuple[Request, ...] = ALL_COLLECTIVES) -> Report
 @pytest.mark.parametrize(("machine", "nodes", "gpus"), SHAPES)
 @pytest.mark.parametrize("name", HERE)
 def test_a_network_that_reduces(name: str, machine: str, nodes: int, gpus: int) -> None:
-    case = Case(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus, environment=ON)
-    assert case.communicator().collnet is not None
-    assert exact(case).compared["picks"] >= 5 * 60
+    scenario = Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus, environment=ON)
+    assert scenario.communicator().collnet is not None
+    assert exact(scenario).compared["picks"] >= 5 * 60
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("name", HERE)
 def test_settings(name: str, settings: dict[str, str]) -> None:
-    exact(Case(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=3, environment=ON | settings))
+    exact(Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=3, environment=ON | settings))
 
 
 @pytest.mark.parametrize(("dtype", "op"), TYPES)
@@ -59,8 +80,8 @@ def test_settings(name: str, settings: dict[str, str]) -> None:
 def test_types_and_operations(name: str, dtype: DataType, op: Op) -> None:
     if dtype >= release.load(name).limit("data_types"):
         pytest.skip(f"NCCL {name} has no {dtype.name}")
-    case = Case(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=3, environment=ON)
-    exact(case, tuple(Request(collective, dtype, op) for collective in Collective))
+    scenario = Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=3, environment=ON)
+    exact(scenario, tuple(Request(collective, dtype, op) for collective in Collective))
 
 
 @pytest.mark.parametrize("threshold", ["2", "1"])
@@ -68,47 +89,47 @@ def test_types_and_operations(name: str, dtype: DataType, op: Op) -> None:
 def test_one_node(name: str, threshold: str) -> None:
     """No CollNet by default, though NCCL searches its graphs and may have numbers for it; but it can be had."""
     environment = {**ON, "NCCL_COLLNET_NODE_THRESHOLD": threshold}
-    case = Case(nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=3, environment=environment)
-    assert (case.communicator().collnet is None) == (threshold == "2")
-    exact(case)
+    scenario = Scenario(nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=3, environment=environment)
+    assert (scenario.communicator().collnet is None) == (threshold == "2")
+    exact(scenario)
 
 
 @pytest.mark.parametrize("name", HERE)
 def test_one_node_without_adapters(tmp_path: Path, name: str) -> None:
     """Nothing reduces there, whatever the variable says: NCCL searches no graph, and has no numbers."""
     topology = tmp_path / "alone.xml"
-    topology.write_text(re.sub(r"<nic>.*?</nic>", "", machines.load("dgx-h100").topology_xml, flags=re.DOTALL))
-    exact(Case(nccl=name, topology=topology, nodes=1, gpus_per_node=2, environment=ON))
+    topology.write_text(re.sub(r"<nic>.*?</nic>", "", catalogue.load("dgx-h100").topology_xml, flags=re.DOTALL))
+    exact(Scenario(nccl=name, topology=topology, nodes=1, gpus_per_node=2, environment=ON))
 
 
 @pytest.mark.parametrize("adapters", [1, 2])
 @pytest.mark.parametrize("name", HERE)
 def test_fewer_adapters_than_gpus(tmp_path: Path, name: str, adapters: int) -> None:
     """GPUs that share adapters are not all heads, so gathering and scattering leave the network out."""
-    xml = machines.load("dgx-h100").topology_xml
+    xml = catalogue.load("dgx-h100").topology_xml
     nics = re.findall(r"<pci [^>]*>\s*<nic>.*?</nic>\s*</pci>", xml, re.DOTALL)
     assert len(nics) == 8
     for nic in nics[adapters:]:
         xml = xml.replace(nic, "")
     topology = tmp_path / "few.xml"
     topology.write_text(xml)
-    case = Case(nccl=name, topology=topology, nodes=2, gpus_per_node=3, environment=ON)
-    communicator = case.communicator()
+    scenario = Scenario(nccl=name, topology=topology, nodes=2, gpus_per_node=3, environment=ON)
+    communicator = scenario.communicator()
     assert communicator.collnet is not None
     assert communicator.collnet.direct_heads < 3
-    assert exact(case).compared["picks"] >= 5 * 60
+    assert exact(scenario).compared["picks"] >= 5 * 60
     gather = Request(Collective.AllGather, DataType.float32, Op.sum)
     assert (Algorithm.CollNetDirect, 2) in Selection(communicator).excluded(gather)
-    with Oracle(case.setup()) as oracle:
+    with Oracle(scenario.oracle_configuration()) as oracle:
         dump = tmp_path / "graphs.xml"
         dump.write_text(oracle.graph_xml() or "")
-        assert read_dump(dump) == (found.graphs(oracle), 3)
+        assert read_dump(dump) == (search.graphs(oracle), 3)
 
 
 @pytest.mark.parametrize("name", [name for name in HERE if release.load(name).rules("grammar") == ["one_list"]])
 def test_collnet_asked_for_in_vain(name: str) -> None:
     """Ring and Tree come back; NCCL warns of it."""
-    exact(Case(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=2, environment={"NCCL_ALGO": "CollNetDirect"}))
+    exact(Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=2, environment={"NCCL_ALGO": "CollNetDirect"}))
 
 
 def test_collnet_is_really_picked() -> None:
@@ -116,8 +137,8 @@ def test_collnet_is_really_picked() -> None:
     picked = set()
     for shape in SHAPES:
         machine, nodes, gpus = shape
-        case = Case(nccl="2.28.9", machine=machine, nodes=nodes, gpus_per_node=gpus, environment=ON)
-        selection = Selection(case.communicator())
+        scenario = Scenario(nccl="2.28.9", machine=machine, nodes=nodes, gpus_per_node=gpus, environment=ON)
+        selection = Selection(scenario.communicator())
         for request in ALL_COLLECTIVES:
             sizes = [1 << power for power in range(10, 34)]
             picked |= {(request.collective, Algorithm(number)) for number in selection.pick(request, sizes).algorithm}
@@ -127,13 +148,13 @@ def test_collnet_is_really_picked() -> None:
 
 @pytest.mark.parametrize("name", HERE)
 def test_nodes_of_different_gpus(name: str) -> None:
-    a100 = Case(nccl=name, machine="dgx-a100", nodes=1, gpus_per_node=2)
-    case = Case(nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=2, environment=ON, others=(a100,))
-    exact(case)
+    a100 = Scenario(nccl=name, machine="dgx-a100", nodes=1, gpus_per_node=2)
+    scenario = Scenario(nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=2, environment=ON, others=(a100,))
+    exact(scenario)
 
 
 def test_nodes_with_different_numbers_of_gpus_are_refused() -> None:
-    two = Case(nccl="2.28.9", machine="dgx-h100", nodes=1, gpus_per_node=2)
-    case = Case(nccl="2.28.9", machine="dgx-h100", nodes=1, gpus_per_node=4, environment=ON, others=(two,))
+    two = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1, gpus_per_node=2)
+    scenario = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1, gpus_per_node=4, environment=ON, others=(two,))
     with pytest.raises(BadInput, match="where nodes differ in GPUs or heads"):
-        case.communicator()
+        scenario.communicator()

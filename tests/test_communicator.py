@@ -4,35 +4,61 @@ from dataclasses import replace
 
 import pytest
 
-from tuner import comm, derive, release
-from tuner.comm import Communicator, Node
-from tuner.environment import Environment
-from tuner.errors import BadInput
-from tuner.graphs import Graph
-from tuner.names import Algorithm, Pattern
+from tuner import release
+from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm, Pattern
+from tuner.emulator import communicator
+from tuner.emulator.communicator import Communicator, Node
+from tuner.emulator.rules import init
+from tuner.machine.graphs import Graph
+from tuner.release.environment import Environment
 
 RING = Graph(
-    pattern=Pattern.Ring, channels=8, same_channels=True, bw_intra_gbs=40.0, bw_inter_gbs=20.0, latency_inter_us=1.0,
-    type_intra="NVL", type_inter="PIX", cross_nic=0,
+    pattern=Pattern.Ring,
+    channels=8,
+    same_channels=True,
+    bw_intra_gbs=40.0,
+    bw_inter_gbs=20.0,
+    latency_inter_us=1.0,
+    type_intra="NVL",
+    type_inter="PIX",
+    cross_nic=0,
 )
 TREE = replace(RING, pattern=Pattern.BalancedTree)
 NVLS = replace(RING, pattern=Pattern.NVLS, channels=16)
 ONE = Node(
-    graphs={"ring": RING, "tree": TREE, "nvls": NVLS}, comp_caps=(90,) * 8, cpu_arch="x86_64",
-    cpu_vendor="GenuineIntel", has_nvswitch=True, direct_nvlink=True, net_gbs=50.0,
+    graphs={"ring": RING, "tree": TREE, "nvls": NVLS},
+    comp_caps=(90,) * 8,
+    cpu_arch="x86_64",
+    cpu_vendor="GenuineIntel",
+    has_nvswitch=True,
+    direct_nvlink=True,
+    net_gbs=50.0,
 )
 WEAK_RING = replace(
-    RING, channels=6, same_channels=False, bw_intra_gbs=20.0, bw_inter_gbs=10.0, latency_inter_us=3.0,
-    type_intra="PHB", type_inter="SYS", cross_nic=2,
+    RING,
+    channels=6,
+    same_channels=False,
+    bw_intra_gbs=20.0,
+    bw_inter_gbs=10.0,
+    latency_inter_us=3.0,
+    type_intra="PHB",
+    type_inter="SYS",
+    cross_nic=2,
 )
 OTHER = Node(
-    graphs={"ring": WEAK_RING, "tree": replace(WEAK_RING, pattern=Pattern.Tree, channels=7)}, comp_caps=(80,) * 4,
-    cpu_arch="x86_64", cpu_vendor="AuthenticAMD", has_nvswitch=False, direct_nvlink=False, net_gbs=25.0,
+    graphs={"ring": WEAK_RING, "tree": replace(WEAK_RING, pattern=Pattern.Tree, channels=7)},
+    comp_caps=(80,) * 4,
+    cpu_arch="x86_64",
+    cpu_vendor="AuthenticAMD",
+    has_nvswitch=False,
+    direct_nvlink=False,
+    net_gbs=25.0,
 )
 
 
 def built(*nodes: Node, nccl: str = "2.28.9") -> Communicator:
-    return comm.build(release.load(nccl), nodes, Environment({}))
+    return communicator.build(release.load(nccl), nodes, Environment({}))
 
 
 def test_the_weakest_of_all_graphs_counts() -> None:
@@ -91,8 +117,8 @@ def test_what_older_releases_do_not_exchange(
 
 def test_equal_nodes_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    weakest = derive.weakest
-    monkeypatch.setattr(derive, "weakest", lambda graphs, types: (seen.append(len(graphs)), weakest(graphs, types))[1])
+    weakest = init.weakest
+    monkeypatch.setattr(init, "weakest", lambda graphs, types: (seen.append(len(graphs)), weakest(graphs, types))[1])
     assert built(*[ONE] * 4096).ranks == 32768
     assert set(seen) == {1}
 

@@ -11,11 +11,13 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tuner.base.errors import BadTable
+from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.cli.plugin.convert import command
-from tuner.errors import BadTable
-from tuner.names import Algorithm, Collective, Protocol
-from tuner.plugin import convert, lint, passing
-from tuner.plugin.table import HEADER, LARGEST, Choice, Decision, Interval, find
+from tuner.plugin import lint
+from tuner.plugin.formats import convert
+from tuner.plugin.table import fall_through
+from tuner.plugin.table.records import HEADER, LARGEST, Choice, Decision, Interval, find
 
 AR, AG = Collective.AllReduce, Collective.AllGather
 RING = Choice(Algorithm.Ring, Protocol.LL128)
@@ -84,11 +86,47 @@ def test_what_is_no_table_is_refused(content: str, reason: str) -> None:
 
 
 PIECES = st.sampled_from(
-    ["allreduce", "ring", "ll", ",", ",", ",", "*", "[", "]", "(", ")", "1", "-1", "0", "64K", "\n", "\r", "#", '"',
-     "{", "}", ":", '{"rules": [{"filter": {', '"collective": "allreduce", ', '"nNodes": ', '}, "config": ', "null",
-     "1e400", "[[[[", "\u00e9", "allreduce,*,ring,ll,-1,*,*\n", "allreduce,0,1,ring,ll,-1,-1,-1\n", HEADER + "\n",
-     "allreduce -> ring/ll\n", "# collective,bytes,", "cost allreduce -> ring/ll ", "latency-us=", "constant "]
-)  # fmt: skip
+    [
+        "allreduce",
+        "ring",
+        "ll",
+        ",",
+        ",",
+        ",",
+        "*",
+        "[",
+        "]",
+        "(",
+        ")",
+        "1",
+        "-1",
+        "0",
+        "64K",
+        "\n",
+        "\r",
+        "#",
+        '"',
+        "{",
+        "}",
+        ":",
+        '{"rules": [{"filter": {',
+        '"collective": "allreduce", ',
+        '"nNodes": ',
+        '}, "config": ',
+        "null",
+        "1e400",
+        "[[[[",
+        "\u00e9",
+        "allreduce,*,ring,ll,-1,*,*\n",
+        "allreduce,0,1,ring,ll,-1,-1,-1\n",
+        HEADER + "\n",
+        "allreduce -> ring/ll\n",
+        "# collective,bytes,",
+        "cost allreduce -> ring/ll ",
+        "latency-us=",
+        "constant ",
+    ]
+)
 
 
 @given(st.one_of(st.binary(max_size=60), st.lists(PIECES, max_size=20).map(lambda pieces: "".join(pieces).encode())))
@@ -110,9 +148,12 @@ def test_reads_nvidias_columns() -> None:
     assert only("allreduce,0,65536,tree,simple,2,1,-1,-1,1") == expected
     row = only(" allgather , 1,-1,\tcollnet_direct,ll128 ,-1, -1, 32, 4\r\n")
     assert row == Decision(
-        AG, (Choice(Algorithm.CollNetDirect, Protocol.LL128),), bytes=Interval(1), ranks=Interval(32, 32),
+        AG,
+        (Choice(Algorithm.CollNetDirect, Protocol.LL128),),
+        bytes=Interval(1),
+        ranks=Interval(32, 32),
         pipelined=Interval(4, 4),
-    )  # fmt: skip
+    )
     choice = Choice(Algorithm.NVLSTree, Protocol.LL)
     assert only(f"allreduce,0,{LARGEST},nvls_tree,ll,0,-1,-1") == Decision(AR, (choice,))
     assert only("allreduce,0,1,pat,ll,64,-1,-1,-1,0").registered is False
@@ -154,14 +195,24 @@ def test_refuses_what_nvidias_reader_guesses_or_drops(row: str, reason: str) -> 
 @pytest.mark.parametrize(
     ("text", "interval"),
     [
-        ("*", Interval(0)), ("", Interval(0)), ("5", Interval(5, 5)), ("[0,2]", Interval(0, 2)),
-        ("(0,2)", Interval(1, 1)), ("(0,2]", Interval(1, 2)), ("[1,3)", Interval(1, 2)), ("(1,)", Interval(2)),
+        ("*", Interval(0)),
+        ("", Interval(0)),
+        ("5", Interval(5, 5)),
+        ("[0,2]", Interval(0, 2)),
+        ("(0,2)", Interval(1, 1)),
+        ("(0,2]", Interval(1, 2)),
+        ("[1,3)", Interval(1, 2)),
+        ("(1,)", Interval(2)),
         ("[2,)", Interval(2)),
-        ("[2,]", Interval(2)), ("(,4]", Interval(0, 4)), ("(,4)", Interval(0, 3)), ("(,)", Interval(0)),
-        ("[1073741824,17179869184]", Interval(1 << 30, 16 << 30)), ("  (1, 4]  ", Interval(2, 4)),
+        ("[2,]", Interval(2)),
+        ("(,4]", Interval(0, 4)),
+        ("(,4)", Interval(0, 3)),
+        ("(,)", Interval(0)),
+        ("[1073741824,17179869184]", Interval(1 << 30, 16 << 30)),
+        ("  (1, 4]  ", Interval(2, 4)),
         ("[-5,4]", Interval(0, 4)),
     ],
-)  # fmt: skip
+)
 def test_reads_ncclx_intervals(text: str, interval: Interval) -> None:
     row = Decision(AR, (RING,), bytes_per_rank=interval)
     assert only(f"allreduce,{text},ring,ll128,-1,*,*") == row
@@ -170,9 +221,25 @@ def test_reads_ncclx_intervals(text: str, interval: Interval) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["garbage", "[a,b]", "[1,x]", "[1,2", "1,2]", "[12]", "[1,2,3]", "(2,1]", "-1", "(1,2)", "[1,1)", "(,0)", "64K",
-     "1.0", "[9223372036854775808,]", "9" * 5000],
-)  # fmt: skip
+    [
+        "garbage",
+        "[a,b]",
+        "[1,x]",
+        "[1,2",
+        "1,2]",
+        "[12]",
+        "[1,2,3]",
+        "(2,1]",
+        "-1",
+        "(1,2)",
+        "[1,1)",
+        "(,0)",
+        "64K",
+        "1.0",
+        "[9223372036854775808,]",
+        "9" * 5000,
+    ],
+)
 def test_refuses_other_intervals(text: str) -> None:
     with pytest.raises(BadTable, match=r"^f: rule 1: bytesPerRank '.*' (is not \*, a number or|holds no number)"):
         load(rules(({"collective": "allreduce", "bytesPerRank": text}, CONFIG)))
@@ -289,9 +356,12 @@ Call = tuple[Collective, int, int, int, bool, int]
 COMMUNICATORS = [(2, 1), (2, 2), (4, 1), (4, 2), (8, 2), (6, 3)]
 CALLS: list[Call] = [
     (collective, size, *shape, registered, pipelined)
-    for collective in (AR, AG) for size in (*range(26), LARGEST) for shape in COMMUNICATORS
-    for registered in (False, True) for pipelined in (0, 1, 2)
-]  # fmt: skip
+    for collective in (AR, AG)
+    for size in (*range(26), LARGEST)
+    for shape in COMMUNICATORS
+    for registered in (False, True)
+    for pipelined in (0, 1, 2)
+]
 TO_12 = st.integers(0, 12)
 SMALL = st.one_of(st.just(Interval(0)), st.builds(lambda low, more: Interval(low, low + more), TO_12, TO_12))
 
@@ -301,25 +371,38 @@ def exact(least: int, *numbers: int) -> st.SearchStrategy[Interval]:
 
 
 CHOICES = st.builds(
-    Choice, st.sampled_from([Algorithm.Tree, Algorithm.Ring, Algorithm.NVLSTree]), st.just(Protocol.LL),
+    Choice,
+    st.sampled_from([Algorithm.Tree, Algorithm.Ring, Algorithm.NVLSTree]),
+    st.just(Protocol.LL),
     st.sampled_from([None, 1, 2]),
-)  # fmt: skip
+)
 NVIDIA_ROWS = st.builds(
     lambda collective, choice, size, ranks, nodes, registered, pipelined: Decision(
         collective, (choice,), bytes=size, ranks=ranks, nodes=nodes, registered=registered, pipelined=pipelined
     ),
-    st.sampled_from([AR, AG]), CHOICES, SMALL, exact(1, 2, 4), exact(1, 1, 2), st.sampled_from([None, True, False]),
+    st.sampled_from([AR, AG]),
+    CHOICES,
+    SMALL,
+    exact(1, 2, 4),
+    exact(1, 1, 2),
+    st.sampled_from([None, True, False]),
     exact(0, 1, 2),
-)  # fmt: skip
+)
 NCCLX_ROWS = st.builds(
     lambda collective, choice, chunk, size, nodes, per_node: Decision(
-        collective, (Choice(*choice.cell, choice.channels, chunk),), bytes_per_rank=size, nodes=nodes,
+        collective,
+        (Choice(*choice.algo_proto, choice.channels, chunk),),
+        bytes_per_rank=size,
+        nodes=nodes,
         ranks_per_node=per_node,
     ),
-    st.sampled_from([AR, AG]), CHOICES, st.sampled_from([None, None, 4096, 8192]), SMALL,
+    st.sampled_from([AR, AG]),
+    CHOICES,
+    st.sampled_from([None, None, 4096, 8192]),
+    SMALL,
     st.sampled_from([Interval(1), Interval(2), Interval(1, 1)]),
     st.sampled_from([None, Interval(2), Interval(1, 1), Interval(2, 4)]),
-)  # fmt: skip
+)
 
 
 def matching(rows: Iterable[Decision], call: Call) -> list[Decision]:
@@ -334,8 +417,8 @@ def passed_on(rows: Iterable[Decision], call: Call, runs: set[Algorithm]) -> Cho
     taken = next((row.choices[0] for row in found if row.choices[0].algorithm in runs), None)
     if taken is None:
         return None
-    chunks = [row.choices[0].chunk_bytes for row in found if row.choices[0].cell == taken.cell]
-    return Choice(*taken.cell, taken.channels, next(filter(None, chunks), None))
+    chunks = [row.choices[0].chunk_bytes for row in found if row.choices[0].algo_proto == taken.algo_proto]
+    return Choice(*taken.algo_proto, taken.channels, next(filter(None, chunks), None))
 
 
 def decided(rows: Iterable[Decision], call: Call, runs: set[Algorithm]) -> Choice | None:
@@ -378,8 +461,9 @@ def test_ncclx_rows_mean_the_same_as_a_table_and_back(
 
 RANKED = st.builds(
     lambda row, choices: Decision(row.collective, tuple(choices), bytes=row.bytes, nodes=row.nodes, ranks=row.ranks),
-    NVIDIA_ROWS, st.lists(CHOICES, min_size=1, max_size=3, unique_by=lambda choice: choice.cell),
-)  # fmt: skip
+    NVIDIA_ROWS,
+    st.lists(CHOICES, min_size=1, max_size=3, unique_by=lambda choice: choice.algo_proto),
+)
 
 
 @given(st.lists(RANKED, min_size=1, max_size=4), RUNS, st.integers())
@@ -400,7 +484,7 @@ def test_a_refusal_is_about_a_meaning_that_would_change() -> None:
         Decision(AR, (RING,), bytes=Interval(0, 100)),
         Decision(AR, (Choice(Algorithm.Tree, Protocol.LL),), bytes=Interval(50, 150)),
     ]
-    assert len(passing.single(rows, str)) == 4
+    assert len(fall_through.single(rows, str)) == 4
 
 
 def test_ten_thousand_rows_convert() -> None:
@@ -429,8 +513,11 @@ def test_the_command_writes_or_refuses(tmp_path: Path) -> None:
     assert json.loads(done.output) == {"from": "table", "to": "ncclx-json", "out": str(source), "rows": 1}
     (rule,) = json.loads(source.read_text())["rules"]
     assert rule["filter"] == {
-        "collective": "allgather", "bytesPerRank": "[0,2097152]", "nNodes": "2", "nLocalRanks": "8"
-    }  # fmt: skip
+        "collective": "allgather",
+        "bytesPerRank": "[0,2097152]",
+        "nNodes": "2",
+        "nLocalRanks": "8",
+    }
     assert rule["config"] == {"algorithm": "tree", "protocol": "simple", "channels": 4}
     target.write_text(f"{HEADER}\nallreduce -> nccl\n")
     before = source.read_text()

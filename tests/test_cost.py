@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 from here import HERE
 
-from tuner import cli, efficiency, sweep
-from tuner.analytic.alphabeta import level, terms
-from tuner.analytic.operations import Operation
+from tuner import cli
+from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.names import Collective
+from tuner.calibration import efficiency, sweep
 from tuner.cli.cost import VERBS, command, values
-from tuner.errors import BadInput, BadMeasurement
-from tuner.names import Collective
+from tuner.costmodels.alphabeta import level, terms
+from tuner.costmodels.operations import Operation
 
 Run = Callable[..., str]
 A100 = Path(__file__).resolve().parents[2] / "shared" / "cases" / "2xA100-pcie-nvlink-nccl2.27.7"
@@ -47,8 +48,20 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def test_the_forms_that_other_tools_rely_on(run: Run) -> None:
     ideal = run("ideal", "--intra-gbs", "450", "--inter-gbs", "100", "--gpus-per-node", "8", "--nodes", "2", "--json")
     assert '"ideal_busbw_gbs": 187.5' in ideal
-    ring = run("allreduce", "--algorithm", "ring", "--ranks", "16", "--bytes", "100MB", "--alpha-us", "10",
-               "--beta-gbs", "100", "--json")  # fmt: skip
+    ring = run(
+        "allreduce",
+        "--algorithm",
+        "ring",
+        "--ranks",
+        "16",
+        "--bytes",
+        "100MB",
+        "--alpha-us",
+        "10",
+        "--beta-gbs",
+        "100",
+        "--json",
+    )
     assert '"time_us": 2175.0' in ring
     busbw = run("busbw", "allreduce", "--ranks", "8", "--bytes", "1GB", "--time-us", "80000", "--json")
     assert '"algbw_gbs": 12.5,' in busbw
@@ -62,8 +75,9 @@ def test_several_values_are_a_list_in_their_order(run: Run) -> None:
     assert [(one["ranks"], one["bytes"], one["time_us"]) for one in found] == [
         (ranks, size, time) for ranks in (2, 4) for size in (10**9, 2**30) for time in (1.0, 2.0)
     ]
-    found = json.loads(run("allreduce", "--ranks", "4,8", "--bytes", "1K,1KB", "--alpha-us", "1", "--beta-gbs", "1",
-                           "--json"))  # fmt: skip
+    found = json.loads(
+        run("allreduce", "--ranks", "4,8", "--bytes", "1K,1KB", "--alpha-us", "1", "--beta-gbs", "1", "--json")
+    )
     assert [(one["ranks"], one["bytes"]) for one in found] == [(4, 1024), (4, 1000), (8, 1024), (8, 1000)]
 
 
@@ -85,11 +99,17 @@ def test_the_page_names_every_key(run: Run, tmp_path: Path) -> None:
         "busbw allgather --ranks 8 --bytes 1GB --time-us 8 --algorithm pat --gpus-per-node 1 --ranks-per-switch 2 "
         "--peak-gbs 3",
         f"allreduce --algorithm hierarchical --ranks 8 --gpus-per-node 4 --bytes 1MB {LEVEL_TEXT} --measured-us 10",
-        f"crossover allreduce --ranks 64 --gpus-per-node 8 {LEVEL_TEXT}", f"fit {file}", "measuring",
-        "measuring alpha_intra_us --elapsed-us 9,8 --ranks 8", f"{STEP_TEXT} --compute-us 5",
-        f"{STEP_TEXT} --model nccl --machine dgx-h100 --nccl 2.28.9", "overlap --compute-us 1 --communication-us 3",
-        "projection", "ideal --intra-gbs 450 --gpus-per-node 8 --busbw-gbs 5", f"report {file} --machine dgx-h100",
-    ):  # fmt: skip
+        f"crossover allreduce --ranks 64 --gpus-per-node 8 {LEVEL_TEXT}",
+        f"fit {file}",
+        "measuring",
+        "measuring alpha_intra_us --elapsed-us 9,8 --ranks 8",
+        f"{STEP_TEXT} --compute-us 5",
+        f"{STEP_TEXT} --model nccl --machine dgx-h100 --nccl 2.28.9",
+        "overlap --compute-us 1 --communication-us 3",
+        "projection",
+        "ideal --intra-gbs 450 --gpus-per-node 8 --busbw-gbs 5",
+        f"report {file} --machine dgx-h100",
+    ):
         words = text.split()
         found = keys(json.loads(run(*words, "--json")))
         assert found - told[words[0]] - told["all that have them"] == set(), words
@@ -105,12 +125,14 @@ def test_every_command_has_help_with_an_example(run: Run) -> None:
 
 @pytest.mark.parametrize("operation", Operation)
 def test_every_operation_has_a_time(run: Run, operation: Operation) -> None:
-    found = json.loads(run(operation.name.lower(), "--ranks", "8", "--bytes", "1GB", "--alpha-us", "1", "--beta-gbs",
-                           "100", "--json"))  # fmt: skip
+    found = json.loads(
+        run(operation.name.lower(), "--ranks", "8", "--bytes", "1GB", "--alpha-us", "1", "--beta-gbs", "100", "--json")
+    )
     assert found["operation"] == operation.name
     assert found["time_us"] == pytest.approx(sum(found["parts_us"].values()))
-    assert operation.name in run(operation.name.lower(), "--ranks", "8", "--bytes", "1GB", "--alpha-us", "1",
-                                 "--beta-gbs", "100")  # fmt: skip
+    assert operation.name in run(
+        operation.name.lower(), "--ranks", "8", "--bytes", "1GB", "--alpha-us", "1", "--beta-gbs", "100"
+    )
 
 
 LEVELS = ("--alpha-us", "1", "--beta-gbs", "300", "--inter-alpha-us", "5", "--inter-beta-gbs", "50")
@@ -126,8 +148,25 @@ def test_a_hierarchical_one_says_its_phases_and_what_flat_would_take(run: Run) -
 
 
 def test_overheads_and_errors_are_named(run: Run) -> None:
-    asked = ("allreduce", "--ranks", "16", "--bytes", "100MB", "--alpha-us", "4", "--overhead-us", "3", "--beta-gbs",
-             "100", "--software-us", "25", "--straggler", "0.1", "--measured-us", "4000")  # fmt: skip
+    asked = (
+        "allreduce",
+        "--ranks",
+        "16",
+        "--bytes",
+        "100MB",
+        "--alpha-us",
+        "4",
+        "--overhead-us",
+        "3",
+        "--beta-gbs",
+        "100",
+        "--software-us",
+        "25",
+        "--straggler",
+        "0.1",
+        "--measured-us",
+        "4000",
+    )
     found = json.loads(run(*asked, "--json"))
     assert found["parts_us"]["model"] == pytest.approx(2175)  # alpha is 4 + 2 x 3
     assert found["time_us"] == pytest.approx(2200 * 1.1)
@@ -147,20 +186,51 @@ def test_both_kinds_of_units_are_told_apart() -> None:
 
 
 def test_wires_of_nvls_and_pat(run: Run) -> None:
-    nvls = json.loads(run("busbw", "allreduce", "--ranks", "8", "--bytes", "1GB", "--busbw-gbs", "480", "--algorithm",
-                          "nvls", "--json"))  # fmt: skip
+    nvls = json.loads(
+        run(
+            "busbw",
+            "allreduce",
+            "--ranks",
+            "8",
+            "--bytes",
+            "1GB",
+            "--busbw-gbs",
+            "480",
+            "--algorithm",
+            "nvls",
+            "--json",
+        )
+    )
     assert nvls["busbw_gbs"] == pytest.approx(480)
     assert nvls["gpu_wire_gbs"] == pytest.approx(480 / 1.75 * 1.125)
-    pat = json.loads(run("busbw", "allgather", "--ranks", "64", "--count", "250000", "--time-us", "6300", "--algorithm",
-                         "pat", "--gpus-per-node", "1", "--ranks-per-switch", "8", "--json"))  # fmt: skip
+    pat = json.loads(
+        run(
+            "busbw",
+            "allgather",
+            "--ranks",
+            "64",
+            "--count",
+            "250000",
+            "--time-us",
+            "6300",
+            "--algorithm",
+            "pat",
+            "--gpus-per-node",
+            "1",
+            "--ranks-per-switch",
+            "8",
+            "--json",
+        )
+    )
     assert pat["bytes"] == 64_000_000
     assert pat["node_wire_gbs"] == pytest.approx(pat["busbw_gbs"])
     assert pat["uplink_share"] == pytest.approx((56 + 32 * 3) / 64)
 
 
 def test_the_fastest_and_the_crossovers(run: Run) -> None:
-    found = json.loads(run("crossover", "allreduce", "--ranks", "12", "--alpha-us", "10", "--beta-gbs", "100",
-                           "--json"))  # fmt: skip
+    found = json.loads(
+        run("crossover", "allreduce", "--ranks", "12", "--alpha-us", "10", "--beta-gbs", "100", "--json")
+    )
     assert [one["algorithm"] for one in found["fastest"]] == ["tree", "ring"]
     (pair,) = found["crossovers"]
     assert found["fastest"][1]["from_bytes"] == pair["bytes"]
@@ -170,8 +240,25 @@ def test_the_fastest_and_the_crossovers(run: Run) -> None:
     assert "halving-doubling" in text
 
 
-STEP = ("step", "--parameters", "70e9", "--layers", "80", "--hidden", "8192", "--sequence", "4096", "--tp", "8", "--dp",
-        "8", "--pp", "8", "--micro-batches", "8")  # fmt: skip
+STEP = (
+    "step",
+    "--parameters",
+    "70e9",
+    "--layers",
+    "80",
+    "--hidden",
+    "8192",
+    "--sequence",
+    "4096",
+    "--tp",
+    "8",
+    "--dp",
+    "8",
+    "--pp",
+    "8",
+    "--micro-batches",
+    "8",
+)
 
 
 def test_the_70b_example(run: Run) -> None:
@@ -179,8 +266,10 @@ def test_the_70b_example(run: Run) -> None:
     found = json.loads(run(*asked, "--json"))
     assert found["communication_us"] == pytest.approx(757_077, abs=1)
     assert {row["parallelism"]: round(row["step_us"] / 1000, 2) for row in found["rows"]} == {
-        "TP": 123.95, "PP": 20.56, "DP": 612.57,
-    }  # fmt: skip
+        "TP": 123.95,
+        "PP": 20.56,
+        "DP": 612.57,
+    }
     assert found["step_us"] == found["communication_us"] + 1_500_000
     assert "50.5 % of 1500 ms of computation" in run(*asked)
 
@@ -199,18 +288,36 @@ def test_a_step_with_nccl_shows_the_difference(run: Run) -> None:
     assert rows["PP"]["nccl_call_us"] is None
     assert rows["PP"]["step_us"] == 16 * rows["PP"]["alphabeta_call_us"]
     assert found["communication_us"] == pytest.approx(sum(row["step_us"] for row in found["rows"]))
-    assert found["alphabeta_us"] == pytest.approx(
-        sum(row["alphabeta_call_us"] * row["calls"] for row in found["rows"])
-    )
+    assert found["alphabeta_us"] == pytest.approx(sum(row["alphabeta_call_us"] * row["calls"] for row in found["rows"]))
     assert "NCCL's pick" in run(*asked)
     assert "NCCL's pick" not in run(*STEP)
 
 
 def test_gradients_are_asked_for_in_their_own_type(run: Run) -> None:
     """NVLS reduces bfloat16, not the float8 of activations."""
-    asked = ("step", "--parameters", "70e9", "--layers", "80", "--hidden", "8192", "--sequence", "4096", "--dp", "8",
-             "--dtype", "float8e4m3", "--gradient-dtype", "bfloat16", "--model", "nccl", "--machine", "dgx-h100",
-             "--nccl", "2.28.9")  # fmt: skip
+    asked = (
+        "step",
+        "--parameters",
+        "70e9",
+        "--layers",
+        "80",
+        "--hidden",
+        "8192",
+        "--sequence",
+        "4096",
+        "--dp",
+        "8",
+        "--dtype",
+        "float8e4m3",
+        "--gradient-dtype",
+        "bfloat16",
+        "--model",
+        "nccl",
+        "--machine",
+        "dgx-h100",
+        "--nccl",
+        "2.28.9",
+    )
     (gradients,) = json.loads(run(*asked, "--json"))["rows"]
     assert gradients["nccl_pick"] == "NVLS/Simple"
     (activations,) = json.loads(run(*(word.replace("--dp", "--tp") for word in asked), "--json"))["rows"]
@@ -233,8 +340,22 @@ def test_the_projection_prints_the_tables(run: Run) -> None:
     found = json.loads(run("projection", "--profile", "tables", "--json"))
     assert [len(one["rows"]) for one in found] == [4, 9, 4, 9, 3]
     assert found[0]["rows"][0]["time_us"] == pytest.approx(108_695.65, abs=0.01)
-    one = json.loads(run("projection", "--bytes", "2GB", "--nodes", "2", "--ranks-per-node", "12", "--path", "pcie",
-                         "--measured-ms", "221.8", "--json"))  # fmt: skip
+    one = json.loads(
+        run(
+            "projection",
+            "--bytes",
+            "2GB",
+            "--nodes",
+            "2",
+            "--ranks-per-node",
+            "12",
+            "--path",
+            "pcie",
+            "--measured-ms",
+            "221.8",
+            "--json",
+        )
+    )
     assert one["efficiency"] == pytest.approx(0.23301, abs=1e-5)
     assert "NIC 13.6, PCIe 15.9" in run("projection", "--bytes", "2GB", "--ranks-per-node", "12", "--path", "pcie")
 
@@ -281,8 +402,9 @@ def test_a_report_holds_each_size_against_everything(run: Run, tmp_path: Path) -
     assert found["nccl"] == "2.28.9"  # the file's
     assert found["links"] == {"intra_gbs": 450.0, "inter_gbs": 400.0}
     small, middle, large = found["sizes"]
-    picked = json.loads(_pick(("allreduce", "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9", "--bytes",
-                               "1K,1M,1G")))  # fmt: skip
+    picked = json.loads(
+        _pick(("allreduce", "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9", "--bytes", "1K,1M,1G"))
+    )
     for row, one in zip(found["sizes"], picked, strict=True):
         assert row["pick"] == f"{one['pick']['algorithm']}/{one['pick']['protocol']}"
         assert row["nccl_us"] == pytest.approx(one["pick"]["time_us"], rel=1e-6)
@@ -295,11 +417,13 @@ def test_a_report_holds_each_size_against_everything(run: Run, tmp_path: Path) -
     assert large["limit"] == efficiency.INTRA
     assert large["link_busbw_gbs"] == pytest.approx(450 / 1.125 * 1.875)  # NVLSTree
     assert (found["intra"], found["inter"]) == (
-        {"alpha_us": 1.0, "beta_gbs": 450.0}, {"alpha_us": 5.0, "beta_gbs": 50.0}
-    )  # fmt: skip
+        {"alpha_us": 1.0, "beta_gbs": 450.0},
+        {"alpha_us": 5.0, "beta_gbs": 50.0},
+    )
     assert (middle["alphabeta_algorithm"], middle["alphabeta_us"]) == (
-        "hierarchical", pytest.approx(14 + 10 + 2**20 * (1.75 / 450 + 1 / 8 / 50) / 1000)
-    )  # fmt: skip
+        "hierarchical",
+        pytest.approx(14 + 10 + 2**20 * (1.75 / 450 + 1 / 8 / 50) / 1000),
+    )
     assert middle["alphabeta_error"] == pytest.approx(middle["alphabeta_us"] / 60 - 1)
     assert picture.read_bytes().startswith(b"\x89PNG")
     text = run(*asked)
@@ -310,15 +434,18 @@ def test_a_report_holds_each_size_against_everything(run: Run, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("program", "nodes", "gpus", "algorithm", "full_gbs"),
     [
-        ("broadcast_perf", 2, 8, "tree", 400), ("reduce_perf", 1, 8, "tree", 450),
-        ("all_gather_perf", 1, 8, "ring", 450), ("reduce_scatter_perf", 4, 1, "ring", 50),
+        ("broadcast_perf", 2, 8, "tree", 400),
+        ("reduce_perf", 1, 8, "tree", 450),
+        ("all_gather_perf", 1, 8, "ring", 450),
+        ("reduce_scatter_perf", 4, 1, "ring", 50),
     ],
-)  # fmt: skip
+)
 def test_every_collective_has_a_report(
     run: Run, tmp_path: Path, program: str, nodes: int, gpus: int, algorithm: str, full_gbs: float
 ) -> None:
-    file = nccltests_text.write(tmp_path / "run.txt", [(1 << 13, 40.0), (1 << 20, 50.0), (1 << 21, 60.0)],
-                                nodes, gpus, program)  # fmt: skip
+    file = nccltests_text.write(
+        tmp_path / "run.txt", [(1 << 13, 40.0), (1 << 20, 50.0), (1 << 21, 60.0)], nodes, gpus, program
+    )
     asked = ("report", str(file), "--machine", "dgx-h100", "--nodes", str(nodes), "--gpus-per-node", str(gpus))
     found = json.loads(run(*asked, "--json"))
     first = found["sizes"][0]
@@ -329,9 +456,13 @@ def test_every_collective_has_a_report(
 
 
 @pytest.mark.skipif(not A100.is_dir() or "2.27.7" not in HERE, reason="../shared/cases or libnccl is absent")
-@pytest.mark.parametrize(("kind", "log", "topology", "links"), [
-    ("normal", "nccl", "nccl_topo_dump_normal", 300), ("fault", "nccl-fault", "nccl_topo_dump", 25),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "log", "topology", "links"),
+    [
+        ("normal", "nccl", "nccl_topo_dump_normal", 300),
+        ("fault", "nccl-fault", "nccl_topo_dump", 25),
+    ],
+)
 def test_a_report_of_a_real_run_has_its_bandwidths(run: Run, kind: str, log: str, topology: str, links: int) -> None:
     raw, lines = A100 / "raw", (A100 / f"TIMINGS-{kind}.csv").read_text().splitlines()[1:]
     asked = (str(raw / f"{log}.log"), "--topology", str(raw / f"{topology}.xml"), "--json")
@@ -385,13 +516,13 @@ def test_a_network_that_limits_is_named(run: Run, tmp_path: Path) -> None:
 
 
 def test_pictures_have_every_series(tmp_path: Path) -> None:
-    from tuner.case import Case
-    from tuner.links import of_case
+    from tuner.calibration.links import of_case
     from tuner.plot.efficiency import figure
+    from tuner.scenario import Scenario
 
     file = nccltests_text.write(tmp_path / "run.txt", [(1 << 10, 30.0), (1 << 30, 4500.0)])
-    case = Case("2.28.9", 1, machine="dgx-h100")
-    found = efficiency.report(sweep.read(file), case, of_case(case))
+    scenario = Scenario("2.28.9", 1, machine="dgx-h100")
+    found = efficiency.report(sweep.read(file), scenario, of_case(scenario))
     times, bandwidths = figure(found).axes
     drawn = {one.get_label(): list(one.get_ydata()) for axes in (times, bandwidths) for one in axes.lines}
     assert drawn["NCCL's prediction"] == [row.nccl_us for row in found.rows]
@@ -418,18 +549,24 @@ BAD = {
     "latency": ("allreduce --ranks 8 --bytes 1G --alpha-us -1 --beta-gbs 3", "--alpha-us: -1; valid: 0 or above"),
     "half a level": ("allreduce --ranks 8 --bytes 1G --alpha-us 1", "--alpha-us and --beta-gbs"),
     "no level": ("allreduce --ranks 8 --bytes 1G", "no alpha and beta inside a node"),
-    "GPUs that do not divide": (f"allreduce --ranks 20 --gpus-per-node 8 --bytes 1G {LEVEL_TEXT}",
-                                "--gpus-per-node 8 does not divide --ranks 20"),
-    "no power of two": (f"allreduce --algorithm halving-doubling --ranks 12 --bytes 1G {ONE_LEVEL}",
-                        "of 12 ranks; valid: a power of two"),
+    "GPUs that do not divide": (
+        f"allreduce --ranks 20 --gpus-per-node 8 --bytes 1G {LEVEL_TEXT}",
+        "--gpus-per-node 8 does not divide --ranks 20",
+    ),
+    "no power of two": (
+        f"allreduce --algorithm halving-doubling --ranks 12 --bytes 1G {ONE_LEVEL}",
+        "of 12 ranks; valid: a power of two",
+    ),
     "algorithm": (f"allgather --algorithm tree --ranks 8 --bytes 1G {LEVEL_TEXT}", "'hierarchical'"),
     "contention of all": (f"allreduce --ranks 8 --bytes 1G {LEVEL_TEXT} --contention 1", "0 to below 1"),
     "one GPU": ("ideal --intra-gbs 1 --gpus-per-node 1", "GPUs in all: 1; valid: 2 or more"),
     "no network": ("ideal --intra-gbs 1 --gpus-per-node 8 --nodes 2", "inter_gbs above 0"),
     "half a GPU": ("ideal --intra-gbs 1 --gpus-per-node 1.5", "valid: whole numbers"),
     "overlap": ("overlap --compute-us 1 --communication-us 1 --hidden 2", "--hidden: 2; valid: 0 to 1"),
-    "latency between nodes": (f"allreduce --ranks 8 --gpus-per-node 4 --bytes 1G {ONE_LEVEL} --inter-alpha-us x "
-                              "--inter-beta-gbs 3", "--inter-alpha-us: 'x' is no number; valid: 0 or above"),
+    "latency between nodes": (
+        f"allreduce --ranks 8 --gpus-per-node 4 --bytes 1G {ONE_LEVEL} --inter-alpha-us x --inter-beta-gbs 3",
+        "--inter-alpha-us: 'x' is no number; valid: 0 or above",
+    ),
     "levels of no nodes": (f"allreduce --ranks 16 --bytes 1G {LEVEL_TEXT}", "several nodes; valid: with --gpus"),
     "crossovers of no nodes": (f"crossover allreduce --ranks 16 {LEVEL_TEXT}", "valid: with --gpus-per-node"),
     "hierarchy of one level": (f"allreduce --algorithm hierarchical --ranks 16 --bytes 1G {ONE_LEVEL}", "two levels"),
@@ -438,8 +575,10 @@ BAD = {
     "nodes for nothing": (f"{BUSBW} --time-us 1 --gpus-per-node 4", "--gpus-per-node without --algorithm"),
     "switches for nothing": (f"{BUSBW} --time-us 1 --ranks-per-switch 4", "--ranks-per-switch without --algorithm"),
     "uplinks of a tree": (f"{BUSBW} --time-us 1 --ranks-per-switch 4 --algorithm tree", "valid: ring AllReduce"),
-    "switches that do not divide": (f"{BUSBW} --time-us 1 --ranks-per-switch 3 --algorithm ring",
-                                    "ranks_per_switch 3 does not divide ranks 8"),
+    "switches that do not divide": (
+        f"{BUSBW} --time-us 1 --ranks-per-switch 3 --algorithm ring",
+        "ranks_per_switch 3 does not divide ranks 8",
+    ),
     "no computation": (f"{STEP_TEXT} --compute-us 0", "--compute-us: 0; valid: above 0"),
     "overlap with nothing": (f"{STEP_TEXT} --overlap 0.5", "--overlap without the computation"),
     "a release for nothing": (f"{STEP_TEXT} --nccl 2.28.9", "--nccl without --machine"),
@@ -458,7 +597,7 @@ BAD = {
     "no report": ("report /nowhere/x.txt --machine dgx-h100", "/nowhere/x.txt: No such file"),
     "beta of a report": ("report x.txt --machine dgx-h100 --beta-gbs 0", "--beta-gbs: 0; valid: above 0"),
     "picture": ("report /nowhere/x.txt --machine dgx-h100 --plot x.gif", "x.gif: the ending says the format"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -471,21 +610,25 @@ NUMBERS = ("0", "-1", "nan", "inf", "-inf", "1e400", "1e300", "1e-300", "abc", "
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("text", [
-    "busbw allreduce --ranks 8 --bytes 1GB --time-us 100 --peak-gbs 50 --algorithm ring --gpus-per-node 4",
-    "busbw allgather --ranks 8 --count 100 --busbw-gbs 100 --peak-gbps 40 --algorithm pat --gpus-per-node 1 "
-    "--ranks-per-switch 2",
-    "ideal --intra-gbs 450 --inter-gbs 100 --gpus-per-node 8 --nodes 2 --busbw-gbs 100",
-    f"allreduce --ranks 8 --gpus-per-node 4 --bytes 1MB {LEVEL_TEXT} --overhead-us 1 --gap-us 3 --software-us 9 "
-    "--protocol 0.1 --contention 0.1 --copy-gbs 64 --straggler 0.1 --measured-us 100",
-    f"crossover allreduce --ranks 64 --gpus-per-node 8 {LEVEL_TEXT}",
-    f"{' '.join(STEP)} --expert-parameters 1e9 --expert-layers 16 --ep 2 --buckets 4 --micro-batch-sequences 1 "
-    f"--gradient-bytes 17GB --activation-bytes 64MB {LEVEL_TEXT} --compute-us 1500000 --overlap 0.5",
-    "overlap --compute-us 2000 --communication-us 600 --hidden 0.5",
-    "projection --bytes 2GB --nodes 2 --ranks-per-node 12 --mdfi-gbs 180 --nic-gbs 23 --nics-per-node 8 "
-    "--measured-ms 9",
-    "measuring beta_intra_gbs --elapsed-us 1000 --ranks 8 --iterations 10 --bytes 4",
-], ids=lambda text: text.split()[0])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "busbw allreduce --ranks 8 --bytes 1GB --time-us 100 --peak-gbs 50 --algorithm ring --gpus-per-node 4",
+        "busbw allgather --ranks 8 --count 100 --busbw-gbs 100 --peak-gbps 40 --algorithm pat --gpus-per-node 1 "
+        "--ranks-per-switch 2",
+        "ideal --intra-gbs 450 --inter-gbs 100 --gpus-per-node 8 --nodes 2 --busbw-gbs 100",
+        f"allreduce --ranks 8 --gpus-per-node 4 --bytes 1MB {LEVEL_TEXT} --overhead-us 1 --gap-us 3 --software-us 9 "
+        "--protocol 0.1 --contention 0.1 --copy-gbs 64 --straggler 0.1 --measured-us 100",
+        f"crossover allreduce --ranks 64 --gpus-per-node 8 {LEVEL_TEXT}",
+        f"{' '.join(STEP)} --expert-parameters 1e9 --expert-layers 16 --ep 2 --buckets 4 --micro-batch-sequences 1 "
+        f"--gradient-bytes 17GB --activation-bytes 64MB {LEVEL_TEXT} --compute-us 1500000 --overlap 0.5",
+        "overlap --compute-us 2000 --communication-us 600 --hidden 0.5",
+        "projection --bytes 2GB --nodes 2 --ranks-per-node 12 --mdfi-gbs 180 --nic-gbs 23 --nics-per-node 8 "
+        "--measured-ms 9",
+        "measuring beta_intra_gbs --elapsed-us 1000 --ranks 8 --iterations 10 --bytes 4",
+    ],
+    ids=lambda text: text.split()[0],
+)
 def test_any_value_of_any_option_has_an_answer_or_one_line(run: Run, text: str) -> None:
     words = text.split()
     for at in (at for at, word in enumerate(words) if word.startswith("--")):
@@ -519,12 +662,12 @@ def test_files_that_do_not_fit(run: Run, tmp_path: Path) -> None:
 
 
 def test_links_of_nodes_that_differ_are_refused() -> None:
-    from tuner.case import Case
-    from tuner.links import of_case
+    from tuner.calibration.links import of_case
+    from tuner.scenario import Scenario
 
     with pytest.raises(BadInput, match="nodes that differ"):
-        of_case(Case("2.28.9", 1, machine="dgx-h100", others=(Case("", 1, machine="dgx-a100"),)))
-    one_each = of_case(Case("2.28.9", 2, machine="dgx-h100", gpus_per_node=1))
+        of_case(Scenario("2.28.9", 1, machine="dgx-h100", others=(Scenario("", 1, machine="dgx-a100"),)))
+    one_each = of_case(Scenario("2.28.9", 2, machine="dgx-h100", gpus_per_node=1))
     assert (one_each.intra_gbs, one_each.inter_gbs) == (None, 50)
-    mesh: Any = of_case(Case("2.28.9", 1, machine="dgx-1v", gpus_per_node=2))
+    mesh: Any = of_case(Scenario("2.28.9", 1, machine="dgx-1v", gpus_per_node=2))
     assert mesh.intra_gbs == 25  # one link between the first two

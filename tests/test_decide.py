@@ -9,14 +9,14 @@ from click.testing import CliRunner
 from simulated_runs import NOTHING, idle, measured
 from test_verify import write
 
+from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.cli.decide import command
 from tuner.cli.fit import command as fit_command
-from tuner.errors import BadInput, BadMeasurement
-from tuner.measure.decide import Row, assign, regrets, verdict
-from tuner.measure.samples import Combination, Point, Visit, read
-from tuner.names import Algorithm, Collective, Protocol
-from tuner.plugin.parse import read as read_table
-from tuner.plugin.table import find
+from tuner.measure.decide import DecisionRow, assign, regrets, verdict
+from tuner.measure.records.samples import Combination, Point, Visit, read
+from tuner.plugin.table.parse import read as read_table
+from tuner.plugin.table.records import find
 
 A, B = Combination(Algorithm.Ring, Protocol.LL), Combination(Algorithm.Tree, Protocol.LL)
 SEEDS = range(20)  # benchmarks/decide.py has 200
@@ -57,7 +57,7 @@ def test_nothing_is_kept_where_nothing_is_to_be_gained() -> None:
 
 
 POINTS = [Point(Collective.AllReduce, 1024 << power) for power in range(4)]
-ROW = Row(Collective.AllReduce, 1024, 8192, A, (1024, 2048, 4096, 8192))
+ROW = DecisionRow(Collective.AllReduce, 1024, 8192, A, (1024, 2048, 4096, 8192))
 
 
 def judged(*gains: float, sigma: float = 0.01, ran: Combination = A):
@@ -108,9 +108,7 @@ def test_the_command_writes_a_table_that_is_only_for_its_ranks(tmp_path: Path) -
 
 def test_as_many_ranks_on_other_nodes_are_another_run(tmp_path: Path) -> None:
     runs = [measured(5), measured(5, nodes=4, gpus=4)]
-    files = [
-        str(write(tmp_path / f"{run.proposal.nodes}.jsonl", run.comparison.measurements)) for run in runs
-    ]
+    files = [str(write(tmp_path / f"{run.proposal.nodes}.jsonl", run.comparison.measurements)) for run in runs]
     done = CliRunner().invoke(command, [*files, "--out", str(tmp_path / "t"), "--rounds", "3"], catch_exceptions=False)
     assert done.exit_code == 0
     assert {path.name for path in tmp_path.glob("*.ab.jsonl")} == {"t.16.2.ab.jsonl", "t.16.4.ab.jsonl"}
@@ -133,9 +131,10 @@ def test_bad_input_writes_no_table(tmp_path: Path) -> None:
     more = write(tmp_path / "more.jsonl", replace(found, visits=found.visits[:-1]))
     out = tmp_path / "pod.table"
     for files, reason in (
-        ([path, path], "run.jsonl: the same measurements as"), ([path, more], "two FILEs of as many ranks and nodes"),
+        ([path, path], "run.jsonl: the same measurements as"),
+        ([path, more], "two FILEs of as many ranks and nodes"),
         ([other], "nothing here measures as 'abacus' did"),
-    ):  # fmt: skip
+    ):
         done = CliRunner().invoke(command, [*map(str, files), "--out", str(out)])
         assert isinstance(done.exception, BadMeasurement)
         assert reason in str(done.exception)
@@ -173,10 +172,12 @@ def test_a_number_of_channels_becomes_part_of_a_row(tmp_path: Path) -> None:
     few = replace(A, channels=4)
     visits = [
         Visit(Point(Collective.AllReduce, 1024 << power), asked, asked or A, (time_us, time_us + 0.01), number)
-        for power in range(6) for number in range(8) for asked, time_us in ((None, 20.0), (A, 20.0), (few, 10.0))
-    ]  # fmt: skip
+        for power in range(6)
+        for number in range(8)
+        for asked, time_us in ((None, 20.0), (A, 20.0), (few, 10.0))
+    ]
     found = replace(measured(5).comparison.measurements, visits=tuple(visits))
     path, out = write(tmp_path / "run.jsonl", found), tmp_path / "pod.table"
     CliRunner().invoke(command, [str(path), "--out", str(out), "--no-gate"], catch_exceptions=False)
     (row,) = read_table(out).decisions
-    assert [(choice.cell, choice.channels) for choice in row.choices] == [((A.algorithm, A.protocol), 4)]
+    assert [(choice.algo_proto, choice.channels) for choice in row.choices] == [((A.algorithm, A.protocol), 4)]

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tuner.case import Case
-from tuner.changes import changed
+from tuner.analysis.changes import changed
+from tuner.analysis.diff import Change, Side, diff, share_changed
+from tuner.base.errors import BadInput, NoAlgorithm
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.cli import everything
-from tuner.compare import Change, Side, diff, share_changed
-from tuner.errors import BadInput, NoAlgorithm
-from tuner.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.rules.request import Request
+from tuner.emulator.request import Request
+from tuner.scenario import Scenario
 
-CASE = Case("2.22.3", 2, "dgx-h100")
+CASE = Scenario("2.22.3", 2, "dgx-h100")
 PAIRS = [
     ("2.22.3", ["nccl=2.25.1"]),
     ("2.18.1", ["nccl=2.32.3"]),
@@ -63,8 +63,10 @@ def test_ratios_are_those_of_the_times(nccl: str, assignments: list[str]) -> Non
     for change in changes:
         assert change.from_bytes <= change.at_bytes <= change.to_bytes
         for size, ratio in (
-            (change.from_bytes, change.ratio_from), (change.at_bytes, change.ratio), (change.to_bytes, change.ratio_to)
-        ):  # fmt: skip
+            (change.from_bytes, change.ratio_from),
+            (change.at_bytes, change.ratio),
+            (change.to_bytes, change.ratio_to),
+        ):
             old, new = (side.selection.pick(asked, size).time_us[0] for side in (before, after))
             assert np.float32(ratio) == new / old
         for side, ratio in ((before, change.ratio_by_before), (after, change.ratio_by_after)):
@@ -111,8 +113,13 @@ def test_a_share_counts_octaves() -> None:
 
 @pytest.mark.parametrize(
     ("assignment", "says"),
-    [("nodes", "expected KEY=VALUE"), ("nodes=", "expected KEY=VALUE"), ("nodes=0", "valid: 1 to"),
-     ("nodes=two", "valid: 1 to"), ("colour=red", "unknown key 'colour'.*nodes")],
+    [
+        ("nodes", "expected KEY=VALUE"),
+        ("nodes=", "expected KEY=VALUE"),
+        ("nodes=0", "valid: 1 to"),
+        ("nodes=two", "valid: 1 to"),
+        ("colour=red", "unknown key 'colour'.*nodes"),
+    ],
 )
 def test_changes_that_are_none(assignment: str, says: str) -> None:
     with pytest.raises(BadInput, match=says):
@@ -167,8 +174,12 @@ def test_all_releases() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [(["--nccl", "2.22.3"], "nothing differs"), (["2.25.1", "2.26.2"], "one comes after"),
-     (["--all-releases", "--nccl", "2.22.3"], "compares every release"), (["2.99"], "2.99")],
+    [
+        (["--nccl", "2.22.3"], "nothing differs"),
+        (["2.25.1", "2.26.2"], "one comes after"),
+        (["--all-releases", "--nccl", "2.22.3"], "compares every release"),
+        (["2.99"], "2.99"),
+    ],
 )
 def test_comparisons_that_are_none(arguments: list[str], says: str) -> None:
     result = CliRunner().invoke(everything, ["diff", "--machine", "dgx-h100", *arguments])

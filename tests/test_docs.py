@@ -13,7 +13,7 @@ import releases
 import sessions
 
 from tuner import cli, release
-from tuner.check import KINDS
+from tuner.conformance.check import KINDS
 
 INDEX = sessions.ROOT / "docs" / "README.md"
 BLOCKS = [block for page in sessions.PAGES for block in sessions.blocks(page)]
@@ -125,18 +125,33 @@ def test_a_share_is_100_only_where_all_match() -> None:
 PRINTED = ("title", "", "a 1", "b 2", "c 3", "d 4", "end")
 
 
-@pytest.mark.parametrize("shown", [
-    PRINTED, ("title", "...", "end"), ("...", "b 2", "c 3", "..."), ("title", "...", "b 2", "...", "d 4", "end"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "shown",
+    [
+        PRINTED,
+        ("title", "...", "end"),
+        ("...", "b 2", "c 3", "..."),
+        ("title", "...", "b 2", "...", "d 4", "end"),
+    ],
+)
 def test_left_out_lines_may_be_anything(shown: tuple[str, ...]) -> None:
     assert sessions.same(shown, PRINTED)
     assert sessions.refreshed(shown, PRINTED) == shown
 
 
-@pytest.mark.parametrize("shown", [
-    (), ("title",), PRINTED[:-1], ("title", "...", "c 3", "b 2", "..."), ("a 1", "..."), ("...", "c 3"),
-    ("title", "", "...", "a 1", "b 2", "c 3", "d 4", "end"), ("...", "b 2", "d 4", "..."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "shown",
+    [
+        (),
+        ("title",),
+        PRINTED[:-1],
+        ("title", "...", "c 3", "b 2", "..."),
+        ("a 1", "..."),
+        ("...", "c 3"),
+        ("title", "", "...", "a 1", "b 2", "c 3", "d 4", "end"),
+        ("...", "b 2", "d 4", "..."),
+    ],
+)
 def test_what_is_shown_has_to_be_printed_in_that_order(shown: tuple[str, ...]) -> None:
     assert not sessions.same(shown, PRINTED)
 

@@ -12,16 +12,40 @@ from typing import Any
 
 import pytest
 
-from tuner import errors
+from tuner.base import errors
 
 MODULES = [
-    "tuner.api", "tuner.selection", "tuner.choices", "tuner.explain", "tuner.case", "tuner.frames", "tuner.model",
-    "tuner.names", "tuner.release", "tuner.machines", "tuner.layer", "tuner.group", "tuner.answer", "tuner.oracle.api",
-    "tuner.oracle.facts", "tuner.oracle.groups", "tuner.oracle.library", "tuner.plugin.dryrun",
-    "tuner.plugin.parse", "tuner.plugin.table", "tuner.plugin.text", "tuner.ranges", "tuner.compare",
-    "tuner.measure.backend", "tuner.measure.compare", "tuner.measure.readany", "tuner.measure.results",
-    "tuner.measure.samples", "tuner.measure.statistics", "tuner.analytic.bandwidth",
-]  # fmt: skip
+    "tuner.api",
+    "tuner.emulator.selection",
+    "tuner.analysis.choices",
+    "tuner.analysis.explain",
+    "tuner.scenario",
+    "tuner.base.frames",
+    "tuner.emulator.model",
+    "tuner.base.names",
+    "tuner.release",
+    "tuner.machine.catalogue",
+    "tuner.emulator.fitted_constants",
+    "tuner.emulator.group",
+    "tuner.answers.picks",
+    "tuner.oracle.api",
+    "tuner.oracle.facts",
+    "tuner.oracle.groups",
+    "tuner.oracle.library",
+    "tuner.plugin.dry_run",
+    "tuner.plugin.table.parse",
+    "tuner.plugin.table.records",
+    "tuner.plugin.table.text",
+    "tuner.emulator.ranges",
+    "tuner.analysis.diff",
+    "tuner.measure.backend",
+    "tuner.measure.verify",
+    "tuner.measure.readers.any_file",
+    "tuner.measure.records.results",
+    "tuner.measure.records.samples",
+    "tuner.measure.statistics",
+    "tuner.costmodels.bandwidth",
+]
 ARRAYS = re.compile(r"NDArray|FloatArray|SizeArray|IntArray|ArrayLike")
 SHAPE = re.compile(r"\[\w+\]|an element a|a row a|of each|for each|one dimension|one by one|[Aa] size\b|sizes")
 UNIT = re.compile(r"\b(us|GB/s|1e9 B/s|bytes|nBytes|numbers?|words)\b|_(us|gbs|bytes)\b")
@@ -46,8 +70,9 @@ def public(module: ModuleType) -> Iterator[tuple[str, Any, str]]:
 
 PUBLIC = {
     f"{module}.{name}": (value, said)
-    for module in MODULES for name, value, said in public(importlib.import_module(module))
-}  # fmt: skip
+    for module in MODULES
+    for name, value, said in public(importlib.import_module(module))
+}
 ALL = pytest.mark.parametrize(("value", "said"), PUBLIC.values(), ids=PUBLIC.keys())
 
 
@@ -72,9 +97,10 @@ def test_errors_that_it_raises_are_named(value: Any, said: str) -> None:
     if not inspect.isclass(value):
         tree = ast.parse(textwrap.dedent(inspect.getsource(value)))
         raised = {
-            node.exc.func.id for node in ast.walk(tree)
+            node.exc.func.id
+            for node in ast.walk(tree)
             if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and isinstance(node.exc.func, ast.Name)
-        }  # fmt: skip
+        }
         assert [name for name in raised & ERRORS if name not in said] == []
 
 

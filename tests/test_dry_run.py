@@ -7,14 +7,16 @@ import pytest
 from here import HERE
 from test_cli import run
 
-from tuner import machines, plugin, release
-from tuner.case import Case
-from tuner.errors import BadInput, BadTable
-from tuner.names import Algorithm, Buffers, Collective, DataType, Op
-from tuner.oracle import Oracle, Setup
+from tuner import plugin, release
+from tuner.base.errors import BadInput, BadTable
+from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.machine import catalogue
+from tuner.oracle.api import Oracle
+from tuner.oracle.configuration import OracleConfiguration
 from tuner.plugin import trial
-from tuner.rules.request import Request
-from tuner.selection import Selection
+from tuner.scenario import Scenario
 
 AR, AG = Collective.AllReduce, Collective.AllGather
 LOADING = [name for name in HERE if "plugin" in release.load(name).table]
@@ -37,7 +39,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def selection(nccl: str, nodes: int = 2, gpus: int = 2, **environment: str) -> Selection:
-    machine = Case(nccl=nccl, machine="dgx-h100", nodes=nodes, gpus_per_node=gpus, environment=environment)
+    machine = Scenario(nccl=nccl, machine="dgx-h100", nodes=nodes, gpus_per_node=gpus, environment=environment)
     return Selection(machine.communicator())
 
 
@@ -45,7 +47,7 @@ def request(collective: Collective, pipelined: int = 1, buffers: Buffers = Buffe
     return Request(collective, DataType.float32, Op.sum, pipelined=pipelined, buffers=buffers)
 
 
-def cell(pick: trial.Pick | None) -> str:
+def algo_proto(pick: trial.TrialPick | None) -> str:
     assert pick is not None
     return f"{pick.algorithm.name}/{pick.protocol.name}"
 
@@ -56,8 +58,8 @@ def test_libnccl_picks_the_same(name: str, unchecked: str, table: Path) -> None:
     sizes = [16, 64, 128, 1 << 10, 64 << 10, 1 << 20, 4 << 20, (4 << 20) + 16, 16 << 20, 1 << 30]
     emulated = selection(name)
     env = {"NCCL_TUNER_TABLE": str(table), "NCCL_TUNER_UNCHECKED": unchecked}
-    setup = Setup(machines.load("dgx-h100").topology_xml, 2, 2, name, env, plugin=plugin.path())
-    with Oracle(setup) as library:
+    configuration = OracleConfiguration(catalogue.load("dgx-h100").topology_xml, 2, 2, name, env, plugin=plugin.path())
+    with Oracle(configuration) as library:
         for collective in (AR, AG):
             trials = trial.run(table, emulated, request(collective), sizes, {"NCCL_TUNER_UNCHECKED": unchecked})
             real = library.launch(collective, DataType.float32, Op.sum, sizes)
@@ -71,11 +73,11 @@ def test_rows_times_and_log(table: Path) -> None:
     trials = trial.run(table, selection("2.28.9"), request(AR), [64, 65, 1 << 20, 16 << 20])
     small, beyond, decided, impossible = trials.sizes
     assert trials.interface == 5
-    assert (cell(small.own), cell(small.picked), small.cost) == ("Ring/LL", "Ring/LL128", 7)
+    assert (algo_proto(small.own), algo_proto(small.picked), small.cost) == ("Ring/LL", "Ring/LL128", 7)
     assert small.picked is not None
     assert small.picked.time_us == pytest.approx(1.032)
     assert (beyond.own, beyond.decision, beyond.cost) == (beyond.picked, None, None)
-    assert (cell(decided.picked), decided.decision, decided.unavailable) == ("Ring/Simple", 2, None)
+    assert (algo_proto(decided.picked), decided.decision, decided.unavailable) == ("Ring/Simple", 2, None)
     assert decided.picked is not None
     assert decided.own is not None
     assert decided.picked.time_us > decided.own.time_us
@@ -107,7 +109,7 @@ def test_a_window_that_leaves_for_a_symmetric_kernel_asks_nobody(table: Path) ->
 
 def test_nccls_own_variables_mask(table: Path) -> None:
     trials = trial.run(table, selection("2.28.9", NCCL_ALGO="Tree"), request(AR), [1 << 20])
-    assert cell(trials.sizes[0].picked).startswith("Tree/")
+    assert algo_proto(trials.sizes[0].picked).startswith("Tree/")
     assert any(line.text.endswith("the table decides among the rest") for line in trials.log)
 
 
@@ -115,7 +117,9 @@ def test_ties_are_the_releases_own(tmp_path: Path) -> None:
     path = tmp_path / "t"
     same = "latency-us=0.5 bandwidth-gbs=9000"
     path.write_text(f"nccl-tuner-table 1\ncost allreduce -> tree/ll {same}\ncost allreduce -> ring/ll {same}\n")
-    picks = [cell(trial.run(path, selection(name), request(AR), [8]).sizes[0].picked) for name in ("2.28.9", "2.32.3")]
+    picks = [
+        algo_proto(trial.run(path, selection(name), request(AR), [8]).sizes[0].picked) for name in ("2.28.9", "2.32.3")
+    ]
     assert picks == ["Tree/LL", "Ring/LL"], "equal times: the first, and from 2.31 on the last"
 
 
@@ -123,7 +127,7 @@ def test_nvidias_csv(tmp_path: Path) -> None:
     path = tmp_path / "nccl_tuner.conf"
     path.write_text("allreduce,0,1048576,ring,simple,-1,-1,-1\n")
     (each,) = trial.run(path, selection("2.28.9"), request(AR), [8]).sizes
-    assert (cell(each.picked), each.decision) == ("Ring/Simple", 1)
+    assert (algo_proto(each.picked), each.decision) == ("Ring/Simple", 1)
 
 
 @pytest.mark.parametrize("content", [None, "nonsense\n", "nccl-tuner-table 1\nallreduce -> ring/ll ring/ll\n"])
@@ -142,16 +146,16 @@ def test_a_release_without_plugins(table: Path) -> None:
 
 
 def test_the_command(table: Path, tmp_path: Path) -> None:
-    case = ["--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.21.5", "--gpus-per-node", "2", "--bytes", "1M"]
-    plain = run("plugin", "dry-run", str(table), "allreduce", *case).stdout
+    scenario = ["--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.21.5", "--gpus-per-node", "2", "--bytes", "1M"]
+    plain = run("plugin", "dry-run", str(table), "allreduce", *scenario).stdout
     assert "Ring/Simple" in plain
     assert "INFO TUNER/nccl-tuner: table" in plain
     unchecked = ("--env", "NCCL_TUNER_UNCHECKED=1")
-    asked = run("plugin", "dry-run", str(table), "allreduce", *case, *unchecked, "--json").stdout
+    asked = run("plugin", "dry-run", str(table), "allreduce", *scenario, *unchecked, "--json").stdout
     (size,) = json.loads(asked)["sizes"]
     assert (size["bytes"], size["decision_line"], size["table"]["algorithm"]) == (1 << 20, 2, Algorithm.Ring.name)
     assert (size["table"]["protocol"], size["nccl"]["protocol"]) == ("Simple", "LL128")
     bad = tmp_path / "bad"
     bad.write_text("nccl-tuner-table 1\nallreduce -> ring/xx\n")
-    refused = run("plugin", "dry-run", str(bad), "allreduce", *case, code=2)
+    refused = run("plugin", "dry-run", str(bad), "allreduce", *scenario, code=2)
     assert refused.stderr.startswith(f"nccl-tuner: {bad}:2: unknown protocol 'xx'")

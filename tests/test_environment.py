@@ -2,9 +2,9 @@
 
 import pytest
 
-from tuner.environment import Environment, allowed, parse_assignments
-from tuner.errors import BadInput
-from tuner.names import Algorithm, Collective, Protocol
+from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.release.environment import Environment, allowed, parse_assignments
 
 
 def names(text: str) -> dict[str, set[str]]:

@@ -5,19 +5,20 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tuner import machines, release
-from tuner.case import Case
-from tuner.check import ALL_COLLECTIVES, check, sizes_bytes
-from tuner.errors import NoAlgorithm
-from tuner.mismatches import Report
-from tuner.names import Collective, DataType, Op
-from tuner.rules.request import Request
-from tuner.selection import Selection
+from tuner import release
+from tuner.base.errors import NoAlgorithm
+from tuner.base.names import Collective, DataType, Op
+from tuner.conformance.check import ALL_COLLECTIVES, check, sizes_bytes
+from tuner.conformance.mismatches import MatchReport
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.machine import catalogue
+from tuner.scenario import Scenario
 
 NCCL = "2.28.9"
 
 
-def assert_exact(report: Report, least_cells: int) -> None:
+def assert_exact(report: MatchReport, least_cells: int) -> None:
     assert report.mismatches == []
     assert report.compared["cells"] >= least_cells
 
@@ -25,12 +26,12 @@ def assert_exact(report: Report, least_cells: int) -> None:
 # Whole nodes of the common machines; of every machine one whole node, and two GPUs each of a few nodes.
 WHOLE = [(name, nodes, None) for name in ("dgx-a100", "dgx-b200", "dgx-h100") for nodes in (2, 4)]
 WHOLE += [(name, 2, None) for name in ("dgx-1v", "aws-p4d", "aws-p5", "gh200-4x", "pcie-l40s")]
-SHAPES = [(name, *shape) for name in machines.names() for shape in ((1, None), (2, 2), (3, 1), (8, 1))] + WHOLE
+SHAPES = [(name, *shape) for name in catalogue.names() for shape in ((1, None), (2, 2), (3, 1), (8, 1))] + WHOLE
 
 
 @pytest.mark.parametrize(("machine", "nodes", "gpus"), SHAPES)
 def test_every_machine_all_collectives_all_sizes(machine: str, nodes: int, gpus: int | None) -> None:
-    report = check(Case(nccl=NCCL, machine=machine, nodes=nodes, gpus_per_node=gpus))
+    report = check(Scenario(nccl=NCCL, machine=machine, nodes=nodes, gpus_per_node=gpus))
     assert_exact(report, 5 * 60 * 21)
     for kind in ("picks", "channels", "threads"):
         assert report.compared[kind] >= 5 * 60
@@ -41,7 +42,7 @@ PARTS = [(2, 1), (3, 1), (4, 1), (6, 1), (1, 2), (1, 4), (1, 7), (2, 3), (3, 2),
 
 @pytest.mark.parametrize(("gpus", "nodes"), PARTS)
 def test_parts_of_a_node(gpus: int, nodes: int) -> None:
-    report = check(Case(nccl=NCCL, machine="dgx-h100", nodes=nodes, gpus_per_node=gpus))
+    report = check(Scenario(nccl=NCCL, machine="dgx-h100", nodes=nodes, gpus_per_node=gpus))
     assert_exact(report, 5 * 60 * 21)
 
 
@@ -79,15 +80,21 @@ SETTINGS = [
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize(("machine", "nodes", "gpus"), [("dgx-h100", 2, 4), ("dgx-a100", 2, 1)])
 def test_settings(machine: str, nodes: int, gpus: int, settings: dict[str, str]) -> None:
-    case = Case(nccl=NCCL, machine=machine, nodes=nodes, gpus_per_node=gpus, environment=settings)
-    selection = Selection(case.communicator())
+    scenario = Scenario(nccl=NCCL, machine=machine, nodes=nodes, gpus_per_node=gpus, environment=settings)
+    selection = Selection(scenario.communicator())
     requests = [request for request in ALL_COLLECTIVES if selection.usable(request)]
-    assert_exact(check(case, requests), 60 * 21)
+    assert_exact(check(scenario, requests), 60 * 21)
 
 
 TYPES_AND_OPS = [(dtype, Op.sum) for dtype in DataType] + [
-    (DataType.float32, Op.avg), (DataType.float16, Op.avg), (DataType.int32, Op.avg), (DataType.bfloat16, Op.max),
-    (DataType.float32, Op.max), (DataType.int64, Op.min), (DataType.float64, Op.prod), (DataType.int8, Op.max),
+    (DataType.float32, Op.avg),
+    (DataType.float16, Op.avg),
+    (DataType.int32, Op.avg),
+    (DataType.bfloat16, Op.max),
+    (DataType.float32, Op.max),
+    (DataType.int64, Op.min),
+    (DataType.float64, Op.prod),
+    (DataType.int8, Op.max),
 ]
 
 
@@ -95,7 +102,7 @@ TYPES_AND_OPS = [(dtype, Op.sum) for dtype in DataType] + [
 def test_types_and_operations(nodes: int, gpus: int) -> None:
     """NVLS cannot reduce all types, PAT cannot average, deep rings of fp8 come last."""
     requests = [Request(collective, dtype, op) for dtype, op in TYPES_AND_OPS for collective in Collective]
-    report = check(Case(nccl=NCCL, machine="dgx-h100", nodes=nodes, gpus_per_node=gpus), requests)
+    report = check(Scenario(nccl=NCCL, machine="dgx-h100", nodes=nodes, gpus_per_node=gpus), requests)
     assert_exact(report, len(requests) * 60 * 21)
 
 
@@ -104,17 +111,17 @@ def test_a_wrong_constant_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     latency = right.base_latency_us.copy()
     latency[1, 0] = np.nextafter(latency[1, 0], np.float32(99))  # Ring/LL, by one bit
     monkeypatch.setattr(release, "load", lambda name: dataclasses.replace(right, base_latency_us=latency))
-    report = check(Case(nccl=NCCL, machine="dgx-h100", nodes=1, gpus_per_node=2))
+    report = check(Scenario(nccl=NCCL, machine="dgx-h100", nodes=1, gpus_per_node=2))
     assert {mismatch.what for mismatch in report.mismatches} >= {"tables", "cells"}
 
 
 def test_what_the_emulator_refuses_the_library_refuses() -> None:
-    case = Case(nccl=NCCL, machine="dgx-a100", nodes=1, gpus_per_node=2, environment={"NCCL_ALGO": "Tree"})
+    scenario = Scenario(nccl=NCCL, machine="dgx-a100", nodes=1, gpus_per_node=2, environment={"NCCL_ALGO": "Tree"})
     refused = [
         Request(Collective.Broadcast, DataType.float32, Op.sum),
         Request(Collective.AllReduce, DataType.float8e4m3, Op.sum),
     ]
-    report = check(case, [*refused, ALL_COLLECTIVES[-1]])
+    report = check(scenario, [*refused, ALL_COLLECTIVES[-1]])
     assert report.mismatches == []
     assert report.compared["picks"] > 60
 
@@ -124,7 +131,7 @@ def test_a_wrong_refusal_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         raise NoAlgorithm("nothing is left")
 
     monkeypatch.setattr(Selection, "pick", refuse)
-    report = check(Case(nccl=NCCL, machine="dgx-a100", nodes=1, gpus_per_node=2), ALL_COLLECTIVES[:1])
+    report = check(Scenario(nccl=NCCL, machine="dgx-a100", nodes=1, gpus_per_node=2), ALL_COLLECTIVES[:1])
     assert [(one.what, one.emulator, one.libnccl) for one in report.mismatches] == [("picks", "refused", "Ring/LL")]
 
 

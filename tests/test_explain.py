@@ -9,18 +9,20 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tuner import machines, release, watch
-from tuner.case import Case
-from tuner.cfloat import ceil_div, f32, shortest
+from tuner import release
+from tuner.analysis.explain import explain, last
+from tuner.base import trace
+from tuner.base.errors import BadInput
+from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, DataType, Op, Protocol
+from tuner.base.numerics import ceil_div, f32, shortest
+from tuner.base.trace import Step
 from tuner.cli import everything
-from tuner.errors import BadInput
-from tuner.explain import explain, last
-from tuner.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
-from tuner.rules import bandwidth, latency, launch, registered
-from tuner.rules import time as timing
-from tuner.rules.request import Request
-from tuner.selection import Cell, Selection
-from tuner.watch import Step
+from tuner.emulator.request import Request
+from tuner.emulator.rules import bandwidth, latency, launch, registered
+from tuner.emulator.rules import time as timing
+from tuner.emulator.selection import Selection
+from tuner.machine import catalogue
+from tuner.scenario import Scenario
 
 SIZES = [64, 3_000, 1 << 20, 100_000_001, 1 << 34]
 SHAPES = [("dgx-h100", 2, 8), ("dgx-a100", 1, 4), ("dgx-a100", 3, 1), ("pcie-l40s", 2, 2), ("dgx-b200", 1, 8)]
@@ -31,8 +33,8 @@ def request(collective: Collective, dtype: DataType = DataType.float32) -> Reque
 
 
 def selection_of(nccl: str, machine: str, nodes: int, gpus: int, **environment: str) -> Selection:
-    case = Case(nccl=nccl, machine=machine, nodes=nodes, gpus_per_node=gpus, environment=environment)
-    return Selection(case.communicator())
+    scenario = Scenario(nccl=nccl, machine=machine, nodes=nodes, gpus_per_node=gpus, environment=environment)
+    return Selection(scenario.communicator())
 
 
 def of(steps: list[Step], quantity: str) -> list[Step]:
@@ -42,23 +44,25 @@ def of(steps: list[Step], quantity: str) -> list[Step]:
 @pytest.mark.parametrize("nccl", release.names())
 def test_every_cell_ends_at_the_tables_and_the_answer(nccl: str) -> None:
     for machine, nodes, gpus in SHAPES:
-        if nccl in machines.load(machine).crashes:
+        if nccl in catalogue.load(machine).crashes:
             continue
         selection = selection_of(nccl, machine, nodes, gpus)
         for collective in Collective:
             asked = request(collective)
             times = selection.cost_table(asked, SIZES)
             picks = selection.pick(asked, SIZES)
-            for (row, size), cell in itertools.product(enumerate(SIZES), selection.candidates(asked)):
-                steps = selection.steps(asked, size, cell)
-                assert_ends(selection, asked, steps, cell, times[row, cell[0], cell[1]])
-                if cell == (picks.algorithm[row], picks.protocol[row]):
+            for (row, size), algo_proto in itertools.product(enumerate(SIZES), selection.candidates(asked)):
+                steps = selection.steps(asked, size, algo_proto)
+                assert_ends(selection, asked, steps, algo_proto, times[row, algo_proto[0], algo_proto[1]])
+                if algo_proto == (picks.algorithm[row], picks.protocol[row]):
                     assert last(steps, "channels") == picks.channels[row]
                     assert last(steps, "threads") == picks.threads[row]
 
 
-def assert_ends(selection: Selection, asked: Request, steps: list[Step], cell: Cell, time_us: np.float32) -> None:
-    at = (asked.collective, *cell)
+def assert_ends(
+    selection: Selection, asked: Request, steps: list[Step], algo_proto: AlgoProto, time_us: np.float32
+) -> None:
+    at = (asked.collective, *algo_proto)
     assert last(steps, "latency") == shortest(selection.tables.latency_us[at])
     assert last(steps, "bandwidth") == shortest(selection.tables.bandwidth_gbs[at])
     assert last(steps, "time") == shortest(time_us)
@@ -74,21 +78,21 @@ def assert_ends(selection: Selection, asked: Request, steps: list[Step], cell: C
 def test_the_steps_multiply_up_to_the_time(nccl: str) -> None:
     selection = selection_of(nccl, "dgx-h100", 2, 8)
     asked = request(Collective.AllReduce)
-    for size, cell in itertools.product(SIZES, selection.candidates(asked)):
-        steps = selection.steps(asked, size, cell)
+    for size, algo_proto in itertools.product(SIZES, selection.candidates(asked)):
+        steps = selection.steps(asked, size, algo_proto)
         latency_us = f32(last(steps, "latency", "latency at this size"))
         bandwidth_gbs = f32(last(steps, "bandwidth", "bandwidth at this size"))
-        batches = ceil_div(1, timing.per_batch(selection.communicator, cell))
+        batches = ceil_div(1, timing.per_batch(selection.communicator, algo_proto))
         time_us = f32(size) / (f32(1000) * bandwidth_gbs) + latency_us * f32(batches)
         assert last(steps, "time") == shortest(time_us)
 
 
 def test_rules_stand_in_the_order_of_the_release() -> None:
     selection = selection_of("2.28.9", "dgx-h100", 2, 8)
-    for cell in selection.candidates(request(Collective.AllReduce)):
-        steps = selection.steps(request(Collective.AllReduce), 4096, cell)
+    for algo_proto in selection.candidates(request(Collective.AllReduce)):
+        steps = selection.steps(request(Collective.AllReduce), 4096, algo_proto)
         for quantity in ("latency", "bandwidth"):
-            rules = selection.communicator.release.rules(quantity, cell[0])
+            rules = selection.communicator.release.rules(quantity, algo_proto[0])
             assert [step.name for step in of(steps, quantity)] == rules
 
 
@@ -96,10 +100,10 @@ def test_rules_stand_in_the_order_of_the_release() -> None:
 def test_steps_of_many_sizes_are_those_of_each(nccl: str) -> None:
     selection = selection_of(nccl, "dgx-h100", 2, 8)
     for asked in map(request, Collective):
-        for cell in selection.candidates(asked):
-            many = selection.steps_of_sizes(asked, SIZES, cell)
+        for algo_proto in selection.candidates(asked):
+            many = selection.steps_of_sizes(asked, SIZES, algo_proto)
             for row, size in enumerate(SIZES):
-                one = selection.steps(asked, size, cell)
+                one = selection.steps(asked, size, algo_proto)
                 for steps, step in zip(many, one, strict=True):
                     told = (steps.quantity, steps.name, steps.unit, steps.says, steps.source)
                     assert told == (step.quantity, step.name, step.unit, step.says, step.source)
@@ -109,15 +113,23 @@ def test_steps_of_many_sizes_are_those_of_each(nccl: str) -> None:
 def test_rules_of_a_cell_say_what_they_are_and_where_nccl_has_them() -> None:
     for rule in [*bandwidth.RULES.values(), *latency.RULES.values(), *timing.CORRECTIONS.values()]:
         assert rule.__doc__, rule.__name__
-        assert re.search(r"\.cc\)?, v2\.\d+\.\d+-1$", watch.source(rule)), rule.__name__
-    assert watch.source(timing.CORRECTIONS["ring_plateau_graded"]).endswith("src/tuning/ring.cc, v2.32.3-1")
-    assert watch.source(launch.RULES["shrink_then_bytes"]).endswith("v2.21.5-1")
+        assert re.search(r"\.cc\)?, v2\.\d+\.\d+-1$", trace.source(rule)), rule.__name__
+    assert trace.source(timing.CORRECTIONS["ring_plateau_graded"]).endswith("src/tuning/ring.cc, v2.32.3-1")
+    assert trace.source(launch.RULES["shrink_then_bytes"]).endswith("v2.21.5-1")
 
 
 def test_what_a_rule_says_needs_no_other_rule() -> None:
     """An explanation shows one release's rules, and not those that they are variants of."""
-    registries = (bandwidth.RULES, latency.RULES, timing.CORRECTIONS, timing.PENALTIES, launch.RULES, launch.DEAL_RULES,
-                  launch.BLOCK_RULES, registered.RULES)  # fmt: skip
+    registries = (
+        bandwidth.RULES,
+        latency.RULES,
+        timing.CORRECTIONS,
+        timing.PENALTIES,
+        launch.RULES,
+        launch.DEAL_RULES,
+        launch.BLOCK_RULES,
+        registered.RULES,
+    )
     for rule in itertools.chain.from_iterable(registry.values() for registry in registries):
         assert not re.match(r"As |The same", rule.__doc__ or ""), rule.__name__
 
@@ -125,7 +137,7 @@ def test_what_a_rule_says_needs_no_other_rule() -> None:
 def test_nobody_watches_unasked() -> None:
     selection = selection_of("2.28.9", "dgx-h100", 2, 8)
     selection.pick(request(Collective.AllReduce), SIZES)
-    with watch.watching() as seen:
+    with trace.tracing() as seen:
         pass
     selection.pick(request(Collective.AllReduce), SIZES)
     assert seen == []
@@ -134,11 +146,11 @@ def test_nobody_watches_unasked() -> None:
 @pytest.mark.parametrize("collective", [Collective.AllReduce, Collective.AllGather])
 @pytest.mark.parametrize("size", [8, 1 << 20, 1 << 28])
 def test_the_range_holds_and_ends_where_it_says(collective: Collective, size: int) -> None:
-    case = Case(nccl="2.28.9", machine="dgx-h100", nodes=2)
-    found = explain(case, request(collective), size)
+    scenario = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
+    found = explain(scenario, request(collective), size)
     low, high = found["holds"]["from_bytes"], found["holds"]["to_bytes"]
     assert low <= size <= high
-    selection = Selection(case.communicator())
+    selection = Selection(scenario.communicator())
     inside = np.unique(np.geomspace(low, high, 500).astype(np.int64).clip(low, high))
     outside = [edge for edge in (low - 1, high + 1) if 1 <= edge <= 1 << 40]
     assert outside
@@ -149,7 +161,7 @@ def test_the_range_holds_and_ends_where_it_says(collective: Collective, size: in
 
 
 def test_everything_else_lost_or_is_not_available() -> None:
-    found = explain(Case(nccl="2.28.9", machine="dgx-h100", nodes=2), request(Collective.AllReduce), 1 << 20)
+    found = explain(Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2), request(Collective.AllReduce), 1 << 20)
     assert len(found["others"]) == len(Algorithm) * len(Protocol) - 1
     for other in found["others"]:
         if "reason" not in other:
@@ -159,16 +171,19 @@ def test_everything_else_lost_or_is_not_available() -> None:
 
 def test_ring_as_what_is_left_is_explained() -> None:
     found = explain(
-        Case(nccl="2.18.1", machine="dgx-h100", nodes=1, environment={"NCCL_ALGO": "Tree"}),
-        request(Collective.AllGather), 1 << 20,
-    )  # fmt: skip
+        Scenario(nccl="2.18.1", machine="dgx-h100", nodes=1, environment={"NCCL_ALGO": "Tree"}),
+        request(Collective.AllGather),
+        1 << 20,
+    )
     assert found["pick"]["algorithm"] == "Ring"
     assert all(other["algorithm"] != "Ring" for other in found["others"] if "reason" in other)
 
 
 def test_what_is_masked_says_so() -> None:
-    case = Case(nccl="2.28.9", machine="dgx-h100", nodes=1, environment={"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"})
-    found = explain(case, request(Collective.AllReduce), 4096)
+    scenario = Scenario(
+        nccl="2.28.9", machine="dgx-h100", nodes=1, environment={"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
+    )
+    found = explain(scenario, request(Collective.AllReduce), 4096)
     reasons = {(other["algorithm"], other["protocol"]): other["reason"] for other in found["others"]}
     assert reasons["Tree", "Simple"] == "NCCL_ALGO=Ring leaves it out"
     assert reasons["Ring", "LL"] == "NCCL_PROTO=Simple leaves it out"
@@ -177,10 +192,12 @@ def test_what_is_masked_says_so() -> None:
 @pytest.mark.parametrize("nccl", release.names())
 @pytest.mark.parametrize(
     ("machine", "gpus", "environment", "reason"),
-    [("dgx-a100", 8, {}, "Hopper or later; NCCL found 0 channels for it"),
-     ("dgx-h100", 1, {}, "two or more GPUs of a node"),
-     ("dgx-h100", 8, {"NCCL_NVLS_ENABLE": "0"}, "NCCL_NVLS_ENABLE=0 leaves NVLS out")],
-)  # fmt: skip
+    [
+        ("dgx-a100", 8, {}, "Hopper or later; NCCL found 0 channels for it"),
+        ("dgx-h100", 1, {}, "two or more GPUs of a node"),
+        ("dgx-h100", 8, {"NCCL_NVLS_ENABLE": "0"}, "NCCL_NVLS_ENABLE=0 leaves NVLS out"),
+    ],
+)
 def test_why_there_is_no_nvls_is_said(
     nccl: str, machine: str, gpus: int, environment: dict[str, str], reason: str
 ) -> None:
@@ -191,17 +208,17 @@ def test_why_there_is_no_nvls_is_said(
 def test_what_cannot_be_explained_is_refused() -> None:
     asked = Request(Collective.AllReduce, DataType.float32, Op.sum, buffers=Buffers.window)
     with pytest.raises(BadInput, match="valid: plain, registered"):
-        explain(Case(nccl="2.28.9", machine="dgx-h100", nodes=1), asked, 4096)
+        explain(Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1), asked, 4096)
     selection = selection_of("2.28.9", "dgx-h100", 1, 8)
     with pytest.raises(BadInput, match="NVLSTree needs several nodes"):
         selection.steps(request(Collective.AllReduce), 4096, (Algorithm.NVLSTree, Protocol.Simple))
 
 
 def test_a_pick_that_the_policy_moved_is_refused() -> None:
-    case = Case(nccl="2.30.7", machine="dgx-b200", nodes=1, environment={"NCCL_CTA_POLICY": "1"})
+    scenario = Scenario(nccl="2.30.7", machine="dgx-b200", nodes=1, environment={"NCCL_CTA_POLICY": "1"})
     asked = Request(Collective.AllGather, DataType.float32, Op.sum, buffers=Buffers.registered)
     with pytest.raises(BadInput, match="NCCL_CTA_POLICY moves this pick to NVLS"):
-        explain(case, asked, 1 << 20)
+        explain(scenario, asked, 1 << 20)
 
 
 # What a published description of NCCL 2.25.1's model says of bandwidths and latencies, as worked examples.
@@ -209,7 +226,7 @@ WORKED = "2.25.1"
 
 
 def worked(machine: str, nodes: int, collective: Collective, algorithm: str, protocol: str) -> list[Step]:
-    selection = Selection(Case(nccl=WORKED, machine=machine, nodes=nodes).communicator())
+    selection = Selection(Scenario(nccl=WORKED, machine=machine, nodes=nodes).communicator())
     return selection.steps(request(collective), 1 << 20, (Algorithm[algorithm], Protocol[protocol]))
 
 
@@ -220,7 +237,7 @@ def by_rule(steps: list[Step], rule: str) -> Step:
 
 @pytest.mark.parametrize(("nodes", "field"), [(1, "bw_intra_gbs"), (4, "bw_inter_gbs")])
 def test_the_bus_is_channels_times_the_graph(nodes: int, field: str) -> None:
-    graph = Case(nccl=WORKED, machine="dgx-h100", nodes=nodes).communicator().graphs[Algorithm.Ring]
+    graph = Scenario(nccl=WORKED, machine="dgx-h100", nodes=nodes).communicator().graphs[Algorithm.Ring]
     bus = by_rule(worked("dgx-h100", nodes, Collective.AllReduce, "Ring", "Simple"), "all_channels")
     assert bus.before == getattr(graph, field)
     assert bus.after == graph.channels * getattr(graph, field)
@@ -241,8 +258,8 @@ def test_a_branching_tree_waits_for_15_percent() -> None:
 
 
 def test_collnet_runs_simple_only() -> None:
-    case = Case(nccl=WORKED, machine="dgx-h100", nodes=2, environment={"NCCL_COLLNET_ENABLE": "1"})
-    selection = Selection(case.communicator())
+    scenario = Scenario(nccl=WORKED, machine="dgx-h100", nodes=2, environment={"NCCL_COLLNET_ENABLE": "1"})
+    selection = Selection(scenario.communicator())
     excluded = selection.excluded(request(Collective.AllReduce))
     for algorithm in (Algorithm.CollNetDirect, Algorithm.CollNetChain):
         assert (algorithm, Protocol.Simple) in selection.candidates(request(Collective.AllReduce))
@@ -281,6 +298,6 @@ def run(arguments: list[str]) -> str:
 def test_the_command_prints_what_it_computes() -> None:
     arguments = shlex.split("explain allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 1M")
     found = json.loads(run([*arguments, "--json"]))
-    case = Case(nccl="2.28.9", machine="dgx-h100", nodes=2)
-    assert found == json.loads(json.dumps(explain(case, request(Collective.AllReduce), 1 << 20)))
+    scenario = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
+    assert found == json.loads(json.dumps(explain(scenario, request(Collective.AllReduce), 1 << 20)))
     assert set(found["steps"][0]) == {"quantity", "name", "before", "after", "unit", "says", "source"}

@@ -13,25 +13,27 @@ import pytest
 from click.testing import CliRunner
 from planted import SIZES, true_us, visits, write
 
-from tuner import layer, release
-from tuner.analytic.line import deviations
-from tuner.case import Case
+from tuner import release
+from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.calibration import alphabeta, observations
+from tuner.calibration import fit as model
+from tuner.calibration.constants import constants, tables
+from tuner.calibration.fit import AT_LEAST, IDENTIFIED, KEPT_ALIKE, KEPT_WITHOUT_EFFECT, TOGETHER, Fit
+from tuner.calibration.identify import identify
 from tuner.cli import everything as cli
-from tuner.errors import BadInput, BadMeasurement
-from tuner.fit import alphabeta, model, observations
-from tuner.fit.constants import constants, tables
-from tuner.fit.identify import identify
-from tuner.fit.model import AT_LEAST, IDENTIFIED, KEPT_ALIKE, KEPT_WITHOUT_EFFECT, TOGETHER, Fit
-from tuner.layer import Layer
-from tuner.measure.header import CASE, case_record
-from tuner.measure.samples import Combination, Writer
-from tuner.names import Algorithm, Collective, Protocol
-from tuner.plugin.parse import read as read_table
-from tuner.plugin.table import find_cost
-from tuner.selection import Selection
+from tuner.costmodels.line import deviations
+from tuner.emulator import fitted_constants as layer
+from tuner.emulator.fitted_constants import Layer
+from tuner.emulator.selection import Selection
+from tuner.measure.records.header import CASE, case_record
+from tuner.measure.records.samples import Combination, Writer
+from tuner.plugin.table.parse import read as read_table
+from tuner.plugin.table.records import find_cost
+from tuner.scenario import Scenario
 
 NCCL = "2.28.9"
-TWO = Case(NCCL, 2, machine="dgx-h100")
+TWO = Scenario(NCCL, 2, machine="dgx-h100")
 CHANGE: dict[str, Any] = {
     "base_latency_us": {"ring": {"ll": 9.0, "simple": 12.0}, "tree": {"ll": 5.0}},
     "hw_latency_us": {
@@ -67,7 +69,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """One, two and four nodes."""
     folder = tmp_path_factory.mktemp("planted")
     cases = [replace(TWO, nodes=nodes) for nodes in (1, 2, 4)]
-    return [write(folder / f"{case.nodes}.jsonl", case, visits(case, CHANGE, seed=case.nodes)) for case in cases]
+    return [
+        write(folder / f"{scenario.nodes}.jsonl", scenario, visits(scenario, CHANGE, seed=scenario.nodes))
+        for scenario in cases
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +85,17 @@ def test_planted_constants_are_found_within_5_percent(all_nodes: Fit) -> None:
     identified = [one for one in all_nodes.constants if one.status == IDENTIFIED]
     off = {one.name: one.value / planted(one.name, CHANGE, one.nccl) - 1 for one in identified}
     assert {name: round(share, 3) for name, share in off.items() if abs(share) > 0.05} == {}
-    for name in ("base_latency_us.ring.ll", "base_latency_us.ring.simple", "hw_latency_us.nvlink.ring.ll",
-                 "hw_latency_us.net.ring.ll", "hw_latency_us.net.tree.ll", "hw_latency_us.net.tree.simple",
-                 "efficiency.ring.simple", "ring_plateau.hopper", "tree_correction.ll.exponent"):  # fmt: skip
+    for name in (
+        "base_latency_us.ring.ll",
+        "base_latency_us.ring.simple",
+        "hw_latency_us.nvlink.ring.ll",
+        "hw_latency_us.net.ring.ll",
+        "hw_latency_us.net.tree.ll",
+        "hw_latency_us.net.tree.simple",
+        "efficiency.ring.simple",
+        "ring_plateau.hopper",
+        "tree_correction.ll.exponent",
+    ):
         assert found[name].status == IDENTIFIED, name
         assert abs(planted(name, CHANGE, found[name].nccl) / found[name].nccl - 1) > 0.05, name
 
@@ -138,13 +151,17 @@ def test_caps_beyond_the_point_where_they_bind_are_found(share: float, tmp_path:
         "efficiency": {"tree": {"ll": share}},
     }
     paths = []
-    for case in (replace(TWO, nodes=nodes) for nodes in (1, 2, 4)):
-        some = visits(case, change, collectives=[Collective.AllReduce])
+    for scenario in (replace(TWO, nodes=nodes) for nodes in (1, 2, 4)):
+        some = visits(scenario, change, collectives=[Collective.AllReduce])
         low_latency = [each for each in some if each.asked and each.asked.protocol is Protocol.LL]
-        paths.append(write(tmp_path / f"{case.nodes}.jsonl", case, low_latency))
+        paths.append(write(tmp_path / f"{scenario.nodes}.jsonl", scenario, low_latency))
     found = by_name(fitted(*paths))
-    for name, value in {"cap_gbs.ll.volta.2_nodes": 1.97 * 39, "cap_gbs.ll.volta.more_nodes": 1.97 * 20.4,
-                        "efficiency.tree.ll": share, "efficiency.ring.ll": 1.0}.items():  # fmt: skip
+    for name, value in {
+        "cap_gbs.ll.volta.2_nodes": 1.97 * 39,
+        "cap_gbs.ll.volta.more_nodes": 1.97 * 20.4,
+        "efficiency.tree.ll": share,
+        "efficiency.ring.ll": 1.0,
+    }.items():
         assert found[name].value == pytest.approx(value, rel=0.02), name
         assert found[name].status == (TOGETHER if found[name].value < 0.9 else IDENTIFIED), name
     alone = found["cap_gbs.ll.hopper.1_node"]
@@ -201,7 +218,7 @@ def test_the_held_out_error_is_that_of_sizes_that_were_not_used(files: list[Path
     selection = Selection(replace(TWO.communicator(), release=made))
     off = []
     for group in read.groups:
-        table = selection.cost_table(group.request, group.sizes.nbytes)[:, group.cell[0], group.cell[1]]
+        table = selection.cost_table(group.request, group.sizes.nbytes)[:, group.algo_proto[0], group.algo_proto[1]]
         off += (100 * np.abs(table / group.median_us - 1))[group.held_out].tolist()
     *parts, everything = found.errors
     assert everything.fitted_held_out_percent == pytest.approx(np.mean(off))
@@ -240,9 +257,9 @@ def test_nccl_s_own_machine_is_left_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["2.18.1", "2.21.5", "2.23.4", "2.27.7", "2.30.7", "2.32.3"])
 def test_every_release_can_be_fitted(name: str, tmp_path: Path) -> None:
-    case = Case(name, 2, machine="dgx-a100")
+    scenario = Scenario(name, 2, machine="dgx-a100")
     change = {"hw_latency_us": {"net": {"ring": {"ll": 5.0}}}, "efficiency": {"ring": {"simple": 0.6}}}
-    found = by_name(fitted(write(tmp_path / "a.jsonl", case, visits(case, change))))
+    found = by_name(fitted(write(tmp_path / "a.jsonl", scenario, visits(scenario, change))))
     assert found["hw_latency_us.net.ring.ll"].value == pytest.approx(5.0, rel=0.05)
     assert found["efficiency.ring.simple"].value == pytest.approx(0.6, rel=0.05)
 
@@ -279,9 +296,9 @@ def test_alpha_and_beta_are_found(tmp_path: Path) -> None:
     fits, without = alphabeta.fit(observations.read([path]))
     assert without == []
     found = {(one.collective, one.algorithm, one.protocol): one for one in fits}
-    cell = (Algorithm.Ring, Protocol.LL)
-    times_us = true_us(TWO, CHANGE, Collective.AllGather, SIZES)[cell]
-    ring = found[(Collective.AllGather, *cell)]
+    algo_proto = (Algorithm.Ring, Protocol.LL)
+    times_us = true_us(TWO, CHANGE, Collective.AllGather, SIZES)[algo_proto]
+    ring = found[(Collective.AllGather, *algo_proto)]
     alpha_us, beta_gbs = times_us[0], (SIZES[-1] - SIZES[-2]) / 1000 / (times_us[-1] - times_us[-2])
     assert ring.alpha_us == pytest.approx(alpha_us, rel=0.02)
     assert ring.beta_gbs == pytest.approx(beta_gbs, rel=0.02)
@@ -320,10 +337,22 @@ def test_the_command_writes_a_layer_that_pick_takes(files: list[Path], tmp_path:
     assert made.provenance["holdout_mape_percent"] == record["errors"][-1]["fitted_held_out_percent"]
     assert [each["combination"] for each in made.provenance["residuals"]][-1] == "all"
     sizes = [1 << 10, 1 << 20, 1 << 26]
-    picked = CliRunner().invoke(cli, [
-        "pick", "allreduce", "--machine", "dgx-h100", "--nodes", "2", "--bytes", ",".join(map(str, sizes)), "--layer",
-        str(out), "--json",
-    ])  # fmt: skip
+    picked = CliRunner().invoke(
+        cli,
+        [
+            "pick",
+            "allreduce",
+            "--machine",
+            "dgx-h100",
+            "--nodes",
+            "2",
+            "--bytes",
+            ",".join(map(str, sizes)),
+            "--layer",
+            str(out),
+            "--json",
+        ],
+    )
     truth = true_us(TWO, CHANGE, Collective.AllReduce, sizes)
     for row, answered in enumerate(json.loads(picked.output)):
         for name, time_us in answered["cost_us"].items():
@@ -342,12 +371,12 @@ def test_the_command_writes_costs_for_the_plugin(files: list[Path], tmp_path: Pa
     assert len(table.costs) == sum(one["known"] for one in record["fits"])
     assert table.provenance["machine"] == "dgx-h100"
     for one in record["fits"]:
-        cell = Collective[one["collective"]], Algorithm[one["algorithm"]], Protocol[one["protocol"]]
-        cost = find_cost(table.costs, *cell, 1 << 20, ranks=16, nodes=2)
+        algo_proto = Collective[one["collective"]], Algorithm[one["algorithm"]], Protocol[one["protocol"]]
+        cost = find_cost(table.costs, *algo_proto, 1 << 20, ranks=16, nodes=2)
         assert cost is not None
         assert cost.time is not None
         assert (cost.time.latency_us, cost.time.bandwidth_gbs) == (one["alpha_us"], one["beta_gbs"])
-        assert find_cost(table.costs, *cell, 1 << 20, ranks=32, nodes=4) is None
+        assert find_cost(table.costs, *algo_proto, 1 << 20, ranks=32, nodes=4) is None
     text = CliRunner().invoke(cli, command, catch_exceptions=False).output
     assert f"{out}: {len(table.costs)} rows" in " ".join(text.split())
 
@@ -372,8 +401,10 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     refused(write(tmp_path / "no.jsonl", TWO, []), match="no.jsonl: no visit counts of 0: there is none")
     other = Combination(Algorithm.Tree, Protocol.LL)
     replaced = [replace(visit, ran=other) for visit in some]
-    refused(write(tmp_path / "r.jsonl", TWO, replaced), match=f"r.jsonl: no visit counts of {len(some)}: "
-            f"{len(some)} visits that NCCL replaced$")
+    refused(
+        write(tmp_path / "r.jsonl", TWO, replaced),
+        match=f"r.jsonl: no visit counts of {len(some)}: {len(some)} visits that NCCL replaced$",
+    )
     forced = [replace(each, asked=replace(each.asked, channels=2), ran=None) for each in some if each.asked]
     refused(write(tmp_path / "f.jsonl", TWO, forced), match="visits with forced channels")
     with Writer(tmp_path / "h.jsonl", {}) as file:
@@ -422,9 +453,14 @@ def test_a_case_reads_back_from_a_header_without_a_layer(tmp_path: Path) -> None
     assert observations.read([tmp_path / "a.jsonl"]).cases == (replace(TWO, environment={}),)
 
 
-@pytest.mark.parametrize("options", [
-    ("--model", "alpha-beta", "--out", "x.layer"), ("--cost-table", "x.table"), ("--out", "/no/such/folder/x.layer"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--model", "alpha-beta", "--out", "x.layer"),
+        ("--cost-table", "x.table"),
+        ("--out", "/no/such/folder/x.layer"),
+    ],
+)
 def test_options_that_do_not_go_together(options: tuple[str, ...], files: list[Path]) -> None:
     result = CliRunner().invoke(cli, ["fit", str(files[0]), *options])
     assert isinstance(result.exception, BadInput)

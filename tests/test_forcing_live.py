@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from here import WITH_PLUGINS
 
-from tuner import machines, plugin, release
-from tuner.errors import BadInput, BadTable, OracleFailed
-from tuner.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.oracle import Launched, Oracle, Setup
+from tuner import plugin, release
+from tuner.base.errors import BadInput, BadTable, OracleFailed
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.machine import catalogue
+from tuner.oracle.api import Launched, Oracle
+from tuner.oracle.configuration import OracleConfiguration
 from tuner.plugin import loading
-from tuner.plugin.dryrun import DryRun
+from tuner.plugin.dry_run import DryRun
 from tuner.plugin.forcing import Forcing, forced
 
 AR, AG, RS = Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter
@@ -29,9 +31,9 @@ def interface(nccl: str) -> int:
     return loading.interface(release.load(nccl)).version
 
 
-def setup(nccl: str, **env: str) -> Setup:
-    topology = machines.load("dgx-h100").topology_xml
-    return Setup(topology, 2, 2, nccl, env, plugin=plugin.forcing_path())
+def configuration(nccl: str, **env: str) -> OracleConfiguration:
+    topology = catalogue.load("dgx-h100").topology_xml
+    return OracleConfiguration(topology, 2, 2, nccl, env, plugin=plugin.forcing_path())
 
 
 def launch(oracle: Oracle, collective: Collective = AR, sizes: list[int] = SIZES) -> list[Launched]:
@@ -44,16 +46,16 @@ def choices(launched: list[Launched]) -> set[tuple[Algorithm, Protocol]]:
 
 @pytest.fixture(params=WITH_PLUGINS)
 def oracle(request: pytest.FixtureRequest) -> Iterator[Oracle]:
-    with Oracle(setup(request.param)) as oracle:
+    with Oracle(configuration(request.param)) as oracle:
         yield oracle
 
 
 def test_every_call_takes_what_is_forced_then(oracle: Oracle) -> None:
-    version = interface(oracle.setup.release)
+    version = interface(oracle.configuration.release)
     own = launch(oracle)
     for algorithm, protocol in [*SAFE, *reversed(SAFE)] if version < 3 else [*CHECKED, *reversed(CHECKED)]:
         oracle.use_table(forced(AR, algorithm, protocol))
-        there = {cell[:2] for cell in oracle.seen().costs_us}
+        there = {algo_proto[:2] for algo_proto in oracle.seen().costs_us}
         launched = launch(oracle)
         seen = oracle.seen()
         if (algorithm, protocol) in there:
@@ -69,7 +71,7 @@ def test_every_call_takes_what_is_forced_then(oracle: Oracle) -> None:
 
 
 def test_channels_are_forced_too(oracle: Oracle) -> None:
-    if interface(oracle.setup.release) == 1:
+    if interface(oracle.configuration.release) == 1:
         pytest.skip("2.19 would start any number of channels that it is told, so the plugin passes none on")
     for channels in (1, 2, 4, 1):
         oracle.use_table(forced(AR, RING, Protocol.Simple, channels))
@@ -85,7 +87,7 @@ def test_what_cannot_run_is_left_and_reported(oracle: Oracle) -> None:
     assert (seen.decided, seen.unavailable) == (0, seen.calls)
     assert seen.calls >= len(SIZES)
     assert (seen.collective, seen.bytes) == (AR, SIZES[-1])
-    assert (Algorithm.PAT, Protocol.Simple) not in {cell[:2] for cell in seen.costs_us}
+    assert (Algorithm.PAT, Protocol.Simple) not in {algo_proto[:2] for algo_proto in seen.costs_us}
 
 
 def test_other_collectives_stay_nccls(oracle: Oracle) -> None:
@@ -101,8 +103,11 @@ def test_a_whole_table_and_none_in_turn(oracle: Oracle) -> None:
     for _ in range(2):
         oracle.use_table(table)
         assert [(one.algorithm, one.protocol) for one in launch(oracle)] == [
-            (TREE, Protocol.Simple), (TREE, Protocol.Simple), (RING, Protocol.LL), (RING, Protocol.LL),
-        ]  # fmt: skip
+            (TREE, Protocol.Simple),
+            (TREE, Protocol.Simple),
+            (RING, Protocol.LL),
+            (RING, Protocol.LL),
+        ]
         oracle.use_table(None)
         assert launch(oracle) == own
 
@@ -116,8 +121,8 @@ def test_a_bad_table_leaves_the_one_before(oracle: Oracle) -> None:
 
 def test_the_costs_seen_are_those_nccl_hands_over() -> None:
     nccl = next(name for name in reversed(WITH_PLUGINS) if interface(name) >= 3)
-    topology = machines.load("dgx-h100").topology_xml
-    with Oracle(setup(nccl)) as oracle, Oracle(Setup(topology, 2, 2, nccl, {})) as recorder:
+    topology = catalogue.load("dgx-h100").topology_xml
+    with Oracle(configuration(nccl)) as oracle, Oracle(OracleConfiguration(topology, 2, 2, nccl, {})) as recorder:
         for collective in (AR, AG, RS):
             expected = recorder.costs(collective, DataType.float32, Op.sum, [MIB])[0]
             launch(oracle, collective, [MIB])
@@ -126,9 +131,9 @@ def test_the_costs_seen_are_those_nccl_hands_over() -> None:
 
 
 def test_only_the_forcing_plugin_takes_tables() -> None:
-    topology = machines.load("dgx-h100").topology_xml
+    topology = catalogue.load("dgx-h100").topology_xml
     with (
-        Oracle(Setup(topology, 1, 2, WITH_PLUGINS[-1], {}, plugin=plugin.path())) as oracle,
+        Oracle(OracleConfiguration(topology, 1, 2, WITH_PLUGINS[-1], {}, plugin=plugin.path())) as oracle,
         pytest.raises(BadInput, match=r"^setting a table takes the forcing plugin: plugin=.*libnccl_tuner_force\.so$"),
     ):
         oracle.use_table(None)
@@ -174,7 +179,7 @@ def test_nccl_finds_the_object_of_the_process_by_its_name_alone(monkeypatch: pyt
     """As 2.19 to 2.27 need it, which do not take every path; LD_LIBRARY_PATH of a running process cannot be set."""
     script = """
 import ctypes
-from tuner.plugin.dryrun import DryRun
+from tuner.plugin.dry_run import DryRun
 from tuner.plugin.forcing import Forcing
 by_path = Forcing()
 by_name = ctypes.CDLL(by_path.path.name)

@@ -9,13 +9,12 @@ import polars
 import pytest
 
 import tuner
-from tuner.case import Case
-from tuner.choices import choices
-from tuner.errors import BadInput
-from tuner.frames import Costs, Framed
-from tuner.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.rules.request import Request
-from tuner.selection import ALL_CELLS
+from tuner.analysis.choices import choices
+from tuner.base.errors import BadInput
+from tuner.base.frames import Costs, Framed
+from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, Protocol
+from tuner.emulator.request import Request
+from tuner.scenario import Scenario
 
 SIZES = np.array([8, 65536, 1 << 20, 1 << 28], np.uint64)
 H100 = tuner.communicator("dgx-h100", nodes=2, nccl="2.28.9")
@@ -75,20 +74,20 @@ def test_a_cost_table_of_other_sizes_is_refused() -> None:
 def test_tables_have_a_row_for_every_cell() -> None:
     tables = H100.tables
     for frame in both(tables):
-        assert len(frame) == len(Collective) * len(ALL_CELLS)
+        assert len(frame) == len(Collective) * len(ALGO_PROTOS)
         rows = zip(*(frame[name] for name in frame.columns), strict=True)
         for collective, algorithm, protocol, latency_us, bandwidth_gbs, threads, threshold, reason in rows:
-            cell = Algorithm[algorithm], Protocol[protocol]
-            at = Collective[collective], *cell
+            algo_proto = Algorithm[algorithm], Protocol[protocol]
+            at = Collective[collective], *algo_proto
             assert (latency_us, bandwidth_gbs) == (tables.latency_us[at], tables.bandwidth_gbs[at])
-            assert (threads, threshold) == (tables.max_threads[cell], tables.thread_thresholds_bytes[cell])
+            assert (threads, threshold) == (tables.max_threads[algo_proto], tables.thread_thresholds_bytes[algo_proto])
             assert (None if reason is None or reason != reason else reason) == tables.reasons.get(at)
 
 
 def test_choices_are_rows_and_nothing_is_absent() -> None:
-    case = Case(nccl="2.28.9", machine="dgx-h100", nodes=2)
+    scenario = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
     sizes = np.array([8, 1 << 62], np.uint64)
-    found = choices(case, Request(Collective.AllReduce, DataType.float32, Op.sum), sizes, [2, 3])
+    found = choices(scenario, Request(Collective.AllReduce, DataType.float32, Op.sum), sizes, [2, 3])
     for frame in both(found):
         assert list(frame["nodes"]) == [2, 2, 3, 3]
         assert list(frame["bytes"]) == [8, 1 << 62] * 2

@@ -10,14 +10,15 @@ import record
 import recorded
 from click.testing import CliRunner
 
-from tuner import machines, release
+from tuner import release
+from tuner.machine import catalogue
 
 SHOWN = 20
 
 read = cache(recorded.read)
 
 
-@pytest.mark.parametrize("machine", machines.names())
+@pytest.mark.parametrize("machine", catalogue.names())
 def test_recorded_of_what_is_here(machine: str) -> None:
     """Every release, each of the library that its table names, on the machine's topology as it is now."""
     golden = read(machine)
@@ -31,16 +32,16 @@ def test_recorded_of_what_is_here(machine: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nccl", "machine"), [(nccl, machine) for machine in machines.names() for nccl in recorded.releases(machine)]
+    ("nccl", "machine"), [(nccl, machine) for machine in catalogue.names() for nccl in recorded.releases(machine)]
 )
 def test_emulator_answers_as_libnccl_did(nccl: str, machine: str) -> None:
     golden = read(machine)
     if nccl not in golden.libnccl_sha256:
         pytest.fail(f"nothing recorded: python tests/record.py --machine {machine} --nccl {nccl}", pytrace=False)
     differ = [
-        f"{case.title}: {line}"
-        for shape, case in enumerate(recorded.cases(nccl, machine, golden.shapes))
-        for line in recorded.differences(golden, nccl, shape, case)
+        f"{scenario.title}: {line}"
+        for shape, scenario in enumerate(recorded.cases(nccl, machine, golden.shapes))
+        for line in recorded.differences(golden, nccl, shape, scenario)
     ]
     if differ:
         pytest.fail("\n".join([f"{len(differ)} differ", *differ[:SHOWN]]), pytrace=False)
@@ -59,20 +60,20 @@ def test_emulator_answers_as_libnccl_did(nccl: str, machine: str) -> None:
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )
 def test_one_bit_is_a_difference_and_both_values_are_said(name: str, at: tuple[int, ...], said: str) -> None:
-    machine, nccl, shape = machines.names()[0], release.names()[-1], 0
+    machine, nccl, shape = catalogue.names()[0], release.names()[-1], 0
     golden = recorded.read(machine)
     array = getattr(golden.answers[nccl], name)[shape]
     ours = array[at]
     bits = array.view(np.uint32) if array.dtype.kind == "f" else array
     bits[at] ^= 1
-    case = list(recorded.cases(nccl, machine, golden.shapes))[shape]
+    scenario = list(recorded.cases(nccl, machine, golden.shapes))[shape]
     size = golden.sizes_bytes[shape][at[:2]] if "{size}" in said else None
     expected = said.format(size=size, ours=ours, theirs=array[at])
-    assert recorded.differences(golden, nccl, shape, case) == [expected]
+    assert recorded.differences(golden, nccl, shape, scenario) == [expected]
 
 
 def test_recording_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine, nccl = machines.names()[0], "2.28.9"
+    machine, nccl = catalogue.names()[0], "2.28.9"
     monkeypatch.setattr(recorded, "FOLDER", tmp_path)
     monkeypatch.setattr(recorded, "shapes", lambda name: np.array([(1, 2)], np.int32))
     asked = []
@@ -91,8 +92,8 @@ def test_recording_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.
     assert run() == 1
     first = (tmp_path / f"{machine}.npz").read_bytes()
     golden = recorded.read(machine)
-    (case,) = recorded.cases(nccl, machine, golden.shapes)
-    assert recorded.differences(golden, nccl, 0, case) == []
+    (scenario,) = recorded.cases(nccl, machine, golden.shapes)
+    assert recorded.differences(golden, nccl, 0, scenario) == []
     assert run() == 1, "nothing is new"
     assert run("--again") == 2
     assert (tmp_path / f"{machine}.npz").read_bytes() == first, "the same answers give the same file"

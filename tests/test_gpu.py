@@ -20,18 +20,18 @@ from here import HERE
 from numpy.typing import NDArray
 from test_kernels import NUMPY, compiled
 
-from tuner.errors import BadInput, MeasuringFailed, OracleUnavailable
-from tuner.measure import gpu
-from tuner.measure.gpu import Gpu, Options, allows_several, devices_of, open_gpus
-from tuner.measure.nccl import Nccl
-from tuner.measure.ran import Log
-from tuner.measure.rendezvous import ALONE, Place, Rendezvous
-from tuner.measure.samples import Combination, Point
-from tuner.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.errors import BadInput, MeasuringFailed, OracleUnavailable
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.measure.gpu import backend as gpu
+from tuner.measure.gpu.backend import Gpu, Options, allows_several, devices_of, open_gpus
+from tuner.measure.gpu.executed import Log
+from tuner.measure.gpu.nccl import Nccl
+from tuner.measure.gpu.rendezvous import ALONE, Place, Rendezvous
+from tuner.measure.records.samples import Combination, Point
 from tuner.oracle import library
 from tuner.plugin import forcing_path
 from tuner.plugin.forcing import Seen
-from tuner.plugin.parse import from_text
+from tuner.plugin.table.parse import from_text
 
 AR, AG, RS = Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter
 _ffi: Any = cffi.FFI()
@@ -128,8 +128,8 @@ def test_libnccl_has_every_function(name: str) -> None:
     """In a process of its own: a libnccl does not leave one. Without a GPU it fails, with its own words."""
     script = f"""
 from pathlib import Path
-from tuner.errors import MeasuringFailed
-from tuner.measure.nccl import Nccl
+from tuner.base.errors import MeasuringFailed
+from tuner.measure.gpu.nccl import Nccl
 nccl = Nccl(Path({str(library.find(name).path)!r}), {{"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/dev/null"}})
 print(nccl.release)
 for function in dir(nccl._library):

@@ -6,24 +6,25 @@ import pytest
 from groups import F32_SUM, random_groups
 from test_cli import run
 
-from tuner import machines, release
-from tuner.case import Case
-from tuner.check import sizes_bytes
-from tuner.errors import BadInput
-from tuner.group import Operation, plan
-from tuner.names import Collective, DataType, Op
-from tuner.rules import deal, launch
-from tuner.rules.request import Request
-from tuner.selection import Selection
+from tuner import release
+from tuner.base.errors import BadInput
+from tuner.base.names import Collective, DataType, Op
+from tuner.conformance.check import sizes_bytes
+from tuner.emulator.group import Operation, plan
+from tuner.emulator.request import Request
+from tuner.emulator.rules import deal, launch
+from tuner.emulator.selection import Selection
+from tuner.machine import catalogue
+from tuner.scenario import Scenario
 
-RELEASES = machines.load("dgx-h100").releases
+RELEASES = catalogue.load("dgx-h100").releases
 AR = Request(Collective.AllReduce, DataType.float32, Op.sum)
 
 
 @pytest.mark.parametrize(("nodes", "gpus"), [(1, 8), (2, 8), (3, 1)])
 @pytest.mark.parametrize("name", RELEASES)
 def test_one_call_is_what_pick_says(name: str, nodes: int, gpus: int) -> None:
-    selection = Selection(Case(nccl=name, machine="dgx-h100", nodes=nodes, gpus_per_node=gpus).communicator())
+    selection = Selection(Scenario(nccl=name, machine="dgx-h100", nodes=nodes, gpus_per_node=gpus).communicator())
     for request in F32_SUM:
         sizes = sizes_bytes(request, selection.communicator.ranks)[::11]
         picks = selection.pick(request, sizes)
@@ -35,7 +36,7 @@ def test_one_call_is_what_pick_says(name: str, nodes: int, gpus: int) -> None:
 
 @pytest.mark.parametrize("name", RELEASES)
 def test_every_call_is_in_one_kernel_and_has_channels_of_it(name: str) -> None:
-    selection = Selection(Case(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=2).communicator())
+    selection = Selection(Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=2).communicator())
     for operations in random_groups(selection, 12):
         group = plan(selection, operations)
         assert sorted(place for kernel in group.kernels for place in kernel.places) == list(range(len(operations)))
@@ -55,7 +56,7 @@ def test_one_call_and_several_are_dealt_by_rules_of_the_same_names() -> None:
 
 
 def selection(**changes: object) -> Selection:
-    return Selection(Case(**{"nccl": "2.28.9", "machine": "dgx-h100", "nodes": 1, **changes}).communicator())  # type: ignore[arg-type]
+    return Selection(Scenario(**{"nccl": "2.28.9", "machine": "dgx-h100", "nodes": 1, **changes}).communicator())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -80,8 +81,18 @@ def test_a_ring_too_small_for_a_call(name: str) -> None:
         plan(selection(nccl=name, environment=tiny), [Operation(AR, 1 << 30)])
 
 
-GROUP = ("group", "allreduce:25M*3,allgather:4M:bfloat16,reduce:64K:int32:max", "--machine", "dgx-h100", "--nodes", "2",
-         "--gpus-per-node", "2", "--nccl", "2.28.9")
+GROUP = (
+    "group",
+    "allreduce:25M*3,allgather:4M:bfloat16,reduce:64K:int32:max",
+    "--machine",
+    "dgx-h100",
+    "--nodes",
+    "2",
+    "--gpus-per-node",
+    "2",
+    "--nccl",
+    "2.28.9",
+)
 
 
 def test_the_command_and_its_oracle_twin_agree() -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tuner.errors import BadInput
-from tuner.measure.kernels import OPS, SOURCE, checked, definitions
-from tuner.names import Collective, DataType, Op
+from tuner.base.errors import BadInput
+from tuner.base.names import Collective, DataType, Op
+from tuner.measure.gpu.kernels import OPS, SOURCE, checked, definitions
 
 SHIM = """
 #define __device__
@@ -27,9 +27,14 @@ void check(const void *data, uint64_t count, uint64_t first, uint64_t ranks, uin
            uint64_t *wrong);
 """)
 NUMPY: dict[DataType, Any] = {
-    DataType.int8: np.int8, DataType.uint8: np.uint8, DataType.int32: np.int32, DataType.uint64: np.uint64,
-    DataType.float16: np.float16, DataType.float32: np.float32, DataType.float64: np.float64,
-}  # fmt: skip
+    DataType.int8: np.int8,
+    DataType.uint8: np.uint8,
+    DataType.int32: np.int32,
+    DataType.uint64: np.uint64,
+    DataType.float16: np.float16,
+    DataType.float32: np.float32,
+    DataType.float64: np.float64,
+}
 REDUCE = {Op.sum: np.add, Op.prod: np.multiply, Op.max: np.maximum, Op.min: np.minimum}
 COUNT, SEED = 1000, 7
 

@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tuner import answer, layer, release
-from tuner.case import Case
+from tuner import release
+from tuner.answers import picks as answer
+from tuner.base.errors import BadInput, BadLayer
+from tuner.base.names import Collective, DataType, Op
 from tuner.cli import everything as cli
-from tuner.errors import BadInput, BadLayer
-from tuner.layer import Layer
-from tuner.model import tables
-from tuner.names import Collective, DataType, Op
-from tuner.rules.request import Request
-from tuner.selection import Selection
+from tuner.emulator import fitted_constants as layer
+from tuner.emulator.fitted_constants import Layer
+from tuner.emulator.model import tables
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.scenario import Scenario
 
 NCCL = "2.28.9"
 CONSTANTS = {
@@ -28,9 +30,12 @@ CONSTANTS = {
     "cap_gbs": {"ll": {"volta": [38.0, 30.0, 20.0]}, "nvls_tree_per_channel": {"hopper": [0.0, 20.0, 10.0]}},
 }
 PROVENANCE = {
-    "machine": "dgx-h100", "nodes": [1, 2], "command": 'nccl-tuner fit "a\\b" \x7f é', "holdout_mape_percent": 1 / 3,
+    "machine": "dgx-h100",
+    "nodes": [1, 2],
+    "command": 'nccl-tuner fit "a\\b" \x7f é',
+    "holdout_mape_percent": 1 / 3,
     "measurements": [{"file": "a.jsonl", "sha256": "00"}],
-}  # fmt: skip
+}
 HEAD = f'[layer]\nversion = 1\nnccl = "{NCCL}"\n'
 LAYER = Layer(NCCL, CONSTANTS, PROVENANCE)
 
@@ -46,8 +51,8 @@ def test_a_layer_changes_the_tables_as_the_changed_release_does() -> None:
     nccl = release.load(NCCL)
     names = {key: [*nccl.table["rules"]["bandwidth"][key], "measured_efficiency"] for key in CONSTANTS["efficiency"]}
     by_hand = release.changed(nccl, {**CONSTANTS, "rules": {"bandwidth": names}})
-    case = Case(NCCL, 2, machine="dgx-h100")
-    ours, own = replace(case, layer=LAYER).communicator(), case.communicator()
+    scenario = Scenario(NCCL, 2, machine="dgx-h100")
+    ours, own = replace(scenario, layer=LAYER).communicator(), scenario.communicator()
     expected, plain = tables(replace(own, release=by_hand)), tables(own)
     for name in ("latency_us", "bandwidth_gbs"):
         assert np.array_equal(getattr(tables(ours), name), getattr(expected, name)), name
@@ -63,9 +68,9 @@ def test_a_layer_changes_the_tables_as_the_changed_release_does() -> None:
 
 @pytest.mark.parametrize("name", release.names())
 def test_an_efficiency_scales_every_bandwidth_of_its_algorithm_alone(name: str) -> None:
-    case = Case(name, 2, machine="dgx-a100")
+    scenario = Scenario(name, 2, machine="dgx-a100")
     halved = Layer(name, {"efficiency": {"ring": {"ll": 0.5}}}, {})
-    own, ours = tables(case.communicator()), tables(replace(case, layer=halved).communicator())
+    own, ours = tables(scenario.communicator()), tables(replace(scenario, layer=halved).communicator())
     expected = own.bandwidth_gbs.copy()
     expected[:, 1, 0] *= np.float32(0.5)
     assert np.array_equal(ours.bandwidth_gbs, expected)
@@ -73,17 +78,18 @@ def test_an_efficiency_scales_every_bandwidth_of_its_algorithm_alone(name: str) 
 
 
 def test_an_empty_layer_is_nccl() -> None:
-    case = Case(NCCL, 2, machine="dgx-h100")
+    scenario = Scenario(NCCL, 2, machine="dgx-h100")
     request = Request(Collective.AllReduce, DataType.float32, Op.sum)
-    (own,), (ours,) = (answer.from_emulator(each, request, [1 << 20]) for each in (
-        case, replace(case, layer=Layer(NCCL, {}, {}))
-    ))  # fmt: skip
+    (own,), (ours,) = (
+        answer.from_emulator(each, request, [1 << 20])
+        for each in (scenario, replace(scenario, layer=Layer(NCCL, {}, {})))
+    )
     assert own == {key: value for key, value in ours.items() if key != "layer"}
     assert ours["layer"]["nccl"] == NCCL
 
 
 WRONG = {
-    'version = 1\n[layer': "not TOML",
+    "version = 1\n[layer": "not TOML",
     "": "not a layer: no version = 1",
     "[layer]\nversion = 2": "not a layer: no version = 1",
     "layer = 3": "not a layer",
@@ -141,9 +147,9 @@ def test_any_bytes_are_a_layer_or_one_line(tmp_path: Path) -> None:
 
 def test_a_layer_is_for_its_release_and_its_machine() -> None:
     with pytest.raises(BadInput, match=r"fitted to NCCL 2\.28\.9, not 2\.27\.7; valid: 2\.28\.9"):
-        Case("2.27.7", 2, machine="dgx-h100", layer=LAYER).communicator()
+        Scenario("2.27.7", 2, machine="dgx-h100", layer=LAYER).communicator()
     with pytest.raises(BadInput, match="measured on dgx-h100, not dgx-a100"):
-        Case(NCCL, 2, machine="dgx-a100", layer=LAYER).communicator()
+        Scenario(NCCL, 2, machine="dgx-a100", layer=LAYER).communicator()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tuner import release
-from tuner.errors import BadInput, OracleUnavailable
+from tuner.base.errors import BadInput, OracleUnavailable
 from tuner.oracle import library, symbols
 
 X86_64, AARCH64 = 62, 183  # e_machine
@@ -249,9 +249,7 @@ def test_a_cache_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         library.fetch("2.28.9")
 
 
-def test_a_library_is_used_where_nothing_about_it_can_be_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_is_used_where_nothing_about_it_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The installed wheel, and a home that cannot be written to."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path / "file"))

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tuner import release
-from tuner.case import Case
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.cli.plugin.lint import command
-from tuner.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.plugin import convert, lint, lint_case
-from tuner.plugin.table import HEADER, Choice, Decision, Interval, Table
+from tuner.plugin import lint, lint_scenario
+from tuner.plugin.formats import convert
+from tuner.plugin.table.records import HEADER, Choice, Decision, Interval, Table
 from tuner.release import ALGORITHM_KEYS
+from tuner.scenario import Scenario
 
 AR = Collective.AllReduce
 RING = Choice(Algorithm.Ring, Protocol.LL)
@@ -90,11 +91,15 @@ def test_a_row_that_no_communicator_has() -> None:
 def test_rows_that_meet() -> None:
     first = "allreduce bytes=..1M ranks=16 -> ring/ll"
     assert only(first, "allreduce bytes=64K.. ranks=16 -> tree/ll") == (
-        3, "warning", "line 2 has other choices and wins where both match, bytes=64K..1M"
-    )  # fmt: skip
+        3,
+        "warning",
+        "line 2 has other choices and wins where both match, bytes=64K..1M",
+    )
     assert only(first, "allreduce bytes=1M.. ranks=16 -> tree/ll") == (
-        3, "note", "line 2 has other choices and wins where both match, bytes=1M"
-    )  # fmt: skip
+        3,
+        "note",
+        "line 2 has other choices and wins where both match, bytes=1M",
+    )
     special = (3, "note", "special cases of this row above it win there: line 2")
     assert only(first, "allreduce -> tree/ll") == special
     assert found(first, "allreduce bytes=64K.. ranks=16 -> ring/ll") == []
@@ -161,14 +166,21 @@ SIZES = st.one_of(
 )
 ROWS = st.builds(
     lambda size, ranks, nodes, which: Decision(AR, (RING,), ranks=ranks, nodes=nodes, registered=which, **size),
-    SIZES, intervals(1, 4), intervals(1, 3), st.sampled_from([None, None, True, False]),
-)  # fmt: skip
+    SIZES,
+    intervals(1, 4),
+    intervals(1, 3),
+    st.sampled_from([None, None, True, False]),
+)
 # Every number up to past all ends that rows have, and one far away of each.
 SHAPES = [(ranks, nodes) for ranks in (*range(1, 31), 60) for nodes in range(1, min(ranks, 7) + 1)]
-WORLD = np.array([
-    (size, *shape, which) for shape in SHAPES for which in (0, 1)
-    for size in (*range(66), *(shape[0] * per_rank for per_rank in range(9)), 10**9)
-]).T  # fmt: skip
+WORLD = np.array(
+    [
+        (size, *shape, which)
+        for shape in SHAPES
+        for which in (0, 1)
+        for size in (*range(66), *(shape[0] * per_rank for per_rank in range(9)), 10**9)
+    ]
+).T
 
 
 def reached(row: Decision) -> NDArray[np.bool_]:
@@ -223,7 +235,9 @@ def test_ten_thousand_rows(general: int) -> None:
 
 
 def by_release(nccl: str, *lines: str) -> list[tuple[int, str, str]]:
-    return [(one.line, one.severity, one.reason) for one in lint_case.check_release(load(*lines), release.load(nccl))]
+    return [
+        (one.line, one.severity, one.reason) for one in lint_scenario.check_release(load(*lines), release.load(nccl))
+    ]
 
 
 def test_a_release_without_plugins() -> None:
@@ -255,8 +269,15 @@ def test_a_release_without_costs_lets_the_tables_compete() -> None:
     assert by_release("2.22.3", "cost allreduce -> tree/ll never") == []
 
 
-@pytest.mark.parametrize("row", ["allreduce ranks=4 -> ring/ll", "allreduce bytes-per-rank=4 -> ring/ll",
-                                 "allreduce ranks-per-node=1.. -> ring/ll", "cost allreduce nodes=2 -> ring/ll never"])
+@pytest.mark.parametrize(
+    "row",
+    [
+        "allreduce ranks=4 -> ring/ll",
+        "allreduce bytes-per-rank=4 -> ring/ll",
+        "allreduce ranks-per-node=1.. -> ring/ll",
+        "cost allreduce nodes=2 -> ring/ll never",
+    ],
+)
 def test_a_release_that_does_not_say_who_asks(row: str) -> None:
     assert any("does not say which communicator asks" in reason for _, _, reason in by_release("2.20.5", row))
     assert not any("which communicator" in reason for _, _, reason in by_release("2.21.5", row))
@@ -268,9 +289,9 @@ def test_a_release_that_does_not_say_who_asks(row: str) -> None:
 
 
 def here(*lines: str, nodes: int = 2, op: Op = Op.sum) -> list[tuple[int, str, str]]:
-    communicator = Case(nccl="2.28.9", machine="dgx-h100", nodes=nodes).communicator()
+    communicator = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=nodes).communicator()
     table = load(*lines)
-    checked = lint_case.check_communicator(table, communicator, DataType.float32, op)
+    checked = lint_scenario.check_communicator(table, communicator, DataType.float32, op)
     return [(one.line, one.severity, one.reason) for one in checked]
 
 
@@ -315,10 +336,13 @@ def run(path: Path, *arguments: str) -> tuple[int, str]:
 def test_the_command_says_where_and_exits_by_what_it_found(tmp_path: Path) -> None:
     file = tmp_path / "t"
     file.write_text(f"{HEADER}\nallreduce bytes=..1G -> nvls/simple\n")
-    assert run(file) == (0, (
-        f"{file}:2: note: no row for bytes=1073741825.., past the last: NCCL's own choice there\n"
-        f"{file}: 1 rows (table), 0 warnings and errors, 1 notes\n"
-    ))
+    assert run(file) == (
+        0,
+        (
+            f"{file}:2: note: no row for bytes=1073741825.., past the last: NCCL's own choice there\n"
+            f"{file}: 1 rows (table), 0 warnings and errors, 1 notes\n"
+        ),
+    )
     code, out = run(file, "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9", "--json")
     findings = json.loads(out)["findings"]
     assert (code, [one["severity"] for one in findings]) == (1, ["note", "warning"])

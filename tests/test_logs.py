@@ -12,14 +12,15 @@ import pytest
 from here import HERE
 from test_cli import run
 
-from tuner import machines
-from tuner.case import Case
-from tuner.errors import BadInput
+from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm, Collective, DataType, Op
+from tuner.conformance.check_log import Compared, compare
 from tuner.logs import choice, devices, found_graphs, importer, lines, reader
-from tuner.logs.compare import Compared, compare
 from tuner.logs.imported import Given, Imported
-from tuner.names import Algorithm, Collective, DataType, Op
-from tuner.oracle import Oracle, library
+from tuner.machine import catalogue
+from tuner.oracle import library
+from tuner.oracle.api import Oracle
+from tuner.scenario import Scenario
 
 CASES = Path(__file__).parents[2] / "shared" / "cases"
 SIZES = [1 << 8, 1 << 13, 1 << 17, 1 << 20, 1 << 24, 1 << 28]
@@ -31,8 +32,8 @@ def oracle_log(
     name: str, machine: str, nodes: int, gpus: int, settings: tuple[tuple[str, str], ...] = ()
 ) -> tuple[str, ...]:
     """The lines libnccl prints here: every collective where a choice names its own, else AllReduce only."""
-    case = Case(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus, environment=dict(settings))
-    with Oracle(case.setup()) as oracle:
+    scenario = Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus, environment=dict(settings))
+    with Oracle(scenario.oracle_configuration()) as oracle:
         oracle.launch(Collective.AllReduce, DataType.float32, Op.sum, SIZES)
         named = any(" Bytes -> Algo " in line and "AllReduce: " in line for line in oracle.log_lines())
         if named and not settings:
@@ -54,9 +55,14 @@ def check(text: Sequence[str], facts: Given) -> Compared:
 
 
 SHAPES: list[tuple[str, int, int, dict[str, str]]] = [
-    ("dgx-h100", 2, 8, {}), ("dgx-a100", 2, 2, {}), ("dgx-b200", 1, 4, {}), ("dgx-b200", 2, 4, {}),
-    ("dgx-h100", 3, 1, {}), ("dgx-a100", 1, 8, {}),
-    ("dgx-h100", 2, 2, {"NCCL_MAX_NCHANNELS": "3"}), ("dgx-h100", 2, 2, {"NCCL_ALGO": "Tree"}),
+    ("dgx-h100", 2, 8, {}),
+    ("dgx-a100", 2, 2, {}),
+    ("dgx-b200", 1, 4, {}),
+    ("dgx-b200", 2, 4, {}),
+    ("dgx-h100", 3, 1, {}),
+    ("dgx-a100", 1, 8, {}),
+    ("dgx-h100", 2, 2, {"NCCL_MAX_NCHANNELS": "3"}),
+    ("dgx-h100", 2, 2, {"NCCL_ALGO": "Tree"}),
     ("dgx-h100", 1, 4, {"NCCL_NVLS_ENABLE": "0", "NCCL_MIN_NCHANNELS": "24"}),
     ("dgx-a100", 2, 2, {"NCCL_PROTO": "^LL", "NCCL_NTHREADS": "256", "NCCL_THREAD_THRESHOLDS": "16 32 128 4 2 1"}),
 ]
@@ -65,7 +71,7 @@ SHAPES: list[tuple[str, int, int, dict[str, str]]] = [
 @pytest.mark.parametrize(("machine", "nodes", "gpus", "settings"), SHAPES, ids=str)
 @pytest.mark.parametrize("name", HERE)
 def test_what_libnccl_prints_here(name: str, machine: str, nodes: int, gpus: int, settings: dict[str, str]) -> None:
-    if name not in machines.load(machine).releases:
+    if name not in catalogue.load(machine).releases:
         pytest.skip(f"no graphs of {machine} captured for {name}")
     text = oracle_log(name, machine, nodes, gpus, tuple(settings.items()))
     read = imported(text, given(machine))
@@ -84,30 +90,45 @@ def test_what_libnccl_prints_here(name: str, machine: str, nodes: int, gpus: int
     assert compared.report.compared.get("choices", 0) == len(read.choices)
 
 
-def shared(case: str, file: str) -> Path:
-    path = CASES / case / file
+def shared(scenario: str, file: str) -> Path:
+    path = CASES / scenario / file
     if not path.is_file():
         pytest.skip(f"{path} is not here")
     return path
 
 
 REAL = [
-    ("2xA100-pcie-nvlink-nccl2.27.7", "raw/nccl.log", Given(),
-     {"table": 105, "max threads": 21, "thread thresholds": 8, "channels": 2, "choices": 11}),
-    ("2xA100-pcie-nvlink-nccl2.27.7", "raw/nccl-fault.log", Given(),
-     {"table": 105, "max threads": 21, "thread thresholds": 8, "channels": 2, "choices": 11}),
+    (
+        "2xA100-pcie-nvlink-nccl2.27.7",
+        "raw/nccl.log",
+        Given(),
+        {"table": 105, "max threads": 21, "thread thresholds": 8, "channels": 2, "choices": 11},
+    ),
+    (
+        "2xA100-pcie-nvlink-nccl2.27.7",
+        "raw/nccl-fault.log",
+        Given(),
+        {"table": 105, "max threads": 21, "thread thresholds": 8, "channels": 2, "choices": 11},
+    ),
     # 2.26.6 has no wheel; its tuning, search and enqueue files are those of 2.26.5
-    ("2x2xV100-2nodes-roce-nccl2.26.6", "EXTRACT.txt",
-     Given(release="2.26.5", comp_caps=(70,), cpu_arch="x86_64", cpu_vendor="GenuineIntel", net_latency_us=0.0),
-     {"table": 105, "max threads": 21, "thread thresholds": 8, "channels": 2, "choices": 25}),
-    ("8xV100-8nodes-socket-nccl2.18.1", "EXTRACT.txt", Given(comp_caps=(70,)),
-     {"table": 54, "max threads": 18, "thread thresholds": 8, "channels": 2}),
+    (
+        "2x2xV100-2nodes-roce-nccl2.26.6",
+        "EXTRACT.txt",
+        Given(release="2.26.5", comp_caps=(70,), cpu_arch="x86_64", cpu_vendor="GenuineIntel", net_latency_us=0.0),
+        {"table": 105, "max threads": 21, "thread thresholds": 8, "channels": 2, "choices": 25},
+    ),
+    (
+        "8xV100-8nodes-socket-nccl2.18.1",
+        "EXTRACT.txt",
+        Given(comp_caps=(70,)),
+        {"table": 54, "max threads": 18, "thread thresholds": 8, "channels": 2},
+    ),
 ]
 
 
-@pytest.mark.parametrize(("case", "file", "facts", "counts"), REAL, ids=[f"{r[0]}/{r[1]}" for r in REAL])
-def test_what_real_machines_printed(case: str, file: str, facts: Given, counts: dict[str, int]) -> None:
-    read = importer.read(shared(case, file), facts)
+@pytest.mark.parametrize(("scenario", "file", "facts", "counts"), REAL, ids=[f"{r[0]}/{r[1]}" for r in REAL])
+def test_what_real_machines_printed(scenario: str, file: str, facts: Given, counts: dict[str, int]) -> None:
+    read = importer.read(shared(scenario, file), facts)
     compared = compare(read)
     assert compared.report.mismatches == []
     assert compared.report.compared == counts
@@ -116,15 +137,16 @@ def test_what_real_machines_printed(case: str, file: str, facts: Given, counts: 
 
 def test_the_nodes_of_a_real_run_differ() -> None:
     """Rank 0's node found faster graphs than the other; all ranks tune with the slower."""
-    case, file, facts, _ = REAL[2]
-    read = importer.read(shared(case, file), facts)
+    scenario, file, facts, _ = REAL[2]
+    read = importer.read(shared(scenario, file), facts)
     ours, theirs = (node.graphs for node in read.nodes)
     assert ours is not None
     assert theirs is not None
     assert (ours["tree"].bw_intra_gbs, theirs["tree"].bw_intra_gbs) == (4.0, float(np.float32(2.4)))
-    same = Given(release="2.26.5", comp_caps=(70,), cpu_arch="x86_64", cpu_vendor="GenuineIntel", net_latency_us=0.0,
-                 graphs=ours)
-    assert compare(importer.read(shared(case, file), same)).report.mismatches != []
+    same = Given(
+        release="2.26.5", comp_caps=(70,), cpu_arch="x86_64", cpu_vendor="GenuineIntel", net_latency_us=0.0, graphs=ours
+    )
+    assert compare(importer.read(shared(scenario, file), same)).report.mismatches != []
 
 
 def test_a_real_log_of_a_release_that_is_not_emulated() -> None:
@@ -140,13 +162,13 @@ def test_a_real_log_of_a_release_that_is_not_emulated() -> None:
 
 FORMATS = {
     "64 Bytes -> Algo 0 proto 0 time 49.675526":  # 2.20 to 2.22
-        choice.Printed(64, "0", "0", None, None, None, "49.675526"),
+    choice.Printed(64, "0", "0", None, None, None, "49.675526"),
     "Broadcast: 65536 Bytes -> Algo 1 proto 0 time 19.080410":  # 2.23
-        choice.Printed(65536, "1", "0", "Broadcast", None, None, "19.080410"),
+    choice.Printed(65536, "1", "0", "Broadcast", None, None, "19.080410"),
     "AllReduce: 8 Bytes -> Algo NVLS_TREE proto SIMPLE channel{Lo..Hi}={1..15}":  # 2.24 to 2.30
-        choice.Printed(8, "NVLS_TREE", "SIMPLE", "AllReduce", 1, 15, None),
+    choice.Printed(8, "NVLS_TREE", "SIMPLE", "AllReduce", 1, 15, None),
     "AllGather: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0} cgaClusterSize 4":  # 2.31 and later
-        choice.Printed(8, "RING", "LL", "AllGather", 0, 0, None),
+    choice.Printed(8, "RING", "LL", "AllGather", 0, 0, None),
     "AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..": None,
     "64 Bytes -> Algo 0 proto 0 time 49.67": None,
 }
@@ -171,13 +193,16 @@ def where_differs(text: Sequence[str]) -> list[tuple[str, str, object, object]]:
 
 
 CHANGES = {
-    "  AllReduce |    18.0/  16.6 |": ("  AllReduce |    18.0/  16.7 |",
-                                       ("table", "AllReduce Tree/LL", "18.0/16.6", "18.0/16.7")),
+    "  AllReduce |    18.0/  16.6 |": (
+        "  AllReduce |    18.0/  16.7 |",
+        ("table", "AllReduce Tree/LL", "18.0/16.6", "18.0/16.7"),
+    ),
     "threadThresholds 8/8/64 | 32/": ("threadThresholds 8/8/64 | 33/", ("thread thresholds", "Ring/LL", "32", "33")),
     "16 nvls channels": ("17 nvls channels", ("channels", "nvls channels", "16", "17")),
-    " Max NThreads |            512 |            640 |            512 |            512":
-        (" Max NThreads |            512 |            640 |            512 |            256",
-         ("max threads", "Ring/LL", "512", "256")),
+    " Max NThreads |            512 |            640 |            512 |            512": (
+        " Max NThreads |            512 |            640 |            512 |            256",
+        ("max threads", "Ring/LL", "512", "256"),
+    ),
 }
 
 
@@ -221,8 +246,18 @@ def threads_of(text: Sequence[str]) -> dict[int, str]:
 
 
 def facts_of(read: Imported) -> tuple[object, ...]:
-    return (read.release, read.communicator, read.ranks, read.nodes, read.table, read.thresholds, read.coll_channels,
-            read.nvls_channels, read.choices, read.environment)
+    return (
+        read.release,
+        read.communicator,
+        read.ranks,
+        read.nodes,
+        read.table,
+        read.thresholds,
+        read.coll_channels,
+        read.nvls_channels,
+        read.choices,
+        read.environment,
+    )
 
 
 def test_lines_of_ranks_in_any_order(small: list[str]) -> None:
@@ -241,8 +276,11 @@ def test_lines_of_ranks_in_any_order(small: list[str]) -> None:
 
 
 PREFIXES = {
-    "launcher": "[rank3]: ", "time": "[2026-11-21 00:29:28] ", "clock that looks like a thread": "12:34:56 [0] ",
-    "kubernetes": "2026-11-21T00:29:28.123456789Z stdout F ", "slurm": "14: ",
+    "launcher": "[rank3]: ",
+    "time": "[2026-11-21 00:29:28] ",
+    "clock that looks like a thread": "12:34:56 [0] ",
+    "kubernetes": "2026-11-21T00:29:28.123456789Z stdout F ",
+    "slurm": "14: ",
     "colour": "\x1b[36m(worker pid=7)\x1b[0m ",
     "another line before": "    16777216       4194304     float     sum      -1",
 }
@@ -339,8 +377,12 @@ def test_the_table_without_its_last_part(small: list[str]) -> None:
 
 
 NEEDED = {
-    "Pattern 4": "the ring graph", "Pattern 1|Pattern 3": "the tree graph", r"CPU/0-\d \(": "the CPU",
-    "NCCL version": "the release", "Using network": "latency", "nNodes|localRanks|: NET": "the number of nodes",
+    "Pattern 4": "the ring graph",
+    "Pattern 1|Pattern 3": "the tree graph",
+    r"CPU/0-\d \(": "the CPU",
+    "NCCL version": "the release",
+    "Using network": "latency",
+    "nNodes|localRanks|: NET": "the number of nodes",
 }
 
 
@@ -353,8 +395,15 @@ def test_needed_facts_are_named_and_can_be_given(small: list[str], lost: str) ->
         compare(read)
     assert len(read.choices) == len(imported(small, SMALL_GIVEN).choices)
     whole = imported(small, SMALL_GIVEN).nodes[0].graphs
-    facts = Given(comp_caps=(90,), release="2.28.9", cpu_arch="x86_64", cpu_vendor="GenuineIntel", net_latency_us=0.0,
-                  graphs=whole, nodes=2)
+    facts = Given(
+        comp_caps=(90,),
+        release="2.28.9",
+        cpu_arch="x86_64",
+        cpu_vendor="GenuineIntel",
+        net_latency_us=0.0,
+        graphs=whole,
+        nodes=2,
+    )
     if "nNodes" not in lost:  # nothing gives the ranks of a node
         assert check(text, facts).report.mismatches == []
 
@@ -387,7 +436,7 @@ def test_the_compute_capability_is_asked_for(small: list[str]) -> None:
     assert per_rank.report.mismatches == []
     with pytest.raises(BadInput, match="2 values for 4 ranks"):
         check(small, Given(comp_caps=(90, 90)))
-    by_topology = check(small, Given(topology=machines.load("dgx-h100").topology))
+    by_topology = check(small, Given(topology=catalogue.load("dgx-h100").topology))
     assert by_topology.report.mismatches == []
     device = "#  Rank  {rank} Group  0 Pid  1 on vm device  {rank} [0000:1b:00] NVIDIA H100 80GB HBM3"
     listed = [device.format(rank=rank) for rank in range(4)]
@@ -452,8 +501,10 @@ def test_a_communicator_made_again(small: list[str]) -> None:
     assert compare(imported(twice, given("dgx-h100", communicator="0xabc"))).report.compared["table"] == 105
 
 
-CALL = ("{name}: opCount 0 sendbuff 0x1 recvbuff 0x2 count {count} datatype {dtype} op 0 root 0 comm {comm} "
-        "[nranks=4] stream 0x3")
+CALL = (
+    "{name}: opCount 0 sendbuff 0x1 recvbuff 0x2 count {count} datatype {dtype} op 0 root 0 comm {comm} "
+    "[nranks=4] stream 0x3"
+)
 
 
 def with_calls(text: Sequence[str], comm: str, dtype: DataType = DataType.float32, times: int = 1) -> list[str]:
@@ -529,8 +580,16 @@ def test_a_bandwidth_is_the_float_that_a_search_finds() -> None:
 
 @pytest.mark.parametrize(
     ("name", "comp_cap"),
-    [("NVIDIA A100 80GB PCIe", 80), ("NVIDIA A100-SXM4-40GB", 80), ("Tesla V100-SXM2-16GB", 70), ("NVIDIA H200", 90),
-     ("NVIDIA GeForce RTX 3090", 86), ("NVIDIA B300 SXM6 AC", 103), ("NVIDIA H100 80GB HBM3", 90), ("Fantasy", None)],
+    [
+        ("NVIDIA A100 80GB PCIe", 80),
+        ("NVIDIA A100-SXM4-40GB", 80),
+        ("Tesla V100-SXM2-16GB", 70),
+        ("NVIDIA H200", 90),
+        ("NVIDIA GeForce RTX 3090", 86),
+        ("NVIDIA B300 SXM6 AC", 103),
+        ("NVIDIA H100 80GB HBM3", 90),
+        ("Fantasy", None),
+    ],
 )
 def test_product_names(name: str, comp_cap: int | None) -> None:
     assert devices.comp_cap(name) == comp_cap
@@ -551,7 +610,7 @@ def test_import_log_prints_everything_as_json(small_file: str, small: list[str])
     assert read["release"] == "2.28.9"
     assert read["ranks"] == 4
     assert len(read["table"]) == 105
-    assert {cell["algorithm"] for cell in read["table"]} == {algorithm.name for algorithm in Algorithm}
+    assert {algo_proto["algorithm"] for algo_proto in read["table"]} == {algorithm.name for algorithm in Algorithm}
     assert read["nodes"][0]["graphs"]["ring"]["pattern"] == "Ring"
     assert read["needed"] == ["the GPUs' compute capability: --comp-cap, --topology, or nccl-tests' list of devices"]
     assert sum(made["count"] for made in read["choices"]) == sum(" Bytes -> Algo " in line for line in small)
@@ -571,7 +630,7 @@ def test_check_log_exit_codes(small_file: str) -> None:
 
 def test_import_log_with_dumps(small_file: str, tmp_path: Path) -> None:
     topology = tmp_path / "topology.xml"
-    topology.write_text(machines.load("dgx-h100").topology_xml)
+    topology.write_text(catalogue.load("dgx-h100").topology_xml)
     run("check-log", small_file, "--topology", str(topology))
 
 

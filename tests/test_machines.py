@@ -10,15 +10,15 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from tuner import machines
 from tuner import release as releases
-from tuner.capture import ask, render
-from tuner.case import Case
-from tuner.errors import BadInput, OracleFailed, UnknownMachine
-from tuner.graphs import Graph
-from tuner.names import PATH_NAMES, Pattern
-from tuner.oracle import Oracle
-from tuner.topology import Target, read
+from tuner.base.errors import BadInput, OracleFailed, UnknownMachine
+from tuner.base.names import PATH_NAMES, Pattern
+from tuner.conformance.capture import ask, render
+from tuner.machine import catalogue
+from tuner.machine.graphs import Graph
+from tuner.machine.topology import Target, read
+from tuner.oracle.api import Oracle
+from tuner.scenario import Scenario
 
 
 @dataclass(frozen=True)
@@ -44,82 +44,257 @@ class Documented:
 INTEL, AMD = "GenuineIntel", "AuthenticAMD"
 GEN3, GEN4, GEN5 = (f"{gts}.0 GT/s PCIe" for gts in (8, 16, 32))
 L40S = Documented(
-    89, 0, 0, 0, 100000, ("x86_64", INTEL, 6, 143), 2, 128, 2, {(GEN5, "16"), (GEN4, "16")}, {(4, 0), (0, 1)},
-    "18 19 1a 1b 98 99 9a 9b", "2a aa", "mlx5_ 0 1",
-)  # fmt: skip
+    89,
+    0,
+    0,
+    0,
+    100000,
+    ("x86_64", INTEL, 6, 143),
+    2,
+    128,
+    2,
+    {(GEN5, "16"), (GEN4, "16")},
+    {(4, 0), (0, 1)},
+    "18 19 1a 1b 98 99 9a 9b",
+    "2a aa",
+    "mlx5_ 0 1",
+)
 DGX_H100 = Documented(
-    90, 18, 4, 4, 400000, ("x86_64", INTEL, 6, 143), 2, 224, 2, {(GEN5, "16")}, {(1, 1)},
-    "1b 43 52 61 9d c3 d1 df", "18 40 4f 5e 9a c0 ce dc", "mlx5_ 0 3 4 5 6 9 10 11",
-)  # fmt: skip
+    90,
+    18,
+    4,
+    4,
+    400000,
+    ("x86_64", INTEL, 6, 143),
+    2,
+    224,
+    2,
+    {(GEN5, "16")},
+    {(1, 1)},
+    "1b 43 52 61 9d c3 d1 df",
+    "18 40 4f 5e 9a c0 ce dc",
+    "mlx5_ 0 3 4 5 6 9 10 11",
+)
 DOCUMENTED = {
     "dgx-1v": Documented(
-        70, 6, 4, 0, 100000, ("x86_64", INTEL, 6, 79), 2, 80, 2, {(GEN3, "16")}, {(2, 1)},
-        "06 07 0a 0b 85 86 89 8a", "05 0c 84 8b", "mlx5_ 0 1 2 3",
+        70,
+        6,
+        4,
+        0,
+        100000,
+        ("x86_64", INTEL, 6, 79),
+        2,
+        80,
+        2,
+        {(GEN3, "16")},
+        {(2, 1)},
+        "06 07 0a 0b 85 86 89 8a",
+        "05 0c 84 8b",
+        "mlx5_ 0 1 2 3",
     ),
     "dgx-2": Documented(
-        70, 6, 6, 12, 100000, ("x86_64", INTEL, 6, 85), 2, 96, 2, {(GEN3, "16")}, {(4, 2)},
-        "34 36 39 3b 57 59 5c 5e b7 b9 bc be e0 e2 e5 e7", "35 3a 58 5d b8 bd e1 e6", "mlx5_ 0 1 2 3 6 7 8 9",
+        70,
+        6,
+        6,
+        12,
+        100000,
+        ("x86_64", INTEL, 6, 85),
+        2,
+        96,
+        2,
+        {(GEN3, "16")},
+        {(4, 2)},
+        "34 36 39 3b 57 59 5c 5e b7 b9 bc be e0 e2 e5 e7",
+        "35 3a 58 5d b8 bd e1 e6",
+        "mlx5_ 0 1 2 3 6 7 8 9",
     ),
     "dgx-a100": Documented(
-        80, 12, 6, 6, 200000, ("x86_64", AMD, 143, 49), 4, 256, 2, {(GEN4, "16")}, {(2, 2)},
-        "07 0f 47 4e 87 90 b7 bd", "0c 12 4b 54 8d 94 ba cc", "mlx5_ 0 1 2 3 6 7 8 9",
+        80,
+        12,
+        6,
+        6,
+        200000,
+        ("x86_64", AMD, 143, 49),
+        4,
+        256,
+        2,
+        {(GEN4, "16")},
+        {(2, 2)},
+        "07 0f 47 4e 87 90 b7 bd",
+        "0c 12 4b 54 8d 94 ba cc",
+        "mlx5_ 0 1 2 3 6 7 8 9",
     ),
     "dgx-h100": DGX_H100,
     "dgx-h200": DGX_H100,
     "dgx-b200": Documented(
-        100, 18, 1, 1, 400000, ("x86_64", INTEL, 6, 207), 2, 224, 2, {(GEN5, "16")}, {(1, 1)},
-        "1b 43 52 61 9d c3 d1 df", "18 40 4f 5e 9a c0 ce dc", "mlx5_ 4 7 8 9 10 13 14 15",
+        100,
+        18,
+        1,
+        1,
+        400000,
+        ("x86_64", INTEL, 6, 207),
+        2,
+        224,
+        2,
+        {(GEN5, "16")},
+        {(1, 1)},
+        "1b 43 52 61 9d c3 d1 df",
+        "18 40 4f 5e 9a c0 ce dc",
+        "mlx5_ 4 7 8 9 10 13 14 15",
     ),
     "pcie-l40s": L40S,
     "pcie-l40s-no-p2p": L40S,
     "pcie-l40s-4nic": Documented(
-        89, 0, 0, 0, 200000, ("x86_64", INTEL, 6, 143), 2, 128, 2, {(GEN5, "16"), (GEN4, "16")}, {(2, 1)},
-        "19 1a 43 44 99 9a c3 c4", "18 42 98 c2", "mlx5_ 0 1 2 3",
+        89,
+        0,
+        0,
+        0,
+        200000,
+        ("x86_64", INTEL, 6, 143),
+        2,
+        128,
+        2,
+        {(GEN5, "16"), (GEN4, "16")},
+        {(2, 1)},
+        "19 1a 43 44 99 9a c3 c4",
+        "18 42 98 c2",
+        "mlx5_ 0 1 2 3",
     ),
     "ws-2x-a6000": Documented(
-        86, 4, 1, 0, 10000, ("x86_64", AMD, 175, 8), 1, 64, 2, {(GEN4, "16"), (GEN3, "2")}, {(1, 0), (0, 1)},
-        "21 41", "61", "enp97s 0",
+        86,
+        4,
+        1,
+        0,
+        10000,
+        ("x86_64", AMD, 175, 8),
+        1,
+        64,
+        2,
+        {(GEN4, "16"), (GEN3, "2")},
+        {(1, 0), (0, 1)},
+        "21 41",
+        "61",
+        "enp97s 0",
     ),
     "a100-4x-1nic": Documented(
-        80, 12, 3, 0, 200000, ("x86_64", AMD, 175, 1), 4, 64, 1, {(GEN4, "16")}, {(1, 0), (0, 1)},
-        "07 46 85 c7", "c8", "cxi 0",
+        80,
+        12,
+        3,
+        0,
+        200000,
+        ("x86_64", AMD, 175, 1),
+        4,
+        64,
+        1,
+        {(GEN4, "16")},
+        {(1, 0), (0, 1)},
+        "07 46 85 c7",
+        "c8",
+        "cxi 0",
     ),
     "aws-p4d": Documented(
-        80, 12, 6, 6, 100000, ("x86_64", INTEL, 6, 85), 2, 96, 2, {(GEN3, "16")}, {(2, 1)},
+        80,
+        12,
+        6,
+        6,
+        100000,
+        ("x86_64", INTEL, 6, 85),
+        2,
+        96,
+        2,
+        {(GEN3, "16")},
+        {(2, 1)},
         " ".join(f"0000:{bus}:1{gpu}.0" for bus in ("10", "20", "90", "a0") for gpu in "cd"),
-        "0000:10:1b.0 0000:20:1b.0 0000:90:1b.0 0000:a0:1b.0", "rdmap 16s27 32s27 144s27 160s27",
+        "0000:10:1b.0 0000:20:1b.0 0000:90:1b.0 0000:a0:1b.0",
+        "rdmap 16s27 32s27 144s27 160s27",
     ),
     "aws-p5": Documented(
-        90, 18, 4, 4, 100000, ("x86_64", AMD, 175, 1), 2, 192, 2, {(GEN4, "8"), (GEN5, "16")}, {(1, 4)},
-        "53 64 75 86 97 a8 b9 ca", " ".join(f"{0x4F + 0x11 * gpu + k:02x}" for gpu in range(8) for k in range(4)),
+        90,
+        18,
+        4,
+        4,
+        100000,
+        ("x86_64", AMD, 175, 1),
+        2,
+        192,
+        2,
+        {(GEN4, "8"), (GEN5, "16")},
+        {(1, 4)},
+        "53 64 75 86 97 a8 b9 ca",
+        " ".join(f"{0x4F + 0x11 * gpu + k:02x}" for gpu in range(8) for k in range(4)),
         "rdmap " + " ".join(f"{0x4F + 0x11 * gpu + k}s0" for gpu in range(8) for k in range(4)),
     ),
     "azure-nd-a100-v4": Documented(
-        80, 12, 1, 1, 200000, ("x86_64", AMD, 23, 49), 4, 96, 1, {(GEN4, "16")}, {(2, 2)},
+        80,
+        12,
+        1,
+        1,
+        200000,
+        ("x86_64", AMD, 23, 49),
+        4,
+        96,
+        1,
+        {(GEN4, "16")},
+        {(2, 2)},
         "0001:00:00.0 0002:00:00.0 0003:00:00.0 0004:00:00.0 000b:00:00.0 000c:00:00.0 000d:00:00.0 000e:00:00.0",
-        " ".join(f"010{n}:00:00.0" for n in range(1, 9)), "mlx5_ib 0 1 2 3 4 5 6 7",
+        " ".join(f"010{n}:00:00.0" for n in range(1, 9)),
+        "mlx5_ib 0 1 2 3 4 5 6 7",
     ),
     "azure-nd-h100-v5": Documented(
-        90, 18, 1, 1, 400000, ("x86_64", INTEL, 6, 143), 2, 96, 1, {(GEN5, "16")}, {(1, 1)},
+        90,
+        18,
+        1,
+        1,
+        400000,
+        ("x86_64", INTEL, 6, 143),
+        2,
+        96,
+        1,
+        {(GEN5, "16")},
+        {(1, 1)},
         "0001:00:00.0 0002:00:00.0 0003:00:00.0 0008:00:00.0 0009:00:00.0 000a:00:00.0 000b:00:00.0 000c:00:00.0",
-        " ".join(f"010{n}:00:00.0" for n in range(1, 9)), "mlx5_ib 0 1 2 3 4 5 6 7",
+        " ".join(f"010{n}:00:00.0" for n in range(1, 9)),
+        "mlx5_ib 0 1 2 3 4 5 6 7",
     ),
     "gh200-4x": Documented(
-        90, 18, 3, 0, 200000, ("arm64", None, None, None), 4, 288, 1, {(GEN5, "16"), (GEN4, "16")}, {(1, 0), (0, 1)},
-        "0009:01:00.0 0019:01:00.0 0029:01:00.0 0039:01:00.0", "0001:01:00.0 0011:01:00.0 0021:01:00.0 0031:01:00.0",
+        90,
+        18,
+        3,
+        0,
+        200000,
+        ("arm64", None, None, None),
+        4,
+        288,
+        1,
+        {(GEN5, "16"), (GEN4, "16")},
+        {(1, 0), (0, 1)},
+        "0009:01:00.0 0019:01:00.0 0029:01:00.0 0039:01:00.0",
+        "0001:01:00.0 0011:01:00.0 0021:01:00.0 0031:01:00.0",
         "cxi 0 1 2 3",
     ),
     "hgx-h100-amd": Documented(
-        90, 18, 4, 4, 400000, ("x86_64", AMD, 175, 17), 2, 384, 2, {(GEN5, "16")}, {(1, 1)},
-        "03 23 43 63 83 a3 c3 e3", "04 24 44 64 84 a4 c4 e4", "mlx5_ 0 1 2 3 4 5 6 7",
+        90,
+        18,
+        4,
+        4,
+        400000,
+        ("x86_64", AMD, 175, 17),
+        2,
+        384,
+        2,
+        {(GEN5, "16")},
+        {(1, 1)},
+        "03 23 43 63 83 a3 c3 e3",
+        "04 24 44 64 84 a4 c4 e4",
+        "mlx5_ 0 1 2 3 4 5 6 7",
     ),
-}  # fmt: skip
-NAMES = machines.names()
+}
+NAMES = catalogue.names()
 
 
 @pytest.fixture(params=NAMES)
 def machine(request):
-    return machines.load(request.param)
+    return catalogue.load(request.param)
 
 
 def bus_ids(text):
@@ -238,15 +413,15 @@ def test_the_topology_is_the_one_in_the_xml(machine):
 
 def test_an_unknown_machine_lists_the_valid_ones():
     with pytest.raises(UnknownMachine, match=r"'DGXH100'; did you mean dgx-h100\?; valid: a100-4x-1nic, aws-p4d, "):
-        machines.load("DGXH100")
+        catalogue.load("DGXH100")
     with pytest.raises(UnknownMachine, match=r"no machine '\.\./nccl'; valid: "):
-        machines.load("../nccl")
+        catalogue.load("../nccl")
 
 
 def test_a_machine_that_cannot_be_simulated_says_why_and_what_there_is_instead():
     with pytest.raises(UnknownMachine, match=r"^gb200-nvl72: .*no multi-node NVLink.*; valid: dgx-b200, gh200-4x$"):
-        machines.load("gb200-nvl72")
-    refused = tomllib.loads((machines.folder() / "refused.toml").read_text())
+        catalogue.load("gb200-nvl72")
+    refused = tomllib.loads((catalogue.folder() / "refused.toml").read_text())
     assert not set(refused) & set(NAMES)
     assert all(set(entry["instead"]) <= set(NAMES) for entry in refused.values())
 
@@ -256,13 +431,13 @@ def test_the_environment_of_a_machine_is_what_only_the_search_reads(machine):
 
 
 @pytest.mark.parametrize(
-    ("name", "nccl"), [(name, nccl) for name in machines.names() for nccl in machines.load(name).crashes]
+    ("name", "nccl"), [(name, nccl) for name in catalogue.names() for nccl in catalogue.load(name).crashes]
 )
 def test_libnccl_crashes_where_that_is_said(name: str, nccl: str) -> None:
     with pytest.raises(BadInput, match=f"NCCL {nccl} crashes there"):
-        Case(nccl=nccl, machine=name, nodes=2).communicator()
+        Scenario(nccl=nccl, machine=name, nodes=2).communicator()
     with pytest.raises(OracleFailed, match="was killed by SIGSEGV"):
-        Oracle(Case(nccl=nccl, machine=name, nodes=2).setup()).close()
+        Oracle(Scenario(nccl=nccl, machine=name, nodes=2).oracle_configuration()).close()
 
 
 # Captured graphs.
@@ -315,8 +490,8 @@ def test_what_is_written_is_read_back_and_equal_graphs_share_an_entry():
     nets = dict.fromkeys(found, 48.0) | {("2.28.9", 1, False): 0.1}
     text = render("m", "0" * 64, {"2.28.9": "a" * 64, "2.9.1": "b" * 64}, found, nets)
     table = tomllib.loads(text)
-    assert machines.shapes(table) == found
-    assert machines.net_gbs(table) == {**nets, ("2.28.9", 1, False): float(np.float32(0.1))}
+    assert catalogue.shapes(table) == found
+    assert catalogue.net_gbs(table) == {**nets, ("2.28.9", 1, False): float(np.float32(0.1))}
     rows = [(name, row) for name, rows in table["graphs"].items() for row in rows]
     assert [(name, row["releases"], row["gpus_per_node"], row["nodes"]) for name, row in rows] == [
         ("nvls", ["2.28.9"], [4], ["several"]),
@@ -335,13 +510,13 @@ def test_what_is_written_is_read_back_and_equal_graphs_share_an_entry():
 
 
 SHAPES = [("dgx-h100", nodes, gpus) for nodes, gpus in ((3, 8), (4, 8), (7, 3), (1, 1), (2, 1), (9, 1))]
-SHAPES += [(name, nodes, machines.load(name).gpus_per_node) for name in NAMES for nodes in (1, 2) if name != "dgx-2"]
+SHAPES += [(name, nodes, catalogue.load(name).gpus_per_node) for name in NAMES for nodes in (1, 2) if name != "dgx-2"]
 SHAPES += [(name, 3, 2) for name in NAMES] + [("dgx-2", 1, 16)]
 
 
 @pytest.mark.parametrize(("name", "nodes", "gpus"), SHAPES)
 def test_libnccl_finds_the_captured_graphs_on_any_number_of_nodes(name, nodes, gpus):
-    machine = machines.load(name)
+    machine = catalogue.load(name)
     graphs, _, sha256 = ask(machine, "2.28.9", nodes, gpus)
     assert graphs == machine.graphs("2.28.9", gpus, nodes > 1)
     assert sha256 == machine.graphs_table["libnccl_sha256"]["2.28.9"]
@@ -350,14 +525,14 @@ def test_libnccl_finds_the_captured_graphs_on_any_number_of_nodes(name, nodes, g
 @pytest.mark.parametrize(("name", "reaches"), [("pcie-l40s", True), ("pcie-l40s-no-p2p", False)])
 def test_without_peer_to_peer_across_sockets_nccl_sees_none(name, reaches):
     for gpus, sockets_together in ((4, True), (8, reaches)):
-        with Oracle(Case("2.28.9", 1, machine=name, gpus_per_node=gpus).setup()) as oracle:
+        with Oracle(Scenario("2.28.9", 1, machine=name, gpus_per_node=gpus).oracle_configuration()) as oracle:
             assert oracle.memory["isAllDirectP2p"] == oracle.memory["isAllCudaP2p"] == sockets_together
 
 
 def test_a_host_that_nccl_takes_for_two_nodes_is_refused(tmp_path):
     file = tmp_path / "topology.xml"
-    file.write_text(machines.load("pcie-l40s-4nic").topology_xml)
+    file.write_text(catalogue.load("pcie-l40s-4nic").topology_xml)
     with pytest.raises(BadInput, match=r"1 of these hosts with 8 GPUs for 2 nodes.*NCCL_NET_DISABLE_INTRA=1"):
-        Case("2.28.9", 1, topology=file).communicator()
+        Scenario("2.28.9", 1, topology=file).communicator()
     environment = {"NCCL_NET_DISABLE_INTRA": "1"}
-    assert Case("2.28.9", 1, topology=file, environment=environment).communicator().nodes == 1
+    assert Scenario("2.28.9", 1, topology=file, environment=environment).communicator().nodes == 1

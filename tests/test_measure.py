@@ -20,25 +20,25 @@ import pytest
 from scipy.stats import binom
 
 from tuner import release
-from tuner.case import Case
-from tuner.errors import BadInput, BadMeasurement
-from tuner.measure import samples
+from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
 from tuner.measure.backend import Run
-from tuner.measure.header import case_of
 from tuner.measure.loop import AFTER_ROUNDS, LEAST_ROUNDS, End, Loop, Settings, State
-from tuner.measure.plan import SIZES, Task, Wanted, points, tasks
-from tuner.measure.results import results
-from tuner.measure.samples import Combination, Point, Visit, Writer
-from tuner.measure.simulated import Simulated, from_header
+from tuner.measure.records import samples
+from tuner.measure.records.header import case_of
+from tuner.measure.records.plan import SIZES, Task, Wanted, points, tasks
+from tuner.measure.records.results import results
+from tuner.measure.records.samples import Combination, Point, Visit, Writer
+from tuner.measure.simulated.backend import Simulated, from_header
+from tuner.measure.simulated.truth import CHANNELS_POWER, draw
 from tuner.measure.statistics import estimate
-from tuner.measure.truth import CHANNELS_POWER, draw
-from tuner.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.plugin.dryrun import PluginRefused
-from tuner.rules.request import Request
-from tuner.selection import Selection
+from tuner.plugin.dry_run import PluginRefused
+from tuner.scenario import Scenario
 
 COMMAND = Path(sys.executable).with_name("nccl-tuner")
-CASE = Case(nccl="2.28.9", machine="dgx-h100", nodes=2)
+CASE = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
 SIMULATED = ("measure", "--backend", "simulated", "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
 THREE = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
 RING_LL, RING = Combination(Algorithm.Ring, Protocol.LL), Combination(Algorithm.Ring, Protocol.Simple)
@@ -63,15 +63,15 @@ def measure(backend: Any, planned: list[Task], settings: Settings, before: tuple
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_the_truth_of_nccls_own_constants_is_its_model(nccl: str, nodes: int) -> None:
     """Then its pick is the best everywhere, and fewer channels gain nothing: there is nothing to be gained."""
-    case = replace(CASE, nccl=nccl, nodes=nodes)
-    with_own = Simulated(case, 1, {})
-    truth, selection = with_own.reveal().truth, Selection(case.communicator())
+    scenario = replace(CASE, nccl=nccl, nodes=nodes)
+    with_own = Simulated(scenario, 1, {})
+    truth, selection = with_own.reveal().truth, Selection(scenario.communicator())
     compared = 0
-    for point in calls(collectives=THREE, ranks=case.ranks):
+    for point in calls(collectives=THREE, ranks=scenario.ranks):
         (table_us,) = selection.cost_table(Request(point.collective, point.dtype, point.op), [point.bytes])
         costs = truth.costs(point)
-        for cell, cost in costs.items():
-            assert cost.time_us(0) == pytest.approx(float(table_us[cell]), rel=1e-12)
+        for algo_proto, cost in costs.items():
+            assert cost.time_us(0) == pytest.approx(float(table_us[algo_proto]), rel=1e-12)
             assert min(cost.time_us(channels) for channels in range(1, 65)) == cost.time_us(0)
             compared += 1
         pick = selection.pick(Request(point.collective, point.dtype, point.op), [point.bytes])
@@ -91,7 +91,7 @@ def test_a_given_truth_is_the_model_with_its_constants() -> None:
     later_us = 60.0 - release.load("2.28.9").table["base_latency_us"]["tree"]["ll"]
     assert given.costs(point)[tree].latency_us == pytest.approx(own.costs(point)[tree].latency_us + later_us, rel=1e-6)
     untouched = set(own.costs(point)) - {ring, tree}
-    assert all(given.costs(point)[cell] == own.costs(point)[cell] for cell in untouched)
+    assert all(given.costs(point)[algo_proto] == own.costs(point)[algo_proto] for algo_proto in untouched)
     assert len(untouched) == 5
 
 
@@ -116,9 +116,9 @@ def test_a_seed_draws_some_constants_within_bounds() -> None:
 
 @pytest.mark.parametrize("nccl", release.names())
 def test_every_release_can_be_planted(nccl: str) -> None:
-    case = Case(nccl=nccl, machine="dgx-a100", nodes=2, gpus_per_node=2)
-    planted = Simulated(case, 5)
-    own = Simulated(case, 5, {})
+    scenario = Scenario(nccl=nccl, machine="dgx-a100", nodes=2, gpus_per_node=2)
+    planted = Simulated(scenario, 5)
+    own = Simulated(scenario, 5, {})
     differing = sum(planted.reveal().truth.costs(point) != own.reveal().truth.costs(point) for point in calls())
     assert differing > 20
 
@@ -149,8 +149,8 @@ def many(seed: int, visits: int, repeats: int, truth: dict[str, Any] | None = No
 
 
 def is_replaced(backend: Simulated, point: Point, combination: Combination) -> bool:
-    cell = combination.algorithm, combination.protocol
-    return any(each.holds(point, cell) for each in backend.reveal().replaced)
+    algo_proto = combination.algorithm, combination.protocol
+    return any(each.holds(point, algo_proto) for each in backend.reveal().replaced)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -287,12 +287,12 @@ def test_tables_that_cannot_be_followed_are_refused() -> None:
 
 @pytest.mark.parametrize("truth", [None, {}])
 def test_the_header_builds_the_same_backend_again(truth: dict[str, Any] | None) -> None:
-    case = replace(CASE, gpus_per_node=4, environment={"NCCL_ALGO": "Ring,Tree"})
-    backend = Simulated(case, 11, truth)
+    scenario = replace(CASE, gpus_per_node=4, environment={"NCCL_ALGO": "Ring,Tree"})
+    backend = Simulated(scenario, 11, truth)
     header = json.loads(json.dumps(backend.describe()))
     again = from_header(header)
     assert again.describe() == backend.describe()
-    assert case_of(header) == case
+    assert case_of(header) == scenario
     assert again.reveal().noise == backend.reveal().noise
     assert again.reveal().replaced == backend.reveal().replaced
     (point,) = calls(1 << 20)
@@ -301,7 +301,7 @@ def test_the_header_builds_the_same_backend_again(truth: dict[str, Any] | None) 
 
 def test_the_header_never_says_the_truth() -> None:
     text = json.dumps(Simulated(CASE, 11, {"efficiency": {"ring": {"simple": 0.5}}}).describe())
-    assert not any(word in text for word in ("efficiency", "latency_us\": {", "sigma", "replaced"))
+    assert not any(word in text for word in ("efficiency", 'latency_us": {', "sigma", "replaced"))
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_a_header_that_builds_no_backend_is_refused(header: dict[str, Any], mess
 
 def test_nodes_that_differ_are_refused() -> None:
     with pytest.raises(BadInput, match="nodes that differ are not simulated"):
-        Simulated(replace(CASE, others=(Case("", nodes=1, machine="dgx-a100"),)), 1)
+        Simulated(replace(CASE, others=(Scenario("", nodes=1, machine="dgx-a100"),)), 1)
 
 
 # The plan
@@ -337,8 +337,10 @@ def test_sizes_are_those_a_collective_can_have() -> None:
     assert all(size % 48 == 0 for size in gathered)
     asked = points((Collective.AllReduce, Collective.AllGather), [8, 96], 12, DataType.float32, Op.sum)
     assert [(point.collective.name, point.bytes) for point in asked] == [
-        ("AllReduce", 8), ("AllReduce", 96), ("AllGather", 96),
-    ]  # fmt: skip
+        ("AllReduce", 8),
+        ("AllReduce", 96),
+        ("AllGather", 96),
+    ]
     with pytest.raises(BadInput, match=r"7 bytes: no whole number of float32.* multiples of 48 for AllGather"):
         points((Collective.AllReduce, Collective.AllGather), [8, 7], 12, DataType.float32, Op.sum)
 
@@ -347,8 +349,11 @@ def test_tasks_are_narrowed_by_names_and_widened_by_channels() -> None:
     backend = Simulated(CASE, 1)
     planned = tasks(backend, calls(1024), Wanted((Algorithm.Ring,), (Protocol.LL,), (4, 8)))
     assert [task.asked for task in planned] == [
-        None, RING_LL, replace(RING_LL, channels=4), replace(RING_LL, channels=8),
-    ]  # fmt: skip
+        None,
+        RING_LL,
+        replace(RING_LL, channels=4),
+        replace(RING_LL, channels=8),
+    ]
     with pytest.raises(BadInput, match=r"nothing to measure.*valid: NVLSTree/Simple, Ring/LL"):
         tasks(backend, calls(1024), Wanted((Algorithm.PAT,)))
 
@@ -421,12 +426,21 @@ def test_a_loop_ends_when_every_median_is_known() -> None:
 
 
 def test_what_is_hopeless_is_dropped_after_two_rounds_but_never_nccls_own() -> None:
-    slow = Scripted({None: steady(40, spread=0.1), RING: steady(10, spread=0.1), TREE: steady(40, spread=0.1),
-                     RING_LL: steady(25, spread=0.1)})  # fmt: skip
+    slow = Scripted(
+        {
+            None: steady(40, spread=0.1),
+            RING: steady(10, spread=0.1),
+            TREE: steady(40, spread=0.1),
+            RING_LL: steady(25, spread=0.1),
+        }
+    )
     loop = measure(slow, tasks(slow, calls(8), Wanted()), Settings(precision=1e-6, rounds=8))
     assert {task.asked: (known.state, known.visits) for task, known in loop.known.items()} == {
-        None: (State.open, 8), RING: (State.open, 8), RING_LL: (State.open, 8), TREE: (State.hopeless, AFTER_ROUNDS),
-    }  # fmt: skip
+        None: (State.open, 8),
+        RING: (State.open, 8),
+        RING_LL: (State.open, 8),
+        TREE: (State.hopeless, AFTER_ROUNDS),
+    }
 
 
 def test_wrong_results_are_counted_and_their_times_are_not() -> None:
@@ -611,15 +625,34 @@ def test_measure_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
 
 def test_measure_prints_as_nccl_tests_does(tmp_path: Path) -> None:
     out = run(
-        *SIMULATED, "allreduce", "allgather", "--bytes", "1M", "--channels", "2", "--algorithms", "ring,tree",
-        "--protocols", "simple", "--in-place", "--out", tmp_path / "run.jsonl",
-    ).stdout.splitlines()  # fmt: skip
+        *SIMULATED,
+        "allreduce",
+        "allgather",
+        "--bytes",
+        "1M",
+        "--channels",
+        "2",
+        "--algorithms",
+        "ring,tree",
+        "--protocols",
+        "simple",
+        "--in-place",
+        "--out",
+        tmp_path / "run.jsonl",
+    ).stdout.splitlines()
     heads = [line for line in out if "algbw" in line]
     assert len(heads) == 2
     assert heads[0].split()[1:] == [
-        "size", "count", "type", "redop", "root", "algorithm", "protocol", "channels",
+        "size",
+        "count",
+        "type",
+        "redop",
+        "root",
+        "algorithm",
+        "protocol",
+        "channels",
         *("time", "+-", "algbw", "busbw", "#wrong") * 2,
-    ]  # fmt: skip
+    ]
     rows = [line.split() for line in out if line and not line.startswith("#")]
     assert {len(row) for row in rows} == {18}
     gathered, reduced = ([row for row in rows if row[3] == redop] for redop in ("none", "sum"))
@@ -739,15 +772,13 @@ def test_progress_is_a_line_every_so_often_and_none_with_json(
         (("--out", "x", "--precision", "0"), "--precision"),
         ((), "--out"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     (tmp_path / "text").write_text("a text\n")
     with Writer(tmp_path / "other", Simulated(CASE, 1).describe()):
         pass
     (tmp_path / "other.gz").write_bytes(gzip.compress((tmp_path / "other").read_bytes()))
-    done = subprocess.run(
-        [COMMAND, *SIMULATED, *arguments], capture_output=True, text=True, timeout=60, cwd=tmp_path
-    )  # fmt: skip
+    done = subprocess.run([COMMAND, *SIMULATED, *arguments], capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1

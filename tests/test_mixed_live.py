@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from here import HERE
 
-from tuner import machines
-from tuner.case import Case
-from tuner.check import check
-from tuner.errors import BadInput, BadTopology
-from tuner.oracle import Host, Oracle, Setup
+from tuner.base.errors import BadInput, BadTopology
+from tuner.conformance.check import check
+from tuner.machine import catalogue
+from tuner.oracle.api import Oracle
+from tuner.oracle.configuration import Host, OracleConfiguration
+from tuner.scenario import Scenario
 
 H100, A100, B200 = "dgx-h100", "dgx-a100", "dgx-b200"
 INTEL = 'arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143"'
@@ -39,7 +40,7 @@ SHAPES: dict[str, tuple[Nodes, ...]] = {
 
 def edited(name: str, folder: Path) -> Path:
     """The topology of a machine as one changed fact makes it."""
-    h100, a100 = machines.load(H100).topology_xml, machines.load(A100).topology_xml
+    h100, a100 = catalogue.load(H100).topology_xml, catalogue.load(A100).topology_xml
     xml = {
         "intel": h100,
         "amd": h100.replace(INTEL, 'arch="x86_64" vendor="AuthenticAMD" familyid="143" modelid="49"'),
@@ -47,9 +48,7 @@ def edited(name: str, folder: Path) -> Path:
         "volta": a100.replace('sm="80"', 'sm="70"'),
         "slow": h100.replace('speed="400000"', 'speed="100000"'),
         "far": h100.replace('latency="0"', 'latency="2.5"'),
-        "one adapter": "\n".join(
-            line for line in h100.splitlines() if "<net " not in line or 'dev="0"' in line
-        ),
+        "one adapter": "\n".join(line for line in h100.splitlines() if "<net " not in line or 'dev="0"' in line),
     }[name]
     assert name == "intel" or xml not in (h100, a100)
     path = folder / f"{name}.xml"
@@ -57,16 +56,18 @@ def edited(name: str, folder: Path) -> Path:
     return path
 
 
-def case(nccl: str, nodes: tuple[Nodes, ...], folder: Path) -> Case:
+def scenario(nccl: str, nodes: tuple[Nodes, ...], folder: Path) -> Scenario:
     first, *others = [
-        Case(
-            nccl, nodes=count, gpus_per_node=gpus,
-            machine=name if name in machines.names() else None,
-            topology=None if name in machines.names() else edited(name, folder),
+        Scenario(
+            nccl,
+            nodes=count,
+            gpus_per_node=gpus,
+            machine=name if name in catalogue.names() else None,
+            topology=None if name in catalogue.names() else edited(name, folder),
         )
         for name, gpus, count in nodes
     ]
-    return Case(
+    return Scenario(
         nccl, first.nodes, first.machine, first.topology, gpus_per_node=first.gpus_per_node, others=tuple(others)
     )
 
@@ -74,7 +75,7 @@ def case(nccl: str, nodes: tuple[Nodes, ...], folder: Path) -> Case:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", HERE)
 def test_nodes_that_differ(name: str, shape: str, tmp_path: Path) -> None:
-    report = check(case(name, SHAPES[shape], tmp_path))
+    report = check(scenario(name, SHAPES[shape], tmp_path))
     assert report.mismatches == []
     assert report.compared["cells"] >= 5 * 60 * 18
     assert report.compared["picks"] >= 5 * 60
@@ -82,8 +83,8 @@ def test_nodes_that_differ(name: str, shape: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", HERE)
 def test_every_rank_is_on_its_own_node(name: str) -> None:
-    h100, a100 = machines.load(H100).topology_xml, machines.load(A100).topology_xml
-    with Oracle(Setup(h100, 1, 2, name, {}, others=(Host(a100, 1), Host(h100, 3)))) as oracle:
+    h100, a100 = catalogue.load(H100).topology_xml, catalogue.load(A100).topology_xml
+    with Oracle(OracleConfiguration(h100, 1, 2, name, {}, others=(Host(a100, 1), Host(h100, 3)))) as oracle:
         facts, lines = oracle.facts, oracle.log_lines()
     assert (facts["n_ranks"], facts["n_nodes"], facts["local_ranks"], facts["max_local_ranks"]) == (6, 3, 2, 3)
     # NCCL prints the CPUs of each rank's own topology, and 1 for Intel, 2 for AMD.
@@ -92,12 +93,12 @@ def test_every_rank_is_on_its_own_node(name: str) -> None:
 
 
 def test_what_cannot_be_simulated_is_refused() -> None:
-    h100 = machines.load(H100).topology_xml
+    h100 = catalogue.load(H100).topology_xml
     kinds = tuple(Host(f"{h100}<!-- {number} -->", 1) for number in range(16))
     with pytest.raises(BadInput, match="17 kinds of nodes; the oracle simulates at most 16"):
-        Oracle(Setup(h100, 1, 1, HERE[0], {}, others=kinds))
+        Oracle(OracleConfiguration(h100, 1, 1, HERE[0], {}, others=kinds))
     with pytest.raises(BadInput, match="gpus_per_node is 9; valid: 1 to 8"):
-        Oracle(Setup(h100, 1, 1, HERE[0], {}, others=(Host(h100, 9),)))
+        Oracle(OracleConfiguration(h100, 1, 1, HERE[0], {}, others=(Host(h100, 9),)))
     alone = "\n".join(line for line in h100.splitlines() if "<net " not in line)
     with pytest.raises(BadTopology, match="no <net> element"):
-        Oracle(Setup(h100, 1, 1, HERE[0], {}, others=(Host(alone, 1),)))
+        Oracle(OracleConfiguration(h100, 1, 1, HERE[0], {}, others=(Host(alone, 1),)))

@@ -15,10 +15,14 @@ import numpy as np
 import pytest
 from here import HERE
 
-from tuner import machines, release
-from tuner.errors import BadInput, BadTopology, OracleFailed, OracleUnavailable
-from tuner.names import Algorithm, Collective, DataType, Op, Pattern, Protocol
-from tuner.oracle import Call, Launched, Oracle, Setup, hardware, library, process, tuninglog
+from tuner import release
+from tuner.base.errors import BadInput, BadTopology, OracleFailed, OracleUnavailable
+from tuner.base.names import Algorithm, Collective, DataType, Op, Pattern, Protocol
+from tuner.machine import catalogue
+from tuner.oracle import hardware, library, process, tuning_log
+from tuner.oracle.api import Launched, Oracle
+from tuner.oracle.configuration import OracleConfiguration
+from tuner.oracle.groups import Call
 
 RELEASE = "2.28.9"
 SIZES = [4 << shift for shift in range(33)]  # 4 B to 16 GiB
@@ -35,20 +39,20 @@ def nccl() -> library.Library:
         return library.fetch(RELEASE)
 
 
-def setup(machine: str = "dgx-h100", nodes: int = 1, gpus: int = 8, **changes: object) -> Setup:
+def configuration(machine: str = "dgx-h100", nodes: int = 1, gpus: int = 8, **changes: object) -> OracleConfiguration:
     given = {"release": RELEASE, "env": {}, **changes}
-    return Setup(machines.load(machine).topology_xml, nodes, gpus, **given)  # type: ignore[arg-type]
+    return OracleConfiguration(catalogue.load(machine).topology_xml, nodes, gpus, **given)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
 def one_node(nccl: library.Library) -> Iterator[Oracle]:
-    with Oracle(setup()) as oracle:
+    with Oracle(configuration()) as oracle:
         yield oracle
 
 
 @pytest.fixture(scope="module")
 def two_nodes(nccl: library.Library) -> Iterator[Oracle]:
-    with Oracle(setup(nodes=2)) as oracle:
+    with Oracle(configuration(nodes=2)) as oracle:
         yield oracle
 
 
@@ -69,7 +73,7 @@ GRAPH_LINE = re.compile(
     [("dgx-h100", 1, 8), ("dgx-h100", 2, 8), ("dgx-h100", 4, 1), ("dgx-a100", 1, 4), ("dgx-a100", 2, 8)],
 )
 def test_graphs_are_those_in_the_log(machine: str, nodes: int, gpus: int) -> None:
-    with Oracle(setup(machine, nodes, gpus)) as oracle:
+    with Oracle(configuration(machine, nodes, gpus)) as oracle:
         assert Pattern.Ring in read_graphs(oracle)
         assert read_graphs(oracle) == printed_graphs(oracle)
 
@@ -87,12 +91,17 @@ def read_graphs(oracle: Oracle) -> dict[int, tuple[object, ...]]:
     names = release.load(oracle.facts["release"]).table["paths"]["types"]
     return {
         graph.pattern: (
-            graph.cross_nic, graph.n_channels, graph.bw_intra_gbs, graph.bw_inter_gbs,
-            names[graph.type_intra], names[graph.type_inter], graph.same_channels,
+            graph.cross_nic,
+            graph.n_channels,
+            graph.bw_intra_gbs,
+            graph.bw_inter_gbs,
+            names[graph.type_intra],
+            names[graph.type_inter],
+            graph.same_channels,
         )
         for graph in oracle.graphs.values()
         if graph.n_channels
-    }  # fmt: skip
+    }
 
 
 def test_graph_dump_is_the_same_search(two_nodes: Oracle) -> None:
@@ -137,10 +146,20 @@ def test_channel_counts_are_those_in_the_log(two_nodes: Oracle) -> None:
 
 def test_facts_of_two_nodes(two_nodes: Oracle, nccl: library.Library) -> None:
     expected = {
-        "release": RELEASE, "library_sha256": nccl.sha256, "n_ranks": 16, "n_nodes": 2, "local_ranks": 8,
-        "min_comp_cap": 90, "max_comp_cap": 90, "cpu_arch": 1, "cpu_vendor": 1, "nvls_support": 1,
-        "nvls_channels": 16, "collnet": 0, "one_rank_per_node": False,
-    }  # fmt: skip
+        "release": RELEASE,
+        "library_sha256": nccl.sha256,
+        "n_ranks": 16,
+        "n_nodes": 2,
+        "local_ranks": 8,
+        "min_comp_cap": 90,
+        "max_comp_cap": 90,
+        "cpu_arch": 1,
+        "cpu_vendor": 1,
+        "nvls_support": 1,
+        "nvls_channels": 16,
+        "collnet": 0,
+        "one_rank_per_node": False,
+    }
     assert {name: two_nodes.facts[name] for name in expected} == expected
 
 
@@ -168,8 +187,10 @@ def test_every_size_launches(two_nodes: Oracle, collective: Collective) -> None:
 def test_a_specialised_kernel_is_the_pick(two_nodes: Oracle) -> None:
     (each,) = two_nodes.launch(AR, F32, Op.sum, [1024])
     assert (each.algorithm, each.protocol, each.kernel) == (
-        Algorithm.Tree, Protocol.LL, "ncclDevKernel_AllReduce_Sum_f32_TREE_LL",
-    )  # fmt: skip
+        Algorithm.Tree,
+        Protocol.LL,
+        "ncclDevKernel_AllReduce_Sum_f32_TREE_LL",
+    )
 
 
 def test_nvls_tree_on_two_hopper_nodes_and_nvls_on_one(two_nodes: Oracle, one_node: Oracle) -> None:
@@ -179,20 +200,20 @@ def test_nvls_tree_on_two_hopper_nodes_and_nvls_on_one(two_nodes: Oracle, one_no
 
 
 def test_pat_on_one_gpu_per_node() -> None:
-    with Oracle(setup(nodes=8, gpus=1)) as oracle:
+    with Oracle(configuration(nodes=8, gpus=1)) as oracle:
         assert oracle.facts["one_rank_per_node"] is True
         launched = oracle.launch(AG, F32, Op.sum, [256 << 10])
     assert launched[0].algorithm == Algorithm.PAT
 
 
 def test_no_nvls_on_ampere() -> None:
-    with Oracle(setup("dgx-a100")) as oracle:
+    with Oracle(configuration("dgx-a100")) as oracle:
         assert oracle.facts["nvls_support"] == 0
         assert (oracle.costs(AR, F32, Op.sum, [1 << 30])[0, Algorithm.NVLS] == -1).all()
 
 
 def test_coll_net_where_it_is_enabled() -> None:
-    with Oracle(setup("dgx-a100", 2, env={"NCCL_COLLNET_ENABLE": "1"})) as oracle:
+    with Oracle(configuration("dgx-a100", 2, env={"NCCL_COLLNET_ENABLE": "1"})) as oracle:
         assert oracle.facts["collnet"] == 1
         assert oracle.graphs[Algorithm.CollNetDirect].n_channels > 0
         assert oracle.launch(AR, F32, Op.sum, [1 << 30])[0].algorithm == Algorithm.CollNetDirect
@@ -200,7 +221,9 @@ def test_coll_net_where_it_is_enabled() -> None:
 
 
 def test_the_environment_reaches_nccl() -> None:
-    with Oracle(setup(nodes=2, env={"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple", "NCCL_MAX_CTAS": "4"})) as oracle:
+    with Oracle(
+        configuration(nodes=2, env={"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple", "NCCL_MAX_CTAS": "4"})
+    ) as oracle:
         picks = {(e.algorithm, e.protocol) for e in oracle.launch(AR, F32, Op.sum, [1024, 1 << 20, 1 << 30])}
         assert picks == {(Algorithm.Ring, Protocol.Simple)}
         assert oracle.launch(AR, F32, Op.sum, [1 << 30])[0].channels == 4
@@ -255,7 +278,7 @@ def test_asking_leaves_nothing_behind(two_nodes: Oracle) -> None:
 
 def test_the_recorder_changes_no_launch(tmp_path: Path, one_node: Oracle) -> None:
     idle = compiled(tmp_path, "return 0;")
-    with Oracle(setup(plugin=idle)) as bare:
+    with Oracle(configuration(plugin=idle)) as bare:
         for collective in Collective:
             sizes = reachable(bare, collective)
             without = bare.launch(collective, F32, Op.sum, sizes)
@@ -276,7 +299,7 @@ def key(each: Launched) -> tuple[object, ...]:
 @pytest.mark.parametrize("name", HERE)
 def test_every_release_that_is_here_answers_alike(name: str) -> None:
     """Log, memory, launches and costs agree with each other, whichever way a release lets them be had."""
-    with Oracle(setup(nodes=2, release=name)) as oracle:
+    with Oracle(configuration(nodes=2, release=name)) as oracle:
         assert oracle.facts["release"] == name
         assert oracle.facts["n_ranks"] == 16
         assert read_graphs(oracle) == printed_graphs(oracle)
@@ -294,7 +317,7 @@ def test_every_release_that_is_here_answers_alike(name: str) -> None:
 @pytest.mark.parametrize("name", HERE)
 def test_launches_without_end(name: str) -> None:
     """Up to 2.21 work goes through a ring of 65536 entries that a kernel would empty; 24 of them a launch here."""
-    with Oracle(setup("dgx-a100", gpus=4, release=name), timeout_s=60) as oracle:
+    with Oracle(configuration("dgx-a100", gpus=4, release=name), timeout_s=60) as oracle:
         launched = oracle.launch(AR, F32, Op.sum, [1 << 30] * 3000)
         assert {(each.algorithm, each.channels) for each in launched} == {(Algorithm.Ring, 24)}
 
@@ -321,7 +344,7 @@ def compiled(folder: Path, body: str, source: str = PLUGIN) -> Path:
 
 
 def test_nccl_loads_the_given_plugin(tmp_path: Path) -> None:
-    with Oracle(setup(plugin=compiled(tmp_path, PREFER_TREE_LL))) as oracle:
+    with Oracle(configuration(plugin=compiled(tmp_path, PREFER_TREE_LL))) as oracle:
         (each,) = oracle.launch(AR, F32, Op.sum, [1 << 30])
         assert (each.algorithm, each.protocol, each.channels) == (Algorithm.Tree, Protocol.LL, 3)
 
@@ -329,7 +352,7 @@ def test_nccl_loads_the_given_plugin(tmp_path: Path) -> None:
 def test_the_table_before_and_after_a_plugin(tmp_path: Path, one_node: Oracle) -> None:
     plugin = compiled(tmp_path, PREFER_TREE_LL)
     sizes = [1 << 20, 1 << 30]
-    with Oracle(setup(plugin=plugin, record_plugin=True)) as oracle:
+    with Oracle(configuration(plugin=plugin, record_plugin=True)) as oracle:
         asked = oracle.ask(AR, F32, Op.sum, sizes)
         launched = oracle.launch(AR, F32, Op.sum, sizes)
         other = oracle.ask(AG, F32, Op.sum, sizes)
@@ -345,27 +368,27 @@ def test_the_table_before_and_after_a_plugin(tmp_path: Path, one_node: Oracle) -
 def test_a_plugin_nccl_does_not_take(tmp_path: Path) -> None:
     stranger = compiled(tmp_path, "", "int nothing_of_a_tuner;")
     with pytest.raises(OracleFailed, match="did not load tuner plugin"):
-        Oracle(setup(plugin=stranger))
+        Oracle(configuration(plugin=stranger))
 
 
 def test_a_plugin_that_cannot_be_wrapped(tmp_path: Path) -> None:
     broken = tmp_path / "broken.so"
     broken.write_text("not a library")
     with pytest.raises(OracleFailed, match="cannot load tuner plugin"):
-        Oracle(setup(plugin=broken, record_plugin=True))
+        Oracle(configuration(plugin=broken, record_plugin=True))
 
 
 def test_a_plugin_that_crashes_takes_only_the_child(tmp_path: Path) -> None:
     plugin = compiled(tmp_path, "return *(volatile int *)0;")
     complaint = r"was killed by SIGSEGV while launching 1 AllReduce of float32 with tuner plugin \S+plugin\.so"
-    with Oracle(setup(plugin=plugin)) as oracle, pytest.raises(OracleFailed, match=complaint):
+    with Oracle(configuration(plugin=plugin)) as oracle, pytest.raises(OracleFailed, match=complaint):
         oracle.launch(AR, F32, Op.sum, [4])
 
 
 def test_an_error_of_nccl_is_reported(tmp_path: Path) -> None:
     plugin = compiled(tmp_path, "return 3;")
     complaint = r"at 4 bytes NCCL returned 3 \(internal error"
-    with Oracle(setup(plugin=plugin)) as oracle, pytest.raises(OracleFailed, match=complaint):
+    with Oracle(configuration(plugin=plugin)) as oracle, pytest.raises(OracleFailed, match=complaint):
         oracle.launch(AR, F32, Op.sum, [4])
 
 
@@ -373,7 +396,7 @@ def test_an_error_of_nccl_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_crash_is_reported() -> None:
-    with Oracle(setup(gpus=2)) as oracle:
+    with Oracle(configuration(gpus=2)) as oracle:
         os.kill(oracle.pid, signal.SIGSEGV)
         with pytest.raises(OracleFailed) as caught:
             oracle.launch(AR, F32, Op.sum, [4])
@@ -385,7 +408,7 @@ def test_a_crash_is_reported() -> None:
 
 
 def test_a_hang_is_reported_and_ended() -> None:
-    with Oracle(setup(gpus=2), timeout_s=60) as oracle:
+    with Oracle(configuration(gpus=2), timeout_s=60) as oracle:
         oracle.timeout_s = 0.5
         os.kill(oracle.pid, signal.SIGSTOP)
         start = time.monotonic()
@@ -397,11 +420,11 @@ def test_a_hang_is_reported_and_ended() -> None:
 
 def test_too_little_time_to_start() -> None:
     with pytest.raises(OracleFailed, match=r"did not answer within 0\.01 s while initialising 8 ranks"):
-        Oracle(setup(), timeout_s=0.01)
+        Oracle(configuration(), timeout_s=0.01)
 
 
 def test_closing_ends_the_child() -> None:
-    oracle = Oracle(setup(gpus=2))
+    oracle = Oracle(configuration(gpus=2))
     assert alive(oracle.pid)
     oracle.close()
     assert not alive(oracle.pid)
@@ -420,9 +443,11 @@ def alive(pid: int) -> bool:
 
 ORPHAN = """
 import sys
-from tuner.oracle import Oracle, Setup
-from tuner import machines, release
-oracle = Oracle(Setup(machines.load("dgx-h100").topology_xml, 1, 2, sys.argv[1], {}))
+from tuner.oracle.api import Oracle
+from tuner.oracle.configuration import OracleConfiguration
+from tuner.machine import catalogue as machines
+from tuner import release
+oracle = Oracle(OracleConfiguration(machines.load("dgx-h100").topology_xml, 1, 2, sys.argv[1], {}))
 print(oracle.pid, flush=True)
 import time; time.sleep(60)
 """
@@ -445,7 +470,7 @@ def test_oracles_side_by_side(one_node: Oracle) -> None:
     picks: list[object] = []
 
     def ask() -> None:
-        with Oracle(setup()) as oracle:
+        with Oracle(configuration()) as oracle:
             picks.append([key(each) for each in oracle.launch(AR, F32, Op.sum, SIZES)])
 
     threads = [threading.Thread(target=ask) for _ in range(3)]
@@ -462,7 +487,7 @@ def test_nothing_of_the_callers_environment_leaks(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("NCCL_TOPO_FILE", "/nonexistent")
     monkeypatch.setenv("NCCL_DEBUG_FILE", "/nonexistent/log")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with Oracle(setup()) as oracle:
+    with Oracle(configuration()) as oracle:
         environment = Path(f"/proc/{oracle.pid}/environ").read_bytes().decode().split("\0")
         assert {variable.split("=")[0] for variable in environment if variable.startswith("NCCL_")} == (
             process.OWN_VARIABLES - {"NCCL_CUDA_PATH", "NCCL_CONF_FILE", "NCCL_TOPO_DUMP_FILE"}
@@ -489,7 +514,7 @@ def test_nothing_of_the_callers_environment_leaks(monkeypatch: pytest.MonkeyPatc
 )
 def test_bad_setups(changes: dict[str, object], complaint: str) -> None:
     with pytest.raises(BadInput, match=complaint):
-        Oracle(setup(**changes))  # type: ignore[arg-type]
+        Oracle(configuration(**changes))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -507,13 +532,13 @@ def test_bad_setups(changes: dict[str, object], complaint: str) -> None:
 )
 def test_bad_topologies(topology: str, complaint: str) -> None:
     with pytest.raises(BadTopology, match=complaint):
-        Oracle(Setup(topology, 2, 1, RELEASE, {}))
+        Oracle(OracleConfiguration(topology, 2, 1, RELEASE, {}))
 
 
 def test_memory_is_looked_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuner.oracle.api._available_bytes", lambda: 100 << 20)
     with pytest.raises(BadInput, match="this machine has 100 MB available, enough for 2 ranks"):
-        Oracle(setup())
+        Oracle(configuration())
 
 
 def test_other_platforms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -534,7 +559,7 @@ def test_sizes_no_count_reaches(two_nodes: Oracle) -> None:
 
 
 def test_one_rank_has_nothing_to_choose() -> None:
-    with Oracle(setup(gpus=1)) as oracle:
+    with Oracle(configuration(gpus=1)) as oracle:
         assert oracle.facts["n_ranks"] == 1
         with pytest.raises(BadInput, match="one rank has nothing to choose"):
             oracle.launch(AR, F32, Op.sum, [4])
@@ -544,13 +569,13 @@ def test_one_rank_has_nothing_to_choose() -> None:
 
 
 def test_hardware_of_a_topology() -> None:
-    read = hardware.read(machines.load("dgx-h100").topology_xml, 2, 3, coll_net=False)
+    read = hardware.read(catalogue.load("dgx-h100").topology_xml, 2, 3, coll_net=False)
     assert [gpu.compute_capability for gpu in read.gpus] == [90, 90, 90]
     assert len({gpu.bus_id for gpu in read.gpus}) == 3
     assert len(read.nets) >= 8
     assert read.multicast
-    assert not hardware.read(machines.load("dgx-a100").topology_xml, 2, 3, coll_net=False).multicast
-    assert not hardware.read(machines.load("gh200-4x").topology_xml, 2, 3, coll_net=False).multicast  # no switch
+    assert not hardware.read(catalogue.load("dgx-a100").topology_xml, 2, 3, coll_net=False).multicast
+    assert not hardware.read(catalogue.load("gh200-4x").topology_xml, 2, 3, coll_net=False).multicast  # no switch
 
 
 def test_gpus_and_nets_are_taken_in_their_order() -> None:
@@ -561,14 +586,15 @@ def test_gpus_and_nets_are_taken_in_their_order() -> None:
     read = hardware.read(xml, 1, 1, coll_net=True)
     assert read.gpus == (hardware.Gpu("0000:01:00.0", 90, peer_group=0),)
     assert [(net.name, net.speed_mbps, net.guid, net.gdr, net.latency_us) for net in read.nets] == [
-        ("a", 10000, 2, 1, 1.5), ("b", 100000, 31, 0, 0.0),
-    ]  # fmt: skip
+        ("a", 10000, 2, 1, 1.5),
+        ("b", 100000, 31, 0, 0.0),
+    ]
     assert read.coll_nets == 2
 
 
 @pytest.mark.parametrize(("across_sockets", "groups"), [(True, [0, 0, 0, 0, 0]), (False, [0, 0, 0, 0, 1])])
 def test_peers_are_the_gpus_of_a_socket_or_all(across_sockets: bool, groups: list[int]) -> None:
-    xml = machines.load("dgx-h100").topology_xml
+    xml = catalogue.load("dgx-h100").topology_xml
     read = hardware.read(xml, 1, 5, coll_net=False, peer_to_peer_across_sockets=across_sockets)
     assert [gpu.peer_group for gpu in read.gpus] == groups
 
@@ -578,17 +604,19 @@ def test_a_cpu_without_vendor_gets_one_before_this_computers_is_put_in() -> None
     given = '<system version="1">\n  <cpu vendor="GenuineIntel" familyid="0" modelid="0" numaid="0" arch="arm64">'
     assert hardware.for_x86(arm) == given
     assert hardware.for_x86(given) == given
-    x86 = machines.load("dgx-a100").topology_xml
+    x86 = catalogue.load("dgx-a100").topology_xml
     assert hardware.for_x86(x86) == x86
 
 
 def test_choices_in_logs() -> None:
     planned = b"x [0] NCCL INFO AllReduce: 67108864 Bytes -> Algo NVLS_TREE proto SIMPLE channel{Lo..Hi}={0..15}\n"
     picked = b"x [0] NCCL INFO 1048576 Bytes -> Algo 5 proto 2 time 54.932159\n"
-    allreduce = tuninglog.Choice(67108864, Algorithm.NVLSTree, Protocol.Simple, 0, 15, AR)
-    assert tuninglog.choices(planned) == [allreduce]
-    assert tuninglog.choices(picked) == [tuninglog.Choice(1048576, Algorithm.NVLSTree, Protocol.Simple, None, None)]
-    assert tuninglog.choices(picked + planned) == tuninglog.choices(planned)
-    assert tuninglog.algorithm("COLLNET_DIRECT") == Algorithm.CollNetDirect
+    allreduce = tuning_log.TunedChoice(67108864, Algorithm.NVLSTree, Protocol.Simple, 0, 15, AR)
+    assert tuning_log.choices(planned) == [allreduce]
+    assert tuning_log.choices(picked) == [
+        tuning_log.TunedChoice(1048576, Algorithm.NVLSTree, Protocol.Simple, None, None)
+    ]
+    assert tuning_log.choices(picked + planned) == tuning_log.choices(planned)
+    assert tuning_log.algorithm("COLLNET_DIRECT") == Algorithm.CollNetDirect
     with pytest.raises(OracleFailed, match="does not know: XYZ"):
-        tuninglog.algorithm("XYZ")
+        tuning_log.algorithm("XYZ")

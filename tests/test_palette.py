@@ -4,8 +4,8 @@ from itertools import combinations
 
 import pytest
 
-from tuner import palette
-from tuner.names import Algorithm, Protocol
+from tuner.base.names import Algorithm, Protocol
+from tuner.plot import palette
 
 
 def lightness(colour: str) -> float:

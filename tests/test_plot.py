@@ -12,17 +12,18 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tuner.case import Case
-from tuner.choices import NOTHING, Choices, choices
+from tuner.analysis.choices import NOTHING, Choices, choices
+from tuner.analysis.curves import curves
+from tuner.base.errors import BadInput, BadMeasurement, NoAlgorithm
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.cli import everything
-from tuner.curves import curves
-from tuner.errors import BadInput, BadMeasurement, NoAlgorithm
-from tuner.measure import header, read_any
-from tuner.measure.compare import Comparison, Model
-from tuner.measure.samples import Point, Visit, Writer
-from tuner.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.rules.request import Request
-from tuner.selection import Selection
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.measure import read_any
+from tuner.measure.records import header
+from tuner.measure.records.samples import Point, Visit, Writer
+from tuner.measure.verify import Comparison, Model
+from tuner.scenario import Scenario
 
 pytest.importorskip("matplotlib")
 
@@ -32,7 +33,7 @@ from tuner.plot import measured as measured_figure
 from tuner.plot.cells import PICKS, size_edges
 
 SUM = Request(Collective.AllReduce, DataType.float32, Op.sum)
-CASE = Case(nccl="2.28.9", machine="dgx-h100", nodes=1)
+CASE = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1)
 SIZES = np.unique(np.geomspace(8, 2**61, 60).astype(np.uint64))  # beyond what NCCL 2.28.9 takes
 NODES = [1, 2, 3, 4, 8, 9]
 DOCUMENT = Path(__file__).parents[1] / "docs" / "plots.md"
@@ -49,9 +50,9 @@ def name(algorithm: int, protocol: int) -> str:
 
 def named(shown: Choices) -> list[list[str]]:
     return [
-        [name(*cell) for cell in zip(*rows, strict=True)]
+        [name(*algo_proto) for algo_proto in zip(*rows, strict=True)]
         for rows in zip(shown.algorithm, shown.protocol, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def drawn(axes: Any, sizes: Any, rows: int) -> list[list[str]]:
@@ -79,7 +80,7 @@ def test_the_map_shows_the_picks() -> None:
 def test_areas_have_the_colour_of_the_algorithm_and_the_hatch_of_the_protocol() -> None:
     from matplotlib.colors import to_hex
 
-    from tuner.palette import COLOURS, HATCHES
+    from tuner.plot.palette import COLOURS, HATCHES
 
     figure = choicemap.figure(choices(CASE, SUM, SIZES, NODES), "what", "where")
     for area in figure.axes[0].patches:
@@ -102,14 +103,14 @@ def test_json_of_the_map_is_what_the_selection_picks() -> None:
 
 
 def test_the_curves_are_the_cost_table_and_the_pick() -> None:
-    case = replace(CASE, nodes=2)
-    found = curves(case, SUM, SIZES)
+    scenario = replace(CASE, nodes=2)
+    found = curves(scenario, SUM, SIZES)
     _, times, bandwidths = curve_figure.figure(found, "what", "where").axes
-    table_us = Selection(case.communicator()).cost_table(SUM, SIZES)
+    table_us = Selection(scenario.communicator()).cost_table(SUM, SIZES)
     lines = {line.get_label(): line.get_ydata() for line in times.get_lines()}
-    assert len(lines) == len(found.cells) + 1 == 8
-    for cell in found.cells:
-        assert np.array_equal(lines[name(*cell)], table_us[:, *cell])
+    assert len(lines) == len(found.algo_protos) + 1 == 8
+    for algo_proto in found.algo_protos:
+        assert np.array_equal(lines[name(*algo_proto)], table_us[:, *algo_proto])
     assert np.array_equal(lines["NCCL's pick"], found.picks.time_us[0], equal_nan=True)
     assert np.isnan(lines["NCCL's pick"][-1])
     busbw = {line.get_label(): line.get_ydata() for line in bandwidths.get_lines()}["Ring/Simple"]
@@ -133,9 +134,14 @@ def test_classes_of_differences() -> None:
     after = made([0, 1, 1, 1, NOTHING, 1, NOTHING], [99, 4, 10, 21, np.nan, 1, np.nan])
     labels = [difference.STYLES[number].label for number in difference.classes(before, after)[0]]
     assert labels == [
-        "same pick", "up to 0.50", "0.95 to 1.05", "above 2.00", "runs only before", "runs only after",
+        "same pick",
+        "up to 0.50",
+        "0.95 to 1.05",
+        "above 2.00",
+        "runs only before",
+        "runs only after",
         "nothing can run",
-    ]  # fmt: skip
+    ]
 
 
 def test_the_difference_shows_both_maps_and_the_ratio_where_the_pick_changes() -> None:
@@ -161,8 +167,10 @@ def test_json_of_the_difference_compares_both() -> None:
     assert {one for row in answer["after"]["algorithm"] for one in row} == {"Ring"}
     for row in range(3):
         for column in range(9):
-            picks = [tuple(answer[which][part][row][column] for part in ("algorithm", "protocol"))
-                     for which in ("before", "after")]  # fmt: skip
+            picks = [
+                tuple(answer[which][part][row][column] for part in ("algorithm", "protocol"))
+                for which in ("before", "after")
+            ]
             times = [answer[which]["time_us"][row][column] for which in ("before", "after")]
             assert answer["changed"][row][column] == (picks[0] != picks[1])
             assert answer["ratio"][row][column] == pytest.approx(times[1] / times[0])
@@ -194,9 +202,14 @@ def test_no_text_hides_another(high: int, nodes: list[int]) -> None:
     sizes = np.unique(np.geomspace(8, high, 30).astype(np.uint64))
     shape = len(nodes), len(sizes)
     shown = Choices(
-        tuple(nodes), sizes, np.ones(shape, np.int8), np.ones(shape, np.int8), np.ones(shape, np.int64),
-        np.ones(shape, np.int64), np.ones(shape, np.float32),
-    )  # fmt: skip
+        tuple(nodes),
+        sizes,
+        np.ones(shape, np.int8),
+        np.ones(shape, np.int8),
+        np.ones(shape, np.int64),
+        np.ones(shape, np.int64),
+        np.ones(shape, np.float32),
+    )
     long = "dgx-h100, 8 GPUs per node, NCCL 2.28.9" + ", NCCL_MIN_NCHANNELS=16" * 8
     assert overlapping(choicemap.figure(shown, "AllReduce, float32 sum: what NCCL picks", long)) == []
     assert overlapping(difference.figure(shown, shown, "AllReduce, float32 sum: what changes", (long, long))) == []
@@ -218,12 +231,14 @@ def test_equal_pictures_are_equal_files(tmp_path: Path, ending: str) -> None:
 
 RUN = "\n".join(
     [
-        "# nThread 1 nGpus 8 minBytes 65536 maxBytes 1048576", "# Collective test starting: all_reduce_perf",
+        "# nThread 1 nGpus 8 minBytes 65536 maxBytes 1048576",
+        "# Collective test starting: all_reduce_perf",
         "#  size   count    type   redop    root    time   algbw   busbw #wrong    time   algbw   busbw #wrong",
         "  65536  16384  float  sum  -1  40.10  26.15  26.15  0  39.90  26.28  26.28  0",
-        "  1048576  262144  float  sum  -1  60.10  26.15  26.15  0  59.90  26.28  26.28  0", "",
+        "  1048576  262144  float  sum  -1  60.10  26.15  26.15  0  59.90  26.28  26.28  0",
+        "",
     ]
-)  # fmt: skip
+)
 WHERE = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
 
 
@@ -239,8 +254,8 @@ def test_measured_times_stand_beside_what_the_model_predicts(tmp_path: Path) -> 
         size, measured_us = picks.pop(combination)
         assert series["bytes"] == [size]
         assert series["measured_us"] == [pytest.approx(measured_us)]
-        cell = Algorithm[series["algorithm"]], Protocol[series["protocol"]]
-        assert series["predicted_us"] == [pytest.approx(float(selection.cost_table(SUM, [size])[0][cell]))]
+        algo_proto = Algorithm[series["algorithm"]], Protocol[series["protocol"]]
+        assert series["predicted_us"] == [pytest.approx(float(selection.cost_table(SUM, [size])[0][algo_proto]))]
         assert combination in out.read_text()
     assert not picks
 
@@ -279,17 +294,18 @@ def test_measured_needs_the_communicator_and_that_of_the_file(tmp_path: Path) ->
 
 def test_a_file_that_says_its_communicator_is_of_no_other(tmp_path: Path) -> None:
     file = tmp_path / "run.jsonl"
-    case = Case(nccl="2.28.9", machine="dgx-h100", nodes=2)
-    with Writer(file, {header.CASE: header.case_record(case), "ranks": 16}) as writer:
+    scenario = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
+    with Writer(file, {header.CASE: header.case_record(scenario), "ranks": 16}) as writer:
         writer.add(Visit(Point(Collective.AllReduce, 1 << 20), None, None, (50.0,)))
     drawn = ("plot", "measured", str(file), "--json")
     theirs, newer = (json.loads(invoke(*drawn, *more).output)[0] for more in ((), (*WHERE[:4], "--nccl", "2.32.3")))
     assert (theirs["nccl"], newer["nccl"]) == ("2.28.9", "2.32.3")
     for options, says in (
         (("--machine", "dgx-a100", "--nodes", "2"), "measured on 2 x dgx-h100"),
-        (("--nccl", "2.20.5"), "--nccl: "), (("--nodes", "1"), "--nodes: "),
+        (("--nccl", "2.20.5"), "--nccl: "),
+        (("--nodes", "1"), "--nodes: "),
         (("--collective", "broadcast"), "no Broadcast in it"),
-    ):  # fmt: skip
+    ):
         done = CliRunner().invoke(everything, [*drawn, *options])
         assert isinstance(done.exception, BadInput | BadMeasurement)
         assert says in str(done.exception)
@@ -308,12 +324,12 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "one rank": ((*MAP, "--gpus-per-node", "1", "--to-nodes", "1", "--json"), "two ranks or more"),
     "no change": (("plot", "diff", *MAP[2:], "--json"), "valid: --change"),
     "release": (("plot", "diff", *MAP[2:], "--change", "nccl=1.2", "--json"), "no table for NCCL 1.2"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("arguments", "says"), BAD.values(), ids=BAD.keys())
 def test_bad_input_says_what_is_valid(arguments: tuple[str, ...], says: str) -> None:
-    from tuner.errors import TunerError
+    from tuner.base.errors import TunerError
 
     done = CliRunner().invoke(everything, [*arguments])
     assert isinstance(done.exception, TunerError)

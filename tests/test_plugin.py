@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tuner import plugin
-from tuner.errors import BadTable, TunerError
-from tuner.names import Algorithm, Collective, Protocol
-from tuner.plugin.dryrun import INFO, WARN, Answer, DryRun
-from tuner.plugin.parse import from_text, read
-from tuner.plugin.table import ANY_BYTES, ANY_COUNT, HEADER, LARGEST, Choice, Decision, Interval, Table
-from tuner.plugin.text import to_text
+from tuner.base.errors import BadTable, TunerError
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.plugin.dry_run import INFO, WARN, Answer, DryRun
+from tuner.plugin.table.parse import from_text, read
+from tuner.plugin.table.records import ANY_BYTES, ANY_COUNT, HEADER, LARGEST, Choice, Decision, Interval, Table
+from tuner.plugin.table.text import to_text
 
 SOURCES = Path(__file__).resolve().parent.parent / "csrc" / "plugin"
 WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-Wpedantic", "-Wconversion", "-Wshadow", "-Wstrict-prototypes"]
@@ -31,9 +31,14 @@ AR = Collective.AllReduce
 
 
 def Row(
-    collective: Collective, algorithm: Algorithm, protocol: Protocol, channels: int | None = None,
-    bytes: Interval = ANY_BYTES, ranks: Interval = ANY_COUNT, nodes: Interval = ANY_COUNT,
-) -> Decision:  # fmt: skip
+    collective: Collective,
+    algorithm: Algorithm,
+    protocol: Protocol,
+    channels: int | None = None,
+    bytes: Interval = ANY_BYTES,
+    ranks: Interval = ANY_COUNT,
+    nodes: Interval = ANY_COUNT,
+) -> Decision:
     return Decision(collective, (Choice(algorithm, protocol, channels),), bytes=bytes, ranks=ranks, nodes=nodes)
 
 
@@ -183,7 +188,7 @@ def test_accepts(tmp_path: Path, row: str, interval: tuple[int, int], channels: 
     content = f"# by hand\n\n {HEADER} # one\n{row}{end}"
     low, high = interval
     (parsed,) = from_text(content).decisions
-    assert (parsed.collective, *parsed.choices[0].cell) == (AR, Algorithm.Ring, Protocol.LL128)
+    assert (parsed.collective, *parsed.choices[0].algo_proto) == (AR, Algorithm.Ring, Protocol.LL128)
     assert parsed.choices[0].channels == channels
     table = table_of(tmp_path, content)
     with DryRun(table, ranks=16, nodes=2) as run:
@@ -484,9 +489,16 @@ def test_a_choice_outside_the_table_has_no_effect(tmp_path: Path, shape: tuple[i
 
 @pytest.mark.parametrize(
     ("choice", "nodes", "channels"),
-    [("collnetdirect/simple", 1, 0), ("collnetchain/simple", 2, 0), ("nvls/simple", 2, 0), ("nvls/simple", 1, 6),
-     ("nvlstree/simple", 2, 6), ("ring/simple", 2, 6), ("pat/simple", 2, 6)],
-)  # fmt: skip
+    [
+        ("collnetdirect/simple", 1, 0),
+        ("collnetchain/simple", 2, 0),
+        ("nvls/simple", 2, 0),
+        ("nvls/simple", 1, 6),
+        ("nvlstree/simple", 2, 6),
+        ("ring/simple", 2, 6),
+        ("pat/simple", 2, 6),
+    ],
+)
 def test_channels_nccl_does_not_check_are_left_to_it(tmp_path: Path, choice: str, nodes: int, channels: int) -> None:
     table = rows_of(tmp_path, f"allreduce -> {choice} channels=6", f"reduce -> {choice}")
     with DryRun(table, ranks=16, nodes=nodes) as run:

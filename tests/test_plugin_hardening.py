@@ -140,9 +140,13 @@ def outside(folder: Path, adapter: str, function: str) -> set[str]:
     with reached.open("rb") as file:
         sections = list(ELFFile(file).iter_sections())
         symbols = next(each for each in sections if isinstance(each, SymbolTableSection))
-        used = [symbols.get_symbol(each["r_info_sym"])
-                for section in sections if isinstance(section, RelocationSection)
-                for each in section.iter_relocations() if each["r_info_sym"]]  # 0: what was dropped
+        used = [
+            symbols.get_symbol(each["r_info_sym"])
+            for section in sections
+            if isinstance(section, RelocationSection)
+            for each in section.iter_relocations()
+            if each["r_info_sym"]
+        ]  # 0: what was dropped
         return {symbol.name for symbol in used if symbol["st_shndx"] == "SHN_UNDEF"}
 
 

@@ -15,12 +15,14 @@ import pytest
 from here import WITH_PLUGINS
 from numpy.typing import NDArray
 
-from tuner import machines, plugin, release
-from tuner.errors import OracleFailed
-from tuner.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
-from tuner.oracle import Launched, Oracle, Setup
+from tuner import plugin, release
+from tuner.base.errors import OracleFailed
+from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
+from tuner.machine import catalogue
+from tuner.oracle.api import Launched, Oracle
+from tuner.oracle.configuration import OracleConfiguration
 from tuner.plugin import loading
-from tuner.plugin.table import HEADER
+from tuner.plugin.table.records import HEADER
 
 AR, AG = Collective.AllReduce, Collective.AllGather
 RING_LL, RING_SIMPLE = (Algorithm.Ring, Protocol.LL), (Algorithm.Ring, Protocol.Simple)
@@ -51,9 +53,9 @@ def communicator(
     nccl: str, *, nodes: int = 2, gpus: int = 2, recorded: bool = False, machine: str = "dgx-h100", **env: str
 ) -> Iterator[Oracle]:
     """libnccl with our plugin; ``recorded`` inside the one that keeps cost tables. ``env`` names the table."""
-    topology = machines.load(machine).topology_xml
-    setup = Setup(topology, nodes, gpus, nccl, env, plugin=plugin.path(), record_plugin=recorded)
-    with Oracle(setup) as oracle:
+    topology = catalogue.load(machine).topology_xml
+    configuration = OracleConfiguration(topology, nodes, gpus, nccl, env, plugin=plugin.path(), record_plugin=recorded)
+    with Oracle(configuration) as oracle:
         yield oracle
 
 
@@ -66,8 +68,8 @@ def with_table(table: Path, nccl: str, **others: object) -> Iterator[Oracle]:
 @contextmanager
 def alone(nccl: str, *, nodes: int = 2, gpus: int = 2, **env: str) -> Iterator[Oracle]:
     """libnccl without any tuner plugin."""
-    topology = machines.load("dgx-h100").topology_xml
-    with Oracle(Setup(topology, nodes, gpus, nccl, env, without_tuner=True)) as oracle:
+    topology = catalogue.load("dgx-h100").topology_xml
+    with Oracle(OracleConfiguration(topology, nodes, gpus, nccl, env, without_tuner=True)) as oracle:
         yield oracle
 
 
@@ -106,8 +108,8 @@ def pods() -> Iterator[dict[str, Oracle]]:
 @pytest.fixture
 def bare(nccl: str, pods: dict[str, Oracle]) -> Oracle:
     if nccl not in pods:
-        topology = machines.load("dgx-h100").topology_xml
-        pods[nccl] = Oracle(Setup(topology, 2, 2, nccl, {}, without_tuner=True))
+        topology = catalogue.load("dgx-h100").topology_xml
+        pods[nccl] = Oracle(OracleConfiguration(topology, 2, 2, nccl, {}, without_tuner=True))
     return pods[nccl]
 
 
@@ -150,8 +152,11 @@ def test_a_row_shows_in_the_launched_kernel_and_nothing_else_does(nccl: str, tmp
 def test_cells_outside_are_the_same_bits_and_the_pick_keeps_its_time(nccl: str, tmp_path: Path) -> None:
     table = table_of(tmp_path, "allreduce bytes=64K..4M -> pat/ll | ring/simple channels=1")
     outside, inside = [64, 64 * KIB - 64, 4 * MIB + 64, 8 * GIB], [64 * KIB, MIB, 4 * MIB]
-    topology = machines.load("dgx-h100").topology_xml
-    with with_table(table, nccl, recorded=True) as oracle, Oracle(Setup(topology, 2, 2, nccl, {})) as recorder:
+    topology = catalogue.load("dgx-h100").topology_xml
+    with (
+        with_table(table, nccl, recorded=True) as oracle,
+        Oracle(OracleConfiguration(topology, 2, 2, nccl, {})) as recorder,
+    ):
         for collective in Collective:
             expected = recorder.ask(collective, DataType.float32, Op.sum, outside)
             asked = oracle.ask(collective, DataType.float32, Op.sum, outside)

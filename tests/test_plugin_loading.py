@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 from here import HERE
 
-from tuner import machines, plugin, release
-from tuner.errors import BadInput, OracleFailed
-from tuner.names import Buffers, Collective, DataType, Op
-from tuner.oracle import Oracle, Setup, api, library
-from tuner.oracle.api import Launched
+from tuner import plugin, release
+from tuner.base.errors import BadInput, OracleFailed
+from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.machine import catalogue
+from tuner.oracle import api, library
+from tuner.oracle.api import Launched, Oracle
+from tuner.oracle.configuration import OracleConfiguration
 from tuner.plugin import loading
 
 LOADING = [name for name in HERE if "plugin" in release.load(name).table]
@@ -80,8 +82,14 @@ static int end(void *c) { return 0; }
   EXPORT struct { const char *name; void *start, *ask, *end, *chunk; } ncclTunerPlugin_v##v = \
       {"probe", start##v, ask, end, NULL};
 """
-EXPORTS = {1: "PLUGIN(1, ask1, end1)", 2: "PLUGIN(2, ask2, end)", 3: "PLUGIN(3, ask3, end)", 4: "PLUGIN(4, ask4, end)",
-           5: "PLUGIN(5, ask4, end)", 6: "PLUGIN(6, ask4, end)"}
+EXPORTS = {
+    1: "PLUGIN(1, ask1, end1)",
+    2: "PLUGIN(2, ask2, end)",
+    3: "PLUGIN(3, ask3, end)",
+    4: "PLUGIN(4, ask4, end)",
+    5: "PLUGIN(5, ask4, end)",
+    6: "PLUGIN(6, ask4, end)",
+}
 Compile = Callable[..., Path]
 
 
@@ -107,8 +115,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
 
 def oracle(name: str, file: Path | None, **changes: object) -> Oracle:
     env = changes.pop("env", {})
-    topology = machines.load("dgx-h100").topology_xml
-    return Oracle(Setup(topology, 2, 2, name, env, plugin=file, **changes))  # type: ignore[arg-type]
+    topology = catalogue.load("dgx-h100").topology_xml
+    return Oracle(OracleConfiguration(topology, 2, 2, name, env, plugin=file, **changes))  # type: ignore[arg-type]
 
 
 def newest(name: str) -> int:
@@ -279,7 +287,7 @@ def test_in_a_graph_nccl_says_that_buffers_are_registered(compiled: Compile, nam
 @pytest.mark.parametrize("name", TOLD)
 def test_in_a_graph_nccl_picks_as_with_registered_buffers(name: str, nodes: int, gpus: int) -> None:
     sizes = [1 << power for power in range(8, 33, 3)]
-    with Oracle(Setup(machines.load("dgx-h100").topology_xml, nodes, gpus, name, {})) as asked:
+    with Oracle(OracleConfiguration(catalogue.load("dgx-h100").topology_xml, nodes, gpus, name, {})) as asked:
         for collective in Collective:
             what = (collective, DataType.float32, Op.sum, sizes)
             inside = asked.launch(*what, captured=True)
@@ -292,7 +300,7 @@ def test_in_a_graph_nccl_picks_as_with_registered_buffers(name: str, nodes: int,
 
 @pytest.mark.parametrize("name", HERE)
 def test_graphs_without_end(name: str) -> None:
-    with Oracle(Setup(machines.load("dgx-h100").topology_xml, 1, 2, name, {})) as asked:
+    with Oracle(OracleConfiguration(catalogue.load("dgx-h100").topology_xml, 1, 2, name, {})) as asked:
         launched = asked.launch(AR, DataType.float32, Op.sum, [1 << 26] * 3000, captured=True)
         assert len(set(map(picked, launched))) == 1
 
@@ -308,10 +316,10 @@ def test_a_plugin_that_hangs_is_named(tmp_path: Path) -> None:
         'struct { const char *name; void *start, *ask, *end; } ncclTunerPlugin_v4 = {"hangs", hang, hang, hang};'
     )
     subprocess.run([compiler, "-w", "-fPIC", "-shared", str(source), "-o", str(file)], check=True)
-    topology = machines.load("dgx-h100").topology_xml
+    topology = catalogue.load("dgx-h100").topology_xml
     complaint = r"did not answer within 3 s while initialising 2 ranks with tuner plugin \S+hangs\.so"
     with pytest.raises(OracleFailed, match=complaint):
-        Oracle(Setup(topology, 1, 2, HERE[-1], {}, plugin=file), timeout_s=3)
+        Oracle(OracleConfiguration(topology, 1, 2, HERE[-1], {}, plugin=file), timeout_s=3)
 
 
 # --- nccl-tuner plugin env ---
@@ -353,7 +361,7 @@ def test_a_shell_evaluates_it(tmp_path: Path, name: str, shell: str, before: str
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_any_folder_survives_the_shell(shell: str) -> None:
-    file = Path("/it's a \"folder\" & more/libplugin.so")
+    file = Path('/it\'s a "folder" & more/libplugin.so')
     lines = loading.environment(release.load("2.27.3"), file).exports()
     script = "\n".join([*lines, 'printf "%s|%s" "$LD_LIBRARY_PATH" "$NCCL_TUNER_PLUGIN"'])
     run = subprocess.run([shell, "-c", script], capture_output=True, text=True, env={}, check=True)
@@ -363,7 +371,8 @@ def test_any_folder_survives_the_shell(shell: str) -> None:
 def test_env_as_json() -> None:
     by_name, by_path = (json.loads(env("--json", "--nccl", name).stdout) for name in ("2.27.3", "2.27.5"))
     assert by_name == {
-        "release": "2.27.3", "set": {"NCCL_TUNER_PLUGIN": plugin.path().name},
+        "release": "2.27.3",
+        "set": {"NCCL_TUNER_PLUGIN": plugin.path().name},
         "prepend": {"LD_LIBRARY_PATH": str(plugin.path().parent)},
     }
     assert by_path == {"release": "2.27.5", "set": {"NCCL_TUNER_PLUGIN": str(plugin.path())}, "prepend": {}}

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from table_rows import costs, decisions
 
-from tuner.errors import BadTable
-from tuner.names import Algorithm, Collective, Protocol
-from tuner.plugin import nvidia
-from tuner.plugin.dryrun import INFO, DryRun
-from tuner.plugin.parse import from_text, read
-from tuner.plugin.table import (
+from tuner.base.errors import BadTable
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.plugin.dry_run import INFO, DryRun
+from tuner.plugin.formats import nvidia
+from tuner.plugin.table.parse import from_text, read
+from tuner.plugin.table.records import (
     HEADER,
     LARGEST,
     LARGEST_COUNT,
@@ -32,7 +32,7 @@ from tuner.plugin.table import (
     find_cost,
     pipelined_ends,
 )
-from tuner.plugin.text import write
+from tuner.plugin.table.text import write
 
 SHAPE = (len(Algorithm), len(Protocol))
 NEVER_US = np.float32(3e9)
@@ -93,25 +93,26 @@ def expected_cells(
 def check_call(run: DryRun, table: Table, call: tuple[Collective, int, int, bool], shape: tuple[int, int]) -> None:
     (collective, size, pipelined, registered), (ranks, nodes) = call, shape
     cells = np.where(np.arange(21) % 4 == size % 4, -1, 7).astype(np.float32).reshape(SHAPE)
-    row = find(
-        table.decisions, collective, size, ranks=ranks, nodes=nodes, registered=registered, pipelined=pipelined
-    )
+    row = find(table.decisions, collective, size, ranks=ranks, nodes=nodes, registered=registered, pipelined=pipelined)
     answer = run.ask(collective, size, cells, pipelined=pipelined, registered=registered)
     costed = expected_cells(table, collective, size, cells, ranks, nodes, pipelined)
-    choice = next((choice for choice in row.choices if cells[choice.cell] >= 0), None) if row else None
+    choice = next((choice for choice in row.choices if cells[choice.algo_proto] >= 0), None) if row else None
     if choice is None:
         assert answer.cost_us.tobytes() == costed.tobytes()
         assert answer.channels == 0
     else:
-        own = costed[choice.cell]
+        own = costed[choice.algo_proto]
         above = max(np.nextafter(own, np.float32(np.inf)), np.finfo(np.float32).tiny)
         expected = np.where((costed >= 0) & (costed < above), above, costed)
-        expected[choice.cell] = own
+        expected[choice.algo_proto] = own
         assert answer.cost_us.tobytes() == expected.tobytes()
         withheld = "CollNet" in choice.algorithm.name or (choice.algorithm is Algorithm.NVLS and nodes > 1)
         assert answer.channels == (0 if withheld else choice.channels or 0)
-    for algorithm, protocol in [choice.cell if choice else (Algorithm.Ring, Protocol.LL), (Algorithm.PAT, Protocol.LL)]:
-        chunk = choice.chunk_bytes if choice and choice.cell == (algorithm, protocol) else None
+    for algorithm, protocol in [
+        choice.algo_proto if choice else (Algorithm.Ring, Protocol.LL),
+        (Algorithm.PAT, Protocol.LL),
+    ]:
+        chunk = choice.chunk_bytes if choice and choice.algo_proto == (algorithm, protocol) else None
         assert run.chunk_bytes(collective, algorithm, protocol, 77) == (chunk or 77)
 
 
@@ -120,8 +121,13 @@ def check(path: Path, table: Table, shape: tuple[int, int], *, most: int = 400, 
     rows = tuple(chain(table.decisions, table.costs))
     sizes = interesting_sizes(rows, ranks)
     used = sorted({row.collective for row in rows}) or [Collective.AllReduce]
-    calls = [(c, size, pipelined, registered) for c in used for size in sizes for pipelined in (0, 1, 2, 5, 6)
-             for registered in (False, True)]  # fmt: skip
+    calls = [
+        (c, size, pipelined, registered)
+        for c in used
+        for size in sizes
+        for pipelined in (0, 1, 2, 5, 6)
+        for registered in (False, True)
+    ]
     draw = random.Random(seed)
     with DryRun(path, ranks=ranks, nodes=nodes) as run:
         assert run.log[0].level == INFO, run.log[0].text
@@ -156,17 +162,85 @@ def test_c_decides_as_python_does_among_thousands(tmp_path: Path) -> None:
 
 
 PIECES = st.sampled_from(
-    ["allreduce", "AllGather", "reduce", " ", " ", "\t", "\n", "\r\n", "\r", "bytes=", "bytes-per-rank=", "ranks=",
-     "nodes=", "ranks-per-node=", "registered=", "pipelined=", "channels=", "chunk=", "latency-us=", "bandwidth-gbs=",
-     "batch=", "yes", "no", "nccl", "never", "cost ", "constant ", "base-latency-us ", "link-latency-us ", "nvlink ",
-     "NET ", "ll-gbs ", "hopper ", "more ", "..", "0", "1", "0.5", "1e3", "1e39", "1e-40", "5.", "64K", "4MiB", "65",
-     str(LARGEST), str(LARGEST + 1), str(LARGEST_COUNT), str(LARGEST_COUNT + 1), "16777216T", "-1", "=", "->", " -> ",
-     " | ", "|", "/", "ring/ll128", "tree/simple", "ring/", "#", "\u00e9", "\u00a0", "\u0085", "\u0661", "\0", "\f",
-     "\v", "allreduce -> ring/ll\n", "reduce bytes=1..2K nodes=2 -> tree/ll channels=4\n",
-     "allgather bytes-per-rank=3.. registered=no pipelined=2 -> nccl\n", "allreduce -> pat/simple chunk=8K | ring/ll\n",
-     "cost reduce ranks=..9 -> ring/ll latency-us=1.5 bandwidth-gbs=2 batch=8\n", "cost reduce -> ring/ll never\n",
-     "constant tree-per-channel-gbs ampere 1 24.0\n", "constant link-latency-us pci tree/ll 1\n"]
-)  # fmt: skip
+    [
+        "allreduce",
+        "AllGather",
+        "reduce",
+        " ",
+        " ",
+        "\t",
+        "\n",
+        "\r\n",
+        "\r",
+        "bytes=",
+        "bytes-per-rank=",
+        "ranks=",
+        "nodes=",
+        "ranks-per-node=",
+        "registered=",
+        "pipelined=",
+        "channels=",
+        "chunk=",
+        "latency-us=",
+        "bandwidth-gbs=",
+        "batch=",
+        "yes",
+        "no",
+        "nccl",
+        "never",
+        "cost ",
+        "constant ",
+        "base-latency-us ",
+        "link-latency-us ",
+        "nvlink ",
+        "NET ",
+        "ll-gbs ",
+        "hopper ",
+        "more ",
+        "..",
+        "0",
+        "1",
+        "0.5",
+        "1e3",
+        "1e39",
+        "1e-40",
+        "5.",
+        "64K",
+        "4MiB",
+        "65",
+        str(LARGEST),
+        str(LARGEST + 1),
+        str(LARGEST_COUNT),
+        str(LARGEST_COUNT + 1),
+        "16777216T",
+        "-1",
+        "=",
+        "->",
+        " -> ",
+        " | ",
+        "|",
+        "/",
+        "ring/ll128",
+        "tree/simple",
+        "ring/",
+        "#",
+        "\u00e9",
+        "\u00a0",
+        "\u0085",
+        "\u0661",
+        "\0",
+        "\f",
+        "\v",
+        "allreduce -> ring/ll\n",
+        "reduce bytes=1..2K nodes=2 -> tree/ll channels=4\n",
+        "allgather bytes-per-rank=3.. registered=no pipelined=2 -> nccl\n",
+        "allreduce -> pat/simple chunk=8K | ring/ll\n",
+        "cost reduce ranks=..9 -> ring/ll latency-us=1.5 bandwidth-gbs=2 batch=8\n",
+        "cost reduce -> ring/ll never\n",
+        "constant tree-per-channel-gbs ampere 1 24.0\n",
+        "constant link-latency-us pci tree/ll 1\n",
+    ]
+)
 
 
 def c_verdict(table: Path) -> int | None:
@@ -201,7 +275,9 @@ def test_c_and_python_accept_the_same_bytes(tmp_path_factory: pytest.TempPathFac
         check(path, read(path), (3, 2), most=40)
 
 
-MISTAKES = [line.strip() for line in """
+MISTAKES = [
+    line.strip()
+    for line in """
     allreduce bytes=1 bytes-per-rank=1 -> ring/ll
     allreduce registered=1 -> ring/ll
     allreduce registered=Yes -> ring/ll
@@ -241,7 +317,8 @@ MISTAKES = [line.strip() for line in """
     constant ll-gbs Hopper 2 1
     constant ll-gbs hopper MORE 1
     constant link-latency-us NVLink tree/ll 1
-    """.strip().splitlines()]  # fmt: skip
+    """.strip().splitlines()
+]
 
 
 @pytest.mark.parametrize("row", MISTAKES)
@@ -254,12 +331,14 @@ def test_c_and_python_refuse_the_same(tmp_path: Path, row: str) -> None:
 @pytest.mark.parametrize(
     "row",
     [
-        "constant ll-gbs hopper more 1e-3", "constant link-latency-us nvlink Tree/LL 1",
+        "constant ll-gbs hopper more 1e-3",
+        "constant link-latency-us nvlink Tree/LL 1",
         "cost AllReduce -> Ring/ll never",
         "cost allreduce -> ring/ll latency-us=3.4028234e38 bandwidth-gbs=1e-45 batch=4294967295",
-        "allreduce pipelined=..0 ranks=..4294967295 -> ring/ll chunk=4096 | nccl", "allreduce -> NCCL",
+        "allreduce pipelined=..0 ranks=..4294967295 -> ring/ll chunk=4096 | nccl",
+        "allreduce -> NCCL",
     ],
-)  # fmt: skip
+)
 def test_c_and_python_accept_the_same(tmp_path: Path, row: str) -> None:
     path = tmp_path / "t"
     path.write_text(f"{HEADER}\n{row}\n")
@@ -280,9 +359,17 @@ def test_the_documented_tables_are_accepted_by_both(tmp_path: Path) -> None:
 
 NUMBERS = ["-1", "0", "1", "2", "16", "64", "65", "4294967294", "4294967295", "4294967296", str(LARGEST), "", "1 # x"]
 FIELDS = (
-    ["allreduce", "AllGather", "reduce", "alltoall"], NUMBERS, NUMBERS, ["ring", "tree", "nvls_tree", "PAT", "rings"],
-    ["ll", "LL128", "simple", "l"], NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS,
-)  # fmt: skip
+    ["allreduce", "AllGather", "reduce", "alltoall"],
+    NUMBERS,
+    NUMBERS,
+    ["ring", "tree", "nvls_tree", "PAT", "rings"],
+    ["ll", "LL128", "simple", "l"],
+    NUMBERS,
+    NUMBERS,
+    NUMBERS,
+    NUMBERS,
+    NUMBERS,
+)
 CSV_ROWS = st.tuples(*(st.sampled_from(field) for field in FIELDS), st.integers(7, 10)).map(
     lambda drawn: ",".join(drawn[: drawn[-1]])
 )
@@ -290,10 +377,16 @@ GOOD_CSV_ROWS = st.builds(
     lambda low, width, algorithm, protocol, channels, nodes, ranks, pipelined, registered: (
         f"allreduce,{low},{low + width},{algorithm},{protocol},{channels},{nodes},{ranks},{pipelined}, {registered}"
     ),
-    st.integers(0, 20), st.integers(0, 20), st.sampled_from(["ring", "tree", "nvls", "pat"]),
-    st.sampled_from(["ll", "ll128", "simple"]), st.sampled_from([-1, 0, 1, 9]), st.sampled_from([-1, -1, 2, 1]),
-    st.sampled_from([-1, -1, 4]), st.sampled_from([-1, -1, -1, 1, 4]), st.sampled_from([-1, -1, 0, 1]),
-)  # fmt: skip
+    st.integers(0, 20),
+    st.integers(0, 20),
+    st.sampled_from(["ring", "tree", "nvls", "pat"]),
+    st.sampled_from(["ll", "ll128", "simple"]),
+    st.sampled_from([-1, 0, 1, 9]),
+    st.sampled_from([-1, -1, 2, 1]),
+    st.sampled_from([-1, -1, 4]),
+    st.sampled_from([-1, -1, -1, 1, 4]),
+    st.sampled_from([-1, -1, 0, 1]),
+)
 
 
 def nvidia_verdict(path: Path) -> int | None:
@@ -324,15 +417,16 @@ def test_c_passes_on_what_nvidias_reader_passes_on(
             pipelined, registered = draw.choice([0, 1, 2, 4]), draw.random() < 0.5
             cells = np.array([draw.choice([-1, 7]) for _ in range(21)], np.float32).reshape(SHAPE)
             matching = [
-                row.choices[0] for row in rows
+                row.choices[0]
+                for row in rows
                 if find([row], row.collective, size, ranks=4, nodes=2, registered=registered, pipelined=pipelined)
-            ]  # fmt: skip
-            taken = next((choice for choice in matching if cells[choice.cell] >= 0), None)
+            ]
+            taken = next((choice for choice in matching if cells[choice.algo_proto] >= 0), None)
             answer = run.ask(Collective.AllReduce, size, cells, pipelined=pipelined, registered=registered)
             if taken is None:
                 assert answer.cost_us.tobytes() == cells.tobytes()
             else:
                 assert (answer.cost_us == 7).sum() == 1
-                assert answer.cost_us[taken.cell] == 7
+                assert answer.cost_us[taken.algo_proto] == 7
             withheld = taken is not None and taken.algorithm is Algorithm.NVLS
             assert answer.channels == (0 if taken is None or withheld else taken.channels or 0)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tuner.names import Algorithm, Collective, Protocol
-from tuner.plugin.dryrun import INFO, WARN, DryRun, Named, PluginRefused
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.plugin.dry_run import INFO, WARN, DryRun, Named, PluginRefused
 
 HEADER = "nccl-tuner-table 1"
 AR, AG = Collective.AllReduce, Collective.AllGather

@@ -7,15 +7,15 @@ import pytest
 from click.testing import CliRunner
 from here import HERE
 
-from tuner.case import Case
+from tuner.base.errors import BadInput, NoAlgorithm
+from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import everything
-from tuner.errors import BadInput, NoAlgorithm
-from tuner.names import Buffers, Collective, DataType, Op
-from tuner.oracle import Oracle
-from tuner.ranges import combinations, launches
-from tuner.rules import turns
-from tuner.rules.request import Request
-from tuner.selection import Selection
+from tuner.emulator.ranges import combinations, launches
+from tuner.emulator.request import Request
+from tuner.emulator.rules import turns
+from tuner.emulator.selection import Selection
+from tuner.oracle.api import Oracle
+from tuner.scenario import Scenario
 
 NAMES = ("algorithm", "protocol", "channels", "threads")
 # A release of each way to launch and to deal, on shapes whose channels rise and fall, stay below NCCL's, and tie.
@@ -34,7 +34,7 @@ SHAPES = [
 
 
 def selection(nccl: str, machine: str, nodes: int, gpus: int | None = None, **environment: str) -> Selection:
-    return Selection(Case(nccl, nodes, machine, gpus_per_node=gpus, environment=environment).communicator())
+    return Selection(Scenario(nccl, nodes, machine, gpus_per_node=gpus, environment=environment).communicator())
 
 
 def request(collective: Collective, dtype: DataType = DataType.float32, buffers: Buffers = Buffers.plain) -> Request:
@@ -52,10 +52,16 @@ def test_no_size_has_another_answer(
     random = np.exp(np.random.default_rng(nodes).uniform(np.log(low), np.log(high), 100_000)).astype(np.uint64)
     edges = found.from_bytes.astype(np.int64)[:, None] // low + np.arange(-10, 11)
     granules = np.arange(1, 50_000)[:, None] * 16 * (low // 4) + np.array([-low, 0, low])
-    sizes = np.concatenate([
-        np.arange(low, 100_000 * low, low), random.astype(np.int64) // low * low, edges.ravel() * low, granules.ravel(),
-        found.from_bytes.astype(np.int64), found.to_bytes.astype(np.int64),
-    ])  # fmt: skip
+    sizes = np.concatenate(
+        [
+            np.arange(low, 100_000 * low, low),
+            random.astype(np.int64) // low * low,
+            edges.ravel() * low,
+            granules.ravel(),
+            found.from_bytes.astype(np.int64),
+            found.to_bytes.astype(np.int64),
+        ]
+    )
     sizes = np.unique(sizes[(sizes >= low) & (sizes <= high)])
     picks = about.pick(asked, sizes)
     at = np.searchsorted(found.from_bytes, sizes.astype(np.uint64), side="right") - 1
@@ -79,15 +85,15 @@ def test_ranges_touch_and_differ(
 @pytest.mark.parametrize("collective", [Collective.AllReduce, Collective.AllGather])
 @pytest.mark.parametrize("nccl", HERE)
 def test_the_library_launches_so_at_both_ends_of_every_range(nccl: str, collective: Collective) -> None:
-    case = Case(nccl, 2, "dgx-h100", gpus_per_node=2)
-    asked, about = request(collective), Selection(case.communicator())
+    scenario = Scenario(nccl, 2, "dgx-h100", gpus_per_node=2)
+    asked, about = request(collective), Selection(scenario.communicator())
     found = launches(about, asked, high=64 << 20)
     unit = int(found.from_bytes[0])
     ends = np.stack([-(-found.from_bytes.astype(np.int64) // unit), found.to_bytes.astype(np.int64) // unit])
     sizes = np.unique(ends[:, ends[0] <= ends[1]]) * unit  # ranges that hold a size of whole elements
     at = np.searchsorted(found.from_bytes, sizes.astype(np.uint64), side="right") - 1
     assert len(set(at.tolist())) > 5
-    with Oracle(case.setup_to_launch()) as oracle:
+    with Oracle(scenario.oracle_configuration_to_launch()) as oracle:
         real = oracle.launch(collective, asked.dtype, asked.op, sizes.tolist())
     for size, launched, row in zip(sizes, real, at, strict=True):
         assert all(getattr(launched, name) == getattr(found, name)[row] for name in NAMES), (size, launched)
@@ -135,9 +141,7 @@ def run(*arguments: str) -> str:
 def test_the_command_says_what_the_ranges_are() -> None:
     records = json.loads(run("--nccl", "2.28.9", "--json"))
     assert {record["collective"] for record in records} == {collective.name for collective in Collective}
-    assert list(records[0]) == [
-        "collective", "from_bytes", "to_bytes", "algorithm", "protocol", "channels", "threads"
-    ]  # fmt: skip
+    assert list(records[0]) == ["collective", "from_bytes", "to_bytes", "algorithm", "protocol", "channels", "threads"]
     asked = request(Collective.AllReduce)
     own = launches(selection("2.28.9", "dgx-h100", 2), asked)
     assert [record for record in records if record["collective"] == "AllReduce"] == own.records(asked)

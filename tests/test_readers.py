@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tuner.errors import BadMeasurement
-from tuner.measure.readany import read_any
-from tuner.measure.samples import Combination, Measurements, Point, Visit, Writer
-from tuner.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.errors import BadMeasurement
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.measure.readers.any_file import read_any
+from tuner.measure.records.samples import Combination, Measurements, Point, Visit, Writer
 
 CASES = Path(__file__).resolve().parents[2] / "shared" / "cases"
 A100 = CASES / "2xA100-pcie-nvlink-nccl2.27.7"
@@ -88,8 +88,11 @@ def test_version_1_prints_milliseconds(tmp_path: Path) -> None:
 def test_version_2_without_redop_and_root_prints_errors(tmp_path: Path) -> None:
     found = read(tmp_path, V2, AG)
     assert rows(found) == [
-        (1024, False, 110.0, 0), (1024, True, 17.03, 0), (2048, False, 123456.0, 1), (2048, True, 17.2, 0),
-    ]  # fmt: skip
+        (1024, False, 110.0, 0),
+        (1024, True, 17.03, 0),
+        (2048, False, 123456.0, 1),
+        (2048, True, 17.2, 0),
+    ]
     assert found.visits[2].point.dtype is DataType.float16
     assert (found.header["gpus"], found.header["nodes"]) == (["Tesla V100-SXM2-16GB"], 1)
 
@@ -114,8 +117,18 @@ def test_version_2_19_names_all_and_prints_single_calls(tmp_path: Path) -> None:
     assert (found.header["nccl"], found.header["warmup"], found.header["calls"]) == ("2.30.3", 1, 20)
 
 
-@pytest.mark.parametrize("tag", ["[1,0]<stdout>:", "0: ", "[default0]:", "[0] ", "[pod/a-b/c] ", "2026-03-03T11:06:05.1234Z stdout F ",
-                                 "[2026-03-03 11:06:05] 3: "])
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "[1,0]<stdout>:",
+        "0: ",
+        "[default0]:",
+        "[0] ",
+        "[pod/a-b/c] ",
+        "2026-03-03T11:06:05.1234Z stdout F ",
+        "[2026-03-03 11:06:05] 3: ",
+    ],
+)
 def test_launchers_tags(tmp_path: Path, tag: str) -> None:
     tagged = "".join(f"{tag}{line}\n" for line in V213.splitlines())
     assert rows(read(tmp_path, tagged, AR)) == rows(read(tmp_path, V213, AR))
@@ -125,16 +138,25 @@ def test_rows_in_pieces_with_nccls_log_between(tmp_path: Path) -> None:
     said = "node-1:77:{tid} [0] NCCL INFO {text}\n"
     planned = "AllReduce: {} Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..3}}"
     head, row = V213.splitlines()[:6], "          64            16     float     sum      -1"
-    content = "\n".join(head) + "\n" + "".join([
-        said.format(tid=1, text="NCCL version 2.28.9+cuda12.9"),
-        row, said.format(tid=77, text=planned.format(64)),
-        "    10.50    0.01    0.01      0", said.format(tid=77, text=planned.format(64)),
-        "somebody else's 1 2 3 4\n",
-        "    11.50    0.01    0.01      0\n",
-        "         128            32     float     sum      -1    12.50    0.01    0.01      0",
-        said.format(tid=77, text=planned.format(128)), said.format(tid=78, text=planned.format(128).replace("RING", "TREE")),
-        "    13.50    0.01    0.01      0\n",
-    ])  # fmt: skip
+    content = (
+        "\n".join(head)
+        + "\n"
+        + "".join(
+            [
+                said.format(tid=1, text="NCCL version 2.28.9+cuda12.9"),
+                row,
+                said.format(tid=77, text=planned.format(64)),
+                "    10.50    0.01    0.01      0",
+                said.format(tid=77, text=planned.format(64)),
+                "somebody else's 1 2 3 4\n",
+                "    11.50    0.01    0.01      0\n",
+                "         128            32     float     sum      -1    12.50    0.01    0.01      0",
+                said.format(tid=77, text=planned.format(128)),
+                said.format(tid=78, text=planned.format(128).replace("RING", "TREE")),
+                "    13.50    0.01    0.01      0\n",
+            ]
+        )
+    )
     found = read(tmp_path, content, AR)
     assert rows(found) == [(64, False, 10.5, 0), (64, True, 11.5, 0), (128, False, 12.5, 0), (128, True, 13.5, 0)]
     assert [each.ran for each in found.visits] == [Combination(Algorithm.Ring, Protocol.LL, 4)] * 2 + [None] * 2
@@ -170,11 +192,14 @@ REFUSED = {
     "not named": (V2, "does not say which collective was run; valid: one name of all_reduce_perf, "),
     "two programs": (V219 + V219.replace("all_gather", "all_reduce"), "several collectives in one file"),
     "other ranks": (V219 + V219.replace("#  Rank  0", "#  Rank  1") + V219, "(2 ranks on 1 nodes, 1 ranks on 1 nodes)"),
-    "another program": (V219.replace("all_gather", "alltoall"), "alltoall_perf is no collective that NCCL tunes; valid: all_"),
+    "another program": (
+        V219.replace("all_gather", "alltoall"),
+        "alltoall_perf is no collective that NCCL tunes; valid: all_",
+    ),
     "no row": (V219.split("       65536")[0], "no row of nccl-tests in it is whole"),
     "CPU times": (V219.replace(" time ", " cputime "), "CPU times (-C 1), not those of the GPUs"),
     "nothing": ("hello\n", "no measurements; valid: a file of `nccl-tuner measure`, "),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("content", "reason"), REFUSED.values(), ids=REFUSED)
@@ -190,18 +215,44 @@ def half(time: float, wrong: float | None = 0) -> dict[str, object]:
 
 
 JSON = {
-    "version": 1, "start_time": "2026-11-21 05:00:00", "args": ["./build/all_reduce_perf", "-J", "x.json"], "env": [],
-    "nccl_version": 22809, "config": {"warmup_iters": 5, "iterations": 20, "graph": 0, "devices": [
-        {"rank": rank, "group": 0, "pid": 7, "hostname": "nodeA", "device": rank, "device_info": "NVIDIA H100"}
-        for rank in (0, 1)]},
+    "version": 1,
+    "start_time": "2026-11-21 05:00:00",
+    "args": ["./build/all_reduce_perf", "-J", "x.json"],
+    "env": [],
+    "nccl_version": 22809,
+    "config": {
+        "warmup_iters": 5,
+        "iterations": 20,
+        "graph": 0,
+        "devices": [
+            {"rank": rank, "group": 0, "pid": 7, "hostname": "nodeA", "device": rank, "device_info": "NVIDIA H100"}
+            for rank in (0, 1)
+        ],
+    },
     "results": [
-        {"size": 64, "count": 16, "type": "float", "redop": "sum", "root": "    -1", "out_of_place": half(10.5),
-         "in_place": half(11.5, None), "actual_iterations": 20},
-        {"size": 128, "count": 32, "type": "half", "redop": "max", "root": "    -1", "out_of_place": None,
-         "in_place": half(12.5, 2.0), "in_place_per_iter": {"times_us": [12.0, 13.0]}},
+        {
+            "size": 64,
+            "count": 16,
+            "type": "float",
+            "redop": "sum",
+            "root": "    -1",
+            "out_of_place": half(10.5),
+            "in_place": half(11.5, None),
+            "actual_iterations": 20,
+        },
+        {
+            "size": 128,
+            "count": 32,
+            "type": "half",
+            "redop": "max",
+            "root": "    -1",
+            "out_of_place": None,
+            "in_place": half(12.5, 2.0),
+            "in_place_per_iter": {"times_us": [12.0, 13.0]},
+        },
         {"size": 128, "count": 32, "type": "half", "redop": "mulsum", "root": "    -1", "out_of_place": half(1.0)},
     ],
-}  # fmt: skip
+}
 
 
 def test_json(tmp_path: Path) -> None:

@@ -6,49 +6,79 @@ from pathlib import Path
 
 import pytest
 
-from tuner import collnet, derive, nccl_layout, release, selection
-from tuner.environment import GRAMMARS
-from tuner.errors import UnknownRelease
-from tuner.names import Collective
-from tuner.release import ALGORITHM_KEYS
-from tuner.rules import (
+from tuner import release
+from tuner.base.errors import UnknownRelease
+from tuner.base.names import Collective
+from tuner.emulator import printed_table, selection
+from tuner.emulator.rules import (
     bandwidth,
     candidate,
-    cell,
     cells,
+    collnet,
+    cta_policy,
     enabled,
     equal_bytes,
+    init,
     latency,
     launch,
     least_loaded,
-    policy,
+    model_point,
     registered,
     schedule,
     symmetric,
     task,
 )
-from tuner.rules import time as timing
+from tuner.emulator.rules import time as timing
+from tuner.release import ALGORITHM_KEYS
+from tuner.release.environment import GRAMMARS
 
 TABLES = sorted(files("tuner.tables").joinpath("nccl").iterdir(), key=lambda path: path.name)
 FLAT = {
-    "backup": enabled.RULES, "grammar": GRAMMARS, "deal": launch.DEAL_RULES,
-    "network_step": latency.NETWORK_STEP_RULES, "ring_network_steps": latency.RING_NETWORK_STEPS_RULES,
-    "channels": derive.CHANNEL_RULES, "nvls_channels": derive.NVLS_RULES, "enabled": enabled.RULES,
-    "candidate": candidate.RULES, "fp8_needs_hopper": candidate.FP8_RULES, "time": timing.CORRECTIONS,
+    "backup": enabled.RULES,
+    "grammar": GRAMMARS,
+    "deal": launch.DEAL_RULES,
+    "network_step": latency.NETWORK_STEP_RULES,
+    "ring_network_steps": latency.RING_NETWORK_STEPS_RULES,
+    "channels": init.CHANNEL_RULES,
+    "nvls_channels": init.NVLS_RULES,
+    "enabled": enabled.RULES,
+    "candidate": candidate.RULES,
+    "fp8_needs_hopper": candidate.FP8_RULES,
+    "time": timing.CORRECTIONS,
     "penalty": timing.PENALTIES,
-    "comp_caps": derive.COMP_CAP_RULES, "cpu": derive.CPU_RULES, "table_cpu": derive.CPU_RULES,
-    "tree_pattern": derive.TREE_PATTERN_RULES, "block": launch.BLOCK_RULES,
-    "pick": selection.PICK_RULES, "launch": launch.RULES, "nvls_bound": launch.NVLS_BOUND_RULES,
-    "hw_latency_row": cell.ROW_RULES, "nvls_kind": launch.NVLS_KIND_RULES,
-    "traffic_per_channel": launch.TRAFFIC_RULES, "collnet": collnet.SUPPORT_RULES,
-    "collnet_heads": collnet.HEADS_RULES, "collnet_direct_heads": collnet.DIRECT_HEADS_RULES,
-    "registered": registered.RULES, "cta_policy": policy.RULES, "leaves": symmetric.RULES,
-    "symmetric_blocks": symmetric.BLOCK_RULES, "symmetric_time": symmetric.TIME_RULES,
-    "bound_channels": launch.BOUND_CHANNELS_RULES, "schedule": schedule.RULES, "order": cells.ORDER_RULES,
-    "counted_traffic": cells.COUNTED_TRAFFIC_RULES, "device_op": task.DEVICE_OP_RULES,
-    "function": task.FUNCTION_RULES, "total": least_loaded.TOTAL_RULES, "work_estimate": equal_bytes.ESTIMATE_RULES,
-    "share": least_loaded.SHARE_RULES, "symmetric": cells.SYMMETRIC_RULES, "printed_table": nccl_layout.PRINT_RULES,
-    "ctas": derive.CTAS_RULES, "search_start": derive.START_RULES, "product": launch.PRODUCT_RULES,
+    "comp_caps": init.COMP_CAP_RULES,
+    "cpu": init.CPU_RULES,
+    "table_cpu": init.CPU_RULES,
+    "tree_pattern": init.TREE_PATTERN_RULES,
+    "block": launch.BLOCK_RULES,
+    "pick": selection.PICK_RULES,
+    "launch": launch.RULES,
+    "nvls_bound": launch.NVLS_BOUND_RULES,
+    "hw_latency_row": model_point.ROW_RULES,
+    "nvls_kind": launch.NVLS_KIND_RULES,
+    "traffic_per_channel": launch.TRAFFIC_RULES,
+    "collnet": collnet.SUPPORT_RULES,
+    "collnet_heads": collnet.HEADS_RULES,
+    "collnet_direct_heads": collnet.DIRECT_HEADS_RULES,
+    "registered": registered.RULES,
+    "cta_policy": cta_policy.RULES,
+    "leaves": symmetric.RULES,
+    "symmetric_blocks": symmetric.BLOCK_RULES,
+    "symmetric_time": symmetric.TIME_RULES,
+    "bound_channels": launch.BOUND_CHANNELS_RULES,
+    "schedule": schedule.RULES,
+    "order": cells.ORDER_RULES,
+    "counted_traffic": cells.COUNTED_TRAFFIC_RULES,
+    "device_op": task.DEVICE_OP_RULES,
+    "function": task.FUNCTION_RULES,
+    "total": least_loaded.TOTAL_RULES,
+    "work_estimate": equal_bytes.ESTIMATE_RULES,
+    "share": least_loaded.SHARE_RULES,
+    "symmetric": cells.SYMMETRIC_RULES,
+    "printed_table": printed_table.PRINT_RULES,
+    "ctas": init.CTAS_RULES,
+    "search_start": init.START_RULES,
+    "product": launch.PRODUCT_RULES,
 }
 BY_ALGORITHM = {"fills": enabled.RULES, "bandwidth": bandwidth.RULES, "latency": latency.RULES}
 
@@ -95,9 +125,7 @@ def test_every_table_of_numbers_names_its_source(path: Path) -> None:
 
 
 def test_no_release_number_in_the_code_of_model_and_selection() -> None:
-    package = Path(release.__file__).parent
-    modules = [package / f"{name}.py" for name in ("model", "selection", "derive", "comm")]
-    for module in [*modules, *(package / "rules").glob("*.py")]:
+    for module in (Path(release.__file__).parents[1] / "emulator").rglob("*.py"):
         code = re.sub(r'""".*?"""|#.*', "", module.read_text(), flags=re.S)
         assert not re.search(r"\b2\.\d\d", code), module.name
 

@@ -15,12 +15,18 @@ from random import SystemRandom
 
 import pytest
 
-from tuner.errors import BadInput, MeasuringFailed
-from tuner.measure.rendezvous import ALONE, CANDIDATES, Place, Rendezvous, first_node, place
+from tuner.base.errors import BadInput, MeasuringFailed
+from tuner.measure.gpu.rendezvous import ALONE, CANDIDATES, Place, Rendezvous, first_node, place
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
-SRUN = {"SLURM_PROCID": "5", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1", "SLURM_STEP_NODELIST": "gpu[03-06]",
-        "SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0"}  # fmt: skip
+SRUN = {
+    "SLURM_PROCID": "5",
+    "SLURM_NTASKS": "16",
+    "SLURM_LOCALID": "1",
+    "SLURM_STEP_NODELIST": "gpu[03-06]",
+    "SLURM_JOB_ID": "4711",
+    "SLURM_STEP_ID": "0",
+}
 
 
 def test_nobody_started_it() -> None:
@@ -44,7 +50,10 @@ def test_srun_meets_on_its_first_node() -> None:
 @pytest.mark.parametrize(
     ("nodes", "first"),
     [
-        ("gpu7", "gpu7"), ("gpu[03-07,12],login", "gpu03"), ("a,b", "a"), ("rack[1,3]n", "rack1n"),
+        ("gpu7", "gpu7"),
+        ("gpu[03-07,12],login", "gpu03"),
+        ("a,b", "a"),
+        ("rack[1,3]n", "rack1n"),
         ("n-1-[08]", "n-1-08"),
     ],
 )
@@ -77,10 +86,12 @@ def test_mpi_without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("env", "by_mpi"),
     [
-        ({"PMI_RANK": "0"}, True), ({"PMIX_RANK": "0"}, True), ({**SRUN, "OMPI_COMM_WORLD_RANK": "5"}, True),
+        ({"PMI_RANK": "0"}, True),
+        ({"PMIX_RANK": "0"}, True),
+        ({**SRUN, "OMPI_COMM_WORLD_RANK": "5"}, True),
         ({**SRUN, "PMI_RANK": "5", "PMIX_RANK": "5"}, False),
     ],
-)  # fmt: skip
+)
 def test_srun_speaks_pmi_as_well(env: dict[str, str], by_mpi: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     if by_mpi:
@@ -94,8 +105,8 @@ def test_srun_speaks_pmi_as_well(env: dict[str, str], by_mpi: bool, monkeypatch:
 
 RANK = """
     import json, os, sys, time
-    from tuner.errors import MeasuringFailed
-    from tuner.measure.rendezvous import Rendezvous, place
+    from tuner.base.errors import MeasuringFailed
+    from tuner.measure.gpu.rendezvous import Rendezvous, place
     here = place(os.environ)
     try:
         met = Rendezvous.meet(here)
@@ -139,8 +150,14 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
 def start(started: list[subprocess.Popen[str]], ranks: Sequence[int], world: int, **env: str) -> None:
     port = str(free_port())
     for rank in ranks:
-        own = {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1",
-               "MASTER_PORT": port, **env}  # fmt: skip
+        own = {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world),
+            "LOCAL_RANK": str(rank),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+            **env,
+        }
         command = [sys.executable, "-c", textwrap.dedent(RANK)]
         started.append(
             subprocess.Popen(command, env=os.environ | own, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -162,8 +179,9 @@ def test_a_dead_rank_is_named_by_rank_0_and_ends_the_others(started: list[subpro
     start(started, [0, 1, 2], 3, ENDS="2")
     started[2].communicate("\n", timeout=120)
     assert said(started[0])[-1] == [
-        "failed", "rank 2 is gone: it ended or its node did; its own last lines say why, and what was measured is kept"
-    ]  # fmt: skip
+        "failed",
+        "rank 2 is gone: it ended or its node did; its own last lines say why, and what was measured is kept",
+    ]
     assert said(started[1])[-1][1].startswith("rank 0 is gone: ")  # type: ignore[attr-defined]
 
 
@@ -182,9 +200,7 @@ def local(rank: int, world: int, port: int) -> Place:
 
 def test_ranks_that_do_not_come_are_named() -> None:
     port = free_port()
-    complaint = (
-        r"^2 of 4 ranks did not come to 127\.0\.0\.1 within 2 s: 1, 3; valid: all of them running this command$"
-    )
+    complaint = r"^2 of 4 ranks did not come to 127\.0\.0\.1 within 2 s: 1, 3; valid: all of them running this command$"
     with ThreadPoolExecutor() as pool:
         other = pool.submit(Rendezvous.meet, local(2, 4, port))
         with pytest.raises(MeasuringFailed, match=complaint):

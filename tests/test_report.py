@@ -14,21 +14,21 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tuner.case import Case
+from tuner.base.errors import BadInput
+from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, Protocol
 from tuner.cli import everything
-from tuner.errors import BadInput
-from tuner.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.palette import COLOURS
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.plot.palette import COLOURS
 from tuner.report.data import NODES, SIZES, collect
 from tuner.report.page import page
-from tuner.rules.request import Request
-from tuner.selection import ALL_CELLS, Selection
+from tuner.scenario import Scenario
 
 RELEASES = ("2.21.5", "2.25.1", "2.29.7")
 
 
 def selection(nccl: str, nodes: int) -> Selection:
-    return Selection(Case(nccl=nccl, machine="dgx-h100", nodes=nodes).communicator())
+    return Selection(Scenario(nccl=nccl, machine="dgx-h100", nodes=nodes).communicator())
 
 
 def request_of(collective: Collective) -> Request:
@@ -51,8 +51,8 @@ def names(nccl: str, collective: Collective) -> list[list[str]]:
 @pytest.fixture(scope="module")
 def html() -> str:
     pytest.importorskip("bokeh")
-    case = Case(nccl=RELEASES[-1], machine="dgx-h100", nodes=2)
-    return page(collect(case, RELEASES, DataType.float32, Op.sum)).html
+    scenario = Scenario(nccl=RELEASES[-1], machine="dgx-h100", nodes=2)
+    return page(collect(scenario, RELEASES, DataType.float32, Op.sum)).html
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +98,8 @@ def test_the_page_holds_the_cost_tables_and_the_picks(html: str) -> None:
     for asked, request, (place, *_), calls in held.lines():
         candidates, *rows = held.index["numbers"][place]
         table, picks = asked.cost_table(request, SIZES), asked.pick(request, SIZES[calls])
-        for cell, row in candidates:
-            expected = table[calls, ALL_CELLS[cell][0], ALL_CELLS[cell][1]]
+        for algo_proto, row in candidates:
+            expected = table[calls, ALGO_PROTOS[algo_proto][0], ALGO_PROTOS[algo_proto][1]]
             assert np.array_equal(held.floats[row][calls], expected)
         assert np.array_equal(held.floats[rows[0]][calls], picks.time_us)
         pick, channels, threads = (held.shorts[row][calls] for row in rows[1:])
@@ -116,9 +116,11 @@ def test_the_page_holds_the_steps_of_each_size(html: str) -> None:
         return float(held.floats[told[0]][at] if isinstance(told, list) else told)
 
     for asked, request, (_, _, _, _, traces), calls in held.lines():
-        for cell, trace in traces:
+        for algo_proto, trace in traces:
             for at in np.flatnonzero(calls)[::7]:
-                expected = [step for step in asked.steps(request, int(SIZES[at]), ALL_CELLS[cell]) if step.changes]
+                expected = [
+                    step for step in asked.steps(request, int(SIZES[at]), ALGO_PROTOS[algo_proto]) if step.changes
+                ]
                 found = []
                 for place, before, after in held.index["traces"][trace]:
                     if value(before, at) != value(after, at):
@@ -130,8 +132,8 @@ def test_the_page_holds_the_steps_of_each_size(html: str) -> None:
 
 
 def test_a_call_has_an_element_of_each_rank() -> None:
-    case = Case(nccl="2.21.5", machine="dgx-h100", nodes=1)
-    lines = collect(case, ["2.21.5"], DataType.float32, Op.sum).lines
+    scenario = Scenario(nccl="2.21.5", machine="dgx-h100", nodes=1)
+    lines = collect(scenario, ["2.21.5"], DataType.float32, Op.sum).lines
     for collective, least in ((Collective.AllGather, 16 * 4), (Collective.AllReduce, 4)):
         line = lines["2.21.5", collective, 2]
         assert line.least_bytes == least
@@ -140,8 +142,8 @@ def test_a_call_has_an_element_of_each_rank() -> None:
 
 
 def test_the_same_report_is_the_same_page(html: str) -> None:
-    case = Case(nccl=RELEASES[-1], machine="dgx-h100", nodes=2)
-    assert page(collect(case, RELEASES, DataType.float32, Op.sum)).html == html
+    scenario = Scenario(nccl=RELEASES[-1], machine="dgx-h100", nodes=2)
+    assert page(collect(scenario, RELEASES, DataType.float32, Op.sum)).html == html
 
 
 def test_the_page_refers_to_nothing_outside(html: str) -> None:
@@ -150,7 +152,7 @@ def test_the_page_refers_to_nothing_outside(html: str) -> None:
 
 
 def test_a_report_is_of_nodes_that_are_alike() -> None:
-    mixed = Case(nccl="2.28.9", machine="dgx-h100", nodes=1, others=(Case("", 1, machine="dgx-a100"),))
+    mixed = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1, others=(Scenario("", 1, machine="dgx-a100"),))
     with pytest.raises(BadInput, match="valid: --machine"):
         collect(mixed, ["2.28.9"], DataType.float32, Op.sum)
 
@@ -240,8 +242,11 @@ def test_hovering_says_the_pick(opened: Any) -> None:
             picks = selection(nccl, nodes).pick(request_of(Collective.AllReduce), size)
             web.move(opened, np.log2(size), NODES.index(nodes))
             said = [
-                name(picks.algorithm[0], picks.protocol[0]), f"{nodes} nodes", f"{picks.channels[0]} channels",
-                f"{picks.threads[0]} threads", f"{picks.time_us[0]:.2f} µs",
+                name(picks.algorithm[0], picks.protocol[0]),
+                f"{nodes} nodes",
+                f"{picks.channels[0]} channels",
+                f"{picks.threads[0]} threads",
+                f"{picks.time_us[0]:.2f} µs",
             ]
             web.until(lambda said=said: all(word in web.tooltips(opened) for word in said))
 
@@ -256,7 +261,9 @@ def test_clicking_explains(opened: Any) -> None:
     picks, table = at.pick(asked, 1 << 14), at.cost_table(asked, 1 << 14)[0]
     pick = name(picks.algorithm[0], picks.protocol[0])
     assert f"{picks.channels[0]} channels, {picks.threads[0]} threads, {picks.time_us[0]:.2f} µs" in told
-    others = sorted((table[cell], name(*cell)) for cell in at.candidates(asked) if name(*cell) != pick)
+    others = sorted(
+        (table[algo_proto], name(*algo_proto)) for algo_proto in at.candidates(asked) if name(*algo_proto) != pick
+    )
     slower = others[0][0] - picks.time_us[0]
     percent = 100 * slower / picks.time_us[0]
     assert f"Runner-up: {others[0][1]}, {slower:.2f} µs or {percent:.1f} % slower" in told

@@ -3,21 +3,22 @@
 import numpy as np
 import pytest
 
-from tuner import machines, release
-from tuner.case import Case
-from tuner.check import ALL_COLLECTIVES, sizes_bytes
-from tuner.names import Algorithm, Collective
-from tuner.selection import Selection
+from tuner import release
+from tuner.base.names import Algorithm, Collective
+from tuner.conformance.check import ALL_COLLECTIVES, sizes_bytes
+from tuner.emulator.selection import Selection
+from tuner.machine import catalogue
+from tuner.scenario import Scenario
 
 MOST = 4096
 NODES = sorted({n for power in range(13) for n in (2**power - 1, 2**power, 2**power + 1) if 1 <= n <= MOST})
-CONNECTED = [name for name in machines.names() if machines.load(name).topology.nets]
+CONNECTED = [name for name in catalogue.names() if catalogue.load(name).topology.nets]
 
 pytestmark = pytest.mark.filterwarnings("error")  # an overflow is not an answer
 
 
 def selection(nccl: str, machine: str, nodes: int) -> Selection:
-    return Selection(Case(nccl=nccl, machine=machine, nodes=nodes).communicator())
+    return Selection(Scenario(nccl=nccl, machine=machine, nodes=nodes).communicator())
 
 
 @pytest.mark.parametrize("nccl", release.names())
@@ -25,7 +26,7 @@ def test_answers_up_to_4096_nodes(nccl: str) -> None:
     """Every machine at 4096 nodes, and every number of nodes on one of them after the other."""
     one_after_the_other = [(CONNECTED[at % len(CONNECTED)], nodes) for at, nodes in enumerate(NODES)]
     for machine, nodes in [*((machine, MOST) for machine in CONNECTED), *one_after_the_other]:
-        if nccl not in machines.load(machine).crashes:
+        if nccl not in catalogue.load(machine).crashes:
             assert_sound(selection(nccl, machine, nodes))
 
 
@@ -51,7 +52,7 @@ def assert_sound(chosen: Selection) -> None:
         (nccl, machine)
         for nccl in (release.names()[0], "2.22.3", "2.27.7", "2.28.9", release.names()[-1])
         for machine in CONNECTED
-        if nccl not in machines.load(machine).crashes
+        if nccl not in catalogue.load(machine).crashes
     ],
 )
 def test_more_nodes_take_longer_to_reach(nccl: str, machine: str) -> None:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from test_cli import run
 
-from tuner import scale as module
-from tuner.case import Case
-from tuner.errors import BadInput, NoAlgorithm
-from tuner.names import Collective, DataType, Op
-from tuner.rules.request import Request
-from tuner.scale import Range, scale
-from tuner.selection import Picks, Selection
+from tuner.analysis import scale as module
+from tuner.analysis.scale import Range, scale
+from tuner.base.errors import BadInput, NoAlgorithm
+from tuner.base.names import Collective, DataType, Op
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Picks, Selection
+from tuner.scenario import Scenario
 
 pytestmark = pytest.mark.filterwarnings("error")  # a division by zero is no answer
 
@@ -22,11 +22,11 @@ ALL = [Request(collective, DataType.float32, Op.sum) for collective in Collectiv
 SIZES = [4096, 1 << 20, 1 << 24, 1 << 28]
 
 
-def case(machine: str, nccl: str, gpus: int | None = None) -> Case:
-    return Case(nccl=nccl, machine=machine, nodes=1, gpus_per_node=gpus)
+def scenario(machine: str, nccl: str, gpus: int | None = None) -> Scenario:
+    return Scenario(nccl=nccl, machine=machine, nodes=1, gpus_per_node=gpus)
 
 
-def pick(described: Case, request: Request, nodes: int, nbytes: int) -> Picks:
+def pick(described: Scenario, request: Request, nodes: int, nbytes: int) -> Picks:
     return Selection(replace(described, nodes=nodes).communicator()).pick(request, nbytes)
 
 
@@ -35,7 +35,7 @@ def pick(described: Case, request: Request, nodes: int, nbytes: int) -> Picks:
     [("dgx-h100", "2.28.9", None), ("dgx-a100", "2.25.1", 1), ("gh200-4x", "2.32.3", None), ("pcie-l40s", "2.21.5", 8)],
 )
 def test_every_count_in_a_range_has_its_pick(machine: str, nccl: str, gpus: int | None) -> None:
-    described = case(machine, nccl, gpus)
+    described = scenario(machine, nccl, gpus)
     found = scale(described, ALL, SIZES, high=300)
     for nodes in range(1 if described.gpus() > 1 else 2, 301):
         selection = Selection(replace(described, nodes=nodes).communicator())
@@ -48,8 +48,8 @@ def test_every_count_in_a_range_has_its_pick(machine: str, nccl: str, gpus: int 
                 if request.spreads and size < 4 * selection.communicator.ranks:  # NCCL returns at once
                     assert (at.algorithm, at.protocol, at.channels, at.time_us_from) == (None, None, 0, None)
                     continue
-                (cell,) = picks.cells()[row : row + 1]
-                expected = cell[0].name, cell[1].name, picks.channels[row], picks.threads[row]
+                (algo_proto,) = picks.algo_protos()[row : row + 1]
+                expected = algo_proto[0].name, algo_proto[1].name, picks.channels[row], picks.threads[row]
                 assert (at.algorithm, at.protocol, at.channels, at.threads) == expected, (nodes, request, size)
                 for end, time_us in ((at.from_nodes, at.time_us_from), (at.to_nodes, at.time_us_to)):
                     assert nodes != end or np.float32(time_us) == picks.time_us[row]
@@ -57,7 +57,7 @@ def test_every_count_in_a_range_has_its_pick(machine: str, nccl: str, gpus: int 
 
 def test_what_is_looked_at_is_enough_for_all_that_every_count_shows() -> None:
     """On this machine; in general a choice that changes and returns is missed, as the answer says."""
-    described = case("dgx-h100", "2.28.9")
+    described = scenario("dgx-h100", "2.28.9")
     quick, every = (scale(described, ALL, SIZES, 400, 1100, every=every) for every in (False, True))
     assert quick.ranges == every.ranges
     assert every.looked_at == ((400, 1100),)
@@ -69,7 +69,7 @@ def test_a_choice_that_changes_and_returns_needs_every_count() -> None:
     reduce_scatter = Request(Collective.ReduceScatter, DataType.float32, Op.sum)
 
     def one_channel(every: bool) -> list[tuple[int, int]]:
-        found = scale(case("pcie-l40s", "2.21.5"), [reduce_scatter], [1 << 30], 16300, 16384, every=every)
+        found = scale(scenario("pcie-l40s", "2.21.5"), [reduce_scatter], [1 << 30], 16300, 16384, every=every)
         return [(one.from_nodes, one.to_nodes) for one in found.ranges if one.channels == 1]
 
     assert one_channel(every=False) == []
@@ -78,7 +78,7 @@ def test_a_choice_that_changes_and_returns_needs_every_count() -> None:
 
 def test_ranges_are_without_gaps_and_looked_at_on_both_sides() -> None:
     sizes = SIZES[-1:]
-    found = scale(case("dgx-h100", "2.22.3"), ALL, sizes)
+    found = scale(scenario("dgx-h100", "2.22.3"), ALL, sizes)
     for request in ALL:
         for size in sizes:
             ranges = [one for one in found.ranges if (one.collective, one.bytes) == (request.collective.name, size)]
@@ -103,7 +103,7 @@ def looked_at(found: module.Scale, count: int) -> bool:
 
 @pytest.mark.parametrize("collective", [Collective.AllGather, Collective.AllReduce])
 def test_per_rank_sizes_are_each_ranks_part(collective: Collective) -> None:
-    described, size = case("dgx-h100", "2.28.9"), 1 << 20
+    described, size = scenario("dgx-h100", "2.28.9"), 1 << 20
     request = Request(collective, DataType.float32, Op.sum)
     found = scale(described, [request], [size], 1, 9, per_rank=True)
     for one in found.ranges:
@@ -118,7 +118,7 @@ def test_per_rank_sizes_are_each_ranks_part(collective: Collective) -> None:
 
 
 def test_where_nothing_runs_there_is_no_pick() -> None:
-    described = replace(case("dgx-h100", "2.28.9"), environment={"NCCL_ALGO": "NVLSTree"})
+    described = replace(scenario("dgx-h100", "2.28.9"), environment={"NCCL_ALGO": "NVLSTree"})
     with pytest.raises(NoAlgorithm):
         pick(described, ALL[-1], 1, 1 << 20)
     alone, *others = scale(described, ALL[-1:], [1 << 20], 1, 4).ranges
@@ -127,7 +127,7 @@ def test_where_nothing_runs_there_is_no_pick() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    described = case("dgx-h100", "2.28.9")
+    described = scenario("dgx-h100", "2.28.9")
     with pytest.raises(BadInput, match="where nodes differ"):
         scale(replace(described, others=(described,)), ALL, SIZES)
     with pytest.raises(BadInput, match=r"2\*\*62 in all"):
@@ -142,8 +142,9 @@ def test_what_runs_on_some_numbers_of_nodes_is_scaled() -> None:
     assert "Broadcast: nothing can run it on 1 nodes and on 4 nodes\n" in answer.stderr
     found = [Range(**one) for one in json.loads(answer.stdout)["ranges"]]
     assert {(one.collective, one.from_nodes, one.algorithm) for one in found if one.collective == "AllReduce"} == {
-        ("AllReduce", 1, "NVLS"), ("AllReduce", 2, None)
-    }  # fmt: skip
+        ("AllReduce", 1, "NVLS"),
+        ("AllReduce", 2, None),
+    }
 
 
 COMMAND = ("scale", "allreduce", "--bytes", "64K,16M", "--machine", "dgx-h100", "--nccl", "2.28.9")
@@ -153,7 +154,7 @@ def test_json_is_what_the_library_says() -> None:
     found = json.loads(run(*COMMAND, "--json").stdout)
     assert set(found) == {"looked_at", "ranges"}
     assert set(found["ranges"][0]) == set(Range.__dataclass_fields__)
-    same = scale(case("dgx-h100", "2.28.9"), ALL[-1:], [64 << 10, 16 << 20])
+    same = scale(scenario("dgx-h100", "2.28.9"), ALL[-1:], [64 << 10, 16 << 20])
     assert [Range(**one) for one in found["ranges"]] == list(same.ranges)
 
 

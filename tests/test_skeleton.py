@@ -7,15 +7,18 @@ import pytest
 from click.testing import CliRunner
 from here import HERE
 
-from tuner import found, gpus, skeleton
-from tuner.case import Case
-from tuner.check import check
+from tuner.base.errors import BadInput, BadTopology, UnknownGpu
+from tuner.base.names import Collective, DataType, Op
 from tuner.cli import everything
-from tuner.errors import BadInput, BadTopology, UnknownGpu
-from tuner.names import Collective, DataType, Op
-from tuner.oracle import Oracle, Setup
-from tuner.rules.request import Request
-from tuner.topology import Target, read
+from tuner.conformance.check import check
+from tuner.emulator.request import Request
+from tuner.machine import gpus, skeleton
+from tuner.machine.topology import Target, read
+from tuner.oracle import search
+from tuner.oracle.api import Oracle
+from tuner.oracle.configuration import OracleConfiguration
+from tuner.oracle.search import of_skeleton
+from tuner.scenario import Scenario
 
 NCCL = "2.28.9"
 ALLREDUCE = [Request(Collective.AllReduce, DataType.float32, Op.sum)]
@@ -61,7 +64,7 @@ def write(tmp_path: Path):
 
 
 def completed(file: Path, gpu: str, gbps: float | None = None, nccl: str = NCCL):
-    return read(found.completed(file, gpu, gbps, None, nccl))
+    return read(search.completed(file, gpu, gbps, None, nccl))
 
 
 # --- what NCCL fills in ---
@@ -124,21 +127,22 @@ def test_the_completed_file_gives_the_graphs_of_the_skeleton(write, nccl: str, n
 
 
 def assert_same_graphs(file: Path, model: tuple, nccl: str, nodes: int, by: str) -> None:
-    asked = skeleton.setup(file, *model, nccl, nodes)
+    asked = of_skeleton(skeleton.read(file, *model), nccl, nodes)
     with Oracle(asked) as oracle:
-        of_skeleton = oracle.graph_xml()
-    with Oracle(Setup(found.completed(file, *model, by), nodes, asked.gpus_per_node, nccl, {})) as oracle:
-        assert oracle.graph_xml() == of_skeleton
-    assert of_skeleton is not None
-    assert of_skeleton
+        found = oracle.graph_xml()
+    with Oracle(
+        OracleConfiguration(search.completed(file, *model, by), nodes, asked.gpus_per_node, nccl, {})
+    ) as oracle:
+        assert oracle.graph_xml() == found
+    assert found
 
 
 @pytest.mark.parametrize("nccl", HERE)
 @pytest.mark.parametrize(("text", "nodes"), [(TWO_RAILS, 2), (FOUR_RAILS, 1)], ids=["2x2", "1x4"])
 def test_emulator_and_libnccl_agree(write, text: str, nodes: int, nccl: str) -> None:
-    case = Case(nccl=nccl, nodes=nodes, topology=write(text), gpu="h100-sxm", net_gbps=400)
-    assert text is TWO_RAILS or case.communicator().nvls  # two GPUs use the switch's multicast from 2.28.7 on
-    report = check(case, ALLREDUCE, [8, 1 << 20, 256 << 20])
+    scenario = Scenario(nccl=nccl, nodes=nodes, topology=write(text), gpu="h100-sxm", net_gbps=400)
+    assert text is TWO_RAILS or scenario.communicator().nvls  # two GPUs use the switch's multicast from 2.28.7 on
+    report = check(scenario, ALLREDUCE, [8, 1 << 20, 256 << 20])
     assert report.compared["cells"] >= 3 * 18
     assert not report.mismatches
 
@@ -161,13 +165,13 @@ def test_the_command_writes_what_is_read_back(write, tmp_path: Path) -> None:
 
 def refusal(write, text: str, gpu: str = "h100-sxm", gbps: float | None = 400) -> str:
     with pytest.raises((BadInput, BadTopology)) as caught:
-        skeleton.setup(write(text), gpu, gbps, None, NCCL)
+        skeleton.read(write(text), gpu, gbps, None)
     return str(caught.value)
 
 
 def test_a_skeleton_without_a_model_is_one_line(write) -> None:
     with pytest.raises(BadTopology, match=r"2 of 2 GPUs have no <gpu> with sm.*--gpu MODEL; valid: v100-sxm2, .*b200"):
-        Case(nccl=NCCL, nodes=1, topology=write(TWO_RAILS)).gpus()
+        Scenario(nccl=NCCL, nodes=1, topology=write(TWO_RAILS)).gpus()
 
 
 def test_a_wrong_model_has_a_hint() -> None:
@@ -212,9 +216,9 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_what_the_file_lacks_or_contradicts_is_refused(write, case: str) -> None:
-    text, words = BAD[case]
+@pytest.mark.parametrize("scenario", BAD)
+def test_what_the_file_lacks_or_contradicts_is_refused(write, scenario: str) -> None:
+    text, words = BAD[scenario]
     assert words in refusal(write, text)
     assert "\n" not in refusal(write, text)
 
@@ -229,10 +233,11 @@ def test_a_net_without_speed_has_that_of_the_network(write) -> None:
     for n in (1, 2):
         text = text.replace(NIC.format(n=n), net.format(NIC.format(n=n)[:-2], n, n - 1))
     assert "2 adapters have no speed, the first is mlx5_2; say how fast" in refusal(write, text, gbps=None)
-    assert "--net-latency-us, 75 for p4d" in refusal(write, text.replace("0x020700\"", "0x020700\" vendor=\"0x1d0f\""))
+    assert "--net-latency-us, 75 for p4d" in refusal(write, text.replace('0x020700"', '0x020700" vendor="0x1d0f"'))
     assert [(net.name, net.speed_mbps) for net in completed(write(text), "h100-sxm", 400).nets] == [
-        ("mlx5_1", 400_000), ("mlx5_2", 400_000),
-    ]  # fmt: skip
+        ("mlx5_1", 400_000),
+        ("mlx5_2", 400_000),
+    ]
     said = text.replace('dev="0"', 'dev="0" speed="100000"')
     assert [net.speed_mbps for net in completed(write(said, "said.xml"), "h100-sxm", 400).nets] == [100_000, 400_000]
 
@@ -243,9 +248,9 @@ def test_a_mesh_needs_its_number_of_gpus(write) -> None:
 
 def test_options_that_belong_together() -> None:
     with pytest.raises(BadInput, match="dgx-h100 knows its GPUs"):
-        Case(nccl=NCCL, nodes=1, machine="dgx-h100", gpu="h100-sxm").gpus()
+        Scenario(nccl=NCCL, nodes=1, machine="dgx-h100", gpu="h100-sxm").gpus()
     with pytest.raises(BadInput, match="needs --gpu MODEL"):
-        Case(nccl=NCCL, nodes=1, machine="dgx-h100", net_gbps=400).gpus()
+        Scenario(nccl=NCCL, nodes=1, machine="dgx-h100", net_gbps=400).gpus()
 
 
 # --- the table ---
@@ -291,13 +296,13 @@ def shipped(name: str) -> Path:
     return SHIPPED / name
 
 
-def agrees(name: str, nodes: int, nccl: str) -> Case:
+def agrees(name: str, nodes: int, nccl: str) -> Scenario:
     gpu, gbps, latency_us = WORKS[name]
-    case = Case(nccl, nodes, topology=shipped(name), gpu=gpu, net_gbps=gbps, net_latency_us=latency_us)
-    report = check(case, ALLREDUCE, [8, 1 << 20, 256 << 20])
+    scenario = Scenario(nccl, nodes, topology=shipped(name), gpu=gpu, net_gbps=gbps, net_latency_us=latency_us)
+    report = check(scenario, ALLREDUCE, [8, 1 << 20, 256 << 20])
     assert report.compared["cells"] >= 3 * 18
     assert not report.mismatches
-    return case
+    return scenario
 
 
 def test_every_file_is_spoken_of() -> None:
@@ -317,10 +322,10 @@ def test_a_shipped_skeleton_and_its_completed_file_have_the_same_graphs(name: st
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_shipped_file_says_why_not(name: str) -> None:
     with pytest.raises(BadTopology, match=re.escape(REFUSED[name])):
-        skeleton.setup(shipped(name), "a10g", 100, None, NCCL)
+        skeleton.read(shipped(name), "a10g", 100, None)
 
 
 @pytest.mark.parametrize("nccl", [name for name in HERE if name != NCCL])
 def test_azure_ndv5_has_nvls(nccl: str) -> None:
-    case = agrees("azure-ndv5-topo.xml", 1, nccl)
-    assert case.communicator().nvls
+    scenario = agrees("azure-ndv5-topo.xml", 1, nccl)
+    assert scenario.communicator().nvls

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from table_rows import costs, decisions
 
-from tuner.errors import BadTable
-from tuner.names import Algorithm, Collective, Protocol
-from tuner.plugin.parse import from_text, read
-from tuner.plugin.table import (
+from tuner.base.errors import BadTable
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.plugin.table.parse import from_text, read
+from tuner.plugin.table.records import (
     ANY_BYTES,
     CAPS,
     GENERATIONS,
@@ -34,7 +34,7 @@ from tuner.plugin.table import (
     find_cost,
     pipelined_ends,
 )
-from tuner.plugin.text import to_text, write
+from tuner.plugin.table.text import to_text, write
 
 AR, AG = Collective.AllReduce, Collective.AllGather
 RING = Choice(Algorithm.Ring, Protocol.LL128)
@@ -58,7 +58,7 @@ GOOD = {
     "allreduce -> nccl": Decision(AR, ()),
     "allreduce -> ring/ll128 | NCCL": Decision(AR, (RING,)),
     "allreduce -> ring/ll128 channels=8 chunk=128K | tree/simple chunk=4096": Decision(
-        AR, (Choice(*RING.cell, 8, 128 << 10), Choice(*TREE.cell, None, 4096))
+        AR, (Choice(*RING.algo_proto, 8, 128 << 10), Choice(*TREE.algo_proto, None, 4096))
     ),
     "allreduce bytes=64K..4M -> nccl": Decision(AR, (), bytes=Interval(64 << 10, 4 << 20)),
     f"allreduce bytes=5..{LARGEST} -> nccl": Decision(AR, (), bytes=Interval(5)),
@@ -85,9 +85,7 @@ def test_reads_costs() -> None:
     assert table.costs == (
         Cost(AR, Algorithm.Ring, Protocol.LL, Line(12.25, 1e-3, 8), bytes=Interval(0, 1 << 20), nodes=Interval(2, 2)),
         Cost(AG, Algorithm.PAT, Protocol.Simple, Line(0, 3), bytes_per_rank=Interval(1024)),
-        Cost(
-            AR, Algorithm.Tree, Protocol.LL, None, ranks=Interval(16, 16), ranks_per_node=Interval(8, 8)
-        ),
+        Cost(AR, Algorithm.Tree, Protocol.LL, None, ranks=Interval(16, 16), ranks_per_node=Interval(8, 8)),
     )
 
 
@@ -209,9 +207,10 @@ def intervals(least: int, most: int) -> st.SearchStrategy[Interval]:
     return st.tuples(low, st.one_of(st.none(), st.integers(least, 40), st.integers(least, most - 1))).map(ordered)
 
 
-SIZES = st.one_of(st.just({}), *(
-    intervals(0, LARGEST).map(lambda interval, key=key: {key: interval}) for key in ("bytes", "bytes_per_rank")
-))
+SIZES = st.one_of(
+    st.just({}),
+    *(intervals(0, LARGEST).map(lambda interval, key=key: {key: interval}) for key in ("bytes", "bytes_per_rank")),
+)
 COUNTS = st.fixed_dictionaries(
     {}, optional={key: intervals(1, LARGEST_COUNT) for key in ("ranks", "nodes", "ranks_per_node")}
 )
@@ -232,9 +231,12 @@ PROVENANCE = st.dictionaries(
     max_size=3,
 )
 TABLES = st.builds(
-    Table, st.lists(DECISIONS, max_size=8).map(tuple), st.lists(COSTS, max_size=5).map(tuple), CONSTANTS.map(tuple),
+    Table,
+    st.lists(DECISIONS, max_size=8).map(tuple),
+    st.lists(COSTS, max_size=5).map(tuple),
+    CONSTANTS.map(tuple),
     PROVENANCE,
-)  # fmt: skip
+)
 
 
 @given(TABLES)
@@ -245,11 +247,16 @@ def test_what_is_written_reads_back_equal(table: Table) -> None:
 def test_writes_what_a_person_would(tmp_path: Path) -> None:
     table = Table(
         (
-            Decision(AR, (Choice(*RING.cell, 8), TREE), bytes=Interval(64 << 10, 4 << 20), ranks=Interval(16, 16)),
+            Decision(
+                AR, (Choice(*RING.algo_proto, 8), TREE), bytes=Interval(64 << 10, 4 << 20), ranks=Interval(16, 16)
+            ),
             Decision(AG, (), bytes_per_rank=Interval(0, 32 << 10), registered=True, pipelined=Interval(1, 1)),
             Decision(AR, (Choice(Algorithm.NVLSTree, Protocol.Simple, None, 1 << 17),), nodes=Interval(2)),
         ),
-        (Cost(AR, *RING.cell, Line(8.5, 20.0, 8)), Cost(AR, *TREE.cell, None, ranks_per_node=Interval(8, 8))),
+        (
+            Cost(AR, *RING.algo_proto, Line(8.5, 20.0, 8)),
+            Cost(AR, *TREE.algo_proto, None, ranks_per_node=Interval(8, 8)),
+        ),
         (Constant(("ll-gbs", "hopper", "2"), 0.1),),
         {"machine": "dgx-h100", "release": "2.28.9"},
     )
@@ -339,8 +346,10 @@ def test_the_first_match_wins_even_where_it_is_nccl() -> None:
 
 def test_costs_are_found_by_combination() -> None:
     table = rows(*(f"cost allreduce {rest} never" for rest in ("bytes=..9 -> ring/ll", "-> tree/ll", "-> ring/ll")))
-    for cell, size, row in [("Ring", 9, 0), ("Ring", 10, 2), ("Tree", 9, 1)]:
-        assert find_cost(table.costs, AR, Algorithm[cell], Protocol.LL, size, ranks=2, nodes=1) is table.costs[row]
+    for algo_proto, size, row in [("Ring", 9, 0), ("Ring", 10, 2), ("Tree", 9, 1)]:
+        assert (
+            find_cost(table.costs, AR, Algorithm[algo_proto], Protocol.LL, size, ranks=2, nodes=1) is table.costs[row]
+        )
     assert find_cost(table.costs, AR, Algorithm.Ring, Protocol.Simple, 9, ranks=2, nodes=1) is None
 
 
@@ -353,7 +362,7 @@ def test_a_cost_is_computed_in_float32() -> None:
     assert cost_us(cost, 0, pipelined=0) == 0
     assert cost_us(cost, 16777217) == cost_us(cost, 16777216)
     assert cost_us(cost, 1).dtype == np.float32
-    assert np.isinf(cost_us(Cost(AR, *RING.cell, None), 1))
+    assert np.isinf(cost_us(Cost(AR, *RING.algo_proto, None), 1))
 
 
 def test_every_size_is_the_default() -> None:

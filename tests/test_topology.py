@@ -2,8 +2,8 @@
 
 import pytest
 
-from tuner.errors import BadInput, BadTopology
-from tuner.topology import Target, read
+from tuner.base.errors import BadInput, BadTopology
+from tuner.machine.topology import Target, read
 
 GPU = """<pci busid="0000:0{dev}:00.0" class="0x030200"><gpu dev="{dev}" sm="{sm}">{links}</gpu></pci>"""
 NET = """<pci busid="0000:2{dev}:00.0" class="0x020700"><nic><net name="net{dev}" dev="{dev}" {rest}/></nic></pci>"""
@@ -40,8 +40,13 @@ def test_reads_cpus_gpus_and_nets():
     ]
     (adapter,) = topology.nets
     assert (adapter.dev, adapter.name, adapter.port, adapter.speed_mbps, adapter.latency_us, adapter.guid) == (
-        0, "net0", 1, 400000, 0.0, 0xBEEF,
-    )  # fmt: skip
+        0,
+        "net0",
+        1,
+        400000,
+        0.0,
+        0xBEEF,
+    )
     assert (adapter.busid, adapter.numaid) == ("0000:20:00.0", 0)
 
 
@@ -61,9 +66,15 @@ def test_more_gpus_than_there_are_is_an_error(count):
 
 @pytest.mark.parametrize(
     ("tclass", "kind"),
-    [("0x030200", Target.GPU), ("0x030000", Target.GPU), ("0x068001", Target.CPU), ("0x068000", Target.SWITCH),
-     ("0x060400", Target.SWITCH), ("0x020700", Target.SWITCH)],
-)  # fmt: skip
+    [
+        ("0x030200", Target.GPU),
+        ("0x030000", Target.GPU),
+        ("0x068001", Target.CPU),
+        ("0x068000", Target.SWITCH),
+        ("0x060400", Target.SWITCH),
+        ("0x020700", Target.SWITCH),
+    ],
+)
 def test_kind_of_an_nvlinks_target_is_nccls(tclass, kind):
     link = f'<nvlink target="0000:55:00.0" count="3" tclass="{tclass}"/>'
     (only,) = read(system(cpu(gpu(0, links=link)))).gpus
@@ -140,7 +151,8 @@ BAD = {
     "latency endless": (GOOD.replace('latency="0"', 'latency="inf"'), "latency='inf' is out of range"),
     "declaration": ('<?xml version="1.0"?>' + GOOD, "remove <?xml ...?>"),
     "entity bomb": (
-        '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]>' + GOOD.replace('sm="90"', 'sm="&b;"'), "DOCTYPE"
+        '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]>' + GOOD.replace('sm="90"', 'sm="&b;"'),
+        "DOCTYPE",
     ),
     "outside file": ('<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]>' + GOOD, "DOCTYPE"),
     "deep": ("<a>" * 5000, "nested deeper than 32"),
@@ -149,9 +161,9 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_a_bad_file_is_one_line_that_names_it(case, tmp_path):
-    text, expected = BAD[case]
+@pytest.mark.parametrize("scenario", BAD)
+def test_a_bad_file_is_one_line_that_names_it(scenario, tmp_path):
+    text, expected = BAD[scenario]
     file = tmp_path / "machine.xml"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(BadTopology) as error:

@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner
 from simulated_runs import NOTHING, best_found, measured
 
+from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.cli.verify import command, read_histogram
-from tuner.errors import BadInput, BadMeasurement
-from tuner.measure.compare import Comparison, compare, fewest_segments
-from tuner.measure.samples import Combination, Measurements, Point, Visit, Writer
-from tuner.names import Algorithm, Collective, Protocol
+from tuner.measure.records.samples import Combination, Measurements, Point, Visit, Writer
+from tuner.measure.verify import Comparison, compare, fewest_segments
 
 LL, SIMPLE = Combination(Algorithm.Ring, Protocol.LL), Combination(Algorithm.Ring, Protocol.Simple)
 POINT = Point(Collective.AllReduce, 1024)
@@ -23,8 +23,9 @@ def visits(times_us: dict[Combination | None, float], rounds: int, sigma: float 
     rng = np.random.default_rng(1)
     return tuple(
         Visit(point, asked, replace(asked or LL, channels=4), tuple(time_us * np.exp(rng.normal(0, sigma, 5))), number)
-        for number in range(rounds) for asked, time_us in times_us.items()
-    )  # fmt: skip
+        for number in range(rounds)
+        for asked, time_us in times_us.items()
+    )
 
 
 def write(path: Path, found: Measurements) -> Path:
@@ -43,9 +44,10 @@ def test_a_gain_beyond_the_noise_is_significant_and_its_regret_right() -> None:
 
 def test_ties_noise_and_one_round_are_not_significant() -> None:
     for times, rounds, sigma in (
-        ({None: 10.0, LL: 10.0, SIMPLE: 10.0}, 6, 0.0), ({None: 10.0, SIMPLE: 9.99}, 6, 0.05),
+        ({None: 10.0, LL: 10.0, SIMPLE: 10.0}, 6, 0.0),
+        ({None: 10.0, SIMPLE: 9.99}, 6, 0.05),
         ({None: 20.0, SIMPLE: 10.0}, 1, 0.01),
-    ):  # fmt: skip
+    ):
         (one,) = Comparison(Measurements({}, visits(times, rounds, sigma)), None).sizes
         assert not one.significant
 
@@ -71,10 +73,16 @@ def test_what_was_replaced_does_not_count() -> None:
 def test_crossovers_are_as_few_as_the_measurements_allow() -> None:
     a, b = frozenset({LL}), frozenset({SIMPLE})
     assert [found[:2] for found in fewest_segments([a, a | b, b, b, a])] == [(0, 2), (2, 4), (4, 5)]
-    run = Measurements({}, tuple(
-        visit for power in range(4) for visit in
-        visits({None: 10.0, LL: 10.0 * 2**power, SIMPLE: 28.28}, 6, point=replace(POINT, bytes=1024 << power))
-    ))  # fmt: skip
+    run = Measurements(
+        {},
+        tuple(
+            visit
+            for power in range(4)
+            for visit in visits(
+                {None: 10.0, LL: 10.0 * 2**power, SIMPLE: 28.28}, 6, point=replace(POINT, bytes=1024 << power)
+            )
+        ),
+    )
     (crossover,) = Comparison(replace(run, visits=tuple(v for v in run.visits if v.asked)), _Always()).crossovers()
     assert (crossover.low_bytes, crossover.high_bytes) == (2048, 4096)
     assert crossover.at_bytes == pytest.approx(1024 * 2**1.5, rel=0.05)

@@ -10,28 +10,30 @@ import pytest
 from here import HERE
 from test_cli import run
 
-from tuner import found, machines
-from tuner.case import Case
-from tuner.changes import changed
-from tuner.check import check
-from tuner.compare import Side
-from tuner.errors import BadInput
-from tuner.names import Collective, DataType, Op
-from tuner.oracle import Oracle, Setup
-from tuner.rules.request import Request
-from tuner.selection import Selection
-from tuner.topology import read
-from tuner.topology.edit import edited
-from tuner.whatif import at_sizes
+from tuner.analysis.changes import changed
+from tuner.analysis.diff import Side
+from tuner.analysis.whatif import at_sizes
+from tuner.base.errors import BadInput
+from tuner.base.names import Collective, DataType, Op
+from tuner.conformance.check import check
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.machine import catalogue
+from tuner.machine.topology import read
+from tuner.machine.topology.edit import edited
+from tuner.oracle import search as found
+from tuner.oracle.api import Oracle
+from tuner.oracle.configuration import OracleConfiguration
+from tuner.scenario import Scenario
 
 ALLREDUCE = Request(Collective.AllReduce, DataType.float32, Op.sum)
 SIZES = [4 << shift for shift in range(0, 31, 2)]
 SKELETON = Path(__file__).parents[1] / "docs" / "examples" / "skeleton.xml"
-H100 = Case(nccl="2.28.9", machine="dgx-h100", nodes=2, gpus_per_node=2)
+H100 = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2, gpus_per_node=2)
 
 
 def xml(machine: str) -> str:
-    return machines.load(machine).topology_xml
+    return catalogue.load(machine).topology_xml
 
 
 def values(topology: str, tag: str, attribute: str) -> list[str]:
@@ -59,9 +61,15 @@ def test_number_of_adapters(count: str) -> None:
 
 @pytest.mark.parametrize(
     ("machine", "count", "links"),
-    [("dgx-h100", "18", [4, 4, 5, 5]), ("dgx-h100", "3", [1, 1, 1]), ("dgx-h100", "0", []), ("dgx-b200", "9", [9]),
-     ("dgx-1v", "12", [2, 2, 4, 4]), ("gh200-4x", "6", [2, 2, 2])],
-)  # fmt: skip
+    [
+        ("dgx-h100", "18", [4, 4, 5, 5]),
+        ("dgx-h100", "3", [1, 1, 1]),
+        ("dgx-h100", "0", []),
+        ("dgx-b200", "9", [9]),
+        ("dgx-1v", "12", [2, 2, 4, 4]),
+        ("gh200-4x", "6", [2, 2, 2]),
+    ],
+)
 def test_nvlinks_per_gpu(machine: str, count: str, links: list[int]) -> None:
     after = read(edited(xml(machine), {"nvlinks": count}))
     for gpu in after.gpus:
@@ -81,15 +89,19 @@ def test_pcie() -> None:
 @pytest.mark.parametrize(
     ("machine", "change", "message"),
     [
-        ("dgx-h100", "nic-gbps=0", "valid: 0.001 to 1000000"), ("dgx-h100", "nic-gbps=fast", "valid: 0.001"),
-        ("dgx-h100", "nics=9", "valid: 1 to 8"), ("dgx-h100", "nics=0", "valid: 1 to 8"),
-        ("dgx-h100", "nvlinks=-1", "valid: 0 to 1024"), ("pcie-l40s", "nvlinks=4", "no GPU of this node has NVLinks"),
+        ("dgx-h100", "nic-gbps=0", "valid: 0.001 to 1000000"),
+        ("dgx-h100", "nic-gbps=fast", "valid: 0.001"),
+        ("dgx-h100", "nics=9", "valid: 1 to 8"),
+        ("dgx-h100", "nics=0", "valid: 1 to 8"),
+        ("dgx-h100", "nvlinks=-1", "valid: 0 to 1024"),
+        ("pcie-l40s", "nvlinks=4", "no GPU of this node has NVLinks"),
         ("dgx-1v", "nvlinks=8", r"1\+1\+2\+2.*valid: a multiple of 6$"),
         ("a100-4x-1nic", "nvlinks=4", r"4\+4\+4.*valid: a multiple of 3$"),
         ("dgx-h100", "pcie=7", "valid: a generation"),
-        ("dgx-h100", "pcie=5x3", "valid: a generation"), ("dgx-h100", "speed=1", "unknown key 'speed'"),
+        ("dgx-h100", "pcie=5x3", "valid: a generation"),
+        ("dgx-h100", "speed=1", "unknown key 'speed'"),
     ],
-)  # fmt: skip
+)
 def test_what_a_node_cannot_have_is_refused(machine: str, change: str, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         changed(replace(H100, machine=machine), [change]).communicator()
@@ -123,12 +135,12 @@ CHANGES = {
 @pytest.mark.parametrize("nccl", HERE)
 def test_emulator_and_libnccl_agree_on_changed_hardware(nccl: str, what: str) -> None:
     machine, gpus, changes = CHANGES[what]
-    before = Case(nccl=nccl, machine=machine, nodes=2, gpus_per_node=gpus)
+    before = Scenario(nccl=nccl, machine=machine, nodes=2, gpus_per_node=gpus)
     after = changed(before, changes)
     report = check(after)
     assert report.mismatches == []
     assert report.compared["picks"] >= 5 * 60
-    old, new = (Selection(case.communicator()).cost_table(ALLREDUCE, SIZES) for case in (before, after))
+    old, new = (Selection(scenario.communicator()).cost_table(ALLREDUCE, SIZES) for scenario in (before, after))
     assert not np.array_equal(old, new), "it makes a difference"
 
 
@@ -139,23 +151,25 @@ def test_libnccl_launches_the_picks_of_the_changed_machine(nccl: str, tmp_path: 
     file.write_text(xml("dgx-h100").replace('speed="400000"', 'speed="50000"'))
     after = changed(replace(H100, nccl=nccl), ["nic-gbps=50"])
     picks = Selection(after.communicator()).pick(ALLREDUCE, SIZES)
-    with Oracle(replace(after, machine=None, topology=file, hardware=None).setup()) as oracle:
+    with Oracle(replace(after, machine=None, topology=file, hardware=None).oracle_configuration()) as oracle:
         launched = oracle.launch(ALLREDUCE.collective, ALLREDUCE.dtype, ALLREDUCE.op, SIZES)
-    ours = [(*cell, channels, threads) for cell, channels, threads in zip(
-        picks.cells(), picks.channels, picks.threads, strict=True)]  # fmt: skip
+    ours = [
+        (*algo_proto, channels, threads)
+        for algo_proto, channels, threads in zip(picks.algo_protos(), picks.channels, picks.threads, strict=True)
+    ]
     assert ours == [(real.algorithm, real.protocol, real.channels, real.threads) for real in launched]
     unchanged = Selection(replace(H100, nccl=nccl).communicator()).pick(ALLREDUCE, SIZES)
-    assert unchanged.cells() != picks.cells() or not np.array_equal(unchanged.channels, picks.channels)
+    assert unchanged.algo_protos() != picks.algo_protos() or not np.array_equal(unchanged.channels, picks.channels)
 
 
 @pytest.mark.parametrize("nccl", HERE)
 def test_a_skeleton_is_completed_before_it_is_changed(nccl: str) -> None:
     """Adapters that are made slower afterwards are those that were slower from the start."""
-    fast = Case(nccl=nccl, nodes=2, topology=SKELETON, gpu="h100-sxm", net_gbps=400, gpus_per_node=2)
+    fast = Scenario(nccl=nccl, nodes=2, topology=SKELETON, gpu="h100-sxm", net_gbps=400, gpus_per_node=2)
     slow = replace(fast, net_gbps=100)
     tables = [
-        Selection(case.communicator()).cost_table(ALLREDUCE, SIZES)
-        for case in (changed(fast, ["nic-gbps=100"]), slow, fast)
+        Selection(scenario.communicator()).cost_table(ALLREDUCE, SIZES)
+        for scenario in (changed(fast, ["nic-gbps=100"]), slow, fast)
     ]
     assert np.array_equal(tables[0], tables[1])
     assert not np.array_equal(tables[0], tables[2])
@@ -165,37 +179,41 @@ def test_a_skeleton_is_completed_before_it_is_changed(nccl: str) -> None:
 def test_hardware_as_it_was_changes_nothing() -> None:
     """What libnccl finds now is what was captured for the catalogue."""
     same = changed(H100, ["nic-gbps=400", "pcie=5", "nvlinks=18", "nics=8"])
-    old, new = (Selection(case.communicator()).cost_table(ALLREDUCE, SIZES) for case in (H100, same))
+    old, new = (Selection(scenario.communicator()).cost_table(ALLREDUCE, SIZES) for scenario in (H100, same))
     assert np.array_equal(old, new)
 
 
 def test_the_machines_own_settings_stay() -> None:
-    machine = machines.load("pcie-l40s-no-p2p")
-    setup = changed(replace(H100, machine=machine.name), ["nic-gbps=25", "NCCL_PROTO=Simple"]).setup()
-    assert setup.env == {**machine.environment, "NCCL_PROTO": "Simple"}
+    machine = catalogue.load("pcie-l40s-no-p2p")
+    configuration = changed(
+        replace(H100, machine=machine.name), ["nic-gbps=25", "NCCL_PROTO=Simple"]
+    ).oracle_configuration()
+    assert configuration.env == {**machine.environment, "NCCL_PROTO": "Simple"}
     assert machine.environment
-    assert not setup.peer_to_peer_across_sockets
+    assert not configuration.peer_to_peer_across_sockets
 
 
 def test_the_search_is_asked_as_described(monkeypatch: pytest.MonkeyPatch) -> None:
     class AskedError(Exception):
         pass
 
-    def ask(setup: Setup) -> Oracle:
-        raise AskedError(setup)
+    def ask(configuration: OracleConfiguration) -> Oracle:
+        raise AskedError(configuration)
 
     monkeypatch.setattr(found, "Oracle", ask)
-    machine, several = machines.load("pcie-l40s-no-p2p"), changed(H100, ["machine=pcie-l40s-no-p2p", "nic-gbps=26"])
+    machine, several = catalogue.load("pcie-l40s-no-p2p"), changed(H100, ["machine=pcie-l40s-no-p2p", "nic-gbps=26"])
     for nodes, search in ((1, 1), (2, 2), (4096, 2)):
         with pytest.raises(AskedError) as asked:
             replace(several, nodes=nodes).communicator()
         topology = edited(machine.topology_xml, {"nic-gbps": "26"})
-        expected = Setup(topology, search, 8, "2.28.9", dict(machine.environment), peer_to_peer_across_sockets=False)
+        expected = OracleConfiguration(
+            topology, search, 8, "2.28.9", dict(machine.environment), peer_to_peer_across_sockets=False
+        )
         assert asked.value.args == (expected,)
 
 
 def test_nodes_without_nvlink_have_no_switch() -> None:
-    before, after = (case.communicator() for case in (H100, changed(H100, ["nvlinks=0"])))
+    before, after = (scenario.communicator() for scenario in (H100, changed(H100, ["nvlinks=0"])))
     assert (before.has_nvswitch, before.direct_nvlink, before.nvls) == (True, True, True)
     assert (after.has_nvswitch, after.direct_nvlink, after.nvls) == (False, False, False)
 
@@ -211,8 +229,8 @@ def test_both_picks_and_what_they_take() -> None:
         picks = side.selection.pick(ALLREDUCE, SIZES)
         for row, one in enumerate(answers):
             pick = getattr(one, which)
-            cell = picks.cells()[row]
-            assert (pick.algorithm, pick.protocol) == (cell[0].name, cell[1].name)
+            algo_proto = picks.algo_protos()[row]
+            assert (pick.algorithm, pick.protocol) == (algo_proto[0].name, algo_proto[1].name)
             assert (pick.channels, pick.threads) == (picks.channels[row], picks.threads[row])
             assert np.float32(pick.time_us) == picks.time_us[row]
             busbw_gbs = SIZES[row] / picks.time_us[row] / 1000 * 2 * (ranks - 1) / ranks
@@ -220,8 +238,18 @@ def test_both_picks_and_what_they_take() -> None:
     assert [one.ratio for one in answers] == pytest.approx([one.after.time_us / one.before.time_us for one in answers])
 
 
-COMMAND = ("whatif", "allreduce", "nodes=8", "NCCL_PROTO=Simple", "--machine", "dgx-h100", "--nodes", "2", "--nccl",
-           "2.28.9")  # fmt: skip
+COMMAND = (
+    "whatif",
+    "allreduce",
+    "nodes=8",
+    "NCCL_PROTO=Simple",
+    "--machine",
+    "dgx-h100",
+    "--nodes",
+    "2",
+    "--nccl",
+    "2.28.9",
+)
 
 
 def test_json_has_sizes_and_ranges() -> None:
@@ -251,9 +279,14 @@ def test_a_pick_that_stays_is_said_so() -> None:
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(("allreduce",), "nothing differs"), (("nodes=2",), "nothing differs"), (("allreduce", "nodes"), "unknown coll"),
-     (("nodes=x",), "valid: 1 to 1048576"), (("nics=",), "expected KEY=VALUE")],
-)  # fmt: skip
+    [
+        (("allreduce",), "nothing differs"),
+        (("nodes=2",), "nothing differs"),
+        (("allreduce", "nodes"), "unknown coll"),
+        (("nodes=x",), "valid: 1 to 1048576"),
+        (("nics=",), "expected KEY=VALUE"),
+    ],
+)
 def test_no_change_is_said_so(words: tuple[str, ...], message: str) -> None:
     assert message in run("whatif", *words, *COMMAND[4:], code=2).stderr
 

@@ -5,37 +5,38 @@ from pathlib import Path
 
 from numpy.typing import ArrayLike
 
-from tuner import layer as layers
-from tuner import machines, release
-from tuner.case import MOST_NODES, Case
-from tuner.cfloat import FloatArray
-from tuner.errors import BadInput
-from tuner.model import Tables
-from tuner.names import Buffers, Collective, DataType, Op, by_name
-from tuner.ranges import FOLLOWED_BYTES, Ranges, launches
-from tuner.rules.request import Request
-from tuner.selection import Picks, Selection
-from tuner.sizes import whole
+from tuner import release
+from tuner.base.errors import BadInput
+from tuner.base.names import Buffers, Collective, DataType, Op, by_name
+from tuner.base.numerics import FloatArray
+from tuner.base.sizes import whole
+from tuner.emulator import fitted_constants as layers
+from tuner.emulator.model import Tables
+from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges, launches
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Picks, Selection
+from tuner.machine import catalogue
+from tuner.scenario import MOST_NODES, Scenario
 
 
 class Communicator:
     """One communicator, made by :func:`communicator`; what it says is what libnccl says, bit for bit.
 
     Collectives, types and operations are NCCL's names in any case ("allreduce", "float32", "sum") or members of
-    :mod:`tuner.names`. Sizes are NCCL's nBytes, an integer or an array of them: count x size of the type, times the
-    ranks for AllGather and ReduceScatter.
+    :mod:`tuner.base.names`. Sizes are NCCL's nBytes, an integer or an array of them: count x size of the type,
+    times the ranks for AllGather and ReduceScatter.
 
     >>> two_nodes = communicator("dgx-h100", nodes=2, nccl="2.28.9")
     >>> two_nodes.pick("allreduce", [8, 1 << 20]).time_us
     array([25.200483, 62.50566 ], dtype=float32)
     """
 
-    def __init__(self, case: Case) -> None:
-        self.case = case
-        self.selection = Selection(case.communicator())
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.selection = Selection(scenario.communicator())
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self.case.heading}>"
+        return f"<{type(self).__name__}: {self.scenario.heading}>"
 
     @property
     def ranks(self) -> int:
@@ -51,7 +52,11 @@ class Communicator:
         return self.selection.tables
 
     def pick(
-        self, collective: Collective | str, sizes: ArrayLike, dtype: DataType | str = "float32", op: Op | str = "sum",
+        self,
+        collective: Collective | str,
+        sizes: ArrayLike,
+        dtype: DataType | str = "float32",
+        op: Op | str = "sum",
         buffers: Buffers | str = "plain",
     ) -> Picks:
         """What NCCL picks: algorithm, protocol, time in us, channels and threads, an element a size.
@@ -62,7 +67,11 @@ class Communicator:
         return self.selection.pick(request(collective, dtype, op, buffers), sizes)
 
     def cost_table(
-        self, collective: Collective | str, sizes: ArrayLike, dtype: DataType | str = "float32", op: Op | str = "sum",
+        self,
+        collective: Collective | str,
+        sizes: ArrayLike,
+        dtype: DataType | str = "float32",
+        op: Op | str = "sum",
         buffers: Buffers | str = "plain",
     ) -> FloatArray:
         """Predicted times in us, float32 [size][algorithm][protocol]; negative where NCCL ignores the combination.
@@ -73,8 +82,14 @@ class Communicator:
         return self.selection.cost_table(request(collective, dtype, op, buffers), sizes)
 
     def edges(
-        self, collective: Collective | str, dtype: DataType | str = "float32", op: Op | str = "sum",
-        buffers: Buffers | str = "plain", *, low: int | None = None, high: int = FOLLOWED_BYTES,
+        self,
+        collective: Collective | str,
+        dtype: DataType | str = "float32",
+        op: Op | str = "sum",
+        buffers: Buffers | str = "plain",
+        *,
+        low: int | None = None,
+        high: int = FOLLOWED_BYTES,
     ) -> Ranges:
         """The ranges of nBytes in which algorithm, protocol, channels and threads stay the same, an element each.
 
@@ -86,8 +101,14 @@ class Communicator:
 
 
 def communicator(
-    machine: str | None = None, *, nccl: str | None = None, nodes: int = 1, gpus_per_node: int | None = None,
-    topology: Path | str | None = None, env: Mapping[str, str | int] | None = None, layer: Path | str | None = None,
+    machine: str | None = None,
+    *,
+    nccl: str | None = None,
+    nodes: int = 1,
+    gpus_per_node: int | None = None,
+    topology: Path | str | None = None,
+    env: Mapping[str, str | int] | None = None,
+    layer: Path | str | None = None,
 ) -> Communicator:
     """The communicator over ``nodes`` alike nodes: a ``machine`` by name, or a ``topology`` in NCCL's XML.
 
@@ -97,15 +118,19 @@ def communicator(
     """
     measured = layers.read(Path(layer)) if layer else None
     if nccl is None:
-        nccl = measured.nccl if measured else machines.newest_release([machine] if machine else [])
+        nccl = measured.nccl if measured else catalogue.newest_release([machine] if machine else [])
     nodes = whole(nodes, "nodes")
     if not 1 <= nodes <= MOST_NODES:
         raise BadInput(f"nodes {nodes}: valid: 1 to {MOST_NODES}")
     return Communicator(
-        Case(
-            nccl=release.load(nccl).name, nodes=nodes, machine=machine, topology=Path(topology) if topology else None,
+        Scenario(
+            nccl=release.load(nccl).name,
+            nodes=nodes,
+            machine=machine,
+            topology=Path(topology) if topology else None,
             gpus_per_node=None if gpus_per_node is None else whole(gpus_per_node, "gpus_per_node"),
-            environment=_environment({} if env is None else env), layer=measured,
+            environment=_environment({} if env is None else env),
+            layer=measured,
         )
     )
 
@@ -118,11 +143,15 @@ def _environment(env: object) -> dict[str, str]:
 
 
 def request(
-    collective: Collective | str, dtype: DataType | str = "float32", op: Op | str = "sum",
+    collective: Collective | str,
+    dtype: DataType | str = "float32",
+    op: Op | str = "sum",
     buffers: Buffers | str = "plain",
 ) -> Request:
     """A call by NCCL's names. Errors: BadInput for an unknown one."""
     return Request(
-        by_name(Collective, collective, "collective"), by_name(DataType, dtype, "type"), by_name(Op, op, "operation"),
+        by_name(Collective, collective, "collective"),
+        by_name(DataType, dtype, "type"),
+        by_name(Op, op, "operation"),
         buffers=by_name(Buffers, buffers, "kind of buffers"),
     )

@@ -35,7 +35,10 @@ _Column = Sequence[_Priced | _Without]  # a row for each entry
 
 
 def budget(
-    found: Sequence[Found], counted: Counted, wanted: Wanted, variants: Sequence[Variant],
+    found: Sequence[Found],
+    counted: Counted,
+    wanted: Wanted,
+    variants: Sequence[Variant],
     measured: Measured | None = None,
 ) -> dict[str, Any]:
     """Predicted times in us of all calls, one after the other: overlap with each other or with work is not modelled.
@@ -58,12 +61,13 @@ def budget(
             for left in counted.left_out
         ],
         "variants": [
-            _variant(variant, column, columns[0], measured)
-            for variant, column in zip(variants, columns, strict=True)
+            _variant(variant, column, columns[0], measured) for variant, column in zip(variants, columns, strict=True)
         ],
         "entries": [
             {
-                **_kind(entry), "calls": entry.calls, "kernels": _kernels(entry),
+                **_kind(entry),
+                "calls": entry.calls,
+                "kernels": _kernels(entry),
                 "prices": [
                     {"variant": variant.name, **_price(column[at], total_us)}
                     for variant, column, total_us in zip(variants, columns, totals_us, strict=True)
@@ -71,29 +75,31 @@ def budget(
             }
             for at, entry in enumerate(counted.entries)
         ],
-    }  # fmt: skip
+    }
 
 
 def _column(variant: Variant, entries: Sequence[Entry], measured: Measured | None) -> _Column:
     return [
-        _Without(entry, price.reason) if isinstance(price, Unpriced)
+        _Without(entry, price.reason)
+        if isinstance(price, Unpriced)
         else _Priced(entry, price, None if measured is None else measured.judge(entry, price))
         for entry, price in zip(entries, prices(variant, entries), strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _variant(variant: Variant, column: _Column, base: _Column, measured: Measured | None) -> dict[str, Any]:
     rows = _priced(column)
     both = [
-        (before, after) for before, after in zip(base, column, strict=True)
+        (before, after)
+        for before, after in zip(base, column, strict=True)
         if isinstance(before, _Priced) and isinstance(after, _Priced)
-    ]  # fmt: skip
+    ]
     changes = _changes(both)
     difference_us = sum(change["difference_us"] for change in changes)
     return {
         "name": variant.name,
-        **variant.case.constants,
-        "environment": variant.case.environment or {},
+        **variant.scenario.constants,
+        "environment": variant.scenario.environment or {},
         "table": None if variant.table is None else str(variant.table),
         "total_us": _total_us(rows),
         "priced_calls": sum(row.entry.calls for row in rows),
@@ -107,7 +113,7 @@ def _variant(variant: Variant, column: _Column, base: _Column, measured: Measure
         ),
         "kernels": _all_kernels([row for row in rows if row.entry.kernels_us]),
         "regret": None if measured is None else _regret(rows, measured),
-    }  # fmt: skip
+    }
 
 
 def _priced(column: _Column) -> list[_Priced]:
@@ -126,11 +132,13 @@ def _parts(rows: Sequence[_Priced], key: Callable[[_Priced], Mapping[str, str]])
         parts[tuple(key(row).items())].append(row)
     found = [
         {
-            **dict(names), "calls": sum(row.entry.calls for row in part), "total_us": _total_us(part),
+            **dict(names),
+            "calls": sum(row.entry.calls for row in part),
+            "total_us": _total_us(part),
             "share": _share(_total_us(part), total_us),
         }
         for names, part in parts.items()
-    ]  # fmt: skip
+    ]
     return sorted(found, key=lambda part: -part["total_us"])
 
 
@@ -138,20 +146,28 @@ def _changes(both: Sequence[tuple[_Priced, _Priced]]) -> list[dict[str, Any]]:
     """What makes up the difference between two columns, the most first."""
     found = [
         {
-            **_kind(after.entry), "calls": after.entry.calls, "from": before.price.cell, "to": after.price.cell,
-            "from_us": before.price.time_us, "to_us": after.price.time_us,
+            **_kind(after.entry),
+            "calls": after.entry.calls,
+            "from": before.price.algo_proto,
+            "to": after.price.algo_proto,
+            "from_us": before.price.time_us,
+            "to_us": after.price.time_us,
             "difference_us": after.total_us - before.total_us,
         }
-        for before, after in both if before.price != after.price
-    ]  # fmt: skip
+        for before, after in both
+        if before.price != after.price
+    ]
     return sorted(found, key=lambda change: -abs(change["difference_us"]))
 
 
 def _kind(entry: Entry) -> dict[str, Any]:
     request = entry.request
     return {
-        "collective": request.collective.name, "dtype": request.dtype.name, "op": request.op.name, "bytes": entry.bytes,
-    }  # fmt: skip
+        "collective": request.collective.name,
+        "dtype": request.dtype.name,
+        "op": request.op.name,
+        "bytes": entry.bytes,
+    }
 
 
 def _kernels(entry: Entry) -> dict[str, Any] | None:
@@ -159,8 +175,11 @@ def _kernels(entry: Entry) -> dict[str, Any] | None:
     if not times_us:
         return None
     return {
-        "calls": len(times_us), "total_us": sum(times_us), "least_us": min(times_us), "median_us": median(times_us),
-    }  # fmt: skip
+        "calls": len(times_us),
+        "total_us": sum(times_us),
+        "least_us": min(times_us),
+        "median_us": median(times_us),
+    }
 
 
 def _all_kernels(rows: Sequence[_Priced]) -> dict[str, Any] | None:
@@ -178,19 +197,26 @@ def _price(row: _Priced | _Without, total_us: float) -> dict[str, Any]:
         return {"reason": row.reason}
     price = row.price
     return {
-        "algorithm": price.algorithm.name, "protocol": price.protocol.name, "channels": price.channels,
-        "time_us": price.time_us, "total_us": row.total_us, "share": _share(row.total_us, total_us),
+        "algorithm": price.algorithm.name,
+        "protocol": price.protocol.name,
+        "channels": price.channels,
+        "time_us": price.time_us,
+        "total_us": row.total_us,
+        "share": _share(row.total_us, total_us),
         **({} if row.judged is None else {"measured": _judged(row.entry, row.judged)}),
-    }  # fmt: skip
+    }
 
 
 def _judged(entry: Entry, judged: Judged | NotMeasured) -> dict[str, Any]:
     if isinstance(judged, NotMeasured):
         return {"reason": judged.reason}
     return {
-        "pick_us": judged.pick_us, "best": str(judged.best), "best_us": judged.best_us,
-        "interpolated": judged.interpolated, "regret_us": entry.calls * (judged.pick_us - judged.best_us),
-    }  # fmt: skip
+        "pick_us": judged.pick_us,
+        "best": str(judged.best),
+        "best_us": judged.best_us,
+        "interpolated": judged.interpolated,
+        "regret_us": entry.calls * (judged.pick_us - judged.best_us),
+    }
 
 
 def _regret(rows: Sequence[_Priced], measured: Measured) -> dict[str, Any]:

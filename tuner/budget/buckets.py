@@ -26,8 +26,13 @@ def _bucket(collective: str, bits: int, part: Sequence[dict[str, Any]]) -> dict[
     calls = sum(entry["calls"] for entry in part)
     total_us = sum(picks.values())
     return {
-        "collective": collective, "from_bytes": 1 << (bits - 1), "to_bytes": (1 << bits) - 1,
-        "dtypes": sorted({entry["dtype"] for entry in part}), "calls": calls,
-        "picks": sorted(picks, key=lambda pick: -picks[pick]), "time_us": total_us / calls if calls else 0.0,
-        "total_us": total_us, "share": sum(entry["prices"][0]["share"] for entry in part),
-    }  # fmt: skip
+        "collective": collective,
+        "from_bytes": 1 << (bits - 1),
+        "to_bytes": (1 << bits) - 1,
+        "dtypes": sorted({entry["dtype"] for entry in part}),
+        "calls": calls,
+        "picks": sorted(picks, key=lambda pick: -picks[pick]),
+        "time_us": total_us / calls if calls else 0.0,
+        "total_us": total_us,
+        "share": sum(entry["prices"][0]["share"] for entry in part),
+    }

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from tuner.names import Collective, DataType, Op
-from tuner.rules.request import Request
+from tuner.base.names import Collective, DataType, Op
+from tuner.emulator.request import Request
 
 # What is called like a collective, or beside them, and has no algorithm to choose.
 UNTUNED = ("send", "recv", "sendrecv", "alltoall", "alltoallv", "gather", "scatter", "barrier")

@@ -4,11 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from tuner.base.errors import BadInput, one_of
+from tuner.base.names import Buffers, DataType, Op
 from tuner.budget.calls import Call, Found, number
-from tuner.errors import BadInput, one_of
-from tuner.names import Buffers, DataType, Op
-from tuner.rules.request import Request
-from tuner.selection import MAX_BYTES
+from tuner.emulator.request import Request
+from tuner.emulator.selection import MAX_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
+from tuner.base.errors import BadInput
+from tuner.base.names import DataType, Op
 from tuner.budget.calls import Call, Found, nbytes
-from tuner.errors import BadInput
 from tuner.logs import choice, chosen, lines, reader
-from tuner.logs.groups import Group, groups
+from tuner.logs.groups import CommunicatorLines, groups
 from tuner.logs.reader import Log, RankLog
-from tuner.names import DataType, Op
 
 _Member = tuple[tuple[str, int], str]  # process, address of the communicator in it
 
@@ -22,8 +22,10 @@ def from_log(file: str, content: bytes) -> Found:
     if log.calls:
         calls = tuple(_calls(file, log, found))
         if log.symmetric:
-            notes.append(f"{len(log.symmetric)} times a symmetric kernel ran, which has no predicted time: "
-                         "those calls are priced as if it had not")
+            notes.append(
+                f"{len(log.symmetric)} times a symmetric kernel ran, which has no predicted time: "
+                "those calls are priced as if it had not"
+            )
         sizes = "count x type, times the ranks for AllGather and ReduceScatter"
         return Found(file, "NCCL log", sizes, calls, tuple(notes))
     calls = (*_choices(log, found), *_symmetric(log))
@@ -33,7 +35,7 @@ def from_log(file: str, content: bytes) -> Found:
     return Found(file, "NCCL log (choices)", "nBytes as the choices print them", calls, tuple(notes))
 
 
-def _calls(file: str, log: Log, found: list[Group]) -> Iterator[Call]:
+def _calls(file: str, log: Log, found: list[CommunicatorLines]) -> Iterator[Call]:
     there = {(thread.process, call.comm): call.ranks for thread, call in log.calls}
     names = dict(_one_of_each(found, there))
     in_groups = {_member(rank) for group in found for rank in group.logs}
@@ -51,7 +53,7 @@ def _calls(file: str, log: Log, found: list[Group]) -> Iterator[Call]:
             yield _call(call, name)
 
 
-def _one_of_each(found: list[Group], there: dict[_Member, int]) -> Iterator[tuple[_Member, str]]:
+def _one_of_each(found: list[CommunicatorLines], there: dict[_Member, int]) -> Iterator[tuple[_Member, str]]:
     """The lowest rank of each communicator that made calls."""
     for group in found:
         members = [log for log in group.logs if _member(log) in there]
@@ -68,23 +70,33 @@ def _call(call: reader.Call, communicator: str) -> Call:
     dtype = DataType(call.dtype) if call.dtype in list(DataType) else None
     size = None if collective is None or dtype is None else nbytes(collective, call.count, dtype, call.ranks)
     return Call(
-        call.collective, collective, size, dtype, Op(call.op) if call.op in list(Op) else None, call.ranks,
-        communicator=communicator, unusable=None if dtype is not None else f"type {call.dtype} is none of NCCL's",
-    )  # fmt: skip
+        call.collective,
+        collective,
+        size,
+        dtype,
+        Op(call.op) if call.op in list(Op) else None,
+        call.ranks,
+        communicator=communicator,
+        unusable=None if dtype is not None else f"type {call.dtype} is none of NCCL's",
+    )
 
 
-def _choices(log: Log, found: list[Group]) -> Iterator[Call]:
+def _choices(log: Log, found: list[CommunicatorLines]) -> Iterator[Call]:
     ambiguous: dict[tuple[str, int] | None, int] = {}  # by process, whose communicators share these lines
-    every: list[Group | None] = [*found] or [None]
+    every: list[CommunicatorLines | None] = [*found] or [None]
     for group in every:
         made, lines_of_several = chosen.choices(log.choices, group, found, None)
         ranks, name = (group.ranks, group.name) if group else (None, None)
         for each in made:
             yield Call(
-                "a collective" if each.collective is None else each.collective.name, each.collective, each.bytes,
-                ranks=ranks, communicator=name, calls=each.count,
+                "a collective" if each.collective is None else each.collective.name,
+                each.collective,
+                each.bytes,
+                ranks=ranks,
+                communicator=name,
+                calls=each.count,
                 unusable=None if each.collective is not None else "the log does not name it; COLL lines do",
-            )  # fmt: skip
+            )
         ambiguous[group.root.thread.process if group and group.root else None] = lines_of_several
     for count in filter(None, ambiguous.values()):
         yield Call("a collective", None, None, calls=count, unusable="one of several communicators'; COLL lines tell")

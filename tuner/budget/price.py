@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
+from tuner.base.errors import BadInput, NoAlgorithm
+from tuner.base.names import Algorithm, Buffers, Protocol
+from tuner.base.numerics import shortest
 from tuner.budget.count import Entry
-from tuner.case import Case
-from tuner.cfloat import shortest
-from tuner.errors import BadInput, NoAlgorithm
-from tuner.names import Algorithm, Buffers, Protocol
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
 from tuner.plugin import trial
-from tuner.rules.request import Request
-from tuner.selection import Selection
+from tuner.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Variant:
     """A column: the case, and a decision table that a tuner plugin applies in it."""
 
     name: str
-    case: Case
+    scenario: Scenario
     table: Path | None = None
 
 
@@ -37,7 +37,7 @@ class Price:
     own_channels: bool = True
 
     @property
-    def cell(self) -> str:
+    def algo_proto(self) -> str:
         return f"{self.algorithm.name}/{self.protocol.name}"
 
 
@@ -52,7 +52,7 @@ def prices(variant: Variant, entries: Sequence[Entry]) -> list[Price | Unpriced]
     With a table the time is the model's of what the table chooses, with NCCL's own channels. BadInput for windows, and
     for a release without plugins; BadTable for a table that the plugin refuses.
     """
-    selection = Selection(variant.case.communicator())
+    selection = Selection(variant.scenario.communicator())
     found: list[Price | Unpriced] = []
     for request, group in groupby(entries, key=lambda entry: entry.request):
         if request.buffers is Buffers.window:
@@ -79,16 +79,16 @@ def _of(selection: Selection, request: Request, sizes: list[int], table: Path | 
     picks = selection.pick(request, np.array(sizes, np.uint64))
     return [
         Price(
-            Algorithm(picks.algorithm[at]), Protocol(picks.protocol[at]), int(picks.channels[at]),
+            Algorithm(picks.algorithm[at]),
+            Protocol(picks.protocol[at]),
+            int(picks.channels[at]),
             shortest(picks.time_us[at]),
         )
         for at in range(len(sizes))
-    ]  # fmt: skip
+    ]
 
 
-def _with_table(
-    selection: Selection, request: Request, sizes: list[int], table: Path
-) -> Iterator[Price | Unpriced]:
+def _with_table(selection: Selection, request: Request, sizes: list[int], table: Path) -> Iterator[Price | Unpriced]:
     """What the plugin itself makes of the sizes; a table's costs choose, but the time is the model's."""
     trials = trial.run(table, selection, request, sizes).sizes
     costs_us = selection.cost_table(request, sizes)

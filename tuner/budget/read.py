@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
+from tuner.base.errors import BadInput
+from tuner.base.files import read_bytes
 from tuner.budget.calls import Found
+from tuner.budget.kineto import from_trace, is_trace
 from tuner.budget.log import from_log
 from tuner.budget.records import from_csv, from_json
-from tuner.budget.trace import from_trace, is_trace
-from tuner.errors import BadInput
-from tuner.files import read_bytes
 
 VALID = "valid: CSV or JSON records, a NCCL log, a trace of PyTorch's profiler, each also gzipped"
 

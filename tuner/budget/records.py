@@ -5,16 +5,25 @@ import io
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tuner.base.errors import BadInput, one_of
+from tuner.base.names import Collective, DataType, Op, by_name
+from tuner.base.sizes import size_bytes
 from tuner.budget.calls import UNTUNED, Call, Found, nbytes
-from tuner.errors import BadInput, one_of
-from tuner.names import Collective, DataType, Op, by_name
-from tuner.selection import MAX_BYTES
-from tuner.sizes import size_bytes
+from tuner.emulator.selection import MAX_BYTES
 
 COLUMNS = (
-    "collective", "bytes", "bytes_per_rank", "count", "calls", "weight", "dtype", "op", "ranks", "nodes",
+    "collective",
+    "bytes",
+    "bytes_per_rank",
+    "count",
+    "calls",
+    "weight",
+    "dtype",
+    "op",
+    "ranks",
+    "nodes",
     "communicator",
-)  # fmt: skip
+)
 _PLAIN = ("collective", "bytes", "calls")  # of a file that does not name its columns
 _SIZES = {
     "bytes": "column bytes as NCCL's nBytes",
@@ -109,9 +118,16 @@ def _call(record: Mapping[str, str], default_ranks: int) -> tuple[str, Call]:
     if total is not None and total > MAX_BYTES:
         raise BadInput(f"{name} of {total} bytes; valid: to 2**62")
     return size, Call(
-        name, collective, total, dtype, by_name(Op, given["op"], "operation") if "op" in given else None, ranks,
-        _whole(given, "nodes"), given.get("communicator"), _calls(given[frequency[0]]) if frequency else 1.0,
-    )  # fmt: skip
+        name,
+        collective,
+        total,
+        dtype,
+        by_name(Op, given["op"], "operation") if "op" in given else None,
+        ranks,
+        _whole(given, "nodes"),
+        given.get("communicator"),
+        _calls(given[frequency[0]]) if frequency else 1.0,
+    )
 
 
 def _nbytes(given: Mapping[str, str], size: str, collective: Collective, dtype: DataType | None, ranks: int) -> int:

@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from tuner.base.errors import BadMeasurement
 from tuner.budget.count import Entry
 from tuner.budget.price import Price
-from tuner.case import Case
-from tuner.errors import BadMeasurement
 from tuner.measure import read_any
-from tuner.measure.compare import between
 from tuner.measure.evidence import Evidence, by_size, collect
-from tuner.measure.header import CASE, case_of, check
-from tuner.measure.samples import Combination, Measurements
+from tuner.measure.records.header import CASE, case_of, check
+from tuner.measure.records.samples import Combination, Measurements
+from tuner.measure.verify import between
+from tuner.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,9 @@ class Measured:
         times = [_times_us(evidence[size], price) for size in ends]
         known = {
             each: between(entry.bytes, ends, [time_us[each] for time_us in times])
-            for each in times[0] if all(each in time_us for time_us in times)
-        }  # fmt: skip
+            for each in times[0]
+            if all(each in time_us for time_us in times)
+        }
         pick = _combination(price)
         if pick not in known:
             return NotMeasured(f"{pick} was not measured")
@@ -85,11 +86,11 @@ def _times_us(evidence: Evidence, price: Price) -> dict[Combination, float]:
     return found
 
 
-def read(path: Path, case: Case) -> Measured:
+def read(path: Path, scenario: Scenario) -> Measured:
     """BadMeasurement where the file has no times, or is of another communicator."""
     measurements = read_any(path)
     header = measurements.header
-    check(path, header, case)
+    check(path, header, scenario)
     if CASE in header:
         note = f"{path}: measured with NCCL {case_of(header).nccl}"
     else:

@@ -4,8 +4,8 @@ import sys
 
 import click
 
+from tuner.base.errors import OracleFailed, TunerError
 from tuner.cli.lazy import LazyGroup
-from tuner.errors import OracleFailed, TunerError
 
 VERBS = {
     "pick": "what NCCL picks for a collective and sizes",
@@ -36,9 +36,12 @@ VERBS = {
 
 # Not called `group`: tuner.cli.group is the module of that verb once it is loaded.
 @click.command(
-    name="nccl-tuner", cls=LazyGroup, verbs=VERBS, package="tuner.cli",
+    name="nccl-tuner",
+    cls=LazyGroup,
+    verbs=VERBS,
+    package="tuner.cli",
     context_settings={"help_option_names": ["-h", "--help"]},
-)  # fmt: skip
+)
 @click.version_option(package_name="nccl-tuner")
 def everything() -> None:
     """What NCCL picks, why, and whether it is best.

@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
+from tuner.base.errors import BadInput
+from tuner.base.names import Buffers, DataType, Op
 from tuner.budget import answer, read, regret
 from tuner.budget.count import Wanted, count
 from tuner.budget.price import Variant
-from tuner.case import Case
 from tuner.cli import budgeted, options
 from tuner.cli.output import print_json
-from tuner.errors import BadInput
-from tuner.names import Buffers, DataType, Op
+from tuner.scenario import Scenario
 
 MOST_ROWS = 32  # of sizes one by one
 
@@ -24,22 +24,55 @@ MOST_ROWS = 32  # of sizes one by one
 @options.case_options
 @options.request_options
 @options.buffers_option
-@click.option("--ranks", type=click.IntRange(min=1),
-              help="Count calls of communicators of so many ranks. [default: as many as the one described has]")
-@click.option("--communicator", "communicators", multiple=True, metavar="NAME",
-              help="Count calls of this communicator, by the FILE's name for it; repeatable.")
-@click.option("--setting", "settings", multiple=True, metavar="NAME=VALUE[,...]",
-              help="A further column with these NCCL variables, in every release; repeatable.")
-@click.option("--table", "tables", multiple=True, type=click.Path(path_type=Path),
-              help="A further column with the choices of a decision table, in every release; repeatable.")
-@click.option("--measured", type=click.Path(path_type=Path), metavar="RUN.jsonl",
-              help="Times of this communicator ('nccl-tuner measure', nccl-tests): adds the regret of the picks.")
+@click.option(
+    "--ranks",
+    type=click.IntRange(min=1),
+    help="Count calls of communicators of so many ranks. [default: as many as the one described has]",
+)
+@click.option(
+    "--communicator",
+    "communicators",
+    multiple=True,
+    metavar="NAME",
+    help="Count calls of this communicator, by the FILE's name for it; repeatable.",
+)
+@click.option(
+    "--setting",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE[,...]",
+    help="A further column with these NCCL variables, in every release; repeatable.",
+)
+@click.option(
+    "--table",
+    "tables",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A further column with the choices of a decision table, in every release; repeatable.",
+)
+@click.option(
+    "--measured",
+    type=click.Path(path_type=Path),
+    metavar="RUN.jsonl",
+    help="Times of this communicator ('nccl-tuner measure', nccl-tests): adds the regret of the picks.",
+)
 @click.option("--exact", is_flag=True, help=f"A row for every size, also where they are more than {MOST_ROWS}.")
 @options.json_option
 def command(
-    files: tuple[Path, ...], nccl: str | None, env: tuple[str, ...], dtype: DataType, op: Op, buffers: Buffers,
-    ranks: int | None, communicators: tuple[str, ...], settings: tuple[str, ...], tables: tuple[Path, ...],
-    measured: Path | None, exact: bool, as_json: bool, **case: Any,
+    files: tuple[Path, ...],
+    nccl: str | None,
+    env: tuple[str, ...],
+    dtype: DataType,
+    op: Op,
+    buffers: Buffers,
+    ranks: int | None,
+    communicators: tuple[str, ...],
+    settings: tuple[str, ...],
+    tables: tuple[Path, ...],
+    measured: Path | None,
+    exact: bool,
+    as_json: bool,
+    **scenario: Any,
 ) -> None:
     """Predicted communication time of the collectives in FILEs, and where it goes.
 
@@ -57,7 +90,7 @@ def command(
     nccl-tuner budget trace.json.gz --machine dgx-h100 --nodes 2 --setting NCCL_ALGO=Ring --measured run.jsonl --json
     """
     names = [name.strip() for name in nccl.split(",")] if nccl else [None]
-    cases = [options.case_of(nccl=name, env=env, **case) for name in names]
+    cases = [options.case_of(nccl=name, env=env, **scenario) for name in names]
     variants = {
         each.name: each
         for one in cases
@@ -66,7 +99,7 @@ def command(
             *(Variant(f"NCCL {one.nccl} with {text}", _with(one, text)) for text in settings),
             *(Variant(f"NCCL {one.nccl} with {path}", one, path) for path in tables),
         )
-    }  # fmt: skip
+    }
     described = cases[0]
     found = [read.read(path, described.ranks) for path in files]
     nodes = None if ranks else described.nodes + sum(other.nodes for other in described.others)
@@ -79,10 +112,10 @@ def command(
         budgeted.show(described.title, answered, exact or len(answered["entries"]) <= MOST_ROWS)
 
 
-def _with(case: Case, text: str) -> Case:
+def _with(scenario: Scenario, text: str) -> Scenario:
     """A value may have commas itself, so a comma ends it only before another variable."""
     pairs = [part.partition("=") for part in re.split(r",(?=NCCL_\w+=)", text)]
     if not all(name.startswith("NCCL_") and equals for name, equals, _ in pairs):
         raise BadInput(f"--setting {text!r}: expected NCCL_NAME=VALUE[,NCCL_NAME=VALUE...], such as NCCL_ALGO=Ring")
     values = {name: value for name, _, value in pairs}
-    return replace(case, environment={**(case.environment or {}), **values})
+    return replace(scenario, environment={**(scenario.environment or {}), **values})

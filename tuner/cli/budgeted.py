@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
+from tuner.base.names import Op
 from tuner.budget.buckets import buckets
 from tuner.budget.calls import number
 from tuner.cli.output import human_bytes, print_table
-from tuner.names import Op
 
 TOP = 10  # rows of what makes up a difference or a regret
 LEAST_US = 0.5  # of a difference where the pick is the same: the last figure that is shown
@@ -68,10 +68,15 @@ def _size(entry: dict[str, Any]) -> tuple[object, ...]:
 def _bucket(row: dict[str, Any]) -> tuple[object, ...]:
     pick, *more = row["picks"]
     return (
-        row["collective"], ", ".join(row["dtypes"]), f"from {human_bytes(row['from_bytes'])}", number(row["calls"]),
-        f"{pick} and {len(more)} more" if more else pick, f"{row['time_us']:.2f}",
-        _ms(row["total_us"]), _percent(row["share"]),
-    )  # fmt: skip
+        row["collective"],
+        ", ".join(row["dtypes"]),
+        f"from {human_bytes(row['from_bytes'])}",
+        number(row["calls"]),
+        f"{pick} and {len(more)} more" if more else pick,
+        f"{row['time_us']:.2f}",
+        _ms(row["total_us"]),
+        _percent(row["share"]),
+    )
 
 
 def _column(variant: dict[str, Any]) -> tuple[object, ...]:
@@ -92,11 +97,16 @@ def _print_changes(base: str, other: dict[str, Any]) -> None:
         return
     rows = [
         (
-            *_kind(change), number(change["calls"]), change["from"], change["to"], f"{change['from_us']:.2f}",
-            f"{change['to_us']:.2f}", f"{change['difference_us'] / 1000:+.3f}",
+            *_kind(change),
+            number(change["calls"]),
+            change["from"],
+            change["to"],
+            f"{change['from_us']:.2f}",
+            f"{change['to_us']:.2f}",
+            f"{change['difference_us'] / 1000:+.3f}",
         )
         for change in changes[:TOP]
-    ]  # fmt: skip
+    ]
     print_table(f"what makes up the difference of {other['name']} to {base}", CHANGE_COLUMNS, rows)
     if rest := changes[TOP:]:
         click.echo(f"and {len(rest)} more: {sum(each['difference_us'] for each in rest) / 1000:+.3f} ms\n")
@@ -111,10 +121,17 @@ def _print_kernels(entries: list[dict[str, Any]], total: dict[str, Any]) -> None
         kernels, price = entry["kernels"], entry["prices"][0]
         if kernels and "reason" not in price:
             ratio = kernels["median_us"] / price["time_us"]
-            rows.append((
-                *_kind(entry), number(entry["calls"]), kernels["calls"], f"{kernels['least_us']:.2f}",
-                f"{kernels['median_us']:.2f}", f"{price['time_us']:.2f}", f"{ratio:.2f}",
-            ))  # fmt: skip
+            rows.append(
+                (
+                    *_kind(entry),
+                    number(entry["calls"]),
+                    kernels["calls"],
+                    f"{kernels['least_us']:.2f}",
+                    f"{kernels['median_us']:.2f}",
+                    f"{price['time_us']:.2f}",
+                    f"{ratio:.2f}",
+                )
+            )
     print_table("kernels of the trace; they also wait for other ranks", KERNEL_COLUMNS, rows)
     click.echo(
         f"{total['calls']} kernels took {_ms(total['measured_us'])} ms; predicted {_ms(total['predicted_us'])} ms\n"
@@ -131,12 +148,17 @@ def _print_regret(variant: dict[str, Any], rows: list[tuple[dict[str, Any], dict
     if lost:
         cells = [
             (
-                *_kind(entry), number(entry["calls"]), _cell(price), f"{price['measured']['pick_us']:.2f}",
-                price["measured"]["best"], f"{price['measured']['best_us']:.2f}", _ms(price["measured"]["regret_us"]),
+                *_kind(entry),
+                number(entry["calls"]),
+                _cell(price),
+                f"{price['measured']['pick_us']:.2f}",
+                price["measured"]["best"],
+                f"{price['measured']['best_us']:.2f}",
+                _ms(price["measured"]["regret_us"]),
                 "between" if price["measured"]["interpolated"] else "measured",
             )
             for entry, price in lost[:TOP]
-        ]  # fmt: skip
+        ]
         more = f", {len(lost) - TOP} sizes more" if len(lost) > TOP else ""
         print_table(f"what the picks of {variant['name']} lose by {total['file']}{more}", REGRET_COLUMNS, cells)
     reasons: Counter[str] = Counter()

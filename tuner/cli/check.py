@@ -9,15 +9,15 @@ from typing import Any
 
 import click
 
-from tuner import machines
-from tuner.case import Case
-from tuner.check import KINDS, check
+from tuner.base.errors import BadInput
+from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import print_json, print_table
-from tuner.errors import BadInput
-from tuner.mismatches import Report
-from tuner.names import Buffers, Collective, DataType, Op
-from tuner.rules.request import Request
+from tuner.conformance.check import KINDS, check
+from tuner.conformance.mismatches import MatchReport
+from tuner.emulator.request import Request
+from tuner.machine import catalogue
+from tuner.scenario import Scenario
 
 
 @click.command(name="check")
@@ -29,8 +29,14 @@ from tuner.rules.request import Request
 @options.timeout_option
 @options.json_option
 def command(
-    collectives: tuple[Collective, ...], dtype: DataType, op: Op, buffers: Buffers, sizes: list[int] | None,
-    timeout_s: float, as_json: bool, **options_of_case: Any,
+    collectives: tuple[Collective, ...],
+    dtype: DataType,
+    op: Op,
+    buffers: Buffers,
+    sizes: list[int] | None,
+    timeout_s: float,
+    as_json: bool,
+    **options_of_case: Any,
 ) -> None:
     """Compares COLLECTIVES (default: all five) with libnccl, exactly. Exit code 1 if anything differs.
 
@@ -45,11 +51,11 @@ def command(
     given = click.get_current_context().get_parameter_source("nodes")
     nodes_given = given is click.core.ParameterSource.COMMANDLINE
     reports = []
-    for case in _cases(nodes_given, options_of_case):
+    for scenario in _cases(nodes_given, options_of_case):
         if not as_json:
-            click.echo(f"{case.title} ...", err=True)
+            click.echo(f"{scenario.title} ...", err=True)
         requests = [Request(collective, dtype, op, buffers=buffers) for collective in collectives or Collective]
-        reports.append(check(case, requests, sizes, timeout_s))
+        reports.append(check(scenario, requests, sizes, timeout_s))
     if as_json:
         print_json([_record(report) for report in reports])
     else:
@@ -57,23 +63,23 @@ def command(
     sys.exit(1 if any(report.mismatches for report in reports) else 0)
 
 
-def _cases(nodes_given: bool, options_of_case: dict[str, Any]) -> Iterator[Case]:
+def _cases(nodes_given: bool, options_of_case: dict[str, Any]) -> Iterator[Scenario]:
     if options_of_case["node"]:
         yield options.case_of(**options_of_case)
         return
     everywhere = options_of_case["machine"] is None and options_of_case["topology"] is None
-    names = machines.names() if everywhere else [options_of_case["machine"]]
+    names = catalogue.names() if everywhere else [options_of_case["machine"]]
     if everywhere and options_of_case["graphs"] is not None:
         raise BadInput("--graphs needs the machine it belongs to; valid: --machine NAME, --topology FILE.xml")
     for name in names:
-        case = options.case_of(**{**options_of_case, "machine": name})
+        scenario = options.case_of(**{**options_of_case, "machine": name})
         if nodes_given:
-            yield case
+            yield scenario
         else:  # one rank has nothing to pick
-            yield from (each for nodes in (1, 2, 4) if (each := replace(case, nodes=nodes)).ranks > 1)
+            yield from (each for nodes in (1, 2, 4) if (each := replace(scenario, nodes=nodes)).ranks > 1)
 
 
-def _print(reports: list[Report]) -> None:
+def _print(reports: list[MatchReport]) -> None:
     rows = [(report.title, *(_share(report, kind) for kind in KINDS)) for report in reports]
     totals = Counter[str]()
     matched = Counter[str]()
@@ -90,11 +96,11 @@ def _print(reports: list[Report]) -> None:
             )
 
 
-def _share(report: Report, kind: str) -> str:
+def _share(report: MatchReport, kind: str) -> str:
     return f"{report.matched(kind)}/{report.compared.get(kind, 0)}"
 
 
-def _record(report: Report) -> dict[str, Any]:
+def _record(report: MatchReport) -> dict[str, Any]:
     return {
         "communicator": report.title,
         "compared": report.compared,

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
+from tuner.base.errors import BadInput
+from tuner.base.names import DataType, Op
 from tuner.cli import options
 from tuner.cli.log_options import log_options, read_log
 from tuner.cli.output import print_json, print_table
-from tuner.errors import BadInput
-from tuner.logs.compare import KINDS, Compared, compare
-from tuner.names import DataType, Op
+from tuner.conformance.check_log import KINDS, Compared, compare
 
 
 @click.command(name="check-log")
@@ -41,8 +41,11 @@ def command(dtype: DataType, op: Op, as_json: bool, **given: Any) -> None:
 
 def _print(compared: Compared, missing: tuple[str, ...]) -> None:
     report = compared.report
-    print_table("matched / compared with the log", ("communicator", *KINDS),
-                [(report.title, *(f"{report.matched(kind)}/{report.compared.get(kind, 0)}" for kind in KINDS))])
+    print_table(
+        "matched / compared with the log",
+        ("communicator", *KINDS),
+        [(report.title, *(f"{report.matched(kind)}/{report.compared.get(kind, 0)}" for kind in KINDS))],
+    )
     for mismatch in report.mismatches:
         click.echo(f"MISMATCH {mismatch.what} {mismatch.where}: emulator {mismatch.emulator}, log {mismatch.libnccl}")
     for what, texts in (("note", compared.notes), ("not printed", missing), ("not compared", compared.not_compared)):

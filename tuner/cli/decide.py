@@ -8,25 +8,29 @@ from typing import Any
 
 import click
 
-from tuner import layer as layers
+from tuner.base.errors import BadMeasurement
 from tuner.cli import options
 from tuner.cli.output import print_json
 from tuner.cli.provenance import command_line, today
-from tuner.errors import BadMeasurement
-from tuner.measure.compare import Model, compare
-from tuner.measure.decide import Proposal, Regrets, Row, Verdict, gate, regrets, table
-from tuner.measure.header import case_of
+from tuner.emulator import fitted_constants as layers
+from tuner.emulator.selection import Selection
+from tuner.measure.decide import DecisionRow, Proposal, Regrets, Verdict, gate, regrets, table
 from tuner.measure.opened import again
-from tuner.measure.samples import Writer, check_same, existing, sha256s
-from tuner.plugin.text import size_text, write
-from tuner.selection import Selection
+from tuner.measure.records.header import case_of
+from tuner.measure.records.samples import Writer, check_same, existing, sha256s
+from tuner.measure.verify import Model, compare
+from tuner.plugin.table.text import size_text, write
 
 
 @click.command(name="decide")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="TABLE", help="The table to write.")
-@click.option("--layer", type=click.Path(path_type=Path), metavar="LAYER",
-              help="Measured constants ('nccl-tuner fit'): rows end where these say, not halfway between two sizes.")
+@click.option(
+    "--layer",
+    type=click.Path(path_type=Path),
+    metavar="LAYER",
+    help="Measured constants ('nccl-tuner fit'): rows end where these say, not halfway between two sizes.",
+)
 @click.option("--rounds", type=click.IntRange(min=3), default=20, show_default=True, help="Of the A/B run.")
 @click.option("--repeats", type=click.IntRange(min=1), default=10, show_default=True, help="Runs kept per visit.")
 @click.option("--warmup", type=click.IntRange(min=0), default=2, show_default=True, help="Runs before them.")
@@ -34,9 +38,16 @@ from tuner.selection import Selection
 @click.option("--no-gate", is_flag=True, help="No A/B run: rows are as measured, and the table says so.")
 @options.json_option
 def command(
-    files: tuple[Path, ...], out: Path, layer: Path | None, rounds: int, repeats: int, warmup: int, seed: int,
-    no_gate: bool, as_json: bool,
-) -> None:  # fmt: skip
+    files: tuple[Path, ...],
+    out: Path,
+    layer: Path | None,
+    rounds: int,
+    repeats: int,
+    warmup: int,
+    seed: int,
+    no_gate: bool,
+    as_json: bool,
+) -> None:
     """Few rows of a decision table from FILEs that 'nccl-tuner measure' wrote, one for each number of ranks.
 
     A row stays only if an A/B run through the plugin shows that it gains more than 2 %, with a probability of 0.95 at
@@ -52,10 +63,11 @@ def command(
     if len(set(shapes)) < len(shapes):
         raise BadMeasurement("two FILEs of as many ranks and nodes; valid: one for each")
     verdicts = [
-        [Verdict(row, float("nan"), float("nan"), row.sizes, None) for row in proposal.rows] if no_gate
+        [Verdict(row, float("nan"), float("nan"), row.sizes, None) for row in proposal.rows]
+        if no_gate
         else _gated(path, proposal, _beside(out, proposal, proposals), rounds, repeats, warmup, seed)
         for path, proposal in zip(files, proposals, strict=True)
-    ]  # fmt: skip
+    ]
     kept = [[verdict.row for verdict in those if verdict.why_not is None] for those in verdicts]
     rows = [(*shape, row) for shape, those in zip(shapes, kept, strict=True) for row in those]
     write(out, table(rows, _provenance(read, proposals, verdicts, layer, None if no_gate else rounds)))
@@ -64,14 +76,15 @@ def command(
         for path, proposal, those, rows in zip(files, proposals, verdicts, kept, strict=True)
     ]
     summary = {
-        "table": str(out), "gate": not no_gate,
+        "table": str(out),
+        "gate": not no_gate,
         "kept": [each for file in found for each in file["kept"]],
         "dropped": [each for file in found for each in file["dropped"]],
         "regret_before": sum(file["regret_before"] for file in found) / len(found),
         "regret_after": sum(file["regret_after"] for file in found) / len(found),
         "files": [{key: file[key] for key in file if key not in ("kept", "dropped")} for file in found],
         "other_ranks": _other_ranks(proposals, kept),
-    }  # fmt: skip
+    }
     if as_json:
         print_json(summary)
     else:
@@ -80,11 +93,11 @@ def command(
 
 def _proposal(path: Path, layer: Path | None) -> Proposal:
     comparison = compare(path)
-    case = case_of(comparison.measurements.header)
+    scenario = case_of(comparison.measurements.header)
     layered = None
     if layer is not None:
-        layered = Model(Selection(replace(case, layer=layers.read(layer)).communicator()))
-    return Proposal(comparison, case.ranks, case.nodes + sum(other.nodes for other in case.others), layered)
+        layered = Model(Selection(replace(scenario, layer=layers.read(layer)).communicator()))
+    return Proposal(comparison, scenario.ranks, scenario.nodes + sum(other.nodes for other in scenario.others), layered)
 
 
 def _beside(out: Path, proposal: Proposal, proposals: list[Proposal]) -> Path:
@@ -110,9 +123,12 @@ def _gated(
 
 
 def _provenance(
-    read: tuple[tuple[Path, str], ...], proposals: list[Proposal], verdicts: list[list[Verdict]], layer: Path | None,
+    read: tuple[tuple[Path, str], ...],
+    proposals: list[Proposal],
+    verdicts: list[list[Verdict]],
+    layer: Path | None,
     rounds: int | None,
-) -> dict[str, str]:  # fmt: skip
+) -> dict[str, str]:
     found = {"by": "nccl-tuner decide", "date": today(), "command": command_line()}
     for number, ((path, sha256), proposal) in enumerate(zip(read, proposals, strict=True), start=1):
         found[f"measured-{number}"] = f"{path} sha256 {sha256}"
@@ -121,8 +137,12 @@ def _provenance(
     if layer is not None:
         found["layer"] = f"{layer} sha256 {hashlib.sha256(layer.read_bytes()).hexdigest()}"
     found["gate"] = "none: rows are as measured" if rounds is None else f"A/B run of {rounds} rounds through the plugin"
-    kept = [(proposal.ranks, verdict) for proposal, those in zip(proposals, verdicts, strict=True) for verdict in those
-            if verdict.why_not is None]  # fmt: skip
+    kept = [
+        (proposal.ranks, verdict)
+        for proposal, those in zip(proposals, verdicts, strict=True)
+        for verdict in those
+        if verdict.why_not is None
+    ]
     for number, (ranks, verdict) in enumerate(kept if rounds is not None else [], start=1):
         found[f"gate-{number}"] = (
             f"{verdict.row}, {ranks} ranks: gains {100 * verdict.gain:.1f} %, "
@@ -133,15 +153,18 @@ def _provenance(
     return found
 
 
-def _record(path: Path, proposal: Proposal, verdicts: list[Verdict], kept: list[Row]) -> dict[str, Any]:
+def _record(path: Path, proposal: Proposal, verdicts: list[Verdict], kept: list[DecisionRow]) -> dict[str, Any]:
     total, out = regrets(proposal.sizes, kept), proposal.hold_out()
     shape = {"ranks": proposal.ranks, "nodes": proposal.nodes}
     return {
-        "file": str(path), **shape, "regret_before": total.before, "regret_after": total.after,
+        "file": str(path),
+        **shape,
+        "regret_before": total.before,
+        "regret_after": total.after,
         "hold_out": _regrets(out),
         "kept": [{**shape, **_verdict(each)} for each in verdicts if each.why_not is None],
         "dropped": [{**shape, **_verdict(each), "reason": each.why_not} for each in verdicts if each.why_not],
-    }  # fmt: skip
+    }
 
 
 def _regrets(found: Regrets) -> dict[str, Any]:
@@ -152,24 +175,33 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     row = verdict.row
     gated = verdict.gain == verdict.gain
     return {
-        "row": str(row), "collective": row.collective.name, "low_bytes": row.low, "high_bytes": row.high,
-        "choice": str(row.choice), "gain": verdict.gain if gated else None,
-        "probability": verdict.probability if gated else None, "sizes": list(verdict.sizes),
-    }  # fmt: skip
+        "row": str(row),
+        "collective": row.collective.name,
+        "low_bytes": row.low,
+        "high_bytes": row.high,
+        "choice": str(row.choice),
+        "gain": verdict.gain if gated else None,
+        "probability": verdict.probability if gated else None,
+        "sizes": list(verdict.sizes),
+    }
 
 
-def _other_ranks(proposals: list[Proposal], kept: list[list[Row]]) -> list[dict[str, Any]]:
+def _other_ranks(proposals: list[Proposal], kept: list[list[DecisionRow]]) -> list[dict[str, Any]]:
     """What rows that were decided for one number of ranks would do at another; no row is for others than its own."""
     return [
         {"decided_at": own.ranks, "tried_at": other.ranks, **_regrets(regrets(other.sizes, rows))}
-        for own, rows in zip(proposals, kept, strict=True) for other in proposals if other is not own
-    ]  # fmt: skip
+        for own, rows in zip(proposals, kept, strict=True)
+        for other in proposals
+        if other is not own
+    ]
 
 
 def _print(summary: dict[str, Any]) -> None:
     for verdict in summary["kept"]:
-        figures = "not gated" if verdict["gain"] is None else (
-            f"gains {100 * verdict['gain']:.1f} %, probability {verdict['probability']:.4f}"
+        figures = (
+            "not gated"
+            if verdict["gain"] is None
+            else (f"gains {100 * verdict['gain']:.1f} %, probability {verdict['probability']:.4f}")
         )
         click.echo(f"kept     {verdict['row']} ({verdict['ranks']} ranks): {figures}")
     for verdict in summary["dropped"]:

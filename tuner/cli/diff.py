@@ -6,13 +6,13 @@ from typing import Any
 import click
 
 from tuner import release
-from tuner.changes import changed
+from tuner.analysis.changes import changed
+from tuner.analysis.diff import Change, Pick, Side, diff
+from tuner.base.errors import BadInput
+from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.diff_releases import print_pairs, releases_of
 from tuner.cli.output import human_bytes, print_json, print_table
-from tuner.compare import Change, Pick, Side, diff
-from tuner.errors import BadInput
-from tuner.names import Collective, DataType, Op
 
 TIE = 10_000  # shorter ranges, as a part of their size, are counted and not printed
 
@@ -36,8 +36,16 @@ class CollectiveOrRelease(options.Named):
 @options.request_options
 @options.json_option
 def command(
-    words: tuple[Collective | str, ...], assignments: tuple[str, ...], all_releases: bool, whole: bool,
-    low: int | None, high: int, dtype: DataType, op: Op, as_json: bool, **case: Any
+    words: tuple[Collective | str, ...],
+    assignments: tuple[str, ...],
+    all_releases: bool,
+    whole: bool,
+    low: int | None,
+    high: int,
+    dtype: DataType,
+    op: Op,
+    as_json: bool,
+    **scenario: Any,
 ) -> None:
     """The size ranges in which NCCL's choice for COLLECTIVE (all five by default) changes, and what that should cost.
 
@@ -50,12 +58,12 @@ def command(
     """
     collectives = [word for word in words if isinstance(word, Collective)]
     releases = [word for word in words if not isinstance(word, Collective)]
-    described = options.case_of(**case)
+    described = options.case_of(**scenario)
     if all_releases:
-        if releases or assignments or case["nccl"]:
+        if releases or assignments or scenario["nccl"]:
             raise BadInput("--all-releases compares every release; valid with it: neither --nccl nor --change")
         sides = [Side(one, low, high, whole) for one in releases_of(described)]
-        selections = {f"on NCCL {side.case.nccl}": side.selection for side in sides}
+        selections = {f"on NCCL {side.scenario.nccl}": side.selection for side in sides}
         requests = options.runnable(selections, collectives, dtype, op)
         print_pairs(described, sides, requests, as_json)
         return
@@ -98,8 +106,13 @@ def print_changes(title: str, changes: list[Change]) -> None:
 
 def _row(change: Change) -> tuple[object, ...]:
     return (
-        human_bytes(change.from_bytes), human_bytes(change.to_bytes), cell(change.before), cell(change.after),
-        percent(change.ratio), percent(change.ratio_by_before), percent(change.ratio_by_after),
+        human_bytes(change.from_bytes),
+        human_bytes(change.to_bytes),
+        cell(change.before),
+        cell(change.after),
+        percent(change.ratio),
+        percent(change.ratio_by_before),
+        percent(change.ratio_by_after),
     )
 
 

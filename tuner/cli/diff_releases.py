@@ -6,21 +6,21 @@ from itertools import combinations, pairwise
 
 import click
 
-from tuner.case import Case
+from tuner.analysis.diff import Change, Side, diff, share_changed
+from tuner.base.errors import BadInput
 from tuner.cli.output import print_json, print_table
-from tuner.compare import Change, Side, diff, share_changed
-from tuner.errors import BadInput
-from tuner.rules.request import Request
+from tuner.emulator.request import Request
+from tuner.scenario import Scenario
 
 
-def releases_of(case: Case) -> list[Case]:
+def releases_of(scenario: Scenario) -> list[Scenario]:
     """The case with each release that its machine has graphs for, the oldest first."""
-    if len(case.releases) < 2 or case.others:
+    if len(scenario.releases) < 2 or scenario.others:
         raise BadInput("--all-releases takes the graphs that a machine has; valid: --machine NAME, no --layer")
-    return [replace(case, nccl=name) for name in case.releases]
+    return [replace(scenario, nccl=name) for name in scenario.releases]
 
 
-def print_pairs(case: Case, sides: Sequence[Side], requests: Sequence[Request], as_json: bool) -> None:
+def print_pairs(scenario: Scenario, sides: Sequence[Side], requests: Sequence[Request], as_json: bool) -> None:
     """As JSON every pair with its changes; as a table each release against the one before it."""
     pairs = list(combinations(sides, 2)) if as_json else list(pairwise(sides))
     found = [(before, after, [diff(before, after, request) for request in requests]) for before, after in pairs]
@@ -28,7 +28,8 @@ def print_pairs(case: Case, sides: Sequence[Side], requests: Sequence[Request], 
         print_json(
             [
                 {
-                    "before": before.case.nccl, "after": after.case.nccl,
+                    "before": before.scenario.nccl,
+                    "after": after.scenario.nccl,
                     "changes": [asdict(change) for changes in of_all for change in changes],
                 }
                 for before, after, of_all in found
@@ -37,12 +38,17 @@ def print_pairs(case: Case, sides: Sequence[Side], requests: Sequence[Request], 
         return
     names = [request.collective.name for request in requests]
     rows = [
-        (before.case.nccl, after.case.nccl, *map(_share, of_all), _loss([change for some in of_all for change in some]))
+        (
+            before.scenario.nccl,
+            after.scenario.nccl,
+            *map(_share, of_all),
+            _loss([change for some in of_all for change in some]),
+        )
         for before, after, of_all in found
     ]
     click.echo(
-        f"{case.nodes} x {case.name}: the part of the sizes from 1 KiB to 1 GiB, in octaves, whose pick changes, and "
-        "the most that a new pick loses by the model of the release before"
+        f"{scenario.nodes} x {scenario.name}: the part of the sizes from 1 KiB to 1 GiB, in octaves, whose pick "
+        "changes, and the most that a new pick loses by the model of the release before"
     )
     print_table("", ("before", "after", *names, "loses"), rows)
 

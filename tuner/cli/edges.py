@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
+from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table, span
-from tuner.names import Buffers, Collective, DataType, Op
-from tuner.ranges import launches
-from tuner.selection import Selection
+from tuner.emulator.ranges import launches
+from tuner.emulator.selection import Selection
 
 
 @click.command(name="edges")
@@ -21,8 +21,15 @@ from tuner.selection import Selection
 @options.buffers_option
 @options.json_option
 def command(
-    collectives: tuple[Collective, ...], low: int | None, high: int, every: bool, dtype: DataType, op: Op,
-    buffers: Buffers, as_json: bool, **case: Any
+    collectives: tuple[Collective, ...],
+    low: int | None,
+    high: int,
+    every: bool,
+    dtype: DataType,
+    op: Op,
+    buffers: Buffers,
+    as_json: bool,
+    **scenario: Any,
 ) -> None:
     """The size ranges in which NCCL's choice for COLLECTIVE (all five by default) stays the same, to the byte.
 
@@ -30,7 +37,7 @@ def command(
     nccl-tuner edges allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9
     nccl-tuner edges --machine dgx-h100 --nodes 2 --nccl 2.28.9 --json
     """
-    described = options.case_of(**case)
+    described = options.case_of(**scenario)
     selection = Selection(described.communicator())
     records = {
         request.collective: launches(selection, request, low, high).records(request)
@@ -55,7 +62,10 @@ def _by_combination(records: list[dict[str, Any]]) -> list[tuple[object, ...]]:
 def _row(records: list[dict[str, Any]]) -> tuple[object, ...]:
     first, last = records[0], records[-1]
     return (
-        human_bytes(first["from_bytes"]), human_bytes(last["to_bytes"]), f"{first['algorithm']}/{first['protocol']}",
-        span([record["channels"] for record in records]), span([record["threads"] for record in records]),
+        human_bytes(first["from_bytes"]),
+        human_bytes(last["to_bytes"]),
+        f"{first['algorithm']}/{first['protocol']}",
+        span([record["channels"] for record in records]),
+        span([record["threads"] for record in records]),
         len(records),
     )

@@ -4,17 +4,21 @@ from typing import Any
 
 import click
 
+from tuner.analysis.explain import explain
+from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
-from tuner.explain import explain
-from tuner.names import Buffers, Collective, DataType, Op
-from tuner.rules.request import Request
+from tuner.emulator.request import Request
 
 
 @click.command(name="explain")
 @options.collective_argument
 @click.option(
-    "--bytes", "size", type=options.size_bytes, required=True, metavar="N",
+    "--bytes",
+    "size",
+    type=options.size_bytes,
+    required=True,
+    metavar="N",
     help="NCCL's nBytes: count x type size, times the ranks for AllGather and ReduceScatter; 64K is 65536.",
 )
 @options.case_options
@@ -22,14 +26,14 @@ from tuner.rules.request import Request
 @options.buffers_option
 @options.json_option
 def command(
-    collective: Collective, size: int, dtype: DataType, op: Op, buffers: Buffers, as_json: bool, **case: Any
+    collective: Collective, size: int, dtype: DataType, op: Op, buffers: Buffers, as_json: bool, **scenario: Any
 ) -> None:
     """Why NCCL picks what it picks for COLLECTIVE: each number step by step, and what the other combinations lack.
 
     \b
     nccl-tuner explain allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 1M
     """
-    described = options.case_of(**case)
+    described = options.case_of(**scenario)
     found = explain(described, Request(collective, dtype, op, buffers=buffers), size)
     if as_json:
         print_json(found)
@@ -68,8 +72,12 @@ def _step_row(step: dict[str, Any]) -> tuple[object, ...]:
 
 def _other_row(other: dict[str, Any]) -> tuple[object, ...]:
     return (
-        _cell(other), f"{other['latency_us']:.2f}", f"{other['bandwidth_gbs']:.3f}", f"{other['time_us']:.2f}",
-        f"{other['slower_us']:.2f}", f"{other['slower_percent']:.1f} %",
+        _cell(other),
+        f"{other['latency_us']:.2f}",
+        f"{other['bandwidth_gbs']:.3f}",
+        f"{other['time_us']:.2f}",
+        f"{other['slower_us']:.2f}",
+        f"{other['slower_percent']:.1f} %",
     )
 
 

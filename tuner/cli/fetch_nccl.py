@@ -3,9 +3,9 @@
 import click
 
 from tuner import release
+from tuner.base.errors import BadInput, one_of
 from tuner.cli import options
 from tuner.cli.output import print_json
-from tuner.errors import BadInput, one_of
 from tuner.oracle import library
 
 

@@ -7,34 +7,47 @@ from typing import Any
 
 import click
 
-from tuner import layer
+from tuner.base.errors import BadInput
+from tuner.base.files import write_text
+from tuner.calibration import alphabeta, observations
+from tuner.calibration import fit as model
+from tuner.calibration.alphabeta import AlphaBeta
+from tuner.calibration.fit import Fit, Fitted
+from tuner.calibration.observations import Observations
 from tuner.cli import options
 from tuner.cli.output import print_json, print_table
 from tuner.cli.provenance import command_line, today
-from tuner.errors import BadInput
-from tuner.files import write_text
-from tuner.fit import alphabeta, model, observations
-from tuner.fit.alphabeta import AlphaBeta
-from tuner.fit.model import Fit, Fitted
-from tuner.fit.observations import Observations
-from tuner.layer import Layer
-from tuner.plugin import text
+from tuner.emulator import fitted_constants
+from tuner.emulator.fitted_constants import Layer
+from tuner.plugin.table import text
 
 MODELS = ("nccl", "alpha-beta")
 
 
 @click.command(name="fit")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), metavar="LAYER",
-              help="The layer file to write, for the --layer of pick, table and group.")
-@click.option("--model", "model_name", type=click.Choice(MODELS), default="nccl", show_default=True,
-              help="NCCL's own with other constants, or a latency and a bandwidth for each combination.")
-@click.option("--cost-table", type=click.Path(path_type=Path), metavar="TABLE",
-              help="With alpha-beta: the times as `cost` rows of a decision table, for the plugin.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="LAYER",
+    help="The layer file to write, for the --layer of pick, table and group.",
+)
+@click.option(
+    "--model",
+    "model_name",
+    type=click.Choice(MODELS),
+    default="nccl",
+    show_default=True,
+    help="NCCL's own with other constants, or a latency and a bandwidth for each combination.",
+)
+@click.option(
+    "--cost-table",
+    type=click.Path(path_type=Path),
+    metavar="TABLE",
+    help="With alpha-beta: the times as `cost` rows of a decision table, for the plugin.",
+)
 @options.json_option
-def command(
-    files: tuple[Path, ...], out: Path | None, model_name: str, cost_table: Path | None, as_json: bool
-) -> None:
+def command(files: tuple[Path, ...], out: Path | None, model_name: str, cost_table: Path | None, as_json: bool) -> None:
     """Fits the constants of NCCL's model to the measurements in FILE, of one machine and release.
 
     What the measurements cannot tell keeps NCCL's value; files of several node counts tell more apart. Every fourth
@@ -55,7 +68,7 @@ def command(
         return
     fitted = model.fit(observed)
     if out is not None:
-        write_text(out, layer.to_text(_layer(observed, fitted)))
+        write_text(out, fitted_constants.to_text(_layer(observed, fitted)))
     if as_json:
         print_json({"layer": None if out is None else str(out), **_read_record(observed), **_record(fitted)})
     else:
@@ -67,12 +80,12 @@ def command(
 def _layer(observed: Observations, fitted: Fit) -> Layer:
     *_, all_errors = fitted.errors
     first = observed.cases[0]
-    gpus = {case.gpus() for case in observed.cases}
+    gpus = {scenario.gpus() for scenario in observed.cases}
     provenance: dict[str, Any] = {
         "machine": first.machine,
         "topology": None if first.topology is None else first.topology.name,
         "gpus_per_node": gpus.pop() if len(gpus) == 1 else None,
-        "nodes": [case.nodes for case in observed.cases],
+        "nodes": [scenario.nodes for scenario in observed.cases],
         "measurements": [{"file": name, "sha256": sha256} for name, sha256 in observed.files],
         "date": today(),
         "command": command_line(),
@@ -95,7 +108,7 @@ def _fitted(fitted: Fit) -> list[Fitted]:
 def _read_record(observed: Observations) -> dict[str, Any]:
     return {
         "nccl": observed.release.name,
-        "communicators": [case.title for case in observed.cases],
+        "communicators": [scenario.title for scenario in observed.cases],
         "calls": observed.calls,
         "left_out": dict(observed.left_out),
     }
@@ -108,7 +121,7 @@ def _record(value: Any) -> Any:
 
 
 def _print(observed: Observations, fitted: Fit) -> None:
-    title = f"{observed.calls} calls on {'; '.join(case.title for case in observed.cases)}"
+    title = f"{observed.calls} calls on {'; '.join(scenario.title for scenario in observed.cases)}"
     rows = [
         (one.name, f"{one.nccl:.5g}", f"{one.value:.5g}", _interval(one), one.status, _alike(one))
         for one in _fitted(fitted)
@@ -120,8 +133,15 @@ def _print(observed: Observations, fitted: Fit) -> None:
         columns: tuple[str, ...] = ("constant", "NCCL", "same effect as")
         print_table(title, columns, [(one.name, f"{one.nccl:.5g}", _alike(one)) for one in kept])
     errors = [
-        (each.combination, each.calls, _percent(each.nccl_percent), _percent(each.fitted_percent), each.held_out_calls,
-         _percent(each.nccl_held_out_percent), _percent(each.fitted_held_out_percent))
+        (
+            each.combination,
+            each.calls,
+            _percent(each.nccl_percent),
+            _percent(each.fitted_percent),
+            each.held_out_calls,
+            _percent(each.nccl_held_out_percent),
+            _percent(each.fitted_held_out_percent),
+        )
         for each in fitted.errors
     ]
     columns = ("combination", "calls", "NCCL", "fitted", "held out", "NCCL there", "fitted there")
@@ -161,21 +181,51 @@ def _alpha_beta(observed: Observations, cost_table: Path | None, as_json: bool) 
     if cost_table is not None:
         names = " ".join(f"{name} sha256 {sha256}" for name, sha256 in observed.files)
         provenance = {
-            "machine": observed.cases[0].name, "nccl": observed.release.name, "measurements": names,
-            "command": command_line(), "date": today(),
+            "machine": observed.cases[0].name,
+            "nccl": observed.release.name,
+            "measurements": names,
+            "command": command_line(),
+            "date": today(),
         }
         text.write(cost_table, alphabeta.cost_table(fits, provenance))
     if as_json:
         print_json({**_read_record(observed), "fits": [_fit_record(one) for one in fits], "without": without})
         return
-    columns = ("collective", "combination", "ranks", "nodes", "calls", "alpha us", "+-", "beta GB/s", "+-", "R2",
-               "error %", "held out %")  # fmt: skip
-    print_table(f"{observed.calls} calls on {'; '.join(case.title for case in observed.cases)}", columns, [
-        (one.collective.name, f"{one.algorithm.name}/{one.protocol.name}", one.ranks, one.nodes, one.calls,
-         f"{one.alpha_us:.2f}", f"{one.alpha_deviation_us:.2f}", f"{one.beta_gbs:.2f}", f"{one.beta_deviation_gbs:.2f}",
-         f"{one.r2:.4f}", _percent(one.error_percent), _percent(one.held_out_error_percent))
-        for one in fits
-    ])  # fmt: skip
+    columns = (
+        "collective",
+        "combination",
+        "ranks",
+        "nodes",
+        "calls",
+        "alpha us",
+        "+-",
+        "beta GB/s",
+        "+-",
+        "R2",
+        "error %",
+        "held out %",
+    )
+    print_table(
+        f"{observed.calls} calls on {'; '.join(scenario.title for scenario in observed.cases)}",
+        columns,
+        [
+            (
+                one.collective.name,
+                f"{one.algorithm.name}/{one.protocol.name}",
+                one.ranks,
+                one.nodes,
+                one.calls,
+                f"{one.alpha_us:.2f}",
+                f"{one.alpha_deviation_us:.2f}",
+                f"{one.beta_gbs:.2f}",
+                f"{one.beta_deviation_gbs:.2f}",
+                f"{one.r2:.4f}",
+                _percent(one.error_percent),
+                _percent(one.held_out_error_percent),
+            )
+            for one in fits
+        ],
+    )
     for reason in without:
         click.echo(f"not fitted: {reason}")
     _print_left_out(observed)

@@ -5,13 +5,13 @@ from typing import Any
 
 import click
 
-from tuner import groupanswer
+from tuner.answers import groups
+from tuner.base.errors import BadInput
+from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
-from tuner.errors import BadInput
-from tuner.group import Operation
-from tuner.names import Collective, DataType, Op
-from tuner.rules.request import Request
+from tuner.emulator.group import Operation
+from tuner.emulator.request import Request
 
 _CALL = re.compile(
     r"(?P<collective>[^:*]+):(?P<bytes>[^:*]+)(:(?P<dtype>[^:*]+))?(:(?P<op>[^:*]+))?(\*(?P<times>[1-9]\d{0,5}))?"
@@ -58,7 +58,7 @@ def operations_of(calls: list[Any], dtype: DataType, op: Op) -> list[Operation]:
 @options.case_options
 @options.request_options
 @options.json_option
-def command(calls: list[Any], dtype: DataType, op: Op, as_json: bool, **case: Any) -> None:
+def command(calls: list[Any], dtype: DataType, op: Op, as_json: bool, **scenario: Any) -> None:
     """What NCCL makes of CALLS in one ncclGroupStart and ncclGroupEnd: picks, channels, threads and kernels.
 
     CALLS is COLLECTIVE:BYTES[:TYPE[:OP]][*TIMES], separated by commas; BYTES is NCCL's nBytes.
@@ -66,8 +66,8 @@ def command(calls: list[Any], dtype: DataType, op: Op, as_json: bool, **case: An
     \b
     nccl-tuner group allreduce:25M*4,allreduce:64K,allgather:4M:bfloat16 --machine dgx-h100 --nodes 2 --nccl 2.28.9
     """
-    described = options.case_of(**case)
-    answer = groupanswer.from_emulator(described, operations_of(calls, dtype, op))
+    described = options.case_of(**scenario)
+    answer = groups.from_emulator(described, operations_of(calls, dtype, op))
     if as_json:
         print_json(answer)
     else:
@@ -84,9 +84,18 @@ def print_group(title: str, answer: dict[str, Any]) -> None:
         for each in kernel["calls"]:
             channels = each["channels"]
             rows.append(
-                (number, _known(each["call"]), _known(each["collective"]), _size(each["bytes"]), each["type"],
-                 f"{each['algorithm']}/{each['protocol']}", len(channels), _range(channels), kernel["threads"],
-                 _known(each["choice"]))
+                (
+                    number,
+                    _known(each["call"]),
+                    _known(each["collective"]),
+                    _size(each["bytes"]),
+                    each["type"],
+                    f"{each['algorithm']}/{each['protocol']}",
+                    len(channels),
+                    _range(channels),
+                    kernel["threads"],
+                    _known(each["choice"]),
+                )
             )
     print_table(title, COLUMNS, rows)
     choices = [

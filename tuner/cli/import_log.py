@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
+from tuner.base.names import Protocol
 from tuner.cli import options
 from tuner.cli.log_options import log_options, read_log
 from tuner.cli.output import human_bytes, print_json, print_table
-from tuner.logs.imported import Choice, Imported, NodeFacts
-from tuner.names import Protocol
+from tuner.logs.imported import Imported, LoggedChoice, NodeFacts
 
 
 @click.command(name="import-log")
@@ -33,8 +33,10 @@ def command(as_json: bool, **given: Any) -> None:
 
 def _print(imported: Imported) -> None:
     nccl = imported.release or "of an unknown release"
-    click.echo(f"NCCL {nccl}{'' if imported.emulated else ' (not emulated)'}: {imported.ranks or '?'} ranks"
-               f" on {imported.node_count or '?'} nodes, communicator {imported.communicator or '?'}")
+    click.echo(
+        f"NCCL {nccl}{'' if imported.emulated else ' (not emulated)'}: {imported.ranks or '?'} ranks"
+        f" on {imported.node_count or '?'} nodes, communicator {imported.communicator or '?'}"
+    )
     if len(imported.communicators) > 1:
         click.echo("communicators: " + ", ".join(f"{name} ({ranks} ranks)" for name, ranks in imported.communicators))
     click.echo(f"channels: {imported.coll_channels or '?'} coll, {imported.nvls_channels or '?'} nvls")
@@ -50,24 +52,43 @@ def _print(imported: Imported) -> None:
             click.echo(f"{what}: {text}")
 
 
-NODE_COLUMNS = ("ranks", "local ranks", "compute capability", "CPU", "NVSwitch", "graph", "pattern", "channels",
-                "intra GB/s", "inter GB/s", "types")
+NODE_COLUMNS = (
+    "ranks",
+    "local ranks",
+    "compute capability",
+    "CPU",
+    "NVSwitch",
+    "graph",
+    "pattern",
+    "channels",
+    "intra GB/s",
+    "inter GB/s",
+    "types",
+)
 
 
 def _print_nodes(imported: Imported) -> None:
     rows: list[tuple[object, ...]] = []
     for node in imported.nodes:
         facts: tuple[object, ...] = (
-            ",".join(map(str, node.ranks)) or "not shown", node.local_ranks or "?",
+            ",".join(map(str, node.ranks)) or "not shown",
+            node.local_ranks or "?",
             ",".join(sorted({f"{cap / 10:.1f}" for cap in node.comp_caps or ()})) or "?",
             f"{node.cpu_vendor or ''} {node.cpu_arch or '?'}".strip(),
             {None: "?", True: "yes", False: "no"}[node.nvswitch],
         )
         for name, graph in (node.graphs or {}).items():
-            rows.append((
-                *facts, name, graph.pattern.name if graph.pattern else "?", graph.channels,
-                f"{graph.bw_intra_gbs:g}", f"{graph.bw_inter_gbs:g}", f"{graph.type_intra}/{graph.type_inter}",
-            ))
+            rows.append(
+                (
+                    *facts,
+                    name,
+                    graph.pattern.name if graph.pattern else "?",
+                    graph.channels,
+                    f"{graph.bw_intra_gbs:g}",
+                    f"{graph.bw_inter_gbs:g}",
+                    f"{graph.type_intra}/{graph.type_inter}",
+                )
+            )
             facts = ("",) * len(facts)
         if not node.graphs:
             rows.append((*facts, "?", "", "", "", "", ""))
@@ -78,19 +99,37 @@ def _print_nodes(imported: Imported) -> None:
 CHOICE_COLUMNS = ("collective", "size", "algorithm", "protocol", "channels", "time us", "type", "op", "times")
 
 
-def _choice_row(made: Choice) -> tuple[object, ...]:
+def _choice_row(made: LoggedChoice) -> tuple[object, ...]:
     return (
         made.collective.name if made.collective is not None else "?",
         human_bytes(made.bytes) if made.bytes is not None else "?",
-        made.algorithm, made.protocol,
-        "-" if made.channel_hi is None else f"{made.channel_lo}..{made.channel_hi}", made.time_us or "-",
-        made.dtype.name if made.dtype is not None else "?", made.op.name if made.op is not None else "?", made.count,
+        made.algorithm,
+        made.protocol,
+        "-" if made.channel_hi is None else f"{made.channel_lo}..{made.channel_hi}",
+        made.time_us or "-",
+        made.dtype.name if made.dtype is not None else "?",
+        made.op.name if made.op is not None else "?",
+        made.count,
     )
 
 
 def _record(imported: Imported) -> dict[str, Any]:
-    names = ("release", "emulated", "communicator", "ranks", "node_count", "environment", "net_gbs", "thresholds",
-             "coll_channels", "nvls_channels", "symmetric", "needed", "missing", "notes")
+    names = (
+        "release",
+        "emulated",
+        "communicator",
+        "ranks",
+        "node_count",
+        "environment",
+        "net_gbs",
+        "thresholds",
+        "coll_channels",
+        "nvls_channels",
+        "symmetric",
+        "needed",
+        "missing",
+        "notes",
+    )
     return {
         **{name: getattr(imported, name) for name in names},
         "communicators": [{"name": name, "ranks": ranks} for name, ranks in imported.communicators],
@@ -122,8 +161,13 @@ def _cells(imported: Imported) -> Any:
         columns = [(name, protocol.name) for name in block.names(index) for protocol in Protocol]
         for collective, row in block.rows.items():
             for (algorithm, protocol), (latency, bandwidth) in zip(columns, row, strict=False):
-                yield {"collective": collective.name, "algorithm": algorithm, "protocol": protocol,
-                       "latency_us": latency, "bandwidth_gbs": bandwidth}
+                yield {
+                    "collective": collective.name,
+                    "algorithm": algorithm,
+                    "protocol": protocol,
+                    "latency_us": latency,
+                    "bandwidth_gbs": bandwidth,
+                }
 
 
 def _threads(imported: Imported) -> Any:

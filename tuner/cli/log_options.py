@@ -6,13 +6,13 @@ from typing import Any, TypeVar
 
 import click
 
-from tuner import graphs, topology
+from tuner.base.errors import BadInput
+from tuner.base.names import CPU_ARCHS, CPU_VENDORS, Collective
 from tuner.cli.options import Named
-from tuner.environment import parse_assignments
-from tuner.errors import BadInput
 from tuner.logs import importer
 from tuner.logs.imported import Given, Imported
-from tuner.names import CPU_ARCHS, CPU_VENDORS, Collective
+from tuner.machine import graphs, topology
+from tuner.release.environment import parse_assignments
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,21 +38,37 @@ def log_options(function: F) -> F:
             click.argument("file", type=click.Path(path_type=Path)),
             click.option("--communicator", metavar="ID", help="Its commId in the log. [default: the largest]"),
             click.option("--nccl", metavar="RELEASE", help="Release, instead of the log's line 'NCCL version'."),
-            click.option("--comp-cap", type=CompCaps(), default=(), metavar="8.0",
-                         help="GPUs' compute capability: one, or one per rank. No line of NCCL's says it."),
+            click.option(
+                "--comp-cap",
+                type=CompCaps(),
+                default=(),
+                metavar="8.0",
+                help="GPUs' compute capability: one, or one per rank. No line of NCCL's says it.",
+            ),
             click.option("--nodes", type=click.IntRange(1), help="Number of nodes."),
             click.option("--cpu-arch", type=click.Choice(CPU_ARCHS), help="CPU architecture."),
             click.option("--cpu-vendor", type=click.Choice(CPU_VENDORS), help="CPU vendor."),
             click.option("--nvswitch/--no-nvswitch", default=None, help="Whether there is an NVSwitch."),
             click.option("--net-latency-us", type=click.FloatRange(0), help="Latency the network plugin reports."),
             click.option("--net-gbs", type=click.FloatRange(0), help="Slowest path from a GPU to its adapter, GB/s."),
-            click.option("--topology", type=click.Path(path_type=Path), metavar="FILE.xml",
-                         help="A node's dump (NCCL_TOPO_DUMP_FILE): compute capability, CPU, NVSwitch."),
-            click.option("--graphs", type=click.Path(path_type=Path), metavar="FILE.xml",
-                         help="A node's graphs (NCCL_GRAPH_DUMP_FILE), instead of the log's."),
+            click.option(
+                "--topology",
+                type=click.Path(path_type=Path),
+                metavar="FILE.xml",
+                help="A node's dump (NCCL_TOPO_DUMP_FILE): compute capability, CPU, NVSwitch.",
+            ),
+            click.option(
+                "--graphs",
+                type=click.Path(path_type=Path),
+                metavar="FILE.xml",
+                help="A node's graphs (NCCL_GRAPH_DUMP_FILE), instead of the log's.",
+            ),
             click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable the log does not show."),
-            click.option("--collective", type=Named(Collective, "collective"),
-                         help="That of all choices that do not name theirs (2.20 to 2.22)."),
+            click.option(
+                "--collective",
+                type=Named(Collective, "collective"),
+                help="That of all choices that do not name theirs (2.20 to 2.22).",
+            ),
         ]
     ):
         function = option(function)
@@ -60,18 +76,37 @@ def log_options(function: F) -> F:
 
 
 def read_log(
-    file: Path, communicator: str | None, nccl: str | None, comp_cap: tuple[int, ...], nodes: int | None,
-    cpu_arch: str | None, cpu_vendor: str | None, nvswitch: bool | None, net_latency_us: float | None,
-    net_gbs: float | None, topology: Path | None, graphs: Path | None, env: tuple[str, ...],
+    file: Path,
+    communicator: str | None,
+    nccl: str | None,
+    comp_cap: tuple[int, ...],
+    nodes: int | None,
+    cpu_arch: str | None,
+    cpu_vendor: str | None,
+    nvswitch: bool | None,
+    net_latency_us: float | None,
+    net_gbs: float | None,
+    topology: Path | None,
+    graphs: Path | None,
+    env: tuple[str, ...],
     collective: Collective | None,
 ) -> Imported:
     """What FILE and the options say together."""
     return importer.read(
         file,
         Given(
-            communicator=communicator, release=nccl, nodes=nodes, comp_caps=comp_cap, cpu_arch=cpu_arch,
-            cpu_vendor=cpu_vendor, nvswitch=nvswitch, net_latency_us=net_latency_us, net_gbs=net_gbs,
-            environment=parse_assignments(env), collective=collective, topology=_topology(topology),
+            communicator=communicator,
+            release=nccl,
+            nodes=nodes,
+            comp_caps=comp_cap,
+            cpu_arch=cpu_arch,
+            cpu_vendor=cpu_vendor,
+            nvswitch=nvswitch,
+            net_latency_us=net_latency_us,
+            net_gbs=net_gbs,
+            environment=parse_assignments(env),
+            collective=collective,
+            topology=_topology(topology),
             graphs=_graphs(graphs),
         ),
     )

@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from tuner import gpus, machines, release
+from tuner import release
+from tuner.base.errors import BadInput, one_of
 from tuner.cli import options
 from tuner.cli.output import print_json, print_table
-from tuner.errors import BadInput, one_of
+from tuner.machine import catalogue, gpus
 
 
 @click.group(name="machines", invoke_without_command=True)
@@ -25,14 +26,19 @@ def command(ctx: click.Context, as_json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    records = [_record(machines.load(name)) for name in machines.names()]
+    records = [_record(catalogue.load(name)) for name in catalogue.names()]
     if as_json:
         print_json(records)
     else:
         columns = ("name", "title", "GPUs", "compute capability", "NICs", "CPU")
-        print_table("Machines", columns, [
-            (r["name"], r["title"], r["gpus_per_node"], r["compute_capability"], r["nics"], r["cpu"]) for r in records
-        ])
+        print_table(
+            "Machines",
+            columns,
+            [
+                (r["name"], r["title"], r["gpus_per_node"], r["compute_capability"], r["nics"], r["cpu"])
+                for r in records
+            ],
+        )
 
 
 @command.command()
@@ -44,7 +50,7 @@ def show(name: str, as_json: bool) -> None:
     \b
     nccl-tuner machines show dgx-h100 > topology.xml
     """
-    machine = machines.load(name)
+    machine = catalogue.load(name)
     if as_json:
         sources = [dataclasses.asdict(source) for source in machine.sources]
         print_json({**_record(machine), "notes": machine.notes, "sources": sources, "topology": machine.topology_xml})
@@ -64,12 +70,12 @@ def capture(name: str, releases: tuple[str, ...], every: bool, as_json: bool) ->
     nccl-tuner machines capture dgx-h100 --nccl 2.28.9
     nccl-tuner machines capture dgx-h100 --all
     """
-    from tuner.capture import capture as write_graphs
+    from tuner.conformance.capture import capture as write_graphs
 
     if every == bool(releases):
         raise BadInput(f"which releases? valid: --all, or --nccl RELEASE ({', '.join(release.names())})")
     written = []
-    crashes = machines.load(name).crashes
+    crashes = catalogue.load(name).crashes
     for nccl in [each for each in release.names() if each not in crashes] if every else releases:
         start = time.monotonic()
         written.append({"machine": name, "nccl": nccl, "file": str(write_graphs(name, nccl))})
@@ -87,20 +93,25 @@ def capture(name: str, releases: tuple[str, ...], every: bool, as_json: bool) ->
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT.xml", help="Write there, not to stdout.")
 @options.json_option
 def complete(
-    file: Path, gpu: str | None, net_gbps: float | None, net_latency_us: float | None, nccl: str | None,
-    output: Path | None, as_json: bool,
+    file: Path,
+    gpu: str | None,
+    net_gbps: float | None,
+    net_latency_us: float | None,
+    nccl: str | None,
+    output: Path | None,
+    as_json: bool,
 ) -> None:
     """Lets libnccl complete FILE, a topology that only places devices, as it does on a machine with such GPUs.
 
     \b
     nccl-tuner machines complete ndv5-topo.xml --gpu h100-sxm --net-gbps 400 -o ndv5.xml
     """
-    from tuner import found
+    from tuner.oracle import search
 
     if gpu is None:
         raise BadInput(f"say what the GPUs of {file} are: --gpu MODEL; {one_of(gpus.names())}")
     name = release.load(nccl or release.names()[-1]).name
-    completed = found.completed(file, gpu, net_gbps, net_latency_us, name)
+    completed = search.completed(file, gpu, net_gbps, net_latency_us, name)
     if output is not None:
         try:
             output.write_text(completed, encoding="utf-8")
@@ -114,7 +125,7 @@ def complete(
         click.echo(f"wrote {output}")
 
 
-def _record(machine: machines.Machine) -> dict[str, Any]:
+def _record(machine: catalogue.Machine) -> dict[str, Any]:
     topology = machine.topology
     capabilities = sorted(set(topology.compute_capabilities(machine.gpus_per_node)))
     return {

@@ -9,26 +9,28 @@ from typing import Any
 
 import click
 
+from tuner.base.errors import BadInput, one_of
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.cli import measured, options
 from tuner.cli.output import print_json
-from tuner.errors import BadInput, one_of
-from tuner.measure import samples
 from tuner.measure.backend import Backend
-from tuner.measure.header import case_of
 from tuner.measure.loop import End, Loop, Settings
-from tuner.measure.plan import Wanted, points, tasks
-from tuner.measure.results import results
-from tuner.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.plugin.table import MAX_CHANNELS
+from tuner.measure.records import samples
+from tuner.measure.records.header import case_of
+from tuner.measure.records.plan import Wanted, points, tasks
+from tuner.measure.records.results import results
+from tuner.plugin.table.records import MAX_CHANNELS
 
 BACKENDS = ("simulated", "gpu")
 DEFAULT = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
 SAY_EVERY_S = 10.0
 INTERRUPTED = "interrupted"
 _ENDS = {
-    End.precise: "everything is known well enough", End.rounds: "--rounds", End.budget: "--budget-s",
+    End.precise: "everything is known well enough",
+    End.rounds: "--rounds",
+    End.budget: "--budget-s",
     INTERRUPTED: INTERRUPTED,
-}  # fmt: skip
+}
 
 
 class Names(click.ParamType):  # type: ignore[type-arg]
@@ -61,41 +63,93 @@ class Channels(click.ParamType):  # type: ignore[type-arg]
 
 @click.command(name="measure")
 @options.collectives_argument
-@click.option("--backend", "kind", default="gpu", show_default=True, metavar="|".join(BACKENDS),
-              help="The GPUs at hand, or a planted truth behind noise.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FILE",
-              help="The file of measurements; one that is there already is gone on with.")
+@click.option(
+    "--backend",
+    "kind",
+    default="gpu",
+    show_default=True,
+    metavar="|".join(BACKENDS),
+    help="The GPUs at hand, or a planted truth behind noise.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="The file of measurements; one that is there already is gone on with.",
+)
 @click.option("--bytes", "sizes", type=options.Sizes(), help="NCCL's nBytes. [default: powers of two, 8 to 1G]")
 @click.option("--algorithms", type=Names(Algorithm, "algorithm"), default=(), help="Only these, such as ring,tree.")
 @click.option("--protocols", type=Names(Protocol, "protocol"), default=(), help="Only these, such as ll,simple.")
 @click.option("--channels", type=Channels(), default=(), help="These numbers of channels besides NCCL's own.")
 @click.option("--in-place", is_flag=True, help="In place as well.")
 @click.option("--graph", is_flag=True, help="Inside CUDA graphs.")
-@click.option("--precision", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
-              metavar="PERCENT", help="A median is known when its 95 % confidence interval is within this of it.")
-@click.option("--rounds", type=click.IntRange(min=1), default=30, show_default=True,
-              help="The most visits of each combination.")
+@click.option(
+    "--precision",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="A median is known when its 95 % confidence interval is within this of it.",
+)
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=30, show_default=True, help="The most visits of each combination."
+)
 @click.option("--repeats", type=click.IntRange(min=1), default=10, show_default=True, help="Runs kept per visit.")
 @click.option("--warmup", type=click.IntRange(min=0), default=5, show_default=True, help="Runs before them.")
 @click.option("--budget-s", type=click.FloatRange(min=0), help="Seconds until it stops. [default: no limit]")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
-              help="Of the order of visits, and of what the simulated backend plants.")
-@click.option("--ranks-per-gpu", type=click.IntRange(min=1), default=1, show_default=True,
-              help="With --backend gpu: several need NCCL 2.30.3 or later.")
-@click.option("--library", type=click.Path(path_type=Path), metavar="FILE",
-              help="With --backend gpu: this libnccl.so.2. [default: the installed wheel's]")
-@click.option("--nothing-planted", is_flag=True,
-              help="With --backend simulated: the truth is NCCL's own model, so nothing is to be gained.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Of the order of visits, and of what the simulated backend plants.",
+)
+@click.option(
+    "--ranks-per-gpu",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="With --backend gpu: several need NCCL 2.30.3 or later.",
+)
+@click.option(
+    "--library",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --backend gpu: this libnccl.so.2. [default: the installed wheel's]",
+)
+@click.option(
+    "--nothing-planted",
+    is_flag=True,
+    help="With --backend simulated: the truth is NCCL's own model, so nothing is to be gained.",
+)
 @options.case_options
 @options.request_options
 @options.json_option
 def command(
-    collectives: tuple[Collective, ...], kind: str, out: Path, sizes: list[int] | None,
-    algorithms: tuple[Algorithm, ...], protocols: tuple[Protocol, ...], channels: tuple[int, ...], in_place: bool,
-    graph: bool, precision: float, rounds: int, repeats: int, warmup: int, budget_s: float | None, seed: int,
-    ranks_per_gpu: int, library: Path | None, nothing_planted: bool, dtype: DataType, op: Op, as_json: bool,
+    collectives: tuple[Collective, ...],
+    kind: str,
+    out: Path,
+    sizes: list[int] | None,
+    algorithms: tuple[Algorithm, ...],
+    protocols: tuple[Protocol, ...],
+    channels: tuple[int, ...],
+    in_place: bool,
+    graph: bool,
+    precision: float,
+    rounds: int,
+    repeats: int,
+    warmup: int,
+    budget_s: float | None,
+    seed: int,
+    ranks_per_gpu: int,
+    library: Path | None,
+    nothing_planted: bool,
+    dtype: DataType,
+    op: Op,
+    as_json: bool,
     **options_of_case: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Measures COLLECTIVES (default: AllReduce, AllGather, ReduceScatter) by every algorithm and protocol.
 
     Ctrl-C keeps what was measured; the same command goes on from there.
@@ -113,18 +167,24 @@ def command(
     there = samples.existing(out)
     before = there.visits if there else ()
     opened = (
-        _simulated(options_of_case, seed, nothing_planted, len(before)) if kind == "simulated"
+        _simulated(options_of_case, seed, nothing_planted, len(before))
+        if kind == "simulated"
         else _gpu(out, ranks_per_gpu, library)
-    )  # fmt: skip
+    )
     with closing(opened) as backend:
         header = backend.describe()
         if there is not None:
             samples.check_same(out, there, header)
         ranks = int(header["ranks"])
         calls = points(
-            list(dict.fromkeys(collectives)) or DEFAULT, sizes, ranks, dtype, op,
-            (False, True) if in_place else (False,), graph,
-        )  # fmt: skip
+            list(dict.fromkeys(collectives)) or DEFAULT,
+            sizes,
+            ranks,
+            dtype,
+            op,
+            (False, True) if in_place else (False,),
+            graph,
+        )
         wanted = tasks(backend, calls, Wanted(algorithms, protocols, channels))
         settings = Settings(precision / 100, rounds, repeats, warmup, budget_s, seed)
         with samples.Writer(out, header) as writer:
@@ -135,10 +195,16 @@ def command(
     visits = [visit for visit in kept if visit.point in asked]
     new = len(kept) - len(before)
     if as_json:
-        print_json({
-            "file": str(out), "ended": end, "visits": len(kept), "new_visits": new, "ranks": ranks,
-            "results": [measured.record(result, ranks) for result in results(visits)],
-        })  # fmt: skip
+        print_json(
+            {
+                "file": str(out),
+                "ended": end,
+                "visits": len(kept),
+                "new_visits": new,
+                "ranks": ranks,
+                "results": [measured.record(result, ranks) for result in results(visits)],
+            }
+        )
     else:
         click.echo(f"# {case_of(header).title}; backend {kind}")
         click.echo("# times are medians, +- half of their 95 % confidence interval; *: NCCL's own choice")
@@ -150,13 +216,13 @@ def command(
 
 
 def _simulated(options_of_case: dict[str, Any], seed: int, nothing_planted: bool, after: int) -> Backend:
-    from tuner.measure.simulated import Simulated
+    from tuner.measure.simulated.backend import Simulated
 
     return Simulated(options.case_of(**options_of_case), seed, {} if nothing_planted else None, after=after)
 
 
 def _gpu(out: Path, ranks_per_gpu: int, library: Path | None) -> Backend:
-    from tuner.measure.gpu import Options, open_gpus
+    from tuner.measure.gpu.backend import Options, open_gpus
 
     backend = open_gpus(Options(ranks_per_gpu, library, topology=out.with_name(f"{out.name}.topology.xml")))
     if backend is None:  # a rank other than 0 has served it to the end

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from tuner.analytic.bandwidth import algorithm_gbs, bus_factor
-from tuner.measure.results import Result
-from tuner.measure.samples import Combination, Point
-from tuner.names import Collective
+from tuner.base.names import Collective
+from tuner.costmodels.bandwidth import algorithm_gbs, bus_factor
+from tuner.measure.records.results import Result
+from tuner.measure.records.samples import Combination, Point
 
 _Row = dict[bool, Result]  # by in_place
 _KEYS = ("size", "count", "type", "redop", "root", "algorithm", "protocol", "channels")
@@ -38,24 +38,34 @@ def record(result: Result, ranks: int) -> dict[str, Any]:
     point, known = result.point, result.estimate
     gbs = algorithm_gbs(point.bytes, known.median_us) if known else None
     return {
-        "collective": point.collective.name, "bytes": point.bytes, "dtype": point.dtype.name, "op": point.op.name,
-        "in_place": point.in_place, "graph": point.graph, "asked": _combination(result.asked),
-        "ran": _combination(result.ran), "median_us": known.median_us if known else None,
+        "collective": point.collective.name,
+        "bytes": point.bytes,
+        "dtype": point.dtype.name,
+        "op": point.op.name,
+        "in_place": point.in_place,
+        "graph": point.graph,
+        "asked": _combination(result.asked),
+        "ran": _combination(result.ran),
+        "median_us": known.median_us if known else None,
         "low_us": known.low_us if known and known.is_bounded else None,
         "high_us": known.high_us if known and known.is_bounded else None,
-        "samples": known.samples if known else 0, "visits": result.visits, "replaced": result.replaced,
-        "wrong": result.wrong, "algbw_gbs": gbs,
+        "samples": known.samples if known else 0,
+        "visits": result.visits,
+        "replaced": result.replaced,
+        "wrong": result.wrong,
+        "algbw_gbs": gbs,
         "busbw_gbs": gbs * bus_factor(point.collective, ranks) if gbs is not None else None,
-    }  # fmt: skip
+    }
 
 
 def _combination(combination: Combination | None) -> dict[str, Any] | None:
     if combination is None:
         return None
     return {
-        "algorithm": combination.algorithm.name, "protocol": combination.protocol.name,
+        "algorithm": combination.algorithm.name,
+        "protocol": combination.protocol.name,
         "channels": combination.channels or None,
-    }  # fmt: skip
+    }
 
 
 def _head(collective: Collective, placements: list[bool]) -> Iterator[str]:

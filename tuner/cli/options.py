@@ -8,16 +8,17 @@ from typing import Any, TypeVar
 
 import click
 
-from tuner import layer as layers
-from tuner import machines, release
-from tuner.case import MOST_NODES, Case
-from tuner.changes import KEYS
-from tuner.environment import parse_assignments
-from tuner.errors import BadInput
-from tuner.names import Buffers, Collective, DataType, Op, by_name
-from tuner.rules.request import Request
-from tuner.selection import Selection
-from tuner.sizes import size_bytes as size_bytes  # a verb finds the parsers of values here
+from tuner import release
+from tuner.analysis.changes import KEYS
+from tuner.base.errors import BadInput
+from tuner.base.names import Buffers, Collective, DataType, Op, by_name
+from tuner.base.sizes import size_bytes as size_bytes
+from tuner.emulator import fitted_constants as layers
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.machine import catalogue
+from tuner.release.environment import parse_assignments
+from tuner.scenario import MOST_NODES, Scenario
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,12 +47,23 @@ def skeleton_options(function: F) -> F:
     """The options that say what a topology leaves to the machine."""
     for option in reversed(
         [
-            click.option("--gpu", metavar="MODEL",
-                         help="What the topology's GPUs are, such as h100-sxm, where it only places them."),
-            click.option("--net-gbps", type=click.FloatRange(min=0.001, max=1e6), metavar="GBPS",
-                         help="Speed of adapters that the topology only places, 1e9 bits per second; with --gpu."),
-            click.option("--net-latency-us", type=click.FloatRange(min=0, max=1e6), metavar="US",
-                         help="Latency that the network's plugin reports for them. [default: 0, as NCCL's own]"),
+            click.option(
+                "--gpu",
+                metavar="MODEL",
+                help="What the topology's GPUs are, such as h100-sxm, where it only places them.",
+            ),
+            click.option(
+                "--net-gbps",
+                type=click.FloatRange(min=0.001, max=1e6),
+                metavar="GBPS",
+                help="Speed of adapters that the topology only places, 1e9 bits per second; with --gpu.",
+            ),
+            click.option(
+                "--net-latency-us",
+                type=click.FloatRange(min=0, max=1e6),
+                metavar="US",
+                help="Latency that the network's plugin reports for them. [default: 0, as NCCL's own]",
+            ),
         ]
     ):
         function = option(function)
@@ -64,22 +76,47 @@ def case_options(function: F, several_releases: bool = False) -> F:
     for option in reversed(
         [
             click.option("--machine", metavar="NAME", help="A machine by name (see: nccl-tuner machines)."),
-            click.option("--topology", type=click.Path(path_type=Path), metavar="FILE.xml",
-                         help="A topology in NCCL's XML format; libnccl searches its graphs."),
-            click.option("--graphs", type=click.Path(path_type=Path), metavar="FILE.xml",
-                         help="Graphs that NCCL dumped (NCCL_GRAPH_DUMP_FILE), for the machine or topology."),
+            click.option(
+                "--topology",
+                type=click.Path(path_type=Path),
+                metavar="FILE.xml",
+                help="A topology in NCCL's XML format; libnccl searches its graphs.",
+            ),
+            click.option(
+                "--graphs",
+                type=click.Path(path_type=Path),
+                metavar="FILE.xml",
+                help="Graphs that NCCL dumped (NCCL_GRAPH_DUMP_FILE), for the machine or topology.",
+            ),
             click.option("--nodes", type=int, default=1, show_default=True, help="Number of nodes."),
             click.option("--gpus-per-node", type=int, help="GPUs used of each node. [default: all]"),
-            click.option("--node", multiple=True, metavar="NODE[:GPUS][xN]",
-                         help="Instead of these, where nodes differ: a machine or a FILE.xml, the GPUs used of it, the "
-                         "number of such nodes; repeatable, in the order of ranks: dgx-h100x2, dgx-a100:4."),
-            click.option("--nccl", metavar="RELEASE", multiple=several_releases,
-                         help="A NCCL release; repeatable. [default: all captured for the machine]" if several_releases
-                         else "NCCL release. [default: the newest captured for the machine]"),
-            click.option("--env", multiple=True, metavar="NAME=VALUE",
-                         help="A NCCL variable; repeatable. NCCL_COLLNET_ENABLE=1 says that the network reduces, too."),
-            click.option("--layer", type=click.Path(path_type=Path), metavar="FILE",
-                         help="Constants that `nccl-tuner fit` found, instead of NCCL's own; not for libnccl."),
+            click.option(
+                "--node",
+                multiple=True,
+                metavar="NODE[:GPUS][xN]",
+                help="Instead of these, where nodes differ: a machine or a FILE.xml, the GPUs used of it, the "
+                "number of such nodes; repeatable, in the order of ranks: dgx-h100x2, dgx-a100:4.",
+            ),
+            click.option(
+                "--nccl",
+                metavar="RELEASE",
+                multiple=several_releases,
+                help="A NCCL release; repeatable. [default: all captured for the machine]"
+                if several_releases
+                else "NCCL release. [default: the newest captured for the machine]",
+            ),
+            click.option(
+                "--env",
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="A NCCL variable; repeatable. NCCL_COLLNET_ENABLE=1 says that the network reduces, too.",
+            ),
+            click.option(
+                "--layer",
+                type=click.Path(path_type=Path),
+                metavar="FILE",
+                help="Constants that `nccl-tuner fit` found, instead of NCCL's own; not for libnccl.",
+            ),
         ]
     ):
         function = option(function)
@@ -90,10 +127,16 @@ def request_options(function: F) -> F:
     """The options that describe a call besides the collective and its sizes."""
     for option in reversed(
         [
-            click.option("--dtype", type=Named(DataType, "type"), default="float32", show_default=True,
-                         help="Data type, NCCL's name."),
-            click.option("--op", type=Named(Op, "operation"), default="sum", show_default=True,
-                         help="Reduction operation."),
+            click.option(
+                "--dtype",
+                type=Named(DataType, "type"),
+                default="float32",
+                show_default=True,
+                help="Data type, NCCL's name.",
+            ),
+            click.option(
+                "--op", type=Named(Op, "operation"), default="sum", show_default=True, help="Reduction operation."
+            ),
         ]
     ):
         function = option(function)
@@ -101,7 +144,10 @@ def request_options(function: F) -> F:
 
 
 buffers_option = click.option(
-    "--buffers", type=Named(Buffers, "kind of buffers"), default="plain", show_default=True,
+    "--buffers",
+    type=Named(Buffers, "kind of buffers"),
+    default="plain",
+    show_default=True,
     help="What NCCL was told about the buffers: plain (nothing), registered (ncclCommRegister), window "
     "(ncclCommWindowRegister, symmetric).",
 )
@@ -110,11 +156,18 @@ collectives_argument = click.argument(
     "collectives", nargs=-1, type=Named(Collective, "collective"), metavar="[COLLECTIVE]..."
 )
 bytes_option = click.option(
-    "--bytes", "sizes", type=Sizes(), default="8,1K,32K,256K,1M,4M,16M,64M,256M,1G", show_default=True,
+    "--bytes",
+    "sizes",
+    type=Sizes(),
+    default="8,1K,32K,256K,1M,4M,16M,64M,256M,1G",
+    show_default=True,
     help="NCCL's nBytes: count x type size, times the ranks for AllGather and ReduceScatter; 64K is 65536.",
 )
 change_option = click.option(
-    "--change", "assignments", multiple=True, metavar="KEY=VALUE",
+    "--change",
+    "assignments",
+    multiple=True,
+    metavar="KEY=VALUE",
     help=f"What is different afterwards: {', '.join(KEYS)}, or a NCCL variable; repeatable.",
 )
 timeout_option = click.option(
@@ -127,10 +180,18 @@ def range_options(function: F) -> F:
     """The sizes that ranges are looked for in."""
     for option in reversed(
         [
-            click.option("--from", "low", type=size_bytes, metavar="SIZE",
-                         help="The least size. [default: one element]"),
-            click.option("--to", "high", type=size_bytes, metavar="SIZE", default="1T", show_default=True,
-                         help="The greatest size; NCCL's nBytes, as in pick."),
+            click.option(
+                "--from", "low", type=size_bytes, metavar="SIZE", help="The least size. [default: one element]"
+            ),
+            click.option(
+                "--to",
+                "high",
+                type=size_bytes,
+                metavar="SIZE",
+                default="1T",
+                show_default=True,
+                help="The greatest size; NCCL's nBytes, as in pick.",
+            ),
         ]
     ):
         function = option(function)
@@ -138,8 +199,12 @@ def range_options(function: F) -> F:
 
 
 def runnable(
-    selections: Mapping[str, Selection], collectives: Sequence[Collective], dtype: DataType, op: Op,
-    buffers: Buffers = Buffers.plain, everywhere: bool = True,
+    selections: Mapping[str, Selection],
+    collectives: Sequence[Collective],
+    dtype: DataType,
+    op: Op,
+    buffers: Buffers = Buffers.plain,
+    everywhere: bool = True,
 ) -> list[Request]:
     """The calls of these collectives; without any, of all that can run, the others named on stderr.
 
@@ -162,10 +227,19 @@ def runnable(
 
 
 def case_of(
-    machine: str | None, topology: Path | None, graphs: Path | None, nodes: int, gpus_per_node: int | None,
-    node: tuple[str, ...], nccl: str | None, env: tuple[str, ...], gpu: str | None, net_gbps: float | None,
-    net_latency_us: float | None, layer: Path | None = None,
-) -> Case:
+    machine: str | None,
+    topology: Path | None,
+    graphs: Path | None,
+    nodes: int,
+    gpus_per_node: int | None,
+    node: tuple[str, ...],
+    nccl: str | None,
+    env: tuple[str, ...],
+    gpu: str | None,
+    net_gbps: float | None,
+    net_latency_us: float | None,
+    layer: Path | None = None,
+) -> Scenario:
     """The case that :func:`case_options` describe."""
     if not 1 <= nodes <= MOST_NODES:
         raise BadInput(f"--nodes {nodes}: valid: 1 to {MOST_NODES}")
@@ -173,25 +247,32 @@ def case_of(
         those = "--machine, --topology, --graphs, --gpu, --nodes, --gpus-per-node"
         raise BadInput(f"--node describes all nodes; valid: --node alone, or {those}")
     described = [_nodes(text) for text in node] or [
-        Case(
-            "", nodes=nodes, machine=machine, topology=topology, graphs=graphs, gpus_per_node=gpus_per_node, gpu=gpu,
-            net_gbps=net_gbps, net_latency_us=net_latency_us,
+        Scenario(
+            "",
+            nodes=nodes,
+            machine=machine,
+            topology=topology,
+            graphs=graphs,
+            gpus_per_node=gpus_per_node,
+            gpu=gpu,
+            net_gbps=net_gbps,
+            net_latency_us=net_latency_us,
         )
     ]
     measured = layers.read(layer) if layer else None
     if nccl is None and measured:
         nccl = measured.nccl
     if nccl is None:
-        nccl = machines.newest_release(kind.machine for kind in described if kind.machine)
+        nccl = catalogue.newest_release(kind.machine for kind in described if kind.machine)
     first, *others = described
     return replace(
         first, nccl=release.load(nccl).name, environment=parse_assignments(env), others=tuple(others), layer=measured
     )
 
 
-def _nodes(text: str) -> Case:
+def _nodes(text: str) -> Scenario:
     """The nodes of one ``--node``; a name that ends as if it gave a number is taken as a name first."""
-    whole = text in machines.names() or text.endswith(".xml")
+    whole = text in catalogue.names() or text.endswith(".xml")
     match = re.fullmatch(r"(.+?)(?::(\d+))?(?:x(\d+))?", text)
     if match is None:
         raise BadInput("--node is empty; valid: NODE[:GPUS][xN], such as dgx-h100:8x2")
@@ -199,7 +280,10 @@ def _nodes(text: str) -> Case:
     if count is not None and not 1 <= int(count) <= MOST_NODES:
         raise BadInput(f"--node {text}: {count} nodes; valid: 1 to {MOST_NODES}")
     topology = name.endswith(".xml")
-    return Case(
-        nccl="", nodes=int(count or 1), machine=None if topology else machines.load(name).name,
-        topology=Path(name) if topology else None, gpus_per_node=None if gpus is None else int(gpus),
+    return Scenario(
+        nccl="",
+        nodes=int(count or 1),
+        machine=None if topology else catalogue.load(name).name,
+        topology=Path(name) if topology else None,
+        gpus_per_node=None if gpus is None else int(gpus),
     )

@@ -6,17 +6,18 @@ from typing import Any
 import click
 import numpy as np
 
-from tuner import found, libraryanswer
-from tuner.check import TABLES
+from tuner.answers import library
+from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.group import calls_argument, operations_of, print_group
 from tuner.cli.output import print_json, print_table
 from tuner.cli.pick import print_answers
 from tuner.cli.table import print_tables
-from tuner.model import Tables
-from tuner.names import Buffers, Collective, DataType, Op
-from tuner.oracle import Oracle
-from tuner.rules.request import Request
+from tuner.conformance.check import TABLES
+from tuner.emulator.model import Tables
+from tuner.emulator.request import Request
+from tuner.oracle import search
+from tuner.oracle.api import Oracle
 
 
 @click.group(name="oracle")
@@ -37,16 +38,22 @@ def command() -> None:
 @options.timeout_option
 @options.json_option
 def pick(
-    collective: Collective, sizes: list[int], dtype: DataType, op: Op, buffers: Buffers, timeout_s: float,
-    as_json: bool, **case: Any,
+    collective: Collective,
+    sizes: list[int],
+    dtype: DataType,
+    op: Op,
+    buffers: Buffers,
+    timeout_s: float,
+    as_json: bool,
+    **scenario: Any,
 ) -> None:
     """What libnccl picks, as launched: the form of `nccl-tuner pick`.
 
     \b
     nccl-tuner oracle pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --json
     """
-    described = options.case_of(**case)
-    answers = libraryanswer.of_sizes(described, Request(collective, dtype, op, buffers=buffers), sizes, timeout_s)
+    described = options.case_of(**scenario)
+    answers = library.of_sizes(described, Request(collective, dtype, op, buffers=buffers), sizes, timeout_s)
     if as_json:
         print_json(answers)
     else:
@@ -59,14 +66,14 @@ def pick(
 @options.request_options
 @options.timeout_option
 @options.json_option
-def group(calls: list[Any], dtype: DataType, op: Op, timeout_s: float, as_json: bool, **case: Any) -> None:
+def group(calls: list[Any], dtype: DataType, op: Op, timeout_s: float, as_json: bool, **scenario: Any) -> None:
     """What libnccl makes of a group, as launched: the form of `nccl-tuner group`.
 
     \b
     nccl-tuner oracle group allreduce:25M*4,allgather:4M --machine dgx-h100 --nodes 2 --nccl 2.28.9
     """
-    described = options.case_of(**case)
-    made = libraryanswer.of_group(described, operations_of(calls, dtype, op), timeout_s)
+    described = options.case_of(**scenario)
+    made = library.of_group(described, operations_of(calls, dtype, op), timeout_s)
     if as_json:
         print_json(made)
     else:
@@ -77,13 +84,13 @@ def group(calls: list[Any], dtype: DataType, op: Op, timeout_s: float, as_json: 
 @options.case_options
 @options.timeout_option
 @options.json_option
-def table(as_json: bool, timeout_s: float, **case: Any) -> None:
+def table(as_json: bool, timeout_s: float, **scenario: Any) -> None:
     """libnccl's own tuning table.
 
     \b
     nccl-tuner oracle table --machine dgx-h100 --nodes 2 --nccl 2.28.9
     """
-    with Oracle(options.case_of(**case).setup(), timeout_s=timeout_s) as oracle:
+    with Oracle(options.case_of(**scenario).oracle_configuration(), timeout_s=timeout_s) as oracle:
         tables = oracle.tables
     values = {name: getattr(tables, name) for name in TABLES}
     print_tables(Tables(**values, backup_gbs=np.zeros((5, 3), np.float32), reasons={}), as_json)
@@ -93,15 +100,15 @@ def table(as_json: bool, timeout_s: float, **case: Any) -> None:
 @options.case_options
 @options.timeout_option
 @options.json_option
-def graphs(as_json: bool, timeout_s: float, **case: Any) -> None:
+def graphs(as_json: bool, timeout_s: float, **scenario: Any) -> None:
     """The channel graphs libnccl finds, with exact bandwidths.
 
     \b
     nccl-tuner oracle graphs --topology topology.xml --nodes 2 --nccl 2.28.9
     """
-    described = options.case_of(**case)
-    with Oracle(described.setup(), timeout_s=timeout_s) as oracle:
-        searched = found.graphs(oracle)
+    described = options.case_of(**scenario)
+    with Oracle(described.oracle_configuration(), timeout_s=timeout_s) as oracle:
+        searched = search.graphs(oracle)
     records = {
         name: {**dataclasses.asdict(graph), "pattern": graph.pattern.name if graph.pattern else None}
         for name, graph in searched.items()

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tuner.sizes import human_bytes as human_bytes
+from tuner.base.sizes import human_bytes as human_bytes
 
 
 def print_json(value: Any) -> None:

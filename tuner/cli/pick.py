@@ -4,13 +4,13 @@ from typing import Any
 
 import click
 
-from tuner import answer
-from tuner.analytic.bandwidth import algorithm_gbs, bus_factor
-from tuner.case import Case
+from tuner.answers import picks
+from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
-from tuner.names import Buffers, Collective, DataType, Op
-from tuner.rules.request import Request
+from tuner.costmodels.bandwidth import algorithm_gbs, bus_factor
+from tuner.emulator.request import Request
+from tuner.scenario import Scenario
 
 
 @click.command(name="pick")
@@ -21,7 +21,7 @@ from tuner.rules.request import Request
 @options.buffers_option
 @options.json_option
 def command(
-    collective: Collective, sizes: list[int], dtype: DataType, op: Op, buffers: Buffers, as_json: bool, **case: Any
+    collective: Collective, sizes: list[int], dtype: DataType, op: Op, buffers: Buffers, as_json: bool, **scenario: Any
 ) -> None:
     """What NCCL picks for COLLECTIVE: algorithm, protocol, channels, threads and its predicted time.
 
@@ -30,17 +30,17 @@ def command(
     nccl-tuner pick allreduce --node dgx-h100:8x2 --node dgx-a100:4 --nccl 2.28.9
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --buffers window
     """
-    described = options.case_of(**case)
-    answers = answer.from_emulator(described, Request(collective, dtype, op, buffers=buffers), sizes)
+    described = options.case_of(**scenario)
+    answers = picks.from_emulator(described, Request(collective, dtype, op, buffers=buffers), sizes)
     if as_json:
         print_json(answers)
     else:
         print_answers(f"{collective.name} on {described.title}", described, answers)
 
 
-def print_answers(title: str, case: Case, answers: list[dict[str, Any]]) -> None:
+def print_answers(title: str, scenario: Scenario, answers: list[dict[str, Any]]) -> None:
     """The answers as a table, with nccl-tests' bandwidths, the runner-up and its margin."""
-    print_table(title, COLUMNS, [_row(answered, case.ranks) for answered in answers])
+    print_table(title, COLUMNS, [_row(answered, scenario.ranks) for answered in answers])
     for answered in answers:
         for other in answered.get("disagreeing", []):
             pick = f"{other['algorithm']}/{other['protocol']}, channels {other['channels']}, threads {other['threads']}"
@@ -56,9 +56,15 @@ def _row(answered: dict[str, Any], ranks: int) -> tuple[object, ...]:
         return human_bytes(nbytes), pick["leaves_for"], pick["channels"], pick["threads"], *5 * ("-",)
     algbw = algorithm_gbs(nbytes, pick["time_us"])
     busbw = algbw * bus_factor(Collective[answered["collective"]], ranks)
-    second = answer.runner_up(answered)
+    second = picks.runner_up(answered)
     return (
-        human_bytes(nbytes), f"{pick['algorithm']}/{pick['protocol']}", pick["channels"], pick["threads"],
-        f"{pick['time_us']:.2f}", f"{algbw:.3f}", f"{busbw:.3f}", second[0] if second else "-",
+        human_bytes(nbytes),
+        f"{pick['algorithm']}/{pick['protocol']}",
+        pick["channels"],
+        pick["threads"],
+        f"{pick['time_us']:.2f}",
+        f"{algbw:.3f}",
+        f"{busbw:.3f}",
+        second[0] if second else "-",
         f"{second[1]:.1f} %" if second else "-",
     )

@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
-from tuner import machines, release
+from tuner import release
+from tuner.base.files import write_text
+from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import print_json
-from tuner.files import write_text
-from tuner.names import Collective, DataType, Op
+from tuner.machine import catalogue
 from tuner.report import data
 from tuner.report.page import page
 
@@ -22,9 +23,7 @@ from tuner.report.page import page
 @options.request_options
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FILE.html", help="The page.")
 @options.json_option
-def command(
-    nccl: Sequence[str], dtype: DataType, op: Op, out: Path, as_json: bool, **described: Any
-) -> None:
+def command(nccl: Sequence[str], dtype: DataType, op: Op, out: Path, as_json: bool, **described: Any) -> None:
     """A page to open in a browser: what NCCL picks on a machine, by size, nodes, collective and release, and why.
 
     The page is one file that needs no network. It opens with --nodes.
@@ -33,21 +32,27 @@ def command(
     nccl-tuner report --machine dgx-h100 --out dgx-h100.html
     nccl-tuner report --machine dgx-h100 --nodes 2 --nccl 2.22.3 --nccl 2.25.1 --out upgrade.html
     """
-    names = sorted({release.load(name).name for name in nccl}, key=machines.release_key)
-    case = options.case_of(nccl=names[-1] if names else None, **described)
+    names = sorted({release.load(name).name for name in nccl}, key=catalogue.release_key)
+    scenario = options.case_of(nccl=names[-1] if names else None, **described)
 
     def along(releases: Sequence[str]) -> Iterator[str]:
-        with click.progressbar(releases, label=f"computing {case.name}", file=sys.stderr) as watched:
+        with click.progressbar(releases, label=f"computing {scenario.name}", file=sys.stderr) as watched:
             yield from watched
 
-    report = data.collect(case, names or case.releases, dtype, op, along)
+    report = data.collect(scenario, names or scenario.releases, dtype, op, along)
     made = page(report)
     write_text(out, made.html)
     found = {
-        "file": str(out), "file_bytes": len(made.html.encode()), "data_bytes": made.data_bytes,
-        "machine": case.name, "gpus_per_node": case.gpus(), "releases": list(report.releases),
-        "collectives": [one.name for one in Collective], "nodes": list(report.nodes),
-        "sizes_bytes": report.sizes.tolist(), "picks": len(report.lines) * len(report.sizes),
+        "file": str(out),
+        "file_bytes": len(made.html.encode()),
+        "data_bytes": made.data_bytes,
+        "machine": scenario.name,
+        "gpus_per_node": scenario.gpus(),
+        "releases": list(report.releases),
+        "collectives": [one.name for one in Collective],
+        "nodes": list(report.nodes),
+        "sizes_bytes": report.sizes.tolist(),
+        "picks": len(report.lines) * len(report.sizes),
         "different_lines": made.different_lines,
     }
     if as_json:

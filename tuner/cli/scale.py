@@ -8,31 +8,57 @@ from typing import Any
 
 import click
 
-from tuner.case import MOST_NODES
+from tuner.analysis.scale import TO_NODES, Range, Scale, scale
+from tuner.base.errors import BadInput
+from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table, span
-from tuner.errors import BadInput
-from tuner.names import Collective, DataType, Op
-from tuner.scale import TO_NODES, Range, Scale, scale
-from tuner.selection import Selection
+from tuner.emulator.selection import Selection
+from tuner.scenario import MOST_NODES
 
 
 @click.command(name="scale")
 @options.collectives_argument
-@click.option("--bytes", "sizes", type=options.Sizes(), default="1K,64K,1M,16M,256M,1G", show_default=True,
-              help="NCCL's nBytes, as in pick: of AllGather and ReduceScatter those of all ranks together.")
+@click.option(
+    "--bytes",
+    "sizes",
+    type=options.Sizes(),
+    default="1K,64K,1M,16M,256M,1G",
+    show_default=True,
+    help="NCCL's nBytes, as in pick: of AllGather and ReduceScatter those of all ranks together.",
+)
 @click.option("--per-rank", is_flag=True, help="--bytes are each rank's part instead.")
-@click.option("--from-nodes", "low", type=click.IntRange(1, MOST_NODES), default=1, show_default=True,
-              help="The fewest nodes; 2 where a node has one GPU.")
-@click.option("--to-nodes", "high", type=click.IntRange(1, MOST_NODES), default=TO_NODES, show_default=True,
-              help="The most nodes.")
+@click.option(
+    "--from-nodes",
+    "low",
+    type=click.IntRange(1, MOST_NODES),
+    default=1,
+    show_default=True,
+    help="The fewest nodes; 2 where a node has one GPU.",
+)
+@click.option(
+    "--to-nodes",
+    "high",
+    type=click.IntRange(1, MOST_NODES),
+    default=TO_NODES,
+    show_default=True,
+    help="The most nodes.",
+)
 @click.option("--every", is_flag=True, help="Look at every number of nodes, which takes about 3 ms for each.")
 @options.case_options
 @options.request_options
 @options.json_option
 def command(
-    collectives: tuple[Collective, ...], sizes: list[int], per_rank: bool, low: int, high: int, every: bool,
-    dtype: DataType, op: Op, as_json: bool, **case: Any
+    collectives: tuple[Collective, ...],
+    sizes: list[int],
+    per_rank: bool,
+    low: int,
+    high: int,
+    every: bool,
+    dtype: DataType,
+    op: Op,
+    as_json: bool,
+    **scenario: Any,
 ) -> None:
     """The numbers of nodes on which NCCL's choice for COLLECTIVE (all five by default) stays the same.
 
@@ -43,7 +69,7 @@ def command(
     nccl-tuner scale allreduce --bytes 64K,16M --machine dgx-h100 --nccl 2.28.9
     nccl-tuner scale allgather --bytes 1M --per-rank --machine dgx-h100 --to-nodes 1024 --every --json
     """
-    described = options.case_of(**case)
+    described = options.case_of(**scenario)
     if described.nodes != 1:
         raise BadInput(f"--nodes {described.nodes}: what changes is their number; valid: --from-nodes, --to-nodes")
     ends = [nodes for nodes in (low, high) if nodes * described.gpus() > 1]
@@ -66,7 +92,18 @@ def command(
 
 
 COLUMNS = (
-    "size", "nodes", "to", "ranks", "to", "pick", "channels", "threads", "time us", "to", "busbw GB/s", "to",
+    "size",
+    "nodes",
+    "to",
+    "ranks",
+    "to",
+    "pick",
+    "channels",
+    "threads",
+    "time us",
+    "to",
+    "busbw GB/s",
+    "to",
 )
 
 
@@ -82,11 +119,18 @@ def _looked_at(found: Scale, low: int, high: int, every: bool) -> str:
 def _row(ranges: Sequence[Range]) -> tuple[object, ...]:
     first, last = ranges[0], ranges[-1]
     return (
-        human_bytes(first.bytes), first.from_nodes, last.to_nodes, first.from_ranks, last.to_ranks,
+        human_bytes(first.bytes),
+        first.from_nodes,
+        last.to_nodes,
+        first.from_ranks,
+        last.to_ranks,
         "-" if first.algorithm is None else f"{first.algorithm}/{first.protocol}",
-        span([one.channels for one in ranges]), span([one.threads for one in ranges]),
-        _number(first.time_us_from, 2), _number(last.time_us_to, 2),
-        _number(first.busbw_gbs_from, 3), _number(last.busbw_gbs_to, 3),
+        span([one.channels for one in ranges]),
+        span([one.threads for one in ranges]),
+        _number(first.time_us_from, 2),
+        _number(last.time_us_to, 2),
+        _number(first.busbw_gbs_from, 3),
+        _number(last.busbw_gbs_to, 3),
     )
 
 

@@ -4,26 +4,26 @@ from typing import Any
 
 import click
 
-from tuner import nccl_layout
-from tuner.cfloat import shortest
+from tuner.base.names import ALGO_PROTOS, Collective
+from tuner.base.numerics import shortest
 from tuner.cli import options
 from tuner.cli.output import print_json
-from tuner.layer import Layer
-from tuner.model import Tables
-from tuner.names import Collective
-from tuner.selection import ALL_CELLS, Selection
+from tuner.emulator import printed_table
+from tuner.emulator.fitted_constants import Layer
+from tuner.emulator.model import Tables
+from tuner.emulator.selection import Selection
 
 
 @click.command(name="table")
 @options.case_options
 @options.json_option
-def command(as_json: bool, **case: Any) -> None:
+def command(as_json: bool, **scenario: Any) -> None:
     """The latencies (us) and bandwidths (GB/s) of every combination, in the layout NCCL prints.
 
     \b
     nccl-tuner table --machine dgx-h100 --nodes 2 --nccl 2.28.9
     """
-    described = options.case_of(**case)
+    described = options.case_of(**scenario)
     print_tables(Selection(described.communicator()).tables, as_json, described.layer)
 
 
@@ -34,7 +34,7 @@ def print_tables(tables: Tables, as_json: bool, layer: Layer | None = None) -> N
         return
     if layer is not None:
         click.echo(f"with the constants of layer {layer.file}, not NCCL's own")
-    click.echo("\n".join(nccl_layout.lines(tables)))
+    click.echo("\n".join(printed_table.lines(tables)))
 
 
 def as_records(tables: Tables) -> list[dict[str, Any]]:
@@ -51,5 +51,5 @@ def as_records(tables: Tables) -> list[dict[str, Any]]:
             "reason": tables.reasons.get((collective, algorithm, protocol)),
         }
         for collective in Collective
-        for algorithm, protocol in ALL_CELLS
+        for algorithm, protocol in ALGO_PROTOS
     ]

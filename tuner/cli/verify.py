@@ -6,19 +6,27 @@ from typing import Any
 
 import click
 
+from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.names import Collective, by_name
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
-from tuner.errors import BadInput, BadMeasurement
-from tuner.measure.compare import Comparison, Judged, Total, compare, mean_regrets
-from tuner.names import Collective, by_name
+from tuner.measure.verify import Comparison, Judged, Total, compare, mean_regrets
 
 
 @click.command(name="verify")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
-@click.option("--histogram", type=click.Path(path_type=Path), metavar="CSV",
-              help="How often which size is called, collective,bytes,count: the total is over these calls.")
-@click.option("--plot", type=click.Path(path_type=Path), metavar="OUT.png",
-              help="The measured times as a picture: .png, .svg or .pdf; needs matplotlib.")
+@click.option(
+    "--histogram",
+    type=click.Path(path_type=Path),
+    metavar="CSV",
+    help="How often which size is called, collective,bytes,count: the total is over these calls.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    metavar="OUT.png",
+    help="The measured times as a picture: .png, .svg or .pdf; needs matplotlib.",
+)
 @options.json_option
 def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, as_json: bool) -> None:
     """NCCL's pick against the measured best, by size, for FILEs that 'nccl-tuner measure' wrote.
@@ -79,13 +87,17 @@ def record(files: tuple[Path, ...], compared: list[Comparison], totals: list[Tot
         "regret_mean_beyond_noise": beyond,
         "sizes": [
             _size(comparison, path, one)
-            for path, comparison in zip(files, compared, strict=True) for one in comparison.sizes
+            for path, comparison in zip(files, compared, strict=True)
+            for one in comparison.sizes
         ],
         "files": [_file(path, comparison) for path, comparison in zip(files, compared, strict=True)],
-    }  # fmt: skip
+    }
     for entry, total in zip(found["files"], totals, strict=False):
         entry["histogram"] = {
-            "calls": total.calls, "pick_us": total.pick_us, "best_us": total.best_us, "regret": total.regret
+            "calls": total.calls,
+            "pick_us": total.pick_us,
+            "best_us": total.best_us,
+            "regret": total.regret,
         }
     return found
 
@@ -93,14 +105,25 @@ def record(files: tuple[Path, ...], compared: list[Comparison], totals: list[Tot
 def _size(comparison: Comparison, path: Path, one: Judged) -> dict[str, Any]:
     point = one.point
     return {
-        "collective": point.collective.name, "bytes": point.bytes, "pick": str(one.pick), "best": str(one.best),
-        "regret": one.regret, "significant": one.significant, "pick_us": one.pick_us, "best_us": one.best_us,
+        "collective": point.collective.name,
+        "bytes": point.bytes,
+        "pick": str(one.pick),
+        "best": str(one.best),
+        "regret": one.regret,
+        "significant": one.significant,
+        "pick_us": one.pick_us,
+        "best_us": one.best_us,
         "regret_low": one.interval[0] if one.rounds > 1 and abs(one.interval[0]) < float("inf") else None,
         "regret_high": one.interval[1] if one.interval[1] < float("inf") else None,
-        "rounds": one.rounds, "emulated_pick": None if one.model_pick is None else str(one.model_pick),
-        "dtype": point.dtype.name, "op": point.op.name, "in_place": point.in_place, "graph": point.graph,
-        "ranks": comparison.measurements.header.get("ranks"), "file": str(path),
-    }  # fmt: skip
+        "rounds": one.rounds,
+        "emulated_pick": None if one.model_pick is None else str(one.model_pick),
+        "dtype": point.dtype.name,
+        "op": point.op.name,
+        "in_place": point.in_place,
+        "graph": point.graph,
+        "ranks": comparison.measurements.header.get("ranks"),
+        "file": str(path),
+    }
 
 
 def _file(path: Path, comparison: Comparison) -> dict[str, Any]:
@@ -109,9 +132,14 @@ def _file(path: Path, comparison: Comparison) -> dict[str, Any]:
         "truncated": comparison.measurements.truncated,
         "crossovers": [
             {
-                "collective": each.collective.name, "before": str(each.before), "after": str(each.after),
-                "low_bytes": each.low_bytes, "high_bytes": each.high_bytes, "at_bytes": each.at_bytes,
-            } for each in comparison.crossovers()
+                "collective": each.collective.name,
+                "before": str(each.before),
+                "after": str(each.after),
+                "low_bytes": each.low_bytes,
+                "high_bytes": each.high_bytes,
+                "at_bytes": each.at_bytes,
+            }
+            for each in comparison.crossovers()
         ],
         "model_changes": [
             {"collective": kind.collective.name, "bytes": changes}
@@ -119,27 +147,40 @@ def _file(path: Path, comparison: Comparison) -> dict[str, Any]:
         ],
         "model_errors": [
             {
-                "collective": each.collective.name, "algorithm": each.algorithm.name, "protocol": each.protocol.name,
-                "sizes": each.sizes, "mape": each.mape, "mape_scaled": each.mape_scaled, "scale": each.scale,
+                "collective": each.collective.name,
+                "algorithm": each.algorithm.name,
+                "protocol": each.protocol.name,
+                "sizes": each.sizes,
+                "mape": each.mape,
+                "mape_scaled": each.mape_scaled,
+                "scale": each.scale,
                 "tau": each.tau,
-            } for each in comparison.model_errors()
+            }
+            for each in comparison.model_errors()
         ],
         "rank_agreement": {each.name: tau for each, tau in comparison.rank_agreement().items()},
         "skipped": [
             {"collective": each.point.collective.name, "bytes": each.point.bytes, "reason": each.reason}
             for each in comparison.skipped
         ],
-    }  # fmt: skip
+    }
 
 
 def _print(path: Path, comparison: Comparison) -> None:
     sizes = comparison.sizes
     rows = [
         (
-            one.point.collective.name, human_bytes(one.point.bytes), one.pick, f"{one.pick_us:.2f}", one.best,
-            f"{one.best_us:.2f}", f"{100 * one.regret:.1f} %", "yes" if one.significant else "",
-        ) for one in sizes
-    ]  # fmt: skip
+            one.point.collective.name,
+            human_bytes(one.point.bytes),
+            one.pick,
+            f"{one.pick_us:.2f}",
+            one.best,
+            f"{one.best_us:.2f}",
+            f"{100 * one.regret:.1f} %",
+            "yes" if one.significant else "",
+        )
+        for one in sizes
+    ]
     cut = ", its last line cut off" if comparison.measurements.truncated else ""
     print_table(f"{path}{cut}", ("collective", "size", "pick", "us", "best", "us", "regret", "beyond noise"), rows)
     if changes := comparison.crossovers():
@@ -150,11 +191,16 @@ def _print(path: Path, comparison: Comparison) -> None:
     if errors := comparison.model_errors():
         erring = [
             (
-                each.collective.name, f"{each.algorithm.name}/{each.protocol.name}", each.sizes,
-                f"{100 * each.mape:.1f} %", f"{100 * each.mape_scaled:.1f} %", f"{each.scale:.3f}",
+                each.collective.name,
+                f"{each.algorithm.name}/{each.protocol.name}",
+                each.sizes,
+                f"{100 * each.mape:.1f} %",
+                f"{100 * each.mape_scaled:.1f} %",
+                f"{each.scale:.3f}",
                 "-" if each.tau is None else f"{each.tau:.3f}",
-            ) for each in errors
-        ]  # fmt: skip
+            )
+            for each in errors
+        ]
         columns = ("collective", "combination", "sizes", "MAPE", "MAPE scaled", "scale", "tau")
         print_table("the model against the times", columns, erring)
     for collective, tau in comparison.rank_agreement().items():

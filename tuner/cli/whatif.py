@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from tuner.changes import KEYS, changed
+from tuner.analysis.changes import KEYS, changed
+from tuner.analysis.diff import Side, diff
+from tuner.analysis.whatif import AtSize, at_sizes
+from tuner.base.errors import BadInput
+from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.diff import SAME_COMBINATION, cell, percent, print_changes
 from tuner.cli.output import human_bytes, print_json, print_table
-from tuner.compare import Side, diff
-from tuner.errors import BadInput
-from tuner.names import Collective, DataType, Op
-from tuner.whatif import AtSize, at_sizes
 
 
 class CollectiveOrChange(options.Named):
@@ -32,7 +32,7 @@ class CollectiveOrChange(options.Named):
 @options.request_options
 @options.json_option
 def command(
-    words: tuple[Collective | str, ...], sizes: list[int], dtype: DataType, op: Op, as_json: bool, **case: Any
+    words: tuple[Collective | str, ...], sizes: list[int], dtype: DataType, op: Op, as_json: bool, **scenario: Any
 ) -> None:
     """What NCCL picks for COLLECTIVE (all five by default) before and after each CHANGE, and where the pick changes.
 
@@ -44,7 +44,7 @@ def command(
     nccl-tuner whatif allreduce nic-gbps=200 --machine dgx-h100 --nodes 2 --nccl 2.28.9
     nccl-tuner whatif allgather nodes=8 NCCL_PROTO=Simple --machine dgx-h100 --nodes 2 --nccl 2.28.9 --json
     """
-    described = options.case_of(**case)
+    described = options.case_of(**scenario)
     after = changed(described, [word for word in words if not isinstance(word, Collective)])
     if after == described:
         raise BadInput(f"nothing differs; valid: KEY=VALUE, with the keys {', '.join(KEYS)}, or a NCCL variable")
@@ -76,8 +76,13 @@ COLUMNS = ("size", "before", "after", "before us", "after us", "time", "before b
 def _rows(ones: Sequence[AtSize]) -> list[tuple[object, ...]]:
     return [
         (
-            human_bytes(one.bytes), cell(one.before), cell(one.after), f"{one.before.time_us:.2f}",
-            f"{one.after.time_us:.2f}", percent(one.ratio), f"{one.busbw_gbs_before:.3f}",
+            human_bytes(one.bytes),
+            cell(one.before),
+            cell(one.after),
+            f"{one.before.time_us:.2f}",
+            f"{one.after.time_us:.2f}",
+            percent(one.ratio),
+            f"{one.busbw_gbs_before:.3f}",
             f"{one.busbw_gbs_after:.3f}",
         )
         for one in ones

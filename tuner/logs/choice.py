@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeVar
 
-from tuner.names import Algorithm, Collective, Protocol
+from tuner.base.names import Algorithm, Collective, Protocol
 
 E = TypeVar("E", bound=IntEnum)
 

@@ -3,16 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tuner.base.names import Collective, DataType, Op
 from tuner.logs import choice, lines
-from tuner.logs.groups import Group
-from tuner.logs.imported import Choice
+from tuner.logs.groups import CommunicatorLines
+from tuner.logs.imported import LoggedChoice
 from tuner.logs.reader import Call, ChoiceLine
-from tuner.names import Collective, DataType, Op
 
 
 def choices(
-    printed: Sequence[ChoiceLine], group: Group | None, groups: Sequence[Group], collective: Collective | None
-) -> tuple[tuple[Choice, ...], int]:
+    printed: Sequence[ChoiceLine],
+    group: CommunicatorLines | None,
+    groups: Sequence[CommunicatorLines],
+    collective: Collective | None,
+) -> tuple[tuple[LoggedChoice, ...], int]:
     """Each different choice of ``group`` with how often it was printed, and how many lines may be another's.
 
     ``collective`` is that of lines that do not name theirs.
@@ -29,30 +32,33 @@ def choices(
             continue
         key = line.printed, tuple(call for call in line.calls if own is None or call.comm == own)
         tally[key] = tally.get(key, 0) + 1
-    found: dict[Choice, int] = {}
+    found: dict[LoggedChoice, int] = {}
     for (text, calls), count in tally.items():
         made = _choice(text, calls, group.ranks if group else None, collective)
         found[made] = found.get(made, 0) + count
     return tuple(replace(made, count=count) for made, count in found.items()), ambiguous
 
 
-def of_group(thread: lines.Thread, group: Group | None) -> bool:
+def of_group(thread: lines.Thread, group: CommunicatorLines | None) -> bool:
     """Whether a thread may be that of the group's rank 0, which prints choices; any may where rank 0 is not seen."""
     root = group.root if group else None
     return root is None or thread is lines.UNKNOWN or thread.process == root.thread.process
 
 
-def _roots(group: Group | None, groups: Sequence[Group]) -> tuple[str | None, set[str | None]]:
+def _roots(group: CommunicatorLines | None, groups: Sequence[CommunicatorLines]) -> tuple[str | None, set[str | None]]:
     """Rank 0 of the group, and those of others in the same process."""
     root = group.root if group else None
-    others = {other.root.comm for other in groups if other is not group and other.root is not None
-              and of_group(other.root.thread, group)}
+    others = {
+        other.root.comm
+        for other in groups
+        if other is not group and other.root is not None and of_group(other.root.thread, group)
+    }
     return root.comm if root else None, others
 
 
 def _choice(
     printed: choice.Printed, calls: Sequence[Call], ranks: int | None, otherwise: Collective | None
-) -> Choice:
+) -> LoggedChoice:
     call = calls[0] if len(calls) == 1 else None
     name = printed.collective or (call.collective if call else None)
     collective = choice.collective(name) if name else otherwise
@@ -62,7 +68,7 @@ def _choice(
     if printed.planned and collective in (Collective.AllGather, Collective.ReduceScatter):
         nbytes = None if ranks is None else printed.bytes * ranks
     algorithm, protocol = choice.algorithm(printed.algorithm), choice.protocol(printed.protocol)
-    return Choice(
+    return LoggedChoice(
         collective=collective,
         bytes=nbytes,
         algorithm=printed.algorithm if algorithm is None else algorithm.name,

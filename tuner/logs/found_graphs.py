@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tuner.graphs import Graph, Graphs
+from tuner.base.names import PATH_NAMES, Pattern
 from tuner.logs.reader import PrintedGraph
-from tuner.names import PATH_NAMES, Pattern
+from tuner.machine.graphs import Graph, Graphs
 
 
 def of_rank(printed: Sequence[PrintedGraph], latency_us: float) -> tuple[Graphs, list[str]]:
@@ -38,8 +38,14 @@ def _graph(line: PrintedGraph, pattern: Pattern, latency_us: float, doubts: list
         bandwidths = f"{line.bw_intra}/{line.bw_inter}"
         doubts.append(f"bandwidths {bandwidths} are of no search, their float32 is not certain: --graphs takes a dump")
     return Graph(
-        pattern=pattern, channels=line.channels, same_channels=line.same_channels, bw_intra_gbs=intra,
-        bw_inter_gbs=inter, latency_inter_us=latency_us, type_intra=line.type_intra, type_inter=line.type_inter,
+        pattern=pattern,
+        channels=line.channels,
+        same_channels=line.same_channels,
+        bw_intra_gbs=intra,
+        bw_inter_gbs=inter,
+        latency_inter_us=latency_us,
+        type_intra=line.type_intra,
+        type_inter=line.type_inter,
         cross_nic=line.cross_nic,
     )
 

@@ -7,7 +7,7 @@ from tuner.logs.reader import RankLog
 
 
 @dataclass(slots=True)
-class Group:
+class CommunicatorLines:
     """The ranks of one communicator."""
 
     name: str
@@ -22,23 +22,23 @@ class Group:
         return next((log for log in self.logs if log.rank == 0), None)
 
 
-def groups(logs: Sequence[RankLog]) -> list[Group]:
+def groups(logs: Sequence[RankLog]) -> list[CommunicatorLines]:
     """The communicators in their order; ranks that show no communicator count only where no rank shows one."""
-    found: dict[str, Group] = {}
+    found: dict[str, CommunicatorLines] = {}
     for log in logs:
         if log.group is not None:
-            found.setdefault(log.group, Group(log.group, [])).logs.append(log)
+            found.setdefault(log.group, CommunicatorLines(log.group, [])).logs.append(log)
     for log in logs:
         if log.group is None and log.ranks is not None:
             home = next((g for g in found.values() if g.ranks == log.ranks and not _has(g, log.rank)), None)
             if home is None:
                 name = f"{log.comm}"
-                home = found.setdefault(name, Group(name, []))
+                home = found.setdefault(name, CommunicatorLines(name, []))
             home.logs.append(log)
     if not found and logs:
-        return [Group("unnamed", list(logs))]
+        return [CommunicatorLines("unnamed", list(logs))]
     return list(found.values())
 
 
-def _has(group: Group, rank: int | None) -> bool:
+def _has(group: CommunicatorLines, rank: int | None) -> bool:
     return any(log.rank == rank for log in group.logs)

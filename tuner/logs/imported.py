@@ -6,14 +6,15 @@ Facts that a user gives go before the log's. Nothing is guessed: what the emulat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tuner import comm, release
-from tuner.comm import Communicator, Node
-from tuner.environment import Environment
-from tuner.errors import BadInput
-from tuner.graphs import Graphs
+from tuner import release
+from tuner.base.errors import BadInput
+from tuner.base.names import Collective, DataType, Op
+from tuner.emulator import communicator as comm
+from tuner.emulator.communicator import Communicator, Node
 from tuner.logs.reader import Block
-from tuner.names import Collective, DataType, Op
-from tuner.topology import Topology
+from tuner.machine.graphs import Graphs
+from tuner.machine.topology import Topology
+from tuner.release.environment import Environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ class NodeFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class LoggedChoice:
     """A choice as printed, ``count`` times; ``bytes`` is NCCL's nBytes, None where the collective is not known."""
 
     collective: Collective | None
@@ -81,7 +82,7 @@ class Imported:
     thresholds: tuple[str, ...] | None
     coll_channels: str | None
     nvls_channels: str | None
-    choices: tuple[Choice, ...]
+    choices: tuple[LoggedChoice, ...]
     symmetric: tuple[str, ...]
     needed: tuple[str, ...]
     missing: tuple[str, ...]

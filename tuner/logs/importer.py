@@ -6,14 +6,15 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TypeVar
 
-from tuner import derive, release
-from tuner.errors import BadInput, one_of
-from tuner.graphs import Graphs
+from tuner import release
+from tuner.base.errors import BadInput, one_of
+from tuner.base.names import CPU_ARCHS, CPU_VENDORS, PATH_NAMES, Algorithm, Collective, Protocol
+from tuner.emulator.rules import init
 from tuner.logs import choice, chosen, devices, found_graphs, lines, reader
-from tuner.logs.groups import Group, groups
-from tuner.logs.imported import Choice, Given, Imported, NodeFacts
+from tuner.logs.groups import CommunicatorLines, groups
+from tuner.logs.imported import Given, Imported, LoggedChoice, NodeFacts
 from tuner.logs.reader import Block, Log, RankLog
-from tuner.names import CPU_ARCHS, CPU_VENDORS, PATH_NAMES, Algorithm, Collective, Protocol
+from tuner.machine.graphs import Graphs
 from tuner.release import Release
 
 T = TypeVar("T")
@@ -27,12 +28,20 @@ _NETWORKS_WITHOUT_LATENCY = ("IB", "Socket")
 
 # Settings of a program's own ncclConfig_t that a variable sets as well (envConfigOverride, src/init.cc).
 _CONFIG = {
-    "minCTAs": "NCCL_MIN_CTAS", "maxCTAs": "NCCL_MAX_CTAS", "nvlsCTAs": "NCCL_NVLS_NCHANNELS",
-    "collnetEnable": "NCCL_COLLNET_ENABLE", "CTAPolicy": "NCCL_CTA_POLICY",
+    "minCTAs": "NCCL_MIN_CTAS",
+    "maxCTAs": "NCCL_MAX_CTAS",
+    "nvlsCTAs": "NCCL_NVLS_NCHANNELS",
+    "collnetEnable": "NCCL_COLLNET_ENABLE",
+    "CTAPolicy": "NCCL_CTA_POLICY",
 }
 # Their effect is in the graphs, which the log shows: where the topology is, and which adapters there are.
 _FILES_AND_ADAPTERS = (
-    "NCCL_TOPO_FILE", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA", "NCCL_IB_DISABLE", "NCCL_IB_CUDA_SUPPORT",
+    "NCCL_TOPO_FILE",
+    "NCCL_NET",
+    "NCCL_NET_PLUGIN",
+    "NCCL_IB_HCA",
+    "NCCL_IB_DISABLE",
+    "NCCL_IB_CUDA_SUPPORT",
 )
 
 
@@ -99,7 +108,7 @@ class _Importer:
             notes=tuple(self.notes),
         )
 
-    def _chosen_group(self) -> Group | None:
+    def _chosen_group(self) -> CommunicatorLines | None:
         wanted = self.given.communicator
         if wanted is not None:
             found = [group for group in self.groups if group.name == wanted]
@@ -145,9 +154,7 @@ class _Importer:
                 self.notes.append(f"{name}={found[name]} may change choices and is not emulated")
         return found
 
-    def _nodes(
-        self, nccl: Release | None, environment: Mapping[str, str], count: int | None
-    ) -> tuple[NodeFacts, ...]:
+    def _nodes(self, nccl: Release | None, environment: Mapping[str, str], count: int | None) -> tuple[NodeFacts, ...]:
         assert self.group is not None
         ranks = self.group.ranks
         by_node = self._by_node(count)
@@ -222,7 +229,7 @@ class _Importer:
             searched += [graphs] if graphs else []
         names = dict.fromkeys(name for graphs in searched for name in graphs)  # one not printed is the others'
         weakest = {
-            name: derive.weakest([graphs[name] for graphs in searched if name in graphs], path_types) for name in names
+            name: init.weakest([graphs[name] for graphs in searched if name in graphs], path_types) for name in names
         }
         return {name: graph for name, graph in weakest.items() if graph.channels > 0} or None
 
@@ -234,8 +241,10 @@ class _Importer:
             return given * local_ranks
         if given:
             if len(given) != total or len(ranks) != local_ranks:
-                raise BadInput(f"--comp-cap: {len(given)} values for {total} ranks, a node showing {len(ranks)} of its "
-                               f"{local_ranks}; valid: one, or one per rank where all ranks are in the log")
+                raise BadInput(
+                    f"--comp-cap: {len(given)} values for {total} ranks, a node showing {len(ranks)} of its "
+                    f"{local_ranks}; valid: one, or one per rank where all ranks are in the log"
+                )
             return tuple(given[rank] for rank in ranks)
         topology = self.given.topology
         if topology is not None and local_ranks <= len(topology.gpus):
@@ -263,8 +272,10 @@ class _Importer:
         unseen = (count or len(nodes)) - len(nodes)
         if unseen > 0:
             filled += [replace(whole, ranks=())] * unseen
-            self.notes.append(f"{unseen} of {count} nodes are not in the log: taken to be like the one with rank "
-                              f"{', '.join(map(str, whole.ranks)) or '?'}")
+            self.notes.append(
+                f"{unseen} of {count} nodes are not in the log: taken to be like the one with rank "
+                f"{', '.join(map(str, whole.ranks)) or '?'}"
+            )
         sizes = [node.local_ranks for node in filled if node.local_ranks is not None]
         if ranks is not None and len(sizes) == len(filled) and sum(sizes) != ranks:
             self.needed.append(f"ranks per node: {len(filled)} nodes show {sizes}, not {ranks} ranks in all; --nodes")
@@ -293,8 +304,9 @@ class _Importer:
     def _net_latency_us(self, nodes: int | None) -> float | None:
         if self.given.net_latency_us is not None:
             return self.given.net_latency_us
-        networks = {self.log.networks[log.thread.process] for log in self.logs
-                    if log.thread.process in self.log.networks}
+        networks = {
+            self.log.networks[log.thread.process] for log in self.logs if log.thread.process in self.log.networks
+        }
         if self.given.graphs or nodes == 1 or (networks and networks <= set(_NETWORKS_WITHOUT_LATENCY)):
             return 0.0
         name = f"network {', '.join(sorted(networks))}" if networks else "the network"
@@ -342,7 +354,7 @@ class _Importer:
         root = self.group.root if self.group else None
         return root.thread.process if root else None
 
-    def _choices(self) -> tuple[Choice, ...]:
+    def _choices(self) -> tuple[LoggedChoice, ...]:
         found, ambiguous = chosen.choices(self.log.choices, self.group, self.groups, self.given.collective)
         if ambiguous:
             self.notes.append(f"{ambiguous} choices may be another communicator's: NCCL_DEBUG_SUBSYS=COLL tells them")

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tuner.errors import BadInput
-from tuner.files import read_bytes
+from tuner.base.errors import BadInput
+from tuner.base.files import read_bytes
 
 # host:pid:tid [device] NCCL INFO text; some builds put the function before "NCCL", launchers anything before the host.
 _PREFIX = re.compile(r"([^\s:\[\]()]+):(\d+):(\d+) \[-?\d+\]")
@@ -92,7 +92,8 @@ def _with_whole_hosts(lines: list[Line]) -> list[Line]:
             shortest = min((other for other in names if name.endswith(other)), key=len)
             whole[name, pid, tid] = Thread(shortest, pid, tid)
     return [
-        line if line.thread is UNKNOWN
+        line
+        if line.thread is UNKNOWN
         else replace(line, thread=whole[line.thread.host, line.thread.pid, line.thread.tid])
         for line in lines
     ]

@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from tuner.base.names import Algorithm, Collective
 from tuner.logs import choice
 from tuner.logs.lines import Line, Thread
-from tuner.names import Algorithm, Collective
 
 # src/init.cc, initTransportsRank and ncclCommInitRankFunc
 _RANK = re.compile(r"comm (0x[0-9a-f]+) rank (\d+) n[rR]anks (\d+)")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tuner.measure.samples import Combination, Point
+from tuner.measure.records.samples import Combination, Point
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.names import Collective
 from tuner.measure.backend import Backend
-from tuner.measure.compare import Comparison, Model, columns_of, is_same, middle
 from tuner.measure.evidence import LEVEL, Evidence, by_size, gain_of
-from tuner.measure.samples import Combination, Point, Visit
-from tuner.names import Collective
-from tuner.plugin.table import Choice, Decision, Interval, Table
-from tuner.plugin.text import choice_text, size_text, to_text
+from tuner.measure.records.samples import Combination, Point, Visit
+from tuner.measure.verify import Comparison, Model, columns_of, is_same, middle
+from tuner.plugin.table.records import Choice, Decision, Interval, Table
+from tuner.plugin.table.text import choice_text, size_text, to_text
 
 LEAST_GAIN = 0.02
 PROBABILITY = 0.95
@@ -33,7 +33,7 @@ Option = Combination | None  # None leaves the size to NCCL
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DecisionRow:
     """``sizes`` are the measured ones inside; without ``high`` it is for everything from ``low`` on."""
 
     collective: Collective
@@ -44,16 +44,19 @@ class Row:
 
     def decision(self, ranks: int, nodes: int) -> Decision:
         return Decision(
-            self.collective, (self._asked,), bytes=Interval(self.low, self.high), ranks=Interval(ranks, ranks),
+            self.collective,
+            (self._asked,),
+            bytes=Interval(self.low, self.high),
+            ranks=Interval(ranks, ranks),
             nodes=Interval(nodes, nodes),
-        )  # fmt: skip
+        )
 
     def holds(self, size: int) -> bool:
         return size in Interval(self.low, self.high)
 
     @property
     def _asked(self) -> Choice:
-        return Choice(*self.choice.cell, self.choice.channels or None)
+        return Choice(*self.choice.algo_proto, self.choice.channels or None)
 
     def __str__(self) -> str:
         high = "" if self.high is None else size_text(self.high)
@@ -123,10 +126,10 @@ class Proposal:
         return found
 
     @cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[DecisionRow]:
         return self.rows_from(self.sizes)
 
-    def rows_from(self, sizes: Sizes) -> list[Row]:
+    def rows_from(self, sizes: Sizes) -> list[DecisionRow]:
         return [row for collective, those in sizes.items() for row in self._rows(collective, those)]
 
     def hold_out(self) -> "Regrets":
@@ -134,7 +137,7 @@ class Proposal:
         rows = self.rows_from({collective: sizes[::2] for collective, sizes in self.sizes.items()})
         return regrets({collective: sizes[1::2] for collective, sizes in self.sizes.items()}, rows)
 
-    def _rows(self, collective: Collective, sizes: Sequence[Size]) -> list[Row]:
+    def _rows(self, collective: Collective, sizes: Sequence[Size]) -> list[DecisionRow]:
         options = assign([size.credits for size in sizes])
         rows, start = [], 0
         while start < len(sizes):
@@ -148,9 +151,14 @@ class Proposal:
         return rows
 
     def _row(
-        self, collective: Collective, sizes: Sequence[Size], options: Sequence[Option], start: int, stop: int,
+        self,
+        collective: Collective,
+        sizes: Sequence[Size],
+        options: Sequence[Option],
+        start: int,
+        stop: int,
         choice: Combination,
-    ) -> Row:  # fmt: skip
+    ) -> DecisionRow:
         inside = tuple(size.bytes for size in sizes[start:stop])
         low, high = inside[0], None
         if start > 0:
@@ -159,7 +167,7 @@ class Proposal:
             high = self._border(collective, inside[-1], sizes[stop].bytes, choice, options[stop]) - 1
         elif stop - start < SIZES_TO_END_OPEN:
             high = inside[-1]
-        return Row(collective, low, high, choice, inside)
+        return DecisionRow(collective, low, high, choice, inside)
 
     def _border(self, collective: Collective, low: int, high: int, before: Option, after: Option) -> int:
         """The first of ``after``, in (low, high]: as the layer says, or where NCCL's pick changes, else between."""
@@ -174,12 +182,15 @@ class Proposal:
 
     def _modelled(self, collective: Collective, low: int, high: int, before: Option, after: Option) -> int | None:
         """Where the layer's times of the two cross; None where they do not, or cannot be told."""
+
         def lead(size: int) -> float:
             point = Point(collective, size)
             times = self.layered.times_us(point) if self.layered is not None else {}
-            cells = [option or (self.comparison.model.pick(point) if self.comparison.model else None)
-                     for option in (before, after)]  # fmt: skip
-            first, second = (times.get(each.cell, np.nan) if each else np.nan for each in cells)
+            cells = [
+                option or (self.comparison.model.pick(point) if self.comparison.model else None)
+                for option in (before, after)
+            ]
+            first, second = (times.get(each.algo_proto, np.nan) if each else np.nan for each in cells)
             return float(second - first)
 
         if not lead(low) > 0 > lead(high):
@@ -233,7 +244,7 @@ class Regrets:
     after: float
 
 
-def regrets(sizes: Sizes, rows: Sequence[Row]) -> Regrets:
+def regrets(sizes: Sizes, rows: Sequence[DecisionRow]) -> Regrets:
     """Rows are taken as if for these ranks, whatever they were made for."""
     before, after = [], []
     for collective, those in sizes.items():
@@ -248,20 +259,26 @@ def regrets(sizes: Sizes, rows: Sequence[Row]) -> Regrets:
 class Verdict:
     """What the gate found of a row: gain and probability of improvement as shares of 1; ``why_not`` None: it stays."""
 
-    row: Row
+    row: DecisionRow
     gain: float
     probability: float
     sizes: tuple[int, ...]
     why_not: str | None
 
 
-def table(rows: Sequence[tuple[int, int, Row]], provenance: Mapping[str, str]) -> Table:
+def table(rows: Sequence[tuple[int, int, DecisionRow]], provenance: Mapping[str, str]) -> Table:
     """``rows`` with their ranks and nodes."""
     return Table(tuple(row.decision(ranks, nodes) for ranks, nodes, row in rows), provenance=provenance)
 
 
 def gate(
-    backend: Backend, proposal: Proposal, *, rounds: int, repeats: int, warmup: int, seed: int,
+    backend: Backend,
+    proposal: Proposal,
+    *,
+    rounds: int,
+    repeats: int,
+    warmup: int,
+    seed: int,
     add: Callable[[Visit], None],
 ) -> list[Verdict]:
     """Each round runs every row's sizes with the table and without, whichever first, in one random order.
@@ -290,9 +307,15 @@ def gate(
                     backend.run(point, None, warmup)
                 run = backend.run(point, None, repeats)
                 visit = Visit(
-                    point, None, run.ran, run.times_us, number, backend.now_s() - start_s, run.wrong,
+                    point,
+                    None,
+                    run.ran,
+                    run.times_us,
+                    number,
+                    backend.now_s() - start_s,
+                    run.wrong,
                     CANDIDATE if with_table else None,
-                )  # fmt: skip
+                )
                 add(visit)
                 median = float(np.log(np.median(run.times_us))) if visit.counts else np.nan
                 times.setdefault((point, with_table), []).append(median)
@@ -302,11 +325,12 @@ def gate(
     return [
         verdict(
             row, those, {point: np.array(times[point, False]) - np.array(times[point, True]) for point in those}, ran
-        ) for row, those in tests.items()
-    ]  # fmt: skip
+        )
+        for row, those in tests.items()
+    ]
 
 
-def test_points(proposal: Proposal, row: Row) -> list[Point]:
+def test_points(proposal: Proposal, row: DecisionRow) -> list[Point]:
     """Of every kind of call: sizes that were measured and, between them, sizes that were not."""
     unit = Point(row.collective, 0).unit_bytes(proposal.ranks)
     ends = (row.low, *row.sizes, *(() if row.high is None else (row.high + 1,)))
@@ -323,7 +347,7 @@ test_points.__test__ = False  # type: ignore[attr-defined]
 
 
 def verdict(
-    row: Row, points: Sequence[Point], log_gains: Mapping[Point, Times], ran: Mapping[Point, set[Combination]]
+    row: DecisionRow, points: Sequence[Point], log_gains: Mapping[Point, Times], ran: Mapping[Point, set[Combination]]
 ) -> Verdict:
     """``log_gains`` are one a round. A row that is slower towards an end ends before that."""
     slower = [point.bytes for point in points if _is_slower(log_gains[point], len(points))]
@@ -335,11 +359,15 @@ def verdict(
     gain = float(np.expm1(np.median([np.nanmedian(log_gains[point]) for point in points])))
     # One gain a round, so that rounds, not sizes that share them, count as independent.
     probability = 1 - gain_of(np.nanmedian(np.array([log_gains[point] for point in points]), axis=0)).p
-    why_not = next((
-        f"NCCL ran {each} instead at {size_text(point.bytes)}"
-        for point in points for each in sorted(ran.get(point, ()))
-        if each.cell != row.choice.cell
-    ), None)  # fmt: skip
+    why_not = next(
+        (
+            f"NCCL ran {each} instead at {size_text(point.bytes)}"
+            for point in points
+            for each in sorted(ran.get(point, ()))
+            if each.algo_proto != row.choice.algo_proto
+        ),
+        None,
+    )
     if why_not is None and (inside := [size for size in slower if row.holds(size)]):
         why_not = f"slower at {size_text(inside[0])}"
     if why_not is None and not gain > LEAST_GAIN:
@@ -354,7 +382,7 @@ def _is_slower(log_gains: Times, comparisons: int) -> bool:
     return loss.estimate > _LOG_GAIN and loss.p * comparisons <= LEVEL
 
 
-def _trimmed(row: Row, low: int, high: int, slower: Sequence[int]) -> Row:
+def _trimmed(row: DecisionRow, low: int, high: int, slower: Sequence[int]) -> DecisionRow:
     """To tried sizes that are not slower, at those ends where some are."""
     low = low if min(slower) < low else row.low
     end = high if max(slower) > high else row.high

@@ -11,8 +11,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.measure.samples import Combination, Point, Visit
-from tuner.names import Collective
+from tuner.base.names import Collective
+from tuner.measure.records.samples import Combination, Point, Visit
 
 LEVEL = 0.05  # of significance, for all comparisons of one size together
 FEWEST_ROUNDS = 3  # to tell anything from noise
@@ -93,9 +93,10 @@ class Evidence:
         if len(self.log_us) < FEWEST_ROUNDS or freedom < 1 or column == over:
             return Gain(estimate, -np.inf, np.inf, 1.0)
         share = freedom / total  # of the residuals that is free
-        variance = max(float(np.nansum(squares)) / (share * size) for squares, size in (
-            (self._squares, total), (self._squares[:, pair], int(counts[pair].sum()))
-        ))  # fmt: skip
+        variance = max(
+            float(np.nansum(squares)) / (share * size)
+            for squares, size in ((self._squares, total), (self._squares[:, pair], int(counts[pair].sum())))
+        )
         error = float(np.sqrt(MEDIAN_VARIANCE * variance * (1 / counts[pair]).sum()))
         return _gain(estimate, error, freedom)
 

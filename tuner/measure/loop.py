@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tuner.measure.backend import Backend
-from tuner.measure.plan import Task
-from tuner.measure.samples import Point, Visit
+from tuner.measure.records.plan import Task
+from tuner.measure.records.samples import Point, Visit
 from tuner.measure.statistics import Estimate, estimate
 
 AFTER_ROUNDS = 2  # before anything is dropped
@@ -76,9 +76,13 @@ class Loop:
     """Measures ``tasks``; ``before`` are visits of earlier starts, which are taken into account and not repeated."""
 
     def __init__(
-        self, backend: Backend, tasks: Sequence[Task], settings: Settings, add: Callable[[Visit], None],
+        self,
+        backend: Backend,
+        tasks: Sequence[Task],
+        settings: Settings,
+        add: Callable[[Visit], None],
         before: Iterable[Visit] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._backend, self._settings, self._add = backend, settings, add
         self.known = {task: Known() for task in tasks}
         self.round = 0
@@ -130,11 +134,12 @@ class Loop:
         order = list(self.known)
         random.Random(f"{self._settings.seed} {self.round}").shuffle(order)
         return [
-            task for task in order
+            task
+            for task in order
             if (known := self.known[task]).state is State.open
             and known.visits < self._settings.rounds
             and known.last_round < self.round
-        ]  # fmt: skip
+        ]
 
     def _spent_s(self) -> float:
         return self._backend.now_s() - self._start_s

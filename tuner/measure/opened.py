@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from tuner.errors import BadMeasurement
-from tuner.measure import gpu, simulated
+from tuner.base.errors import BadMeasurement
 from tuner.measure.backend import Backend
-from tuner.measure.samples import Measurements, check_same
+from tuner.measure.gpu import backend as gpu
+from tuner.measure.records.samples import Measurements, check_same
+from tuner.measure.simulated import backend as simulated
 
 
 def again(path: Path, measurements: Measurements) -> Backend:

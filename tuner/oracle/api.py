@@ -12,16 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner import release
-from tuner.departure import COPY_ENGINES, Departure
-from tuner.errors import BadInput, OracleFailed
-from tuner.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
-from tuner.oracle import facts, groups, hardware, library, symbols, tuninglog
+from tuner.base.errors import BadInput, OracleFailed
+from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
+from tuner.emulator.non_classic import COPY_ENGINES, NonClassicPath
+from tuner.emulator.request import Request
+from tuner.machine.skeleton import Skeleton
+from tuner.oracle import facts, groups, hardware, library, symbols, tuning_log
 from tuner.oracle.answers import ANSWER, KERNEL, OPERATION, QUESTION
+from tuner.oracle.configuration import Host, OracleConfiguration
 from tuner.oracle.process import SIM, Child
 from tuner.plugin import forcing_path, loading
 from tuner.plugin.forcing import Seen
-from tuner.rules.request import Request
-from tuner.setup import Host, Setup, Skeleton
 
 MAX_RANKS = 512  # each rank is a thread with NCCL's memory for a rank
 RANK_BYTES = 40 << 20  # of host memory per rank; 21 MB were measured with 128 ranks, 8 per node
@@ -83,54 +84,62 @@ class Oracle:
     be, OracleFailed when NCCL fails, crashes or takes longer than ``timeout_s`` (for the start, and for each request).
     """
 
-    def __init__(self, setup: Setup, timeout_s: float = 120.0) -> None:
-        _check(setup)
-        self.setup = setup
+    def __init__(self, configuration: OracleConfiguration, timeout_s: float = 120.0) -> None:
+        _check(configuration)
+        self.configuration = configuration
         self.timeout_s = timeout_s
-        coll_net = setup.env.get("NCCL_COLLNET_ENABLE") == "1"
-        far_ends = tuple(chain.from_iterable(setup.skeleton.nvlinks.values())) if setup.skeleton else ()
+        coll_net = configuration.env.get("NCCL_COLLNET_ENABLE") == "1"
+        far_ends = tuple(chain.from_iterable(configuration.skeleton.nvlinks.values())) if configuration.skeleton else ()
         kinds = {
             host: hardware.read(
-                host.topology, len(setup.hosts), host.gpus, coll_net, host.peer_to_peer_across_sockets, far_ends
+                host.topology, len(configuration.hosts), host.gpus, coll_net, host.peer_to_peer_across_sockets, far_ends
             )
-            for host in dict.fromkeys(setup.hosts)
+            for host in dict.fromkeys(configuration.hosts)
         }
         if len(kinds) > hardware.MAX_KINDS:
             raise BadInput(f"{len(kinds)} kinds of nodes; the oracle simulates at most {hardware.MAX_KINDS}")
         if len({host.peer_to_peer_across_sockets for host in kinds}) > 1:
             raise BadInput("NCCL asks for peer-to-peer once per process: the oracle cannot mix nodes with and without")
-        nccl = library.find(setup.release) if setup.library is None else library.at(setup.library)
+        nccl = (
+            library.find(configuration.release) if configuration.library is None else library.at(configuration.library)
+        )
         found = symbols.load(nccl.path, nccl.sha256, library.cache())
-        self._recorded = not setup.without_tuner and (setup.plugin is None or setup.record_plugin)
+        self._recorded = not configuration.without_tuner and (
+            configuration.plugin is None or configuration.record_plugin
+        )
         self._simulates = "ncclGroupSimulateEnd" in found.functions
-        if setup.plugin is not None and "tuner" not in found.comm.members:
-            raise BadInput(f"NCCL {setup.release} has no tuner plugins; valid: 2.19 and later")
-        if setup.plugin is not None and setup.record_plugin and not self._simulates:
-            raise BadInput(f"NCCL {setup.release} hands plugins no costs to record; valid: 2.22 and later")
+        if configuration.plugin is not None and "tuner" not in found.comm.members:
+            raise BadInput(f"NCCL {configuration.release} has no tuner plugins; valid: 2.19 and later")
+        if configuration.plugin is not None and configuration.record_plugin and not self._simulates:
+            raise BadInput(f"NCCL {configuration.release} hands plugins no costs to record; valid: 2.22 and later")
         self._knows = {
             Buffers.registered: "ncclCommRegister" in found.functions,
             Buffers.window: "ncclCommWindowRegister" in found.functions,
         }
         self._kernels = found.kernels
         self._patterns = found.patterns
-        plugin = None if setup.without_tuner else SIM if self._recorded else setup.plugin
-        xml = [host.topology for host in kinds] if setup.skeleton is None else [setup.skeleton.xml]
+        plugin = None if configuration.without_tuner else SIM if self._recorded else configuration.plugin
+        xml = [host.topology for host in kinds] if configuration.skeleton is None else [configuration.skeleton.xml]
         self._child = Child(
             list(map(hardware.for_x86, xml)),
-            setup.env,
+            configuration.env,
             plugin,
-            plugin is not None and plugin is setup.plugin and _takes_path(nccl.release, plugin.resolve()),
-            None if setup.skeleton is None else setup.skeleton.classes,
+            plugin is not None and plugin is configuration.plugin and _takes_path(nccl.release, plugin.resolve()),
+            None if configuration.skeleton is None else configuration.skeleton.classes,
         )
         try:
-            self._start(nccl, found, _machine(setup, kinds, self._child))
+            self._start(nccl, found, _machine(configuration, kinds, self._child))
         except BaseException:
             self.close()
             raise
 
     def _start(self, nccl: library.Library, found: symbols.Symbols, machine: dict[str, Any]) -> None:
-        setup = self.setup
-        wrapped = str(setup.plugin.resolve()) if setup.plugin is not None and setup.record_plugin else None
+        configuration = self.configuration
+        wrapped = (
+            str(configuration.plugin.resolve())
+            if configuration.plugin is not None and configuration.record_plugin
+            else None
+        )
         started = self._request(
             {
                 "sim": str(SIM),
@@ -140,28 +149,28 @@ class Oracle:
                 "functions": found.functions,
                 "wrap": wrapped,
                 "watch": _watch(found, machine["kinds"]),
-                "ranks": setup.ranks,
+                "ranks": configuration.ranks,
                 "buffers": [*map(int, Buffers), _IN_GRAPH],
                 "machine": machine,
                 "comm": asdict(found.comm),
                 "graph": asdict(found.graph),
                 "ring": _ring(found),
             },
-            f"initialising {setup.ranks} ranks",
+            f"initialising {configuration.ranks} ranks",
         )
         self._check_log()
-        if setup.plugin is not None and not started["plugin_used"]:
-            raise self._child.failure(f"NCCL did not load tuner plugin {setup.plugin}", about="tuner")
+        if configuration.plugin is not None and not started["plugin_used"]:
+            raise self._child.failure(f"NCCL did not load tuner plugin {configuration.plugin}", about="tuner")
         if started["answer_bytes"] != ANSWER.itemsize:
             raise OracleFailed(f"{SIM} is of another build than this program; reinstall nccl-tuner")
         self._base = int(started["base"])
         self._buffer_bytes: list[int] = started["buffer_bytes"]
         comm = started["comm"]
         version = release.of_code(started["version"])
-        if setup.library is None and version != nccl.release:
+        if configuration.library is None and version != nccl.release:
             raise OracleFailed(f"{nccl.path} says it is {version}, not {nccl.release}")
         self.facts: dict[str, Any] = {"release": version, "library_sha256": nccl.sha256, **facts.facts(comm)}
-        self.graphs: dict[Algorithm, facts.Graph] = facts.graphs(started["graphs"], setup.gpus_per_node)
+        self.graphs: dict[Algorithm, facts.Graph] = facts.graphs(started["graphs"], configuration.gpus_per_node)
         self.tables = facts.tables(comm, found.comm)
         self.last_rank_facts: dict[str, Any] = facts.facts(started["last_comm"])
         self.last_rank_tables = facts.tables(started["last_comm"], found.comm)
@@ -173,7 +182,7 @@ class Oracle:
             raise self._child.failure(f"NCCL warned {len(warnings)} times while initialising")
 
     def _request(self, message: dict[str, Any], doing: str) -> Any:
-        plugin = self.setup.plugin
+        plugin = self.configuration.plugin
         return self._child.request(
             message, self.timeout_s, doing if plugin is None else f"{doing} with tuner plugin {plugin}"
         )
@@ -214,14 +223,22 @@ class Oracle:
         return low, low if size_bytes == low else max(-(-size_bytes // step), 1) * step
 
     def costs(
-        self, collective: Collective, dtype: DataType, op: Op, sizes_bytes: Sequence[int],
+        self,
+        collective: Collective,
+        dtype: DataType,
+        op: Op,
+        sizes_bytes: Sequence[int],
         buffers: Buffers = Buffers.plain,
     ) -> NDArray[np.float32]:
         """The cost table NCCL hands to a tuner plugin: float32 [S, A, 3] in us, -1.0 where ignored."""
         return self.ask(collective, dtype, op, sizes_bytes, buffers).before_us
 
     def ask(
-        self, collective: Collective, dtype: DataType, op: Op, sizes_bytes: Sequence[int],
+        self,
+        collective: Collective,
+        dtype: DataType,
+        op: Op,
+        sizes_bytes: Sequence[int],
         buffers: Buffers = Buffers.plain,
     ) -> Asked:
         """The cost table before and after the plugin, and the winner's time, for one call of each size."""
@@ -267,7 +284,7 @@ class Oracle:
 
     def launch_windows(
         self, collective: Collective, dtype: DataType, op: Op, sizes_bytes: Sequence[int]
-    ) -> list[Launched | Departure]:
+    ) -> list[Launched | NonClassicPath]:
         """As :meth:`launch` with both buffers in symmetric windows, which a call may leave the classic path for."""
         answers, logs = self._ask(collective, dtype, op, sizes_bytes, Buffers.window)
         return [
@@ -275,15 +292,15 @@ class Oracle:
             for size, record, log in zip(sizes_bytes, answers["record"], logs, strict=True)
         ]
 
-    def _departed(self, record: Any, log: bytes) -> Departure | None:
+    def _departed(self, record: Any, log: bytes) -> NonClassicPath | None:
         """How a call left the classic path; None where it did not. Copy engines launch no kernel and log nothing."""
-        kernel = tuninglog.symmetric_kernel(log)
+        kernel = tuning_log.symmetric_kernel(log)
         if kernel is None:
             return None if record["kernels"] else COPY_ENGINES
         launched = self._kernel(record["kernel"])
         if record["kernels"] != 1 or f"_{kernel}" not in launched:
             raise self._child.failure(f"NCCL says {kernel} and launches {record['kernels']} kernels, first {launched}")
-        return Departure(kernel, int(record["kernel"]["grid_x"]), int(record["kernel"]["block_x"]))
+        return NonClassicPath(kernel, int(record["kernel"]["grid_x"]), int(record["kernel"]["block_x"]))
 
     def use_table(self, text: str | None) -> None:
         """What the calls from here on follow, None for NCCL's own choices; the plugin has to be the forcing one."""
@@ -294,9 +311,9 @@ class Oracle:
         return Seen.of(self._forcing({}, "asking the forcing plugin"))
 
     def _forcing(self, request: dict[str, Any], what: str) -> Any:
-        if self.setup.plugin is None or not self.setup.plugin.samefile(forcing_path()):
+        if self.configuration.plugin is None or not self.configuration.plugin.samefile(forcing_path()):
             raise BadInput(f"{what} takes the forcing plugin: plugin={forcing_path()}")
-        return self._request({"forcing": str(self.setup.plugin.resolve()), **request}, what)
+        return self._request({"forcing": str(self.configuration.plugin.resolve()), **request}, what)
 
     def launch_group(self, calls: Sequence[groups.Call]) -> groups.LaunchedGroup:
         """All calls, on plain buffers, inside one ncclGroupStart and ncclGroupEnd, launched for real on rank 0."""
@@ -338,9 +355,9 @@ class Oracle:
             time_us=self._time(record, choice),
         )
 
-    def _choice(self, size: int, record: Any, log: bytes) -> tuninglog.Choice:
+    def _choice(self, size: int, record: Any, log: bytes) -> tuning_log.TunedChoice:
         """What NCCL's log says it took, and what the operation it prepared says: they must not differ."""
-        logged = tuninglog.choices(log)
+        logged = tuning_log.choices(log)
         if len(logged) > 1 or record["kernels"] != 1:
             raise self._child.failure(
                 f"one collective of {size} bytes gave {len(logged)} choices and {record['kernels']} kernels"
@@ -357,38 +374,36 @@ class Oracle:
             )
         return choice
 
-    def _prepared(self, size: int, record: Any) -> tuninglog.Choice | None:
+    def _prepared(self, size: int, record: Any) -> tuning_log.TunedChoice | None:
         if not record["operations"]:
             return None
         pattern = self._patterns.get(str(record["operation"]["pattern"]), "")
-        algorithm = tuninglog.PATTERNS.get(pattern.removeprefix("ncclPattern"))
+        algorithm = tuning_log.PATTERNS.get(pattern.removeprefix("ncclPattern"))
         if algorithm is None:
             return None
-        return tuninglog.Choice(size, algorithm, Protocol(record["operation"]["protocol"]), None, None)
+        return tuning_log.TunedChoice(size, algorithm, Protocol(record["operation"]["protocol"]), None, None)
 
     def _kernel(self, kernel: Any) -> str:
         address = int(kernel["function"]) - self._base
         return self._kernels.get(address, f"0x{address:x}")
 
-    def _time(self, record: Any, choice: tuninglog.Choice) -> float | None:
+    def _time(self, record: Any, choice: tuning_log.TunedChoice) -> float | None:
         if not record["questions"]:
             return None
         question = record["question"]
         return float(question["after_us"][choice.algorithm * int(question["protocols"]) + choice.protocol])
 
     def _step(self, collective: Collective, dtype: DataType) -> int:
-        return Request(collective, dtype, Op.sum).unit_bytes(self.setup.ranks)
+        return Request(collective, dtype, Op.sum).unit_bytes(self.configuration.ranks)
 
-    def _counts(
-        self, collective: Collective, dtype: DataType, sizes: Sequence[int], most_bytes: int
-    ) -> list[int]:
+    def _counts(self, collective: Collective, dtype: DataType, sizes: Sequence[int], most_bytes: int) -> list[int]:
         step = self._step(collective, dtype)
         counts = []
         for size in map(int, sizes):
             if size < step or size % step:
                 low, high = self.reachable(collective, dtype, size)
                 raise BadInput(
-                    f"no {collective.name} of {dtype.name} on {self.setup.ranks} ranks has {size} bytes; "
+                    f"no {collective.name} of {dtype.name} on {self.configuration.ranks} ranks has {size} bytes; "
                     f"nearest: {low}" + (f", {high}" if high != low else "")
                 )
             if size > most_bytes:
@@ -397,7 +412,7 @@ class Oracle:
         return counts
 
     def _check_ranks(self) -> None:
-        if self.setup.ranks == 1:
+        if self.configuration.ranks == 1:
             raise BadInput("a communicator of one rank has nothing to choose: NCCL only copies")
 
     def _ask(
@@ -441,21 +456,21 @@ class Oracle:
         return answers, [log[a:b] for a, b in zip([0, *ends], ends, strict=False)]
 
 
-def _check(setup: Setup) -> None:
-    if setup.nodes < 1 or any(host.gpus < 1 for host in setup.hosts):
-        raise BadInput(f"{setup.nodes} nodes of {setup.gpus_per_node} GPUs; both have to be at least 1")
-    if setup.ranks > MAX_RANKS:
-        raise BadInput(f"{setup.ranks} ranks; the oracle holds all ranks in one process: at most {MAX_RANKS}")
+def _check(configuration: OracleConfiguration) -> None:
+    if configuration.nodes < 1 or any(host.gpus < 1 for host in configuration.hosts):
+        raise BadInput(f"{configuration.nodes} nodes of {configuration.gpus_per_node} GPUs; both have to be at least 1")
+    if configuration.ranks > MAX_RANKS:
+        raise BadInput(f"{configuration.ranks} ranks; the oracle holds all ranks in one process: at most {MAX_RANKS}")
     available = _available_bytes()
-    if available is not None and setup.ranks * RANK_BYTES > available:
+    if available is not None and configuration.ranks * RANK_BYTES > available:
         raise BadInput(
-            f"{setup.ranks} ranks need up to {setup.ranks * RANK_BYTES >> 20} MB of memory; "
+            f"{configuration.ranks} ranks need up to {configuration.ranks * RANK_BYTES >> 20} MB of memory; "
             f"this machine has {available >> 20} MB available, enough for {available // RANK_BYTES} ranks"
         )
-    if setup.plugin is not None and setup.without_tuner:
-        raise BadInput(f"tuner plugin {setup.plugin} without a tuner plugin; give one of both")
-    if setup.plugin is not None and not setup.plugin.is_file():
-        raise BadInput(f"tuner plugin {setup.plugin} does not exist")
+    if configuration.plugin is not None and configuration.without_tuner:
+        raise BadInput(f"tuner plugin {configuration.plugin} without a tuner plugin; give one of both")
+    if configuration.plugin is not None and not configuration.plugin.is_file():
+        raise BadInput(f"tuner plugin {configuration.plugin} does not exist")
 
 
 def _takes_path(name: str, plugin: Path) -> bool:
@@ -471,23 +486,25 @@ def _available_bytes() -> int | None:
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None)
 
 
-def _machine(setup: Setup, kinds: Mapping[Host, hardware.Hardware], child: Child) -> dict[str, Any]:
+def _machine(
+    configuration: OracleConfiguration, kinds: Mapping[Host, hardware.Hardware], child: Child
+) -> dict[str, Any]:
     """struct sim_machine."""
     numbers = {host: number for number, host in enumerate(kinds)}
     return {
-        "hosts": len(setup.hosts),
+        "hosts": len(configuration.hosts),
         "kinds": len(kinds),
         "driver_version": hardware.DRIVER_VERSION,
-        "net_name": setup.env.get("NCCL_NET", "IB"),
-        "kind_of_host": [numbers[host] for host in setup.hosts],
-        "kind": [_host(setup.skeleton, kind, path, child.sysfs)
-                 for kind, path in zip(kinds.values(), child.topologies, strict=True)],
+        "net_name": configuration.env.get("NCCL_NET", "IB"),
+        "kind_of_host": [numbers[host] for host in configuration.hosts],
+        "kind": [
+            _host(configuration.skeleton, kind, path, child.sysfs)
+            for kind, path in zip(kinds.values(), child.topologies, strict=True)
+        ],
     }
 
 
-def _host(
-    skeleton: Skeleton | None, machine: hardware.Hardware, topology: Path, sysfs: Path | None
-) -> dict[str, Any]:
+def _host(skeleton: Skeleton | None, machine: hardware.Hardware, topology: Path, sysfs: Path | None) -> dict[str, Any]:
     """struct sim_host."""
     nvlinks = skeleton.nvlinks if skeleton else {}
     placed = {name: str(sysfs / bus_id) for name, bus_id in skeleton.adapters.items()} if skeleton and sysfs else {}
@@ -539,7 +556,9 @@ def _ring(found: symbols.Symbols) -> dict[str, Any]:
     ``adapters`` is what connections to adapters are made with; None up to 2.23, where nothing goes by them.
     """
     return {
-        "adapters": None if "useGdr" not in found.comm.members else {
+        "adapters": None
+        if "useGdr" not in found.comm.members
+        else {
             "use_gdr": found.comm.members["useGdr"].offset,
             "topology": found.comm.members["topo"].offset,
             "graph": found.comm.arrays["graphs"][0] + Algorithm.Ring * found.graph.bytes,

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.names import Algorithm
+from tuner.base.names import Algorithm
 from tuner.oracle import symbols
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.oracle import tuninglog
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.oracle import tuning_log
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,24 +102,33 @@ def read(
 
 
 def _scheduled(operations: Any, log: bytes, patterns: dict[str, str]) -> list[Scheduled]:
-    logged = [choice for choice in tuninglog.choices(log) if choice.channel_lo is not None]
+    logged = [choice for choice in tuning_log.choices(log) if choice.channel_lo is not None]
     if logged and len(logged) != len(operations):
         raise Undecided(f"{len(logged)} collectives in the log, and {len(operations)} operations of the network")
     scheduled = []
     for place, operation in enumerate(operations):
         pattern = patterns.get(str(operation["pattern"]), "")
-        algorithm = tuninglog.PATTERNS.get(pattern.removeprefix("ncclPattern"))
+        algorithm = tuning_log.PATTERNS.get(pattern.removeprefix("ncclPattern"))
         if algorithm is None:
             raise Undecided(f"a collective whose pattern is {pattern or operation['pattern']}")
         protocol, channels = Protocol(operation["protocol"]), _bits(int(operation["channels"]))
         choice = logged[place] if logged else None
         if choice is not None and (choice.algorithm, choice.protocol, choice.channel_lo, choice.channel_hi) != (
-            algorithm, protocol, channels[0], channels[-1],
+            algorithm,
+            protocol,
+            channels[0],
+            channels[-1],
         ):
             raise Undecided(f"{choice} in the log is {algorithm.name}/{protocol.name} on {channels} for the network")
         scheduled.append(
-            Scheduled(algorithm, protocol, DataType(operation["type"]), channels,
-                      choice.collective if choice else None, choice.bytes if choice else None)
+            Scheduled(
+                algorithm,
+                protocol,
+                DataType(operation["type"]),
+                channels,
+                choice.collective if choice else None,
+                choice.bytes if choice else None,
+            )
         )
     return scheduled
 

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tuner.errors import BadInput, BadTopology
+from tuner.base.errors import BadInput, BadTopology
 
 MAX_GPUS_PER_NODE = 64  # SIM_MAX_LOCAL_GPUS in csrc/sim/sim.h
 MAX_NETS_PER_NODE = 64  # SIM_MAX_NETS
@@ -53,7 +53,11 @@ _ETHERNET = Net("eth0", guid=1, speed_mbps=10000, port=1, max_comms=MAX_COMMS, g
 
 
 def read(
-    topology: str, nodes: int, gpus: int, coll_net: bool, peer_to_peer_across_sockets: bool = True,
+    topology: str,
+    nodes: int,
+    gpus: int,
+    coll_net: bool,
+    peer_to_peer_across_sockets: bool = True,
     far_ends: Iterable[str] = (),
 ) -> Hardware:
     """The first ``gpus`` GPUs of a topology XML by ``dev``, and all its network devices by ``dev``.

@@ -25,8 +25,8 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
 from tuner import release as releases
-from tuner.errors import BadInput, OracleUnavailable
-from tuner.files import remember
+from tuner.base.errors import BadInput, OracleUnavailable
+from tuner.base.files import remember
 
 WHEEL = "nvidia-nccl-cu12"
 MEMBER = "nvidia/nccl/lib/libnccl.so.2"
@@ -261,7 +261,11 @@ def _download(release: str, folder: Path, progress: Callable[[str], None]) -> Pa
         command += [] if sys.stderr.isatty() else ["--quiet"]  # someone watches: pip's bar
         command += ["--disable-pip-version-check", "--dest", str(folder), f"{WHEEL}=={wanted}"]
         run = subprocess.run(
-            command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False,
+            command,
+            stdout=sys.stderr,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
             env={**os.environ, "TMPDIR": str(folder)},
         )
         if run.returncode == 0:

@@ -15,11 +15,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import tuner
-from tuner.errors import BadInput, OracleFailed, OracleUnavailable
+from tuner.base.errors import BadInput, OracleFailed, OracleUnavailable
 
 CHILD = Path(__file__).with_name("child.py")
-SIM = Path(tuner.__file__).with_name("_native") / "libnccl_tuner_sim.so"
+SIM = Path(__file__).parents[1] / "_native" / "libnccl_tuner_sim.so"
 SIM_NAMES = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnccl-net-sim.so", "libnccl-tuner-sim.so")
 
 # A library that is no plugin, by the short name that every release takes: of "none" some make the recorder's file.
@@ -67,7 +66,11 @@ class Child:
     """One child process and its scratch folder. Every failure ends the child and is an OracleFailed."""
 
     def __init__(
-        self, topologies: Sequence[str], env: Mapping[str, str], tuner_plugin: Path | None, by_path: bool,
+        self,
+        topologies: Sequence[str],
+        env: Mapping[str, str],
+        tuner_plugin: Path | None,
+        by_path: bool,
         pci_classes: Mapping[str, str] | None = None,
     ) -> None:
         """The plugin is loaded ``by_path``, or by a name; ``pci_classes``, by bus id, are in its sysfs.

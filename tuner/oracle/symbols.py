@@ -16,8 +16,8 @@ from elftools.dwarf.die import DIE
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
-from tuner.errors import OracleUnavailable
-from tuner.files import remember
+from tuner.base.errors import OracleUnavailable
+from tuner.base.files import remember
 
 FORMAT = 6  # of the cached file; raise it when what is extracted changes
 
@@ -125,8 +125,13 @@ def _functions(elf: Any) -> tuple[dict[str, list[tuple[int, int]]], dict[int, st
 
 _UNITS = (b"init.cc", b"enqueue.cc", b"search.cc")  # between them they use everything that is wanted
 _STRUCTS = {  # by their field of Symbols
-    "comm": "ncclComm", "graph": "ncclTopoGraph", "system": "ncclTopoSystem", "operation": "ncclProxyOp",
-    "channel": "ncclChannel", "peer": "ncclChannelPeer", "connector": "ncclConnector",
+    "comm": "ncclComm",
+    "graph": "ncclTopoGraph",
+    "system": "ncclTopoSystem",
+    "operation": "ncclProxyOp",
+    "channel": "ncclChannel",
+    "peer": "ncclChannelPeer",
+    "connector": "ncclConnector",
 }
 
 

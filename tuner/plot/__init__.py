@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from tuner.errors import BadInput, one_of
+from tuner.base.errors import BadInput, one_of
 
 try:
     import matplotlib as mpl

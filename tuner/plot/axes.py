@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tuner.cfloat import SizeArray
-from tuner.sizes import human_bytes
+from tuner.base.numerics import SizeArray
+from tuner.base.sizes import human_bytes
 
 MOST_SIZES = 12  # that are named along an axis
 PICK_TITLE = "algorithm/protocol"
@@ -52,9 +52,14 @@ def heading(figure: Any, top: Any, what: str, where: str) -> None:
 def legend(figure: Any, handles: Sequence[Any], title: str = PICK_TITLE, where: str = UPPER, **size: float) -> None:
     """Beside the axes of the figure."""
     figure.legend(
-        handles=handles, title=title, loc=where, frameon=False, alignment="left", labelspacing=0.8,
+        handles=handles,
+        title=title,
+        loc=where,
+        frameon=False,
+        alignment="left",
+        labelspacing=0.8,
         **{"handlelength": 3.5, **size},
-    )  # fmt: skip
+    )
 
 
 def grid(axes: Any) -> None:

@@ -10,10 +10,10 @@ from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 from numpy.typing import NDArray
 
-from tuner import palette
-from tuner.cfloat import SizeArray
-from tuner.choices import NOTHING
-from tuner.names import Algorithm, Protocol
+from tuner.analysis.choices import NOTHING
+from tuner.base.names import Algorithm, Protocol
+from tuner.base.numerics import SizeArray
+from tuner.plot import palette
 from tuner.plot.axes import PICK_TITLE, UPPER
 from tuner.plot.axes import legend as beside
 
@@ -93,12 +93,15 @@ PICKS = {
     NOTHING: NOTHING_STYLE,
     **{
         algorithm * len(Protocol) + protocol: Style(
-            palette.COLOURS[algorithm], palette.INKS[algorithm], palette.HATCHES[protocol],
+            palette.COLOURS[algorithm],
+            palette.INKS[algorithm],
+            palette.HATCHES[protocol],
             f"{algorithm.name}/{protocol.name}",
         )
-        for algorithm in Algorithm for protocol in Protocol
+        for algorithm in Algorithm
+        for protocol in Protocol
     },
-}  # fmt: skip
+}
 
 
 def pick_classes(algorithm: NDArray[np.int8], protocol: NDArray[np.int8]) -> Classes:

@@ -4,7 +4,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from tuner.choices import Choices
+from tuner.analysis.choices import Choices
 from tuner.plot import cells
 from tuner.plot.axes import heading, node_axis, size_axis
 

@@ -2,7 +2,7 @@
 
 from matplotlib.figure import Figure
 
-from tuner.curves import Curves
+from tuner.analysis.curves import Curves
 from tuner.plot import cells, choicemap
 from tuner.plot.axes import grid, heading, legend, size_axis
 from tuner.plot.lines import PICK, style
@@ -18,7 +18,10 @@ def figure(curves: Curves, what: str, where: str) -> Figure:
     bar.set_ylim(-0.5, 0.5)
     bar.set_yticks([0], ["pick"])
     (pick_us,) = curves.picks.time_us
-    lines = [*zip(map(style, curves.cells), curves.time_us, strict=True), (PICK | {"label": "NCCL's pick"}, pick_us)]
+    lines = [
+        *zip(map(style, curves.algo_protos), curves.time_us, strict=True),
+        (PICK | {"label": "NCCL's pick"}, pick_us),
+    ]
     every = max(1, len(curves.bytes) // MARKERS)
     for number, (drawn, time_us) in enumerate(lines):
         shifted = number * every // len(lines), every  # so that markers of close lines do not hide each other

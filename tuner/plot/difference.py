@@ -3,9 +3,8 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from tuner import palette
-from tuner.choices import NOTHING, Choices, changed, ratio
-from tuner.plot import cells, choicemap
+from tuner.analysis.choices import NOTHING, Choices, changed, ratio
+from tuner.plot import cells, choicemap, palette
 from tuner.plot.axes import LOWER, heading, node_axis, size_axis
 from tuner.plot.cells import Style
 

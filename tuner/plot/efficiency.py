@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from tuner.efficiency import Report
+from tuner.calibration.efficiency import EfficiencyReport
 from tuner.plot.axes import LOWER, UPPER, grid, heading, legend, size_axis
 
 MEASURED: dict[str, Any] = {"color": "#000000", "marker": "o", "label": "measured"}
@@ -13,11 +13,14 @@ PREDICTED: dict[str, Any] = {"color": "#00487A", "linestyle": "dashed", "label":
 ALPHABETA: dict[str, Any] = {"color": "#E69F00", "linestyle": "dotted", "linewidth": 2, "label": "alpha-beta"}
 IDEAL: dict[str, Any] = {"color": "#00875F", "label": "ideal"}
 LINKS: dict[str, Any] = {
-    "color": "#A63F00", "linestyle": "dashdot", "drawstyle": "steps-mid", "label": "links full, by the pick's algorithm"
+    "color": "#A63F00",
+    "linestyle": "dashdot",
+    "drawstyle": "steps-mid",
+    "label": "links full, by the pick's algorithm",
 }
 
 
-def figure(report: Report) -> Figure:
+def figure(report: EfficiencyReport) -> Figure:
     """Two panels over sizes: times and bus bandwidths."""
     sizes = np.array([row.bytes for row in report.rows], np.uint64)
     found = Figure(figsize=(11, 7.5), layout="constrained")
@@ -37,5 +40,5 @@ def figure(report: Report) -> Figure:
         size_axis(axes, sizes, named=axes is bandwidths, margin=1.25)
         grid(axes)
         legend(found, axes.get_legend_handles_labels()[0], "", where)
-    heading(found, times, f"{report.sweep.collective.name}: how good what was measured is", report.case.heading)
+    heading(found, times, f"{report.sweep.collective.name}: how good what was measured is", report.scenario.heading)
     return found

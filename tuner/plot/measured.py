@@ -7,18 +7,21 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from tuner.measure.compare import Comparison, Judged
-from tuner.measure.samples import Point
-from tuner.measure.series import Series, series
+from tuner.measure.records.samples import Point
+from tuner.measure.records.series import Series, series
+from tuner.measure.verify import Comparison, Judged
 from tuner.plot.axes import grid, heading, legend, size_axis
 from tuner.plot.lines import style
 
 PICK: dict[str, Any] = {
-    "linestyle": "", "marker": "s", "markersize": 11, "fillstyle": "none", "color": "#000000", "label": "NCCL's pick"
+    "linestyle": "",
+    "marker": "s",
+    "markersize": 11,
+    "fillstyle": "none",
+    "color": "#000000",
+    "label": "NCCL's pick",
 }
-BEST: dict[str, Any] = {
-    "linestyle": "", "marker": "+", "markersize": 11, "color": "#000000", "label": "measured best"
-}
+BEST: dict[str, Any] = {"linestyle": "", "marker": "+", "markersize": 11, "color": "#000000", "label": "measured best"}
 RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 1, 1.25, 2, 5, 10, 20, 50, 100)  # that are named along an axis
 DASH: dict[str, Any] = {"marker": "_", "markersize": 24, "markeredgewidth": 2.5}  # a prediction without a line
 OTHERS = {"color": "#8C8C8C", "linewidth": 0.7, "label": "with other channels"}
@@ -29,8 +32,9 @@ def figure(compared: Sequence[Comparison], names: Sequence[str]) -> Figure:
 
     ``names`` say where each file is from. Markers are what was measured, lines what the model predicts.
     """
-    kinds = [(comparison, kind, name) for comparison, name in zip(compared, names, strict=True)
-             for kind in comparison.kinds]  # fmt: skip
+    kinds = [
+        (comparison, kind, name) for comparison, name in zip(compared, names, strict=True) for kind in comparison.kinds
+    ]
     found = Figure(figsize=(11, 6.5 * len(kinds)), layout="constrained")
     for part, kind in zip(found.subfigures(len(kinds), 1, squeeze=False)[:, 0], kinds, strict=True):
         _panels(part, *kind)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tuner.errors import TunerError
+from tuner.base.errors import TunerError
 
 _SHARED_OBJECT = Path(__file__).resolve().parent.parent / "_native" / "libnccl_tuner_plugin.so"
 _FORCING = _SHARED_OBJECT.with_name("libnccl_tuner_force.so")

@@ -9,11 +9,11 @@ from typing import Any, Self
 
 import cffi
 
-from tuner.errors import BadTable
-from tuner.names import Algorithm, Collective, Protocol
+from tuner.base.errors import BadTable
+from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.plugin import PluginUnavailable, forcing_path
-from tuner.plugin.table import Choice, Decision, Table
-from tuner.plugin.text import to_text
+from tuner.plugin.table.records import Choice, Decision, Table
+from tuner.plugin.table.text import to_text
 
 # csrc/force/force.h; the oracle's child has it too, which imports nothing of this project
 DECLARATIONS = """
@@ -47,10 +47,13 @@ class Seen:
             (Algorithm(i // len(Protocol)), Protocol(i % len(Protocol)), us) for i, us in enumerate(fields["costs_us"])
         )
         return cls(
-            fields["calls"], fields["decided"], fields["unavailable"],
+            fields["calls"],
+            fields["decided"],
+            fields["unavailable"],
             None if fields["collective"] not in list(Collective) else Collective(fields["collective"]),
-            fields["bytes"], tuple(cell for cell in cells if cell[2] != _MINUS_ONE),
-        )  # fmt: skip
+            fields["bytes"],
+            tuple(algo_proto for algo_proto in cells if algo_proto[2] != _MINUS_ONE),
+        )
 
 
 def forced(collective: Collective, algorithm: Algorithm, protocol: Protocol, channels: int = 0) -> str:

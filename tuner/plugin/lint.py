@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TypeVar
 
-from tuner.names import Algorithm, Collective, Protocol
-from tuner.plugin import boxes
-from tuner.plugin.boxes import Box, Boxes, Range
-from tuner.plugin.table import LARGEST, Choice, Conditions, Cost, Decision, Table
-from tuner.plugin.text import choice_text, size_text
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.plugin.table import boxes
+from tuner.plugin.table.boxes import Box, Boxes, Range
+from tuner.plugin.table.records import LARGEST, Choice, Conditions, Cost, Decision, Table
+from tuner.plugin.table.text import choice_text, size_text
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 
@@ -20,10 +20,14 @@ ALGORITHMS = {
     Collective.AllGather: (Algorithm.Ring, Algorithm.CollNetDirect, Algorithm.NVLS, Algorithm.PAT),
     Collective.ReduceScatter: (Algorithm.Ring, Algorithm.CollNetDirect, Algorithm.NVLS, Algorithm.PAT),
     Collective.AllReduce: (
-        Algorithm.Tree, Algorithm.Ring, Algorithm.CollNetDirect, Algorithm.CollNetChain, Algorithm.NVLS,
+        Algorithm.Tree,
+        Algorithm.Ring,
+        Algorithm.CollNetDirect,
+        Algorithm.CollNetChain,
+        Algorithm.NVLS,
         Algorithm.NVLSTree,
     ),
-}  # fmt: skip
+}
 EVERY_PROTOCOL = (Algorithm.Tree, Algorithm.Ring)  # the others have Simple
 
 _FOUR_GIB = (2**32 - 1, 2**32)  # where people write "everything"
@@ -51,7 +55,9 @@ def check(table: Table) -> list[Finding]:
 
 def cells(row: Decision | Cost) -> list[tuple[Algorithm, Protocol]]:
     """The combinations that a row names."""
-    return [choice.cell for choice in row.choices] if isinstance(row, Decision) else [(row.algorithm, row.protocol)]
+    return (
+        [choice.algo_proto for choice in row.choices] if isinstance(row, Decision) else [(row.algorithm, row.protocol)]
+    )
 
 
 def exists(collective: Collective, algorithm: Algorithm, protocol: Protocol) -> bool:
@@ -59,17 +65,17 @@ def exists(collective: Collective, algorithm: Algorithm, protocol: Protocol) -> 
     return algorithm in ALGORITHMS[collective] and (protocol is Protocol.Simple or algorithm in EVERY_PROTOCOL)
 
 
-def name(cell: tuple[Algorithm, Protocol]) -> str:
-    return choice_text(Choice(*cell))
+def name(algo_proto: tuple[Algorithm, Protocol]) -> str:
+    return choice_text(Choice(*algo_proto))
 
 
 def _impossible(rows: Iterable[Decision | Cost]) -> Iterator[Finding]:
     for row in rows:
-        for cell in cells(row):
-            if not exists(row.collective, *cell):
+        for algo_proto in cells(row):
+            if not exists(row.collective, *algo_proto):
                 every = product(ALGORITHMS[row.collective], Protocol)
                 valid = ", ".join(name(one) for one in every if exists(row.collective, *one))
-                reason = f"no NCCL runs {row.collective.name} by {name(cell)}; valid: {valid}"
+                reason = f"no NCCL runs {row.collective.name} by {name(algo_proto)}; valid: {valid}"
                 yield Finding(row.line, ERROR, reason)
 
 
@@ -93,9 +99,7 @@ def _geometry(rows: Sequence[Decision]) -> Iterator[Finding]:
     yield from _gaps(rows, visible, shapes, index)
 
 
-def _unreachable(
-    rows: Sequence[Conditions], shapes: Sequence[Box | None], index: Boxes, at: int
-) -> Finding | None:
+def _unreachable(rows: Sequence[Conditions], shapes: Sequence[Box | None], index: Boxes, at: int) -> Finding | None:
     shape, line = shapes[at], rows[at].line
     if shape is None:
         return Finding(line, WARNING, "never matches: no communicator has these ranks, nodes and ranks per node")
@@ -109,9 +113,7 @@ def _unreachable(
     return None
 
 
-def _meetings(
-    rows: Sequence[Decision], shapes: Sequence[Box | None], index: Boxes, at: int
-) -> Iterator[Finding]:
+def _meetings(rows: Sequence[Decision], shapes: Sequence[Box | None], index: Boxes, at: int) -> Iterator[Finding]:
     """Rows above with other choices; that a special row stands above a general one is how it is meant."""
     shape, row = shapes[at], rows[at]
     if shape is None:

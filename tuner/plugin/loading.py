@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tuner import release
-from tuner.errors import BadInput
+from tuner.base.errors import BadInput
 from tuner.release import Release
 
 _SEPARATORS = ":;$"  # what LD_LIBRARY_PATH splits at, and where a token such as $ORIGIN begins: ld.so(8)
@@ -22,9 +22,7 @@ class Environment:
 
     def exports(self) -> list[str]:
         """Lines that a POSIX shell evaluates."""
-        lines = [
-            f'export {name}={shlex.quote(folder)}"${{{name}:+:${name}}}"' for name, folder in self.prepend.items()
-        ]
+        lines = [f'export {name}={shlex.quote(folder)}"${{{name}:+:${name}}}"' for name, folder in self.prepend.items()]
         return [*lines, *(f"export {name}={shlex.quote(value)}" for name, value in self.set.items())]
 
 

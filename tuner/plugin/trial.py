@@ -4,22 +4,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tuner.cfloat import FloatArray, shortest
-from tuner.errors import BadTable
-from tuner.names import Algorithm, Protocol
-from tuner.plugin import convert, loading
-from tuner.plugin.dryrun import DryRun, LogLine, PluginRefused
+from tuner.base.errors import BadTable
+from tuner.base.names import ALGO_PROTOS, Algorithm, Protocol
+from tuner.base.numerics import FloatArray, shortest
+from tuner.emulator.request import Request
+from tuner.emulator.rules import candidate, registered
+from tuner.emulator.selection import Selection
+from tuner.plugin import loading
+from tuner.plugin.dry_run import DryRun, LogLine, PluginRefused
+from tuner.plugin.formats import convert
 from tuner.plugin.loading import Interface
-from tuner.plugin.table import Table, find, find_cost
-from tuner.rules import candidate, registered
-from tuner.rules.request import Request
-from tuner.selection import ALL_CELLS, Selection
+from tuner.plugin.table.records import Table, find, find_cost
 
 PREFIX = "TUNER/nccl-tuner: "  # of its lines in the log
 
 
 @dataclass(frozen=True, slots=True)
-class Pick:
+class TrialPick:
     """``time_us`` is negative where NCCL computes none for the cell."""
 
     algorithm: Algorithm
@@ -37,8 +38,8 @@ class Trial:
     """
 
     bytes: int
-    own: Pick | None
-    picked: Pick | None
+    own: TrialPick | None
+    picked: TrialPick | None
     decision: int | None = None
     cost: int | None = None
     unavailable: int | None = None
@@ -53,9 +54,12 @@ class Trials:
 
 
 def run(
-    table: Path, selection: Selection, request: Request, sizes: Sequence[int],
+    table: Path,
+    selection: Selection,
+    request: Request,
+    sizes: Sequence[int],
     settings: Mapping[str, str] | None = None,
-) -> Trials:  # fmt: skip
+) -> Trials:
     """Sends each size through the plugin's own code, over the emulated cost table.
 
     ``settings`` are the plugin's own variables, NCCL_TUNER_*. BadTable where the plugin cannot use the table, BadInput
@@ -65,8 +69,8 @@ def run(
     interface = loading.interface(communicator.release)
     masks = {name: communicator.environment.values.get(name) for name in ("NCCL_ALGO", "NCCL_PROTO")}
     env = {**(settings or {}), **{name: text for name, text in masks.items() if text}, "NCCL_TUNER_STRICT": "1"}
-    departures = selection.departures(request, sizes)
-    staying = [size for size, departure in zip(sizes, departures, strict=True) if departure is None]
+    non_classic_paths = selection.non_classic_paths(request, sizes)
+    staying = [size for size, non_classic in zip(sizes, non_classic_paths, strict=True) if non_classic is None]
     try:
         plugin = DryRun(table, ranks=communicator.ranks, nodes=communicator.nodes, version=interface.version, env=env)
     except PluginRefused as refused:
@@ -74,8 +78,8 @@ def run(
     with plugin:
         asked = iter(_classic(plugin, interface, _rows(table), selection, request, staying) if staying else ())
         trials = tuple(
-            next(asked) if departure is None else Trial(size, None, None, leaves_for=departure.name)
-            for size, departure in zip(sizes, departures, strict=True)
+            next(asked) if non_classic is None else Trial(size, None, None, leaves_for=non_classic.name)
+            for size, non_classic in zip(sizes, non_classic_paths, strict=True)
         )
     return Trials(interface.version, trials, tuple(plugin.log))
 
@@ -89,15 +93,21 @@ def _rows(table: Path) -> Table | None:
 
 
 def _classic(
-    plugin: DryRun, interface: Interface, rows: Table | None, selection: Selection, request: Request,
+    plugin: DryRun,
+    interface: Interface,
+    rows: Table | None,
+    selection: Selection,
+    request: Request,
     sizes: Sequence[int],
-) -> list[Trial]:  # fmt: skip
+) -> list[Trial]:
     told = interface.tells_registered and registered.knows(selection.communicator, request)
     picks, costs_us = selection.pick(request, sizes), selection.cost_table(request, sizes)
     trials = []
     for at, size in enumerate(sizes):
-        own = Pick(
-            Algorithm(picks.algorithm[at]), Protocol(picks.protocol[at]), shortest(picks.time_us[at]),
+        own = TrialPick(
+            Algorithm(picks.algorithm[at]),
+            Protocol(picks.protocol[at]),
+            shortest(picks.time_us[at]),
             int(picks.channels[at]),
         )
         if interface.hands_costs:
@@ -109,31 +119,33 @@ def _classic(
 
 
 def _ask(
-    plugin: DryRun, selection: Selection, request: Request, size: int, cost_us: FloatArray, own: Pick, told: bool
+    plugin: DryRun, selection: Selection, request: Request, size: int, cost_us: FloatArray, own: TrialPick, told: bool
 ) -> Trial:
     """``told`` is whether the plugin hears of registered buffers."""
     count = selection.communicator.release.limit("algorithms")
-    answer = plugin.ask(
-        request.collective, size, cost_us[:count], pipelined=request.pipelined, registered=told
-    )
+    answer = plugin.ask(request.collective, size, cost_us[:count], pipelined=request.pipelined, registered=told)
     left = cost_us.copy()
     left[:count] = answer.cost_us
     if not (left >= 0).any():  # NCCL falls back on Ring, without the table
         return Trial(size, own, own)
     best, time_us = selection.pick_by(left[None])
     # NCCL_CTA_POLICY, which may have moved NCCL's own pick, counts for nothing once a tuner is loaded.
-    algorithm, protocol = ALL_CELLS[best[0]]
+    algorithm, protocol = ALGO_PROTOS[best[0]]
     channels = selection.channels(request, size, (algorithm, protocol))
-    return Trial(size, own, Pick(algorithm, protocol, shortest(time_us[0]), min(channels, answer.channels or channels)))
+    return Trial(
+        size, own, TrialPick(algorithm, protocol, shortest(time_us[0]), min(channels, answer.channels or channels))
+    )
 
 
 def _ask_by_name(
-    plugin: DryRun, selection: Selection, request: Request, size: int, cost_us: FloatArray, own: Pick
+    plugin: DryRun, selection: Selection, request: Request, size: int, cost_us: FloatArray, own: TrialPick
 ) -> Trial:
     """NCCL runs what is named; the time is the one it would have computed."""
     communicator = selection.communicator
     named = plugin.name(
-        request.collective, size, pipelined=request.pipelined,
+        request.collective,
+        size,
+        pipelined=request.pipelined,
         collnet=candidate.collnet_supports_operation(communicator, request, Algorithm.CollNetDirect) is None,
         nvls=candidate.nvls_reduces_every_operation(communicator, request, Algorithm.NVLS) is None,
     )
@@ -141,7 +153,7 @@ def _ask_by_name(
         return Trial(size, own, own)
     channels = selection.channels(request, size, named.choice)
     time_us = shortest(cost_us[named.choice])
-    return Trial(size, own, Pick(*named.choice, time_us, min(channels, named.channels or channels)))
+    return Trial(size, own, TrialPick(*named.choice, time_us, min(channels, named.channels or channels)))
 
 
 def _with_rows(trial: Trial, rows: Table | None, selection: Selection, request: Request, told: bool) -> Trial:
@@ -150,12 +162,10 @@ def _with_rows(trial: Trial, rows: Table | None, selection: Selection, request: 
     if rows is None or picked is None:
         return trial
     shape = {"ranks": communicator.ranks, "nodes": communicator.nodes}
-    row = find(
-        rows.decisions, request.collective, trial.bytes, **shape, pipelined=request.pipelined, registered=told
-    )
+    row = find(rows.decisions, request.collective, trial.bytes, **shape, pipelined=request.pipelined, registered=told)
     cost = find_cost(rows.costs, request.collective, picked.algorithm, picked.protocol, trial.bytes, **shape)
     asked = picked is not trial.own  # the very same is NCCL's own, whatever the rows say
-    followed = row is not None and asked and (picked.algorithm, picked.protocol) in [c.cell for c in row.choices]
+    followed = row is not None and asked and (picked.algorithm, picked.protocol) in [c.algo_proto for c in row.choices]
     return replace(
         trial,
         decision=row.line if row and followed else None,

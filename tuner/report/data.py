@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.analytic.bandwidth import bus_factor
-from tuner.case import Case
-from tuner.cfloat import FloatArray, SizeArray
-from tuner.choices import NOTHING, picks
-from tuner.errors import BadInput, NoAlgorithm
-from tuner.names import Collective, DataType, Op
-from tuner.rules.request import Request
-from tuner.selection import ALL_CELLS, Cell, Selection
-from tuner.watch import Steps
+from tuner.analysis.choices import NOTHING, picks
+from tuner.base.errors import BadInput, NoAlgorithm
+from tuner.base.names import ALGO_PROTOS, AlgoProto, Collective, DataType, Op
+from tuner.base.numerics import FloatArray, SizeArray
+from tuner.base.trace import Steps
+from tuner.costmodels.bandwidth import bus_factor
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.scenario import Scenario
 
 # Powers of two and what lies half way, so that every size and count has a short name.
 SIZES = np.array([part << shift for shift in range(32) for part in (8, 12)][:-1], np.uint64)
@@ -31,24 +31,24 @@ class Line:
     ``first`` on, the first size that is a call.
     """
 
-    candidates: tuple[Cell, ...]
+    candidates: tuple[AlgoProto, ...]
     times_us: FloatArray
     pick: NDArray[np.int64]
     pick_us: FloatArray
     channels: NDArray[np.int64]
     threads: NDArray[np.int64]
-    excluded: tuple[tuple[Cell, str], ...]
+    excluded: tuple[tuple[AlgoProto, str], ...]
     least_bytes: int
     nothing: str
     first: int
-    steps: dict[Cell, list[Steps]]
+    steps: dict[AlgoProto, list[Steps]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Report:
+class PageData:
     """``lines`` is by release, collective and number of nodes, in the order of these."""
 
-    case: Case
+    scenario: Scenario
     dtype: DataType
     op: Op
     releases: tuple[str, ...]
@@ -57,42 +57,46 @@ class Report:
     lines: dict[tuple[str, Collective, int], Line]
 
     def bus_factor(self, collective: Collective, nodes: int) -> float:
-        return float(bus_factor(collective, nodes * self.case.gpus()))
+        return float(bus_factor(collective, nodes * self.scenario.gpus()))
 
 
 def collect(
-    case: Case, releases: Sequence[str], dtype: DataType, op: Op, along: Callable[[Sequence[str]], Iterable[str]] = iter
-) -> Report:
+    scenario: Scenario,
+    releases: Sequence[str],
+    dtype: DataType,
+    op: Op,
+    along: Callable[[Sequence[str]], Iterable[str]] = iter,
+) -> PageData:
     """The report of a case for each of ``releases``; its own nodes are where a page opens.
 
     ``along`` is told the releases and iterates over them, such as a progress bar. Errors: BadInput for what the
     emulator refuses, and for nodes that differ or come with graphs of their own.
     """
-    if case.others or case.graphs:
+    if scenario.others or scenario.graphs:
         raise BadInput("report: --node and --graphs are of one number of nodes; valid: --machine, --topology")
-    nodes = nodes_of(case)
-    found = (line for name in along(releases) for line in lines(replace(case, nccl=name), dtype, op, nodes, SIZES))
-    return Report(case, dtype, op, tuple(releases), nodes, SIZES, dict(found))
+    nodes = nodes_of(scenario)
+    found = (line for name in along(releases) for line in lines(replace(scenario, nccl=name), dtype, op, nodes, SIZES))
+    return PageData(scenario, dtype, op, tuple(releases), nodes, SIZES, dict(found))
 
 
-def nodes_of(case: Case) -> tuple[int, ...]:
+def nodes_of(scenario: Scenario) -> tuple[int, ...]:
     """The numbers of nodes on the map, the case's own among them; of one rank there is nothing to pick."""
-    return tuple(sorted(count for count in {*NODES, case.nodes} if count * case.gpus() > 1))
+    return tuple(sorted(count for count in {*NODES, scenario.nodes} if count * scenario.gpus() > 1))
 
 
 def lines(
-    case: Case, dtype: DataType, op: Op, nodes: Sequence[int], sizes: SizeArray
+    scenario: Scenario, dtype: DataType, op: Op, nodes: Sequence[int], sizes: SizeArray
 ) -> Iterator[tuple[tuple[str, Collective, int], Line]]:
     """The lines of the case's release. Errors: BadInput for what the emulator refuses."""
     for count in nodes:
-        described = replace(case, nodes=count)
+        described = replace(scenario, nodes=count)
         selection = Selection(described.communicator())
         for collective in Collective:
-            yield (case.nccl, collective, count), _line(described, selection, Request(collective, dtype, op), sizes)
+            yield (scenario.nccl, collective, count), _line(described, selection, Request(collective, dtype, op), sizes)
 
 
-def _line(case: Case, selection: Selection, request: Request, sizes: SizeArray) -> Line:
-    least_bytes, picked = request.unit_bytes(case.ranks), picks(selection, request, sizes)
+def _line(scenario: Scenario, selection: Selection, request: Request, sizes: SizeArray) -> Line:
+    least_bytes, picked = request.unit_bytes(scenario.ranks), picks(selection, request, sizes)
     small = int(np.searchsorted(sizes, np.uint64(least_bytes)))
     end = small + np.count_nonzero(picked.algorithm != NOTHING)
     candidates = tuple(selection.candidates(request)) if selection.usable(request) else ()
@@ -110,12 +114,12 @@ def _line(case: Case, selection: Selection, request: Request, sizes: SizeArray) 
         steps={},
     )
     table = selection.cost_table(request, sizes[small:])
-    for row, cell in enumerate(candidates):
-        times_us = table[:, cell[0], cell[1]]
+    for row, algo_proto in enumerate(candidates):
+        times_us = table[:, algo_proto[0], algo_proto[1]]
         line.times_us[row, small:] = np.where(times_us < 0, np.float32(np.nan), times_us)
-    for cell in candidates:
-        if (line.pick == ALL_CELLS.index(cell)).any():
-            line.steps[cell] = selection.steps_of_sizes(request, sizes[small:], cell)
+    for algo_proto in candidates:
+        if (line.pick == ALGO_PROTOS.index(algo_proto)).any():
+            line.steps[algo_proto] = selection.steps_of_sizes(request, sizes[small:], algo_proto)
     return line
 
 

@@ -18,8 +18,8 @@ from bokeh.models import (
 from bokeh.models.annotations import Span, Title
 from bokeh.plotting import figure
 
-from tuner.palette import NOTHING_COLOUR
-from tuner.report.data import Report
+from tuner.plot.palette import NOTHING_COLOUR
+from tuner.report.data import PageData
 
 TICK_OCTAVES = 3  # so many powers of two lie between labels of sizes
 INK = "#1b1f24"
@@ -27,7 +27,7 @@ MAP_TIP = """<div style="max-width:22rem"><b>@name</b>: @size on @nodes<br>@numb
 CURVE_TIP = """<div style="max-width:22rem"><b>@size: @name</b> @time{0.00} µs, @rate{0.00} GB/s<br>@all</div>"""
 
 
-def figures(report: Report) -> Any:
+def figures(report: PageData) -> Any:
     """Map, bus bandwidth and time over one axis of sizes (log2 of bytes), as one column."""
     logs = np.log2(report.sizes.astype(np.float64))
     middles = (logs[1:] + logs[:-1]) / 2
@@ -59,16 +59,22 @@ CELLS = ("name", "size", "nodes", "numbers", "next")
 
 def _figure(**settings: Any) -> Any:
     return figure(
-        sizing_mode="stretch_width", min_border_left=70, min_border_right=12, toolbar_location="right",
-        lod_threshold=None, outline_line_color="#8c959f", **settings,
+        sizing_mode="stretch_width",
+        min_border_left=70,
+        min_border_right=12,
+        toolbar_location="right",
+        lod_threshold=None,
+        outline_line_color="#8c959f",
+        **settings,
     )
 
 
-def _map(report: Report, edges: Any) -> Any:
+def _map(report: PageData, edges: Any) -> Any:
     rows, columns = len(report.nodes), len(report.sizes)
     cells = ColumnDataSource(
         {
-            "left": np.tile(edges[:-1], rows).tolist(), "right": np.tile(edges[1:], rows).tolist(),
+            "left": np.tile(edges[:-1], rows).tolist(),
+            "right": np.tile(edges[1:], rows).tolist(),
             "bottom": np.repeat(np.arange(rows) - 0.5, columns).tolist(),
             "top": np.repeat(np.arange(rows) + 0.5, columns).tolist(),
             **{name: [""] * (rows * columns) for name in CELLS},
@@ -76,23 +82,44 @@ def _map(report: Report, edges: Any) -> Any:
         name="cells",
     )
     drawn = _figure(
-        height=HEIGHTS["map"], tools=[], x_range=(float(edges[0]), float(edges[-1])), y_range=(-0.5, rows - 0.5),
+        height=HEIGHTS["map"],
+        tools=[],
+        x_range=(float(edges[0]), float(edges[-1])),
+        y_range=(-0.5, rows - 0.5),
         y_axis_label="nodes",
     )
     drawn.add_layout(_title("NCCL's pick by size and number of nodes; click a cell for its reasons", "map"), "above")
     # Bokeh makes a hatch of its own for each quad, so that drawing whole runs is what keeps the page quick.
     runs = ColumnDataSource({name: [] for name in (*SIDES, *RUNS)}, name="runs")
     drawn.quad(
-        *SIDES, source=runs, fill_color="fill", line_color="fill", line_width=0.5, hatch_pattern="hatch",
-        hatch_color="ink", hatch_scale=12, hatch_weight=1.2, hatch_alpha=0.8,
+        *SIDES,
+        source=runs,
+        fill_color="fill",
+        line_color="fill",
+        line_width=0.5,
+        hatch_pattern="hatch",
+        hatch_color="ink",
+        hatch_scale=12,
+        hatch_weight=1.2,
+        hatch_alpha=0.8,
     )
     borders = ColumnDataSource({name: [] for name in ENDS}, name="borders")
     drawn.segment(*ENDS, source=borders, line_color="#ffffff", line_width=2.5, line_cap="square")
     quads = drawn.quad(*SIDES, source=cells, fill_color=None, line_color=None)
     labels = ColumnDataSource({"x": [], "y": [], "text": []}, name="labels")
     drawn.text(
-        x="x", y="y", text="text", source=labels, text_align="center", text_baseline="middle", text_font_size="12px",
-        text_font_style="bold", text_color=INK, background_fill_color="#ffffff", background_fill_alpha=0.88, padding=3,
+        x="x",
+        y="y",
+        text="text",
+        source=labels,
+        text_align="center",
+        text_baseline="middle",
+        text_font_size="12px",
+        text_font_style="bold",
+        text_color=INK,
+        background_fill_color="#ffffff",
+        background_fill_alpha=0.88,
+        padding=3,
         border_radius=3,
     )
     place = ColumnDataSource({name: [] for name in SIDES}, name="place")
@@ -106,7 +133,8 @@ def _map(report: Report, edges: Any) -> Any:
     )
     drawn.add_tools(
         HoverTool(renderers=[quads], tooltips=MAP_TIP, visible=False),
-        TapTool(renderers=[quads], callback=clicked, visible=False), *_moving()
+        TapTool(renderers=[quads], callback=clicked, visible=False),
+        *_moving(),
     )
     drawn.yaxis.ticker = FixedTicker(ticks=list(range(rows)))
     drawn.yaxis.major_label_overrides = {row: str(count) for row, count in enumerate(report.nodes)}
@@ -124,7 +152,12 @@ def _curve(
     picked = drawn.line(x="x", y=what, source=envelope, line_color="#000000", line_alpha=0.22, line_width=9)
     for colour, width in ((INK, 3.2), ("colour", 2)):  # a dark edge, for the bright colours
         drawn.multi_line(
-            xs="xs", ys=f"{what}s", source=curves, line_color=colour, line_dash="dash", line_width=width,
+            xs="xs",
+            ys=f"{what}s",
+            source=curves,
+            line_color=colour,
+            line_dash="dash",
+            line_width=width,
         )
     drawn.add_layout(Span(dimension="height", location=0, line_color=INK, line_width=1, name=f"{what} marker"))
     hover = HoverTool(renderers=[picked], tooltips=CURVE_TIP, mode="vline", line_policy="nearest", visible=False)
@@ -140,7 +173,7 @@ def _moving() -> list[Any]:
     return [PanTool(), WheelZoomTool(), ResetTool(), SaveTool()]
 
 
-def _size_axis(drawn: Any, report: Report) -> None:
+def _size_axis(drawn: Any, report: PageData) -> None:
     """Labels at powers of two, the largest size among them."""
     powers = range(int(report.sizes[-1]).bit_length() - 1, int(report.sizes[0]).bit_length() - 2, -TICK_OCTAVES)
     drawn.xaxis.ticker = FixedTicker(ticks=sorted(powers), minor_ticks=list(range(powers[-1], powers[0] + 1)))

@@ -10,11 +10,10 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.choices import NOTHING
-from tuner.names import Collective
-from tuner.report.data import Line, Report
-from tuner.selection import ALL_CELLS, Cell
-from tuner.watch import Steps
+from tuner.analysis.choices import NOTHING
+from tuner.base.names import ALGO_PROTOS, AlgoProto, Collective
+from tuner.base.trace import Steps
+from tuner.report.data import Line, PageData
 
 V = TypeVar("V", bound=Hashable)
 
@@ -49,7 +48,7 @@ class Packed:
 class Packer:
     """Takes the lines of a report one by one; in the index they are places in lists."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: PageData) -> None:
         self.report = report
         self.floats: Once[bytes] = Once()
         self.shorts: Once[bytes] = Once()
@@ -92,15 +91,23 @@ class Packer:
     def _line(self, line: Line) -> int:
         pick = np.where(line.pick == NOTHING, 0xFFFF, line.pick)
         numbers = (
-            tuple((_number(cell), self._floats(row)) for cell, row in zip(line.candidates, line.times_us, strict=True)),
+            tuple(
+                (_number(algo_proto), self._floats(row))
+                for algo_proto, row in zip(line.candidates, line.times_us, strict=True)
+            ),
             self._floats(line.pick_us),
             *(self.shorts.place(values.astype("<u2").tobytes()) for values in (pick, line.channels, line.threads)),
         )
-        reasons = tuple((_number(cell), self.texts.place(reason)) for cell, reason in line.excluded)
-        return self.lines.place((
-            self.numbers.place(numbers), self.excluded.place(reasons), line.least_bytes, self.texts.place(line.nothing),
-            tuple((_number(cell), self._trace(line, steps)) for cell, steps in line.steps.items()),
-        ))  # fmt: skip
+        reasons = tuple((_number(algo_proto), self.texts.place(reason)) for algo_proto, reason in line.excluded)
+        return self.lines.place(
+            (
+                self.numbers.place(numbers),
+                self.excluded.place(reasons),
+                line.least_bytes,
+                self.texts.place(line.nothing),
+                tuple((_number(algo_proto), self._trace(line, steps)) for algo_proto, steps in line.steps.items()),
+            )
+        )
 
     def _trace(self, line: Line, steps: list[Steps]) -> int:
         """The steps that change anything: what is told of each, then before and after."""
@@ -122,8 +129,8 @@ class Packer:
         return self.floats.place(row.astype("<f4").tobytes())
 
 
-def _number(cell: Cell) -> int:
-    return ALL_CELLS.index(cell)
+def _number(algo_proto: AlgoProto) -> int:
+    return ALGO_PROTOS.index(algo_proto)
 
 
 def _deflated(content: bytes) -> str:

@@ -8,13 +8,12 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
-from tuner import machines
-from tuner.errors import BadInput
-from tuner.names import Collective, DataType, Op
-from tuner.palette import COLOURS, DASHES, HATCHES, INKS, NOTHING_COLOUR, NOTHING_HATCH, NOTHING_INK
-from tuner.report.data import Report
+from tuner.base.errors import BadInput
+from tuner.base.names import ALGO_PROTOS, Collective, DataType, Op
+from tuner.machine import catalogue
+from tuner.plot.palette import COLOURS, DASHES, HATCHES, INKS, NOTHING_COLOUR, NOTHING_HATCH, NOTHING_INK
+from tuner.report.data import PageData
 from tuner.report.pack import Packer
-from tuner.selection import ALL_CELLS
 
 FIRST_BYTES = 1 << 20  # of the cell that is explained when the page opens
 
@@ -28,7 +27,7 @@ class Page:
     different_lines: int
 
 
-def page(report: Report) -> Page:
+def page(report: PageData) -> Page:
     """The page; the same report makes the same text. Errors: BadInput where bokeh is not installed."""
     try:
         import bokeh
@@ -44,7 +43,7 @@ def page(report: Report) -> Page:
     packed = Packer(report).pack(_described(report))
     template = Environment(autoescape=True).from_string(_text("page.html"))
     html = template.render(
-        title=f"What NCCL picks on {report.case.name}",
+        title=f"What NCCL picks on {report.scenario.name}",
         subtitle=_subtitle(report),
         provenance=f"Computed by nccl-tuner {version('nccl-tuner')}, which emulates NCCL's tuning model and selection "
         f"bit for bit and is checked against libnccl; drawn with Bokeh {bokeh.__version__}. The page loads nothing.",
@@ -58,39 +57,46 @@ def page(report: Report) -> Page:
     return Page(html, len(packed.index) + len(packed.numbers), packed.lines)
 
 
-def _described(report: Report) -> dict[str, Any]:
+def _described(report: PageData) -> dict[str, Any]:
     """What the page says besides the lines: how combinations look, and where it begins."""
     nothing = {"colour": NOTHING_COLOUR, "ink": NOTHING_INK, "hatch": NOTHING_HATCH}
     return {
-        "gpus_per_node": report.case.gpus(),
+        "gpus_per_node": report.scenario.gpus(),
         "options": _options(report),
         "nothing": nothing,
         "cells": [
             {
-                "name": f"{algorithm.name}/{protocol.name}", "colour": COLOURS[algorithm], "ink": INKS[algorithm],
-                "hatch": HATCHES[protocol], "dash": DASHES[protocol],
+                "name": f"{algorithm.name}/{protocol.name}",
+                "colour": COLOURS[algorithm],
+                "ink": INKS[algorithm],
+                "hatch": HATCHES[protocol],
+                "dash": DASHES[protocol],
             }
-            for algorithm, protocol in ALL_CELLS
+            for algorithm, protocol in ALGO_PROTOS
         ],
         "first": {
             "release": len(report.releases) - 1,
             "collective": list(Collective).index(Collective.AllReduce),
-            "node": report.nodes.index(max(report.case.nodes, report.nodes[0])),
+            "node": report.nodes.index(max(report.scenario.nodes, report.nodes[0])),
             "size": report.sizes.tolist().index(FIRST_BYTES),
         },
     }
 
 
-def _options(report: Report) -> str:
+def _options(report: PageData) -> str:
     """Those of `nccl-tuner explain` that are the same all over the page."""
-    case = report.case
+    scenario = report.scenario
     told = {
-        "--machine": case.machine, "--topology": case.topology, "--gpu": case.gpu, "--net-gbps": case.net_gbps,
-        "--net-latency-us": case.net_latency_us, "--gpus-per-node": case.gpus_per_node,
-        "--layer": case.layer and case.layer.file,
+        "--machine": scenario.machine,
+        "--topology": scenario.topology,
+        "--gpu": scenario.gpu,
+        "--net-gbps": scenario.net_gbps,
+        "--net-latency-us": scenario.net_latency_us,
+        "--gpus-per-node": scenario.gpus_per_node,
+        "--layer": scenario.layer and scenario.layer.file,
     }
     words = [word for name, value in told.items() if value is not None for word in (name, str(value))]
-    for name, value in (case.environment or {}).items():
+    for name, value in (scenario.environment or {}).items():
         words += ["--env", f"{name}={value}"]
     if report.dtype is not DataType.float32:
         words += ["--dtype", report.dtype.name]
@@ -99,14 +105,14 @@ def _options(report: Report) -> str:
     return shlex.join(words)
 
 
-def _subtitle(report: Report) -> str:
-    settings = "".join(f", {name}={value}" for name, value in (report.case.environment or {}).items())
-    kind = f"{machines.load(report.case.machine).title}: " if report.case.machine else ""
-    layer = f", constants of {report.case.layer.file}" if report.case.layer else ""
+def _subtitle(report: PageData) -> str:
+    settings = "".join(f", {name}={value}" for name, value in (report.scenario.environment or {}).items())
+    kind = f"{catalogue.load(report.scenario.machine).title}: " if report.scenario.machine else ""
+    layer = f", constants of {report.scenario.layer.file}" if report.scenario.layer else ""
     releases = f"{report.releases[0]} to {report.releases[-1]}" if len(report.releases) > 1 else report.releases[0]
     return (
-        f"{kind}{report.case.gpus()} GPUs per node, {report.nodes[0]} to {report.nodes[-1]} nodes; NCCL {releases}; "
-        f"{report.dtype.name}, {report.op.name}{settings}{layer}."
+        f"{kind}{report.scenario.gpus()} GPUs per node, {report.nodes[0]} to {report.nodes[-1]} nodes; "
+        f"NCCL {releases}; {report.dtype.name}, {report.op.name}{settings}{layer}."
     )
 
 

@@ -2,9 +2,9 @@
 
 import click
 
-from tuner.analytic.operations import Operation
 from tuner.cli.cost import collective
 from tuner.cli.lazy import LazyGroup
+from tuner.costmodels.operations import Operation
 
 VERBS = {
     "busbw": "algorithm and bus bandwidth from a time, and the time from a bandwidth",

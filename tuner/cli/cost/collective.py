@@ -5,12 +5,12 @@ from typing import Any
 
 import click
 
-from tuner.analytic import algorithms, verdict
-from tuner.analytic.operations import Operation
-from tuner.analytic.overheads import USUAL, overheads
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import print_table
+from tuner.costmodels import algorithms, verdict
+from tuner.costmodels.operations import Operation
+from tuner.costmodels.overheads import USUAL, overheads
 
 
 def command_of(operation: Operation) -> click.Command:
@@ -23,20 +23,47 @@ def command_of(operation: Operation) -> click.Command:
     @values.ranks_option
     @values.sizes_option
     @values.level_options
-    @click.option("--overhead-us", type=values.NOT_NEGATIVE, default=0.0, metavar="US",
-                  help="LogP's o of a processor: the alphas are then LogP's latency L, and a step takes L + 2 o.")
-    @click.option("--gap-us", type=values.NOT_NEGATIVE, default=0.0, metavar="US",
-                  help="LogP's g, the least time of a step.")
-    @click.option("--software-us", type=values.NOT_NEGATIVE, default=0.0, metavar="US",
-                  help=f"Library, driver and launch of a call; {_usual('software')}.")
-    @click.option("--protocol", type=values.SHARE, default=0.0, metavar="SHARE",
-                  help=f"Of the bandwidth, for headers and repeats; {_usual('protocol')}.")
-    @click.option("--contention", type=values.SHARE, default=0.0, metavar="SHARE",
-                  help=f"Of the bandwidth, taken by others; {_usual('contention')} in shared clusters.")
-    @click.option("--copy-gbs", type=values.POSITIVE, metavar="GBS",
-                  help="Bandwidth of a copy of the whole size, such as PCIe.")
-    @click.option("--straggler", type=values.NOT_NEGATIVE, default=0.0, metavar="SHARE",
-                  help=f"How much longer the slowest rank takes; {_usual('straggler')}.")
+    @click.option(
+        "--overhead-us",
+        type=values.NOT_NEGATIVE,
+        default=0.0,
+        metavar="US",
+        help="LogP's o of a processor: the alphas are then LogP's latency L, and a step takes L + 2 o.",
+    )
+    @click.option(
+        "--gap-us", type=values.NOT_NEGATIVE, default=0.0, metavar="US", help="LogP's g, the least time of a step."
+    )
+    @click.option(
+        "--software-us",
+        type=values.NOT_NEGATIVE,
+        default=0.0,
+        metavar="US",
+        help=f"Library, driver and launch of a call; {_usual('software')}.",
+    )
+    @click.option(
+        "--protocol",
+        type=values.SHARE,
+        default=0.0,
+        metavar="SHARE",
+        help=f"Of the bandwidth, for headers and repeats; {_usual('protocol')}.",
+    )
+    @click.option(
+        "--contention",
+        type=values.SHARE,
+        default=0.0,
+        metavar="SHARE",
+        help=f"Of the bandwidth, taken by others; {_usual('contention')} in shared clusters.",
+    )
+    @click.option(
+        "--copy-gbs", type=values.POSITIVE, metavar="GBS", help="Bandwidth of a copy of the whole size, such as PCIe."
+    )
+    @click.option(
+        "--straggler",
+        type=values.NOT_NEGATIVE,
+        default=0.0,
+        metavar="SHARE",
+        help=f"How much longer the slowest rank takes; {_usual('straggler')}.",
+    )
     @click.option("--measured-us", type=values.POSITIVE, metavar="US", help="A measured time, for the model's error.")
     @options.json_option
     def command(
@@ -67,18 +94,35 @@ def _help(operation: Operation, name: str, first: str) -> str:
 
 
 def _record(
-    operation: Operation, algorithm: str, ranks: int, size: int, measured_us: float | None,
-    alpha_us: float | None, beta_gbs: float | None, inter_alpha_us: float | None, inter_beta_gbs: float | None,
-    gpus_per_node: int | None, overhead_us: float, gap_us: float, **factors: Any,
+    operation: Operation,
+    algorithm: str,
+    ranks: int,
+    size: int,
+    measured_us: float | None,
+    alpha_us: float | None,
+    beta_gbs: float | None,
+    inter_alpha_us: float | None,
+    inter_beta_gbs: float | None,
+    gpus_per_node: int | None,
+    overhead_us: float,
+    gap_us: float,
+    **factors: Any,
 ) -> dict[str, Any]:
     levels = values.levels(alpha_us, beta_gbs, inter_alpha_us, inter_beta_gbs, gpus_per_node, overhead_us, gap_us)
     gpus, nodes = values.shape(ranks, gpus_per_node)
     made = algorithms.predict(operation, algorithm, size, gpus, nodes, levels, overheads(**factors))
     found = {
-        "operation": operation.name, "algorithm": algorithm, "ranks": ranks, "gpus_per_node": gpus, "nodes": nodes,
-        "bytes": size, "time_us": float(made.time_us), "latency_us": float(made.latency_us),
-        "busbw_gbs": float(made.busbw_gbs), "parts_us": values.floats(made.parts_us),
-    }  # fmt: skip
+        "operation": operation.name,
+        "algorithm": algorithm,
+        "ranks": ranks,
+        "gpus_per_node": gpus,
+        "nodes": nodes,
+        "bytes": size,
+        "time_us": float(made.time_us),
+        "latency_us": float(made.latency_us),
+        "busbw_gbs": float(made.busbw_gbs),
+        "parts_us": values.floats(made.parts_us),
+    }
     if made.flat_us is not None:
         found |= {"phases_us": values.floats(made.phases_us), "flat_us": float(made.flat_us)}
     if measured_us is not None:
@@ -93,10 +137,16 @@ def _class(found: verdict.Class) -> dict[str, Any]:
 
 def _print(operation: Operation, records: list[dict[str, Any]]) -> None:
     rows = [
-        (record["algorithm"], record["ranks"], values.named_bytes(record["bytes"]), f"{record['time_us']:.2f}",
-         f"{record['latency_us']:.2f}", f"{record['busbw_gbs']:.3f}")
+        (
+            record["algorithm"],
+            record["ranks"],
+            values.named_bytes(record["bytes"]),
+            f"{record['time_us']:.2f}",
+            f"{record['latency_us']:.2f}",
+            f"{record['busbw_gbs']:.3f}",
+        )
         for record in records
-    ]  # fmt: skip
+    ]
     columns = ("algorithm", "ranks", "size", "time us", "latency us", "busbw GB/s")
     print_table(f"{operation.name} by alpha and beta", columns, rows)
     for record in records:

@@ -5,12 +5,12 @@ from typing import Any
 
 import click
 
-from tuner.analytic import algorithms
-from tuner.analytic.alphabeta import crossover_bytes, fastest
-from tuner.analytic.operations import Operation
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import print_table
+from tuner.costmodels import algorithms
+from tuner.costmodels.alphabeta import crossover_bytes, fastest
+from tuner.costmodels.operations import Operation
 
 
 @click.command(name="crossover")
@@ -19,8 +19,14 @@ from tuner.cli.output import print_table
 @values.level_options
 @options.json_option
 def command(
-    operation: Operation, ranks: list[int], alpha_us: float | None, beta_gbs: float | None,
-    inter_alpha_us: float | None, inter_beta_gbs: float | None, gpus_per_node: int | None, as_json: bool,
+    operation: Operation,
+    ranks: list[int],
+    alpha_us: float | None,
+    beta_gbs: float | None,
+    inter_alpha_us: float | None,
+    inter_beta_gbs: float | None,
+    gpus_per_node: int | None,
+    as_json: bool,
 ) -> None:
     """The sizes at which two algorithms of OPERATION are equally fast, and which is the fastest from where on.
 
@@ -41,28 +47,36 @@ def command(
         rows = [(values.named_bytes(each["from_bytes"]), each["algorithm"]) for each in record["fastest"]]
         print_table(f"{title}: fastest", ("from", "algorithm"), rows)
         pairs = [
-            (*each["between"], "-" if each["bytes"] is None else values.named_bytes(each["bytes"]),
-             "-" if each["bytes"] is None else f"{each['time_us']:.2f}")
+            (
+                *each["between"],
+                "-" if each["bytes"] is None else values.named_bytes(each["bytes"]),
+                "-" if each["bytes"] is None else f"{each['time_us']:.2f}",
+            )
             for each in record["crossovers"]
-        ]  # fmt: skip
+        ]
         if pairs:
             print_table(f"{title}: equally fast", ("one", "other", "at", "time us"), pairs)
 
 
-def _record(
-    operation: Operation, ranks: int, gpus_per_node: int | None, levels: algorithms.Levels
-) -> dict[str, Any]:
+def _record(operation: Operation, ranks: int, gpus_per_node: int | None, levels: algorithms.Levels) -> dict[str, Any]:
     gpus, nodes = values.shape(ranks, gpus_per_node)
     found = algorithms.costs(operation, gpus, nodes, levels)
     crossovers = []
     for one, other in combinations(found, 2):
         at = float(crossover_bytes(found[one], found[other]))
         known = at == at  # not "not a number"
-        crossovers.append({
-            "between": [one, other], "bytes": at if known else None,
-            "time_us": float(found[one].time_us(at)) if known else None,
-        })  # fmt: skip
+        crossovers.append(
+            {
+                "between": [one, other],
+                "bytes": at if known else None,
+                "time_us": float(found[one].time_us(at)) if known else None,
+            }
+        )
     return {
-        "operation": operation.name, "ranks": ranks, "gpus_per_node": gpus, "nodes": nodes,
-        "fastest": [{"from_bytes": at, "algorithm": name} for at, name in fastest(found)], "crossovers": crossovers,
-    }  # fmt: skip
+        "operation": operation.name,
+        "ranks": ranks,
+        "gpus_per_node": gpus,
+        "nodes": nodes,
+        "fastest": [{"from_bytes": at, "algorithm": name} for at, name in fastest(found)],
+        "crossovers": crossovers,
+    }

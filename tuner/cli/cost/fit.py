@@ -5,27 +5,33 @@ from typing import Any
 
 import click
 
-from tuner import sweep
-from tuner.analytic import algorithms
-from tuner.analytic.alphabeta import FORMULAS
-from tuner.analytic.line import Repeated
-from tuner.analytic.operations import Operation
+from tuner.base.names import Collective
+from tuner.calibration import sweep
+from tuner.calibration.sweep import AlphaBeta, Sweep
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import human_bytes, print_table
-from tuner.names import Collective
-from tuner.sweep import AlphaBeta, Sweep
+from tuner.costmodels import algorithms
+from tuner.costmodels.alphabeta import FORMULAS
+from tuner.costmodels.line import Repeated
+from tuner.costmodels.operations import Operation
 
 _ALGORITHMS = sorted({name for collective in Collective for name in FORMULAS[Operation[collective.name]]})
 
 
 @click.command(name="fit")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--collective", type=options.Named(Collective, "collective"),
-              help="Of a file with several, or one that does not say.")
+@click.option(
+    "--collective",
+    type=options.Named(Collective, "collective"),
+    help="Of a file with several, or one that does not say.",
+)
 @click.option("--ranks", type=int, help="Of files that do not say.")
-@click.option("--algorithm", type=click.Choice(_ALGORITHMS),
-              help="Whose steps and bytes the times are taken for. [default: ring; of Broadcast and Reduce tree]")
+@click.option(
+    "--algorithm",
+    type=click.Choice(_ALGORITHMS),
+    help="Whose steps and bytes the times are taken for. [default: ring; of Broadcast and Reduce tree]",
+)
 @options.json_option
 def command(
     files: tuple[Path, ...], collective: Collective | None, ranks: int | None, algorithm: str | None, as_json: bool
@@ -51,19 +57,27 @@ def command(
 def _record(sweeps: list[Sweep], algorithm: str, found: AlphaBeta) -> dict[str, Any]:
     fit = found.fit
     return {
-        "operation": sweeps[0].collective.name, "algorithm": algorithm, "files": [str(each.path) for each in sweeps],
-        "alpha_us": float(found.level.alpha_us), "beta_gbs": float(found.level.beta_gbs), "r2": fit.r2,
+        "operation": sweeps[0].collective.name,
+        "algorithm": algorithm,
+        "files": [str(each.path) for each in sweeps],
+        "alpha_us": float(found.level.alpha_us),
+        "beta_gbs": float(found.level.beta_gbs),
+        "r2": fit.r2,
         "alpha_deviation_us": fit.fixed_deviation_us * float(found.level.alpha_us) / fit.fixed_us,
         "beta_deviation_gbs": fit.gbs_deviation * float(found.level.beta_gbs) / fit.gbs,
-        "fixed_us": fit.fixed_us, "gbs": fit.gbs, "error": found.error, "class": found.verdict.name,
+        "fixed_us": fit.fixed_us,
+        "gbs": fit.gbs,
+        "error": found.error,
+        "class": found.verdict.name,
         "causes": list(found.verdict.causes),
         "runs": {"alpha_us": _repeated(found.alpha_us), "beta_gbs": _repeated(found.beta_gbs)},
         "wrong": [{"file": str(each.path), "bytes": size} for each in sweeps for size in each.wrong_bytes],
         "sizes": [
             {"file": str(each.path), "bytes": int(size), "time_us": float(time_us)}
-            for each in sweeps for size, time_us in zip(each.bytes, each.times_us, strict=True)
+            for each in sweeps
+            for size, time_us in zip(each.bytes, each.times_us, strict=True)
         ],
-    }  # fmt: skip
+    }
 
 
 def _repeated(found: Repeated) -> dict[str, float | None]:
@@ -73,10 +87,14 @@ def _repeated(found: Repeated) -> dict[str, float | None]:
 def _print(sweeps: list[Sweep], algorithm: str, found: AlphaBeta) -> None:
     record = _record(sweeps, algorithm, found)
     rows = [
-        ("alpha of a step, us", f"{record['alpha_us']:.3f}", f"{record['alpha_deviation_us']:.3f}",
-         *_shown(found.alpha_us)),
+        (
+            "alpha of a step, us",
+            f"{record['alpha_us']:.3f}",
+            f"{record['alpha_deviation_us']:.3f}",
+            *_shown(found.alpha_us),
+        ),
         ("beta, GB/s", f"{record['beta_gbs']:.3f}", f"{record['beta_deviation_gbs']:.3f}", *_shown(found.beta_gbs)),
-    ]  # fmt: skip
+    ]
     title = f"{record['operation']}, taken for {algorithm}, {len(record['sizes'])} times of {len(sweeps)} runs"
     print_table(title, ("", "all runs", "+-", "mean of runs", "deviation"), rows)
     click.echo(f"R2 {record['r2']:.4f}, mean error {100 * found.error:.1f} %: {record['class']}")

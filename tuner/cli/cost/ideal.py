@@ -4,24 +4,33 @@ from typing import Any
 
 import click
 
-from tuner.analytic import ideal
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import print_table
+from tuner.costmodels import ideal
 
 
 @click.command(name="ideal")
-@click.option("--intra-gbs", type=values.POSITIVE, metavar="GBS",
-              help="A GPU's bandwidth to GPUs of its node, 1e9 bytes per second in one direction.")
-@click.option("--inter-gbs", type=values.POSITIVE, metavar="GBS",
-              help="A node's bandwidth to other nodes, all adapters together.")
+@click.option(
+    "--intra-gbs",
+    type=values.POSITIVE,
+    metavar="GBS",
+    help="A GPU's bandwidth to GPUs of its node, 1e9 bytes per second in one direction.",
+)
+@click.option(
+    "--inter-gbs", type=values.POSITIVE, metavar="GBS", help="A node's bandwidth to other nodes, all adapters together."
+)
 @click.option("--gpus-per-node", type=values.WHOLES, required=True)
 @click.option("--nodes", type=values.WHOLES, default="1", show_default=True)
 @click.option("--busbw-gbs", type=values.POSITIVE, metavar="GBS", help="A measured busbw, for its efficiency.")
 @options.json_option
 def command(
-    intra_gbs: float | None, inter_gbs: float | None, gpus_per_node: list[int], nodes: list[int],
-    busbw_gbs: float | None, as_json: bool,
+    intra_gbs: float | None,
+    inter_gbs: float | None,
+    gpus_per_node: list[int],
+    nodes: list[int],
+    busbw_gbs: float | None,
+    as_json: bool,
 ) -> None:
     """The bus bandwidth of links that carry the least there is to carry, and do nothing else.
 
@@ -35,12 +44,24 @@ def command(
         values.print_records(records)
         return
     rows = [
-        (record["gpus_per_node"], record["nodes"], *(_gbs(record[key]) for key in _BOUNDS), record["limited_by"],
-         f"{100 * record['efficiency']:.1f} %" if "efficiency" in record else "-")
+        (
+            record["gpus_per_node"],
+            record["nodes"],
+            *(_gbs(record[key]) for key in _BOUNDS),
+            record["limited_by"],
+            f"{100 * record['efficiency']:.1f} %" if "efficiency" in record else "-",
+        )
         for record in records
-    ]  # fmt: skip
-    columns = ("GPUs per node", "nodes", "ideal busbw GB/s", "by links in the node", "by the network", "limited by",
-               "efficiency")  # fmt: skip
+    ]
+    columns = (
+        "GPUs per node",
+        "nodes",
+        "ideal busbw GB/s",
+        "by links in the node",
+        "by the network",
+        "limited by",
+        "efficiency",
+    )
     print_table("Ideal communication bandwidth", columns, rows)
 
 
@@ -52,12 +73,15 @@ def _record(
 ) -> dict[str, Any]:
     found = ideal.ideal(intra_gbs, inter_gbs, gpus, nodes)
     return {
-        "gpus_per_node": gpus, "nodes": nodes, "ideal_busbw_gbs": float(found.busbw_gbs),
-        "intra_bound_gbs": _bound(found.intra_gbs), "inter_bound_gbs": _bound(found.inter_gbs),
+        "gpus_per_node": gpus,
+        "nodes": nodes,
+        "ideal_busbw_gbs": float(found.busbw_gbs),
+        "intra_bound_gbs": _bound(found.intra_gbs),
+        "inter_bound_gbs": _bound(found.inter_gbs),
         "limited_by": "network" if found.inter_limits else "links in the node",
         "inter_share": float(ideal.inter_share(gpus, nodes)),
         **({} if busbw_gbs is None else {"busbw_gbs": busbw_gbs, "efficiency": float(found.efficiency(busbw_gbs))}),
-    }  # fmt: skip
+    }
 
 
 def _bound(gbs: Any) -> float | None:

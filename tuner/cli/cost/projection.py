@@ -6,22 +6,28 @@ from typing import Any
 
 import click
 
-from tuner.analytic import fabric
-from tuner.analytic.fabric import PATHS, Fabric
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import print_json, print_table
+from tuner.costmodels import fabric
+from tuner.costmodels.fabric import PATHS, Fabric
 
 
 @click.command(name="projection")
-@click.option("--fabric", "name", default="aurora", show_default=True, metavar="NAME|FILE.toml",
-              help="The described nodes.")
+@click.option(
+    "--fabric", "name", default="aurora", show_default=True, metavar="NAME|FILE.toml", help="The described nodes."
+)
 @click.option("--profile", default="measured", show_default=True, help="Whose values: nominal, measured, tables.")
 @click.option("--bytes", "sizes", type=options.Sizes(), help="Sizes of an AllReduce; 2GB is 2e9 bytes.")
 @click.option("--nodes", type=values.WHOLES, default="2", show_default=True)
 @click.option("--ranks-per-node", type=values.WHOLES, default="1", show_default=True)
-@click.option("--path", type=click.Choice(PATHS), default="direct", show_default=True,
-              help="direct: equations 4, 5 and 10; pcie: with copies to the host, 6; host: all through it, 1 and 7.")
+@click.option(
+    "--path",
+    type=click.Choice(PATHS),
+    default="direct",
+    show_default=True,
+    help="direct: equations 4, 5 and 10; pcie: with copies to the host, 6; host: all through it, 1 and 7.",
+)
 @click.option("--one-tile-per-gpu", is_flag=True, help="Ranks on one tile of each GPU. [default: on both]")
 @click.option("--mdfi-gbs", type=values.POSITIVE, metavar="GBS", help="Instead of the profile's, as the following.")
 @click.option("--xe-gbs", type=values.POSITIVE, metavar="GBS")
@@ -31,8 +37,16 @@ from tuner.cli.output import print_json, print_table
 @click.option("--measured-ms", type=values.POSITIVE, metavar="MS", help="A measured time, for its efficiency.")
 @options.json_option
 def command(
-    name: str, profile: str, sizes: list[int] | None, nodes: list[int], ranks_per_node: list[int], path: str,
-    one_tile_per_gpu: bool, measured_ms: float | None, as_json: bool, **other: float | None,
+    name: str,
+    profile: str,
+    sizes: list[int] | None,
+    nodes: list[int],
+    ranks_per_node: list[int],
+    path: str,
+    one_tile_per_gpu: bool,
+    measured_ms: float | None,
+    as_json: bool,
+    **other: float | None,
 ) -> None:
     """The time of an AllReduce by the links it passes; without --bytes, the tables of the fabric's file.
 
@@ -60,10 +74,13 @@ def _record(
 ) -> dict[str, Any]:
     parts = values.floats(found.parts_us(size, nodes, ranks, path, one_tile))
     record: dict[str, Any] = {
-        "bytes": size, "nodes": nodes, "ranks_per_node": ranks, "path": path,
+        "bytes": size,
+        "nodes": nodes,
+        "ranks_per_node": ranks,
+        "path": path,
         "time_us": float(found.time_us(size, nodes, ranks, path, one_tile)),
         "parts_us": {name: us for name, us in parts.items() if us},
-    }  # fmt: skip
+    }
     if measured_ms is not None:
         measured_us = 1000 * measured_ms
         record |= {"measured_us": measured_us, "efficiency": record["time_us"] / measured_us}
@@ -80,8 +97,9 @@ def _tables(found: Fabric, table: Mapping[str, Any], as_json: bool) -> None:
                 _record(found, one.nbytes, nodes, ranks, one.path, ranks in one.one_tile_per_gpu, ms)
                 for nodes, ranks, ms in one.rows
             ],
-        } for one in fabric.measured(table)
-    ]  # fmt: skip
+        }
+        for one in fabric.measured(table)
+    ]
     if as_json:
         print_json(made)
         return
@@ -91,11 +109,16 @@ def _tables(found: Fabric, table: Mapping[str, Any], as_json: bool) -> None:
 
 def _print(title: str, records: list[dict[str, Any]]) -> None:
     rows = [
-        (values.named_bytes(record["bytes"]), record["nodes"], record["ranks_per_node"],
-         f"{record['time_us'] / 1000:.1f}", *(_measured(record)),
-         ", ".join(f"{name} {us / 1000:.1f}" for name, us in record["parts_us"].items()))
+        (
+            values.named_bytes(record["bytes"]),
+            record["nodes"],
+            record["ranks_per_node"],
+            f"{record['time_us'] / 1000:.1f}",
+            *(_measured(record)),
+            ", ".join(f"{name} {us / 1000:.1f}" for name, us in record["parts_us"].items()),
+        )
         for record in records
-    ]  # fmt: skip
+    ]
     columns = ("size", "nodes", "ranks per node", "model ms", "measured ms", "efficiency", "made of, ms")
     print_table(title, columns, rows)
 

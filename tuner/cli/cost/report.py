@@ -6,38 +6,77 @@ from typing import Any
 
 import click
 
-from tuner import efficiency, links, sweep
-from tuner.analytic.alphabeta import Level
+from tuner.base.names import Collective
+from tuner.calibration import efficiency, links, sweep
+from tuner.calibration.efficiency import ALPHA_INTER_US, ALPHA_INTRA_US, EfficiencyReport
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import human_bytes, print_json, print_table
-from tuner.efficiency import ALPHA_INTER_US, ALPHA_INTRA_US, Report
-from tuner.names import Collective
+from tuner.costmodels.alphabeta import Level
 
 
 @click.command(name="report")
 @click.argument("file", type=click.Path(path_type=Path))
 @options.case_options
-@click.option("--collective", type=options.Named(Collective, "collective"),
-              help="Of a file with several, or one that does not say.")
-@click.option("--intra-gbs", type=values.POSITIVE, metavar="GBS",
-              help="A GPU's links in its node. [default: the data sheets' NVLinks]")
-@click.option("--inter-gbs", type=values.POSITIVE, metavar="GBS",
-              help="A node's adapters together. [default: the topology's]")
-@click.option("--alpha-us", "alpha_intra_us", type=values.NOT_NEGATIVE, default=ALPHA_INTRA_US, show_default=True,
-              metavar="US", help="Alpha-beta: latency of a step inside a node.")
+@click.option(
+    "--collective",
+    type=options.Named(Collective, "collective"),
+    help="Of a file with several, or one that does not say.",
+)
+@click.option(
+    "--intra-gbs",
+    type=values.POSITIVE,
+    metavar="GBS",
+    help="A GPU's links in its node. [default: the data sheets' NVLinks]",
+)
+@click.option(
+    "--inter-gbs", type=values.POSITIVE, metavar="GBS", help="A node's adapters together. [default: the topology's]"
+)
+@click.option(
+    "--alpha-us",
+    "alpha_intra_us",
+    type=values.NOT_NEGATIVE,
+    default=ALPHA_INTRA_US,
+    show_default=True,
+    metavar="US",
+    help="Alpha-beta: latency of a step inside a node.",
+)
 @click.option("--beta-gbs", "beta_intra_gbs", type=values.POSITIVE, metavar="GBS", help="[default: --intra-gbs]")
-@click.option("--inter-alpha-us", "alpha_inter_us", type=values.NOT_NEGATIVE, default=ALPHA_INTER_US, show_default=True,
-              metavar="US", help="The same between nodes.")
-@click.option("--inter-beta-gbs", "beta_inter_gbs", type=values.POSITIVE, metavar="GBS",
-              help="[default: a GPU's share of --inter-gbs]")
-@click.option("--plot", type=click.Path(path_type=Path), metavar="OUT.png",
-              help="A picture of it: .png, .svg or .pdf; needs matplotlib.")
+@click.option(
+    "--inter-alpha-us",
+    "alpha_inter_us",
+    type=values.NOT_NEGATIVE,
+    default=ALPHA_INTER_US,
+    show_default=True,
+    metavar="US",
+    help="The same between nodes.",
+)
+@click.option(
+    "--inter-beta-gbs",
+    "beta_inter_gbs",
+    type=values.POSITIVE,
+    metavar="GBS",
+    help="[default: a GPU's share of --inter-gbs]",
+)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    metavar="OUT.png",
+    help="A picture of it: .png, .svg or .pdf; needs matplotlib.",
+)
 @options.json_option
 def command(
-    file: Path, collective: Collective | None, intra_gbs: float | None, inter_gbs: float | None,
-    alpha_intra_us: float, beta_intra_gbs: float | None, alpha_inter_us: float, beta_inter_gbs: float | None,
-    plot: Path | None, as_json: bool, **case: Any,
+    file: Path,
+    collective: Collective | None,
+    intra_gbs: float | None,
+    inter_gbs: float | None,
+    alpha_intra_us: float,
+    beta_intra_gbs: float | None,
+    alpha_inter_us: float,
+    beta_inter_gbs: float | None,
+    plot: Path | None,
+    as_json: bool,
+    **scenario: Any,
 ) -> None:
     """By size: measured against NCCL's prediction, the alpha-beta model, the ideal and what the links carry.
 
@@ -51,10 +90,15 @@ def command(
 
         check_ending(plot)
     measured = sweep.read(file, collective)
-    described = options.case_of(**{**case, "nccl": case["nccl"] or measured.nccl})
+    described = options.case_of(**{**scenario, "nccl": scenario["nccl"] or measured.nccl})
     found = efficiency.report(
-        measured, described, links.of_case(described, intra_gbs, inter_gbs), alpha_intra_us, alpha_inter_us,
-        beta_intra_gbs, beta_inter_gbs,
+        measured,
+        described,
+        links.of_case(described, intra_gbs, inter_gbs),
+        alpha_intra_us,
+        alpha_inter_us,
+        beta_intra_gbs,
+        beta_inter_gbs,
     )
     if plot is not None:
         from tuner.plot import efficiency as picture
@@ -67,30 +111,59 @@ def command(
         _print(found)
 
 
-def _record(found: Report) -> dict[str, Any]:
+def _record(found: EfficiencyReport) -> dict[str, Any]:
     return {
-        "file": str(found.sweep.path), "collective": found.sweep.collective.name, "nccl": found.case.nccl,
-        "ranks": found.case.ranks, "nodes": found.case.nodes, "links": asdict(found.links),
-        "intra": _level(found.intra), "inter": _level(found.inter), "in_cuda_graphs": found.sweep.in_graphs,
-        "wrong_bytes": list(found.sweep.wrong_bytes), "sizes": [asdict(row) for row in found.rows],
-    }  # fmt: skip
+        "file": str(found.sweep.path),
+        "collective": found.sweep.collective.name,
+        "nccl": found.scenario.nccl,
+        "ranks": found.scenario.ranks,
+        "nodes": found.scenario.nodes,
+        "links": asdict(found.links),
+        "intra": _level(found.intra),
+        "inter": _level(found.inter),
+        "in_cuda_graphs": found.sweep.in_graphs,
+        "wrong_bytes": list(found.sweep.wrong_bytes),
+        "sizes": [asdict(row) for row in found.rows],
+    }
 
 
 def _level(level: Level | None) -> dict[str, float] | None:
     return None if level is None else {"alpha_us": float(level.alpha_us), "beta_gbs": float(level.beta_gbs)}
 
 
-def _print(found: Report) -> None:
+def _print(found: EfficiencyReport) -> None:
     rows = [
-        (human_bytes(row.bytes), f"{row.measured_us:.2f}", f"{row.busbw_gbs:.3f}", row.pick, f"{row.nccl_us:.2f}",
-         f"{100 * row.nccl_error:+.0f} %", f"{row.alphabeta_us:.2f}", f"{100 * row.alphabeta_error:+.0f} %",
-         f"{100 * row.efficiency:.1f} %", "-" if row.link_busbw_gbs is None else f"{row.link_busbw_gbs:.1f}",
-         row.limit, row.verdict)
+        (
+            human_bytes(row.bytes),
+            f"{row.measured_us:.2f}",
+            f"{row.busbw_gbs:.3f}",
+            row.pick,
+            f"{row.nccl_us:.2f}",
+            f"{100 * row.nccl_error:+.0f} %",
+            f"{row.alphabeta_us:.2f}",
+            f"{100 * row.alphabeta_error:+.0f} %",
+            f"{100 * row.efficiency:.1f} %",
+            "-" if row.link_busbw_gbs is None else f"{row.link_busbw_gbs:.1f}",
+            row.limit,
+            row.verdict,
+        )
         for row in found.rows
-    ]  # fmt: skip
-    columns = ("size", "us", "busbw GB/s", "NCCL's pick", "NCCL us", "off", "alpha-beta us", "off", "of ideal",
-               "links full at", "limit", "verdict")  # fmt: skip
-    print_table(f"{found.sweep.collective.name} on {found.case.title}: {found.sweep.path}", columns, rows)
+    ]
+    columns = (
+        "size",
+        "us",
+        "busbw GB/s",
+        "NCCL's pick",
+        "NCCL us",
+        "off",
+        "alpha-beta us",
+        "off",
+        "of ideal",
+        "links full at",
+        "limit",
+        "verdict",
+    )
+    print_table(f"{found.sweep.collective.name} on {found.scenario.title}: {found.sweep.path}", columns, rows)
     if found.sweep.wrong_bytes:
         click.echo(f"left out, as results were wrong: {', '.join(map(human_bytes, found.sweep.wrong_bytes))}")
     if found.sweep.in_graphs:
@@ -105,7 +178,7 @@ def _print(found: Report) -> None:
         click.echo(f"{name} against {len(classes)} measured sizes: {counts}")
 
 
-def _links(found: Report) -> str:
+def _links(found: EfficiencyReport) -> str:
     parts = []
     if found.links.intra_gbs is not None and found.intra is not None:
         parts.append(f"{found.links.intra_gbs:g} GB/s of a GPU in its node (alpha {_of(found.intra)})")

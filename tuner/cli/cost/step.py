@@ -4,16 +4,16 @@ from typing import Any
 
 import click
 
-from tuner import trainstep
-from tuner.analytic import overlap, step
-from tuner.analytic.alphabeta import level
-from tuner.analytic.step import Cluster, Model, Plan
+from tuner.analysis import training_step
+from tuner.analysis.training_step import StepRow
+from tuner.base.errors import BadInput
+from tuner.base.names import DataType
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import print_json, print_table
-from tuner.errors import BadInput
-from tuner.names import DataType
-from tuner.trainstep import Row
+from tuner.costmodels import overlap, step
+from tuner.costmodels.alphabeta import level
+from tuner.costmodels.step import Cluster, Model, Plan
 
 
 @click.command(name="step")
@@ -21,8 +21,13 @@ from tuner.trainstep import Row
 @click.option("--layers", type=int, required=True)
 @click.option("--hidden", type=int, required=True)
 @click.option("--sequence", type=int, required=True, help="Tokens of a sequence.")
-@click.option("--dtype", type=options.Named(DataType, "type"), default="float16", show_default=True,
-              help="Of activations and parameters.")
+@click.option(
+    "--dtype",
+    type=options.Named(DataType, "type"),
+    default="float16",
+    show_default=True,
+    help="Of activations and parameters.",
+)
 @click.option("--gradient-dtype", type=options.Named(DataType, "type"), help="Of gradients. [default: --dtype]")
 @click.option("--expert-parameters", type=values.NOT_NEGATIVE, default=0.0, help="Of experts, out of --parameters.")
 @click.option("--expert-layers", type=int, default=0, help="Layers with experts.")
@@ -36,30 +41,60 @@ from tuner.trainstep import Row
 @click.option("--micro-batches", type=int, default=1, show_default=True, help="Of a step, on each replica.")
 @click.option("--micro-batch-sequences", type=values.POSITIVE, default=1.0, show_default=True)
 @click.option("--buckets", type=int, default=1, show_default=True, help="Calls in which gradients go.")
-@click.option("--activation-bytes", type=options.Sizes(),
-              help="Of a micro-batch between two layers. [default: sequences x sequence x hidden x type]")
-@click.option("--gradient-bytes", type=options.Sizes(),
-              help="Of one GPU. [default: parameters x type over --tp x --pp]")
+@click.option(
+    "--activation-bytes",
+    type=options.Sizes(),
+    help="Of a micro-batch between two layers. [default: sequences x sequence x hidden x type]",
+)
+@click.option(
+    "--gradient-bytes", type=options.Sizes(), help="Of one GPU. [default: parameters x type over --tp x --pp]"
+)
 @click.option("--gpus-per-node", type=int, default=8, show_default=True)
-@click.option("--alpha-us", type=values.NOT_NEGATIVE, default=1.0, show_default=True,
-              help="Latency of a step inside a node.")
-@click.option("--beta-gbs", type=values.POSITIVE, default=300.0, show_default=True,
-              help="Bandwidth of a GPU inside a node.")
-@click.option("--inter-alpha-us", type=values.NOT_NEGATIVE, default=5.0, show_default=True,
-              help="Latency between nodes.")
-@click.option("--inter-beta-gbs", type=values.POSITIVE, default=50.0, show_default=True,
-              help="Bandwidth of a GPU between nodes.")
-@click.option("--model", "model_name", type=click.Choice(["alphabeta", "nccl"]), default="alphabeta",
-              show_default=True, help="Whose times count; nccl shows both and the difference.")
+@click.option(
+    "--alpha-us", type=values.NOT_NEGATIVE, default=1.0, show_default=True, help="Latency of a step inside a node."
+)
+@click.option(
+    "--beta-gbs", type=values.POSITIVE, default=300.0, show_default=True, help="Bandwidth of a GPU inside a node."
+)
+@click.option(
+    "--inter-alpha-us", type=values.NOT_NEGATIVE, default=5.0, show_default=True, help="Latency between nodes."
+)
+@click.option(
+    "--inter-beta-gbs", type=values.POSITIVE, default=50.0, show_default=True, help="Bandwidth of a GPU between nodes."
+)
+@click.option(
+    "--model",
+    "model_name",
+    type=click.Choice(["alphabeta", "nccl"]),
+    default="alphabeta",
+    show_default=True,
+    help="Whose times count; nccl shows both and the difference.",
+)
 @click.option("--machine", metavar="NAME", help="With nccl: a machine by name.")
 @click.option("--nccl", metavar="RELEASE", help="With nccl: the release. [default: the newest of the machine]")
 @click.option("--compute-us", type=values.POSITIVE, metavar="US", help="Computation of a step.")
-@click.option("--overlap", "overlapped", type=values.PART, default=0.0, show_default=True,
-              help="Share of the communication that runs beside the computation.")
+@click.option(
+    "--overlap",
+    "overlapped",
+    type=values.PART,
+    default=0.0,
+    show_default=True,
+    help="Share of the communication that runs beside the computation.",
+)
 @options.json_option
 def command(
-    model_name: str, machine: str | None, nccl: str | None, compute_us: float | None, overlapped: float, as_json: bool,
-    gpus_per_node: int, alpha_us: float, beta_gbs: float, inter_alpha_us: float, inter_beta_gbs: float, **given: Any,
+    model_name: str,
+    machine: str | None,
+    nccl: str | None,
+    compute_us: float | None,
+    overlapped: float,
+    as_json: bool,
+    gpus_per_node: int,
+    alpha_us: float,
+    beta_gbs: float,
+    inter_alpha_us: float,
+    inter_beta_gbs: float,
+    **given: Any,
 ) -> None:
     """Every collective of a training step, its bytes, its calls and its time, by parallelism.
 
@@ -73,24 +108,25 @@ def command(
         raise BadInput("--nccl without --machine; valid: with --model nccl and --machine")
     if overlapped and compute_us is None:
         raise BadInput("--overlap without the computation to hide behind; valid: with --compute-us")
-    case = options.case_of(machine, None, None, 1, None, (), nccl, (), None, None, None) if machine else None
+    scenario = options.case_of(machine, None, None, 1, None, (), nccl, (), None, None, None) if machine else None
     cluster = Cluster(gpus_per_node, level(alpha_us, beta_gbs), level(inter_alpha_us, inter_beta_gbs))
     model, plan = _model(given), _plan(given)
-    rows = trainstep.rows(model, plan, cluster, case, given["dtype"], given["gradient_dtype"] or given["dtype"])
-    record = _record(rows, plan, cluster, compute_us, overlapped) | ({"nccl": case.nccl} if case else {})
+    rows = training_step.rows(model, plan, cluster, scenario, given["dtype"], given["gradient_dtype"] or given["dtype"])
+    record = _record(rows, plan, cluster, compute_us, overlapped) | ({"nccl": scenario.nccl} if scenario else {})
     if as_json:
         print_json(record)
     else:
-        _print(record, f", NCCL on {case.name}, {case.nccl}" if case else "")
+        _print(record, f", NCCL on {scenario.name}, {scenario.nccl}" if scenario else "")
 
 
 def _model(given: dict[str, Any]) -> Model:
     names = ("parameters", "layers", "hidden", "sequence", "expert_parameters", "expert_layers", "experts_per_token")
     dtype, gradients = given["dtype"], given["gradient_dtype"] or given["dtype"]
     return Model(
-        **{name: given[name] for name in names}, element_bytes=dtype.size_bytes,
+        **{name: given[name] for name in names},
+        element_bytes=dtype.size_bytes,
         gradient_element_bytes=gradients.size_bytes,
-    )  # fmt: skip
+    )
 
 
 def _plan(given: dict[str, Any]) -> Plan:
@@ -100,45 +136,77 @@ def _plan(given: dict[str, Any]) -> Plan:
 
 
 def _record(
-    rows: list[Row], plan: Plan, cluster: Cluster, compute_us: float | None, overlapped: float
+    rows: list[StepRow], plan: Plan, cluster: Cluster, compute_us: float | None, overlapped: float
 ) -> dict[str, Any]:
     total_us = float(sum(row.step_us for row in rows))
     found: dict[str, Any] = {
-        "gpus": plan.gpus, "communication_us": total_us,
+        "gpus": plan.gpus,
+        "communication_us": total_us,
         "alphabeta_us": float(sum(row.alphabeta_step_us for row in rows)),
         "rows": [_row(row, cluster, total_us) for row in rows],
-    }  # fmt: skip
+    }
     if compute_us is not None:
         found |= {
-            "compute_us": compute_us, "overlap": overlapped, "of_compute": total_us / compute_us,
+            "compute_us": compute_us,
+            "overlap": overlapped,
+            "of_compute": total_us / compute_us,
             "step_us": float(overlap.step_us(compute_us, total_us, overlapped)),
             "speedup": float(overlap.speedup(compute_us, total_us, overlapped)),
-        }  # fmt: skip
+        }
     return found
 
 
-def _row(row: Row, cluster: Cluster, total_us: float) -> dict[str, Any]:
+def _row(row: StepRow, cluster: Cluster, total_us: float) -> dict[str, Any]:
     one = row.traffic
     gpus, nodes = one.shape(cluster.gpus_per_node)
     return {
-        "parallelism": one.parallelism, "operation": one.operation.name, "ranks": one.ranks, "gpus_per_node": gpus,
-        "nodes": nodes, "bytes": float(one.bytes), "calls": one.calls, "sent_bytes": float(step.per_gpu_bytes(one)),
-        "alphabeta_call_us": row.alphabeta_us, "nccl_call_us": row.nccl_us, "nccl_pick": row.pick,
-        "step_us": row.step_us, "difference": row.difference, "share": row.step_us / total_us,
-    }  # fmt: skip
+        "parallelism": one.parallelism,
+        "operation": one.operation.name,
+        "ranks": one.ranks,
+        "gpus_per_node": gpus,
+        "nodes": nodes,
+        "bytes": float(one.bytes),
+        "calls": one.calls,
+        "sent_bytes": float(step.per_gpu_bytes(one)),
+        "alphabeta_call_us": row.alphabeta_us,
+        "nccl_call_us": row.nccl_us,
+        "nccl_pick": row.pick,
+        "step_us": row.step_us,
+        "difference": row.difference,
+        "share": row.step_us / total_us,
+    }
 
 
 def _print(record: dict[str, Any], by: str) -> None:
     rows = [
-        (row["parallelism"], row["operation"], f"{row['gpus_per_node']} x {row['nodes']}",
-         values.named_bytes(row["bytes"]), row["calls"], f"{row['alphabeta_call_us'] / 1000:.3f}",
-         "-" if row["nccl_call_us"] is None else f"{row['nccl_call_us'] / 1000:.3f}", row["nccl_pick"] or "-",
-         "-" if row["difference"] is None else f"{100 * row['difference']:+.1f} %", f"{row['step_us'] / 1000:.2f}",
-         f"{100 * row['share']:.1f} %")
+        (
+            row["parallelism"],
+            row["operation"],
+            f"{row['gpus_per_node']} x {row['nodes']}",
+            values.named_bytes(row["bytes"]),
+            row["calls"],
+            f"{row['alphabeta_call_us'] / 1000:.3f}",
+            "-" if row["nccl_call_us"] is None else f"{row['nccl_call_us'] / 1000:.3f}",
+            row["nccl_pick"] or "-",
+            "-" if row["difference"] is None else f"{100 * row['difference']:+.1f} %",
+            f"{row['step_us'] / 1000:.2f}",
+            f"{100 * row['share']:.1f} %",
+        )
         for row in record["rows"]
-    ]  # fmt: skip
-    columns = ("for", "collective", "GPUs x nodes", "size", "calls", "alpha-beta ms", "NCCL ms", "NCCL's pick",
-               "difference", "step ms", "share")  # fmt: skip
+    ]
+    columns = (
+        "for",
+        "collective",
+        "GPUs x nodes",
+        "size",
+        "calls",
+        "alpha-beta ms",
+        "NCCL ms",
+        "NCCL's pick",
+        "difference",
+        "step ms",
+        "share",
+    )
     kept = [at for at, name in enumerate(columns) if by or name not in ("NCCL ms", "NCCL's pick", "difference")]
     print_table(
         f"A step of {record['gpus']} GPUs{by}", [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
@@ -149,5 +217,7 @@ def _print(record: dict[str, Any], by: str) -> None:
     click.echo(total)
     if "compute_us" in record:
         shown = f", {100 * record['overlap']:g} % of it hidden" if record["overlap"] else ""
-        click.echo(f"{100 * record['of_compute']:.1f} % of {record['compute_us'] / 1000:g} ms of computation{shown}: "
-                   f"a step of {record['step_us'] / 1000:.2f} ms, speed-up {record['speedup']:.3f}")  # fmt: skip
+        click.echo(
+            f"{100 * record['of_compute']:.1f} % of {record['compute_us'] / 1000:g} ms of computation{shown}: "
+            f"a step of {record['step_us'] / 1000:.2f} ms, speed-up {record['speedup']:.3f}"
+        )

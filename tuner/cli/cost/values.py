@@ -6,13 +6,13 @@ from typing import Any, TypeVar
 
 import click
 
-from tuner.analytic.alphabeta import Level
-from tuner.analytic.checks import divides, not_negative, part, positive, share, whole
-from tuner.analytic.operations import Operation
-from tuner.analytic.overheads import loggp
+from tuner.base.errors import BadInput
 from tuner.cli import options
 from tuner.cli.output import print_json
-from tuner.errors import BadInput
+from tuner.costmodels.alphabeta import Level
+from tuner.costmodels.checks import divides, not_negative, part, positive, share, whole
+from tuner.costmodels.operations import Operation
+from tuner.costmodels.overheads import loggp
 
 F = TypeVar("F", bound=Callable[..., Any])
 Check = Callable[[str, Any], Any]
@@ -21,7 +21,7 @@ _BINARY = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 class Number(click.ParamType):  # type: ignore[type-arg]
-    """A number that a check of :mod:`tuner.analytic.checks` lets pass, which names the option otherwise."""
+    """A number that a check of :mod:`tuner.costmodels.checks` lets pass, which names the option otherwise."""
 
     name = "number"
 
@@ -61,11 +61,12 @@ POSITIVE, NOT_NEGATIVE, SHARE, PART = map(Number, (positive, not_negative, share
 POSITIVES, PARTS, WHOLES = Numbers(positive), Numbers(part), Numbers(whole, int)
 
 
-operation_argument = click.argument(
-    "operation", type=options.Named(Operation, "operation"), metavar="OPERATION"
-)
+operation_argument = click.argument("operation", type=options.Named(Operation, "operation"), metavar="OPERATION")
 sizes_option = click.option(
-    "--bytes", "sizes", type=options.Sizes(), required=True,
+    "--bytes",
+    "sizes",
+    type=options.Sizes(),
+    required=True,
     help="nccl-tests' size: the whole array. 1GB is 1e9 bytes, 1GiB and 1G are 2**30.",
 )
 ranks_option = click.option(
@@ -77,14 +78,19 @@ def level_options(function: F) -> F:
     """``alpha_us`` and ``beta_gbs`` of the one network, or of nodes and what is between them."""
     return _with(
         function,
-        click.option("--alpha-us", type=NOT_NEGATIVE, metavar="US",
-                     help="Latency of a step; inside a node of several GPUs."),
-        click.option("--beta-gbs", type=POSITIVE, metavar="GBS",
-                     help="Bandwidth of a rank, 1e9 bytes per second in one direction; inside a node of several GPUs."),
+        click.option(
+            "--alpha-us", type=NOT_NEGATIVE, metavar="US", help="Latency of a step; inside a node of several GPUs."
+        ),
+        click.option(
+            "--beta-gbs",
+            type=POSITIVE,
+            metavar="GBS",
+            help="Bandwidth of a rank, 1e9 bytes per second in one direction; inside a node of several GPUs.",
+        ),
         click.option("--inter-alpha-us", type=NOT_NEGATIVE, metavar="US", help="The same between nodes."),
         click.option("--inter-beta-gbs", type=POSITIVE, metavar="GBS", help="The same between nodes, of a GPU."),
         click.option("--gpus-per-node", type=int, help="GPUs of a node. [default: one network for all ranks]"),
-    )  # fmt: skip
+    )
 
 
 def _with(function: F, *found: Callable[[F], F]) -> F:
@@ -94,8 +100,13 @@ def _with(function: F, *found: Callable[[F], F]) -> F:
 
 
 def levels(
-    alpha_us: float | None, beta_gbs: float | None, inter_alpha_us: float | None, inter_beta_gbs: float | None,
-    gpus_per_node: int | None, overhead_us: float = 0.0, gap_us: float = 0.0,
+    alpha_us: float | None,
+    beta_gbs: float | None,
+    inter_alpha_us: float | None,
+    inter_beta_gbs: float | None,
+    gpus_per_node: int | None,
+    overhead_us: float = 0.0,
+    gap_us: float = 0.0,
 ) -> tuple[Level | None, Level | None]:
     """Inside and between nodes; alphas are LogP's latencies.
 

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner.analysis.curves import curves
+from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.plot import shared
-from tuner.curves import curves
-from tuner.names import Buffers, Collective, DataType, Op
-from tuner.rules.request import Request
+from tuner.emulator.request import Request
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,25 +24,40 @@ if TYPE_CHECKING:
 @shared.out_option
 @options.json_option
 def command(
-    collective: Collective, from_bytes: int, to_bytes: int, points: int, dtype: DataType, op: Op, buffers: Buffers,
-    out: Path | None, as_json: bool, **case: Any,
+    collective: Collective,
+    from_bytes: int,
+    to_bytes: int,
+    points: int,
+    dtype: DataType,
+    op: Op,
+    buffers: Buffers,
+    out: Path | None,
+    as_json: bool,
+    **scenario: Any,
 ) -> None:
     """Predicted time and bus bandwidth of every combination that COLLECTIVE may use, and NCCL's pick.
 
     \b
     nccl-tuner plot curves allreduce --machine dgx-h100 --nodes 4 --nccl 2.28.9 --out curves.svg
     """
-    described, request = options.case_of(**case), Request(collective, dtype, op, buffers=buffers)
+    described, request = options.case_of(**scenario), Request(collective, dtype, op, buffers=buffers)
     found = curves(described, request, shared.sizes_of(from_bytes, to_bytes, points))
 
     def record() -> dict[str, Any]:
         picked = {name: rows[0] for name, rows in shared.choices_record(found.picks).items()}
         return {
-            **shared.request_record(request), **shared.case_record(described), "nodes": described.nodes,
-            "ranks": described.ranks, "bytes": found.bytes.tolist(), "bus_factor": found.bus_factor, "pick": picked,
-            "time_us": {f"{a.name}/{p.name}": shared.known(us)
-                        for (a, p), us in zip(found.cells, found.time_us, strict=True)},
-        }  # fmt: skip
+            **shared.request_record(request),
+            **shared.case_record(described),
+            "nodes": described.nodes,
+            "ranks": described.ranks,
+            "bytes": found.bytes.tolist(),
+            "bus_factor": found.bus_factor,
+            "pick": picked,
+            "time_us": {
+                f"{a.name}/{p.name}": shared.known(us)
+                for (a, p), us in zip(found.algo_protos, found.time_us, strict=True)
+            },
+        }
 
     def draw() -> "Figure":
         from tuner.plot import curves as picture
@@ -51,6 +66,6 @@ def command(
         return picture.figure(found, what, described.heading)
 
     def says() -> str:
-        return f"{len(found.cells)} combinations at {len(found.bytes)} sizes"
+        return f"{len(found.algo_protos)} combinations at {len(found.bytes)} sizes"
 
     shared.deliver(out, as_json, record, draw, says)

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner import changes
-from tuner.choices import changed, choices, ratio
+from tuner.analysis import changes
+from tuner.analysis.choices import changed, choices, ratio
+from tuner.base.errors import BadInput
+from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.plot import shared
-from tuner.errors import BadInput
-from tuner.names import Buffers, Collective, DataType, Op
-from tuner.rules.request import Request
+from tuner.emulator.request import Request
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,9 +28,19 @@ if TYPE_CHECKING:
 @shared.out_option
 @options.json_option
 def command(
-    collective: Collective, assignments: tuple[str, ...], from_bytes: int, to_bytes: int, points: int,
-    to_nodes: int | None, nodes_list: str | None, dtype: DataType, op: Op, buffers: Buffers, out: Path | None,
-    as_json: bool, **case: Any,
+    collective: Collective,
+    assignments: tuple[str, ...],
+    from_bytes: int,
+    to_bytes: int,
+    points: int,
+    to_nodes: int | None,
+    nodes_list: str | None,
+    dtype: DataType,
+    op: Op,
+    buffers: Buffers,
+    out: Path | None,
+    as_json: bool,
+    **scenario: Any,
 ) -> None:
     """Where another release or setting changes what NCCL picks for COLLECTIVE: before, after, and the predicted times.
 
@@ -38,7 +48,7 @@ def command(
     nccl-tuner plot diff allreduce --machine dgx-h100 --nccl 2.18.1 --change nccl=2.28.9 --out diff.png
     nccl-tuner plot diff allreduce --machine dgx-h100 --nccl 2.28.9 --change NCCL_ALGO=Ring --to-nodes 16 --json
     """
-    first, request = options.case_of(**case), Request(collective, dtype, op, buffers=buffers)
+    first, request = options.case_of(**scenario), Request(collective, dtype, op, buffers=buffers)
     second = changes.changed(first, assignments)
     if second == first:
         raise BadInput("nothing differs; valid: --change KEY=VALUE, such as nccl=2.28.9 or NCCL_ALGO=Ring")
@@ -50,11 +60,14 @@ def command(
 
     def record() -> dict[str, Any]:
         return {
-            **shared.request_record(request), "nodes": nodes, "bytes": sizes.tolist(),
+            **shared.request_record(request),
+            "nodes": nodes,
+            "bytes": sizes.tolist(),
             "before": {**shared.case_record(first), **shared.choices_record(before)},
             "after": {**shared.case_record(second), **shared.choices_record(after)},
-            "changed": changed(before, after).tolist(), "ratio": [shared.known(row) for row in ratio(before, after)],
-        }  # fmt: skip
+            "changed": changed(before, after).tolist(),
+            "ratio": [shared.known(row) for row in ratio(before, after)],
+        }
 
     def draw() -> "Figure":
         from tuner.plot import difference

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from tuner.choices import choices
+from tuner.analysis.choices import choices
+from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.plot import shared
-from tuner.names import Buffers, Collective, DataType, Op
-from tuner.rules.request import Request
+from tuner.emulator.request import Request
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,8 +26,18 @@ if TYPE_CHECKING:
 @shared.out_option
 @options.json_option
 def command(
-    collective: Collective, from_bytes: int, to_bytes: int, points: int, to_nodes: int | None, nodes_list: str | None,
-    dtype: DataType, op: Op, buffers: Buffers, out: Path | None, as_json: bool, **case: Any,
+    collective: Collective,
+    from_bytes: int,
+    to_bytes: int,
+    points: int,
+    to_nodes: int | None,
+    nodes_list: str | None,
+    dtype: DataType,
+    op: Op,
+    buffers: Buffers,
+    out: Path | None,
+    as_json: bool,
+    **scenario: Any,
 ) -> None:
     """What NCCL picks for COLLECTIVE over sizes and node counts: algorithm as colour, protocol as hatch.
 
@@ -35,15 +45,18 @@ def command(
     nccl-tuner plot map allreduce --machine dgx-h100 --nccl 2.28.9 --to-nodes 64 --out map.png
     nccl-tuner plot map allgather --machine dgx-h100 --nodes-list 1,2,4,8,16 --from 1K --to 1G --points 100 --json
     """
-    described, request = options.case_of(**case), Request(collective, dtype, op, buffers=buffers)
+    described, request = options.case_of(**scenario), Request(collective, dtype, op, buffers=buffers)
     nodes = shared.nodes_of(described, to_nodes, nodes_list)
     found = choices(described, request, shared.sizes_of(from_bytes, to_bytes, points), nodes)
 
     def record() -> dict[str, Any]:
         return {
-            **shared.request_record(request), **shared.case_record(described), "nodes": list(found.nodes),
-            "bytes": found.bytes.tolist(), **shared.choices_record(found),
-        }  # fmt: skip
+            **shared.request_record(request),
+            **shared.case_record(described),
+            "nodes": list(found.nodes),
+            "bytes": found.bytes.tolist(),
+            **shared.choices_record(found),
+        }
 
     def draw() -> "Figure":
         from tuner.plot import choicemap

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from tuner.case import Case
+from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.names import Collective
 from tuner.cli import options
 from tuner.cli.plot import shared
-from tuner.errors import BadInput, BadMeasurement
-from tuner.measure import header, read_any
-from tuner.measure.compare import Comparison, Model
-from tuner.measure.samples import Measurements, Point
-from tuner.measure.series import Series, series
-from tuner.names import Collective
-from tuner.selection import Selection
+from tuner.emulator.selection import Selection
+from tuner.measure import read_any
+from tuner.measure.records import header
+from tuner.measure.records.samples import Measurements, Point
+from tuner.measure.records.series import Series, series
+from tuner.measure.verify import Comparison, Model
+from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,12 +25,15 @@ if TYPE_CHECKING:
 
 @click.command(name="measured")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--collective", type=options.Named(Collective, "collective"),
-              help="Only this one; also what a text of nccl-tests is of that does not name it. [default: all]")
+@click.option(
+    "--collective",
+    type=options.Named(Collective, "collective"),
+    help="Only this one; also what a text of nccl-tests is of that does not name it. [default: all]",
+)
 @options.case_options
 @shared.out_option
 @options.json_option
-def command(file: Path, collective: Collective | None, out: Path | None, as_json: bool, **case: Any) -> None:
+def command(file: Path, collective: Collective | None, out: Path | None, as_json: bool, **scenario: Any) -> None:
     """Times in FILE, of 'nccl-tuner measure' or nccl-tests, against what NCCL's model predicts, and their ratio.
 
     A file of nccl-tests does not say where it was measured: --machine, --nodes and --nccl do.
@@ -44,7 +48,7 @@ def command(file: Path, collective: Collective | None, out: Path | None, as_json
         if not visits:
             raise BadMeasurement(f"{file}: no {collective.name} in it")
         measurements = replace(measurements, visits=visits)
-    described = _case(file, measurements, case)
+    described = _case(file, measurements, scenario)
     comparison = Comparison(measurements, Model(Selection(described.communicator())))
     if not comparison.kinds:
         why = comparison.skipped[0].reason if comparison.skipped else "no times that count"
@@ -66,17 +70,17 @@ def command(file: Path, collective: Collective | None, out: Path | None, as_json
     shared.deliver(out, as_json, record, draw, says)
 
 
-def _case(file: Path, measurements: Measurements, case: dict[str, Any]) -> Case:
+def _case(file: Path, measurements: Measurements, scenario: dict[str, Any]) -> Scenario:
     """What the options describe, or else the header of the file."""
     given = measurements.header
-    if not (case["machine"] or case["topology"] or case["node"]):
+    if not (scenario["machine"] or scenario["topology"] or scenario["node"]):
         if header.CASE not in given:
             raise BadInput(f"{file} does not say where it was measured; valid: --machine NAME --nodes N --nccl RELEASE")
-        if said := [name for name in case if _said(name)]:
+        if said := [name for name in scenario if _said(name)]:
             option = f"--{said[0].replace('_', '-')}"
             raise BadInput(f"{option}: {file} says its own communicator; valid: with --machine or --topology, or none")
         return header.case_of(given)
-    described = options.case_of(**{**case, "nccl": case["nccl"] or given.get("nccl")})
+    described = options.case_of(**{**scenario, "nccl": scenario["nccl"] or given.get("nccl")})
     header.check(file, given, described)
     return described
 
@@ -85,16 +89,27 @@ def _said(name: str) -> bool:
     return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def _record(case: Case, kind: Point, drawn: list[Series]) -> dict[str, Any]:
+def _record(scenario: Scenario, kind: Point, drawn: list[Series]) -> dict[str, Any]:
     return {
-        "collective": kind.collective.name, "dtype": kind.dtype.name, "op": kind.op.name, "in_place": kind.in_place,
-        "graph": kind.graph, **shared.case_record(case), "nodes": case.nodes, "ranks": case.ranks,
+        "collective": kind.collective.name,
+        "dtype": kind.dtype.name,
+        "op": kind.op.name,
+        "in_place": kind.in_place,
+        "graph": kind.graph,
+        **shared.case_record(scenario),
+        "nodes": scenario.nodes,
+        "ranks": scenario.ranks,
         "series": [
             {
-                "algorithm": one.combination.algorithm.name, "protocol": one.combination.protocol.name,
-                "channels": one.combination.channels or None, "bytes": one.bytes.tolist(),
-                "measured_us": shared.known(one.measured_us), "low_us": shared.known(one.low_us),
-                "high_us": shared.known(one.high_us), "predicted_us": shared.known(one.predicted_us),
-            } for one in drawn
+                "algorithm": one.combination.algorithm.name,
+                "protocol": one.combination.protocol.name,
+                "channels": one.combination.channels or None,
+                "bytes": one.bytes.tolist(),
+                "measured_us": shared.known(one.measured_us),
+                "low_us": shared.known(one.low_us),
+                "high_us": shared.known(one.high_us),
+                "predicted_us": shared.known(one.predicted_us),
+            }
+            for one in drawn
         ],
-    }  # fmt: skip
+    }

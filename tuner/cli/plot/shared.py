@@ -8,15 +8,15 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.case import MOST_NODES, Case
-from tuner.cfloat import SizeArray, shortest
-from tuner.choices import Choices
+from tuner.analysis.choices import Choices
+from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm, Protocol
+from tuner.base.numerics import SizeArray, shortest
 from tuner.cli import options
 from tuner.cli.options import F
 from tuner.cli.output import print_json
-from tuner.errors import BadInput
-from tuner.names import Algorithm, Protocol
-from tuner.rules.request import Request
+from tuner.emulator.request import Request
+from tuner.scenario import MOST_NODES, Scenario
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,12 +32,31 @@ def size_options(function: F) -> F:
     """Parameters ``from_bytes``, ``to_bytes`` and ``points``."""
     for option in reversed(
         [
-            click.option("--from", "from_bytes", type=options.size_bytes, default="8", show_default=True,
-                         metavar="SIZE", help="The smallest size."),
-            click.option("--to", "to_bytes", type=options.size_bytes, default="16G", show_default=True,
-                         metavar="SIZE", help="The largest size."),
-            click.option("--points", type=click.IntRange(2, 100_000), default=400, show_default=True,
-                         help="Sizes between them, at equal ratios."),
+            click.option(
+                "--from",
+                "from_bytes",
+                type=options.size_bytes,
+                default="8",
+                show_default=True,
+                metavar="SIZE",
+                help="The smallest size.",
+            ),
+            click.option(
+                "--to",
+                "to_bytes",
+                type=options.size_bytes,
+                default="16G",
+                show_default=True,
+                metavar="SIZE",
+                help="The largest size.",
+            ),
+            click.option(
+                "--points",
+                type=click.IntRange(2, 100_000),
+                default=400,
+                show_default=True,
+                help="Sizes between them, at equal ratios.",
+            ),
         ]
     ):
         function = option(function)
@@ -54,8 +73,12 @@ def node_options(function: F) -> F:
     """Parameters ``to_nodes`` and ``nodes_list``."""
     for option in reversed(
         [
-            click.option("--to-nodes", type=click.IntRange(1, MOST_ROWS), metavar="N",
-                         help="Every number of nodes up to this one. [default: 64]"),
+            click.option(
+                "--to-nodes",
+                type=click.IntRange(1, MOST_ROWS),
+                metavar="N",
+                help="Every number of nodes up to this one. [default: 64]",
+            ),
             click.option("--nodes-list", metavar="N,N,...", help="These numbers of nodes instead: 1,2,4,8,512."),
         ]
     ):
@@ -63,13 +86,13 @@ def node_options(function: F) -> F:
     return function
 
 
-def nodes_of(case: Case, to_nodes: int | None, nodes_list: str | None) -> list[int]:
+def nodes_of(scenario: Scenario, to_nodes: int | None, nodes_list: str | None) -> list[int]:
     """Ascending. BadInput also where the case itself says how many nodes there are."""
-    if case.nodes != 1 or case.others:
+    if scenario.nodes != 1 or scenario.others:
         raise BadInput("--nodes and --node: the picture is over node counts; valid: --to-nodes N, --nodes-list N,N,...")
     if nodes_list is None:
         most = to_nodes or 64
-        return list(range(min(most, 1 if case.gpus() > 1 else 2), most + 1))  # one rank alone has nothing to choose
+        return list(range(min(most, 1 if scenario.gpus() > 1 else 2), most + 1))  # one rank alone has nothing to choose
     words = nodes_list.split(",")
     if to_nodes is not None or len(words) > MOST_ROWS or not all(map(_is_count, words)):
         raise BadInput(
@@ -82,11 +105,11 @@ def _is_count(word: str) -> bool:
     return word.isascii() and word.isdigit() and 1 <= int(word) <= MOST_NODES
 
 
-def nodes_alike(case: Case) -> str:
+def nodes_alike(scenario: Scenario) -> str:
     """Machine, release and settings in words, whatever the number of nodes."""
-    gpus = f"{case.gpus()} GPU{'s' * (case.gpus() > 1)} per node"
-    layer = [f"layer {case.layer.file}"] if case.layer else []
-    return ", ".join([case.name, gpus, f"NCCL {case.nccl}", *layer, *case.settings])
+    gpus = f"{scenario.gpus()} GPU{'s' * (scenario.gpus() > 1)} per node"
+    layer = [f"layer {scenario.layer.file}"] if scenario.layer else []
+    return ", ".join([scenario.name, gpus, f"NCCL {scenario.nccl}", *layer, *scenario.settings])
 
 
 def choices_record(found: Choices) -> dict[str, Any]:
@@ -102,16 +125,21 @@ def choices_record(found: Choices) -> dict[str, Any]:
 
 def request_record(request: Request) -> dict[str, str]:
     return {
-        "collective": request.collective.name, "dtype": request.dtype.name, "op": request.op.name,
+        "collective": request.collective.name,
+        "dtype": request.dtype.name,
+        "op": request.op.name,
         "buffers": request.buffers.name,
-    }  # fmt: skip
+    }
 
 
-def case_record(case: Case) -> dict[str, Any]:
+def case_record(scenario: Scenario) -> dict[str, Any]:
     """Without the number of nodes, which is the picture's."""
     return {
-        **case.constants, "machine": case.name, "gpus_per_node": case.gpus(), "environment": case.environment or {},
-    }  # fmt: skip
+        **scenario.constants,
+        "machine": scenario.name,
+        "gpus_per_node": scenario.gpus(),
+        "environment": scenario.environment or {},
+    }
 
 
 def known(values: NDArray[Any]) -> list[float | None]:

@@ -8,7 +8,8 @@ from tuner import plugin, release
 from tuner.cli import options
 from tuner.cli.lazy import LazyGroup
 from tuner.cli.output import print_json
-from tuner.plugin import loading, parse
+from tuner.plugin import loading
+from tuner.plugin.table import parse
 
 VERBS = {
     "convert": "a decision table from or to NVIDIA's and NCCLX's formats",
@@ -43,8 +44,11 @@ def path(as_json: bool) -> None:
 
 
 @command.command()
-@click.option("--nccl", metavar="RELEASE",
-              help="NCCL release. [default: the installed nvidia-nccl wheel's; without one, the newest]")
+@click.option(
+    "--nccl",
+    metavar="RELEASE",
+    help="NCCL release. [default: the installed nvidia-nccl wheel's; without one, the newest]",
+)
 @click.option("--table", type=click.Path(path_type=Path), metavar="FILE", help="The decision table to apply.")
 @click.option("--strict", is_flag=True, help="A table that cannot be read fails the communicator.")
 @options.json_option

@@ -7,32 +7,55 @@ from typing import Any
 import click
 
 from tuner import release
-from tuner.case import Case
+from tuner.base.errors import BadInput
+from tuner.base.names import Collective
 from tuner.cli import options
 from tuner.cli.output import print_json
 from tuner.cli.provenance import command_line, today
-from tuner.errors import BadInput
-from tuner.names import Collective
-from tuner.plugin import compiled, measured, text
-from tuner.plugin.table import Table
-from tuner.selection import Selection
+from tuner.emulator.selection import Selection
+from tuner.plugin import compile
+from tuner.plugin.formats import measured
+from tuner.plugin.table import text
+from tuner.plugin.table.records import Table
+from tuner.scenario import Scenario
 
 
 @click.command(name="compile")
 @options.collectives_argument
 @options.case_options
-@click.option("--as", "form", type=click.Choice(["decisions", "costs"]), default="decisions", show_default=True,
-              help="Rows that name the release's picks, or rows with its times, which other releases then pick by.")
+@click.option(
+    "--as",
+    "form",
+    type=click.Choice(["decisions", "costs"]),
+    default="decisions",
+    show_default=True,
+    help="Rows that name the release's picks, or rows with its times, which other releases then pick by.",
+)
 @click.option("--channels", is_flag=True, help="Decisions also set the most channels that the release allows.")
-@click.option("--for", "runs", metavar="RELEASE",
-              help="The release that will run the table: rows that it cannot run are left out, and said.")
-@click.option("--measured", "samples", type=click.Path(path_type=Path), metavar="FILE.csv",
-              help="Instead of a machine: measurements, with the columns of NVIDIA's optimize_config.py.")
+@click.option(
+    "--for",
+    "runs",
+    metavar="RELEASE",
+    help="The release that will run the table: rows that it cannot run are left out, and said.",
+)
+@click.option(
+    "--measured",
+    "samples",
+    type=click.Path(path_type=Path),
+    metavar="FILE.csv",
+    help="Instead of a machine: measurements, with the columns of NVIDIA's optimize_config.py.",
+)
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="TABLE", help="The table to write.")
 @options.json_option
 def command(
-    collectives: tuple[Collective, ...], form: str, channels: bool, runs: str | None, samples: Path | None, out: Path,
-    as_json: bool, **case: Any,
+    collectives: tuple[Collective, ...],
+    form: str,
+    channels: bool,
+    runs: str | None,
+    samples: Path | None,
+    out: Path,
+    as_json: bool,
+    **scenario: Any,
 ) -> None:
     """Writes a decision table that makes other releases pick as one does on a machine, or as was measured.
 
@@ -44,9 +67,9 @@ def command(
     """
     chosen = list(dict.fromkeys(collectives or Collective))
     if samples is not None:
-        table, notes = _measured(samples, chosen, form, channels, runs, case)
+        table, notes = _measured(samples, chosen, form, channels, runs, scenario)
     else:
-        table, notes = _emulated(options.case_of(**case), chosen, form, channels, runs)
+        table, notes = _emulated(options.case_of(**scenario), chosen, form, channels, runs)
     text.write(out, table)
     for note in notes:
         click.echo(f"note: {note}", err=True)
@@ -58,33 +81,33 @@ def command(
 
 
 def _emulated(
-    case: Case, chosen: list[Collective], form: str, channels: bool, runs: str | None
+    scenario: Scenario, chosen: list[Collective], form: str, channels: bool, runs: str | None
 ) -> tuple[Table, list[str]]:
     if form == "costs" and channels:
         raise BadInput("--channels: rows of costs set none; valid with --as decisions")
-    if case.ranks == 1:
+    if scenario.ranks == 1:
         raise BadInput("a communicator of one rank has nothing to choose: NCCL only copies")
-    selection = Selection(case.communicator())
-    other = None if runs is None else Selection(replace(case, nccl=release.load(runs).name).communicator())
-    provenance = {"machine": case.title.rpartition(", NCCL ")[0], "release": f"NCCL {case.nccl}", **_written()}
+    selection = Selection(scenario.communicator())
+    other = None if runs is None else Selection(replace(scenario, nccl=release.load(runs).name).communicator())
+    provenance = {"machine": scenario.title.rpartition(", NCCL ")[0], "release": f"NCCL {scenario.nccl}", **_written()}
     if other is not None:
         provenance["for"] = f"NCCL {other.communicator.release.name}"
     provenance["calls"] = "float32, sum, plain buffers"
     if form == "costs":
-        costs = compiled.costs(selection, chosen)
-        notes = [] if other is None else compiled.notes_on_costs(costs, other)
+        costs = compile.costs(selection, chosen)
+        notes = [] if other is None else compile.notes_on_costs(costs, other)
         return Table(costs=tuple(costs), provenance=provenance), notes
-    rows, notes = compiled.decisions(selection, chosen, channels), []
+    rows, notes = compile.decisions(selection, chosen, channels), []
     if other is not None:
-        rows, notes = compiled.for_release(rows, other)
+        rows, notes = compile.for_release(rows, other)
     return Table(tuple(rows), provenance=provenance), notes
 
 
 def _measured(
-    file: Path, chosen: list[Collective], form: str, channels: bool, runs: str | None, case: dict[str, Any]
+    file: Path, chosen: list[Collective], form: str, channels: bool, runs: str | None, scenario: dict[str, Any]
 ) -> tuple[Table, list[str]]:
-    given = form == "costs" or channels or runs or any(case[name] for name in case if name != "nodes")
-    if given or case["nodes"] != 1:
+    given = form == "costs" or channels or runs or any(scenario[name] for name in scenario if name != "nodes")
+    if given or scenario["nodes"] != 1:
         raise BadInput("--measured says all that goes into the table; valid beside it: COLLECTIVE, --out")
     kept = {where: sizes for where, sizes in measured.read(file).items() if where.collective in chosen}
     rows, notes = measured.decisions(kept)

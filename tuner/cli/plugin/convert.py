@@ -4,17 +4,23 @@ from pathlib import Path
 
 import click
 
+from tuner.base.files import write_text
 from tuner.cli import options
 from tuner.cli.output import print_json
-from tuner.files import write_text
-from tuner.plugin import convert
+from tuner.plugin.formats import convert
 
 
 @click.command(name="convert")
 @click.argument("file", metavar="IN", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="OUT", help="The file to write.")
-@click.option("--to", "target", type=click.Choice(convert.FORMATS), default="table", show_default=True,
-              help="Format to write: ours, the one of NVIDIA's example plugin, those of Meta's NCCLX.")
+@click.option(
+    "--to",
+    "target",
+    type=click.Choice(convert.FORMATS),
+    default="table",
+    show_default=True,
+    help="Format to write: ours, the one of NVIDIA's example plugin, those of Meta's NCCLX.",
+)
 @options.json_option
 def command(file: Path, out: Path, target: str, as_json: bool) -> None:
     """Writes a decision table in another format; IN's own is told by its content.

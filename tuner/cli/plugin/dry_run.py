@@ -5,14 +5,14 @@ from typing import Any
 
 import click
 
+from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
-from tuner.environment import parse_assignments
-from tuner.names import Buffers, Collective, DataType, Op
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
 from tuner.plugin import trial
-from tuner.plugin.dryrun import WARN
-from tuner.rules.request import Request
-from tuner.selection import Selection
+from tuner.plugin.dry_run import WARN
+from tuner.release.environment import parse_assignments
 
 
 @click.command(name="dry-run")
@@ -22,12 +22,25 @@ from tuner.selection import Selection
 @options.case_options
 @options.request_options
 @options.buffers_option
-@click.option("--pipelined", type=click.IntRange(1, 2**31 - 1), default=1, show_default=True,
-              help="numPipeOps: operations that NCCL counts together.")
+@click.option(
+    "--pipelined",
+    type=click.IntRange(1, 2**31 - 1),
+    default=1,
+    show_default=True,
+    help="numPipeOps: operations that NCCL counts together.",
+)
 @options.json_option
 def command(
-    table: Path, collective: Collective, sizes: list[int], dtype: DataType, op: Op, buffers: Buffers, pipelined: int,
-    as_json: bool, env: tuple[str, ...], **case: Any,
+    table: Path,
+    collective: Collective,
+    sizes: list[int],
+    dtype: DataType,
+    op: Op,
+    buffers: Buffers,
+    pipelined: int,
+    as_json: bool,
+    env: tuple[str, ...],
+    **scenario: Any,
 ) -> None:
     """Sends sizes through the plugin's own code, over the emulated cost table of a release.
 
@@ -39,7 +52,7 @@ def command(
     nccl-tuner plugin dry-run my.table allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1M,64M
     """
     of_plugin = tuple(text for text in env if text.startswith("NCCL_TUNER_"))
-    described = options.case_of(**case, env=tuple(text for text in env if text not in of_plugin))
+    described = options.case_of(**scenario, env=tuple(text for text in env if text not in of_plugin))
     request = Request(collective, dtype, op, pipelined=pipelined, buffers=buffers)
     selection = Selection(described.communicator())
     trials = trial.run(table, selection, request, sizes, parse_assignments(of_plugin))
@@ -61,7 +74,7 @@ def _row(each: trial.Trial) -> tuple[object, ...]:
     return human_bytes(each.bytes), *_pick(each.own), *_pick(each.picked), _lines(each)
 
 
-def _pick(pick: trial.Pick) -> tuple[object, ...]:
+def _pick(pick: trial.TrialPick) -> tuple[object, ...]:
     time_us = f"{pick.time_us:.2f}" if pick.time_us >= 0 else "-"
     return f"{pick.algorithm.name}/{pick.protocol.name}", time_us, pick.channels
 
@@ -90,10 +103,12 @@ def _record(trials: trial.Trials) -> dict[str, Any]:
     }
 
 
-def _pick_record(pick: trial.Pick | None) -> dict[str, Any] | None:
+def _pick_record(pick: trial.TrialPick | None) -> dict[str, Any] | None:
     if pick is None:
         return None
     return {
-        "algorithm": pick.algorithm.name, "protocol": pick.protocol.name, "channels": pick.channels,
+        "algorithm": pick.algorithm.name,
+        "protocol": pick.protocol.name,
+        "channels": pick.channels,
         "time_us": pick.time_us if pick.time_us >= 0 else None,
     }

@@ -7,10 +7,11 @@ from typing import Any
 import click
 
 from tuner import release
+from tuner.base.names import DataType, Op
 from tuner.cli import options
 from tuner.cli.output import print_json
-from tuner.names import DataType, Op
-from tuner.plugin import convert, lint, lint_case
+from tuner.plugin import lint, lint_scenario
+from tuner.plugin.formats import convert
 
 
 @click.command(name="lint")
@@ -18,7 +19,7 @@ from tuner.plugin import convert, lint, lint_case
 @options.case_options
 @options.request_options
 @options.json_option
-def command(file: Path, dtype: DataType, op: Op, as_json: bool, **case: Any) -> None:
+def command(file: Path, dtype: DataType, op: Op, as_json: bool, **scenario: Any) -> None:
     """What is wrong with the decision table FILE, of any format that convert reads.
 
     By itself: rows that never decide, meet or leave gaps, and what no NCCL runs. With --nccl: what that release does
@@ -31,13 +32,13 @@ def command(file: Path, dtype: DataType, op: Op, as_json: bool, **case: Any) -> 
     """
     read = convert.read(file)
     found = lint.check(read.table)
-    if case["machine"] or case["topology"] or case["node"]:
-        described = options.case_of(**case)
+    if scenario["machine"] or scenario["topology"] or scenario["node"]:
+        described = options.case_of(**scenario)
         communicator = described.communicator()
-        found += lint_case.check_release(read.table, communicator.release)
-        found += lint_case.check_communicator(read.table, communicator, dtype, op)
-    elif case["nccl"]:
-        found += lint_case.check_release(read.table, release.load(case["nccl"]))
+        found += lint_scenario.check_release(read.table, communicator.release)
+        found += lint_scenario.check_communicator(read.table, communicator, dtype, op)
+    elif scenario["nccl"]:
+        found += lint_scenario.check_release(read.table, release.load(scenario["nccl"]))
     found.sort(key=lambda finding: finding.line)
     bad = sum(finding.severity != lint.NOTE for finding in found)
     if as_json:

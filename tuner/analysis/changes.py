@@ -1,0 +1,93 @@
+"""A case with something changed, as ``nccl-tuner diff`` and ``whatif`` are told in words such as nodes=4."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from tuner import release
+from tuner.base.errors import BadInput, one_of
+from tuner.emulator import fitted_constants as layer
+from tuner.machine.topology.edit import EDITS
+from tuner.release.environment import parse_assignments
+from tuner.scenario import MOST_NODES, Scenario
+
+
+def changed(scenario: Scenario, assignments: Sequence[str]) -> Scenario:
+    """The case after each KEY=VALUE, in order; keys are those of :data:`KEYS`, and NCCL's variables.
+
+    Errors: BadInput for an unknown key or a value it cannot have; UnknownRelease, BadLayer.
+    """
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals or not value:
+            raise BadInput(f"change {assignment!r}: expected KEY=VALUE; keys: {', '.join(KEYS)}, or a NCCL variable")
+        if key.startswith("NCCL_"):
+            searched_with = release.load(scenario.nccl).table["environment"]["search"]
+            scenario = replace(
+                scenario,
+                environment={**(scenario.environment or {}), **parse_assignments((assignment,))},
+                search=scenario.search or key in searched_with,
+            )
+        elif key in KEYS:
+            scenario = KEYS[key](scenario, value)
+        else:
+            raise BadInput(f"unknown key {key!r} of a change; {one_of(KEYS)}, or a NCCL variable")
+    return scenario
+
+
+def _nccl(scenario: Scenario, value: str) -> Scenario:
+    return replace(scenario, nccl=release.load(value).name)
+
+
+def _machine(scenario: Scenario, value: str) -> Scenario:
+    """Another machine has all of its own: what completed the node before does not stay."""
+    return replace(
+        scenario,
+        machine=value,
+        topology=None,
+        graphs=None,
+        gpus_per_node=None,
+        gpu=None,
+        net_gbps=None,
+        net_latency_us=None,
+        others=(),
+        hardware=None,
+    )
+
+
+def _nodes(scenario: Scenario, value: str) -> Scenario:
+    return replace(scenario, nodes=_whole("nodes", value))
+
+
+def _gpus_per_node(scenario: Scenario, value: str) -> Scenario:
+    return replace(scenario, gpus_per_node=_whole("gpus-per-node", value))
+
+
+def _layer(scenario: Scenario, value: str) -> Scenario:
+    return replace(scenario, layer=layer.read(Path(value)))
+
+
+def _hardware(key: str, scenario: Scenario, value: str) -> Scenario:
+    if scenario.others:
+        raise BadInput(f"change {key}={value}: not where nodes differ; valid there: {', '.join(SETTINGS)}")
+    return replace(scenario, hardware={**(scenario.hardware or {}), key: value})
+
+
+def _whole(key: str, value: str) -> int:
+    if not value.isdecimal() or not 1 <= int(value) <= MOST_NODES:
+        raise BadInput(f"change {key}={value}: valid: 1 to {MOST_NODES}")
+    return int(value)
+
+
+SETTINGS: dict[str, Callable[[Scenario, str], Scenario]] = {
+    "nccl": _nccl,
+    "machine": _machine,
+    "nodes": _nodes,
+    "gpus-per-node": _gpus_per_node,
+    "layer": _layer,
+}
+KEYS: dict[str, Callable[[Scenario, str], Scenario]] = {
+    **SETTINGS,
+    **{key: partial(_hardware, key) for key in EDITS},
+}

@@ -1,0 +1,90 @@
+"""What NCCL picks over sizes and node counts: the records behind maps of choices."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base.frames import Column, Framed, Named
+from tuner.base.names import Algorithm, Protocol
+from tuner.base.numerics import FloatArray, SizeArray
+from tuner.emulator.ranges import largest
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Picks, Selection
+from tuner.scenario import Scenario
+
+NOTHING = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choices(Framed):
+    """Picks as rank 0 sees them, [nodes][bytes]; ``algorithm`` and ``protocol`` are NCCL's numbers.
+
+    Arrays are int8, int64 and float32; ``bytes`` is uint64 [bytes], NCCL's nBytes. Where NCCL finds nothing to run,
+    algorithm and protocol are -1, channels and threads 0, and the time is not a number.
+    """
+
+    nodes: tuple[int, ...]
+    bytes: SizeArray
+    algorithm: NDArray[np.int8]
+    protocol: NDArray[np.int8]
+    channels: NDArray[np.int64]
+    threads: NDArray[np.int64]
+    time_us: FloatArray
+
+    def columns(self) -> dict[str, Column]:
+        """A row for each number of nodes and size: nodes, bytes, algorithm, protocol, channels, threads, time_us."""
+        return {
+            "nodes": np.repeat(self.nodes, len(self.bytes)),
+            "bytes": np.tile(self.bytes, len(self.nodes)),
+            "algorithm": Named(Algorithm, self.algorithm.ravel()),
+            "protocol": Named(Protocol, self.protocol.ravel()),
+            "channels": self.channels.ravel(),
+            "threads": self.threads.ravel(),
+            "time_us": self.time_us.ravel(),
+        }
+
+
+def choices(scenario: Scenario, request: Request, sizes: SizeArray, nodes: Sequence[int]) -> Choices:
+    """The picks of ``sizes`` (nBytes, ascending, at least one) on each of ``nodes`` nodes, not on the case's own.
+
+    Errors: BadInput for what the emulator refuses, one rank among it.
+    """
+    rows = [picks(Selection(replace(scenario, nodes=count).communicator()), request, sizes) for count in nodes]
+    names = ("algorithm", "protocol", "channels", "threads", "time_us")
+    return Choices(tuple(nodes), sizes, *(np.stack([getattr(row, name) for row in rows]) for name in names))
+
+
+def picks(selection: Selection, request: Request, sizes: SizeArray) -> Picks:
+    """The picks of ``sizes`` (ascending, at least one); where there is nothing to run as in :class:`Choices`.
+
+    There is nothing below one element in each part of nBytes, nor beyond the largest size that NCCL takes.
+    """
+    shape = sizes.shape
+    found = Picks(
+        sizes,
+        np.full(shape, NOTHING, np.int8),
+        np.full(shape, NOTHING, np.int8),
+        np.full(shape, np.nan, np.float32),
+        np.zeros(shape, np.int64),
+        np.zeros(shape, np.int64),
+    )
+    least, most = request.unit_bytes(selection.communicator.ranks), largest(selection, request, int(sizes[-1]))
+    there = slice(*np.searchsorted(sizes, np.array([least, most + 1], np.uint64)))
+    if there.start < there.stop:
+        picked = selection.pick(request, sizes[there])
+        for name in ("algorithm", "protocol", "time_us", "channels", "threads"):
+            getattr(found, name)[there] = getattr(picked, name)
+    return found
+
+
+def changed(before: Choices, after: Choices) -> NDArray[np.bool_]:
+    """Where algorithm or protocol is another."""
+    found: NDArray[np.bool_] = (before.algorithm != after.algorithm) | (before.protocol != after.protocol)
+    return found
+
+
+def ratio(before: Choices, after: Choices) -> FloatArray:
+    """Predicted time after over before, [nodes][bytes], each by its own constants; nan where one of them has none."""
+    return after.time_us / before.time_us

@@ -1,0 +1,177 @@
+"""What changes between two communicators: releases, machines, node counts or settings."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from tuner.base.errors import BadInput, NoAlgorithm
+from tuner.base.names import AlgoProto
+from tuner.base.numerics import SizeArray, shortest
+from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges, combinations, launches
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Picks, Selection
+from tuner.scenario import Scenario
+
+
+class Side:
+    """One of the two, with its ranges computed once.
+
+    ``whole``: ranges of channels and threads too, not only of algorithm and protocol.
+    """
+
+    def __init__(
+        self, scenario: Scenario, low: int | None = None, high: int = FOLLOWED_BYTES, whole: bool = False
+    ) -> None:
+        self.scenario = scenario
+        self.selection = Selection(scenario.communicator())
+        self._low, self._high = low, high
+        self.whole = whole
+        self.ranges = cache(self._ranges)
+
+    def _ranges(self, request: Request) -> Ranges:
+        follow = launches if self.whole else combinations
+        with self._named():
+            return follow(self.selection, request, self._low, self._high)
+
+    def pick(self, request: Request, sizes: SizeArray) -> Picks:
+        """Errors: those of :meth:`Selection.pick`, with the side."""
+        with self._named():
+            return self.selection.pick(request, sizes)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except (BadInput, NoAlgorithm) as error:
+            raise type(error)(f"{self.scenario.title}: {error}") from error
+
+    def times_us(self, request: Request, sizes: SizeArray, algo_protos: list[AlgoProto]) -> list[np.float32 | None]:
+        """The time of a cell for each size; None where the call may not use it."""
+        candidates = self.selection.candidates(request)
+        times = self.selection.times_us(request, sizes)
+        return [
+            times[row, candidates.index(algo_proto)] if algo_proto in candidates else None
+            for row, algo_proto in enumerate(algo_protos)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """A pick at one size."""
+
+    algorithm: str
+    protocol: str
+    channels: int
+    threads: int
+    time_us: float
+
+
+def pick_records(picks: Picks) -> list[Pick]:
+    """One a size."""
+    return [
+        Pick(algo_proto[0].name, algo_proto[1].name, int(channels), int(threads), shortest(time_us))
+        for algo_proto, channels, threads, time_us in zip(
+            picks.algo_protos(), picks.channels, picks.threads, picks.time_us, strict=True
+        )
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A range of sizes with other picks; ``before`` and ``after`` are those at ``at_bytes`` in its (geometric) middle.
+
+    ``ratio`` is the predicted time after over that before, each by its own side; at both ends too. ``ratio_by_before``
+    and ``ratio_by_after`` leave the models out of it: the new pick's time over the old pick's, both by one side; None
+    where that side cannot run the other's pick.
+    """
+
+    collective: str
+    from_bytes: int
+    to_bytes: int
+    at_bytes: int
+    before: Pick
+    after: Pick
+    ratio: float
+    ratio_from: float
+    ratio_to: float
+    ratio_by_before: float | None
+    ratio_by_after: float | None
+
+
+def diff(before: Side, after: Side, request: Request) -> list[Change]:
+    """The ranges of sizes (nBytes, from one element to 1 TiB unless the sides say otherwise) whose pick changes.
+
+    Neighbours with the same two picks are one range. Errors: those of
+    :func:`tuner.emulator.ranges.launches`, with the side.
+    """
+    starts, ends = _changed(before.ranges(request), after.ranges(request), before.whole)
+    if not len(starts):
+        return []
+    unit = request.dtype.size_bytes
+    middles = np.exp2((np.log2(starts.astype(np.float64)) + np.log2(ends.astype(np.float64))) / 2).astype(np.uint64)
+    middles = np.clip(middles // np.uint64(unit) * np.uint64(unit), starts, ends)
+    return list(_changes(before, after, request, starts, ends, middles))
+
+
+def share_changed(changes: list[Change], low: int, high: int) -> float:
+    """The part of the sizes from ``low`` to ``high``, by their logarithm, that lies in the changes."""
+    ends = [(max(change.from_bytes, low), min(change.to_bytes, high) + 1) for change in changes]
+    return math.fsum(math.log2(end / start) for start, end in ends if start < end) / math.log2((high + 1) / low)
+
+
+def _changed(before: Ranges, after: Ranges, whole: bool) -> tuple[SizeArray, SizeArray]:
+    """First and last sizes of the ranges that both sides have, and pick differently."""
+    low = max(before.from_bytes[0], after.from_bytes[0])
+    high = min(before.to_bytes[-1], after.to_bytes[-1])
+    starts = np.union1d(before.from_bytes, after.from_bytes)
+    starts = np.union1d(starts[(starts > low) & (starts <= high)], [low])
+    ends = np.append(starts[1:] - np.uint64(1), high)
+    at = [np.searchsorted(side.from_bytes, starts, side="right") - 1 for side in (before, after)]
+    names = ("algorithm", "protocol", "channels", "threads") if whole else ("algorithm", "protocol")
+    picks = [
+        np.column_stack([getattr(side, name)[where] for name in names])
+        for side, where in zip((before, after), at, strict=True)
+    ]
+    differ = (picks[0] != picks[1]).any(axis=1)
+    # A range goes on where both sides keep their picks.
+    both = np.column_stack(picks)
+    begins = np.append(True, (both[1:] != both[:-1]).any(axis=1))
+    ends_here = np.append(begins[1:], True)
+    return starts[differ & begins], ends[differ & ends_here]
+
+
+def _changes(
+    before: Side, after: Side, request: Request, starts: SizeArray, ends: SizeArray, middles: SizeArray
+) -> Iterator[Change]:
+    ratio_from, ratio, ratio_to = (
+        after.pick(request, sizes).time_us / before.pick(request, sizes).time_us for sizes in (starts, middles, ends)
+    )
+    picked = [side.pick(request, middles) for side in (before, after)]
+    algo_protos = [picks.algo_protos() for picks in picked]
+    olds, news = map(pick_records, picked)
+    by_before, by_after = (
+        [_ratio(*times) for times in zip(*(side.times_us(request, middles, of) for of in algo_protos), strict=True)]
+        for side in (before, after)
+    )
+    for row, (start, end, middle) in enumerate(zip(starts, ends, middles, strict=True)):
+        yield Change(
+            request.collective.name,
+            int(start),
+            int(end),
+            int(middle),
+            olds[row],
+            news[row],
+            shortest(ratio[row]),
+            shortest(ratio_from[row]),
+            shortest(ratio_to[row]),
+            by_before[row],
+            by_after[row],
+        )
+
+
+def _ratio(old_us: np.float32 | None, new_us: np.float32 | None) -> float | None:
+    return None if old_us is None or new_us is None else shortest(new_us / old_us)

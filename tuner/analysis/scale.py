@@ -1,0 +1,177 @@
+"""What NCCL picks as the number of nodes grows: ranges of node counts with one answer."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.analysis.choices import NOTHING, picks
+from tuner.base import breakpoints
+from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm, Protocol
+from tuner.base.numerics import FloatArray, SizeArray, shortest
+from tuner.costmodels.bandwidth import bus_gbs
+from tuner.emulator.request import Request
+from tuner.emulator.selection import MAX_BYTES, Picks, Selection
+from tuner.scenario import Scenario
+
+TO_NODES = 16384
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Node counts with one answer, both ends among them; ``bytes`` as asked for.
+
+    Where NCCL has nothing to run, or a rank would have less than one element, ``algorithm``, ``protocol``, the times
+    and the bandwidths are None.
+    """
+
+    collective: str
+    bytes: int
+    from_nodes: int
+    to_nodes: int
+    from_ranks: int
+    to_ranks: int
+    algorithm: str | None
+    protocol: str | None
+    channels: int
+    threads: int
+    time_us_from: float | None
+    time_us_to: float | None
+    busbw_gbs_from: float | None
+    busbw_gbs_to: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """``looked_at``: the node counts that were computed, as first and last of counts without a gap."""
+
+    looked_at: tuple[tuple[int, int], ...]
+    ranges: tuple[Range, ...]
+
+    @property
+    def counts(self) -> int:
+        return sum(last - first + 1 for first, last in self.looked_at)
+
+
+def scale(
+    scenario: Scenario,
+    requests: Sequence[Request],
+    sizes: Sequence[int],
+    low: int = 1,
+    high: int = TO_NODES,
+    *,
+    every: bool = False,
+    per_rank: bool = False,
+    progress: Callable[[], None] = lambda: None,
+) -> Scale:
+    """The answers on ``low`` to ``high`` nodes as rank 0 sees them, not on the case's own number.
+
+    ``every`` node count is looked at, or 16 in each power of two and, between two with different answers, as many as
+    it takes to know where it changes: an answer that changes and returns between two of them is then missed.
+    ``sizes`` are nBytes; ``per_rank``: each rank's part, which AllGather and ReduceScatter have one of per rank.
+    ``progress`` is called for each node count. Errors: BadInput for what the emulator refuses.
+    """
+    if scenario.others:
+        raise BadInput("where nodes differ there is no number of nodes to change; valid: nodes that are alike")
+    gpus = scenario.gpus()
+    low = max(low, 2) if gpus == 1 else low  # one rank has nothing to pick
+    if not 1 <= low <= high:
+        raise BadInput(f"nodes from {low} to {high}: valid: the first not above the last")
+    asked = np.unique(np.array(sizes, np.uint64))
+    if per_rank and int(asked[-1]) * high * gpus > MAX_BYTES:
+        raise BadInput(f"{asked[-1]} bytes of each of {high * gpus} ranks: valid: 2**62 in all")
+    answers = _Answers(scenario, requests, asked, per_rank, progress)
+    starts = breakpoints.find(answers.labels, low, high, range(low, high + 1) if every else (), steps=0)
+    ranges = answers.ranges([int(start) for start in starts], high, gpus)
+    return Scale(_runs(sorted(answers.labels_of)), tuple(ranges))
+
+
+class _Answers:
+    """The answers by node count, each computed once: of each request in turn, one for each size."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        requests: Sequence[Request],
+        sizes: SizeArray,
+        per_rank: bool,
+        progress: Callable[[], None],
+    ) -> None:
+        self.scenario, self.requests, self.sizes, self.per_rank, self.progress = (
+            scenario,
+            requests,
+            sizes,
+            per_rank,
+            progress,
+        )
+        self.labels_of: dict[int, NDArray[np.int64]] = {}  # [answer][algorithm, protocol, channels, threads]
+        self.times_us: dict[int, FloatArray] = {}
+
+    def labels(self, counts: SizeArray) -> NDArray[np.int64]:
+        """A row of numbers for each node count."""
+        return np.stack([self._of(int(count)).ravel() for count in counts])
+
+    def ranges(self, starts: Sequence[int], high: int, gpus: int) -> list[Range]:
+        """Of each request and size the starts at which it changes itself."""
+        found = []
+        for column, (request, size) in enumerate((request, size) for request in self.requests for size in self.sizes):
+            labels = np.stack([self.labels_of[start][column] for start in starts])
+            changed = np.append(True, (labels[1:] != labels[:-1]).any(axis=1))
+            own = [start for start, begins in zip(starts, changed, strict=True) if begins]
+            ends = [*(start - 1 for start in own[1:]), high]
+            found += [
+                self._range(request, int(size), column, start, end, gpus) for start, end in zip(own, ends, strict=True)
+            ]
+        return found
+
+    def _of(self, count: int) -> NDArray[np.int64]:
+        if count not in self.labels_of:
+            selection = Selection(replace(self.scenario, nodes=count).communicator())
+            found = [self._picks(selection, request) for request in self.requests]
+            names = ("algorithm", "protocol", "channels", "threads")
+            self.labels_of[count] = np.concatenate(
+                [np.column_stack([getattr(one, name).astype(np.int64) for name in names]) for one in found]
+            )
+            self.times_us[count] = np.concatenate([one.time_us for one in found])
+            self.progress()
+        return self.labels_of[count]
+
+    def _picks(self, selection: Selection, request: Request) -> Picks:
+        parts = request.parts(selection.communicator.ranks) if self.per_rank else 1
+        return picks(selection, request, self.sizes * np.uint64(parts))
+
+    def _range(self, request: Request, size: int, column: int, start: int, end: int, gpus: int) -> Range:
+        algorithm, protocol, channels, threads = self.labels_of[start][column].tolist()
+        nothing = algorithm == NOTHING
+        times_us = [None if nothing else shortest(self.times_us[count][column]) for count in (start, end)]
+        busbw_gbs = [
+            None if time_us is None else self._busbw_gbs(request, size, time_us, count * gpus)
+            for time_us, count in zip(times_us, (start, end), strict=True)
+        ]
+        return Range(
+            request.collective.name,
+            size,
+            start,
+            end,
+            start * gpus,
+            end * gpus,
+            None if nothing else Algorithm(algorithm).name,
+            None if nothing else Protocol(protocol).name,
+            channels,
+            threads,
+            *times_us,
+            *busbw_gbs,
+        )
+
+    def _busbw_gbs(self, request: Request, size: int, time_us: float, ranks: int) -> float:
+        nbytes = size * (request.parts(ranks) if self.per_rank else 1)
+        return float(bus_gbs(request.collective, nbytes, time_us, ranks))
+
+
+def _runs(counts: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """First and last of each stretch of counts without a gap."""
+    stretches = [[count for _, count in run] for _, run in groupby(enumerate(counts), lambda pair: pair[1] - pair[0])]
+    return tuple((run[0], run[-1]) for run in stretches)

@@ -1,0 +1,70 @@
+"""A training step's collectives as NCCL predicts them, beside the alpha-beta model."""
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.costmodels import step
+from tuner.costmodels.step import Cluster, Model, Plan, Traffic
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """``nccl_us`` of a call and ``pick`` are None where NCCL has no model of it: sends, and all-to-all made of them."""
+
+    traffic: Traffic
+    alphabeta_us: float
+    nccl_us: float | None = None
+    pick: str | None = None
+
+    @property
+    def call_us(self) -> float:
+        """NCCL's where there is one."""
+        return self.alphabeta_us if self.nccl_us is None else self.nccl_us
+
+    @property
+    def step_us(self) -> float:
+        return self.call_us * self.traffic.calls
+
+    @property
+    def alphabeta_step_us(self) -> float:
+        return self.alphabeta_us * self.traffic.calls
+
+    @property
+    def difference(self) -> float | None:
+        """The alpha-beta model's time over NCCL's, minus 1."""
+        return None if self.nccl_us is None else self.alphabeta_us / self.nccl_us - 1
+
+
+def rows(
+    model: Model, plan: Plan, cluster: Cluster, scenario: Scenario | None, dtype: DataType, gradient_dtype: DataType
+) -> list[StepRow]:
+    """Of one size each. ``case`` describes a node and the release, and its number of nodes does not count.
+
+    Without one there is only alpha-beta.
+    """
+    if scenario is not None and scenario.gpus() != cluster.gpus_per_node:
+        raise BadInput(
+            f"gpus_per_node: {cluster.gpus_per_node}, but {scenario.name} has {scenario.gpus()}; valid: the same"
+        )
+
+    @cache
+    def selection(gpus: int, nodes: int) -> Selection:
+        assert scenario is not None
+        return Selection(replace(scenario, nodes=nodes, gpus_per_node=gpus).communicator())
+
+    found = []
+    for each in step.traffic(model, plan):
+        alphabeta_us = float(step.time_us(each, cluster))
+        if scenario is None or each.operation.name not in Collective.__members__:
+            found.append(StepRow(each, alphabeta_us))
+            continue
+        request = Request(Collective[each.operation.name], gradient_dtype if each.gradients else dtype, Op.sum)
+        picks = selection(*each.shape(cluster.gpus_per_node)).pick(request, max(1, round(float(each.bytes))))
+        pick = f"{Algorithm(picks.algorithm[0]).name}/{Protocol(picks.protocol[0]).name}"
+        found.append(StepRow(each, alphabeta_us, float(picks.time_us[0]), pick))
+    return found

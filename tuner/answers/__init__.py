@@ -1,0 +1,1 @@
+"""What commands print, whoever answered: the emulator or the real library."""

@@ -1,0 +1,92 @@
+"""Where an answer changes with the size, to the byte: breakpoints of a function that is constant in pieces."""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base.numerics import SizeArray
+
+Labels = Callable[[SizeArray], NDArray[np.generic]]
+FRACTIONS = 16  # of each power of two, and of each gap, that are looked at
+STEPS = 256  # float32 sizes looked at on both sides of a change
+
+
+def find(labels: Labels, low: int, high: int, breaks: Iterable[int] | SizeArray = (), steps: int = STEPS) -> SizeArray:
+    """The sizes from ``low`` to ``high`` at which a piece begins, ``low`` first.
+
+    ``labels`` maps an array of sizes to a label of each, a number or a row of numbers. What lies between two sizes of
+    equal labels is taken for one piece: the first sizes are fractions of powers of two, and ``breaks``, where the
+    caller knows that the function may change. A label that ranks all candidates leaves no gap there: two lines that
+    cross rank differently on both sides, and only the first of the ranks is then of interest.
+
+    NCCL's times are float32, so that near a crossing the winner may change several times within a few sizes. Hence
+    around each change every size that has a float32 of its own is looked at, until they are calm. A function of
+    integers needs no such ``steps``.
+    """
+    looked = _Looked(labels, _clipped(np.concatenate([_grid(high), _sizes(breaks), _sizes([low, high])]), low, high))
+    done = np.zeros(0, np.uint64)
+    while True:
+        starts = looked.bisect()
+        fresh = np.setdiff1d(starts, done)
+        if not fresh.size or not steps:
+            return np.concatenate([looked.sizes[:1], starts])
+        looked.look_at(_clipped(_neighbours(fresh, steps), low, high))
+        done = np.union1d(done, fresh)
+
+
+class _Looked:
+    """Sizes in order with the label of each, computed once."""
+
+    def __init__(self, labels: Labels, sizes: SizeArray) -> None:
+        self.labels, self.sizes, self.found = labels, sizes, labels(sizes)
+
+    def look_at(self, sizes: SizeArray) -> None:
+        """Both are ascending and distinct; the last size is the greatest there is."""
+        at = np.searchsorted(self.sizes, sizes)
+        fresh = self.sizes[at] != sizes
+        if fresh.any():
+            self.found = np.insert(self.found, at[fresh], self.labels(sizes[fresh]), axis=0)
+            self.sizes = np.insert(self.sizes, at[fresh], sizes[fresh])
+
+    def bisect(self) -> SizeArray:
+        """Adds sizes between those that differ until they are neighbours; the second of each such pair."""
+        while True:
+            changed = self.found[1:] != self.found[:-1]
+            at = np.flatnonzero(changed if changed.ndim == 1 else changed.any(axis=1))
+            gaps = self.sizes[at + 1] - self.sizes[at]
+            wide = gaps > 1
+            if not wide.any():
+                return self.sizes[at + 1]
+            parts = np.arange(1, FRACTIONS, dtype=np.uint64)
+            whole, rest = np.divmod(gaps[wide, None], np.uint64(FRACTIONS))  # apart, as sizes reach 2**62
+            between = whole * parts + rest * parts // np.uint64(FRACTIONS)
+            self.look_at(_distinct(self.sizes[at][wide, None] + np.maximum(between, np.uint64(1))))
+
+
+def _sizes(values: Iterable[int] | SizeArray) -> SizeArray:
+    return values if isinstance(values, np.ndarray) else np.array([*values], np.uint64)
+
+
+def _grid(high: int) -> SizeArray:
+    powers = [1 << shift for shift in range(high.bit_length())]
+    return _sizes(power + power * part // FRACTIONS for power in powers for part in range(FRACTIONS))
+
+
+def _neighbours(starts: SizeArray, steps: int) -> SizeArray:
+    exponents = np.maximum(np.log2(starts.astype(np.float64)).astype(np.int64) - 23, 0)
+    units = np.left_shift(np.uint64(1), exponents.astype(np.uint64))
+    around = (starts // units).astype(np.int64)[:, None] + np.arange(-steps, steps + 1)
+    near: SizeArray = (np.maximum(around, 0).astype(np.uint64) * units[:, None]).ravel()
+    return near
+
+
+def _clipped(sizes: SizeArray, low: int, high: int) -> SizeArray:
+    return _distinct(np.clip(sizes, np.uint64(low), np.uint64(high)))
+
+
+def _distinct(sizes: SizeArray) -> SizeArray:
+    """Ascending; for many sizes NumPy's own is ten times slower, as it hashes."""
+    ordered = np.sort(sizes, axis=None)
+    distinct: SizeArray = ordered[np.append(True, ordered[1:] != ordered[:-1])]
+    return distinct

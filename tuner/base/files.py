@@ -1,0 +1,43 @@
+"""Files read and written whole. Of those that a user names, what cannot be done is one line that names the file."""
+
+import contextlib
+import gzip
+import os
+import tempfile
+import zlib
+from pathlib import Path
+
+from tuner.base.errors import BadInput, TunerError
+
+GZIPPED = b"\x1f\x8b"  # how such a file begins
+
+
+def read_bytes(path: Path, wrong: type[TunerError]) -> bytes:
+    """What is in the file, unpacked where it is gzipped. Raises ``wrong`` where there is nothing to read."""
+    try:
+        content = path.read_bytes()
+        return gzip.decompress(content) if content.startswith(GZIPPED) else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise wrong(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def write_text(path: Path, content: str) -> None:
+    """With plain line ends. BadInput where it cannot be written."""
+    try:
+        path.write_text(content, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
+
+
+def remember(path: Path, content: str) -> None:
+    """Writes what can be found again, whole or not at all: another process may be reading. Not where nothing may be."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(content)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise

@@ -1,0 +1,118 @@
+"""NCCL's own words and numbers: collectives, algorithms, protocols, types, operations, paths.
+
+Spelling and numbers are those of ``nccl.h`` and ``src/include/{nccl_common,device,graph}.h`` (v2.28.9-1);
+nothing here knows about a release.
+"""
+
+from enum import Enum, IntEnum
+from typing import TypeVar
+
+from tuner.base.errors import BadInput, one_of
+
+Name = TypeVar("Name", bound=Enum)
+
+
+class Collective(IntEnum):
+    """The five collectives NCCL has tuning rows for, by ``ncclFunc_t``."""
+
+    Broadcast = 0
+    Reduce = 1
+    AllGather = 2
+    ReduceScatter = 3
+    AllReduce = 4
+
+
+class Algorithm(IntEnum):
+    """Algorithms by ``NCCL_ALGO_*``."""
+
+    Tree = 0
+    Ring = 1
+    CollNetDirect = 2
+    CollNetChain = 3
+    NVLS = 4
+    NVLSTree = 5
+    PAT = 6
+
+
+class Protocol(IntEnum):
+    """Protocols by ``NCCL_PROTO_*``."""
+
+    LL = 0
+    LL128 = 1
+    Simple = 2
+
+
+AlgoProto = tuple[Algorithm, Protocol]
+ALGO_PROTOS: list[AlgoProto] = [
+    (algorithm, protocol) for algorithm in Algorithm for protocol in Protocol
+]  # NCCL's order
+
+
+class Pattern(IntEnum):
+    """Channel graph patterns by ``NCCL_TOPO_PATTERN_*``."""
+
+    BalancedTree = 1
+    SplitTree = 2
+    Tree = 3
+    Ring = 4
+    NVLS = 5
+    CollNetDirect = 6
+
+
+class DataType(IntEnum):
+    """Data types by ``ncclDataType_t``."""
+
+    int8 = 0
+    uint8 = 1
+    int32 = 2
+    uint32 = 3
+    int64 = 4
+    uint64 = 5
+    float16 = 6
+    float32 = 7
+    float64 = 8
+    bfloat16 = 9
+    float8e4m3 = 10
+    float8e5m2 = 11
+
+    @property
+    def size_bytes(self) -> int:
+        """Of one element."""
+        return _TYPE_BYTES[self]
+
+
+_TYPE_BYTES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
+
+
+class Op(IntEnum):
+    """Reduction operations by ``ncclRedOp_t``."""
+
+    sum = 0
+    prod = 1
+    max = 2
+    min = 3
+    avg = 4
+
+
+class Buffers(IntEnum):
+    """What NCCL was told about both buffers of a call beforehand; send and receive buffer are not the same one."""
+
+    plain = 0
+    registered = 1  # ncclCommRegister
+    window = 2  # ncclCommWindowRegister with NCCL_WIN_COLL_SYMMETRIC
+
+
+# Path and link names as NCCL prints them; how they are ordered is a release's own matter (tables/nccl).
+PATH_NAMES = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS")
+CPU_ARCHS = ("x86_64", "arm64", "ppc64", "mixed")
+CPU_VENDORS = ("GenuineIntel", "AuthenticAMD", "CentaurHauls", "  Shanghai  ", "mixed")
+
+
+def by_name(members: type[Name], value: Name | str, what: str) -> Name:
+    """The member of an enumeration by NCCL's name in any case. Errors: BadInput, which calls the value ``what``."""
+    if isinstance(value, members):
+        return value
+    for member in members:
+        if member.name.lower() == str(value).lower().replace("_", "").replace("-", ""):
+            return member
+    raise BadInput(f"unknown {what} {value!r}; {one_of(m.name for m in members)}")

@@ -1,0 +1,121 @@
+"""Watching the model compute: the loops that apply rules tell each step to whoever asked, and to nobody otherwise."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from inspect import getmodule
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base.numerics import shortest
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A rule's effect on a quantity, for one size.
+
+    ``name`` is the rule's; ``says`` the first line of its docstring, which may be empty; ``source`` where NCCL has it.
+    """
+
+    quantity: str
+    name: str
+    before: float | int
+    after: float | int
+    unit: str
+    says: str
+    source: str
+
+    @property
+    def changes(self) -> bool:
+        return self.before != self.after
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """The same for several sizes; ``before`` and ``after`` are [size], as the model computed them."""
+
+    quantity: str
+    name: str
+    before: NDArray[Any]
+    after: NDArray[Any]
+    unit: str
+    says: str
+    source: str
+
+
+Listener = Callable[[str, str, Callable[..., Any], Any, Any], None]
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def tracing() -> Iterator[list[Step]]:
+    """The steps of what is computed inside, in order. Computations there have to be of one size."""
+    seen: list[Step] = []
+
+    def listen(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after: Any) -> None:
+        seen.append(Step(quantity, rule.__name__, _number(before), _number(after), unit, _says(rule), source(rule)))
+
+    with _told_to(listen):
+        yield seen
+
+
+@contextmanager
+def tracing_sizes(count: int) -> Iterator[list[Steps]]:
+    """The same of computations of ``count`` sizes."""
+    seen: list[Steps] = []
+
+    def listen(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after: Any) -> None:
+        first, then = (np.broadcast_to(np.asarray(value), count).copy() for value in (before, after))
+        seen.append(Steps(quantity, rule.__name__, first, then, unit, _says(rule), source(rule)))
+
+    with _told_to(listen):
+        yield seen
+
+
+@contextmanager
+def _told_to(listen: Listener) -> Iterator[None]:
+    token = _listener.set(listen)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def kept(values: NDArray[Any]) -> NDArray[Any]:
+    """A copy of what is about to be changed in place, where somebody watches."""
+    return values if _listener.get() is None else values.copy()
+
+
+def step(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after: Any) -> None:
+    """Tells that ``rule`` made ``after`` of ``before``, each a number or an array of one or of each size."""
+    listen = _listener.get()
+    if listen is not None:
+        listen(quantity, unit, rule, before, after)
+
+
+def _number(value: Any) -> float | int:
+    number = np.asarray(value).reshape(-1)
+    if number.size != 1:
+        raise ValueError(f"a watched computation has one size, not {number.size}")
+    if number.dtype != np.float32:
+        return int(number[0])
+    return shortest(number[0]) if np.isfinite(number[0]) else float(number[0])
+
+
+@cache
+def _says(rule: Callable[..., Any]) -> str:
+    text = (rule.__doc__ or "").partition("Source:")[0].strip()
+    return re.sub(r":func:`(\w+)`|``", r"\1", text.partition("\n")[0]).strip()
+
+
+@cache
+def source(rule: Callable[..., Any]) -> str:
+    """What follows "Source:" in the rule's docstring, else in its module's."""
+    text = "\n\n".join(filter(None, (rule.__doc__, getattr(getmodule(rule), "__doc__", None))))
+    after = text.partition("Source:")[2].partition("\n\n")[0]
+    return " ".join(after.split()).removesuffix(".")

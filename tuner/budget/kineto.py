@@ -1,0 +1,148 @@
+"""Traces of PyTorch's profiler (Kineto, Chrome's JSON): each call of a process group, and its kernel's duration.
+
+A call is the event ``record_param_comms``, whose arguments torch/csrc/distributed/c10d/ParamCommsUtils.hpp and
+saveNcclMeta (torch/csrc/profiler/util.cpp) write; libkineto's output_json.cpp repeats them at the kernel, which has the
+call's "External id". Traces of graph replays have kernels alone.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from tuner.base.names import Collective, DataType
+from tuner.budget.calls import Call, Found
+from tuner.logs import choice
+
+RECORD = "record_param_comms"
+_NO_CALLS = ("wait", "init")  # recorded in the same way: a wait for a call, a process group that is made
+_KERNEL = re.compile(r"nccl\w*?Kernel_([A-Za-z]+)")
+# ProcessGroupNCCL.cpp; the other names are NCCL's but for case and underscores.
+_COALESCED = {
+    "allreduce_coalesced": Collective.AllReduce,
+    "allgather_into_tensor_coalesced": Collective.AllGather,
+    "reduce_scatter_tensor_coalesced": Collective.ReduceScatter,
+}
+_NAMES = {
+    "_broadcast_oop": Collective.Broadcast,
+    "_reduce_oop": Collective.Reduce,
+    "_allgather_base": Collective.AllGather,
+    "_reduce_scatter_base": Collective.ReduceScatter,
+    **_COALESCED,
+}
+# What getNcclDataType makes of c10::ScalarType, by c10::toString.
+_TYPES = {
+    "Char": DataType.int8,
+    "Byte": DataType.uint8,
+    "Bool": DataType.uint8,
+    "Int": DataType.int32,
+    "Long": DataType.int64,
+    "Half": DataType.float16,
+    "Float": DataType.float32,
+    "Double": DataType.float64,
+    "BFloat16": DataType.bfloat16,
+    "Float8_e4m3fn": DataType.float8e4m3,
+    "Float8_e5m2": DataType.float8e5m2,
+}
+
+
+def is_trace(value: Any) -> bool:
+    """An object with ``traceEvents``, or the bare list of them."""
+    if isinstance(value, dict):
+        return isinstance(value.get("traceEvents"), list)
+    return isinstance(value, list) and any(isinstance(event, dict) and "ph" in event for event in value)
+
+
+def from_trace(file: str, value: Any) -> Found:
+    """The calls of a trace, which is of one rank."""
+    events = value["traceEvents"] if isinstance(value, dict) else value
+    events = [event for event in events if isinstance(event, dict)]
+    kernels = [
+        (match[1], event)
+        for event in events
+        if event.get("cat") == "kernel" and (match := _KERNEL.search(str(event.get("name"))))
+    ]
+    records = [_arguments(event) for event in events if event.get("name") == RECORD]
+    records = [record for record in records if record.get("Collective name") not in _NO_CALLS]
+    known = {_id(record) for record in records} - {None}
+    durations: dict[int | None, list[float]] = defaultdict(list)
+    calls = []
+    for name, event in kernels:
+        arguments, duration_us = _arguments(event), _duration_us(event)
+        if _id(arguments) in known:
+            durations[_id(arguments)].append(duration_us)
+        elif "Collective name" in arguments:
+            calls.append(_call(arguments, (duration_us,)))
+        else:
+            calls.append(Call(name, None, None, kernels_us=(duration_us,), unusable="kernels without their call"))
+    for record in records:
+        seen = durations.get(_id(record))
+        calls.append(_call(record, (sum(seen),) if seen else ()))
+    return Found(
+        file,
+        "Kineto trace",
+        "elements x type, of all ranks together for AllGather and ReduceScatter",
+        tuple(calls),
+        tuple(_notes(value, calls)),
+    )
+
+
+def _notes(value: Any, calls: list[Call]) -> list[str]:
+    distributed = value.get("distributedInfo") if isinstance(value, dict) else None
+    nccl = distributed.get("nccl_version") if isinstance(distributed, dict) else None
+    notes = [f"the trace is of NCCL {nccl}"] if nccl else []
+    if coalesced := sum(call.name in _COALESCED for call in calls):
+        notes.append(f"{coalesced} coalesced calls count as one call of all their bytes, as NCCL chooses for a group")
+    return notes
+
+
+def _call(arguments: Mapping[str, Any], kernels_us: tuple[float, ...]) -> Call:
+    if "Collective name" not in arguments:  # as older PyTorch leaves them
+        return Call(RECORD, None, None, kernels_us=kernels_us, unusable="the trace does not say which collective")
+    name = str(arguments["Collective name"])
+    collective = _NAMES[name] if name in _NAMES else choice.collective(name)
+    dtype = _dtype(str(arguments.get("dtype")))
+    size, unusable = None, None
+    if collective is not None:
+        elements = _whole(arguments.get("Out msg nelems" if collective is Collective.AllGather else "In msg nelems"))
+        if dtype is None:
+            unusable = f"type {arguments.get('dtype')} is none of NCCL's"
+        elif elements is None:
+            unusable = "their size is not recorded"
+        else:
+            size = elements * dtype.size_bytes
+    group, description = (str(arguments.get(f"Process Group {key}") or "") for key in ("Name", "Description"))
+    named = f"{group} ({description})" if description not in ("", "undefined", group) else group
+    return Call(
+        name,
+        collective,
+        size,
+        dtype,
+        ranks=_whole(arguments.get("Group size")),
+        communicator=named or None,
+        kernels_us=kernels_us,
+        unusable=unusable,
+    )
+
+
+def _dtype(name: str) -> DataType | None:
+    """PyTorch's name, or NCCL's own as other writers of traces have it."""
+    return _TYPES.get(name, DataType.__members__.get(name))
+
+
+def _arguments(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    arguments = event.get("args")
+    return arguments if isinstance(arguments, dict) else {}
+
+
+def _id(arguments: Mapping[str, Any]) -> int | None:
+    return _whole(arguments.get("External id", arguments.get("external id")))
+
+
+def _duration_us(event: Mapping[str, Any]) -> float:
+    duration = event.get("dur")
+    return float(duration) if isinstance(duration, int | float) else 0.0
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and value >= 0 else None

@@ -1,0 +1,291 @@
+"""The constants of NCCL's model that explain measured times best, as a layer, and how well they do."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.calibration.constants import Constant, rounded, tables
+from tuner.calibration.forward import Forward
+from tuner.calibration.identify import Known, identify
+from tuner.calibration.observations import NORMAL_95, Observations
+from tuner.costmodels.line import OUTLIER, deviations, robust
+
+Array = NDArray[np.float64]
+ROUNDS = 4  # of choosing constants and fitting them: other constants count where a minimum changes sides
+WORTH = 5.0  # of the logarithm of the likelihood, for moved caps to be taken
+HIGHER = 1.1
+IDENTIFIED_DEVIATION = 0.025  # of a logarithm: 95 % are within 5 % of the value
+IDENTIFIED = "identified"
+ROUGH = "known roughly"
+TOGETHER = "identified with others kept"
+AT_LEAST = "at least, does not bind"
+KEPT_ALIKE = "kept: same effect as others"
+KEPT_WITHOUT_EFFECT = "kept: too little effect"
+_MEDIAN_DEVIATION = 1.4826  # a normal distribution's deviation over its median absolute deviation
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """One constant: its value, the 95 % interval where it was fitted, and why not where it keeps NCCL's value.
+
+    ``alike`` names constants of the same effect with the factor by which theirs counts: of a fitted one those that keep
+    NCCL's value, which its own value presumes; of one that keeps it, the fitted ones.
+    """
+
+    name: str
+    nccl: float
+    value: float
+    low: float | None
+    high: float | None
+    status: str  # of the six above
+    alike: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """Mean absolute errors in percent, None of no calls; ``held_out`` sizes were not fitted."""
+
+    combination: str
+    calls: int
+    nccl_percent: float | None
+    fitted_percent: float | None
+    held_out_calls: int
+    nccl_held_out_percent: float | None
+    fitted_held_out_percent: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """``noise`` is how many of their own deviations the times are off; above 1 the model misses something."""
+
+    constants: tuple[Fitted, ...]
+    unreached: tuple[str, ...]
+    zeros: tuple[str, ...]
+    tables: Mapping[str, Any]
+    noise: float
+    errors: tuple[Error, ...]  # by algorithm and protocol, then all
+    residuals: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """The calls that are fitted: logarithms of their times, and one over their deviations."""
+
+    forward: Forward
+    target: Array
+    weight: Array
+    used: NDArray[np.bool_]
+
+    def off(self, values: Mapping[Constant, float], noise: float) -> Array:
+        found: Array = (self.forward.log_us(values)[self.used] - self.target) * self.weight / noise
+        return found
+
+    def slope(self, values: Mapping[Constant, float], by: Sequence[Constant], noise: float) -> Array:
+        found: Array = self.forward.jacobian(values, by)[self.used] * (self.weight / noise)[:, None]
+        return found
+
+    def cost(self, values: Mapping[Constant, float], noise: float) -> float:
+        return float(np.sum(robust(self.off(values, noise)))) / 2
+
+    def solve(self, values: Mapping[Constant, float], free: Sequence[Constant], noise: float) -> dict[Constant, float]:
+        """From these values on; what is not free stays."""
+        from scipy.optimize import least_squares  # slow to load
+
+        if not free:
+            return dict(values)
+
+        def at(logs: Array) -> dict[Constant, float]:
+            return {**values, **{constant: constant.value(log) for constant, log in zip(free, logs, strict=True)}}
+
+        low, high = (np.array([getattr(constant, end) for constant in free]) for end in ("low", "high"))
+        start = np.log([values[constant] / constant.nccl for constant in free])
+        solved = least_squares(
+            lambda logs: self.off(at(logs), noise),
+            np.clip(start, low + 1e-6, high - 1e-6),
+            jac=lambda logs: self.slope(at(logs), free, noise),
+            bounds=(low, high),
+            loss="soft_l1",
+            f_scale=OUTLIER,
+            x_scale="jac",
+            ftol=1e-7,
+            xtol=1e-6,
+            max_nfev=100,
+        )
+        return at(solved.x)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Values of all constants, those of ``known`` fitted and the others as in ``start``."""
+
+    start: dict[Constant, float]
+    values: dict[Constant, float]
+    known: Known
+    noise: float
+
+
+def fit(observations: Observations) -> Fit:
+    """A robust least-squares fit of the logarithms of times to the sizes that are not held out."""
+    forward = Forward(observations)
+    everything = forward.constants
+    target, weight, used = _flat(observations)
+    problem = Problem(forward, target[used], weight[used], used)
+    nccl = {constant: constant.nccl for constant in everything}
+    found = _settled(problem, nccl, nccl)
+    for kind in dict.fromkeys(constant.path[1] for constant in everything if constant.is_cap):
+        caps = [constant for constant in everything if constant.is_cap and constant.path[1] == kind]
+        shares = [each for each in _free(problem, found) if each.is_efficiency and forward.meet([each], caps)]
+        for share in shares:  # what they say together may be split otherwise
+            factor = found.values[share] / share.nccl
+            found = _moved(problem, found, {**dict.fromkeys(caps, factor), **dict.fromkeys(shares, 1 / factor)})
+    values = {constant: value if value == constant.nccl else rounded(value) for constant, value in found.values.items()}
+    known = found.known
+    spread = deviations(problem.slope(values, [everything[index] for index in known.fitted], found.noise))
+    no_bound = {cap for cap in everything if cap.is_cap and not _binds(problem, values, cap)}
+    return Fit(
+        constants=tuple(_fitted(everything, values, known, spread, no_bound, _rivals(forward, values, known))),
+        unreached=tuple(forward.unreached),
+        zeros=tuple(forward.zeros),
+        tables=tables(observations.release, values),
+        noise=found.noise,
+        **_compared(observations, forward, values),
+    )
+
+
+def _settled(
+    problem: Problem, start: Mapping[Constant, float], first: Mapping[Constant, float], noise: float = 1.0
+) -> Settled:
+    """Chooses constants and fits them from ``first`` on until the choice stays; the others are as in ``start``."""
+    everything = problem.forward.constants
+    values, known, solved = dict(first), Known((), {}), None
+    for _ in range(ROUNDS):
+        jacobian = problem.slope(values, everything, noise)
+        known = identify(jacobian, [constant.after for constant in everything], known.fitted)
+        if solved == (set(known.fitted), noise):
+            break
+        solved = set(known.fitted), noise
+        free = [everything[index] for index in known.fitted]
+        values = problem.solve({**start, **{constant: values[constant] for constant in free}}, free, noise)
+        off = np.abs(problem.off(values, 1.0))
+        freedom = len(off) / max(1, len(off) - len(known.fitted))
+        noise = max(1.0, round(float(_MEDIAN_DEVIATION * np.median(off) * np.sqrt(freedom)), 1))
+    return Settled(dict(start), values, known, noise)
+
+
+def _free(problem: Problem, found: Settled) -> list[Constant]:
+    return [problem.forward.constants[index] for index in found.known.fitted]
+
+
+def _moved(problem: Problem, found: Settled, jump: Mapping[Constant, float]) -> Settled:
+    """A fit from where these factors lead, if it is better: past the point where a cap binds, no slope leads back."""
+    before = problem.cost(found.values, found.noise)
+    others = [each for each in _free(problem, found) if not each.is_latency]
+    near = [each for each in others if problem.forward.meet([each], list(jump))]
+    free = [each for each in others if problem.forward.meet([each], [*jump, *near])]  # caps of other node counts, too
+    start = {constant: constant.within(found.values[constant] * factor) for constant, factor in jump.items()}
+    moved = problem.solve({**found.values, **start}, list({*free, *jump}), found.noise)
+    if problem.cost(moved, found.noise) > before - WORTH:
+        return found
+    caps = {constant: moved[constant] for constant in jump if constant.is_cap}
+    settled = _settled(problem, {**found.start, **caps}, moved, found.noise)
+    return settled if problem.cost(settled.values, found.noise) < before - WORTH else found
+
+
+def _binds(problem: Problem, values: Mapping[Constant, float], cap: Constant) -> bool:
+    """Whether a higher cap changes the times as a lower one does; if not, all that is known is that it is not lower."""
+    here = problem.off(values, 1.0)
+    up, down = (problem.off({**values, cap: values[cap] * factor}, 1.0) - here for factor in (HIGHER, 1 / HIGHER))
+    return float(np.linalg.norm(up)) > float(np.linalg.norm(down)) / 2
+
+
+def _rivals(forward: Forward, values: Mapping[Constant, float], known: Known) -> dict[int, dict[str, float]]:
+    """Of efficiencies below 1 the caps that do not bind at NCCL's value: a lower one may be what is seen instead."""
+    everything, fitted = forward.constants, set(known.fitted)
+    idle = [cap for index, cap in enumerate(everything) if cap.is_cap and index not in fitted]
+    shares = {index: everything[index] for index in fitted if everything[index].is_efficiency}
+    return {
+        index: {str(cap): 1.0 for cap in idle if values[cap] == cap.nccl and forward.meet([share], [cap])}
+        for index, share in shares.items()
+        if values[share] < share.nccl
+    }
+
+
+def _flat(observations: Observations) -> tuple[Array, Array, NDArray[np.bool_]]:
+    groups = observations.groups
+    target = np.log(np.concatenate([group.median_us for group in groups]))
+    weight = 1 / np.concatenate([group.deviation for group in groups])
+    return target, weight, ~np.concatenate([group.held_out for group in groups])
+
+
+def _fitted(
+    everything: list[Constant],
+    values: Mapping[Constant, float],
+    known: Known,
+    spread: Array,
+    no_bound: set[Constant],
+    rivals: Mapping[int, Mapping[str, float]],
+) -> list[Fitted]:
+    names = [str(constant) for constant in everything]
+    partners: dict[int, dict[str, float]] = {index: {} for index in known.fitted}
+    for kept, parts in known.alike.items():
+        for index, part in parts.items():
+            partners[index][names[kept]] = part
+    made = []
+    for index, constant in enumerate(everything):
+        value, low, high, alike = values[constant], None, None, partners.get(index, {})
+        if constant in no_bound and value != constant.nccl:
+            status = AT_LEAST
+        elif index in partners:
+            deviation = spread[known.fitted.index(index)]
+            factor = float(np.exp(NORMAL_95 * deviation))
+            low, high = value / factor, value * factor
+            if high < constant.nccl:
+                alike = {**rivals.get(index, {}), **alike}
+            status = TOGETHER if alike else IDENTIFIED if deviation <= IDENTIFIED_DEVIATION else ROUGH
+        else:
+            alike = {names[other]: part for other, part in known.alike[index].items()}
+            status = KEPT_ALIKE if alike else KEPT_WITHOUT_EFFECT
+        made.append(Fitted(names[index], constant.nccl, value, low, high, status, alike))
+    return sorted(made, key=lambda one: one.low is None)
+
+
+def _mean(off: Array, calls: NDArray[np.bool_]) -> float | None:
+    return float(off[calls].mean()) if calls.any() else None
+
+
+def _compared(observations: Observations, forward: Forward, values: Mapping[Constant, float]) -> dict[str, Any]:
+    """Errors and residuals of NCCL's constants and of these."""
+    nccl_us, fitted_us = np.exp(forward.log_us({})), np.exp(forward.log_us(values))
+    measured = np.concatenate([group.median_us for group in observations.groups])
+    held_out = np.concatenate([group.held_out for group in observations.groups])
+    names, residuals = [], []
+    rows = zip(measured.tolist(), nccl_us.tolist(), fitted_us.tolist(), held_out.tolist(), strict=True)
+    for group in observations.groups:
+        for nbytes in group.sizes.nbytes.tolist():
+            median_us, own_us, new_us, out = next(rows)
+            names.append(f"{group.algo_proto[0].name}/{group.algo_proto[1].name}")
+            residuals.append(
+                {
+                    "collective": group.request.collective.name,
+                    "bytes": nbytes,
+                    "nodes": group.communicator.nodes,
+                    "ranks": group.communicator.ranks,
+                    "dtype": group.request.dtype.name,
+                    "combination": names[-1],
+                    "measured_us": median_us,
+                    "nccl_us": own_us,
+                    "fitted_us": new_us,
+                    "held_out": out,
+                }
+            )
+    kinds = [(name, np.array(names) == name) for name in dict.fromkeys(names)]
+    nccl_off, fitted_off = (100 * np.abs(times_us / measured - 1) for times_us in (nccl_us, fitted_us))
+    errors = []
+    for name, these in [*kinds, ("all", np.full(len(names), True))]:
+        inside, outside = these & ~held_out, these & held_out
+        means = [(int(part.sum()), _mean(nccl_off, part), _mean(fitted_off, part)) for part in (inside, outside)]
+        errors.append(Error(name, *means[0], *means[1]))
+    return {"errors": tuple(errors), "residuals": tuple(residuals)}

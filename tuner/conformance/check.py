@@ -1,0 +1,177 @@
+"""The emulator against the real library, on one communicator: every cell, pick, channel and thread, exactly."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tuner.base.errors import NoAlgorithm, OracleFailed
+from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
+from tuner.base.numerics import shortest
+from tuner.conformance import check_group
+from tuner.conformance.mismatches import MatchReport, Mismatch
+from tuner.emulator.non_classic import NonClassicPath
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.oracle.api import Launched, Oracle
+from tuner.oracle.facts import Tables
+from tuner.scenario import Scenario
+
+ALL_COLLECTIVES = tuple(Request(collective, DataType.float32, Op.sum) for collective in Collective)
+
+TABLES = ("latency_us", "bandwidth_gbs", "max_threads", "thread_thresholds_bytes")
+
+# What a report counts, in the order it prints them.
+KINDS = ("tables", "cells", "picks", "channels", "threads", "groups")
+
+
+def sizes_bytes(request: Request, ranks: int, most: int = 16 << 30) -> list[int]:
+    """Sizes from the smallest possible to ``most``: powers of two, their neighbours, and odd ones in between.
+
+    All are sizes a call can have: a count times the type's size (times the ranks for AllGather and ReduceScatter).
+    """
+    unit = request.unit_bytes(ranks)
+    wanted: set[int] = set()
+    power = 4
+    while power <= most:
+        wanted |= {power - unit, power, power + unit, power * 5 // 4 + 7, power * 31 // 20 + 3}
+        power *= 2
+    return sorted({max(unit, size // unit * unit) for size in wanted if size <= most})
+
+
+def check(
+    scenario: Scenario,
+    requests: Sequence[Request] = ALL_COLLECTIVES,
+    sizes: Sequence[int] | None = None,
+    timeout_s: float = 120.0,
+) -> MatchReport:
+    """Compares one communicator; ``sizes`` default to :func:`sizes_bytes`. Errors are the oracle's and the case's.
+
+    Where the emulator says that NCCL refuses a call, libnccl has to refuse it: that counts as one pick.
+    """
+    report, requests = MatchReport(scenario.title), tuple(requests)
+    views = scenario.views()
+    selection = Selection(views[0])
+    alone = scenario.oracle_configuration_to_launch().without_tuner
+    with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
+        _compare_tables(report, selection, oracle.tables, oracle.facts)
+        if len(views) > 1:
+            last = Selection(views[-1])
+            _compare_tables(report, last, oracle.last_rank_tables, oracle.last_rank_facts, " of the last rank")
+        taken = []
+        for request in requests:
+            chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
+            if _refused(selection, request, chosen[0]):
+                report.compare("picks", name(request), "refused", _refused_or_picked(oracle, request, chosen[0]))
+                continue
+            taken.append(request)
+            if request.buffers is not Buffers.window:  # nobody asks what a call costs that leaves the classic path
+                _compare_cells(report, selection, oracle, request, chosen)
+            if not alone:
+                _compare_picks(report, selection, oracle, request, chosen)
+        for number, group in enumerate(check_group.standard(selection, taken)):
+            for where, (ours, theirs) in check_group.compare(selection, oracle, group).items():
+                report.compare("groups", f"group {number} of {len(group.picks)} calls, {where}", ours, theirs)
+    if alone:
+        with Oracle(scenario.oracle_configuration_to_launch(), timeout_s=timeout_s) as oracle:
+            for request in taken:
+                chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
+                _compare_picks(report, selection, oracle, request, chosen)
+    return report
+
+
+def _refused(selection: Selection, request: Request, size: int) -> bool:
+    if request.buffers is Buffers.window:  # such a call may leave the classic path, where nothing refuses it
+        return False
+    try:
+        selection.pick(request, [size])
+    except NoAlgorithm:
+        return True
+    return False
+
+
+def _refused_or_picked(oracle: Oracle, request: Request, size: int) -> str:
+    try:
+        (launched,) = oracle.launch(request.collective, request.dtype, request.op, [size], request.buffers)
+    except OracleFailed as error:
+        if "NCCL returned" not in str(error):  # it crashed or hangs
+            raise
+        return "refused"
+    return pick_name(launched)
+
+
+def _compare_tables(
+    report: MatchReport, selection: Selection, tables: Tables, facts: Mapping[str, Any], whose: str = ""
+) -> None:
+    for name in TABLES:
+        ours, theirs = getattr(selection.tables, name), getattr(tables, name)
+        for at in np.ndindex(theirs.shape):  # an older release has fewer algorithms
+            report.compare("tables", f"{name}{list(at)}{whose}", ours[at].item(), theirs[at].item())
+    communicator = selection.communicator
+    report.compare("tables", f"channels{whose}", communicator.channels, facts["n_channels"])
+    report.compare("tables", f"nvls_channels{whose}", communicator.nvls_channels, facts["nvls_channels"])
+
+
+def _compare_cells(
+    report: MatchReport, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
+) -> None:
+    ours = selection.cost_table(request, sizes)
+    theirs = oracle.costs(request.collective, request.dtype, request.op, sizes, request.buffers)
+    ours = np.ascontiguousarray(ours[:, : theirs.shape[1]])  # an older release has fewer algorithms
+    differ = ours.view(np.uint32) != theirs.view(np.uint32)
+    report.compared["cells"] = report.compared.get("cells", 0) + differ.size
+    for row, algorithm, protocol in np.argwhere(differ):
+        where = f"{name(request)} {sizes[row]} B {Algorithm(algorithm).name}/{Protocol(protocol).name}"
+        values = shortest(ours[row, algorithm, protocol]), shortest(theirs[row, algorithm, protocol])
+        report.mismatches.append(Mismatch("cells", where, *values))
+
+
+def _compare_picks(
+    report: MatchReport, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
+) -> None:
+    if request.buffers is Buffers.window:
+        _compare_windows(report, selection, oracle, request, sizes)
+        return
+    picks = selection.pick(request, sizes)
+    launched = oracle.launch(request.collective, request.dtype, request.op, sizes, buffers=request.buffers)
+    for row, (size, real) in enumerate(zip(sizes, launched, strict=True)):
+        where = f"{name(request)} {size} B"
+        pick = f"{Algorithm(picks.algorithm[row]).name}/{Protocol(picks.protocol[row]).name}"
+        report.compare("picks", where, pick, pick_name(real))
+        report.compare("channels", where, int(picks.channels[row]), real.channels)
+        report.compare("threads", where, int(picks.threads[row]), real.threads)
+
+
+def _compare_windows(
+    report: MatchReport, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
+) -> None:
+    """As :func:`_compare_picks`; a call that leaves the classic path counts with its kernel, blocks and threads."""
+    non_classic_paths = selection.non_classic_paths(request, sizes)
+    staying = [size for size, non_classic in zip(sizes, non_classic_paths, strict=True) if non_classic is None]
+    picks = selection.pick(request, staying) if staying else None
+    launched = oracle.launch_windows(request.collective, request.dtype, request.op, sizes)
+    row = 0
+    for size, non_classic, real in zip(sizes, non_classic_paths, launched, strict=True):
+        where = f"{name(request)} {size} B"
+        if non_classic is not None:
+            ours = non_classic.name, non_classic.blocks, non_classic.threads
+        else:
+            assert picks is not None
+            algo_proto = Algorithm(picks.algorithm[row]), Protocol(picks.protocol[row])
+            ours = f"{algo_proto[0].name}/{algo_proto[1].name}", int(picks.channels[row]), int(picks.threads[row])
+            row += 1
+        if isinstance(real, NonClassicPath):
+            theirs = real.name, real.blocks, real.threads
+        else:
+            theirs = pick_name(real), real.channels, real.threads
+        for what, own, library in zip(("picks", "channels", "threads"), ours, theirs, strict=True):
+            report.compare(what, where, own, library)
+
+
+def name(request: Request) -> str:
+    kind = "" if request.buffers is Buffers.plain else f" {request.buffers.name}"
+    return f"{request.collective.name} {request.dtype.name} {request.op.name}{kind}"
+
+
+def pick_name(launched: Launched) -> str:
+    return f"{launched.algorithm.name}/{launched.protocol.name}"

@@ -1,0 +1,97 @@
+"""A group as emulated against the same group as libnccl launched it: every value, exactly."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from tuner.base.errors import BadInput
+from tuner.base.numerics import shortest
+from tuner.emulator.group import Group, Operation, not_emulated, plan
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.oracle.api import Oracle
+from tuner.oracle.groups import Call, LaunchedGroup
+
+Both = tuple[object, object]  # the emulator's value and libnccl's
+
+
+def compare(selection: Selection, oracle: Oracle, ours: Group) -> dict[str, Both]:
+    """Everything the release shows of a group, by what it is."""
+    theirs = oracle.launch_group([_call(pick.operation) for pick in ours.picks])
+    return {**_kernels(selection, ours, theirs), **_choices(ours, theirs)}
+
+
+def standard(selection: Selection, requests: Sequence[Request]) -> Iterator[Group]:
+    """Groups of 2 to 40 calls of these kinds: equal sizes, sizes over six powers of four, kinds mixed.
+
+    None where groups are not emulated, and none that NCCL never returns from, as with too small a ring of works.
+    """
+    if not_emulated(selection, requests) is None:
+        for operations in _groups(selection, requests):
+            with contextlib.suppress(BadInput):
+                yield plan(selection, operations)
+
+
+def _groups(selection: Selection, requests: Sequence[Request]) -> Iterator[list[Operation]]:
+    ranks = selection.communicator.ranks
+    usable = [request for request in requests if selection.usable(request)]
+    for request in usable:
+        for count, nbytes in ((2, 1 << 20), (5, 25 << 20), (40, 1 << 14)):
+            yield [Operation(request, reachable(request, ranks, nbytes))] * count
+    for count in (3, 13, 40):
+        kinds = [usable[place * 7 // 3 % len(usable)] for place in range(count)] if usable else []
+        sizes = [5 << 8 + place * 5 % 13 for place in range(count)]
+        if kinds:
+            yield [Operation(each, reachable(each, ranks, size)) for each, size in zip(kinds, sizes, strict=True)]
+
+
+def reachable(request: Request, ranks: int, nbytes: int) -> int:
+    """The next smaller size that a call of this kind can have."""
+    step = request.unit_bytes(ranks)
+    return max(step, nbytes // step * step)
+
+
+def _call(operation: Operation) -> Call:
+    request = operation.request
+    return Call(request.collective, request.dtype, request.op, operation.bytes)
+
+
+def _kernels(selection: Selection, ours: Group, theirs: LaunchedGroup) -> dict[str, Both]:
+    values: dict[str, Both] = {"kernels": (len(ours.kernels), len(theirs.kernels))}
+    ranks = selection.communicator.ranks
+    for number, (our, their) in enumerate(zip(ours.kernels, theirs.kernels, strict=False)):
+        at = f"kernel {number}"
+        values[f"{at}: channels"] = len(our.channels), their.channels
+        values[f"{at}: threads"] = our.threads, their.threads
+        values[f"{at}: calls"] = len(our.places), len(their.operations)
+        for place, operation in zip(our.places, their.operations, strict=False):
+            pick, where = ours.picks[place], f"{at} call {place}"
+            request = pick.operation.request
+            values[f"{where}: pick"] = (
+                (pick.algorithm.name, pick.protocol.name),
+                (operation.algorithm.name, operation.protocol.name),
+            )
+            values[f"{where}: channels"] = pick.channels, operation.channels
+            values[f"{where}: type"] = request.device_dtype.name, operation.dtype.name
+            if operation.collective is not None:
+                logged = pick.operation.bytes // request.parts(ranks)
+                values[f"{where}: collective"] = (
+                    (request.collective.name, logged),
+                    (operation.collective.name, operation.bytes),
+                )
+    return values
+
+
+def _choices(ours: Group, theirs: LaunchedGroup) -> dict[str, Both]:
+    count = len(ours.choices)
+    questions = theirs.questions[-count:]  # those before were for symmetric kernels and decide nothing
+    values: dict[str, Both] = {"choices": (count, len(questions))}
+    for number, (choice, question) in enumerate(zip(ours.choices, questions, strict=False)):
+        cost_us = question.costs_us[choice.algorithm, choice.protocol]
+        values[f"choice {number}: numPipeOps"] = choice.pipelined, question.pipelined
+        values[f"choice {number}: time"] = shortest(choice.time_us), shortest(cost_us)
+        if question.collective is not None:
+            values[f"choice {number}: bytes"] = (
+                (choice.request.collective.name, choice.bytes),
+                (question.collective.name, question.bytes),
+            )
+    return values

@@ -1,0 +1,179 @@
+"""Everything NCCL's init derives before it tunes: ranks, nodes, channels, NVLS, processors."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm, Pattern
+from tuner.emulator.rules import collnet, init
+from tuner.emulator.rules.collnet import CollNet
+from tuner.machine.graphs import COLLNET_GRAPHS, EMPTY, OF_ALGORITHM, Graph, Graphs
+from tuner.release import Release
+from tuner.release.environment import Environment
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node: its graphs, its GPUs' compute capabilities (90 for 9.0), its CPU as NCCL spells it, its switches."""
+
+    graphs: Graphs
+    comp_caps: tuple[int, ...]
+    cpu_arch: str
+    cpu_vendor: str | None
+    has_nvswitch: bool
+    direct_nvlink: bool  # every GPU reaches every other over NVLink without passing a third
+    net_gbs: float  # slowest path from a GPU to its own adapter, 0 where there is no adapter
+    some_nvlink: bool = False  # a GPU reaches another over NVLink without passing a third
+    gpu_direct: bool | None = None  # whether adapters can read and write GPU memory; None where some do or none knows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Communicator:
+    """One communicator as the tuning model sees it; ``channels`` is what "coll channels" in NCCL's log says.
+
+    ``coll_channels`` are those without the ones that aggregated operations may add.
+    """
+
+    release: Release
+    environment: Environment
+    ranks: int
+    nodes: int
+    nodes_are_alike: bool
+    local_ranks: int  # of rank 0's node
+    min_local_ranks: int
+    max_local_ranks: int
+    graphs: Mapping[Algorithm, Graph]
+    channels: int
+    coll_channels: int
+    nvls_channels: int
+    min_comp_cap: int
+    max_comp_cap: int
+    cpu_arch: str  # "mixed" where nodes differ, as the vendor
+    cpu_vendor: str | None  # None where NCCL knows none: CPUs other than x86
+    table_cpu_arch: str  # the processor that the model's tables go by; releases differ in which of a mixture that is
+    table_cpu_vendor: str | None
+    tree_pattern: Pattern | None
+    has_nvswitch: bool  # of rank 0's node
+    direct_nvlink: bool  # of rank 0's node, where NCCL may use it: NCCL_P2P_DISABLE and others leave the ring no NVLink
+    net_gbs: float  # the least of a node's
+    gpu_direct: bool | None  # of rank 0's node, as of a Node
+    ctas: tuple[int, int]  # the fewest and the most blocks of a collective
+    collnet: CollNet | None
+
+    @property
+    def generation(self) -> str:
+        """The row of the tables by generation."""
+        return self.release.generation(self.min_comp_cap)
+
+    @property
+    def nvls_heads(self) -> int:
+        """GPUs of a node that a NVLS channel begins at."""
+        return min(self.graphs[Algorithm.NVLS].channels, self.max_local_ranks)
+
+    @property
+    def nvls(self) -> bool:
+        return self.nvls_channels > 0
+
+
+def _heads(graphs: Graphs) -> tuple[tuple[int, ...] | None, ...]:
+    """The GPUs at which CollNet's graphs enter the network."""
+    return tuple(graphs.get(name, EMPTY).heads for name in COLLNET_GRAPHS)
+
+
+def build(release: Release, nodes: Sequence[Node], environment: Environment) -> Communicator:
+    """The communicator of these nodes as rank 0 sees it, the first GPU of the first node; ``[node] * n`` are n alike.
+
+    Errors: BadInput where the shape is none, or where a variable is set that this release's emulation does not know.
+    Source: initTransportsRank (src/init.cc) and ncclTopoPostset (src/graph/connect.cc), v2.28.9-1.
+    """
+    ranks = sum(len(node.comp_caps) for node in nodes)
+    kinds: list[Node] = []  # the first node's kind first
+    for node in {id(node): node for node in nodes}.values():
+        if node not in kinds:
+            kinds.append(node)
+    if not kinds:
+        raise BadInput("no nodes; valid: 1 or more")
+    if ranks < 2:
+        raise BadInput("a communicator of one rank has nothing to pick: NCCL copies; valid: two ranks or more")
+    _check_environment(release, environment)
+    environment = replace(environment, words_are_unset=release.table["environment"]["words_are_unset"])
+
+    found = [
+        init.searched(kind.graphs, environment)
+        | init.searched_in_vain(release, environment, len(kind.comp_caps), kind.graphs, kind.some_nvlink)
+        for kind in kinds
+    ]
+    searched = {
+        name: init.weakest([graphs.get(name, EMPTY) for graphs in found], release.table["paths"]["types"])
+        for name in set(OF_ALGORITHM.values())
+    }
+    # Ring and tree run on the same channels: the fewer of both.
+    channels = min(searched[name].channels for name in ("tree", "ring"))
+    graphs = {algorithm: searched[name] for algorithm, name in OF_ALGORITHM.items()}
+    for algorithm in (Algorithm.Tree, Algorithm.Ring, Algorithm.PAT):
+        graphs[algorithm] = init.with_channels(graphs[algorithm], channels)
+
+    least, greatest = init.comp_caps(release, [cap for kind in kinds for cap in kind.comp_caps])
+    local_ranks = [len(kind.comp_caps) for kind in kinds]
+    net_gbs = min(kind.net_gbs for kind in kinds)
+    cpus = [(kind.cpu_arch, kind.cpu_vendor) for kind in kinds]
+    cpu_arch, cpu_vendor = init.cpu(release, "cpu", cpus)
+    table_cpu_arch, table_cpu_vendor = init.cpu(release, "table_cpu", cpus)
+    entries = {(size, _heads(graphs)) for size, graphs in zip(local_ranks, found, strict=True)}
+    if len(entries) > 1 and collnet.asked_for(environment):
+        raise BadInput("NCCL_COLLNET_ENABLE=1: not emulated where nodes differ in GPUs or heads; valid there: 0")
+    network = collnet.find(collnet.Shape(release, environment, len(nodes), max(local_ranks), graphs))
+    shape = init.Shape(
+        release=release,
+        environment=environment,
+        nodes=len(nodes),
+        comp_cap=kinds[0].comp_caps[0],
+        min_comp_cap=least,
+        ring=graphs[Algorithm.Ring],
+        nvls=graphs[Algorithm.NVLS],
+        own_nvls=found[0].get("nvls", EMPTY),
+        min_local_ranks=min(local_ranks),
+        net_gbs=net_gbs,
+        collnet_chain=graphs[Algorithm.CollNetChain] if network else None,
+    )
+    return Communicator(
+        release=release,
+        environment=environment,
+        ranks=ranks,
+        nodes=len(nodes),
+        nodes_are_alike=len(kinds) == 1,
+        local_ranks=local_ranks[0],
+        min_local_ranks=min(local_ranks),
+        max_local_ranks=max(local_ranks),
+        graphs=graphs,
+        channels=init.channels(shape, channels),
+        coll_channels=init.coll_channels(shape, channels),
+        nvls_channels=init.nvls_channels(shape),
+        min_comp_cap=least,
+        max_comp_cap=greatest,
+        cpu_arch=cpu_arch,
+        cpu_vendor=cpu_vendor,
+        table_cpu_arch=table_cpu_arch,
+        table_cpu_vendor=table_cpu_vendor,
+        tree_pattern=init.tree_pattern(release, [graphs["tree"].pattern for graphs in found]),
+        has_nvswitch=kinds[0].has_nvswitch,
+        direct_nvlink=kinds[0].direct_nvlink and graphs[Algorithm.Ring].type_intra == "NVL",
+        net_gbs=net_gbs,
+        gpu_direct=kinds[0].gpu_direct,
+        ctas=shape.ctas(),
+        collnet=network,
+    )
+
+
+def _check_environment(release: Release, environment: Environment) -> None:
+    if unknown := release.unknown_variables(environment.values.keys() - environment.searched):
+        if set(unknown) <= set(release.table["environment"]["search"]):
+            raise BadInput(
+                f"{', '.join(unknown)}: read by the search of graphs, which these were found without; valid with "
+                "--topology FILE.xml, or after a change: nccl-tuner whatif, diff --change"
+            )
+        raise BadInput(
+            f"{', '.join(unknown)}: not emulated for NCCL {release.name}; valid: "
+            f"{', '.join(release.table['environment']['known'])}, "
+            f"and {len(release.indifferent_variables)} that reach no choice, such as NCCL_DEBUG"
+        )

@@ -1,0 +1,158 @@
+"""A layer: constants that were measured, laid over those of a release; NCCL's own stay in ``tables/nccl``.
+
+Its tables are named as there, and ``efficiency`` is one more: the share of the model's bandwidth by algorithm and
+protocol. docs/measuring.md describes the file.
+"""
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tuner import release
+from tuner.base.errors import BadInput, BadLayer, UnknownRelease, one_of
+from tuner.emulator.rules.bandwidth import measured_efficiency
+from tuner.release import ALGORITHM_KEYS, PROTOCOL_KEYS, Release
+
+VERSION = 1
+TABLES = ("base_latency_us", "hw_latency_us", "cap_gbs", "tree_correction", "ring_plateau")
+PROVENANCE: Mapping[str, type] = {
+    "machine": str,
+    "topology": str,
+    "gpus_per_node": int,
+    "nodes": list,
+    "measurements": list,  # {file, sha256} of each
+    "date": str,
+    "command": str,
+    "holdout_mape_percent": float,
+    "nccl_holdout_mape_percent": float,  # of NCCL's own constants, on the same times
+    "residuals": list,  # mean absolute errors by combination, percent
+    "kept_as_alike": list,  # constants at NCCL's value because others have the same effect
+}
+_FLOAT32 = np.finfo(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """``constants`` by table as in a release's file; ``file`` is where it was read, if it was."""
+
+    nccl: str
+    constants: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    file: str | None = None
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What an answer says about the layer that it was made with."""
+        return {"file": self.file, "nccl": self.nccl, **self.provenance}
+
+
+def read(path: Path) -> Layer:
+    """BadLayer names file and key: every table, key and value must be one that the layer's release has."""
+    try:
+        table = tomllib.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise BadLayer(f"{path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadLayer(f"{path}: not TOML: {' '.join(str(error).split())}") from None
+    head = table.pop("layer", None)
+    if not isinstance(head, dict) or head.pop("version", None) != VERSION:
+        raise BadLayer(f"{path}: not a layer: no version = {VERSION} in a table [layer]")
+    name = head.pop("nccl", None)
+    try:
+        own = _valid(release.load(str(name)))
+    except UnknownRelease as error:
+        raise BadLayer(f"{path}: layer.nccl: {error}") from None
+    for wrong in (*_provenance(head), *_wrong(table, own, "")):
+        raise BadLayer(f"{path}: {wrong}")
+    return Layer(str(name), table, head, str(path))
+
+
+def write(path: Path, layer: Layer) -> None:
+    """What is written reads back with the same bits."""
+    path.write_text(to_text(layer), encoding="utf-8", newline="\n")
+
+
+def to_text(layer: Layer) -> str:
+    """The layer as TOML."""
+    head = {"version": VERSION, "nccl": layer.nccl, **layer.provenance}
+    lines = ["[layer]", *(f"{key} = {_value(value)}" for key, value in head.items())]
+    for name, rows in layer.constants.items():
+        nested = name in ("hw_latency_us", "cap_gbs")
+        for part, values in rows.items() if nested else [(None, rows)]:
+            lines += ["", f"[{name}.{part}]" if part else f"[{name}]"]
+            lines += [f"{key} = {_value(value)}" for key, value in values.items()]
+    return "\n".join([*lines, ""])
+
+
+def apply(nccl: Release, layer: Layer) -> Release:
+    """The release with the layer's constants; BadInput for another release than the layer's."""
+    if nccl.name != layer.nccl:
+        raise BadInput(f"{layer.file or 'layer'}: fitted to NCCL {layer.nccl}, not {nccl.name}; valid: {layer.nccl}")
+    return changed(nccl, layer.constants)
+
+
+def changed(nccl: Release, constants: Mapping[str, Any]) -> Release:
+    """The release with other constants, ``efficiency`` ({algorithm: {protocol: share}}) among them."""
+    rules = {
+        key: [*nccl.rules("bandwidth", ALGORITHM_KEYS[key]), measured_efficiency.__name__]
+        for key in constants.get("efficiency", {})
+    }
+    return release.changed(nccl, {**constants, "rules": {"bandwidth": rules}})
+
+
+def _valid(nccl: Release) -> dict[str, Any]:
+    """Everything a layer may set, with NCCL's values."""
+    tables = {name: nccl.table[name] for name in TABLES if name in nccl.table}
+    generations = nccl.table["generations"]
+    tables["ring_plateau"] = {key: value for key, value in nccl.table["ring_plateau"].items() if key in generations}
+    tables["efficiency"] = {key: dict.fromkeys(PROTOCOL_KEYS, 1.0) for key in nccl.table["rules"]["bandwidth"]}
+    return tables
+
+
+def _provenance(head: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in head.items():
+        if key not in PROVENANCE:
+            yield f"layer.{key}: unknown key; {one_of(('version', 'nccl', *PROVENANCE))}"
+        elif not isinstance(value, PROVENANCE[key]):
+            yield f"layer.{key}: {value!r}; valid: {PROVENANCE[key].__name__}"
+
+
+def _wrong(given: Any, own: Any, where: str) -> Iterator[str]:
+    """What is wrong about ``given``, held against NCCL's tables ``own``."""
+    if isinstance(own, Mapping):
+        if not isinstance(given, Mapping):
+            yield f"{where}: {given!r}; valid: a table of {', '.join(own)}"
+            return
+        for key, value in given.items():
+            path = f"{where}.{key}" if where else str(key)
+            if key in own:
+                yield from _wrong(value, own[key], path)
+            else:
+                yield f"{path}: unknown {'key' if where else 'table'}; {one_of(own)}"
+    elif isinstance(own, list):
+        if not isinstance(given, list) or len(given) != len(own):
+            yield f"{where}: {given!r}; valid: a list of {len(own)} numbers"
+            return
+        for index, (value, number) in enumerate(zip(given, own, strict=True)):
+            yield from _wrong(value, number, f"{where}[{index}]")
+    else:
+        number = isinstance(given, int | float) and not isinstance(given, bool)
+        off = number and given == own == 0  # NCCL's "disabled" stays what it is
+        if not number or not (off or float(_FLOAT32.tiny) <= given <= float(_FLOAT32.max)):
+            yield f"{where}: {given!r}; valid: a positive finite number"
+
+
+def _value(value: Any) -> str:
+    """TOML; JSON's strings are TOML's, but for DEL."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)

@@ -1,0 +1,164 @@
+"""Several collectives in one ncclGroupStart and ncclGroupEnd: what NCCL picks for each, and in which kernels."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from tuner.base.errors import BadInput
+from tuner.base.names import AlgoProto, Algorithm, Buffers, Protocol
+from tuner.base.numerics import Float
+from tuner.emulator.request import Request
+from tuner.emulator.rules import launch, schedule
+from tuner.emulator.rules.task import Task
+from tuner.emulator.selection import Selection
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One call; ``bytes`` is NCCL's nBytes."""
+
+    request: Request
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChoice:
+    """Collectives NCCL chose for together: ``bytes`` is their sum."""
+
+    places: tuple[int, ...]  # among the calls
+    request: Request
+    bytes: int
+    algorithm: Algorithm
+    protocol: Protocol
+    time_us: Float  # of all of them together
+
+    @property
+    def pipelined(self) -> int:
+        """NCCL's numPipeOps."""
+        return self.request.pipelined
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One launch: the calls in it in NCCL's order, threads of its block. Its grid has a block per channel."""
+
+    places: tuple[int, ...]
+    threads: int
+    channels: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedPick:
+    """What one call gets; ``threads`` is the block of its kernel, ``own_threads`` what it needs of it.
+
+    ``channels`` are contiguous from 2.20 on.
+    """
+
+    operation: Operation
+    algorithm: Algorithm
+    protocol: Protocol
+    channels: tuple[int, ...]
+    own_threads: int
+    threads: int
+    kernel: int  # index into the group's kernels
+    choice: int  # index into the group's choices; the last one where NCCL chose again for a later kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """``picks`` in the order of the calls, ``kernels`` and ``choices`` in the order NCCL makes them."""
+
+    picks: tuple[GroupedPick, ...]
+    kernels: tuple[Kernel, ...]
+    choices: tuple[GroupChoice, ...]
+
+
+def plan(selection: Selection, operations: Sequence[Operation]) -> Group:
+    """What NCCL makes of these calls in one group; broadcasts and reductions all have the same root.
+
+    Errors: BadInput where a size is none that its type can have, and for what is not emulated here: CollNet, buffers
+    that NCCL was told about, nodes that differ; NoAlgorithm as in :meth:`Selection.pick`.
+    """
+    communicator = selection.communicator
+    if not operations:
+        raise BadInput("a group without a collective launches nothing; valid: one or more")
+    if (missing := not_emulated(selection, [operation.request for operation in operations])) is not None:
+        raise BadInput(f"groups are not emulated {missing}")
+    tasks = [_task(place, operation, communicator.ranks) for place, operation in enumerate(operations)]
+    chooser = _Chooser(selection)
+    (rule,) = communicator.release.rules("schedule")
+    kernels = tuple(_kernel(inside) for inside in schedule.RULES[rule](chooser, tasks))
+    kernel_of = {place: index for index, kernel in enumerate(kernels) for place in kernel.places}
+    choice_of = {place: index for index, choice in enumerate(chooser.choices) for place in choice.places}
+    picks = tuple(
+        GroupedPick(
+            operation,
+            *task.algo_proto,
+            tuple(task.channels),
+            task.threads,
+            kernels[kernel_of[place]].threads,
+            kernel_of[place],
+            choice_of[place],
+        )
+        for place, (operation, task) in enumerate(zip(operations, tasks, strict=True))
+    )
+    return Group(picks, kernels, tuple(chooser.choices))
+
+
+def not_emulated(selection: Selection, requests: Iterable[Request]) -> str | None:
+    """Where groups of such calls are not emulated; None where they are."""
+    if selection.communicator.collnet:
+        return "where CollNet is on; valid: without NCCL_COLLNET_ENABLE"
+    if not selection.communicator.nodes_are_alike:
+        return "where nodes differ; valid: --machine or --topology with --nodes"
+    if any(request.buffers is not Buffers.plain for request in requests):
+        return "on registered buffers and windows; valid: --buffers plain"
+    release, asked = selection.communicator.release, selection.communicator.environment.values
+    told = sorted(set(asked) & set(release.table["environment"]["told_buffers"]))
+    if told and release.rules("symmetric"):  # what symmetric kernels are asked for changes the order of calls
+        return f"for NCCL {release.name} with {', '.join(told)}; valid: without"
+    return None
+
+
+def _task(place: int, operation: Operation, ranks: int) -> Task:
+    request = operation.request
+    step = request.unit_bytes(ranks)
+    if operation.bytes < step or operation.bytes % step:
+        raise BadInput(
+            f"no {request.collective.name} of {request.dtype.name} on {ranks} ranks has {operation.bytes} bytes; "
+            f"valid: multiples of {step}"
+        )
+    return Task(place, request, operation.bytes, ranks)
+
+
+def _kernel(inside: Sequence[Task]) -> Kernel:
+    used = sorted({channel for task in inside for channel in task.channels})
+    return Kernel(tuple(task.place for task in inside), max(task.threads for task in inside), tuple(used))
+
+
+class _Chooser:
+    """Answers a scheduler's questions with the selection, and keeps the choices."""
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+        self.communicator = selection.communicator
+        self.choices: list[GroupChoice] = []
+
+    def choose(self, tasks: Sequence[Task], pipelined: int = 1, preset_channels: int = 0) -> None:
+        request = replace(tasks[0].request, pipelined=pipelined, preset_channels=preset_channels)
+        nbytes = sum(task.nbytes for task in tasks)
+        picks = self._selection.pick(request, nbytes)
+        algo_proto = Algorithm(picks.algorithm[0]), Protocol(picks.protocol[0])
+        self.choices.append(
+            GroupChoice(tuple(task.place for task in tasks), request, nbytes, *algo_proto, picks.time_us[0])
+        )
+        bound = self.bound(request, algo_proto, nbytes)
+        for task in tasks:
+            task.algo_proto, task.threads, task.bound, task.together_bytes = (
+                algo_proto,
+                int(picks.threads[0]),
+                bound,
+                nbytes,
+            )
+
+    def bound(self, request: Request, algo_proto: AlgoProto, nbytes: int) -> int:
+        return launch.bound(self.communicator, self._selection.tables, request, algo_proto, nbytes)

@@ -1,0 +1,178 @@
+"""NCCL's tuning model: latency, bandwidth, threads and thread thresholds of every cell, for one communicator.
+
+One straight pipeline; what differs between releases are the rule names in ``tables/nccl``.
+Source of the order: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
+"""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base import trace
+from tuner.base.frames import Column, Framed, Named
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.numerics import Float, f32
+from tuner.emulator.communicator import Communicator
+from tuner.emulator.rules import bandwidth, enabled, latency
+from tuner.emulator.rules.model_point import ModelPoint
+from tuner.release import ALGORITHM_KEYS, PROTOCOL_KEYS
+from tuner.release.environment import Environment
+
+NUMBER = re.compile(r"\s*([+-]?\d+)", re.ASCII)
+SHAPE = (len(Collective), len(Algorithm), len(Protocol))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tables(Framed):
+    """The four tables of a communicator, indexed by NCCL's numbers [collective][algorithm][protocol].
+
+    ``bandwidth_gbs`` (1e9 B/s) is 0 where a cell does not exist or is off; ``reasons`` says why, by cell.
+    ``backup_gbs`` [collective][protocol] is what Ring falls back on where nothing else is left; 0 is none.
+    Latencies and bandwidths are float32; ``max_threads`` and ``thread_thresholds_bytes`` int64 [algorithm][protocol].
+    """
+
+    latency_us: NDArray[np.float32]
+    bandwidth_gbs: NDArray[np.float32]
+    max_threads: NDArray[np.int64]
+    thread_thresholds_bytes: NDArray[np.int64]
+    backup_gbs: NDArray[np.float32]
+    reasons: dict[tuple[Collective, Algorithm, Protocol], str]
+
+    def columns(self) -> dict[str, Column]:
+        """A row a cell: names, latency_us, bandwidth_gbs, max_threads, thread_threshold_bytes, reason (of a 0)."""
+        collective, algorithm, protocol = (index.ravel() for index in np.indices(SHAPE))
+        return {
+            "collective": Named(Collective, collective),
+            "algorithm": Named(Algorithm, algorithm),
+            "protocol": Named(Protocol, protocol),
+            "latency_us": self.latency_us.ravel(),
+            "bandwidth_gbs": self.bandwidth_gbs.ravel(),
+            "max_threads": self.max_threads[algorithm, protocol],
+            "thread_threshold_bytes": self.thread_thresholds_bytes[algorithm, protocol],
+            "reason": [self.reasons.get((Collective(c), Algorithm(a), Protocol(p))) for c, a, p in np.ndindex(SHAPE)],
+        }
+
+
+def tables(communicator: Communicator) -> Tables:
+    """The tables NCCL computes at the end of a communicator's init."""
+    result = Tables(
+        latency_us=np.zeros(SHAPE, np.float32),
+        bandwidth_gbs=np.zeros(SHAPE, np.float32),
+        max_threads=_max_threads(communicator),
+        thread_thresholds_bytes=_thread_thresholds_bytes(communicator),
+        backup_gbs=np.zeros((len(Collective), len(Protocol)), np.float32),
+        reasons={},
+    )
+    exists = communicator.release.table["rules"]["exists"]
+    for collective in Collective:
+        for algorithm in (ALGORITHM_KEYS[key] for key in exists[collective.name]):
+            for protocol in Protocol:
+                _fill(result, ModelPoint(communicator, collective, algorithm, protocol))
+        _back_up(result, communicator, collective)
+    return result
+
+
+def _back_up(result: Tables, communicator: Communicator, collective: Collective) -> None:
+    """In releases that keep it: Ring's bandwidth before NCCL_ALGO, which stands in for a collective left empty."""
+    names = communicator.release.rules("backup")
+    if not names:
+        return
+    for protocol in Protocol:
+        point = ModelPoint(communicator, collective, Algorithm.Ring, protocol)
+        result.backup_gbs[collective, protocol] = 0 if _first_reason(point, names) else bandwidth_gbs(point)
+    if not result.bandwidth_gbs[collective].any():
+        result.bandwidth_gbs[collective, Algorithm.Ring] = result.backup_gbs[collective]
+
+
+def _fill(result: Tables, point: ModelPoint) -> None:
+    at = (point.collective, point.algorithm, point.protocol)
+    reason = _first_reason(point, point.release.rules("fills", point.algorithm))
+    if reason is None:
+        result.latency_us[at] = latency_us(point)
+        reason = _first_reason(point, point.release.rules("enabled"))
+        result.bandwidth_gbs[at] = 0 if reason else bandwidth_gbs(point)
+    if reason is None and result.bandwidth_gbs[at] == 0:
+        reason = _no_bandwidth(point)
+    if reason is not None:
+        result.reasons[at] = reason
+
+
+def _no_bandwidth(point: ModelPoint) -> str:
+    """Why the rules end at 0: the first that does says so."""
+    if not point.graph.channels:
+        return enabled.too_few_channels(point)
+    with trace.tracing() as steps:
+        bandwidth_gbs(point)
+    return next(f"no bandwidth is left: {step.says.removesuffix('.')}" for step in steps if step.after == 0)
+
+
+def latency_us(point: ModelPoint) -> Float:
+    """Latency of a cell in us, float32: the release's rules for its algorithm, one after the other."""
+    value = f32(0)
+    for name in point.release.rules("latency", point.algorithm):
+        before, value = value, latency.RULES[name](value, point)
+        trace.step("latency", "us", latency.RULES[name], before, value)
+    return value
+
+
+def bandwidth_gbs(point: ModelPoint) -> Float:
+    """Algorithm bandwidth of a cell, 1e9 B/s as float32: the release's rules for its algorithm, one after the other."""
+    value = f32(0)
+    for name in point.release.rules("bandwidth", point.algorithm):
+        before, value = value, bandwidth.RULES[name](value, point)
+        trace.step("bandwidth", "GB/s", bandwidth.RULES[name], before, value)
+    return value
+
+
+def _first_reason(point: ModelPoint, names: list[str]) -> str | None:
+    return next(filter(None, (enabled.RULES[name](point) for name in names)), None)
+
+
+def _max_threads(communicator: Communicator) -> NDArray[np.int64]:
+    """Threads of a block before small sizes shrink it; 0 where NCCL has no number."""
+    threads = np.zeros(SHAPE[1:], np.int64)
+    for algorithm, rows in communicator.release.table["threads"].items():
+        for protocol, row in rows.items():
+            default = row["default"]
+            if "slow_gbs" in row:
+                ring = communicator.graphs[Algorithm.Ring]
+                slow = f32(ring.bw_intra_gbs) * f32(ring.channels) <= f32(row["slow_gbs"])
+                default = row["slow_default"] if slow else default
+            at = ALGORITHM_KEYS[algorithm], PROTOCOL_KEYS[protocol]
+            threads[at] = _asked_threads(communicator, row, default) if "env" in row else default
+    return threads
+
+
+def _asked_threads(communicator: Communicator, row: dict[str, int], default: int) -> int:
+    """A thread count from the environment: not a multiple of a warp counts as the largest (sic)."""
+    asked = communicator.environment.c_int(str(row["env"]), -2)
+    if asked <= 0:
+        return default
+    if asked % communicator.release.limit("warp_size") or asked > row["max"]:
+        return row["max"]
+    return max(asked, row["min"])
+
+
+def _thread_thresholds_bytes(communicator: Communicator) -> NDArray[np.int64]:
+    table = communicator.release.table["thread_threshold_bytes"]
+    thresholds = np.empty(SHAPE[1:], np.int64)
+    thresholds[:] = [table[key] for key in PROTOCOL_KEYS]
+    thresholds[Algorithm.Ring, Protocol.LL] *= communicator.ranks
+    for algorithm in (Algorithm.CollNetDirect, Algorithm.CollNetChain):
+        thresholds[algorithm, Protocol.Simple] = table["collnet_simple"]
+    for at, asked in zip(np.ndindex(2, len(Protocol)), _asked_thresholds(communicator.environment), strict=False):
+        if asked >= 0:
+            thresholds[at] = asked
+    return thresholds
+
+
+def _asked_thresholds(environment: Environment) -> list[int]:
+    """NCCL_THREAD_THRESHOLDS: up to six numbers, Tree then Ring, as sscanf reads them: up to what begins no number."""
+    text = environment.text("NCCL_THREAD_THRESHOLDS") or ""
+    numbers: list[int] = []
+    while len(numbers) < 6 and (match := NUMBER.match(text)):
+        numbers.append(min(int(match[1]), 2**63 - 1))
+        text = text[match.end() :]
+    return numbers

@@ -1,0 +1,79 @@
+"""The tuning table in the layout NCCL prints it in at NCCL_DEBUG_SUBSYS=TUNING.
+
+Source: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.registry import Registry
+from tuner.emulator import model
+from tuner.emulator.communicator import Communicator
+from tuner.emulator.model import Tables
+from tuner.emulator.rules import enabled
+from tuner.emulator.rules.model_point import ModelPoint
+from tuner.release import ALGORITHM_KEYS
+
+# latency_us and bandwidth_gbs, [collective][algorithm][protocol]
+Numbers = tuple[NDArray[np.float32], NDArray[np.float32]]
+PRINT_RULES: Registry[Callable[[Communicator, Tables], Numbers]] = Registry()
+
+
+def printed(communicator: Communicator, tables: Tables) -> Numbers:
+    """The latencies and bandwidths a communicator's release prints: not what a call may use, in some releases."""
+    (name,) = communicator.release.rules("printed_table")
+    return PRINT_RULES[name](communicator, tables)
+
+
+@PRINT_RULES
+def as_used(communicator: Communicator, tables: Tables) -> Numbers:
+    return tables.latency_us, tables.bandwidth_gbs
+
+
+@PRINT_RULES
+def before_exclusions(communicator: Communicator, tables: Tables) -> Numbers:
+    """-1 where an algorithm does not do a collective; numbers also where NCCL_ALGO and the like exclude a cell.
+
+    0 where an algorithm's model was never made, as without a network that reduces. Source: ncclTuningInit
+    (src/tuning/tuning.cc) and ncclTuning*ModelInit, v2.31.2-1.
+    """
+    latency_us, bandwidth_gbs = np.zeros(model.SHAPE, np.float32), np.zeros(model.SHAPE, np.float32)
+    exists = communicator.release.table["rules"]["exists"]
+    for collective, algorithm, protocol in np.ndindex(*model.SHAPE):
+        point = ModelPoint(communicator, Collective(collective), Algorithm(algorithm), Protocol(protocol))
+        at = collective, algorithm, protocol
+        if any(enabled.RULES[name](point) for name in communicator.release.rules("fills", point.algorithm)):
+            continue
+        if point.algorithm in (ALGORITHM_KEYS[key] for key in exists[point.collective.name]):
+            latency_us[at], bandwidth_gbs[at] = model.latency_us(point), model.bandwidth_gbs(point)
+        else:
+            latency_us[at] = bandwidth_gbs[at] = -1
+    return latency_us, bandwidth_gbs
+
+
+def lines(tables: Tables) -> list[str]:
+    """NCCL's lines: blocks of three algorithms; latency in us / bandwidth in GB/s a cell."""
+    algorithms = list(Algorithm)
+    blocks = [algorithms[start : start + 3] for start in range(0, len(algorithms), 3)]
+    return [line for block in blocks for line in _block(tables, block)]
+
+
+def _block(tables: Tables, block: list[Algorithm]) -> list[str]:
+    names = "".join(f" {'':>14}   {algorithm.name:>14}   {'':>14} |" for algorithm in block)
+    # sic: the protocols are printed for three algorithms even where the last block has fewer
+    protocols = "".join(f" {protocol.name:>14} |" for _ in range(3) for protocol in Protocol)
+    threads = "".join(f" {tables.max_threads[a, p]:>14} |" for a in block for p in Protocol)
+    return [
+        f"  Algorithm   |{names}",
+        f"  Protocol    |{protocols}",
+        f" Max NThreads |{threads}",
+        *(f"{collective.name:>13} |{_cells(tables, collective, block)}" for collective in Collective),
+    ]
+
+
+def _cells(tables: Tables, collective: Collective, block: list[Algorithm]) -> str:
+    at = [(collective, algorithm, protocol) for algorithm in block for protocol in Protocol]
+    return "".join(f"{tables.latency_us[point]:8.1f}/{tables.bandwidth_gbs[point]:6.1f} |" for point in at)

@@ -1,0 +1,189 @@
+"""The size ranges in which NCCL's answer stays the same, to the byte."""
+
+import bisect
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base import breakpoints
+from tuner.base.errors import BadInput, NoAlgorithm
+from tuner.base.frames import Column, Framed, Named
+from tuner.base.names import ALGO_PROTOS, Algorithm, Buffers, Protocol
+from tuner.base.numerics import SizeArray
+from tuner.base.sizes import whole
+from tuner.emulator.request import Request
+from tuner.emulator.rules import launch, turns
+from tuner.emulator.selection import MAX_BYTES, Selection
+
+FOLLOWED_BYTES = 1 << 40  # how far ranges are followed
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges(Framed):
+    """Ranges of nBytes, an element each, without gaps; both ends belong to a range.
+
+    ``algorithm`` and ``protocol`` are NCCL's numbers. Where ranges are of these two only, ``channels`` and ``threads``
+    are those of the first size.
+    """
+
+    from_bytes: SizeArray
+    to_bytes: SizeArray
+    algorithm: NDArray[np.int8]
+    protocol: NDArray[np.int8]
+    channels: NDArray[np.int64]
+    threads: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.from_bytes)
+
+    def columns(self) -> dict[str, Column]:
+        """A row a range: from_bytes, to_bytes, algorithm, protocol, channels, threads."""
+        return {
+            "from_bytes": self.from_bytes,
+            "to_bytes": self.to_bytes,
+            "algorithm": Named(Algorithm, self.algorithm),
+            "protocol": Named(Protocol, self.protocol),
+            "channels": self.channels,
+            "threads": self.threads,
+        }
+
+    def records(self, request: Request) -> list[dict[str, Any]]:
+        """In the form of ``nccl-tuner edges --json``."""
+        columns = (self.from_bytes, self.to_bytes, self.algorithm, self.protocol, self.channels, self.threads)
+        return [
+            {
+                "collective": request.collective.name,
+                "from_bytes": start,
+                "to_bytes": end,
+                "algorithm": Algorithm(algorithm).name,
+                "protocol": Protocol(protocol).name,
+                "channels": channels,
+                "threads": threads,
+            }
+            for start, end, algorithm, protocol, channels, threads in zip(
+                *(column.tolist() for column in columns), strict=True
+            )
+        ]
+
+
+def launches(selection: Selection, request: Request, low: int | None = None, high: int = FOLLOWED_BYTES) -> Ranges:
+    """The ranges in which algorithm, protocol, channels and threads stay the same.
+
+    ``low`` is by default one element (of each rank where nBytes is of all), and ``high`` is lowered to the largest
+    size that NCCL takes.
+    Errors: those of :meth:`Selection.pick`; BadInput for windows, and where channels change at too many sizes.
+    """
+    low, high = _ends(selection, request, low, high)
+    starts = _combinations(selection, request, low, high)
+    picked = selection.pick(request, starts).combinations
+
+    def cells(sizes: SizeArray) -> Labels:
+        return picked[np.searchsorted(starts, sizes, side="right") - 1]
+
+    def bounded(sizes: SizeArray) -> Labels:
+        return _by_cell(selection, request, launch.bounds, cells(sizes), sizes)
+
+    # Only where these change may channels and threads jump; in between, they turn where the rule says.
+    pieces = breakpoints.find(bounded, low, high, starts, steps=0)
+    ends = np.append(pieces[1:] - np.uint64(1), np.uint64(high))
+    (rule,) = selection.communicator.release.rules("launch")
+    turning = [
+        turns.RULES[rule](selection.communicator, request, ALGO_PROTOS[algo_proto], bound, threads, low, high)
+        for (algo_proto, bound, threads), low, high in zip(
+            bounded(pieces).tolist(), pieces.tolist(), ends.tolist(), strict=True
+        )
+    ]
+
+    def launched(sizes: SizeArray) -> Labels:
+        return _by_cell(selection, request, launch.RULES[rule], cells(sizes), sizes)
+
+    found = breakpoints.find(launched, low, high, np.concatenate([pieces, ends, *turning]), steps=0)
+    return _ranges(found, launched(found), high)
+
+
+def combinations(selection: Selection, request: Request, low: int | None = None, high: int = FOLLOWED_BYTES) -> Ranges:
+    """The ranges in which algorithm and protocol stay the same; ends and errors as of :func:`launches`."""
+    low, high = _ends(selection, request, low, high)
+    picks = selection.pick(request, _combinations(selection, request, low, high))
+    return _ranges(picks.bytes, np.column_stack([picks.combinations, picks.channels, picks.threads]), high)
+
+
+def largest(selection: Selection, request: Request, most: int = MAX_BYTES) -> int:
+    """The largest size to ``most`` that NCCL takes: through 2.28 none that lasts an hour; 0 where it runs nothing."""
+
+    def refused(nbytes: int) -> bool:
+        try:
+            selection.pick(request, nbytes)
+        except NoAlgorithm:
+            return True
+        return False
+
+    if not refused(most):
+        return most
+    return 0 if refused(1) else bisect.bisect_left(range(most), True, lo=1, key=refused) - 1
+
+
+def breaks(selection: Selection) -> list[int]:
+    """Sizes at which the model's corrections begin and end."""
+    each = selection.communicator.channels * selection.communicator.ranks
+    powers = [1 << shift for shift in range(MAX_BYTES.bit_length())]
+    starts = [*powers, *(power * each for power in powers if power * each <= MAX_BYTES)]
+    return [size + more for size in starts for more in (-1, 0) if 1 <= size + more <= MAX_BYTES]
+
+
+def _ends(selection: Selection, request: Request, low: int | None, high: int) -> tuple[int, int]:
+    if request.buffers is Buffers.window:
+        raise BadInput("buffers window may leave the classic path at any size; valid: plain, registered")
+    if low is None:
+        low = request.unit_bytes(selection.communicator.ranks)
+    low, high = whole(low, "low"), whole(high, "high")
+    if not 1 <= low <= high <= MAX_BYTES:
+        raise BadInput(f"sizes from {low} to {high} bytes; valid: 1 to 2**62, the first not above the last")
+    most = largest(selection, request, high)
+    if not most:
+        selection.pick(request, low)  # which says why
+    if low > most:
+        raise BadInput(f"sizes from {low} bytes; valid: to {most}, the largest that NCCL takes here")
+    return low, most
+
+
+def _combinations(selection: Selection, request: Request, low: int, high: int) -> SizeArray:
+    """The sizes at which algorithm or protocol change, ``low`` first."""
+
+    def ranked(sizes: SizeArray) -> Labels:
+        # All candidates in their order, so that no crossing hides between two sizes.
+        order = np.argsort(selection.times_us(request, sizes), axis=1, kind="stable")
+        return np.column_stack([order, selection.pick(request, sizes).combinations])
+
+    starts = breakpoints.find(ranked, low, high, breaks(selection))
+    picked = selection.pick(request, starts).combinations
+    kept: SizeArray = starts[np.append(True, picked[1:] != picked[:-1])]
+    return kept
+
+
+def _by_cell(
+    selection: Selection, request: Request, rule: launch.LaunchRule, combination: Labels, sizes: SizeArray
+) -> Labels:
+    """Of each size its combination, and the channels and threads that the rule gives it."""
+    channels, threads = np.empty_like(combination), np.empty_like(combination)
+    for index in np.flatnonzero(np.bincount(combination)):
+        here = combination == index
+        channels[here], threads[here] = rule(
+            selection.communicator, selection.tables, request, ALGO_PROTOS[index], sizes[here]
+        )
+    return np.column_stack([combination, channels, threads])
+
+
+def _ranges(starts: SizeArray, labels: Labels, high: int) -> Ranges:
+    algorithm, protocol = np.divmod(labels[:, 0], len(Protocol))
+    return Ranges(
+        starts,
+        np.append(starts[1:] - np.uint64(1), np.uint64(high)),
+        algorithm.astype(np.int8),
+        protocol.astype(np.int8),
+        labels[:, 1],
+        labels[:, 2],
+    )

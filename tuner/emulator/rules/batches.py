@@ -1,0 +1,61 @@
+"""What one kernel holds in the releases that put batches of works into its arguments.
+
+Source: testBudget and addWorkBatchToPlan, src/enqueue.cc, v2.28.9-1; the sizes: src/include/device.h.
+"""
+
+from collections.abc import Sequence
+
+from tuner.base.numerics import as_size_t, ceil_div
+from tuner.emulator.communicator import Communicator
+from tuner.emulator.rules.task import Task, function
+
+BATCH_BYTES = 16  # ncclDevWorkBatch
+ARGUMENT_BYTES = 4096  # ncclMaxKernelArgsSize
+ARGUMENT_HEAD_BYTES = 32  # ncclDevKernelArgs
+
+
+class Batches:
+    """A kernel from 2.22 on: batches of works by channel, in the kernel's arguments or half of a ring of bytes."""
+
+    VARIABLES = frozenset({"NCCL_WORK_FIFO_BYTES", "NCCL_WORK_ARGS_BYTES"})
+    TOO_SMALL = "NCCL_WORK_FIFO_BYTES, NCCL_WORK_ARGS_BYTES: too small for one collective; NCCL never returns"
+
+    def __init__(self, communicator: Communicator) -> None:
+        self.communicator = communicator
+        limit, number = communicator.release.limit, communicator.environment.number
+        arguments = min(as_size_t(number("NCCL_WORK_ARGS_BYTES", ARGUMENT_BYTES)), ARGUMENT_BYTES)
+        ring = number("NCCL_WORK_FIFO_BYTES", limit("work_fifo_bytes")) % 2**32  # uint32_t
+        ring = limit("work_fifo_bytes") if ring & (ring - 1) else min(ring, 1 << 30)
+        self.argument_bytes, self.ring_bytes = arguments - ARGUMENT_HEAD_BYTES, ring // 2
+        self.work_bytes = limit("work_bytes")
+        self.batches = 0
+        self.tasks: list[Task] = []
+        self._tails: dict[int, tuple[object, int]] = {}  # function and bytes of a channel's last batch
+
+    def estimate(self, waiting: Sequence[Task]) -> int:
+        """How many tasks NCCL expects to fit, counting four to a batch."""
+        for planned in range(len(waiting)):
+            if not self._holds(ceil_div(planned, 4), (planned + 1) * self.work_bytes):
+                return planned
+        return len(waiting)
+
+    def fits(self, channels: int) -> bool:
+        return self._holds(self.batches + channels, (len(self.tasks) + 1) * self.work_bytes)
+
+    def _holds(self, batches: int, work_bytes: int) -> bool:
+        left = self.argument_bytes - batches * BATCH_BYTES
+        return work_bytes <= left or (left >= 0 and work_bytes <= self.ring_bytes)
+
+    def add(self, task: Task) -> None:
+        """A channel's batch takes works of one function, 1024 bytes of them.
+
+        NCCL extends a batch that would have to reach more than 64 works far, but those of a channel are neighbours.
+        """
+        runs, most_bytes = function(self.communicator, task), self.communicator.release.limit("batch_bytes")
+        for channel in task.channels:
+            same, filled = self._tails.get(channel, (None, 0))
+            if same != runs or filled + self.work_bytes > most_bytes:
+                self.batches += 1
+                filled = 0
+            self._tails[channel] = runs, filled + self.work_bytes
+        self.tasks.append(task)

@@ -1,0 +1,155 @@
+"""Which algorithms a call may use at all: each rule returns None, or the reason why not.
+
+Source: updateCollCostTable and ncclPrepareTasks, src/enqueue.cc; ncclNvlsSupported, src/include/device.h, v2.28.9-1.
+"""
+
+from collections.abc import Callable
+
+from tuner.base.names import Algorithm, Collective, DataType, Op
+from tuner.base.registry import Registry
+from tuner.emulator.communicator import Communicator
+from tuner.emulator.request import FP8, Request
+from tuner.emulator.rules import init
+
+Reason = str | None
+CandidateRule = Callable[[Communicator, Request, Algorithm], Reason]
+RULES: Registry[CandidateRule] = Registry()
+FP8_RULES: Registry[Callable[[Request], bool]] = Registry()
+
+COLLNET = (Algorithm.CollNetDirect, Algorithm.CollNetChain)
+NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
+NVLS_ANY_ORDER = (
+    DataType.int32,
+    DataType.uint32,
+    DataType.int64,
+    DataType.uint64,
+    DataType.float16,
+    DataType.bfloat16,
+)
+NETWORK_TYPES = tuple(dtype for dtype in DataType if dtype not in FP8)  # the simulated network's: csrc/sim/net.c
+NETWORK_OPS = (Op.sum, Op.min, Op.max, Op.avg)
+NVLS_SUM_ONLY = (DataType.float32, DataType.float64)
+
+
+@RULES
+def collnet_supports_operation(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    return _collnet_missing(communicator, request) if algorithm in COLLNET else None
+
+
+@RULES
+def collnet_needs_few_local_ranks(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    most = communicator.release.limit("max_direct_local_ranks")
+    many = algorithm in COLLNET and communicator.max_local_ranks > most
+    return f"{algorithm.name} takes at most {most} ranks per node" if many else None
+
+
+@RULES
+def collnet_direct_needs_few_local_ranks(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    if algorithm is not Algorithm.CollNetDirect:
+        return None
+    return collnet_needs_few_local_ranks(communicator, request, algorithm)
+
+
+@RULES
+def nvls_reduces_operation(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    """NVLS at all, and the switch can reduce this type with this operation; AllGather is not asked."""
+    if algorithm not in NVLS or request.collective is Collective.AllGather:
+        return None
+    return nvls_missing(communicator, request)
+
+
+@RULES
+def nvls_reduces_every_operation(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    """The same, but AllGather is asked too, and no switch reduces its bytes."""
+    if algorithm not in NVLS or (communicator.nvls and _switch_reduces(request)):
+        return None
+    return nvls_missing(communicator, request) or f"NVLS {request.collective.name} would have to reduce bytes"
+
+
+@RULES
+def nvls_gathers_on_one_node(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    off = algorithm is Algorithm.NVLS and request.spreads and communicator.nodes > 1
+    return f"NVLS {request.collective.name} needs a single node" if off else None
+
+
+@RULES
+def nvls_gathers_few_ranks(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    most = communicator.release.limit("max_nvls_local_ranks")
+    off = algorithm is Algorithm.NVLS and request.spreads and communicator.ranks > most
+    return f"NVLS {request.collective.name} takes at most {most} ranks" if off else None
+
+
+@RULES
+def nvls_supports_operation(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    """NVLS at all, and the switch can reduce this type with this operation (gathering reduces nothing)."""
+    if algorithm not in NVLS:
+        return None
+    if (missing := nvls_missing(communicator, request)) is not None:
+        return missing
+    most = communicator.release.limit("max_nvls_local_ranks")
+    many = request.collective is not Collective.AllReduce and communicator.local_ranks > most
+    return f"NVLS {request.collective.name} takes at most {most} ranks per node" if many else None
+
+
+@RULES
+def nvls_between_nodes_needs_collnet(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    needs = algorithm is Algorithm.NVLS and communicator.nodes > 1
+    return _collnet_missing(communicator, request) if needs else None
+
+
+@RULES
+def nvls_gathers_over_few_channels(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    most = communicator.release.limit("max_nvls_gather_channels")
+    many = communicator.graphs[Algorithm.NVLS].channels > most and request.collective is not Collective.AllReduce
+    off = many and algorithm in NVLS
+    return f"NVLS {request.collective.name} takes a graph of at most {most} channels" if off else None
+
+
+@RULES
+def pat_of_several_ranks_needs_nvls(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    """With several ranks per node, PAT goes through the switch inside the node."""
+    needs = algorithm is Algorithm.PAT and communicator.ranks > communicator.nodes
+    return nvls_missing(communicator, request) if needs else None
+
+
+@RULES
+def pat_cannot_scale(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    off = algorithm is Algorithm.PAT and request.collective is Collective.ReduceScatter and request.scales
+    return "PAT ReduceScatter cannot average" if off else None
+
+
+def _collnet_missing(communicator: Communicator, request: Request) -> Reason:
+    """The network gathers bytes, and reduces what SHARP reduces; the average is a sum to it."""
+    if communicator.collnet is None:
+        return "CollNet needs several nodes and a network that reduces (NCCL_COLLNET_ENABLE=1)"
+    if request.moves_only or (request.dtype in NETWORK_TYPES and request.op in NETWORK_OPS):
+        return None
+    return f"the network cannot reduce {request.dtype.name} with {request.op.name}"
+
+
+def nvls_missing(communicator: Communicator, request: Request) -> Reason:
+    """Why NVLS cannot do this call, as far as the switch is concerned."""
+    if init.nvls_switched_off(communicator.environment):
+        return "NCCL_NVLS_ENABLE=0 leaves NVLS out"
+    if not communicator.nvls:
+        return "NVLS needs an NVSwitch that multicasts (Hopper or later)"
+    if request.collective is not Collective.AllGather and not _switch_reduces(request):
+        return f"NVLS cannot reduce {request.device_dtype.name} with {request.op.name}"
+    return None
+
+
+def _switch_reduces(request: Request) -> bool:
+    if request.device_dtype in NVLS_SUM_ONLY:
+        return request.op is Op.sum
+    return request.device_dtype in NVLS_ANY_ORDER and request.op in (Op.sum, Op.min, Op.max)
+
+
+@FP8_RULES
+def where_it_is_reduced(request: Request) -> bool:
+    """Whether the call is fp8 to NCCL, which older GPUs refuse; what is only moved is bytes."""
+    return request.device_dtype in FP8
+
+
+@FP8_RULES
+def wherever_it_is(request: Request) -> bool:
+    return request.dtype in FP8

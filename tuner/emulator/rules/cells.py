@@ -1,0 +1,189 @@
+"""The scheduler that deals out cells of traffic.
+
+Source: ncclPrepareTasks and scheduleCollTasksToPlan, src/enqueue.cc, v2.28.9-1.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tuner.base.errors import BadInput
+from tuner.base.names import AlgoProto, Collective, DataType, Op, Protocol
+from tuner.base.numerics import ceil_div
+from tuner.base.registry import Registry
+from tuner.emulator.communicator import Communicator
+from tuner.emulator.request import FP8, Request
+from tuner.emulator.rules import deal, launch
+from tuner.emulator.rules.batches import Batches
+from tuner.emulator.rules.task import Chooser, Kernels, Task, between, kind, rule
+
+SYMMETRIC_TYPES = (DataType.float32, DataType.float16, DataType.bfloat16, *FP8)
+ORDER_RULES: Registry[Callable[[list[Task]], list[Task]]] = Registry()
+SYMMETRIC_RULES: Registry[Callable[[Request], bool]] = Registry()
+COUNTED_TRAFFIC_RULES: Registry[Callable[[int, int], int]] = Registry()
+
+
+@ORDER_RULES
+def by_traffic(tasks: list[Task]) -> list[Task]:
+    """The largest traffic first, roughly: four bins to a power of two, in a bin the last call first.
+
+    Source: ncclTaskCollSorterInsert, src/include/comm.h, v2.28.9-1.
+    """
+    return sorted(tasks, key=lambda task: (_bin(task.traffic_bytes), task.place), reverse=True)
+
+
+@ORDER_RULES
+def by_traffic_broadcasts_last(tasks: list[Task]) -> list[Task]:
+    """As :func:`by_traffic`, but broadcasts count as called after all others: they wait in a queue of their own.
+
+    Source: ncclPrepareTasks, src/enqueue.cc, v2.29.2-1; all broadcasts have the same root here.
+    """
+
+    def late(task: Task) -> tuple[int, bool, int]:
+        return _bin(task.traffic_bytes), task.request.collective is Collective.Broadcast, task.place
+
+    return sorted(tasks, key=late, reverse=True)
+
+
+def _bin(traffic_bytes: int) -> int:
+    """1 KiB to 1 GiB as a float of two bits after the leading one. Source: u32fpEncode, src/include/bitops.h."""
+    units = min(traffic_bytes, 1 << 30) >> 10
+    log2 = max(units, 1).bit_length() - 1
+    if log2 < 2:
+        return units & 3
+    return (log2 - 1) << 2 | (units >> (log2 - 2) & 3)
+
+
+@SYMMETRIC_RULES
+def gathers_and_sums(request: Request) -> bool:
+    """AllGather, and sums of floats of up to 32 bits."""
+    summed = request.op is Op.sum and request.dtype in SYMMETRIC_TYPES
+    reduced = request.collective in (Collective.AllReduce, Collective.ReduceScatter) and summed
+    return reduced or request.collective is Collective.AllGather
+
+
+@SYMMETRIC_RULES
+def gathers_sums_and_averages(request: Request) -> bool:
+    return gathers_and_sums(replace(request, op=Op.sum) if request.op is Op.avg else request)
+
+
+def _symmetric_last(communicator: Communicator, ordered: list[Task]) -> list[Task]:
+    """What a symmetric kernel could do is set aside by kind, and comes back behind the rest, smallest first.
+
+    It comes back as no buffer is registered. sic: smallest first here is largest first where tasks are put together.
+    Source: ncclMakeSymmetricTaskList, src/scheduler/symmetric_sched.cc, v2.29.2-1.
+    """
+    names = communicator.release.rules("symmetric")
+    if not names or communicator.nodes > 1 or not communicator.direct_nvlink:
+        return ordered
+    most = communicator.release.limit("symmetric_bytes")
+    aside = [task for task in ordered if SYMMETRIC_RULES[names[0]](task.request) and task.nbytes < most]
+    kinds: dict[object, list[Task]] = {}
+    for task in aside:
+        kinds.setdefault(kind(communicator, task.request), []).insert(0, task)
+    places = {task.place for task in aside}
+    return [task for task in ordered if task.place not in places] + [task for same in kinds.values() for task in same]
+
+
+def cells(chooser: Chooser, tasks: list[Task]) -> Kernels:
+    """Chosen together where kinds agree and traffic differs by less than four, then dealt out in cells of traffic.
+
+    Source: ncclPrepareTasks and scheduleCollTasksToPlan, src/enqueue.cc, v2.28.9-1.
+    """
+    communicator = chooser.communicator
+    ordered = ORDER_RULES[rule(communicator, "order")](tasks)
+    ordered = _symmetric_last(communicator, ordered)
+    kinds: dict[object, list[Task]] = {}
+    for task in ordered:  # kinds in the order of their largest, in each the smallest first
+        kinds.setdefault(kind(communicator, task.request), []).insert(0, task)
+    pipelined = ceil_div(len(tasks), communicator.channels)
+    for same in kinds.values():
+        for together in _within_four_times(same):
+            chooser.choose(together, pipelined)
+    chosen = [task for same in kinds.values() for task in same]
+    waiting = sorted(chosen, key=lambda task: launch.like_nvls(communicator, task.algo_proto))
+    kernels: Kernels = []
+    while waiting:
+        kernels.append(_dealt_kernel(communicator, waiting))
+        waiting = waiting[len(kernels[-1]) :]
+    return kernels
+
+
+def cells_within_ctas(chooser: Chooser, tasks: list[Task]) -> Kernels:
+    """As :func:`cells`; the fewest and the most blocks of a collective hold for every bound.
+
+    Source: src/enqueue/enqueue.cc, v2.31.2-1.
+    """
+    return cells(_WithinCtas(chooser), tasks)
+
+
+class _WithinCtas:
+    """A chooser whose bounds stay within the communicator's CTAs."""
+
+    def __init__(self, chooser: Chooser) -> None:
+        self._chooser = chooser
+        self.communicator = chooser.communicator
+
+    def choose(self, tasks: Sequence[Task], pipelined: int = 1, preset_channels: int = 0) -> None:
+        self._chooser.choose(tasks, pipelined, preset_channels)
+        for task in tasks:
+            low, high = launch.ctas(self.communicator, task.request)
+            task.bound = between(low, task.bound, high)
+
+    def bound(self, request: Request, algo_proto: AlgoProto, nbytes: int) -> int:
+        return self._chooser.bound(request, algo_proto, nbytes)
+
+
+def _within_four_times(tasks: list[Task]) -> Iterator[list[Task]]:
+    """Runs in which all have less than four times the traffic of the first."""
+    while tasks:
+        end = next((i for i, task in enumerate(tasks) if task.traffic_bytes >= 4 * tasks[0].traffic_bytes), len(tasks))
+        yield tasks[:end]
+        tasks = tasks[end:]
+
+
+@COUNTED_TRAFFIC_RULES
+def at_least_the_least(traffic: int, least: int) -> int:
+    return max(traffic, least)
+
+
+@COUNTED_TRAFFIC_RULES
+def as_it_is(traffic: int, least: int) -> int:
+    return traffic
+
+
+def _dealt_kernel(communicator: Communicator, waiting: list[Task]) -> list[Task]:
+    """As many tasks as one kernel's arguments hold, each with its channels."""
+    batches = Batches(communicator)
+    planned = batches.estimate(waiting)
+    limit = communicator.release.limit
+    least, align = limit("min_traffic_per_channel_bytes"), limit("cell_alignment_bytes")
+    counted = COUNTED_TRAFFIC_RULES[rule(communicator, "counted_traffic")]
+    most = {False: communicator.channels, True: communicator.nvls_channels}
+    traffic, bound = {False: 0, True: 0}, {False: 0, True: 0}
+    for task in waiting[:planned]:
+        nvls = launch.like_nvls(communicator, task.algo_proto)
+        traffic[nvls] += counted(task.traffic_bytes * _ll_factor(communicator, task), least)
+        bound[nvls] = min(bound[nvls] + task.bound, most[nvls])
+    share = launch.TRAFFIC_RULES[rule(communicator, "traffic_per_channel")]
+    dealt = deal.RULES[rule(communicator, "deal")]
+    nvls_before, per_channel, channel, loaded = None, 0, 0, 0
+    for task in waiting[:planned]:
+        nvls = launch.like_nvls(communicator, task.algo_proto)
+        if nvls != nvls_before:
+            even = np.array([traffic[nvls] // bound[nvls]], np.uint64)
+            nvls_before, per_channel, channel, loaded = nvls, int(share(even, least, align)[0]), 0, 0
+        per_byte = task.request.traffic_per_byte(communicator.ranks) * _ll_factor(communicator, task)
+        channels, channel, loaded = dealt(task, per_byte, per_channel, most[nvls], least, channel, loaded)
+        if not batches.fits(len(channels)):
+            break
+        task.channels = channels
+        batches.add(task)
+    if not batches.tasks:
+        raise BadInput(Batches.TOO_SMALL)
+    return batches.tasks
+
+
+def _ll_factor(communicator: Communicator, task: Task) -> int:
+    return communicator.release.limit("ll_traffic") if task.algo_proto[1] is Protocol.LL else 1

@@ -1,0 +1,72 @@
+"""NCCL_CTA_POLICY: whether a collective should leave blocks to others, and what that changes on the classic path.
+
+Source: envConfigOverride (src/init.cc) and getAlgoInfo (src/enqueue.cc), v2.28.9-1. It holds without a tuner plugin.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+
+from tuner.base.registry import Registry
+from tuner.emulator.communicator import Communicator
+from tuner.emulator.model import Tables
+from tuner.emulator.request import Request
+from tuner.emulator.rules import candidate, registered
+from tuner.release.environment import Environment
+
+
+class Policy(Enum):
+    """NCCL_CTA_POLICY_*."""
+
+    default = 0
+    efficiency = 1
+    zero = 2
+
+
+RULES: Registry[Callable[[Environment], Policy]] = Registry()
+NAME = "NCCL_CTA_POLICY"
+
+
+def of(communicator: Communicator) -> Policy:
+    (rule,) = communicator.release.rules("cta_policy")
+    return RULES[rule](communicator.environment)
+
+
+@RULES
+def nobody_asks(environment: Environment) -> Policy:
+    return Policy.default
+
+
+@RULES
+def efficiency_or_not(environment: Environment) -> Policy:
+    return Policy.efficiency if environment.c_int(NAME, 0) == 1 else Policy.default
+
+
+@RULES
+def one_of_three(environment: Environment) -> Policy:
+    number = environment.c_int(NAME, 0)
+    return Policy(number) if 0 <= number <= 2 else Policy.default
+
+
+@RULES
+def words_or_digit(environment: Environment) -> Policy:
+    """Words between bars, of which `zero` wins; of a number only the first digit counts."""
+    text = environment.text(NAME) or ""
+    if text[:1].isdigit():
+        return {"1": Policy.efficiency, "2": Policy.zero}.get(text[0], Policy.default)
+    words = {word.lower() for word in text.split("|")}
+    return next((policy for policy in (Policy.zero, Policy.efficiency) if policy.name in words), Policy.default)
+
+
+def multicast_channels(communicator: Communicator, tables: Tables, request: Request) -> int | None:
+    """Channels NVLS takes for this call where the policy prefers it; None where the policy changes nothing.
+
+    It is preferred to any pick that may use as many channels or more.
+    """
+    environment = communicator.environment
+    if not registered.knows(communicator, request) or not request.spreads:
+        return None
+    if of(communicator) is not Policy.efficiency or {"NCCL_ALGO", "NCCL_PROTO"} & set(environment.values):
+        return None
+    if candidate.nvls_missing(communicator, request) or (communicator.nodes > 1 and not communicator.collnet):
+        return None
+    return registered.nvls_channels_by_heads(communicator, tables, request.collective)

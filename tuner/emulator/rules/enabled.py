@@ -1,0 +1,254 @@
+"""Which cells exist, and which stay enabled: each rule returns None, or the reason why the cell is off.
+
+Source: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
+"""
+
+from collections.abc import Callable
+from enum import IntEnum
+
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.registry import Registry
+from tuner.emulator.rules import collnet, init
+from tuner.emulator.rules.model_point import ModelPoint
+from tuner.release.environment import GRAMMARS, forced
+
+Reason = str | None
+COLLNET = (Algorithm.CollNetDirect, Algorithm.CollNetChain)
+EnabledRule = Callable[[ModelPoint], Reason]
+RULES: Registry[EnabledRule] = Registry()
+
+
+@RULES
+def simple_only(point: ModelPoint) -> Reason:
+    return None if point.protocol is Protocol.Simple else f"{point.algorithm.name} has only the protocol Simple"
+
+
+@RULES
+def in_any_case(point: ModelPoint) -> Reason:
+    return None
+
+
+@RULES
+def nvls_needs_two_channels(point: ModelPoint) -> Reason:
+    return None if point.graph.channels >= 2 else too_few_channels(point)
+
+
+def too_few_channels(point: ModelPoint) -> str:
+    """What is missing where the graph of a cell has none, or too few. Source: ncclTopoCompute, src/graph/search.cc."""
+    if point.algorithm not in (Algorithm.NVLS, Algorithm.NVLSTree):
+        return f"NCCL found no graph for {point.algorithm.name}"
+    if init.nvls_switched_off(point.environment):
+        return "NCCL_NVLS_ENABLE=0 leaves NVLS out"
+    needs = "NVLS needs an NVSwitch and two or more GPUs of a node, Hopper or later"
+    return f"{needs}; NCCL found {point.graph.channels} channels for it"
+
+
+@RULES
+def pat_enabled(point: ModelPoint) -> Reason:
+    """Unless forced by NCCL_PAT_ENABLE: one rank per node."""
+    if point.communicator.min_comp_cap < 60:
+        return "PAT needs compute capability 6.0"
+    return pat_enabled_on_any_gpu(point)
+
+
+@RULES
+def pat_enabled_on_any_gpu(point: ModelPoint) -> Reason:
+    """Unless forced by NCCL_PAT_ENABLE: one rank per node."""
+    asked = point.environment.c_int("NCCL_PAT_ENABLE", 2)
+    on = point.nodes == point.ranks if asked == 2 else asked != 0
+    return None if on else "PAT needs one rank per node" if asked == 2 else "NCCL_PAT_ENABLE=0"
+
+
+@RULES
+def pat_enabled_with_nvls(point: ModelPoint) -> Reason:
+    """Several ranks per node will do where each is a head of the NVLS graph; on one node only if asked for."""
+    heads = point.communicator.graphs[Algorithm.NVLS].channels
+    everyone = heads == point.communicator.min_local_ranks == point.communicator.max_local_ranks
+    through_switch = point.communicator.nvls and everyone
+    if point.nodes < point.ranks and not through_switch:
+        return "PAT needs one rank per node, or NVLS with every rank as a head"
+    asked = point.environment.c_int("NCCL_PAT_ENABLE", 2)
+    if asked == 2 and point.nodes > 1 and point.communicator.min_comp_cap >= 60:
+        return None
+    return pat_enabled(point)
+
+
+@RULES
+def protocol_asked_for(point: ModelPoint) -> Reason:
+    return _asked(point, "NCCL_PROTO", point.protocol)
+
+
+@RULES
+def algorithm_asked_for(point: ModelPoint) -> Reason:
+    return _asked(point, "NCCL_ALGO", point.algorithm)
+
+
+@RULES
+def protocol_asked_for_where_forced(point: ModelPoint) -> Reason:
+    """Only collectives for which NCCL_ALGO or NCCL_PROTO names anything are looked at."""
+    return protocol_asked_for(point) if _forced(point) else None
+
+
+@RULES
+def algorithm_asked_for_where_forced(point: ModelPoint) -> Reason:
+    """The same; with NCCL_ALGO set, a collective it does not name has no algorithm left."""
+    if not _forced(point):
+        return None
+    return _asked(point, "NCCL_ALGO", point.algorithm, unnamed=not point.environment.text("NCCL_ALGO"))
+
+
+@RULES
+def algorithm_asked_for_or_rescued(point: ModelPoint) -> Reason:
+    """Without CollNet, a list that leaves no other algorithm brings Ring and Tree back."""
+    rows = _rows(point, "NCCL_ALGO", Algorithm)
+    left = [Algorithm.Ring, Algorithm.Tree, Algorithm.NVLS if point.nodes == 1 else Algorithm.NVLSTree]
+    rescued = not point.communicator.collnet and not any(rows.get(algorithm, True) for algorithm in left)
+    if rescued and point.algorithm in (Algorithm.Ring, Algorithm.Tree):
+        return None
+    return algorithm_asked_for(point)
+
+
+@RULES
+def algorithm_asked_for_or_rescued_or_ring(point: ModelPoint) -> Reason:
+    """The same, but Ring stays for everything except AllReduce: so that NCCL_ALGO=Tree can run whole programs."""
+    ring = point.algorithm is Algorithm.Ring and point.collective is not Collective.AllReduce
+    return None if ring else algorithm_asked_for_or_rescued(point)
+
+
+@RULES
+def nvls_tree_needs_nodes(point: ModelPoint) -> Reason:
+    alone = point.algorithm is Algorithm.NVLSTree and point.nodes == 1
+    return "NVLSTree needs several nodes" if alone else None
+
+
+@RULES
+def collnet_needs_support(point: ModelPoint) -> Reason:
+    """CollNet, and NVLS across nodes, need a network that reduces (NCCL_COLLNET_ENABLE=1)."""
+    needs = point.algorithm in COLLNET or (point.algorithm is Algorithm.NVLS and point.nodes > 1)
+    if not needs or point.communicator.collnet:
+        return None
+    return f"{point.algorithm.name} needs CollNet: several nodes, a network that reduces, and NCCL_COLLNET_ENABLE=1"
+
+
+@RULES
+def collnet_needs_support_or_one_node(point: ModelPoint) -> Reason:
+    """sic: on one node an NVSwitch and a plugin for CollNet give CollNetDirect numbers, which no call may use."""
+    numbers = point.algorithm is Algorithm.CollNetDirect and point.nodes == 1 and point.communicator.has_nvswitch
+    found = collnet.asked_for(point.environment) and point.graph.channels > 0  # no adapter, no plugin, no graph
+    return None if numbers and found else collnet_needs_support(point)
+
+
+@RULES
+def collnet_needs_adapter_per_gpu(point: ModelPoint) -> Reason:
+    network = point.communicator.collnet
+    if network is None or point.nodes == 1 or point.algorithm not in COLLNET:
+        return None
+    few = point.communicator.max_local_ranks > network.heads
+    return f"{point.algorithm.name} needs an adapter per GPU" if few else None
+
+
+@RULES
+def collnet_chain_needs_connected_heads(point: ModelPoint) -> Reason:
+    network = point.communicator.collnet
+    off = point.algorithm is Algorithm.CollNetChain and network is not None and not network.chain_heads_connected
+    return "CollNetChain needs its heads among those that are connected" if off else None
+
+
+@RULES
+def collnet_chain_reduces_everywhere_only(point: ModelPoint) -> Reason:
+    off = point.algorithm is Algorithm.CollNetChain and point.collective is not Collective.AllReduce
+    return f"CollNetChain does not do {point.collective.name}" if off else None
+
+
+@RULES
+def collnet_direct_needs_nvswitch(point: ModelPoint) -> Reason:
+    missing = point.algorithm is Algorithm.CollNetDirect and not point.communicator.has_nvswitch
+    return "CollNetDirect needs an NVSwitch" if missing else None
+
+
+@RULES
+def ll128_needs_volta(point: ModelPoint) -> Reason:
+    old = _ll128_by_itself(point) and point.communicator.min_comp_cap < 70
+    return "LL128 needs compute capability 7.0" if old else None
+
+
+@RULES
+def ll128_needs_tested_gpu(point: ModelPoint) -> Reason:
+    tested = point.release.table["ll128"]["tested"]
+    other = _ll128_by_itself(point) and point.communicator.min_comp_cap not in tested
+    return f"LL128 needs a compute capability it was tested on: {', '.join(map(str, tested))}" if other else None
+
+
+@RULES
+def ll128_needs_near_paths(point: ModelPoint) -> Reason:
+    """LL128's 128-byte stores must arrive whole, which far paths do not guarantee."""
+    return _ll128_up_to(point, "PXN" if _hopper(point) and point.environment.number("NCCL_LL128_C2C", 1) else "PXB")
+
+
+@RULES
+def ll128_needs_near_paths_or_c2c(point: ModelPoint) -> Reason:
+    beyond = "P2C" if point.environment.number("NCCL_LL128_C2C", 1) else "PXN"
+    return _ll128_up_to(point, beyond if _hopper(point) else "PXB")
+
+
+@RULES
+def ll128_needs_near_paths_by_generation(point: ModelPoint) -> Reason:
+    return _ll128_up_to(point, "PXN" if _hopper(point) else "PXB")
+
+
+@RULES
+def ll128_needs_direct_nvlink_by_generation(point: ModelPoint) -> Reason:
+    """The same, and not over the NVLinks of a GPU in between."""
+    via = _ll128_by_itself(point) and point.graph.type_intra == "NVB"
+    return "LL128 is not allowed over NVB" if via else ll128_needs_near_paths_by_generation(point)
+
+
+def _hopper(point: ModelPoint) -> bool:
+    return point.communicator.min_comp_cap >= 90
+
+
+def _ll128_up_to(point: ModelPoint, farthest: str) -> Reason:
+    if not _ll128_by_itself(point):
+        return None
+    rank = point.release.path_rank
+    if rank(point.graph.type_inter) > rank(farthest):
+        return f"LL128 is not allowed over {point.graph.type_inter} between nodes, only up to {farthest}"
+    if rank(point.graph.type_intra) > rank("NVB"):
+        return f"LL128 is not allowed over {point.graph.type_intra} inside a node, only over NVLink"
+    return None
+
+
+@RULES
+def ll128_needs_equal_gpus(point: ModelPoint) -> Reason:
+    mixed = point.communicator.min_comp_cap != point.communicator.max_comp_cap
+    return "LL128 needs GPUs of one compute capability" if mixed and _ll128_by_itself(point) else None
+
+
+@RULES
+def ll128_needs_equal_gpus_or_hopper(point: ModelPoint) -> Reason:
+    return None if _hopper(point) else ll128_needs_equal_gpus(point)
+
+
+def _ll128_by_itself(point: ModelPoint) -> bool:
+    """LL128 that no NCCL_PROTO asks for or rules out: NCCL decides whether it is safe."""
+    return point.protocol is Protocol.LL128 and not _rows(point, "NCCL_PROTO", Protocol)
+
+
+def _rows(point: ModelPoint, variable: str, elements: type[IntEnum]) -> dict[IntEnum, bool]:
+    text = point.environment.text(variable)
+    (grammar,) = point.release.rules("grammar")
+    return {} if text is None else GRAMMARS[grammar](text, variable, elements, point.collective)
+
+
+def _forced(point: ModelPoint) -> bool:
+    lists: tuple[tuple[str, type[IntEnum]], ...] = (("NCCL_ALGO", Algorithm), ("NCCL_PROTO", Protocol))
+    return any(
+        point.collective in forced(text, variable, elements)
+        for variable, elements in lists
+        if (text := point.environment.text(variable)) is not None
+    )
+
+
+def _asked(point: ModelPoint, variable: str, element: Algorithm | Protocol, unnamed: bool = True) -> Reason:
+    on = _rows(point, variable, type(element)).get(element, unnamed)
+    return None if on else f"{variable}={point.environment.text(variable)} leaves it out"

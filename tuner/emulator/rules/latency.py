@@ -1,0 +1,193 @@
+"""Steps of a latency, us. Each takes the value so far and the cell, and returns the next value.
+
+Source: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
+
+``f64(...)`` marks NCCL's double literals.
+"""
+
+from collections.abc import Callable
+
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.numerics import Float, f32, f64, log2i
+from tuner.base.registry import Registry
+from tuner.emulator.rules.model_point import ModelPoint
+
+LatencyRule = Callable[[Float, ModelPoint], Float]
+RULES: Registry[LatencyRule] = Registry()
+NETWORK_STEP_RULES: Registry[Callable[[ModelPoint], Algorithm]] = Registry()
+RING_NETWORK_STEPS_RULES: Registry[Callable[[ModelPoint], int]] = Registry()
+
+
+@RULES
+def base(_: Float, point: ModelPoint) -> Float:
+    """Software cost of starting the algorithm."""
+    latency: Float = point.release.base_latency_us[point.algorithm, point.protocol]
+    return latency
+
+
+@RULES
+def ring_steps(value: Float, point: ModelPoint) -> Float:
+    """A step a rank (Broadcast, Reduce on like channels: one in all), across nodes at least the CPU's time to post."""
+    if point.collective in (Collective.Reduce, Collective.Broadcast):
+        if point.graph.same_channels:
+            return value + point.hw_latency_us("here")
+        # Simple pays a chunk latency, taken from Tree's row.
+        row = Algorithm.Tree if point.protocol is Protocol.Simple else None
+        return value + f32(point.steps) * point.hw_latency_us("here", row)
+    (steps_rule,) = point.release.rules("ring_network_steps")
+    between = RING_NETWORK_STEPS_RULES[steps_rule](point)
+    inside = max(point.hw_latency_us("intra"), _net_overhead_us(point))
+    return value + (f32(point.steps - between) * inside + f32(between) * _between_us(point))
+
+
+@RULES
+def tree_up_and_down(value: Float, point: ModelPoint) -> Float:
+    """A chain inside each node and a binary tree between nodes, there and back."""
+    inside = f32(point.ranks // point.nodes - 1) * point.hw_latency_us("intra")
+    return value + f32(2) * (inside + f32(log2i(point.nodes)) * _between_us(point))
+
+
+@RULES
+def collnet_direct(value: Float, point: ModelPoint) -> Float:
+    """One step to the GPUs that talk to the network, 0.4 us for each of them to serialise, the network once."""
+    return _collnet_direct(value, point, 0.4, _between_us(point))
+
+
+@RULES
+def collnet_direct_half_us(value: Float, point: ModelPoint) -> Float:
+    """One step to the GPUs that talk to the network, 0.5 us for each of them to serialise, the network once."""
+    return _collnet_direct(value, point, 0.5, _between_us(point))
+
+
+@RULES
+def collnet_direct_here(value: Float, point: ModelPoint) -> Float:
+    """One step to the GPUs that talk to the network, 0.4 us for each to serialise, the network once if there is one."""
+    return _collnet_direct(value, point, 0.4, _here_us(point))
+
+
+@RULES
+def collnet_chain(value: Float, point: ModelPoint) -> Float:
+    """A chain inside each node, there and back, and the network once."""
+    return _collnet_chain(value, point, _between_us(point))
+
+
+@RULES
+def collnet_chain_here(value: Float, point: ModelPoint) -> Float:
+    """A chain inside each node, there and back, and the network once where there are several nodes."""
+    return _collnet_chain(value, point, _here_us(point))
+
+
+def _collnet_direct(value: Float, point: ModelPoint, each_us: float, network_us: Float) -> Float:
+    others = point.ranks // point.nodes - 1
+    steps = f32(min(1, others)) * point.hw_latency_us("intra") + f64(others) * f64(each_us)
+    return f32(value + (f64(2) * steps + network_us))
+
+
+def _collnet_chain(value: Float, point: ModelPoint, network_us: Float) -> Float:
+    others = point.ranks // point.nodes - 1
+    return value + (f32(2 * others) * point.hw_latency_us("intra") + network_us)
+
+
+@RULES
+def nvls(_: Float, point: ModelPoint) -> Float:
+    """One multicast step, and one network step where there are several nodes; no base."""
+    inside = point.hw_latency_us("intra")
+    return inside + _between_us(point) if point.nodes > 1 else inside
+
+
+@RULES
+def nvls_on_base(value: Float, point: ModelPoint) -> Float:
+    """On top of a base, the network's latency without the wire's."""
+    return value + point.hw_latency_us("inter") if point.nodes > 1 else value
+
+
+@RULES
+def nvls_tree_on_base(value: Float, point: ModelPoint) -> Float:
+    """On top of a base, twice the network's latency for each further node (sic: as in a ring)."""
+    return value + f32(2 * (point.nodes - 1)) * point.hw_latency_us("inter")
+
+
+@RULES
+def nvls_tree(value: Float, point: ModelPoint) -> Float:
+    """One multicast step inside a node, and a tree between nodes, there and back."""
+    return value + (point.hw_latency_us("intra") + f32(2 * log2i(point.nodes)) * _between_us(point))
+
+
+@RULES
+def pat(value: Float, point: ModelPoint) -> Float:
+    """A logarithmic part between nodes and a part linear in the ranks."""
+    network = f64(log2i(point.nodes)) * (_between_us(point) / f64(3.5))
+    return f32(value + (network + f64(point.ranks) * f64(2.8)))
+
+
+@RULES
+def pat_from_8_us(_: Float, point: ModelPoint) -> Float:
+    """8 us of base, a logarithmic part between nodes and a part linear in the ranks, rounded as one sum."""
+    start = f64(8) + f64(log2i(point.nodes)) * (_between_us(point) / f64(3.5))
+    return f32(start + f64(point.ranks) * f64(2.8))
+
+
+@RULES
+def pat_with_one_wire(value: Float, point: ModelPoint) -> Float:
+    """A logarithmic part between nodes, with the wire once, and a part linear in the ranks."""
+    between = point.hw_latency_us("here") + f32(point.graph.latency_inter_us)
+    network = f64(log2i(point.nodes)) * (between / f64(3.5))
+    return f32(value + (network + f64(point.ranks) * f64(2.8)))
+
+
+@NETWORK_STEP_RULES
+def tree_row_if_alone(point: ModelPoint) -> Algorithm:
+    """One rank per node exposes a network step whole: Tree's row."""
+    return Algorithm.Tree if point.local_ranks == 1 else point.algorithm
+
+
+@NETWORK_STEP_RULES
+def tree_row_for_rings_if_alone(point: ModelPoint) -> Algorithm:
+    return tree_row_if_alone(point) if point.algorithm is Algorithm.Ring else point.algorithm
+
+
+@NETWORK_STEP_RULES
+def own_row(point: ModelPoint) -> Algorithm:
+    return point.algorithm
+
+
+def _between_us(point: ModelPoint) -> Float:
+    """A network step; Simple flushes, so the wire counts twice."""
+    (rule,) = point.release.rules("network_step")
+    return _with_wire(point.hw_latency_us("inter", NETWORK_STEP_RULES[rule](point)), point)
+
+
+def _here_us(point: ModelPoint) -> Float:
+    """A network step, or one inside the only node."""
+    return _with_wire(point.hw_latency_us("here"), point)
+
+
+def _with_wire(latency: Float, point: ModelPoint) -> Float:
+    latency = latency + f32(point.graph.latency_inter_us)
+    return latency + f32(point.graph.latency_inter_us) if point.protocol is Protocol.Simple else latency
+
+
+@RING_NETWORK_STEPS_RULES
+def two_per_further_node(point: ModelPoint) -> int:
+    """Network steps of a ring, twice as many for AllReduce."""
+    return 0 if point.nodes == 1 else (point.nodes - 1) * (2 if point.collective is Collective.AllReduce else 1)
+
+
+@RING_NETWORK_STEPS_RULES
+def two_per_node(point: ModelPoint) -> int:
+    """Network steps of a ring, for AllReduce twice as many and two too many (sic)."""
+    if point.collective is Collective.AllReduce:
+        return 2 * point.nodes if point.nodes > 1 else 0
+    return point.nodes - 1
+
+
+def _net_overhead_us(point: ModelPoint) -> Float:
+    """What posting to the network costs the CPU; Simple posts three times."""
+    if point.nodes == 1:
+        return f32(0)
+    asked_ns = point.environment.number("NCCL_NET_OVERHEAD", -2)
+    table = point.release.table["net_overhead_us"]
+    vendor = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}.get(point.communicator.cpu_vendor or "", "other")
+    row = vendor if point.communicator.cpu_arch == "x86_64" else "other"
+    overhead = f32(table[row]) if asked_ns == -2 else f32(f64(asked_ns) * f64(0.001))
+    return overhead * f32(3) if point.protocol is Protocol.Simple else overhead

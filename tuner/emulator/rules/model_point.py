@@ -1,0 +1,97 @@
+"""The point a rule looks at: one collective, algorithm and protocol on one communicator."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.numerics import Float, f64
+from tuner.base.registry import Registry
+from tuner.emulator.communicator import Communicator
+from tuner.emulator.request import ring_steps
+from tuner.machine.graphs import Graph
+from tuner.release import HARDWARE, Release
+from tuner.release.environment import Environment
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelPoint:
+    """One cell of the latency and bandwidth tables, with what the rules derive from it."""
+
+    communicator: Communicator
+    collective: Collective
+    algorithm: Algorithm
+    protocol: Protocol
+
+    @property
+    def release(self) -> Release:
+        return self.communicator.release
+
+    @property
+    def environment(self) -> Environment:
+        return self.communicator.environment
+
+    @property
+    def graph(self) -> Graph:
+        return self.communicator.graphs[self.algorithm]
+
+    @property
+    def ranks(self) -> int:
+        return self.communicator.ranks
+
+    @property
+    def nodes(self) -> int:
+        return self.communicator.nodes
+
+    @property
+    def steps(self) -> int:
+        """Steps of a ring for this collective (nsteps)."""
+        return ring_steps(self.collective, self.ranks)
+
+    @property
+    def gathers_or_scatters(self) -> bool:
+        return self.collective in (Collective.AllGather, Collective.ReduceScatter)
+
+    @property
+    def local_ranks(self) -> Float:
+        """Ranks per node as NCCL's float ``ppn``."""
+        return np.float32(np.float32(self.ranks) / np.float32(self.nodes))
+
+    def cap_gbs(self, name: str) -> np.float64:
+        """A cap of this communicator's generation and node count, a double in NCCL."""
+        return self._cap(name, self.communicator.generation)
+
+    @property
+    def ll_cap_gbs(self) -> np.float64:
+        """The LL cap: one node looks at the GPU's generation, several nodes at the CPU's vendor."""
+        if self.nodes == 1:
+            return self.cap_gbs("ll")
+        slower = self.communicator.table_cpu_vendor in ("AuthenticAMD", "mixed")
+        return self._cap("ll", "ampere" if slower else "volta")
+
+    def _cap(self, name: str, row: str) -> np.float64:
+        column = min(self.nodes, 3) - 1
+        return f64(self.release.table["cap_gbs"][name][row][column])
+
+    def hw_latency_us(self, where: str, algorithm: Algorithm | None = None) -> Float:
+        """Latency of one step ``where`` ("intra", "inter" or "here": inter if there are several nodes)."""
+        between = where == "inter" or (where == "here" and self.nodes > 1)
+        # Only a path of NVLinks counts as NVLink; NVB, C2C and one GPU alone (LOC) use the PCI row.
+        hardware = "net" if between else "nvlink" if self.graph.type_intra == "NVL" else "pci"
+        chosen = self.algorithm if algorithm is None else algorithm
+        for name in self.release.rules("hw_latency_row"):
+            chosen = ROW_RULES[name](self, hardware, chosen)
+        latency: Float = self.release.hw_latency_us[HARDWARE.index(hardware), chosen, self.protocol]
+        return latency
+
+
+ROW_RULES: Registry[Callable[[ModelPoint, str, Algorithm], Algorithm]] = Registry()
+
+
+@ROW_RULES
+def ring_for_trees_on_power(point: ModelPoint, hardware: str, row: Algorithm) -> Algorithm:
+    """POWER gives Tree/Simple inside a node Ring's latency, to favour it."""
+    power = point.communicator.table_cpu_arch == "ppc64" and hardware == "pci"
+    tree = row is Algorithm.Tree and point.protocol is Protocol.Simple
+    return Algorithm.Ring if power and tree else row

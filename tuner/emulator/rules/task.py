@@ -1,0 +1,121 @@
+"""One collective of a group on its way through a scheduler, and which collectives count as the same."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Protocol as Interface
+
+from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.registry import Registry
+from tuner.emulator.communicator import Communicator
+from tuner.emulator.request import Request
+from tuner.emulator.rules import launch
+
+UNSIGNED = {DataType.int8: DataType.uint8, DataType.int32: DataType.uint32, DataType.int64: DataType.uint64}
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """One collective on its way through a scheduler; what is decided about it is filled in on the way."""
+
+    place: int  # among the calls
+    request: Request
+    nbytes: int
+    ranks: int
+    algo_proto: AlgoProto = (Algorithm.Ring, Protocol.Simple)
+    threads: int = 0
+    bound: int = 0  # the most channels
+    together_bytes: int = 0  # nBytes of all that were chosen together
+    channels: list[int] = field(default_factory=list)
+
+    @property
+    def work_bytes(self) -> int:
+        """Bytes of the count, per rank where every rank has its own."""
+        return self.nbytes // self.request.parts(self.ranks)
+
+    @property
+    def traffic_bytes(self) -> int:
+        return self.work_bytes * self.request.traffic_per_byte(self.ranks)
+
+    @property
+    def elements(self) -> int:
+        return self.work_bytes // self.request.device_dtype.size_bytes
+
+
+class Chooser(Interface):
+    """What a scheduler needs to know."""
+
+    communicator: Communicator
+
+    def choose(self, tasks: Sequence[Task], pipelined: int = 1, preset_channels: int = 0) -> None:
+        """Fills in what tasks chosen together get: cell, threads, bound, together_bytes."""
+
+    def bound(self, request: Request, algo_proto: AlgoProto, nbytes: int) -> int:
+        """The most channels of one collective of this size."""
+
+
+Kernels = list[list[Task]]
+DEVICE_OP_RULES: Registry[Callable[[Op], Op]] = Registry()
+FUNCTION_RULES: Registry[Callable[[Task, Op], DataType]] = Registry()
+
+
+def rule(communicator: Communicator, kind: str) -> str:
+    (name,) = communicator.release.rules(kind)
+    return name
+
+
+@DEVICE_OP_RULES
+def minimum_is_maximum(op: Op) -> Op:
+    """The device's operation: minimum and maximum are one, told apart by an argument."""
+    return Op.max if op is Op.min else op
+
+
+@DEVICE_OP_RULES
+def each_operation(op: Op) -> Op:
+    return op
+
+
+def device_op(communicator: Communicator, request: Request) -> Op:
+    name = rule(communicator, "device_op")
+    return Op.sum if request.moves_only else DEVICE_OP_RULES[name](request.op)
+
+
+def kind(communicator: Communicator, request: Request) -> tuple[Collective, DataType, Op]:
+    """Collectives of one kind may be looked at together."""
+    return request.collective, request.device_dtype, device_op(communicator, request)
+
+
+@FUNCTION_RULES
+def of_each_type(task: Task, op: Op) -> DataType:
+    return task.request.device_dtype
+
+
+@FUNCTION_RULES
+def of_unsigned_types(task: Task, op: Op) -> DataType:
+    """Sums and products do not care about the sign; minimum and maximum are told to, but not in the switch."""
+    dtype = task.request.device_dtype
+    indifferent = op in (Op.sum, Op.prod) or (op is Op.max and task.algo_proto[0] not in launch.NVLS)
+    return UNSIGNED.get(dtype, dtype) if indifferent and not task.request.moves_only else dtype
+
+
+@FUNCTION_RULES
+def of_unsigned_types_and_averages(task: Task, op: Op) -> DataType:
+    dtype = task.request.device_dtype
+    return UNSIGNED.get(dtype, dtype) if op is Op.avg else of_unsigned_types(task, op)
+
+
+def function(communicator: Communicator, task: Task) -> tuple[object, ...]:
+    """The device function that runs a task. Source: src/device/generate.py, v2.28.9-1, equivalent_primary."""
+    op = device_op(communicator, task.request)
+    dtype = FUNCTION_RULES[rule(communicator, "function")](task, op)
+    return task.request.collective, op, dtype, task.algo_proto
+
+
+def neighbours(communicator: Communicator, tasks: Iterable[Task]) -> Iterator[list[Task]]:
+    """Runs of one kind."""
+    for _, together in groupby(tasks, lambda task: kind(communicator, task.request)):
+        yield list(together)
+
+
+def between(low: int, value: int, high: int) -> int:
+    return max(low, min(value, high))

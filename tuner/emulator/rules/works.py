@@ -1,0 +1,42 @@
+"""What one kernel holds in the releases whose schedulers fill works of several collectives.
+
+Source: appendWorkElemColl and ncclLaunchPrepare, src/enqueue.cc, v2.21.5-1.
+"""
+
+from tuner.base.errors import BadInput
+from tuner.emulator.communicator import Communicator
+from tuner.emulator.rules.task import Task, function
+
+
+class Works:
+    """A kernel up to 2.21: works of up to nine elements in a queue of each channel, as many as half a ring holds."""
+
+    VARIABLES = frozenset({"NCCL_WORK_FIFO_DEPTH"})
+    TOO_SMALL = "NCCL_WORK_FIFO_DEPTH: too small for one collective; valid: powers of two from 128"
+
+    def __init__(self, communicator: Communicator) -> None:
+        self.communicator = communicator
+        depth = communicator.environment.c_int("NCCL_WORK_FIFO_DEPTH", communicator.release.limit("work_fifo_depth"))
+        if depth & (depth - 1):
+            depth = communicator.release.limit("work_fifo_depth")
+        self.left = depth // 2
+        self._tails: dict[int, tuple[object, int]] = {}
+        self._tasks: list[Task] = []
+
+    def fits(self, channels: int) -> bool:
+        return self.left >= channels
+
+    def add(self, task: Task) -> None:
+        runs = function(self.communicator, task), task.threads
+        most = self.communicator.release.limit("colls_per_batch")
+        for channel in task.channels:
+            tail, elements = self._tails.get(channel, (None, most))
+            full = tail != runs or elements == most
+            self.left -= full
+            self._tails[channel] = (runs, 1 if full else elements + 1)
+        self._tasks.append(task)
+
+    def tasks(self) -> list[Task]:
+        if not self._tasks:
+            raise BadInput(self.TOO_SMALL)
+        return self._tasks

@@ -1,0 +1,348 @@
+"""The cost table of a call, the pick, and the channels and threads it is launched with; vectorised over sizes.
+
+Source of the order: getAlgoInfo and topoGetAlgoInfo, src/enqueue.cc, v2.28.9-1.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tuner.base import trace
+from tuner.base.errors import BadInput, NoAlgorithm
+from tuner.base.frames import Column, Framed, Named
+from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Buffers, Protocol
+from tuner.base.numerics import Float, FloatArray, SizeArray
+from tuner.base.registry import Registry
+from tuner.emulator import model
+from tuner.emulator.communicator import Communicator
+from tuner.emulator.non_classic import NonClassicPath
+from tuner.emulator.request import Request, Sizes
+from tuner.emulator.rules import candidate, cta_policy, launch, schedule, symmetric
+from tuner.emulator.rules import time as timing
+from tuner.emulator.rules.model_point import ModelPoint as ModelPoint
+
+IGNORED_US = np.float32(-1.0)  # NCCL_ALGO_PROTO_IGNORE
+CHUNK = 1 << 15  # sizes at a time: the arrays of a chunk stay in the processor's cache
+MAX_BYTES = 2**62
+
+PickRule = Callable[[Iterator[FloatArray], Communicator], tuple[NDArray[np.int8], FloatArray]]
+PICK_RULES: Registry[PickRule] = Registry()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Picks(Framed):
+    """What NCCL picks, an element a size. ``algorithm`` and ``protocol`` are NCCL's numbers.
+
+    Arrays [size]: ``bytes`` uint64, ``time_us`` float32, ``channels`` and ``threads`` (of a block) int64.
+    """
+
+    bytes: SizeArray
+    algorithm: NDArray[np.int8]
+    protocol: NDArray[np.int8]
+    time_us: FloatArray
+    channels: NDArray[np.int64]
+    threads: NDArray[np.int64]
+
+    @property
+    def combinations(self) -> NDArray[np.int64]:
+        """Algorithm and protocol of each size as one number, an index into ``ALL_CELLS``."""
+        return self.algorithm.astype(np.int64) * len(Protocol) + self.protocol
+
+    def algo_protos(self) -> list[AlgoProto]:
+        """Algorithm and protocol of each size."""
+        return [(Algorithm(a), Protocol(p)) for a, p in zip(self.algorithm, self.protocol, strict=True)]
+
+    def columns(self) -> dict[str, Column]:
+        """A row a size: bytes, algorithm, protocol, channels, threads, time_us."""
+        return {
+            "bytes": self.bytes,
+            "algorithm": Named(Algorithm, self.algorithm),
+            "protocol": Named(Protocol, self.protocol),
+            "channels": self.channels,
+            "threads": self.threads,
+            "time_us": self.time_us,
+        }
+
+
+class Selection:
+    """Answers for one communicator. ``sizes`` are NCCL's nBytes, 1 to 2**62: an integer or an array of them."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        self.communicator = communicator
+
+    @cached_property
+    def tables(self) -> model.Tables:
+        """Latencies, bandwidths, threads and thresholds of this communicator: :func:`tuner.emulator.model.tables`."""
+        return model.tables(self.communicator)
+
+    def excluded(self, request: Request) -> dict[AlgoProto, str]:
+        """The cells this call may not use, each with the reason."""
+        return {
+            algo_proto: reason
+            for algo_proto in ALGO_PROTOS
+            if (reason := self._reason(request, algo_proto)) is not None
+        }
+
+    def candidates(self, request: Request) -> list[AlgoProto]:
+        """The cells this call may use, in NCCL's order."""
+        return list(self._bandwidths(request))
+
+    def usable(self, request: Request) -> bool:
+        """Whether NCCL takes this call's type, and finds any algorithm for it."""
+        try:
+            self._check_type(request)
+        except NoAlgorithm:
+            return False
+        return bool(self._bandwidths(request))
+
+    def cost_table(self, request: Request, sizes: ArrayLike) -> FloatArray:
+        """Times in us, float32 [size][algorithm][protocol]; negative where NCCL ignores the cell.
+
+        Ignored is -1, and -1024 where a penalty multiplies that as well.
+
+        This is what NCCL hands to a tuner plugin. BadInput for sizes out of range.
+        """
+        nbytes = _sizes(sizes)
+        table = np.full((len(nbytes), len(Algorithm), len(Protocol)), IGNORED_US)
+        for algo_proto in ALGO_PROTOS:
+            if self._not_a_candidate(request, algo_proto) is None:
+                bandwidth_gbs = self.tables.bandwidth_gbs[(request.collective, *algo_proto)]
+                table[:, algo_proto[0], algo_proto[1]] = self._times(request, algo_proto, Sizes(nbytes), bandwidth_gbs)
+        return table
+
+    def times_us(self, request: Request, sizes: ArrayLike) -> FloatArray:
+        """Times of the :meth:`candidates` in us, float32 [size][candidate]. BadInput for sizes out of range."""
+        chunk = Sizes(_sizes(sizes))
+        bandwidths = self._bandwidths(request).items()
+        return np.column_stack(
+            [self._times(request, algo_proto, chunk, bandwidth_gbs) for algo_proto, bandwidth_gbs in bandwidths]
+        )
+
+    def non_classic_paths(self, request: Request, sizes: ArrayLike) -> list[NonClassicPath | None]:
+        """For each size how the call leaves the classic path; None where it stays, and :meth:`pick` says how.
+
+        BadInput where that is not emulated.
+        """
+        nbytes = _sizes(sizes)
+        self._check_buffers(request)
+        if request.buffers is not Buffers.window:
+            return [None] * len(nbytes)
+        self._check_type(request)
+        (rule,) = self.communicator.release.rules("leaves")
+        return [
+            symmetric.RULES[rule](self.communicator, request, int(size), partial(self._protocol, request))
+            for size in nbytes
+        ]
+
+    def _protocol(self, request: Request, size: int) -> Protocol:
+        return Protocol(self._classic_pick(request, np.array([size], np.uint64)).protocol[0])
+
+    def pick(self, request: Request, sizes: ArrayLike) -> Picks:
+        """What NCCL picks for each size. NoAlgorithm where nothing is left, as in NCCL.
+
+        BadInput where a size leaves the classic path: see :meth:`departures`.
+        """
+        nbytes = _sizes(sizes)
+        if request.buffers is Buffers.window:
+            for size, non_classic in zip(nbytes, self.non_classic_paths(request, nbytes), strict=True):
+                if non_classic is not None:
+                    call = f"{request.collective.name} of {size} bytes"
+                    raise BadInput(f"{call} leaves the classic path for {non_classic.name}")
+        return self._classic_pick(request, nbytes)
+
+    def _classic_pick(self, request: Request, nbytes: SizeArray) -> Picks:
+        self._check_type(request)
+        self._check_buffers(request)
+        bandwidths = self._bandwidths(request)
+        algo_protos = list(bandwidths)
+        if not algo_protos:
+            raise NoAlgorithm(f"nothing is left for {request.collective.name}: {'; '.join(self._why_nothing(request))}")
+        best, time_us = np.empty(nbytes.shape, np.int8), np.empty(nbytes.shape, np.float32)
+        channels, threads = np.empty(nbytes.shape, np.int64), np.empty(nbytes.shape, np.int64)
+        (rule,) = self.communicator.release.rules("pick")
+        (launch_rule,) = self.communicator.release.rules("launch")
+        for part in _chunks(len(nbytes)):
+            chunk = Sizes(nbytes[part])
+            times = (self._times(request, algo_proto, chunk, bandwidths[algo_proto]) for algo_proto in algo_protos)
+            best[part], time_us[part] = PICK_RULES[rule](times, self.communicator)
+            self._apply_policy(request, algo_protos, best[part], chunk.nbytes)
+            for index in np.flatnonzero(np.bincount(best[part])):
+                chosen = best[part] == index
+                channels[part][chosen], threads[part][chosen] = launch.RULES[launch_rule](
+                    self.communicator, self.tables, request, algo_protos[index], chunk.nbytes[chosen]
+                )
+        if len(channels):
+            schedule.check_alone(self.communicator, int(channels.max()))
+        chosen_cells = np.array(algo_protos, np.int8)[best]
+        return Picks(nbytes, chosen_cells[:, 0], chosen_cells[:, 1], time_us, channels, threads)
+
+    def pick_by(self, cost_us: FloatArray) -> tuple[NDArray[np.int64], FloatArray]:
+        """The release's pick from a cost table that a tuner plugin has left, and its time.
+
+        ``cost_us`` is [size][algorithm][protocol], the pick an index into ``ALL_CELLS``; cells below 0 do not count.
+        """
+        (rule,) = self.communicator.release.rules("pick")
+        times = (_unless_negative(cost_us[:, algorithm, protocol]) for algorithm, protocol in ALGO_PROTOS)
+        best, time_us = PICK_RULES[rule](times, self.communicator)
+        return best.astype(np.int64), time_us
+
+    def channels(self, request: Request, size: int, algo_proto: AlgoProto) -> int:
+        """Channels that a call is launched with where this cell is the pick."""
+        (rule,) = self.communicator.release.rules("launch")
+        nbytes = _sizes(size)
+        return int(launch.RULES[rule](self.communicator, self.tables, request, algo_proto, nbytes)[0][0])
+
+    def steps(self, request: Request, size: int, algo_proto: AlgoProto) -> list[trace.Step]:
+        """How the numbers of a cell that this call may use come about for one size, as the model computes them.
+
+        In this order: latency, bandwidth, both at this size, time, and channels and threads where it is the pick.
+        BadInput for a size out of range, or a cell that :meth:`excluded` has.
+        """
+        compute = self._computation(request, algo_proto)
+        with trace.tracing() as seen:
+            compute(_sizes(size))
+        return seen
+
+    def steps_of_sizes(self, request: Request, sizes: ArrayLike, algo_proto: AlgoProto) -> list[trace.Steps]:
+        """:meth:`steps` of several sizes at once, as arrays [size]."""
+        nbytes, compute = _sizes(sizes), self._computation(request, algo_proto)
+        with trace.tracing_sizes(len(nbytes)) as seen:
+            compute(nbytes)
+        return seen
+
+    def _computation(self, request: Request, algo_proto: AlgoProto) -> Callable[[SizeArray], None]:
+        """All that is computed of a cell for some sizes, for whoever watches; the tables are there already."""
+        bandwidths = self._bandwidths(request)
+        if algo_proto not in bandwidths:
+            raise BadInput(f"{algo_proto[0].name}/{algo_proto[1].name}: {self.excluded(request)[algo_proto]}")
+        (launch_rule,) = self.communicator.release.rules("launch")
+        at = ModelPoint(self.communicator, request.collective, *algo_proto)
+
+        def compute(nbytes: SizeArray) -> None:
+            model.latency_us(at)
+            model.bandwidth_gbs(at)
+            self._times(request, algo_proto, Sizes(nbytes), bandwidths[algo_proto])
+            launch.RULES[launch_rule](self.communicator, self.tables, request, algo_proto, nbytes)
+
+        return compute
+
+    def _apply_policy(
+        self, request: Request, algo_protos: list[AlgoProto], best: NDArray[np.int8], nbytes: SizeArray
+    ) -> None:
+        """Moves picks to NVLS where NCCL_CTA_POLICY prefers it; their time stays that of the pick (sic)."""
+        channels = cta_policy.multicast_channels(self.communicator, self.tables, request)
+        if channels is None:
+            return
+        multicast = (Algorithm.NVLS, Protocol.Simple)
+        if multicast not in algo_protos:
+            algo_protos.append(multicast)
+        for index in np.flatnonzero(np.bincount(best)):
+            chosen = best == index
+            bound = launch.plain_bound(
+                self.communicator, self.tables, algo_protos[index], nbytes[chosen], self.communicator.channels
+            )
+            best[chosen] = np.where(bound >= channels, algo_protos.index(multicast), best[chosen])
+
+    def _bandwidths(self, request: Request) -> dict[AlgoProto, Float]:
+        """Bandwidth of every cell the call may use; those of Ring's backup where there is no other."""
+        tables, collective = self.tables, request.collective
+        usable = [algo_proto for algo_proto in ALGO_PROTOS if self._reason(request, algo_proto) is None]
+        if usable:
+            return {algo_proto: tables.bandwidth_gbs[(collective, *algo_proto)] for algo_proto in usable}
+        backups = {(Algorithm.Ring, protocol): tables.backup_gbs[collective, protocol] for protocol in Protocol}
+        return {algo_proto: bandwidth_gbs for algo_proto, bandwidth_gbs in backups.items() if bandwidth_gbs > 0}
+
+    def _times(self, request: Request, algo_proto: AlgoProto, sizes: Sizes, bandwidth_gbs: Float) -> FloatArray:
+        latency_us = self.tables.latency_us[(request.collective, *algo_proto)]
+        if bandwidth_gbs == 0:
+            return timing.penalised(np.full(sizes.nbytes.shape, IGNORED_US), self.communicator, request, algo_proto)
+        return timing.time_us(latency_us, bandwidth_gbs, self.communicator, request, algo_proto, sizes)
+
+    def _reason(self, request: Request, algo_proto: AlgoProto) -> str | None:
+        at = (request.collective, *algo_proto)
+        if self.tables.bandwidth_gbs[at] == 0:
+            return self.tables.reasons.get(at, f"{algo_proto[0].name} does not do {request.collective.name}")
+        return self._not_a_candidate(request, algo_proto)
+
+    def _not_a_candidate(self, request: Request, algo_proto: AlgoProto) -> str | None:
+        names = self.communicator.release.rules("candidate")
+        reasons = (candidate.RULES[name](self.communicator, request, algo_proto[0]) for name in names)
+        return next(filter(None, reasons), None)
+
+    def _check_buffers(self, request: Request) -> None:
+        if request.buffers is Buffers.plain:
+            return
+        release, asked = self.communicator.release, self.communicator.environment.values
+        if not release.rules("registered"):
+            raise BadInput(f"NCCL {release.name} registers no buffers; valid: 2.19 and later")
+        if reaching := sorted(set(release.table["environment"]["told_buffers"]) & set(asked)):
+            names = ", ".join(reaching)
+            raise BadInput(f"{names}: emulated for plain buffers only, not for {request.buffers.name} ones")
+        if self.communicator.collnet or not self.communicator.nodes_are_alike:
+            raise BadInput(f"buffers {request.buffers.name}: not with CollNet or nodes that differ; valid there: plain")
+
+    def _check_type(self, request: Request) -> None:
+        (rule,) = self.communicator.release.rules("fp8_needs_hopper")
+        if candidate.FP8_RULES[rule](request) and self.communicator.min_comp_cap < 90:
+            raise NoAlgorithm(f"NCCL refuses {request.dtype.name} on GPUs before compute capability 9.0")
+        if request.dtype >= self.communicator.release.limit("data_types"):
+            raise NoAlgorithm(f"NCCL {self.communicator.release.name} has no type {request.dtype.name}")
+
+    def _why_nothing(self, request: Request) -> list[str]:
+        return sorted(set(self.excluded(request).values()))
+
+
+@PICK_RULES
+def first_fastest(times: Iterator[FloatArray], communicator: Communicator) -> tuple[NDArray[np.int8], FloatArray]:
+    """The least time in us, [size]; of equal ones the first in NCCL's order of algorithms and protocols.
+
+    Negative ones do not count. A ring of one rank per node can have one, in releases that count more network steps
+    than steps.
+    """
+    best_us = _unless_negative(next(times))
+    best = np.zeros(best_us.shape, np.int8)
+    for index, time_us in enumerate(map(_unless_negative, times), start=1):
+        best[time_us < best_us] = index
+        best_us = np.minimum(best_us, time_us)
+    return best, _fast_enough(best_us, communicator)
+
+
+def _unless_negative(time_us: FloatArray) -> FloatArray:
+    positive = time_us >= 0
+    return time_us if positive.all() else np.where(positive, time_us, np.float32(np.inf))
+
+
+@PICK_RULES
+def last_fastest(times: Iterator[FloatArray], communicator: Communicator) -> tuple[NDArray[np.int8], FloatArray]:
+    """The least time; of equal ones the last in NCCL's order of algorithms and protocols."""
+    best_us = next(times)
+    best = np.zeros(best_us.shape, np.int8)
+    for index, time_us in enumerate(times, start=1):
+        best[time_us <= best_us] = index
+        best_us = np.minimum(best_us, time_us)
+    return best, _fast_enough(best_us, communicator)
+
+
+def _fast_enough(best_us: FloatArray, communicator: Communicator) -> FloatArray:
+    slowest = communicator.release.table["limits"]["max_time_us"]
+    if (best_us >= np.float32(slowest)).any():
+        raise NoAlgorithm(f"NCCL takes no time of {slowest:g} us or more, and every candidate is that slow")
+    return best_us
+
+
+def _sizes(sizes: ArrayLike) -> SizeArray:
+    values = np.atleast_1d(np.asarray(sizes))
+    if values.ndim != 1 or (values.size and values.dtype.kind not in "ui"):  # NumPy takes [] for floats
+        raise BadInput(
+            f"sizes: expected integers in one dimension, 1 to 2**62, got {values.dtype} of shape {values.shape}"
+        )
+    if values.size and (values.min() < 1 or values.max() > MAX_BYTES):
+        raise BadInput(f"sizes: {values.min()} to {values.max()} bytes; valid: 1 to 2**62")
+    return values.astype(np.uint64)
+
+
+def _chunks(length: int) -> Iterator[slice]:
+    return (slice(start, start + CHUNK) for start in range(0, length, CHUNK))

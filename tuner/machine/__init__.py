@@ -1,0 +1,1 @@
+"""Machines: the catalogue, GPU models, topology files and the graphs found on them."""

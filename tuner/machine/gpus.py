@@ -1,0 +1,75 @@
+"""GPU models by name (``tables/gpus.toml``): what NVML would say of a GPU that a topology file only places."""
+
+import difflib
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from tuner.base.errors import BadInput, UnknownGpu, one_of
+
+# The address NVML gives for an NVSwitch that the host does not see, as in a virtual machine (xml.cc, v2.28.9-1).
+HIDDEN_NVSWITCH = "fffffff:ffff:ff"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuModel:
+    """One model in one form; ``mesh[a][b]`` is the number of links from GPU a to GPU b of a group of GPUs."""
+
+    name: str
+    title: str
+    compute_capability: int  # 90 is 9.0
+    nvlinks: int  # of one GPU
+    lead_to: str  # "nvswitch", "gpus" or "nothing"
+    pci_devices: tuple[str, ...]  # device ids of vendor 0x10de, as in sysfs
+    gpudirect_rdma: bool
+    source: str
+    mesh: tuple[tuple[int, ...], ...] = ()
+
+    def far_ends(self, bus_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """The bus id at the end of each NVLink, by GPU; ``bus_ids`` are the node's GPUs in ascending order.
+
+        BadInput where the GPUs do not fill the groups that the links join.
+        """
+        if self.lead_to != "gpus":
+            return dict.fromkeys(bus_ids, (HIDDEN_NVSWITCH,) * self.nvlinks)
+        size = len(self.mesh)
+        if len(bus_ids) % size:
+            raise BadInput(f"{self.name} comes in groups of {size} joined by NVLinks; the topology has {len(bus_ids)}")
+        ends = {}
+        for index, bus_id in enumerate(bus_ids):
+            group = bus_ids[index // size * size :]
+            ends[bus_id] = tuple(
+                peer for peer, count in zip(group, self.mesh[index % size], strict=False) for _ in range(count)
+            )
+        return ends
+
+
+def names() -> tuple[str, ...]:
+    """Every model, in the table's order."""
+    return tuple(_table())
+
+
+def load(name: str) -> GpuModel:
+    """A model by its name; UnknownGpu lists the valid ones."""
+    table = _table()
+    if name not in table:
+        close = difflib.get_close_matches(name.lower(), table, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise UnknownGpu(f"no GPU model {name!r}{hint}; {one_of(table)}")
+    return table[name]
+
+
+@cache
+def _table() -> dict[str, GpuModel]:
+    text = (files("tuner.tables") / "gpus.toml").read_text(encoding="utf-8")
+    return {name: _model(name, row) for name, row in tomllib.loads(text).items()}
+
+
+def _model(name: str, row: dict[str, object]) -> GpuModel:
+    mesh = row.pop("mesh", [])
+    devices = row.pop("pci_devices")
+    assert isinstance(mesh, list)
+    assert isinstance(devices, list)
+    return GpuModel(name=name, mesh=tuple(map(tuple, mesh)), pci_devices=tuple(devices), **row)  # type: ignore[arg-type]

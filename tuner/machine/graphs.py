@@ -1,0 +1,146 @@
+"""The channel graphs NCCL's search found, as records, and the reader of NCCL's own graph dump.
+
+A graph that NCCL did not search is absent from the mapping; NCCL then computes with zeros, and so does ``EMPTY``.
+"""
+
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from tuner.base.errors import BadTopology, one_of
+from tuner.base.names import PATH_NAMES, Algorithm, Pattern
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """What the tuning model reads of ``struct ncclTopoGraph``; bandwidths are per channel, exact float32 values."""
+
+    pattern: Pattern | None
+    channels: int
+    same_channels: bool
+    bw_intra_gbs: float
+    bw_inter_gbs: float
+    latency_inter_us: float
+    type_intra: str
+    type_inter: str
+    cross_nic: int
+    heads: tuple[int, ...] | None = None  # GPUs of a node at which a graph that enters the network starts; None: all
+
+
+Graphs: TypeAlias = Mapping[str, Graph]
+
+EMPTY = Graph(
+    pattern=None,
+    channels=0,
+    same_channels=False,
+    bw_intra_gbs=0.0,
+    bw_inter_gbs=0.0,
+    latency_inter_us=0.0,
+    type_intra="LOC",
+    type_inter="LOC",
+    cross_nic=0,
+)
+
+# Which graph an algorithm runs on. Source: initTransportsRank, src/init.cc, v2.28.9-1.
+OF_ALGORITHM = {
+    Algorithm.Tree: "tree",
+    Algorithm.Ring: "ring",
+    Algorithm.CollNetDirect: "collnet_direct",
+    Algorithm.CollNetChain: "collnet_chain",
+    Algorithm.NVLS: "nvls",
+    Algorithm.NVLSTree: "nvls",
+    Algorithm.PAT: "tree",
+}
+
+PLAIN_GRAPHS = frozenset({"ring", "tree", "nvls"})
+COLLNET_GRAPHS = ("collnet_direct", "collnet_chain")
+WITH_COLLNET = "_with_collnet"  # ends the name of a graph that differs where CollNet is on
+ENTER_THE_NETWORK = ("collnet_direct", "collnet_chain", "nvls")
+
+# The ids of a dump (ncclTopoDumpGraphs, src/graph/search.cc, v2.28.9-1).
+DUMP_IDS = {0: "ring", 1: "tree", 2: "collnet_chain", 3: "nvls", 4: "collnet_direct"}
+
+
+def read_dump(path: Path) -> tuple[dict[str, Graph], int]:
+    """The graphs of a file that NCCL_GRAPH_DUMP_FILE wrote, and the number of GPUs they run through.
+
+    BadTopology where it is not such a file.
+    """
+    try:
+        root = ET.parse(path).getroot()
+    except OSError as error:
+        raise BadTopology(f"{path}: {error.strerror}") from None
+    except (ET.ParseError, ValueError) as error:
+        raise BadTopology(f"{path}: not XML: {error}") from None
+    if root.tag != "graphs":
+        raise BadTopology(f"{path}: root element is <{root.tag}>; valid: <graphs>, as NCCL_GRAPH_DUMP_FILE writes it")
+    channel = root.find("graph/channel")
+    gpus = sorted({_dev(gpu, path) for gpu in channel.iter("gpu")}) if channel is not None else []
+    named = [(DUMP_IDS.get(_number(element, "id", path, int)), element) for element in root.iter("graph")]
+    if "collnet_direct" not in dict(named):  # its id is collnet_chain's up to 2.22, and it comes first; one up to 2.21
+        named += [("collnet_direct", element) for name, element in named if name == "collnet_chain"][:1]
+    graphs = {
+        name: _graph(name, element, gpus, path)
+        for name, element in named
+        if name is not None and _number(element, "nchannels", path, int) > 0
+    }
+    missing = [name for name in ("ring", "tree") if name not in graphs]
+    if missing:
+        raise BadTopology(f"{path}: no {' and no '.join(missing)} graph with channels in it; NCCL always finds both")
+    return graphs, len(gpus)
+
+
+def _graph(name: str, element: ET.Element, gpus: Sequence[int], path: Path) -> Graph:
+    pattern = _number(element, "pattern", path, int)
+    if pattern not in list(Pattern):
+        valid = one_of(f"{known.value} ({known.name})" for known in Pattern)
+        raise BadTopology(f"{path}: graph pattern {pattern} is unknown; {valid}")
+    return Graph(
+        pattern=Pattern(pattern),
+        channels=_number(element, "nchannels", path, int),
+        same_channels=bool(_number(element, "samechannels", path, int)),
+        bw_intra_gbs=_number(element, "speedintra", path, float),
+        bw_inter_gbs=_number(element, "speedinter", path, float),
+        latency_inter_us=_number(element, "latencyinter", path, float, default="0"),
+        type_intra=_path_type(element, "typeintra", path),
+        type_inter=_path_type(element, "typeinter", path),
+        cross_nic=_number(element, "crossnic", path, int, default="0"),
+        heads=_heads(element, gpus, path) if name in ENTER_THE_NETWORK else None,
+    )
+
+
+def _heads(element: ET.Element, gpus: Sequence[int], path: Path) -> tuple[int, ...] | None:
+    """The first GPUs of the channels, by their place among all of them."""
+    firsts = {_dev(gpu, path) for channel in element.iter("channel") for gpu in channel.findall("gpu")[:1]}
+    if unknown := firsts - set(gpus):
+        raise BadTopology(f"{path}: a channel starts at GPU {min(unknown)}; {one_of(gpus)}, those of the first channel")
+    return None if len(firsts) == len(gpus) else tuple(gpus.index(dev) for dev in sorted(firsts))
+
+
+def _dev(gpu: ET.Element, path: Path) -> int:
+    """A GPU's number: decimal, or hexadecimal with 0x in newer releases."""
+    text = gpu.get("dev", "")
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise BadTopology(f"{path}: <gpu> attribute dev={text!r} is not a number") from None
+
+
+def _number(element: ET.Element, name: str, path: Path, kind: type, default: str | None = None) -> int:
+    text = element.get(name, default)
+    try:
+        value = kind(text)
+    except (TypeError, ValueError):
+        raise BadTopology(f"{path}: <graph> attribute {name}={text!r} is not a number") from None
+    if not 0 <= value < 1e9:
+        raise BadTopology(f"{path}: <graph> attribute {name}={text!r} is out of range")
+    return value  # type: ignore[no-any-return]
+
+
+def _path_type(element: ET.Element, name: str, path: Path) -> str:
+    text = element.get(name)
+    if text not in PATH_NAMES:
+        raise BadTopology(f"{path}: <graph> attribute {name}={text!r} is no path type; {one_of(PATH_NAMES)}")
+    return text

@@ -1,0 +1,234 @@
+"""Topology files that only place devices, as cloud vendors ship them for NCCL_TOPO_FILE, completed by the real libnccl.
+
+On the machine NCCL asks NVML for the GPUs and its network plugin for the adapters. Here a GPU model's name and the
+adapters' speed answer instead, through the simulated NVML; what else the file leaves to the machine is refused.
+"""
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from tuner.base.errors import BadInput, BadTopology, one_of
+from tuner.machine import gpus
+from tuner.machine.gpus import GpuModel
+from tuner.machine.topology.xml import parse, to_text
+
+NVIDIA = "0x10de"
+AMAZON = "0x1d0f"  # its network plugin reports a latency, by type of instance
+BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")  # NCCL compares them as text, in lower case
+CPU_FACTS = {"x86_64": ("vendor", "familyid", "modelid")}  # what NCCL otherwise asks the computer it runs on
+FIRST_GUID = 0x2000000000000000  # invented and distinct, as NCCL tells adapters apart by it
+
+
+@dataclass(frozen=True, slots=True)
+class Skeleton:
+    """A topology file that leaves GPUs and adapters to the machine, and what the simulated one says of them.
+
+    NCCL reads ``xml`` instead of the machine in full; all nodes are alike.
+    """
+
+    xml: str
+    topology: str  # the same machine in full, as the simulated devices present it
+    gpus: int
+    nvlinks: Mapping[str, tuple[str, ...]]  # by a GPU's bus id: the bus id at the end of each of its NVLinks
+    adapters: Mapping[str, str]  # bus id by name, of the adapters that the file only places
+    classes: Mapping[str, str]  # PCI class by bus id, of the devices that NCCL looks up in sysfs
+
+
+def check_complete(file: Path) -> None:
+    """BadTopology where GPUs are placed in a topology file without being described."""
+    found = _File(file)
+    placed = found.gpus()
+    bare = [pci for pci in placed if (gpu := pci.find("gpu")) is None or gpu.get("sm") is None]
+    if bare:
+        found.fail(
+            f"{len(bare)} of {len(placed)} GPUs have no <gpu> with sm: a skeleton for NCCL to complete on its machine; "
+            f"say what they are with --gpu MODEL; {one_of(gpus.names())}"
+        )
+
+
+def read(file: Path, gpu: str, net_gbps: float | None, net_latency_us: float | None) -> Skeleton:
+    """A skeleton on a machine whose GPUs are all of model ``gpu``.
+
+    Adapters without a <net> have ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` (absent: 0, as NCCL's own
+    networks report). Errors: BadTopology for what the file lacks, BadInput for what contradicts it.
+    """
+    model = gpus.load(gpu)
+    found = _File(file)
+    placed = found.gpus()
+    if not placed:
+        found.fail('no GPU in it: no <gpu>, and no <pci> with class="0x0302.." of NVIDIA')
+    found.check_places()
+    found.describe_gpus(placed, model)
+    adapters = found.describe_adapters(net_gbps, net_latency_us, model.gpudirect_rdma)
+    bus_ids = sorted(map(_bus_id, placed))
+    linked = all(pci.find("gpu/nvlink") is not None for pci in placed)
+    return Skeleton(
+        xml=found.text,
+        topology=to_text(found.root),
+        gpus=len(placed),
+        nvlinks={} if linked else model.far_ends(bus_ids),
+        adapters=adapters,
+        classes={
+            _bus_id(pci): pci.get("class", "")
+            for pci in found.root.iter("pci")
+            if _bus_id(pci) in (*bus_ids, *adapters.values())
+        },
+    )
+
+
+class _File:
+    """A topology file as text and as a tree; the tree is then completed with what the simulated machine answers."""
+
+    def __init__(self, file: Path) -> None:
+        self.where = str(file)
+        try:
+            data = file.read_bytes()
+        except OSError as error:
+            raise BadTopology(f"{file}: {error.strerror}") from None
+        top = parse(data, self.where)[0]
+        if top.tag != "system":
+            top.fail("is not a topology; valid root: <system>")
+        self.text = data.decode("utf-8")
+        self.root = ET.fromstring(self.text)
+
+    def fail(self, problem: str) -> NoReturn:
+        raise BadTopology(f"{self.where}: {problem}")
+
+    def gpus(self) -> list[ET.Element]:
+        """The <pci> of the GPUs: those with a <gpu>, and NVIDIA's display devices (class 0x03)."""
+        return [pci for pci in self.root.iter("pci") if pci.find("gpu") is not None or self._is_gpu(pci)]
+
+    def _is_gpu(self, pci: ET.Element) -> bool:
+        kind, vendor = pci.get("class"), pci.get("vendor")
+        if kind is None and pci.find("*") is None:
+            self.fail(f"<pci busid={pci.get('busid')!r}> has no class; whether it is a GPU or an adapter is not known")
+        if kind is None or not kind.startswith("0x03"):
+            return False
+        if vendor is None and kind.startswith("0x0300"):
+            self.fail(f"<pci busid={pci.get('busid')!r}> is a display without vendor: a GPU where it is {NVIDIA!r}")
+        return vendor in (None, NVIDIA)
+
+    def check_places(self) -> None:
+        """What NCCL would read from the computer it runs on has to be in the file."""
+        for cpu in self.root.iter("cpu"):
+            needed = ("numaid", "arch", *CPU_FACTS.get(cpu.get("arch", ""), ()))
+            self._has(cpu, f"<cpu numaid={cpu.get('numaid')!r}>", needed)
+        for pci in self.root.iter("pci"):
+            if BUS_ID.fullmatch(pci.get("busid", "")) is None:
+                self.fail(f"<pci busid={pci.get('busid')!r}>: valid: as in 0000:1b:00.0, in lower case")
+            self._has(pci, f"<pci busid={pci.get('busid')!r}>", ("class", "link_speed", "link_width"))
+
+    def _has(self, element: ET.Element, name: str, attributes: tuple[str, ...]) -> None:
+        if missing := [attribute for attribute in attributes if attribute not in element.attrib]:
+            self.fail(f"{name} has no {' and no '.join(missing)}, which NCCL reads from its machine; write it there")
+
+    def describe_gpus(self, placed: list[ET.Element], model: GpuModel) -> None:
+        """Gives every GPU its number, in the order of bus ids as CUDA counts equal GPUs, and its model's sm."""
+        numbered = [gpu for pci in placed if (gpu := pci.find("gpu")) is not None and gpu.get("dev") is not None]
+        if len(numbered) not in (0, len(placed)):
+            self.fail(f"{len(numbered)} of {len(placed)} GPUs have a <gpu dev>; valid: all or none")
+        for dev, pci in enumerate(sorted(placed, key=_bus_id)):
+            device, where = pci.get("device"), f"{self.where}: <pci busid={pci.get('busid')!r}>"
+            if device is not None and device.lower() not in model.pci_devices:
+                known = [name for name in gpus.names() if device.lower() in gpus.load(name).pci_devices]
+                raise BadInput(f"{where} is device {device}, not {model.name}; {one_of(known or ['none known'])}")
+            gpu = pci.find("gpu")
+            if gpu is None:
+                gpu = ET.SubElement(pci, "gpu")
+            sm = gpu.get("sm", str(model.compute_capability))
+            if sm != str(model.compute_capability):
+                raise BadInput(f"{where} has sm={sm!r}, and {model.name} has {model.compute_capability}")
+            gpu.set("sm", sm)
+            gpu.set("dev", gpu.get("dev", str(dev)))
+
+    def describe_adapters(self, gbps: float | None, latency_us: float | None, gdr: bool) -> dict[str, str]:
+        """Gives every network device (class 0x02) without a <net> one, by bus id, and a <net> without speed its own.
+
+        NCCL writes what its network says where the file does not (ncclTopoPopulateNics, src/graph/topo.cc, v2.28.9-1).
+        Returns the bus ids of those that had no <net> by name.
+        """
+        slots = list(self.root.iter("pci"))
+        bare = [pci for pci in slots if pci.get("class", "").startswith("0x02") and not _nets(pci)]
+        silent = [net for net in self.root.iter("net") if "speed" not in net.attrib]
+        if not (bare or silent):
+            if gbps is not None or latency_us is not None:
+                raise BadInput(f"{self.where}: no adapter without speed; leave out --net-gbps and --net-latency-us")
+            return {}
+        first = bare[0].get("busid") if bare else silent[0].get("name")
+        what = f"{self.where}: {len(bare) + len(silent)} adapters have no speed, the first is {first}"
+        if gbps is None:
+            raise BadInput(f"{what}; say how fast they are: --net-gbps 400 (1e9 bits per second)")
+        asked = [pci for pci in slots if pci in bare or any(net in silent for net in _nets(pci))]
+        if latency_us is None and any(pci.get("vendor") == AMAZON for pci in asked):
+            raise BadInput(f"{what}; Amazon's plugin reports its own latency: --net-latency-us, 75 for p4d and p4de")
+        facts = {"speed": str(round(gbps * 1000)), "latency": str(latency_us or 0.0), "gdr": str(int(gdr))}
+        for net in silent:
+            net.attrib.update({name: value for name, value in facts.items() if name not in net.attrib})
+        devs = [net.get("dev", "") for net in self.root.iter("net")]
+        if strange := [dev for dev in devs if not dev.isdecimal()]:
+            self.fail(f"<net dev={strange[0]!r}> is not a whole number")
+        free = 1 + max(map(int, devs), default=-1)
+        names = {}
+        for n, pci in enumerate(sorted(bare, key=_bus_id)):
+            name = f"nic{n}"
+            names[name] = _bus_id(pci)
+            ET.SubElement(
+                ET.SubElement(pci, "nic"),
+                "net",
+                {
+                    "name": name,
+                    "dev": str(free + n),
+                    "port": "1",
+                    "guid": hex(FIRST_GUID + n),
+                    **facts,
+                },
+            )
+        return names
+
+
+def _nets(pci: ET.Element) -> list[ET.Element]:
+    return pci.findall("nic/net")
+
+
+def _bus_id(pci: ET.Element) -> str:
+    return pci.get("busid", "")
+
+
+def tidy(dump: str, machine: ET.Element) -> str:
+    """The dump as a file of ``machine``: in its order, and without what belongs to the run.
+
+    The search goes by the order of the file, and the dump has the order in which the ranks' views were joined. Ranks,
+    hosts, and a network that is there only because NCCL needs one belong to the run.
+    """
+    root = ET.fromstring(dump)
+    nets = {net.get("name") for net in machine.iter("net")}
+    for element in root.iter():
+        for attribute in ("host_hash", "rank", "keep"):
+            element.attrib.pop(attribute, None)
+    for above in root.iter():
+        for nic in above.findall("nic"):
+            for net in nic.findall("net"):
+                if net.get("name") not in nets:
+                    nic.remove(net)
+            if nic.find("net") is None:
+                above.remove(nic)
+    _order_as(root, machine)
+    ET.indent(root)
+    return to_text(root)
+
+
+def _order_as(element: ET.Element, like: ET.Element) -> None:
+    """Sorts the children as those of ``like``, all the way down; what it lacks, such as NVLinks, comes last."""
+    names = [_name(child) for child in like]
+    element[:] = sorted(element, key=lambda child: names.index(_name(child)) if _name(child) in names else len(names))
+    for child in element:
+        if _name(child) in names:
+            _order_as(child, like[names.index(_name(child))])
+
+
+def _name(element: ET.Element) -> tuple[str | None, ...]:
+    return (element.tag, *map(element.get, ("numaid", "busid", "name")))

@@ -1,0 +1,153 @@
+"""Reads NCCL's topology XML. What NCCL requires, what it defaults and in which base it reads numbers is topo.cc's and
+xml.h's (``src/graph``, v2.28.9-1)."""
+
+import math
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from tuner.base.errors import BadTopology, one_of
+from tuner.base.names import CPU_ARCHS, CPU_VENDORS
+from tuner.machine.topology.records import Cpu, Gpu, Net, NvLink, Topology
+from tuner.machine.topology.xml import Element, parse
+
+DUMP = "a complete one is what NCCL_TOPO_DUMP_FILE writes"
+NUMBER = re.compile(r"-?(0[xX][0-9a-fA-F]{1,16}|0|[1-9][0-9]{0,19})")
+DEFAULT_SPEED_MBPS = 10000  # ncclTopoAddNet: "Some NICs define speed = -1"
+
+
+def read(source: str | Path) -> Topology:
+    """The node that a file (a ``Path``) or a text (a ``str``) describes; BadTopology where it does not."""
+    if isinstance(source, str):
+        return _topology(parse(source.encode("utf-8", "replace"), "topology"), "topology")
+    try:
+        data = source.read_bytes()
+    except OSError as error:
+        raise BadTopology(f"{source}: {error.strerror}") from None
+    return _topology(parse(data, str(source)), str(source))
+
+
+def _topology(elements: list[Element], where: str) -> Topology:
+    root = elements[0]
+    if root.tag != "system":
+        root.fail("is not a topology; valid root: <system>")
+    if root.attributes.get("version") != "1":
+        root.fail(f"version={root.attributes.get('version')!r} is unknown; valid: '1' ('2' is RCCL's, of AMD GPUs)")
+    by_tag: dict[str, list[Element]] = {"cpu": [], "gpu": [], "net": []}
+    for element in elements:
+        by_tag.get(element.tag, []).append(element)
+    cpus = tuple(_cpu(element) for element in by_tag["cpu"])
+    gpus = sorted((_gpu(element) for element in by_tag["gpu"]), key=lambda gpu: gpu.dev)
+    # Every rank puts an adapter that is no PCI device below its own first CPU: one device, several times in a dump.
+    found = {(net.dev, net.name): net for net in map(_net, reversed(by_tag["net"]))}
+    nets = sorted(found.values(), key=lambda net: net.dev)
+    if not gpus:
+        raise BadTopology(f"{where}: no <gpu> in it; {DUMP}")
+    _distinct(where, "<cpu numaid>", (cpu.numaid for cpu in cpus))
+    _distinct(where, "<gpu dev>", (gpu.dev for gpu in gpus))
+    _distinct(where, "GPU <pci busid>", (gpu.busid for gpu in gpus))
+    _distinct(where, "<net dev>", (net.dev for net in nets))
+    return Topology(cpus, tuple(gpus), tuple(nets))
+
+
+def _distinct(where: str, what: str, values: Iterable[object]) -> None:
+    seen = set()
+    for value in values:
+        if value in seen:
+            raise BadTopology(f"{where}: {what}={value} twice; valid: one node, each of its devices once")
+        seen.add(value)
+
+
+def _cpu(element: Element) -> Cpu:
+    arch = _one_of(element, "arch", CPU_ARCHS[:3])
+    x86 = arch == "x86_64"
+    return Cpu(
+        numaid=_integer(element, "numaid", low=-1),
+        arch=arch,
+        vendor=_one_of(element, "vendor", CPU_VENDORS[:4]) if x86 else None,
+        family=_integer(element, "familyid") if x86 else None,
+        model=_integer(element, "modelid") if x86 else None,
+    )
+
+
+def _gpu(element: Element) -> Gpu:
+    pci = element.ancestor("pci")
+    if pci is None:
+        element.fail("is not inside a <pci>")
+    return Gpu(
+        dev=_integer(element, "dev"),
+        busid=_text(pci, "busid").lower(),
+        sm=_integer(element, "sm", low=35),
+        numaid=_numaid(element),
+        gpu_direct=_gpu_direct(element),
+        nvlinks=tuple(
+            NvLink(_text(link, "target").lower(), _integer(link, "count", low=1), _text(link, "tclass"))
+            for link in element.children
+            if link.tag == "nvlink"
+        ),
+    )
+
+
+def _net(element: Element) -> Net:
+    pci = element.ancestor("pci")
+    speed_mbps = _integer(element, "speed", low=-1, default=0)
+    return Net(
+        dev=_integer(element, "dev"),
+        name=_text(element, "name"),
+        port=_integer(element, "port", default=0),
+        speed_mbps=speed_mbps if speed_mbps > 0 else DEFAULT_SPEED_MBPS,
+        latency_us=_latency_us(element),
+        guid=_integer(element, "guid", high=2**64) if "guid" in element.attributes else None,
+        numaid=_numaid(element),
+        busid=None if pci is None else _text(pci, "busid").lower(),
+        gpu_direct=_gpu_direct(element),
+    )
+
+
+def _gpu_direct(element: Element) -> bool:
+    return _integer(element, "gdr", default=1) != 0
+
+
+def _numaid(element: Element) -> int:
+    cpu = element.ancestor("cpu")
+    if cpu is None:
+        element.fail("is not inside a <cpu>")
+    return _integer(cpu, "numaid", low=-1)
+
+
+def _text(element: Element, name: str) -> str:
+    value = element.attributes.get(name)
+    if not value:
+        element.fail(f"has no {name}; {DUMP}")
+    return value
+
+
+def _one_of(element: Element, name: str, valid: tuple[str, ...]) -> str:
+    value = _text(element, name)
+    if value not in valid:
+        element.fail(f"{name}={value!r} is unknown; {one_of(valid)}")
+    return value
+
+
+def _integer(element: Element, name: str, *, low: int = 0, high: int = 2**31, default: int | None = None) -> int:
+    """An attribute between ``low`` and ``high``, decimal or 0x as in C's strtol; absent is ``default``."""
+    if default is not None and name not in element.attributes:
+        return default
+    text = _text(element, name)
+    if not NUMBER.fullmatch(text):
+        element.fail(f"{name}={text[:40]!r} is not a whole number")
+    value = int(text, 0)
+    if not low <= value < high:
+        element.fail(f"{name}={text[:40]!r} is out of range; valid: {low} to {high - 1}")
+    return value
+
+
+def _latency_us(element: Element) -> float:
+    text = element.attributes.get("latency", "0")
+    try:
+        value = float(text)
+    except ValueError:
+        element.fail(f"latency={text[:40]!r} is not a number")
+    if not (math.isfinite(value) and value >= 0):
+        element.fail(f"latency={text[:40]!r} is out of range; valid: microseconds, 0 and above")
+    return value

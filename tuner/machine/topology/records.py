@@ -1,0 +1,141 @@
+"""One node as frozen records, and what NCCL derives from them before its search.
+
+Sources are files of ``src/graph`` at v2.28.9-1.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from itertools import combinations
+
+from tuner.base.errors import BadInput
+
+
+class Target(Enum):
+    """What an NVLink leads to."""
+
+    GPU = "GPU"
+    CPU = "CPU"
+    SWITCH = "NVSwitch"
+
+
+@dataclass(frozen=True, slots=True)
+class NvLink:
+    """``count`` links from a GPU to one device."""
+
+    target: str  # bus id
+    count: int
+    tclass: str  # PCI class of the target
+
+    @property
+    def kind(self) -> Target:
+        """By prefix, and whatever is neither GPU nor CPU is a switch (sic: ncclTopoAddNvLinks, topo.cc)."""
+        if self.tclass.startswith("0x03"):
+            return Target.GPU
+        if self.tclass.startswith("0x068001"):
+            return Target.CPU
+        return Target.SWITCH
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """One NUMA node; family and model as NCCL counts them (its family of AMD's EPYC 7742 is 143, not 23)."""
+
+    numaid: int
+    arch: str
+    vendor: str | None  # absent where arch is not x86_64
+    family: int | None
+    model: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    dev: int
+    busid: str
+    sm: int
+    numaid: int
+    gpu_direct: bool  # whether adapters may read and write its memory
+    nvlinks: tuple[NvLink, ...]
+
+    def count_nvlinks(self, kind: Target) -> int:
+        """Number of NVLinks that lead to devices of that kind."""
+        return sum(link.count for link in self.nvlinks if link.kind is kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """One network device as NCCL opens it; ``busid`` is absent for one that is no PCI device."""
+
+    dev: int
+    name: str
+    port: int
+    speed_mbps: int
+    latency_us: float
+    guid: int | None
+    numaid: int
+    busid: str | None
+    gpu_direct: bool  # whether it can read and write the memory of GPUs
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """One node: CPUs in the order of the file, GPUs and network devices by ``dev``."""
+
+    cpus: tuple[Cpu, ...]
+    gpus: tuple[Gpu, ...]
+    nets: tuple[Net, ...]
+
+    @property
+    def cpu(self) -> Cpu:
+        """The CPU whose architecture and vendor NCCL tunes for: the first in the file that the local rank 0 keeps.
+
+        NCCL trims every CPU without a GPU of its own or a network device (ncclTopoTrimXml, xml.cc).
+        """
+        used = {net.numaid for net in self.nets} | {self.gpus[0].numaid}
+        return next(cpu for cpu in self.cpus if cpu.numaid in used)
+
+    @property
+    def cpu_arch(self) -> str:
+        return self.cpu.arch
+
+    @property
+    def cpu_vendor(self) -> str | None:
+        return self.cpu.vendor
+
+    def first_gpus(self, count: int) -> tuple[Gpu, ...]:
+        """The GPUs of local ranks 0 to ``count`` - 1, which is their order by ``dev``."""
+        if not 1 <= count <= len(self.gpus):
+            raise BadInput(f"{count} GPUs per node asked for; valid: 1 to {len(self.gpus)}")
+        return self.gpus[:count]
+
+    def compute_capabilities(self, count: int) -> tuple[int, ...]:
+        """``sm`` of the first ``count`` GPUs: 80, 90, 100 ..."""
+        return tuple(gpu.sm for gpu in self.first_gpus(count))
+
+    def has_nvswitch(self, count: int) -> bool:
+        """Whether NCCL sees an NVSwitch from the first ``count`` GPUs; all of a node's are one to it."""
+        return any(gpu.count_nvlinks(Target.SWITCH) for gpu in self.first_gpus(count))
+
+    def all_direct_nvlink(self, count: int) -> bool:
+        """Whether each of the first ``count`` GPUs reaches each other over NVLink without passing a GPU."""
+        return all(_linked(a, b) for a, b in combinations(self.first_gpus(count), 2))
+
+    def any_direct_nvlink(self, count: int) -> bool:
+        """Whether some of the first ``count`` GPUs reach each other over NVLink without passing a GPU."""
+        return any(_linked(a, b) for a, b in combinations(self.first_gpus(count), 2))
+
+    def gpu_direct(self, count: int) -> bool | None:
+        """Whether the first ``count`` GPUs and all adapters can do GPUDirect RDMA; None where only some can."""
+        gpus, nets = [gpu.gpu_direct for gpu in self.first_gpus(count)], [net.gpu_direct for net in self.nets]
+        if not (any(gpus) and any(nets)):
+            return False
+        return True if all(gpus) and all(nets) else None
+
+    @property
+    def nvswitches(self) -> int:
+        """Number of distinct NVSwitch addresses; 1 where the switches are invisible to the host (B200, most VMs)."""
+        return len({link.target for gpu in self.gpus for link in gpu.nvlinks if link.kind is Target.SWITCH})
+
+
+def _linked(a: Gpu, b: Gpu) -> bool:
+    switched = bool(a.count_nvlinks(Target.SWITCH) and b.count_nvlinks(Target.SWITCH))
+    return switched or any(link.target == b.busid for link in a.nvlinks)

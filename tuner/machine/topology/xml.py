@@ -1,0 +1,69 @@
+"""An untrusted XML file as a small tree whose elements know their line, or one line that says what is wrong."""
+
+import xml.etree.ElementTree as ET
+import xml.parsers.expat as expat
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from tuner.base.errors import BadTopology
+
+MAX_BYTES = 4 << 20  # a dump of the largest node known is below 100 kB
+MAX_DEPTH = 32  # NCCL's own are below 12
+
+
+@dataclass(slots=True)
+class Element:
+    tag: str
+    attributes: dict[str, str]
+    line: int
+    where: str
+    parent: "Element | None" = None
+    children: list["Element"] = field(default_factory=list)
+
+    def fail(self, problem: str) -> NoReturn:
+        raise BadTopology(f"{self.where}:{self.line}: <{self.tag}> {problem}")
+
+    def ancestor(self, tag: str) -> "Element | None":
+        """The nearest element around this one with that tag."""
+        above = self.parent
+        while above is not None and above.tag != tag:
+            above = above.parent
+        return above
+
+
+def parse(data: bytes, where: str) -> list[Element]:
+    """The elements of a document in the order of their start; the first is the root. ``where`` names it in errors."""
+    if len(data) > MAX_BYTES:
+        raise BadTopology(f"{where}: {len(data)} bytes are no topology of one node; valid: up to {MAX_BYTES}")
+    elements: list[Element] = []
+    path: list[Element] = []
+    parser = expat.ParserCreate("utf-8")
+
+    def fail(problem: str) -> NoReturn:
+        raise BadTopology(f"{where}:{parser.CurrentLineNumber}: {problem}")
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        if len(path) == MAX_DEPTH:
+            fail(f"elements nested deeper than {MAX_DEPTH}")
+        above = path[-1] if path else None
+        element = Element(tag, attributes, parser.CurrentLineNumber, where, above)
+        if above is not None:
+            above.children.append(element)
+        elements.append(element)
+        path.append(element)
+
+    # NCCL's own parser (xmlGetNode, xml.cc) knows elements and comments only; a DOCTYPE could also hold entity bombs.
+    parser.XmlDeclHandler = lambda *_: fail("NCCL does not read files with an XML declaration; remove <?xml ...?>")
+    parser.StartDoctypeDeclHandler = lambda *_: fail("NCCL does not read files with a DOCTYPE; remove it")
+    parser.StartElementHandler = start
+    parser.EndElementHandler = lambda _: path.pop()
+    try:
+        parser.Parse(data, True)
+    except expat.ExpatError as error:
+        raise BadTopology(f"{where}:{error.lineno}: not XML: {expat.ErrorString(error.code)}") from None
+    return elements
+
+
+def to_text(root: ET.Element) -> str:
+    """As NCCL's parser reads it: no declaration, no space before "/>"."""
+    return ET.tostring(root, encoding="unicode").replace(" />", "/>") + "\n"

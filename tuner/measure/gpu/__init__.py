@@ -1,0 +1,1 @@
+"""Measuring on GPUs, with cupy and libnccl."""

@@ -1,0 +1,140 @@
+"""One rank's GPU, by cupy: memory, a stream, events, graphs, and the kernels that fill and check its data."""
+
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+from tuner.base.errors import BadInput, MeasuringFailed
+from tuner.base.names import DataType, Op
+from tuner.measure.gpu import kernels
+
+_BLOCKS, _THREADS = 1024, 256
+_SMI = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,mig.mode.current"
+
+
+class Cuda:
+    """The GPUs of this process. BadInput says what is missing."""
+
+    def __init__(self) -> None:
+        try:
+            import cupy
+        except ImportError as error:
+            raise BadInput(f"no cupy: {error}; valid: pip install 'nccl-tuner[gpu]', or cupy for your CUDA") from None
+        self.cupy: Any = cupy
+        try:
+            self.count = int(cupy.cuda.runtime.getDeviceCount())
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            raise BadInput(f"no GPU: {error}; valid: a computer with NVIDIA GPUs and their driver") from None
+        if self.count == 0:
+            raise BadInput("no GPU: CUDA_VISIBLE_DEVICES leaves none; valid: one or more")
+
+    def lane(self, device: int) -> "Lane":
+        return Lane(self.cupy, device)
+
+    def name(self, device: int) -> str:
+        return str(self.cupy.cuda.runtime.getDeviceProperties(device)["name"].decode())
+
+    def free_bytes(self, device: int) -> int:
+        with self.cupy.cuda.Device(device):
+            return int(self.cupy.cuda.runtime.memGetInfo()[0])
+
+    def noted(self) -> dict[str, Any]:
+        """Driver, CUDA and clocks, as far as they can be had."""
+        runtime = self.cupy.cuda.runtime
+        found: dict[str, Any] = {"cuda_driver": runtime.driverGetVersion(), "cuda_runtime": runtime.runtimeGetVersion()}
+        if (smi := shutil.which("nvidia-smi")) is not None:
+            command = [smi, f"--query-gpu={_SMI}", "--format=csv,noheader"]
+            asked = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+            names = _SMI.split(",")
+            found["nvidia_smi"] = [
+                dict(zip(names, map(str.strip, line.split(",")), strict=False)) for line in asked.stdout.splitlines()
+            ]
+        return found
+
+
+class Lane:
+    """What one rank has of its GPU. Nothing here waits but ``wrong``."""
+
+    def __init__(self, cupy: Any, device: int) -> None:
+        self.device = device
+        self._cupy = cupy
+        self._memory: dict[str, Any] = {}
+        self._modules: dict[tuple[tuple[str, str], ...], Any] = {}
+        with self.current():
+            self._stream = cupy.cuda.Stream(non_blocking=True)
+            self._wrong = cupy.cuda.Memory(8)
+
+    @contextlib.contextmanager
+    def current(self) -> Iterator[None]:
+        """Makes it the thread's device; errors of CUDA become MeasuringFailed."""
+        cuda = self._cupy.cuda
+        try:
+            with cuda.Device(self.device):
+                yield
+        except (
+            cuda.runtime.CUDARuntimeError,
+            cuda.driver.CUDADriverError,
+            cuda.memory.OutOfMemoryError,
+            cuda.compiler.CompileException,
+        ) as error:
+            raise MeasuringFailed(f"GPU {self.device}: {' '.join(str(error).split())}") from None
+
+    @property
+    def stream(self) -> int:
+        return int(self._stream.ptr)
+
+    def buffer(self, name: str, size_bytes: int) -> int:
+        """The address of a buffer of that name, which keeps the largest size it ever had."""
+        if name not in self._memory or self._memory[name].size < size_bytes:
+            self._memory.pop(name, None)
+            self._memory[name] = self._cupy.cuda.Memory(size_bytes)
+        return int(self._memory[name].ptr)
+
+    def fill(self, address: int, count: int, dtype: DataType, op: Op, rank: int, ranks: int, seed: int) -> None:
+        arguments = self._numbers(address, count, rank, seed)
+        self._kernel("fill", dtype, op, ranks)((_BLOCKS,), (_THREADS,), arguments, stream=self._stream)
+
+    def wrong(
+        self, address: int, count: int, first: int, per_rank: int, dtype: DataType, op: Op, ranks: int, seed: int
+    ) -> int:
+        """How many elements are not what they should be; waits for everything before."""
+        cupy = self._cupy
+        cupy.cuda.runtime.memsetAsync(self._wrong.ptr, 0, 8, self._stream.ptr)
+        arguments = self._numbers(address, count, first, ranks, per_rank, seed, self._wrong.ptr)
+        self._kernel("check", dtype, op, ranks)((_BLOCKS,), (_THREADS,), arguments, stream=self._stream)
+        self._stream.synchronize()
+        return int(cupy.ndarray((1,), cupy.uint64, cupy.cuda.MemoryPointer(self._wrong, 0)).get()[0])
+
+    def _numbers(self, *values: int) -> tuple[Any, ...]:
+        return tuple(map(self._cupy.uint64, values))
+
+    def _kernel(self, name: str, dtype: DataType, op: Op, ranks: int) -> Any:
+        defined = kernels.definitions(dtype, op, ranks)
+        key = tuple(defined.items())
+        if key not in self._modules:
+            options = tuple(f"-D{word}={value}" for word, value in defined.items())
+            self._modules[key] = self._cupy.RawModule(code=kernels.SOURCE, options=options)
+        return self._modules[key].get_function(name)
+
+    def mark(self) -> Any:
+        """An event that has its time when the work before it is done."""
+        event = self._cupy.cuda.Event()
+        event.record(self._stream)
+        return event
+
+    def done(self, mark: Any) -> bool:
+        return bool(mark.done)
+
+    def between_us(self, start: Any, end: Any) -> float:
+        return float(self._cupy.cuda.get_elapsed_time(start, end)) * 1e3
+
+    def begin_capture(self) -> None:
+        self._stream.begin_capture()
+
+    def end_capture(self) -> Any:
+        return self._stream.end_capture()
+
+    def launch(self, graph: Any) -> None:
+        graph.launch(self._stream)

@@ -1,0 +1,57 @@
+"""What NCCL says it executed: the lines that its log got since it was last looked at."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tuner.base.names import Collective
+from tuner.logs import choice, imported
+from tuner.measure.records.samples import Combination
+
+
+def combination(said: choice.Printed | imported.LoggedChoice) -> Combination | None:
+    """What a line of NCCL's log names; None where it is nothing known."""
+    algorithm, protocol = choice.algorithm(said.algorithm), choice.protocol(said.protocol)
+    if algorithm is None or protocol is None:
+        return None
+    low, high = said.channel_lo, said.channel_hi
+    return Combination(algorithm, protocol, 0 if low is None or high is None else high - low + 1)
+
+
+@dataclass
+class Log:
+    """NCCL_DEBUG_FILE of a process with NCCL_DEBUG=INFO and the subsystem TUNING."""
+
+    path: Path
+    _read_bytes: int = 0
+
+    def skip(self) -> None:
+        self._read_bytes = self.path.stat().st_size if self.path.is_file() else 0
+
+    def since(self, collective: Collective, asked: Combination | None) -> Combination | None:
+        """What ran of a collective since; None where NCCL does not say. Of several, one that was not asked for."""
+        found = list(dict.fromkeys(self._combinations(collective)))
+        others = [each for each in found if asked is not None and each.algo_proto != asked.algo_proto]
+        return next(iter(others or found), None)
+
+    def _combinations(self, collective: Collective) -> list[Combination]:
+        if not self.path.is_file():
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self._read_bytes)
+            text = file.read()
+        self._read_bytes += len(text)
+        printed = [line for each in text.decode(errors="replace").splitlines() if (line := choice.printed(each))]
+        planned = [line for line in printed if line.planned]
+        found = []
+        for line in planned or printed:
+            own = line.collective is None or choice.collective(line.collective) is collective
+            if own and (ran := combination(line)) is not None:
+                found.append(ran)
+        return found
+
+    def last_warning(self) -> str | None:
+        """NCCL's own words, for the message of a failure."""
+        if not self.path.is_file():
+            return None
+        lines = self.path.read_text(errors="replace").splitlines()
+        return next((line.partition(" NCCL WARN ")[2] for line in reversed(lines) if " NCCL WARN " in line), None)

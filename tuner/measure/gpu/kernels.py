@@ -1,0 +1,127 @@
+"""Random data for every rank, and what a collective must make of it: the CUDA source, and its numbers.
+
+Any rank can compute any other's data, so results are checked where they are, all of them and without tolerance: the
+values are whole numbers so small that sums in any order are exact in the type, and products are of ones and minus ones
+(of ones and threes where the type wraps around).
+"""
+
+from tuner.base.errors import BadInput, one_of
+from tuner.base.names import Collective, DataType, Op
+
+OPS = (Op.sum, Op.prod, Op.max, Op.min)
+_C_TYPES = {
+    DataType.int8: "signed char",
+    DataType.uint8: "unsigned char",
+    DataType.int32: "int",
+    DataType.uint32: "unsigned int",
+    DataType.int64: "long long",
+    DataType.uint64: "unsigned long long",
+    DataType.float16: "unsigned short",
+    DataType.float32: "float",
+    DataType.float64: "double",
+    DataType.bfloat16: "unsigned short",
+}
+# Bits of the fraction, and the bias of the exponent; whole numbers up to 2 ** (bits + 1) are exact.
+_FLOATS = {
+    DataType.float16: (10, 15),
+    DataType.bfloat16: (7, 127),
+    DataType.float32: (23, 127),
+    DataType.float64: (52, 1023),
+}
+_LARGEST_SPAN = 100
+
+# Names of one letter are taken: NVRTC puts its own header before the source. 16-bit floats are made of their bits, so
+# that no header is needed and equal means equal to the last bit.
+SOURCE = """
+typedef unsigned long long u64;
+
+__device__ static u64 mixed(u64 x) {
+  x ^= x >> 30; x *= 0xbf58476d1ce4e5b9ull;
+  x ^= x >> 27; x *= 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+__device__ static long long value(u64 i, u64 rank, u64 seed) {
+  u64 random = mixed(mixed(seed * 0x9e3779b97f4a7c15ull + rank) + i);
+  if (K_OP == 1) return (random & 1) ? K_FACTOR : 1;
+  return (long long)(random % (2 * K_SPAN + 1)) - (K_SIGNED ? K_SPAN : 0);
+}
+
+__device__ static K_TYPE encoded(long long v) {
+  if (!K_HALF) return (K_TYPE)v;
+  u64 size = v < 0 ? 0 - (u64)v : (u64)v, sign = v < 0 ? 0x8000 : 0;
+  if (size == 0) return (K_TYPE)0;
+  int top = 0;
+  while (size >> (top + 1)) top++;
+  u64 fraction = top > K_FRACTION ? size >> (top - K_FRACTION) : size << (K_FRACTION - top);
+  return (K_TYPE)(sign | ((u64)(top + K_BIAS) << K_FRACTION) | (fraction & ((1ull << K_FRACTION) - 1)));
+}
+
+__device__ static K_TYPE expected(u64 i, u64 first, u64 ranks, u64 per_rank, u64 seed) {
+  if (per_rank) return encoded(value((first + i) % per_rank, (first + i) / per_rank, seed));
+  long long all = value(first + i, 0, seed);
+  for (u64 rank = 1; rank < ranks; rank++) {
+    long long one = value(first + i, rank, seed);
+    if (K_OP == 0) all += one;
+    if (K_OP == 1) all = (long long)((u64)all * (u64)one);
+    if (K_OP == 2 && one > all) all = one;
+    if (K_OP == 3 && one < all) all = one;
+  }
+  return encoded(all);
+}
+
+extern "C" __global__ void fill(K_TYPE *data, u64 count, u64 rank, u64 seed) {
+  u64 step = (u64)gridDim.x * blockDim.x;
+  for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step)
+    data[i] = encoded(value(i, rank, seed));
+}
+
+extern "C" __global__ void check(const K_TYPE *data, u64 count, u64 first, u64 ranks, u64 per_rank, u64 seed,
+                                 u64 *wrong) {
+  u64 step = (u64)gridDim.x * blockDim.x, mine = 0;
+  for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step)
+    mine += !(data[i] == expected(i, first, ranks, per_rank, seed));
+  if (mine) atomicAdd(wrong, mine);
+}
+"""
+
+
+def definitions(dtype: DataType, op: Op, ranks: int) -> dict[str, str]:
+    """What the source is compiled with. BadInput for types and operations that are not checked."""
+    if dtype not in _C_TYPES:
+        raise BadInput(f"{dtype.name} is not measured on GPUs; {one_of(each.name for each in _C_TYPES)}")
+    if op not in OPS:
+        raise BadInput(f"{op.name} is not measured on GPUs; {one_of(each.name for each in OPS)}")
+    fraction, bias = _FLOATS.get(dtype, (0, 0))
+    return {
+        "K_TYPE": _C_TYPES[dtype],
+        "K_OP": str(int(op)),
+        "K_SPAN": str(span(dtype, ranks)),
+        "K_SIGNED": str(int("uint" not in dtype.name)),
+        "K_FACTOR": "-1" if dtype in _FLOATS else "3",
+        "K_HALF": str(int(dtype in (DataType.float16, DataType.bfloat16))),
+        "K_FRACTION": str(fraction),
+        "K_BIAS": str(bias),
+    }
+
+
+def span(dtype: DataType, ranks: int) -> int:
+    """Values are between -span and span; 2 * span of them where the type has no sign."""
+    exact = 1 << (_FLOATS[dtype][0] + 1) if dtype in _FLOATS else 127
+    return max(1, min(_LARGEST_SPAN, exact // ranks))
+
+
+def checked(collective: Collective, rank: int, ranks: int, count: int) -> tuple[int, int, int] | None:
+    """``count``, ``first`` and ``per_rank`` of the check at one rank; None where it has no result.
+
+    ``count`` is that of the collective's own function, ``per_rank`` 0 where results are of all ranks' data.
+    """
+    if collective is Collective.AllGather:
+        return count * ranks, 0, count
+    if collective is Collective.ReduceScatter:
+        return count, rank * count, 0
+    if collective is Collective.Broadcast:
+        return count, 0, count
+    if collective is Collective.Reduce:
+        return (count, 0, 0) if rank == 0 else None
+    return count, 0, 0

@@ -1,0 +1,1 @@
+"""Measurements from whatever file has some."""

@@ -1,0 +1,1 @@
+"""Measurements as records and as files."""

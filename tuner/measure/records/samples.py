@@ -1,0 +1,315 @@
+"""Measurements and their file: JSON lines, a header that describes the run and then a line for each visit of a point.
+
+A file is only ever added to, so what was measured survives whatever ends the run; a last line that was cut off is left
+out by the reader. docs/measuring.md describes the fields.
+"""
+
+import fcntl
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from io import FileIO
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base.errors import BadMeasurement, one_of
+from tuner.base.files import GZIPPED, read_bytes
+from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, Protocol
+from tuner.emulator.request import Request
+
+FORMAT = "nccl-tuner-measurements"
+VERSION = 1
+NOTED = "noted"  # the part of a header that may be another in a second run
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Combination:
+    """What was asked for or executed; without ``channels`` their number was NCCL's own."""
+
+    algorithm: Algorithm
+    protocol: Protocol
+    channels: int = 0
+
+    @property
+    def algo_proto(self) -> AlgoProto:
+        """Algorithm and protocol."""
+        return self.algorithm, self.protocol
+
+    @property
+    def plain(self) -> "Combination":
+        """With NCCL's own channels."""
+        return Combination(self.algorithm, self.protocol)
+
+    def __str__(self) -> str:
+        channels = f" channels={self.channels}" if self.channels else ""
+        return f"{self.algorithm.name}/{self.protocol.name}{channels}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Point:
+    """One call: ``bytes`` is NCCL's nBytes."""
+
+    collective: Collective
+    bytes: int
+    dtype: DataType = DataType.float32
+    op: Op = Op.sum
+    in_place: bool = False
+    graph: bool = False  # inside a CUDA graph
+
+    @property
+    def request(self) -> Request:
+        """The kind of call."""
+        return Request(self.collective, self.dtype, self.op)
+
+    def unit_bytes(self, ranks: int) -> int:
+        """What sizes of such calls are multiples of: one element for each rank whose data they hold."""
+        return self.request.unit_bytes(ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """Some runs of one point, one after the other.
+
+    ``asked`` is None where NCCL chose by itself, with the table called ``table`` where there is one. ``ran`` is what
+    NCCL says it executed, None where that could not be seen. ``wrong`` counts results that were not as they should be.
+    """
+
+    point: Point
+    asked: Combination | None
+    ran: Combination | None
+    times_us: tuple[float, ...]
+    round: int = 0
+    at_s: float = 0.0  # since the run began
+    wrong: int = 0
+    table: str | None = None
+
+    @property
+    def replaced(self) -> bool:
+        """Whether something else ran than was asked for; such times count for nothing."""
+        if self.asked is None or self.ran is None:
+            return False
+        return self.asked.algo_proto != self.ran.algo_proto or (
+            self.asked.channels > 0 and self.ran.channels > self.asked.channels
+        )
+
+    @property
+    def counts(self) -> bool:
+        """Whether its times are of what was asked for, with right results."""
+        return bool(self.times_us) and not self.replaced and self.wrong == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """A file: ``header`` says where, when and how; ``visits`` are in the order of the run."""
+
+    header: Mapping[str, Any]
+    visits: tuple[Visit, ...]
+    truncated: bool = False
+
+    @property
+    def points(self) -> list[Point]:
+        """What was called, sorted."""
+        return sorted({visit.point for visit in self.visits})
+
+    def times_us(self, point: Point) -> dict[Combination, NDArray[np.float64]]:
+        """All times that count, by what was asked for."""
+        found: dict[Combination, list[float]] = {}
+        for visit in self.visits:
+            if visit.point == point and visit.asked is not None and visit.counts:
+                found.setdefault(visit.asked, []).extend(visit.times_us)
+        return {asked: np.array(times) for asked, times in sorted(found.items())}
+
+
+@dataclass
+class Writer:
+    """Adds to a file, a line at a time, each of them on the disk before the next is measured.
+
+    BadMeasurement where that cannot be done; what is in the file stays.
+    """
+
+    path: Path
+    header: Mapping[str, Any]
+    _file: FileIO | None = field(default=None, repr=False)
+
+    def __enter__(self) -> Self:
+        try:
+            file = self._file = self.path.open("ab", buffering=0)  # so that closing has nothing left to write
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise BadMeasurement(f"{self.path}: another run is writing to it") from None
+        except OSError as error:
+            raise BadMeasurement(f"{self.path}: {error.strerror}") from error
+        if self.path.stat().st_size == 0:
+            self._line({FORMAT: VERSION, **self.header})
+        else:
+            _drop_cut_line(self.path)
+        return self
+
+    def add(self, visit: Visit) -> None:
+        """Writes one visit at once. Errors: BadMeasurement where the file cannot be written."""
+        self._line(to_record(visit))
+
+    def _line(self, record: Mapping[str, Any]) -> None:
+        assert self._file is not None
+        try:
+            left = (json.dumps(record, separators=(",", ":")) + "\n").encode()
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            raise BadMeasurement(f"{self.path}: {error.strerror}; what was measured before is in it") from error
+
+    def __exit__(self, *raised: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def to_record(visit: Visit) -> dict[str, Any]:
+    """The visit as a line of the file has it."""
+    point = visit.point
+    record: dict[str, Any] = {
+        "collective": point.collective.name,
+        "bytes": point.bytes,
+        "dtype": point.dtype.name,
+        "op": point.op.name,
+        "in_place": point.in_place,
+        "graph": point.graph,
+        "asked": _combination_record(visit.asked),
+        "ran": _combination_record(visit.ran),
+        "times_us": list(visit.times_us),
+        "round": visit.round,
+        "at_s": round(visit.at_s, 6),
+        "wrong": visit.wrong,
+    }
+    return record if visit.table is None else {**record, "table": visit.table}
+
+
+def read(path: Path) -> Measurements:
+    """BadMeasurement names file and line; a last line without its end is left out (``truncated``)."""
+    return from_content(path, read_bytes(path, BadMeasurement))
+
+
+def from_content(path: Path, content: bytes) -> Measurements:
+    """The same of what was read from ``path`` already. Errors: BadMeasurement."""
+    *lines, rest = content.split(b"\n")
+    records = list(_records(path, lines))
+    if not records or records[0].get(FORMAT) != VERSION:
+        raise BadMeasurement(f"{path}:1: not a file of measurements: no '{FORMAT}': {VERSION} in its first line")
+    visits = []
+    for number, record in enumerate(records[1:], start=2):
+        try:
+            visits.append(_visit(record))
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadMeasurement(f"{path}:{number}: not a visit: {error!r}") from None
+    return Measurements(records[0], tuple(visits), truncated=bool(rest))
+
+
+def sha256s(paths: Sequence[Path]) -> tuple[str, ...]:
+    """Of each file. BadMeasurement where two of them say the same: it would count twice."""
+    found: dict[str, Path] = {}
+    for path in paths:
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        if sha256 in found:
+            raise BadMeasurement(f"{path}: the same measurements as {found[sha256]}; valid: each file once")
+        found[sha256] = path
+    return tuple(found)
+
+
+def _records(path: Path, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise BadMeasurement(f"{path}:{number}: not JSON: {error}") from None
+        if not isinstance(record, dict):
+            raise BadMeasurement(f"{path}:{number}: not a JSON object")
+        yield record
+
+
+def _visit(record: Mapping[str, Any]) -> Visit:
+    point = Point(
+        _named(Collective, record["collective"]),
+        int(record["bytes"]),
+        _named(DataType, record["dtype"]),
+        _named(Op, record["op"]),
+        bool(record["in_place"]),
+        bool(record["graph"]),
+    )
+    return Visit(
+        point,
+        _combination(record["asked"]),
+        _combination(record["ran"]),
+        tuple(map(float, record["times_us"])),
+        int(record["round"]),
+        float(record["at_s"]),
+        int(record["wrong"]),
+        record.get("table"),
+    )
+
+
+def _named(members: Any, name: str) -> Any:
+    if name not in members.__members__:
+        raise ValueError(f"{name!r}; {one_of(members.__members__)}")
+    return members[name]
+
+
+def _combination(record: Mapping[str, Any] | None) -> Combination | None:
+    if record is None:
+        return None
+    algorithm, protocol = _named(Algorithm, record["algorithm"]), _named(Protocol, record["protocol"])
+    return Combination(algorithm, protocol, int(record.get("channels", 0)))
+
+
+def _combination_record(combination: Combination | None) -> dict[str, Any] | None:
+    if combination is None:
+        return None
+    record: dict[str, Any] = {"algorithm": combination.algorithm.name, "protocol": combination.protocol.name}
+    return {**record, "channels": combination.channels} if combination.channels else record
+
+
+def existing(path: Path) -> Measurements | None:
+    """What a run that writes to ``path`` goes on from; None where there is nothing yet.
+
+    BadMeasurement where nothing can be added to it: no file, or one that is gzipped.
+    """
+    if path.exists() and not path.is_file():
+        raise BadMeasurement(f"{path}: not a regular file")
+    if not path.exists() or not path.stat().st_size:
+        return None
+    there = read(path)
+    with path.open("rb") as file:
+        if file.read(len(GZIPPED)) == GZIPPED:
+            raise BadMeasurement(
+                f"{path}: gzipped, so that nothing can be added; valid: gunzip it first, or another --out"
+            )
+    return there
+
+
+def check_same(path: Path, there: Measurements, header: Mapping[str, Any]) -> None:
+    """BadMeasurement where a file's header is not that of the same backend, with what differs."""
+    now = json.loads(json.dumps(header))
+    then = {key: value for key, value in there.header.items() if key != FORMAT}
+    if differing := list(_differing(then, now)):
+        raise BadMeasurement(f"{path}: measured otherwise: {'; '.join(differing)}; valid: the same, or another --out")
+
+
+def _differing(then: Mapping[str, Any], now: Mapping[str, Any], inside: str = "") -> Iterator[str]:
+    for key in sorted((then.keys() | now.keys()) - {NOTED}):
+        old, new = then.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _differing(old, new, f"{inside}{key}.")
+        elif old != new:
+            yield f"{inside}{key} {json.dumps(old)} there, {json.dumps(new)} now"
+
+
+def _drop_cut_line(path: Path) -> None:
+    content = path.read_bytes()
+    if b"\n" not in content:
+        raise BadMeasurement(f"{path}: not a file of measurements: no line in it is whole")
+    if not content.endswith(b"\n"):
+        with path.open("r+b") as file:
+            file.truncate(content.rfind(b"\n") + 1)

@@ -1,0 +1,1 @@
+"""Measuring without GPUs: a planted truth behind the noise of a real machine."""

@@ -1,0 +1,100 @@
+"""What the real library found, as this project's records: graphs, and the rest of a topology.
+
+Whatever imports this loads the oracle, which takes longer than many answers: import it where the library is asked.
+"""
+
+import xml.etree.ElementTree as ET
+from functools import cache
+from pathlib import Path
+
+from tuner import release
+from tuner.base.errors import BadInput, OracleFailed
+from tuner.base.names import Pattern
+from tuner.machine import skeleton
+from tuner.machine.graphs import ENTER_THE_NETWORK, OF_ALGORITHM, Graph, Graphs
+from tuner.machine.skeleton import Skeleton
+from tuner.oracle.api import Oracle
+from tuner.oracle.configuration import OracleConfiguration
+from tuner.oracle.facts import Graph as OracleGraph
+
+
+def search(configuration: OracleConfiguration) -> tuple[Graphs, float]:
+    """The graphs, and the bandwidth of the slowest path from a GPU to its adapter (GB/s, 0 where unknown).
+
+    A setup is asked about once: nothing but what it says reaches libnccl. Errors: the oracle's, :func:`check_nodes`'s.
+    """
+    across = configuration.peer_to_peer_across_sockets
+    env = tuple(sorted(configuration.env.items()))
+    return _search(
+        configuration.topology, configuration.nodes, configuration.gpus_per_node, configuration.release, env, across
+    )
+
+
+@cache
+def _search(
+    topology: str, nodes: int, gpus: int, nccl: str, env: tuple[tuple[str, str], ...], across: bool
+) -> tuple[Graphs, float]:
+    configuration = OracleConfiguration(topology, nodes, gpus, nccl, dict(env), peer_to_peer_across_sockets=across)
+    with Oracle(configuration) as oracle:
+        check_nodes(oracle)
+        return graphs(oracle), net_gbs(oracle) or 0.0
+
+
+@cache
+def completed(file: Path, gpu: str, net_gbps: float | None, net_latency_us: float | None, nccl: str) -> str:
+    """The topology that NCCL ``nccl`` makes of a skeleton; errors: those of :func:`skeleton.read` and the oracle's."""
+    described = skeleton.read(file, gpu, net_gbps, net_latency_us)
+    with Oracle(of_skeleton(described, nccl)) as oracle:
+        dump = oracle.topology_xml()
+    if dump is None:
+        raise OracleFailed(f"NCCL {nccl} wrote no topology for {file}")
+    return skeleton.tidy(dump, ET.fromstring(described.topology))
+
+
+def of_skeleton(described: Skeleton, nccl: str, nodes: int = 1) -> OracleConfiguration:
+    """The communicator in which libnccl reads the skeleton on the machine that completes it."""
+    return OracleConfiguration(described.topology, nodes, described.gpus, nccl, env={}, skeleton=described)
+
+
+def check_nodes(oracle: Oracle) -> None:
+    """BadInput where NCCL takes one host for several nodes (ncclTopoCheckNet, src/graph/paths.cc, v2.28.9-1)."""
+    hosts, nodes = len(oracle.configuration.hosts), oracle.facts["n_nodes"]
+    if nodes != hosts:
+        raise BadInput(
+            f"NCCL takes {hosts} of these hosts with {oracle.configuration.gpus_per_node} GPUs for {nodes} nodes, "
+            "as GPUs of two sockets reach their adapters faster than each other; not emulated; valid with "
+            "NCCL_NET_DISABLE_INTRA=1"
+        )
+
+
+def net_gbs(oracle: Oracle) -> float | None:
+    """Slowest path from a GPU to its own adapter; None for a release that does not know it."""
+    value: float | None = oracle.memory.get("minNetBw")
+    return value
+
+
+def graphs(oracle: Oracle) -> Graphs:
+    """Graphs by name; one that NCCL did not search, or that has no channels, is absent."""
+    paths = release.load(oracle.facts["release"]).table["paths"]["types"]
+    return {
+        OF_ALGORITHM[algorithm]: Graph(
+            pattern=Pattern(found.pattern),
+            channels=found.n_channels,
+            same_channels=bool(found.same_channels),
+            bw_intra_gbs=found.bw_intra_gbs,
+            bw_inter_gbs=found.bw_inter_gbs,
+            latency_inter_us=found.latency_inter_us,
+            type_intra=paths[found.type_intra],
+            type_inter=paths[found.type_inter],
+            cross_nic=found.cross_nic,
+            heads=_heads(found, oracle.configuration.gpus_per_node)
+            if OF_ALGORITHM[algorithm] in ENTER_THE_NETWORK
+            else None,
+        )
+        for algorithm, found in oracle.graphs.items()
+        if found.n_channels > 0
+    }
+
+
+def _heads(found: OracleGraph, gpus: int) -> tuple[int, ...] | None:
+    return None if len(found.heads) == gpus else found.heads

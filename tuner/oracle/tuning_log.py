@@ -1,0 +1,77 @@
+"""NCCL's log lines about one collective: which algorithm and protocol it took."""
+
+import re
+from dataclasses import dataclass
+
+from tuner.base.errors import OracleFailed
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.logs import choice
+
+# 2.27 and later, of a kernel on symmetric windows
+_SYMMETRIC = re.compile(rb"\[Symmetric\]: \d+ Bytes -> Kernel (\w+) nchannels (\d+) nthreads (\d+)")
+
+# Algorithms by ncclPattern_t, as NCCL 2.18 to 2.32 use it.
+PATTERNS = {
+    "Ring": Algorithm.Ring,
+    "RingTwice": Algorithm.Ring,
+    "PipelineFrom": Algorithm.Ring,
+    "PipelineTo": Algorithm.Ring,
+    "TreeUp": Algorithm.Tree,
+    "TreeDown": Algorithm.Tree,
+    "TreeUpDown": Algorithm.Tree,
+    "CollnetChain": Algorithm.CollNetChain,
+    "CollnetDirect": Algorithm.CollNetDirect,
+    "Nvls": Algorithm.NVLS,
+    "NvlsTree": Algorithm.NVLSTree,
+    "PatUp": Algorithm.PAT,
+    "PatDown": Algorithm.PAT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TunedChoice:
+    bytes: int  # as logged: count times type size, per rank for AllGather and ReduceScatter
+    algorithm: Algorithm
+    protocol: Protocol
+    channel_lo: int | None
+    channel_hi: int | None
+    collective: Collective | None = None
+
+
+def choices(log: bytes) -> list[TunedChoice]:
+    """Every choice in a piece of NCCL's log, in its order; the later and fuller kind of line where there are both."""
+    lines = [found for line in log.decode(errors="replace").splitlines() if (found := choice.printed(line))]
+    planned = [line for line in lines if line.planned]
+    return [
+        TunedChoice(
+            line.bytes,
+            algorithm(line.algorithm),
+            protocol(line.protocol),
+            line.channel_lo,
+            line.channel_hi,
+            None if line.collective is None else choice.collective(line.collective),
+        )
+        for line in planned or lines
+    ]
+
+
+def symmetric_kernel(log: bytes) -> str | None:
+    """The symmetric kernel a piece of NCCL's log names; None where there is none."""
+    match = _SYMMETRIC.search(log)
+    return None if match is None else match[1].decode()
+
+
+def algorithm(text: str) -> Algorithm:
+    """By number, or by NCCL's spelling in logs and kernel names: ``COLLNET_DIRECT``, ``NVLS_TREE``, ``NVLSTree`` ..."""
+    found = choice.algorithm(text)
+    if found is None:
+        raise OracleFailed(f"NCCL named an algorithm this project does not know: {text}")
+    return found
+
+
+def protocol(text: str) -> Protocol:
+    """By number, or by NCCL's spelling, in any case."""
+    found = choice.protocol(text)
+    if found is None:
+        raise OracleFailed(f"NCCL named a protocol this project does not know: {text}")
+    return found

@@ -1,0 +1,1 @@
+"""Decision tables in the formats of others, read and written."""

@@ -1,0 +1,165 @@
+"""Decision tables from measurements: the samples that NVIDIA's optimize_config.py takes, a CSV with a header.
+
+Source of the columns: plugins/tuner/example/scripts/{optimize_config.py,sample_performance_data.csv}, v2.30.7-1.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from pathlib import Path
+from statistics import median
+from typing import TypeVar
+
+from tuner.base.errors import BadMeasurement, one_of
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.plugin.formats import shared
+from tuner.plugin.table.records import ANY_COUNT, ANY_PIPELINED, LARGEST_COUNT, MAX_CHANNELS, Choice, Decision, Interval
+
+COLUMNS = (
+    "collective",
+    "size_bytes",
+    "algorithm",
+    "protocol",
+    "channels",
+    "nodes",
+    "ranks",
+    "pipeOps",
+    "regBuff",
+    "latency_us",
+)
+MOST_BYTES = 2**62
+_Name = TypeVar("_Name", bound=IntEnum)
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What rows of a table tell apart besides the size; None is any."""
+
+    collective: Collective
+    nodes: int | None
+    ranks: int | None
+    pipelined: int | None
+    registered: int | None
+
+
+Samples = dict[Where, dict[int, dict[Choice, list[float]]]]
+
+
+def read(path: Path) -> Samples:
+    """Times in us by call, size and choice. BadMeasurement with file and line for what cannot be read."""
+    try:
+        text = path.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadMeasurement(f"{path}: {getattr(error, 'strerror', None) or 'not a text file'}") from error
+    rows = csv.DictReader(io.StringIO(text))
+    if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
+        raise BadMeasurement(f"{path}:1: no column {missing[0]}; needed: {','.join(COLUMNS)}")
+    samples: Samples = {}
+    for row in rows:
+        try:
+            where, size, choice, latency_us = _sample({name: (row[name] or "").strip() for name in COLUMNS})
+        except ValueError as error:
+            raise BadMeasurement(f"{path}:{rows.line_num}: {error}") from None
+        samples.setdefault(where, {}).setdefault(size, {}).setdefault(choice, []).append(latency_us)
+    if not samples:
+        raise BadMeasurement(f"{path}: no measurement in it")
+    return samples
+
+
+def decisions(samples: Samples) -> tuple[list[Decision], list[str]]:
+    """The choice of the least median at each size, up to halfway to the next; and what is doubtful about it."""
+    rows: list[Decision] = []
+    notes: list[str] = []
+    for where in sorted(samples, key=_specific_first):
+        rows += _rows(where, samples[where], notes)
+    return rows, notes
+
+
+def _specific_first(where: Where) -> tuple[tuple[bool, int], ...]:
+    """The first row that matches wins, so `any` comes last."""
+    return tuple((value is None, value or 0) for value in (getattr(where, key.name) for key in fields(Where)))
+
+
+def _rows(where: Where, by_size: dict[int, dict[Choice, list[float]]], notes: list[str]) -> Iterator[Decision]:
+    winners: list[tuple[int, Choice]] = []  # first size of each interval
+    before = None
+    for size in sorted(by_size):
+        winner = _best(f"{where.collective.name} of {size} bytes", by_size[size], winners, notes)
+        if not winners or winner != winners[-1][1]:
+            winners.append((0 if before is None else (before + size) // 2 + 1, winner))
+        before = size
+    ends = [start - 1 for start, _ in winners[1:]]
+    for at, (start, winner) in enumerate(winners):
+        yield Decision(
+            where.collective,
+            (winner,),
+            bytes=Interval(start, ends[at] if at < len(ends) else None),
+            nodes=shared.exactly(where.nodes, ANY_COUNT),
+            ranks=shared.exactly(where.ranks, ANY_COUNT),
+            pipelined=shared.exactly(where.pipelined, ANY_PIPELINED),
+            registered=None if where.registered is None else bool(where.registered),
+        )
+
+
+def _best(
+    call: str, times_us: dict[Choice, list[float]], winners: list[tuple[int, Choice]], notes: list[str]
+) -> Choice:
+    """Of equal medians the one that already won at the size before, else the first measured."""
+    medians = {choice: median(values) for choice, values in times_us.items()}
+    least = min(medians.values())
+    best = [choice for choice, value in medians.items() if value == least]
+    winner = winners[-1][1] if winners and winners[-1][1] in best else best[0]
+    if len(best) > 1:
+        notes.append(f"{call}: {len(best)} choices are equally fast")
+    if len(times_us[winner]) == 1:
+        notes.append(f"{call}: a single sample of the fastest")
+    if len(medians) == 1:
+        notes.append(f"{call}: nothing to compare with")
+    return winner
+
+
+def _sample(row: dict[str, str]) -> tuple[Where, int, Choice, float]:
+    """ValueError says what is wrong."""
+    choice = Choice(
+        _named(Algorithm, row["algorithm"], "algorithm"),
+        _named(Protocol, row["protocol"], "protocol"),
+        _number(row, "channels", 1, MAX_CHANNELS),
+    )
+    where = Where(
+        _named(Collective, row["collective"], "collective"),
+        _number(row, "nodes", 1, LARGEST_COUNT),
+        _number(row, "ranks", 1, LARGEST_COUNT),
+        _number(row, "pipeOps", 0, LARGEST_COUNT),
+        _number(row, "regBuff", 0, 1),
+    )
+    size = _number(row, "size_bytes", 1, MOST_BYTES)
+    if size is None:
+        raise ValueError(f"size_bytes '-1'; valid: 1 to {MOST_BYTES}")
+    try:
+        latency_us = float(row["latency_us"])
+    except ValueError:
+        latency_us = math.nan
+    if not 0 < latency_us < math.inf:
+        raise ValueError(f"latency_us '{row['latency_us']}' is not a time above 0")
+    return where, size, choice, latency_us
+
+
+def _number(row: dict[str, str], name: str, least: int, most: int) -> int | None:
+    """-1 is any, or NCCL's own."""
+    text = row[name]
+    if text == "-1":
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 20 and least <= int(text) <= most):
+        raise ValueError(f"{name} '{text}'; valid: -1, {least} to {most}")
+    return int(text)
+
+
+def _named(names: type[_Name], text: str, what: str) -> _Name:
+    """NVIDIA's words have an underscore where NCCL's have none."""
+    for name in names:
+        if name.name.lower() == text.lower().replace("_", ""):
+            return name
+    raise ValueError(f"unknown {what} '{text}'; {one_of(name.name for name in names)}")

@@ -1,0 +1,133 @@
+"""What is wrong with a decision table for one release, and on one communicator of it."""
+
+from collections.abc import Iterator
+
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.emulator.communicator import Communicator
+from tuner.emulator.request import Request
+from tuner.emulator.rules.launch import COLLNET, NVLS
+from tuner.emulator.selection import Selection
+from tuner.plugin import loading
+from tuner.plugin.lint import ERROR, NOTE, WARNING, Finding, cells, exists, name
+from tuner.plugin.table import boxes
+from tuner.plugin.table.records import ANY_BYTES, ANY_COUNT, Choice, Conditions, Cost, Decision, Interval, Table
+from tuner.release import ALGORITHM_KEYS, Release
+
+UNCHECKED = "NCCL_TUNER_UNCHECKED=1"
+
+
+def check_release(table: Table, release: Release) -> list[Finding]:
+    """What a release does not do for any communicator."""
+    if not loading.has_plugins(release):
+        return [Finding(1, ERROR, f"NCCL {release.name} loads no tuner plugin")]
+    return [*_constants(table, release), *_missing(table, release), *_settings(table, release)]
+
+
+def check_communicator(table: Table, communicator: Communicator, dtype: DataType, op: Op) -> list[Finding]:
+    """What this communicator does not do, for calls of this type and operation; rows for others are left out."""
+    if not loading.has_plugins(communicator.release):
+        return []
+    selection = Selection(communicator)
+    excluded = {one: selection.excluded(Request(one, dtype, op)) for one in Collective}
+    found: list[Finding] = []
+    for row in _rows(table):
+        if not _applies(row, communicator):
+            shape = f"{communicator.ranks} ranks on {communicator.nodes} nodes"
+            found.append(Finding(row.line, NOTE, f"does not apply to this communicator of {shape}"))
+            continue
+        for algo_proto in cells(row):
+            known = exists(row.collective, *algo_proto) and algo_proto[0] in _algorithms(
+                communicator.release, row.collective
+            )
+            if known and algo_proto in excluded[row.collective]:
+                reason = excluded[row.collective][algo_proto]
+                found.append(Finding(row.line, WARNING, f"{name(algo_proto)} cannot run here: {reason}"))
+        if isinstance(row, Decision):
+            found.extend(_channels(row, communicator))
+    return found
+
+
+def _rows(table: Table) -> list[Decision | Cost]:
+    return [*table.decisions, *table.costs]
+
+
+def _applies(row: Conditions, communicator: Communicator) -> bool:
+    ranks, nodes = communicator.ranks, communicator.nodes
+    here = Decision(row.collective, (), ranks=Interval(ranks, ranks), nodes=Interval(nodes, nodes))
+    mine, other = boxes.of(row), boxes.of(here)
+    return mine is not None and other is not None and boxes.common(mine, other) is not None
+
+
+def _constants(table: Table, release: Release) -> Iterator[Finding]:
+    interface = loading.interface(release)
+    if interface.hands_constants and interface.keeps_constants:
+        return
+    since = loading.first(lambda interface: interface.hands_constants)
+    lost = "writes its own constants over those that a plugin sets"
+    why = lost if interface.hands_constants else f"hands constants to no plugin; valid: {since} and later"
+    for constant in table.constants:
+        yield Finding(constant.line, WARNING, f"NCCL {release.name} {why}")
+
+
+def _missing(table: Table, release: Release) -> Iterator[Finding]:
+    """Algorithms that this release does not have for the collective."""
+    for row in _rows(table):
+        for algo_proto in cells(row):
+            if exists(row.collective, *algo_proto) and algo_proto[0] not in _algorithms(release, row.collective):
+                reason = f"NCCL {release.name} does not run {row.collective.name} by {algo_proto[0].name}"
+                yield Finding(row.line, WARNING, reason)
+
+
+def _algorithms(release: Release, collective: Collective) -> list[Algorithm]:
+    return [ALGORITHM_KEYS[key] for key in release.table["rules"]["exists"][collective.name]]
+
+
+def _settings(table: Table, release: Release) -> Iterator[Finding]:
+    interface = loading.interface(release)
+    for row in table.decisions:
+        if row.registered and not interface.tells_registered:
+            since = loading.first(lambda interface: interface.tells_registered)
+            reason = f"never matches: NCCL {release.name} tells of no registered buffers; valid: {since} and later"
+            yield Finding(row.line, WARNING, reason)
+        if not interface.hands_costs and any(choice.protocol is Protocol.LL128 for choice in row.choices):
+            reason = f"NCCL {release.name} does not check that LL128 is safe; the plugin takes it only with {UNCHECKED}"
+            yield Finding(row.line, WARNING, reason)
+        if not interface.asks_chunks and any(choice.chunk_bytes is not None for choice in row.choices):
+            since = loading.first(lambda interface: interface.asks_chunks)
+            reason = f"NCCL {release.name} asks no plugin for the chunk size; valid: {since} and later"
+            yield Finding(row.line, WARNING, reason)
+        if not interface.says_who_asks and any(choice.channels is not None for choice in row.choices):
+            reason = f"NCCL {release.name} does not check channels; the plugin passes them on only with {UNCHECKED}"
+            yield Finding(row.line, WARNING, reason)
+    if not interface.says_who_asks:
+        for line, what in _shaped(table):
+            reason = f"NCCL {release.name} does not say which communicator asks: {what}, unless {UNCHECKED}"
+            yield Finding(line, WARNING, reason)
+    if not interface.hands_costs:
+        for cost in table.costs:
+            reason = f"NCCL {release.name} hands no costs to a plugin: the table's compete with each other only"
+            yield Finding(cost.line, NOTE, reason)
+
+
+def _shaped(table: Table) -> Iterator[tuple[int, str]]:
+    """Rows that ask for ranks or nodes, and what becomes of them where nobody says."""
+    for row in _rows(table):
+        sized = row.bytes_per_rank != ANY_BYTES or row.ranks_per_node is not None
+        if sized or row.ranks != ANY_COUNT or row.nodes != ANY_COUNT:
+            yield row.line, "the choice stays NCCL's there" if isinstance(row, Decision) else "the cost has no effect"
+
+
+def _channels(row: Decision, communicator: Communicator) -> Iterator[Finding]:
+    for choice in row.choices:
+        if choice.channels is None:
+            continue
+        if choice.algorithm in COLLNET or (choice.algorithm is Algorithm.NVLS and communicator.nodes > 1):
+            reason = f"the plugin keeps NCCL's channels for {name(choice.algo_proto)} here: NCCL would not check others"
+            yield Finding(row.line, WARNING, reason)
+        elif choice.channels > (most := _most_channels(choice, communicator)):
+            reason = f"channels={choice.channels} of {name(choice.algo_proto)}: this communicator has {most}"
+            yield Finding(row.line, NOTE, reason)
+
+
+def _most_channels(choice: Choice, communicator: Communicator) -> int:
+    return communicator.nvls_channels if choice.algorithm in NVLS else communicator.channels

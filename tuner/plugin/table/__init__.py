@@ -1,0 +1,1 @@
+"""Decision tables as this project's plugin reads them: records, reader, writer."""

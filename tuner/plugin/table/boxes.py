@@ -1,0 +1,183 @@
+"""Conditions as boxes: what two rows have in common, and what is left of one after others, exactly."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.plugin.table.records import ANY_PIPELINED, LARGEST, LARGEST_COUNT, Conditions, Decision, Interval
+
+Range = tuple[int, int]  # both included
+
+
+class Box(NamedTuple):
+    """The calls of one collective that a row matches; 0 ranks per node stands for communicators that are uneven."""
+
+    bytes: Range
+    bytes_per_rank: Range
+    ranks: Range
+    nodes: Range
+    ranks_per_node: Range
+    registered: Range
+    pipelined: Range
+
+
+def of(row: Conditions) -> Box | None:
+    """None where no communicator has what the row asks for."""
+    registered = row.registered if isinstance(row, Decision) else None
+    pipelined = row.pipelined if isinstance(row, Decision) else ANY_PIPELINED
+    per_node = (0, LARGEST_COUNT) if row.ranks_per_node is None else _range(row.ranks_per_node, LARGEST_COUNT)
+    return _filled(
+        Box(
+            bytes=_range(row.bytes, LARGEST),
+            bytes_per_rank=_range(row.bytes_per_rank, LARGEST),
+            ranks=_range(row.ranks, LARGEST_COUNT),
+            nodes=_range(row.nodes, LARGEST_COUNT),
+            ranks_per_node=per_node,
+            registered=(0, 1) if registered is None else (int(registered),) * 2,
+            pipelined=_range(pipelined, LARGEST_COUNT),
+        )
+    )
+
+
+def common(one: Box, other: Box) -> Box | None:
+    """What both match."""
+    return _filled(Box(*map(_common, one, other)))
+
+
+def _filled(box: Box) -> Box | None:
+    """The same with what follows from exact conditions, so that one meaning is one box; None where it is empty."""
+    ranks = _common(box.ranks, (box.nodes[0], LARGEST_COUNT))  # a node has at least one
+    nodes = _common(box.nodes, (1, ranks[1]))
+    per_node = _common(box.ranks_per_node, (0, ranks[1]))
+    if _one(nodes) and _one(per_node) and per_node[0] > 0:
+        ranks = _common(ranks, (nodes[0] * per_node[0],) * 2)
+    elif _one(ranks) and _one(nodes):
+        even = ranks[0] // nodes[0] if ranks[0] % nodes[0] == 0 else 0
+        per_node = _common(per_node, (even, even))
+    elif _one(ranks) and _one(per_node) and per_node[0] > 0:
+        exact = ranks[0] // per_node[0]
+        nodes = _common(nodes, (exact, exact)) if exact * per_node[0] == ranks[0] else (1, 0)
+    nbytes, per_rank = box.bytes, box.bytes_per_rank
+    if _one(ranks) and per_rank != (0, LARGEST):
+        most = LARGEST if per_rank[1] == LARGEST else per_rank[1] * ranks[0] + ranks[0] - 1
+        nbytes, per_rank = _common(nbytes, (per_rank[0] * ranks[0], most)), (0, LARGEST)
+    filled = Box(nbytes, per_rank, ranks, nodes, per_node, box.registered, box.pipelined)
+    return None if any(low > high for low, high in filled) or not _has_a_size(filled) else filled
+
+
+def minus(box: Box, other: Box) -> Iterator[Box]:
+    """``box`` without ``other``, in parts that do not meet."""
+    if any(low > high for low, high in map(_common, box, other)):
+        yield box
+        return
+    rest = box
+    for field, (low, high), (other_low, other_high) in zip(Box._fields, box, other, strict=True):
+        if low < other_low:
+            yield rest._replace(**{field: (low, other_low - 1)})
+        if high > other_high:
+            yield rest._replace(**{field: (other_high + 1, high)})
+        rest = rest._replace(**{field: (max(low, other_low), min(high, other_high))})
+
+
+class Boxes:
+    """Many boxes, of which those that meet one are found at once; None is an empty one."""
+
+    def __init__(self, boxes: Sequence[Box | None]) -> None:
+        empty = [(1, 0)] * len(Box._fields)
+        ends = np.array([empty if box is None else box for box in boxes], np.uint64).reshape(-1, len(Box._fields), 2)
+        self.lows, self.highs = ends.transpose(2, 1, 0).copy()  # [field][box]
+
+    def meeting(self, box: Box, first: int, last: int) -> list[int]:
+        """Those from number ``first`` up to, without, ``last`` that have something in common with ``box``."""
+        found: NDArray[np.bool_] = np.ones(last - first, np.bool_)
+        for low, high, (box_low, box_high) in zip(self.lows, self.highs, box, strict=True):
+            found &= (low[first:last] <= np.uint64(box_high)) & (high[first:last] >= np.uint64(box_low))
+        return [first + int(index) for index in np.flatnonzero(found)]
+
+
+class TooIntertwined(Exception):
+    """More parts than is sane to follow."""
+
+
+def uncovered(box: Box, others: Iterable[Box], most_parts: int = 5000) -> list[Box]:
+    """What is left of ``box`` without all of ``others``; TooIntertwined where that has too many parts."""
+    parts = [box]
+    for other in others:
+        parts = [part for old in parts for rest in minus(old, other) if (part := _filled(rest)) is not None]
+        if not parts:
+            break
+        if len(parts) > most_parts:
+            raise TooIntertwined
+    return parts
+
+
+def covered(box: Box, others: Sequence[Box]) -> bool:
+    """Whether ``others`` together hold all of ``box``. TooIntertwined where that cannot be told in sane time."""
+    axis = "bytes" if box.bytes_per_rank == (0, LARGEST) else "bytes_per_rank"
+    rest = box._replace(**{axis: (0, LARGEST)})
+    # Most rows differ in their sizes only: those are merged first, and what they leave is looked at in full.
+    whole, partial = [], []
+    for other in others:
+        if _holds(other._replace(**{axis: (0, LARGEST)}), rest):
+            whole.append(getattr(other, axis))
+        else:
+            partial.append(other)
+    gaps = list(_between(getattr(box, axis), sorted(whole)))
+    if not gaps or not partial:
+        return not gaps
+    parts = [part for gap in gaps if (part := _filled(box._replace(**{axis: gap}))) is not None]
+    if any(_has_a_free_corner(part, partial) for part in (parts[0], parts[-1])):
+        return False
+    return all(not uncovered(part, [other for other in partial if common(part, other)]) for part in parts)
+
+
+def _holds(outer: Box, inner: Box) -> bool:
+    return all(left[0] <= right[0] and right[1] <= left[1] for left, right in zip(outer, inner, strict=True))
+
+
+def _between(whole: Range, taken: Sequence[Range]) -> Iterator[Range]:
+    """What is left of ``whole`` without ranges in their order."""
+    start, last = whole
+    for low, high in taken:
+        if low > start:
+            yield start, min(low - 1, last)
+        start = max(start, high + 1)
+        if start > last:
+            return
+    yield start, last
+
+
+def _has_a_free_corner(box: Box, others: Sequence[Box]) -> bool:
+    """Whether an outermost call of ``box`` is none of the others': a quick proof that they do not cover it."""
+    index = Boxes(others)
+    for nbytes, ranks, nodes, registered, pipelined in product(
+        *({(end, end) for end in ends} for ends in (box.bytes, box.ranks, box.nodes, box.registered, box.pipelined))
+    ):
+        corner = _filled(
+            box._replace(bytes=nbytes, ranks=ranks, nodes=nodes, registered=registered, pipelined=pipelined)
+        )
+        if corner is not None and not index.meeting(corner, 0, len(others)):
+            return True
+    return False
+
+
+def _has_a_size(box: Box) -> bool:
+    """Whether any size has both these bytes and these bytes per rank, for any of these numbers of ranks."""
+    (low, high), (low_per_rank, high_per_rank) = box.bytes, box.bytes_per_rank
+    fewest = max(box.ranks[0], -(-(low + 1) // (high_per_rank + 1)))
+    return fewest <= (box.ranks[1] if low_per_rank == 0 else min(box.ranks[1], high // low_per_rank))
+
+
+def _range(interval: Interval, most: int) -> Range:
+    return interval.low, most if interval.high is None else interval.high
+
+
+def _common(one: Range, other: Range) -> Range:
+    return max(one[0], other[0]), min(one[1], other[1])
+
+
+def _one(numbers: Range) -> bool:
+    return numbers[0] == numbers[1]

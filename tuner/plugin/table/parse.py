@@ -1,0 +1,222 @@
+"""The strict reader of decision tables: the first mistake is the error, with its line, and nothing is used."""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tuner.base.errors import BadTable, one_of
+from tuner.base.files import read_bytes
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.plugin.table import values
+from tuner.plugin.table.records import (
+    CAPS,
+    GENERATIONS,
+    HEADER,
+    LINKS,
+    MOST_PIPELINED_ENDS,
+    SCALES,
+    Choice,
+    Constant,
+    Cost,
+    Decision,
+    Line,
+    Table,
+    pipelined_ends,
+)
+from tuner.plugin.table.values import Mistake, by_name, shown
+
+PROVENANCE = re.compile(r"# *([A-Za-z][A-Za-z0-9_-]*): +(\S.*?) *")
+_Readers = Mapping[str, Callable[[bytes], Any]]
+_WHERE: _Readers = {
+    "bytes": values.sizes,
+    "bytes-per-rank": values.sizes,
+    "ranks": values.counts,
+    "nodes": values.counts,
+    "ranks-per-node": values.counts,
+}
+_WHEN: _Readers = {**_WHERE, "registered": values.yes_or_no, "pipelined": values.counts_from_0}
+_TIME: _Readers = {"latency-us": values.latency, "bandwidth-gbs": values.bandwidth, "batch": values.batch}
+_SETTINGS: _Readers = {"channels": values.channels, "chunk": values.chunk}
+
+
+def read(path: Path) -> Table:
+    """BadTable where the file cannot be read or has a mistake."""
+    return from_text(read_bytes(path, BadTable), str(path))
+
+
+def from_text(content: bytes | str, name: str = "table") -> Table:
+    """The table; the first mistake is a BadTable that begins with ``name`` and the line."""
+    # Bytes throughout: Python's text knows line ends, blanks and digits that the format does not.
+    lines = (content.encode() if isinstance(content, str) else content).split(b"\n")
+    reader = _Reader()
+    for number, line in enumerate(lines, start=1):
+        try:
+            reader.take(number, line.removesuffix(b"\r"))
+        except Mistake as mistake:
+            raise BadTable(f"{name}:{number}: {mistake}") from None
+    if not reader.has_header:
+        raise BadTable(f"{name}:1: empty: the first line has to be '{HEADER}'")
+    return Table(tuple(reader.decisions), tuple(reader.costs), tuple(reader.constants), reader.provenance)
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.has_header = False
+        self.decisions: list[Decision] = []
+        self.costs: list[Cost] = []
+        self.constants: list[Constant] = []
+        self.provenance: dict[str, str] = {}
+        self._in_provenance = False
+        self._ends: set[int] = set()  # of intervals of pipelined
+        self._named: set[tuple[str, ...]] = set()  # constants
+
+    def take(self, number: int, line: bytes) -> None:
+        if b"\0" in line:
+            raise Mistake("a zero byte: this is not a text file")
+        self._take_provenance(line)
+        words = [word for word in re.split(rb"[ \t]+", line.split(b"#")[0]) if word]
+        if words and not self.has_header:
+            _check_header(words)
+            self.has_header = self._in_provenance = True
+        elif words and words[0] == b"cost":
+            self.costs.append(_cost(words[1:], number))
+        elif words and words[0] == b"constant":
+            self._take_constant(words[1:], number)
+        elif words:
+            self._take_decision(words, number)
+
+    def _take_provenance(self, line: bytes) -> None:
+        found = PROVENANCE.fullmatch(line.decode(errors="replace")) if self._in_provenance else None
+        self._in_provenance = found is not None
+        if found:
+            self.provenance.setdefault(found[1], found[2])
+
+    def _take_decision(self, words: list[bytes], number: int) -> None:
+        row = _decision(words, number)
+        self._ends |= pipelined_ends([row])
+        if len(self._ends) > MOST_PIPELINED_ENDS:
+            raise Mistake(f"more than {MOST_PIPELINED_ENDS} different ends of 'pipelined' in the table")
+        self.decisions.append(row)
+
+    def _take_constant(self, words: list[bytes], number: int) -> None:
+        constant = _constant(words, number)
+        if constant.words in self._named:
+            raise Mistake(f"constant '{' '.join(constant.words)}' twice")
+        self._named.add(constant.words)
+        self.constants.append(constant)
+
+
+def _check_header(words: list[bytes]) -> None:
+    name, version = HEADER.encode().split()
+    if words[0] != name:
+        raise Mistake(f"the first line has to be '{HEADER}', not '{shown(b' '.join(words))}'")
+    if words[1:] != [version]:
+        raise Mistake(f"version '{shown(b' '.join(words[1:]))}' of the table format is unknown (valid: 1)")
+
+
+def _decision(words: list[bytes], number: int) -> Decision:
+    collective, left, right = _sides(words, "an algorithm/protocol")
+    return Decision(collective, _choices(right), line=number, **_conditions(left, _WHEN))
+
+
+def _cost(words: list[bytes], number: int) -> Cost:
+    collective, left, right = _sides(words or [b""], "an algorithm/protocol and its time")
+    conditions = _conditions(left, _WHERE)
+    algorithm, protocol = _cell(right[0] if right else b"")
+    time = None if right[1:] == [b"never"] else _time(right[1:])
+    return Cost(collective, algorithm, protocol, time, line=number, **conditions)
+
+
+def _time(words: list[bytes]) -> Line:
+    pairs = _pairs(words, _TIME, "after '->'")
+    if missing := [key for key in ("latency-us", "bandwidth-gbs") if key not in pairs]:
+        raise Mistake(f"no {missing[0]} of a cost (valid: latency-us=NUMBER bandwidth-gbs=NUMBER [batch=N], or never)")
+    return Line(pairs["latency-us"], pairs["bandwidth-gbs"], pairs.get("batch", 1))
+
+
+def _constant(words: list[bytes], number: int) -> Constant:
+    name = _word(words, 0, ("base-latency-us", "link-latency-us", *CAPS), "constant")
+    if name in CAPS:
+        where = [_word(words, 1, GENERATIONS, "generation"), _word(words, 2, SCALES, "number of nodes")]
+    else:
+        link = [] if name == "base-latency-us" else [_word(words, 1, LINKS, "link")]
+        at = len(link) + 1
+        algorithm, protocol = _cell(words[at] if at < len(words) else b"")
+        where = [*link, f"{algorithm.name}/{protocol.name}".lower()]
+    rest = words[1 + len(where) :]
+    if len(rest) != 1:
+        raise Mistake(f"'{shown(b' '.join(rest))}' is not one number at the end of the constant")
+    return Constant((name, *where), values.decimal(rest[0], f"constant {name}"), number)
+
+
+def _word(words: list[bytes], at: int, valid: tuple[str, ...], what: str) -> str:
+    word = words[at] if at < len(words) else b""
+    if word.decode(errors="replace") not in valid:
+        raise Mistake(f"unknown {what} '{shown(word)}' ({one_of(valid)})")
+    return word.decode()
+
+
+def _sides(words: list[bytes], what: str) -> tuple[Collective, list[bytes], list[bytes]]:
+    """The collective, the words between it and the arrow, and those after the arrow."""
+    collective = by_name(Collective, words[0], "collective")
+    if b"->" not in words:
+        raise Mistake(f"no '->' with {what} after it")
+    arrow = words.index(b"->")
+    return collective, words[1:arrow], words[arrow + 1 :]
+
+
+def _conditions(words: list[bytes], readers: _Readers) -> dict[str, Any]:
+    pairs = _pairs(words, readers, "before '->'")
+    if "bytes" in pairs and "bytes-per-rank" in pairs:
+        raise Mistake("'bytes' and 'bytes-per-rank' in one row")
+    return {key.replace("-", "_"): value for key, value in pairs.items()}
+
+
+def _choices(words: list[bytes]) -> tuple[Choice, ...]:
+    parts: list[list[bytes]] = [[]]
+    for word in words:
+        if word == b"|":
+            parts.append([])
+        else:
+            parts[-1].append(word)
+    choices: list[Choice] = []
+    for index, part in enumerate(parts):
+        if part and part[0].lower() == b"nccl":
+            if part[1:] or index + 1 < len(parts):
+                raise Mistake("'nccl' takes no settings, and nothing comes after it")
+            break
+        choice = _choice(part)
+        if choice.algo_proto in [other.algo_proto for other in choices]:
+            raise Mistake(f"'{choice.algorithm.name}/{choice.protocol.name}' twice")
+        choices.append(choice)
+    return tuple(choices)
+
+
+def _choice(words: list[bytes]) -> Choice:
+    algorithm, protocol = _cell(words[0] if words else b"")
+    settings = _pairs(words[1:], _SETTINGS, "after '->'")
+    return Choice(algorithm, protocol, settings.get("channels"), settings.get("chunk"))
+
+
+def _cell(word: bytes) -> tuple[Algorithm, Protocol]:
+    algorithm, slash, protocol = word.partition(b"/")
+    if not slash:
+        raise Mistake(f"'{shown(word)}' is not algorithm/protocol, such as ring/ll128")
+    return by_name(Algorithm, algorithm, "algorithm"), by_name(Protocol, protocol, "protocol")
+
+
+def _pairs(words: list[bytes], readers: _Readers, side: str) -> dict[str, Any]:
+    pairs: dict[str, Any] = {}
+    valid = f"valid {side}: {', '.join(readers)}"
+    for word in words:
+        key_bytes, equals, value = word.partition(b"=")
+        key = shown(key_bytes)
+        if not equals:
+            raise Mistake(f"'{shown(word)}' is not key=value ({valid})")
+        if key not in readers:
+            raise Mistake(f"unknown key '{key}' ({valid})")
+        if key in pairs:
+            raise Mistake(f"'{key}' twice")
+        pairs[key] = readers[key](value)
+    return pairs

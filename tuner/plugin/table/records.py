@@ -1,0 +1,190 @@
+"""What a decision table says (docs/decision-table.md), and the rule by which a row is found.
+
+The plugin has its own reader and lookup in C (``csrc/plugin``). These are written separately and the straightforward
+way, and the tests hold the two against each other.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TypeVar
+
+import numpy as np
+
+from tuner.base.names import Algorithm, Collective, Protocol
+
+HEADER = "nccl-tuner-table 1"
+MAX_CHANNELS = 64
+LARGEST = 2**64 - 1  # sizes
+LARGEST_COUNT = 2**32 - 1  # ranks, nodes, operations, batches
+CHUNK_BYTES = (1 << 12, 1 << 30)
+MOST_PIPELINED_ENDS = 16
+
+LINKS = ("nvlink", "pci", "net")
+CAPS = (
+    "ll-gbs",
+    "ring-ll128-per-channel-gbs",
+    "tree-ll128-per-channel-gbs",
+    "tree-per-channel-gbs",
+    "nvlstree-per-channel-gbs",
+)
+GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
+SCALES = ("1", "2", "more")  # nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Numbers from ``low`` to ``high``, both included; without a ``high`` to the largest there is."""
+
+    low: int = 0
+    high: int | None = None
+
+    def __contains__(self, number: int) -> bool:
+        return self.low <= number and (self.high is None or number <= self.high)
+
+
+ANY_BYTES = Interval(0)
+ANY_COUNT = Interval(1)
+ANY_PIPELINED = Interval(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What NCCL shall take; without ``channels`` or ``chunk_bytes`` these stay NCCL's."""
+
+    algorithm: Algorithm
+    protocol: Protocol
+    channels: int | None = None
+    chunk_bytes: int | None = None
+
+    @property
+    def algo_proto(self) -> tuple[Algorithm, Protocol]:
+        """Algorithm and protocol."""
+        return self.algorithm, self.protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Which calls a row is for; of ``bytes`` and ``bytes_per_rank`` at most one is not every size.
+
+    ``line`` says where the row was read.
+    """
+
+    collective: Collective
+    bytes: Interval = field(default=ANY_BYTES, kw_only=True)
+    bytes_per_rank: Interval = field(default=ANY_BYTES, kw_only=True)
+    ranks: Interval = field(default=ANY_COUNT, kw_only=True)
+    nodes: Interval = field(default=ANY_COUNT, kw_only=True)
+    # None matches uneven communicators as well, no interval does.
+    ranks_per_node: Interval | None = field(default=None, kw_only=True)
+    line: int = field(default=0, kw_only=True, compare=False)
+
+    def match(self, collective: Collective, size_bytes: int, *, ranks: int, nodes: int) -> bool:
+        """Whether the row is for a call of ``size_bytes`` (nBytes) on such a communicator."""
+        even = self.ranks_per_node is None or (ranks % nodes == 0 and ranks // nodes in self.ranks_per_node)
+        size = size_bytes in self.bytes and size_bytes // ranks in self.bytes_per_rank
+        return self.collective is collective and size and ranks in self.ranks and nodes in self.nodes and even
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Conditions):
+    """``choices`` are ranked; where none can run, and where there is none ("nccl"), the choice is NCCL's own."""
+
+    choices: tuple[Choice, ...]
+    registered: bool | None = field(default=None, kw_only=True)
+    pipelined: Interval = field(default=ANY_PIPELINED, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A time in us: ``latency_us * ceil(numPipeOps / batch) + nBytes / (1000 * bandwidth_gbs)``."""
+
+    latency_us: float
+    bandwidth_gbs: float
+    batch: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cost(Conditions):
+    """The time of one algorithm and protocol; None is slower than everything else ("never")."""
+
+    algorithm: Algorithm
+    protocol: Protocol
+    time: Line | None
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A number of NCCL's own model; ``words`` name it as in the file: ("link-latency-us", "net", "ring/ll128")."""
+
+    words: tuple[str, ...]
+    value: float
+    line: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A decision table: rows in the order of the file, the first that matches wins."""
+
+    decisions: tuple[Decision, ...] = ()
+    costs: tuple[Cost, ...] = ()
+    constants: tuple[Constant, ...] = ()
+    provenance: Mapping[str, str] = field(default_factory=dict)  # where the table comes from
+
+
+_Row = TypeVar("_Row", bound=Conditions)
+
+
+def find(
+    decisions: Iterable[Decision],
+    collective: Collective,
+    size_bytes: int,
+    *,
+    ranks: int,
+    nodes: int,
+    registered: bool = False,
+    pipelined: int = 1,
+) -> Decision | None:
+    """The first row that matches."""
+    for row in decisions:
+        if (
+            row.match(collective, size_bytes, ranks=ranks, nodes=nodes)
+            and row.registered in (None, registered)
+            and pipelined in row.pipelined
+        ):
+            return row
+    return None
+
+
+def find_cost(
+    costs: Iterable[Cost],
+    collective: Collective,
+    algorithm: Algorithm,
+    protocol: Protocol,
+    size_bytes: int,
+    *,
+    ranks: int,
+    nodes: int,
+) -> Cost | None:
+    """The first row of this algorithm and protocol that matches."""
+    for row in costs:
+        same = (row.algorithm, row.protocol) == (algorithm, protocol)
+        if same and row.match(collective, size_bytes, ranks=ranks, nodes=nodes):
+            return row
+    return None
+
+
+def cost_us(cost: Cost, size_bytes: int, pipelined: int = 1) -> np.float32:
+    """The row's time in float32, operation by operation; infinite for "never"."""
+    if cost.time is None:
+        return np.float32(np.inf)
+    batches = -(-pipelined // cost.time.batch)
+    latency_us = np.float32(cost.time.latency_us) * np.float32(batches)
+    return latency_us + np.float32(size_bytes) / (np.float32(1000) * np.float32(cost.time.bandwidth_gbs))
+
+
+def pipelined_ends(decisions: Iterable[Decision]) -> set[int]:
+    """Where a decision may change with numPipeOps; a table has at most MOST_PIPELINED_ENDS."""
+    intervals = {row.pipelined for row in decisions}
+    ends = chain.from_iterable((one.low, 0 if one.high is None else one.high + 1) for one in intervals)
+    return {end for end in ends if end != 0}

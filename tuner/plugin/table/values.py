@@ -1,0 +1,137 @@
+"""The words of decision tables: names, numbers, intervals."""
+
+import math
+import re
+from enum import IntEnum
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from tuner.base.errors import one_of
+from tuner.plugin.table.records import CHUNK_BYTES, LARGEST, LARGEST_COUNT, MAX_CHANNELS, Interval
+
+UNITS = {"": 0, "k": 10, "kib": 10, "m": 20, "mib": 20, "g": 30, "gib": 30, "t": 40, "tib": 40}
+_DECIMAL = re.compile(rb"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_Name = TypeVar("_Name", bound=IntEnum)
+
+
+class Mistake(Exception):
+    """What is wrong with a line, before it is known which one."""
+
+
+class _Kind(NamedTuple):
+    """A kind of whole numbers."""
+
+    pattern: re.Pattern[bytes]
+    most: int
+    called: str
+
+
+_SIZE = _Kind(
+    re.compile(rb"([0-9]+)([A-Za-z]*)"),
+    LARGEST,
+    "a number of bytes such as 65536, 64K or 64KiB (K, M, G, T: powers of 1024)",
+)
+_COUNT = _Kind(re.compile(rb"([0-9]+)()"), LARGEST_COUNT, "a number")
+
+
+def by_name(names: type[_Name], word: bytes, what: str) -> _Name:
+    for name in names:
+        if name.name.lower().encode() == word.lower():
+            return name
+    raise Mistake(f"unknown {what} '{shown(word)}' ({one_of(name.name for name in names)})")
+
+
+def interval(text: bytes, kind: _Kind, least: int) -> Interval:
+    low_text, dots, high_text = text.partition(b"..")
+    if not (low_text or high_text):
+        raise Mistake(f"'{shown(text)}' is not {kind.called} or an interval of it, A..B, A.. or ..B")
+    low = _number(low_text, kind) if low_text else least
+    high = _number(high_text, kind) if high_text else (kind.most if dots else low)
+    if low < least or high < least:
+        raise Mistake(f"'{shown(text)}': at least {least}")
+    if low > high:
+        raise Mistake(f"'{shown(text)}': the first number is above the second")
+    return Interval(low, None if high == kind.most else high)
+
+
+def _number(text: bytes, kind: _Kind) -> int:
+    match = kind.pattern.fullmatch(text)
+    unit = match[2].decode().lower() if match else ""
+    if not match or unit not in UNITS:
+        raise Mistake(f"'{shown(text)}' is not {kind.called}")
+    # More digits than the largest number has cannot fit (and Python refuses to convert thousands of them).
+    digits = match[1].lstrip(b"0") or b"0"
+    if len(digits) > len(str(LARGEST)) or int(digits) << UNITS[unit] > kind.most:
+        raise Mistake(f"'{shown(text)}' is past the largest number, {kind.most}")
+    return int(digits) << UNITS[unit]
+
+
+def _within(text: bytes, kind: _Kind, least: int, most: int, key: str, range_text: str) -> int:
+    try:
+        number = _number(text, kind)
+    except Mistake:
+        number = -1
+    if not least <= number <= most:
+        raise Mistake(f"{key}={shown(text)} is not a number {range_text}")
+    return number
+
+
+def channels(text: bytes) -> int:
+    return _within(text, _COUNT, 1, MAX_CHANNELS, "channels", f"from 1 to {MAX_CHANNELS}")
+
+
+def chunk(text: bytes) -> int:
+    return _within(text, _SIZE, *CHUNK_BYTES, "chunk", "of bytes from 4K to 1G")
+
+
+def batch(text: bytes) -> int:
+    return _within(text, _COUNT, 1, LARGEST_COUNT, "batch", f"from 1 to {LARGEST_COUNT}")
+
+
+def yes_or_no(text: bytes) -> bool:
+    if text not in (b"yes", b"no"):
+        raise Mistake(f"registered={shown(text)} is neither yes nor no")
+    return text == b"yes"
+
+
+def sizes(text: bytes) -> Interval:
+    return interval(text, _SIZE, 0)
+
+
+def counts(text: bytes) -> Interval:
+    return interval(text, _COUNT, 1)
+
+
+def counts_from_0(text: bytes) -> Interval:
+    return interval(text, _COUNT, 0)
+
+
+def decimal(text: bytes, key: str) -> float:
+    number = float(text) if _DECIMAL.fullmatch(text) else math.inf
+    if not math.isfinite(number):
+        raise Mistake(f"{key} '{shown(text)}' is not a finite decimal number of at least 0, such as 12.25 or 1e-3")
+    return number
+
+
+def latency(text: bytes) -> float:
+    return _in_float32(decimal(text, "latency-us"), text, "latency-us")
+
+
+def bandwidth(text: bytes) -> float:
+    number = _in_float32(decimal(text, "bandwidth-gbs"), text, "bandwidth-gbs")
+    if np.float32(number) == 0:
+        raise Mistake(f"bandwidth-gbs '{shown(text)}' is not above 0")
+    return number
+
+
+def _in_float32(number: float, text: bytes, key: str) -> float:
+    if number > float(np.finfo(np.float32).max):
+        raise Mistake(f"{key} '{shown(text)}' is past the largest float")
+    return number
+
+
+def shown(word: bytes) -> str:
+    """A word of a file, safe to print."""
+    text = "".join(chr(byte) if 0x20 <= byte <= 0x7E else "?" for byte in word)
+    return text if len(text) <= 44 else text[:44] + "..."

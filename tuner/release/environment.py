@@ -1,0 +1,121 @@
+"""NCCL's environment variables as the library reads them: integers, lists, and the NCCL_ALGO / NCCL_PROTO grammar."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TypeVar
+
+from tuner.base.errors import BadInput, one_of
+from tuner.base.names import Collective
+from tuner.base.numerics import int32, parse_long
+
+BEGINS_NUMBER = re.compile(r"\s*[+-]?\d", re.ASCII)
+E = TypeVar("E", bound=IntEnum)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The NCCL_* variables a communicator was started with."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    searched: frozenset[str] = frozenset()  # those of the search of graphs, where libnccl has searched with them
+    words_are_unset: bool = False  # as the release reads an integer parameter without a digit; else it is 0
+
+    def text(self, name: str) -> str | None:
+        return self.values.get(name)
+
+    def number(self, name: str, default: int) -> int:
+        """An integer parameter: NCCL's default where unset or empty; out of range of 64 bits counts as unset."""
+        value = self._asked(name)
+        return default if value is None else value
+
+    def _asked(self, name: str) -> int | None:
+        text = self.values.get(name)
+        if not text or (self.words_are_unset and not BEGINS_NUMBER.match(text)):
+            return None
+        value = parse_long(text)
+        return value if -(2**63) <= value < 2**63 else None
+
+    def c_int(self, name: str, default: int) -> int:
+        """The same where NCCL assigns it to an int: what does not fit wraps around (sic)."""
+        return int32(self.number(name, default))
+
+    def optional(self, name: str) -> int | None:
+        """An integer parameter as :meth:`c_int`, absent where that is NCCL's default."""
+        value = self._asked(name)
+        return None if value is None else int32(value)
+
+
+def parse_assignments(assignments: tuple[str, ...]) -> dict[str, str]:
+    """``NAME=VALUE`` strings to a dictionary; BadInput where one is not of that form or not NCCL's."""
+    values = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals or not name.startswith("NCCL_"):
+            raise BadInput(f"--env {assignment!r}: expected NCCL_NAME=VALUE, such as NCCL_ALGO=Ring")
+        values[name] = value
+    return values
+
+
+def allowed(text: str, variable: str, elements: type[IntEnum]) -> dict[Collective, dict[IntEnum, bool]]:
+    """What a list ``[func:]a,b;func:^c`` allows, for every collective it names.
+
+    The first entry may lack the collective and then holds for all; a later entry overwrites the row of the collective
+    it names; ``^`` inverts a list. Collectives that no entry names are absent. C's strtok is kept: empty entries and
+    empty elements vanish. Source: parseList, src/graph/tuning.cc, v2.28.9-1.
+    """
+    rows: dict[Collective, dict[IntEnum, bool]] = {}
+    for collectives, chosen, inverted in _entries(text, variable, elements):
+        for collective in collectives:
+            rows[collective] = {element: (element in chosen) != inverted for element in elements}
+    return rows
+
+
+def forced(text: str, variable: str, elements: type[IntEnum]) -> set[Collective]:
+    """The collectives for which such a list names any element at all."""
+    entries = _entries(text, variable, elements)
+    return {collective for collectives, chosen, _ in entries if chosen for collective in collectives}
+
+
+def _entries(
+    text: str, variable: str, elements: type[IntEnum]
+) -> Iterator[tuple[list[Collective], list[IntEnum], bool]]:
+    """Of each entry the collectives it is for, the elements it names, and whether ``^`` inverts it."""
+    for position, entry in enumerate(part for part in text.split(";") if part):
+        fields = [part for part in entry.split(":") if part]
+        if not fields:
+            raise BadInput(f"{variable}={text!r}: an entry has no list; {one_of(e.name for e in elements)}")
+        if len(fields) == 1:
+            # C compares the token's address with the string's start, so a leading ';' makes even the first entry later.
+            if position > 0 or text.startswith(";"):
+                raise BadInput(f"{variable}={text!r}: every entry but the first needs a collective, as in 'allreduce:'")
+            collectives, names = list(Collective), fields[0]
+        else:
+            collectives, names = [_match(fields[0], Collective, variable, text)], fields[1]
+        chosen = [_match(name, elements, variable, text) for name in names.removeprefix("^").split(",") if name]
+        yield collectives, chosen, names.startswith("^")
+
+
+def by_collective(text: str, variable: str, elements: type[IntEnum], collective: Collective) -> dict[IntEnum, bool]:
+    """What :func:`allowed` says of one collective; empty where no entry names it."""
+    return allowed(text, variable, elements).get(collective, {})
+
+
+def one_list(text: str, variable: str, elements: type[IntEnum], collective: Collective) -> dict[IntEnum, bool]:
+    """One list ``a,b`` or ``^a,b`` for all collectives; unknown names count for nothing, an empty list allows nothing.
+
+    Source: parseList, src/graph/tuning.cc, v2.23.4-1.
+    """
+    names = text.removeprefix("^").lower().split(",")
+    return {element: (element.name.lower() in names) != text.startswith("^") for element in elements}
+
+
+GRAMMARS = {"by_collective": by_collective, "one_list": one_list}
+
+
+def _match(token: str, elements: type[E], variable: str, text: str) -> E:
+    for element in elements:
+        if element.name.lower() == token.lower():
+            return element
+    raise BadInput(f"{variable}={text!r}: unknown {token!r}; {one_of(e.name for e in elements)}")
