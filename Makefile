@@ -11,21 +11,21 @@ demo: $(VENV)/.installed
 	$(BIN)/python benchmarks/demo.py
 
 test: $(VENV)/.installed
-	$(BIN)/nccl-tuner fetch-nccl $$($(BIN)/python tests/here.py)
+	$(BIN)/nccl-tuner fetch-nccl $$($(BIN)/python -m tests.scripts.releases_to_fetch)
 	$(BIN)/python -m pytest
 
 test-releases: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl --all
-	NCCL_TUNER_TEST_RELEASES=all $(BIN)/python -m pytest tests/test_oracle.py
-	$(BIN)/python tests/releases.py
+	NCCL_TUNER_TEST_RELEASES=all $(BIN)/python -m pytest tests/live/test_oracle.py
+	$(BIN)/python -m tests.scripts.check_releases
 
 docs: $(VENV)/.installed
-	$(BIN)/nccl-tuner fetch-nccl $$($(BIN)/python tests/here.py)
-	$(BIN)/python tests/sessions.py
+	$(BIN)/nccl-tuner fetch-nccl $$($(BIN)/python -m tests.scripts.releases_to_fetch)
+	$(BIN)/python -m tests.scripts.write_docs
 
 golden: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl --all
-	$(BIN)/python tests/record.py
+	$(BIN)/python -m tests.scripts.record_golden
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

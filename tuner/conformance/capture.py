@@ -1,8 +1,8 @@
 """Writes a machine's graphs.toml: the channel graphs that the real libnccl finds on its topology.
 
 Two runs of the library, with and without CollNet, per number of GPUs per node, on one node and on two. More nodes
-change nothing, because NCCL searches one node's graphs and asks only whether there are others (tests/test_machines.py
-checks it at 3 and 4).
+change nothing, because NCCL searches one node's graphs and asks only whether there are others
+(tests/unit/test_machines.py checks it at 3 and 4).
 """
 
 import hashlib

@@ -1,0 +1,271 @@
+"""The command line as a user meets it: answers, the JSON form other tools rely on, and bad input in one line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import run
+from tuner.cli.output import print_table
+
+PICK = ("pick", "allreduce", "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9", "--bytes", "8,1K,64MiB")
+
+
+def test_pick_answers_in_the_form_that_tools_rely_on() -> None:
+    answers = json.loads(run(*PICK, "--json").stdout)
+    assert [answer["bytes"] for answer in answers] == [8, 1024, 64 << 20]
+    for answer in answers:
+        assert set(answer) == {"collective", "bytes", "nccl", "cost_us", "pick"}
+        assert answer["collective"] == "AllReduce"
+        assert answer["nccl"] == "2.28.9"
+        pick = answer["pick"]
+        assert set(pick) == {"algorithm", "protocol", "channels", "threads", "time_us"}
+        assert pick["time_us"] == min(answer["cost_us"].values())
+        assert answer["cost_us"][f"{pick['algorithm']}/{pick['protocol']}"] == pick["time_us"]
+
+
+def test_oracle_answers_the_same() -> None:
+    assert json.loads(run("oracle", *PICK, "--json").stdout) == json.loads(run(*PICK, "--json").stdout)
+
+
+def test_pick_for_people_shows_the_runner_up() -> None:
+    out = run(*PICK).stdout
+    assert "64 MiB" in out
+    assert "runner-up" in out
+
+
+def test_table_is_what_nccl_prints() -> None:
+    from tuner.oracle.api import Oracle
+    from tuner.scenario import Scenario
+
+    ours = run("table", "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9").stdout.splitlines()
+    with Oracle(Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2).oracle_configuration()) as oracle:
+        log = oracle.log_lines()
+    printed = [line.partition("NCCL INFO ")[2] for line in log]
+    assert len(ours) == 24
+    assert [line for line in ours if line not in printed] == []
+
+
+def test_check_prints_the_share_that_matched() -> None:
+    small = ("--machine", "dgx-a100", "--nodes", "1", "--gpus-per-node", "2", "--nccl", "2.28.9")
+    out = run("check", "allreduce", *small).stdout
+    assert "matched / compared" in out
+    assert "MISMATCH" not in out
+
+
+def test_check_without_nodes_leaves_out_a_single_rank() -> None:
+    small = ("--machine", "dgx-a100", "--gpus-per-node", "1", "--nccl", "2.28.9", "--bytes", "1K,1M", "--json")
+    checked = json.loads(run("check", "allreduce", *small).stdout)
+    assert [each["communicator"][:3] for each in checked] == ["2 x", "4 x"]
+
+
+def test_topology_and_graphs_from_files(tmp_path: Path) -> None:
+    topology = tmp_path / "node.xml"
+    topology.write_text(run("machines", "show", "dgx-h100").stdout)
+    question = ("pick", "allreduce", "--nodes", "2", "--nccl", "2.28.9", "--bytes", "1M", "--json")
+    searched = run(*question, "--topology", str(topology))
+    named = run(*question, "--machine", "dgx-h100")
+    assert json.loads(searched.stdout) == json.loads(named.stdout)
+
+
+BAD = {
+    "machine": (("pick", "allreduce", "--machine", "dgx-h10"), "dgx-h100"),
+    "refused machine": (("pick", "allreduce", "--machine", "gb200-nvl72"), "no multi-node NVLink"),
+    "capture of what": (("machines", "capture", "dgx-h100"), "valid: --all, or --nccl RELEASE"),
+    "no machine": (("pick", "allreduce"), "--machine"),
+    "release": (("pick", "allreduce", "--machine", "dgx-h100", "--nccl", "9.9"), "2.28.9"),
+    "collective": (("pick", "alltoall", "--machine", "dgx-h100"), "ReduceScatter"),
+    "algorithm": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_ALGO=Rings"), "NVLSTree"),
+    "protocol": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_PROTO=LL64"), "LL128"),
+    "variable": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_FOO=1"), "NCCL_PROTO"),
+    "variable of the search": (
+        ("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_P2P_LEVEL=SYS"),
+        "valid with --topology FILE.xml",
+    ),
+    "no value": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_ALGO"), "NAME=VALUE"),
+    "zero nodes": (("pick", "allreduce", "--machine", "dgx-h100", "--nodes", "0"), "1 to 1048576"),
+    "negative nodes": (("pick", "allreduce", "--machine", "dgx-h100", "--nodes", "-2"), "1 to 1048576"),
+    "GPUs": (("pick", "allreduce", "--machine", "dgx-h100", "--gpus-per-node", "9"), "1 to 8"),
+    "one rank": (("pick", "allreduce", "--machine", "dgx-h100", "--gpus-per-node", "1"), "two ranks"),
+    "size": (("pick", "allreduce", "--machine", "dgx-h100", "--bytes", "12Q"), "64KiB"),
+    "zero size": (("pick", "allreduce", "--machine", "dgx-h100", "--bytes", "0"), "1 to 2**62"),
+    "size overflows": (("pick", "allreduce", "--machine", "dgx-h100", "--bytes", "9" * 22), "1 to 2**62"),
+    "type": (("pick", "allreduce", "--machine", "dgx-h100", "--dtype", "float7"), "bfloat16"),
+    "verb": (("pik",), "pik"),
+    "option": (("pick", "allreduce", "--machines", "x"), "--machine"),
+    "no file": (("pick", "allreduce", "--topology", "/nowhere/t.xml"), "/nowhere/t.xml"),
+    "nothing left": (("pick", "broadcast", "--machine", "dgx-h100", "--env", "NCCL_ALGO=Tree"), "NCCL_ALGO=Tree"),
+    "oracle size": (
+        (
+            "oracle",
+            "pick",
+            "allreduce",
+            "--machine",
+            "dgx-h100",
+            "--nodes",
+            "1",
+            "--gpus-per-node",
+            "2",
+            "--nccl",
+            "2.28.9",
+            "--bytes",
+            "5",
+        ),
+        "nearest: 4, 8",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_clear_line_and_exit_code_2(name: str) -> None:
+    arguments, hint = BAD[name]
+    done = run(*arguments, code=2)
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert hint in done.stderr
+
+
+def test_malformed_xml(tmp_path: Path) -> None:
+    file = tmp_path / "bad.xml"
+    file.write_text("<system version='1'><cpu")
+    done = run("pick", "allreduce", "--topology", str(file), code=2)
+    assert str(file) in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_every_verb_has_help_with_an_example() -> None:
+    from tuner.cli import VERBS
+
+    for verb in VERBS:
+        assert f"nccl-tuner {verb}" in run(verb, "--help").stdout
+
+
+@pytest.mark.parametrize("verbs", [(), ("plot",), ("plugin",), ("cost",), ("oracle",)])
+def test_nothing_asked_shows_the_help(verbs: tuple[str, ...]) -> None:
+    assert run(*verbs, code=2).stderr == run(*verbs, "--help").stdout
+
+
+# Longer to load than a pick takes, and without use where only the emulator is asked.
+NOT_THE_EMULATOR = ("tuner.oracle.api", "tuner.plugin", "cffi", "elftools", "scipy", "matplotlib", "bokeh", "pandas")
+ON_A_MACHINE = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "never"),
+    [
+        (PICK, NOT_THE_EMULATOR),
+        (("edges", "allreduce", *ON_A_MACHINE), NOT_THE_EMULATOR),
+        (("explain", "allreduce", *ON_A_MACHINE, "--bytes", "1M"), NOT_THE_EMULATOR),
+        (("diff", "allreduce", *ON_A_MACHINE, "--change", "nodes=4"), NOT_THE_EMULATOR),
+        (("group", "allreduce:1M*2", *ON_A_MACHINE), NOT_THE_EMULATOR),
+        (("table", *ON_A_MACHINE), NOT_THE_EMULATOR),
+        (("machines",), NOT_THE_EMULATOR),
+        (("cost", "busbw", "allreduce", "--bytes", "1G", "--time-us", "3000", "--ranks", "8"), NOT_THE_EMULATOR),
+        (("check-log", "--help"), NOT_THE_EMULATOR),
+        (("plugin", "path"), ("tuner.oracle.api", "cffi", "elftools")),
+        (("pick", "--help"), ("rich",)),
+        (("--help",), ("numpy", "tuner.scenario")),
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_a_command_loads_no_more_than_it_needs(arguments: tuple[str, ...], never: tuple[str, ...]) -> None:
+    code = f"""
+import sys
+from tuner.cli import everything
+try:
+    everything({arguments!r}, standalone_mode=False)
+finally:
+    print(*sorted(set({never!r}) & sys.modules.keys()), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "\n")
+
+
+def test_graphs_that_nccl_dumped(tmp_path: Path) -> None:
+    from tuner.oracle.api import Oracle
+    from tuner.scenario import Scenario
+
+    with Oracle(Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2).oracle_configuration()) as oracle:
+        dump = tmp_path / "graphs.xml"
+        dump.write_text(oracle.graph_xml() or "")
+    assert json.loads(run(*PICK, "--graphs", str(dump), "--json").stdout) == json.loads(run(*PICK, "--json").stdout)
+    done = run(*PICK, "--graphs", str(dump), "--gpus-per-node", "4", code=2)
+    assert "graphs of 8 GPUs for 4" in done.stderr
+    dump.write_text(dump.read_text()[:200])
+    assert f"{dump}: not XML" in run(*PICK, "--graphs", str(dump), code=2).stderr
+    dump.write_text("<system version='1'/>")
+    assert "valid: <graphs>" in run(*PICK, "--graphs", str(dump), code=2).stderr
+
+
+def test_nodes_one_by_one_are_the_same_as_their_number() -> None:
+    alike = ("--machine", "dgx-h100", "--nodes", "3", "--gpus-per-node", "4")
+    listed = ("--node", "dgx-h100:4x2", "--node", "dgx-h100:4")
+    rest = ("--nccl", "2.28.9", "--bytes", "8,1M", "--json")
+    assert run("pick", "allreduce", *listed, *rest).stdout == run("pick", "allreduce", *alike, *rest).stdout
+
+
+def test_nodes_that_differ_are_named() -> None:
+    out = run("pick", "allreduce", "--node", "dgx-h100x2", "--node", "dgx-a100:4", "--nccl", "2.28.9").stdout
+    assert "2 x dgx-h100, 8 GPUs each + 1 x dgx-a100, 4 GPUs each, NCCL 2.28.9" in out
+    assert "DISAGREE" not in out
+
+
+MIXED = ("broadcast", "--node", "dgx-h100", "--node", "dgx-a100", "--bytes", "8,8M")
+
+
+def test_ranks_that_would_not_agree_are_shown() -> None:
+    """Up to 2.23 a rank tunes for its own processor."""
+    small, large = json.loads(run("pick", *MIXED, "--nccl", "2.23.4", "--json").stdout)
+    assert "disagreeing" not in small
+    (other,) = large["disagreeing"]
+    assert other["nodes"] == "dgx-a100"
+    assert (other["algorithm"], other["protocol"]) == ("Ring", "Simple")
+    assert large["pick"]["protocol"] == "LL"
+    out = run("pick", *MIXED, "--nccl", "2.23.4").stdout
+    assert "DISAGREE 8 MiB: ranks on dgx-a100 pick Ring/Simple, channels" in out
+    agreed = json.loads(run("pick", *MIXED, "--nccl", "2.24.3", "--json").stdout)
+    assert all("disagreeing" not in answer for answer in agreed)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--node", "dgx-h100", "--machine", "dgx-h100"), "--node describes all nodes; valid: --node alone"),
+        (("--node", "dgx-h100", "--nodes", "2"), "--node describes all nodes"),
+        (("--node", "dgx-h100x0"), "--node dgx-h100x0: 0 nodes; valid: 1 to 1048576"),
+        (("--node", "dgx-h100:9"), "GPUs per node: 9; valid: 1 to 8 on dgx-h100"),
+        (("--node", "dgx-h100", "--node", "dgx-h10"), "no machine 'dgx-h10'; did you mean dgx-h100?"),
+        (("--node", ""), "--node is empty"),
+        (("--node", "dgx-h100", "--node", "absent.xml:2"), "absent.xml: No such file"),
+    ],
+)
+def test_bad_nodes_in_one_line(options: tuple[str, ...], says: str) -> None:
+    done = run("pick", "allreduce", *options, code=2)
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_fetch_of_nothing_and_of_everything_and_more() -> None:
+    assert "name releases, or all of them with --all; valid: 2.18.1" in run("fetch-nccl", code=2).stderr
+    assert "name releases, or all of them with --all" in run("fetch-nccl", "--all", "2.28.9", code=2).stderr
+
+
+def test_fetch_offline_is_one_line_after_the_disk_it_would_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path))
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # where nobody listens
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    first, *_, last = run("fetch-nccl", "--all", code=2).stderr.splitlines()
+    assert first.startswith("fetching 26 releases needs up to")
+    assert last == "nccl-tuner: cannot download nvidia-nccl-cu12==2.18.1: the package index cannot be reached"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_title_is_one_line_however_narrow_its_table(capsys: pytest.CaptureFixture[str]) -> None:
+    title = "AllReduce on 2 x a/long/path/to/topology.xml h100-sxm, 4 GPUs each, NCCL 2.28.9"
+    print_table(title, ("a", "b"), [(1, 2)])
+    assert capsys.readouterr().out.splitlines()[0] == title

@@ -1,0 +1,673 @@
+"""`nccl-tuner cost` as a user meets it: the forms other tools rely on, the examples, and bad input in one line."""
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support import nccl_tests_text as nccltests_text
+from tests.support.available_releases import HERE
+from tuner import cli
+from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.names import Collective
+from tuner.calibration import efficiency, sweep
+from tuner.cli.cost import VERBS, command, values
+from tuner.costmodels.alphabeta import level, terms
+from tuner.costmodels.operations import Operation
+
+Run = Callable[..., str]
+A100 = Path(__file__).resolve().parents[3] / "shared" / "cases" / "2xA100-pcie-nvlink-nccl2.27.7"
+SMALL = [2**power for power in range(10, 31, 2)]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """What a command prints; with ``code``, the line on stderr; with None either."""
+
+    def run(*arguments: str, code: int | None = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["nccl-tuner", "cost", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        assert ended.value.code in ((0, 2) if code is None else (code,)), err
+        if ended.value.code:
+            assert out == ""
+            assert len(err.splitlines()) == 1
+            assert err.startswith("nccl-tuner: ")
+        return err or out
+
+    return run
+
+
+def test_the_forms_that_other_tools_rely_on(run: Run) -> None:
+    ideal = run("ideal", "--intra-gbs", "450", "--inter-gbs", "100", "--gpus-per-node", "8", "--nodes", "2", "--json")
+    assert '"ideal_busbw_gbs": 187.5' in ideal
+    ring = run(
+        "allreduce",
+        "--algorithm",
+        "ring",
+        "--ranks",
+        "16",
+        "--bytes",
+        "100MB",
+        "--alpha-us",
+        "10",
+        "--beta-gbs",
+        "100",
+        "--json",
+    )
+    assert '"time_us": 2175.0' in ring
+    busbw = run("busbw", "allreduce", "--ranks", "8", "--bytes", "1GB", "--time-us", "80000", "--json")
+    assert '"algbw_gbs": 12.5,' in busbw
+    assert '"busbw_gbs": 21.875' in busbw
+    for text in (ideal, ring, busbw):
+        assert isinstance(json.loads(text), dict)
+
+
+def test_several_values_are_a_list_in_their_order(run: Run) -> None:
+    found = json.loads(run("busbw", "allgather", "--ranks", "2,4", "--bytes", "1GB,1GiB", "--time-us", "1,2", "--json"))
+    assert [(one["ranks"], one["bytes"], one["time_us"]) for one in found] == [
+        (ranks, size, time) for ranks in (2, 4) for size in (10**9, 2**30) for time in (1.0, 2.0)
+    ]
+    found = json.loads(
+        run("allreduce", "--ranks", "4,8", "--bytes", "1K,1KB", "--alpha-us", "1", "--beta-gbs", "1", "--json")
+    )
+    assert [(one["ranks"], one["bytes"]) for one in found] == [(4, 1024), (4, 1000), (8, 1024), (8, 1000)]
+
+
+def keys(found: Any) -> set[str]:
+    """Of objects in objects and lists; not of those by name, whose own key ends with its unit."""
+    if isinstance(found, list):
+        return set().union(*map(keys, found))
+    if not isinstance(found, dict):
+        return set()
+    return set(found).union(*(keys(value) for key, value in found.items() if key not in ("parts_us", "phases_us")))
+
+
+def test_the_page_names_every_key(run: Run, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cost-models.md").read_text("utf-8")
+    rows = re.findall(r"^\| (.+?) \| (.*) \|$", page.partition("## As JSON")[2].partition("\n## ")[0], re.MULTILINE)
+    told = {row.strip("`").partition("`")[0]: set(re.findall(r"`(\w+)`", text)) for row, text in rows}
+    file = str(nccltests_text.write(tmp_path / "a.txt", [(1 << 10, 30.0), (1 << 20, 40.0), (1 << 30, 4500.0)]))
+    for text in (
+        "busbw allgather --ranks 8 --bytes 1GB --time-us 8 --algorithm pat --gpus-per-node 1 --ranks-per-switch 2 "
+        "--peak-gbs 3",
+        f"allreduce --algorithm hierarchical --ranks 8 --gpus-per-node 4 --bytes 1MB {LEVEL_TEXT} --measured-us 10",
+        f"crossover allreduce --ranks 64 --gpus-per-node 8 {LEVEL_TEXT}",
+        f"fit {file}",
+        "measuring",
+        "measuring alpha_intra_us --elapsed-us 9,8 --ranks 8",
+        f"{STEP_TEXT} --compute-us 5",
+        f"{STEP_TEXT} --model nccl --machine dgx-h100 --nccl 2.28.9",
+        "overlap --compute-us 1 --communication-us 3",
+        "projection",
+        "ideal --intra-gbs 450 --gpus-per-node 8 --busbw-gbs 5",
+        f"report {file} --machine dgx-h100",
+    ):
+        words = text.split()
+        found = keys(json.loads(run(*words, "--json")))
+        assert found - told[words[0]] - told["all that have them"] == set(), words
+
+
+def test_every_command_has_help_with_an_example(run: Run) -> None:
+    names = [operation.name.lower() for operation in Operation] + list(VERBS)
+    assert sorted(names) == sorted(command.list_commands(None))  # type: ignore[arg-type]
+    for name in names:
+        assert f"nccl-tuner cost {name}" in run(name, "--help")
+        assert "--json" in run(name, "--help")
+
+
+@pytest.mark.parametrize("operation", Operation)
+def test_every_operation_has_a_time(run: Run, operation: Operation) -> None:
+    found = json.loads(
+        run(operation.name.lower(), "--ranks", "8", "--bytes", "1GB", "--alpha-us", "1", "--beta-gbs", "100", "--json")
+    )
+    assert found["operation"] == operation.name
+    assert found["time_us"] == pytest.approx(sum(found["parts_us"].values()))
+    assert operation.name in run(
+        operation.name.lower(), "--ranks", "8", "--bytes", "1GB", "--alpha-us", "1", "--beta-gbs", "100"
+    )
+
+
+LEVELS = ("--alpha-us", "1", "--beta-gbs", "300", "--inter-alpha-us", "5", "--inter-beta-gbs", "50")
+
+
+def test_a_hierarchical_one_says_its_phases_and_what_flat_would_take(run: Run) -> None:
+    asked = ("allreduce", "--algorithm", "hierarchical", "--ranks", "64", "--gpus-per-node", "8", "--bytes", "2GB")
+    found = json.loads(run(*asked, *LEVELS, "--json"))
+    assert found["phases_us"]["inter-node AllReduce"] == pytest.approx(8820)
+    assert sum(found["phases_us"].values()) == pytest.approx(found["time_us"])
+    assert found["flat_us"] / found["time_us"] == pytest.approx(79380 / 20500.67, rel=1e-4)
+    assert "(3.87 times as long)" in run(*asked, *LEVELS)
+
+
+def test_overheads_and_errors_are_named(run: Run) -> None:
+    asked = (
+        "allreduce",
+        "--ranks",
+        "16",
+        "--bytes",
+        "100MB",
+        "--alpha-us",
+        "4",
+        "--overhead-us",
+        "3",
+        "--beta-gbs",
+        "100",
+        "--software-us",
+        "25",
+        "--straggler",
+        "0.1",
+        "--measured-us",
+        "4000",
+    )
+    found = json.loads(run(*asked, "--json"))
+    assert found["parts_us"]["model"] == pytest.approx(2175)  # alpha is 4 + 2 x 3
+    assert found["time_us"] == pytest.approx(2200 * 1.1)
+    assert found["error"] == pytest.approx(2420 / 4000 - 1)
+    assert found["class"] == "assumptions violated"
+    assert json.loads(run(*asked, "--gap-us", "50", "--json"))["latency_us"] == 30 * 50
+    text = run(*asked)
+    assert "software +25.00, straggler +220.00" in text
+    assert "the model is off by -39.5 %: assumptions violated" in text
+    assert "look for contention" in text
+
+
+def test_both_kinds_of_units_are_told_apart() -> None:
+    assert values.named_bytes(10**9) == "1 GB (953.7 MiB)"
+    assert values.named_bytes(2**30) == "1.074 GB (1 GiB)"
+    assert values.named_bytes(64) == "64 B"
+
+
+def test_wires_of_nvls_and_pat(run: Run) -> None:
+    nvls = json.loads(
+        run(
+            "busbw",
+            "allreduce",
+            "--ranks",
+            "8",
+            "--bytes",
+            "1GB",
+            "--busbw-gbs",
+            "480",
+            "--algorithm",
+            "nvls",
+            "--json",
+        )
+    )
+    assert nvls["busbw_gbs"] == pytest.approx(480)
+    assert nvls["gpu_wire_gbs"] == pytest.approx(480 / 1.75 * 1.125)
+    pat = json.loads(
+        run(
+            "busbw",
+            "allgather",
+            "--ranks",
+            "64",
+            "--count",
+            "250000",
+            "--time-us",
+            "6300",
+            "--algorithm",
+            "pat",
+            "--gpus-per-node",
+            "1",
+            "--ranks-per-switch",
+            "8",
+            "--json",
+        )
+    )
+    assert pat["bytes"] == 64_000_000
+    assert pat["node_wire_gbs"] == pytest.approx(pat["busbw_gbs"])
+    assert pat["uplink_share"] == pytest.approx((56 + 32 * 3) / 64)
+
+
+def test_the_fastest_and_the_crossovers(run: Run) -> None:
+    found = json.loads(
+        run("crossover", "allreduce", "--ranks", "12", "--alpha-us", "10", "--beta-gbs", "100", "--json")
+    )
+    assert [one["algorithm"] for one in found["fastest"]] == ["tree", "ring"]
+    (pair,) = found["crossovers"]
+    assert found["fastest"][1]["from_bytes"] == pair["bytes"]
+    assert pair["time_us"] == pytest.approx(22 * 10 + 22 / 12 * pair["bytes"] / 1e5)
+    text = run("crossover", "allreduce", "--ranks", "64", "--gpus-per-node", "8", *LEVELS)
+    assert "hierarchical" in text
+    assert "halving-doubling" in text
+
+
+STEP = (
+    "step",
+    "--parameters",
+    "70e9",
+    "--layers",
+    "80",
+    "--hidden",
+    "8192",
+    "--sequence",
+    "4096",
+    "--tp",
+    "8",
+    "--dp",
+    "8",
+    "--pp",
+    "8",
+    "--micro-batches",
+    "8",
+)
+
+
+def test_the_70b_example(run: Run) -> None:
+    asked = (*STEP, "--activation-bytes", "64MB", "--gradient-bytes", "17.5GB", "--compute-us", "1500000")
+    found = json.loads(run(*asked, "--json"))
+    assert found["communication_us"] == pytest.approx(757_077, abs=1)
+    assert {row["parallelism"]: round(row["step_us"] / 1000, 2) for row in found["rows"]} == {
+        "TP": 123.95,
+        "PP": 20.56,
+        "DP": 612.57,
+    }
+    assert found["step_us"] == found["communication_us"] + 1_500_000
+    assert "50.5 % of 1500 ms of computation" in run(*asked)
+
+
+def test_a_step_with_nccl_shows_the_difference(run: Run) -> None:
+    asked = (*STEP, "--model", "nccl", "--machine", "dgx-h100", "--nccl", "2.28.9")
+    found = json.loads(run(*asked, "--json"))
+    rows = {row["parallelism"]: row for row in found["rows"]}
+    (tp,) = json.loads(
+        _pick(("allreduce", "--machine", "dgx-h100", "--nccl", "2.28.9", "--bytes", "64MiB", "--dtype", "float16"))
+    )
+    assert rows["TP"]["nccl_call_us"] == pytest.approx(tp["pick"]["time_us"], rel=1e-6)
+    assert rows["TP"]["nccl_pick"] == f"{tp['pick']['algorithm']}/{tp['pick']['protocol']}"
+    assert rows["TP"]["difference"] == pytest.approx(rows["TP"]["alphabeta_call_us"] / tp["pick"]["time_us"] - 1)
+    assert rows["TP"]["step_us"] == 320 * rows["TP"]["nccl_call_us"]
+    assert rows["PP"]["nccl_call_us"] is None
+    assert rows["PP"]["step_us"] == 16 * rows["PP"]["alphabeta_call_us"]
+    assert found["communication_us"] == pytest.approx(sum(row["step_us"] for row in found["rows"]))
+    assert found["alphabeta_us"] == pytest.approx(sum(row["alphabeta_call_us"] * row["calls"] for row in found["rows"]))
+    assert "NCCL's pick" in run(*asked)
+    assert "NCCL's pick" not in run(*STEP)
+
+
+def test_gradients_are_asked_for_in_their_own_type(run: Run) -> None:
+    """NVLS reduces bfloat16, not the float8 of activations."""
+    asked = (
+        "step",
+        "--parameters",
+        "70e9",
+        "--layers",
+        "80",
+        "--hidden",
+        "8192",
+        "--sequence",
+        "4096",
+        "--dp",
+        "8",
+        "--dtype",
+        "float8e4m3",
+        "--gradient-dtype",
+        "bfloat16",
+        "--model",
+        "nccl",
+        "--machine",
+        "dgx-h100",
+        "--nccl",
+        "2.28.9",
+    )
+    (gradients,) = json.loads(run(*asked, "--json"))["rows"]
+    assert gradients["nccl_pick"] == "NVLS/Simple"
+    (activations,) = json.loads(run(*(word.replace("--dp", "--tp") for word in asked), "--json"))["rows"]
+    assert not activations["nccl_pick"].startswith("NVLS")
+
+
+def test_a_step_of_one_gpu_communicates_nothing(run: Run) -> None:
+    found = json.loads(run(*STEP[:-8], "--json"))
+    assert (found["gpus"], found["rows"]) == (1, [])
+    assert isinstance(found["communication_us"], float)
+
+
+def _pick(arguments: tuple[str, ...]) -> str:
+    from click.testing import CliRunner
+
+    return CliRunner().invoke(cli.everything, ["pick", *arguments, "--json"], catch_exceptions=False).output
+
+
+def test_the_projection_prints_the_tables(run: Run) -> None:
+    found = json.loads(run("projection", "--profile", "tables", "--json"))
+    assert [len(one["rows"]) for one in found] == [4, 9, 4, 9, 3]
+    assert found[0]["rows"][0]["time_us"] == pytest.approx(108_695.65, abs=0.01)
+    one = json.loads(
+        run(
+            "projection",
+            "--bytes",
+            "2GB",
+            "--nodes",
+            "2",
+            "--ranks-per-node",
+            "12",
+            "--path",
+            "pcie",
+            "--measured-ms",
+            "221.8",
+            "--json",
+        )
+    )
+    assert one["efficiency"] == pytest.approx(0.23301, abs=1e-5)
+    assert "NIC 13.6, PCIe 15.9" in run("projection", "--bytes", "2GB", "--ranks-per-node", "12", "--path", "pcie")
+
+
+def test_measuring_says_what_is_usual(run: Run) -> None:
+    assert "all_reduce_perf -b 4 -e 4 -n 10000" in run("measuring")
+    found = json.loads(run("measuring", "beta_inter_gbs", "--elapsed-us", "1489361,1500000", "--ranks", "8", "--json"))
+    assert found["mean"] == pytest.approx((1.75 * 4e9 * 10 / 1489361 + 1.75 * 4e9 * 10 / 1500000) / 2000)
+    assert found["usual"] is True
+    assert "not as usual: 1 to 5" in run("measuring", "alpha_intra_us", "--elapsed-us", "1e6", "--ranks", "8")
+
+
+# From measurements
+
+
+def planted(path: Path, alpha: float, beta: float, seed: int, nodes: int = 1) -> Path:
+    ring = terms(Operation.AllReduce, "ring", 8 * nodes)
+    noise = np.exp(np.random.default_rng(seed).normal(0, 0.01, len(SMALL)))
+    times = ring.time_us(SMALL, level(alpha, beta)) * noise
+    return nccltests_text.write(path, list(zip(SMALL, times.tolist(), strict=True)), nodes=nodes)
+
+
+def test_runs_give_alpha_and_beta_with_mean_and_deviation(run: Run, tmp_path: Path) -> None:
+    files = [str(planted(tmp_path / f"{seed}.txt", 3, 250, seed)) for seed in range(5)]
+    found = json.loads(run("fit", *files, "--json"))
+    assert found["alpha_us"] == pytest.approx(3, rel=0.02)
+    assert found["beta_gbs"] == pytest.approx(250, rel=0.02)
+    assert found["r2"] > 0.99
+    assert found["class"] == "excellent"
+    for name, planted_value in (("alpha_us", 3), ("beta_gbs", 250)):
+        runs = found["runs"][name]
+        assert abs(runs["mean"] - planted_value) < 4 * runs["deviation"] < 0.2 * planted_value
+    assert "mean of runs" in run("fit", *files)
+    assert json.loads(run("fit", files[0], "--json"))["runs"]["alpha_us"]["deviation"] is None
+    tree = json.loads(run("fit", files[0], "--algorithm", "tree", "--json"))
+    assert tree["alpha_us"] == pytest.approx(14 / 6 * 3, rel=0.05)
+
+
+def test_a_report_holds_each_size_against_everything(run: Run, tmp_path: Path) -> None:
+    file, picture = tmp_path / "run.txt", tmp_path / "report.png"
+    nccltests_text.write(file, [(1 << 10, 30.0), (1 << 20, 60.0), (1 << 30, 4500.0)], nodes=2)
+    asked = ("report", str(file), "--machine", "dgx-h100", "--nodes", "2", "--plot", str(picture))
+    found = json.loads(run(*asked, "--json"))
+    assert found["nccl"] == "2.28.9"  # the file's
+    assert found["links"] == {"intra_gbs": 450.0, "inter_gbs": 400.0}
+    small, middle, large = found["sizes"]
+    picked = json.loads(
+        _pick(("allreduce", "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9", "--bytes", "1K,1M,1G"))
+    )
+    for row, one in zip(found["sizes"], picked, strict=True):
+        assert row["pick"] == f"{one['pick']['algorithm']}/{one['pick']['protocol']}"
+        assert row["nccl_us"] == pytest.approx(one["pick"]["time_us"], rel=1e-6)
+        assert row["nccl_error"] == pytest.approx(row["nccl_us"] / row["measured_us"] - 1)
+    assert large["busbw_gbs"] == pytest.approx(2**30 * 1.875 / 4500 / 1000)
+    assert large["ideal_busbw_gbs"] == pytest.approx(450 * 15 / 14)
+    assert large["efficiency"] == pytest.approx(large["busbw_gbs"] / large["ideal_busbw_gbs"])
+    assert large["verdict"] == "well optimised"
+    assert (small["limit"], small["verdict"]) == (efficiency.LATENCY, "latency-bound")
+    assert large["limit"] == efficiency.INTRA
+    assert large["link_busbw_gbs"] == pytest.approx(450 / 1.125 * 1.875)  # NVLSTree
+    assert (found["intra"], found["inter"]) == (
+        {"alpha_us": 1.0, "beta_gbs": 450.0},
+        {"alpha_us": 5.0, "beta_gbs": 50.0},
+    )
+    assert (middle["alphabeta_algorithm"], middle["alphabeta_us"]) == (
+        "hierarchical",
+        pytest.approx(14 + 10 + 2**20 * (1.75 / 450 + 1 / 8 / 50) / 1000),
+    )
+    assert middle["alphabeta_error"] == pytest.approx(middle["alphabeta_us"] / 60 - 1)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    text = run(*asked)
+    assert "ideal busbw 482.1 GB/s" in text
+    assert "NCCL against 3 measured sizes" in text
+
+
+@pytest.mark.parametrize(
+    ("program", "nodes", "gpus", "algorithm", "full_gbs"),
+    [
+        ("broadcast_perf", 2, 8, "tree", 400),
+        ("reduce_perf", 1, 8, "tree", 450),
+        ("all_gather_perf", 1, 8, "ring", 450),
+        ("reduce_scatter_perf", 4, 1, "ring", 50),
+    ],
+)
+def test_every_collective_has_a_report(
+    run: Run, tmp_path: Path, program: str, nodes: int, gpus: int, algorithm: str, full_gbs: float
+) -> None:
+    file = nccltests_text.write(
+        tmp_path / "run.txt", [(1 << 13, 40.0), (1 << 20, 50.0), (1 << 21, 60.0)], nodes, gpus, program
+    )
+    asked = ("report", str(file), "--machine", "dgx-h100", "--nodes", str(nodes), "--gpus-per-node", str(gpus))
+    found = json.loads(run(*asked, "--json"))
+    first = found["sizes"][0]
+    assert first["alphabeta_algorithm"] == algorithm
+    assert first["link_busbw_gbs"] == pytest.approx(full_gbs)
+    assert first["busbw_gbs"] == pytest.approx(first["ideal_busbw_gbs"] * first["efficiency"])
+    assert json.loads(run("fit", str(file), "--json"))["algorithm"] == algorithm
+
+
+@pytest.mark.skipif(not A100.is_dir() or "2.27.7" not in HERE, reason="../shared/cases or libnccl is absent")
+@pytest.mark.parametrize(
+    ("kind", "log", "topology", "links"),
+    [
+        ("normal", "nccl", "nccl_topo_dump_normal", 300),
+        ("fault", "nccl-fault", "nccl_topo_dump", 25),
+    ],
+)
+def test_a_report_of_a_real_run_has_its_bandwidths(run: Run, kind: str, log: str, topology: str, links: int) -> None:
+    raw, lines = A100 / "raw", (A100 / f"TIMINGS-{kind}.csv").read_text().splitlines()[1:]
+    asked = (str(raw / f"{log}.log"), "--topology", str(raw / f"{topology}.xml"), "--json")
+    found = json.loads(run("report", *asked))["sizes"]
+    printed = {int(size): float(busbw) for size, _, _, busbw, *_ in csv.reader(lines)}
+    assert {row["bytes"]: row["busbw_gbs"] for row in found} == pytest.approx(printed, rel=1e-3)  # as printed
+    assert {(row["ran"], row["pick"]) for row in found} == {("Ring/Simple", "Ring/Simple")}
+    assert [row["link_busbw_gbs"] for row in found] == pytest.approx([links] * len(found))
+
+
+def test_wrong_results_are_left_out_and_said(run: Run, tmp_path: Path) -> None:
+    """Also where they are right in place: that is another measurement."""
+    times_us = [(1 << power, 20.0 + (1 << power) / 3e5) for power in (10, 16, 20, 30)]
+    file = nccltests_text.write(tmp_path / "a.txt", times_us)
+    right = file.read_text()
+    rows = [f"{1 << power} " for power in (16, 20)]
+    spoilt = [
+        line.replace("1.00 0 ", "1.00 7 ", 1) if line.lstrip().startswith(tuple(rows)) else line
+        for line in right.splitlines()
+    ]
+    file.write_text("\n".join(spoilt) + "\n")
+    asked = ("report", str(file), "--machine", "dgx-h100")
+    found = json.loads(run(*asked, "--json"))
+    assert [size["bytes"] for size in found["sizes"]] == [1 << 10, 1 << 30]
+    assert found["wrong_bytes"] == [1 << 16, 1 << 20]
+    assert found["in_cuda_graphs"] is False
+    assert "left out, as results were wrong: 64 KiB, 1 MiB" in run(*asked)
+    file.write_text(right.replace("1.00 0 ", "1.00 7 "))
+    assert "the results of all sizes are wrong (#wrong); valid" in run(*asked, code=2)
+    file.write_text(right.replace("graph: 0", "graph: 20"))
+    assert json.loads(run(*asked, "--json"))["in_cuda_graphs"] is True
+    assert "measured in CUDA graphs; NCCL's picks and times are those of calls outside" in run(*asked)
+
+
+def test_a_fit_says_what_it_left_out(run: Run, tmp_path: Path) -> None:
+    sizes = [1 << power for power in range(10, 30, 2)]
+    file = nccltests_text.write(tmp_path / "a.txt", [(size, 20.0 + size / 3e5) for size in sizes])
+    file.write_text(file.read_text().replace("1.00 0 ", "1.00 7 ", 1))
+    assert json.loads(run("fit", str(file), "--json"))["wrong"] == [{"file": str(file), "bytes": 1 << 10}]
+    assert f"{file}: left out, as results were wrong: 1 KiB" in run("fit", str(file))
+
+
+def test_a_network_that_limits_is_named(run: Run, tmp_path: Path) -> None:
+    file = nccltests_text.write(tmp_path / "run.txt", [(1 << 30, 100_000.0)], nodes=2)
+    asked = ("report", str(file), "--machine", "dgx-h100", "--nodes", "2", "--inter-gbs", "50", "--json")
+    (row,) = json.loads(run(*asked))["sizes"]
+    assert row["limit"] == efficiency.INTER
+    assert row["ideal_busbw_gbs"] == pytest.approx(50 * 15 * 2 / 16)
+    assert row["verdict"] == "below what is usual"
+    assert row["causes"]
+
+
+def test_pictures_have_every_series(tmp_path: Path) -> None:
+    from tuner.calibration.links import of_case
+    from tuner.plot.efficiency import figure
+    from tuner.scenario import Scenario
+
+    file = nccltests_text.write(tmp_path / "run.txt", [(1 << 10, 30.0), (1 << 30, 4500.0)])
+    scenario = Scenario("2.28.9", 1, machine="dgx-h100")
+    found = efficiency.report(sweep.read(file), scenario, of_case(scenario))
+    times, bandwidths = figure(found).axes
+    drawn = {one.get_label(): list(one.get_ydata()) for axes in (times, bandwidths) for one in axes.lines}
+    assert drawn["NCCL's prediction"] == [row.nccl_us for row in found.rows]
+    assert drawn["alpha-beta"] == [row.alphabeta_us for row in found.rows]
+    assert drawn["ideal"] == [450, 450]
+    assert times.lines[0].get_ydata().tolist() == [30, 4500]
+    assert bandwidths.get_ylim()[0] == 0
+
+
+LEVEL_TEXT, ONE_LEVEL, STEP_TEXT = " ".join(LEVELS), " ".join(LEVELS[:4]), " ".join(STEP[:-4])
+BUSBW = "busbw allreduce --ranks 8 --bytes 1G"
+BAD = {
+    "one rank": ("busbw allreduce --ranks 1 --bytes 1G --time-us 1", "ranks: 1; valid: 2 or more"),
+    "no time": (BUSBW, "--time-us or --busbw-gbs"),
+    "no size": ("busbw allreduce --ranks 8 --time-us 1", "--bytes or --count"),
+    "time of zero": (f"{BUSBW} --time-us 0", "--time-us: 0; valid: above 0"),
+    "text for a number": (f"{BUSBW} --time-us fast", "--time-us fast: not numbers; valid: numbers"),
+    "not a number": (f"{BUSBW} --time-us nan", "--time-us: nan"),
+    "negative size": ("busbw allreduce --ranks 8 --bytes -5 --time-us 1", "size '-5'"),
+    "operation": ("busbw allred --ranks 8 --bytes 1G --time-us 1", "valid: AllReduce"),
+    "peak": (f"{BUSBW} --time-us 1 --peak-gbs 0", "--peak-gbs: 0"),
+    "NVLS of nodes": (f"{BUSBW} --gpus-per-node 4 --time-us 1 --algorithm nvls", "one node"),
+    "bandwidth": ("allreduce --ranks 8 --bytes 1G --alpha-us 1 --beta-gbs -3", "--beta-gbs: -3; valid: above 0"),
+    "latency": ("allreduce --ranks 8 --bytes 1G --alpha-us -1 --beta-gbs 3", "--alpha-us: -1; valid: 0 or above"),
+    "half a level": ("allreduce --ranks 8 --bytes 1G --alpha-us 1", "--alpha-us and --beta-gbs"),
+    "no level": ("allreduce --ranks 8 --bytes 1G", "no alpha and beta inside a node"),
+    "GPUs that do not divide": (
+        f"allreduce --ranks 20 --gpus-per-node 8 --bytes 1G {LEVEL_TEXT}",
+        "--gpus-per-node 8 does not divide --ranks 20",
+    ),
+    "no power of two": (
+        f"allreduce --algorithm halving-doubling --ranks 12 --bytes 1G {ONE_LEVEL}",
+        "of 12 ranks; valid: a power of two",
+    ),
+    "algorithm": (f"allgather --algorithm tree --ranks 8 --bytes 1G {LEVEL_TEXT}", "'hierarchical'"),
+    "contention of all": (f"allreduce --ranks 8 --bytes 1G {LEVEL_TEXT} --contention 1", "0 to below 1"),
+    "one GPU": ("ideal --intra-gbs 1 --gpus-per-node 1", "GPUs in all: 1; valid: 2 or more"),
+    "no network": ("ideal --intra-gbs 1 --gpus-per-node 8 --nodes 2", "inter_gbs above 0"),
+    "half a GPU": ("ideal --intra-gbs 1 --gpus-per-node 1.5", "valid: whole numbers"),
+    "overlap": ("overlap --compute-us 1 --communication-us 1 --hidden 2", "--hidden: 2; valid: 0 to 1"),
+    "latency between nodes": (
+        f"allreduce --ranks 8 --gpus-per-node 4 --bytes 1G {ONE_LEVEL} --inter-alpha-us x --inter-beta-gbs 3",
+        "--inter-alpha-us: 'x' is no number; valid: 0 or above",
+    ),
+    "levels of no nodes": (f"allreduce --ranks 16 --bytes 1G {LEVEL_TEXT}", "several nodes; valid: with --gpus"),
+    "crossovers of no nodes": (f"crossover allreduce --ranks 16 {LEVEL_TEXT}", "valid: with --gpus-per-node"),
+    "hierarchy of one level": (f"allreduce --algorithm hierarchical --ranks 16 --bytes 1G {ONE_LEVEL}", "two levels"),
+    "too many bytes per second": ("ideal --intra-gbs 1e300 --gpus-per-node 8", "above 0, 1e-30 to 1e+30"),
+    "two peaks": (f"{BUSBW} --time-us 1 --peak-gbs 1 --peak-gbps 8", "--peak-gbs and --peak-gbps; valid: one of them"),
+    "nodes for nothing": (f"{BUSBW} --time-us 1 --gpus-per-node 4", "--gpus-per-node without --algorithm"),
+    "switches for nothing": (f"{BUSBW} --time-us 1 --ranks-per-switch 4", "--ranks-per-switch without --algorithm"),
+    "uplinks of a tree": (f"{BUSBW} --time-us 1 --ranks-per-switch 4 --algorithm tree", "valid: ring AllReduce"),
+    "switches that do not divide": (
+        f"{BUSBW} --time-us 1 --ranks-per-switch 3 --algorithm ring",
+        "ranks_per_switch 3 does not divide ranks 8",
+    ),
+    "no computation": (f"{STEP_TEXT} --compute-us 0", "--compute-us: 0; valid: above 0"),
+    "overlap with nothing": (f"{STEP_TEXT} --overlap 0.5", "--overlap without the computation"),
+    "a release for nothing": (f"{STEP_TEXT} --nccl 2.28.9", "--nccl without --machine"),
+    "no iterations": ("measuring alpha_intra_us --elapsed-us 1 --ranks 2 --iterations 0", "iterations: 0; valid: 1"),
+    "measured for nothing": ("measuring --elapsed-us 1 --ranks 2", "without PARAMETER; valid: alpha_intra_us"),
+    "more ranks than tiles": ("projection --bytes 2GB --ranks-per-node 13", "ranks_per_node: 13; valid: 1 to 12"),
+    "more ranks than GPUs": ("projection --bytes 2GB --ranks-per-node 7 --one-tile-per-gpu", "valid: 1 to 6"),
+    "stages": (f"{STEP_TEXT} --pp 7", "pp 7 does not divide layers 80"),
+    "nccl of nothing": (f"{STEP_TEXT} --model nccl", "--model nccl and --machine belong together"),
+    "machine of another size": (f"{STEP_TEXT} --model nccl --machine dgx-2", "gpus_per_node: 8, but dgx-2 has 16"),
+    "fabric": ("projection --fabric x", "no fabric 'x'; valid: aurora"),
+    "profile": ("projection --profile x", "no profile 'x'; valid: nominal, measured, tables"),
+    "projection of one rank": ("projection --bytes 2GB --nodes 1", "ranks in all: 1; valid: 2 or more"),
+    "no measurement": ("measuring alpha_intra_us --ranks 8", "--elapsed-us and --ranks"),
+    "no file": ("fit /nowhere/x.txt", "/nowhere/x.txt: No such file"),
+    "no report": ("report /nowhere/x.txt --machine dgx-h100", "/nowhere/x.txt: No such file"),
+    "beta of a report": ("report x.txt --machine dgx-h100 --beta-gbs 0", "--beta-gbs: 0; valid: above 0"),
+    "picture": ("report /nowhere/x.txt --machine dgx-h100 --plot x.gif", "x.gif: the ending says the format"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_nonsense_is_one_line(run: Run, name: str) -> None:
+    arguments, says = BAD[name]
+    assert says in run(*arguments.split(), code=2)
+
+
+NUMBERS = ("0", "-1", "nan", "inf", "-inf", "1e400", "1e300", "1e-300", "abc", "", "1,,2", "1_0", "1" + "0" * 22)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "busbw allreduce --ranks 8 --bytes 1GB --time-us 100 --peak-gbs 50 --algorithm ring --gpus-per-node 4",
+        "busbw allgather --ranks 8 --count 100 --busbw-gbs 100 --peak-gbps 40 --algorithm pat --gpus-per-node 1 "
+        "--ranks-per-switch 2",
+        "ideal --intra-gbs 450 --inter-gbs 100 --gpus-per-node 8 --nodes 2 --busbw-gbs 100",
+        f"allreduce --ranks 8 --gpus-per-node 4 --bytes 1MB {LEVEL_TEXT} --overhead-us 1 --gap-us 3 --software-us 9 "
+        "--protocol 0.1 --contention 0.1 --copy-gbs 64 --straggler 0.1 --measured-us 100",
+        f"crossover allreduce --ranks 64 --gpus-per-node 8 {LEVEL_TEXT}",
+        f"{' '.join(STEP)} --expert-parameters 1e9 --expert-layers 16 --ep 2 --buckets 4 --micro-batch-sequences 1 "
+        f"--gradient-bytes 17GB --activation-bytes 64MB {LEVEL_TEXT} --compute-us 1500000 --overlap 0.5",
+        "overlap --compute-us 2000 --communication-us 600 --hidden 0.5",
+        "projection --bytes 2GB --nodes 2 --ranks-per-node 12 --mdfi-gbs 180 --nic-gbs 23 --nics-per-node 8 "
+        "--measured-ms 9",
+        "measuring beta_intra_gbs --elapsed-us 1000 --ranks 8 --iterations 10 --bytes 4",
+    ],
+    ids=lambda text: text.split()[0],
+)
+def test_any_value_of_any_option_has_an_answer_or_one_line(run: Run, text: str) -> None:
+    words = text.split()
+    for at in (at for at, word in enumerate(words) if word.startswith("--")):
+        for number in NUMBERS:
+            asked = (*words[: at + 1], number, *words[at + 2 :], "--json")
+            found = run(*asked, code=None)
+            assert found.startswith("nccl-tuner: ") or ("NaN" not in found and "Infinity" not in found), asked
+
+
+def test_files_that_do_not_fit(run: Run, tmp_path: Path) -> None:
+    file = planted(tmp_path / "a.txt", 3, 250, 1)
+    two = planted(tmp_path / "b.txt", 3, 250, 1, nodes=2)
+    said = run("report", str(file), "--machine", "dgx-h100", "--nodes", "2", code=2)
+    assert "a.txt: 8 ranks, but 2 x dgx-h100" in said
+    assert "runs of the same" in run("fit", str(file), str(two), code=2)
+    assert "no NVLink bandwidth" in run("report", str(file), "--machine", "pcie-l40s", code=2)
+    few = nccltests_text.write(tmp_path / "c.txt", [(8, 1.0), (16, 1.0)])
+    assert "a.txt: 8 ranks, not 6; valid: without --ranks" in run("fit", str(file), "--ranks", "6", code=2)
+    silent = tmp_path / "silent.txt"
+    silent.write_text("".join(line for line in file.read_text().splitlines(True) if "Rank" not in line))
+    assert "does not say the number of ranks; valid: --ranks N" in run("fit", str(silent), code=2)
+    for bad in ("0", "1"):
+        assert f"ranks: {bad}; valid: 2 or more" in run("fit", str(silent), "--ranks", bad, code=2)
+    assert json.loads(run("fit", str(silent), "--ranks", "8", "--json"))["beta_gbs"] > 0
+    assert "2 sizes; valid: 3 or more" in run("fit", str(few), code=2)
+    mixed = tmp_path / "d.txt"
+    mixed.write_text(few.read_text() + few.read_text().splitlines()[-1].replace("float", "half ") + "\n")
+    assert "valid: a file of one kind" in run("fit", str(mixed), code=2)
+    with pytest.raises(BadMeasurement, match="no times of Broadcast"):
+        sweep.read(file, Collective.Broadcast)
+
+
+def test_links_of_nodes_that_differ_are_refused() -> None:
+    from tuner.calibration.links import of_case
+    from tuner.scenario import Scenario
+
+    with pytest.raises(BadInput, match="nodes that differ"):
+        of_case(Scenario("2.28.9", 1, machine="dgx-h100", others=(Scenario("", 1, machine="dgx-a100"),)))
+    one_each = of_case(Scenario("2.28.9", 2, machine="dgx-h100", gpus_per_node=1))
+    assert (one_each.intra_gbs, one_each.inter_gbs) == (None, 50)
+    mesh: Any = of_case(Scenario("2.28.9", 1, machine="dgx-1v", gpus_per_node=2))
+    assert mesh.intra_gbs == 25  # one link between the first two

@@ -1,0 +1,252 @@
+"""Calls on registered buffers, and NCCL_CTA_POLICY, against libnccl: picks, channels, threads."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.available_releases import HERE
+from tuner import release
+from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
+from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.conformance.check import ALL_COLLECTIVES, check
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.machine import catalogue
+from tuner.oracle.api import Oracle
+from tuner.oracle.groups import Call
+from tuner.scenario import Scenario
+
+REGISTERED = [Request(collective, DataType.float32, Op.sum, buffers=Buffers.registered) for collective in Collective]
+SHAPES = [("dgx-h100", 1, 8), ("dgx-h100", 1, 3), ("dgx-h100", 2, 4), ("dgx-b200", 2, 2), ("dgx-a100", 1, 8)]
+SETTINGS = [
+    {"NCCL_ALGO": "NVLS,NVLSTree"},
+    {"NCCL_ALGO": "NVLS,NVLSTree", "NCCL_MAX_CTAS": "3"},
+    {"NCCL_ALGO": "NVLS,NVLSTree", "NCCL_MIN_CTAS": "7"},
+    {"NCCL_ALGO": "NVLS,NVLSTree", "NCCL_NVLS_NCHANNELS": "2"},
+    {"NCCL_ALGO": "NVLS,NVLSTree", "NCCL_LOCAL_REGISTER": "0"},
+    {"NCCL_MAX_NCHANNELS": "20", "NCCL_PROTO": "Simple"},
+]
+POLICIES = ["1", "2", "default|efficiency", "7"]
+WINDOWS = [dataclasses.replace(request, buffers=Buffers.window) for request in REGISTERED]
+WINDOW_SETTINGS = [
+    {"NCCL_MAX_CTAS": "5"},
+    {"NCCL_MIN_CTAS": "3"},
+    {"NCCL_MIN_CTAS": "8", "NCCL_MAX_CTAS": "16"},
+    {"NCCL_CTA_POLICY": "2"},
+    {"NCCL_CTA_POLICY": "1"},
+    {"NCCL_NVLS_ENABLE": "0"},
+    {"NCCL_PROTO": "Simple"},
+    {"NCCL_ALGO": "Ring"},
+    {"NCCL_ALGO": "Ring", "NCCL_CTA_POLICY": "2"},
+]
+TYPES_AND_OPS = [
+    (DataType.float16, Op.sum),
+    (DataType.bfloat16, Op.avg),
+    (DataType.float64, Op.sum),
+    (DataType.int32, Op.sum),
+    (DataType.float32, Op.avg),
+    (DataType.float16, Op.max),
+    (DataType.int8, Op.avg),
+]
+REGISTERS = [name for name in HERE if release.load(name).rules("registered")]
+
+
+@pytest.mark.parametrize(("machine", "nodes", "gpus"), SHAPES)
+@pytest.mark.parametrize("name", REGISTERS)
+def test_registered(name: str, machine: str, nodes: int, gpus: int) -> None:
+    report = check(Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus), REGISTERED)
+    assert report.mismatches == []
+    assert report.compared["channels"] >= 5 * 60
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("name", REGISTERS)
+def test_settings(name: str, settings: dict[str, str]) -> None:
+    scenario = Scenario(nccl=name, machine="dgx-h100", nodes=1, environment=settings)
+    selection = Selection(scenario.communicator())
+    report = check(scenario, [request for request in REGISTERED if selection.usable(request)])
+    assert report.mismatches == []
+    assert report.compared["channels"] >= 60
+
+
+@pytest.mark.parametrize("name", REGISTERS)
+def test_seventeen_to_twenty_four_channels(name: str) -> None:
+    """Become 16 where all peers are direct ones, which only a NVLink between any two GPUs tells."""
+    ring = {"NCCL_MIN_NCHANNELS": "20", "NCCL_MAX_NCHANNELS": "20", "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
+    every = Scenario(nccl=name, machine="dgx-1v", nodes=1, gpus_per_node=4, environment=ring)
+    report = check(every, REGISTERED)
+    assert report.mismatches == []
+    asked = [Selection(scenario.communicator()) for scenario in (every, dataclasses.replace(every, gpus_per_node=8))]
+    broadcast = REGISTERED[Collective.Broadcast]
+    if "sixteen_of_somewhat_more_on_one_node" in release.load(name).rules("registered"):
+        assert asked[0].pick(broadcast, 1 << 30).channels == 16
+        with pytest.raises(BadInput, match="two GPUs have no NVLink between them"):
+            asked[1].pick(broadcast, 1 << 30)
+    else:
+        assert asked[1].pick(broadcast, 1 << 30).channels == 20
+
+
+KEPT = (Collective.AllGather, Collective.Broadcast)
+REACHES = {"dgx-h100": "PXB", "pcie-l40s": "PHB", "a100-4x-1nic": "SYS", "gh200-4x": "P2C"}  # the adapter, in 2.28.9
+
+
+@pytest.mark.parametrize("machine", REACHES)
+@pytest.mark.parametrize("name", REGISTERS)
+def test_lone_ranks(name: str, machine: str) -> None:
+    """Releases that count the adapters near a GPU refuse what depends on it; all others answer."""
+    scenario = Scenario(nccl=name, machine=machine, nodes=2, gpus_per_node=1)
+    selection = Selection(scenario.communicator())
+    counts_adapters = "near_adapters_for_lone_ranks" in release.load(name).rules("registered")
+    refused = KEPT if counts_adapters and REACHES[machine] in ("PXB", "P2C") else ()
+    for collective in refused:
+        with pytest.raises(BadInput, match="adapter near the GPU"):
+            selection.pick(REGISTERED[collective], 1 << 30)
+    report = check(scenario, [request for request in REGISTERED if request.collective not in refused])
+    assert report.mismatches == []
+    assert report.compared["channels"] >= 3 * 60
+
+
+@pytest.mark.parametrize("gpu_direct", [True, False])
+@pytest.mark.parametrize("name", ["2.27.7", "2.28.9"])
+def test_adapters_of_the_processor(name: str, gpu_direct: bool, tmp_path: Path) -> None:
+    """A path over C2C and PCIe does not tell whether the adapter reads the GPU's memory."""
+    scenario = _grace(tmp_path, name, [gpu_direct] * 4)
+    channels = Selection(scenario.communicator()).pick(REGISTERED[Collective.AllGather], 1 << 30).channels
+    assert (channels == 1) == gpu_direct
+    report = check(scenario, [REGISTERED[collective] for collective in KEPT])
+    assert report.mismatches == []
+    assert report.compared["channels"] >= 2 * 60
+
+
+def test_adapters_of_which_only_some_read_gpu_memory(tmp_path: Path) -> None:
+    scenario = _grace(tmp_path, "2.28.9", [True, False, True, True])
+    with pytest.raises(BadInput, match="only some adapters read GPU memory"):
+        Selection(scenario.communicator()).pick(REGISTERED[Collective.AllGather], 1 << 30)
+
+
+@pytest.mark.parametrize("variable", ["NCCL_NET_GDR_LEVEL=SYS", "NCCL_NET_GDR_READ=0", "NCCL_NET_GDR_C2C=0"])
+def test_variables_of_gpu_direct(variable: str) -> None:
+    """They reach what the search does not see."""
+    name, _, value = variable.partition("=")
+    scenario = Scenario(
+        nccl="2.28.9", machine="pcie-l40s", nodes=2, gpus_per_node=1, environment={name: value}, search=True
+    )
+    selection = Selection(scenario.communicator())
+    assert selection.pick(REGISTERED[Collective.AllReduce], 1 << 30).channels > 1
+    with pytest.raises(BadInput, match=f"{name}: not emulated for registered buffers of one rank per node"):
+        selection.pick(REGISTERED[Collective.AllGather], 1 << 30)
+
+
+def _grace(folder: Path, name: str, gpu_direct: list[bool]) -> Scenario:
+    able = iter(gpu_direct)
+    xml = re.sub(
+        r'(<net [^>]*)gdr="1"', lambda match: f'{match[1]}gdr="{next(able):d}"', catalogue.load("gh200-4x").topology_xml
+    )
+    file = folder / "topology.xml"
+    file.write_text(xml)
+    return Scenario(nccl=name, topology=file, nodes=2, gpus_per_node=1)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", HERE)
+def test_policy(name: str, policy: str) -> None:
+    scenario = Scenario(nccl=name, machine="dgx-h100", nodes=1, environment={"NCCL_CTA_POLICY": policy})
+    if release.load(name).rules("cta_policy") == ["nobody_asks"]:
+        with pytest.raises(BadInput, match="NCCL_CTA_POLICY: not emulated"):
+            scenario.communicator()
+        return
+    report = check(scenario, [*REGISTERED[2:4], ALL_COLLECTIVES[2]])
+    assert report.mismatches == []
+    assert report.compared["picks"] >= 3 * 40
+
+
+def test_policy_moves_picks() -> None:
+    """Or the test above would compare nothing."""
+    request = REGISTERED[Collective.ReduceScatter]
+    settings: list[dict[str, str]] = [{}, {"NCCL_CTA_POLICY": "1"}]
+    cases = [Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1, environment=environment) for environment in settings]
+    picks = [Selection(scenario.communicator()).pick(request, 1 << 26) for scenario in cases]
+    assert picks[0].algorithm != picks[1].algorithm
+    assert picks[0].time_us == picks[1].time_us
+
+
+LEAVES = [name for name in HERE if release.load(name).rules("leaves") != ["nothing_leaves"]]
+WINDOW_SHAPES = [("dgx-h100", 8), ("dgx-h100", 5), ("dgx-h100", 2), ("dgx-b200", 8), ("dgx-a100", 4)]
+
+
+@pytest.mark.parametrize(("machine", "gpus"), WINDOW_SHAPES)
+@pytest.mark.parametrize("name", LEAVES)
+def test_windows(name: str, machine: str, gpus: int) -> None:
+    report = check(Scenario(nccl=name, machine=machine, nodes=1, gpus_per_node=gpus), WINDOWS)
+    assert report.mismatches == []
+    assert report.compared["picks"] >= 5 * 60
+
+
+@pytest.mark.parametrize("settings", WINDOW_SETTINGS, ids=str)
+@pytest.mark.parametrize("name", LEAVES)
+def test_settings_of_windows(name: str, settings: dict[str, str]) -> None:
+    scenario = Scenario(nccl=name, machine="dgx-b200", nodes=1, gpus_per_node=4, environment=settings)
+    report = check(scenario, [request for request in WINDOWS[2:] if Selection(scenario.communicator()).usable(request)])
+    assert report.mismatches == []
+    assert report.compared["picks"] >= 3 * 60
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_types_on_windows(name: str) -> None:
+    reduced = (Collective.AllReduce, Collective.ReduceScatter)
+    requests = [Request(c, dtype, op, buffers=Buffers.window) for dtype, op in TYPES_AND_OPS for c in reduced]
+    scenario, missing = Scenario(nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=4), []
+    for request in requests:
+        try:
+            Selection(scenario.communicator()).non_classic_paths(request, 1 << 20)
+        except NoAlgorithm:
+            missing.append(request)
+    for request in missing:
+        with Oracle(scenario.oracle_configuration()) as oracle, pytest.raises(OracleFailed, match="unknown red op"):
+            oracle.launch_windows(request.collective, request.dtype, request.op, [1 << 20])
+    requests = [request for request in requests if request not in missing]
+    report = check(scenario, requests)
+    assert report.mismatches == []
+    assert report.compared["picks"] >= 60 * len(requests)
+    assert len(requests) >= 2 * len(TYPES_AND_OPS) - 2
+
+
+def test_windows_leave() -> None:
+    """Or the tests above would compare the classic path, and none of the kernels that copy in bulk."""
+    without_switch = Scenario(nccl="2.32.3", machine="dgx-b200", nodes=1, environment={"NCCL_NVLS_ENABLE": "0"})
+    bulk = Selection(without_switch.communicator()).non_classic_paths(WINDOWS[Collective.AllReduce], 1 << 30)[0]
+    assert bulk is not None
+    assert bulk.kernel == "AllReduce_RSxTmaLD_AGxTmaST"
+    blackwell = Selection(Scenario(nccl="2.30.7", machine="dgx-b200", nodes=1).communicator())
+    kernels = [
+        non_classic and non_classic.kernel
+        for non_classic in blackwell.non_classic_paths(WINDOWS[Collective.AllGather], [1 << 10, 1 << 20, 1 << 30])
+    ]
+    assert kernels == ["AllGather_LLMC", "AllGather_STMC", None]
+    assert blackwell.non_classic_paths(WINDOWS[Collective.Broadcast], 1 << 20) == [None]
+    with pytest.raises(BadInput, match="leaves the classic path for symmetric kernel"):
+        blackwell.pick(WINDOWS[Collective.AllReduce], 1 << 20)
+    with pytest.raises(BadInput, match="several nodes"):
+        Selection(Scenario(nccl="2.30.7", machine="dgx-b200", nodes=2).communicator()).non_classic_paths(WINDOWS[4], 8)
+
+
+def test_a_release_that_registers_nothing_says_so() -> None:
+    selection = Selection(Scenario(nccl="2.18.3", machine="dgx-h100", nodes=1).communicator())
+    with pytest.raises(BadInput, match=r"NCCL 2\.18\.3 registers no buffers"):
+        selection.pick(REGISTERED[0], 1 << 20)
+
+
+ALONE = {"one_for_lone_ranks_on_direct_adapters", "near_adapters_for_lone_ranks"}  # rules that tell buffers apart here
+
+
+@pytest.mark.parametrize("name", [name for name in REGISTERS if ALONE & {*release.load(name).rules("registered")}])
+def test_a_group_after_registered_buffers_has_plain_ones(name: str) -> None:
+    call = Call(Collective.Broadcast, DataType.float32, Op.sum, 64 << 20)
+    with Oracle(Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=1).oracle_configuration()) as oracle:
+        before = oracle.launch_group([call])
+        (registered,) = oracle.launch(call.collective, call.dtype, call.op, [call.bytes], Buffers.registered)
+        after = oracle.launch_group([call])
+    assert before.kernels == after.kernels
+    assert registered.channels != before.kernels[0].channels

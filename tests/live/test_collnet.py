@@ -1,0 +1,160 @@
+"""CollNet against the live libnccl, exactly: a network that reduces, on several shapes and with settings."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.available_releases import HERE
+from tuner import release
+from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm, Collective, DataType, Op
+from tuner.conformance.check import ALL_COLLECTIVES, check
+from tuner.conformance.mismatches import MatchReport
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.machine import catalogue
+from tuner.machine.graphs import read_dump
+from tuner.oracle import search
+from tuner.oracle.api import Oracle
+from tuner.scenario import Scenario
+
+ON = {"NCCL_COLLNET_ENABLE": "1"}
+# CollNetDirect of all heads, one GPU per node, chains of 30 GB/s over 24 GB/s, three and four nodes.
+SHAPES = [
+    ("dgx-h100", 2, 8),
+    ("dgx-h100", 3, 1),
+    ("dgx-h100", 4, 2),
+    ("dgx-h100", 2, 3),
+    ("dgx-a100", 2, 7),
+    ("dgx-a100", 4, 2),
+    ("dgx-b200", 2, 4),
+    ("dgx-b200", 3, 1),
+]
+SETTINGS = [
+    {"NCCL_ALGO": "CollNetDirect"},
+    {"NCCL_ALGO": "CollNetChain"},
+    {"NCCL_ALGO": "NVLS"},
+    {"NCCL_ALGO": "^Ring"},
+    {"NCCL_ALGO": "CollNetChain,CollNetDirect", "NCCL_MAX_NCHANNELS": "5"},
+    {"NCCL_NVLS_ENABLE": "0"},
+    {"NCCL_COLLNET_NODE_THRESHOLD": "3"},
+    {"NCCL_MIN_CTAS": "20"},
+    {"NCCL_COLLNET_ENABLE": "0"},
+]
+TYPES = [
+    (DataType.float8e4m3, Op.sum),
+    (DataType.int8, Op.sum),
+    (DataType.float16, Op.avg),
+    (DataType.int32, Op.avg),
+    (DataType.float32, Op.prod),
+    (DataType.float64, Op.max),
+    (DataType.bfloat16, Op.min),
+]
+
+
+def exact(scenario: Scenario, requests: tuple[Request, ...] = ALL_COLLECTIVES) -> MatchReport:
+    selection = Selection(scenario.communicator())
+    report = check(scenario, [request for request in requests if selection.usable(request)])
+    assert report.mismatches == []
+    assert report.compared["picks"] >= 60
+    return report
+
+
+@pytest.mark.parametrize(("machine", "nodes", "gpus"), SHAPES)
+@pytest.mark.parametrize("name", HERE)
+def test_a_network_that_reduces(name: str, machine: str, nodes: int, gpus: int) -> None:
+    scenario = Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus, environment=ON)
+    assert scenario.communicator().collnet is not None
+    assert exact(scenario).compared["picks"] >= 5 * 60
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("name", HERE)
+def test_settings(name: str, settings: dict[str, str]) -> None:
+    exact(Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=3, environment=ON | settings))
+
+
+@pytest.mark.parametrize(("dtype", "op"), TYPES)
+@pytest.mark.parametrize("name", HERE)
+def test_types_and_operations(name: str, dtype: DataType, op: Op) -> None:
+    if dtype >= release.load(name).limit("data_types"):
+        pytest.skip(f"NCCL {name} has no {dtype.name}")
+    scenario = Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=3, environment=ON)
+    exact(scenario, tuple(Request(collective, dtype, op) for collective in Collective))
+
+
+@pytest.mark.parametrize("threshold", ["2", "1"])
+@pytest.mark.parametrize("name", HERE)
+def test_one_node(name: str, threshold: str) -> None:
+    """No CollNet by default, though NCCL searches its graphs and may have numbers for it; but it can be had."""
+    environment = {**ON, "NCCL_COLLNET_NODE_THRESHOLD": threshold}
+    scenario = Scenario(nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=3, environment=environment)
+    assert (scenario.communicator().collnet is None) == (threshold == "2")
+    exact(scenario)
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_one_node_without_adapters(tmp_path: Path, name: str) -> None:
+    """Nothing reduces there, whatever the variable says: NCCL searches no graph, and has no numbers."""
+    topology = tmp_path / "alone.xml"
+    topology.write_text(re.sub(r"<nic>.*?</nic>", "", catalogue.load("dgx-h100").topology_xml, flags=re.DOTALL))
+    exact(Scenario(nccl=name, topology=topology, nodes=1, gpus_per_node=2, environment=ON))
+
+
+@pytest.mark.parametrize("adapters", [1, 2])
+@pytest.mark.parametrize("name", HERE)
+def test_fewer_adapters_than_gpus(tmp_path: Path, name: str, adapters: int) -> None:
+    """GPUs that share adapters are not all heads, so gathering and scattering leave the network out."""
+    xml = catalogue.load("dgx-h100").topology_xml
+    nics = re.findall(r"<pci [^>]*>\s*<nic>.*?</nic>\s*</pci>", xml, re.DOTALL)
+    assert len(nics) == 8
+    for nic in nics[adapters:]:
+        xml = xml.replace(nic, "")
+    topology = tmp_path / "few.xml"
+    topology.write_text(xml)
+    scenario = Scenario(nccl=name, topology=topology, nodes=2, gpus_per_node=3, environment=ON)
+    communicator = scenario.communicator()
+    assert communicator.collnet is not None
+    assert communicator.collnet.direct_heads < 3
+    assert exact(scenario).compared["picks"] >= 5 * 60
+    gather = Request(Collective.AllGather, DataType.float32, Op.sum)
+    assert (Algorithm.CollNetDirect, 2) in Selection(communicator).excluded(gather)
+    with Oracle(scenario.oracle_configuration()) as oracle:
+        dump = tmp_path / "graphs.xml"
+        dump.write_text(oracle.graph_xml() or "")
+        assert read_dump(dump) == (search.graphs(oracle), 3)
+
+
+@pytest.mark.parametrize("name", [name for name in HERE if release.load(name).rules("grammar") == ["one_list"]])
+def test_collnet_asked_for_in_vain(name: str) -> None:
+    """Ring and Tree come back; NCCL warns of it."""
+    exact(Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=2, environment={"NCCL_ALGO": "CollNetDirect"}))
+
+
+def test_collnet_is_really_picked() -> None:
+    """Otherwise none of the above would show how it is launched."""
+    picked = set()
+    for shape in SHAPES:
+        machine, nodes, gpus = shape
+        scenario = Scenario(nccl="2.28.9", machine=machine, nodes=nodes, gpus_per_node=gpus, environment=ON)
+        selection = Selection(scenario.communicator())
+        for request in ALL_COLLECTIVES:
+            sizes = [1 << power for power in range(10, 34)]
+            picked |= {(request.collective, Algorithm(number)) for number in selection.pick(request, sizes).algorithm}
+    assert {algorithm for _, algorithm in picked} >= {Algorithm.CollNetDirect, Algorithm.CollNetChain, Algorithm.NVLS}
+    assert (Collective.AllGather, Algorithm.CollNetDirect) in picked
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_nodes_of_different_gpus(name: str) -> None:
+    a100 = Scenario(nccl=name, machine="dgx-a100", nodes=1, gpus_per_node=2)
+    scenario = Scenario(nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=2, environment=ON, others=(a100,))
+    exact(scenario)
+
+
+def test_nodes_with_different_numbers_of_gpus_are_refused() -> None:
+    two = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1, gpus_per_node=2)
+    scenario = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1, gpus_per_node=4, environment=ON, others=(two,))
+    with pytest.raises(BadInput, match="where nodes differ in GPUs or heads"):
+        scenario.communicator()

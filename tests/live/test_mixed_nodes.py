@@ -1,0 +1,104 @@
+"""Communicators of nodes that differ: the emulator against the live library, exactly."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.available_releases import HERE
+from tuner.base.errors import BadInput, BadTopology
+from tuner.conformance.check import check
+from tuner.machine import catalogue
+from tuner.oracle.api import Oracle
+from tuner.oracle.configuration import Host, OracleConfiguration
+from tuner.scenario import Scenario
+
+H100, A100, B200 = "dgx-h100", "dgx-a100", "dgx-b200"
+INTEL = 'arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143"'
+
+# Machine or edited machine, GPUs, nodes; in the order of ranks.
+Nodes = tuple[str, int, int]
+SHAPES: dict[str, tuple[Nodes, ...]] = {
+    "fewer GPUs": ((H100, 4, 1), (H100, 2, 1)),
+    "one GPU first": ((H100, 1, 1), (H100, 3, 1)),
+    "NVLS on the first node only": ((H100, 3, 1), (H100, 2, 1)),
+    "three nodes": ((H100, 2, 2), (H100, 1, 1)),
+    "older GPUs and another vendor": ((H100, 3, 1), (A100, 2, 1)),
+    "newer GPUs and another vendor": ((A100, 3, 1), (H100, 4, 1)),
+    "two generations with NVLS": ((B200, 4, 1), (H100, 4, 1)),
+    "Volta": ((A100, 2, 1), ("volta", 2, 1)),
+    "vendors": (("intel", 2, 1), ("amd", 2, 1)),
+    "vendors the other way": (("amd", 2, 1), ("intel", 2, 1)),
+    "architectures": (("intel", 2, 1), ("arm", 2, 1)),
+    "slower adapters": ((H100, 2, 1), ("slow", 2, 1)),
+    "a latency of the first node": (("far", 2, 1), (H100, 2, 1)),
+    "a latency of the second node": ((H100, 2, 1), ("far", 2, 1)),
+    "fewer adapters": ((H100, 2, 1), ("one adapter", 2, 1)),
+    "fewer adapters first": (("one adapter", 2, 1), (H100, 2, 1)),
+}
+
+
+def edited(name: str, folder: Path) -> Path:
+    """The topology of a machine as one changed fact makes it."""
+    h100, a100 = catalogue.load(H100).topology_xml, catalogue.load(A100).topology_xml
+    xml = {
+        "intel": h100,
+        "amd": h100.replace(INTEL, 'arch="x86_64" vendor="AuthenticAMD" familyid="143" modelid="49"'),
+        "arm": h100.replace(INTEL, 'arch="arm64"'),
+        "volta": a100.replace('sm="80"', 'sm="70"'),
+        "slow": h100.replace('speed="400000"', 'speed="100000"'),
+        "far": h100.replace('latency="0"', 'latency="2.5"'),
+        "one adapter": "\n".join(line for line in h100.splitlines() if "<net " not in line or 'dev="0"' in line),
+    }[name]
+    assert name == "intel" or xml not in (h100, a100)
+    path = folder / f"{name}.xml"
+    path.write_text(xml)
+    return path
+
+
+def scenario(nccl: str, nodes: tuple[Nodes, ...], folder: Path) -> Scenario:
+    first, *others = [
+        Scenario(
+            nccl,
+            nodes=count,
+            gpus_per_node=gpus,
+            machine=name if name in catalogue.names() else None,
+            topology=None if name in catalogue.names() else edited(name, folder),
+        )
+        for name, gpus, count in nodes
+    ]
+    return Scenario(
+        nccl, first.nodes, first.machine, first.topology, gpus_per_node=first.gpus_per_node, others=tuple(others)
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", HERE)
+def test_nodes_that_differ(name: str, shape: str, tmp_path: Path) -> None:
+    report = check(scenario(name, SHAPES[shape], tmp_path))
+    assert report.mismatches == []
+    assert report.compared["cells"] >= 5 * 60 * 18
+    assert report.compared["picks"] >= 5 * 60
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_every_rank_is_on_its_own_node(name: str) -> None:
+    h100, a100 = catalogue.load(H100).topology_xml, catalogue.load(A100).topology_xml
+    with Oracle(OracleConfiguration(h100, 1, 2, name, {}, others=(Host(a100, 1), Host(h100, 3)))) as oracle:
+        facts, lines = oracle.facts, oracle.log_lines()
+    assert (facts["n_ranks"], facts["n_nodes"], facts["local_ranks"], facts["max_local_ranks"]) == (6, 3, 2, 3)
+    # NCCL prints the CPUs of each rank's own topology, and 1 for Intel, 2 for AMD.
+    cpus = {match[1] for line in lines if (match := re.search(r"NCCL INFO CPU/\S+ \(\d+/(\d+)/", line))}
+    assert cpus == {"1", "2"}
+
+
+def test_what_cannot_be_simulated_is_refused() -> None:
+    h100 = catalogue.load(H100).topology_xml
+    kinds = tuple(Host(f"{h100}<!-- {number} -->", 1) for number in range(16))
+    with pytest.raises(BadInput, match="17 kinds of nodes; the oracle simulates at most 16"):
+        Oracle(OracleConfiguration(h100, 1, 1, HERE[0], {}, others=kinds))
+    with pytest.raises(BadInput, match="gpus_per_node is 9; valid: 1 to 8"):
+        Oracle(OracleConfiguration(h100, 1, 1, HERE[0], {}, others=(Host(h100, 9),)))
+    alone = "\n".join(line for line in h100.splitlines() if "<net " not in line)
+    with pytest.raises(BadTopology, match="no <net> element"):
+        Oracle(OracleConfiguration(h100, 1, 1, HERE[0], {}, others=(Host(alone, 1),)))

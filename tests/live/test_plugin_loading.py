@@ -1,0 +1,421 @@
+"""How each release loads a tuner plugin: its table, `nccl-tuner plugin env` and the oracle, against libnccl."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.available_releases import HERE
+from tuner import plugin, release
+from tuner.base.errors import BadInput, OracleFailed
+from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.machine import catalogue
+from tuner.oracle import api, library
+from tuner.oracle.api import Launched, Oracle
+from tuner.oracle.configuration import OracleConfiguration
+from tuner.plugin import loading
+
+LOADING = [name for name in HERE if "plugin" in release.load(name).table]
+WITHOUT = [name for name in HERE if name not in LOADING]
+RECORDING = [name for name in LOADING if release.load(name).table["plugin"]["api"] >= 3]
+TOLD = [name for name in LOADING if release.load(name).table["plugin"]["api"] >= 4]  # whether buffers are registered
+AR = Collective.AllReduce
+
+# Says which interface NCCL chose and what it was handed; prefers Tree/LL on two channels for AllReduce. A number is
+# logged where an interface has no such argument.
+SOURCE = r"""
+#include <stddef.h>
+#include <stdint.h>
+#define EXPORT __attribute__((visibility("default")))
+typedef void (*logger)(int level, unsigned long flags, const char *file, int line, const char *format, ...);
+static logger say;
+static int start(int version, size_t ranks, size_t nodes, logger log) {
+  say = log;
+  say(3, ~0ul, "probe", 1, "PROBE v%d %zu %zu", version, ranks, nodes);
+  return 0;
+}
+static int asked(int collective, size_t bytes, int pipelined, int registered) {
+  say(3, ~0ul, "probe", 1, "PROBE asked %d %zu %d %d", collective, bytes, pipelined, registered);
+  return collective == 4;
+}
+static int chosen(int *algorithm, int *protocol, int *channels) {
+  *algorithm = 0, *protocol = 0, *channels = 2;
+  return 0;
+}
+static int cheapest(float *costs, int *channels) {
+  costs[0] = 0.0f, *channels = 2;
+  return 0;
+}
+#define START(v) static int start##v(size_t r, size_t n, logger l, void **c) { *c = 0; return start(v, r, n, l); }
+#define START_WITH_CONSTANTS(v) \
+  static int start##v(void **c, uint64_t id, size_t r, size_t n, logger l, void *domains, double *constants) { \
+    for (int i = 0; i < 144; i++) constants[i] *= FACTOR; \
+    *c = 0; \
+    return start(v, r, n, l); \
+  }
+static int start1(size_t r, size_t n, logger l) { return start(1, r, n, l); }
+START(2) START(3) START(4) START_WITH_CONSTANTS(5) START_WITH_CONSTANTS(6)
+static int ask1(int f, size_t b, int coll_net, int nvls, int p, int *algorithm, int *protocol, int *channels) {
+  return asked(f, b, p, -1) ? chosen(algorithm, protocol, channels) : 0;
+}
+static int ask2(void *c, int f, size_t b, int coll_net, int nvls, int p, int *algorithm, int *protocol, int *channels) {
+  say(3, ~0ul, "probe", 1, "PROBE can %d %d", coll_net, nvls);
+  return ask1(f, b, coll_net, nvls, p, algorithm, protocol, channels);
+}
+static int ask3(void *c, int f, size_t b, int p, float *costs, int algorithms, int protocols, int *channels) {
+  return asked(f, b, p, -1) ? cheapest(costs, channels) : 0;
+}
+static int ask4(void *c, int f, size_t b, int p, float *costs, int algorithms, int protocols, int registered,
+                int *channels) {
+  return asked(f, b, p, registered) ? cheapest(costs, channels) : 0;
+}
+static int end1(void) { return 0; }
+static int end(void *c) { return 0; }
+#define PLUGIN(v, ask, end) \
+  EXPORT struct { const char *name; void *start, *ask, *end, *chunk; } ncclTunerPlugin_v##v = \
+      {"probe", start##v, ask, end, NULL};
+"""
+EXPORTS = {
+    1: "PLUGIN(1, ask1, end1)",
+    2: "PLUGIN(2, ask2, end)",
+    3: "PLUGIN(3, ask3, end)",
+    4: "PLUGIN(4, ask4, end)",
+    5: "PLUGIN(5, ask4, end)",
+    6: "PLUGIN(6, ask4, end)",
+}
+Compile = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
+    """A plugin that offers these interfaces, and multiplies the constants it is handed."""
+    compiler = shutil.which("cc") or pytest.skip("no C compiler")
+    made: dict[object, Path] = {}
+
+    def make(versions: Iterable[int] = EXPORTS, factor: float = 1) -> Path:
+        key = (*versions, factor)
+        if key not in made:
+            folder = tmp_path_factory.mktemp("plugin")
+            source, target = folder / "plugin.c", folder / "not a lib.so"
+            source.write_text(SOURCE + "\n".join(EXPORTS[version] for version in versions))
+            options = ["-w", "-fPIC", "-shared", "-fvisibility=hidden", f"-DFACTOR={factor}"]
+            subprocess.run([compiler, *options, str(source), "-o", str(target)], check=True)
+            made[key] = target
+        return made[key]
+
+    return make
+
+
+def oracle(name: str, file: Path | None, **changes: object) -> Oracle:
+    env = changes.pop("env", {})
+    topology = catalogue.load("dgx-h100").topology_xml
+    return Oracle(OracleConfiguration(topology, 2, 2, name, env, plugin=file, **changes))  # type: ignore[arg-type]
+
+
+def newest(name: str) -> int:
+    return loading.interface(release.load(name)).version
+
+
+def said(asked: Oracle) -> list[str]:
+    return [line.partition("PROBE ")[2] for line in asked.log_lines() if "PROBE " in line]
+
+
+def launch(asked: Oracle, size_bytes: int = 1 << 26, collective: Collective = AR, **how: bool) -> Launched:
+    (launched,) = asked.launch(collective, DataType.float32, Op.sum, [size_bytes], **how)  # type: ignore[arg-type]
+    return launched
+
+
+def picked(launched: Launched) -> tuple[object, ...]:
+    return launched.algorithm, launched.protocol, launched.channels, launched.threads
+
+
+# --- the library ---
+
+
+@pytest.mark.parametrize("name", LOADING)
+def test_nccl_takes_the_newest_interface_that_the_table_names(compiled: Compile, name: str) -> None:
+    with oracle(name, compiled()) as asked:
+        launched = launch(asked)
+        lines = said(asked)
+    assert picked(launched)[:3] == (0, 0, 2)
+    assert set(lines[:4]) == {f"v{newest(name)} 4 2"}
+    registered = 0 if newest(name) >= 4 else -1
+    assert {line for line in lines[4:] if not line.startswith("can")} == {f"asked 4 {1 << 26} 1 {registered}"}
+
+
+@pytest.mark.parametrize("version", EXPORTS)
+@pytest.mark.parametrize("name", LOADING)
+def test_interfaces_that_nccl_takes(compiled: Compile, name: str, version: int) -> None:
+    """All from v2 on up to the newest; before there were costs, the newest alone."""
+    valid = range(2, newest(name) + 1) if newest(name) > 2 else [newest(name)]
+    if version in valid:
+        with oracle(name, compiled([version])) as asked:
+            assert picked(launch(asked))[:3] == (0, 0, 2)
+    else:
+        with pytest.raises(OracleFailed, match="NCCL did not load tuner plugin"):
+            oracle(name, compiled([version]))
+
+
+@pytest.mark.parametrize("version", EXPORTS)
+@pytest.mark.parametrize("name", LOADING)
+def test_the_recorder_asks_a_plugin_as_nccl_does(compiled: Compile, name: str, version: int) -> None:
+    file = compiled([version])
+    if name not in RECORDING:
+        with pytest.raises(BadInput, match=f"NCCL {name} hands plugins no costs to record; valid: 2.22 and later"):
+            oracle(name, file, record_plugin=True)
+        return
+    if not 2 <= version <= newest(name):
+        with pytest.raises(OracleFailed, match="NCCL did not load tuner plugin"):
+            oracle(name, file, record_plugin=True)
+        return
+    with oracle(name, file) as plain, oracle(name, file, record_plugin=True) as recorded:
+        for size in (1 << 10, 1 << 26):
+            assert picked(launch(recorded, size)) == picked(launch(plain, size))
+        assert said(recorded) == said(plain)
+        if version == 2:
+            assert "can 0 1" in said(plain) or not plain.facts["nvls_support"]
+        costs = recorded.ask(AR, DataType.float32, Op.sum, [1 << 26])
+    assert np.argwhere(costs.before_us != costs.after_us).tolist() == [[0, 0, 0]]
+    assert costs.channels.tolist() == [2]
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_a_release_without_tuner_plugins(compiled: Compile, name: str) -> None:
+    with pytest.raises(BadInput, match=f"NCCL {name} has no tuner plugins; valid: 2.19"):
+        oracle(name, compiled())
+    with pytest.raises(BadInput, match=f"NCCL {name} has no tuner plugins; valid: 2.19"):
+        loading.environment(release.load(name), plugin.path())
+
+
+@pytest.mark.parametrize("name", LOADING)
+def test_a_file_that_is_no_plugin_is_noticed(tmp_path: Path, name: str) -> None:
+    text = tmp_path / "libtext.so"
+    text.write_text("not a library")
+    complaint = r"NCCL did not load tuner plugin \S+libtext\.so; .*(Tuner: |TUNER/Plugin: )"
+    with pytest.raises(OracleFailed, match=complaint):
+        oracle(name, text)
+
+
+@pytest.mark.parametrize("name", LOADING)
+def test_a_relative_path(compiled: Compile, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    file = compiled()
+    monkeypatch.chdir(file.parent)
+    with oracle(name, Path(file.name)) as asked:
+        assert picked(launch(asked))[:3] == (0, 0, 2)
+
+
+@pytest.mark.parametrize("length", [100, 254, 255])
+@pytest.mark.parametrize("name", LOADING)
+def test_the_longest_path(
+    compiled: Compile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, length: int
+) -> None:
+    """As the table says it when NCCL is given the path all the same; without that the oracle finds a way."""
+    tail = "/libtest.so"
+    folder = Path(f"{tmp_path}/{'x' * (length - len(str(tmp_path)) - len(tail) - 1)}")
+    folder.mkdir()
+    file = Path(f"{folder}{tail}")
+    shutil.copy(compiled(), file)
+    assert len(str(file)) == length
+    oracle(name, file).close()
+    monkeypatch.setattr(api, "_takes_path", lambda *_: True)
+    if loading.takes_path(release.load(name), file):
+        oracle(name, file).close()
+    else:
+        with pytest.raises(OracleFailed, match="NCCL did not load tuner plugin"):
+            oracle(name, file)
+
+
+@pytest.mark.parametrize("name", LOADING)
+def test_the_child_has_what_env_says(compiled: Compile, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "libprobe.so"
+    shutil.copy(compiled(), file)
+    says = loading.environment(release.load(name), file)
+    with oracle(name, file) as asked:
+        entries = Path(f"/proc/{asked.pid}/environ").read_bytes().decode().split("\0")
+        has = dict(entry.split("=", 1) for entry in entries if entry)
+        value = has["NCCL_TUNER_PLUGIN"]
+        paths = [Path(folder) / value for folder in has["LD_LIBRARY_PATH"].split(":")]
+        there = [path.resolve() for path in paths if path.is_file()]
+    if says.prepend:
+        assert says == loading.Environment({"NCCL_TUNER_PLUGIN": file.name}, {"LD_LIBRARY_PATH": str(tmp_path)})
+        assert re.fullmatch(r"lib[^/]*\.so", value), "the oracle's name for it"
+        assert there == [file]
+    else:
+        assert says.set == {"NCCL_TUNER_PLUGIN": value}
+        assert value == str(file)
+
+
+@pytest.mark.parametrize("name", LOADING)
+def test_constants_handed_to_init(compiled: Compile, name: str) -> None:
+    """Edits reach the costs exactly where the table says that the model keeps them."""
+    kept = release.load(name).table["plugin"]["keeps_constants"]
+    if newest(name) < 5:
+        assert kept is False, "none are handed out"
+        return
+    costs = []
+    for factor in (1, 2):
+        with oracle(name, compiled(factor=factor), record_plugin=True) as asked:
+            costs.append(asked.costs(AR, DataType.float32, Op.sum, [1 << 20]))
+    assert bool((costs[0] != costs[1]).any()) == kept
+
+
+# --- CUDA graphs ---
+
+
+@pytest.mark.parametrize("name", LOADING)
+def test_in_a_graph_nccl_says_that_buffers_are_registered(compiled: Compile, name: str) -> None:
+    file = compiled()
+    with oracle(name, file) as asked:
+        for collective in Collective:
+            launched = [launch(asked, 1 << 20, collective, captured=each) for each in (False, True, False)]
+            assert len(set(map(picked, launched))) == 1
+        flags = [line.split()[-1] for line in said(asked) if line.startswith("asked")]
+    assert flags == ["0", "1", "0"] * 5 if name in TOLD else set(flags) == {"-1"}
+    with oracle(name, file, env={"NCCL_GRAPH_REGISTER": "0"}) as asked:
+        launch(asked, captured=True)
+        assert said(asked)[-1].split()[-1] == ("0" if name in TOLD else "-1")
+
+
+@pytest.mark.parametrize(("nodes", "gpus"), [(1, 8), (2, 4)])
+@pytest.mark.parametrize("name", TOLD)
+def test_in_a_graph_nccl_picks_as_with_registered_buffers(name: str, nodes: int, gpus: int) -> None:
+    sizes = [1 << power for power in range(8, 33, 3)]
+    with Oracle(OracleConfiguration(catalogue.load("dgx-h100").topology_xml, nodes, gpus, name, {})) as asked:
+        for collective in Collective:
+            what = (collective, DataType.float32, Op.sum, sizes)
+            inside = asked.launch(*what, captured=True)
+            registered = asked.launch(*what, Buffers.registered)
+            assert list(map(picked, inside)) == list(map(picked, registered))
+        plain = asked.launch(AR, DataType.float32, Op.sum, sizes)
+        if nodes == 1:
+            assert list(map(picked, plain)) != list(map(picked, registered))
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_graphs_without_end(name: str) -> None:
+    with Oracle(OracleConfiguration(catalogue.load("dgx-h100").topology_xml, 1, 2, name, {})) as asked:
+        launched = asked.launch(AR, DataType.float32, Op.sum, [1 << 26] * 3000, captured=True)
+        assert len(set(map(picked, launched))) == 1
+
+
+# --- plugins that misbehave ---
+
+
+def test_a_plugin_that_hangs_is_named(tmp_path: Path) -> None:
+    compiler = shutil.which("cc") or pytest.skip("no C compiler")
+    source, file = tmp_path / "plugin.c", tmp_path / "hangs.so"
+    source.write_text(
+        "static int hang() { for (;;); }\n"
+        'struct { const char *name; void *start, *ask, *end; } ncclTunerPlugin_v4 = {"hangs", hang, hang, hang};'
+    )
+    subprocess.run([compiler, "-w", "-fPIC", "-shared", str(source), "-o", str(file)], check=True)
+    topology = catalogue.load("dgx-h100").topology_xml
+    complaint = r"did not answer within 3 s while initialising 2 ranks with tuner plugin \S+hangs\.so"
+    with pytest.raises(OracleFailed, match=complaint):
+        Oracle(OracleConfiguration(topology, 1, 2, HERE[-1], {}, plugin=file), timeout_s=3)
+
+
+# --- nccl-tuner plugin env ---
+
+EXECUTABLE = Path(sys.executable).with_name("nccl-tuner")
+TABLE = "nccl-tuner-table 1\nallreduce -> ring/ll\n"
+SHELLS = [shell for shell in ("sh", "bash", "dash") if shutil.which(shell)]
+
+
+def env(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [str(EXECUTABLE), "plugin", "env", *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+
+
+@pytest.mark.parametrize("before", [None, "/a b:/c"])
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("name", ["2.27.3", "2.28.9"])
+def test_a_shell_evaluates_it(tmp_path: Path, name: str, shell: str, before: str | None) -> None:
+    """A process started there finds the plugin as NCCL looks for it."""
+    folder = tmp_path / "it's $HOME; a folder"
+    folder.mkdir()
+    (folder / "my.table").write_text(TABLE)
+    load = "import ctypes, os; ctypes.CDLL(os.environ['NCCL_TUNER_PLUGIN']); print(*os.environb.items(), sep='\\n')"
+    script = f'''set -eu; eval "$({EXECUTABLE} plugin env --nccl {name} --table my.table --strict)"
+        exec {sys.executable} -c "{load}"'''
+    variables = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
+    variables |= {} if before is None else {"LD_LIBRARY_PATH": before}
+    run = subprocess.run([shell, "-c", script], capture_output=True, text=True, cwd=folder, env=variables, check=True)
+    has = {key.decode(): value.decode() for key, value in map(eval, run.stdout.splitlines())}
+    assert has["NCCL_TUNER_TABLE"] == str(folder / "my.table")
+    assert has["NCCL_TUNER_STRICT"] == "1"
+    if name == "2.27.3":
+        assert has["NCCL_TUNER_PLUGIN"] == plugin.path().name
+        assert has["LD_LIBRARY_PATH"] == ":".join(filter(None, [str(plugin.path().parent), before]))
+    else:
+        assert has["NCCL_TUNER_PLUGIN"] == str(plugin.path())
+        assert has.get("LD_LIBRARY_PATH") == before
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_any_folder_survives_the_shell(shell: str) -> None:
+    file = Path('/it\'s a "folder" & more/libplugin.so')
+    lines = loading.environment(release.load("2.27.3"), file).exports()
+    script = "\n".join([*lines, 'printf "%s|%s" "$LD_LIBRARY_PATH" "$NCCL_TUNER_PLUGIN"'])
+    run = subprocess.run([shell, "-c", script], capture_output=True, text=True, env={}, check=True)
+    assert run.stdout == f"{file.parent}|{file.name}"
+
+
+def test_env_as_json() -> None:
+    by_name, by_path = (json.loads(env("--json", "--nccl", name).stdout) for name in ("2.27.3", "2.27.5"))
+    assert by_name == {
+        "release": "2.27.3",
+        "set": {"NCCL_TUNER_PLUGIN": plugin.path().name},
+        "prepend": {"LD_LIBRARY_PATH": str(plugin.path().parent)},
+    }
+    assert by_path == {"release": "2.27.5", "set": {"NCCL_TUNER_PLUGIN": str(plugin.path())}, "prepend": {}}
+
+
+def test_env_takes_the_installed_release_or_the_newest() -> None:
+    assert json.loads(env("--json").stdout)["release"] == (library.installed_release() or release.names()[-1])
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--nccl", "2.18.3"], "NCCL 2.18.3 has no tuner plugins; valid: 2.19.3 and later"),
+        (["--nccl", "2.99.1"], "no table for NCCL 2.99.1; valid: 2.18.1, "),
+        (["--table", "bad.table"], "bad.table:2: "),
+        (["--table", "missing.table"], "missing.table: No such file or directory"),
+    ],
+)
+def test_env_refuses(tmp_path: Path, words: list[str], complaint: str) -> None:
+    (tmp_path / "bad.table").write_text(TABLE.replace("->", ">"))
+    run = env(*words, folder=tmp_path)
+    assert (run.returncode, run.stdout, run.stderr.count("\n")) == (2, "", 1)
+    assert run.stderr.startswith(f"nccl-tuner: {complaint}")
+
+
+@pytest.mark.parametrize(
+    ("file", "complaint"),
+    [
+        ("/opt/plugin.so", "NCCL 2.27.3 finds /opt/plugin.so only if its name is lib*.so"),
+        ("/a:b/libplugin.so", "NCCL 2.27.3 finds /a:b/libplugin.so by LD_LIBRARY_PATH only, which cannot hold"),
+        ("/$LIB/libplugin.so", "by LD_LIBRARY_PATH only, which cannot hold this folder; valid: one without : ; $"),
+    ],
+)
+def test_a_plugin_that_a_name_does_not_find(file: str, complaint: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(complaint)):
+        loading.environment(release.load("2.27.3"), Path(file))
+
+
+@pytest.mark.parametrize("name", release.names())
+def test_every_table_says_how_plugins_load(name: str) -> None:
+    table = release.load(name).table
+    if "plugin" not in table:
+        assert name.startswith("2.18.")
+        return
+    assert set(table["plugin"]) == {"api", "longest_path", "keeps_constants"}
+    assert table["plugin"]["api"] in EXPORTS

@@ -1,0 +1,258 @@
+"""Variables a user may set: those without effect on the choice have none in libnccl, the others the emulated one."""
+
+import pytest
+
+from tests.support.available_releases import HERE
+from tuner import release
+from tuner.base.errors import BadInput, OracleFailed
+from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.conformance.check import ALL_COLLECTIVES, check
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.oracle.api import Oracle
+from tuner.oracle.process import OWN_VARIABLES
+from tuner.scenario import Scenario
+
+# A value unlike NCCL's default for each.
+TRIED = {
+    "NCCL_DEBUG_TIMESTAMP_FORMAT": "%T",
+    "NCCL_DEBUG_TIMESTAMP_LEVELS": "INFO",
+    "NCCL_WARN_ENABLE_DEBUG_INFO": "1",
+    "NCCL_SET_THREAD_NAME": "1",
+    "NCCL_NVTX_DISABLE": "1",
+    "NCCL_PROXY_PROFILE": "/dev/null",
+    "NCCL_PROXY_DUMP_SIGNAL": "10",
+    "NCCL_RMA_PROXY_DUMP_SIGNAL": "10",
+    "NCCL_RAS_ADDR": "localhost:28099",
+    "NCCL_RAS_TIMEOUT_FACTOR": "2",
+    "NCCL_REPORT_CONNECT_PROGRESS": "1",
+    "NCCL_GRAPH_DUMP_FILE_RANK": "1",
+    "NCCL_TOPO_DUMP_FILE_RANK": "1",
+    "NCCL_SOCKET_FAMILY": "AF_INET",
+    "NCCL_SOCKET_RETRY_CNT": "35",
+    "NCCL_SOCKET_RETRY_SLEEP_MSEC": "90",
+    "NCCL_SOCKET_POLL_TIMEOUT_MSEC": "1",
+    "NCCL_UID_STAGGER_RATE": "6000",
+    "NCCL_UID_STAGGER_THRESHOLD": "200",
+    "NCCL_OOB_NET_IFNAME": "lo",
+    "NCCL_CONNECT_ROUND_MAX_PEERS": "64",
+    "NCCL_IPC_USE_ABSTRACT_SOCKET": "0",
+    "NCCL_IB_TIMEOUT": "22",
+    "NCCL_IB_RETRY_CNT": "6",
+    "NCCL_IB_GID_INDEX": "3",
+    "NCCL_IB_TC": "106",
+    "NCCL_IB_SL": "1",
+    "NCCL_IB_PKEY": "1",
+    "NCCL_IB_FIFO_TC": "84",
+    "NCCL_IB_AR_THRESHOLD": "0",
+    "NCCL_IB_QPS_PER_CONNECTION": "4",
+    "NCCL_IB_SPLIT_DATA_ON_QPS": "1",
+    "NCCL_IB_PCI_RELAXED_ORDERING": "1",
+    "NCCL_IB_ADAPTIVE_ROUTING": "1",
+    "NCCL_IB_USE_INLINE": "1",
+    "NCCL_IB_ROCE_VERSION_NUM": "1",
+    "NCCL_IB_ADDR_FAMILY": "AF_INET6",
+    "NCCL_IB_ADDR_RANGE": "::/0",
+    "NCCL_IB_RETURN_ASYNC_EVENTS": "0",
+    "NCCL_IB_ECE_ENABLE": "0",
+    "NCCL_IB_ROUTABLE_FLID_GID_INDEX": "2",
+    "NCCL_IB_WARN_RAIL_LOCAL": "1",
+    "NCCL_IB_OOO_RQ": "1",
+    "NCCL_IB_MQP_RETRY_ALL": "1",
+    "NCCL_IB_MQP_RETRY_CNT": "30",
+    "NCCL_IB_MQP_RETRY_SLEEP_MSEC": "90",
+    "NCCL_IB_PREPOST_RECEIVE_WORK_REQUESTS": "0",
+    "NCCL_IB_RECEIVER_SIDE_MATCHING_SCHEME": "0",
+    "NCCL_GDR_FLUSH_DISABLE": "1",
+    "NCCL_NET_FORCE_FLUSH": "1",
+    "NCCL_NET_SHARED_BUFFERS": "0",
+    "NCCL_NET_SHARED_COMMS": "0",
+    "NCCL_NET_OPTIONAL_RECV_COMPLETION": "0",
+    "NCCL_GDRCOPY_FIFO_ENABLE": "0",
+    "NCCL_GDRCOPY_SYNC_ENABLE": "0",
+    "NCCL_SOCKET_NTHREADS": "4",
+    "NCCL_NSOCKS_PERTHREAD": "4",
+    "NCCL_SOCKET_INLINE": "256",
+    "NCCL_SOCKET_MIN_TASKSIZE": "32768",
+    "NCCL_SOCKET_RCVBUF": "1048576",
+    "NCCL_SOCKET_SNDBUF": "1048576",
+    "NCCL_PROXY_APPEND_BATCH_SIZE": "8",
+    "NCCL_PROGRESS_APPENDOP_FREQ": "4",
+    "NCCL_PROXY_CPUSET": "0",
+    "NCCL_BUFFSIZE": "8388608",
+    "NCCL_LL_BUFFSIZE": "1048576",
+    "NCCL_LL128_BUFFSIZE": "9830400",
+    "NCCL_CHUNK_SIZE": "65536",
+    "NCCL_NVLS_CHUNKSIZE": "65536",
+    "NCCL_NVLSTREE_MAX_CHUNKSIZE": "32768",
+    "NCCL_SHM_LOCALITY": "1",
+    "NCCL_SHM_MEMCPY_MODE": "2",
+    "NCCL_SHM_USE_CUDA_MEMCPY": "1",
+    "NCCL_P2P_READ_ENABLE": "1",
+    "NCCL_P2P_DIRECT_DISABLE": "1",
+    "NCCL_CUMEM_HOST_ENABLE": "0",
+    "NCCL_WORK_FIFO_BYTES": "2097152",
+    "NCCL_WORK_FIFO_DEPTH": "32768",
+    "NCCL_MIN_P2P_NCHANNELS": "4",
+    "NCCL_MAX_P2P_NCHANNELS": "8",
+    "NCCL_NCHANNELS_PER_NET_PEER": "4",
+    "NCCL_P2P_LL_THRESHOLD": "0",
+    "NCCL_P2P_NET_CHUNKSIZE": "262144",
+    "NCCL_P2P_PCI_CHUNKSIZE": "262144",
+    "NCCL_P2P_NVL_CHUNKSIZE": "1048576",
+    "NCCL_P2P_EPOCH_ENABLE": "0",
+    "NCCL_P2P_MAX_PEERS": "4",
+    "NCCL_P2P_PER_CHANNEL_NET_BW": "20",
+    "NCCL_P2P_SCHEDULE_GROUP_SIZE": "4",
+    "NCCL_ALLOC_P2P_NET_LL_BUFFERS": "1",
+    "NCCL_NVB_PRECONNECT": "0",
+    "NCCL_LAUNCH_MODE": "GROUP",
+    "NCCL_LAUNCH_ORDER_IMPLICIT": "1",
+    "NCCL_LAUNCH_RACE_FATAL": "0",
+    "NCCL_GROUP_CUDA_STREAM": "0",
+    "NCCL_GRAPH_HELPER_DISABLE": "1",
+    "NCCL_GRAPH_MIXING_SUPPORT": "0",
+    "NCCL_GRAPH_STREAM_ORDERING": "0",
+    "NCCL_CGA_CLUSTER_SIZE": "2",
+    "NCCL_MEM_SYNC_DOMAIN": "0",
+    "NCCL_L1_SHARED_MEMORY_CARVEOUT": "50",
+    "NCCL_NVLINK_UTIL_CENTRIC_SCHED_ENABLE": "1",
+    "NCCL_SET_STACK_SIZE": "1",
+    "NCCL_SET_CPU_STACK_SIZE": "0",
+    "NCCL_CREATE_THREAD_CONTEXT": "1",
+    "NCCL_CHECK_POINTERS": "1",
+    "NCCL_CHECK_MODE": "DEBUG_LOCAL",
+    "NCCL_COMM_BLOCKING": "1",
+    "NCCL_COMM_SPLIT_SHARE_RESOURCES": "1",
+    "NCCL_COMM_SHRINK_SHARE_RESOURCES": "1",
+    "NCCL_ENABLE_VERSION_CHECK": "0",
+    "NCCL_DISABLE_MEM_MANAGER": "1",
+    "NCCL_GRAPH_REGISTER": "0",
+    "NCCL_UNPACK_DOUBLE_NCHANNELS": "0",
+}
+TOLD_BUFFERS = {
+    "NCCL_CUMEM_ENABLE": "0",
+    "NCCL_WIN_ENABLE": "0",
+    "NCCL_WIN_STRIDE": "1",
+    "NCCL_LEGACY_CUDA_REGISTER": "1",
+    "NCCL_SINGLE_PROC_MEM_REG_ENABLE": "1",
+    "NCCL_MULTI_SEGMENT_REGISTER": "0",
+    "NCCL_ELASTIC_BUFFER_REGISTER": "0",
+    "NCCL_P2P_USE_CUDA_MEMCPY": "1",
+    "NCCL_NVLS_UB_SIZE": "0",
+    "NCCL_SYM_CTAS": "4",
+    "NCCL_SYM_CE_THRESHOLD": "1",
+    "NCCL_SYM_TMA_ENABLE": "1",
+    "NCCL_SYM_GIN_KERNELS_ENABLE": "0",
+    "NCCL_SYM_RS_GIN_CHUNK_SIZE": "1024",
+    "NCCL_GIN_ENABLE": "0",
+}
+# What the simulated machine cannot run with: other ways to meet, connections that are not made here, a missing library.
+UNTRIED = {
+    "NCCL_COMM_ID",
+    "NCCL_OOB_NET_ENABLE",
+    "NCCL_RUNTIME_CONNECT",
+    "NCCL_P2P_PXN_LEVEL",
+    "NCCL_GDRCOPY_ENABLE",
+    "NCCL_GDRCOPY_FLUSH_ENABLE",
+}
+
+EFFECTS: list[dict[str, str]] = [
+    {"NCCL_WORK_ARGS_BYTES": "208"},
+    {"NCCL_WORK_ARGS_BYTES": "96", "NCCL_MIN_CTAS": "4"},
+    # What NCCL keeps in an int wraps around: to 256, 6, 3, INT_MIN, 7.
+    {"NCCL_NTHREADS": "4294967552"},
+    {"NCCL_MIN_NRINGS": "-4294967290"},
+    {"NCCL_MAX_CTAS": "4294967299"},
+    {"NCCL_MAX_NCHANNELS": "2147483648"},
+    {"NCCL_NVLS_NCHANNELS": "0x100000007", "NCCL_PAT_ENABLE": "4294967296"},
+    # sscanf's numbers; products of threads and thresholds that overflow, with one channel and with many
+    {"NCCL_THREAD_THRESHOLDS": "16,32 64"},
+    {"NCCL_THREAD_THRESHOLDS": "+4 010\t0x8 2"},
+    {"NCCL_THREAD_THRESHOLDS": "262144 1048576 131072 262144 1048576 131072", "NCCL_MIN_NCHANNELS": "24"},
+    {"NCCL_THREAD_THRESHOLDS": "400000 99999999999 8 1048576 1666458331 4", "NCCL_MAX_NCHANNELS": "1"},
+    # The fewest blocks of a call are more than the most; numbers that NCCL corrects
+    {"NCCL_MIN_CTAS": "17", "NCCL_MAX_CTAS": "3"},
+    {"NCCL_MIN_CTAS": "-5"},
+    {"NCCL_NTHREADS": "100"},
+    {"NCCL_MAX_NCHANNELS": "0", "NCCL_MIN_CTAS": "99"},
+    {"NCCL_MAX_NCHANNELS": "many"},
+    {"NCCL_MAX_NCHANNELS": "- 4"},
+    {"NCCL_MAX_NCHANNELS": "0x", "NCCL_PAT_ENABLE": "on"},
+]
+
+
+def indifferent(name: str) -> set[str]:
+    return {variable for names in release.load(name).table["environment"]["indifferent"].values() for variable in names}
+
+
+def test_what_reaches_told_buffers_is_refused_with_them() -> None:
+    assert set(release.load("2.28.9").table["environment"]["told_buffers"]) == set(TOLD_BUFFERS)
+    scenario = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1, environment={"NCCL_CUMEM_ENABLE": "0"})
+    selection = Selection(scenario.communicator())
+    assert selection.pick(Request(Collective.AllReduce, DataType.float32, Op.sum), 1 << 20).channels[0] > 0
+    for buffers in (Buffers.registered, Buffers.window):
+        with pytest.raises(BadInput, match="NCCL_CUMEM_ENABLE: emulated for plain buffers only"):
+            selection.pick(Request(Collective.AllReduce, DataType.float32, Op.sum, buffers=buffers), 1 << 20)
+
+
+def test_every_variable_without_effect_is_tried() -> None:
+    assert indifferent(release.names()[-1]) == set(TRIED) | UNTRIED | (OWN_VARIABLES & indifferent(release.names()[-1]))
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("name", HERE)
+def test_what_has_no_effect_has_none(name: str, nodes: int) -> None:
+    environment = {**TRIED, **TOLD_BUFFERS}
+    report = check(Scenario(nccl=name, machine="dgx-h100", nodes=nodes, gpus_per_node=4, environment=environment))
+    assert report.mismatches == []
+    assert report.compared["picks"] >= 5 * 60
+
+
+@pytest.mark.parametrize("settings", EFFECTS, ids=str)
+@pytest.mark.parametrize("name", HERE)
+def test_what_has_an_effect(name: str, settings: dict[str, str]) -> None:
+    scenario = Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=2, environment=settings)
+    if set(settings) - set(release.load(name).table["environment"]["known"]):
+        with pytest.raises(BadInput, match="not emulated"):
+            scenario.communicator()
+        return
+    selection = Selection(scenario.communicator())
+    report = check(scenario, [request for request in ALL_COLLECTIVES if selection.usable(request)])
+    assert report.mismatches == []
+    assert report.compared["picks"] >= 60
+
+
+@pytest.mark.parametrize("asked", ["0", "-3"])
+@pytest.mark.parametrize("name", HERE)
+def test_no_blocks_at_all(name: str, asked: str) -> None:
+    """Releases that take the number have no channel then, and crash."""
+    scenario = Scenario(nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=2, environment={"NCCL_MAX_CTAS": asked})
+    if release.load(name).rules("ctas") == ["positive_ones"]:
+        assert check(scenario).mismatches == []
+        return
+    with pytest.raises(BadInput, match=f"NCCL_MAX_CTAS={asked}: NCCL {name} then has no channel"):
+        scenario.communicator()
+
+
+@pytest.mark.parametrize(("machine", "nodes"), [("dgx-a100", 1), ("pcie-l40s", 2)])
+@pytest.mark.parametrize("name", HERE)
+def test_multicast_that_no_gpu_has(name: str, machine: str, nodes: int) -> None:
+    """NCCL_NVLS_ENABLE=1 does not ask the GPUs: NCCL searches in vain, and cells that are off have other latencies."""
+    settings = {"NCCL_NVLS_ENABLE": "1"}
+    report = check(Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=3, environment=settings))
+    assert report.mismatches == []
+    assert report.compared["tables"] >= 200
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_what_holds_no_call_is_refused(name: str) -> None:
+    """NCCL returns an error up to 2.21, and later never returns."""
+    known = release.load(name).table["environment"]["known"]
+    tiny = {"NCCL_WORK_FIFO_DEPTH": "1"} if "NCCL_WORK_FIFO_DEPTH" in known else {"NCCL_WORK_ARGS_BYTES": "33"}
+    scenario = Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=1, environment=tiny)
+    request = ALL_COLLECTIVES[0]
+    with pytest.raises(BadInput, match="too small for one collective"):
+        Selection(scenario.communicator()).pick(request, 1 << 20)
+    with Oracle(scenario.oracle_configuration(), timeout_s=2) as oracle, pytest.raises(OracleFailed):
+        oracle.launch(request.collective, request.dtype, request.op, [1 << 20])

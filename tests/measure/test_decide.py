@@ -1,0 +1,183 @@
+"""Rows of a decision table from measurements, and the gate that they have to pass."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from click.testing import CliRunner
+
+from tests.support.measurement_files import write
+from tests.support.simulated_runs import NOTHING, idle, measured
+from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.cli.decide import command
+from tuner.cli.fit import command as fit_command
+from tuner.measure.decide import DecisionRow, assign, regrets, verdict
+from tuner.measure.records.samples import Combination, Point, Visit, read
+from tuner.plugin.table.parse import read as read_table
+from tuner.plugin.table.records import find
+
+A, B = Combination(Algorithm.Ring, Protocol.LL), Combination(Algorithm.Tree, Protocol.LL)
+SEEDS = range(20)  # benchmarks/decide.py has 200
+
+
+def test_few_rows_as_long_as_they_cost_little() -> None:
+    gain, little = {A: 0.2, B: 0.1}, {A: -0.01, B: -0.01}
+    assert assign([little, gain, gain, little]) == [None, A, A, None]
+    assert assign([gain] * 20 + [little] + [gain] * 20) == [A] * 41  # one row, not two
+    assert assign([gain, *[little] * 10, gain]) == [A, *[None] * 10, A]
+    assert assign([little] * 5) == [None] * 5
+    assert assign([{A: 0.2}, {B: 0.2}, {}]) == [A, B, None]  # what was not measured is not asked for
+
+
+def test_the_table_leaves_hardly_any_regret() -> None:
+    for seed in range(5):
+        run = measured(seed)
+        kept = [each.row for each in run.gated(seed) if each.why_not is None]
+        points = [one.point for one in run.comparison.sizes]
+        assert np.mean([run.true_regret(kept, point) for point in points]) <= 0.01
+        # Sizes that nothing was measured at.
+        new = [Point(each.collective, each.bytes * 5 // 4 // 64 * 64) for each in points if each.bytes > 64]
+        assert np.mean([run.true_regret(kept, point) for point in new]) <= 0.01
+
+
+def test_hold_out_sizes_gain_as_well() -> None:
+    out = measured(5).proposal.hold_out()
+    assert out.sizes > 30
+    assert out.after < out.before / 4
+
+
+def test_nothing_is_kept_where_nothing_is_to_be_gained() -> None:
+    falsely = 0
+    for seed in SEEDS:
+        run = measured(seed, NOTHING)
+        falsely += any(each.why_not is None for each in [*run.gated(seed), *run.gated(seed, idle(run))])
+    assert falsely <= 0.05 * len(SEEDS)
+
+
+POINTS = [Point(Collective.AllReduce, 1024 << power) for power in range(4)]
+ROW = DecisionRow(Collective.AllReduce, 1024, 8192, A, (1024, 2048, 4096, 8192))
+
+
+def judged(*gains: float, sigma: float = 0.01, ran: Combination = A):
+    rng = np.random.default_rng(2)
+    found = {point: rng.normal(gain, sigma, 20) for point, gain in zip(POINTS, gains, strict=True)}
+    return verdict(ROW, POINTS, found, {point: {ran} for point in POINTS})
+
+
+def test_the_gate_says_why_not() -> None:
+    assert judged(0.1, 0.1, 0.1, 0.1).why_not is None
+    assert "not more than 2 %" in (judged(0.01, 0.01, 0.01, 0.01).why_not or "")
+    assert "probability" in (judged(0.1, 0.1, 0.1, 0.1, sigma=3.0).why_not or "")
+    assert "slower at 2K" in (judged(0.1, -0.1, 0.1, 0.1).why_not or "")
+    assert "NCCL ran Tree/LL instead" in (judged(0.1, 0.1, 0.1, 0.1, ran=B).why_not or "")
+
+
+def test_a_row_ends_before_it_is_slower() -> None:
+    trimmed = judged(0.1, 0.1, 0.1, -0.1)
+    assert trimmed.why_not is None
+    assert (trimmed.row.low, trimmed.row.high, trimmed.row.sizes) == (1024, 4096, (1024, 2048, 4096))
+
+
+def test_one_round_decides_nothing() -> None:
+    assert measured(5, rounds=1).proposal.rows == []
+
+
+def test_the_command_writes_a_table_that_is_only_for_its_ranks(tmp_path: Path) -> None:
+    runs = {nodes: measured(5, nodes=nodes) for nodes in (2, 4)}
+    files = [str(write(tmp_path / f"{nodes}.jsonl", run.comparison.measurements)) for nodes, run in runs.items()]
+    out = tmp_path / "pod.table"
+    answer = json.loads(CliRunner().invoke(command, [*files, "--out", str(out), "--json"]).output)
+    assert answer["kept"]
+    assert answer["regret_after"] < answer["regret_before"]
+    assert {(each["decided_at"], each["tried_at"]) for each in answer["other_ranks"]} == {(16, 32), (32, 16)}
+    written = read_table(out)
+    assert len(written.decisions) == len(answer["kept"])
+    assert {"measured-1", "date", "command", "gate", "gate-1"} <= set(written.provenance)
+    first = written.decisions[0]
+    inside = first.bytes.low
+    own = {"ranks": first.ranks.low, "nodes": first.nodes.low}
+    assert find(written.decisions, first.collective, inside, **own)
+    assert find(written.decisions, first.collective, inside, ranks=64, nodes=8) is None
+    for ranks in (16, 32):
+        visits = read(tmp_path / f"pod.table.{ranks}.ab.jsonl").visits
+        assert {visit.table for visit in visits} == {None, "candidate"}
+    assert regrets(runs[2].proposal.sizes, []).before == regrets(runs[2].proposal.sizes, []).after
+
+
+def test_as_many_ranks_on_other_nodes_are_another_run(tmp_path: Path) -> None:
+    runs = [measured(5), measured(5, nodes=4, gpus=4)]
+    files = [str(write(tmp_path / f"{run.proposal.nodes}.jsonl", run.comparison.measurements)) for run in runs]
+    done = CliRunner().invoke(command, [*files, "--out", str(tmp_path / "t"), "--rounds", "3"], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert {path.name for path in tmp_path.glob("*.ab.jsonl")} == {"t.16.2.ab.jsonl", "t.16.4.ab.jsonl"}
+
+
+def test_no_row_survives_is_an_answer(tmp_path: Path) -> None:
+    path = write(tmp_path / "run.jsonl", measured(3, NOTHING).comparison.measurements)
+    out = tmp_path / "pod.table"
+    done = CliRunner().invoke(command, [str(path), "--out", str(out)])
+    assert done.exit_code == 0
+    assert "no row survives: NCCL's default is the best" in done.output
+    assert read_table(out).decisions == ()
+    assert "rows" in read_table(out).provenance
+
+
+def test_bad_input_writes_no_table(tmp_path: Path) -> None:
+    found = measured(5).comparison.measurements
+    path = write(tmp_path / "run.jsonl", found)
+    other = write(tmp_path / "other.jsonl", replace(found, header={**found.header, "backend": "abacus"}))
+    more = write(tmp_path / "more.jsonl", replace(found, visits=found.visits[:-1]))
+    out = tmp_path / "pod.table"
+    for files, reason in (
+        ([path, path], "run.jsonl: the same measurements as"),
+        ([path, more], "two FILEs of as many ranks and nodes"),
+        ([other], "nothing here measures as 'abacus' did"),
+    ):
+        done = CliRunner().invoke(command, [*map(str, files), "--out", str(out)])
+        assert isinstance(done.exception, BadMeasurement)
+        assert reason in str(done.exception)
+        assert not out.exists()
+
+
+def test_a_table_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "run.jsonl", measured(5).comparison.measurements)
+    done = CliRunner().invoke(command, [str(path), "--no-gate", "--out", str(tmp_path / "none" / "pod.table")])
+    assert isinstance(done.exception, BadInput)
+    assert str(done.exception).endswith("pod.table: No such file or directory")
+
+
+def test_a_layer_places_the_borders_between_sizes(tmp_path: Path) -> None:
+    run = measured(5)
+    path = write(tmp_path / "run.jsonl", run.comparison.measurements)
+    layer = tmp_path / "pod.layer"
+    assert CliRunner().invoke(fit_command, [str(path), "--out", str(layer)]).exit_code == 0
+    tables = {}
+    for name, more in {"without": [], "with": ["--layer", str(layer)]}.items():
+        out = tmp_path / name
+        done = CliRunner().invoke(command, [str(path), "--out", str(out), "--no-gate", *more], catch_exceptions=False)
+        assert done.exit_code == 0
+        tables[name] = read_table(out)
+    assert "layer" in tables["with"].provenance
+    rows = {
+        name: [(each.collective, each.choices, each.bytes) for each in table.decisions]
+        for name, table in tables.items()
+    }
+    assert rows["with"] != rows["without"]
+    assert {each[:2] for each in rows["with"]} == {each[:2] for each in rows["without"]}
+
+
+def test_a_number_of_channels_becomes_part_of_a_row(tmp_path: Path) -> None:
+    few = replace(A, channels=4)
+    visits = [
+        Visit(Point(Collective.AllReduce, 1024 << power), asked, asked or A, (time_us, time_us + 0.01), number)
+        for power in range(6)
+        for number in range(8)
+        for asked, time_us in ((None, 20.0), (A, 20.0), (few, 10.0))
+    ]
+    found = replace(measured(5).comparison.measurements, visits=tuple(visits))
+    path, out = write(tmp_path / "run.jsonl", found), tmp_path / "pod.table"
+    CliRunner().invoke(command, [str(path), "--out", str(out), "--no-gate"], catch_exceptions=False)
+    (row,) = read_table(out).decisions
+    assert [(choice.algo_proto, choice.channels) for choice in row.choices] == [((A.algorithm, A.protocol), 4)]

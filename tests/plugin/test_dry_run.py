@@ -1,0 +1,161 @@
+"""`plugin dry-run`: NCCL's pick beside the one with a table, held against libnccl with the plugin."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.available_releases import HERE
+from tests.support.command_line import run
+from tuner import plugin, release
+from tuner.base.errors import BadInput, BadTable
+from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.machine import catalogue
+from tuner.oracle.api import Oracle
+from tuner.oracle.configuration import OracleConfiguration
+from tuner.plugin import trial
+from tuner.scenario import Scenario
+
+AR, AG = Collective.AllReduce, Collective.AllGather
+LOADING = [name for name in HERE if "plugin" in release.load(name).table]
+ROWS = """nccl-tuner-table 1
+allreduce bytes=64K..4M nodes=2 -> nvls/simple | ring/simple
+allreduce bytes=16M.. -> pat/simple
+allgather registered=yes -> ring/simple channels=2
+allgather bytes=..1K -> nccl
+allgather bytes=..64K pipelined=2.. -> ring/ll
+cost allreduce bytes=..64 -> ring/ll128 latency-us=1 bandwidth-gbs=2
+cost allreduce bytes=..64 -> tree/ll never
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "a.table"
+    path.write_text(ROWS)
+    return path
+
+
+def selection(nccl: str, nodes: int = 2, gpus: int = 2, **environment: str) -> Selection:
+    machine = Scenario(nccl=nccl, machine="dgx-h100", nodes=nodes, gpus_per_node=gpus, environment=environment)
+    return Selection(machine.communicator())
+
+
+def request(collective: Collective, pipelined: int = 1, buffers: Buffers = Buffers.plain) -> Request:
+    return Request(collective, DataType.float32, Op.sum, pipelined=pipelined, buffers=buffers)
+
+
+def algo_proto(pick: trial.TrialPick | None) -> str:
+    assert pick is not None
+    return f"{pick.algorithm.name}/{pick.protocol.name}"
+
+
+@pytest.mark.parametrize("unchecked", ["0", "1"])
+@pytest.mark.parametrize("name", LOADING)
+def test_libnccl_picks_the_same(name: str, unchecked: str, table: Path) -> None:
+    sizes = [16, 64, 128, 1 << 10, 64 << 10, 1 << 20, 4 << 20, (4 << 20) + 16, 16 << 20, 1 << 30]
+    emulated = selection(name)
+    env = {"NCCL_TUNER_TABLE": str(table), "NCCL_TUNER_UNCHECKED": unchecked}
+    configuration = OracleConfiguration(catalogue.load("dgx-h100").topology_xml, 2, 2, name, env, plugin=plugin.path())
+    with Oracle(configuration) as library:
+        for collective in (AR, AG):
+            trials = trial.run(table, emulated, request(collective), sizes, {"NCCL_TUNER_UNCHECKED": unchecked})
+            real = library.launch(collective, DataType.float32, Op.sum, sizes)
+            for each, launched in zip(trials.sizes, real, strict=True):
+                assert each.picked is not None
+                expected = each.picked.algorithm, each.picked.protocol, each.picked.channels
+                assert (launched.algorithm, launched.protocol, launched.channels) == expected, each
+
+
+def test_rows_times_and_log(table: Path) -> None:
+    trials = trial.run(table, selection("2.28.9"), request(AR), [64, 65, 1 << 20, 16 << 20])
+    small, beyond, decided, impossible = trials.sizes
+    assert trials.interface == 5
+    assert (algo_proto(small.own), algo_proto(small.picked), small.cost) == ("Ring/LL", "Ring/LL128", 7)
+    assert small.picked is not None
+    assert small.picked.time_us == pytest.approx(1.032)
+    assert (beyond.own, beyond.decision, beyond.cost) == (beyond.picked, None, None)
+    assert (algo_proto(decided.picked), decided.decision, decided.unavailable) == ("Ring/Simple", 2, None)
+    assert decided.picked is not None
+    assert decided.own is not None
+    assert decided.picked.time_us > decided.own.time_us
+    assert (impossible.picked, impossible.decision, impossible.unavailable) == (impossible.own, None, 3)
+    assert "4 calls: 1 decided by the table, 1 with its costs, 1 matched a row" in trials.log[-1].text
+
+
+def test_buffers_and_operations_reach_the_rows(table: Path) -> None:
+    chosen = selection("2.28.9")
+    plain = trial.run(table, chosen, request(AG), [512, 1 << 20]).sizes
+    told = trial.run(table, chosen, request(AG, buffers=Buffers.registered), [512, 1 << 20]).sizes
+    several = trial.run(table, chosen, request(AG, pipelined=2), [512, 2048]).sizes
+    assert [each.decision for each in plain] == [None, None]
+    assert [each.decision for each in told] == [4, 4]
+    assert told[1].picked is not None
+    assert told[1].picked.channels == 2
+    assert [each.decision for each in several] == [None, 6]
+    for older in ("2.21.5", "2.22.3"):
+        (old,) = trial.run(table, selection(older), request(AG, buffers=Buffers.registered), [1 << 20]).sizes
+        assert (old.decision, old.unavailable) == (None, None), f"{older} does not say which buffers are registered"
+
+
+def test_a_window_that_leaves_for_a_symmetric_kernel_asks_nobody(table: Path) -> None:
+    trials = trial.run(table, selection("2.28.9", nodes=1), request(AG, buffers=Buffers.window), [1 << 10])
+    assert trials.sizes[0].picked is None
+    assert str(trials.sizes[0].leaves_for).startswith("symmetric kernel")
+    assert ": 0 calls:" in trials.log[-1].text
+
+
+def test_nccls_own_variables_mask(table: Path) -> None:
+    trials = trial.run(table, selection("2.28.9", NCCL_ALGO="Tree"), request(AR), [1 << 20])
+    assert algo_proto(trials.sizes[0].picked).startswith("Tree/")
+    assert any(line.text.endswith("the table decides among the rest") for line in trials.log)
+
+
+def test_ties_are_the_releases_own(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    same = "latency-us=0.5 bandwidth-gbs=9000"
+    path.write_text(f"nccl-tuner-table 1\ncost allreduce -> tree/ll {same}\ncost allreduce -> ring/ll {same}\n")
+    picks = [
+        algo_proto(trial.run(path, selection(name), request(AR), [8]).sizes[0].picked) for name in ("2.28.9", "2.32.3")
+    ]
+    assert picks == ["Tree/LL", "Ring/LL"], "equal times: the first, and from 2.31 on the last"
+
+
+def test_nvidias_csv(tmp_path: Path) -> None:
+    path = tmp_path / "nccl_tuner.conf"
+    path.write_text("allreduce,0,1048576,ring,simple,-1,-1,-1\n")
+    (each,) = trial.run(path, selection("2.28.9"), request(AR), [8]).sizes
+    assert (algo_proto(each.picked), each.decision) == ("Ring/Simple", 1)
+
+
+@pytest.mark.parametrize("content", [None, "nonsense\n", "nccl-tuner-table 1\nallreduce -> ring/ll ring/ll\n"])
+def test_a_table_that_the_plugin_refuses(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "bad"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(BadTable, match=f"^{path}") as error:
+        trial.run(path, selection("2.28.9"), request(AR), [8])
+    assert "returned" not in str(error.value)
+
+
+def test_a_release_without_plugins(table: Path) -> None:
+    with pytest.raises(BadInput, match=r"2\.18\.3 has no tuner plugins"):
+        trial.run(table, selection("2.18.3"), request(AR), [8])
+
+
+def test_the_command(table: Path, tmp_path: Path) -> None:
+    scenario = ["--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.21.5", "--gpus-per-node", "2", "--bytes", "1M"]
+    plain = run("plugin", "dry-run", str(table), "allreduce", *scenario).stdout
+    assert "Ring/Simple" in plain
+    assert "INFO TUNER/nccl-tuner: table" in plain
+    unchecked = ("--env", "NCCL_TUNER_UNCHECKED=1")
+    asked = run("plugin", "dry-run", str(table), "allreduce", *scenario, *unchecked, "--json").stdout
+    (size,) = json.loads(asked)["sizes"]
+    assert (size["bytes"], size["decision_line"], size["table"]["algorithm"]) == (1 << 20, 2, Algorithm.Ring.name)
+    assert (size["table"]["protocol"], size["nccl"]["protocol"]) == ("Simple", "LL128")
+    bad = tmp_path / "bad"
+    bad.write_text("nccl-tuner-table 1\nallreduce -> ring/xx\n")
+    refused = run("plugin", "dry-run", str(bad), "allreduce", *scenario, code=2)
+    assert refused.stderr.startswith(f"nccl-tuner: {bad}:2: unknown protocol 'xx'")

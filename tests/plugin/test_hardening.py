@@ -1,0 +1,173 @@
+"""The plugin's C code against wrong input, under the sanitizers, valgrind and libFuzzer: ``csrc/plugin/check``."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from elftools.elf.elffile import ELFFile
+from elftools.elf.relocation import RelocationSection
+from elftools.elf.sections import SymbolTableSection
+
+SOURCES = Path(__file__).resolve().parents[2] / "csrc" / "plugin"
+CHECKS = SOURCES / "check"
+FUZZERS = ["table", "call"]
+SEEDS = CHECKS / "seeds" / "table"
+
+TABLE = (SEEDS / "ours.table").read_bytes()
+
+
+def compiler() -> str:
+    found = shutil.which("cc") or shutil.which("gcc")
+    assert found, "the tests compile the plugin: a C compiler has to be there"
+    return found
+
+
+def clang() -> str | None:
+    versions = [f"clang-{version}" for version in range(30, 11, -1)]
+    return next(filter(None, map(shutil.which, ["clang", *versions])), None)
+
+
+def build(folder: Path, name: str, flags: Sequence[str], program: str | None = None) -> Path:
+    """The plugin and ``check/NAME.c`` in one program; skips where the compiler lacks what the flags need."""
+    program = program or compiler()
+    flags = ["-std=c11", "-g", *flags]
+    probe = folder / "probe.c"
+    entry = "int LLVMFuzzerTestOneInput(const char *bytes, long size) { return 0 * (bytes[0] + size); }\n"
+    probe.write_text(entry if "fuzzer" in "".join(flags) else "int main(void) { return 0; }\n")
+    made = subprocess.run([program, *flags, probe, "-o", folder / "probe"], capture_output=True, check=False)
+    if made.returncode:
+        pytest.skip(f"{program} cannot link with {' '.join(flags)} here")
+    sources = [*sorted(SOURCES.glob("*.c")), *(CHECKS / f"{part}.c" for part in (name, "checks", "source"))]
+    subprocess.run([program, *flags, *sources, "-lpthread", "-o", folder / name], check=True)
+    return folder / name
+
+
+def drive(command: Sequence[str | Path], table: Path | None = None, **env: str) -> str:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("NCCL_")}
+    environment |= env | ({"NCCL_TUNER_TABLE": str(table)} if table else {})
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    return ran.stdout
+
+
+def table_of(folder: Path, content: bytes) -> Path:
+    path = folder / "test.table"
+    path.write_bytes(content)
+    return path
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    flags = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    return build(tmp_path_factory.mktemp("asan"), "driver", flags)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("plain"), "driver", ["-O2"])
+
+
+# Random tables and calls, held against a scan of the rows
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_tables_under_the_sanitizers(checked: Path, seed: int) -> None:
+    assert "25000 tables" in drive([checked, "bytes", str(seed), "25000"])
+
+
+@pytest.mark.parametrize("seed_file", sorted(SEEDS.iterdir()), ids=lambda path: path.name)
+@pytest.mark.parametrize("unchecked", ["0", "1"])
+def test_random_calls_under_the_sanitizers(checked: Path, seed_file: Path, unchecked: str) -> None:
+    for seed in range(4):
+        drive([checked, "calls", str(seed), "10000"], seed_file, NCCL_TUNER_UNCHECKED=unchecked)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"nccl-tuner-table 1", b"nccl-tuner-table 1\nallreduce -> ring", b"\0"])
+def test_a_bad_table_leaks_nothing(checked: Path, tmp_path: Path, content: bytes | None) -> None:
+    drive([checked, "calls", "1", "100"], tmp_path / "no" if content is None else table_of(tmp_path, content))
+
+
+@pytest.mark.parametrize("unchecked", ["0", "1"])
+def test_many_threads_under_the_thread_sanitizer(tmp_path: Path, unchecked: str) -> None:
+    program = build(tmp_path, "driver", ["-O1", "-fsanitize=thread", "-fno-sanitize-recover=all"])
+    drive([program, "threads", "1", "200"], table_of(tmp_path, TABLE), NCCL_TUNER_UNCHECKED=unchecked)
+
+
+@pytest.mark.skipif(not shutil.which("valgrind"), reason="no valgrind here")
+@pytest.mark.parametrize("words", [("bytes", "1", "300"), ("calls", "1", "1000"), ("threads", "1", "20")])
+def test_valgrind_finds_nothing(plain: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    memcheck = ["valgrind", "--quiet", "--error-exitcode=1", "--leak-check=full", "--show-leak-kinds=all"]
+    drive([*memcheck, "--errors-for-leak-kinds=all", plain, *words], table_of(tmp_path, TABLE))
+
+
+@pytest.mark.parametrize("flags", [[], ["-DSHA256_PORTABLE"]])
+def test_the_hash_with_and_without_the_processors_own_instructions(tmp_path: Path, flags: list[str]) -> None:
+    program = build(tmp_path, "driver", ["-O2", *flags])
+    for length in [0, 1, 54, 55, 56, 63, 64, 65, 119, 120, 128, 60000]:
+        content = bytes(number * 7 % 251 for number in range(length))
+        said = subprocess.run([program, "hash"], input=content, capture_output=True, check=True).stdout
+        assert said.decode().strip() == hashlib.sha256(content).hexdigest()[:12]
+
+
+# What a call may reach
+
+CALLS = [
+    ("tuner_v1", "get_coll_info"),
+    ("tuner_v2", "get_coll_info"),
+    ("tuner_v3", "get_coll_info_v3"),
+    ("tuner_v3", "get_coll_info_v4"),
+    ("tuner_v5", "get_coll_info"),
+    ("tuner_v5", "get_chunk_size"),
+]
+
+
+def outside(folder: Path, adapter: str, function: str) -> set[str]:
+    """The functions of other libraries that one of the adapter's may reach: the linker drops what it cannot."""
+    flags = ["-std=c11", "-O2", "-ffunction-sections", "-fdata-sections"]
+    objects = []
+    for source in sorted(SOURCES.glob("*.c")):
+        # The adapter's own functions are static; here they need a name that a linker can start from.
+        visible = ["-Dstatic="] if source.stem == adapter else []
+        objects.append(folder / f"{source.stem}.o")
+        subprocess.run([compiler(), *flags, *visible, "-c", source, "-o", objects[-1]], check=True)
+    reached = folder / "reached.o"
+    start = ["-nostdlib", "-r", f"-Wl,--gc-sections,--entry={function},--undefined={function}"]
+    subprocess.run([compiler(), *start, *objects, "-o", reached], check=True)
+    with reached.open("rb") as file:
+        sections = list(ELFFile(file).iter_sections())
+        symbols = next(each for each in sections if isinstance(each, SymbolTableSection))
+        used = [
+            symbols.get_symbol(each["r_info_sym"])
+            for section in sections
+            if isinstance(section, RelocationSection)
+            for each in section.iter_relocations()
+            if each["r_info_sym"]
+        ]  # 0: what was dropped
+        return {symbol.name for symbol in used if symbol["st_shndx"] == "SHN_UNDEF"}
+
+
+@pytest.mark.parametrize(("adapter", "function"), CALLS)
+def test_a_call_can_neither_allocate_nor_block(tmp_path: Path, adapter: str, function: str) -> None:
+    assert outside(tmp_path, adapter, function) <= {"memcpy", "memset"}
+    assert {"malloc", "open", "getenv"} <= outside(tmp_path, adapter, "init"), "what init reaches is seen"
+
+
+# libFuzzer; `make fuzz` runs the same for longer
+
+
+@pytest.mark.parametrize("name", FUZZERS)
+def test_fuzz(tmp_path: Path, name: str) -> None:
+    program = clang()
+    if not program:
+        pytest.skip("libFuzzer comes with clang, which is not here")
+    flags = ["-O2", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
+    fuzz = build(tmp_path, f"fuzz_{name}", flags, program)
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    more = [f"-dict={CHECKS / 'table.dict'}", corpus, SEEDS] if name == "table" else [corpus]
+    limits = ["-seed=1", "-runs=100000", "-max_total_time=60", "-max_len=512"]
+    drive([fuzz, *limits, f"-artifact_prefix={tmp_path}/", *more])

@@ -1,0 +1,432 @@
+"""The plugin's reader and lookup in C against those in Python, which are written separately and the simple way."""
+
+import random
+import re
+from collections.abc import Iterable
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.support.table_strategies import costs, decisions
+from tuner.base.errors import BadTable
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.plugin.dry_run import INFO, DryRun
+from tuner.plugin.formats import nvidia
+from tuner.plugin.table.parse import from_text, read
+from tuner.plugin.table.records import (
+    HEADER,
+    LARGEST,
+    LARGEST_COUNT,
+    Choice,
+    Conditions,
+    Decision,
+    Interval,
+    Table,
+    cost_us,
+    find,
+    find_cost,
+    pipelined_ends,
+)
+from tuner.plugin.table.text import write
+
+SHAPE = (len(Algorithm), len(Protocol))
+NEVER_US = np.float32(3e9)
+SHAPES = st.sampled_from([(2, 1), (2, 2), (3, 2), (6, 2), (16, 2), (16, 4), (24, 3)])  # ranks, nodes
+
+
+def intervals(least: int, most: int, *far: int) -> st.SearchStrategy[Interval]:
+    # Few different ends, so that rows meet, overlap and hide each other.
+    number = st.one_of(st.integers(least, most), st.sampled_from(far)) if far else st.integers(least, most)
+    pair = st.tuples(number, st.one_of(st.none(), number))
+    return pair.map(lambda ends: Interval(ends[0], None if ends[1] is None else max(ends)))  # type: ignore[type-var]
+
+
+SIZES = intervals(0, 40, 1 << 20, 1 << 32, LARGEST - 1)
+
+
+@st.composite
+def conditions(draw: st.DrawFn) -> dict[str, Interval]:
+    given = {draw(st.sampled_from(["bytes", "bytes", "bytes_per_rank"])): draw(SIZES)} if draw(st.booleans()) else {}
+    for name in ("ranks", "nodes", "ranks_per_node"):
+        if draw(st.integers(0, 3)) == 0:
+            given[name] = draw(intervals(1, 8, 16, LARGEST_COUNT - 1))
+    return given
+
+
+PIPELINED = [Interval(0), Interval(0), Interval(0, 0), Interval(1, 1), Interval(2), Interval(3, 5)]
+DECISIONS = decisions(conditions(), [None, None, None, True, False], PIPELINED)
+COSTS = costs(conditions(), st.floats(2.0**-100, 2.0**100, width=32), st.integers(1, 9))
+TABLES = st.builds(
+    lambda rows, times: Table(tuple(rows), tuple(times)),
+    st.lists(DECISIONS, max_size=25).filter(lambda rows: len(pipelined_ends(rows)) <= 16),
+    st.lists(COSTS, max_size=15),
+)
+
+
+def interesting_sizes(rows: Iterable[Conditions], ranks: int) -> list[int]:
+    ends = {end for row in rows for end in (row.bytes.low, row.bytes.high) if end is not None}
+    shares = {end for row in rows for end in (row.bytes_per_rank.low, row.bytes_per_rank.high) if end is not None}
+    far = ends | {share * ranks for share in shares} | {(share + 1) * ranks for share in shares}
+    near = {end + step for end in far for step in (-1, 0, 1)}
+    return sorted(size for size in near | {0, 20, 1 << 31, LARGEST} if 0 <= size <= LARGEST)
+
+
+def expected_cells(
+    table: Table, collective: Collective, size: int, cells: NDArray[np.float32], ranks: int, nodes: int, pipelined: int
+) -> NDArray[np.float32]:
+    """The cost table after the table's costs."""
+    changed = cells.copy()
+    for algorithm in Algorithm:
+        for protocol in Protocol:
+            cost = find_cost(table.costs, collective, algorithm, protocol, size, ranks=ranks, nodes=nodes)
+            if cost is not None and cells[algorithm, protocol] >= 0:
+                with np.errstate(over="ignore"):
+                    changed[algorithm, protocol] = min(cost_us(cost, size, pipelined), NEVER_US)
+    return changed
+
+
+def check_call(run: DryRun, table: Table, call: tuple[Collective, int, int, bool], shape: tuple[int, int]) -> None:
+    (collective, size, pipelined, registered), (ranks, nodes) = call, shape
+    cells = np.where(np.arange(21) % 4 == size % 4, -1, 7).astype(np.float32).reshape(SHAPE)
+    row = find(table.decisions, collective, size, ranks=ranks, nodes=nodes, registered=registered, pipelined=pipelined)
+    answer = run.ask(collective, size, cells, pipelined=pipelined, registered=registered)
+    costed = expected_cells(table, collective, size, cells, ranks, nodes, pipelined)
+    choice = next((choice for choice in row.choices if cells[choice.algo_proto] >= 0), None) if row else None
+    if choice is None:
+        assert answer.cost_us.tobytes() == costed.tobytes()
+        assert answer.channels == 0
+    else:
+        own = costed[choice.algo_proto]
+        above = max(np.nextafter(own, np.float32(np.inf)), np.finfo(np.float32).tiny)
+        expected = np.where((costed >= 0) & (costed < above), above, costed)
+        expected[choice.algo_proto] = own
+        assert answer.cost_us.tobytes() == expected.tobytes()
+        withheld = "CollNet" in choice.algorithm.name or (choice.algorithm is Algorithm.NVLS and nodes > 1)
+        assert answer.channels == (0 if withheld else choice.channels or 0)
+    for algorithm, protocol in [
+        choice.algo_proto if choice else (Algorithm.Ring, Protocol.LL),
+        (Algorithm.PAT, Protocol.LL),
+    ]:
+        chunk = choice.chunk_bytes if choice and choice.algo_proto == (algorithm, protocol) else None
+        assert run.chunk_bytes(collective, algorithm, protocol, 77) == (chunk or 77)
+
+
+def check(path: Path, table: Table, shape: tuple[int, int], *, most: int = 400, seed: int = 0) -> None:
+    ranks, nodes = shape
+    rows = tuple(chain(table.decisions, table.costs))
+    sizes = interesting_sizes(rows, ranks)
+    used = sorted({row.collective for row in rows}) or [Collective.AllReduce]
+    calls = [
+        (c, size, pipelined, registered)
+        for c in used
+        for size in sizes
+        for pipelined in (0, 1, 2, 5, 6)
+        for registered in (False, True)
+    ]
+    draw = random.Random(seed)
+    with DryRun(path, ranks=ranks, nodes=nodes) as run:
+        assert run.log[0].level == INFO, run.log[0].text
+        for call in draw.sample(calls, min(most, len(calls))):
+            check_call(run, table, call, shape)
+
+
+@given(TABLES, SHAPES, st.integers(0, 1000))
+def test_c_decides_as_python_does(
+    tmp_path_factory: pytest.TempPathFactory, table: Table, shape: tuple[int, int], seed: int
+) -> None:
+    path = tmp_path_factory.mktemp("lookup") / "t"
+    write(path, table)
+    assert read(path) == table
+    check(path, table, shape, seed=seed)
+
+
+def test_c_decides_as_python_does_among_thousands(tmp_path: Path) -> None:
+    draw = random.Random(4)
+    decisions = []
+    for _ in range(3000):
+        low = draw.randrange(1 << draw.randrange(1, 40))
+        width = draw.randrange(1 << draw.randrange(1, 36))
+        choice = Choice(draw.choice(list(Algorithm)), draw.choice(list(Protocol)), draw.randrange(1, 65))
+        registered = draw.choice([None, None, True, False])
+        decisions.append(
+            Decision(draw.choice(list(Collective)), (choice,), bytes=Interval(low, low + width), registered=registered)
+        )
+    table = Table(tuple(decisions))
+    write(tmp_path / "t", table)
+    check(tmp_path / "t", table, (8, 1), most=4000)
+
+
+PIECES = st.sampled_from(
+    [
+        "allreduce",
+        "AllGather",
+        "reduce",
+        " ",
+        " ",
+        "\t",
+        "\n",
+        "\r\n",
+        "\r",
+        "bytes=",
+        "bytes-per-rank=",
+        "ranks=",
+        "nodes=",
+        "ranks-per-node=",
+        "registered=",
+        "pipelined=",
+        "channels=",
+        "chunk=",
+        "latency-us=",
+        "bandwidth-gbs=",
+        "batch=",
+        "yes",
+        "no",
+        "nccl",
+        "never",
+        "cost ",
+        "constant ",
+        "base-latency-us ",
+        "link-latency-us ",
+        "nvlink ",
+        "NET ",
+        "ll-gbs ",
+        "hopper ",
+        "more ",
+        "..",
+        "0",
+        "1",
+        "0.5",
+        "1e3",
+        "1e39",
+        "1e-40",
+        "5.",
+        "64K",
+        "4MiB",
+        "65",
+        str(LARGEST),
+        str(LARGEST + 1),
+        str(LARGEST_COUNT),
+        str(LARGEST_COUNT + 1),
+        "16777216T",
+        "-1",
+        "=",
+        "->",
+        " -> ",
+        " | ",
+        "|",
+        "/",
+        "ring/ll128",
+        "tree/simple",
+        "ring/",
+        "#",
+        "\u00e9",
+        "\u00a0",
+        "\u0085",
+        "\u0661",
+        "\0",
+        "\f",
+        "\v",
+        "allreduce -> ring/ll\n",
+        "reduce bytes=1..2K nodes=2 -> tree/ll channels=4\n",
+        "allgather bytes-per-rank=3.. registered=no pipelined=2 -> nccl\n",
+        "allreduce -> pat/simple chunk=8K | ring/ll\n",
+        "cost reduce ranks=..9 -> ring/ll latency-us=1.5 bandwidth-gbs=2 batch=8\n",
+        "cost reduce -> ring/ll never\n",
+        "constant tree-per-channel-gbs ampere 1 24.0\n",
+        "constant link-latency-us pci tree/ll 1\n",
+    ]
+)
+
+
+def c_verdict(table: Path) -> int | None:
+    """The line of the C reader's error, or None."""
+    with DryRun(table, ranks=2, nodes=2) as run:
+        text = run.log[0].text
+    if run.log[0].level == INFO:
+        return None
+    found = re.search(re.escape(str(table)) + r":(\d+): ", text)
+    assert found, text
+    return int(found[1])
+
+
+def python_verdict(table: Path) -> int | None:
+    try:
+        read(table)
+    except BadTable as error:
+        return int(str(error).removeprefix(f"{table}:").split(":")[0])
+    return None
+
+
+@given(st.one_of(st.lists(PIECES, max_size=40).map(lambda pieces: "".join(pieces).encode()), st.binary(max_size=200)))
+@example(b"allreduce -> ring/ll")
+@example(b"allreduce -> ring/ll |")
+@example(b"allreduce ranks-per-node=1.. -> ring/ll")
+@settings(max_examples=600)
+def test_c_and_python_accept_the_same_bytes(tmp_path_factory: pytest.TempPathFactory, body: bytes) -> None:
+    path = tmp_path_factory.mktemp("bytes") / "t"
+    path.write_bytes(HEADER.encode() + b"\n" + body)
+    assert c_verdict(path) == python_verdict(path)
+    if c_verdict(path) is None:
+        check(path, read(path), (3, 2), most=40)
+
+
+MISTAKES = [
+    line.strip()
+    for line in """
+    allreduce bytes=1 bytes-per-rank=1 -> ring/ll
+    allreduce registered=1 -> ring/ll
+    allreduce registered=Yes -> ring/ll
+    allreduce ranks=4294967296 -> ring/ll
+    allreduce ranks-per-node=0 -> ring/ll
+    allreduce pipelined=1K -> ring/ll
+    allreduce -> ring/ll |
+    allreduce -> | ring/ll
+    allreduce -> ring/ll | ring/ll
+    allreduce -> nccl channels=3
+    allreduce -> nccl | ring/ll
+    allreduce -> ring/ll chunk=4095
+    allreduce -> ring/ll chunk=2G
+    cost
+    Cost allreduce -> ring/ll never
+    cost allreduce registered=yes -> ring/ll never
+    cost allreduce -> ring/ll
+    cost allreduce -> ring/ll latency-us=3
+    cost allreduce -> ring/ll never never
+    cost allreduce -> ring/ll batch=1 never
+    cost allreduce -> ring/ll latency-us=1e39 bandwidth-gbs=1
+    cost allreduce -> ring/ll latency-us=1 bandwidth-gbs=0
+    cost allreduce -> ring/ll latency-us=1 bandwidth-gbs=1e-46
+    cost allreduce -> ring/ll latency-us=.5 bandwidth-gbs=1
+    cost allreduce -> ring/ll latency-us=inf bandwidth-gbs=1
+    cost allreduce -> ring/ll latency-us=1 bandwidth-gbs=1 batch=0
+    cost allreduce -> ring/ll latency-us=1 bandwidth-gbs=1 batch=4294967296
+    constant
+    constant base-latency ring/ll 1
+    constant base-latency-us ring/ll
+    constant base-latency-us ring/ll 1e400
+    constant base-latency-us ring/ll 1 2
+    constant link-latency-us ring/ll 1
+    constant ll-gbs kepler 1 1
+    constant ll-gbs hopper 3 1
+    constant LL-gbs hopper 2 1
+    constant ll-gbs Hopper 2 1
+    constant ll-gbs hopper MORE 1
+    constant link-latency-us NVLink tree/ll 1
+    """.strip().splitlines()
+]
+
+
+@pytest.mark.parametrize("row", MISTAKES)
+def test_c_and_python_refuse_the_same(tmp_path: Path, row: str) -> None:
+    path = tmp_path / "t"
+    path.write_text(f"{HEADER}\nallreduce -> ring/ll\n\n{row}\n")
+    assert c_verdict(path) == python_verdict(path) == 4
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "constant ll-gbs hopper more 1e-3",
+        "constant link-latency-us nvlink Tree/LL 1",
+        "cost AllReduce -> Ring/ll never",
+        "cost allreduce -> ring/ll latency-us=3.4028234e38 bandwidth-gbs=1e-45 batch=4294967295",
+        "allreduce pipelined=..0 ranks=..4294967295 -> ring/ll chunk=4096 | nccl",
+        "allreduce -> NCCL",
+    ],
+)
+def test_c_and_python_accept_the_same(tmp_path: Path, row: str) -> None:
+    path = tmp_path / "t"
+    path.write_text(f"{HEADER}\n{row}\n")
+    assert c_verdict(path) is python_verdict(path) is None
+
+
+def test_the_documented_tables_are_accepted_by_both(tmp_path: Path) -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "decision-table.md").read_text()
+    blocks = [block for block in text.split("```\n")[1::2] if block.startswith(HEADER)]
+    assert blocks
+    for block in blocks:
+        (tmp_path / "t").write_text(block)
+        check(tmp_path / "t", from_text(block), (16, 2))
+
+
+# NVIDIA's CSV: rows pass on what they cannot run
+
+
+NUMBERS = ["-1", "0", "1", "2", "16", "64", "65", "4294967294", "4294967295", "4294967296", str(LARGEST), "", "1 # x"]
+FIELDS = (
+    ["allreduce", "AllGather", "reduce", "alltoall"],
+    NUMBERS,
+    NUMBERS,
+    ["ring", "tree", "nvls_tree", "PAT", "rings"],
+    ["ll", "LL128", "simple", "l"],
+    NUMBERS,
+    NUMBERS,
+    NUMBERS,
+    NUMBERS,
+    NUMBERS,
+)
+CSV_ROWS = st.tuples(*(st.sampled_from(field) for field in FIELDS), st.integers(7, 10)).map(
+    lambda drawn: ",".join(drawn[: drawn[-1]])
+)
+GOOD_CSV_ROWS = st.builds(
+    lambda low, width, algorithm, protocol, channels, nodes, ranks, pipelined, registered: (
+        f"allreduce,{low},{low + width},{algorithm},{protocol},{channels},{nodes},{ranks},{pipelined}, {registered}"
+    ),
+    st.integers(0, 20),
+    st.integers(0, 20),
+    st.sampled_from(["ring", "tree", "nvls", "pat"]),
+    st.sampled_from(["ll", "ll128", "simple"]),
+    st.sampled_from([-1, 0, 1, 9]),
+    st.sampled_from([-1, -1, 2, 1]),
+    st.sampled_from([-1, -1, 4]),
+    st.sampled_from([-1, -1, -1, 1, 4]),
+    st.sampled_from([-1, -1, 0, 1]),
+)
+
+
+def nvidia_verdict(path: Path) -> int | None:
+    try:
+        nvidia.read(path.read_text(), str(path))
+    except BadTable as error:
+        return int(str(error).removeprefix(f"{path}:").split(":")[0])
+    return None
+
+
+@given(st.lists(st.one_of(CSV_ROWS, GOOD_CSV_ROWS, st.just("# all"), st.just("")), min_size=1, max_size=6))
+@settings(max_examples=400)
+def test_c_and_python_accept_the_same_csv(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+    path = tmp_path_factory.mktemp("csv") / "t"
+    path.write_text("\n".join(["reduce,0,1,ring,ll,-1,-1,-1", *lines]))
+    assert c_verdict(path) == nvidia_verdict(path)
+
+
+@given(st.lists(GOOD_CSV_ROWS, min_size=1, max_size=12), st.integers(0, 100))
+def test_c_passes_on_what_nvidias_reader_passes_on(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], seed: int
+) -> None:
+    path = tmp_path_factory.mktemp("csv") / "t"
+    path.write_text("\n".join(lines))
+    rows, draw = nvidia.read(path.read_text(), str(path)), random.Random(seed)
+    with DryRun(path, ranks=4, nodes=2) as run:
+        for size in range(42):
+            pipelined, registered = draw.choice([0, 1, 2, 4]), draw.random() < 0.5
+            cells = np.array([draw.choice([-1, 7]) for _ in range(21)], np.float32).reshape(SHAPE)
+            matching = [
+                row.choices[0]
+                for row in rows
+                if find([row], row.collective, size, ranks=4, nodes=2, registered=registered, pipelined=pipelined)
+            ]
+            taken = next((choice for choice in matching if cells[choice.algo_proto] >= 0), None)
+            answer = run.ask(Collective.AllReduce, size, cells, pipelined=pipelined, registered=registered)
+            if taken is None:
+                assert answer.cost_us.tobytes() == cells.tobytes()
+            else:
+                assert (answer.cost_us == 7).sum() == 1
+                assert answer.cost_us[taken.algo_proto] == 7
+            withheld = taken is not None and taken.algorithm is Algorithm.NVLS
+            assert answer.channels == (0 if taken is None or withheld else taken.channels or 0)

@@ -1,0 +1,282 @@
+"""The page of a report: what it holds and what it shows in a browser, against the picks of the emulator."""
+
+import json
+import re
+import sys
+import zlib
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from tests.support import browser as web
+from tuner.base.errors import BadInput
+from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, Protocol
+from tuner.cli import everything
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.plot.palette import COLOURS
+from tuner.report.data import NODES, SIZES, collect
+from tuner.report.page import page
+from tuner.scenario import Scenario
+
+RELEASES = ("2.21.5", "2.25.1", "2.29.7")
+
+
+def selection(nccl: str, nodes: int) -> Selection:
+    return Selection(Scenario(nccl=nccl, machine="dgx-h100", nodes=nodes).communicator())
+
+
+def request_of(collective: Collective) -> Request:
+    return Request(collective, DataType.float32, Op.sum)
+
+
+def name(algorithm: int, protocol: int) -> str:
+    return f"{Algorithm(algorithm).name}/{Protocol(protocol).name}"
+
+
+def names(nccl: str, collective: Collective) -> list[list[str]]:
+    """The picks that a map has to show, [nodes][size]; every size of these collectives is a call."""
+    found = []
+    for nodes in NODES:
+        picks = selection(nccl, nodes).pick(request_of(collective), SIZES)
+        found.append([name(*pick) for pick in zip(picks.algorithm, picks.protocol, strict=True)])
+    return found
+
+
+@pytest.fixture(scope="module")
+def html() -> str:
+    pytest.importorskip("bokeh")
+    scenario = Scenario(nccl=RELEASES[-1], machine="dgx-h100", nodes=2)
+    return page(collect(scenario, RELEASES, DataType.float32, Op.sum)).html
+
+
+@pytest.fixture(scope="module")
+def opened(html: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    home = tmp_path_factory.mktemp("report")
+    (home / "page.html").write_text(html, "utf-8")
+    with web.chromium(home / "profile") as browser:
+        browser.get(f"file://{home / 'page.html'}")
+        web.until(lambda: browser.execute_script("return document.body.dataset.ready"))
+        web.drawn(browser)
+        assert "AllReduce of 1 MiB on 2 nodes (16 GPUs), NCCL 2.29.7" in text(browser, "explanation")
+        yield browser
+
+
+def unpacked(html: str, element: str) -> bytes:
+    found = re.search(rf'<script type="text/plain" id="{element}">(.*?)</script>', html, re.DOTALL)
+    assert found
+    return zlib.decompress(b64decode(found[1]))
+
+
+class Held:
+    """What a page holds, read from its text."""
+
+    def __init__(self, html: str) -> None:
+        self.index, numbers = json.loads(unpacked(html, "index")), unpacked(html, "numbers")
+        count = 4 * self.index["floats"] * len(SIZES)
+        planes = np.frombuffer(numbers[:count], np.uint8).reshape(4, -1)
+        self.floats = planes.T.copy().view("<f4").reshape(-1, len(SIZES))
+        self.shorts = np.frombuffer(numbers[count:], "<u2").reshape(-1, len(SIZES))
+
+    def lines(self) -> Iterator[tuple[Selection, Request, list[Any], Any]]:
+        """The communicator, the call, the line and which sizes are a call, for some numbers of nodes."""
+        for release, nccl in enumerate(self.index["releases"]):
+            for column, nodes in list(enumerate(self.index["nodes"]))[:12:2]:
+                asked = selection(nccl, nodes)
+                for collective in Collective:
+                    line = self.index["lines"][self.index["places"][release][collective][column]]
+                    yield asked, request_of(collective), line, line[2] <= SIZES
+
+
+def test_the_page_holds_the_cost_tables_and_the_picks(html: str) -> None:
+    held = Held(html)
+    for asked, request, (place, *_), calls in held.lines():
+        candidates, *rows = held.index["numbers"][place]
+        table, picks = asked.cost_table(request, SIZES), asked.pick(request, SIZES[calls])
+        for algo_proto, row in candidates:
+            expected = table[calls, ALGO_PROTOS[algo_proto][0], ALGO_PROTOS[algo_proto][1]]
+            assert np.array_equal(held.floats[row][calls], expected)
+        assert np.array_equal(held.floats[rows[0]][calls], picks.time_us)
+        pick, channels, threads = (held.shorts[row][calls] for row in rows[1:])
+        assert np.array_equal(pick, 3 * picks.algorithm.astype(int) + picks.protocol)
+        assert np.array_equal(channels, picks.channels)
+        assert np.array_equal(threads, picks.threads)
+        assert {0xFFFF} >= set(held.shorts[rows[1]][~calls])
+
+
+def test_the_page_holds_the_steps_of_each_size(html: str) -> None:
+    held = Held(html)
+
+    def value(told: Any, at: int) -> float:
+        return float(held.floats[told[0]][at] if isinstance(told, list) else told)
+
+    for asked, request, (_, _, _, _, traces), calls in held.lines():
+        for algo_proto, trace in traces:
+            for at in np.flatnonzero(calls)[::7]:
+                expected = [
+                    step for step in asked.steps(request, int(SIZES[at]), ALGO_PROTOS[algo_proto]) if step.changes
+                ]
+                found = []
+                for place, before, after in held.index["traces"][trace]:
+                    if value(before, at) != value(after, at):
+                        found.append([held.index["texts"][text] for text in held.index["steps"][place]])
+                        step = expected[len(found) - 1]
+                        assert np.float32(value(before, at)) == np.float32(step.before)
+                        assert np.float32(value(after, at)) == np.float32(step.after)
+                assert found == [[step.quantity, step.name, step.unit, step.says, step.source] for step in expected]
+
+
+def test_a_call_has_an_element_of_each_rank() -> None:
+    scenario = Scenario(nccl="2.21.5", machine="dgx-h100", nodes=1)
+    lines = collect(scenario, ["2.21.5"], DataType.float32, Op.sum).lines
+    for collective, least in ((Collective.AllGather, 16 * 4), (Collective.AllReduce, 4)):
+        line = lines["2.21.5", collective, 2]
+        assert line.least_bytes == least
+        assert ((line.pick == -1) == (least > SIZES)).all()
+        assert (np.isnan(line.times_us) == (least > SIZES)).all()
+
+
+def test_the_same_report_is_the_same_page(html: str) -> None:
+    scenario = Scenario(nccl=RELEASES[-1], machine="dgx-h100", nodes=2)
+    assert page(collect(scenario, RELEASES, DataType.float32, Op.sum)).html == html
+
+
+def test_the_page_refers_to_nothing_outside(html: str) -> None:
+    assert len(html.encode()) < 5e6
+    assert not re.findall(r"<(?:link|script|img)\b[^>]*(?:href|src)=(?!\"data:,)[^>]*>", html)
+
+
+def test_a_report_is_of_nodes_that_are_alike() -> None:
+    mixed = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1, others=(Scenario("", 1, machine="dgx-a100"),))
+    with pytest.raises(BadInput, match="valid: --machine"):
+        collect(mixed, ["2.28.9"], DataType.float32, Op.sum)
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(everything, ["report", "--machine", "ws-2x-a6000", "--nccl", "2.28.9", *words])
+
+
+def test_json_says_what_the_page_is_made_of(tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    done = run("--nccl", "2.21.5", "--out", str(file), "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["file_bytes"] == file.stat().st_size
+    assert told["releases"] == ["2.21.5", "2.28.9"]
+    assert told["picks"] == 2 * len(Collective) * len(told["nodes"]) * len(told["sizes_bytes"])
+
+
+def test_what_cannot_be_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = tmp_path / "none" / "page.html"
+    assert str(run("--out", str(missing)).exception) == f"{missing}: No such file or directory"
+    monkeypatch.setitem(sys.modules, "bokeh", None)
+    monkeypatch.delitem(sys.modules, "tuner.report.figures", raising=False)
+    assert "pip install nccl-tuner[report]" in str(run("--out", str(tmp_path / "page.html")).exception)
+
+
+def shown(browser: Any) -> list[list[str]]:
+    """What the map says of each cell, [nodes][size]."""
+    column = browser.execute_script('return Bokeh.documents[0].get_model_by_name("cells").data.name')
+    return [column[row * len(SIZES) : (row + 1) * len(SIZES)] for row in range(len(NODES))]
+
+
+def set_release(browser: Any, nccl: str) -> None:
+    """With the keys of the slider."""
+    from selenium.webdriver.common.keys import Keys
+
+    slider = browser.find_element("id", "release")
+    slider.send_keys(Keys.HOME, *[Keys.ARROW_RIGHT] * RELEASES.index(nccl))
+    web.drawn(browser)
+
+
+def set_collective(browser: Any, collective: Collective) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    Select(browser.find_element("id", "collective")).select_by_visible_text(collective.name)
+    web.drawn(browser)
+
+
+def text(browser: Any, element: str) -> str:
+    return str(browser.find_element("id", element).text)
+
+
+def test_slider_and_collective_change_the_map(opened: Any) -> None:
+    web.move(opened, 20, NODES.index(2), click=True)
+    for collective in (Collective.AllReduce, Collective.Broadcast):
+        set_collective(opened, collective)
+        for nccl in RELEASES:
+            set_release(opened, nccl)
+            assert text(opened, "release-name") == nccl
+            assert shown(opened) == names(nccl, collective)
+            assert f"{collective.name} of 1 MiB on 2 nodes (16 GPUs), NCCL {nccl}" in text(opened, "explanation")
+    assert names(RELEASES[0], Collective.AllReduce) != names(RELEASES[1], Collective.AllReduce)
+
+
+def test_the_map_is_painted_with_the_picks(opened: Any) -> None:
+    set_collective(opened, Collective.AllReduce)
+    logs = np.log2(SIZES.astype(float))
+    for nccl in RELEASES[::2]:
+        set_release(opened, nccl)
+        picture, expected, right, looked = web.screen(opened), names(nccl, Collective.AllReduce), 0, 0
+        for row, column in np.ndindex(len(NODES), len(SIZES)):
+            algorithm, protocol = expected[row][column].split("/")
+            if protocol == "Simple" and row % 4 == 0:  # the others are hatched
+                looked += 1
+                colour = COLOURS[Algorithm[algorithm]]
+                found = picture.getpixel(tuple(map(round, web.pixel_of(opened, logs[column], row))))
+                right += found == tuple(int(colour[at : at + 2], 16) for at in (1, 3, 5))
+        assert looked > 50
+        assert right > 0.85 * looked  # names lie over some
+
+
+def test_hovering_says_the_pick(opened: Any) -> None:
+    set_collective(opened, Collective.AllReduce)
+    for nccl in RELEASES[:2]:
+        set_release(opened, nccl)
+        for nodes, size in ((4, 1 << 14), (64, 1 << 30)):
+            picks = selection(nccl, nodes).pick(request_of(Collective.AllReduce), size)
+            web.move(opened, np.log2(size), NODES.index(nodes))
+            said = [
+                name(picks.algorithm[0], picks.protocol[0]),
+                f"{nodes} nodes",
+                f"{picks.channels[0]} channels",
+                f"{picks.threads[0]} threads",
+                f"{picks.time_us[0]:.2f} µs",
+            ]
+            web.until(lambda said=said: all(word in web.tooltips(opened) for word in said))
+
+
+def test_clicking_explains(opened: Any) -> None:
+    set_collective(opened, Collective.AllReduce)
+    set_release(opened, "2.25.1")
+    web.move(opened, 14, NODES.index(4), click=True)
+    web.until(lambda: "AllReduce of 16 KiB on 4 nodes (32 GPUs), NCCL 2.25.1" in text(opened, "explanation"))
+    told = text(opened, "explanation")
+    asked, at = request_of(Collective.AllReduce), selection("2.25.1", 4)
+    picks, table = at.pick(asked, 1 << 14), at.cost_table(asked, 1 << 14)[0]
+    pick = name(picks.algorithm[0], picks.protocol[0])
+    assert f"{picks.channels[0]} channels, {picks.threads[0]} threads, {picks.time_us[0]:.2f} µs" in told
+    others = sorted(
+        (table[algo_proto], name(*algo_proto)) for algo_proto in at.candidates(asked) if name(*algo_proto) != pick
+    )
+    slower = others[0][0] - picks.time_us[0]
+    percent = 100 * slower / picks.time_us[0]
+    assert f"Runner-up: {others[0][1]}, {slower:.2f} µs or {percent:.1f} % slower" in told
+    assert all(reason in told for reason in at.excluded(asked).values())
+    assert f"How {pick} comes to its numbers" in told
+    for step in at.steps(asked, 1 << 14, (Algorithm(picks.algorithm[0]), Protocol(picks.protocol[0]))):
+        assert (f"{step.before:.9g} → {step.after:.9g} {step.unit}".replace("us", "µs").strip() in told) == step.changes
+    assert "--machine dgx-h100 --nodes 4 --nccl 2.25.1 --bytes 16384" in told
+    assert "on 4 nodes, NCCL 2.25.1" in text(opened, "ranges-title")
+    assert opened.find_element("id", "nodes").get_attribute("value") == str(NODES.index(4))
+
+
+def test_nothing_is_wrong_and_nothing_is_fetched(opened: Any) -> None:
+    """The last of this file: what the browser has seen in all the others."""
+    assert [line for line in opened.get_log("browser") if line["level"] in ("SEVERE", "WARNING")] == []
+    assert opened.execute_script("return performance.getEntriesByType('resource').length") == 0

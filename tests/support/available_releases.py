@@ -1,0 +1,35 @@
+"""Which releases the live tests ask: a few, or with NCCL_TUNER_TEST_RELEASES=all every one on this computer.
+
+`python -m tests.scripts.releases_to_fetch` prints the few, without the installed one: `make test` fetches them.
+"""
+
+import os
+
+from tuner import release
+from tuner.oracle import library
+
+FEW = {release.names()[0], "2.27.7", "2.28.9", release.names()[-1], library.installed_release()}
+ALL = os.environ.get("NCCL_TUNER_TEST_RELEASES") == "all"
+
+
+def _one_of_each_interface() -> dict[int, str]:
+    """By version of the tuner interface: a release that looks it up, one of the few where there is one."""
+    chosen: dict[int, str] = {}
+    for name in sorted(release.names(), key=lambda name: name in FEW):
+        table = release.load(name).table
+        if "plugin" in table:
+            chosen[table["plugin"]["api"]] = name
+    return chosen
+
+
+def _is_here(name: str) -> bool:
+    return name == library.installed_release() or library.cached(name).is_file()
+
+
+INTERFACES = set(_one_of_each_interface().values())
+HERE = [name for name in release.names() if (ALL or name in FEW) and _is_here(name)]
+WITH_PLUGINS = [
+    name
+    for name in release.names()
+    if ("plugin" in release.load(name).table if ALL else name in INTERFACES) and _is_here(name)
+]

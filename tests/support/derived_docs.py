@@ -1,0 +1,142 @@
+"""Parts of the documentation that are derived from tables: `make docs` writes them between their marks."""
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.scripts import check_releases as releases
+from tests.support import published_numbers
+from tuner import release
+from tuner.conformance.check import KINDS
+from tuner.machine import catalogue
+
+BORING = {"release", "library"}  # of a release's table: different in each
+FOLDED = 6  # more changed values below one name than this are counted, not listed
+
+
+def written_into(text: str, page: Path) -> str:
+    """The page's text with every part between ``<!-- NAME: written by make docs -->`` and ``<!-- end of NAME -->``."""
+
+    def part(match: re.Match[str]) -> str:
+        if match[2] not in PARTS:
+            raise SystemExit(f"{page}: nothing writes {match[2]!r}; valid: {', '.join(PARTS)}")
+        return f"{match[1]}\n{PARTS[match[2]]()}{match[4]}"
+
+    return re.sub(r"(<!-- (\w+): written by make docs -->)\n(.*?)(<!-- end of \2 -->)", part, text, flags=re.S)
+
+
+def proven() -> str:
+    """One sentence: what the last `make test-releases` compared."""
+    found = releases.read().values()
+    cells, picks, communicators = (
+        sum(row["cells"]["compared"] for row in found),
+        sum(row["picks"]["compared"] for row in found),
+        sum(row["communicators"] for row in found),
+    )
+    compared, matched = (sum(row[kind][what] for row in found for kind in KINDS) for what in ("compared", "matched"))
+    return (
+        f"**{len(found)} releases, {communicators:,} communicators, {cells:,} cost cells, {picks:,} picks: "
+        f"{share(matched, compared)} the same.**\n"
+    )
+
+
+def by_release() -> str:
+    lines = [
+        "| NCCL | tuner plugins | communicators | cost cells | picks, channels, threads | matched |",
+        "|---|---|--:|--:|--:|--:|",
+        *(_line(name, row) for name, row in releases.read().items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _line(name: str, row: releases.Row) -> str:
+    compared, matched = (sum(row[kind][what] for kind in KINDS) for what in ("compared", "matched"))
+    cells, picks = row["cells"]["compared"], row["picks"]["compared"]
+    plugin = release.load(name).table.get("plugin")
+    interface = f"v{plugin['api']}" if plugin else "none"
+    return f"| {name} | {interface} | {row['communicators']} | {cells:,} | {picks:,} | {share(matched, compared)} |"
+
+
+def share(matched: int, compared: int) -> str:
+    """Per cent, rounded down: 100 only where all of them match."""
+    hundredths = matched * 10_000 // compared
+    return "100 %" if matched == compared else f"{hundredths // 100}.{hundredths % 100:02} %"
+
+
+def changes() -> str:
+    """What each release has changed since the one before, newest first: constants, rules, and graphs found."""
+    names = release.names()
+    return "\n".join(_changed(*pair) for pair in reversed(list(itertools.pairwise(names))))
+
+
+def _changed(before: str, after: str) -> str:
+    old, new = (dict(_flat(release.load(name).table)) for name in (before, after))
+    keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+    folds = Counter(_fold(key) for key in keys)
+    rows, folded = [], set()
+    for key in keys:
+        if folds[_fold(key)] <= FOLDED:
+            rows.append(f"| `{key}` | {' | '.join(_values(old.get(key), new.get(key)))} |")
+        elif _fold(key) not in folded:
+            folded.add(_fold(key))
+            rows.append(f"| `{_fold(key)}` | | {folds[_fold(key)]} values changed or new |")
+    table = "\n".join([f"| | {before} | {after} |", "|---|---|---|", *rows, ""]) if rows else "No constant, no rule.\n"
+    return f"### {after}\n\n{table}{_graphs(before, after)}"
+
+
+def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{key}.")
+        elif f"{above}{key}".split(".")[0] not in BORING:
+            yield f"{above}{key}", value
+
+
+def _fold(key: str) -> str:
+    return ".".join(key.split(".")[:2])
+
+
+def _values(was: Any, now: Any) -> tuple[str, str]:
+    if all(isinstance(value, list) and value and isinstance(value[0], str) for value in (was, now)):
+        gone, come = [name for name in was if name not in now], [name for name in now if name not in was]
+        was, now = (gone or "-", come or "-") if gone or come else (was, now)
+    return _text(was), _text(now)
+
+
+def _text(value: Any) -> str:
+    if value is None or value == "-":
+        return "-"
+    if isinstance(value, list):
+        numbers = [each for each in value if not isinstance(each, str)]
+        return f"{len(value)} values" if len(numbers) > FOLDED else ", ".join(map(_text, value)) or "-"
+    return f"`{value}`" if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _graphs(before: str, after: str) -> str:
+    known = [name for name in catalogue.names() if {before, after} <= set(catalogue.load(name).releases)]
+    different = [name for name in known if _found_differently(catalogue.load(name), before, after)]
+    alike = [name for name in known if name not in different]
+    if not different:
+        return ""
+    names = ", ".join(different) if len(different) <= len(alike) else f"all machines but {', '.join(alike)}"
+    return f"\nOther graphs on {names}.\n"
+
+
+def _found_differently(machine: catalogue.Machine, before: str, after: str) -> bool:
+    """Whether libnccl finds another graph on any number of GPUs, among the graphs that both releases have."""
+    for gpus, several in itertools.product(machine.gpu_counts, (False, True) if machine.topology.nets else (False,)):
+        old, new = (machine.graphs(name, gpus, several) for name in (before, after))
+        if any(old[name] != new[name] for name in old.keys() & new.keys()):
+            return True
+    return False
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "proven": proven,
+    "releases": by_release,
+    "changes": changes,
+    "differences": published_numbers.differences,
+}

@@ -1,0 +1,12 @@
+"""Files of measurements from records of them."""
+
+from pathlib import Path
+
+from tuner.measure.records.samples import Measurements, Writer
+
+
+def write(path: Path, found: Measurements) -> Path:
+    with Writer(path, {key: value for key, value in found.header.items() if key != "nccl-tuner-measurements"}) as file:
+        for visit in found.visits:
+            file.add(visit)
+    return path

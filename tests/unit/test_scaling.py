@@ -1,0 +1,174 @@
+"""Node counts on which a choice stays the same, against asking at every one of them."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from tests.support.command_line import run
+from tuner.analysis import scale as module
+from tuner.analysis.scale import Range, scale
+from tuner.base.errors import BadInput, NoAlgorithm
+from tuner.base.names import Collective, DataType, Op
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Picks, Selection
+from tuner.scenario import Scenario
+
+pytestmark = pytest.mark.filterwarnings("error")  # a division by zero is no answer
+
+ALL = [Request(collective, DataType.float32, Op.sum) for collective in Collective]
+SIZES = [4096, 1 << 20, 1 << 24, 1 << 28]
+
+
+def scenario(machine: str, nccl: str, gpus: int | None = None) -> Scenario:
+    return Scenario(nccl=nccl, machine=machine, nodes=1, gpus_per_node=gpus)
+
+
+def pick(described: Scenario, request: Request, nodes: int, nbytes: int) -> Picks:
+    return Selection(replace(described, nodes=nodes).communicator()).pick(request, nbytes)
+
+
+@pytest.mark.parametrize(
+    ("machine", "nccl", "gpus"),
+    [("dgx-h100", "2.28.9", None), ("dgx-a100", "2.25.1", 1), ("gh200-4x", "2.32.3", None), ("pcie-l40s", "2.21.5", 8)],
+)
+def test_every_count_in_a_range_has_its_pick(machine: str, nccl: str, gpus: int | None) -> None:
+    described = scenario(machine, nccl, gpus)
+    found = scale(described, ALL, SIZES, high=300)
+    for nodes in range(1 if described.gpus() > 1 else 2, 301):
+        selection = Selection(replace(described, nodes=nodes).communicator())
+        for request in ALL:
+            own = [one for one in found.ranges if one.collective == request.collective.name]
+            with np.errstate(divide="ignore"):  # channels of calls smaller than their type, which are none
+                picks = selection.pick(request, SIZES)
+            for row, size in enumerate(SIZES):
+                (at,) = [one for one in own if one.bytes == size and one.from_nodes <= nodes <= one.to_nodes]
+                if request.spreads and size < 4 * selection.communicator.ranks:  # NCCL returns at once
+                    assert (at.algorithm, at.protocol, at.channels, at.time_us_from) == (None, None, 0, None)
+                    continue
+                (algo_proto,) = picks.algo_protos()[row : row + 1]
+                expected = algo_proto[0].name, algo_proto[1].name, picks.channels[row], picks.threads[row]
+                assert (at.algorithm, at.protocol, at.channels, at.threads) == expected, (nodes, request, size)
+                for end, time_us in ((at.from_nodes, at.time_us_from), (at.to_nodes, at.time_us_to)):
+                    assert nodes != end or np.float32(time_us) == picks.time_us[row]
+
+
+def test_what_is_looked_at_is_enough_for_all_that_every_count_shows() -> None:
+    """On this machine; in general a choice that changes and returns is missed, as the answer says."""
+    described = scenario("dgx-h100", "2.28.9")
+    quick, every = (scale(described, ALL, SIZES, 400, 1100, every=every) for every in (False, True))
+    assert quick.ranges == every.ranges
+    assert every.looked_at == ((400, 1100),)
+    assert quick.counts < 200
+
+
+def test_a_choice_that_changes_and_returns_needs_every_count() -> None:
+    """A real one: on six numbers of nodes this ring is given one channel instead of two."""
+    reduce_scatter = Request(Collective.ReduceScatter, DataType.float32, Op.sum)
+
+    def one_channel(every: bool) -> list[tuple[int, int]]:
+        found = scale(scenario("pcie-l40s", "2.21.5"), [reduce_scatter], [1 << 30], 16300, 16384, every=every)
+        return [(one.from_nodes, one.to_nodes) for one in found.ranges if one.channels == 1]
+
+    assert one_channel(every=False) == []
+    assert one_channel(every=True) == [(16377, 16382)]
+
+
+def test_ranges_are_without_gaps_and_looked_at_on_both_sides() -> None:
+    sizes = SIZES[-1:]
+    found = scale(scenario("dgx-h100", "2.22.3"), ALL, sizes)
+    for request in ALL:
+        for size in sizes:
+            ranges = [one for one in found.ranges if (one.collective, one.bytes) == (request.collective.name, size)]
+            assert ranges[0].from_nodes == 1
+            assert ranges[-1].to_nodes == 16384
+            for left, right in pairwise(ranges):
+                assert left.to_nodes + 1 == right.from_nodes
+                assert answer(left) != answer(right)
+                assert looked_at(found, left.to_nodes)
+                assert looked_at(found, right.from_nodes)
+    assert found.counts == sum(last - first + 1 for first, last in found.looked_at) < 4096
+    assert all(last + 1 < first for (_, last), (first, _) in pairwise(found.looked_at))
+
+
+def answer(one: Range) -> tuple[object, ...]:
+    return one.algorithm, one.protocol, one.channels, one.threads
+
+
+def looked_at(found: module.Scale, count: int) -> bool:
+    return any(first <= count <= last for first, last in found.looked_at)
+
+
+@pytest.mark.parametrize("collective", [Collective.AllGather, Collective.AllReduce])
+def test_per_rank_sizes_are_each_ranks_part(collective: Collective) -> None:
+    described, size = scenario("dgx-h100", "2.28.9"), 1 << 20
+    request = Request(collective, DataType.float32, Op.sum)
+    found = scale(described, [request], [size], 1, 9, per_rank=True)
+    for one in found.ranges:
+        ranks = 8 * one.to_nodes
+        nbytes = size * ranks if request.spreads else size
+        picked = pick(described, request, one.to_nodes, nbytes)
+        assert np.float32(one.time_us_to) == picked.time_us[0]
+        assert one.channels == picked.channels[0]
+        factor = (ranks - 1) / ranks * (1 if request.spreads else 2)
+        assert one.busbw_gbs_to == pytest.approx(nbytes / picked.time_us[0] / 1000 * factor)
+        assert one.to_ranks == ranks
+
+
+def test_where_nothing_runs_there_is_no_pick() -> None:
+    described = replace(scenario("dgx-h100", "2.28.9"), environment={"NCCL_ALGO": "NVLSTree"})
+    with pytest.raises(NoAlgorithm):
+        pick(described, ALL[-1], 1, 1 << 20)
+    alone, *others = scale(described, ALL[-1:], [1 << 20], 1, 4).ranges
+    assert (alone.from_nodes, alone.to_nodes, alone.algorithm, alone.busbw_gbs_from) == (1, 1, None, None)
+    assert {one.algorithm for one in others} == {"NVLSTree"}
+
+
+def test_what_cannot_be_is_refused() -> None:
+    described = scenario("dgx-h100", "2.28.9")
+    with pytest.raises(BadInput, match="where nodes differ"):
+        scale(replace(described, others=(described,)), ALL, SIZES)
+    with pytest.raises(BadInput, match=r"2\*\*62 in all"):
+        scale(described, ALL, [1 << 50], per_rank=True)
+    with pytest.raises(BadInput, match="nodes from 9 to 8"):
+        scale(described, ALL, SIZES, 9, 8)
+
+
+def test_what_runs_on_some_numbers_of_nodes_is_scaled() -> None:
+    arguments = ("--machine", "dgx-h100", "--nccl", "2.28.9", "--env", "NCCL_ALGO=NVLS", "--bytes", "1M", "--json")
+    answer = run("scale", *arguments, "--to-nodes", "4")
+    assert "Broadcast: nothing can run it on 1 nodes and on 4 nodes\n" in answer.stderr
+    found = [Range(**one) for one in json.loads(answer.stdout)["ranges"]]
+    assert {(one.collective, one.from_nodes, one.algorithm) for one in found if one.collective == "AllReduce"} == {
+        ("AllReduce", 1, "NVLS"),
+        ("AllReduce", 2, None),
+    }
+
+
+COMMAND = ("scale", "allreduce", "--bytes", "64K,16M", "--machine", "dgx-h100", "--nccl", "2.28.9")
+
+
+def test_json_is_what_the_library_says() -> None:
+    found = json.loads(run(*COMMAND, "--json").stdout)
+    assert set(found) == {"looked_at", "ranges"}
+    assert set(found["ranges"][0]) == set(Range.__dataclass_fields__)
+    same = scale(scenario("dgx-h100", "2.28.9"), ALL[-1:], [64 << 10, 16 << 20])
+    assert [Range(**one) for one in found["ranges"]] == list(same.ranges)
+
+
+def test_the_table_says_what_was_looked_at() -> None:
+    lines = run(*COMMAND, "--to-nodes", "64").stdout.splitlines()
+    assert "numbers of nodes from 1 to 64 were looked at" in lines[0]
+    assert "missed" in lines[0]
+    assert [line.split()[2:8] for line in lines if "NVLSTree" in line] == [
+        ["2", "31", "16", "248", "NVLSTree/Simple", "16"]
+    ]
+    every = run(*COMMAND, "--to-nodes", "64", "--every").stdout.splitlines()
+    assert every[0] == "every number of nodes from 1 to 64"
+    assert every[1:] == lines[1:]
+
+
+def test_a_number_of_nodes_is_not_taken() -> None:
+    assert "valid: --from-nodes, --to-nodes" in run(*COMMAND, "--nodes", "2", code=2).stderr

@@ -1,0 +1,303 @@
+"""Before and after a change: the picks of two communicators; changed hardware is what libnccl sees, too."""
+
+import json
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.available_releases import HERE
+from tests.support.command_line import run
+from tuner.analysis.changes import changed
+from tuner.analysis.diff import Side
+from tuner.analysis.whatif import at_sizes
+from tuner.base.errors import BadInput
+from tuner.base.names import Collective, DataType, Op
+from tuner.conformance.check import check
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.machine import catalogue
+from tuner.machine.topology import read
+from tuner.machine.topology.edit import edited
+from tuner.oracle import search as found
+from tuner.oracle.api import Oracle
+from tuner.oracle.configuration import OracleConfiguration
+from tuner.scenario import Scenario
+
+ALLREDUCE = Request(Collective.AllReduce, DataType.float32, Op.sum)
+SIZES = [4 << shift for shift in range(0, 31, 2)]
+SKELETON = Path(__file__).parents[2] / "docs" / "examples" / "skeleton.xml"
+H100 = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2, gpus_per_node=2)
+
+
+def xml(machine: str) -> str:
+    return catalogue.load(machine).topology_xml
+
+
+def values(topology: str, tag: str, attribute: str) -> list[str]:
+    return [element.attrib[attribute] for element in ET.fromstring(topology).iter(tag)]
+
+
+# --- edits of a topology ---
+
+
+def test_speed_of_adapters() -> None:
+    after = edited(xml("dgx-h100"), {"nic-gbps": "12.5"})
+    assert values(after, "net", "speed") == ["12500"] * 8
+    assert edited(after, {"nic-gbps": "400"}) == edited(xml("dgx-h100"), {"nic-gbps": "400"})
+
+
+@pytest.mark.parametrize("count", ["8", "3", "2", "1"])
+def test_number_of_adapters(count: str) -> None:
+    """Those left are spread over the sockets, and counted from 0 again, as NCCL's networks count."""
+    before = {net.name: net for net in read(xml("dgx-h100")).nets}
+    after = read(edited(xml("dgx-h100"), {"nics": count})).nets
+    assert [net.dev for net in after] == list(range(int(count)))
+    assert {replace(net, dev=before[net.name].dev) for net in after} <= set(before.values())
+    assert len({net.numaid for net in after}) == min(int(count), 2)
+
+
+@pytest.mark.parametrize(
+    ("machine", "count", "links"),
+    [
+        ("dgx-h100", "18", [4, 4, 5, 5]),
+        ("dgx-h100", "3", [1, 1, 1]),
+        ("dgx-h100", "0", []),
+        ("dgx-b200", "9", [9]),
+        ("dgx-1v", "12", [2, 2, 4, 4]),
+        ("gh200-4x", "6", [2, 2, 2]),
+    ],
+)
+def test_nvlinks_per_gpu(machine: str, count: str, links: list[int]) -> None:
+    after = read(edited(xml(machine), {"nvlinks": count}))
+    for gpu in after.gpus:
+        assert sorted(link.count for link in gpu.nvlinks) == links
+    ends = {(gpu.busid, link.target): link.count for gpu in after.gpus for link in gpu.nvlinks}
+    if machine in ("dgx-1v", "gh200-4x"):  # GPUs that face each other have the same links
+        assert all(ends[there, here] == links_between for (here, there), links_between in ends.items())
+
+
+def test_pcie() -> None:
+    after = edited(xml("aws-p5"), {"pcie": "6"})
+    assert set(values(after, "pci", "link_speed")) == {"64.0 GT/s PCIe"}
+    assert values(after, "pci", "link_width") == values(xml("aws-p5"), "pci", "link_width")
+    assert set(values(edited(xml("aws-p5"), {"pcie": "4x8"}), "pci", "link_width")) == {"8"}
+
+
+@pytest.mark.parametrize(
+    ("machine", "change", "message"),
+    [
+        ("dgx-h100", "nic-gbps=0", "valid: 0.001 to 1000000"),
+        ("dgx-h100", "nic-gbps=fast", "valid: 0.001"),
+        ("dgx-h100", "nics=9", "valid: 1 to 8"),
+        ("dgx-h100", "nics=0", "valid: 1 to 8"),
+        ("dgx-h100", "nvlinks=-1", "valid: 0 to 1024"),
+        ("pcie-l40s", "nvlinks=4", "no GPU of this node has NVLinks"),
+        ("dgx-1v", "nvlinks=8", r"1\+1\+2\+2.*valid: a multiple of 6$"),
+        ("a100-4x-1nic", "nvlinks=4", r"4\+4\+4.*valid: a multiple of 3$"),
+        ("dgx-h100", "pcie=7", "valid: a generation"),
+        ("dgx-h100", "pcie=5x3", "valid: a generation"),
+        ("dgx-h100", "speed=1", "unknown key 'speed'"),
+    ],
+)
+def test_what_a_node_cannot_have_is_refused(machine: str, change: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        changed(replace(H100, machine=machine), [change]).communicator()
+
+
+def test_hardware_changes_alike_nodes_as_they_are() -> None:
+    with pytest.raises(BadInput, match="not where nodes differ"):
+        changed(replace(H100, others=(H100,)), ["nic-gbps=100"])
+    with pytest.raises(BadInput, match="found on the node as it was"):
+        changed(replace(H100, graphs=Path("dump.xml")), ["nic-gbps=100"]).communicator()
+    other = changed(H100, ["nic-gbps=100", "machine=dgx-a100"])
+    assert (other.hardware, other.title) == (None, "2 x dgx-a100, 8 GPUs each, NCCL 2.28.9")
+
+
+# --- changed hardware, and the real library on it ---
+
+CHANGES = {
+    "slower adapters": ("dgx-h100", 2, ("nic-gbps=100",)),
+    "one adapter": ("dgx-h100", 2, ("nics=1", "nic-gbps=200")),
+    "fewer links": ("dgx-h100", 4, ("nvlinks=4",)),
+    "no links": ("dgx-a100", 2, ("nvlinks=0",)),
+    "older PCIe": ("dgx-a100", 2, ("pcie=3x8",)),
+    "more links between GPUs": ("dgx-1v", 4, ("nvlinks=12",)),
+    "with a nccl.conf": ("pcie-l40s-4nic", 8, ("nic-gbps=25",)),
+    "a variable of the search": ("dgx-h100", 4, ("NCCL_P2P_DISABLE=1",)),
+    "without peer-to-peer": ("pcie-l40s-no-p2p", 4, ("nic-gbps=25",)),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("nccl", HERE)
+def test_emulator_and_libnccl_agree_on_changed_hardware(nccl: str, what: str) -> None:
+    machine, gpus, changes = CHANGES[what]
+    before = Scenario(nccl=nccl, machine=machine, nodes=2, gpus_per_node=gpus)
+    after = changed(before, changes)
+    report = check(after)
+    assert report.mismatches == []
+    assert report.compared["picks"] >= 5 * 60
+    old, new = (Selection(scenario.communicator()).cost_table(ALLREDUCE, SIZES) for scenario in (before, after))
+    assert not np.array_equal(old, new), "it makes a difference"
+
+
+@pytest.mark.parametrize("nccl", HERE)
+def test_libnccl_launches_the_picks_of_the_changed_machine(nccl: str, tmp_path: Path) -> None:
+    """Against a file that was edited by hand, whose picks libnccl launches; unchanged adapters pick otherwise."""
+    file = tmp_path / "slow.xml"
+    file.write_text(xml("dgx-h100").replace('speed="400000"', 'speed="50000"'))
+    after = changed(replace(H100, nccl=nccl), ["nic-gbps=50"])
+    picks = Selection(after.communicator()).pick(ALLREDUCE, SIZES)
+    with Oracle(replace(after, machine=None, topology=file, hardware=None).oracle_configuration()) as oracle:
+        launched = oracle.launch(ALLREDUCE.collective, ALLREDUCE.dtype, ALLREDUCE.op, SIZES)
+    ours = [
+        (*algo_proto, channels, threads)
+        for algo_proto, channels, threads in zip(picks.algo_protos(), picks.channels, picks.threads, strict=True)
+    ]
+    assert ours == [(real.algorithm, real.protocol, real.channels, real.threads) for real in launched]
+    unchanged = Selection(replace(H100, nccl=nccl).communicator()).pick(ALLREDUCE, SIZES)
+    assert unchanged.algo_protos() != picks.algo_protos() or not np.array_equal(unchanged.channels, picks.channels)
+
+
+@pytest.mark.parametrize("nccl", HERE)
+def test_a_skeleton_is_completed_before_it_is_changed(nccl: str) -> None:
+    """Adapters that are made slower afterwards are those that were slower from the start."""
+    fast = Scenario(nccl=nccl, nodes=2, topology=SKELETON, gpu="h100-sxm", net_gbps=400, gpus_per_node=2)
+    slow = replace(fast, net_gbps=100)
+    tables = [
+        Selection(scenario.communicator()).cost_table(ALLREDUCE, SIZES)
+        for scenario in (changed(fast, ["nic-gbps=100"]), slow, fast)
+    ]
+    assert np.array_equal(tables[0], tables[1])
+    assert not np.array_equal(tables[0], tables[2])
+    assert check(changed(fast, ["nics=1", "pcie=4x8", "nvlinks=6"])).mismatches == []
+
+
+def test_hardware_as_it_was_changes_nothing() -> None:
+    """What libnccl finds now is what was captured for the catalogue."""
+    same = changed(H100, ["nic-gbps=400", "pcie=5", "nvlinks=18", "nics=8"])
+    old, new = (Selection(scenario.communicator()).cost_table(ALLREDUCE, SIZES) for scenario in (H100, same))
+    assert np.array_equal(old, new)
+
+
+def test_the_machines_own_settings_stay() -> None:
+    machine = catalogue.load("pcie-l40s-no-p2p")
+    configuration = changed(
+        replace(H100, machine=machine.name), ["nic-gbps=25", "NCCL_PROTO=Simple"]
+    ).oracle_configuration()
+    assert configuration.env == {**machine.environment, "NCCL_PROTO": "Simple"}
+    assert machine.environment
+    assert not configuration.peer_to_peer_across_sockets
+
+
+def test_the_search_is_asked_as_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    class AskedError(Exception):
+        pass
+
+    def ask(configuration: OracleConfiguration) -> Oracle:
+        raise AskedError(configuration)
+
+    monkeypatch.setattr(found, "Oracle", ask)
+    machine, several = catalogue.load("pcie-l40s-no-p2p"), changed(H100, ["machine=pcie-l40s-no-p2p", "nic-gbps=26"])
+    for nodes, search in ((1, 1), (2, 2), (4096, 2)):
+        with pytest.raises(AskedError) as asked:
+            replace(several, nodes=nodes).communicator()
+        topology = edited(machine.topology_xml, {"nic-gbps": "26"})
+        expected = OracleConfiguration(
+            topology, search, 8, "2.28.9", dict(machine.environment), peer_to_peer_across_sockets=False
+        )
+        assert asked.value.args == (expected,)
+
+
+def test_nodes_without_nvlink_have_no_switch() -> None:
+    before, after = (scenario.communicator() for scenario in (H100, changed(H100, ["nvlinks=0"])))
+    assert (before.has_nvswitch, before.direct_nvlink, before.nvls) == (True, True, True)
+    assert (after.has_nvswitch, after.direct_nvlink, after.nvls) == (False, False, False)
+
+
+# --- both sides, size by size ---
+
+
+def test_both_picks_and_what_they_take() -> None:
+    after = changed(H100, ["nodes=8", "gpus-per-node=8"])
+    old, new = Side(H100), Side(after)
+    answers = at_sizes(old, new, ALLREDUCE, SIZES)
+    for side, which, ranks in ((old, "before", 4), (new, "after", 64)):
+        picks = side.selection.pick(ALLREDUCE, SIZES)
+        for row, one in enumerate(answers):
+            pick = getattr(one, which)
+            algo_proto = picks.algo_protos()[row]
+            assert (pick.algorithm, pick.protocol) == (algo_proto[0].name, algo_proto[1].name)
+            assert (pick.channels, pick.threads) == (picks.channels[row], picks.threads[row])
+            assert np.float32(pick.time_us) == picks.time_us[row]
+            busbw_gbs = SIZES[row] / picks.time_us[row] / 1000 * 2 * (ranks - 1) / ranks
+            assert getattr(one, f"busbw_gbs_{which}") == pytest.approx(busbw_gbs)
+    assert [one.ratio for one in answers] == pytest.approx([one.after.time_us / one.before.time_us for one in answers])
+
+
+COMMAND = (
+    "whatif",
+    "allreduce",
+    "nodes=8",
+    "NCCL_PROTO=Simple",
+    "--machine",
+    "dgx-h100",
+    "--nodes",
+    "2",
+    "--nccl",
+    "2.28.9",
+)
+
+
+def test_json_has_sizes_and_ranges() -> None:
+    answer = json.loads(run(*COMMAND, "--bytes", "1K,16M", "--json").stdout)
+    assert answer["before"] == "2 x dgx-h100, 8 GPUs each, NCCL 2.28.9"
+    assert answer["after"] == "8 x dgx-h100, 8 GPUs each, NCCL 2.28.9, NCCL_PROTO=Simple"
+    assert [one["bytes"] for one in answer["sizes"]] == [1024, 16 << 20]
+    assert {one["after"]["protocol"] for one in answer["sizes"]} == {"Simple"}
+    same = json.loads(
+        run("diff", "allreduce", "--change", "nodes=8", "--change", "NCCL_PROTO=Simple", *COMMAND[4:], "--json").stdout
+    )
+    assert answer["changes"] == same
+
+
+def test_table_shows_both_sides_and_ranges() -> None:
+    text = run(*COMMAND, "--bytes", "1K,16M").stdout
+    assert text.startswith("before: 2 x dgx-h100, 8 GPUs each, NCCL 2.28.9\nafter:  8 x dgx-h100, 8 GPUs each")
+    assert "AllReduce: where the pick changes" in text
+    (row,) = [line for line in text.splitlines() if line.strip().startswith("16 MiB   ")]
+    assert row.split()[2:6] == ["NVLSTree/Simple", "x16", "NVLSTree/Simple", "x16"]
+
+
+def test_a_pick_that_stays_is_said_so() -> None:
+    text = run("whatif", "allreduce", "NCCL_NTHREADS=512", *COMMAND[4:], "--bytes", "1K").stdout
+    assert text.endswith("\nAllReduce: the same algorithm and protocol at every size\n\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("allreduce",), "nothing differs"),
+        (("nodes=2",), "nothing differs"),
+        (("allreduce", "nodes"), "unknown coll"),
+        (("nodes=x",), "valid: 1 to 1048576"),
+        (("nics=",), "expected KEY=VALUE"),
+    ],
+)
+def test_no_change_is_said_so(words: tuple[str, ...], message: str) -> None:
+    assert message in run("whatif", *words, *COMMAND[4:], code=2).stderr
+
+
+def test_diff_takes_hardware_too() -> None:
+    answer = json.loads(run("diff", "allreduce", "--change", "nic-gbps=100", *COMMAND[4:], "--json").stdout)
+    assert answer
+    assert {change["collective"] for change in answer} == {"AllReduce"}
+
+
+def test_without_libnccl_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path))
+    error = run("whatif", "allreduce", "nic-gbps=100", *COMMAND[4:], code=2).stderr
+    assert "`nccl-tuner fetch-nccl 2.28.9` gets it" in error
