@@ -1,0 +1,79 @@
+"""Records as JSON: one function, which every ``--json`` goes through.
+
+A record's keys are its fields' names, in their order. Where the form of the JSON is older than the record, the field
+says so with :func:`json_form`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_METADATA = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    key: str | None
+    convert: Callable[[Any], Any] | None
+    merged: bool
+    omitted: bool
+
+
+def json_form(
+    key: str | None = None,
+    *,
+    convert: Callable[[Any], Any] | None = None,
+    merged: bool = False,
+    omitted: bool = False,
+) -> Mapping[str, object]:
+    """A dataclass field's ``metadata``: JSON holds it under another ``key``, or as what ``convert`` makes of it.
+
+    ``merged``: the keys of this record stand among those of the one around it. ``omitted``: JSON has nothing of it.
+    """
+    return {_METADATA: _Form(key, convert, merged, omitted)}
+
+
+def to_json(value: Any) -> Any:
+    """What ``json.dumps`` takes: records and mappings as dictionaries, sequences and arrays as lists.
+
+    Enumerations are their names (text enumerations their text), paths their text; None stays, and so do numbers, but
+    for numpy's, which become Python's. TypeError for anything else.
+    """
+    if value is None or (isinstance(value, bool | str | int | float) and not isinstance(value, Enum)):
+        return value
+    if isinstance(value, Enum):
+        return value.value if isinstance(value, str) else value.name
+    if is_dataclass(value) and not isinstance(value, type):
+        return _record(value)
+    if isinstance(value, Mapping):
+        return {_key(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON: {value!r}")
+
+
+def _record(record: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for each in fields(record):
+        form: _Form = each.metadata.get(_METADATA) or _Form(None, None, False, False)
+        if form.omitted:
+            continue
+        value = getattr(record, each.name)
+        made = to_json(value if form.convert is None else form.convert(value))
+        if form.merged:
+            found |= made
+        else:
+            found[form.key or each.name] = made
+    return found
+
+
+def _key(key: object) -> str:
+    return key.name if isinstance(key, Enum) else str(key)
