@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 NCCL   := 2.28.9
 
-.PHONY: demo test test-releases docs golden lint bench fuzz clean
+.PHONY: demo test test-releases docs golden lint bench plugin fuzz clean
 
 demo: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL)
@@ -36,6 +36,13 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/plugin.py
 
+# The shared object for NCCL_TUNER_PLUGIN, with a C compiler alone.
+plugin: build/libnccl_tuner_plugin.so
+
+build/libnccl_tuner_plugin.so: $(wildcard csrc/*.args csrc/plugin/*.[ch])
+	mkdir -p build
+	$(CC) $(CFLAGS) $(LDFLAGS) @csrc/plugin.args -o $@
+
 # libFuzzer over the plugin's parser and its calls: CLANG with its runtimes (Debian: clang, libclang-rt-dev).
 CLANG     ?= clang
 FUZZ_RUNS ?= 10500000
@@ -54,10 +61,10 @@ $(FUZZ)/%: $(CHECK)/fuzz_%.c $(wildcard csrc/plugin/*.[ch] $(CHECK)/*.[ch])
 	$(CLANG) -std=c11 -O2 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
 	    csrc/plugin/*.c $< $(CHECK)/checks.c $(CHECK)/source.c -o $@
 
-$(VENV)/.installed: pyproject.toml setup.py $(wildcard csrc/*/*.[ch])
+$(VENV)/.installed: pyproject.toml setup.py csrc/bindings.py $(wildcard csrc/*.args csrc/*/*.[ch])
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
+	PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip install --quiet --editable '.[test,lint]'
 	touch $@
 
 clean:

@@ -1,40 +1,28 @@
 """Builds the native parts; everything else is in pyproject.toml.
 
 The simulated GPUs and the tuner plugin are plain shared objects: libnccl loads them, so they must not be Python
-extension modules. Only Linux has a libnccl, so elsewhere the package is pure Python.
+extension modules. Those are cffi's, each linked with a shared object (csrc/bindings.py). Only Linux has a libnccl, so
+elsewhere the package is pure Python.
 """
 
+import os
+import shlex
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
-CSRC = Path("csrc")
-
 
 class SharedObject(Extension):
-    """A shared object without a Python module in it."""
+    """A shared object without a Python module in it: what the C compiler makes of the arguments in csrc/*.args."""
 
-    def __init__(
-        self, name: str, sources: Iterable[Path], optimise: str = "-O2", libraries: tuple[str, ...] = ()
-    ) -> None:
-        sources = sorted(sources)
-        folders = {path.parent for path in sources}
-        super().__init__(
-            f"tuner._native.{name}",
-            sources=list(map(str, sources)),
-            depends=sorted(str(path) for folder in folders for path in folder.glob("*.h")),
-            extra_compile_args=["-std=c11", optimise, "-g0", "-Wall", "-Wextra", "-fvisibility=hidden"],
-            # By its name a process that holds the object already gets the same one, wherever it lies.
-            extra_link_args=[f"-Wl,-soname,{name}.so"],
-            libraries=list(libraries),
-        )
+    def __init__(self, name: str, arguments: Path) -> None:
+        super().__init__(f"tuner._native.{name}", sources=[str(arguments)])
 
 
 class BuildExt(build_ext):
-    """Keeps the plain name of a shared object (no ``.cpython-311-...`` in it)."""
+    """Builds the shared objects first, by their plain names (no ``.cpython-311-...`` in them)."""
 
     def get_ext_filename(self, fullname: str) -> str:
         plain = [extension.name for extension in self.extensions if isinstance(extension, SharedObject)]
@@ -43,25 +31,38 @@ class BuildExt(build_ext):
             return str(Path(*fullname.split("."))) + ".so"
         return super().get_ext_filename(fullname)
 
+    def build_extensions(self) -> None:
+        self.extensions.sort(key=lambda extension: not isinstance(extension, SharedObject))
+        super().build_extensions()
+
+    def build_extension(self, ext: Extension) -> None:
+        target = Path(self.get_ext_fullpath(ext.name))
+        if isinstance(ext, SharedObject):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            compiler = " ".join(
+                [os.environ.get("CC", "cc"), *(os.environ.get(name, "") for name in ("CFLAGS", "LDFLAGS"))]
+            )
+            self.spawn([*shlex.split(compiler), f"@{ext.sources[0]}", "-o", str(target)])
+        else:
+            ext.library_dirs.append(str(target.parent))  # of the shared objects, which were built before
+            super().build_extension(ext)
+
     def copy_extensions_to_source(self) -> None:
         Path("tuner", "_native").mkdir(exist_ok=True)  # not in the repository: it holds only what is built
         super().copy_extensions_to_source()
 
-    def get_export_symbols(self, ext: Extension) -> list[str]:
-        return []
 
-
-PLUGIN = set(CSRC.glob("plugin/*.c"))
-
-extensions = [
-    SharedObject("libnccl_tuner_plugin", PLUGIN, optimise="-O3"),  # NCCL calls it for every collective
-    # The same behind the same adapters, but for where the table comes from.
-    SharedObject("libnccl_tuner_force", PLUGIN - {CSRC / "plugin" / "tuner.c"} | set(CSRC.glob("force/*.c"))),
-    SharedObject("libnccl_tuner_sim", CSRC.glob("sim/*.c"), libraries=("dl", "pthread")),
-]
+NATIVE = {
+    "ext_modules": [
+        SharedObject("libnccl_tuner_plugin", Path("csrc/plugin.args")),
+        SharedObject("libnccl_tuner_force", Path("csrc/force.args")),
+        SharedObject("libnccl_tuner_sim", Path("csrc/sim.args")),
+    ],
+    "cffi_modules": ["csrc/bindings.py:plugin", "csrc/bindings.py:force"],
+}
 
 setup(
     packages=[*find_packages(include=["tuner", "tuner.*"]), "tuner.tables"],
-    ext_modules=extensions if sys.platform == "linux" else [],
     cmdclass={"build_ext": BuildExt},
+    **(NATIVE if sys.platform == "linux" else {}),
 )

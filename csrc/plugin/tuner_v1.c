@@ -1,26 +1,11 @@
 /* ncclTunerPlugin_v1: looked up by 2.19 and 2.20. Its calls carry no context, so one table serves all communicators of
- * the process, and a call cannot be told to be of one or the other.
- * Layout: src/include/nccl_tuner.h, v2.19.3-1 and v2.20.5-1. */
+ * the process, and a call cannot be told to be of one or the other. */
 #include <stdatomic.h>
 
-#include "abi.h"
+#include "interface.h"
 #include "lock.h"
 #include "log.h"
 #include "tuner.h"
-
-struct plugin_v1 {
-    const char *name;
-    int (*init)(size_t ranks, size_t nodes, nccl_logger logger);
-    int (*get_coll_info)(int collective, size_t bytes, int collnet, int nvls, int pipelined, int *algorithm,
-                         int *protocol, int *channels);
-    int (*destroy)(void);
-};
-
-_Static_assert(offsetof(struct plugin_v1, name) == 0, "ncclTuner_v1_t");
-_Static_assert(offsetof(struct plugin_v1, init) == 8, "ncclTuner_v1_t");
-_Static_assert(offsetof(struct plugin_v1, get_coll_info) == 16, "ncclTuner_v1_t");
-_Static_assert(offsetof(struct plugin_v1, destroy) == 24, "ncclTuner_v1_t");
-_Static_assert(sizeof(struct plugin_v1) == 32, "ncclTuner_v1_t");
 
 /* What the communicators of the process share. `opening` guards everything but `deciding`, which calls only read. */
 static struct {
@@ -84,5 +69,4 @@ static int destroy(void) {
     return RESULT_SUCCESS;
 }
 
-__attribute__((visibility("default"))) extern const struct plugin_v1 ncclTunerPlugin_v1;
 const struct plugin_v1 ncclTunerPlugin_v1 = {TUNER_NAME, init, get_coll_info, destroy};

@@ -1,0 +1,63 @@
+#include "call.h"
+
+#include "../plugin/interface.h"
+
+int call_init(int version, size_t ranks, size_t nodes, nccl_logger logger, double *constants, void **context) {
+    switch (version) {
+    case 1:
+        return ncclTunerPlugin_v1.init(ranks, nodes, logger);
+    case 2:
+        return ncclTunerPlugin_v2.init(ranks, nodes, logger, context);
+    case 3:
+        return ncclTunerPlugin_v3.init(ranks, nodes, logger, context);
+    case 4:
+        return ncclTunerPlugin_v4.init(ranks, nodes, logger, context);
+    case 5:
+        return ncclTunerPlugin_v5.init(context, 1, ranks, nodes, logger, NULL, (struct constants *)constants);
+    default:
+        return ncclTunerPlugin_v6.base.init(context, 1, ranks, nodes, logger, NULL, (struct constants *)constants);
+    }
+}
+
+int call_finalize(int version, void *context) {
+    switch (version) {
+    case 1:
+        return ncclTunerPlugin_v1.destroy();
+    case 2:
+        return ncclTunerPlugin_v2.destroy(context);
+    case 3:
+        return ncclTunerPlugin_v3.destroy(context);
+    case 4:
+        return ncclTunerPlugin_v4.destroy(context);
+    case 5:
+        return ncclTunerPlugin_v5.finalize(context);
+    default:
+        return ncclTunerPlugin_v6.base.finalize(context);
+    }
+}
+
+int call_with_costs(int version, void *context, const struct call *call, struct cost_cells cells, int *channels) {
+    float **costs = (float **)(void *)cells.us; /* what NCCL does, too */
+    if (version == 3) {
+        return ncclTunerPlugin_v3.get_coll_info(context, call->collective, call->bytes, call->pipelined, costs,
+                                                cells.algorithms, cells.protocols, channels);
+    }
+    coll_info_v4 *get_coll_info = version == 4   ? ncclTunerPlugin_v4.get_coll_info
+                                      : version == 5 ? ncclTunerPlugin_v5.get_coll_info
+                                                     : ncclTunerPlugin_v6.base.get_coll_info;
+    return get_coll_info(context, call->collective, call->bytes, call->pipelined, costs, cells.algorithms,
+                         cells.protocols, call->registered, channels);
+}
+
+int call_by_name(int version, void *context, const struct call *call, int *algorithm, int *protocol, int *channels) {
+    if (version == 1) {
+        return ncclTunerPlugin_v1.get_coll_info(call->collective, call->bytes, call->collnet, call->nvls,
+                                                call->pipelined, algorithm, protocol, channels);
+    }
+    return ncclTunerPlugin_v2.get_coll_info(context, call->collective, call->bytes, call->collnet, call->nvls,
+                                            call->pipelined, algorithm, protocol, channels);
+}
+
+int call_chunk_size(void *context, int collective, int algorithm, int protocol, size_t *chunk_bytes) {
+    return ncclTunerPlugin_v6.get_chunk_size(context, collective, 0, algorithm, protocol, 1, chunk_bytes);
+}

@@ -1,0 +1,36 @@
+/* One call of the exported plugins as NCCL makes it, whatever the version of the interface. */
+#ifndef CALL_CALL_H
+#define CALL_CALL_H
+
+#include <stddef.h>
+
+#include "../plugin/abi.h"
+
+/* What NCCL says of one operation; a version hands over only what it has arguments for. */
+struct call {
+    size_t bytes;
+    int collective, pipelined;
+    int registered;    /* from version 4 on */
+    int collnet, nvls; /* versions 1 and 2 */
+};
+
+/* NCCL's cost table, one float for each algorithm and protocol. */
+struct cost_cells {
+    float *us;
+    int algorithms, protocols;
+};
+
+/* Each returns what the plugin does, a ncclResult_t. Version 1 has no context, and constants only 5 and 6. */
+int call_init(int version, size_t ranks, size_t nodes, nccl_logger logger, double *constants, void **context);
+int call_finalize(int version, void *context);
+
+/* Versions 3 to 6. */
+int call_with_costs(int version, void *context, const struct call *call, struct cost_cells cells, int *channels);
+
+/* Versions 1 and 2. */
+int call_by_name(int version, void *context, const struct call *call, int *algorithm, int *protocol, int *channels);
+
+/* Version 6. */
+int call_chunk_size(void *context, int collective, int algorithm, int protocol, size_t *chunk_bytes);
+
+#endif
