@@ -27,9 +27,14 @@ golden: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl --all
 	$(BIN)/python -m tests.scripts.record_golden
 
+SOURCES_C := $(wildcard csrc/*/*.[ch] csrc/*/*/*.[ch])
+
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	@if [ -x $(BIN)/clang-format ]; \
+	then echo $(BIN)/clang-format csrc; $(BIN)/clang-format --dry-run --Werror $(SOURCES_C); \
+	else echo "no $(BIN)/clang-format: the form of csrc is not checked"; fi
 
 bench: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL)
