@@ -43,8 +43,8 @@ int call_with_costs(int version, void *context, const struct call *call, struct 
                                                 cells.algorithms, cells.protocols, channels);
     }
     coll_info_v4 *get_coll_info = version == 4   ? ncclTunerPlugin_v4.get_coll_info
-                                      : version == 5 ? ncclTunerPlugin_v5.get_coll_info
-                                                     : ncclTunerPlugin_v6.base.get_coll_info;
+                                  : version == 5 ? ncclTunerPlugin_v5.get_coll_info
+                                                 : ncclTunerPlugin_v6.base.get_coll_info;
     return get_coll_info(context, call->collective, call->bytes, call->pipelined, costs, cells.algorithms,
                          cells.protocols, call->registered, channels);
 }

@@ -29,8 +29,7 @@ static int split(struct slice line, struct slice fields[FIELDS]) {
 
 static bool read_bytes(struct slice field, size_t *bytes, struct table_error *error) {
     bool overflow = false;
-    return read_number(field, bytes, &overflow) ||
-           table_fail(error, "'%s' is not a number of bytes", show(field).text);
+    return read_number(field, bytes, &overflow) || table_fail(error, "'%s' is not a number of bytes", show(field).text);
 }
 
 /* A number, or -1 for any. */
@@ -51,8 +50,8 @@ static bool read_exact(struct slice field, const char *what, uint32_t least, uin
 
 /* Exactly as NVIDIA's reader spells them: it takes every other word, "LL128" among them, for its default. */
 static const char *const collectives[COLLECTIVES] = {"broadcast", "reduce", "allgather", "reducescatter", "allreduce"};
-static const char *const algorithms[ALGORITHMS] = {"tree", "ring",      "collnet_direct", "collnet_chain",
-                                                   "nvls", "nvls_tree", "pat"};
+static const char *const algorithms[ALGORITHMS] = {"tree",      "ring", "collnet_direct", "collnet_chain", "nvls",
+                                                   "nvls_tree", "pat"};
 static const char *const protocols[PROTOCOLS] = {"ll", "ll128", "simple"};
 
 static bool read_choice(const struct slice *fields, struct choice *choice, struct table_error *error) {
@@ -71,8 +70,8 @@ static bool read_choice(const struct slice *fields, struct choice *choice, struc
     if (!read_exact(fields[CHANNELS], "channels", 0, MAX_CHANNELS, &channels, error)) {
         return false;
     }
-    *choice = (struct choice){
-        .algorithm = (int8_t)algorithm, .protocol = (int8_t)protocol, .channels = (int8_t)channels.low};
+    *choice =
+        (struct choice){.algorithm = (int8_t)algorithm, .protocol = (int8_t)protocol, .channels = (int8_t)channels.low};
     return true;
 }
 

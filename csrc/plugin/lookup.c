@@ -18,7 +18,8 @@ static void place(const struct table *table, int collective, const struct shape 
     placed->count = 0;
     for (size_t i = 0; i < table->decision_count; i++) {
         const struct decision *row = &table->decisions[i];
-        struct placed here = {.pipelined = row->when.pipelined, .choice = row->choice, .registered = row->when.registered};
+        struct placed here = {
+            .pipelined = row->when.pipelined, .choice = row->choice, .registered = row->when.registered};
         enum match match = row->when.collective == collective ? shape_match(shape, &row->when) : MATCH_NO;
         if (match == MATCH_NO || !shape_bytes(shape, &row->when, &here.bytes)) {
             continue;
@@ -73,8 +74,8 @@ static bool is_of_class(const struct placed *row, uint32_t pipelined, bool regis
 }
 
 /* The steps of the calls with `pipelined` operations and these buffers. */
-static bool build_plane(const struct placed_rows *placed, uint32_t pipelined, bool registered,
-                        struct piece *pieces, struct steps *steps) {
+static bool build_plane(const struct placed_rows *placed, uint32_t pipelined, bool registered, struct piece *pieces,
+                        struct steps *steps) {
     size_t count = 0;
     for (size_t i = 0; i < placed->count; i++) {
         if (is_of_class(&placed->rows[i], pipelined, registered)) {
@@ -92,7 +93,8 @@ static bool build_function(const struct placed_rows *placed, struct piece *piece
     for (uint32_t plane = 0; built && plane < planes; plane++) {
         uint32_t class = plane % (function->end_count + 1);
         bool registered = plane > function->end_count;
-        built = build_plane(placed, class ? function->ends[class - 1] : 0, registered, pieces, &function->planes[plane]);
+        built =
+            build_plane(placed, class ? function->ends[class - 1] : 0, registered, pieces, &function->planes[plane]);
     }
     return built;
 }

@@ -29,7 +29,7 @@ struct function {
     struct steps *planes;
     uint32_t ends[MOST_PIPELINED_ENDS]; /* where the classes after the first begin, sorted */
     uint32_t end_count;
-    uint32_t registered; /* how many planes further on registered buffers are; 0 where no row asks */
+    uint32_t registered;        /* how many planes further on registered buffers are; 0 where no row asks */
     struct placed_rows passing; /* all rows, of a table that passes calls on */
 };
 

@@ -6,8 +6,8 @@
 
 /* In the order of NCCL's numbers. */
 static const char *const collectives[COLLECTIVES] = {"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"};
-static const char *const algorithms[ALGORITHMS] = {"Tree", "Ring",     "CollNetDirect", "CollNetChain",
-                                                   "NVLS", "NVLSTree", "PAT"};
+static const char *const algorithms[ALGORITHMS] = {"Tree",     "Ring", "CollNetDirect", "CollNetChain", "NVLS",
+                                                   "NVLSTree", "PAT"};
 static const char *const protocols[PROTOCOLS] = {"LL", "LL128", "Simple"};
 
 /* In the order of ncclTunerConstants_v5_t. */

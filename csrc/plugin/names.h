@@ -20,7 +20,7 @@ int node_count_by_name(struct slice name);
 #define VALID_ALGORITHMS "valid: Tree, Ring, CollNetDirect, CollNetChain, NVLS, NVLSTree, PAT"
 #define VALID_PROTOCOLS "valid: LL, LL128, Simple"
 #define VALID_LINKS "valid: nvlink, pci, net"
-#define VALID_CONSTANTS \
+#define VALID_CONSTANTS                                                                                         \
     "valid: base-latency-us, link-latency-us, ll-gbs, ring-ll128-per-channel-gbs, tree-ll128-per-channel-gbs, " \
     "tree-per-channel-gbs, nvlstree-per-channel-gbs"
 #define VALID_GENERATIONS "valid: volta, ampere, hopper, blackwell"

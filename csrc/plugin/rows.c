@@ -254,9 +254,9 @@ static bool read_choices(struct slice *line, struct table *table, struct table_e
 }
 
 static bool read_decision(struct slice line, struct table *table, struct table_error *error) {
-    struct keys keys = {
-        condition_names, CONDITIONS,
-        "valid before '->': bytes, bytes-per-rank, ranks, nodes, ranks-per-node, registered, pipelined", 0};
+    struct keys keys = {condition_names, CONDITIONS,
+                        "valid before '->': bytes, bytes-per-rank, ranks, nodes, ranks-per-node, registered, pipelined",
+                        0};
     struct decision decision = {.choice = (uint32_t)table->choice_count};
     if (!read_conditions(&line, keys, &decision.when, error) || !read_choices(&line, table, error)) {
         return false;
@@ -270,7 +270,8 @@ static bool read_decision(struct slice line, struct table *table, struct table_e
 static bool read_float(struct slice text, const char *key, bool positive, float *number, struct table_error *error) {
     double value;
     if (!read_decimal(text, &value) || value > FLT_MAX || (positive && (float)value == 0.0f)) {
-        return table_fail(error, "%s=%s is not a number %s", key, show(text).text, positive ? "above 0" : "of at least 0");
+        return table_fail(error, "%s=%s is not a number %s", key, show(text).text,
+                          positive ? "above 0" : "of at least 0");
     }
     *number = (float)value;
     return true;

@@ -13,13 +13,13 @@
 #define UNCHECKED_VARIABLE "NCCL_TUNER_UNCHECKED"
 
 struct settings {
-    const char *table;    /* the file's name, or NULL */
-    const char *variable; /* that names it */
-    const char *unread;   /* the name in the variable that it wins over, or NULL */
+    const char *table;            /* the file's name, or NULL */
+    const char *variable;         /* that names it */
+    const char *unread;           /* the name in the variable that it wins over, or NULL */
     const char *masked_by, *mask; /* NCCL_ALGO or NCCL_PROTO, where one is set, and its value */
-    bool strict;          /* a table that cannot be used fails the communicator */
-    bool constants;       /* the table may change NCCL's constants */
-    bool unchecked;       /* the table is trusted where NCCL does not tell enough to check it */
+    bool strict;                  /* a table that cannot be used fails the communicator */
+    bool constants;               /* the table may change NCCL's constants */
+    bool unchecked;               /* the table is trusted where NCCL does not tell enough to check it */
 };
 
 /* Says in the log what is set to something it does not know. */

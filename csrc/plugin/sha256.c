@@ -103,7 +103,8 @@ static compressor choose(void) {
 }
 
 struct short_hash sha256_short(struct slice content) {
-    uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                         0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
     compressor add = choose();
     size_t whole = content.length / BLOCK_BYTES * BLOCK_BYTES, left = content.length - whole;
     for (size_t at = 0; at < whole; at += BLOCK_BYTES) {

@@ -32,8 +32,7 @@ static void *grow(void *items, size_t *room, size_t count, size_t size, struct t
 }
 
 bool table_add_choice(struct table *table, struct choice choice, struct table_error *error) {
-    struct choice *grown =
-        grow(table->choices, &table->choice_room, table->choice_count, sizeof choice, error);
+    struct choice *grown = grow(table->choices, &table->choice_room, table->choice_count, sizeof choice, error);
     if (grown) {
         table->choices = grown;
         table->choices[table->choice_count++] = choice;

@@ -30,8 +30,8 @@ struct condition {
 struct choice {
     int8_t algorithm; /* -1: NCCL's own choice */
     int8_t protocol;
-    int8_t channels; /* 0: NCCL's own number */
-    bool more;       /* the next one in the array is tried after this one */
+    int8_t channels;      /* 0: NCCL's own number */
+    bool more;            /* the next one in the array is tried after this one */
     uint32_t chunk_bytes; /* 0: NCCL's own size */
 };
 

@@ -15,8 +15,8 @@ struct tuner;
 /* A new communicator, and what NCCL tells a tuner of it. */
 struct opening {
     struct shape shape; /* where it is not known whose calls will come, that of the first who might */
-    bool hands_cells;  /* NCCL hands over its cost table, in which what it cannot run is ignored: 2.22 on */
-    double *constants; /* of NCCL's model, which may be changed; NULL where it does not hand them over */
+    bool hands_cells;   /* NCCL hands over its cost table, in which what it cannot run is ignored: 2.22 on */
+    double *constants;  /* of NCCL's model, which may be changed; NULL where it does not hand them over */
     nccl_logger logger;
 };
 

@@ -187,8 +187,8 @@ static void measure_calls(const struct plugin_v6 *ours, const char *path) {
         for (size_t row = 0; row < rows; row++) {
             scanned[i].rows[row] = row_of(row, rows);
         }
-        subjects[1 + i] = (struct subject){
-            .name = "ours", .plugin = ours, .rows = rows, .context = open_ours(ours), .calls = CALLS};
+        subjects[1 + i] =
+            (struct subject){.name = "ours", .plugin = ours, .rows = rows, .context = open_ours(ours), .calls = CALLS};
         subjects[1 + ROW_COUNTS + i] = (struct subject){.name = "linear scan",
                                                         .plugin = &linear,
                                                         .rows = rows,
@@ -204,8 +204,8 @@ static void measure_calls(const struct plugin_v6 *ours, const char *path) {
     }
     printf("\"calls\": [");
     for (size_t i = 0; i < count; i++) {
-        printf("%s{\"plugin\": \"%s\", \"rows\": %zu, \"ns\": %.2f}", i ? ", " : "", subjects[i].name,
-               subjects[i].rows, median(subjects[i].times));
+        printf("%s{\"plugin\": \"%s\", \"rows\": %zu, \"ns\": %.2f}", i ? ", " : "", subjects[i].name, subjects[i].rows,
+               median(subjects[i].times));
         if (subjects[i].plugin == ours) {
             ours->finalize(subjects[i].context);
         }

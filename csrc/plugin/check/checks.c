@@ -109,8 +109,7 @@ static const struct choice *first_possible(const struct choice *choice, const fl
 /* What the table decides: the first choice that NCCL could take, of the first row that matches, or of the first that
  * has one where rows pass calls on; or NULL. */
 static const struct choice *scan_decisions(const struct table *table, const struct shape *shape,
-                                           const struct call *call, const float *cells, int algorithms,
-                                           int protocols) {
+                                           const struct call *call, const float *cells, int algorithms, int protocols) {
     const struct choice *taken = NULL;
     for (size_t i = 0; !taken && i < table->decision_count; i++) {
         const struct decision *row = &table->decisions[i];
@@ -363,17 +362,15 @@ static void ask_cells(const struct communicator *communicator, struct call *call
     void *context = communicator->context;
     float **costs = (float **)(void *)cells; /* what NCCL does, too */
     int version = communicator->version;
-    int result = version == 3   ? ncclTunerPlugin_v3.get_coll_info(context, call->collective, call->bytes,
-                                                                   call->pipelined, costs, algorithms, protocols, channels)
-                 : version == 4 ? ncclTunerPlugin_v4.get_coll_info(context, call->collective, call->bytes,
-                                                                   call->pipelined, costs, algorithms, protocols,
-                                                                   call->registered, channels)
-                 : version == 5 ? ncclTunerPlugin_v5.get_coll_info(context, call->collective, call->bytes,
-                                                                   call->pipelined, costs, algorithms, protocols,
-                                                                   call->registered, channels)
-                                : ncclTunerPlugin_v6.get_coll_info(context, call->collective, call->bytes,
-                                                                   call->pipelined, costs, algorithms, protocols,
-                                                                   call->registered, channels);
+    int result =
+        version == 3 ? ncclTunerPlugin_v3.get_coll_info(context, call->collective, call->bytes, call->pipelined, costs,
+                                                        algorithms, protocols, channels)
+        : version == 4 ? ncclTunerPlugin_v4.get_coll_info(context, call->collective, call->bytes, call->pipelined,
+                                                          costs, algorithms, protocols, call->registered, channels)
+        : version == 5 ? ncclTunerPlugin_v5.get_coll_info(context, call->collective, call->bytes, call->pipelined,
+                                                          costs, algorithms, protocols, call->registered, channels)
+                       : ncclTunerPlugin_v6.get_coll_info(context, call->collective, call->bytes, call->pipelined,
+                                                          costs, algorithms, protocols, call->registered, channels);
     CHECK(result == RESULT_SUCCESS);
 }
 

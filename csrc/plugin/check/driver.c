@@ -15,6 +15,8 @@
 #include "../sha256.h"
 #include "checks.h"
 
+/* Its form would give each word a line. */
+/* clang-format off */
 static const char *const pieces[] = {
     "allreduce", "AllGather", "reduce", "REDUCESCATTER", "broadcast", " ", " ", " ", " ", "\t", "\n", "\n", "\r\n",
     "\r", "bytes=", "bytes-per-rank=", "ranks=", "nodes=", "ranks-per-node=", "registered=", "pipelined=", "channels=",
@@ -25,6 +27,7 @@ static const char *const pieces[] = {
     "link-latency-us ", "net ", "ll-gbs ", "hopper ", "more ", ",", ",", ",", "-1,", "nvls_tree", "collnet_direct",
     "#", "# comment", "\xff", "\xc3\xa9", "%s%n",
 };
+/* clang-format on */
 
 static const char *const our_rows[] = {
     "allreduce -> ring/ll\n",
@@ -62,7 +65,9 @@ static struct slice draw_table(struct source *source) {
         if (wild && below(source, 64) == 0) {
             text[length++] = (char)draw(source); /* any byte, zero included */
         } else {
-            const char *more = wild && below(source, 8) < wild * 3 ? ANY(pieces) : is_csv ? ANY(csv_rows) : ANY(our_rows);
+            const char *more = wild && below(source, 8) < wild * 3 ? ANY(pieces)
+                               : is_csv                            ? ANY(csv_rows)
+                                                                   : ANY(our_rows);
             length += (size_t)sprintf(text + length, "%s", more);
         }
     }
@@ -166,7 +171,8 @@ int main(int count, char **words) {
     CHECK(count == 4);
     struct settings settings = settings_read(NULL);
     struct table table = read_table(&settings);
-    struct work work = {{.seed = strtoull(words[2], NULL, 10)}, strtoull(words[3], NULL, 10), &table, settings.unchecked};
+    struct work work = {
+        {.seed = strtoull(words[2], NULL, 10)}, strtoull(words[3], NULL, 10), &table, settings.unchecked};
     if (strcmp(words[1], "bytes") == 0) {
         check_bytes(&work.source, work.count);
     } else if (strcmp(words[1], "calls") == 0) {
