@@ -5,7 +5,7 @@
 
 Every combination that NCCL offers, AllReduce, AllGather and ReduceScatter, 8 B to 1 GiB as far as memory goes. A
 step that cannot be done says so in one line, and the others go on with what there is; what was measured is on the disk
-after every visit. FOLDER then holds run.jsonl, topology.xml, verify.json, layer.toml, fit.json, decided.table,
+after every visit. FOLDER then holds run.jsonl, topology.xml, verify.json, constants.toml, fit.json, decided.table,
 decide.json and steps.json (what was done, with versions), to be committed under tables/measured/. Exit code 1 where a
 step failed.
 
@@ -54,7 +54,7 @@ def main() -> int:
     run = given.out / "run.jsonl"
     if run.is_file() and run.stat().st_size > 0:
         loop.step("verify", lambda: command(loop, "verify", str(run)))
-        loop.step("fit", lambda: command(loop, "fit", str(run), "--out", str(given.out / "layer.toml")))
+        loop.step("fit", lambda: command(loop, "fit", str(run), "--out", str(given.out / "constants.toml")))
         loop.step("decide", lambda: command(loop, "decide", str(run), "--out", str(given.out / "decided.table")))
     return loop.end()
 

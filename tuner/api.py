@@ -10,7 +10,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op, by_name
 from tuner.base.numerics import FloatArray
 from tuner.base.sizes import whole
-from tuner.emulator import fitted_constants as layers
+from tuner.emulator import fitted_constants
 from tuner.emulator.model import Tables
 from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges, launches
 from tuner.emulator.request import Request
@@ -108,17 +108,17 @@ def communicator(
     gpus_per_node: int | None = None,
     topology: Path | str | None = None,
     env: Mapping[str, str | int] | None = None,
-    layer: Path | str | None = None,
+    constants: Path | str | None = None,
 ) -> Communicator:
     """The communicator over ``nodes`` alike nodes: a ``machine`` by name, or a ``topology`` in NCCL's XML.
 
-    ``nccl`` is by default the newest release that the machine is captured for, or that of the ``layer``, a file of
+    ``nccl`` is by default the newest release that the machine is captured for, or that of the ``constants``, a file of
     fitted constants that replace NCCL's own; ``env`` are NCCL's variables, each a text or a whole number.
     Errors: UnknownMachine, UnknownRelease, BadTopology, and BadInput for what is not emulated; each says what is valid.
     """
-    measured = layers.read(Path(layer)) if layer else None
+    fitted = fitted_constants.read(Path(constants)) if constants else None
     if nccl is None:
-        nccl = measured.nccl if measured else catalogue.newest_release([machine] if machine else [])
+        nccl = fitted.nccl if fitted else catalogue.newest_release([machine] if machine else [])
     nodes = whole(nodes, "nodes")
     if not 1 <= nodes <= MOST_NODES:
         raise BadInput(f"nodes {nodes}: valid: 1 to {MOST_NODES}")
@@ -130,7 +130,7 @@ def communicator(
             topology=Path(topology) if topology else None,
             gpus_per_node=None if gpus_per_node is None else whole(gpus_per_node, "gpus_per_node"),
             environment=_environment({} if env is None else env),
-            layer=measured,
+            fitted_constants=fitted,
         )
     )
 

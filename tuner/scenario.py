@@ -8,9 +8,9 @@ from typing import Any
 from tuner import release
 from tuner.base.errors import BadInput, BadTopology
 from tuner.emulator import communicator as comm
-from tuner.emulator import fitted_constants as layer
+from tuner.emulator import fitted_constants
 from tuner.emulator.communicator import Communicator, Node
-from tuner.emulator.fitted_constants import Layer
+from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.rules import cta_policy
 from tuner.machine import catalogue, graphs, skeleton
 from tuner.machine.graphs import Graphs
@@ -40,15 +40,16 @@ class Scenario:
     net_gbps: float | None = None  # of the adapters that the topology only places, 1e9 bits per second
     net_latency_us: float | None = None
     others: tuple["Scenario", ...] = ()
-    layer: Layer | None = None  # measured constants instead of NCCL's; libnccl has none
+    fitted_constants: FittedConstants | None = None  # instead of NCCL's; libnccl has none
     hardware: dict[str, str] | None = None  # what differs from the machine or topology, in the words of topology.edit
     search: bool = False  # libnccl searches the graphs of a known machine too, as variables of the search are set
 
     @property
     def title(self) -> str:
         """What the communicator is, in words: ``2 x dgx-h100, 8 GPUs each, NCCL 2.28.9``."""
+        constants = f", constants {self.fitted_constants.file}" if self.fitted_constants else ""
         nodes = (f"{kind.nodes} x {kind.name}, {kind.gpus()} GPUs each" for kind in self._kinds)
-        return f"{' + '.join(nodes)}, NCCL {self.nccl}{f', layer {self.layer.file}' if self.layer else ''}"
+        return f"{' + '.join(nodes)}, NCCL {self.nccl}{constants}"
 
     @property
     def settings(self) -> list[str]:
@@ -63,7 +64,7 @@ class Scenario:
     @property
     def releases(self) -> tuple[str, ...]:
         """The releases it can be asked of without libnccl, oldest first: its machine's; else its own."""
-        return (self.nccl,) if self.machine is None or self.layer else catalogue.load(self.machine).releases
+        return (self.nccl,) if self.machine is None or self.fitted_constants else catalogue.load(self.machine).releases
 
     @property
     def name(self) -> str:
@@ -74,7 +75,7 @@ class Scenario:
     @property
     def constants(self) -> dict[str, Any]:
         """Whose constants an answer is made with, for its record."""
-        return {"nccl": self.nccl, **({"layer": self.layer.record} if self.layer else {})}
+        return {"nccl": self.nccl, **({"layer": self.fitted_constants.record} if self.fitted_constants else {})}
 
     @property
     def ranks(self) -> int:
@@ -120,9 +121,9 @@ class Scenario:
         ]
 
     def oracle_configuration(self) -> OracleConfiguration:
-        """The same communicator for the oracle. BadInput for what libnccl cannot be told: layers, graphs."""
-        if self.layer is not None:
-            raise BadInput("--layer: libnccl computes with its own constants; valid for a layer: pick, table, group")
+        """The same communicator for the oracle. BadInput for what libnccl cannot take: fitted constants, graphs."""
+        if self.fitted_constants is not None:
+            raise BadInput("--constants: libnccl computes with its own constants; valid for: pick, table, group")
         if any(kind.graphs is not None for kind in self._kinds):
             raise BadInput("--graphs: libnccl searches its own graphs; valid for it: --machine, --topology")
         own, *others = (kind._setup(kind.nodes) for kind in self._kinds)
@@ -136,13 +137,14 @@ class Scenario:
 
     def _release(self) -> release.Release:
         nccl = release.load(self.nccl)
-        if self.layer is None:
+        if self.fitted_constants is None:
             return nccl
-        measured = self.layer.provenance.get("machine")
+        measured = self.fitted_constants.provenance.get("machine")
         names = {kind.machine for kind in self._kinds} - {None}
         if measured is not None and names - {measured}:
-            raise BadInput(f"--layer {self.layer.file}: measured on {measured}, not {', '.join(map(str, names))}")
-        return layer.apply(nccl, self.layer)
+            file = self.fitted_constants.file
+            raise BadInput(f"--constants {file}: measured on {measured}, not {', '.join(map(str, names))}")
+        return fitted_constants.apply(nccl, self.fitted_constants)
 
     def _setup(self, nodes: int) -> OracleConfiguration:
         machine = None if self.machine is None else catalogue.load(self.machine)

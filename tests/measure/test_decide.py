@@ -148,13 +148,13 @@ def test_a_table_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     assert str(done.exception).endswith("pod.table: No such file or directory")
 
 
-def test_a_layer_places_the_borders_between_sizes(tmp_path: Path) -> None:
+def test_fitted_constants_place_the_borders_between_sizes(tmp_path: Path) -> None:
     run = measured(5)
     path = write(tmp_path / "run.jsonl", run.comparison.measurements)
-    layer = tmp_path / "pod.layer"
-    assert CliRunner().invoke(fit_command, [str(path), "--out", str(layer)]).exit_code == 0
+    constants = tmp_path / "pod.toml"
+    assert CliRunner().invoke(fit_command, [str(path), "--out", str(constants)]).exit_code == 0
     tables = {}
-    for name, more in {"without": [], "with": ["--layer", str(layer)]}.items():
+    for name, more in {"without": [], "with": ["--constants", str(constants)]}.items():
         out = tmp_path / name
         done = CliRunner().invoke(command, [str(path), "--out", str(out), "--no-gate", *more], catch_exceptions=False)
         assert done.exit_code == 0

@@ -23,8 +23,8 @@ from tuner.calibration.fit import AT_LEAST, IDENTIFIED, KEPT_ALIKE, KEPT_WITHOUT
 from tuner.calibration.identify import identify
 from tuner.cli import everything as cli
 from tuner.costmodels.line import deviations
-from tuner.emulator import fitted_constants as layer
-from tuner.emulator.fitted_constants import Layer
+from tuner.emulator import fitted_constants
+from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.selection import Selection
 from tuner.measure.records.header import CASE, case_record
 from tuner.measure.records.samples import Combination, Writer
@@ -214,7 +214,7 @@ def test_the_held_out_error_is_that_of_sizes_that_were_not_used(files: list[Path
     held = {size for group in read.groups for size in group.sizes.nbytes[group.held_out].tolist()}
     assert held == set(SIZES[2:-1:4])
     found = model.fit(read)
-    made = layer.apply(release.load(NCCL), Layer(NCCL, found.tables, {}))
+    made = fitted_constants.apply(release.load(NCCL), FittedConstants(NCCL, found.tables, {}))
     selection = Selection(replace(TWO.communicator(), release=made))
     off = []
     for group in read.groups:
@@ -264,15 +264,15 @@ def test_every_release_can_be_fitted(name: str, tmp_path: Path) -> None:
     assert found["efficiency.ring.simple"].value == pytest.approx(0.6, rel=0.05)
 
 
-def test_every_constant_is_where_a_layer_may_have_it(tmp_path: Path) -> None:
+def test_every_constant_is_where_a_file_may_have_it(tmp_path: Path) -> None:
     for name in release.names():
         nccl = release.load(name)
         able, zeros = constants(nccl)
         assert len({str(one) for one in able} | set(zeros)) == len(able) + len(zeros)
         assert tables(nccl, {one: one.nccl for one in able}) == {}
         made = tables(nccl, {one: one.value(0.1) for one in able})
-        layer.write(tmp_path / "a.layer", Layer(name, made, {}))
-        assert layer.read(tmp_path / "a.layer").constants == made
+        fitted_constants.write(tmp_path / "a.toml", FittedConstants(name, made, {}))
+        assert fitted_constants.read(tmp_path / "a.toml").constants == made
 
 
 def test_identify_takes_the_best_known_and_says_what_it_stands_for() -> None:
@@ -322,12 +322,12 @@ def test_alpha_and_beta_that_the_sizes_do_not_reach_make_no_row(tmp_path: Path) 
     assert "too few sizes; needed: 3" in alphabeta.fit(few)[1][0]
 
 
-def test_the_command_writes_a_layer_that_pick_takes(files: list[Path], tmp_path: Path) -> None:
-    out = tmp_path / "pod.layer"
+def test_the_command_writes_constants_that_pick_takes(files: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "pod.toml"
     paths = [str(path) for path in files[:2]]
     answer = CliRunner().invoke(cli, ["fit", *paths, "--out", str(out), "--json"], catch_exceptions=False)
     record = json.loads(answer.output)
-    made = layer.read(out)
+    made = fitted_constants.read(out)
     assert made.constants == record["tables"]
     assert made.provenance["machine"] == "dgx-h100"
     assert made.provenance["nodes"] == [1, 2]
@@ -348,7 +348,7 @@ def test_the_command_writes_a_layer_that_pick_takes(files: list[Path], tmp_path:
             "2",
             "--bytes",
             ",".join(map(str, sizes)),
-            "--layer",
+            "--constants",
             str(out),
             "--json",
         ],
@@ -445,8 +445,8 @@ def test_nccl_s_own_choices_count_as_what_ran(tmp_path: Path) -> None:
     assert read.left_out["visits of NCCL's own choice, not seen or by a table"] == 2
 
 
-def test_a_case_reads_back_from_a_header_without_a_layer(tmp_path: Path) -> None:
-    made = case_record(replace(TWO, layer=Layer(NCCL, {}, {})))
+def test_a_case_reads_back_from_a_header_without_constants(tmp_path: Path) -> None:
+    made = case_record(replace(TWO, fitted_constants=FittedConstants(NCCL, {}, {})))
     with Writer(tmp_path / "a.jsonl", {CASE: made}) as file:
         for visit in visits(TWO, {}, collectives=[Collective.AllGather], sizes=SIZES[:4]):
             file.add(visit)
@@ -456,12 +456,12 @@ def test_a_case_reads_back_from_a_header_without_a_layer(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "options",
     [
-        ("--model", "alpha-beta", "--out", "x.layer"),
+        ("--model", "alpha-beta", "--out", "x.toml"),
         ("--cost-table", "x.table"),
-        ("--out", "/no/such/folder/x.layer"),
+        ("--out", "/no/such/folder/x.toml"),
     ],
 )
 def test_options_that_do_not_go_together(options: tuple[str, ...], files: list[Path]) -> None:
     result = CliRunner().invoke(cli, ["fit", str(files[0]), *options])
     assert isinstance(result.exception, BadInput)
-    assert re.match(r"--out|--cost-table|/no/such/folder/x.layer: No such", str(result.exception))
+    assert re.match(r"--out|--cost-table|/no/such/folder/x.toml: No such", str(result.exception))

@@ -10,7 +10,7 @@ import numpy as np
 from tuner import release
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, Protocol
 from tuner.emulator import fitted_constants
-from tuner.emulator.fitted_constants import Layer
+from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.measure.records.header import CASE, case_record
@@ -26,7 +26,7 @@ def true_us(
 ) -> dict[Any, Any]:
     """By combination, the times of all sizes; only of combinations that the model has a time for."""
     communicator = scenario.communicator()
-    nccl = fitted_constants.apply(release.load(scenario.nccl), Layer(scenario.nccl, change, {}))
+    nccl = fitted_constants.apply(release.load(scenario.nccl), FittedConstants(scenario.nccl, change, {}))
     selection = Selection(replace(communicator, release=nccl))
     request = Request(collective, DataType.float32, Op.sum)
     times_us = selection.cost_table(request, sizes)

@@ -1,4 +1,4 @@
-"""Layers: read strictly, written exactly, and used by the emulator alone."""
+"""Files of fitted constants: read strictly, written exactly, and used by the emulator alone."""
 
 import json
 from dataclasses import replace
@@ -10,11 +10,11 @@ from click.testing import CliRunner
 
 from tuner import release
 from tuner.answers import picks as answer
-from tuner.base.errors import BadInput, BadLayer
+from tuner.base.errors import BadConstants, BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import everything as cli
-from tuner.emulator import fitted_constants as layer
-from tuner.emulator.fitted_constants import Layer
+from tuner.emulator import fitted_constants
+from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.model import tables
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -37,22 +37,22 @@ PROVENANCE = {
     "measurements": [{"file": "a.jsonl", "sha256": "00"}],
 }
 HEAD = f'[layer]\nversion = 1\nnccl = "{NCCL}"\n'
-LAYER = Layer(NCCL, CONSTANTS, PROVENANCE)
+FITTED = FittedConstants(NCCL, CONSTANTS, PROVENANCE)
 
 
 def test_what_is_written_reads_back_with_the_same_bits(tmp_path: Path) -> None:
-    path = tmp_path / "a.layer"
-    layer.write(path, LAYER)
-    assert layer.read(path) == replace(LAYER, file=str(path))
-    assert layer.to_text(layer.read(path)) == path.read_text()
+    path = tmp_path / "a.toml"
+    fitted_constants.write(path, FITTED)
+    assert fitted_constants.read(path) == replace(FITTED, file=str(path))
+    assert fitted_constants.to_text(fitted_constants.read(path)) == path.read_text()
 
 
-def test_a_layer_changes_the_tables_as_the_changed_release_does() -> None:
+def test_fitted_constants_change_the_tables_as_the_changed_release_does() -> None:
     nccl = release.load(NCCL)
     names = {key: [*nccl.table["rules"]["bandwidth"][key], "measured_efficiency"] for key in CONSTANTS["efficiency"]}
     by_hand = release.changed(nccl, {**CONSTANTS, "rules": {"bandwidth": names}})
     scenario = Scenario(NCCL, 2, machine="dgx-h100")
-    ours, own = replace(scenario, layer=LAYER).communicator(), scenario.communicator()
+    ours, own = replace(scenario, fitted_constants=FITTED).communicator(), scenario.communicator()
     expected, plain = tables(replace(own, release=by_hand)), tables(own)
     for name in ("latency_us", "bandwidth_gbs"):
         assert np.array_equal(getattr(tables(ours), name), getattr(expected, name)), name
@@ -69,20 +69,20 @@ def test_a_layer_changes_the_tables_as_the_changed_release_does() -> None:
 @pytest.mark.parametrize("name", release.names())
 def test_an_efficiency_scales_every_bandwidth_of_its_algorithm_alone(name: str) -> None:
     scenario = Scenario(name, 2, machine="dgx-a100")
-    halved = Layer(name, {"efficiency": {"ring": {"ll": 0.5}}}, {})
-    own, ours = tables(scenario.communicator()), tables(replace(scenario, layer=halved).communicator())
+    halved = FittedConstants(name, {"efficiency": {"ring": {"ll": 0.5}}}, {})
+    own, ours = tables(scenario.communicator()), tables(replace(scenario, fitted_constants=halved).communicator())
     expected = own.bandwidth_gbs.copy()
     expected[:, 1, 0] *= np.float32(0.5)
     assert np.array_equal(ours.bandwidth_gbs, expected)
     assert np.array_equal(ours.latency_us, own.latency_us)
 
 
-def test_an_empty_layer_is_nccl() -> None:
+def test_no_constants_are_nccl() -> None:
     scenario = Scenario(NCCL, 2, machine="dgx-h100")
     request = Request(Collective.AllReduce, DataType.float32, Op.sum)
     (own,), (ours,) = (
         answer.from_emulator(each, request, [1 << 20])
-        for each in (scenario, replace(scenario, layer=Layer(NCCL, {}, {})))
+        for each in (scenario, replace(scenario, fitted_constants=FittedConstants(NCCL, {}, {})))
     )
     assert own == {key: value for key, value in ours.items() if key != "layer"}
     assert ours["layer"]["nccl"] == NCCL
@@ -90,9 +90,9 @@ def test_an_empty_layer_is_nccl() -> None:
 
 WRONG = {
     "version = 1\n[layer": "not TOML",
-    "": "not a layer: no version = 1",
-    "[layer]\nversion = 2": "not a layer: no version = 1",
-    "layer = 3": "not a layer",
+    "": "not fitted constants: no version = 1",
+    "[layer]\nversion = 2": "not fitted constants: no version = 1",
+    "layer = 3": "not fitted constants",
     '[layer]\nversion = 1\nnccl = "2.99.1"': "layer.nccl: no table for NCCL 2.99.1; valid: 2.18.1",
     "[layer]\nversion = 1": "layer.nccl: no table for NCCL None",
     HEAD + "colour = 3": "layer.colour: unknown key; valid: version, nccl, machine",
@@ -119,55 +119,55 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG, ids=lambda text: WRONG[text][:40])
-def test_a_bad_layer_is_one_line_with_file_and_key(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "bad.layer"
+def test_a_bad_file_is_one_line_with_file_and_key(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
     path.write_text(text)
-    with pytest.raises(BadLayer) as error:
-        layer.read(path)
+    with pytest.raises(BadConstants) as error:
+        fitted_constants.read(path)
     message = str(error.value)
     assert message.startswith(f"{path}: {WRONG[text]}")
     assert "\n" not in message
 
 
-def test_any_bytes_are_a_layer_or_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "bytes.layer"
-    whole = layer.to_text(LAYER).encode()
+def test_any_bytes_are_constants_or_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "bytes.toml"
+    whole = fitted_constants.to_text(FITTED).encode()
     rng = np.random.default_rng(3)
     for content in (b"\xff\xfe", b"a = " + b"[" * 5000, *(whole[:end] for end in rng.integers(0, len(whole), 60))):
         path.write_bytes(content)
         message = ""
         try:
-            layer.read(path)
-        except BadLayer as error:
+            fitted_constants.read(path)
+        except BadConstants as error:
             message = str(error)
         assert "\n" not in message
-    with pytest.raises(BadLayer, match="No such file"):
-        layer.read(tmp_path / "none.layer")
+    with pytest.raises(BadConstants, match="No such file"):
+        fitted_constants.read(tmp_path / "none.toml")
 
 
-def test_a_layer_is_for_its_release_and_its_machine() -> None:
+def test_constants_are_for_their_release_and_their_machine() -> None:
     with pytest.raises(BadInput, match=r"fitted to NCCL 2\.28\.9, not 2\.27\.7; valid: 2\.28\.9"):
-        Scenario("2.27.7", 2, machine="dgx-h100", layer=LAYER).communicator()
+        Scenario("2.27.7", 2, machine="dgx-h100", fitted_constants=FITTED).communicator()
     with pytest.raises(BadInput, match="measured on dgx-h100, not dgx-a100"):
-        Scenario(NCCL, 2, machine="dgx-a100", layer=LAYER).communicator()
+        Scenario(NCCL, 2, machine="dgx-a100", fitted_constants=FITTED).communicator()
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    layer.write(tmp_path / "a.layer", LAYER)
-    return tmp_path / "a.layer"
+    fitted_constants.write(tmp_path / "a.toml", FITTED)
+    return tmp_path / "a.toml"
 
 
 SHAPE = ["--machine", "dgx-h100", "--nodes", "2"]
 
 
-def test_answers_name_the_layer_they_were_made_with(path: Path) -> None:
+def test_answers_name_the_constants_they_were_made_with(path: Path) -> None:
     run = CliRunner()
     own = ["--nccl", NCCL]
     for verb in (["pick", "allreduce", "--bytes", "64M"], ["group", "allreduce:64M*2"], ["table"]):
-        with_layer = run.invoke(cli, [*verb, *SHAPE, "--layer", str(path)], catch_exceptions=False).output
-        assert f"layer {path}" in " ".join(with_layer.split()), verb
-        made = json.loads(run.invoke(cli, [*verb, *SHAPE, "--layer", str(path), "--json"]).output)
+        with_constants = run.invoke(cli, [*verb, *SHAPE, "--constants", str(path)], catch_exceptions=False).output
+        assert f"constants {path}" in " ".join(with_constants.split()), verb
+        made = json.loads(run.invoke(cli, [*verb, *SHAPE, "--constants", str(path), "--json"]).output)
         plain = json.loads(run.invoke(cli, [*verb, *SHAPE, *own, "--json"]).output)
         record, plain_record = (each if isinstance(each, dict) else each[0] for each in (made, plain))
         assert record["layer"] == {"file": str(path), "nccl": NCCL, **PROVENANCE}
@@ -175,8 +175,21 @@ def test_answers_name_the_layer_they_were_made_with(path: Path) -> None:
         assert made != plain
 
 
-def test_what_libnccl_answers_takes_no_layer(path: Path) -> None:
+def test_what_libnccl_answers_takes_no_constants(path: Path) -> None:
     for verb in (["check", "allreduce"], ["oracle", "table"], ["oracle", "pick", "allreduce"], ["oracle", "graphs"]):
-        result = CliRunner().invoke(cli, [*verb, *SHAPE, "--layer", str(path)])
+        result = CliRunner().invoke(cli, [*verb, *SHAPE, "--constants", str(path)])
         assert isinstance(result.exception, BadInput), verb
         assert "libnccl computes with its own constants" in str(result.exception)
+
+
+def test_the_former_name_of_the_option_works_with_a_note(path: Path) -> None:
+    run = CliRunner()
+    words = ["pick", "allreduce", *SHAPE, "--bytes", "8"]
+    new = run.invoke(cli, [*words, "--constants", str(path)], catch_exceptions=False)
+    former = run.invoke(cli, [*words, "--layer", str(path)], catch_exceptions=False)
+    assert former.stdout == new.stdout
+    assert "--layer is now --constants" in former.stderr
+    assert new.stderr == ""
+    change = run.invoke(cli, ["whatif", f"layer={path}", "allreduce", *SHAPE, "--nccl", NCCL], catch_exceptions=False)
+    assert "layer= is now constants=" in change.stderr
+    assert change.exit_code == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tuner import release
 from tuner.base.errors import BadInput, one_of
-from tuner.emulator import fitted_constants as layer
+from tuner.emulator import fitted_constants
 from tuner.machine.topology.edit import EDITS
 from tuner.release.environment import parse_assignments
 from tuner.scenario import MOST_NODES, Scenario
@@ -16,7 +16,7 @@ from tuner.scenario import MOST_NODES, Scenario
 def changed(scenario: Scenario, assignments: Sequence[str]) -> Scenario:
     """The case after each KEY=VALUE, in order; keys are those of :data:`KEYS`, and NCCL's variables.
 
-    Errors: BadInput for an unknown key or a value it cannot have; UnknownRelease, BadLayer.
+    Errors: BadInput for an unknown key or a value it cannot have; UnknownRelease, BadConstants.
     """
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
@@ -64,8 +64,8 @@ def _gpus_per_node(scenario: Scenario, value: str) -> Scenario:
     return replace(scenario, gpus_per_node=_whole("gpus-per-node", value))
 
 
-def _layer(scenario: Scenario, value: str) -> Scenario:
-    return replace(scenario, layer=layer.read(Path(value)))
+def _constants(scenario: Scenario, value: str) -> Scenario:
+    return replace(scenario, fitted_constants=fitted_constants.read(Path(value)))
 
 
 def _hardware(key: str, scenario: Scenario, value: str) -> Scenario:
@@ -85,7 +85,7 @@ SETTINGS: dict[str, Callable[[Scenario, str], Scenario]] = {
     "machine": _machine,
     "nodes": _nodes,
     "gpus-per-node": _gpus_per_node,
-    "layer": _layer,
+    "constants": _constants,
 }
 KEYS: dict[str, Callable[[Scenario, str], Scenario]] = {
     **SETTINGS,

@@ -31,8 +31,8 @@ class BadTable(TunerError):
     """A decision table that cannot be read."""
 
 
-class BadLayer(TunerError):
-    """A layer file that cannot be used."""
+class BadConstants(TunerError):
+    """A file of fitted constants that cannot be used."""
 
 
 class BadMeasurement(TunerError):

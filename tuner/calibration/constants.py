@@ -1,4 +1,4 @@
-"""The constants of a release that times may depend on, and how a vector of their changes becomes a layer's tables."""
+"""The constants of a release that times may depend on, and how a vector of their changes becomes tables."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -80,7 +80,7 @@ def _all(nccl: Release) -> Iterator[Constant]:
 
 
 def tables(nccl: Release, values: Mapping[Constant, float]) -> dict[str, Any]:
-    """A layer's tables of these values; those that are NCCL's are left out."""
+    """Tables of these values, as in a file of fitted constants; those that are NCCL's are left out."""
     made: dict[str, Any] = {}
     for constant, value in values.items():
         if value == constant.nccl:
@@ -100,5 +100,5 @@ def tables(nccl: Release, values: Mapping[Constant, float]) -> dict[str, Any]:
 
 
 def rounded(value: float) -> float:
-    """As many digits as a layer holds."""
+    """As many digits as a file of fitted constants holds."""
     return float(f"{value:.{DIGITS}g}")

@@ -1,4 +1,4 @@
-"""The constants of NCCL's model that explain measured times best, as a layer, and how well they do."""
+"""The constants of NCCL's model that explain measured times best, and how well they do."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

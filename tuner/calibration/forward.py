@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tuner.calibration.constants import Constant, constants, tables
 from tuner.calibration.observations import ObservationGroup, Observations
 from tuner.emulator import fitted_constants, model
-from tuner.emulator.fitted_constants import Layer
+from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.model_point import ModelPoint
 from tuner.release import Release
@@ -49,7 +49,7 @@ class Forward:
         return not reached[0].isdisjoint(reached[1])
 
     def release(self, values: Mapping[Constant, float]) -> Release:
-        return fitted_constants.apply(self._nccl, Layer(self._nccl.name, tables(self._nccl, values), {}))
+        return fitted_constants.apply(self._nccl, FittedConstants(self._nccl.name, tables(self._nccl, values), {}))
 
     def log_us(self, values: Mapping[Constant, float]) -> Array:
         """An element a call, in the order of the groups."""

@@ -89,7 +89,7 @@ def read(paths: Sequence[Path]) -> Observations:
 
 def _case(path: Path, header: Mapping[str, Any]) -> Scenario:
     try:
-        return replace(case_of(header), layer=None)
+        return replace(case_of(header), fitted_constants=None)
     except BadMeasurement as error:
         raise BadMeasurement(f"{path}: {error}") from None
 

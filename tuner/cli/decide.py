@@ -12,7 +12,8 @@ from tuner.base.errors import BadMeasurement
 from tuner.cli import options
 from tuner.cli.output import print_json
 from tuner.cli.provenance import command_line, today
-from tuner.emulator import fitted_constants as layers
+from tuner.cli.renamed import Renamed
+from tuner.emulator import fitted_constants
 from tuner.emulator.selection import Selection
 from tuner.measure.decide import DecisionRow, Proposal, Regrets, Verdict, gate, regrets, table
 from tuner.measure.opened import again
@@ -26,10 +27,12 @@ from tuner.plugin.table.text import size_text, write
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="TABLE", help="The table to write.")
 @click.option(
-    "--layer",
+    "--constants",
+    cls=Renamed,
+    former="--layer",
     type=click.Path(path_type=Path),
-    metavar="LAYER",
-    help="Measured constants ('nccl-tuner fit'): rows end where these say, not halfway between two sizes.",
+    metavar="CONSTANTS",
+    help="Fitted constants ('nccl-tuner fit'): rows end where these say, not halfway between two sizes.",
 )
 @click.option("--rounds", type=click.IntRange(min=3), default=20, show_default=True, help="Of the A/B run.")
 @click.option("--repeats", type=click.IntRange(min=1), default=10, show_default=True, help="Runs kept per visit.")
@@ -40,7 +43,7 @@ from tuner.plugin.table.text import size_text, write
 def command(
     files: tuple[Path, ...],
     out: Path,
-    layer: Path | None,
+    constants: Path | None,
     rounds: int,
     repeats: int,
     warmup: int,
@@ -55,9 +58,9 @@ def command(
 
     \b
     nccl-tuner decide run.jsonl --out pod.table
-    nccl-tuner decide 2nodes.jsonl 4nodes.jsonl --layer pod.toml --out pod.table --json
+    nccl-tuner decide 2nodes.jsonl 4nodes.jsonl --constants pod.toml --out pod.table --json
     """
-    proposals = [_proposal(path, layer) for path in files]
+    proposals = [_proposal(path, constants) for path in files]
     read = tuple(zip(files, sha256s(files), strict=True))
     shapes = [(proposal.ranks, proposal.nodes) for proposal in proposals]
     if len(set(shapes)) < len(shapes):
@@ -70,7 +73,7 @@ def command(
     ]
     kept = [[verdict.row for verdict in those if verdict.why_not is None] for those in verdicts]
     rows = [(*shape, row) for shape, those in zip(shapes, kept, strict=True) for row in those]
-    write(out, table(rows, _provenance(read, proposals, verdicts, layer, None if no_gate else rounds)))
+    write(out, table(rows, _provenance(read, proposals, verdicts, constants, None if no_gate else rounds)))
     found = [
         _record(path, proposal, those, rows)
         for path, proposal, those, rows in zip(files, proposals, verdicts, kept, strict=True)
@@ -91,13 +94,14 @@ def command(
         _print(summary)
 
 
-def _proposal(path: Path, layer: Path | None) -> Proposal:
+def _proposal(path: Path, constants: Path | None) -> Proposal:
     comparison = compare(path)
     scenario = case_of(comparison.measurements.header)
-    layered = None
-    if layer is not None:
-        layered = Model(Selection(replace(scenario, layer=layers.read(layer)).communicator()))
-    return Proposal(comparison, scenario.ranks, scenario.nodes + sum(other.nodes for other in scenario.others), layered)
+    fitted = None
+    if constants is not None:
+        there = fitted_constants.read(constants)
+        fitted = Model(Selection(replace(scenario, fitted_constants=there).communicator()))
+    return Proposal(comparison, scenario.ranks, scenario.nodes + sum(other.nodes for other in scenario.others), fitted)
 
 
 def _beside(out: Path, proposal: Proposal, proposals: list[Proposal]) -> Path:
@@ -126,7 +130,7 @@ def _provenance(
     read: tuple[tuple[Path, str], ...],
     proposals: list[Proposal],
     verdicts: list[list[Verdict]],
-    layer: Path | None,
+    constants: Path | None,
     rounds: int | None,
 ) -> dict[str, str]:
     found = {"by": "nccl-tuner decide", "date": today(), "command": command_line()}
@@ -134,8 +138,8 @@ def _provenance(
         found[f"measured-{number}"] = f"{path} sha256 {sha256}"
         found[f"communicator-{number}"] = case_of(proposal.comparison.measurements.header).title
         found[f"backend-{number}"] = str(proposal.comparison.measurements.header.get("backend"))
-    if layer is not None:
-        found["layer"] = f"{layer} sha256 {hashlib.sha256(layer.read_bytes()).hexdigest()}"
+    if constants is not None:
+        found["layer"] = f"{constants} sha256 {hashlib.sha256(constants.read_bytes()).hexdigest()}"
     found["gate"] = "none: rows are as measured" if rounds is None else f"A/B run of {rounds} rounds through the plugin"
     kept = [
         (proposal.ranks, verdict)

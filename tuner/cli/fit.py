@@ -18,7 +18,7 @@ from tuner.cli import options
 from tuner.cli.output import print_json, print_table
 from tuner.cli.provenance import command_line, today
 from tuner.emulator import fitted_constants
-from tuner.emulator.fitted_constants import Layer
+from tuner.emulator.fitted_constants import FittedConstants
 from tuner.plugin.table import text
 
 MODELS = ("nccl", "alpha-beta")
@@ -29,8 +29,8 @@ MODELS = ("nccl", "alpha-beta")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    metavar="LAYER",
-    help="The layer file to write, for the --layer of pick, table and group.",
+    metavar="CONSTANTS",
+    help="The file of fitted constants to write, for the --constants of pick, table and group.",
 )
 @click.option(
     "--model",
@@ -54,12 +54,12 @@ def command(files: tuple[Path, ...], out: Path | None, model_name: str, cost_tab
     size is held out: the errors there are those of sizes that were not used.
 
     \b
-    nccl-tuner fit one-node.jsonl two-nodes.jsonl --out pod.layer
+    nccl-tuner fit one-node.jsonl two-nodes.jsonl --out pod.toml
     nccl-tuner fit two-nodes.jsonl --model alpha-beta --cost-table pod.table
     """
     textbook = model_name == "alpha-beta"
     if textbook and out is not None:
-        raise BadInput("--out: alpha and beta are no layer of NCCL's model; valid with alpha-beta: --cost-table TABLE")
+        raise BadInput("--out: alpha and beta are no constants of NCCL's model; valid with them: --cost-table TABLE")
     if not textbook and cost_table is not None:
         raise BadInput("--cost-table: of alpha and beta only; valid: --model alpha-beta --cost-table TABLE")
     observed = observations.read(files)
@@ -68,7 +68,7 @@ def command(files: tuple[Path, ...], out: Path | None, model_name: str, cost_tab
         return
     fitted = model.fit(observed)
     if out is not None:
-        write_text(out, fitted_constants.to_text(_layer(observed, fitted)))
+        write_text(out, fitted_constants.to_text(_constants(observed, fitted)))
     if as_json:
         print_json({"layer": None if out is None else str(out), **_read_record(observed), **_record(fitted)})
     else:
@@ -77,7 +77,7 @@ def command(files: tuple[Path, ...], out: Path | None, model_name: str, cost_tab
             click.echo(f"{out}: {len(_fitted(fitted))} constants of NCCL {observed.release.name}")
 
 
-def _layer(observed: Observations, fitted: Fit) -> Layer:
+def _constants(observed: Observations, fitted: Fit) -> FittedConstants:
     *_, all_errors = fitted.errors
     first = observed.cases[0]
     gpus = {scenario.gpus() for scenario in observed.cases}
@@ -94,7 +94,7 @@ def _layer(observed: Observations, fitted: Fit) -> Layer:
         "residuals": [_known(dataclasses.asdict(error)) for error in fitted.errors],
         "kept_as_alike": [one.name for one in fitted.constants if one.status == model.KEPT_ALIKE],
     }
-    return Layer(observed.release.name, fitted.tables, _known(provenance))
+    return FittedConstants(observed.release.name, fitted.tables, _known(provenance))
 
 
 def _known(record: dict[str, Any]) -> dict[str, Any]:

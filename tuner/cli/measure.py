@@ -160,8 +160,8 @@ def command(
     """
     if kind not in BACKENDS:
         raise BadInput(f"unknown backend {kind!r}; {one_of(BACKENDS)}")
-    if options_of_case["layer"] is not None:
-        raise BadInput("--layer: what is measured does not depend on one; valid for a layer: pick, table, group")
+    if options_of_case["constants"] is not None:
+        raise BadInput("--constants: what is measured does not depend on them; valid for: pick, table, group")
     if nothing_planted and kind != "simulated":
         raise BadInput(f"--nothing-planted: there is nothing to plant with --backend {kind}; valid: simulated")
     there = samples.existing(out)

@@ -13,7 +13,8 @@ from tuner.analysis.changes import KEYS
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op, by_name
 from tuner.base.sizes import size_bytes as size_bytes
-from tuner.emulator import fitted_constants as layers
+from tuner.cli.renamed import Change, Renamed
+from tuner.emulator import fitted_constants
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
@@ -112,10 +113,12 @@ def case_options(function: F, several_releases: bool = False) -> F:
                 help="A NCCL variable; repeatable. NCCL_COLLNET_ENABLE=1 says that the network reduces, too.",
             ),
             click.option(
-                "--layer",
+                "--constants",
+                cls=Renamed,
+                former="--layer",
                 type=click.Path(path_type=Path),
                 metavar="FILE",
-                help="Constants that `nccl-tuner fit` found, instead of NCCL's own; not for libnccl.",
+                help="Constants that 'nccl-tuner fit' fitted, instead of NCCL's own; not for libnccl.",
             ),
         ]
     ):
@@ -168,6 +171,7 @@ change_option = click.option(
     "assignments",
     multiple=True,
     metavar="KEY=VALUE",
+    type=Change(),
     help=f"What is different afterwards: {', '.join(KEYS)}, or a NCCL variable; repeatable.",
 )
 timeout_option = click.option(
@@ -238,7 +242,7 @@ def case_of(
     gpu: str | None,
     net_gbps: float | None,
     net_latency_us: float | None,
-    layer: Path | None = None,
+    constants: Path | None = None,
 ) -> Scenario:
     """The case that :func:`case_options` describe."""
     if not 1 <= nodes <= MOST_NODES:
@@ -259,14 +263,18 @@ def case_of(
             net_latency_us=net_latency_us,
         )
     ]
-    measured = layers.read(layer) if layer else None
-    if nccl is None and measured:
-        nccl = measured.nccl
+    fitted = fitted_constants.read(constants) if constants else None
+    if nccl is None and fitted:
+        nccl = fitted.nccl
     if nccl is None:
         nccl = catalogue.newest_release(kind.machine for kind in described if kind.machine)
     first, *others = described
     return replace(
-        first, nccl=release.load(nccl).name, environment=parse_assignments(env), others=tuple(others), layer=measured
+        first,
+        nccl=release.load(nccl).name,
+        environment=parse_assignments(env),
+        others=tuple(others),
+        fitted_constants=fitted,
     )
 
 

@@ -9,7 +9,7 @@ from tuner.base.numerics import shortest
 from tuner.cli import options
 from tuner.cli.output import print_json
 from tuner.emulator import printed_table
-from tuner.emulator.fitted_constants import Layer
+from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.model import Tables
 from tuner.emulator.selection import Selection
 
@@ -24,16 +24,16 @@ def command(as_json: bool, **scenario: Any) -> None:
     nccl-tuner table --machine dgx-h100 --nodes 2 --nccl 2.28.9
     """
     described = options.case_of(**scenario)
-    print_tables(Selection(described.communicator()).tables, as_json, described.layer)
+    print_tables(Selection(described.communicator()).tables, as_json, described.fitted_constants)
 
 
-def print_tables(tables: Tables, as_json: bool, layer: Layer | None = None) -> None:
+def print_tables(tables: Tables, as_json: bool, fitted: FittedConstants | None = None) -> None:
     if as_json:
-        used = {} if layer is None else {"layer": layer.record}
+        used = {} if fitted is None else {"layer": fitted.record}
         print_json([{**record, **used} for record in as_records(tables)])
         return
-    if layer is not None:
-        click.echo(f"with the constants of layer {layer.file}, not NCCL's own")
+    if fitted is not None:
+        click.echo(f"with fitted constants {fitted.file}, not NCCL's own")
     click.echo("\n".join(printed_table.lines(tables)))
 
 

@@ -14,13 +14,16 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.diff import SAME_COMBINATION, cell, percent, print_changes
 from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.cli.renamed import Change
 
 
 class CollectiveOrChange(options.Named):
     """A change is what has a ``=``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if "=" in str(value) else super().convert(value, param, ctx)
+        if "=" in str(value):
+            return Change().convert(value, param, ctx)
+        return super().convert(value, param, ctx)
 
 
 @click.command(name="whatif")
@@ -38,7 +41,7 @@ def command(
 
     A CHANGE is KEY=VALUE. Of every node: nic-gbps (speed of all adapters, 1e9 bits per second), nics (how many of the
     adapters), nvlinks (links per GPU), pcie (generation of all links, and lanes, as in 5 or 4x8); libnccl of the
-    release then searches the graphs. Otherwise: nccl, machine, nodes, gpus-per-node, layer, or a NCCL variable.
+    release then searches the graphs. Otherwise: nccl, machine, nodes, gpus-per-node, constants, or a NCCL variable.
 
     \b
     nccl-tuner whatif allreduce nic-gbps=200 --machine dgx-h100 --nodes 2 --nccl 2.28.9

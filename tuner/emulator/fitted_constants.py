@@ -1,4 +1,4 @@
-"""A layer: constants that were measured, laid over those of a release; NCCL's own stay in ``tables/nccl``.
+"""Fitted constants: those of a release that measured times say otherwise; NCCL's own stay in ``tables/nccl``.
 
 Its tables are named as there, and ``efficiency`` is one more: the share of the model's bandwidth by algorithm and
 protocol. docs/measuring.md describes the file.
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tuner import release
-from tuner.base.errors import BadInput, BadLayer, UnknownRelease, one_of
+from tuner.base.errors import BadConstants, BadInput, UnknownRelease, one_of
 from tuner.emulator.rules.bandwidth import measured_efficiency
 from tuner.release import ALGORITHM_KEYS, PROTOCOL_KEYS, Release
 
@@ -37,7 +37,7 @@ _FLOAT32 = np.finfo(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class FittedConstants:
     """``constants`` by table as in a release's file; ``file`` is where it was read, if it was."""
 
     nccl: str
@@ -47,41 +47,41 @@ class Layer:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What an answer says about the layer that it was made with."""
+        """What an answer says about the constants that it was made with."""
         return {"file": self.file, "nccl": self.nccl, **self.provenance}
 
 
-def read(path: Path) -> Layer:
-    """BadLayer names file and key: every table, key and value must be one that the layer's release has."""
+def read(path: Path) -> FittedConstants:
+    """BadConstants names file and key: every table, key and value must be one that their release has."""
     try:
         table = tomllib.loads(path.read_bytes().decode("utf-8"))
     except OSError as error:
-        raise BadLayer(f"{path}: {error.strerror}") from error
+        raise BadConstants(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise BadLayer(f"{path}: not TOML: {' '.join(str(error).split())}") from None
+        raise BadConstants(f"{path}: not TOML: {' '.join(str(error).split())}") from None
     head = table.pop("layer", None)
     if not isinstance(head, dict) or head.pop("version", None) != VERSION:
-        raise BadLayer(f"{path}: not a layer: no version = {VERSION} in a table [layer]")
+        raise BadConstants(f"{path}: not fitted constants: no version = {VERSION} in a table [layer]")
     name = head.pop("nccl", None)
     try:
         own = _valid(release.load(str(name)))
     except UnknownRelease as error:
-        raise BadLayer(f"{path}: layer.nccl: {error}") from None
+        raise BadConstants(f"{path}: layer.nccl: {error}") from None
     for wrong in (*_provenance(head), *_wrong(table, own, "")):
-        raise BadLayer(f"{path}: {wrong}")
-    return Layer(str(name), table, head, str(path))
+        raise BadConstants(f"{path}: {wrong}")
+    return FittedConstants(str(name), table, head, str(path))
 
 
-def write(path: Path, layer: Layer) -> None:
+def write(path: Path, fitted: FittedConstants) -> None:
     """What is written reads back with the same bits."""
-    path.write_text(to_text(layer), encoding="utf-8", newline="\n")
+    path.write_text(to_text(fitted), encoding="utf-8", newline="\n")
 
 
-def to_text(layer: Layer) -> str:
-    """The layer as TOML."""
-    head = {"version": VERSION, "nccl": layer.nccl, **layer.provenance}
+def to_text(fitted: FittedConstants) -> str:
+    """The file's text, TOML."""
+    head = {"version": VERSION, "nccl": fitted.nccl, **fitted.provenance}
     lines = ["[layer]", *(f"{key} = {_value(value)}" for key, value in head.items())]
-    for name, rows in layer.constants.items():
+    for name, rows in fitted.constants.items():
         nested = name in ("hw_latency_us", "cap_gbs")
         for part, values in rows.items() if nested else [(None, rows)]:
             lines += ["", f"[{name}.{part}]" if part else f"[{name}]"]
@@ -89,11 +89,12 @@ def to_text(layer: Layer) -> str:
     return "\n".join([*lines, ""])
 
 
-def apply(nccl: Release, layer: Layer) -> Release:
-    """The release with the layer's constants; BadInput for another release than the layer's."""
-    if nccl.name != layer.nccl:
-        raise BadInput(f"{layer.file or 'layer'}: fitted to NCCL {layer.nccl}, not {nccl.name}; valid: {layer.nccl}")
-    return changed(nccl, layer.constants)
+def apply(nccl: Release, fitted: FittedConstants) -> Release:
+    """The release with these constants; BadInput for another release than theirs."""
+    if nccl.name != fitted.nccl:
+        name = fitted.file or "constants"
+        raise BadInput(f"{name}: fitted to NCCL {fitted.nccl}, not {nccl.name}; valid: {fitted.nccl}")
+    return changed(nccl, fitted.constants)
 
 
 def changed(nccl: Release, constants: Mapping[str, Any]) -> Release:
@@ -106,7 +107,7 @@ def changed(nccl: Release, constants: Mapping[str, Any]) -> Release:
 
 
 def _valid(nccl: Release) -> dict[str, Any]:
-    """Everything a layer may set, with NCCL's values."""
+    """Everything that can be fitted, with NCCL's values."""
     tables = {name: nccl.table[name] for name in TABLES if name in nccl.table}
     generations = nccl.table["generations"]
     tables["ring_plateau"] = {key: value for key, value in nccl.table["ring_plateau"].items() if key in generations}

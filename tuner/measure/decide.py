@@ -108,7 +108,7 @@ class Proposal:
     comparison: Comparison
     ranks: int
     nodes: int
-    layered: Model | None = None
+    fitted: Model | None = None
 
     @cached_property
     def sizes(self) -> dict[Collective, list[Size]]:
@@ -170,8 +170,8 @@ class Proposal:
         return DecisionRow(collective, low, high, choice, inside)
 
     def _border(self, collective: Collective, low: int, high: int, before: Option, after: Option) -> int:
-        """The first of ``after``, in (low, high]: as the layer says, or where NCCL's pick changes, else between."""
-        if self.layered is not None and (found := self._modelled(collective, low, high, before, after)) is not None:
+        """The first of ``after``, in (low, high]: by fitted constants, or where NCCL's pick changes, else between."""
+        if self.fitted is not None and (found := self._modelled(collective, low, high, before, after)) is not None:
             return found
         model = self.comparison.model
         if model is not None and None in (before, after):
@@ -181,11 +181,11 @@ class Proposal:
         return max(low + 1, middle(low, high))
 
     def _modelled(self, collective: Collective, low: int, high: int, before: Option, after: Option) -> int | None:
-        """Where the layer's times of the two cross; None where they do not, or cannot be told."""
+        """Where the fitted constants' times of the two cross; None where they do not, or cannot be told."""
 
         def lead(size: int) -> float:
             point = Point(collective, size)
-            times = self.layered.times_us(point) if self.layered is not None else {}
+            times = self.fitted.times_us(point) if self.fitted is not None else {}
             cells = [
                 option or (self.comparison.model.pick(point) if self.comparison.model else None)
                 for option in (before, after)

@@ -93,7 +93,7 @@ def _options(report: PageData) -> str:
         "--net-gbps": scenario.net_gbps,
         "--net-latency-us": scenario.net_latency_us,
         "--gpus-per-node": scenario.gpus_per_node,
-        "--layer": scenario.layer and scenario.layer.file,
+        "--constants": scenario.fitted_constants and scenario.fitted_constants.file,
     }
     words = [word for name, value in told.items() if value is not None for word in (name, str(value))]
     for name, value in (scenario.environment or {}).items():
@@ -108,11 +108,12 @@ def _options(report: PageData) -> str:
 def _subtitle(report: PageData) -> str:
     settings = "".join(f", {name}={value}" for name, value in (report.scenario.environment or {}).items())
     kind = f"{catalogue.load(report.scenario.machine).title}: " if report.scenario.machine else ""
-    layer = f", constants of {report.scenario.layer.file}" if report.scenario.layer else ""
+    fitted = report.scenario.fitted_constants
+    constants = f", constants of {fitted.file}" if fitted else ""
     releases = f"{report.releases[0]} to {report.releases[-1]}" if len(report.releases) > 1 else report.releases[0]
     return (
         f"{kind}{report.scenario.gpus()} GPUs per node, {report.nodes[0]} to {report.nodes[-1]} nodes; "
-        f"NCCL {releases}; {report.dtype.name}, {report.op.name}{settings}{layer}."
+        f"NCCL {releases}; {report.dtype.name}, {report.op.name}{settings}{constants}."
     )
 
 

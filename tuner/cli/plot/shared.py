@@ -108,8 +108,8 @@ def _is_count(word: str) -> bool:
 def nodes_alike(scenario: Scenario) -> str:
     """Machine, release and settings in words, whatever the number of nodes."""
     gpus = f"{scenario.gpus()} GPU{'s' * (scenario.gpus() > 1)} per node"
-    layer = [f"layer {scenario.layer.file}"] if scenario.layer else []
-    return ", ".join([scenario.name, gpus, f"NCCL {scenario.nccl}", *layer, *scenario.settings])
+    constants = [f"constants {scenario.fitted_constants.file}"] if scenario.fitted_constants else []
+    return ", ".join([scenario.name, gpus, f"NCCL {scenario.nccl}", *constants, *scenario.settings])
 
 
 def choices_record(found: Choices) -> dict[str, Any]:

@@ -282,7 +282,7 @@ def _blackwell(point: ModelPoint) -> bool:
 
 @RULES
 def measured_efficiency(value: Float, point: ModelPoint) -> Float:
-    """No rule of NCCL's: a layer adds it, the share of the model's bandwidth that was measured."""
+    """No rule of NCCL's: fitted constants add it, the share of the model's bandwidth that was measured."""
     rows = point.release.table["efficiency"]
     algorithm = next(key for key, number in ALGORITHM_KEYS.items() if number is point.algorithm)
     protocol = next(key for key, number in PROTOCOL_KEYS.items() if number is point.protocol)
