@@ -5,14 +5,13 @@ import re
 import shlex
 from pathlib import Path
 
-import click
 import pytest
 
 from tests.scripts import check_releases as releases
 from tests.support import available_releases as here
 from tests.support import derived_docs as derived
 from tests.support import doc_sessions as sessions
-from tuner import cli, release
+from tuner import release
 from tuner.conformance.check import KINDS
 
 INDEX = sessions.ROOT / "docs" / "README.md"
@@ -56,17 +55,7 @@ def test_commands_that_are_not_run_exist(block: sessions.Block) -> None:
     for line in block.text.replace("\\\n", "").splitlines():
         words = shlex.split(line, comments=True)
         if "nccl-tuner" in words:
-            parse(cli.everything, words[words.index("nccl-tuner") + 1 :])
-
-
-def parse(command: click.Command, words: list[str]) -> None:
-    context = click.Context(command)
-    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
-        found = command.get_command(context, words[0])
-        assert found is not None, words[0]
-        command, words = found, words[1:]
-    end = next((at for at, word in enumerate(words) if sessions.SHELL.issuperset(word)), len(words))
-    command.make_parser(context).parse_args(words[:end])
+            sessions.parse(words[words.index("nccl-tuner") + 1 :])
 
 
 @pytest.mark.parametrize("block", written("pycon"), ids=str)

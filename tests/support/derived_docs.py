@@ -1,18 +1,23 @@
 """Parts of the documentation that are derived from tables: `make docs` writes them between their marks."""
 
+import ast
 import itertools
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import click
+
 from tests.scripts import check_releases as releases
 from tests.support import published_numbers
-from tuner import release
+from tuner import cli, release
 from tuner.conformance.check import KINDS
 from tuner.machine import catalogue
 
+ROOT = Path(__file__).parents[2]
 BORING = {"release", "library"}  # of a release's table: different in each
 FOLDED = 6  # more changed values below one name than this are counted, not listed
 
@@ -134,9 +139,82 @@ def _found_differently(machine: catalogue.Machine, before: str, after: str) -> b
     return False
 
 
+def floors() -> str:
+    """The packages by floor, the highest first, as ``lint-imports`` holds them, each with what it does."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract["name"] == "floors")
+    lines = ["| floor | package | what it does |", "|--:|---|---|"]
+    for number, layer in zip(range(len(layers), 0, -1), layers, strict=True):
+        lines += [f"| {number} | `tuner.{name}` | {_summary(name)} |" for name in layer.split(" | ")]
+    return "\n".join(lines) + "\n"
+
+
+def _summary(name: str) -> str:
+    """The first paragraph of a package's or module's docstring."""
+    package = ROOT / "tuner" / name / "__init__.py"
+    file = package if package.is_file() else ROOT / "tuner" / f"{name}.py"
+    said = ast.get_docstring(ast.parse(file.read_text("utf-8"))) or ""
+    return " ".join(said.split("\n\n")[0].split()).replace("``", "`")
+
+
+def commands() -> str:
+    """All commands by section of the help, each with its arguments, what it answers, and the page about it."""
+    parts = []
+    for heading, verbs in cli.SECTIONS.items():
+        lines = [f"### {heading}", "", "| command | answers | page |", "|---|---|---|"]
+        for verb in verbs:
+            lines += [f"| `{usage}` | {says} | {_page_about(verb)} |" for usage, says in _usages(verb)]
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _usages(verb: str) -> Iterator[tuple[str, str]]:
+    """How a verb and the commands below it are called, and what they answer; those of ``cost`` are on its own page."""
+    context = click.Context(cli.everything, info_name="nccl-tuner")
+    command = cli.everything.get_command(context, verb)
+    assert command is not None
+    yield _usage(command, click.Context(command, context, verb)), cli.VERBS[verb]
+    if isinstance(command, click.Group) and verb != "cost":
+        below = click.Context(command, context, verb)
+        lazy: dict[str, str] = getattr(command, "verbs", {})
+        for name in command.list_commands(below):
+            each = command.get_command(below, name)
+            assert each is not None
+            says = each.get_short_help_str(200).removesuffix(".")
+            yield _usage(each, click.Context(each, below, name)), lazy.get(name) or says[0].lower() + says[1:]
+
+
+def _usage(command: click.Command, context: click.Context) -> str:
+    pieces = [piece for piece in command.collect_usage_pieces(context) if piece != "[OPTIONS]"]
+    if isinstance(command, click.Group):
+        pieces = [] if command.invoke_without_command else ["..."]
+    return " ".join([context.command_path, *pieces]).replace("|", "\\|")
+
+
+def _page_about(verb: str) -> str:
+    """The page whose line in docs/README.md names the verb."""
+    for line in (ROOT / "docs" / "README.md").read_text("utf-8").splitlines():
+        if f"`{verb}`" in line and (page := re.match(r"\| (\[[^\]]+\]\([^)]+\))", line)):
+            return page[1]
+    raise SystemExit(f"docs/README.md: no page says that it is about `{verb}`")
+
+
+def options() -> str:
+    """The options that most commands share, as ``nccl-tuner pick --help`` has them."""
+    context = click.Context(cli.everything, info_name="nccl-tuner")
+    command = cli.everything.get_command(context, "pick")
+    assert command is not None
+    records = [option.get_help_record(context) for option in command.params if isinstance(option, click.Option)]
+    lines = [f"| `{record[0]}` | {' '.join(record[1].split())} |" for record in records if record]
+    return "\n".join(["| option | |", "|---|---|", *lines]) + "\n"
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "proven": proven,
     "releases": by_release,
     "changes": changes,
     "differences": published_numbers.differences,
+    "floors": floors,
+    "commands": commands,
+    "options": options,
 }

@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import click
+
 from tests.support import derived_docs as derived
 from tuner import cli
 from tuner.base.errors import OracleUnavailable
@@ -167,6 +169,18 @@ def _shell(line: str) -> str:
         ["bash", "-c", line], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False
     )
     return done.stdout
+
+
+def parse(words: list[str]) -> None:
+    """Fails where the command line has no such command or option."""
+    command: click.Command = cli.everything
+    context = click.Context(command)
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        found = command.get_command(context, words[0])
+        assert found is not None, words[0]
+        command, words = found, words[1:]
+    end = next((at for at, word in enumerate(words) if SHELL.issuperset(word)), len(words))
+    command.make_parser(context).parse_args(words[:end])
 
 
 def same(shown: tuple[str, ...], printed: tuple[str, ...]) -> bool:

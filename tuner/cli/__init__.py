@@ -7,31 +7,40 @@ import click
 from tuner.base.errors import OracleFailed, TunerError
 from tuner.cli.lazy import LazyGroup
 
-VERBS = {
-    "pick": "what NCCL picks for a collective and sizes",
-    "explain": "why NCCL picks it: every number step by step, and what the others lack",
-    "edges": "the exact sizes at which the choice changes",
-    "diff": "what changes between releases, machines, node counts or settings, and what it gains or loses",
-    "scale": "what is picked as the number of nodes grows from 1 to 16384",
-    "whatif": "a hardware part, a count or a variable changed: picks, times and bandwidths before and after",
-    "budget": "how long a job's collectives take by the model: by release and setting, and where it goes",
-    "plot": "pictures: maps of choices, curves, what changes, measured against predicted",
-    "report": "a machine's choices by size, nodes and release as one HTML page",
-    "group": "what NCCL makes of several collectives in one group",
-    "table": "the tuning table, in the layout NCCL prints",
-    "machines": "the machines known by name",
-    "oracle": "the same questions, answered by the real libnccl on simulated GPUs",
-    "check": "the emulator against the real libnccl: every cell, pick, channel and thread",
-    "import-log": "what a NCCL log says: communicator, tables and choices",
-    "check-log": "the emulator against what the run of a log printed",
-    "measure": "what is really fastest: every algorithm, protocol and channel count, timed",
-    "fit": "constants of NCCL's model, or the textbook's, from measurements",
-    "verify": "is NCCL's pick the fastest that was measured?",
-    "decide": "a decision table from measurements, each row proven in an A/B run",
-    "cost": "the textbook's models beside NCCL's: bandwidths, alpha-beta, ideal, training steps, efficiency",
-    "plugin": "the tuner plugin that applies decision tables",
-    "fetch-nccl": "fetch a release's libnccl for the oracle",
+SECTIONS = {
+    "What NCCL picks, and why": {
+        "pick": "algorithm, protocol, channels, threads and predicted time, by size",
+        "explain": "why: every number of a pick step by step, and why not another one",
+        "edges": "the breakpoints: the exact sizes at which the pick changes",
+        "diff": "what another release, machine, node count or setting changes, and what that gains or loses",
+        "scale": "which picks hold over which numbers of nodes, 1 to 16384",
+        "whatif": "picks, times and bandwidths with other hardware, counts or variables",
+        "group": "what NCCL makes of several collectives in one group",
+        "table": "the table of latencies and bandwidths, in the layout NCCL prints",
+        "budget": "how long a job's collectives take by NCCL's model, and where the time goes",
+        "plot": "pictures: maps of picks, curves, changes, measured against predicted",
+        "report": "one HTML page of a machine: map, curves, tables and reasons",
+        "cost": "textbook models beside NCCL's: bandwidths, alpha-beta, ideal, training steps, efficiency",
+    },
+    "Machines": {
+        "machines": "the machines known by name, their topologies, and completing a vendor's skeleton",
+    },
+    "Compare with the real NCCL": {
+        "check": "the emulator against the real libnccl: every cell, pick, channel and thread",
+        "oracle": "picks, groups, tables and graphs of the real libnccl, on simulated GPUs",
+        "import-log": "what a NCCL log says: communicator, table and choices",
+        "check-log": "the emulator against what the run of a log printed",
+        "fetch-nccl": "fetches a release's libnccl for the commands that ask it",
+    },
+    "Measure, and change the pick": {
+        "measure": "times every algorithm, protocol and channel count, on GPUs or a simulated machine",
+        "verify": "NCCL's picks against the measured best: regret, crossovers, errors of the model",
+        "fit": "constants of NCCL's model that explain measured times, or alpha and beta",
+        "decide": "a decision table from measurements, each row proven in an A/B run",
+        "plugin": "the tuner plugin and its decision tables: load, lint, dry-run, convert, compile",
+    },
 }
+VERBS = {name: says for verbs in SECTIONS.values() for name, says in verbs.items()}
 
 
 # Not called `group`: tuner.cli.group is the module of that verb once it is loaded.
@@ -39,6 +48,7 @@ VERBS = {
     name="nccl-tuner",
     cls=LazyGroup,
     verbs=VERBS,
+    sections=SECTIONS,
     package="tuner.cli",
     context_settings={"help_option_names": ["-h", "--help"]},
 )

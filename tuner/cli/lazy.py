@@ -7,12 +7,23 @@ import click
 
 
 class LazyGroup(click.Group):
-    """``verbs`` maps a name to its one-liner; the module of that name in ``package`` has it as ``command``."""
+    """``verbs`` maps a name to its one-liner; the module of that name in ``package`` has it as ``command``.
 
-    def __init__(self, *args: Any, verbs: dict[str, str], package: str, **kwargs: Any) -> None:
+    ``sections`` are the same verbs below the headings of the help.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        verbs: dict[str, str],
+        package: str,
+        sections: dict[str, dict[str, str]] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.verbs = verbs
         self.package = package
+        self.sections = sections or {"Commands": verbs}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*super().list_commands(ctx), *self.verbs]
@@ -26,5 +37,7 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own = [(name, command.get_short_help_str(100)) for name, command in self.commands.items()]
-        with formatter.section("Commands"):
-            formatter.write_dl([*own, *self.verbs.items()])
+        for heading, verbs in self.sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([*own, *verbs.items()])
+            own = []
