@@ -1,9 +1,10 @@
-"""Every public name that the documentation speaks of says what it is: shapes and units of arrays, errors it raises."""
+"""Every public name of the library says what it is: shapes and units of arrays, errors it raises."""
 
 import ast
 import doctest
 import importlib
 import inspect
+import pkgutil
 import re
 import textwrap
 from collections.abc import Iterator
@@ -12,43 +13,20 @@ from typing import Any
 
 import pytest
 
+import tuner
 from tuner.base import errors
 
-MODULES = [
-    "tuner.api",
-    "tuner.emulator.selection",
-    "tuner.analysis.choices",
-    "tuner.analysis.explain",
-    "tuner.scenario",
-    "tuner.base.frames",
-    "tuner.emulator.model",
-    "tuner.base.names",
-    "tuner.release",
-    "tuner.machine.catalogue",
-    "tuner.emulator.fitted_constants",
-    "tuner.emulator.group",
-    "tuner.answers.picks",
-    "tuner.oracle.api",
-    "tuner.oracle.facts",
-    "tuner.oracle.groups",
-    "tuner.oracle.library",
-    "tuner.plugin.dry_run",
-    "tuner.plugin.table.parse",
-    "tuner.plugin.table.records",
-    "tuner.plugin.table.text",
-    "tuner.emulator.ranges",
-    "tuner.analysis.diff",
-    "tuner.measure.backend",
-    "tuner.measure.verify",
-    "tuner.measure.readers.any_file",
-    "tuner.measure.records.results",
-    "tuner.measure.records.samples",
-    "tuner.measure.statistics",
-    "tuner.costmodels.bandwidth",
-]
-ARRAYS = re.compile(r"NDArray|FloatArray|SizeArray|IntArray|ArrayLike")
+LEFT_OUT = ("tuner.cli.", "tuner.emulator.rules.")  # commands have their help, and rules are named by release tables
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(tuner.__path__, "tuner.")
+    if not f"{module.name}.".startswith(LEFT_OUT) and not module.name.rpartition(".")[2].startswith("_")
+)
+ARRAYS = re.compile(r"ndarray|NDArray|FloatArray|SizeArray|IntArray|ArrayLike")
 SHAPE = re.compile(r"\[\w+\]|an element a|a row a|of each|for each|one dimension|one by one|[Aa] size\b|sizes")
 UNIT = re.compile(r"\b(us|GB/s|1e9 B/s|bytes|nBytes|numbers?|words)\b|_(us|gbs|bytes)\b")
+UNIT_NAME = re.compile(r"^(nbytes|sizes|ranks|counts?)$|_(us|gbs|bytes)$")
+MODULE_SHAPES = re.compile(r"^Shapes: .*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
 ERRORS = {name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, Exception)}
 
 
@@ -76,6 +54,18 @@ PUBLIC = {
 ALL = pytest.mark.parametrize(("value", "said"), PUBLIC.values(), ids=PUBLIC.keys())
 
 
+def arrays_of(value: Any) -> dict[str, str]:
+    """Kinds of the parameters and fields that are arrays by name; what a function returns goes by the function's."""
+    kinds = {name: kind if isinstance(kind, str) else str(kind) for name, kind in value.__annotations__.items()}
+    return {value.__name__ if name == "return" else name: kind for name, kind in kinds.items() if ARRAYS.search(kind)}
+
+
+def module_shapes(value: Any) -> str:
+    """The paragraph ``Shapes:`` of a module's docstring, which speaks for every array of the module."""
+    said = MODULE_SHAPES.search(inspect.getmodule(value).__doc__ or "")
+    return said[0] if said else ""
+
+
 @ALL
 def test_it_says_what_it_is(value: Any, said: str) -> None:
     first = said.partition("\n")[0]
@@ -86,10 +76,10 @@ def test_it_says_what_it_is(value: Any, said: str) -> None:
 
 @ALL
 def test_arrays_have_shapes_and_units(value: Any, said: str) -> None:
-    kinds = value.__annotations__.values()
-    if any(ARRAYS.search(kind if isinstance(kind, str) else str(kind)) for kind in kinds):
-        assert SHAPE.search(said)
-        assert UNIT.search(said)
+    if arrays := arrays_of(value):
+        assert SHAPE.search(said + module_shapes(value)), arrays
+        without = [name for name, kind in arrays.items() if "bool" not in kind and not UNIT_NAME.search(name)]
+        assert not without or UNIT.search(said), without
 
 
 @ALL
@@ -102,6 +92,13 @@ def test_errors_that_it_raises_are_named(value: Any, said: str) -> None:
             if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and isinstance(node.exc.func, ast.Name)
         }
         assert [name for name in raised & ERRORS if name not in said] == []
+
+
+def test_modules_and_arrays_are_there_to_be_looked_at() -> None:
+    """What is checked above exists: an annotation printed in another way would pass unseen."""
+    packages = {module.split(".")[1] for module in MODULES}
+    assert {"api", "scenario", "base", "release", "emulator", "oracle", "measure", "plugin"} <= packages
+    assert sum(bool(arrays_of(value)) for value, _ in PUBLIC.values()) > 100
 
 
 def test_examples_are_true() -> None:

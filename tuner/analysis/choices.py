@@ -80,7 +80,7 @@ def picks(selection: Selection, request: Request, sizes: SizeArray) -> Picks:
 
 
 def changed(before: Choices, after: Choices) -> NDArray[np.bool_]:
-    """Where algorithm or protocol is another."""
+    """Where algorithm or protocol is another: true or false, numbers [size] as in both."""
     found: NDArray[np.bool_] = (before.algorithm != after.algorithm) | (before.protocol != after.protocol)
     return found
 

@@ -25,6 +25,7 @@ class Curves:
 
     @property
     def bytes(self) -> SizeArray:
+        """Sizes in bytes, [size]: those of the picks."""
         return self.picks.bytes
 
     def busbw_gbs(self, time_us: FloatArray) -> NDArray[np.float64]:

@@ -38,7 +38,7 @@ class Side:
             return follow(self.selection, request, self._low, self._high)
 
     def pick(self, request: Request, sizes: SizeArray) -> Picks:
-        """Errors: those of :meth:`Selection.pick`, with the side."""
+        """The picks of ``sizes`` in bytes. Errors: those of :meth:`Selection.pick`, with the side."""
         with self._named():
             return self.selection.pick(request, sizes)
 

@@ -53,6 +53,7 @@ class Scale:
 
     @property
     def counts(self) -> int:
+        """How many numbers of nodes were looked at."""
         return sum(last - first + 1 for first, last in self.looked_at)
 
 

@@ -28,10 +28,12 @@ class StepRow:
 
     @property
     def step_us(self) -> float:
+        """All calls of a step one after the other, us, by NCCL's prediction."""
         return self.call_us * self.traffic.calls
 
     @property
     def alphabeta_step_us(self) -> float:
+        """The same, us, by the alpha-beta model."""
         return self.alphabeta_us * self.traffic.calls
 
     @property
@@ -43,9 +45,9 @@ class StepRow:
 def rows(
     model: Model, plan: Plan, cluster: Cluster, scenario: Scenario | None, dtype: DataType, gradient_dtype: DataType
 ) -> list[StepRow]:
-    """Of one size each. ``case`` describes a node and the release, and its number of nodes does not count.
+    """Of one size each. ``scenario`` describes a node and the release, and its number of nodes does not count.
 
-    Without one there is only alpha-beta.
+    Without one there is only alpha-beta. BadInput where the cluster has other nodes than the scenario.
     """
     if scenario is not None and scenario.gpus() != cluster.gpus_per_node:
         raise BadInput(

@@ -88,7 +88,7 @@ def record(
     threads: int,
     time_us: np.float32,
 ) -> dict[str, Any]:
-    """Of a call with the cost table ``table_us`` [A, 3] and its pick."""
+    """Of a call with the cost table ``table_us`` [algorithm][protocol] and its pick."""
     cells = {f"{a.name}/{p.name}": table_us[a, p] for a, p in ALGO_PROTOS if table_us[a, p] >= 0}
     return {
         "collective": request.collective.name,

@@ -16,7 +16,7 @@ from tuner.base.names import Algorithm, Protocol
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Named:
-    """A column of NCCL's words: their numbers, below 0 where there is none."""
+    """A column of NCCL's words, [row]: their numbers, below 0 where there is none."""
 
     words: type[IntEnum]
     numbers: NDArray[Any]

@@ -25,7 +25,10 @@ def log2i(value: int) -> int:
 
 
 def log2i_array(values: SizeArray) -> IntArray:
-    """:func:`log2i` of each value. A double's exponent is the answer as long as the value has at most 53 bits."""
+    """:func:`log2i` of each of the numbers, one by one.
+
+    A double's exponent is the answer as long as the value has at most 53 bits.
+    """
     high = values >> np.uint64(32)
     wide = high > 0
     exponent = (np.where(wide, high, values).astype(f64).view(np.int64) >> 52) - 1023

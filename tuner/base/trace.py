@@ -32,12 +32,13 @@ class Step:
 
     @property
     def changes(self) -> bool:
+        """Whether the rule made another number of it."""
         return self.before != self.after
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """The same for several sizes; ``before`` and ``after`` are [size], as the model computed them."""
+    """The same of several sizes; ``before`` and ``after`` are numbers in ``unit``, [size], as computed."""
 
     quantity: str
     name: str
@@ -87,7 +88,7 @@ def _told_to(listen: Listener) -> Iterator[None]:
 
 
 def kept(values: NDArray[Any]) -> NDArray[Any]:
-    """A copy of what is about to be changed in place, where somebody watches."""
+    """A copy of the numbers [size] that are about to be changed in place, where somebody watches."""
     return values if _listener.get() is None else values.copy()
 
 

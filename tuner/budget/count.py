@@ -52,6 +52,8 @@ class LeftOut:
 
 @dataclass(slots=True)
 class Counted:
+    """What a trace holds: calls to price, calls that cannot be priced, and what to know about both."""
+
     entries: list[Entry]
     left_out: list[LeftOut]
     notes: list[str] = field(default_factory=list)

@@ -38,11 +38,14 @@ class Price:
 
     @property
     def algo_proto(self) -> str:
+        """Algorithm and protocol as one word, such as ``Ring/LL``."""
         return f"{self.algorithm.name}/{self.protocol.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Unpriced:
+    """Why a call has no time."""
+
     reason: str
 
 

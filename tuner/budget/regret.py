@@ -29,6 +29,8 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class NotMeasured:
+    """Why a call has no regret."""
+
     reason: str
 
 

@@ -34,14 +34,17 @@ class Constant:
 
     @property
     def is_cap(self) -> bool:
+        """Whether it is a cap on a bandwidth, GB/s."""
         return self.path[0] == "cap_gbs"
 
     @property
     def is_efficiency(self) -> bool:
+        """Whether it is the share of a bandwidth that is reached."""
         return self.path[0] == "efficiency"
 
     @property
     def is_latency(self) -> bool:
+        """Whether it is a latency, us, or a factor on one."""
         return self.path[0] in ("base_latency_us", "hw_latency_us", "ring_plateau")
 
     def value(self, change: float) -> float:

@@ -72,7 +72,10 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """The calls that are fitted: logarithms of their times, and one over their deviations."""
+    """The calls that are fitted, [call]: logarithms of their times in us, and one over their deviations.
+
+    ``used`` are the calls among those that :class:`Forward` computes.
+    """
 
     forward: Forward
     target: Array
@@ -80,14 +83,17 @@ class Problem:
     used: NDArray[np.bool_]
 
     def off(self, values: Mapping[Constant, float], noise: float) -> Array:
+        """The model's logarithms of us less the measured ones, in units of their deviations, [call]."""
         found: Array = (self.forward.log_us(values)[self.used] - self.target) * self.weight / noise
         return found
 
     def slope(self, values: Mapping[Constant, float], by: Sequence[Constant], noise: float) -> Array:
+        """How :meth:`off` changes with the logarithm of each constant, numbers [call][constant]."""
         found: Array = self.forward.jacobian(values, by)[self.used] * (self.weight / noise)[:, None]
         return found
 
     def cost(self, values: Mapping[Constant, float], noise: float) -> float:
+        """Half the sum of the robust losses: what a fit makes small."""
         return float(np.sum(robust(self.off(values, noise)))) / 2
 
     def solve(self, values: Mapping[Constant, float], free: Sequence[Constant], noise: float) -> dict[Constant, float]:

@@ -49,15 +49,19 @@ class Forward:
         return not reached[0].isdisjoint(reached[1])
 
     def release(self, values: Mapping[Constant, float]) -> Release:
+        """The release with ``values`` in place of its own constants."""
         return fitted_constants.apply(self._nccl, FittedConstants(self._nccl.name, tables(self._nccl, values), {}))
 
     def log_us(self, values: Mapping[Constant, float]) -> Array:
-        """An element a call, in the order of the groups."""
+        """Logarithms of us, [call], in the order of the groups."""
         nccl = self.release(values)
         return np.concatenate([_log_us(group, nccl) for group in self._groups])
 
     def jacobian(self, values: Mapping[Constant, float], by: Sequence[Constant]) -> Array:
-        """By the logarithm of each constant, [call][constant]; a smaller factor is tried where a larger is out."""
+        """Change of log us by the logarithm of each constant, [call][constant].
+
+        A smaller factor is tried where a larger one is out of the bounds.
+        """
         found = np.zeros((self._places[-1].stop, len(by)))
         for column, constant in enumerate(by):
             log = float(np.log(values[constant] / constant.nccl))

@@ -21,7 +21,9 @@ class Known:
 
 
 def identify(jacobian: Array, after: Sequence[int], before: Collection[int] = ()) -> Known:
-    """``jacobian`` is [call][constant], of logarithms in units of their deviations; ``after`` orders the constants.
+    """Which constants the calls determine, of a ``jacobian`` of numbers, [call][constant].
+
+    The jacobian is of logarithms in units of their deviations; ``after`` orders the constants.
 
     The best known goes first, then the one that is best known beside it, as in a QR decomposition with pivoting: what
     is left of a column when the parts along those before are taken off is one over its deviation. Columns that were

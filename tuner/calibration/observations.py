@@ -56,6 +56,7 @@ class Observations:
 
     @property
     def calls(self) -> int:
+        """How many calls were measured."""
         return sum(len(group.median_us) for group in self.groups)
 
 

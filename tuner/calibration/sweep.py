@@ -38,10 +38,12 @@ class Sweep:
 
     @property
     def bytes(self) -> Array:
+        """Sizes in bytes, [result]."""
         return np.array([result.point.bytes for result in self.results], np.float64)
 
     @property
     def times_us(self) -> Array:
+        """Medians in us of the results that have one, [result]."""
         return np.array([result.estimate.median_us for result in self.results if result.estimate])
 
 

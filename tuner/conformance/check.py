@@ -169,9 +169,11 @@ def _compare_windows(
 
 
 def name(request: Request) -> str:
+    """A request in words: collective, type, operation, and buffers where they are not plain."""
     kind = "" if request.buffers is Buffers.plain else f" {request.buffers.name}"
     return f"{request.collective.name} {request.dtype.name} {request.op.name}{kind}"
 
 
 def pick_name(launched: Launched) -> str:
+    """Algorithm and protocol as one word, such as ``Ring/LL``."""
     return f"{launched.algorithm.name}/{launched.protocol.name}"

@@ -22,9 +22,11 @@ class MatchReport:
     mismatches: list[Mismatch] = field(default_factory=list)
 
     def compare(self, what: str, where: str, emulator: object, libnccl: object) -> None:
+        """Counts one comparison, and keeps both values where they differ."""
         self.compared[what] = self.compared.get(what, 0) + 1
         if emulator != libnccl:
             self.mismatches.append(Mismatch(what, where, emulator, libnccl))
 
     def matched(self, what: str) -> int:
+        """How many comparisons of this kind agreed."""
         return self.compared.get(what, 0) - sum(mismatch.what == what for mismatch in self.mismatches)

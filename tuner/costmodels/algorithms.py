@@ -1,4 +1,7 @@
-"""The algorithms of an operation on a machine of nodes, as times that are linear in the size."""
+"""The algorithms of an operation on a machine of nodes, as times that are linear in the size.
+
+Shapes: numbers, or arrays that broadcast and are computed one by one.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,6 +1,8 @@
 """The alpha-beta model: a collective takes so many steps of alpha, and moves a share of its size at beta.
 
 Everything is linear in the size, so where two algorithms are equally fast is solved, and not looked for.
+
+Shapes: numbers, or arrays that broadcast and are computed one by one.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,12 +33,13 @@ def level(alpha_us: ArrayLike, beta_gbs: ArrayLike) -> Level:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Linear:
-    """A time that is linear in the size: ``fixed_us + us_per_byte * bytes``."""
+    """A time in us that is linear in the size: ``fixed_us + us_per_byte * bytes``."""
 
     fixed_us: Array
     us_per_byte: Array
 
     def time_us(self, nbytes: ArrayLike) -> Array:
+        """The time of ``nbytes``, us."""
         time: Array = self.fixed_us + self.us_per_byte * positive("bytes", nbytes)
         return time
 
@@ -46,28 +49,32 @@ class Linear:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Terms:
-    """``steps`` one after the other, and the ``share`` of the size that a rank sends in all of them."""
+    """The numbers of ``steps`` one after the other, and the ``share`` of the bytes that a rank sends in them."""
 
     steps: Array
     share: Array
 
     def time_us(self, nbytes: ArrayLike, on: Level) -> Array:
+        """The time of ``nbytes`` on a network, us: latency and transfer."""
         return self.latency_us(on) + self.transfer_us(nbytes, on)
 
     def latency_us(self, on: Level) -> Array:
+        """What the steps take before a byte moves, us."""
         latency: Array = self.steps * on.alpha_us
         return latency
 
     def transfer_us(self, nbytes: ArrayLike, on: Level) -> Array:
+        """What moving the share of ``nbytes`` takes, us."""
         transfer: Array = self.share * positive("bytes", nbytes) / (1000 * on.beta_gbs)
         return transfer
 
     def on(self, level: Level) -> Linear:
+        """The same on a network, as a line over the size."""
         return Linear(self.latency_us(level), self.share / (1000 * level.beta_gbs))
 
 
 def log2_rounds(ranks: ArrayLike) -> Array:
-    """Rounds in which what one rank has reaches all: log2, upwards where the ranks are no power of two."""
+    """The numbers of rounds in which what one rank has reaches all: log2, rounded up."""
     _, exponent = np.frexp(whole("ranks", ranks) - 1)
     rounds: Array = exponent.astype(np.float64)
     return rounds
@@ -142,7 +149,7 @@ def terms(operation: Operation, algorithm: str, ranks: ArrayLike) -> Terms:
 
 
 def crossover_bytes(one: Linear, other: Linear) -> Array:
-    """The size above 0 at which both take as long; not a number where there is none."""
+    """The size in bytes above 0 at which both take as long; not a number where there is none."""
     fixed_us, us_per_byte = other.fixed_us - one.fixed_us, one.us_per_byte - other.us_per_byte
     alike = np.abs(us_per_byte) <= _ROUNDING * np.maximum(one.us_per_byte, other.us_per_byte)
     together = np.abs(fixed_us) <= _ROUNDING * np.maximum(one.fixed_us, other.fixed_us)

@@ -1,4 +1,7 @@
-"""Algorithm and bus bandwidth, as nccl-tests defines them (doc/PERFORMANCE.md of NVIDIA/nccl-tests)."""
+"""Algorithm and bus bandwidth, as nccl-tests defines them (doc/PERFORMANCE.md of NVIDIA/nccl-tests).
+
+Shapes: numbers, or arrays that broadcast and are computed one by one.
+"""
 
 from numpy.typing import ArrayLike
 
@@ -17,13 +20,13 @@ def algorithm_gbs(nbytes: ArrayLike, time_us: ArrayLike) -> Array:
 
 
 def of_bits(gbps: ArrayLike) -> Array:
-    """1e9 bytes per second of 1e9 bits per second, in which networks are sold."""
+    """1e9 bytes per second (GB/s) of 1e9 bits per second, in which networks are sold."""
     gbs: Array = positive("gbps", gbps) / 8
     return gbs
 
 
 def bus_factor(operation: Operation | Collective, ranks: ArrayLike) -> Array:
-    """What turns algorithm into bus bandwidth: the share of the size that crosses a rank's link."""
+    """What turns algorithm into bus bandwidth: the share of the bytes that crosses a rank's link."""
     n = whole("ranks", ranks)
     passes = _PASSES.get(operation.name)
     factor: Array = n / n if passes is None else passes * (n - 1) / n

@@ -1,4 +1,7 @@
-"""Checks of numbers before they reach a formula; each failure is one line that says what is valid."""
+"""Checks of numbers before they reach a formula; each failure is one line that says what is valid.
+
+Shapes: numbers, or arrays that broadcast and are computed one by one.
+"""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -13,22 +16,22 @@ LARGEST = 1e30  # and one over it the least that may divide: far from any machin
 
 
 def positive(name: str, value: ArrayLike) -> Array:
-    """Finite and above 0; a number for a number, an array for an array, as of all checks."""
+    """Finite numbers above 0; a number for a number, an array for an array, as of all checks."""
     return _checked(name, value, lambda found: found > 0, "above 0", 1 / LARGEST)
 
 
 def not_negative(name: str, value: ArrayLike) -> Array:
-    """Finite and not below 0."""
+    """Finite numbers that are not below 0."""
     return _checked(name, value, lambda found: found >= 0, "0 or above")
 
 
 def share(name: str, value: ArrayLike) -> Array:
-    """A part of 1 that leaves something: 0 to below 1."""
+    """The numbers as parts of 1 that leave something: 0 to below 1."""
     return _checked(name, value, lambda found: (found >= 0) & (found < 1), "0 to below 1")
 
 
 def part(name: str, value: ArrayLike) -> Array:
-    """A part of 1, all of it as well."""
+    """The numbers as parts of 1, all of it as well."""
     return _checked(name, value, lambda found: (found >= 0) & (found <= 1), "0 to 1")
 
 
@@ -38,7 +41,7 @@ def whole(name: str, value: ArrayLike, least: int = 1) -> Array:
 
 
 def divides(part: str, value: ArrayLike, of: str, total: ArrayLike) -> Array:
-    """``total / value``, where that is whole."""
+    """The numbers ``total / value``, BadInput where one is not whole."""
     parts, totals = whole(part, value), whole(of, total)
     parts, totals = np.broadcast_arrays(parts, totals)
     bad = np.flatnonzero(totals % parts)

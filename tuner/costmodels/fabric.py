@@ -1,6 +1,8 @@
 """Projection of an AllReduce on nodes of tiled GPUs with their own links, adapters and PCIe, described in a file.
 
 The equations are numbered as in the text (Khalid, "Communication Benchmark Projection", 2025).
+
+Shapes: numbers, or arrays that broadcast and are computed one by one.
 """
 
 import tomllib
@@ -48,7 +50,8 @@ class Fabric:
 
         ``direct`` is reduce-scatter in the node, AllReduce between nodes, allgather in the node: equation 4 (5), and
         10 on one node. ``pcie`` adds copies to the host and back in both phases: equation 6. ``host`` is the whole
-        size through host memory, one step after the other: equation 1, and 7 on one node.
+        size through host memory, one step after the other: equation 1, and 7 on one node. BadInput for more ranks than
+        tiles, or another path.
         """
         z, q, r = positive("bytes", nbytes), whole("nodes", nodes), whole("ranks_per_node", ranks_per_node)
         whole("ranks in all", q * r, least=2)
@@ -119,7 +122,7 @@ class Fabric:
 
 
 def read(name: str) -> Mapping[str, Any]:
-    """A fabric's file: a name of ``tables/fabrics``, or a path that ends with .toml."""
+    """A fabric's file: a name of ``tables/fabrics``, or a path that ends with .toml; BadInput for others."""
     folder = files("tuner.tables") / "fabrics"
     own = sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
     try:

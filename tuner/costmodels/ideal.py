@@ -3,6 +3,8 @@
 With B a GPU's bandwidth to GPUs of its node, I a node's to other nodes, P GPUs in each of Q nodes and N of them in all:
 of what every GPU exchanges with the N - 1 others, Q - 1 parts have to cross between nodes, and N - Q need not. Both go
 on at the same time, so the longer counts.
+
+Shapes: numbers, or arrays that broadcast and are computed one by one.
 """
 
 from dataclasses import dataclass
@@ -25,20 +27,22 @@ class Ideal:
 
     @property
     def busbw_gbs(self) -> Array:
+        """The lower of both bounds, GB/s."""
         return np.minimum(self.intra_gbs, self.inter_gbs)
 
     @property
     def inter_limits(self) -> NDArray[np.bool_]:
-        """Whether it is the network that limits."""
+        """Whether it is the network that limits: true or false for numbers of GB/s."""
         limits: NDArray[np.bool_] = self.inter_gbs < self.intra_gbs
         return limits
 
     def efficiency(self, busbw_gbs: ArrayLike) -> Array:
-        """A measured busbw as a share of the ideal."""
+        """A measured busbw as a share of the ideal one, both GB/s."""
         share: Array = positive("busbw_gbs", busbw_gbs) / self.busbw_gbs
         return share
 
     def time_us(self, operation: Operation, nbytes: ArrayLike, ranks: ArrayLike) -> Array:
+        """The least time of ``nbytes``, nccl-tests' size, us."""
         time: Array = positive("bytes", nbytes) * bus_factor(operation, ranks) / self.busbw_gbs / 1000
         return time
 
@@ -68,7 +72,7 @@ def transferred_bytes(operation: Operation, nbytes: ArrayLike, ranks: ArrayLike)
 
 
 def inter_share(gpus_per_node: ArrayLike, nodes: ArrayLike) -> Array:
-    """The share of the volume that crosses between nodes."""
+    """The share of the bytes that crosses between nodes."""
     p, q = whole("gpus_per_node", gpus_per_node), whole("nodes", nodes)
     share: Array = (q - 1) / (whole("GPUs in all", p * q, least=2) - 1)
     return share

@@ -20,7 +20,7 @@ class Fit:
     """``fixed_us + bytes / (1000 * gbs)``, both with their standard deviation.
 
     ``r2`` is of logarithms of times, with outliers counting as in the fit; ``error`` is each time's, fitted over
-    measured minus 1, of what was held out as well.
+    measured minus 1, of what was held out as well, [size].
     """
 
     fixed_us: float
@@ -38,7 +38,10 @@ class Fit:
 def fit(
     nbytes: ArrayLike, times_us: ArrayLike, deviation: ArrayLike = 0.01, used: NDArray[np.bool_] | None = None
 ) -> Fit:
-    """``deviation`` is of the logarithms of the times. BadInput for fewer than three sizes that are ``used``."""
+    """A line through ``times_us`` over ``nbytes``, both [size]; ``deviation`` is of the logarithms of the times.
+
+    Only sizes that are ``used`` (true or false, [size]) count. BadInput for fewer than three of them.
+    """
     from scipy.optimize import least_squares  # slow to load
 
     kilobytes, measured = positive("bytes", nbytes) / 1000, positive("time_us", times_us)
@@ -93,7 +96,10 @@ def repeated(values: Sequence[float]) -> Repeated:
 
 
 def deviations(jacobian: Array) -> Array:
-    """Of each column's constant, all of them fitted together; infinite for one without any effect."""
+    """Of each constant of a ``jacobian`` of numbers [call][constant], [constant]: all of them fitted together.
+
+    Infinite for one without any effect.
+    """
     lengths = np.linalg.norm(jacobian, axis=0)
     found = np.full(len(lengths), np.inf)
     reached = np.flatnonzero(lengths)
@@ -104,6 +110,9 @@ def deviations(jacobian: Array) -> Array:
 
 
 def robust(off: Array) -> Array:
-    """What each call adds to a fit's loss, in its deviations: the square, as far as it is no outlier (soft_l1)."""
+    """What each call adds to a fit's loss, [call], of numbers of its deviations.
+
+    The square, as far as it is no outlier (soft_l1).
+    """
     loss: Array = 2 * OUTLIER**2 * (np.sqrt(1 + (off / OUTLIER) ** 2) - 1)
     return loss

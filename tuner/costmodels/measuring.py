@@ -1,4 +1,7 @@
-"""How to measure the four parameters: latency and bandwidth, inside a node and between nodes, from a ring AllReduce."""
+"""How to measure the four parameters: latency and bandwidth, inside a node and between nodes, from a ring AllReduce.
+
+Shapes: numbers, or arrays that broadcast and are computed one by one.
+"""
 
 from dataclasses import dataclass
 
@@ -29,6 +32,7 @@ class Experiment:
         return f"all_reduce_perf -b {self.bytes} -e {self.bytes} -n {self.iterations} -w {self.warmup} {gpus}"
 
     def within(self, value: float) -> bool:
+        """Whether a measured value lies where it usually does."""
         low, high = self.usual
         return low <= value <= high
 

@@ -1,4 +1,7 @@
-"""The operations that nccl-tests times, and what it calls their size."""
+"""The operations that nccl-tests times, and what it calls their size.
+
+Shapes: numbers, or arrays that broadcast and are computed one by one.
+"""
 
 from enum import Enum
 
@@ -31,7 +34,7 @@ PER_RANK = frozenset(
 
 
 def size_bytes(operation: Operation, count: ArrayLike, element_bytes: ArrayLike, ranks: ArrayLike) -> Array:
-    """The size S that bandwidths are of, from NCCL's count argument.
+    """The size S in bytes that bandwidths are of, from NCCL's count argument.
 
     The whole array: count x size of an element, times the ranks where the count is that of one rank's part.
     Source: the GetBw functions of nccl-tests, v2.19.6.

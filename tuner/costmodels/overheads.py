@@ -1,4 +1,7 @@
-"""What stands between the alpha-beta model and a measured time, as named factors; and LogP's overheads."""
+"""What stands between the alpha-beta model and a measured time, as named factors; and LogP's overheads.
+
+Shapes: numbers, or arrays that broadcast and are computed one by one.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -103,6 +106,7 @@ class LogGP:
 
 
 def loggp(latency_us: ArrayLike, overhead_us: ArrayLike, gap_us: ArrayLike, gbs: ArrayLike) -> LogGP:
+    """BadInput for times or a gap below 0, or a bandwidth that is not above it."""
     return LogGP(
         not_negative("latency_us", latency_us),
         not_negative("overhead_us", overhead_us),

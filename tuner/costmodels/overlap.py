@@ -1,4 +1,7 @@
-"""Communication behind computation."""
+"""Communication behind computation.
+
+Shapes: numbers, or arrays that broadcast and are computed one by one.
+"""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,13 +20,13 @@ def step_us(compute_us: ArrayLike, communication_us: ArrayLike, hidden: ArrayLik
 
 
 def speedup(compute_us: ArrayLike, communication_us: ArrayLike, hidden: ArrayLike) -> Array:
-    """Over one after the other."""
+    """Over one after the other, of times in us; ``hidden`` as in :func:`step_us`."""
     faster: Array = step_us(compute_us, communication_us) / step_us(compute_us, communication_us, hidden)
     return faster
 
 
 def achieved(compute_us: ArrayLike, communication_us: ArrayLike, hidden: ArrayLike) -> Array:
-    """The share that is reached of what hiding everything would gain in speed-up."""
+    """The share that is reached of what hiding everything would gain in speed-up; times in us."""
     compute, communication = positive("compute_us", compute_us), positive("communication_us", communication_us)
     gain, most = (
         _hidden_us(compute, communication, share) / step_us(compute, communication, share) for share in (hidden, 1.0)

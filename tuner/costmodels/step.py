@@ -2,6 +2,8 @@
 
 Ranks lie as usual: tensor parallelism innermost, then data parallelism (with the experts inside it), pipeline stages
 outermost. A parallelism of degree 1 communicates nothing.
+
+Shapes: numbers, or arrays that broadcast and are computed one by one.
 """
 
 from collections.abc import Iterator
@@ -58,6 +60,7 @@ class Plan:
 
     @property
     def gpus(self) -> int:
+        """How many GPUs the plan needs."""
         return self.tp * self.dp * self.pp
 
 
@@ -103,7 +106,7 @@ def traffic(model: Model, plan: Plan) -> list[Traffic]:
 
 
 def time_us(one: Traffic, cluster: Cluster) -> Array:
-    """Of a call, by alpha and beta of the levels that it is on."""
+    """The time of a call in us, by alpha and beta of the levels that it is on."""
     gpus, nodes = one.shape(cluster.gpus_per_node)
     if one.operation is Operation.SendRecv:  # of all neighbours the slowest: one on another node where there is one
         network = cluster.intra if nodes == 1 else cluster.inter

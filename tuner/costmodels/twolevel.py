@@ -1,6 +1,8 @@
 """Collectives over nodes of several GPUs: one level inside a node, one between nodes.
 
 With one GPU per node, or one node, they are the flat algorithms on the level that is left.
+
+Shapes: numbers, or arrays that broadcast and are computed one by one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +17,7 @@ from tuner.costmodels.operations import Operation
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Phase:
-    """One after the other: ``operation`` over ``ranks`` of one level, of ``part`` of the size."""
+    """One after the other: ``operation`` over numbers of ``ranks`` of one level, of ``part`` of the bytes."""
 
     name: str
     operation: Operation

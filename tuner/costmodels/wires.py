@@ -2,6 +2,8 @@
 
 A share is of the size S, through one port in its busier direction, as the mean over alike ports: a GPU's links inside
 the node, and all adapters of a node together. docs/cost-models.md derives each of them.
+
+Shapes: numbers, or arrays that broadcast and are computed one by one.
 """
 
 from collections.abc import Callable
@@ -20,7 +22,7 @@ Broadcast, Reduce = Operation.Broadcast, Operation.Reduce
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loads:
-    """``gpu_share`` of the size over each GPU's links in the node, ``node_share`` over the network of each node."""
+    """``gpu_share`` of the bytes over each GPU's links in the node, ``node_share`` over the network of each node."""
 
     gpu_share: Array
     node_share: Array
@@ -34,7 +36,7 @@ class Loads:
         return time
 
     def inter_limits(self, intra_gbs: ArrayLike, inter_gbs: ArrayLike) -> NDArray[np.bool_]:
-        """Whether the network is full before the links inside the node."""
+        """Whether the network is full before the links inside the node, whose bandwidths are in GB/s."""
         inside = self.gpu_share / positive("intra_gbs", intra_gbs)
         limits: NDArray[np.bool_] = self.node_share / positive("inter_gbs", inter_gbs) > inside
         return limits
@@ -51,11 +53,11 @@ def loads(operation: Operation, algorithm: str, gpus_per_node: ArrayLike, nodes:
 
 
 def uplink_share(operation: Operation, algorithm: str, ranks: ArrayLike, ranks_per_switch: ArrayLike) -> Array:
-    """Of a collective over one rank per node: what leaves a switch of so many neighbouring ranks.
+    """Of a collective over one rank per node: the share of the bytes that leaves a switch of so many ranks.
 
-    A ring crosses the switch's uplink once for each part, in AllReduce twice. PAT sends 1, 2, 4 ... n/2 parts over
-    distances n/2 ... 2, 1 (the part that s ranks further has, over the lowest set bit of s), and d of the m ranks cross
-    at a distance d < m. BadInput for others.
+    The ranks of a switch are neighbours. A ring crosses the switch's uplink once for each part, in AllReduce twice. PAT
+    sends 1, 2, 4 ... n/2 parts over distances n/2 ... 2, 1 (the part that s ranks further has, over the lowest set bit
+    of s), and d of the m ranks cross at a distance d < m. BadInput for others.
     Source: PatAGAlgorithm, src/include/collectives.h, and the peers in src/device/prims_simple.h, v2.28.9-1.
     """
     n, m = whole("ranks", ranks, least=2), whole("ranks_per_switch", ranks_per_switch)

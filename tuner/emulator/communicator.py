@@ -72,6 +72,7 @@ class Communicator:
 
     @property
     def nvls(self) -> bool:
+        """Whether NVLS can be used at all."""
         return self.nvls_channels > 0
 
 

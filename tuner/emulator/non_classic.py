@@ -13,6 +13,7 @@ class NonClassicPath:
 
     @property
     def name(self) -> str:
+        """What takes the call, as commands print it."""
         return "copy engines" if self.kernel is None else f"symmetric kernel {self.kernel}"
 
 

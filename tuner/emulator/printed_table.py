@@ -23,13 +23,17 @@ PRINT_RULES: Registry[Callable[[Communicator, Tables], Numbers]] = Registry()
 
 
 def printed(communicator: Communicator, tables: Tables) -> Numbers:
-    """The latencies and bandwidths a communicator's release prints: not what a call may use, in some releases."""
+    """The latencies and bandwidths a communicator's release prints, us and GB/s [collective][algorithm][protocol].
+
+    They are not what a call may use, in some releases.
+    """
     (name,) = communicator.release.rules("printed_table")
     return PRINT_RULES[name](communicator, tables)
 
 
 @PRINT_RULES
 def as_used(communicator: Communicator, tables: Tables) -> Numbers:
+    """The numbers that the model uses, us and GB/s [collective][algorithm][protocol]."""
     return tables.latency_us, tables.bandwidth_gbs
 
 
@@ -37,8 +41,10 @@ def as_used(communicator: Communicator, tables: Tables) -> Numbers:
 def before_exclusions(communicator: Communicator, tables: Tables) -> Numbers:
     """-1 where an algorithm does not do a collective; numbers also where NCCL_ALGO and the like exclude a cell.
 
-    0 where an algorithm's model was never made, as without a network that reduces. Source: ncclTuningInit
-    (src/tuning/tuning.cc) and ncclTuning*ModelInit, v2.31.2-1.
+    0 where an algorithm's model was never made, as without a network that reduces. us and GB/s, as :func:`as_used`,
+    [collective][algorithm][protocol].
+
+    Source: ncclTuningInit (src/tuning/tuning.cc) and ncclTuning*ModelInit, v2.31.2-1.
     """
     latency_us, bandwidth_gbs = np.zeros(model.SHAPE, np.float32), np.zeros(model.SHAPE, np.float32)
     exists = communicator.release.table["rules"]["exists"]

@@ -23,7 +23,7 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranges(Framed):
-    """Ranges of nBytes, an element each, without gaps; both ends belong to a range.
+    """Ranges of nBytes, [range], without gaps; both ends belong to a range.
 
     ``algorithm`` and ``protocol`` are NCCL's numbers. Where ranges are of these two only, ``channels`` and ``threads``
     are those of the first size.
@@ -40,7 +40,7 @@ class Ranges(Framed):
         return len(self.from_bytes)
 
     def columns(self) -> dict[str, Column]:
-        """A row a range: from_bytes, to_bytes, algorithm, protocol, channels, threads."""
+        """A row a range: from_bytes, to_bytes, algorithm, protocol, channels, threads (numbers)."""
         return {
             "from_bytes": self.from_bytes,
             "to_bytes": self.to_bytes,

@@ -41,10 +41,12 @@ class Request:
 
     @property
     def device_dtype(self) -> DataType:
+        """The type that the device sees: bytes where the collective only moves them."""
         return DataType.int8 if self.moves_only else self.dtype
 
     @property
     def scales(self) -> bool:
+        """Whether the operation multiplies by a factor, as the average does."""
         return not self.moves_only and self.op in SCALING_OPS
 
     def traffic_per_byte(self, ranks: int) -> int:
@@ -82,9 +84,10 @@ class Sizes:
 
     @cached_property
     def as_float(self) -> FloatArray:
+        """``nbytes`` as float32, [size]."""
         return self.nbytes.astype(np.float32)
 
     @cached_property
     def log_of_64_bytes(self) -> IntArray:
-        """log2(nBytes / 64), -1 below 64 bytes."""
+        """log2(nBytes / 64), [size], -1 below 64 bytes."""
         return log2i_array(self.nbytes >> np.uint64(6))

@@ -317,7 +317,7 @@ def _unless_negative(time_us: FloatArray) -> FloatArray:
 
 @PICK_RULES
 def last_fastest(times: Iterator[FloatArray], communicator: Communicator) -> tuple[NDArray[np.int8], FloatArray]:
-    """The least time; of equal ones the last in NCCL's order of algorithms and protocols."""
+    """The least time in us, [size]; of equal ones the last in NCCL's order of algorithms and protocols."""
     best_us = next(times)
     best = np.zeros(best_us.shape, np.int8)
     for index, time_us in enumerate(times, start=1):

@@ -15,10 +15,12 @@ class CommunicatorLines:
 
     @property
     def ranks(self) -> int | None:
+        """The number of ranks, as far as a line says it."""
         return next((log.ranks for log in self.logs if log.ranks is not None), None)
 
     @property
     def root(self) -> RankLog | None:
+        """Rank 0's log, where there is one."""
         return next((log for log in self.logs if log.rank == 0), None)
 
 

@@ -27,6 +27,7 @@ class Thread:
 
     @property
     def process(self) -> tuple[str, int]:
+        """Host and process."""
         return self.host, self.pid
 
 
@@ -35,6 +36,8 @@ UNKNOWN = Thread("", 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Line:
+    """A line of a log, and the thread that wrote it."""
+
     thread: Thread  # UNKNOWN where the line has no prefix
     text: str
 

@@ -43,6 +43,7 @@ class DecisionRow:
     sizes: tuple[int, ...]
 
     def decision(self, ranks: int, nodes: int) -> Decision:
+        """The row as one of a decision table, for a communicator of this size."""
         return Decision(
             self.collective,
             (self._asked,),
@@ -52,6 +53,7 @@ class DecisionRow:
         )
 
     def holds(self, size: int) -> bool:
+        """Whether the row is for ``size`` bytes."""
         return size in Interval(self.low, self.high)
 
     @property
@@ -127,9 +129,11 @@ class Proposal:
 
     @cached_property
     def rows(self) -> list[DecisionRow]:
+        """The rows of all measured sizes."""
         return self.rows_from(self.sizes)
 
     def rows_from(self, sizes: Sizes) -> list[DecisionRow]:
+        """The rows that these sizes, in bytes, give."""
         return [row for collective, those in sizes.items() for row in self._rows(collective, those)]
 
     def hold_out(self) -> "Regrets":
@@ -349,7 +353,10 @@ test_points.__test__ = False  # type: ignore[attr-defined]
 def verdict(
     row: DecisionRow, points: Sequence[Point], log_gains: Mapping[Point, Times], ran: Mapping[Point, set[Combination]]
 ) -> Verdict:
-    """``log_gains`` are one a round. A row that is slower towards an end ends before that."""
+    """What became of a row: ``log_gains`` are logarithms of ratios, numbers [round].
+
+    A row that is slower towards an end ends before that.
+    """
     slower = [point.bytes for point in points if _is_slower(log_gains[point], len(points))]
     good = [point.bytes for point in points if point.bytes not in slower]
     if slower and good:

@@ -71,6 +71,7 @@ class Evidence:
         return int(self._counts.sum()) - len(self.columns) - len(self.log_us) + 1
 
     def time_us(self, column: Combination | None) -> float:
+        """The typical time of a combination, us."""
         return float(np.exp(self.levels[self.columns.index(column)]))
 
     def band_us(self, column: Combination | None) -> tuple[float, float, float]:
@@ -107,7 +108,7 @@ class Evidence:
 
 
 def gain_of(differences: NDArray[np.float64]) -> Gain:
-    """From one logarithm of a ratio a round."""
+    """A gain from logarithms of ratios, numbers [round]."""
     found = differences[np.isfinite(differences)]
     if len(found) < FEWEST_ROUNDS:
         return Gain(float(found.mean()) if len(found) else 0.0, -np.inf, np.inf, 1.0)

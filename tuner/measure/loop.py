@@ -64,6 +64,7 @@ class Known:
     estimate: Estimate | None = None
 
     def add(self, visit: Visit) -> None:
+        """Takes in what one more run of this point has shown."""
         self.visits += 1
         self.replaced += visit.replaced
         self.wrong += visit.wrong > 0

@@ -53,7 +53,7 @@ _HARMLESS = (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a tuner plugin was handed for each size, and what NCCL then takes."""
+    """What a tuner plugin was handed for each size, in us, and what NCCL then takes."""
 
     before_us: NDArray[np.float32]  # [S, A, 3] the cost table NCCL computed; -1.0 where ignored
     after_us: NDArray[np.float32]  # [S, A, 3] as the wrapped plugin left it; the same without one

@@ -155,6 +155,7 @@ class World:
         self.watch_work(request["comm"]["members"])
 
     def configure(self, machine: dict[str, Any]) -> None:
+        """Makes the machine that libnccl will see."""
         described = self.ffi.new("struct sim_machine *", encoded(machine))
         if self.sim.sim_machine_bytes() != self.ffi.sizeof("struct sim_machine"):
             raise Failure(f"{self.request['sim']} is of another build than this program; reinstall nccl-tuner")
@@ -169,9 +170,11 @@ class World:
             return self.ffi.NULL
 
     def locate(self, name: str, offset: int) -> int:
+        """Where libnccl begins in memory, by the address and the offset of one of its functions."""
         return int(self.ffi.cast("uintptr_t", self.address(name))) - offset
 
     def redirect(self, functions: dict[str, list[list[int]]]) -> None:
+        """Lets functions of libnccl jump to the simulated ones."""
         tables = itertools.takewhile(lambda row: row != self.ffi.NULL, map(self.sim.sim_redirects, itertools.count()))
         for row in tables:
             while row.name != self.ffi.NULL:
@@ -185,6 +188,7 @@ class World:
                 row += 1
 
     def wrap(self, plugin: str | None) -> None:
+        """Loads a tuner plugin behind the one that writes down what it is asked."""
         if plugin is None:
             return
         error = self.sim.sim_wrap_tuner(plugin.encode())
@@ -222,12 +226,14 @@ class World:
             self.ffi.cast("int (*)(void **)", self.base + offset)(self.ffi.new("void **"))
 
     def entry_points(self) -> Any:
+        """The addresses of libnccl's functions that are called."""
         api = self.ffi.new("struct sim_api *")
         for field, name in ENTRY_POINTS.items():
             setattr(api, field, self.address(name))
         return api
 
     def init(self, ranks: int) -> list[int]:
+        """Addresses of the communicators of all ranks, one a thread."""
         comms = self.ffi.new("void *[]", ranks)
         results = self.ffi.new("int[]", ranks)
         if self.sim.sim_init_ranks(self.api, ranks, comms, results) != 0:
@@ -238,6 +244,7 @@ class World:
         return [int(self.ffi.cast("uintptr_t", comm)) for comm in comms]
 
     def error(self, result: int) -> str:
+        """NCCL's words for a result."""
         return str(self.ffi.string(self.nccl.ncclGetErrorString(result)).decode())
 
     def watch_work(self, members: dict[str, Any]) -> None:
@@ -250,6 +257,7 @@ class World:
     # --- requests ---
 
     def started(self, _: dict[str, Any]) -> dict[str, Any]:
+        """What the parent has to know before it asks: versions, sizes and addresses."""
         version = self.ffi.new("int *")
         self.nccl.ncclGetVersion(version)
         comm = self.request["comm"]
@@ -283,9 +291,11 @@ class World:
         return [self.members(start + i * graph["bytes"], graph["members"]) for i in range(count)]
 
     def members(self, start: int, members: dict[str, Any]) -> dict[str, Any]:
+        """Members of a structure by their path."""
         return {path: self.member(start, entry) for path, entry in members.items()}
 
     def member(self, start: int, entry: dict[str, Any]) -> Any:
+        """A member of a structure: a number, or a list of them."""
         count = 1
         for size in entry["dims"]:
             count *= size
@@ -295,6 +305,7 @@ class World:
         return list(values) if entry["dims"] else values[0]
 
     def use_buffers(self, kind: int) -> None:
+        """Lets the next calls have buffers of one kind."""
         if kind:
             self.connect_ring()
         comms = self.ffi.new("void *[]", [self.ffi.cast("void *", comm) for comm in self.comms])
@@ -339,11 +350,13 @@ class World:
         return bool(mode[0])
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to one message of the parent."""
         if "forcing" in request:
             return self.force(request)
         return self.ask_group(request) if "calls" in request else self.ask(request)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What libnccl does with single calls, one for each count."""
         counts = self.ffi.new("uint64_t[]", request["counts"])
         answers = self.ffi.new("struct sim_answer[]", len(counts))
         log_start = os.fstat(self.log_file).st_size
@@ -363,6 +376,7 @@ class World:
         }
 
     def ask_group(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What libnccl does with the calls of one group."""
         self.use_buffers(PLAIN)  # an earlier call may have had others
         calls = self.ffi.new("struct sim_call[]", request["calls"])
         answer = self.ffi.new("struct sim_answer *")
@@ -417,9 +431,11 @@ class Messages:
         os._exit(0)
 
     def receive(self) -> Any:
+        """The next message; waits for it."""
         return json.loads(self.lines.get())
 
     def send(self, message: dict[str, Any]) -> None:
+        """Writes one message, whole."""
         data = memoryview(json.dumps(message).encode() + b"\n")
         while data:
             data = data[self.file.write(data) :]

@@ -28,7 +28,10 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What the model is made of, by [collective,] algorithm and protocol; 0 is NCCL's "disabled"."""
+    """What the model is made of, us and GB/s, [collective][algorithm][protocol]; 0 is NCCL's "disabled".
+
+    Threads and their thresholds are [algorithm][protocol].
+    """
 
     latency_us: NDArray[np.float32]  # [5, A, 3]
     bandwidth_gbs: NDArray[np.float32]  # [5, A, 3]

@@ -17,6 +17,8 @@ MAX_COMMS = 131072  # what NCCL's own InfiniBand network answers for an adapter
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
+    """A GPU as the simulated driver shows it."""
+
     bus_id: str
     compute_capability: int  # 90 is 9.0
     peer_group: int  # GPUs of one group reach each other's memory over PCIe
@@ -24,6 +26,8 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Net:
+    """A network device as the simulated network shows it."""
+
     name: str
     guid: int
     speed_mbps: int
@@ -63,7 +67,7 @@ def read(
     """The first ``gpus`` GPUs of a topology XML by ``dev``, and all its network devices by ``dev``.
 
     ``far_ends`` are the bus ids that NVLinks lead to which the topology leaves out. A <cpu> of the topology, which is a
-    NUMA node, is taken for a socket.
+    NUMA node, is taken for a socket. BadTopology for what is no topology, BadInput for more than can be simulated.
     """
     try:
         root = ElementTree.fromstring(topology)

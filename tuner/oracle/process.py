@@ -139,6 +139,7 @@ class Child:
 
     @property
     def pid(self) -> int:
+        """The number of the process."""
         return self._process.pid
 
     def request(self, message: Mapping[str, Any], timeout_s: float, doing: str) -> Any:
@@ -197,6 +198,7 @@ class Child:
         return self.log.read_text(errors="replace").splitlines() if self.log.is_file() else []
 
     def log_bytes(self, start: int, end: int) -> bytes:
+        """What libnccl wrote between two places of its log."""
         with self.log.open("rb") as file:
             file.seek(start)
             return file.read(end - start)

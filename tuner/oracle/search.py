@@ -42,7 +42,10 @@ def _search(
 
 @cache
 def completed(file: Path, gpu: str, net_gbps: float | None, net_latency_us: float | None, nccl: str) -> str:
-    """The topology that NCCL ``nccl`` makes of a skeleton; errors: those of :func:`skeleton.read` and the oracle's."""
+    """The topology that NCCL ``nccl`` makes of a skeleton.
+
+    Errors: those of :func:`skeleton.read` and the oracle's; OracleFailed where NCCL wrote none.
+    """
     described = skeleton.read(file, gpu, net_gbps, net_latency_us)
     with Oracle(of_skeleton(described, nccl)) as oracle:
         dump = oracle.topology_xml()

@@ -79,7 +79,7 @@ def load(library: Path, sha256: str, cache: Path) -> Symbols:
 
 
 def read(library: Path) -> Symbols:
-    """Symbols of ``library`` from its ``.symtab`` and DWARF; takes seconds."""
+    """Symbols of ``library`` from its ``.symtab`` and DWARF; takes seconds. OracleUnavailable for no libnccl."""
     with library.open("rb") as file:
         elf = ELFFile(file)
         functions, kernels = _functions(elf)

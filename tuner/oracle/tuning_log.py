@@ -30,6 +30,8 @@ PATTERNS = {
 
 @dataclass(frozen=True, slots=True)
 class TunedChoice:
+    """A line of the log that says what NCCL chose for a call."""
+
     bytes: int  # as logged: count times type size, per rank for AllGather and ReduceScatter
     algorithm: Algorithm
     protocol: Protocol
@@ -62,7 +64,10 @@ def symmetric_kernel(log: bytes) -> str | None:
 
 
 def algorithm(text: str) -> Algorithm:
-    """By number, or by NCCL's spelling in logs and kernel names: ``COLLNET_DIRECT``, ``NVLS_TREE``, ``NVLSTree`` ..."""
+    """By number, or by NCCL's spelling in logs and kernel names; OracleFailed for any other.
+
+    Such as ``COLLNET_DIRECT``, ``NVLS_TREE``, ``NVLSTree``.
+    """
     found = choice.algorithm(text)
     if found is None:
         raise OracleFailed(f"NCCL named an algorithm this project does not know: {text}")
@@ -70,7 +75,7 @@ def algorithm(text: str) -> Algorithm:
 
 
 def protocol(text: str) -> Protocol:
-    """By number, or by NCCL's spelling, in any case."""
+    """By number, or by NCCL's spelling, in any case; OracleFailed for any other."""
     found = choice.protocol(text)
     if found is None:
         raise OracleFailed(f"NCCL named a protocol this project does not know: {text}")

@@ -30,5 +30,6 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def check_ending(path: Path) -> None:
+    """BadInput for a path whose ending is no format of a picture."""
     if path.suffix.lower() not in _METADATA:
         raise BadInput(f"{path}: the ending says the format of a picture; {one_of(_METADATA)}")

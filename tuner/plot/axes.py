@@ -16,9 +16,10 @@ GRID = "#D0D0D0"
 
 
 def size_axis(axes: Any, sizes: SizeArray, named: bool = True, margin: float = 1.0) -> None:
-    """Logarithmic, with powers of two in words; a tick at every power, a name at as many as there is room for.
+    """Logarithmic over ``sizes`` in bytes, with powers of two in words.
 
-    ``margin`` is a factor beyond the smallest and the largest size, for markers.
+    A tick at every power, a name at as many as there is room for. ``margin`` is a factor beyond the smallest and the
+    largest size, for markers.
     """
     low, high = float(sizes[0]) / margin, float(sizes[-1]) * margin
     axes.set_xscale("log", base=2)
@@ -63,5 +64,6 @@ def legend(figure: Any, handles: Sequence[Any], title: str = PICK_TITLE, where: 
 
 
 def grid(axes: Any) -> None:
+    """Lines behind what is drawn."""
     axes.grid(True, color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)

@@ -24,6 +24,8 @@ Classes = NDArray[np.int64]  # [row][size]
 
 @dataclass(frozen=True, slots=True)
 class Style:
+    """How the cells of one class look."""
+
     colour: str
     ink: str
     hatch: str
@@ -44,7 +46,10 @@ NOTHING_STYLE = Style(palette.NOTHING_COLOUR, palette.NOTHING_INK, palette.NOTHI
 
 
 def draw(axes: Any, sizes: SizeArray, classes: Classes, styles: Mapping[int, Style]) -> None:
-    """A cell reaches halfway, in logarithms, to the sizes beside it; one path for each class that occurs."""
+    """Cells of ``classes`` [row][size], numbers of ``styles``; one path for each class that occurs.
+
+    A cell reaches halfway, in logarithms, to the sizes in bytes beside it.
+    """
     edges = size_edges(sizes)
     for number in occurring(classes):
         rows, starts, stops = _runs(classes == number)
@@ -58,15 +63,17 @@ def draw(axes: Any, sizes: SizeArray, classes: Classes, styles: Mapping[int, Sty
 def legend(
     figure: Figure, numbers: Iterable[int], styles: Mapping[int, Style], title: str = PICK_TITLE, where: str = UPPER
 ) -> None:
+    """The styles of classes in a legend beside the axes."""
     beside(figure, [styles[number].handle() for number in numbers], title, where, handleheight=1.8)
 
 
 def occurring(*classes: Classes) -> list[int]:
+    """The numbers of the classes that occur in any of the arrays [row][size], ascending."""
     return sorted({int(number) for each in classes for number in np.unique(each)})
 
 
 def size_edges(sizes: SizeArray) -> NDArray[np.float64]:
-    """Between the sizes, and the first and the last of them."""
+    """Edges in bytes between the sizes, and the first and the last of them: one more than sizes."""
     values = sizes.astype(np.float64)
     return np.concatenate([values[:1], np.sqrt(values[1:] * values[:-1]), values[-1:]])
 
@@ -105,5 +112,5 @@ PICKS = {
 
 
 def pick_classes(algorithm: NDArray[np.int8], protocol: NDArray[np.int8]) -> Classes:
-    """Of NCCL's numbers, both -1 where nothing can run; the classes of ``PICKS``."""
+    """Of NCCL's numbers, both -1 where nothing can run, [row][size]: the classes of ``PICKS``."""
     return np.where(algorithm < 0, NOTHING, algorithm.astype(np.int64) * len(Protocol) + protocol)

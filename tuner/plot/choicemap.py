@@ -25,6 +25,7 @@ def figure(choices: Choices, what: str, where: str) -> Figure:
 
 
 def draw(axes: Any, choices: Choices) -> None:
+    """The choices as cells, sizes over numbers of nodes."""
     cells.draw(axes, choices.bytes, cells.pick_classes(choices.algorithm, choices.protocol), cells.PICKS)
 
 

@@ -33,7 +33,7 @@ STYLES = {
 
 
 def classes(before: Choices, after: Choices) -> cells.Classes:
-    """The classes of ``STYLES``: the ratio's where the pick changes."""
+    """The classes of ``STYLES``, numbers [row][size]: the ratio's where the pick changes."""
     ratios = 1 + np.searchsorted(np.array(_BOUNDS, np.float32), ratio(before, after))
     found = np.where(changed(before, after), ratios, SAME)
     runs = before.algorithm >= 0, after.algorithm >= 0

@@ -102,7 +102,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The cost table after the plugin, and its number of channels: 0 leaves it to NCCL."""
+    """The cost table in us, [algorithm][protocol], after the plugin, and its channels: 0 leaves them to NCCL."""
 
     cost_us: NDArray[np.float32]
     channels: int

@@ -80,6 +80,7 @@ class Forcing:
             raise BadTable(f"table: {_ffi.string(wrong).decode(errors='replace')}")
 
     def seen(self) -> Seen:
+        """What the plugin has been asked and has decided since the last look."""
         seen = _ffi.new("struct nccl_tuner_seen *")
         self._library.nccl_tuner_see(seen)
         fields = {name: getattr(seen, name) for name in ("calls", "decided", "unavailable", "bytes", "collective")}

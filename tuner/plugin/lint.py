@@ -36,6 +36,8 @@ _Row = TypeVar("_Row", bound=Conditions)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """What is wrong with a line of a table, and how much."""
+
     line: int
     severity: str
     reason: str
@@ -66,6 +68,7 @@ def exists(collective: Collective, algorithm: Algorithm, protocol: Protocol) -> 
 
 
 def name(algo_proto: tuple[Algorithm, Protocol]) -> str:
+    """Algorithm and protocol as a table writes them."""
     return choice_text(Choice(*algo_proto))
 
 

@@ -38,26 +38,32 @@ class Interface:
 
     @property
     def says_who_asks(self) -> bool:
+        """Whether the plugin learns the communicator at its start."""
         return self.version >= 2
 
     @property
     def hands_costs(self) -> bool:
+        """Whether the plugin is given a cost table to change."""
         return self.version >= 3
 
     @property
     def tells_registered(self) -> bool:
+        """Whether the plugin learns that buffers are registered."""
         return self.version >= 4
 
     @property
     def hands_constants(self) -> bool:
+        """Whether the plugin is given the model's constants to change."""
         return self.version >= 5
 
     @property
     def asks_chunks(self) -> bool:
+        """Whether the plugin is asked for the size of chunks."""
         return self.version >= 6
 
 
 def has_plugins(nccl: Release) -> bool:
+    """Whether the release loads tuner plugins."""
     return "plugin" in nccl.table
 
 

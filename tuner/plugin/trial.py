@@ -48,6 +48,8 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Trials:
+    """What a plugin did when it was asked, size by size."""
+
     interface: int  # version of NCCL's tuner interface
     sizes: tuple[Trial, ...]
     log: tuple[LogLine, ...]  # what the plugin says in NCCL's log

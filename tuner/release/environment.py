@@ -23,6 +23,7 @@ class Environment:
     words_are_unset: bool = False  # as the release reads an integer parameter without a digit; else it is 0
 
     def text(self, name: str) -> str | None:
+        """A variable's value as it stands there; None where it is not set."""
         return self.values.get(name)
 
     def number(self, name: str, default: int) -> int:

@@ -46,7 +46,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PageData:
-    """``lines`` is by release, collective and number of nodes, in the order of these."""
+    """``lines`` is by release, collective and number of nodes, in the order of these; ``sizes`` are bytes."""
 
     scenario: Scenario
     dtype: DataType
@@ -57,6 +57,7 @@ class PageData:
     lines: dict[tuple[str, Collective, int], Line]
 
     def bus_factor(self, collective: Collective, nodes: int) -> float:
+        """What turns algorithm into bus bandwidth on so many nodes."""
         return float(bus_factor(collective, nodes * self.scenario.gpus()))
 
 
@@ -87,7 +88,10 @@ def nodes_of(scenario: Scenario) -> tuple[int, ...]:
 def lines(
     scenario: Scenario, dtype: DataType, op: Op, nodes: Sequence[int], sizes: SizeArray
 ) -> Iterator[tuple[tuple[str, Collective, int], Line]]:
-    """The lines of the case's release. Errors: BadInput for what the emulator refuses."""
+    """The lines of the scenario's release, one for each number of nodes and collective; ``sizes`` are bytes.
+
+    Errors: BadInput for what the emulator refuses.
+    """
     for count in nodes:
         described = replace(scenario, nodes=count)
         selection = Selection(described.communicator())

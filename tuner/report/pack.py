@@ -25,10 +25,12 @@ class Once(Generic[V]):
     places: dict[V, int] = field(default_factory=dict)
 
     def place(self, value: V) -> int:
+        """The place of a value; a new one comes last."""
         return self.places.setdefault(value, len(self.places))
 
     @property
     def values(self) -> list[V]:
+        """All values in the order of their places."""
         return list(self.places)
 
 

@@ -49,6 +49,8 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
+    """A GPU of a topology, with its NVLinks."""
+
     dev: int
     busid: str
     sm: int
@@ -95,14 +97,19 @@ class Topology:
 
     @property
     def cpu_arch(self) -> str:
+        """The architecture of the processors, such as ``x86_64``."""
         return self.cpu.arch
 
     @property
     def cpu_vendor(self) -> str | None:
+        """Who made the processors, where the topology says it."""
         return self.cpu.vendor
 
     def first_gpus(self, count: int) -> tuple[Gpu, ...]:
-        """The GPUs of local ranks 0 to ``count`` - 1, which is their order by ``dev``."""
+        """The GPUs of local ranks 0 to ``count`` - 1, which is their order by ``dev``.
+
+        BadInput for more than there are.
+        """
         if not 1 <= count <= len(self.gpus):
             raise BadInput(f"{count} GPUs per node asked for; valid: 1 to {len(self.gpus)}")
         return self.gpus[:count]

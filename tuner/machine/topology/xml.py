@@ -13,6 +13,8 @@ MAX_DEPTH = 32  # NCCL's own are below 12
 
 @dataclass(slots=True)
 class Element:
+    """An element of a document, and where it begins."""
+
     tag: str
     attributes: dict[str, str]
     line: int
@@ -21,6 +23,7 @@ class Element:
     children: list["Element"] = field(default_factory=list)
 
     def fail(self, problem: str) -> NoReturn:
+        """Raises BadTopology with the place of the element."""
         raise BadTopology(f"{self.where}:{self.line}: <{self.tag}> {problem}")
 
     def ancestor(self, tag: str) -> "Element | None":
@@ -32,7 +35,10 @@ class Element:
 
 
 def parse(data: bytes, where: str) -> list[Element]:
-    """The elements of a document in the order of their start; the first is the root. ``where`` names it in errors."""
+    """The elements of a document in the order of their start; the first is the root. ``where`` names it in errors.
+
+    BadTopology for what is no XML, or too much of it.
+    """
     if len(data) > MAX_BYTES:
         raise BadTopology(f"{where}: {len(data)} bytes are no topology of one node; valid: up to {MAX_BYTES}")
     elements: list[Element] = []

@@ -45,6 +45,8 @@ _FREE_S = 5.0  # that a broken communicator is given to end
 
 @dataclass(frozen=True, slots=True)
 class Options:
+    """How the GPUs are measured, as the command line says it."""
+
     ranks_per_gpu: int = 1
     library: Path | None = None  # this libnccl instead of the installed wheel's
     topology: Path = Path("nccl-topology.xml")  # where NCCL's view of the machine is written
@@ -97,7 +99,10 @@ def open_gpus(options: Options | None = None) -> "Gpu | None":
 
 
 def devices_of(here: Place, count: int, ranks_per_gpu: int) -> list[int]:
-    """The GPU of each rank of this process: all of them where nobody started it, else one."""
+    """The GPU of each rank of this process: all of them where nobody started it, else one.
+
+    BadInput for more ranks than GPUs.
+    """
     if here == ALONE:
         return [device for device in range(count) for _ in range(ranks_per_gpu)]
     device = here.local_rank // ranks_per_gpu
@@ -192,6 +197,7 @@ class Gpu:
     # --- Backend ---
 
     def describe(self) -> Mapping[str, Any]:
+        """Machine, libraries and settings, for the head of the samples."""
         topology = self._options.topology
         nodes: dict[str, int] = {}
         for host, count in self._hosts:
@@ -234,6 +240,10 @@ class Gpu:
         return self._offered[key]
 
     def run(self, point: Point, asked: Combination | None, repeats: int) -> Run:
+        """Runs one collective ``repeats`` times on all ranks.
+
+        MeasuringFailed where a rank fails, BadInput for what cannot run.
+        """
         table = self._table
         if asked is not None:
             table = forced(point.collective, asked.algorithm, asked.protocol, asked.channels)
@@ -246,13 +256,16 @@ class Gpu:
         return Run(times, ran, sum(answer["wrong"] for answer in answers))
 
     def now_s(self) -> float:
+        """Seconds of a clock that only goes forwards."""
         return time.monotonic()
 
     def use_table(self, text: str | None) -> None:
+        """Lets a decision table decide what nobody asked for; None takes it away."""
         self._forcing.use_table(text)  # a mistake in it is said here and now
         self._table = text
 
     def close(self) -> None:
+        """Ends the communicator on all ranks."""
         if self._closed:
             return
         self._closed = True
@@ -278,7 +291,7 @@ class Gpu:
         return answers
 
     def serve(self) -> None:
-        """On other ranks: what rank 0 says, until it says close or is gone."""
+        """On other ranks: what rank 0 says, until it says close or is gone. MeasuringFailed where a rank fails."""
         broken = True
         try:
             while (order := self._met.share())["do"] != "close":

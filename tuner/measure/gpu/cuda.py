@@ -31,12 +31,15 @@ class Cuda:
             raise BadInput("no GPU: CUDA_VISIBLE_DEVICES leaves none; valid: one or more")
 
     def lane(self, device: int) -> "Lane":
+        """A stream on a GPU."""
         return Lane(self.cupy, device)
 
     def name(self, device: int) -> str:
+        """The GPU's name as CUDA says it."""
         return str(self.cupy.cuda.runtime.getDeviceProperties(device)["name"].decode())
 
     def free_bytes(self, device: int) -> int:
+        """Free memory of a GPU."""
         with self.cupy.cuda.Device(device):
             return int(self.cupy.cuda.runtime.memGetInfo()[0])
 
@@ -83,6 +86,7 @@ class Lane:
 
     @property
     def stream(self) -> int:
+        """The address of the CUDA stream."""
         return int(self._stream.ptr)
 
     def buffer(self, name: str, size_bytes: int) -> int:
@@ -93,6 +97,7 @@ class Lane:
         return int(self._memory[name].ptr)
 
     def fill(self, address: int, count: int, dtype: DataType, op: Op, rank: int, ranks: int, seed: int) -> None:
+        """Fills ``count`` elements with what ``rank`` sends, by ``seed``."""
         arguments = self._numbers(address, count, rank, seed)
         self._kernel("fill", dtype, op, ranks)((_BLOCKS,), (_THREADS,), arguments, stream=self._stream)
 
@@ -125,16 +130,21 @@ class Lane:
         return event
 
     def done(self, mark: Any) -> bool:
+        """Whether a mark has been reached."""
         return bool(mark.done)
 
     def between_us(self, start: Any, end: Any) -> float:
+        """Time between two marks, us."""
         return float(self._cupy.cuda.get_elapsed_time(start, end)) * 1e3
 
     def begin_capture(self) -> None:
+        """Lets what is launched next become a graph."""
         self._stream.begin_capture()
 
     def end_capture(self) -> Any:
+        """The graph of what was launched since."""
         return self._stream.end_capture()
 
     def launch(self, graph: Any) -> None:
+        """Launches a graph on the stream."""
         graph.launch(self._stream)

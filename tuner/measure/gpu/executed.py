@@ -25,6 +25,7 @@ class Log:
     _read_bytes: int = 0
 
     def skip(self) -> None:
+        """Leaves out what the log holds so far."""
         self._read_bytes = self.path.stat().st_size if self.path.is_file() else 0
 
     def since(self, collective: Collective, asked: Combination | None) -> Combination | None:

@@ -49,19 +49,23 @@ class Nccl:
 
     @property
     def release(self) -> str:
+        """The release of the library, such as 2.28.9."""
         version = self.ffi.new("int *")
         self._check(self._library.ncclGetVersion(version), "ncclGetVersion")
         return of_code(int(version[0]))
 
     def unique_id(self) -> bytes:
+        """What all ranks need to meet."""
         made = self.ffi.new("ncclUniqueId *")
         self._check(self._library.ncclGetUniqueId(made), "ncclGetUniqueId")
         return bytes(self.ffi.buffer(made))
 
     def start_group(self) -> None:
+        """Begins a group of calls."""
         self._check(self._library.ncclGroupStart(), "ncclGroupStart")
 
     def end_group(self) -> None:
+        """Launches the calls of the group."""
         self._check(self._library.ncclGroupEnd(), "ncclGroupEnd")
 
     def init_rank(self, ranks: int, unique_id: bytes, rank: int) -> Any:
@@ -99,9 +103,11 @@ class Nccl:
             self._check(error[0], "a collective")
 
     def destroy(self, comm: Any) -> None:
+        """Ends a communicator once its calls are done."""
         self._library.ncclCommDestroy(comm)
 
     def abort(self, comm: Any) -> None:
+        """Ends a communicator at once."""
         self._library.ncclCommAbort(comm)
 
     def _check(self, result: int, what: str) -> None:

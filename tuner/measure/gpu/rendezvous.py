@@ -117,7 +117,7 @@ def _number(env: Mapping[str, str], name: str, launcher: str) -> int:
 
 
 def first_node(nodes: str) -> str:
-    """Of Slurm's list: ``gpu[03-07,12],login`` begins with ``gpu03``."""
+    """Of Slurm's list: ``gpu[03-07,12],login`` begins with ``gpu03``. BadInput for what is no such list."""
     match = re.match(r"([^\[,]+)(?:\[(\d+)[^\]]*\]([^,]*))?", nodes)
     if match is None:
         raise BadInput(f"srun's list of nodes is {nodes!r}; valid: such as gpu[03-07]")
@@ -260,6 +260,7 @@ class Rendezvous:
         )
 
     def close(self) -> None:
+        """Leaves the other processes."""
         for peer in self._peers.values():
             peer.close()
         self._peers.clear()

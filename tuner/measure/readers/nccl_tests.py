@@ -80,11 +80,13 @@ class _Body:
 
 
 def is_text(content: str) -> bool:
+    """Whether it is what nccl-tests prints."""
     own = (_without_tag(line).strip() for line in content.splitlines())
     return any(_START.match(line) or _SETTINGS.match(line) for line in own)
 
 
 def is_json(record: Any) -> bool:
+    """Whether it is what nccl-tests writes with ``-J``."""
     return isinstance(record, dict) and "results" in record and "args" in record
 
 
@@ -115,7 +117,10 @@ def from_text(path: Path, content: str, collective: Collective | None = None) ->
 
 
 def from_json(path: Path, record: Mapping[str, Any]) -> Measurements:
-    """The same of what ``-J`` writes; its list of times per iteration, where there is one, is taken whole."""
+    """The same of what ``-J`` writes; its list of times per iteration, where there is one, is taken whole.
+
+    BadMeasurement for the record of another program.
+    """
     program = next((name for name in map(_program, record["args"]) if name), None)
     if program not in _PROGRAMS:
         raise BadMeasurement(f"{path}: {program or 'no program'} in its args; {one_of(_PROGRAMS)}")
@@ -332,7 +337,10 @@ def _ran(imported: Imported | None) -> dict[tuple[Collective, int], Combination]
 
 
 def from_log(path: Path) -> Measurements:
-    """The choices of a NCCL log alone, which has no times: what ran where NCCL chose by itself."""
+    """The choices of a NCCL log alone, which has no times: what ran where NCCL chose by itself.
+
+    BadMeasurement for a log that cannot be read.
+    """
     try:
         imported = importer.read(path, Given())
     except BadInput as error:

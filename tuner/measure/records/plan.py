@@ -28,6 +28,7 @@ class Wanted:
     channels: Sequence[int] = ()
 
     def of(self, offered: Iterable[Combination]) -> list[Combination]:
+        """Those of the ``offered`` combinations that are wanted, with all wanted numbers of channels."""
         chosen = [
             combination
             for combination in offered

@@ -116,7 +116,7 @@ class Measurements:
         return sorted({visit.point for visit in self.visits})
 
     def times_us(self, point: Point) -> dict[Combination, NDArray[np.float64]]:
-        """All times that count, by what was asked for."""
+        """All times that count, us, by what was requested, [sample] each."""
         found: dict[Combination, list[float]] = {}
         for visit in self.visits:
             if visit.point == point and visit.asked is not None and visit.counts:

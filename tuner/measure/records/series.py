@@ -14,7 +14,7 @@ Row = tuple[int, float, float, float, float]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """Arrays over ``bytes``, ascending, times in us: typical, and its 95 % interval.
+    """Arrays over ``bytes``, ascending, [size]; times in us: typical, and its 95 % interval.
 
     ``predicted_us`` is not a number where the model has no time for it; it has only those of NCCL's own channels.
     """

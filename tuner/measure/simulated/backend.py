@@ -102,9 +102,11 @@ class Simulated:
 
     @property
     def ranks(self) -> int:
+        """The number of ranks."""
         return self._selection.communicator.ranks
 
     def describe(self) -> dict[str, Any]:
+        """The scenario, and what the planted times are, for the head of the samples."""
         return {
             "backend": NAME,
             CASE: case_record(self.scenario),
@@ -118,6 +120,7 @@ class Simulated:
         return [Combination(*algo_proto) for algo_proto in self._truth.costs(point)]
 
     def run(self, point: Point, asked: Combination | None, repeats: int) -> Run:
+        """Times of one collective by the planted truth. BadInput for what cannot run here."""
         wanted = self._own(point) if asked is None else asked
         costs = self._truth.costs(point)
         if any(each.holds(point, wanted.algo_proto) for each in self._replaced):
@@ -133,6 +136,7 @@ class Simulated:
         return Run(tuple(times_us.tolist()), Combination(*algo_proto, channels))
 
     def now_s(self) -> float:
+        """Seconds that the runs so far would have taken."""
         return self._now_s
 
     def use_table(self, text: str | None) -> None:
@@ -159,6 +163,7 @@ class Simulated:
             )
 
     def close(self) -> None:
+        """Unloads the plugin."""
         if self._plugin is not None:
             self._plugin.close()
             self._plugin = None

@@ -113,6 +113,7 @@ class Truth:
         return known[point.bytes]
 
     def time_us(self, point: Point, combination: Combination) -> float:
+        """The planted time of a combination, us."""
         return self.costs(point)[combination.algo_proto].time_us(combination.channels)
 
     def _compute(self, request: Request, sizes: Sequence[int]) -> list[dict[AlgoProto, Cost]]:

@@ -34,6 +34,7 @@ class File:
 
     @property
     def passes_on(self) -> bool:
+        """Whether a row that cannot run leaves the call to the next row, and not to NCCL."""
         return self.format != "table"
 
 
@@ -43,6 +44,7 @@ def read(path: Path) -> File:
 
 
 def from_content(content: bytes, name: str) -> File:
+    """A decision table of any of the formats. BadTable for what is none; ``name`` names it in errors."""
     letters = shared.text_of(content, name)
     found = _format(letters, name)
     if found == "table":

@@ -79,7 +79,7 @@ def _columns_of(text: str, lines: list[tuple[int, list[str]]], name: str) -> lis
 
 
 def read_json(text: str, name: str) -> tuple[Decision, ...]:
-    """The same; the line of a row is the number of its rule, from 1."""
+    """The same; the line of a row is the number of its rule, from 1. BadTable for what is no such file."""
     try:
         content = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
@@ -171,6 +171,7 @@ def csv_text(rows: Sequence[Decision], place: Place, provenance: Mapping[str, st
 
 
 def json_text(rows: Sequence[Decision], place: Place, provenance: Mapping[str, str]) -> str:
+    """The rows as rules of a JSON file. BadTable for a row that it cannot say."""
     rules = []
     for row in rows:
         with shared.at(place(row.line)):

@@ -20,7 +20,7 @@ _Value = TypeVar("_Value")
 
 @contextmanager
 def at(place: str) -> Iterator[None]:
-    """Mistakes become errors that name the place."""
+    """Mistakes become a BadTable that names the place."""
     try:
         yield
     except Mistake as mistake:
@@ -28,7 +28,7 @@ def at(place: str) -> Iterator[None]:
 
 
 def text_of(content: bytes, name: str) -> str:
-    """One character a byte: only ASCII has a meaning in these files."""
+    """One character a byte: only ASCII has a meaning in these files. BadTable for a zero byte."""
     if b"\0" in content:
         line = content[: content.index(b"\0")].count(b"\n") + 1
         raise BadTable(f"{name}:{line}: a zero byte: this is not a text file")
@@ -51,6 +51,7 @@ def named(valid: Mapping[str, _Value], word: str, what: str) -> _Value:
 
 
 def whole(word: str, what: str, least: int, most: int) -> int:
+    """A whole number in words from ``least`` to ``most``; Mistake for others."""
     number = int(word) if _WHOLE.fullmatch(word) else None
     if number is None or not least <= number <= most:
         raise Mistake(f"{what} '{shown(word)}' is not a number from {least} to {most}")
@@ -71,6 +72,7 @@ def choice(algorithm: str, protocol: str, channels: str, chunk_bytes: int | None
 
 
 def exactly(number: int | None, any_number: Interval) -> Interval:
+    """The interval of one number; ``any_number`` where there is none."""
     return any_number if number is None else Interval(number, number)
 
 
@@ -88,4 +90,5 @@ def columns(rows: Iterable[Decision], render: Callable[[Decision], list[str]], p
 
 
 def shown(word: str) -> str:
+    """A word as errors show it."""
     return values.shown(word.encode("latin-1", "replace"))

@@ -36,6 +36,7 @@ _COUNT = _Kind(re.compile(rb"([0-9]+)()"), LARGEST_COUNT, "a number")
 
 
 def by_name(names: type[_Name], word: bytes, what: str) -> _Name:
+    """The member of ``names`` of this name, in any case; Mistake for others."""
     for name in names:
         if name.name.lower().encode() == word.lower():
             return name
@@ -43,6 +44,7 @@ def by_name(names: type[_Name], word: bytes, what: str) -> _Name:
 
 
 def interval(text: bytes, kind: _Kind, least: int) -> Interval:
+    """A number or an interval ``A..B``, ``A..``, ``..B``; Mistake for others."""
     low_text, dots, high_text = text.partition(b"..")
     if not (low_text or high_text):
         raise Mistake(f"'{shown(text)}' is not {kind.called} or an interval of it, A..B, A.. or ..B")
@@ -78,36 +80,44 @@ def _within(text: bytes, kind: _Kind, least: int, most: int, key: str, range_tex
 
 
 def channels(text: bytes) -> int:
+    """A number of channels."""
     return _within(text, _COUNT, 1, MAX_CHANNELS, "channels", f"from 1 to {MAX_CHANNELS}")
 
 
 def chunk(text: bytes) -> int:
+    """Bytes of a chunk."""
     return _within(text, _SIZE, *CHUNK_BYTES, "chunk", "of bytes from 4K to 1G")
 
 
 def batch(text: bytes) -> int:
+    """A number of operations in a batch."""
     return _within(text, _COUNT, 1, LARGEST_COUNT, "batch", f"from 1 to {LARGEST_COUNT}")
 
 
 def yes_or_no(text: bytes) -> bool:
+    """yes or no; Mistake for others."""
     if text not in (b"yes", b"no"):
         raise Mistake(f"registered={shown(text)} is neither yes nor no")
     return text == b"yes"
 
 
 def sizes(text: bytes) -> Interval:
+    """An interval of bytes, from 0 on."""
     return interval(text, _SIZE, 0)
 
 
 def counts(text: bytes) -> Interval:
+    """An interval of counts, from 1 on."""
     return interval(text, _COUNT, 1)
 
 
 def counts_from_0(text: bytes) -> Interval:
+    """An interval of counts, from 0 on."""
     return interval(text, _COUNT, 0)
 
 
 def decimal(text: bytes, key: str) -> float:
+    """A finite decimal number of at least 0; Mistake for others."""
     number = float(text) if _DECIMAL.fullmatch(text) else math.inf
     if not math.isfinite(number):
         raise Mistake(f"{key} '{shown(text)}' is not a finite decimal number of at least 0, such as 12.25 or 1e-3")
@@ -115,10 +125,12 @@ def decimal(text: bytes, key: str) -> float:
 
 
 def latency(text: bytes) -> float:
+    """A latency in us that a float32 holds."""
     return _in_float32(decimal(text, "latency-us"), text, "latency-us")
 
 
 def bandwidth(text: bytes) -> float:
+    """A bandwidth in GB/s above 0 that a float32 holds; Mistake for others."""
     number = _in_float32(decimal(text, "bandwidth-gbs"), text, "bandwidth-gbs")
     if np.float32(number) == 0:
         raise Mistake(f"bandwidth-gbs '{shown(text)}' is not above 0")
