@@ -5,7 +5,7 @@
 
 Every combination that NCCL offers, AllReduce, AllGather and ReduceScatter, 8 B to 1 GiB as far as memory goes. A
 step that cannot be done says so in one line, and the others go on with what there is; what was measured is on the disk
-after every visit. FOLDER then holds run.jsonl, topology.xml, verify.json, constants.toml, fit.json, decided.table,
+after every block. FOLDER then holds run.jsonl, topology.xml, verify.json, constants.toml, fit.json, decided.table,
 decide.json and steps.json (what was done, with versions), to be committed under tables/measured/. Exit code 1 where a
 step failed.
 
@@ -124,19 +124,19 @@ def measure(given: argparse.Namespace, budget_s: float) -> str:
         settings = Settings(budget_s=max(1.0, budget_s - (time.monotonic() - start_s)), repeats=5, warmup=1)
         with samples.Writer(given.out / "run.jsonl", backend.describe()) as writer:
             loop = Loop(backend, wanted, settings, writer.add)
-            visits = sum(1 for _ in loop.run())
-    return f"{visits} visits of {len(wanted)} combinations; ended: {loop.end}"
+            blocks = sum(1 for _ in loop.run())
+    return f"{blocks} blocks of {len(wanted)} combinations; ended: {loop.end}"
 
 
 def command(loop: Steps, *words: str) -> str:
     """One of nccl-tuner's, in what time is left; its JSON goes beside the other results, its errors are passed on."""
     call = [sys.executable, "-c", "from tuner.cli import main; main()", *words, "--json"]
-    ran = subprocess.run(call, capture_output=True, text=True, timeout=loop.left_s(), check=False)
-    if ran.stdout:
-        (loop.out / f"{words[0]}.json").write_text(ran.stdout)
-    if ran.returncode not in (0, 1):  # 1 is an answer: "no"
-        raise OSError(ran.stderr.strip().splitlines()[-1] if ran.stderr.strip() else f"exit code {ran.returncode}")
-    return f"exit code {ran.returncode}; {words[0]}.json"
+    done = subprocess.run(call, capture_output=True, text=True, timeout=loop.left_s(), check=False)
+    if done.stdout:
+        (loop.out / f"{words[0]}.json").write_text(done.stdout)
+    if done.returncode not in (0, 1):  # 1 is an answer: "no"
+        raise OSError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}")
+    return f"exit code {done.returncode}; {words[0]}.json"
 
 
 if __name__ == "__main__":

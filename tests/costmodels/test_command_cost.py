@@ -509,6 +509,7 @@ def test_a_network_that_limits_is_named(run: Run, tmp_path: Path) -> None:
     file = nccltests_text.write(tmp_path / "run.txt", [(1 << 30, 100_000.0)], nodes=2)
     asked = ("report", str(file), "--machine", "dgx-h100", "--nodes", "2", "--inter-gbs", "50", "--json")
     (row,) = json.loads(run(*asked))["sizes"]
+    assert "ran" in row
     assert row["limit"] == efficiency.INTER
     assert row["ideal_busbw_gbs"] == pytest.approx(50 * 15 * 2 / 16)
     assert row["verdict"] == "below what is usual"

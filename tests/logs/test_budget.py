@@ -26,7 +26,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.measure.records.header import CASE as HEADER_CASE
 from tuner.measure.records.header import case_record
-from tuner.measure.records.samples import Combination, Point, Visit, Writer
+from tuner.measure.records.samples import Combination, Point, SampleBlock, Writer
 from tuner.oracle.api import Oracle
 from tuner.oracle.process import Child
 from tuner.scenario import Scenario
@@ -536,7 +536,7 @@ def timed(
         for size, columns in times_us.items():
             for asked, time_us in columns.items():
                 ran = asked or replace(TREE, channels=16)
-                file.add(Visit(Point(collective, size), asked, ran, (time_us,)))
+                file.add(SampleBlock(Point(collective, size), asked, ran, (time_us,)))
     return path
 
 

@@ -14,7 +14,7 @@ from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.cli.decide import command
 from tuner.cli.fit import command as fit_command
 from tuner.measure.decide import DecisionRow, assign, regrets, verdict
-from tuner.measure.records.samples import Combination, Point, Visit, read
+from tuner.measure.records.samples import Combination, Point, SampleBlock, read
 from tuner.plugin.table.parse import read as read_table
 from tuner.plugin.table.records import find
 
@@ -28,7 +28,7 @@ def test_few_rows_as_long_as_they_cost_little() -> None:
     assert assign([gain] * 20 + [little] + [gain] * 20) == [A] * 41  # one row, not two
     assert assign([gain, *[little] * 10, gain]) == [A, *[None] * 10, A]
     assert assign([little] * 5) == [None] * 5
-    assert assign([{A: 0.2}, {B: 0.2}, {}]) == [A, B, None]  # what was not measured is not asked for
+    assert assign([{A: 0.2}, {B: 0.2}, {}]) == [A, B, None]  # what was not measured is not requested
 
 
 def test_the_table_leaves_hardly_any_regret() -> None:
@@ -60,10 +60,10 @@ POINTS = [Point(Collective.AllReduce, 1024 << power) for power in range(4)]
 ROW = DecisionRow(Collective.AllReduce, 1024, 8192, A, (1024, 2048, 4096, 8192))
 
 
-def judged(*gains: float, sigma: float = 0.01, ran: Combination = A):
+def judged(*gains: float, sigma: float = 0.01, executed: Combination = A):
     rng = np.random.default_rng(2)
     found = {point: rng.normal(gain, sigma, 20) for point, gain in zip(POINTS, gains, strict=True)}
-    return verdict(ROW, POINTS, found, {point: {ran} for point in POINTS})
+    return verdict(ROW, POINTS, found, {point: {executed} for point in POINTS})
 
 
 def test_the_gate_says_why_not() -> None:
@@ -71,7 +71,7 @@ def test_the_gate_says_why_not() -> None:
     assert "not more than 2 %" in (judged(0.01, 0.01, 0.01, 0.01).why_not or "")
     assert "probability" in (judged(0.1, 0.1, 0.1, 0.1, sigma=3.0).why_not or "")
     assert "slower at 2K" in (judged(0.1, -0.1, 0.1, 0.1).why_not or "")
-    assert "NCCL ran Tree/LL instead" in (judged(0.1, 0.1, 0.1, 0.1, ran=B).why_not or "")
+    assert "NCCL ran Tree/LL instead" in (judged(0.1, 0.1, 0.1, 0.1, executed=B).why_not or "")
 
 
 def test_a_row_ends_before_it_is_slower() -> None:
@@ -101,8 +101,8 @@ def test_the_command_writes_a_table_that_is_only_for_its_ranks(tmp_path: Path) -
     assert find(written.decisions, first.collective, inside, **own)
     assert find(written.decisions, first.collective, inside, ranks=64, nodes=8) is None
     for ranks in (16, 32):
-        visits = read(tmp_path / f"pod.table.{ranks}.ab.jsonl").visits
-        assert {visit.table for visit in visits} == {None, "candidate"}
+        blocks = read(tmp_path / f"pod.table.{ranks}.ab.jsonl").blocks
+        assert {block.table for block in blocks} == {None, "candidate"}
     assert regrets(runs[2].proposal.sizes, []).before == regrets(runs[2].proposal.sizes, []).after
 
 
@@ -128,7 +128,7 @@ def test_bad_input_writes_no_table(tmp_path: Path) -> None:
     found = measured(5).comparison.measurements
     path = write(tmp_path / "run.jsonl", found)
     other = write(tmp_path / "other.jsonl", replace(found, header={**found.header, "backend": "abacus"}))
-    more = write(tmp_path / "more.jsonl", replace(found, visits=found.visits[:-1]))
+    more = write(tmp_path / "more.jsonl", replace(found, blocks=found.blocks[:-1]))
     out = tmp_path / "pod.table"
     for files, reason in (
         ([path, path], "run.jsonl: the same measurements as"),
@@ -170,13 +170,15 @@ def test_fitted_constants_place_the_borders_between_sizes(tmp_path: Path) -> Non
 
 def test_a_number_of_channels_becomes_part_of_a_row(tmp_path: Path) -> None:
     few = replace(A, channels=4)
-    visits = [
-        Visit(Point(Collective.AllReduce, 1024 << power), asked, asked or A, (time_us, time_us + 0.01), number)
+    blocks = [
+        SampleBlock(
+            Point(Collective.AllReduce, 1024 << power), requested, requested or A, (time_us, time_us + 0.01), number
+        )
         for power in range(6)
         for number in range(8)
-        for asked, time_us in ((None, 20.0), (A, 20.0), (few, 10.0))
+        for requested, time_us in ((None, 20.0), (A, 20.0), (few, 10.0))
     ]
-    found = replace(measured(5).comparison.measurements, visits=tuple(visits))
+    found = replace(measured(5).comparison.measurements, blocks=tuple(blocks))
     path, out = write(tmp_path / "run.jsonl", found), tmp_path / "pod.table"
     CliRunner().invoke(command, [str(path), "--out", str(out), "--no-gate"], catch_exceptions=False)
     (row,) = read_table(out).decisions

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tests.support.planted_constants import SIZES, true_us, visits, write
+from tests.support.planted_constants import SIZES, blocks, true_us, write
 from tuner import release
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, Protocol
@@ -70,7 +70,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("planted")
     cases = [replace(TWO, nodes=nodes) for nodes in (1, 2, 4)]
     return [
-        write(folder / f"{scenario.nodes}.jsonl", scenario, visits(scenario, CHANGE, seed=scenario.nodes))
+        write(folder / f"{scenario.nodes}.jsonl", scenario, blocks(scenario, CHANGE, seed=scenario.nodes))
         for scenario in cases
     ]
 
@@ -152,8 +152,8 @@ def test_caps_beyond_the_point_where_they_bind_are_found(share: float, tmp_path:
     }
     paths = []
     for scenario in (replace(TWO, nodes=nodes) for nodes in (1, 2, 4)):
-        some = visits(scenario, change, collectives=[Collective.AllReduce])
-        low_latency = [each for each in some if each.asked and each.asked.protocol is Protocol.LL]
+        some = blocks(scenario, change, collectives=[Collective.AllReduce])
+        low_latency = [each for each in some if each.requested and each.requested.protocol is Protocol.LL]
         paths.append(write(tmp_path / f"{scenario.nodes}.jsonl", scenario, low_latency))
     found = by_name(fitted(*paths))
     for name, value in {
@@ -170,7 +170,7 @@ def test_caps_beyond_the_point_where_they_bind_are_found(share: float, tmp_path:
 
 
 def test_what_was_not_measured_keeps_nccl_s_value(tmp_path: Path) -> None:
-    some = visits(TWO, CHANGE, collectives=[Collective.AllGather])
+    some = blocks(TWO, CHANGE, collectives=[Collective.AllGather])
     found = fitted(write(tmp_path / "a.jsonl", TWO, some))
     assert "base_latency_us.tree.ll" in found.unreached
     assert "hw_latency_us.pci.ring.ll" in found.unreached
@@ -181,29 +181,29 @@ def test_what_was_not_measured_keeps_nccl_s_value(tmp_path: Path) -> None:
 
 
 def test_small_sizes_say_nothing_of_bandwidths(tmp_path: Path) -> None:
-    small = visits(TWO, CHANGE, sizes=[8, 16, 32, 64, 128, 256, 512, 1024])
+    small = blocks(TWO, CHANGE, sizes=[8, 16, 32, 64, 128, 256, 512, 1024])
     found = by_name(fitted(write(tmp_path / "a.jsonl", TWO, small)))
     assert {one.status for name, one in found.items() if name.startswith("efficiency.ring")} == {KEPT_WITHOUT_EFFECT}
     assert found["base_latency_us.ring.ll"].value == pytest.approx(9.0, rel=0.05)
 
 
-def test_replaced_and_wrong_visits_and_outliers_do_not_move_the_fit(tmp_path: Path) -> None:
+def test_replaced_and_wrong_blocks_and_outliers_do_not_move_the_fit(tmp_path: Path) -> None:
     few = [Collective.AllGather, Collective.AllReduce]
-    clean = visits(TWO, CHANGE, collectives=few, spikes=0)
+    clean = blocks(TWO, CHANGE, collectives=few, spikes=0)
     dirty, rng = [], np.random.default_rng(5)
-    for visit in clean:
+    for block in clean:
         other = Combination(Algorithm.NVLS, Protocol.Simple)
-        slow = tuple(50 * time_us for time_us in visit.times_us)
-        dirty += [replace(visit, ran=other, times_us=slow), replace(visit, times_us=slow, wrong=1)]
-        spiked = tuple(time_us * (8 if rng.random() < 0.15 else 1) for time_us in visit.times_us)
+        slow = tuple(50 * time_us for time_us in block.times_us)
+        dirty += [replace(block, executed=other, times_us=slow), replace(block, times_us=slow, wrong=1)]
+        spiked = tuple(time_us * (8 if rng.random() < 0.15 else 1) for time_us in block.times_us)
         # Now and then a call is slow whatever is done: the median too.
         factor = 3 if rng.random() < 0.03 else 1
-        dirty.append(replace(visit, times_us=tuple(factor * time_us for time_us in spiked)))
+        dirty.append(replace(block, times_us=tuple(factor * time_us for time_us in spiked)))
     one = fitted(write(tmp_path / "clean.jsonl", TWO, clean))
     read = observations.read([write(tmp_path / "dirty.jsonl", TWO, dirty)])
     other_fit = model.fit(read)
-    assert read.left_out["visits that NCCL replaced"] == len(clean)
-    assert read.left_out["visits with wrong results"] == len(clean)
+    assert read.left_out["sample blocks that NCCL replaced"] == len(clean)
+    assert read.left_out["sample blocks with wrong results"] == len(clean)
     for name, constant in by_name(one).items():
         if constant.status == IDENTIFIED:
             assert by_name(other_fit)[name].value == pytest.approx(constant.value, rel=0.05), name
@@ -238,9 +238,9 @@ def test_the_held_out_error_is_that_of_sizes_that_were_not_used(files: list[Path
 def test_a_model_that_misses_the_times_says_so(tmp_path: Path) -> None:
     """Times that no constants explain: wider intervals, no false knowledge."""
     rng, spoiled = np.random.default_rng(1), []
-    for visit in visits(TWO, {}):
+    for block in blocks(TWO, {}):
         factor = np.exp(rng.normal(0, 0.3))
-        spoiled.append(replace(visit, times_us=tuple(factor * time_us for time_us in visit.times_us)))
+        spoiled.append(replace(block, times_us=tuple(factor * time_us for time_us in block.times_us)))
     found = fitted(write(tmp_path / "a.jsonl", TWO, spoiled))
     assert found.noise > 10
     assert not [one.name for one in found.constants if one.status == IDENTIFIED]
@@ -250,7 +250,7 @@ def test_a_model_that_misses_the_times_says_so(tmp_path: Path) -> None:
 
 
 def test_nccl_s_own_machine_is_left_as_it_is(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", TWO, visits(TWO, {}, sigma=0.002, spikes=0))
+    path = write(tmp_path / "a.jsonl", TWO, blocks(TWO, {}, sigma=0.002, spikes=0))
     for one in fitted(path).constants:
         assert one.value == pytest.approx(one.nccl, rel=0.05), one.name
 
@@ -259,7 +259,7 @@ def test_nccl_s_own_machine_is_left_as_it_is(tmp_path: Path) -> None:
 def test_every_release_can_be_fitted(name: str, tmp_path: Path) -> None:
     scenario = Scenario(name, 2, machine="dgx-a100")
     change = {"hw_latency_us": {"net": {"ring": {"ll": 5.0}}}, "efficiency": {"ring": {"simple": 0.6}}}
-    found = by_name(fitted(write(tmp_path / "a.jsonl", scenario, visits(scenario, change))))
+    found = by_name(fitted(write(tmp_path / "a.jsonl", scenario, blocks(scenario, change))))
     assert found["hw_latency_us.net.ring.ll"].value == pytest.approx(5.0, rel=0.05)
     assert found["efficiency.ring.simple"].value == pytest.approx(0.6, rel=0.05)
 
@@ -292,7 +292,7 @@ def test_identify_takes_the_best_known_and_says_what_it_stands_for() -> None:
 
 def test_alpha_and_beta_are_found(tmp_path: Path) -> None:
     """Of a ring's LL, which is exactly that; AllReduce's tree is not, and its errors say so."""
-    path = write(tmp_path / "a.jsonl", TWO, visits(TWO, CHANGE))
+    path = write(tmp_path / "a.jsonl", TWO, blocks(TWO, CHANGE))
     fits, without = alphabeta.fit(observations.read([path]))
     assert without == []
     found = {(one.collective, one.algorithm, one.protocol): one for one in fits}
@@ -312,12 +312,12 @@ def test_alpha_and_beta_are_found(tmp_path: Path) -> None:
 
 
 def test_alpha_and_beta_that_the_sizes_do_not_reach_make_no_row(tmp_path: Path) -> None:
-    read = observations.read([write(tmp_path / "a.jsonl", TWO, visits(TWO, {}, sizes=[8, 16, 32, 64, 128]))])
+    read = observations.read([write(tmp_path / "a.jsonl", TWO, blocks(TWO, {}, sizes=[8, 16, 32, 64, 128]))])
     fits, _ = alphabeta.fit(read)
     assert fits
     assert not any(one.known for one in fits)
     assert alphabeta.cost_table(fits, {}).costs == ()
-    few = observations.read([write(tmp_path / "b.jsonl", TWO, visits(TWO, {}, sizes=[8, 1 << 20]))])
+    few = observations.read([write(tmp_path / "b.jsonl", TWO, blocks(TWO, {}, sizes=[8, 1 << 20]))])
     assert alphabeta.fit(few)[0] == []
     assert "too few sizes; needed: 3" in alphabeta.fit(few)[1][0]
 
@@ -382,7 +382,7 @@ def test_the_command_writes_costs_for_the_plugin(files: list[Path], tmp_path: Pa
 
 
 def test_bad_input_is_one_line(tmp_path: Path) -> None:
-    some = visits(TWO, {}, collectives=[Collective.AllGather], sizes=[8, 1024, 1 << 20, 1 << 25])
+    some = blocks(TWO, {}, collectives=[Collective.AllGather], sizes=[8, 1024, 1 << 20, 1 << 25])
     good = write(tmp_path / "good.jsonl", TWO, some)
     text = good.read_text()
 
@@ -398,15 +398,17 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     refused(tmp_path / "cut.jsonl", match="cut.jsonl:1: not a file of measurements")
     (tmp_path / "mid.jsonl").write_text(text.replace('"AllGather"', '"AllGather', 1))
     refused(tmp_path / "mid.jsonl", match="mid.jsonl:2: not JSON")
-    refused(write(tmp_path / "no.jsonl", TWO, []), match="no.jsonl: no visit counts of 0: there is none")
+    refused(write(tmp_path / "no.jsonl", TWO, []), match="no.jsonl: no sample block counts of 0: there is none")
     other = Combination(Algorithm.Tree, Protocol.LL)
-    replaced = [replace(visit, ran=other) for visit in some]
+    replaced = [replace(block, executed=other) for block in some]
     refused(
         write(tmp_path / "r.jsonl", TWO, replaced),
-        match=f"r.jsonl: no visit counts of {len(some)}: {len(some)} visits that NCCL replaced$",
+        match=f"r.jsonl: no sample block counts of {len(some)}: {len(some)} sample blocks that NCCL replaced$",
     )
-    forced = [replace(each, asked=replace(each.asked, channels=2), ran=None) for each in some if each.asked]
-    refused(write(tmp_path / "f.jsonl", TWO, forced), match="visits with forced channels")
+    forced = [
+        replace(each, requested=replace(each.requested, channels=2), executed=None) for each in some if each.requested
+    ]
+    refused(write(tmp_path / "f.jsonl", TWO, forced), match="sample blocks with forced channels")
     with Writer(tmp_path / "h.jsonl", {}) as file:
         file.add(some[0])
     refused(tmp_path / "h.jsonl", match=r"h\.jsonl: the header does not say which communicator")
@@ -420,12 +422,12 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     refused(good, older, match=r"older.jsonl: measured on dgx-h100, NCCL 2\.27\.7, .*good.jsonl on .*2\.28")
     a100 = write(tmp_path / "a100.jsonl", replace(TWO, machine="dgx-a100"), some)
     refused(good, a100, match=r"a100.jsonl: measured on dgx-a100, .*valid together: one machine, one release")
-    tree = [replace(each, asked=other, ran=other) for each in some]
+    tree = [replace(each, requested=other, executed=other) for each in some]
     refused(write(tmp_path / "t.jsonl", TWO, tree), match="the model has a time for nothing that was measured: .*Tree")
 
 
 def test_a_last_line_that_was_cut_off_is_left_out_and_said(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", TWO, visits(TWO, {}, collectives=[Collective.AllGather]))
+    path = write(tmp_path / "a.jsonl", TWO, blocks(TWO, {}, collectives=[Collective.AllGather]))
     whole = observations.read([path])
     path.write_text(path.read_text()[:-30])
     cut = observations.read([path])
@@ -436,20 +438,24 @@ def test_a_last_line_that_was_cut_off_is_left_out_and_said(tmp_path: Path) -> No
 
 
 def test_nccl_s_own_choices_count_as_what_ran(tmp_path: Path) -> None:
-    asked = visits(TWO, CHANGE, collectives=[Collective.AllGather])
-    own = [replace(each, asked=None, ran=replace(each.ran, channels=16)) for each in asked if each.ran]
-    unseen = [replace(asked[0], asked=None, ran=None), replace(asked[0], asked=None, table="00")]
-    first = fitted(write(tmp_path / "a.jsonl", TWO, asked))
+    requested = blocks(TWO, CHANGE, collectives=[Collective.AllGather])
+    own = [
+        replace(each, requested=None, executed=replace(each.executed, channels=16))
+        for each in requested
+        if each.executed
+    ]
+    unseen = [replace(requested[0], requested=None, executed=None), replace(requested[0], requested=None, table="00")]
+    first = fitted(write(tmp_path / "a.jsonl", TWO, requested))
     read = observations.read([write(tmp_path / "b.jsonl", TWO, [*own, *unseen])])
     assert model.fit(read).tables == first.tables
-    assert read.left_out["visits of NCCL's own choice, not seen or by a table"] == 2
+    assert read.left_out["sample blocks of NCCL's own choice, not seen or by a table"] == 2
 
 
 def test_a_case_reads_back_from_a_header_without_constants(tmp_path: Path) -> None:
     made = case_record(replace(TWO, fitted_constants=FittedConstants(NCCL, {}, {})))
     with Writer(tmp_path / "a.jsonl", {CASE: made}) as file:
-        for visit in visits(TWO, {}, collectives=[Collective.AllGather], sizes=SIZES[:4]):
-            file.add(visit)
+        for block in blocks(TWO, {}, collectives=[Collective.AllGather], sizes=SIZES[:4]):
+            file.add(block)
     assert observations.read([tmp_path / "a.jsonl"]).cases == (replace(TWO, environment={}),)
 
 

@@ -140,8 +140,8 @@ try:
 except MeasuringFailed as error:
     print(error)
 """
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
-    version, functions, failed = ran.stdout.splitlines()
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    version, functions, failed = done.stdout.splitlines()
     assert (version, int(functions)) == (name, 15)
     assert failed.startswith("ncclCommInitRank returned ")
 
@@ -152,7 +152,7 @@ def test_no_libnccl(tmp_path: Path) -> None:
         Nccl(tmp_path / "libnccl.so.2", {})
 
 
-# What ran
+# What was executed
 
 
 def test_what_ran_is_read_from_where_the_log_was(tmp_path: Path) -> None:
@@ -363,11 +363,11 @@ def test_results_are_checked_and_calls_forced_one_by_one(
     point = Point(collective, 3 * 4 * 100, in_place=in_place)
     with opened(tmp_path) as (backend, world):
         assert backend.combinations(point) == [TREE_LL, RING_LL]
-        for asked, time_us in ((TREE_LL, 20.0), (RING_LL, 10.0), (TREE_LL, 20.0), (None, 10.0)):
-            run = backend.run(point, asked, 4)
+        for requested, time_us in ((TREE_LL, 20.0), (RING_LL, 10.0), (TREE_LL, 20.0), (None, 10.0)):
+            run = backend.run(point, requested, 4)
             assert run.times_us == (time_us,) * 4, "the mean of calls in a row"
-            assert run.ran is not None
-            assert run.ran == Combination((asked or RING_LL).algorithm, Protocol.LL, 2)
+            assert run.executed is not None
+            assert run.executed == Combination((requested or RING_LL).algorithm, Protocol.LL, 2)
             assert run.wrong == 0
         world.corrupts = True
         assert backend.run(point, RING_LL, 1).wrong == 1
@@ -396,7 +396,7 @@ def test_a_table_decides_where_nothing_is_forced(tmp_path: Path) -> None:
 def test_what_was_replaced_shows(tmp_path: Path) -> None:
     with opened(tmp_path) as (backend, world):
         world.replaces = True
-        assert backend.run(Point(AR, 1200), RING_LL, 1).ran == Combination(Algorithm.Tree, Protocol.LL, 2)
+        assert backend.run(Point(AR, 1200), RING_LL, 1).executed == Combination(Algorithm.Tree, Protocol.LL, 2)
 
 
 def test_what_cannot_run_is_refused(tmp_path: Path) -> None:

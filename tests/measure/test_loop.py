@@ -30,7 +30,7 @@ from tuner.measure.records import samples
 from tuner.measure.records.header import case_of
 from tuner.measure.records.plan import SIZES, Task, Wanted, points, tasks
 from tuner.measure.records.results import results
-from tuner.measure.records.samples import Combination, Point, Visit, Writer
+from tuner.measure.records.samples import Combination, Point, SampleBlock, Writer
 from tuner.measure.simulated.backend import Simulated, from_header
 from tuner.measure.simulated.truth import CHANNELS_POWER, draw
 from tuner.measure.statistics import estimate
@@ -49,8 +49,8 @@ def calls(*sizes: int, collectives: tuple[Collective, ...] = (Collective.AllRedu
     return points(collectives, sizes or None, ranks, DataType.float32, Op.sum)
 
 
-def measure(backend: Any, planned: list[Task], settings: Settings, before: tuple[Visit, ...] = ()) -> Loop:
-    loop = Loop(backend, planned, settings, lambda visit: None, before)
+def measure(backend: Any, planned: list[Task], settings: Settings, before: tuple[SampleBlock, ...] = ()) -> Loop:
+    loop = Loop(backend, planned, settings, lambda block: None, before)
     for _ in loop.run():
         pass
     return loop
@@ -77,7 +77,7 @@ def test_the_truth_of_nccls_own_constants_is_its_model(nccl: str, nodes: int) ->
         pick = selection.pick(Request(point.collective, point.dtype, point.op), [point.bytes])
         chosen = Combination(Algorithm(pick.algorithm[0]), Protocol(pick.protocol[0]))
         assert truth.time_us(point, chosen) == min(cost.time_us(0) for cost in costs.values())
-        assert with_own.run(point, None, 1).ran == replace(chosen, channels=int(pick.channels[0]))
+        assert with_own.run(point, None, 1).executed == replace(chosen, channels=int(pick.channels[0]))
     assert compared > 200
 
 
@@ -129,20 +129,20 @@ def test_fewer_channels_cost_bandwidth_and_more_are_nccls_own() -> None:
     assert cost.time_us(8) == cost.latency_us + cost.transfer_us * 2**CHANNELS_POWER
     assert cost.time_us(32) == cost.time_us(16) == cost.time_us(0) < cost.time_us(8) < cost.time_us(1)
     backend = Simulated(CASE, 1)
-    ran = [backend.run(calls(64 << 20)[0], replace(RING, channels=asked), 1).ran for asked in (4, 32)]
-    assert ran == [replace(RING, channels=4), replace(RING, channels=16)]
+    executed = [backend.run(calls(64 << 20)[0], replace(RING, channels=requested), 1).executed for requested in (4, 32)]
+    assert executed == [replace(RING, channels=4), replace(RING, channels=16)]
 
 
 # Its noise
 
 
-def many(seed: int, visits: int, repeats: int, truth: dict[str, Any] | None = None) -> np.ndarray[Any, Any]:
-    """Factors [visit][run] of one combination on the truth, another one between the visits."""
+def many(seed: int, blocks: int, repeats: int, truth: dict[str, Any] | None = None) -> np.ndarray[Any, Any]:
+    """Factors [block][run] of one combination on the truth, another one between the blocks."""
     backend = Simulated(CASE, seed, truth)
     (point,) = calls(1 << 20)
     steady = [each for each in (RING, TREE, RING_LL) if not is_replaced(backend, point, each)]
     rows = []
-    for _ in range(visits):
+    for _ in range(blocks):
         backend.run(point, steady[1], 1)
         rows.append(backend.run(point, steady[0], repeats).times_us)
     return np.array(rows) / backend.reveal().truth.time_us(point, steady[0])
@@ -219,7 +219,7 @@ def replaced_somewhere() -> Iterator[tuple[Simulated, Point, Combination]]:
         for point in calls(collectives=THREE):
             for combination in backend.combinations(point):
                 if is_replaced(backend, point, combination):
-                    own = backend.run(point, None, 1).ran
+                    own = backend.run(point, None, 1).executed
                     if own is not None and replace(own, channels=0) != combination:
                         yield backend, point, combination
 
@@ -228,26 +228,26 @@ def test_what_is_silently_replaced_runs_nccls_own_and_says_so() -> None:
     found = list(replaced_somewhere())
     assert len({backend.seed for backend, _, _ in found}) > 20
     backend, point, combination = found[0]
-    run, own = (backend.run(point, asked, 400) for asked in (combination, None))
-    assert run.ran == own.ran
+    run, own = (backend.run(point, requested, 400) for requested in (combination, None))
+    assert run.executed == own.executed
     assert np.median(run.times_us) == pytest.approx(np.median(own.times_us), rel=0.05)
-    assert Visit(point, combination, run.ran, run.times_us).replaced
+    assert SampleBlock(point, combination, run.executed, run.times_us).replaced
 
 
 def test_replaced_combinations_are_marked_dropped_and_never_counted() -> None:
     backend, point, combination = next(replaced_somewhere())
     planned = tasks(backend, [point], Wanted())
-    visits: list[Visit] = []
-    loop = Loop(backend, planned, Settings(), visits.append)
+    blocks: list[SampleBlock] = []
+    loop = Loop(backend, planned, Settings(), blocks.append)
     for _ in loop.run():
         pass
-    asked = [visit for visit in visits if visit.asked == combination]
-    assert [visit.replaced for visit in asked] == [True] * AFTER_ROUNDS
+    requested = [block for block in blocks if block.requested == combination]
+    assert [block.replaced for block in requested] == [True] * AFTER_ROUNDS
     assert loop.known[Task(point, combination)].state is State.replaced
-    (result,) = [result for result in results(visits) if result.asked == combination]
+    (result,) = [result for result in results(blocks) if result.requested == combination]
     assert result.estimate is None
     assert result.replaced == AFTER_ROUNDS
-    assert combination not in samples.Measurements({}, tuple(visits)).times_us(point)
+    assert combination not in samples.Measurements({}, tuple(blocks)).times_us(point)
 
 
 def test_only_what_the_model_has_a_time_for_is_offered() -> None:
@@ -265,14 +265,14 @@ def test_nccls_own_choice_follows_a_table(nccl: str) -> None:
     backend = Simulated(replace(CASE, nccl=nccl), 1, {})
     backend._replaced = ()
     small, large = calls(8, 1 << 30)
-    before = [backend.run(point, None, 1).ran for point in (small, large)]
+    before = [backend.run(point, None, 1).executed for point in (small, large)]
     backend.use_table("nccl-tuner-table 1\nallreduce bytes=..1K -> ring/simple\nallreduce -> tree/ll channels=3\n")
-    during = [backend.run(point, None, 1).ran for point in (small, large)]
+    during = [backend.run(point, None, 1).executed for point in (small, large)]
     assert during == [replace(RING, channels=1), Combination(Algorithm.Tree, Protocol.LL, 3)]
     backend.use_table("nccl-tuner-table 1\nallreduce -> tree/ll\n")
-    assert backend.run(large, None, 1).ran == Combination(Algorithm.Tree, Protocol.LL, 16)
+    assert backend.run(large, None, 1).executed == Combination(Algorithm.Tree, Protocol.LL, 16)
     backend.use_table(None)
-    assert [backend.run(point, None, 1).ran for point in (small, large)] == before != during
+    assert [backend.run(point, None, 1).executed for point in (small, large)] == before != during
 
 
 def test_tables_that_cannot_be_followed_are_refused() -> None:
@@ -335,8 +335,8 @@ def test_sizes_are_those_a_collective_can_have() -> None:
     assert gathered[:2] == [48, 96]
     assert len(gathered) == 25
     assert all(size % 48 == 0 for size in gathered)
-    asked = points((Collective.AllReduce, Collective.AllGather), [8, 96], 12, DataType.float32, Op.sum)
-    assert [(point.collective.name, point.bytes) for point in asked] == [
+    requested = points((Collective.AllReduce, Collective.AllGather), [8, 96], 12, DataType.float32, Op.sum)
+    assert [(point.collective.name, point.bytes) for point in requested] == [
         ("AllReduce", 8),
         ("AllReduce", 96),
         ("AllGather", 96),
@@ -348,7 +348,7 @@ def test_sizes_are_those_a_collective_can_have() -> None:
 def test_tasks_are_narrowed_by_names_and_widened_by_channels() -> None:
     backend = Simulated(CASE, 1)
     planned = tasks(backend, calls(1024), Wanted((Algorithm.Ring,), (Protocol.LL,), (4, 8)))
-    assert [task.asked for task in planned] == [
+    assert [task.requested for task in planned] == [
         None,
         RING_LL,
         replace(RING_LL, channels=4),
@@ -362,11 +362,11 @@ def test_tasks_are_narrowed_by_names_and_widened_by_channels() -> None:
 
 
 class Scripted:
-    """A backend that answers as a test says: ``runs`` maps what was asked to the times of a run and more of it."""
+    """A backend that answers as a test says: ``runs`` maps what was requested to the times of a run and more of it."""
 
     def __init__(self, runs: dict[Combination | None, Callable[[int], Run]]) -> None:
         self.runs = runs
-        self.asked: list[tuple[Point, Combination | None, int]] = []
+        self.requested: list[tuple[Point, Combination | None, int]] = []
 
     def describe(self) -> dict[str, Any]:
         return {"backend": "scripted"}
@@ -374,12 +374,12 @@ class Scripted:
     def combinations(self, point: Point) -> list[Combination]:
         return [combination for combination in self.runs if combination is not None]
 
-    def run(self, point: Point, asked: Combination | None, repeats: int) -> Run:
-        self.asked.append((point, asked, repeats))
-        return self.runs[asked](repeats)
+    def run(self, point: Point, requested: Combination | None, repeats: int) -> Run:
+        self.requested.append((point, requested, repeats))
+        return self.runs[requested](repeats)
 
     def now_s(self) -> float:
-        return float(len(self.asked))
+        return float(len(self.requested))
 
     def use_table(self, text: str | None) -> None:
         raise AssertionError
@@ -388,37 +388,37 @@ class Scripted:
         pass
 
 
-def steady(time_us: float, ran: Combination | None = None, spread: float = 0.0, wrong: int = 0) -> Any:
+def steady(time_us: float, executed: Combination | None = None, spread: float = 0.0, wrong: int = 0) -> Any:
     rng = np.random.default_rng(1)
-    return lambda repeats: Run(tuple(time_us * np.exp(rng.normal(0, spread, repeats))), ran, wrong)
+    return lambda repeats: Run(tuple(time_us * np.exp(rng.normal(0, spread, repeats))), executed, wrong)
 
 
-def test_every_round_visits_everything_once_in_another_order() -> None:
+def test_every_round_samples_everything_once_in_another_order() -> None:
     runs = {None: steady(1), RING: steady(2, spread=0.2), TREE: steady(2, spread=0.2), RING_LL: steady(2, spread=0.2)}
     runs[None] = steady(2, spread=0.2)
     backend = Scripted(runs)
     planned = tasks(backend, calls(8, 16, 32), Wanted())
-    visits: list[Visit] = []
-    loop = Loop(backend, planned, Settings(precision=1e-6, rounds=6, repeats=5, warmup=3), visits.append)
-    assert list(loop.run()) == visits
+    blocks: list[SampleBlock] = []
+    loop = Loop(backend, planned, Settings(precision=1e-6, rounds=6, repeats=5, warmup=3), blocks.append)
+    assert list(loop.run()) == blocks
     assert loop.end is End.rounds
     orders = []
     for number in range(6):
-        order = [Task(visit.point, visit.asked) for visit in visits if visit.round == number]
+        order = [Task(block.point, block.requested) for block in blocks if block.round == number]
         assert Counter(order) == Counter(planned)
         orders.append(order)
     assert len({tuple(order) for order in orders}) == 6
-    assert [asked[2] for asked in backend.asked] == [3, 5] * 72
-    assert all(len(visit.times_us) == 5 for visit in visits)
-    assert [visit.at_s for visit in visits] == sorted(visit.at_s for visit in visits)
+    assert [requested[2] for requested in backend.requested] == [3, 5] * 72
+    assert all(len(block.times_us) == 5 for block in blocks)
+    assert [block.at_s for block in blocks] == sorted(block.at_s for block in blocks)
 
 
 def test_a_loop_ends_when_every_median_is_known() -> None:
     noisy = Scripted({None: steady(2), RING: steady(2.2, spread=0.05), TREE: steady(2.4, spread=0.1)})
     loop = measure(noisy, tasks(noisy, calls(8), Wanted()), Settings(rounds=100))
     assert loop.end is End.precise
-    visits = {task.asked: known.visits for task, known in loop.known.items()}
-    assert visits[None] == LEAST_ROUNDS < visits[RING] < visits[TREE] < 100
+    blocks = {task.requested: known.blocks for task, known in loop.known.items()}
+    assert blocks[None] == LEAST_ROUNDS < blocks[RING] < blocks[TREE] < 100
     for known in loop.known.values():
         assert known.estimate is not None
         assert known.estimate.half_width <= 0.01
@@ -435,7 +435,7 @@ def test_what_is_hopeless_is_dropped_after_two_rounds_but_never_nccls_own() -> N
         }
     )
     loop = measure(slow, tasks(slow, calls(8), Wanted()), Settings(precision=1e-6, rounds=8))
-    assert {task.asked: (known.state, known.visits) for task, known in loop.known.items()} == {
+    assert {task.requested: (known.state, known.blocks) for task, known in loop.known.items()} == {
         None: (State.open, 8),
         RING: (State.open, 8),
         RING_LL: (State.open, 8),
@@ -445,12 +445,12 @@ def test_what_is_hopeless_is_dropped_after_two_rounds_but_never_nccls_own() -> N
 
 def test_wrong_results_are_counted_and_their_times_are_not() -> None:
     backend = Scripted({None: steady(2), RING: steady(1, wrong=3), TREE: steady(5)})
-    visits: list[Visit] = []
-    loop = Loop(backend, tasks(backend, calls(8), Wanted()), Settings(), visits.append)
+    blocks: list[SampleBlock] = []
+    loop = Loop(backend, tasks(backend, calls(8), Wanted()), Settings(), blocks.append)
     assert len(list(loop.run())) == 2 * LEAST_ROUNDS + AFTER_ROUNDS
     assert loop.known[Task(calls(8)[0], RING)].state is State.wrong
-    own, tree, ring = results(visits)
-    assert (own.asked, tree.asked, ring.asked) == (None, TREE, RING)
+    own, tree, ring = results(blocks)
+    assert (own.requested, tree.requested, ring.requested) == (None, TREE, RING)
     assert ring.estimate is None
     assert ring.wrong == 3 * AFTER_ROUNDS
     assert own.wrong == 0
@@ -460,7 +460,7 @@ def test_a_budget_ends_a_loop() -> None:
     backend = Scripted({None: steady(2, spread=0.5), RING: steady(1, spread=0.5)})
     loop = measure(backend, tasks(backend, calls(8), Wanted()), Settings(precision=1e-6, budget_s=11, rounds=1000))
     assert loop.end is End.budget
-    assert len(backend.asked) == 12  # a visit is two seconds of this clock
+    assert len(backend.requested) == 12  # a block is two seconds of this clock
     assert loop.share_done() == 1
 
 
@@ -468,42 +468,44 @@ def test_a_second_start_finishes_the_round_and_repeats_nothing() -> None:
     runs = {None: steady(2, spread=0.02), RING: steady(2, spread=0.02), TREE: steady(2, spread=0.02)}
     planned = tasks(Scripted(runs), calls(8, 16, 32), Wanted())
     settings = Settings(precision=1e-6, rounds=5)
-    visits: list[Visit] = []
-    whole = Loop(Scripted(runs), planned, settings, visits.append).run()
+    blocks: list[SampleBlock] = []
+    whole = Loop(Scripted(runs), planned, settings, blocks.append).run()
     for _ in range(22):
         next(whole)
-    rest: list[Visit] = []
-    loop = Loop(Scripted(runs), planned, settings, rest.append, visits[:])
+    rest: list[SampleBlock] = []
+    loop = Loop(Scripted(runs), planned, settings, rest.append, blocks[:])
     list(loop.run())
-    visits = [*visits[:22], *rest]
+    blocks = [*blocks[:22], *rest]
     for number in range(5):
-        assert Counter(Task(v.point, v.asked) for v in visits if v.round == number) == Counter(planned)
-    assert rest[0].at_s > visits[21].at_s
-    assert list(Loop(Scripted(runs), planned, settings, rest.append, visits).run()) == []
-    more = measure(Scripted(runs), tasks(Scripted(runs), calls(64), Wanted()), settings, tuple(visits))
-    assert {known.visits for known in more.known.values()} == {5}
+        assert Counter(Task(v.point, v.requested) for v in blocks if v.round == number) == Counter(planned)
+    assert rest[0].at_s > blocks[21].at_s
+    assert list(Loop(Scripted(runs), planned, settings, rest.append, blocks).run()) == []
+    more = measure(Scripted(runs), tasks(Scripted(runs), calls(64), Wanted()), settings, tuple(blocks))
+    assert {known.blocks for known in more.known.values()} == {5}
 
 
-def test_visits_of_a_table_are_none_of_nccls_own_choice() -> None:
+def test_blocks_of_a_table_are_none_of_nccls_own_choice() -> None:
     (point,) = calls(8)
-    visits = [Visit(point, None, RING, (1.0,), table="a"), Visit(point, None, RING, (2.0,))]
-    (result,) = results(visits)
-    assert result.visits == 1
+    blocks = [SampleBlock(point, None, RING, (1.0,), table="a"), SampleBlock(point, None, RING, (2.0,))]
+    (result,) = results(blocks)
+    assert result.blocks == 1
     backend = Scripted({None: steady(2), RING: steady(2)})
-    assert Loop(backend, [Task(point, None)], Settings(), visits.append, visits).known[Task(point, None)].visits == 1
+    assert Loop(backend, [Task(point, None)], Settings(), blocks.append, blocks).known[Task(point, None)].blocks == 1
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_planted_best_is_what_was_measured_fastest(seed: int) -> None:
     backend = Simulated(CASE, seed)
     planned = tasks(backend, calls(collectives=THREE), Wanted())
-    visits: list[Visit] = []
-    list(Loop(backend, planned, Settings(), visits.append).run())
+    blocks: list[SampleBlock] = []
+    list(Loop(backend, planned, Settings(), blocks.append).run())
     truth = backend.reveal().truth
     regrets = []
     for point in dict.fromkeys(task.point for task in planned):
         real = {c: truth.time_us(point, c) for c in backend.combinations(point) if not is_replaced(backend, point, c)}
-        fastest = [r.asked for r in results(visits) if r.point == point and r.asked in real and r.estimate is not None]
+        fastest = [
+            r.requested for r in results(blocks) if r.point == point and r.requested in real and r.estimate is not None
+        ]
         assert fastest[0] is not None
         regrets.append(real[fastest[0]] / min(real.values()) - 1)
     assert np.mean(np.array(regrets) < 0.02) >= 0.95
@@ -540,18 +542,18 @@ def test_the_interval_holds_the_median_as_often_as_it_says() -> None:
 
 def test_a_second_start_goes_on_after_a_line_that_was_cut(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    visit = Visit(calls(8)[0], RING, None, (1.0, 2.0))
+    block = SampleBlock(calls(8)[0], RING, None, (1.0, 2.0))
     with Writer(path, {"backend": "scripted"}) as writer:
-        writer.add(visit)
-        writer.add(visit)
+        writer.add(block)
+        writer.add(block)
     path.write_bytes(path.read_bytes()[:-20])
     there = samples.existing(path)
     assert there is not None
     assert there.truncated
     with Writer(path, {"backend": "scripted"}) as writer:
-        writer.add(replace(visit, round=1))
+        writer.add(replace(block, round=1))
     again = samples.read(path)
-    assert [each.round for each in again.visits] == [0, 1]
+    assert [each.round for each in again.blocks] == [0, 1]
     assert not again.truncated
 
 
@@ -593,7 +595,7 @@ def test_measure_by_default(tmp_path: Path) -> None:
     answer = json.loads(run(*SIMULATED, "--seed", "7", "--out", path, "--json").stdout)
     found = samples.read(path)
     assert answer["ended"] == "precise"
-    assert answer["visits"] == answer["new_visits"] == len(found.visits)
+    assert answer["visits"] == answer["new_visits"] == len(found.blocks)
     assert {point.collective for point in found.points} == set(THREE)
     assert {point.bytes for point in found.points if point.collective is Collective.AllReduce} == set(SIZES)
     known = {(each["collective"], each["bytes"], json.dumps(each["asked"])): each for each in answer["results"]}
@@ -601,12 +603,12 @@ def test_measure_by_default(tmp_path: Path) -> None:
     assert {**from_header(found.header).describe(), samples.FORMAT: samples.VERSION} == found.header
     truth = from_header(found.header).reveal().truth
     for each in answer["results"]:
-        asked = each["asked"]
-        if each["median_us"] is None or asked is None:
+        requested = each["asked"]
+        if each["median_us"] is None or requested is None:
             continue
         assert each["low_us"] <= each["median_us"] <= each["high_us"]
         point = Point(Collective[each["collective"]], each["bytes"])
-        real_us = truth.time_us(point, Combination(Algorithm[asked["algorithm"]], Protocol[asked["protocol"]]))
+        real_us = truth.time_us(point, Combination(Algorithm[requested["algorithm"]], Protocol[requested["protocol"]]))
         assert each["median_us"] == pytest.approx(real_us, rel=0.08)
         assert each["algbw_gbs"] == pytest.approx(each["bytes"] / each["median_us"] / 1e3)
 
@@ -665,7 +667,7 @@ def test_measure_prints_as_nccl_tests_does(tmp_path: Path) -> None:
     time_us, algbw, busbw = float(reduced[1][8]), float(reduced[1][10]), float(reduced[1][11])
     assert algbw == pytest.approx(1048576 / time_us / 1e3, abs=0.01)
     assert busbw == pytest.approx(algbw * 2 * 15 / 16, abs=0.02)
-    assert "visits, " in out[-1]
+    assert "sample blocks, " in out[-1]
 
 
 def test_measure_without_anything_planted(tmp_path: Path) -> None:
@@ -701,18 +703,18 @@ def test_ctrl_c_keeps_what_was_measured_and_the_same_command_goes_on(tmp_path: P
     assert answer["ended"] == "interrupted"
     kept = samples.read(path)
     assert not kept.truncated
-    assert len(kept.visits) == answer["visits"] > 10
+    assert len(kept.blocks) == answer["visits"] > 10
 
     path.write_bytes(path.read_bytes()[:-7])
-    rounds = max(visit.round for visit in kept.visits) + 2
+    rounds = max(block.round for block in kept.blocks) + 2
     again = json.loads(run(*small, "--rounds", str(rounds), "--json").stdout)
     found = samples.read(path)
-    assert found.visits[: len(kept.visits) - 1] == kept.visits[:-1]
-    assert again["visits"] == len(found.visits)
+    assert found.blocks[: len(kept.blocks) - 1] == kept.blocks[:-1]
+    assert again["visits"] == len(found.blocks)
     assert again["ended"] == "rounds"
-    counts = Counter((visit.point, visit.asked, visit.round) for visit in found.visits)
+    counts = Counter((block.point, block.requested, block.round) for block in found.blocks)
     assert set(counts.values()) == {1}
-    assert max(Counter((visit.point, visit.asked) for visit in found.visits).values()) == rounds
+    assert max(Counter((block.point, block.requested) for block in found.blocks).values()) == rounds
 
 
 def test_what_is_said_of_an_interrupted_run_is_what_its_file_has(
@@ -722,9 +724,9 @@ def test_what_is_said_of_an_interrupted_run_is_what_its_file_has(
 
     add = Writer.add
 
-    def interrupted(self: Writer, visit: Visit) -> None:
-        add(self, visit)
-        if visit.round == 1:
+    def interrupted(self: Writer, block: SampleBlock) -> None:
+        add(self, block)
+        if block.round == 1:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Writer, "add", interrupted)
@@ -732,7 +734,7 @@ def test_what_is_said_of_an_interrupted_run_is_what_its_file_has(
         verb.command.main([*SIMULATED[1:], "allreduce", "--bytes", "1M", "--out", str(tmp_path / "a"), "--json"])
     assert ended.value.code == 130
     answer = json.loads(capsys.readouterr().out)
-    kept = samples.read(tmp_path / "a").visits
+    kept = samples.read(tmp_path / "a").blocks
     assert answer["visits"] == answer["new_visits"] == len(kept) == sum(row["visits"] for row in answer["results"])
     assert kept[-1].round == 1
 
@@ -745,7 +747,7 @@ def test_progress_is_a_line_every_so_often_and_none_with_json(
     monkeypatch.setattr(verb, "SAY_EVERY_S", 0.0)
     arguments = [*SIMULATED[1:], "allreduce", "--bytes", "1M", "--out"]
     verb.command.main([*arguments, str(tmp_path / "a")], standalone_mode=False)
-    assert "round 1: 8 of 8 not known yet, 1 visits" in capsys.readouterr().err
+    assert "round 1: 8 of 8 not known yet, 1 sample blocks" in capsys.readouterr().err
     verb.command.main([*arguments, str(tmp_path / "b"), "--json"], standalone_mode=False)
     assert capsys.readouterr().err == ""
 
@@ -765,7 +767,7 @@ def test_progress_is_a_line_every_so_often_and_none_with_json(
         (("--out", "x", "--channels", "4,65"), "channels '65'; valid: 1 to 64"),
         (("--out", "x", "--backend", "gpus"), "unknown backend 'gpus'; valid: simulated, gpu"),
         (("--out", "x", "--backend", "gpu", "--nothing-planted"), "nothing to plant with --backend gpu"),
-        (("--out", "x", "--algorithms", "pat", "allreduce"), "nothing to measure: none of the combinations asked for"),
+        (("--out", "x", "--algorithms", "pat", "allreduce"), "nothing to measure: none of the combinations requested"),
         (("--out", "x", "--bytes", "7"), "7 bytes: no whole number of float32"),
         (("--out", "x", "--machine", "dgx"), "dgx"),
         (("--out", "x", "--env", "NCCL_ALGO=NVLS", "allgather"), "nothing to measure"),
@@ -800,9 +802,9 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(tmp_path: Path) ->
     assert done.stderr == f"nccl-tuner: {tmp_path / 'x'}: File too large; what was measured before is in it\n"
     found = samples.read(tmp_path / "x")
     assert found.truncated
-    assert len(found.visits) > 3
+    assert len(found.blocks) > 3
     run(*small)
-    assert samples.read(tmp_path / "x").visits[: len(found.visits)] == found.visits
+    assert samples.read(tmp_path / "x").blocks[: len(found.blocks)] == found.blocks
 
 
 # Runs the command where no file may have more than so many bytes.

@@ -11,7 +11,7 @@ import pytest
 from tuner.base.errors import BadMeasurement
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.measure.readers.any_file import read_any
-from tuner.measure.records.samples import Combination, Measurements, Point, Visit, Writer
+from tuner.measure.records.samples import Combination, Measurements, Point, SampleBlock, Writer
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
 A100 = CASES / "2xA100-pcie-nvlink-nccl2.27.7"
@@ -74,13 +74,13 @@ def read(folder: Path, content: str, collective: Collective | None = None) -> Me
 
 
 def rows(found: Measurements) -> list[tuple[int, bool, float, int]]:
-    return [(each.point.bytes, each.point.in_place, each.times_us[0], each.wrong) for each in found.visits]
+    return [(each.point.bytes, each.point.in_place, each.times_us[0], each.wrong) for each in found.blocks]
 
 
 def test_version_1_prints_milliseconds(tmp_path: Path) -> None:
     found = read(tmp_path, "$ ./build/all_reduce_perf -g 2\n" + V1)
     assert rows(found) == [(8, False, 32.0, 0), (8, True, 31.0, 0), (16, False, 33.0, 1), (16, True, 34.0, 0)]
-    assert found.visits[0].point == Point(AR, 8)
+    assert found.blocks[0].point == Point(AR, 8)
     assert found.header["ranks"] == found.header["nodes"] == 2
     assert found.header["out_of_bounds"] == 1
 
@@ -93,27 +93,27 @@ def test_version_2_without_redop_and_root_prints_errors(tmp_path: Path) -> None:
         (2048, False, 123456.0, 1),
         (2048, True, 17.2, 0),
     ]
-    assert found.visits[2].point.dtype is DataType.float16
+    assert found.blocks[2].point.dtype is DataType.float16
     assert (found.header["gpus"], found.header["nodes"]) == (["Tesla V100-SXM2-16GB"], 1)
 
 
 def test_a_collective_is_given_only_where_the_file_names_none(tmp_path: Path) -> None:
-    assert read(tmp_path, V2, Collective.Broadcast).visits[0].point == Point(Collective.Broadcast, 1024)
-    assert read(tmp_path, V219, Collective.Broadcast).visits[0].point == Point(AG, 65536)
+    assert read(tmp_path, V2, Collective.Broadcast).blocks[0].point == Point(Collective.Broadcast, 1024)
+    assert read(tmp_path, V219, Collective.Broadcast).blocks[0].point == Point(AG, 65536)
 
 
 def test_version_2_13_counts_wrong_elements(tmp_path: Path) -> None:
     found = read(tmp_path, V213, AR)
     assert rows(found) == [(64, False, 10.5, 0), (64, True, 11.5, 3), (128, False, 9.5, 0), (128, True, 8.5, 0)]
-    assert found.visits[0].point == Point(AR, 64, DataType.bfloat16, Op.avg, graph=True)
-    assert found.visits[3].point == Point(AR, 128, DataType.float8e4m3, Op.max, in_place=True, graph=True)
-    assert not found.visits[1].counts
+    assert found.blocks[0].point == Point(AR, 64, DataType.bfloat16, Op.avg, graph=True)
+    assert found.blocks[3].point == Point(AR, 128, DataType.float8e4m3, Op.max, in_place=True, graph=True)
+    assert not found.blocks[1].counts
 
 
 def test_version_2_19_names_all_and_prints_single_calls(tmp_path: Path) -> None:
     found = read(tmp_path, V219)
     assert rows(found) == [(65536, False, 20.5, 0), (65536, True, 21.5, 0)]
-    assert found.visits[0].point == Point(AG, 65536)
+    assert found.blocks[0].point == Point(AG, 65536)
     assert (found.header["nccl"], found.header["warmup"], found.header["calls"]) == ("2.30.3", 1, 20)
 
 
@@ -159,8 +159,8 @@ def test_rows_in_pieces_with_nccls_log_between(tmp_path: Path) -> None:
     )
     found = read(tmp_path, content, AR)
     assert rows(found) == [(64, False, 10.5, 0), (64, True, 11.5, 0), (128, False, 12.5, 0), (128, True, 13.5, 0)]
-    assert [each.ran for each in found.visits] == [Combination(Algorithm.Ring, Protocol.LL, 4)] * 2 + [None] * 2
-    assert all(each.asked is None for each in found.visits)
+    assert [each.executed for each in found.blocks] == [Combination(Algorithm.Ring, Protocol.LL, 4)] * 2 + [None] * 2
+    assert all(each.requested is None for each in found.blocks)
     assert found.header["nccl"] == "2.28.9"
 
 
@@ -173,7 +173,7 @@ def test_a_line_that_may_be_cut_is_left_out(tmp_path: Path) -> None:
 def test_several_runs_of_the_same_gpus(tmp_path: Path) -> None:
     found = read(tmp_path, V213 + V213.replace("nodeA", "nodeC").replace("graph: 5", "graph: 0"), AR)
     assert rows(found) == rows(read(tmp_path, V213, AR)) * 2
-    assert [each.point.graph for each in found.visits] == [True] * 4 + [False] * 4
+    assert [each.point.graph for each in found.blocks] == [True] * 4 + [False] * 4
     assert (found.header["ranks"], found.header["nodes"]) == (2, 2)
 
 
@@ -257,7 +257,7 @@ JSON = {
 
 def test_json(tmp_path: Path) -> None:
     found = read(tmp_path, json.dumps(JSON))
-    assert [(each.point, each.times_us, each.wrong) for each in found.visits] == [
+    assert [(each.point, each.times_us, each.wrong) for each in found.blocks] == [
         (Point(AR, 64), (10.5,), 0),
         (Point(AR, 64, in_place=True), (11.5,), 0),
         (Point(AR, 128, DataType.float16, Op.max, in_place=True), (12.0, 13.0), 2),
@@ -280,15 +280,15 @@ def test_bad_json(tmp_path: Path, change: dict[str, object], reason: str) -> Non
 
 
 def test_our_own_file(tmp_path: Path) -> None:
-    visit = Visit(Point(AR, 64), None, Combination(Algorithm.Ring, Protocol.LL, 2), (1.0, 2.0))
+    block = SampleBlock(Point(AR, 64), None, Combination(Algorithm.Ring, Protocol.LL, 2), (1.0, 2.0))
     with Writer(tmp_path / "own.jsonl", {"backend": "simulated"}) as writer:
-        writer.add(visit)
-    assert read_any(tmp_path / "own.jsonl").visits == (visit,)
+        writer.add(block)
+    assert read_any(tmp_path / "own.jsonl").blocks == (block,)
 
 
 def test_a_log_alone_says_what_ran(tmp_path: Path) -> None:
     found = read(tmp_path, "h:1:2 [0] NCCL INFO AllReduce: 64 Bytes -> Algo TREE proto LL128 channel{Lo..Hi}={0..1}\n")
-    assert [(each.point, each.ran, each.counts) for each in found.visits] == [
+    assert [(each.point, each.executed, each.counts) for each in found.blocks] == [
         (Point(AR, 64), Combination(Algorithm.Tree, Protocol.LL128, 2), False)
     ]
 
@@ -299,16 +299,16 @@ def test_a_real_interleaved_run(kind: str, log: str, channels: int) -> None:
     found = read_any(A100 / "raw" / f"{log}.log")
     lines = (A100 / f"TIMINGS-{kind}.csv").read_text().splitlines()
     expected = {int(size): (float(out), float(inside)) for size, out, _, _, inside, *_ in csv.reader(lines[1:])}
-    assert len(found.visits) == 2 * len(expected)
-    assert {(each.point.bytes, each.point.in_place): each.times_us[0] for each in found.visits} == {
+    assert len(found.blocks) == 2 * len(expected)
+    assert {(each.point.bytes, each.point.in_place): each.times_us[0] for each in found.blocks} == {
         (size, in_place): times[in_place] for size, times in expected.items() for in_place in (False, True)
     }
-    assert {each.ran for each in found.visits} == {Combination(Algorithm.Ring, Protocol.Simple, channels)}
+    assert {each.executed for each in found.blocks} == {Combination(Algorithm.Ring, Protocol.Simple, channels)}
     assert (found.header["nccl"], found.header["ranks"], found.header["nodes"]) == ("2.27.7", 2, 1)
 
 
 @pytest.mark.skipif(not CASES.is_dir(), reason="../shared/cases is absent")
 def test_real_rows_without_any_header() -> None:
     found = read_any(CASES / "32x3090-4nodes-ib-nccl2.12.12" / "TIMINGS-4hosts-run0.txt", AR)
-    assert len(found.visits) == 25
+    assert len(found.blocks) == 25
     assert rows(found)[-1] == (1 << 30, False, 515875.0, 0)

@@ -13,24 +13,30 @@ from tests.support.simulated_runs import NOTHING, best_found, measured
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.cli.verify import command, read_histogram
-from tuner.measure.records.samples import Combination, Measurements, Point, Visit
+from tuner.measure.records.samples import Combination, Measurements, Point, SampleBlock
 from tuner.measure.verify import Comparison, compare, fewest_segments
 
 LL, SIMPLE = Combination(Algorithm.Ring, Protocol.LL), Combination(Algorithm.Ring, Protocol.Simple)
 POINT = Point(Collective.AllReduce, 1024)
 
 
-def visits(times_us: dict[Combination | None, float], rounds: int, sigma: float = 0.01, point: Point = POINT):
+def blocks(times_us: dict[Combination | None, float], rounds: int, sigma: float = 0.01, point: Point = POINT):
     rng = np.random.default_rng(1)
     return tuple(
-        Visit(point, asked, replace(asked or LL, channels=4), tuple(time_us * np.exp(rng.normal(0, sigma, 5))), number)
+        SampleBlock(
+            point,
+            requested,
+            replace(requested or LL, channels=4),
+            tuple(time_us * np.exp(rng.normal(0, sigma, 5))),
+            number,
+        )
         for number in range(rounds)
-        for asked, time_us in times_us.items()
+        for requested, time_us in times_us.items()
     )
 
 
 def test_a_gain_beyond_the_noise_is_significant_and_its_regret_right() -> None:
-    (one,) = Comparison(Measurements({}, visits({None: 11.0, LL: 11.0, SIMPLE: 10.0}, 6)), None).sizes
+    (one,) = Comparison(Measurements({}, blocks({None: 11.0, LL: 11.0, SIMPLE: 10.0}, 6)), None).sizes
     assert (one.pick, one.best, one.significant) == (LL, SIMPLE, True)
     assert one.regret == pytest.approx(0.1, abs=0.02)
     assert one.interval[0] < 0.1 < one.interval[1]
@@ -42,7 +48,7 @@ def test_ties_noise_and_one_round_are_not_significant() -> None:
         ({None: 10.0, SIMPLE: 9.99}, 6, 0.05),
         ({None: 20.0, SIMPLE: 10.0}, 1, 0.01),
     ):
-        (one,) = Comparison(Measurements({}, visits(times, rounds, sigma)), None).sizes
+        (one,) = Comparison(Measurements({}, blocks(times, rounds, sigma)), None).sizes
         assert not one.significant
 
 
@@ -58,9 +64,9 @@ def test_the_planted_best_is_found() -> None:
 
 
 def test_what_was_replaced_does_not_count() -> None:
-    fast = tuple(replace(visit, times_us=(1.0,)) for visit in visits({SIMPLE: 1.0}, 6))
-    replaced = tuple(replace(visit, ran=LL) for visit in fast)
-    (one,) = Comparison(Measurements({}, visits({None: 10.0}, 6) + replaced), None).sizes
+    fast = tuple(replace(block, times_us=(1.0,)) for block in blocks({SIMPLE: 1.0}, 6))
+    replaced = tuple(replace(block, executed=LL) for block in fast)
+    (one,) = Comparison(Measurements({}, blocks({None: 10.0}, 6) + replaced), None).sizes
     assert one.best == LL
 
 
@@ -70,14 +76,14 @@ def test_crossovers_are_as_few_as_the_measurements_allow() -> None:
     run = Measurements(
         {},
         tuple(
-            visit
+            block
             for power in range(4)
-            for visit in visits(
+            for block in blocks(
                 {None: 10.0, LL: 10.0 * 2**power, SIMPLE: 28.28}, 6, point=replace(POINT, bytes=1024 << power)
             )
         ),
     )
-    (crossover,) = Comparison(replace(run, visits=tuple(v for v in run.visits if v.asked)), _Always()).crossovers()
+    (crossover,) = Comparison(replace(run, blocks=tuple(v for v in run.blocks if v.requested)), _Always()).crossovers()
     assert (crossover.low_bytes, crossover.high_bytes) == (2048, 4096)
     assert crossover.at_bytes == pytest.approx(1024 * 2**1.5, rel=0.05)
 
@@ -134,6 +140,6 @@ def test_what_nccl_tests_printed_says_that_nothing_else_was_measured(tmp_path: P
         "h:1:2 [0] NCCL INFO AllReduce: 1048576 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..3}\n"
         "  1048576  262144  float  sum  -1  40.10  26.15  26.15  0  39.90  26.28  26.28  0\n"
     )
-    ran = CliRunner().invoke(command, [str(tmp_path / "t.log")], catch_exceptions=False)
-    assert "Ring/Simple" in ran.output
-    assert "only NCCL's own choices were measured" in ran.output
+    executed = CliRunner().invoke(command, [str(tmp_path / "t.log")], catch_exceptions=False)
+    assert "Ring/Simple" in executed.output
+    assert "only NCCL's own choices were measured" in executed.output

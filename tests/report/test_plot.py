@@ -21,7 +21,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.measure import read_any
 from tuner.measure.records import header
-from tuner.measure.records.samples import Point, Visit, Writer
+from tuner.measure.records.samples import Point, SampleBlock, Writer
 from tuner.measure.verify import Comparison, Model
 from tuner.scenario import Scenario
 
@@ -296,7 +296,7 @@ def test_a_file_that_says_its_communicator_is_of_no_other(tmp_path: Path) -> Non
     file = tmp_path / "run.jsonl"
     scenario = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
     with Writer(file, {header.CASE: header.case_record(scenario), "ranks": 16}) as writer:
-        writer.add(Visit(Point(Collective.AllReduce, 1 << 20), None, None, (50.0,)))
+        writer.add(SampleBlock(Point(Collective.AllReduce, 1 << 20), None, None, (50.0,)))
     drawn = ("plot", "measured", str(file), "--json")
     theirs, newer = (json.loads(invoke(*drawn, *more).output)[0] for more in ((), (*WHERE[:4], "--nccl", "2.32.3")))
     assert (theirs["nccl"], newer["nccl"]) == ("2.28.9", "2.32.3")
@@ -312,7 +312,7 @@ def test_a_file_that_says_its_communicator_is_of_no_other(tmp_path: Path) -> Non
 
 
 BAD: dict[str, tuple[tuple[str, ...], str]] = {
-    "nothing asked for": (MAP, "valid: --out FILE"),
+    "nothing requested": (MAP, "valid: --out FILE"),
     "ending": ((*MAP, "--out", "x.gif"), ".png"),
     "folder": ((*MAP, "--out", "/nonexistent/x.png"), "No such file"),
     "nodes": ((*MAP, "--nodes", "4", "--json"), "valid: --to-nodes"),

@@ -7,6 +7,6 @@ from tuner.measure.records.samples import Measurements, Writer
 
 def write(path: Path, found: Measurements) -> Path:
     with Writer(path, {key: value for key, value in found.header.items() if key != "nccl-tuner-measurements"}) as file:
-        for visit in found.visits:
-            file.add(visit)
+        for block in found.blocks:
+            file.add(block)
     return path

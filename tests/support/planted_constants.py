@@ -14,7 +14,7 @@ from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.measure.records.header import CASE, case_record
-from tuner.measure.records.samples import Combination, Point, Visit, Writer
+from tuner.measure.records.samples import Combination, Point, SampleBlock, Writer
 from tuner.scenario import Scenario
 
 SIZES = tuple(1 << power for power in range(3, 31))
@@ -38,7 +38,7 @@ def true_us(
     }
 
 
-def visits(
+def blocks(
     scenario: Scenario,
     change: Mapping[str, Any],
     *,
@@ -48,7 +48,7 @@ def visits(
     repeats: int = 20,
     sigma: float = 0.02,
     spikes: float = 0.02,
-) -> list[Visit]:
+) -> list[SampleBlock]:
     """Lognormal noise, and now and then a run that takes up to five times as long."""
     rng = np.random.default_rng(seed)
     made = []
@@ -57,13 +57,13 @@ def visits(
             for nbytes, time_us in zip(sizes, times_us, strict=True):
                 runs = time_us * np.exp(rng.normal(0, sigma, repeats))
                 runs *= np.where(rng.random(repeats) < spikes, rng.uniform(1.5, 5, repeats), 1)
-                asked = Combination(Algorithm(algorithm), Protocol(protocol))
-                made.append(Visit(Point(collective, nbytes), asked, asked, tuple(runs.tolist())))
+                requested = Combination(Algorithm(algorithm), Protocol(protocol))
+                made.append(SampleBlock(Point(collective, nbytes), requested, requested, tuple(runs.tolist())))
     return made
 
 
-def write(path: Path, scenario: Scenario, what: Iterable[Visit]) -> Path:
+def write(path: Path, scenario: Scenario, what: Iterable[SampleBlock]) -> Path:
     with Writer(path, {CASE: case_record(scenario)}) as file:
-        for visit in what:
-            file.add(visit)
+        for block in what:
+            file.add(block)
     return path

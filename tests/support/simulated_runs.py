@@ -11,7 +11,7 @@ from tuner.emulator.selection import Selection
 from tuner.measure.decide import DecisionRow, Proposal, Verdict, gate
 from tuner.measure.loop import Loop, Settings
 from tuner.measure.records.plan import Wanted, points, tasks
-from tuner.measure.records.samples import Measurements, Point, Visit
+from tuner.measure.records.samples import Measurements, Point, SampleBlock
 from tuner.measure.simulated.backend import Simulated
 from tuner.measure.verify import Comparison, Model
 from tuner.scenario import Scenario
@@ -56,28 +56,28 @@ class Measured:
         """Of what runs under a table of ``rows``."""
         times = self.true_us(point)
         row = next((row for row in rows if row.collective is point.collective and row.holds(point.bytes)), None)
-        ran = row.choice.algo_proto if row else self.pick(point)
-        return times.get(ran, times[self.pick(point)]) / min(times.values()) - 1
+        executed = row.choice.algo_proto if row else self.pick(point)
+        return times.get(executed, times[self.pick(point)]) / min(times.values()) - 1
 
     def gated(self, seed: int, proposal: Proposal | None = None) -> list[Verdict]:
         truth = None if self.backend.describe()["truth"] == "of the seed" else NOTHING
         own = self.proposal
         again = Simulated(
-            self.backend.scenario, self.backend.seed, truth, after=len(own.comparison.measurements.visits)
+            self.backend.scenario, self.backend.seed, truth, after=len(own.comparison.measurements.blocks)
         )
         with closing(again) as backend:
-            return gate(backend, proposal or own, rounds=20, repeats=10, warmup=2, seed=seed, add=lambda visit: None)
+            return gate(backend, proposal or own, rounds=20, repeats=10, warmup=2, seed=seed, add=lambda block: None)
 
 
 def measured(
     seed: int, truth: Mapping[str, Any] | None = None, nodes: int = 2, rounds: int = 8, gpus: int | None = None
 ) -> Measured:
     backend = Simulated(scenario(nodes, gpus), seed, truth)
-    visits: list[Visit] = []
+    blocks: list[SampleBlock] = []
     wanted = tasks(backend, points(COLLECTIVES, None, backend.ranks, DataType.float32, Op.sum), Wanted())
-    for _ in Loop(backend, wanted, Settings(rounds=rounds, seed=seed), visits.append).run():
+    for _ in Loop(backend, wanted, Settings(rounds=rounds, seed=seed), blocks.append).run():
         pass
-    comparison = Comparison(Measurements(backend.describe(), tuple(visits)), model(backend.scenario))
+    comparison = Comparison(Measurements(backend.describe(), tuple(blocks)), model(backend.scenario))
     return Measured(backend, Proposal(comparison, backend.ranks, nodes))
 
 

@@ -46,7 +46,7 @@ class Measured:
     def _sizes(self) -> Mapping[int, dict[int, Evidence]]:
         """By collective's number and size, in the order of sizes; all kinds of calls of a size are one."""
         found: dict[int, dict[int, Evidence]] = {}
-        for (collective, size), evidence in by_size(collect(self.measurements.visits)).items():
+        for (collective, size), evidence in by_size(collect(self.measurements.blocks)).items():
             found.setdefault(collective, {})[size] = evidence
         return found
 
@@ -82,7 +82,7 @@ def _times_us(evidence: Evidence, price: Price) -> dict[Combination, float]:
     own = Combination(price.algorithm, price.protocol, price.channels) if price.own_channels else None
     found: dict[Combination, float] = {}
     for column in evidence.columns:
-        ran = column or (None if evidence.ran is None else replace(evidence.ran, channels=0))
+        ran = column or (None if evidence.executed is None else replace(evidence.executed, channels=0))
         if ran is not None:
             found.setdefault(replace(ran, channels=0) if ran == own else ran, evidence.time_us(column))
     return found
@@ -97,6 +97,6 @@ def read(path: Path, scenario: Scenario) -> Measured:
         note = f"{path}: measured with NCCL {case_of(header).nccl}"
     else:
         note = f"{path} does not describe the communicator that was measured: taken as this one"
-    if not any(visit.counts and visit.table is None for visit in measurements.visits):
+    if not any(block.counts and block.table is None for block in measurements.blocks):
         raise BadMeasurement(f"{path}: no times in it that count")
     return Measured(measurements, path, (note,))

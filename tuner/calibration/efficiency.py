@@ -1,10 +1,11 @@
 """How good measured times are: beside NCCL's prediction, the alpha-beta model, the ideal and what the links carry."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Protocol
+from tuner.base.records import json_form
 from tuner.calibration.links import Links
 from tuner.calibration.sweep import Sweep
 from tuner.costmodels import ideal, verdict, wires
@@ -26,7 +27,7 @@ ALPHA_INTRA_US, ALPHA_INTER_US = 1.0, 5.0  # the usual ones, where none were mea
 class EfficiencyRow:
     """One size; busbws in GB/s, errors relative to the measured time.
 
-    ``ran`` is what the file says was executed, ``pick`` what the emulator picks and ``nccl_us`` its time.
+    ``executed`` is what the file says was executed, ``pick`` what the emulator picks and ``nccl_us`` its time.
     ``link_busbw_gbs`` is the busbw at which the links are full with what the pick's algorithm sends, None where that is
     not known. ``alphabeta_algorithm`` is the fastest of that model. ``limit`` is the resource that is used up first.
     """
@@ -34,7 +35,7 @@ class EfficiencyRow:
     bytes: int
     measured_us: float
     busbw_gbs: float
-    ran: str | None
+    executed: str | None = field(metadata=json_form("ran"))
     pick: str
     nccl_us: float
     nccl_error: float
@@ -135,7 +136,7 @@ def _rows(
 
 
 def _ran(result: Result) -> str | None:
-    return None if result.ran is None else f"{result.ran.algorithm.name}/{result.ran.protocol.name}"
+    return None if result.executed is None else f"{result.executed.algorithm.name}/{result.executed.protocol.name}"
 
 
 def _carried(operation: Operation, algorithm: Algorithm, scenario: Scenario) -> Loads | None:

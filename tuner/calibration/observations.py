@@ -17,7 +17,7 @@ from tuner.emulator.rules import time as timing
 from tuner.emulator.selection import Selection
 from tuner.measure.records import samples
 from tuner.measure.records.header import case_of
-from tuner.measure.records.samples import Point, Visit
+from tuner.measure.records.samples import Point, SampleBlock
 from tuner.measure.statistics import estimate
 from tuner.release import Release
 from tuner.scenario import Scenario
@@ -46,7 +46,7 @@ class ObservationGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observations:
-    """What some files of one machine and one release say; ``left_out`` counts calls and visits by the reason."""
+    """What some files of one machine and one release say; ``left_out`` counts calls and sample blocks by the reason."""
 
     cases: tuple[Scenario, ...]
     release: Release
@@ -76,10 +76,10 @@ def read(paths: Sequence[Path]) -> Observations:
     for (path, measured), scenario in zip(read_files, cases, strict=True):
         if measured.truncated:
             left_out["last lines that were cut off"] += 1
-        found = _times_us(measured.visits, left_out)
+        found = _times_us(measured.blocks, left_out)
         if not found:
             why = _counts(left_out) or "there is none"
-            raise BadMeasurement(f"{path}: no visit counts of {len(measured.visits)}: {why}")
+            raise BadMeasurement(f"{path}: no sample block counts of {len(measured.blocks)}: {why}")
         calls.append((scenario.communicator(), found))
     held_out = _held_out(point.bytes for _, found in calls for point, _ in found)
     groups = [group for shape, found in calls for group in _groups(shape, found, held_out, left_out)]
@@ -99,29 +99,29 @@ def _where(scenario: Scenario) -> str:
     return " + ".join([f"{scenario.name}", *(other.name for other in scenario.others)]) + f", NCCL {scenario.nccl}"
 
 
-def _times_us(visits: Iterable[Visit], left_out: Counter[str]) -> dict[tuple[Point, AlgoProto], list[float]]:
-    """All times that count, by call and by what ran."""
+def _times_us(blocks: Iterable[SampleBlock], left_out: Counter[str]) -> dict[tuple[Point, AlgoProto], list[float]]:
+    """All times that count, by call and by what was executed."""
     found: dict[tuple[Point, AlgoProto], list[float]] = {}
-    for visit in visits:
-        what = visit.asked or (visit.ran if visit.table is None else None)
-        if reason := _useless(visit):
+    for block in blocks:
+        what = block.requested or (block.executed if block.table is None else None)
+        if reason := _useless(block):
             left_out[reason] += 1
         elif what is not None:
-            found.setdefault((visit.point, what.algo_proto), []).extend(visit.times_us)
+            found.setdefault((block.point, what.algo_proto), []).extend(block.times_us)
     return found
 
 
-def _useless(visit: Visit) -> str | None:
-    if visit.replaced:
-        return "visits that NCCL replaced"
-    if visit.wrong:
-        return "visits with wrong results"
-    if not visit.times_us:
-        return "visits without times"
-    if visit.asked is not None and visit.asked.channels:
-        return "visits with forced channels, of which the model knows nothing"
-    if visit.asked is None and (visit.ran is None or visit.table is not None):
-        return "visits of NCCL's own choice, not seen or by a table"
+def _useless(block: SampleBlock) -> str | None:
+    if block.replaced:
+        return "sample blocks that NCCL replaced"
+    if block.wrong:
+        return "sample blocks with wrong results"
+    if not block.times_us:
+        return "sample blocks without times"
+    if block.requested is not None and block.requested.channels:
+        return "sample blocks with forced channels, of which the model knows nothing"
+    if block.requested is None and (block.executed is None or block.table is not None):
+        return "sample blocks of NCCL's own choice, not seen or by a table"
     return None
 
 

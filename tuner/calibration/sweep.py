@@ -66,7 +66,7 @@ class AlphaBeta:
 def read(path: Path, collective: Collective | None = None) -> Sweep:
     """BadMeasurement where the file has no such time of a right result, or several collectives and none is named."""
     measured = read_any(path, collective)
-    own = [each for each in results(measured.visits) if each.asked is None and (each.estimate or each.wrong)]
+    own = [each for each in results(measured.blocks) if each.requested is None and (each.estimate or each.wrong)]
     found = sorted({each.point.collective for each in own})
     if not found or (collective is not None and collective not in found):
         what = "anything" if collective is None else collective.name

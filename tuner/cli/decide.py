@@ -35,7 +35,9 @@ from tuner.plugin.table.text import size_text, write
     help="Fitted constants ('nccl-tuner fit'): rows end where these say, not halfway between two sizes.",
 )
 @click.option("--rounds", type=click.IntRange(min=3), default=20, show_default=True, help="Of the A/B run.")
-@click.option("--repeats", type=click.IntRange(min=1), default=10, show_default=True, help="Runs kept per visit.")
+@click.option(
+    "--repeats", type=click.IntRange(min=1), default=10, show_default=True, help="Runs kept per sample block."
+)
 @click.option("--warmup", type=click.IntRange(min=0), default=2, show_default=True, help="Runs before them.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the order of the A/B run.")
 @click.option("--no-gate", is_flag=True, help="No A/B run: rows are as measured, and the table says so.")

@@ -110,7 +110,7 @@ def _read_record(observed: Observations) -> dict[str, Any]:
         "nccl": observed.release.name,
         "communicators": [scenario.title for scenario in observed.cases],
         "calls": observed.calls,
-        "left_out": dict(observed.left_out),
+        "left_out": {reason.replace("sample blocks", "visits"): count for reason, count in observed.left_out.items()},
     }
 
 

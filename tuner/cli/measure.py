@@ -93,9 +93,15 @@ class Channels(click.ParamType):  # type: ignore[type-arg]
     help="A median is known when its 95 % confidence interval is within this of it.",
 )
 @click.option(
-    "--rounds", type=click.IntRange(min=1), default=30, show_default=True, help="The most visits of each combination."
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=30,
+    show_default=True,
+    help="The most sample blocks of each combination.",
 )
-@click.option("--repeats", type=click.IntRange(min=1), default=10, show_default=True, help="Runs kept per visit.")
+@click.option(
+    "--repeats", type=click.IntRange(min=1), default=10, show_default=True, help="Runs kept per sample block."
+)
 @click.option("--warmup", type=click.IntRange(min=0), default=5, show_default=True, help="Runs before them.")
 @click.option("--budget-s", type=click.FloatRange(min=0), help="Seconds until it stops. [default: no limit]")
 @click.option(
@@ -103,7 +109,7 @@ class Channels(click.ParamType):  # type: ignore[type-arg]
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Of the order of visits, and of what the simulated backend plants.",
+    help="Of the order of sample blocks, and of what the simulated backend plants.",
 )
 @click.option(
     "--ranks-per-gpu",
@@ -165,7 +171,7 @@ def command(
     if nothing_planted and kind != "simulated":
         raise BadInput(f"--nothing-planted: there is nothing to plant with --backend {kind}; valid: simulated")
     there = samples.existing(out)
-    before = there.visits if there else ()
+    before = there.blocks if there else ()
     opened = (
         _simulated(options_of_case, seed, nothing_planted, len(before))
         if kind == "simulated"
@@ -190,9 +196,9 @@ def command(
         with samples.Writer(out, header) as writer:
             loop = Loop(backend, wanted, settings, writer.add, before)
             end = _run(loop, quiet=as_json)
-            kept = samples.read(out).visits  # not what the loop gave: Ctrl-C may come when a visit is only in the file
-    asked = set(calls)
-    visits = [visit for visit in kept if visit.point in asked]
+            kept = samples.read(out).blocks  # not what the loop gave: Ctrl-C may come when a block is only in the file
+    requested = set(calls)
+    blocks = [block for block in kept if block.point in requested]
     new = len(kept) - len(before)
     if as_json:
         print_json(
@@ -202,14 +208,14 @@ def command(
                 "visits": len(kept),
                 "new_visits": new,
                 "ranks": ranks,
-                "results": [measured.record(result, ranks) for result in results(visits)],
+                "results": [measured.record(result, ranks) for result in results(blocks)],
             }
         )
     else:
         click.echo(f"# {case_of(header).title}; backend {kind}")
         click.echo("# times are medians, +- half of their 95 % confidence interval; *: NCCL's own choice")
-        click.echo("\n".join(measured.lines(results(visits), ranks)))
-        click.echo(f"# {out}: {len(kept)} visits, {new} of them new; ended: {_ENDS[end]}")
+        click.echo("\n".join(measured.lines(results(blocks), ranks)))
+        click.echo(f"# {out}: {len(kept)} sample blocks, {new} of them new; ended: {_ENDS[end]}")
     if end == INTERRUPTED:
         click.echo(f"nccl-tuner: interrupted; {out} keeps what was measured, the same command goes on", err=True)
         sys.exit(130)
@@ -231,11 +237,11 @@ def _gpu(out: Path, ranks_per_gpu: int, library: Path | None) -> Backend:
 
 
 def _run(loop: Loop, quiet: bool) -> str:
-    """Measures; why there are no more visits."""
+    """Measures; why there are no more blocks."""
     try:
         with _progress(loop, quiet) as show:
-            for visits, _ in enumerate(loop.run(), start=1):
-                show(visits)
+            for blocks, _ in enumerate(loop.run(), start=1):
+                show(blocks)
     except KeyboardInterrupt:
         return INTERRUPTED
     assert loop.end is not None
@@ -244,9 +250,9 @@ def _run(loop: Loop, quiet: bool) -> str:
 
 @contextmanager
 def _progress(loop: Loop, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A bar with the time left on a terminal, else a line every so often, on stderr; takes the visits so far."""
+    """A bar with the time left on a terminal, else a line every so often, on stderr; takes the blocks so far."""
     if quiet:
-        yield lambda visits: None
+        yield lambda blocks: None
     elif sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -255,12 +261,12 @@ def _progress(loop: Loop, quiet: bool) -> Iterator[Callable[[int], None]]:
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
             bar = progress.add_task(_where(loop), total=1.0)
 
-            def show(visits: int) -> None:
+            def show(blocks: int) -> None:
                 progress.update(bar, completed=loop.share_done(), description=_where(loop))
 
             yield _seldom(show, 0.2)
     else:
-        yield _seldom(lambda visits: click.echo(f"{_where(loop)}, {visits} visits ...", err=True), SAY_EVERY_S)
+        yield _seldom(lambda blocks: click.echo(f"{_where(loop)}, {blocks} sample blocks ...", err=True), SAY_EVERY_S)
 
 
 def _where(loop: Loop) -> str:
@@ -270,10 +276,10 @@ def _where(loop: Loop) -> str:
 def _seldom(show: Callable[[int], None], every_s: float) -> Callable[[int], None]:
     last_s = time.monotonic()
 
-    def maybe(visits: int) -> None:
+    def maybe(blocks: int) -> None:
         nonlocal last_s
         if time.monotonic() - last_s >= every_s:
             last_s = time.monotonic()
-            show(visits)
+            show(blocks)
 
     return maybe

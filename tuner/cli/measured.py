@@ -23,18 +23,18 @@ def lines(results: Iterable[Result], ranks: int) -> Iterator[str]:
     rows: dict[tuple[Point, Combination | None], _Row] = {}
     for result in results:
         alike = replace(result.point, in_place=False)
-        rows.setdefault((alike, result.asked), {})[result.point.in_place] = result
+        rows.setdefault((alike, result.requested), {})[result.point.in_place] = result
     placements = sorted({placement for row in rows.values() for placement in row})
-    block: Collective | None = None
-    for (point, asked), row in rows.items():
-        if point.collective is not block:
-            block = point.collective
-            yield from _head(block, placements)
-        yield "  " + " ".join([*_key_cells(point, asked, row, ranks), *_timed_cells(row, placements, ranks)])
+    heading: Collective | None = None
+    for (point, requested), row in rows.items():
+        if point.collective is not heading:
+            heading = point.collective
+            yield from _head(heading, placements)
+        yield "  " + " ".join([*_key_cells(point, requested, row, ranks), *_timed_cells(row, placements, ranks)])
 
 
 def record(result: Result, ranks: int) -> dict[str, Any]:
-    """A result as JSON; times in us, null where none counts. ``asked`` is null for NCCL's own choice."""
+    """A result as JSON; times in us, null where none counts. ``requested`` is null for NCCL's own choice."""
     point, known = result.point, result.estimate
     gbs = algorithm_gbs(point.bytes, known.median_us) if known else None
     return {
@@ -44,13 +44,13 @@ def record(result: Result, ranks: int) -> dict[str, Any]:
         "op": point.op.name,
         "in_place": point.in_place,
         "graph": point.graph,
-        "asked": _combination(result.asked),
-        "ran": _combination(result.ran),
+        "asked": _combination(result.requested),
+        "ran": _combination(result.executed),
         "median_us": known.median_us if known else None,
         "low_us": known.low_us if known and known.is_bounded else None,
         "high_us": known.high_us if known and known.is_bounded else None,
         "samples": known.samples if known else 0,
-        "visits": result.visits,
+        "visits": result.blocks,
         "replaced": result.replaced,
         "wrong": result.wrong,
         "algbw_gbs": gbs,
@@ -80,15 +80,30 @@ def _head(collective: Collective, placements: list[bool]) -> Iterator[str]:
         yield f"# {' '.join(cells)}".rstrip()
 
 
-def _key_cells(point: Point, asked: Combination | None, row: _Row, ranks: int) -> Iterator[str]:
+def _key_cells(point: Point, requested: Combination | None, row: _Row, ranks: int) -> Iterator[str]:
     count = point.bytes // point.unit_bytes(ranks)
     redop = "none" if point.request.moves_only else point.op.name
     root = 0 if point.collective in (Collective.Broadcast, Collective.Reduce) else -1
-    ran = next(iter(row.values())).ran
-    shown = asked or ran
+    executed = next(iter(row.values())).executed
+    shown = requested or executed
     names = (shown.algorithm.name, shown.protocol.name) if shown else ("?", "?")
-    channels = asked.channels if asked and asked.channels else ran.channels if ran and ran.channels else "-"
-    cells = (point.bytes, count, point.dtype.name, redop, root, f"{'' if asked else '*'}{names[0]}", names[1], channels)
+    channels = (
+        requested.channels
+        if requested and requested.channels
+        else executed.channels
+        if executed and executed.channels
+        else "-"
+    )
+    cells = (
+        point.bytes,
+        count,
+        point.dtype.name,
+        redop,
+        root,
+        f"{'' if requested else '*'}{names[0]}",
+        names[1],
+        channels,
+    )
     return _aligned(cells, _WIDTHS)
 
 

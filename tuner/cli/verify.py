@@ -207,7 +207,7 @@ def _print(path: Path, comparison: Comparison) -> None:
         click.echo(f"{collective.name}: the model orders the combinations of a size with Kendall's tau {tau:.3f}")
     for skipped in comparison.skipped:
         click.echo(f"not judged: {skipped.point.collective.name} {human_bytes(skipped.point.bytes)}: {skipped.reason}")
-    if not any(visit.asked for visit in comparison.measurements.visits):
+    if not any(block.requested for block in comparison.measurements.blocks):
         click.echo("only NCCL's own choices were measured: whether others are faster, 'nccl-tuner measure' tells")
     mean, beyond = mean_regrets(sizes)
     worse = sum(one.significant for one in sizes)

@@ -12,7 +12,7 @@ class Run:
     """Repeats of one point: times of each in us, what was executed (None: not seen), how many results were wrong."""
 
     times_us: tuple[float, ...]
-    ran: Combination | None
+    executed: Combination | None
     wrong: int = 0
 
 
@@ -26,10 +26,10 @@ class Backend(Protocol):
         """
 
     def combinations(self, point: Point) -> Sequence[Combination]:
-        """What can be asked for at this point."""
+        """What can be requested at this point."""
 
-    def run(self, point: Point, asked: Combination | None, repeats: int) -> Run:
-        """``asked`` is None for NCCL's own choice, or that of the table in use."""
+    def run(self, point: Point, requested: Combination | None, repeats: int) -> Run:
+        """``requested`` is None for NCCL's own choice, or that of the table in use."""
 
     def now_s(self) -> float:
         """The clock of budgets and of ``at_s``, from any beginning; a simulated one passes without waiting."""

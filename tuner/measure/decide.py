@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tuner.base.names import Collective
 from tuner.measure.backend import Backend
 from tuner.measure.evidence import LEVEL, Evidence, by_size, gain_of
-from tuner.measure.records.samples import Combination, Point, Visit
+from tuner.measure.records.samples import Combination, Point, SampleBlock
 from tuner.measure.verify import Comparison, Model, columns_of, is_same, middle
 from tuner.plugin.table.records import Choice, Decision, Interval, Table
 from tuner.plugin.table.text import choice_text, size_text, to_text
@@ -23,7 +23,7 @@ TOLERANCE = 0.001  # of the mean regret, for fewer rows
 MOST_ROWS = 16  # of one collective
 SIZES_TO_END_OPEN = 3
 TEST_SIZES = 8  # of a row in the gate
-CANDIDATE = "candidate"  # what visits under the table say
+CANDIDATE = "candidate"  # what blocks under the table say
 _LOG_GAIN = float(np.log1p(LEAST_GAIN))
 _IDLE = 0.01  # a row over a size at which it gains nothing counts as worse than no row, by this
 _FEWER = 1e-6  # and one that names channels for nothing as worse than one that leaves them to NCCL
@@ -122,7 +122,7 @@ class Proposal:
             if (collective, size) not in picks:
                 continue
             modelled = model.pick(Point(collective, size)) if model else None
-            pick = evidence.ran or modelled or picks[collective, size]
+            pick = evidence.executed or modelled or picks[collective, size]
             if same := columns_of(pick, evidence):
                 found.setdefault(collective, []).append(Size(size, evidence, pick, same[0]))
         return found
@@ -283,7 +283,7 @@ def gate(
     repeats: int,
     warmup: int,
     seed: int,
-    add: Callable[[Visit], None],
+    add: Callable[[SampleBlock], None],
 ) -> list[Verdict]:
     """Each round runs every row's sizes with the table and without, whichever first, in one random order.
 
@@ -296,7 +296,7 @@ def gate(
     points = [point for those in tests.values() for point in those]
     shuffled, start_s = random.Random(seed), backend.now_s()
     times: dict[tuple[Point, bool], list[float]] = {}
-    ran: dict[Point, set[Combination]] = {}
+    executed: dict[Point, set[Combination]] = {}
     order = [False, True]
     for number in range(rounds):
         if number % 2 == 0:
@@ -310,25 +310,28 @@ def gate(
                 if warmup:
                     backend.run(point, None, warmup)
                 run = backend.run(point, None, repeats)
-                visit = Visit(
+                block = SampleBlock(
                     point,
                     None,
-                    run.ran,
+                    run.executed,
                     run.times_us,
                     number,
                     backend.now_s() - start_s,
                     run.wrong,
                     CANDIDATE if with_table else None,
                 )
-                add(visit)
-                median = float(np.log(np.median(run.times_us))) if visit.counts else np.nan
+                add(block)
+                median = float(np.log(np.median(run.times_us))) if block.counts else np.nan
                 times.setdefault((point, with_table), []).append(median)
-                if with_table and run.ran is not None:
-                    ran.setdefault(point, set()).add(run.ran)
+                if with_table and run.executed is not None:
+                    executed.setdefault(point, set()).add(run.executed)
     backend.use_table(None)
     return [
         verdict(
-            row, those, {point: np.array(times[point, False]) - np.array(times[point, True]) for point in those}, ran
+            row,
+            those,
+            {point: np.array(times[point, False]) - np.array(times[point, True]) for point in those},
+            executed,
         )
         for row, those in tests.items()
     ]
@@ -351,7 +354,10 @@ test_points.__test__ = False  # type: ignore[attr-defined]
 
 
 def verdict(
-    row: DecisionRow, points: Sequence[Point], log_gains: Mapping[Point, Times], ran: Mapping[Point, set[Combination]]
+    row: DecisionRow,
+    points: Sequence[Point],
+    log_gains: Mapping[Point, Times],
+    executed: Mapping[Point, set[Combination]],
 ) -> Verdict:
     """What became of a row: ``log_gains`` are logarithms of ratios, numbers [round].
 
@@ -370,7 +376,7 @@ def verdict(
         (
             f"NCCL ran {each} instead at {size_text(point.bytes)}"
             for point in points
-            for each in sorted(ran.get(point, ()))
+            for each in sorted(executed.get(point, ()))
             if each.algo_proto != row.choice.algo_proto
         ),
         None,

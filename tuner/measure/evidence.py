@@ -1,6 +1,6 @@
 """What measured rounds say of one size: typical times, and which differences between them are beyond the noise.
 
-Within a round every combination is visited once, so what a round has in common (clocks, drift) cancels in ratios.
+Within a round every combination is sampled once, so what a round has in common (clocks, drift) cancels in ratios.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base.names import Collective
-from tuner.measure.records.samples import Combination, Point, Visit
+from tuner.measure.records.samples import Combination, Point, SampleBlock
 
 LEVEL = 0.05  # of significance, for all comparisons of one size together
 FEWEST_ROUNDS = 3  # to tell anything from noise
@@ -33,14 +33,14 @@ class Gain:
 
 @dataclass(eq=False)
 class Evidence:
-    """One size: ``log_us`` are logarithms of the medians of visits, [round][column], NaN where nothing counts.
+    """One size: ``log_us`` are logarithms of the medians of blocks, [round][column], NaN where nothing counts.
 
-    Columns are what was asked for, None for NCCL's own choice; ``ran`` is what that executed.
+    Columns are what was requested, None for NCCL's own choice; ``executed`` is what it came to.
     """
 
     columns: tuple[Combination | None, ...]
     log_us: NDArray[np.float64]
-    ran: Combination | None = None
+    executed: Combination | None = None
 
     @cached_property
     def _common(self) -> NDArray[np.float64]:
@@ -124,27 +124,29 @@ def _gain(estimate: float, error: float, freedom: int) -> Gain:
     return Gain(estimate, estimate - half, estimate + half, float(stdtr(freedom, -estimate / error)))
 
 
-def collect(visits: Iterable[Visit]) -> dict[Point, Evidence]:
+def collect(blocks: Iterable[SampleBlock]) -> dict[Point, Evidence]:
     """By point, in their order; what was replaced, was wrong, or ran under a table does not count."""
-    found: dict[Point, list[Visit]] = {}
-    for visit in visits:
-        if visit.counts and visit.table is None:
-            found.setdefault(visit.point, []).append(visit)
+    found: dict[Point, list[SampleBlock]] = {}
+    for block in blocks:
+        if block.counts and block.table is None:
+            found.setdefault(block.point, []).append(block)
     return {point: _evidence(found[point]) for point in sorted(found)}
 
 
-def _evidence(visits: Sequence[Visit]) -> Evidence:
+def _evidence(blocks: Sequence[SampleBlock]) -> Evidence:
     times: dict[tuple[int, Combination | None], list[float]] = {}
-    for visit in visits:
-        times.setdefault((visit.round, visit.asked), []).extend(visit.times_us)
+    for block in blocks:
+        times.setdefault((block.round, block.requested), []).extend(block.times_us)
     rounds = sorted({number for number, _ in times})
-    asked = {column for _, column in times}
-    columns = (*([None] if None in asked else []), *sorted(column for column in asked if column is not None))
+    requested = {column for _, column in times}
+    columns = (*([None] if None in requested else []), *sorted(column for column in requested if column is not None))
     log_us = np.full((len(rounds), len(columns)), np.nan)
     for (number, column), values in times.items():
         log_us[rounds.index(number), columns.index(column)] = np.log(np.median(values))
-    ran = Counter(visit.ran for visit in visits if visit.asked is None and visit.ran is not None).most_common(1)
-    return Evidence(columns, log_us, ran[0][0] if ran else None)
+    executed = Counter(
+        block.executed for block in blocks if block.requested is None and block.executed is not None
+    ).most_common(1)
+    return Evidence(columns, log_us, executed[0][0] if executed else None)
 
 
 def together(parts: Sequence[Evidence]) -> Evidence:
@@ -156,7 +158,7 @@ def together(parts: Sequence[Evidence]) -> Evidence:
     rows = [part.log_us[:, [part.columns.index(column) for column in columns]] for part in parts]
     # Kinds differ in how long they take, which is nothing of a round's: each as a ratio to its own level.
     centred = [part - np.nanmedian(part) + np.nanmedian(np.concatenate(rows)) for part in rows]
-    return Evidence(columns, np.concatenate(centred), parts[0].ran)
+    return Evidence(columns, np.concatenate(centred), parts[0].executed)
 
 
 def by_size(found: Mapping[Point, Evidence]) -> dict[tuple[Collective, int], Evidence]:

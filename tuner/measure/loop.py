@@ -1,6 +1,6 @@
 """The measuring loop: rounds in random order over everything, until each median is known well enough.
 
-Everything is visited once in a round, so that drift reaches all combinations alike.
+Everything is sampled once in a round, so that drift reaches all combinations alike.
 """
 
 import math
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from tuner.measure.backend import Backend
 from tuner.measure.records.plan import Task
-from tuner.measure.records.samples import Point, Visit
+from tuner.measure.records.samples import Point, SampleBlock
 from tuner.measure.statistics import Estimate, estimate
 
 AFTER_ROUNDS = 2  # before anything is dropped
@@ -23,7 +23,7 @@ HOPELESS = 3.0  # times slower than the best, beyond both intervals
 class Settings:
     """``precision`` is half the confidence interval over the median; ``budget_s`` counts the backend's seconds.
 
-    ``rounds`` is the most visits of a combination, ``repeats`` the runs of a visit that are kept, ``warmup`` those that
+    ``rounds`` is the most blocks of a combination, ``repeats`` the runs of a block that are kept, ``warmup`` those that
     are not, before them.
     """
 
@@ -53,47 +53,47 @@ class End(StrEnum):
 
 @dataclass
 class Known:
-    """Of one task, from all of its visits."""
+    """Of one task, from all of its blocks."""
 
     state: State = State.open
     times_us: list[float] = field(default_factory=list)
-    visits: int = 0
+    blocks: int = 0
     replaced: int = 0
     wrong: int = 0
     last_round: int = -1
     estimate: Estimate | None = None
 
-    def add(self, visit: Visit) -> None:
+    def add(self, block: SampleBlock) -> None:
         """Takes in what one more run of this point has shown."""
-        self.visits += 1
-        self.replaced += visit.replaced
-        self.wrong += visit.wrong > 0
-        self.last_round = visit.round
-        if visit.counts:
-            self.times_us.extend(visit.times_us)
+        self.blocks += 1
+        self.replaced += block.replaced
+        self.wrong += block.wrong > 0
+        self.last_round = block.round
+        if block.counts:
+            self.times_us.extend(block.times_us)
 
 
 class Loop:
-    """Measures ``tasks``; ``before`` are visits of earlier starts, which are taken into account and not repeated."""
+    """Measures ``tasks``; ``before`` are blocks of earlier starts, which are taken into account and not repeated."""
 
     def __init__(
         self,
         backend: Backend,
         tasks: Sequence[Task],
         settings: Settings,
-        add: Callable[[Visit], None],
-        before: Iterable[Visit] = (),
+        add: Callable[[SampleBlock], None],
+        before: Iterable[SampleBlock] = (),
     ) -> None:
         self._backend, self._settings, self._add = backend, settings, add
         self.known = {task: Known() for task in tasks}
         self.round = 0
         self._offset_s = 0.0
-        self._visits = 0
-        for visit in before:
-            self._offset_s = max(self._offset_s, visit.at_s)
-            if visit.table is None and (known := self.known.get(Task(visit.point, visit.asked))) is not None:
-                known.add(visit)
-                self.round = max(self.round, visit.round)
+        self._blocks = 0
+        for block in before:
+            self._offset_s = max(self._offset_s, block.at_s)
+            if block.table is None and (known := self.known.get(Task(block.point, block.requested))) is not None:
+                known.add(block)
+                self.round = max(self.round, block.round)
         self._start_s = backend.now_s()
         self.end: End | None = None
         self._judge()
@@ -105,59 +105,59 @@ class Loop:
 
     def share_done(self) -> float:
         """An estimate of how much of this start is over: an interval narrows with the square root of the samples."""
-        left = sum(self._visits_left(self.known[task]) for task in self.open)
-        share = self._visits / max(1, self._visits + left)
+        left = sum(self._blocks_left(self.known[task]) for task in self.open)
+        share = self._blocks / max(1, self._blocks + left)
         budget_s = self._settings.budget_s
         return max(share, min(1.0, self._spent_s() / budget_s)) if budget_s else share
 
-    def _visits_left(self, known: Known) -> int:
-        most = max(0, self._settings.rounds - known.visits)
+    def _blocks_left(self, known: Known) -> int:
+        most = max(0, self._settings.rounds - known.blocks)
         if known.estimate is None or not known.estimate.is_bounded:
             return min(most, LEAST_ROUNDS)
-        needed = known.visits * (known.estimate.half_width / self._settings.precision) ** 2
-        return min(most, max(1, LEAST_ROUNDS - known.visits, math.ceil(needed - known.visits)))
+        needed = known.blocks * (known.estimate.half_width / self._settings.precision) ** 2
+        return min(most, max(1, LEAST_ROUNDS - known.blocks, math.ceil(needed - known.blocks)))
 
-    def run(self) -> Iterator[Visit]:
-        """Each visit after it was added; ``end`` says afterwards why there are no more. Stop at any of them."""
-        while any(self.known[task].visits < self._settings.rounds for task in self.open):
+    def run(self) -> Iterator[SampleBlock]:
+        """Each block after it was added; ``end`` says afterwards why there are no more. Stop at any of them."""
+        while any(self.known[task].blocks < self._settings.rounds for task in self.open):
             for task in self._order():
                 if self._settings.budget_s is not None and self._spent_s() >= self._settings.budget_s:
                     self._judge()
                     self.end = End.budget if self.open else End.precise
                     return
-                yield self._visit(task)
+                yield self._block(task)
             self._judge()
             self.round += 1
         self.end = End.rounds if self.open else End.precise
 
     def _order(self) -> list[Task]:
-        """What this round still has to visit; the same order in every start with the same seed."""
+        """What this round still has to sample; the same order in every start with the same seed."""
         order = list(self.known)
         random.Random(f"{self._settings.seed} {self.round}").shuffle(order)
         return [
             task
             for task in order
             if (known := self.known[task]).state is State.open
-            and known.visits < self._settings.rounds
+            and known.blocks < self._settings.rounds
             and known.last_round < self.round
         ]
 
     def _spent_s(self) -> float:
         return self._backend.now_s() - self._start_s
 
-    def _visit(self, task: Task) -> Visit:
+    def _block(self, task: Task) -> SampleBlock:
         if self._settings.warmup:
-            self._backend.run(task.point, task.asked, self._settings.warmup)
-        run = self._backend.run(task.point, task.asked, self._settings.repeats)
+            self._backend.run(task.point, task.requested, self._settings.warmup)
+        run = self._backend.run(task.point, task.requested, self._settings.repeats)
         at_s = self._offset_s + self._spent_s()
-        visit = Visit(task.point, task.asked, run.ran, run.times_us, self.round, at_s, run.wrong)
-        self._add(visit)
-        self.known[task].add(visit)
-        self._visits += 1
-        return visit
+        block = SampleBlock(task.point, task.requested, run.executed, run.times_us, self.round, at_s, run.wrong)
+        self._add(block)
+        self.known[task].add(block)
+        self._blocks += 1
+        return block
 
     def _judge(self) -> None:
-        """Which tasks need no further visit."""
+        """Which tasks need no further block."""
         best_us: dict[Point, float] = {}
         for task, known in self.known.items():
             if known.times_us and (known.estimate is None or known.estimate.samples != len(known.times_us)):
@@ -168,7 +168,7 @@ class Loop:
             known.state = self._state(task, known, best_us.get(task.point, float("inf")))
 
     def _state(self, task: Task, known: Known, best_us: float) -> State:
-        if known.visits < AFTER_ROUNDS:
+        if known.blocks < AFTER_ROUNDS:
             return State.open
         if known.replaced >= AFTER_ROUNDS:
             return State.replaced
@@ -176,7 +176,7 @@ class Loop:
             return State.wrong
         if known.estimate is None:
             return State.open
-        if known.visits >= LEAST_ROUNDS and known.estimate.half_width <= self._settings.precision:
+        if known.blocks >= LEAST_ROUNDS and known.estimate.half_width <= self._settings.precision:
             return State.precise
-        hopeless = task.asked is not None and known.estimate.low_us > HOPELESS * best_us
+        hopeless = task.requested is not None and known.estimate.low_us > HOPELESS * best_us
         return State.hopeless if hopeless else State.open

@@ -13,7 +13,7 @@ def again(path: Path, measurements: Measurements) -> Backend:
     """BadMeasurement where it cannot be had here, or is another by now."""
     name = measurements.header.get("backend")
     if name == simulated.NAME:
-        return simulated.from_header(measurements.header, after=len(measurements.visits))
+        return simulated.from_header(measurements.header, after=len(measurements.blocks))
     if name != gpu.NAME:
         valid = f"{gpu.NAME}, {simulated.NAME}, or --no-gate"
         raise BadMeasurement(f"{path}: nothing here measures as {name!r} did; valid: {valid}")

@@ -131,7 +131,7 @@ class Comparison:
     @cached_property
     def evidence(self) -> dict[Point, Evidence]:
         """The times of each call, by round and combination."""
-        return collect(self.measurements.visits)
+        return collect(self.measurements.blocks)
 
     @cached_property
     def _judged(self) -> list[Judged | Skipped]:
@@ -191,7 +191,7 @@ class Comparison:
         }
 
     def model_errors(self) -> list[ModelError]:
-        """Of what ran with NCCL's own channels."""
+        """Of what was executed with NCCL's own channels."""
         pairs: dict[tuple[Collective, AlgoProto], list[tuple[float, float]]] = {}
         for point, algo_proto, measured_us, model_us in self._both():
             pairs.setdefault((point.collective, algo_proto), []).append((measured_us, model_us))
@@ -278,7 +278,7 @@ def mean_regrets(sizes: Sequence[Judged]) -> tuple[float, float]:
 def judge(point: Point, evidence: Evidence, model: Model | None) -> Judged | Skipped:
     """The pick against everything else that was measured at this point."""
     modelled = model.pick(point) if model is not None else None
-    pick = evidence.ran or modelled
+    pick = evidence.executed or modelled
     if pick is None:
         return Skipped(point, "what NCCL picks is not known: it did not run by itself, and the header has no case")
     name, same = pick.plain, columns_of(pick, evidence)
@@ -306,13 +306,13 @@ def judge(point: Point, evidence: Evidence, model: Model | None) -> Judged | Ski
 
 
 def columns_of(pick: Combination, evidence: Evidence) -> list[Combination | None]:
-    """Those that ran the pick: NCCL's own choice first, then what was asked for and is the same."""
+    """Those that executed the pick: NCCL's own choice first, then what was requested and is the same."""
     return [column for column in evidence.columns if column is None or is_same(column, pick)]
 
 
-def is_same(asked: Combination, pick: Combination) -> bool:
-    """Whether asking for ``asked`` changes nothing about ``pick``, which says what channels it has."""
-    return asked.algo_proto == pick.algo_proto and asked.channels in (0, pick.channels)
+def is_same(requested: Combination, pick: Combination) -> bool:
+    """Whether asking for ``requested`` changes nothing about ``pick``, which says what channels it has."""
+    return requested.algo_proto == pick.algo_proto and requested.channels in (0, pick.channels)
 
 
 def kind_of(point: Point) -> Point:

@@ -1,12 +1,12 @@
 """``nccl-tuner cost report``: measured times against everything that says how fast they could be."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
 from tuner.base.names import Collective
+from tuner.base.records import to_json
 from tuner.calibration import efficiency, links, sweep
 from tuner.calibration.efficiency import ALPHA_INTER_US, ALPHA_INTRA_US, EfficiencyReport
 from tuner.cli import options
@@ -118,12 +118,12 @@ def _record(found: EfficiencyReport) -> dict[str, Any]:
         "nccl": found.scenario.nccl,
         "ranks": found.scenario.ranks,
         "nodes": found.scenario.nodes,
-        "links": asdict(found.links),
+        "links": to_json(found.links),
         "intra": _level(found.intra),
         "inter": _level(found.inter),
         "in_cuda_graphs": found.sweep.in_graphs,
         "wrong_bytes": list(found.sweep.wrong_bytes),
-        "sizes": [asdict(row) for row in found.rows],
+        "sizes": [to_json(row) for row in found.rows],
     }
 
 

@@ -44,10 +44,10 @@ def command(file: Path, collective: Collective | None, out: Path | None, as_json
     """
     measurements = read_any(file, collective)
     if collective is not None:
-        visits = tuple(visit for visit in measurements.visits if visit.point.collective is collective)
-        if not visits:
+        blocks = tuple(block for block in measurements.blocks if block.point.collective is collective)
+        if not blocks:
             raise BadMeasurement(f"{file}: no {collective.name} in it")
-        measurements = replace(measurements, visits=visits)
+        measurements = replace(measurements, blocks=blocks)
     described = _case(file, measurements, scenario)
     comparison = Comparison(measurements, Model(Selection(described.communicator())))
     if not comparison.kinds:

@@ -50,7 +50,7 @@ class Options:
     ranks_per_gpu: int = 1
     library: Path | None = None  # this libnccl instead of the installed wheel's
     topology: Path = Path("nccl-topology.xml")  # where NCCL's view of the machine is written
-    limit_s: float = 60.0  # for each visit, and for meeting
+    limit_s: float = 60.0  # for each block, and for meeting
 
 
 @dataclass
@@ -239,21 +239,21 @@ class Gpu:
             self._offered[key] = [Combination(algorithm, protocol) for algorithm, protocol, _ in costs]
         return self._offered[key]
 
-    def run(self, point: Point, asked: Combination | None, repeats: int) -> Run:
+    def run(self, point: Point, requested: Combination | None, repeats: int) -> Run:
         """Runs one collective ``repeats`` times on all ranks.
 
         MeasuringFailed where a rank fails, BadInput for what cannot run.
         """
         table = self._table
-        if asked is not None:
-            table = forced(point.collective, asked.algorithm, asked.protocol, asked.channels)
+        if requested is not None:
+            table = forced(point.collective, requested.algorithm, requested.protocol, requested.channels)
         self._log.skip()
         answers = self._all({"do": "run", "point": asdict(point), "table": table, "repeats": repeats})
-        seen, ran = self._forcing.seen(), self._log.since(point.collective, asked)
-        if asked is not None and not seen.decided:
-            raise BadInput(f"{asked} cannot run {point.collective.name} of {point.bytes} bytes here")
+        seen, executed = self._forcing.seen(), self._log.since(point.collective, requested)
+        if requested is not None and not seen.decided:
+            raise BadInput(f"{requested} cannot run {point.collective.name} of {point.bytes} bytes here")
         times = tuple(max(each) for each in zip(*(answer["times_us"] for answer in answers), strict=True))
-        return Run(times, ran, sum(answer["wrong"] for answer in answers))
+        return Run(times, executed, sum(answer["wrong"] for answer in answers))
 
     def now_s(self) -> float:
         """Seconds of a clock that only goes forwards."""
@@ -321,7 +321,7 @@ class Gpu:
         self._met.close()
         self._folder.cleanup()
 
-    # --- one visit ---
+    # --- one block ---
 
     def _do(self, order: dict[str, Any]) -> dict[str, Any]:
         """One call whose result is checked, one that is not timed, then the repeats."""

@@ -28,10 +28,10 @@ class Log:
         """Leaves out what the log holds so far."""
         self._read_bytes = self.path.stat().st_size if self.path.is_file() else 0
 
-    def since(self, collective: Collective, asked: Combination | None) -> Combination | None:
-        """What ran of a collective since; None where NCCL does not say. Of several, one that was not asked for."""
+    def since(self, collective: Collective, requested: Combination | None) -> Combination | None:
+        """What of a collective was executed since; None where NCCL does not say. Of several, one not requested."""
         found = list(dict.fromkeys(self._combinations(collective)))
-        others = [each for each in found if asked is not None and each.algo_proto != asked.algo_proto]
+        others = [each for each in found if requested is not None and each.algo_proto != requested.algo_proto]
         return next(iter(others or found), None)
 
     def _combinations(self, collective: Collective) -> list[Combination]:
@@ -46,8 +46,8 @@ class Log:
         found = []
         for line in planned or printed:
             own = line.collective is None or choice.collective(line.collective) is collective
-            if own and (ran := combination(line)) is not None:
-                found.append(ran)
+            if own and (executed := combination(line)) is not None:
+                found.append(executed)
         return found
 
     def last_warning(self) -> str | None:

@@ -1,7 +1,7 @@
 """What nccl-tests prints, as text of any version or as its JSON, as measurements: NCCL's own choices and their times.
 
 Columns: the printf calls of src/common.cu and src/util.cu, v1.0.0 to v2.19.6, of NVIDIA/nccl-tests. A row is printed in
-pieces, and NCCL's log may stand between them; what ran is taken from such lines where they are in the file.
+pieces, and NCCL's log may stand between them; what was executed is taken from such lines where they are in the file.
 """
 
 import json
@@ -16,7 +16,7 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.logs import importer, lines, reader
 from tuner.logs.imported import Given, Imported
 from tuner.measure.gpu.executed import combination
-from tuner.measure.records.samples import Combination, Measurements, Point, Visit
+from tuner.measure.records.samples import Combination, Measurements, Point, SampleBlock
 from tuner.release import of_code
 
 NAME = "nccl-tests"
@@ -105,15 +105,15 @@ def from_text(path: Path, content: str, collective: Collective | None = None) ->
             f"{path}: does not say which collective was run; valid: one name of {', '.join(_PROGRAMS)} in it"
         )
     imported = _imported(path, collective, text.release)
-    ran = _ran(imported)
-    visits = []
+    executed = _ran(imported)
+    blocks = []
     for row in text.rows:
         for body, in_place in zip(row.bodies, (False, True), strict=False):
             point = Point(collective, row.bytes, row.dtype, row.op, in_place, row.graph)
             wrong = _wrong(body.wrong, row.dtype, text.prints_errors)
-            visits.append(Visit(point, None, ran.get((collective, row.bytes)), (body.time_us,), wrong=wrong))
+            blocks.append(SampleBlock(point, None, executed.get((collective, row.bytes)), (body.time_us,), wrong=wrong))
     header = {**text.header, "nccl": text.release or (imported.release if imported else None)}
-    return Measurements(header, tuple(visits), truncated=bool(cut))
+    return Measurements(header, tuple(blocks), truncated=bool(cut))
 
 
 def from_json(path: Path, record: Mapping[str, Any]) -> Measurements:
@@ -126,7 +126,7 @@ def from_json(path: Path, record: Mapping[str, Any]) -> Measurements:
         raise BadMeasurement(f"{path}: {program or 'no program'} in its args; {one_of(_PROGRAMS)}")
     config = record.get("config", {})
     graph = bool(config.get("graph", 0))
-    visits = []
+    blocks = []
     try:
         for row in record["results"]:
             if row["redop"] in _NO_OP:
@@ -141,9 +141,9 @@ def from_json(path: Path, record: Mapping[str, Any]) -> Measurements:
                 times = per_call.get("times_us") or [body["time"]]
                 point = Point(_PROGRAMS[program], int(row["size"]), dtype, op, in_place, graph)
                 wrong = int(float(body["nwrong"] or 0))
-                visits.append(Visit(point, None, None, tuple(map(float, times)), wrong=wrong))
+                blocks.append(SampleBlock(point, None, None, tuple(map(float, times)), wrong=wrong))
     except (KeyError, TypeError, ValueError) as error:
-        raise BadMeasurement(f"{path}: results[{len(visits)}]: not what nccl-tests writes: {error!r}") from None
+        raise BadMeasurement(f"{path}: results[{len(blocks)}]: not what nccl-tests writes: {error!r}") from None
     devices = config.get("devices") or []
     code = record.get("nccl_version")
     header = {
@@ -157,7 +157,7 @@ def from_json(path: Path, record: Mapping[str, Any]) -> Measurements:
         "warmup": config.get("warmup_iters"),
         "calls": config.get("iterations"),
     }
-    return Measurements(header, tuple(visits))
+    return Measurements(header, tuple(blocks))
 
 
 @dataclass
@@ -330,14 +330,14 @@ def _ran(imported: Imported | None) -> dict[tuple[Collective, int], Combination]
     """Where NCCL printed one choice for a collective and size, and not several."""
     found: dict[tuple[Collective, int], set[Combination]] = {}
     for each in imported.choices if imported else ():
-        ran = combination(each)
-        if each.collective is not None and each.bytes is not None and ran is not None:
-            found.setdefault((each.collective, each.bytes), set()).add(ran)
+        executed = combination(each)
+        if each.collective is not None and each.bytes is not None and executed is not None:
+            found.setdefault((each.collective, each.bytes), set()).add(executed)
     return {key: one for key, (one, *others) in found.items() if not others}
 
 
 def from_log(path: Path) -> Measurements:
-    """The choices of a NCCL log alone, which has no times: what ran where NCCL chose by itself.
+    """The choices of a NCCL log alone, which has no times: what was executed where NCCL chose by itself.
 
     BadMeasurement for a log that cannot be read.
     """
@@ -345,7 +345,7 @@ def from_log(path: Path) -> Measurements:
         imported = importer.read(path, Given())
     except BadInput as error:
         raise BadMeasurement(str(error)) from None
-    ran = _ran(imported)
+    executed = _ran(imported)
     header = {
         "backend": "nccl-log",
         "from": str(path),
@@ -353,8 +353,8 @@ def from_log(path: Path) -> Measurements:
         "nodes": imported.node_count,
         "nccl": imported.release,
     }
-    visits = (Visit(Point(collective, size), None, took, ()) for (collective, size), took in ran.items())
-    return Measurements(header, tuple(visits))
+    blocks = (SampleBlock(Point(collective, size), None, took, ()) for (collective, size), took in executed.items())
+    return Measurements(header, tuple(blocks))
 
 
 def load_json(content: bytes) -> Any:

@@ -1,4 +1,4 @@
-"""What to measure: sizes that a collective can have, and what is asked for at each of them."""
+"""What to measure: sizes that a collective can have, and what is requested at each of them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -13,10 +13,10 @@ SIZES = tuple(1 << power for power in range(3, 31))
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One thing to time; ``asked`` is None for NCCL's own choice."""
+    """One thing to time; ``requested`` is None for NCCL's own choice."""
 
     point: Point
-    asked: Combination | None
+    requested: Combination | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def tasks(backend: Backend, points: Iterable[Point], wanted: Wanted) -> list[Tas
         if chosen := wanted.of(here):
             found += [Task(point, None), *(Task(point, combination) for combination in chosen)]
     if not found:
-        raise BadInput(f"nothing to measure: none of the combinations asked for runs here; {one_of(sorted(offered))}")
+        raise BadInput(f"nothing to measure: none of the combinations requested runs here; {one_of(sorted(offered))}")
     return list(dict.fromkeys(found))
 
 

@@ -1,47 +1,47 @@
-"""Measurements summed up: a result for everything that was asked for at each point."""
+"""Measurements summed up: a result for everything that was requested at each point."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tuner.measure.records.plan import Task
-from tuner.measure.records.samples import Combination, Point, Visit
+from tuner.measure.records.samples import Combination, Point, SampleBlock
 from tuner.measure.statistics import Estimate, estimate
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """``ran`` is what the last visit executed; no ``estimate`` where no time counts. ``wrong`` counts results."""
+    """``executed`` is that of the last block; no ``estimate`` where no time counts. ``wrong`` counts results."""
 
     point: Point
-    asked: Combination | None
-    ran: Combination | None
+    requested: Combination | None
+    executed: Combination | None
     estimate: Estimate | None
-    visits: int
+    blocks: int
     replaced: int
     wrong: int
 
 
-def results(visits: Iterable[Visit]) -> list[Result]:
+def results(blocks: Iterable[SampleBlock]) -> list[Result]:
     """By point, NCCL's own choice first and then from the fastest on, what has no time last."""
-    by_task: dict[Task, list[Visit]] = {}
-    for visit in visits:
-        if visit.table is None:
-            by_task.setdefault(Task(visit.point, visit.asked), []).append(visit)
+    by_task: dict[Task, list[SampleBlock]] = {}
+    for block in blocks:
+        if block.table is None:
+            by_task.setdefault(Task(block.point, block.requested), []).append(block)
     return sorted((_result(task, found) for task, found in by_task.items()), key=_place)
 
 
-def _result(task: Task, visits: list[Visit]) -> Result:
-    times_us = [time_us for visit in visits if visit.counts for time_us in visit.times_us]
+def _result(task: Task, blocks: list[SampleBlock]) -> Result:
+    times_us = [time_us for block in blocks if block.counts for time_us in block.times_us]
     return Result(
         task.point,
-        task.asked,
-        visits[-1].ran,
+        task.requested,
+        blocks[-1].executed,
         estimate(times_us) if times_us else None,
-        len(visits),
-        sum(visit.replaced for visit in visits),
-        sum(visit.wrong for visit in visits),
+        len(blocks),
+        sum(block.replaced for block in blocks),
+        sum(block.wrong for block in blocks),
     )
 
 
 def _place(result: Result) -> tuple[Point, bool, float]:
-    return result.point, result.asked is not None, result.estimate.median_us if result.estimate else float("inf")
+    return result.point, result.requested is not None, result.estimate.median_us if result.estimate else float("inf")

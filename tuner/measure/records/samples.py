@@ -1,4 +1,4 @@
-"""Measurements and their file: JSON lines, a header that describes the run and then a line for each visit of a point.
+"""Measurements and their file: JSON lines, a header that describes the run and then a line for each sample block.
 
 A file is only ever added to, so what was measured survives whatever ends the run; a last line that was cut off is left
 out by the reader. docs/measuring.md describes the fields.
@@ -28,7 +28,7 @@ NOTED = "noted"  # the part of a header that may be another in a second run
 
 @dataclass(frozen=True, slots=True, order=True)
 class Combination:
-    """What was asked for or executed; without ``channels`` their number was NCCL's own."""
+    """What was requested or executed; without ``channels`` their number was NCCL's own."""
 
     algorithm: Algorithm
     protocol: Protocol
@@ -71,16 +71,17 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class SampleBlock:
     """Some runs of one point, one after the other.
 
-    ``asked`` is None where NCCL chose by itself, with the table called ``table`` where there is one. ``ran`` is what
-    NCCL says it executed, None where that could not be seen. ``wrong`` counts results that were not as they should be.
+    ``requested`` is None where NCCL chose by itself, with the table called ``table`` where there is one;
+    ``executed`` is what NCCL says it ran, None where that could not be seen; ``wrong`` counts wrong
+    results.
     """
 
     point: Point
-    asked: Combination | None
-    ran: Combination | None
+    requested: Combination | None
+    executed: Combination | None
     times_us: tuple[float, ...]
     round: int = 0
     at_s: float = 0.0  # since the run began
@@ -89,39 +90,39 @@ class Visit:
 
     @property
     def replaced(self) -> bool:
-        """Whether something else ran than was asked for; such times count for nothing."""
-        if self.asked is None or self.ran is None:
+        """Whether something else was executed than was requested; such times count for nothing."""
+        if self.requested is None or self.executed is None:
             return False
-        return self.asked.algo_proto != self.ran.algo_proto or (
-            self.asked.channels > 0 and self.ran.channels > self.asked.channels
+        return self.requested.algo_proto != self.executed.algo_proto or (
+            self.requested.channels > 0 and self.executed.channels > self.requested.channels
         )
 
     @property
     def counts(self) -> bool:
-        """Whether its times are of what was asked for, with right results."""
+        """Whether its times are of what was requested, with right results."""
         return bool(self.times_us) and not self.replaced and self.wrong == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """A file: ``header`` says where, when and how; ``visits`` are in the order of the run."""
+    """A file: ``header`` says where, when and how; ``blocks`` are in the order of the run."""
 
     header: Mapping[str, Any]
-    visits: tuple[Visit, ...]
+    blocks: tuple[SampleBlock, ...]
     truncated: bool = False
 
     @property
     def points(self) -> list[Point]:
         """What was called, sorted."""
-        return sorted({visit.point for visit in self.visits})
+        return sorted({block.point for block in self.blocks})
 
     def times_us(self, point: Point) -> dict[Combination, NDArray[np.float64]]:
         """All times that count, us, by what was requested, [sample] each."""
         found: dict[Combination, list[float]] = {}
-        for visit in self.visits:
-            if visit.point == point and visit.asked is not None and visit.counts:
-                found.setdefault(visit.asked, []).extend(visit.times_us)
-        return {asked: np.array(times) for asked, times in sorted(found.items())}
+        for block in self.blocks:
+            if block.point == point and block.requested is not None and block.counts:
+                found.setdefault(block.requested, []).extend(block.times_us)
+        return {requested: np.array(times) for requested, times in sorted(found.items())}
 
 
 @dataclass
@@ -150,9 +151,9 @@ class Writer:
             _drop_cut_line(self.path)
         return self
 
-    def add(self, visit: Visit) -> None:
-        """Writes one visit at once. Errors: BadMeasurement where the file cannot be written."""
-        self._line(to_record(visit))
+    def add(self, block: SampleBlock) -> None:
+        """Writes one block at once. Errors: BadMeasurement where the file cannot be written."""
+        self._line(to_record(block))
 
     def _line(self, record: Mapping[str, Any]) -> None:
         assert self._file is not None
@@ -168,9 +169,9 @@ class Writer:
             self._file.close()
 
 
-def to_record(visit: Visit) -> dict[str, Any]:
-    """The visit as a line of the file has it."""
-    point = visit.point
+def to_record(block: SampleBlock) -> dict[str, Any]:
+    """The sample block as a line of the file has it."""
+    point = block.point
     record: dict[str, Any] = {
         "collective": point.collective.name,
         "bytes": point.bytes,
@@ -178,14 +179,14 @@ def to_record(visit: Visit) -> dict[str, Any]:
         "op": point.op.name,
         "in_place": point.in_place,
         "graph": point.graph,
-        "asked": _combination_record(visit.asked),
-        "ran": _combination_record(visit.ran),
-        "times_us": list(visit.times_us),
-        "round": visit.round,
-        "at_s": round(visit.at_s, 6),
-        "wrong": visit.wrong,
+        "asked": _combination_record(block.requested),
+        "ran": _combination_record(block.executed),
+        "times_us": list(block.times_us),
+        "round": block.round,
+        "at_s": round(block.at_s, 6),
+        "wrong": block.wrong,
     }
-    return record if visit.table is None else {**record, "table": visit.table}
+    return record if block.table is None else {**record, "table": block.table}
 
 
 def read(path: Path) -> Measurements:
@@ -199,13 +200,13 @@ def from_content(path: Path, content: bytes) -> Measurements:
     records = list(_records(path, lines))
     if not records or records[0].get(FORMAT) != VERSION:
         raise BadMeasurement(f"{path}:1: not a file of measurements: no '{FORMAT}': {VERSION} in its first line")
-    visits = []
+    blocks = []
     for number, record in enumerate(records[1:], start=2):
         try:
-            visits.append(_visit(record))
+            blocks.append(_block(record))
         except (KeyError, TypeError, ValueError) as error:
-            raise BadMeasurement(f"{path}:{number}: not a visit: {error!r}") from None
-    return Measurements(records[0], tuple(visits), truncated=bool(rest))
+            raise BadMeasurement(f"{path}:{number}: not a sample block: {error!r}") from None
+    return Measurements(records[0], tuple(blocks), truncated=bool(rest))
 
 
 def sha256s(paths: Sequence[Path]) -> tuple[str, ...]:
@@ -230,7 +231,7 @@ def _records(path: Path, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
         yield record
 
 
-def _visit(record: Mapping[str, Any]) -> Visit:
+def _block(record: Mapping[str, Any]) -> SampleBlock:
     point = Point(
         _named(Collective, record["collective"]),
         int(record["bytes"]),
@@ -239,7 +240,7 @@ def _visit(record: Mapping[str, Any]) -> Visit:
         bool(record["in_place"]),
         bool(record["graph"]),
     )
-    return Visit(
+    return SampleBlock(
         point,
         _combination(record["asked"]),
         _combination(record["ran"]),

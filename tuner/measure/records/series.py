@@ -28,9 +28,9 @@ class Series:
 
 
 def series(comparison: Comparison, kind: Point) -> list[Series]:
-    """Of one kind of call. NCCL's own choice counts for what it was, where that was not asked for as well.
+    """Of one kind of call. NCCL's own choice counts for what it was, where that was not requested as well.
 
-    What ran by NCCL's own choice, where the file does not say it, is what the model picks.
+    What was executed by NCCL's own choice, where the file does not say it, is what the model picks.
     """
     found: dict[Combination, list[Row]] = {}
     for point, evidence in comparison.evidence.items():
@@ -44,8 +44,8 @@ def _rows(comparison: Comparison, point: Point, evidence: Evidence) -> dict[Comb
     model = comparison.model
     predicted_us = {} if model is None else model.times_us(point)
     found = {}
-    for column in sorted(evidence.columns, key=lambda column: column is not None):  # what was asked for goes last
-        combination = column or evidence.ran or (model.pick(point) if model else None)
+    for column in sorted(evidence.columns, key=lambda column: column is not None):  # what was requested goes last
+        combination = column or evidence.executed or (model.pick(point) if model else None)
         if combination is None:
             continue
         if column is None:

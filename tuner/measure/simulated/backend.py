@@ -27,7 +27,7 @@ from tuner.scenario import Scenario
 NAME = "simulated"
 SEED, NCCLS, GIVEN = "of the seed", "NCCL's own", "given"  # what "truth" in the header says
 _TRUTH_STREAM, _NOISE_STREAM = 0, 1
-_BETWEEN_RUNS_S = 2e-4  # what a visit costs besides its runs
+_BETWEEN_RUNS_S = 2e-4  # what a block costs besides its runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Noise:
     sigma: float  # of every run, lognormal
     spike_chance: float
     spikes: tuple[float, float]  # factors, log-uniform
-    drift_sigma: float  # common to all points, from visit to visit
+    drift_sigma: float  # common to all points, from block to block
     drift_memory: float
     switch: float  # the first run after another combination is slower by this
     switch_runs: float  # in so many runs it fades by e
@@ -72,7 +72,7 @@ class Simulated:
     """A backend (tuner.measure.backend) for ``case``.
 
     ``truth`` is a change of the release's constants (see tuner.measure.simulated.truth); {} for a machine that is
-    as NCCL's model says, None for one that the seed draws. ``after`` counts visits of earlier runs
+    as NCCL's model says, None for one that the seed draws. ``after`` counts blocks of earlier runs
     that this one goes on from, so that it does not repeat their noise. BadInput where nodes differ, for which a truth
     of one table does not hold.
     """
@@ -119,9 +119,9 @@ class Simulated:
         """Each as NCCL would run it, with NCCL's own number of channels."""
         return [Combination(*algo_proto) for algo_proto in self._truth.costs(point)]
 
-    def run(self, point: Point, asked: Combination | None, repeats: int) -> Run:
+    def run(self, point: Point, requested: Combination | None, repeats: int) -> Run:
         """Times of one collective by the planted truth. BadInput for what cannot run here."""
-        wanted = self._own(point) if asked is None else asked
+        wanted = self._own(point) if requested is None else requested
         costs = self._truth.costs(point)
         if any(each.holds(point, wanted.algo_proto) for each in self._replaced):
             wanted = self._pick(point)
