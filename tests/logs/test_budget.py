@@ -395,7 +395,7 @@ def test_libnccls_own_lines_give_the_sizes_that_were_called(
     own = Child._environment
     monkeypatch.setattr(Child, "_environment", lambda *given: {**own(*given), "NCCL_DEBUG_SUBSYS": "INIT,COLL,TUNING"})
     scenario = Scenario(nccl=nccl, machine="dgx-h100", nodes=2, gpus_per_node=2)
-    with Oracle(scenario.oracle_configuration_to_launch()) as oracle:
+    with Oracle(scenario.resolve().oracle_configuration_to_launch()) as oracle:
         for collective in Collective:
             oracle.launch(collective, DataType.bfloat16, Op.max, [1 << 12, 1 << 12, 1 << 20])
         lines = list(oracle.log_lines())

@@ -152,7 +152,7 @@ def test_the_command_writes_what_is_read_back(write, tmp_path: Path) -> None:
     arguments = [str(write(TWO_RAILS)), "--gpu", "h100-sxm", "--net-gbps", "400", "--nccl", NCCL]
     result = CliRunner().invoke(everything, ["machines", "complete", *arguments, "-o", str(out)])
     assert (result.exit_code, result.output) == (0, f"wrote {out}\n")
-    skeleton.check_complete(out)
+    skeleton.read_complete(out)
     pick = ["pick", "allreduce", "--nodes", "2", "--bytes", "1K,64M", "--json", "--topology"]
     of_file = CliRunner().invoke(everything, [*pick, str(out), "--nccl", NCCL])
     of_skeleton = CliRunner().invoke(everything, [*pick, *arguments])

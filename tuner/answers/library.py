@@ -16,7 +16,7 @@ from tuner.scenario import Scenario
 def of_sizes(scenario: Scenario, request: Request, sizes: Sequence[int], timeout_s: float) -> list[dict[str, Any]]:
     """As :func:`answer.from_emulator`: the cells a tuner plugin is handed, the pick as launched."""
     kind = request.collective, request.dtype, request.op
-    with Oracle(scenario.oracle_configuration_to_launch(), timeout_s=timeout_s) as oracle:
+    with Oracle(scenario.resolve().oracle_configuration_to_launch(), timeout_s=timeout_s) as oracle:
         launched: list[Launched | NonClassicPath] = (
             oracle.launch_windows(*kind, sizes)
             if request.buffers is Buffers.window

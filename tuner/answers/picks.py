@@ -19,7 +19,7 @@ def from_emulator(scenario: Scenario, request: Request, sizes: Sequence[int]) ->
     A call that leaves the classic path has no cells, and a pick of its own form. ``disagreeing`` is there only where
     ranks on other nodes pick differently; NCCL needs them to pick the same.
     """
-    selection, *others = map(Selection, scenario.views())
+    selection, *others = map(Selection, scenario.resolve().views)
     non_classic_paths = selection.non_classic_paths(request, sizes)
     staying = [size for size, non_classic in zip(sizes, non_classic_paths, strict=True) if non_classic is None]
     answers = iter(_classic(scenario, selection, others, request, staying) if staying else [])

@@ -38,7 +38,7 @@ def of_case(scenario: Scenario, intra_gbs: float | None = None, inter_gbs: float
 
 def _nvlink_gbs(scenario: Scenario, count: int) -> float:
     """The least of a GPU's links to switches and to the GPUs that are used."""
-    gpus = scenario.node_topology().first_gpus(count)
+    gpus = scenario.resolve().own.topology.first_gpus(count)
     used = {gpu.busid for gpu in gpus}
     table = tomllib.loads((files("tuner.tables") / "links.toml").read_text("utf-8"))["nvlink_gbs"]
     links = min(_links(gpu, used) for gpu in gpus)
@@ -54,7 +54,7 @@ def _links(gpu: Gpu, used: set[str]) -> int:
 
 def _net_gbs(scenario: Scenario, gpus: int) -> float:
     """All adapters of the node; of a part of its GPUs the same part."""
-    topology = scenario.node_topology()
+    topology = scenario.resolve().own.topology
     total_gbs = sum(net.speed_mbps for net in topology.nets) / 8000
     if not total_gbs:
         raise BadInput(f"{scenario.name}: its adapters are not known; valid: --inter-gbs GBS")

@@ -50,9 +50,9 @@ def check(
     Where the emulator says that NCCL refuses a call, libnccl has to refuse it: that counts as one pick.
     """
     report, requests = MatchReport(scenario.title), tuple(requests)
-    views = scenario.views()
+    views = scenario.resolve().views
     selection = Selection(views[0])
-    alone = scenario.oracle_configuration_to_launch().without_tuner
+    alone = scenario.resolve().oracle_configuration_to_launch().without_tuner
     with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
         _compare_tables(report, selection, oracle.tables, oracle.facts)
         if len(views) > 1:
@@ -73,7 +73,7 @@ def check(
             for where, (ours, theirs) in check_group.compare(selection, oracle, group).items():
                 report.compare("groups", f"group {number} of {len(group.picks)} calls, {where}", ours, theirs)
     if alone:
-        with Oracle(scenario.oracle_configuration_to_launch(), timeout_s=timeout_s) as oracle:
+        with Oracle(scenario.resolve().oracle_configuration_to_launch(), timeout_s=timeout_s) as oracle:
             for request in taken:
                 chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
                 _compare_picks(report, selection, oracle, request, chosen)

@@ -6,14 +6,17 @@ adapters' speed answer instead, through the simulated NVML; what else the file l
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Protocol, TypeVar
 
 from tuner.base.errors import BadInput, BadTopology, one_of
 from tuner.machine import gpus
 from tuner.machine.gpus import GpuModel
+from tuner.machine.topology.reader import of_elements
+from tuner.machine.topology.records import Topology
 from tuner.machine.topology.xml import parse, to_text
 
 NVIDIA = "0x10de"
@@ -38,16 +41,20 @@ class Skeleton:
     classes: Mapping[str, str]  # PCI class by bus id, of the devices that NCCL looks up in sysfs
 
 
-def check_complete(file: Path) -> None:
-    """BadTopology where GPUs are placed in a topology file without being described."""
+def read_complete(file: Path) -> tuple[str, Topology]:
+    """The text of a topology file and what it describes; it is read and parsed once.
+
+    BadTopology where it is none, or GPUs are placed in it without being described.
+    """
     found = _File(file)
-    placed = found.gpus()
+    placed = _gpus(found.where, (element for element in found.elements if element.tag == "pci"))
     bare = [pci for pci in placed if (gpu := pci.find("gpu")) is None or gpu.get("sm") is None]
     if bare:
         found.fail(
             f"{len(bare)} of {len(placed)} GPUs have no <gpu> with sm: a skeleton for NCCL to complete on its machine; "
             f"say what they are with --gpu MODEL; {one_of(gpus.names())}"
         )
+    return found.text.replace("\r\n", "\n").replace("\r", "\n"), of_elements(found.elements, found.where)
 
 
 def read(file: Path, gpu: str, net_gbps: float | None, net_latency_us: float | None) -> Skeleton:
@@ -89,28 +96,22 @@ class _File:
             data = file.read_bytes()
         except OSError as error:
             raise BadTopology(f"{file}: {error.strerror}") from None
-        top = parse(data, self.where)[0]
-        if top.tag != "system":
-            top.fail("is not a topology; valid root: <system>")
+        self.elements = parse(data, self.where)
+        if self.elements[0].tag != "system":
+            self.elements[0].fail("is not a topology; valid root: <system>")
         self.text = data.decode("utf-8")
-        self.root = ET.fromstring(self.text)
+
+    @cached_property
+    def root(self) -> ET.Element:
+        """The tree that is completed."""
+        return ET.fromstring(self.text)
 
     def fail(self, problem: str) -> NoReturn:
         raise BadTopology(f"{self.where}: {problem}")
 
     def gpus(self) -> list[ET.Element]:
-        """The <pci> of the GPUs: those with a <gpu>, and NVIDIA's display devices (class 0x03)."""
-        return [pci for pci in self.root.iter("pci") if pci.find("gpu") is not None or self._is_gpu(pci)]
-
-    def _is_gpu(self, pci: ET.Element) -> bool:
-        kind, vendor = pci.get("class"), pci.get("vendor")
-        if kind is None and pci.find("*") is None:
-            self.fail(f"<pci busid={pci.get('busid')!r}> has no class; whether it is a GPU or an adapter is not known")
-        if kind is None or not kind.startswith("0x03"):
-            return False
-        if vendor is None and kind.startswith("0x0300"):
-            self.fail(f"<pci busid={pci.get('busid')!r}> is a display without vendor: a GPU where it is {NVIDIA!r}")
-        return vendor in (None, NVIDIA)
+        """The <pci> of the GPUs."""
+        return _gpus(self.where, self.root.iter("pci"))
 
     def check_places(self) -> None:
         """What NCCL would read from the computer it runs on has to be in the file."""
@@ -188,6 +189,33 @@ class _File:
                 },
             )
         return names
+
+
+class _Read(Protocol):
+    """What both kinds of trees can say: that of the file as it is, and that which is completed."""
+
+    def get(self, key: str) -> str | None: ...
+    def find(self, path: str) -> "_Read | None": ...
+
+
+P = TypeVar("P", bound=_Read)
+
+
+def _gpus(where: str, slots: Iterable[P]) -> list[P]:
+    """Those of the <pci> that are GPUs: with a <gpu>, or NVIDIA's display devices (class 0x03)."""
+    return [pci for pci in slots if pci.find("gpu") is not None or _is_gpu(where, pci)]
+
+
+def _is_gpu(where: str, pci: _Read) -> bool:
+    kind, vendor = pci.get("class"), pci.get("vendor")
+    name = f"{where}: <pci busid={pci.get('busid')!r}>"
+    if kind is None and pci.find("*") is None:
+        raise BadTopology(f"{name} has no class; whether it is a GPU or an adapter is not known")
+    if kind is None or not kind.startswith("0x03"):
+        return False
+    if vendor is None and kind.startswith("0x0300"):
+        raise BadTopology(f"{name} is a display without vendor: a GPU where it is {NVIDIA!r}")
+    return vendor in (None, NVIDIA)
 
 
 def _nets(pci: ET.Element) -> list[ET.Element]:

@@ -19,15 +19,16 @@ DEFAULT_SPEED_MBPS = 10000  # ncclTopoAddNet: "Some NICs define speed = -1"
 def read(source: str | Path) -> Topology:
     """The node that a file (a ``Path``) or a text (a ``str``) describes; BadTopology where it does not."""
     if isinstance(source, str):
-        return _topology(parse(source.encode("utf-8", "replace"), "topology"), "topology")
+        return of_elements(parse(source.encode("utf-8", "replace"), "topology"), "topology")
     try:
         data = source.read_bytes()
     except OSError as error:
         raise BadTopology(f"{source}: {error.strerror}") from None
-    return _topology(parse(data, str(source)), str(source))
+    return of_elements(parse(data, str(source)), str(source))
 
 
-def _topology(elements: list[Element], where: str) -> Topology:
+def of_elements(elements: list[Element], where: str) -> Topology:
+    """The node that a parsed document describes; BadTopology, which calls the document ``where``."""
     root = elements[0]
     if root.tag != "system":
         root.fail("is not a topology; valid root: <system>")

@@ -26,6 +26,14 @@ class Element:
         """Raises BadTopology with the place of the element."""
         raise BadTopology(f"{self.where}:{self.line}: <{self.tag}> {problem}")
 
+    def get(self, key: str) -> str | None:
+        """An attribute; None where there is none."""
+        return self.attributes.get(key)
+
+    def find(self, path: str) -> "Element | None":
+        """The first child with that tag; ``*`` is any."""
+        return next((child for child in self.children if path in ("*", child.tag)), None)
+
     def ancestor(self, tag: str) -> "Element | None":
         """The nearest element around this one with that tag."""
         above = self.parent

@@ -1,0 +1,4 @@
+"""What a user describes - machine or topology, nodes, release, settings - and what emulator and oracle take of it."""
+
+from tuner.scenario.description import MOST_NODES as MOST_NODES
+from tuner.scenario.description import Scenario as Scenario

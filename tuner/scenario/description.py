@@ -1,0 +1,114 @@
+"""A communicator as a user describes it: machine or topology, nodes, release, settings."""
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tuner.base.records import json_form
+from tuner.emulator.communicator import Communicator
+from tuner.emulator.fitted_constants import FittedConstants
+from tuner.machine import catalogue
+from tuner.oracle.configuration import OracleConfiguration
+
+if TYPE_CHECKING:
+    from tuner.scenario.resolved import ResolvedScenario
+
+MOST_NODES = 2**20  # beyond any machine there is, and still quick to answer
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantsUsed:
+    """Whose constants an answer is made with: a release's own, or those fitted to measurements in their place."""
+
+    nccl: str
+    fitted: Any = field(metadata=json_form("layer", optional=True))  # file, release and provenance of fitted ones
+
+
+@dataclass(frozen=True)  # without slots, for what is resolved once
+class Scenario:
+    """One communicator to ask about; exactly one of ``machine`` and ``topology`` names the node.
+
+    ``others`` are further nodes, after the ``nodes`` in the order of ranks; only what describes nodes is read of them.
+    It is a description alone: nothing is read or checked until :meth:`resolve`.
+    """
+
+    nccl: str
+    nodes: int
+    machine: str | None = None
+    topology: Path | None = None
+    graphs: Path | None = None
+    gpus_per_node: int | None = None
+    environment: dict[str, str] | None = None
+    gpu: str | None = None  # the model of all GPUs, where the topology only places them
+    net_gbps: float | None = None  # of the adapters that the topology only places, 1e9 bits per second
+    net_latency_us: float | None = None
+    others: tuple["Scenario", ...] = ()
+    fitted_constants: FittedConstants | None = None  # instead of NCCL's; libnccl has none
+    hardware: dict[str, str] | None = None  # what differs from the machine or topology, in the words of topology.edit
+    search: bool = False  # libnccl searches the graphs of a known machine too, as variables of the search are set
+
+    def resolve(self) -> "ResolvedScenario":
+        """What emulator and oracle take of it. Each part is read and checked when it is first asked for, once."""
+        return self._resolved
+
+    @cached_property
+    def _resolved(self) -> "ResolvedScenario":
+        from tuner.scenario.resolved import ResolvedScenario
+
+        return ResolvedScenario(self)
+
+    @property
+    def title(self) -> str:
+        """What the communicator is, in words: ``2 x dgx-h100, 8 GPUs each, NCCL 2.28.9``."""
+        nodes = (f"{kind.nodes} x {kind.name}, {kind.gpus} GPUs each" for kind in self.resolve().kinds)
+        constants = f", constants {self.fitted_constants.file}" if self.fitted_constants else ""
+        return f"{' + '.join(nodes)}, NCCL {self.nccl}{constants}"
+
+    @property
+    def settings(self) -> list[str]:
+        """NCCL's variables, NAME=VALUE."""
+        return [f"{name}={value}" for name, value in (self.environment or {}).items()]
+
+    @property
+    def heading(self) -> str:
+        """The title with the settings, which some answers are compared by."""
+        return ", ".join([self.title, *self.settings])
+
+    @property
+    def releases(self) -> tuple[str, ...]:
+        """The releases it can be asked of without libnccl, oldest first: its machine's; else its own."""
+        return (self.nccl,) if self.machine is None or self.fitted_constants else catalogue.load(self.machine).releases
+
+    @property
+    def name(self) -> str:
+        """Of a node."""
+        own = self.machine or " ".join(filter(None, [str(self.topology), self.gpu]))
+        return " with ".join([own, *(f"{key}={value}" for key, value in (self.hardware or {}).items())])
+
+    @property
+    def constants(self) -> ConstantsUsed:
+        """Whose constants an answer is made with, for its record."""
+        return ConstantsUsed(self.nccl, self.fitted_constants.record if self.fitted_constants else None)
+
+    @property
+    def kinds(self) -> tuple["Scenario", ...]:
+        """Nodes that are alike, each kind as a scenario of its own: this one without the others, then each of them."""
+        return (self, *(replace(other, nccl=self.nccl, environment=self.environment) for other in self.others))
+
+    @property
+    def ranks(self) -> int:
+        """Of the whole communicator. Errors: those of :meth:`gpus`."""
+        return self.resolve().ranks
+
+    def gpus(self) -> int:
+        """GPUs used per node: as many as described, else all. BadInput where there are not as many."""
+        return self.resolve().own.gpus
+
+    def communicator(self) -> Communicator:
+        """The communicator as the emulator sees it, by rank 0: :attr:`ResolvedScenario.views`."""
+        return self.resolve().views[0]
+
+    def oracle_configuration(self) -> OracleConfiguration:
+        """The same communicator for the oracle: :meth:`ResolvedScenario.oracle_configuration`."""
+        return self.resolve().oracle_configuration()

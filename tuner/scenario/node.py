@@ -1,0 +1,138 @@
+"""One kind of node of a scenario: its topology read once, and what emulator and oracle take of it."""
+
+from functools import cached_property
+from typing import NamedTuple
+
+from tuner.base.errors import BadInput, BadTopology
+from tuner.emulator.communicator import Node
+from tuner.machine import catalogue, graphs, skeleton
+from tuner.machine.graphs import Graphs
+from tuner.machine.topology import Topology, edit
+from tuner.machine.topology import read as read_topology
+from tuner.oracle.configuration import OracleConfiguration
+from tuner.scenario.description import Scenario
+
+
+class _Source(NamedTuple):
+    text: str  # XML as libnccl reads it
+    topology: Topology
+
+
+class ResolvedNode:
+    """Nodes that are alike; ``scenario`` describes them and nothing else. Each part is read when first asked for."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.nodes = scenario.nodes
+        self.name = scenario.name
+
+    @cached_property
+    def gpus(self) -> int:
+        """GPUs used per node: as many as described, else all. BadInput where there are not as many."""
+        have, wanted = len(self.topology.gpus), self.scenario.gpus_per_node
+        gpus = have if wanted is None else wanted
+        if not 1 <= gpus <= have:
+            node = self.scenario.machine or self.scenario.topology
+            raise BadInput(f"GPUs per node: {gpus}; valid: 1 to {have} on {node}")
+        return gpus
+
+    @property
+    def topology(self) -> Topology:
+        """Of one node. BadInput where that is not described, BadTopology where it cannot be read."""
+        return self._changed.topology
+
+    @property
+    def topology_xml(self) -> str:
+        """The same as libnccl reads it."""
+        return self._changed.text
+
+    @property
+    def searched_by_library(self) -> bool:
+        """Whether the graphs are not known from the catalogue or a dump."""
+        scenario = self.scenario
+        return scenario.graphs is None and (scenario.machine is None or bool(scenario.hardware) or scenario.search)
+
+    def for_emulator(self, several: bool) -> Node:
+        """The node as the emulator takes it, alone or one of several."""
+        topology, gpus = self.topology, self.gpus
+        searched, net_gbs = self._searched(several)
+        return Node(
+            graphs=searched,
+            net_gbs=net_gbs,
+            comp_caps=tuple(topology.compute_capabilities(gpus)),
+            cpu_arch=topology.cpu_arch,
+            cpu_vendor=topology.cpu_vendor,
+            has_nvswitch=topology.has_nvswitch(gpus),
+            direct_nvlink=topology.all_direct_nvlink(gpus),
+            some_nvlink=topology.any_direct_nvlink(gpus),
+            gpu_direct=topology.gpu_direct(gpus),
+        )
+
+    def for_oracle(self, nodes: int) -> OracleConfiguration:
+        """``nodes`` such nodes as the oracle takes them."""
+        scenario = self.scenario
+        machine = None if scenario.machine is None else catalogue.load(scenario.machine)
+        return OracleConfiguration(
+            topology=self.topology_xml,
+            nodes=nodes,
+            gpus_per_node=self.gpus,
+            release=scenario.nccl,
+            env={**(machine.environment if machine else {}), **(scenario.environment or {})},
+            peer_to_peer_across_sockets=machine is None or machine.peer_to_peer_across_sockets,
+        )
+
+    def _searched(self, several: bool) -> tuple[Graphs, float]:
+        """The graphs, and the bandwidth of the slowest path from a GPU to its adapter (GB/s, 0 where unknown)."""
+        scenario = self.scenario
+        if scenario.graphs is not None:
+            if scenario.hardware:
+                names = ", ".join(scenario.hardware)
+                raise BadInput(f"--graphs: found on the node as it was; valid with {names}: none")
+            dumped, gpus = graphs.read_dump(scenario.graphs)
+            if gpus != self.gpus:
+                raise BadTopology(f"{scenario.graphs}: graphs of {gpus} GPUs for {self.gpus} GPUs per node")
+            return dumped, self._dumped_net_gbs(several)
+        if self.searched_by_library:
+            from tuner.oracle import search
+
+            return search.search(self.for_oracle(2 if several else 1))
+        assert scenario.machine is not None
+        machine, shape = catalogue.load(scenario.machine), (scenario.nccl, self.gpus, several)
+        return machine.graphs(*shape), machine.net_gbs(*shape)
+
+    def _dumped_net_gbs(self, several: bool) -> float:
+        """A dump of graphs does not say it, so the machine's own; a topology's is not known."""
+        if self.scenario.machine is None:
+            return 0.0
+        return catalogue.load(self.scenario.machine).net_gbs(self.scenario.nccl, self.gpus, several)
+
+    @cached_property
+    def _changed(self) -> _Source:
+        """The node with its other hardware."""
+        own = self._own
+        if not self.scenario.hardware:
+            return own
+        text = edit.edited(own.text, self.scenario.hardware)
+        return _Source(text, read_topology(text))
+
+    @cached_property
+    def _own(self) -> _Source:
+        scenario = self.scenario
+        if (scenario.machine is None) == (scenario.topology is None):
+            raise BadInput(f"name one machine: --machine NAME ({', '.join(catalogue.names())}) or --topology FILE.xml")
+        if scenario.gpu is None and (scenario.net_gbps is not None or scenario.net_latency_us is not None):
+            raise BadInput("--net-gbps and --net-latency-us complete a skeleton, which needs --gpu MODEL as well")
+        if scenario.machine is not None:
+            if scenario.gpu is not None:
+                raise BadInput(f"--gpu completes a --topology FILE.xml; {scenario.machine} knows its GPUs")
+            machine = catalogue.load(scenario.machine)
+            return _Source(machine.topology_xml, machine.topology)
+        assert scenario.topology is not None
+        if scenario.gpu is None:
+            return _Source(*skeleton.read_complete(scenario.topology))
+        from tuner.oracle import search
+
+        text = search.completed(
+            scenario.topology, scenario.gpu, scenario.net_gbps, scenario.net_latency_us, scenario.nccl
+        )
+        return _Source(text, read_topology(text))

@@ -1,0 +1,88 @@
+"""A scenario resolved: each kind of node read once, its communicator for the emulator, its configuration for libnccl."""
+
+from dataclasses import replace
+from functools import cached_property
+from itertools import chain
+
+from tuner import release
+from tuner.base.errors import BadInput
+from tuner.emulator import communicator as comm
+from tuner.emulator import fitted_constants
+from tuner.emulator.communicator import Communicator
+from tuner.emulator.rules import cta_policy
+from tuner.oracle.configuration import OracleConfiguration
+from tuner.release import Release
+from tuner.release.environment import Environment
+from tuner.scenario.description import Scenario
+from tuner.scenario.node import ResolvedNode
+
+
+class ResolvedScenario:
+    """What emulator and oracle take of a scenario. Each part is made when it is first asked for, and kept.
+
+    ``kinds`` are the kinds of nodes in the order of ranks; none is resolved twice.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+
+    @cached_property
+    def kinds(self) -> tuple[ResolvedNode, ...]:
+        """The kinds of nodes in the order of ranks."""
+        return tuple(map(ResolvedNode, self.scenario.kinds))
+
+    @property
+    def own(self) -> ResolvedNode:
+        """The first kind of nodes, rank 0's."""
+        return self.kinds[0]
+
+    @cached_property
+    def ranks(self) -> int:
+        """Of the whole communicator."""
+        return sum(kind.nodes * kind.gpus for kind in self.kinds)
+
+    @cached_property
+    def release(self) -> Release:
+        """NCCL's release with the scenario's constants. BadInput for those fitted to another machine or release."""
+        nccl, constants = release.load(self.scenario.nccl), self.scenario.fitted_constants
+        if constants is None:
+            return nccl
+        measured = constants.provenance.get("machine")
+        names = {kind.scenario.machine for kind in self.kinds} - {None}
+        if measured is not None and names - {measured}:
+            raise BadInput(f"--constants {constants.file}: measured on {measured}, not {', '.join(map(str, names))}")
+        return fitted_constants.apply(nccl, constants)
+
+    @cached_property
+    def views(self) -> tuple[Communicator, ...]:
+        """The communicator as rank 0 sees it, then as the ranks of each of the scenario's ``others`` do.
+
+        They may differ, because NCCL does not exchange everything it tunes with; they are one where nodes are alike.
+        Graphs come from the catalogue, from a dump, or from the real library.
+        """
+        nccl, searched = self.release, frozenset[str]()
+        if all(kind.searched_by_library for kind in self.kinds):
+            searched = frozenset(nccl.table["environment"]["search"])
+        environment = Environment(self.scenario.environment or {}, searched)
+        several = sum(kind.nodes for kind in self.kinds) > 1
+        nodes = [[kind.for_emulator(several)] * kind.nodes for kind in self.kinds]
+        return tuple(
+            comm.build(nccl, list(chain(own, *nodes[:first], *nodes[first + 1 :])), environment)
+            for first, own in enumerate(nodes)
+        )
+
+    def oracle_configuration(self) -> OracleConfiguration:
+        """The same communicator for the oracle. BadInput for what libnccl cannot take: other constants, graphs."""
+        if self.scenario.fitted_constants is not None:
+            raise BadInput("--constants: libnccl computes with its own constants; valid for: pick, table, group")
+        if any(kind.scenario.graphs is not None for kind in self.kinds):
+            raise BadInput("--graphs: libnccl searches its own graphs; valid for it: --machine, --topology")
+        own, *others = (kind.for_oracle(kind.nodes) for kind in self.kinds)
+        if any(other.env != own.env for other in others):
+            raise BadInput("the nccl.conf of these machines differ, and libnccl runs in one process here; valid: alike")
+        return replace(own, others=tuple(chain.from_iterable(other.hosts for other in others)))
+
+    def oracle_configuration_to_launch(self) -> OracleConfiguration:
+        """The same; without a tuner plugin, so without the recorder, where a variable counts only then."""
+        without_tuner = cta_policy.NAME in (self.scenario.environment or {})
+        return replace(self.oracle_configuration(), without_tuner=without_tuner)
