@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tuner import plugin
 from tuner.answers import library, picks
+from tuner.answers.picks import PickAnswer
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli.output import human_bytes, print_table
 from tuner.cli.pick import print_answers
@@ -14,31 +15,31 @@ from tuner.oracle.api import Oracle
 from tuner.oracle.configuration import OracleConfiguration
 from tuner.scenario import Scenario
 
-CASE = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
+SCENARIO = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
 REQUEST = Request(Collective.AllReduce, DataType.float32, Op.sum)
 SIZES = [8, 1 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20]
 TABLE = "nccl-tuner-table 1\nallreduce bytes=65536..1048576 nodes=2 -> ring/simple channels=4\n"
 
 
 def main() -> int:
-    emulated = picks.from_emulator(CASE, REQUEST, SIZES)
-    print_answers(f"1. Emulator, offline: AllReduce on {CASE.title}", CASE, emulated)
+    emulated = picks.from_emulator(SCENARIO, REQUEST, SIZES)
+    print_answers(f"1. Emulator, offline: AllReduce on {SCENARIO.title}", emulated)
 
-    asked = library.of_sizes(CASE, REQUEST, SIZES, timeout_s=120)
-    print_answers("2. The real libnccl, on simulated GPUs", CASE, asked)
-    agree = emulated == asked
-    cells = sum(len(answered["cost_us"]) for answered in asked)
+    launched = library.of_sizes(SCENARIO, REQUEST, SIZES, timeout_s=120)
+    print_answers("2. The real libnccl, on simulated GPUs", launched)
+    agree = emulated == launched
+    cells = sum(len(answer.cost_us) for answer in launched)
     print(f"   {'All' if agree else 'NOT all'} {cells} cost cells and {len(SIZES)} picks are equal, to the last bit.\n")
 
-    obeyed = show_plugin(asked)
+    obeyed = show_plugin(launched)
     return 0 if agree and obeyed else 1
 
 
-def show_plugin(before: list[dict]) -> bool:
+def show_plugin(before: list[PickAnswer]) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder, "my.table")
         table.write_text(TABLE)
-        bare = CASE.oracle_configuration()
+        bare = SCENARIO.oracle_configuration()
         configuration = OracleConfiguration(
             topology=bare.topology,
             nodes=bare.nodes,
@@ -52,7 +53,7 @@ def show_plugin(before: list[dict]) -> bool:
     rows, obeyed = [], True
     for old, new, size in zip(before, after, SIZES, strict=True):
         covered = 65536 <= size <= 1048576
-        was = (old["pick"]["algorithm"], old["pick"]["protocol"], old["pick"]["channels"])
+        was = (old.pick.algorithm, old.pick.protocol, old.pick.channels)
         now = (new.algorithm.name, new.protocol.name, new.channels)
         obeyed &= now[:2] == ("Ring", "Simple") if covered else now == was
         rows.append((human_bytes(size), "{}/{} on {}".format(*was), "{}/{} on {}".format(*now), new.kernel))

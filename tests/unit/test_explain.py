@@ -15,6 +15,7 @@ from tuner.base import trace
 from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.base.numerics import ceil_div, f32, shortest
+from tuner.base.records import to_json
 from tuner.base.trace import Step
 from tuner.cli import everything
 from tuner.emulator.request import Request
@@ -148,7 +149,7 @@ def test_nobody_watches_unasked() -> None:
 def test_the_range_holds_and_ends_where_it_says(collective: Collective, size: int) -> None:
     scenario = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
     found = explain(scenario, request(collective), size)
-    low, high = found["holds"]["from_bytes"], found["holds"]["to_bytes"]
+    low, high = found.holds.from_bytes, found.holds.to_bytes
     assert low <= size <= high
     selection = Selection(scenario.communicator())
     inside = np.unique(np.geomspace(low, high, 500).astype(np.int64).clip(low, high))
@@ -156,17 +157,17 @@ def test_the_range_holds_and_ends_where_it_says(collective: Collective, size: in
     assert outside
     for sizes, same in ((inside, True), (outside, False)):
         picks = selection.pick(request(collective), sizes)
-        algorithm, protocol = Algorithm[found["pick"]["algorithm"]], Protocol[found["pick"]["protocol"]]
+        algorithm, protocol = Algorithm[found.pick.algorithm], Protocol[found.pick.protocol]
         assert (((picks.algorithm == algorithm) & (picks.protocol == protocol)) == same).all()
 
 
 def test_everything_else_lost_or_is_not_available() -> None:
     found = explain(Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2), request(Collective.AllReduce), 1 << 20)
-    assert len(found["others"]) == len(Algorithm) * len(Protocol) - 1
-    for other in found["others"]:
-        if "reason" not in other:
-            assert other["slower_us"] == other["time_us"] - found["pick"]["time_us"] >= 0
-            assert other["slower_percent"] == pytest.approx(100 * (other["time_us"] / found["pick"]["time_us"] - 1))
+    assert len(found.others) == len(Algorithm) * len(Protocol) - 1
+    assert found.slower
+    for other in found.slower:
+        assert other.slower_us == other.time_us - found.pick.time_us >= 0
+        assert other.slower_percent == pytest.approx(100 * (other.time_us / found.pick.time_us - 1))
 
 
 def test_ring_as_what_is_left_is_explained() -> None:
@@ -175,8 +176,9 @@ def test_ring_as_what_is_left_is_explained() -> None:
         request(Collective.AllGather),
         1 << 20,
     )
-    assert found["pick"]["algorithm"] == "Ring"
-    assert all(other["algorithm"] != "Ring" for other in found["others"] if "reason" in other)
+    assert found.pick.algorithm == "Ring"
+    assert found.unavailable
+    assert all(other.algorithm is not Algorithm.Ring for other in found.unavailable)
 
 
 def test_what_is_masked_says_so() -> None:
@@ -184,7 +186,8 @@ def test_what_is_masked_says_so() -> None:
         nccl="2.28.9", machine="dgx-h100", nodes=1, environment={"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
     )
     found = explain(scenario, request(Collective.AllReduce), 4096)
-    reasons = {(other["algorithm"], other["protocol"]): other["reason"] for other in found["others"]}
+    reasons = {(other.algorithm.name, other.protocol.name): other.reason for other in found.unavailable}
+    assert len(reasons) == len(found.others)
     assert reasons["Tree", "Simple"] == "NCCL_ALGO=Ring leaves it out"
     assert reasons["Ring", "LL"] == "NCCL_PROTO=Simple leaves it out"
 
@@ -299,5 +302,5 @@ def test_the_command_prints_what_it_computes() -> None:
     arguments = shlex.split("explain allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 1M")
     found = json.loads(run([*arguments, "--json"]))
     scenario = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
-    assert found == json.loads(json.dumps(explain(scenario, request(Collective.AllReduce), 1 << 20)))
+    assert found == json.loads(json.dumps(to_json(explain(scenario, request(Collective.AllReduce), 1 << 20))))
     assert set(found["steps"][0]) == {"quantity", "name", "before", "after", "unit", "says", "source"}

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from tests.support.available_releases import HERE
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.records import to_json
 from tuner.cli import everything
 from tuner.emulator.ranges import combinations, launches
 from tuner.emulator.request import Request
@@ -144,7 +145,7 @@ def test_the_command_says_what_the_ranges_are() -> None:
     assert list(records[0]) == ["collective", "from_bytes", "to_bytes", "algorithm", "protocol", "channels", "threads"]
     asked = request(Collective.AllReduce)
     own = launches(selection("2.28.9", "dgx-h100", 2), asked)
-    assert [record for record in records if record["collective"] == "AllReduce"] == own.records(asked)
+    assert [record for record in records if record["collective"] == "AllReduce"] == to_json(own.records(asked))
     every, by_combination = run("allreduce", "--nccl", "2.28.9", "--every"), run("allreduce", "--nccl", "2.28.9")
     assert every.count("Tree/LL128") > by_combination.count("Tree/LL128") == 1
 

@@ -11,6 +11,7 @@ import numpy as np
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import AlgoProto
 from tuner.base.numerics import SizeArray, shortest
+from tuner.emulator.pick import Pick, of_picks
 from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges, combinations, launches
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
@@ -57,27 +58,6 @@ class Side:
             times[row, candidates.index(algo_proto)] if algo_proto in candidates else None
             for row, algo_proto in enumerate(algo_protos)
         ]
-
-
-@dataclass(frozen=True, slots=True)
-class Pick:
-    """A pick at one size."""
-
-    algorithm: str
-    protocol: str
-    channels: int
-    threads: int
-    time_us: float
-
-
-def pick_records(picks: Picks) -> list[Pick]:
-    """One a size."""
-    return [
-        Pick(algo_proto[0].name, algo_proto[1].name, int(channels), int(threads), shortest(time_us))
-        for algo_proto, channels, threads, time_us in zip(
-            picks.algo_protos(), picks.channels, picks.threads, picks.time_us, strict=True
-        )
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +132,7 @@ def _changes(
     )
     picked = [side.pick(request, middles) for side in (before, after)]
     algo_protos = [picks.algo_protos() for picks in picked]
-    olds, news = map(pick_records, picked)
+    olds, news = map(of_picks, picked)
     by_before, by_after = (
         [_ratio(*times) for times in zip(*(side.times_us(request, middles, of) for of in algo_protos), strict=True)]
         for side in (before, after)

@@ -1,49 +1,109 @@
 """Why NCCL picks what it picks for a size: the pick's numbers step by step, what the others lack, how far it holds."""
 
-from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
 from tuner.base.errors import BadInput
-from tuner.base.names import AlgoProto, Algorithm, Buffers, Protocol
-from tuner.base.numerics import shortest
+from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, Protocol
+from tuner.base.records import json_form
 from tuner.base.trace import Step
+from tuner.emulator.pick import Pick, of_picks
 from tuner.emulator.ranges import FOLLOWED_BYTES, combinations
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.scenario import Scenario
+from tuner.scenario import ConstantsUsed, Scenario
 
 
-def explain(scenario: Scenario, request: Request, size: int) -> dict[str, Any]:
-    """The pick of ``size`` bytes as rank 0 sees it, in the form of ``nccl-tuner explain --json``.
+@dataclass(frozen=True, slots=True)
+class Slower:
+    """A combination that the call may use: its numbers at this size, and how much slower than the pick it is."""
+
+    algorithm: Algorithm
+    protocol: Protocol
+    time_us: float
+    latency_us: float
+    bandwidth_gbs: float
+    slower_us: float
+    slower_percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """A combination that the call may not use, and why."""
+
+    algorithm: Algorithm
+    protocol: Protocol
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Holds:
+    """The sizes around the explained one that get the same algorithm and protocol, both ends among them."""
+
+    from_bytes: int
+    to_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a call of ``bytes`` (NCCL's nBytes) gets its pick.
+
+    ``steps`` lead to the pick's numbers; ``others`` are the slower combinations, the fastest first, then those that
+    cannot be used. As printed by ``nccl-tuner explain --json``.
+    """
+
+    collective: Collective
+    bytes: int
+    constants: ConstantsUsed = field(metadata=json_form(merged=True))
+    pick: Pick
+    steps: tuple[Step, ...]
+    others: tuple[Slower | Unavailable, ...]
+    holds: Holds
+
+    @property
+    def slower(self) -> list[Slower]:
+        """What else the call may use, the fastest first."""
+        return [other for other in self.others if isinstance(other, Slower)]
+
+    @property
+    def unavailable(self) -> list[Unavailable]:
+        """What the call may not use."""
+        return [other for other in self.others if isinstance(other, Unavailable)]
+
+
+_Steps: TypeAlias = Mapping[AlgoProto, list[Step]]
+
+
+def explain(scenario: Scenario, request: Request, size: int) -> Explanation:
+    """The pick of ``size`` bytes as rank 0 sees it.
 
     Errors: those of :meth:`Selection.pick`; BadInput for windows, and where NCCL_CTA_POLICY moved the pick.
     """
+    return explain_pick(Selection(scenario.communicator()), scenario.constants, request, size)
+
+
+def explain_pick(selection: Selection, constants: ConstantsUsed, request: Request, size: int) -> Explanation:
+    """The same of a communicator whose model is there already."""
     if request.buffers is Buffers.window:
         raise BadInput("explain: buffers window may leave the classic path at any size; valid: plain, registered")
-    selection = Selection(scenario.communicator())
     picks = selection.pick(request, size)
-    pick = Algorithm(picks.algorithm[0]), Protocol(picks.protocol[0])
-    time_us = shortest(picks.time_us[0])
-    steps = {algo_proto: selection.steps(request, size, algo_proto) for algo_proto in selection.candidates(request)}
-    if pick not in steps or last(steps[pick], "time") != time_us:
-        raise BadInput(f"NCCL_CTA_POLICY moves this pick to {pick[0].name}, whatever its time; valid: without it")
-    return {
-        "collective": request.collective.name,
-        "bytes": size,
-        **scenario.constants,
-        "pick": {
-            **_names(pick),
-            "channels": int(picks.channels[0]),
-            "threads": int(picks.threads[0]),
-            "time_us": time_us,
-        },
-        "steps": [asdict(step) for step in steps[pick]],
-        "others": [*_slower(steps, pick), *_unavailable(selection, request, steps)],
-        "holds": _holds(selection, request, size),
-    }
+    (pick,) = of_picks(picks)
+    (algo_proto,) = picks.algo_protos()
+    steps = {each: selection.steps(request, size, each) for each in selection.candidates(request)}
+    if algo_proto not in steps or last(steps[algo_proto], "time") != pick.time_us:
+        raise BadInput(f"NCCL_CTA_POLICY moves this pick to {pick.algorithm}, whatever its time; valid: without it")
+    return Explanation(
+        collective=request.collective,
+        bytes=size,
+        constants=constants,
+        pick=pick,
+        steps=tuple(steps[algo_proto]),
+        others=(*_slower(steps, algo_proto), *_unavailable(selection, request, steps)),
+        holds=_holds(selection, request, size),
+    )
 
 
 def last(steps: list[Step], *quantities: str) -> float:
@@ -52,36 +112,29 @@ def last(steps: list[Step], *quantities: str) -> float:
     return value
 
 
-def _slower(steps: dict[AlgoProto, list[Step]], pick: AlgoProto) -> Iterator[dict[str, Any]]:
+def _slower(steps: _Steps, pick: AlgoProto) -> Iterator[Slower]:
     """The other candidates, the fastest first."""
     times_us = {algo_proto: last(seen, "time") for algo_proto, seen in steps.items()}
     for algo_proto in sorted(steps.keys() - {pick}, key=lambda algo_proto: (times_us[algo_proto], algo_proto)):
         seen, slower_us = steps[algo_proto], times_us[algo_proto] - times_us[pick]
-        yield {
-            **_names(algo_proto),
-            "time_us": times_us[algo_proto],
-            "latency_us": last(seen, "latency", "latency at this size"),
-            "bandwidth_gbs": last(seen, "bandwidth", "bandwidth at this size"),
-            "slower_us": slower_us,
-            "slower_percent": 100 * slower_us / times_us[pick],
-        }
+        yield Slower(
+            *algo_proto,
+            time_us=times_us[algo_proto],
+            latency_us=last(seen, "latency", "latency at this size"),
+            bandwidth_gbs=last(seen, "bandwidth", "bandwidth at this size"),
+            slower_us=slower_us,
+            slower_percent=100 * slower_us / times_us[pick],
+        )
 
 
-def _unavailable(
-    selection: Selection, request: Request, steps: dict[AlgoProto, list[Step]]
-) -> Iterator[dict[str, Any]]:
+def _unavailable(selection: Selection, request: Request, steps: _Steps) -> Iterator[Unavailable]:
     for algo_proto, reason in selection.excluded(request).items():
         if algo_proto not in steps:  # Ring stands in where nothing is left
-            yield {**_names(algo_proto), "reason": reason}
+            yield Unavailable(*algo_proto, reason)
 
 
-def _holds(selection: Selection, request: Request, size: int) -> dict[str, int]:
-    """The sizes around ``size``, 1 byte to 1 TiB or ``size``, that get the same algorithm and protocol."""
-
-    found = combinations(selection, request, 1, max(FOLLOWED_BYTES, size))
-    at = int(np.searchsorted(found.from_bytes, np.uint64(size), side="right")) - 1
-    return {"from_bytes": int(found.from_bytes[at]), "to_bytes": int(found.to_bytes[at])}
-
-
-def _names(algo_proto: AlgoProto) -> dict[str, str]:
-    return {"algorithm": algo_proto[0].name, "protocol": algo_proto[1].name}
+def _holds(selection: Selection, request: Request, size: int) -> Holds:
+    """Looked for from 1 byte to 1 TiB or ``size``."""
+    ranges = combinations(selection, request, 1, max(FOLLOWED_BYTES, size))
+    at = int(np.searchsorted(ranges.from_bytes, np.uint64(size), side="right")) - 1
+    return Holds(int(ranges.from_bytes[at]), int(ranges.to_bytes[at]))

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.analysis.diff import Pick, Side, pick_records
+from tuner.analysis.diff import Side
 from tuner.base.numerics import shortest
 from tuner.costmodels.bandwidth import bus_gbs
+from tuner.emulator.pick import Pick, of_picks
 from tuner.emulator.request import Request
 
 
@@ -39,7 +40,7 @@ def at_sizes(before: Side, after: Side, request: Request, sizes: Sequence[int]) 
             _busbw_gbs(after, request, size, becomes),
             shortest(ratio),
         )
-        for size, was, becomes, ratio in zip(sizes, pick_records(old), pick_records(new), ratios, strict=True)
+        for size, was, becomes, ratio in zip(sizes, of_picks(old), of_picks(new), ratios, strict=True)
     ]
 
 

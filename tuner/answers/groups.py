@@ -1,48 +1,87 @@
-"""A group in the form other tools rely on; :mod:`tuner.answers.library` has the real library's."""
+"""What becomes of a group of calls, by the emulator; :mod:`tuner.answers.library` has the real library's."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
 
+from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.base.numerics import shortest
+from tuner.base.records import json_form
 from tuner.emulator.group import Operation, plan
 from tuner.emulator.selection import Selection
-from tuner.scenario import Scenario
+from tuner.scenario import ConstantsUsed, Scenario
 
 
-def from_emulator(scenario: Scenario, operations: Sequence[Operation]) -> dict[str, Any]:
-    """The kernels in the order of their launch, each with its calls in NCCL's order, and what was chosen together.
+@dataclass(frozen=True, slots=True)
+class CallInKernel:
+    """One call of a kernel: ``call`` is its place among the calls, ``choice`` an index into the choices.
 
-    ``call`` is the place among the calls, ``choice`` indexes the choices; ``time_us`` is of a choice's calls together.
+    None stands for what a release of the real library does not show.
     """
+
+    call: int | None
+    collective: Collective | None
+    bytes: int | None
+    dtype: DataType = field(metadata=json_form("type"))
+    algorithm: Algorithm
+    protocol: Protocol
+    channels: tuple[int, ...]
+    choice: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelAnswer:
+    """One launch: blocks of its grid, threads of a block, its calls in NCCL's order."""
+
+    channels: int
+    threads: int
+    calls: tuple[CallInKernel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceAnswer:
+    """Calls that NCCL chose for together: ``bytes`` is their sum, ``time_us`` of all of them."""
+
+    collective: Collective | None
+    bytes: int | None
+    pipelined: int = field(metadata=json_form("numPipeOps"))
+    time_us: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAnswer:
+    """``kernels`` in the order of their launch, ``choices`` in the order that NCCL makes them."""
+
+    constants: ConstantsUsed = field(metadata=json_form(merged=True))
+    kernels: tuple[KernelAnswer, ...]
+    choices: tuple[ChoiceAnswer, ...]
+
+
+def from_emulator(scenario: Scenario, operations: Sequence[Operation]) -> GroupAnswer:
+    """What NCCL makes of the calls. Errors: those of :func:`tuner.emulator.group.plan`."""
     group = plan(Selection(scenario.communicator()), operations)
-    kernels = [
-        {
-            "channels": len(kernel.channels),
-            "threads": kernel.threads,
-            "calls": [
-                {
-                    "call": place,
-                    "collective": pick.operation.request.collective.name,
-                    "bytes": pick.operation.bytes,
-                    "type": pick.operation.request.device_dtype.name,
-                    "algorithm": pick.algorithm.name,
-                    "protocol": pick.protocol.name,
-                    "channels": list(pick.channels),
-                    "choice": pick.choice,
-                }
+    kernels = tuple(
+        KernelAnswer(
+            len(kernel.channels),
+            kernel.threads,
+            tuple(
+                CallInKernel(
+                    call=place,
+                    collective=pick.operation.request.collective,
+                    bytes=pick.operation.bytes,
+                    dtype=pick.operation.request.device_dtype,
+                    algorithm=pick.algorithm,
+                    protocol=pick.protocol,
+                    channels=tuple(pick.channels),
+                    choice=pick.choice,
+                )
                 for place in kernel.places
                 for pick in (group.picks[place],)
-            ],
-        }
+            ),
+        )
         for kernel in group.kernels
-    ]
-    choices = [
-        {
-            "collective": choice.request.collective.name,
-            "bytes": choice.bytes,
-            "numPipeOps": choice.pipelined,
-            "time_us": shortest(choice.time_us),
-        }
+    )
+    choices = tuple(
+        ChoiceAnswer(choice.request.collective, choice.bytes, choice.pipelined, shortest(choice.time_us))
         for choice in group.choices
-    ]
-    return {**scenario.constants, "kernels": kernels, "choices": choices}
+    )
+    return GroupAnswer(scenario.constants, kernels, choices)

@@ -1,20 +1,28 @@
-"""What the real library answers, in the form of the emulator's answers."""
+"""What the real library answers, in the records of the emulator's answers."""
 
 from collections.abc import Sequence
-from typing import Any
+
+import numpy as np
 
 from tuner.answers import picks
+from tuner.answers.groups import CallInKernel, ChoiceAnswer, GroupAnswer, KernelAnswer
+from tuner.answers.picks import PickAnswer
 from tuner.base.names import Buffers
+from tuner.base.numerics import shortest
 from tuner.emulator.group import Operation
+from tuner.emulator.model import Tables
 from tuner.emulator.non_classic import NonClassicPath
+from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
+from tuner.machine.graphs import Graphs
+from tuner.oracle import search
 from tuner.oracle.api import Launched, Oracle
 from tuner.oracle.groups import Call
 from tuner.scenario import Scenario
 
 
-def of_sizes(scenario: Scenario, request: Request, sizes: Sequence[int], timeout_s: float) -> list[dict[str, Any]]:
-    """As :func:`answer.from_emulator`: the cells a tuner plugin is handed, the pick as launched."""
+def of_sizes(scenario: Scenario, request: Request, sizes: Sequence[int], timeout_s: float) -> list[PickAnswer]:
+    """As :func:`tuner.answers.picks.from_emulator`: the cells a tuner plugin is handed, the pick as launched."""
     kind = request.collective, request.dtype, request.op
     with Oracle(scenario.resolve().oracle_configuration_to_launch(), timeout_s=timeout_s) as oracle:
         launched: list[Launched | NonClassicPath] = (
@@ -24,31 +32,24 @@ def of_sizes(scenario: Scenario, request: Request, sizes: Sequence[int], timeout
         )
     staying = [size for size, real in zip(sizes, launched, strict=True) if isinstance(real, Launched)]
     with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
-        asked = oracle.ask(*kind, staying, request.buffers)
+        answered = oracle.ask(*kind, staying, request.buffers)
     answers, row = [], 0
     for size, real in zip(sizes, launched, strict=True):
         if isinstance(real, NonClassicPath):
-            answers.append(picks.of_non_classic_path(scenario, request, size, real))
-        else:
-            answers.append(
-                picks.record(
-                    scenario,
-                    request,
-                    size,
-                    asked.before_us[row],
-                    real.algorithm,
-                    real.protocol,
-                    real.channels,
-                    real.threads,
-                    asked.winner_us[row],
-                )
-            )
-            row += 1
+            answers.append(picks.off_classic_path(scenario, request, size, real))
+            continue
+        time_us = shortest(answered.winner_us[row])
+        pick = Pick(real.algorithm.name, real.protocol.name, real.channels, real.threads, time_us)
+        cost_us = picks.costs_us(answered.before_us[row])
+        answers.append(
+            PickAnswer(request.collective, int(size), scenario.constants, cost_us, pick, ranks=scenario.ranks)
+        )
+        row += 1
     return answers
 
 
-def of_group(scenario: Scenario, operations: Sequence[Operation], timeout_s: float) -> dict[str, Any]:
-    """As :func:`groupanswer.from_emulator`, as launched; None stands for what the release does not show.
+def of_group(scenario: Scenario, operations: Sequence[Operation], timeout_s: float) -> GroupAnswer:
+    """As :func:`tuner.answers.groups.from_emulator`, as launched; None stands for what the release does not show.
 
     That is always which call it was (``call``, ``choice``) and a choice's ``time_us``, up to 2.23 a call's collective
     and bytes, up to 2.21 a choice's as well.
@@ -56,33 +57,48 @@ def of_group(scenario: Scenario, operations: Sequence[Operation], timeout_s: flo
     calls = [Call(each.request.collective, each.request.dtype, each.request.op, each.bytes) for each in operations]
     with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
         group, ranks = oracle.launch_group(calls), oracle.configuration.ranks
-    kernels = [
-        {
-            "channels": kernel.channels,
-            "threads": kernel.threads,
-            "calls": [
-                {
-                    "call": None,
-                    "collective": each.collective.name if each.collective is not None else None,
-                    "bytes": each.nbytes(ranks),
-                    "type": each.dtype.name,
-                    "algorithm": each.algorithm.name,
-                    "protocol": each.protocol.name,
-                    "channels": list(each.channels),
-                    "choice": None,
-                }
+    kernels = tuple(
+        KernelAnswer(
+            kernel.channels,
+            kernel.threads,
+            tuple(
+                CallInKernel(
+                    call=None,
+                    collective=each.collective,
+                    bytes=each.nbytes(ranks),
+                    dtype=each.dtype,
+                    algorithm=each.algorithm,
+                    protocol=each.protocol,
+                    channels=tuple(each.channels),
+                    choice=None,
+                )
                 for each in kernel.operations
-            ],
-        }
+            ),
+        )
         for kernel in group.kernels
-    ]
-    choices = [
-        {
-            "collective": question.collective.name if question.collective is not None else None,
-            "bytes": question.bytes,
-            "numPipeOps": question.pipelined,
-            "time_us": None,
-        }
+    )
+    choices = tuple(
+        ChoiceAnswer(question.collective, question.bytes, question.pipelined, time_us=None)
         for question in group.questions
-    ]
-    return {**scenario.constants, "kernels": kernels, "choices": choices}
+    )
+    return GroupAnswer(scenario.constants, kernels, choices)
+
+
+def tables(scenario: Scenario, timeout_s: float) -> Tables:
+    """libnccl's own tuning tables, as the emulator's; without the reasons that only the emulator knows."""
+    with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
+        own = oracle.tables
+    return Tables(
+        latency_us=own.latency_us,
+        bandwidth_gbs=own.bandwidth_gbs,
+        max_threads=own.max_threads.astype(np.int64),
+        thread_thresholds_bytes=own.thread_thresholds_bytes,
+        backup_gbs=np.zeros((5, 3), np.float32),
+        reasons={},
+    )
+
+
+def graphs(scenario: Scenario, timeout_s: float) -> Graphs:
+    """The channel graphs that libnccl's search finds, by name."""
+    with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
+        return search.graphs(oracle)

@@ -1,111 +1,128 @@
-"""An answer in the form other tools rely on; :mod:`tuner.answers.library` has the real library's."""
+"""What a call gets at each size, by the emulator; :mod:`tuner.answers.library` has the real library's."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-import numpy as np
-
-from tuner.base.names import ALGO_PROTOS, Algorithm, Protocol
+from tuner.base.names import ALGO_PROTOS, Collective
 from tuner.base.numerics import FloatArray, shortest
+from tuner.base.records import json_form
+from tuner.costmodels.bandwidth import algorithm_gbs, bus_gbs
 from tuner.emulator.non_classic import NonClassicPath
+from tuner.emulator.pick import Pick, of_picks
 from tuner.emulator.request import Request
-from tuner.emulator.selection import Picks, Selection
-from tuner.scenario import Scenario
+from tuner.emulator.selection import Selection
+from tuner.scenario import ConstantsUsed, Scenario
 
 
-def from_emulator(scenario: Scenario, request: Request, sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """A dictionary a size: the cells NCCL does not ignore and the pick, from the model.
+@dataclass(frozen=True, slots=True)
+class NonClassicPick:
+    """A call off the classic path: ``bypass_kernel`` names what runs instead; ``channels`` are its blocks."""
 
-    A call that leaves the classic path has no cells, and a pick of its own form. ``disagreeing`` is there only where
-    ranks on other nodes pick differently; NCCL needs them to pick the same.
+    bypass_kernel: str = field(metadata=json_form("leaves_for"))
+    channels: int
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodesPick:
+    """What the ranks on other ``nodes`` pick."""
+
+    nodes: str
+    pick: Pick = field(metadata=json_form(merged=True))
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerUp:
+    """The fastest combination besides the pick, ``Ring/LL``, and by how much it is slower."""
+
+    name: str
+    time_us: float
+    slower_percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class PickAnswer:
+    """What a call of ``bytes`` (NCCL's nBytes) gets, and what NCCL's model says each combination takes.
+
+    ``cost_us`` has the combinations that NCCL does not ignore, by name: ``Ring/LL``; none off the classic path.
+    ``disagreeing`` are the picks of ranks on other nodes where they are not rank 0's; NCCL needs them to be.
+    """
+
+    collective: Collective
+    bytes: int
+    constants: ConstantsUsed = field(metadata=json_form(merged=True))
+    cost_us: Mapping[str, float]
+    pick: Pick | NonClassicPick
+    disagreeing: tuple[NodesPick, ...] = field(default=(), metadata=json_form(optional=True))
+    ranks: int = field(default=0, metadata=json_form(omitted=True))  # of the communicator
+
+    @property
+    def algbw_gbs(self) -> float | None:
+        """nccl-tests' algorithm bandwidth at the predicted time, GB/s (1e9 bytes per second); None without a time."""
+        return float(algorithm_gbs(self.bytes, self.pick.time_us)) if isinstance(self.pick, Pick) else None
+
+    @property
+    def busbw_gbs(self) -> float | None:
+        """nccl-tests' bus bandwidth at the predicted time, GB/s; None without a time."""
+        if not isinstance(self.pick, Pick):
+            return None
+        return float(bus_gbs(self.collective, self.bytes, self.pick.time_us, self.ranks))
+
+    @property
+    def runner_up(self) -> RunnerUp | None:
+        """None where there is no other combination."""
+        if not isinstance(self.pick, Pick):
+            return None
+        others = {name: time_us for name, time_us in self.cost_us.items() if name != self.pick.name}
+        if not others:
+            return None
+        name = min(others, key=others.__getitem__)
+        return RunnerUp(name, others[name], 100 * (others[name] / self.pick.time_us - 1))
+
+
+def from_emulator(scenario: Scenario, request: Request, sizes: Sequence[int]) -> list[PickAnswer]:
+    """One a size, from the model.
+
+    Errors: those of :meth:`Selection.pick`.
     """
     selection, *others = map(Selection, scenario.resolve().views)
-    non_classic_paths = selection.non_classic_paths(request, sizes)
-    staying = [size for size, non_classic in zip(sizes, non_classic_paths, strict=True) if non_classic is None]
-    answers = iter(_classic(scenario, selection, others, request, staying) if staying else [])
+    paths = selection.non_classic_paths(request, sizes)
+    staying = [size for size, path in zip(sizes, paths, strict=True) if path is None]
+    classic = _classic(scenario, [selection, *others], request, staying) if staying else iter(())
     return [
-        next(answers) if non_classic is None else of_non_classic_path(scenario, request, size, non_classic)
-        for size, non_classic in zip(sizes, non_classic_paths, strict=True)
+        next(classic) if path is None else off_classic_path(scenario, request, size, path)
+        for size, path in zip(sizes, paths, strict=True)
     ]
+
+
+def off_classic_path(scenario: Scenario, request: Request, size: int, path: NonClassicPath) -> PickAnswer:
+    """Of a call that leaves the classic path."""
+    pick = NonClassicPick(path.name, path.blocks, path.threads)
+    return PickAnswer(request.collective, int(size), scenario.constants, {}, pick, ranks=scenario.ranks)
+
+
+def costs_us(table_us: FloatArray) -> dict[str, float]:
+    """A cost table [algorithm][protocol] in us by names: the combinations that NCCL does not ignore."""
+    cells = {f"{a.name}/{p.name}": table_us[a, p] for a, p in ALGO_PROTOS if table_us[a, p] >= 0}
+    return {name: shortest(time_us) for name, time_us in cells.items()}
 
 
 def _classic(
-    scenario: Scenario, selection: Selection, others: Sequence[Selection], request: Request, sizes: Sequence[int]
-) -> list[dict[str, Any]]:
-    picks = selection.pick(request, sizes)
-    table = selection.cost_table(request, sizes)
-    answers = [
-        record(scenario, request, size, table[row], *_pick(picks, row), picks.time_us[row])
-        for row, size in enumerate(sizes)
-    ]
-    for kind, other in zip(scenario.others, others, strict=True):
-        _disagree(answers, picks, other.pick(request, sizes), kind.name)
-    return answers
+    scenario: Scenario, views: Sequence[Selection], request: Request, sizes: Sequence[int]
+) -> Iterator[PickAnswer]:
+    """``views``: as rank 0 sees the communicator, then as those of each of the scenario's others do."""
+    own, *others = views
+    picks, tables_us = own.pick_with_costs(request, sizes)
+    theirs = [of_picks(other.pick(request, sizes)) for other in others]
+    for row, (size, pick) in enumerate(zip(sizes, of_picks(picks), strict=True)):
+        disagreeing = tuple(
+            NodesPick(kind.name, other[row])
+            for kind, other in zip(scenario.others, theirs, strict=True)
+            if _launched(other[row]) != _launched(pick)
+        )
+        cost_us = costs_us(tables_us[row])
+        yield PickAnswer(request.collective, int(size), scenario.constants, cost_us, pick, disagreeing, scenario.ranks)
 
 
-def _pick(picks: Picks, row: int) -> tuple[Algorithm, Protocol, int, int]:
-    algorithm, protocol = Algorithm(picks.algorithm[row]), Protocol(picks.protocol[row])
-    return algorithm, protocol, int(picks.channels[row]), int(picks.threads[row])
-
-
-def _disagree(answers: list[dict[str, Any]], picks: Picks, others: Picks, nodes: str) -> None:
-    """Adds what the ranks on other nodes pick where that is not what rank 0 picks."""
-    for row, answer in enumerate(answers):
-        theirs = _pick(others, row)
-        if theirs != _pick(picks, row):
-            answer.setdefault("disagreeing", []).append({"nodes": nodes, **_pick_record(*theirs, others.time_us[row])})
-
-
-def runner_up(answer: dict[str, Any]) -> tuple[str, float] | None:
-    """The fastest cell besides the pick and by how many percent it is slower; None where there is no other."""
-    pick = f"{answer['pick']['algorithm']}/{answer['pick']['protocol']}"
-    others = {name: time_us for name, time_us in answer["cost_us"].items() if name != pick}
-    if not others:
-        return None
-    name = min(others, key=others.__getitem__)
-    return name, 100 * (others[name] / answer["pick"]["time_us"] - 1)
-
-
-def of_non_classic_path(scenario: Scenario, request: Request, size: int, non_classic: NonClassicPath) -> dict[str, Any]:
-    """Of a call that leaves the classic path."""
-    return {
-        "collective": request.collective.name,
-        "bytes": int(size),
-        **scenario.constants,
-        "cost_us": {},
-        "pick": {"leaves_for": non_classic.name, "channels": non_classic.blocks, "threads": non_classic.threads},
-    }
-
-
-def record(
-    scenario: Scenario,
-    request: Request,
-    size: int,
-    table_us: FloatArray,
-    algorithm: Algorithm,
-    protocol: Protocol,
-    channels: int,
-    threads: int,
-    time_us: np.float32,
-) -> dict[str, Any]:
-    """Of a call with the cost table ``table_us`` [algorithm][protocol] and its pick."""
-    cells = {f"{a.name}/{p.name}": table_us[a, p] for a, p in ALGO_PROTOS if table_us[a, p] >= 0}
-    return {
-        "collective": request.collective.name,
-        "bytes": int(size),
-        **scenario.constants,
-        "cost_us": {name: shortest(value) for name, value in cells.items()},
-        "pick": _pick_record(algorithm, protocol, channels, threads, time_us),
-    }
-
-
-def _pick_record(
-    algorithm: Algorithm, protocol: Protocol, channels: int, threads: int, time_us: np.float32
-) -> dict[str, Any]:
-    return {
-        "algorithm": algorithm.name,
-        "protocol": protocol.name,
-        "channels": channels,
-        "threads": threads,
-        "time_us": shortest(time_us),
-    }
+def _launched(pick: Pick) -> tuple[str, int, int]:
+    return pick.name, pick.channels, pick.threads

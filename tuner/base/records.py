@@ -21,6 +21,7 @@ class _Form:
     convert: Callable[[Any], Any] | None
     merged: bool
     omitted: bool
+    optional: bool
 
 
 def json_form(
@@ -29,12 +30,14 @@ def json_form(
     convert: Callable[[Any], Any] | None = None,
     merged: bool = False,
     omitted: bool = False,
+    optional: bool = False,
 ) -> Mapping[str, object]:
     """A dataclass field's ``metadata``: JSON holds it under another ``key``, or as what ``convert`` makes of it.
 
     ``merged``: the keys of this record stand among those of the one around it. ``omitted``: JSON has nothing of it.
+    ``optional``: JSON has nothing of it where it is None or empty.
     """
-    return {_METADATA: _Form(key, convert, merged, omitted)}
+    return {_METADATA: _Form(key, convert, merged, omitted, optional)}
 
 
 def to_json(value: Any) -> Any:
@@ -63,10 +66,12 @@ def to_json(value: Any) -> Any:
 def _record(record: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for each in fields(record):
-        form: _Form = each.metadata.get(_METADATA) or _Form(None, None, False, False)
+        form: _Form = each.metadata.get(_METADATA) or _Form(None, None, False, False, False)
         if form.omitted:
             continue
         value = getattr(record, each.name)
+        if form.optional and (value is None or value == ()):
+            continue
         made = to_json(value if form.convert is None else form.convert(value))
         if form.merged:
             found |= made

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from tuner.base.records import to_json
 from tuner.budget.calls import Found
 from tuner.budget.count import Counted, Entry, Wanted
 from tuner.budget.price import Price, Unpriced, Variant, prices
@@ -98,7 +99,7 @@ def _variant(variant: Variant, column: _Column, base: _Column, measured: Measure
     difference_us = sum(change["difference_us"] for change in changes)
     return {
         "name": variant.name,
-        **variant.scenario.constants,
+        **to_json(variant.scenario.constants),
         "environment": variant.scenario.environment or {},
         "table": None if variant.table is None else str(variant.table),
         "total_us": _total_us(rows),

@@ -21,7 +21,7 @@ MOST_ROWS = 32  # of sizes one by one
 
 @click.command(name="budget")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
-@options.case_options
+@options.scenario_options
 @options.request_options
 @options.buffers_option
 @click.option(
@@ -90,7 +90,7 @@ def command(
     nccl-tuner budget trace.json.gz --machine dgx-h100 --nodes 2 --setting NCCL_ALGO=Ring --measured run.jsonl --json
     """
     names = [name.strip() for name in nccl.split(",")] if nccl else [None]
-    cases = [options.case_of(nccl=name, env=env, **scenario) for name in names]
+    cases = [options.scenario_of(nccl=name, env=env, **scenario) for name in names]
     variants = {
         each.name: each
         for one in cases

@@ -22,7 +22,7 @@ from tuner.scenario import Scenario
 
 @click.command(name="check")
 @options.collectives_argument
-@options.case_options
+@options.scenario_options
 @options.request_options
 @options.buffers_option
 @click.option("--bytes", "sizes", type=options.Sizes(), help="Sizes. [default: over 60 from 4 B to 16 GiB]")
@@ -65,14 +65,14 @@ def command(
 
 def _cases(nodes_given: bool, options_of_case: dict[str, Any]) -> Iterator[Scenario]:
     if options_of_case["node"]:
-        yield options.case_of(**options_of_case)
+        yield options.scenario_of(**options_of_case)
         return
     everywhere = options_of_case["machine"] is None and options_of_case["topology"] is None
     names = catalogue.names() if everywhere else [options_of_case["machine"]]
     if everywhere and options_of_case["graphs"] is not None:
         raise BadInput("--graphs needs the machine it belongs to; valid: --machine NAME, --topology FILE.xml")
     for name in names:
-        scenario = options.case_of(**{**options_of_case, "machine": name})
+        scenario = options.scenario_of(**{**options_of_case, "machine": name})
         if nodes_given:
             yield scenario
         else:  # one rank has nothing to pick

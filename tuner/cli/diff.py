@@ -1,18 +1,18 @@
 """``nccl-tuner diff``: what changes between two communicators."""
 
-from dataclasses import asdict
 from typing import Any
 
 import click
 
 from tuner import release
 from tuner.analysis.changes import changed
-from tuner.analysis.diff import Change, Pick, Side, diff
+from tuner.analysis.diff import Change, Side, diff
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.diff_releases import print_pairs, releases_of
 from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.emulator.pick import Pick
 
 TIE = 10_000  # shorter ranges, as a part of their size, are counted and not printed
 
@@ -32,7 +32,7 @@ class CollectiveOrRelease(options.Named):
 @click.option("--all-releases", is_flag=True, help="Every pair of the machine's releases instead.")
 @click.option("--whole", is_flag=True, help="Ranges whose channels or threads change count as well.")
 @options.range_options
-@options.case_options
+@options.scenario_options
 @options.request_options
 @options.json_option
 def command(
@@ -58,7 +58,7 @@ def command(
     """
     collectives = [word for word in words if isinstance(word, Collective)]
     releases = [word for word in words if not isinstance(word, Collective)]
-    described = options.case_of(**scenario)
+    described = options.scenario_of(**scenario)
     if all_releases:
         if releases or assignments or scenario["nccl"]:
             raise BadInput("--all-releases compares every release; valid with it: neither --nccl nor --change")
@@ -78,7 +78,7 @@ def command(
         for request in options.runnable({"before": old.selection, "after": new.selection}, collectives, dtype, op)
     }
     if as_json:
-        print_json([asdict(change) for changes in found.values() for change in changes])
+        print_json([change for changes in found.values() for change in changes])
         return
     click.echo(f"before: {described.heading}\nafter:  {after.heading}\n")
     for collective, changes in found.items():
@@ -108,17 +108,17 @@ def _row(change: Change) -> tuple[object, ...]:
     return (
         human_bytes(change.from_bytes),
         human_bytes(change.to_bytes),
-        cell(change.before),
-        cell(change.after),
+        pick_name(change.before),
+        pick_name(change.after),
         percent(change.ratio),
         percent(change.ratio_by_before),
         percent(change.ratio_by_after),
     )
 
 
-def cell(pick: Pick) -> str:
+def pick_name(pick: Pick) -> str:
     """Algorithm, protocol and channels."""
-    return f"{pick.algorithm}/{pick.protocol} x{pick.channels}"
+    return f"{pick.name} x{pick.channels}"
 
 
 def percent(ratio: float | None) -> str:

@@ -1,7 +1,7 @@
 """``nccl-tuner diff --all-releases``: every pair of a machine's releases."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import click
@@ -30,7 +30,7 @@ def print_pairs(scenario: Scenario, sides: Sequence[Side], requests: Sequence[Re
                 {
                     "before": before.scenario.nccl,
                     "after": after.scenario.nccl,
-                    "changes": [asdict(change) for changes in of_all for change in changes],
+                    "changes": [change for changes in of_all for change in changes],
                 }
                 for before, after, of_all in found
             ]

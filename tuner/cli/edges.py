@@ -1,5 +1,6 @@
 """``nccl-tuner edges``: where NCCL's choice changes."""
 
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -8,7 +9,7 @@ import click
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table, span
-from tuner.emulator.ranges import launches
+from tuner.emulator.ranges import SizeRange, launches
 from tuner.emulator.selection import Selection
 
 
@@ -16,7 +17,7 @@ from tuner.emulator.selection import Selection
 @options.collectives_argument
 @options.range_options
 @click.option("--every", is_flag=True, help="Print every range; without it, those of an algorithm and protocol as one.")
-@options.case_options
+@options.scenario_options
 @options.request_options
 @options.buffers_option
 @options.json_option
@@ -37,35 +38,35 @@ def command(
     nccl-tuner edges allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9
     nccl-tuner edges --machine dgx-h100 --nodes 2 --nccl 2.28.9 --json
     """
-    described = options.case_of(**scenario)
+    described = options.scenario_of(**scenario)
     selection = Selection(described.communicator())
     records = {
         request.collective: launches(selection, request, low, high).records(request)
         for request in options.runnable({"here": selection}, collectives, dtype, op, buffers)
     }
     if as_json:
-        print_json([record for found in records.values() for record in found])
+        print_json([record for of_one in records.values() for record in of_one])
         return
-    for collective, found in records.items():
-        rows = [_row([record]) for record in found] if every else _by_combination(found)
+    for collective, of_one in records.items():
+        rows = [_row([record]) for record in of_one] if every else _by_combination(of_one)
         print_table(f"{collective.name} on {described.title}", COLUMNS, rows)
 
 
 COLUMNS = ("from", "to", "pick", "channels", "threads", "ranges")
 
 
-def _by_combination(records: list[dict[str, Any]]) -> list[tuple[object, ...]]:
-    together = groupby(records, key=lambda record: (record["algorithm"], record["protocol"]))
+def _by_combination(records: Sequence[SizeRange]) -> list[tuple[object, ...]]:
+    together = groupby(records, key=lambda record: (record.algorithm, record.protocol))
     return [_row(list(same)) for _, same in together]
 
 
-def _row(records: list[dict[str, Any]]) -> tuple[object, ...]:
+def _row(records: Sequence[SizeRange]) -> tuple[object, ...]:
     first, last = records[0], records[-1]
     return (
-        human_bytes(first["from_bytes"]),
-        human_bytes(last["to_bytes"]),
-        f"{first['algorithm']}/{first['protocol']}",
-        span([record["channels"] for record in records]),
-        span([record["threads"] for record in records]),
+        human_bytes(first.from_bytes),
+        human_bytes(last.to_bytes),
+        f"{first.algorithm.name}/{first.protocol.name}",
+        span([record.channels for record in records]),
+        span([record.threads for record in records]),
         len(records),
     )

@@ -4,8 +4,9 @@ from typing import Any
 
 import click
 
-from tuner.analysis.explain import explain
-from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.analysis.explain import Explanation, Slower, explain
+from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
+from tuner.base.trace import Step
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.emulator.request import Request
@@ -21,7 +22,7 @@ from tuner.emulator.request import Request
     metavar="N",
     help="NCCL's nBytes: count x type size, times the ranks for AllGather and ReduceScatter; 64K is 65536.",
 )
-@options.case_options
+@options.scenario_options
 @options.request_options
 @options.buffers_option
 @options.json_option
@@ -33,31 +34,30 @@ def command(
     \b
     nccl-tuner explain allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 1M
     """
-    described = options.case_of(**scenario)
-    found = explain(described, Request(collective, dtype, op, buffers=buffers), size)
+    described = options.scenario_of(**scenario)
+    explanation = explain(described, Request(collective, dtype, op, buffers=buffers), size)
     if as_json:
-        print_json(found)
+        print_json(explanation)
     else:
-        _print(f"{collective.name} of {human_bytes(size)} on {described.title}", found)
+        _print(f"{collective.name} of {human_bytes(size)} on {described.title}", explanation)
 
 
-def _print(title: str, found: dict[str, Any]) -> None:
-    pick, holds = found["pick"], found["holds"]
+def _print(title: str, explanation: Explanation) -> None:
+    pick, holds = explanation.pick, explanation.holds
     click.echo(
-        f"{title}:\n{_cell(pick)}, {pick['channels']} channels, {pick['threads']} threads, {pick['time_us']:.2f} us; "
-        f"the same algorithm and protocol from {human_bytes(holds['from_bytes'])} to {human_bytes(holds['to_bytes'])}\n"
+        f"{title}:\n{pick.name}, {pick.channels} channels, {pick.threads} threads, {pick.time_us:.2f} us; "
+        f"the same algorithm and protocol from {human_bytes(holds.from_bytes)} to {human_bytes(holds.to_bytes)}\n"
     )
-    changing = [step for step in found["steps"] if step["before"] != step["after"]]
-    print_table(f"how {_cell(pick)} comes to its numbers", STEPS, map(_step_row, changing))
-    active = {step["name"] for step in changing}
-    if idle := list(dict.fromkeys(step["name"] for step in found["steps"] if step["name"] not in active)):
+    changing = [step for step in explanation.steps if step.changes]
+    print_table(f"how {pick.name} comes to its numbers", STEPS, map(_step_row, changing))
+    active = {step.name for step in changing}
+    if idle := list(dict.fromkeys(step.name for step in explanation.steps if step.name not in active)):
         click.echo(f"rules that changed nothing here: {', '.join(idle)}")
-    sources = list(dict.fromkeys(step["source"] for step in changing if step["source"]))
+    sources = list(dict.fromkeys(step.source for step in changing if step.source))
     click.echo("".join(f"source: {source}\n" for source in sources))
-    slower = [other for other in found["others"] if "reason" not in other]
-    if slower:
-        print_table("what else it may use", OTHERS, map(_other_row, slower))
-    missing = [(_cell(other), other["reason"]) for other in found["others"] if "reason" in other]
+    if explanation.slower:
+        print_table("what else it may use", OTHERS, map(_other_row, explanation.slower))
+    missing = [(_name(other.algorithm, other.protocol), other.reason) for other in explanation.unavailable]
     if missing:
         print_table("what it may not use", ("combination", "because"), missing)
 
@@ -66,23 +66,23 @@ STEPS = ("quantity", "rule", "before", "after", "unit", "meaning")
 OTHERS = ("combination", "latency us", "bandwidth GB/s", "time us", "slower by us", "slower by")
 
 
-def _step_row(step: dict[str, Any]) -> tuple[object, ...]:
-    return step["quantity"], step["name"], _short(step["before"]), _short(step["after"]), step["unit"], step["says"]
+def _step_row(step: Step) -> tuple[object, ...]:
+    return step.quantity, step.name, _short(step.before), _short(step.after), step.unit, step.says
 
 
-def _other_row(other: dict[str, Any]) -> tuple[object, ...]:
+def _other_row(other: Slower) -> tuple[object, ...]:
     return (
-        _cell(other),
-        f"{other['latency_us']:.2f}",
-        f"{other['bandwidth_gbs']:.3f}",
-        f"{other['time_us']:.2f}",
-        f"{other['slower_us']:.2f}",
-        f"{other['slower_percent']:.1f} %",
+        _name(other.algorithm, other.protocol),
+        f"{other.latency_us:.2f}",
+        f"{other.bandwidth_gbs:.3f}",
+        f"{other.time_us:.2f}",
+        f"{other.slower_us:.2f}",
+        f"{other.slower_percent:.1f} %",
     )
 
 
-def _cell(record: dict[str, Any]) -> str:
-    return f"{record['algorithm']}/{record['protocol']}"
+def _name(algorithm: Algorithm, protocol: Protocol) -> str:
+    return f"{algorithm.name}/{protocol.name}"
 
 
 def _short(value: float) -> str:

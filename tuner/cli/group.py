@@ -1,11 +1,13 @@
 """``nccl-tuner group``: what NCCL picks for several collectives in one group."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from tuner.answers import groups
+from tuner.answers.groups import GroupAnswer
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
@@ -55,7 +57,7 @@ def operations_of(calls: list[Any], dtype: DataType, op: Op) -> list[Operation]:
 
 @click.command(name="group")
 @calls_argument
-@options.case_options
+@options.scenario_options
 @options.request_options
 @options.json_option
 def command(calls: list[Any], dtype: DataType, op: Op, as_json: bool, **scenario: Any) -> None:
@@ -66,7 +68,7 @@ def command(calls: list[Any], dtype: DataType, op: Op, as_json: bool, **scenario
     \b
     nccl-tuner group allreduce:25M*4,allreduce:64K,allgather:4M:bfloat16 --machine dgx-h100 --nodes 2 --nccl 2.28.9
     """
-    described = options.case_of(**scenario)
+    described = options.scenario_of(**scenario)
     answer = groups.from_emulator(described, operations_of(calls, dtype, op))
     if as_json:
         print_json(answer)
@@ -77,30 +79,28 @@ def command(calls: list[Any], dtype: DataType, op: Op, as_json: bool, **scenario
 COLUMNS = ("kernel", "call", "collective", "bytes", "type", "pick", "channels", "from..to", "block", "chosen with")
 
 
-def print_group(title: str, answer: dict[str, Any]) -> None:
+def print_group(title: str, answer: GroupAnswer) -> None:
     """Kernels with their calls, in NCCL's order, then what was chosen together."""
-    rows = []
-    for number, kernel in enumerate(answer["kernels"]):
-        for each in kernel["calls"]:
-            channels = each["channels"]
-            rows.append(
-                (
-                    number,
-                    _known(each["call"]),
-                    _known(each["collective"]),
-                    _size(each["bytes"]),
-                    each["type"],
-                    f"{each['algorithm']}/{each['protocol']}",
-                    len(channels),
-                    _range(channels),
-                    kernel["threads"],
-                    _known(each["choice"]),
-                )
-            )
+    rows = [
+        (
+            number,
+            _known(each.call),
+            _named(each.collective),
+            _size(each.bytes),
+            each.dtype.name,
+            f"{each.algorithm.name}/{each.protocol.name}",
+            len(each.channels),
+            _range(each.channels),
+            kernel.threads,
+            _known(each.choice),
+        )
+        for number, kernel in enumerate(answer.kernels)
+        for each in kernel.calls
+    ]
     print_table(title, COLUMNS, rows)
     choices = [
-        (number, _known(each["collective"]), _size(each["bytes"]), each["numPipeOps"], _known(each["time_us"]))
-        for number, each in enumerate(answer["choices"])
+        (number, _named(each.collective), _size(each.bytes), each.pipelined, _known(each.time_us))
+        for number, each in enumerate(answer.choices)
     ]
     print_table("Chosen together", ("choice", "collective", "bytes", "numPipeOps", "time us"), choices)
 
@@ -109,11 +109,15 @@ def _known(value: object) -> object:
     return "-" if value is None else value
 
 
+def _named(collective: Collective | None) -> str:
+    return "-" if collective is None else collective.name
+
+
 def _size(nbytes: int | None) -> str:
     return "-" if nbytes is None else human_bytes(nbytes)
 
 
-def _range(channels: list[int]) -> str:
+def _range(channels: Sequence[int]) -> str:
     """``3..7``, or all of them where they are not neighbours."""
     low, high = channels[0], channels[-1]
     return f"{low}..{high}" if len(channels) == high - low + 1 else " ".join(map(str, channels))

@@ -129,7 +129,7 @@ class Channels(click.ParamType):  # type: ignore[type-arg]
     is_flag=True,
     help="With --backend simulated: the truth is NCCL's own model, so nothing is to be gained.",
 )
-@options.case_options
+@options.scenario_options
 @options.request_options
 @options.json_option
 def command(
@@ -224,7 +224,7 @@ def command(
 def _simulated(options_of_case: dict[str, Any], seed: int, nothing_planted: bool, after: int) -> Backend:
     from tuner.measure.simulated.backend import Simulated
 
-    return Simulated(options.case_of(**options_of_case), seed, {} if nothing_planted else None, after=after)
+    return Simulated(options.scenario_of(**options_of_case), seed, {} if nothing_planted else None, after=after)
 
 
 def _gpu(out: Path, ranks_per_gpu: int, library: Path | None) -> Backend:

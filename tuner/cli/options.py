@@ -71,7 +71,7 @@ def skeleton_options(function: F) -> F:
     return function
 
 
-def case_options(function: F, several_releases: bool = False) -> F:
+def scenario_options(function: F, several_releases: bool = False) -> F:
     """The options that describe a communicator, or one for each of several releases."""
     function = skeleton_options(function)
     for option in reversed(
@@ -230,7 +230,7 @@ def runnable(
     return left
 
 
-def case_of(
+def scenario_of(
     machine: str | None,
     topology: Path | None,
     graphs: Path | None,
@@ -244,7 +244,7 @@ def case_of(
     net_latency_us: float | None,
     constants: Path | None = None,
 ) -> Scenario:
-    """The case that :func:`case_options` describe."""
+    """The scenario that :func:`scenario_options` describe."""
     if not 1 <= nodes <= MOST_NODES:
         raise BadInput(f"--nodes {nodes}: valid: 1 to {MOST_NODES}")
     if node and (machine or topology or graphs or gpu or nodes > 1 or gpus_per_node is not None):

@@ -1,23 +1,19 @@
 """``nccl-tuner oracle``: the real libnccl on simulated GPUs."""
 
-import dataclasses
+from dataclasses import fields
 from typing import Any
 
 import click
-import numpy as np
 
 from tuner.answers import library
-from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.names import Buffers, Collective, DataType, Op, Pattern
 from tuner.cli import options
 from tuner.cli.group import calls_argument, operations_of, print_group
 from tuner.cli.output import print_json, print_table
 from tuner.cli.pick import print_answers
 from tuner.cli.table import print_tables
-from tuner.conformance.check import TABLES
-from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
-from tuner.oracle import search
-from tuner.oracle.api import Oracle
+from tuner.machine.graphs import Graph
 
 
 @click.group(name="oracle")
@@ -32,7 +28,7 @@ def command() -> None:
 @command.command()
 @options.collective_argument
 @options.bytes_option
-@options.case_options
+@options.scenario_options
 @options.request_options
 @options.buffers_option
 @options.timeout_option
@@ -52,17 +48,17 @@ def pick(
     \b
     nccl-tuner oracle pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --json
     """
-    described = options.case_of(**scenario)
+    described = options.scenario_of(**scenario)
     answers = library.of_sizes(described, Request(collective, dtype, op, buffers=buffers), sizes, timeout_s)
     if as_json:
         print_json(answers)
     else:
-        print_answers(f"{collective.name} on {described.title}: the real libnccl", described, answers)
+        print_answers(f"{collective.name} on {described.title}: the real libnccl", answers)
 
 
 @command.command()
 @calls_argument
-@options.case_options
+@options.scenario_options
 @options.request_options
 @options.timeout_option
 @options.json_option
@@ -72,7 +68,7 @@ def group(calls: list[Any], dtype: DataType, op: Op, timeout_s: float, as_json: 
     \b
     nccl-tuner oracle group allreduce:25M*4,allgather:4M --machine dgx-h100 --nodes 2 --nccl 2.28.9
     """
-    described = options.case_of(**scenario)
+    described = options.scenario_of(**scenario)
     made = library.of_group(described, operations_of(calls, dtype, op), timeout_s)
     if as_json:
         print_json(made)
@@ -81,7 +77,7 @@ def group(calls: list[Any], dtype: DataType, op: Op, timeout_s: float, as_json: 
 
 
 @command.command()
-@options.case_options
+@options.scenario_options
 @options.timeout_option
 @options.json_option
 def table(as_json: bool, timeout_s: float, **scenario: Any) -> None:
@@ -90,14 +86,11 @@ def table(as_json: bool, timeout_s: float, **scenario: Any) -> None:
     \b
     nccl-tuner oracle table --machine dgx-h100 --nodes 2 --nccl 2.28.9
     """
-    with Oracle(options.case_of(**scenario).oracle_configuration(), timeout_s=timeout_s) as oracle:
-        tables = oracle.tables
-    values = {name: getattr(tables, name) for name in TABLES}
-    print_tables(Tables(**values, backup_gbs=np.zeros((5, 3), np.float32), reasons={}), as_json)
+    print_tables(library.tables(options.scenario_of(**scenario), timeout_s), as_json)
 
 
 @command.command()
-@options.case_options
+@options.scenario_options
 @options.timeout_option
 @options.json_option
 def graphs(as_json: bool, timeout_s: float, **scenario: Any) -> None:
@@ -106,15 +99,15 @@ def graphs(as_json: bool, timeout_s: float, **scenario: Any) -> None:
     \b
     nccl-tuner oracle graphs --topology topology.xml --nodes 2 --nccl 2.28.9
     """
-    described = options.case_of(**scenario)
-    with Oracle(described.oracle_configuration(), timeout_s=timeout_s) as oracle:
-        searched = search.graphs(oracle)
-    records = {
-        name: {**dataclasses.asdict(graph), "pattern": graph.pattern.name if graph.pattern else None}
-        for name, graph in searched.items()
-    }
+    described = options.scenario_of(**scenario)
+    searched = library.graphs(described, timeout_s)
     if as_json:
-        print_json(records)
-    else:
-        columns = ("graph", *next(iter(records.values())))
-        print_table(f"Graphs of {described.title}", columns, [(name, *row.values()) for name, row in records.items()])
+        print_json(searched)
+        return
+    columns = [each.name for each in fields(Graph)]
+    rows = [(name, *(_shown(getattr(graph, column)) for column in columns)) for name, graph in searched.items()]
+    print_table(f"Graphs of {described.title}", ("graph", *columns), rows)
+
+
+def _shown(value: object) -> object:
+    return value.name if isinstance(value, Pattern) else value

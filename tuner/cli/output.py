@@ -6,11 +6,13 @@ from typing import Any
 
 import click
 
+from tuner.base.records import to_json
 from tuner.base.sizes import human_bytes as human_bytes
 
 
 def print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=1))
+    """Records, or what is JSON already."""
+    click.echo(json.dumps(to_json(value), indent=1))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -1,22 +1,22 @@
 """``nccl-tuner pick``: what NCCL picks."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from tuner.answers import picks
+from tuner.answers.picks import NonClassicPick, PickAnswer
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
-from tuner.costmodels.bandwidth import algorithm_gbs, bus_factor
 from tuner.emulator.request import Request
-from tuner.scenario import Scenario
 
 
 @click.command(name="pick")
 @options.collective_argument
 @options.bytes_option
-@options.case_options
+@options.scenario_options
 @options.request_options
 @options.buffers_option
 @options.json_option
@@ -30,41 +30,39 @@ def command(
     nccl-tuner pick allreduce --node dgx-h100:8x2 --node dgx-a100:4 --nccl 2.28.9
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --buffers window
     """
-    described = options.case_of(**scenario)
+    described = options.scenario_of(**scenario)
     answers = picks.from_emulator(described, Request(collective, dtype, op, buffers=buffers), sizes)
     if as_json:
         print_json(answers)
     else:
-        print_answers(f"{collective.name} on {described.title}", described, answers)
+        print_answers(f"{collective.name} on {described.title}", answers)
 
 
-def print_answers(title: str, scenario: Scenario, answers: list[dict[str, Any]]) -> None:
+def print_answers(title: str, answers: Sequence[PickAnswer]) -> None:
     """The answers as a table, with nccl-tests' bandwidths, the runner-up and its margin."""
-    print_table(title, COLUMNS, [_row(answered, scenario.ranks) for answered in answers])
-    for answered in answers:
-        for other in answered.get("disagreeing", []):
-            pick = f"{other['algorithm']}/{other['protocol']}, channels {other['channels']}, threads {other['threads']}"
-            click.echo(f"DISAGREE {human_bytes(answered['bytes'])}: ranks on {other['nodes']} pick {pick}")
+    print_table(title, COLUMNS, map(_row, answers))
+    for answer in answers:
+        for other in answer.disagreeing:
+            pick = f"{other.pick.name}, channels {other.pick.channels}, threads {other.pick.threads}"
+            click.echo(f"DISAGREE {human_bytes(answer.bytes)}: ranks on {other.nodes} pick {pick}")
 
 
 COLUMNS = ("size", "pick", "channels", "threads", "time us", "algbw GB/s", "busbw GB/s", "runner-up", "slower by")
 
 
-def _row(answered: dict[str, Any], ranks: int) -> tuple[object, ...]:
-    pick, nbytes = answered["pick"], answered["bytes"]
-    if "leaves_for" in pick:
-        return human_bytes(nbytes), pick["leaves_for"], pick["channels"], pick["threads"], *5 * ("-",)
-    algbw = algorithm_gbs(nbytes, pick["time_us"])
-    busbw = algbw * bus_factor(Collective[answered["collective"]], ranks)
-    second = picks.runner_up(answered)
+def _row(answer: PickAnswer) -> tuple[object, ...]:
+    pick, size = answer.pick, human_bytes(answer.bytes)
+    if isinstance(pick, NonClassicPick):
+        return size, pick.bypass_kernel, pick.channels, pick.threads, *5 * ("-",)
+    second = answer.runner_up
     return (
-        human_bytes(nbytes),
-        f"{pick['algorithm']}/{pick['protocol']}",
-        pick["channels"],
-        pick["threads"],
-        f"{pick['time_us']:.2f}",
-        f"{algbw:.3f}",
-        f"{busbw:.3f}",
-        second[0] if second else "-",
-        f"{second[1]:.1f} %" if second else "-",
+        size,
+        pick.name,
+        pick.channels,
+        pick.threads,
+        f"{pick.time_us:.2f}",
+        f"{answer.algbw_gbs:.3f}",
+        f"{answer.busbw_gbs:.3f}",
+        second.name if second else "-",
+        f"{second.slower_percent:.1f} %" if second else "-",
     )

@@ -19,7 +19,7 @@ from tuner.report.page import page
 
 
 @click.command(name="report")
-@partial(options.case_options, several_releases=True)
+@partial(options.scenario_options, several_releases=True)
 @options.request_options
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FILE.html", help="The page.")
 @options.json_option
@@ -33,7 +33,7 @@ def command(nccl: Sequence[str], dtype: DataType, op: Op, out: Path, as_json: bo
     nccl-tuner report --machine dgx-h100 --nodes 2 --nccl 2.22.3 --nccl 2.25.1 --out upgrade.html
     """
     names = sorted({release.load(name).name for name in nccl}, key=catalogue.release_key)
-    scenario = options.case_of(nccl=names[-1] if names else None, **described)
+    scenario = options.scenario_of(nccl=names[-1] if names else None, **described)
 
     def along(releases: Sequence[str]) -> Iterator[str]:
         with click.progressbar(releases, label=f"computing {scenario.name}", file=sys.stderr) as watched:

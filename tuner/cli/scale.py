@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -45,7 +45,7 @@ from tuner.scenario import MOST_NODES
     help="The most nodes.",
 )
 @click.option("--every", is_flag=True, help="Look at every number of nodes, which takes about 3 ms for each.")
-@options.case_options
+@options.scenario_options
 @options.request_options
 @options.json_option
 def command(
@@ -69,7 +69,7 @@ def command(
     nccl-tuner scale allreduce --bytes 64K,16M --machine dgx-h100 --nccl 2.28.9
     nccl-tuner scale allgather --bytes 1M --per-rank --machine dgx-h100 --to-nodes 1024 --every --json
     """
-    described = options.case_of(**scenario)
+    described = options.scenario_of(**scenario)
     if described.nodes != 1:
         raise BadInput(f"--nodes {described.nodes}: what changes is their number; valid: --from-nodes, --to-nodes")
     ends = [nodes for nodes in (low, high) if nodes * described.gpus() > 1]
@@ -82,7 +82,7 @@ def command(
             described, requests, sizes, low, high, every=every, per_rank=per_rank, progress=lambda: bar.update(1)
         )
     if as_json:
-        print_json(asdict(found))
+        print_json(found)
         return
     click.echo(_looked_at(found, low, high, every))
     for collective, ranges in groupby(found.ranges, key=lambda one: one.collective):

@@ -1,7 +1,6 @@
 """``nccl-tuner whatif``: what a change of hardware, counts or variables does."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -12,7 +11,7 @@ from tuner.analysis.whatif import AtSize, at_sizes
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
-from tuner.cli.diff import SAME_COMBINATION, cell, percent, print_changes
+from tuner.cli.diff import SAME_COMBINATION, percent, pick_name, print_changes
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.cli.renamed import Change
 
@@ -31,7 +30,7 @@ class CollectiveOrChange(options.Named):
     "words", nargs=-1, type=CollectiveOrChange(Collective, "collective"), metavar="[COLLECTIVE]... CHANGE..."
 )
 @options.bytes_option
-@options.case_options
+@options.scenario_options
 @options.request_options
 @options.json_option
 def command(
@@ -47,7 +46,7 @@ def command(
     nccl-tuner whatif allreduce nic-gbps=200 --machine dgx-h100 --nodes 2 --nccl 2.28.9
     nccl-tuner whatif allgather nodes=8 NCCL_PROTO=Simple --machine dgx-h100 --nodes 2 --nccl 2.28.9 --json
     """
-    described = options.case_of(**scenario)
+    described = options.scenario_of(**scenario)
     after = changed(described, [word for word in words if not isinstance(word, Collective)])
     if after == described:
         raise BadInput(f"nothing differs; valid: KEY=VALUE, with the keys {', '.join(KEYS)}, or a NCCL variable")
@@ -60,8 +59,8 @@ def command(
             {
                 "before": described.heading,
                 "after": after.heading,
-                "sizes": [asdict(one) for ones, _ in found for one in ones],
-                "changes": [asdict(change) for _, changes in found for change in changes],
+                "sizes": [one for ones, _ in found for one in ones],
+                "changes": [change for _, changes in found for change in changes],
             }
         )
         return
@@ -80,8 +79,8 @@ def _rows(ones: Sequence[AtSize]) -> list[tuple[object, ...]]:
     return [
         (
             human_bytes(one.bytes),
-            cell(one.before),
-            cell(one.after),
+            pick_name(one.before),
+            pick_name(one.after),
             f"{one.before.time_us:.2f}",
             f"{one.after.time_us:.2f}",
             percent(one.ratio),

@@ -2,7 +2,6 @@
 
 import bisect
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 from tuner.base import breakpoints
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.frames import Column, Framed, Named
-from tuner.base.names import ALGO_PROTOS, Algorithm, Buffers, Protocol
+from tuner.base.names import ALGO_PROTOS, Algorithm, Buffers, Collective, Protocol
 from tuner.base.numerics import SizeArray
 from tuner.base.sizes import whole
 from tuner.emulator.request import Request
@@ -50,23 +49,28 @@ class Ranges(Framed):
             "threads": self.threads,
         }
 
-    def records(self, request: Request) -> list[dict[str, Any]]:
-        """In the form of ``nccl-tuner edges --json``."""
+    def records(self, request: Request) -> "list[SizeRange]":
+        """One a range, as ``nccl-tuner edges --json`` prints them."""
         columns = (self.from_bytes, self.to_bytes, self.algorithm, self.protocol, self.channels, self.threads)
         return [
-            {
-                "collective": request.collective.name,
-                "from_bytes": start,
-                "to_bytes": end,
-                "algorithm": Algorithm(algorithm).name,
-                "protocol": Protocol(protocol).name,
-                "channels": channels,
-                "threads": threads,
-            }
+            SizeRange(request.collective, start, end, Algorithm(algorithm), Protocol(protocol), channels, threads)
             for start, end, algorithm, protocol, channels, threads in zip(
                 *(column.tolist() for column in columns), strict=True
             )
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRange:
+    """Sizes (nBytes) with one answer, both ends among them; ``threads`` are of a block."""
+
+    collective: Collective
+    from_bytes: int
+    to_bytes: int
+    algorithm: Algorithm
+    protocol: Protocol
+    channels: int
+    threads: int
 
 
 def launches(selection: Selection, request: Request, low: int | None = None, high: int = FOLLOWED_BYTES) -> Ranges:

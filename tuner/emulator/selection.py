@@ -153,20 +153,32 @@ class Selection:
                     raise BadInput(f"{call} leaves the classic path for {non_classic.name}")
         return self._classic_pick(request, nbytes)
 
-    def _classic_pick(self, request: Request, nbytes: SizeArray) -> Picks:
+    def pick_with_costs(self, request: Request, sizes: ArrayLike) -> tuple[Picks, FloatArray]:
+        """:meth:`pick` and :meth:`cost_table` of sizes that stay on the classic path, each time computed once."""
+        nbytes = _sizes(sizes)
+        table_us = self.cost_table(request, nbytes)
+        return self._classic_pick(request, nbytes, table_us), table_us
+
+    def _classic_pick(self, request: Request, nbytes: SizeArray, table_us: FloatArray | None = None) -> Picks:
+        """``table_us``: the cost table, where it is there already."""
         self._check_type(request)
         self._check_buffers(request)
         bandwidths = self._bandwidths(request)
         algo_protos = list(bandwidths)
         if not algo_protos:
             raise NoAlgorithm(f"nothing is left for {request.collective.name}: {'; '.join(self._why_nothing(request))}")
+        # The table has no times of Ring's backup.
+        known = table_us if self._reason(request, algo_protos[0]) is None else None
         best, time_us = np.empty(nbytes.shape, np.int8), np.empty(nbytes.shape, np.float32)
         channels, threads = np.empty(nbytes.shape, np.int64), np.empty(nbytes.shape, np.int64)
         (rule,) = self.communicator.release.rules("pick")
         (launch_rule,) = self.communicator.release.rules("launch")
         for part in _chunks(len(nbytes)):
             chunk = Sizes(nbytes[part])
-            times = (self._times(request, algo_proto, chunk, bandwidths[algo_proto]) for algo_proto in algo_protos)
+            if known is None:
+                times = (self._times(request, algo_proto, chunk, bandwidths[algo_proto]) for algo_proto in algo_protos)
+            else:
+                times = (known[part, algorithm, protocol] for algorithm, protocol in algo_protos)
             best[part], time_us[part] = PICK_RULES[rule](times, self.communicator)
             self._apply_policy(request, algo_protos, best[part], chunk.nbytes)
             for index in np.flatnonzero(np.bincount(best[part])):

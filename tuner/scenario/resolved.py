@@ -1,4 +1,4 @@
-"""A scenario resolved: each kind of node read once, its communicator for the emulator, its configuration for libnccl."""
+"""A scenario resolved: its kinds of nodes, its communicator for the emulator, its configuration for libnccl."""
 
 from dataclasses import replace
 from functools import cached_property

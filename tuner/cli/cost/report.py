@@ -17,7 +17,7 @@ from tuner.costmodels.alphabeta import Level
 
 @click.command(name="report")
 @click.argument("file", type=click.Path(path_type=Path))
-@options.case_options
+@options.scenario_options
 @click.option(
     "--collective",
     type=options.Named(Collective, "collective"),
@@ -90,7 +90,7 @@ def command(
 
         check_ending(plot)
     measured = sweep.read(file, collective)
-    described = options.case_of(**{**scenario, "nccl": scenario["nccl"] or measured.nccl})
+    described = options.scenario_of(**{**scenario, "nccl": scenario["nccl"] or measured.nccl})
     found = efficiency.report(
         measured,
         described,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.command(name="curves")
 @options.collective_argument
 @shared.size_options
-@options.case_options
+@options.scenario_options
 @options.request_options
 @options.buffers_option
 @shared.out_option
@@ -40,7 +40,7 @@ def command(
     \b
     nccl-tuner plot curves allreduce --machine dgx-h100 --nodes 4 --nccl 2.28.9 --out curves.svg
     """
-    described, request = options.case_of(**scenario), Request(collective, dtype, op, buffers=buffers)
+    described, request = options.scenario_of(**scenario), Request(collective, dtype, op, buffers=buffers)
     found = curves(described, request, shared.sizes_of(from_bytes, to_bytes, points))
 
     def record() -> dict[str, Any]:

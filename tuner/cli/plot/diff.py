@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @options.change_option
 @shared.size_options
 @shared.node_options
-@options.case_options
+@options.scenario_options
 @options.request_options
 @options.buffers_option
 @shared.out_option
@@ -48,7 +48,7 @@ def command(
     nccl-tuner plot diff allreduce --machine dgx-h100 --nccl 2.18.1 --change nccl=2.28.9 --out diff.png
     nccl-tuner plot diff allreduce --machine dgx-h100 --nccl 2.28.9 --change NCCL_ALGO=Ring --to-nodes 16 --json
     """
-    first, request = options.case_of(**scenario), Request(collective, dtype, op, buffers=buffers)
+    first, request = options.scenario_of(**scenario), Request(collective, dtype, op, buffers=buffers)
     second = changes.changed(first, assignments)
     if second == first:
         raise BadInput("nothing differs; valid: --change KEY=VALUE, such as nccl=2.28.9 or NCCL_ALGO=Ring")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @options.collective_argument
 @shared.size_options
 @shared.node_options
-@options.case_options
+@options.scenario_options
 @options.request_options
 @options.buffers_option
 @shared.out_option
@@ -45,7 +45,7 @@ def command(
     nccl-tuner plot map allreduce --machine dgx-h100 --nccl 2.28.9 --to-nodes 64 --out map.png
     nccl-tuner plot map allgather --machine dgx-h100 --nodes-list 1,2,4,8,16 --from 1K --to 1G --points 100 --json
     """
-    described, request = options.case_of(**scenario), Request(collective, dtype, op, buffers=buffers)
+    described, request = options.scenario_of(**scenario), Request(collective, dtype, op, buffers=buffers)
     nodes = shared.nodes_of(described, to_nodes, nodes_list)
     found = choices(described, request, shared.sizes_of(from_bytes, to_bytes, points), nodes)
 

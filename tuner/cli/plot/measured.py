@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     type=options.Named(Collective, "collective"),
     help="Only this one; also what a text of nccl-tests is of that does not name it. [default: all]",
 )
-@options.case_options
+@options.scenario_options
 @shared.out_option
 @options.json_option
 def command(file: Path, collective: Collective | None, out: Path | None, as_json: bool, **scenario: Any) -> None:
@@ -80,7 +80,7 @@ def _case(file: Path, measurements: Measurements, scenario: dict[str, Any]) -> S
             option = f"--{said[0].replace('_', '-')}"
             raise BadInput(f"{option}: {file} says its own communicator; valid: with --machine or --topology, or none")
         return header.case_of(given)
-    described = options.case_of(**{**scenario, "nccl": scenario["nccl"] or given.get("nccl")})
+    described = options.scenario_of(**{**scenario, "nccl": scenario["nccl"] or given.get("nccl")})
     header.check(file, given, described)
     return described
 

@@ -12,6 +12,7 @@ from tuner.analysis.choices import Choices
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Protocol
 from tuner.base.numerics import SizeArray, shortest
+from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.options import F
 from tuner.cli.output import print_json
@@ -135,7 +136,7 @@ def request_record(request: Request) -> dict[str, str]:
 def case_record(scenario: Scenario) -> dict[str, Any]:
     """Without the number of nodes, which is the picture's."""
     return {
-        **scenario.constants,
+        **to_json(scenario.constants),
         "machine": scenario.name,
         "gpus_per_node": scenario.gpus(),
         "environment": scenario.environment or {},

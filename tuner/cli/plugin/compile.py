@@ -22,7 +22,7 @@ from tuner.scenario import Scenario
 
 @click.command(name="compile")
 @options.collectives_argument
-@options.case_options
+@options.scenario_options
 @click.option(
     "--as",
     "form",
@@ -69,7 +69,7 @@ def command(
     if samples is not None:
         table, notes = _measured(samples, chosen, form, channels, runs, scenario)
     else:
-        table, notes = _emulated(options.case_of(**scenario), chosen, form, channels, runs)
+        table, notes = _emulated(options.scenario_of(**scenario), chosen, form, channels, runs)
     text.write(out, table)
     for note in notes:
         click.echo(f"note: {note}", err=True)

@@ -19,7 +19,7 @@ from tuner.release.environment import parse_assignments
 @click.argument("table", type=click.Path(path_type=Path))
 @options.collective_argument
 @options.bytes_option
-@options.case_options
+@options.scenario_options
 @options.request_options
 @options.buffers_option
 @click.option(
@@ -52,7 +52,7 @@ def command(
     nccl-tuner plugin dry-run my.table allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1M,64M
     """
     of_plugin = tuple(text for text in env if text.startswith("NCCL_TUNER_"))
-    described = options.case_of(**scenario, env=tuple(text for text in env if text not in of_plugin))
+    described = options.scenario_of(**scenario, env=tuple(text for text in env if text not in of_plugin))
     request = Request(collective, dtype, op, pipelined=pipelined, buffers=buffers)
     selection = Selection(described.communicator())
     trials = trial.run(table, selection, request, sizes, parse_assignments(of_plugin))

@@ -16,7 +16,7 @@ from tuner.plugin.formats import convert
 
 @click.command(name="lint")
 @click.argument("file", type=click.Path(path_type=Path))
-@options.case_options
+@options.scenario_options
 @options.request_options
 @options.json_option
 def command(file: Path, dtype: DataType, op: Op, as_json: bool, **scenario: Any) -> None:
@@ -33,7 +33,7 @@ def command(file: Path, dtype: DataType, op: Op, as_json: bool, **scenario: Any)
     read = convert.read(file)
     found = lint.check(read.table)
     if scenario["machine"] or scenario["topology"] or scenario["node"]:
-        described = options.case_of(**scenario)
+        described = options.scenario_of(**scenario)
         communicator = described.communicator()
         found += lint_scenario.check_release(read.table, communicator.release)
         found += lint_scenario.check_communicator(read.table, communicator, dtype, op)

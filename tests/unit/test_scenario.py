@@ -1,0 +1,69 @@
+"""A scenario is resolved once: what it reads, and what is computed of it."""
+
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tuner.base.errors import BadInput
+from tuner.cli import everything
+from tuner.emulator import selection
+from tuner.machine import catalogue, skeleton
+from tuner.machine.topology import reader
+from tuner.oracle import search
+from tuner.scenario import Scenario
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, calls: list[Any]) -> None:
+    own: Callable[..., Any] = getattr(module, name)
+
+    def counting(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return own(*arguments)
+
+    monkeypatch.setattr(module, name, counting)
+
+
+@pytest.fixture
+def topology(tmp_path: Path) -> Path:
+    file = tmp_path / "node.xml"
+    file.write_text(catalogue.load("dgx-h100").topology_xml, encoding="utf-8")
+    return file
+
+
+def test_one_pick_parses_a_topology_once_and_computes_each_time_once(
+    topology: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[Any] = []
+    timed: list[Any] = []
+    for module in (reader, skeleton):
+        counted(monkeypatch, module, "parse", parsed)
+    counted(monkeypatch, selection.timing, "time_us", timed)
+    known = catalogue.load("dgx-h100").graphs("2.28.9", 8, several_nodes=True)
+    monkeypatch.setattr(search, "search", lambda _: (known, 50.0))  # so that this needs no libnccl
+    words = f"pick allreduce --topology {topology} --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB"
+    done = CliRunner().invoke(everything, shlex.split(words), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert [where for _, where in parsed] == [str(topology)]
+    times = [arguments[4] for arguments in timed]  # algorithm and protocol
+    assert len(times) == len(set(times)) > 0
+
+
+def test_what_is_resolved_is_kept() -> None:
+    scenario = Scenario("2.28.9", 2, "dgx-h100")
+    assert scenario.resolve() is scenario.resolve()
+    assert scenario.communicator() is scenario.communicator()
+    other = replace(scenario, nodes=4)
+    assert (scenario.ranks, other.ranks) == (16, 32)
+    assert scenario == replace(other, nodes=2)
+
+
+def test_a_description_is_read_when_it_is_resolved(tmp_path: Path) -> None:
+    scenario = Scenario("2.28.9", 2, topology=tmp_path / "none.xml", machine="dgx-h100")
+    assert scenario.settings == []
+    with pytest.raises(BadInput, match="name one machine"):
+        scenario.resolve().own.topology  # noqa: B018
