@@ -86,7 +86,7 @@ def explain(scenario: Scenario, request: Request, size: int) -> Explanation:
 
 
 def explain_pick(selection: Selection, constants: ConstantsUsed, request: Request, size: int) -> Explanation:
-    """The same of a communicator whose model is there already."""
+    """The same of a communicator whose model is there already; the same errors, BadInput among them."""
     if request.buffers is Buffers.window:
         raise BadInput("explain: buffers window may leave the classic path at any size; valid: plain, registered")
     picks = selection.pick(request, size)
