@@ -1,10 +1,13 @@
-# make demo: everything from nothing to the main job.   make test: the same for the tests.
+# make demo: everything from nothing to the main job.   make test: the same for the tests.   The others: CONTRIBUTING.md.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 NCCL   := 2.28.9
+JOBS   ?= 2
+PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
+LOG    := build/install.log
 
-.PHONY: demo test test-releases docs golden lint bench plugin fuzz clean
+.PHONY: demo test test-offline test-releases explore docs golden lint bench plugin fuzz clean
 
 demo: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL)
@@ -12,11 +15,20 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $$($(BIN)/python -m tests.scripts.releases_to_fetch)
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+# Neither libnccl nor a network.
+test-offline: $(VENV)/.installed
+	$(PYTEST) -m "not live"
+
+# Examples that hypothesis has not drawn before, in every test that draws.
+explore: $(VENV)/.installed
+	$(BIN)/nccl-tuner fetch-nccl $$($(BIN)/python -m tests.scripts.releases_to_fetch)
+	$(PYTEST) -m hypothesis --hypothesis-profile explore
 
 test-releases: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl --all
-	NCCL_TUNER_TEST_RELEASES=all $(BIN)/python -m pytest tests/live/test_oracle.py
+	NCCL_TUNER_TEST_RELEASES=all $(PYTEST) tests/live/test_oracle.py
 	$(BIN)/python -m tests.scripts.check_releases
 
 docs: $(VENV)/.installed
@@ -31,7 +43,9 @@ SOURCES_C := $(wildcard csrc/*/*.[ch] csrc/*/*/*.[ch])
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 	@if [ -x $(BIN)/clang-format ]; \
 	then echo $(BIN)/clang-format csrc; $(BIN)/clang-format --dry-run --Werror $(SOURCES_C); \
 	else echo "no $(BIN)/clang-format: the form of csrc is not checked"; fi
@@ -67,10 +81,11 @@ $(FUZZ)/%: $(CHECK)/fuzz_%.c $(wildcard csrc/plugin/*.[ch] $(CHECK)/*.[ch])
 	    csrc/plugin/*.c $< $(CHECK)/checks.c $(CHECK)/source.c -o $@
 
 $(VENV)/.installed: pyproject.toml setup.py csrc/bindings.py $(wildcard csrc/*.args csrc/*/*.[ch])
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip install --quiet --editable '.[test,lint]'
-	touch $@
+	@mkdir -p $(dir $(LOG)) && echo "installing into $(VENV); $(LOG) has what is printed"
+	@{ $(PYTHON) -m venv $(VENV) && \
+	    $(BIN)/python -m pip install --quiet --upgrade pip && \
+	    PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip install --quiet --editable '.[test,lint]'; } >$(LOG) 2>&1 || { cat $(LOG) >&2; exit 1; }
+	@touch $@
 
 clean:
 	rm -rf $(VENV) build *.egg-info tuner/_native

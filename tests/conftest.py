@@ -1,14 +1,63 @@
-"""How hypothesis draws: the same examples in every run, and a busy computer is no failure.
+"""How hypothesis draws, and what a test may do that isn't marked `live`.
 
-`pytest --hypothesis-profile explore` draws others each time.
+hypothesis draws the same examples in every run, and a busy computer is no failure;
+`pytest --hypothesis-profile explore` (`make explore`) draws others each time.
 """
 
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.not_live import sitecustomize as not_live
 
 PATIENT: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 
 settings.register_profile("same", derandomize=True, database=None, **PATIENT)
 settings.register_profile("explore", **PATIENT)
 settings.load_profile("same")
+
+LIVE = Path(__file__).parent / "live"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Processes that tests start import what guards them."""
+    folder = str(Path(not_live.__file__).parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if LIVE in item.path.parents:
+            item.add_marker("live")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    return (yield from _guarded(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    return (yield from _guarded(item))
+
+
+def _guarded(item: pytest.Item) -> Iterator[None]:
+    """A test that is not marked live fails where it, or a process of it, asks for libnccl or the network."""
+    if item.get_closest_marker("live"):
+        yield
+        return
+    with TemporaryDirectory(prefix="not-live-") as folder:
+        tried = Path(folder) / "tried.txt"
+        os.environ[not_live.VARIABLE] = str(tried)
+        try:
+            yield
+        finally:
+            del os.environ[not_live.VARIABLE]
+            what = sorted(set(tried.read_text("utf-8").splitlines())) if tried.exists() else []
+        if what:
+            pytest.fail(f"not marked live, but {'; '.join(what)}", pytrace=False)

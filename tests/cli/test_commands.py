@@ -26,6 +26,7 @@ def test_pick_answers_in_the_form_that_tools_rely_on() -> None:
         assert answer["cost_us"][f"{pick['algorithm']}/{pick['protocol']}"] == pick["time_us"]
 
 
+@pytest.mark.live
 def test_oracle_answers_the_same() -> None:
     assert json.loads(run("oracle", *PICK, "--json").stdout) == json.loads(run(*PICK, "--json").stdout)
 
@@ -36,6 +37,7 @@ def test_pick_for_people_shows_the_runner_up() -> None:
     assert "runner-up" in out
 
 
+@pytest.mark.live
 def test_table_is_what_nccl_prints() -> None:
     from tuner.oracle.api import Oracle
     from tuner.scenario import Scenario
@@ -48,6 +50,7 @@ def test_table_is_what_nccl_prints() -> None:
     assert [line for line in ours if line not in printed] == []
 
 
+@pytest.mark.live
 def test_check_prints_the_share_that_matched() -> None:
     small = ("--machine", "dgx-a100", "--nodes", "1", "--gpus-per-node", "2", "--nccl", "2.28.9")
     out = run("check", "allreduce", *small).stdout
@@ -55,12 +58,14 @@ def test_check_prints_the_share_that_matched() -> None:
     assert "MISMATCH" not in out
 
 
+@pytest.mark.live
 def test_check_without_nodes_leaves_out_a_single_rank() -> None:
     small = ("--machine", "dgx-a100", "--gpus-per-node", "1", "--nccl", "2.28.9", "--bytes", "1K,1M", "--json")
     checked = json.loads(run("check", "allreduce", *small).stdout)
     assert [each["communicator"][:3] for each in checked] == ["2 x", "4 x"]
 
 
+@pytest.mark.live
 def test_topology_and_graphs_from_files(tmp_path: Path) -> None:
     topology = tmp_path / "node.xml"
     topology.write_text(run("machines", "show", "dgx-h100").stdout)
@@ -97,30 +102,21 @@ BAD = {
     "option": (("pick", "allreduce", "--machines", "x"), "--machine"),
     "no file": (("pick", "allreduce", "--topology", "/nowhere/t.xml"), "/nowhere/t.xml"),
     "nothing left": (("pick", "broadcast", "--machine", "dgx-h100", "--env", "NCCL_ALGO=Tree"), "NCCL_ALGO=Tree"),
-    "oracle size": (
-        (
-            "oracle",
-            "pick",
-            "allreduce",
-            "--machine",
-            "dgx-h100",
-            "--nodes",
-            "1",
-            "--gpus-per-node",
-            "2",
-            "--nccl",
-            "2.28.9",
-            "--bytes",
-            "5",
-        ),
-        "nearest: 4, 8",
-    ),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_one_clear_line_and_exit_code_2(name: str) -> None:
-    arguments, hint = BAD[name]
+    assert_refused(*BAD[name])
+
+
+@pytest.mark.live
+def test_a_size_that_the_library_cannot_run_is_one_clear_line_too() -> None:
+    communicator = ("--machine", "dgx-h100", "--nodes", "1", "--gpus-per-node", "2", "--nccl", "2.28.9")
+    assert_refused(("oracle", "pick", "allreduce", *communicator, "--bytes", "5"), "nearest: 4, 8")
+
+
+def assert_refused(arguments: tuple[str, ...], hint: str) -> None:
     done = run(*arguments, code=2)
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
@@ -183,6 +179,7 @@ finally:
     assert (done.returncode, done.stderr) == (0, "\n")
 
 
+@pytest.mark.live
 def test_graphs_that_nccl_dumped(tmp_path: Path) -> None:
     from tuner.oracle.api import Oracle
     from tuner.scenario import Scenario

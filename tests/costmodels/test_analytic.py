@@ -36,6 +36,12 @@ from tuner.costmodels.step import Cluster, Model, Plan
 NOTHING = overheads.overheads()
 
 
+def linear(fixed: Any, slope: Any) -> Linear:
+    """Of scalars, which the models take as well."""
+    scalars: Any = (np.float64(fixed), np.float64(slope))
+    return Linear(*scalars)
+
+
 def each_of(*strategies: Any) -> Any:
     """`given` with fewer examples, as there are many such tests."""
     return lambda test: settings(max_examples=60)(given(*strategies)(test))
@@ -247,7 +253,7 @@ def test_at_a_crossover_both_are_equally_fast_and_then_change(
 
 @each_of(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=6))
 def test_the_fastest_is_the_least_of_all_lines(lines: list[tuple[int, int]]) -> None:
-    found = {str(at): Linear(np.float64(fixed), np.float64(slope)) for at, (fixed, slope) in enumerate(lines)}
+    found = {str(at): linear(fixed, slope) for at, (fixed, slope) in enumerate(lines)}
     bounds = fastest(found)
     assert bounds[0][0] == 0
     starts = [at for at, _ in bounds]
@@ -512,7 +518,7 @@ CLUSTER = Cluster(8, level(1, 300), level(5, 50))
 
 
 def sent(plan: Plan, model: Model = MODEL) -> dict[str, float]:
-    found: dict[str, float] = {}
+    found: dict[str, Any] = {}
     for each in step.traffic(model, plan):
         found[each.parallelism] = found.get(each.parallelism, 0) + step.per_gpu_bytes(each)
     return found
@@ -701,7 +707,7 @@ def test_numbers_in_give_numbers_out() -> None:
         both[0].alpha_us,
         both[0].beta_gbs,
         log2_rounds(8),
-        crossover_bytes(Linear(np.float64(1), np.float64(2)), Linear(np.float64(2), np.float64(1))),
+        crossover_bytes(linear(1, 2), linear(2, 1)),
         made.time_us,
         made.busbw_gbs,
         made.latency_us,

@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.scripts import check_releases as releases
 from tests.support import available_releases as here
@@ -20,11 +21,23 @@ SESSIONS = [block for block in BLOCKS if block.is_session]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
+# The blocks of a page share a folder and its files: where one asks libnccl, all of the page are live tests.
+ASKS = re.compile(r"^\$ nccl-tuner (?:oracle|check|machines complete)\b|^\$ .* --topology |^>>> with Oracle\(", re.M)
+ASKS_HARDWARE = re.compile(r"^\$ nccl-tuner (?:whatif|diff) .*\b(?:nic-gbps|nics|nvlinks|pcie)=", re.M)
+ASKING = {block.page for block in BLOCKS if ASKS.search(block.text) or ASKS_HARDWARE.search(block.text)}
+
+
+def marked(blocks: list[sessions.Block]) -> list[ParameterSet]:
+    return [
+        pytest.param(block, id=str(block), marks=[pytest.mark.live] if block.page in ASKING else []) for block in blocks
+    ]
+
+
 def written(language: str) -> list[sessions.Block]:
     return [block for block in BLOCKS if block.language == language]
 
 
-@pytest.mark.parametrize("block", SESSIONS, ids=str)
+@pytest.mark.parametrize("block", marked(SESSIONS))
 def test_commands_print_what_is_shown(block: sessions.Block) -> None:
     missing, wrong = set(), []
     for command, printed in zip(block.commands, sessions.ran(block.page)[block], strict=True):
@@ -58,7 +71,7 @@ def test_commands_that_are_not_run_exist(block: sessions.Block) -> None:
             sessions.parse(words[words.index("nccl-tuner") + 1 :])
 
 
-@pytest.mark.parametrize("block", written("pycon"), ids=str)
+@pytest.mark.parametrize("block", marked(written("pycon")))
 def test_python_prints_what_is_shown(block: sessions.Block) -> None:
     (printed,) = sessions.ran(block.page)[block]
     if isinstance(printed, sessions.NotRun):

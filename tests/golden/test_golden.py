@@ -3,6 +3,7 @@
 import dataclasses
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,6 +74,7 @@ def test_one_bit_is_a_difference_and_both_values_are_said(name: str, at: tuple[i
     assert recorded.differences(golden, nccl, shape, scenario) == [expected]
 
 
+@pytest.mark.live
 def test_recording_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine, nccl = catalogue.names()[0], "2.28.9"
     monkeypatch.setattr(recorded, "FOLDER", tmp_path)
@@ -80,7 +82,7 @@ def test_recording_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.
     asked = []
     from_library = recorded.from_library
 
-    def ask(*arguments: object) -> object:
+    def ask(*arguments: Any) -> object:
         asked.append(arguments)
         return from_library(*arguments)
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -154,7 +155,7 @@ def test_it_decides_as_the_plugin_does(tmp_path: Path, version: int) -> None:
     cells = np.random.default_rng(version).uniform(1, 100, (7, 3))
     cells[[4, 6]] = -1  # NVLS and PAT are ignored
     forcing = Forcing()
-    options = {"ranks": 4, "nodes": 2, "version": version}
+    options: dict[str, Any] = {"ranks": 4, "nodes": 2, "version": version}
     with (
         DryRun(tmp_path / "test.table", **options) as expected,
         DryRun(None, library=forcing.path, **options) as before,

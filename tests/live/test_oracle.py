@@ -79,7 +79,7 @@ def test_graphs_are_those_in_the_log(machine: str, nodes: int, gpus: int) -> Non
 
 
 def printed_graphs(oracle: Oracle) -> dict[int, tuple[object, ...]]:
-    printed = {}
+    printed: dict[int, tuple[object, ...]] = {}
     for match in GRAPH_LINE.finditer("\n".join(oracle.log_lines())):
         pattern, cross, channels, intra, inter, type_intra, type_inter, same = match.groups()
         types = type_intra, type_inter
@@ -542,7 +542,7 @@ def test_memory_is_looked_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_other_platforms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr("tuner.oracle.process.platform.machine", lambda: "aarch64")
     with pytest.raises(OracleUnavailable, match="Linux x86-64 only; this is linux aarch64"):
         process.check_platform()
 

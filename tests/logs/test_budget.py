@@ -254,6 +254,9 @@ def test_types_are_pytorchs_or_nccls(tmp_path: Path, dtype: str, found: str) -> 
     assert sizes(traced(tmp_path / "x", record(1, "allreduce", 512, 512, dtype)))[0][1] == found
 
 
+GROUP_OF_8: dict[str, Any] = {"Group size": 8, "Process Group Name": "7"}
+
+
 def test_a_trace_has_calls_and_durations_and_the_rest_is_named(tmp_path: Path) -> None:
     events = [
         record(1, "allreduce", 256, 256),
@@ -262,7 +265,7 @@ def test_a_trace_has_calls_and_durations_and_the_rest_is_named(tmp_path: Path) -
         kernel(2, "AllReduce_Sum_bf16_RING_LL", 60.0),
         record(3, "allreduce", 256, 256),
         record(4, "wait", 0, 0, "Byte"),
-        record(5, "allreduce", 256, 256, **{"Group size": 8, "Process Group Name": "7"}),
+        record(5, "allreduce", 256, 256, **GROUP_OF_8),
         kernel(5, "AllReduce_x", 5.0),
         record(6, "all_to_all", 256, 256),
         kernel(6, "SendRecv", 7.0),
@@ -388,6 +391,7 @@ def test_real_logs_are_counted() -> None:
         assert counted.left_out == []
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("nccl", HERE)
 def test_libnccls_own_lines_give_the_sizes_that_were_called(
     nccl: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -596,8 +600,8 @@ def test_measurements_of_another_communicator_are_refused(tmp_path: Path) -> Non
         path = timed(tmp_path / str(number), times_us, other)
         with pytest.raises(BadMeasurement, match=rf"measured on {other.title}; valid: measurements of {TWO.title}"):
             regret.read(path, TWO)
-    other = regret.read(timed(tmp_path / "own", times_us, replace(TWO, nccl="2.22.3")), TWO)
-    assert other.notes == (f"{tmp_path / 'own'}: measured with NCCL 2.22.3",)
+    own = regret.read(timed(tmp_path / "own", times_us, replace(TWO, nccl="2.22.3")), TWO)
+    assert own.notes == (f"{tmp_path / 'own'}: measured with NCCL 2.22.3",)
     with pytest.raises(BadMeasurement, match="no times in it that count"):
         regret.read(timed(tmp_path / "none", {}), TWO)
 

@@ -68,6 +68,7 @@ SHAPES: list[tuple[str, int, int, dict[str, str]]] = [
 ]
 
 
+@pytest.mark.live
 @pytest.mark.parametrize(("machine", "nodes", "gpus", "settings"), SHAPES, ids=str)
 @pytest.mark.parametrize("name", HERE)
 def test_what_libnccl_prints_here(name: str, machine: str, nodes: int, gpus: int, settings: dict[str, str]) -> None:
@@ -206,6 +207,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("old", CHANGES)
 def test_one_other_number_is_one_mismatch_with_both_values(small: list[str], old: str) -> None:
     new, mismatch = CHANGES[old]
@@ -214,6 +216,7 @@ def test_one_other_number_is_one_mismatch_with_both_values(small: list[str], old
     assert where_differs([line.replace(old, new) for line in small]) == [mismatch]
 
 
+@pytest.mark.live
 def test_another_choice_is_a_mismatch(small: list[str]) -> None:
     at = next(index for index, line in enumerate(small) if "AllReduce: 256 Bytes" in line)
     for old, new in (("proto LL", "proto SIMPLE"), ("={0..0}", "={0..1}"), ("256 Bytes", "1048576 Bytes")):
@@ -224,6 +227,7 @@ def test_another_choice_is_a_mismatch(small: list[str]) -> None:
         assert ours != theirs
 
 
+@pytest.mark.live
 def test_times_are_compared_to_the_last_printed_digit() -> None:
     names = [name for name in ("2.20.5", "2.21.5", "2.22.3", "2.23.4") if library.cached(name).is_file()]
     if not names:
@@ -260,6 +264,7 @@ def facts_of(read: Imported) -> tuple[object, ...]:
     )
 
 
+@pytest.mark.live
 def test_lines_of_ranks_in_any_order(small: list[str]) -> None:
     """Threads write into one file: each thread's own lines stay in order, all others may change."""
     whole = facts_of(imported(small, SMALL_GIVEN))
@@ -286,6 +291,7 @@ PREFIXES = {
 }
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
 @pytest.mark.parametrize("end", ["", "\r", "\x1b[0m"], ids=["", "CR", "colour"])
 def test_prefixes_and_ends(small: list[str], prefix: str, end: str) -> None:
@@ -293,6 +299,7 @@ def test_prefixes_and_ends(small: list[str], prefix: str, end: str) -> None:
     assert facts_of(imported(changed, SMALL_GIVEN)) == facts_of(imported(small, SMALL_GIVEN))
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
 def test_what_stands_on_stdout_behind_a_launchers_tag(small: list[str], prefix: str) -> None:
     device = "#  Rank  {0} Group  0 Pid  1 on vm device  {0} [0000:1b:00] NVIDIA H100 80GB HBM3"
@@ -302,17 +309,20 @@ def test_what_stands_on_stdout_behind_a_launchers_tag(small: list[str], prefix: 
     assert (read.release, [node.comp_caps for node in read.nodes]) == ("2.28.9", [(90, 90)] * 2)
 
 
+@pytest.mark.live
 def test_the_function_before_nccl(small: list[str]) -> None:
     changed = [line.replace("] NCCL INFO", "] ncclTopoTuneModel, 482 NCCL INFO") for line in small]
     assert facts_of(imported(changed, SMALL_GIVEN)) == facts_of(imported(small, SMALL_GIVEN))
 
 
+@pytest.mark.live
 def test_other_output_between_the_lines(small: list[str]) -> None:
     noise = ["", "step 1 loss 2.3", "128 Bytes -> Algo 1 proto 0 time 1.000000", "AllReduce |  1.0/ 2.0 |", "\0\0"]
     changed = [part for line in small for part in (line, random.Random(line).choice(noise))]
     assert facts_of(imported(changed, SMALL_GIVEN)) == facts_of(imported(small, SMALL_GIVEN))
 
 
+@pytest.mark.live
 def test_a_log_cut_anywhere(small: list[str], tmp_path: Path) -> None:
     """What is left is read and agrees, or what is missing is named; a number that lost digits is not read."""
     whole = "\n".join(small) + "\n"
@@ -340,6 +350,7 @@ def test_a_log_cut_anywhere(small: list[str], tmp_path: Path) -> None:
     assert refused >= 10
 
 
+@pytest.mark.live
 def test_a_line_cut_inside_names_the_lost_cells(small: list[str]) -> None:
     at = next(index for index, line in enumerate(small) if "   AllReduce |" in line)
     changed = [*small[:at], small[at][: small[at].index("16.6") + 40], *small[at + 1 :]]
@@ -361,6 +372,7 @@ LOST = {
 }
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("lost", LOST)
 def test_lost_lines_are_named_and_the_rest_agrees(small: list[str], lost: str) -> None:
     read = imported([line for line in small if lost not in line], SMALL_GIVEN)
@@ -370,6 +382,7 @@ def test_lost_lines_are_named_and_the_rest_agrees(small: list[str], lost: str) -
     assert report.compared["channels" if lost != "coll channels" else "table"] > 0
 
 
+@pytest.mark.live
 def test_the_table_without_its_last_part(small: list[str]) -> None:
     start = next(index for index, line in enumerate(small) if "   PAT   " in line)
     changed = [line for index, line in enumerate(small) if index < start or "|" not in line]
@@ -386,6 +399,7 @@ NEEDED = {
 }
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("lost", NEEDED)
 def test_needed_facts_are_named_and_can_be_given(small: list[str], lost: str) -> None:
     text = [line for line in small if not re.search(lost, line)]
@@ -420,6 +434,7 @@ def test_a_number_of_nodes_that_no_line_says_is_unknown(tmp_path: Path) -> None:
 RCCL = ("RCCL version 2.18.3+hip6.0 HEAD:1a2b3c4+", "vm:1:1 [0] NCCL INFO RCCL version : 2.27.7-HEAD:1a2b3c4")
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("version", RCCL)
 def test_a_log_of_rccl_is_refused(small: list[str], tmp_path: Path, version: str) -> None:
     log = tmp_path / "rccl.log"
@@ -429,6 +444,7 @@ def test_a_log_of_rccl_is_refused(small: list[str], tmp_path: Path, version: str
         assert re.fullmatch(r"nccl-tuner: the log is of RCCL 2\.[\d.]+\S+, AMD's library, .*\n", refused.stderr)
 
 
+@pytest.mark.live
 def test_the_compute_capability_is_asked_for(small: list[str]) -> None:
     with pytest.raises(BadInput, match="compute capability: --comp-cap"):
         check(small, Given())
@@ -443,6 +459,7 @@ def test_the_compute_capability_is_asked_for(small: list[str]) -> None:
     assert check([*listed, *small], Given()).report.mismatches == []
 
 
+@pytest.mark.live
 def test_hosts_are_nodes(small: list[str]) -> None:
     """The same log written by four processes on two hosts."""
     ranks = {thread: rank for rank, thread in threads_of(small).items()}
@@ -462,6 +479,7 @@ def test_hosts_are_nodes(small: list[str]) -> None:
     assert [node.ranks for node in imported(swapped, SMALL_GIVEN).nodes] == [(0, 2), (1, 3)]
 
 
+@pytest.mark.live
 def test_only_rank_0_in_the_log(small: list[str]) -> None:
     threads = threads_of(small)
     others = rf":({threads[1]}|{threads[2]}|{threads[3]}) \["
@@ -471,6 +489,7 @@ def test_only_rank_0_in_the_log(small: list[str]) -> None:
     assert compare(read).report.mismatches == []
 
 
+@pytest.mark.live
 def test_several_communicators(small: list[str]) -> None:
     other = list(oracle_log("2.28.9", "dgx-h100", 3, 1))
     other = [re.sub(r"^(\w+):(\d+):(\d+)", r"\1:\g<2>7:\g<3>7", line) for line in other]
@@ -490,6 +509,7 @@ def test_several_communicators(small: list[str]) -> None:
         imported(mixed, given("dgx-h100", communicator="0x1"))
 
 
+@pytest.mark.live
 def test_a_communicator_made_again(small: list[str]) -> None:
     """The same threads and addresses; lines of the end of one are no other communicator."""
     end = f"vm:1:1 [0] NCCL INFO comm {root_of(small)} rank 0 nranks 4 cudaDev 0 busId 1b000 - Destroy COMPLETE"
@@ -523,6 +543,7 @@ def root_of(text: Sequence[str]) -> str:
     return next(m[1] for line in text if (m := re.search(r"comm (0x\w+) rank 0 nRanks", line)))
 
 
+@pytest.mark.live
 def test_calls_say_types_and_groups(small: list[str]) -> None:
     read = imported(with_calls(small, root_of(small), DataType.float16), SMALL_GIVEN)
     assert {made.dtype for made in read.choices} == {DataType.float16}
@@ -531,6 +552,7 @@ def test_calls_say_types_and_groups(small: list[str]) -> None:
     assert "one group" in grouped.not_compared[0]
 
 
+@pytest.mark.live
 def test_two_communicators_of_one_process(small: list[str]) -> None:
     """Only the COLL subsystem says which of them a choice is of."""
     threads = threads_of(small).values()
@@ -546,6 +568,7 @@ def test_two_communicators_of_one_process(small: list[str]) -> None:
     assert compare(told).report.mismatches == []
 
 
+@pytest.mark.live
 def test_settings_of_the_program_count_like_variables(small: list[str]) -> None:
     at = next(index for index, line in enumerate(small) if "- Init START" in line)
     prefix = small[at].split("NCCL INFO")[0]
@@ -554,6 +577,7 @@ def test_settings_of_the_program_count_like_variables(small: list[str]) -> None:
     assert ("channels", "coll channels", "5", "8") in where_differs(changed)
 
 
+@pytest.mark.live
 def test_an_unknown_release(small: list[str]) -> None:
     text = [line.replace("NCCL version 2.28.9", "NCCL version 2.99.1") for line in small]
     read = imported(text, SMALL_GIVEN)
@@ -564,6 +588,7 @@ def test_an_unknown_release(small: list[str]) -> None:
     assert check(text, given("dgx-h100", release="2.28.9")).report.mismatches == []
 
 
+@pytest.mark.live
 def test_multi_node_nvlink_is_refused(small: list[str]) -> None:
     with pytest.raises(BadInput, match="MNNVL"):
         check([line.replace("MNNVL 0", "MNNVL 1") for line in small], SMALL_GIVEN)
@@ -572,8 +597,8 @@ def test_multi_node_nvlink_is_refused(small: list[str]) -> None:
 def test_a_bandwidth_is_the_float_that_a_search_finds() -> None:
     for speed in (48.0, 40.0, 30.0, 24.0, 17.5, 2.4, 1.2, 0.24, 0.12):
         for parts in (1, 2, 3, 6, 7, 32):
-            value = np.float32(speed) / np.float32(parts)
-            assert found_graphs.bandwidth_gbs(f"{value:f}") == (float(value), True)
+            part = np.float32(speed) / np.float32(parts)
+            assert found_graphs.bandwidth_gbs(f"{part:f}") == (float(part), True)
     value, sure = found_graphs.bandwidth_gbs("1.234567")
     assert (value, sure) == (float(np.float32(1.234567)), False)
 
@@ -605,6 +630,7 @@ def small_file(small: list[str], tmp_path: Path) -> str:
     return str(file)
 
 
+@pytest.mark.live
 def test_import_log_prints_everything_as_json(small_file: str, small: list[str]) -> None:
     read = json.loads(run("import-log", small_file, "--json").stdout)
     assert read["release"] == "2.28.9"
@@ -619,6 +645,7 @@ def test_import_log_prints_everything_as_json(small_file: str, small: list[str])
     assert "needed: the GPUs' compute capability" in summary
 
 
+@pytest.mark.live
 def test_check_log_exit_codes(small_file: str) -> None:
     agreed = json.loads(run("check-log", small_file, "--comp-cap", "9.0", "--json").stdout)
     assert agreed["matched"] == agreed["compared"]
@@ -628,6 +655,7 @@ def test_check_log_exit_codes(small_file: str) -> None:
     assert "--comp-cap" in run("check-log", small_file, code=2).stderr
 
 
+@pytest.mark.live
 def test_import_log_with_dumps(small_file: str, tmp_path: Path) -> None:
     topology = tmp_path / "topology.xml"
     topology.write_text(catalogue.load("dgx-h100").topology_xml)
@@ -658,6 +686,7 @@ def test_no_file(tmp_path: Path) -> None:
     assert "directory" in run("import-log", str(tmp_path), code=2).stderr
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("option", [("--comp-cap", "x"), ("--comp-cap", "9000"), ("--nodes", "0"), ("--env", "A=1")])
 def test_bad_options(small_file: str, option: tuple[str, str]) -> None:
     done = run("check-log", small_file, *option, code=2)

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from click.testing import CliRunner
@@ -13,7 +14,7 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.cli.decide import command
 from tuner.cli.fit import command as fit_command
-from tuner.measure.decide import DecisionRow, assign, regrets, verdict
+from tuner.measure.decide import DecisionRow, Verdict, assign, regrets, verdict
 from tuner.measure.records.samples import Combination, Point, SampleBlock, read
 from tuner.plugin.table.parse import read as read_table
 from tuner.plugin.table.records import find
@@ -60,7 +61,7 @@ POINTS = [Point(Collective.AllReduce, 1024 << power) for power in range(4)]
 ROW = DecisionRow(Collective.AllReduce, 1024, 8192, A, (1024, 2048, 4096, 8192))
 
 
-def judged(*gains: float, sigma: float = 0.01, executed: Combination = A):
+def judged(*gains: float, sigma: float = 0.01, executed: Combination = A) -> Verdict:
     rng = np.random.default_rng(2)
     found = {point: rng.normal(gain, sigma, 20) for point, gain in zip(POINTS, gains, strict=True)}
     return verdict(ROW, POINTS, found, {point: {executed} for point in POINTS})
@@ -97,7 +98,7 @@ def test_the_command_writes_a_table_that_is_only_for_its_ranks(tmp_path: Path) -
     assert {"measured-1", "date", "command", "gate", "gate-1"} <= set(written.provenance)
     first = written.decisions[0]
     inside = first.bytes.low
-    own = {"ranks": first.ranks.low, "nodes": first.nodes.low}
+    own: dict[str, Any] = {"ranks": first.ranks.low, "nodes": first.nodes.low}
     assert find(written.decisions, first.collective, inside, **own)
     assert find(written.decisions, first.collective, inside, ranks=64, nodes=8) is None
     for ranks in (16, 32):

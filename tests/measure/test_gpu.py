@@ -90,6 +90,7 @@ def test_no_libnccl_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert said == "no libnccl: none of nvidia-nccl-of-nobody is installed; valid: pip install nvidia-nccl-of-nobody"
 
 
+@pytest.mark.live
 def test_several_ranks_and_an_older_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     path = library.cached(HERE[0])
     assert refusal(monkeypatch, fake_cupy(1), Options(ranks_per_gpu=2, library=path)) == (
@@ -102,6 +103,7 @@ def test_variables_that_leave_nothing_to_force(monkeypatch: pytest.MonkeyPatch) 
     assert said == "NCCL_ALGO, NCCL_PROTO is set, and measuring forces what NCCL takes; valid: unset"
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("name", ["2.29.7", "2.30.3", "2.32.3"])
 def test_the_library_itself_says_whether_ranks_may_share_a_gpu(name: str) -> None:
     if not library.cached(name).is_file():
@@ -123,6 +125,7 @@ def test_devices() -> None:
 # libnccl's own door
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("name", HERE)
 def test_libnccl_has_every_function(name: str) -> None:
     """In a process of its own: a libnccl does not leave one. Without a GPU it fails, with its own words."""
@@ -299,7 +302,8 @@ class FakeNccl:
 
 def _array(address: int, count: int, dtype: DataType) -> NDArray[Any]:
     raw = (ctypes.c_uint8 * (count * dtype.size_bytes)).from_address(address)
-    return np.frombuffer(raw, NUMPY[dtype])
+    array: NDArray[Any] = np.frombuffer(memoryview(raw), NUMPY[dtype])
+    return array
 
 
 def _choice(table: str | None) -> Combination:

@@ -685,7 +685,7 @@ def _heeds_ctrl_c() -> None:
 def test_ctrl_c_keeps_what_was_measured_and_the_same_command_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     small = (*SIMULATED, "allreduce", "--bytes", "1K,1M", "--precision", "0.0001", "--out", path)
-    endless = [COMMAND, *map(str, small), "--rounds", "1000000", "--json"]
+    endless = [str(COMMAND), *map(str, small), "--rounds", "1000000", "--json"]
     with subprocess.Popen(
         endless, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_heeds_ctrl_c
     ) as process:

@@ -14,13 +14,15 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.cli.verify import command, read_histogram
 from tuner.measure.records.samples import Combination, Measurements, Point, SampleBlock
-from tuner.measure.verify import Comparison, compare, fewest_segments
+from tuner.measure.verify import Comparison, Model, compare, fewest_segments
 
 LL, SIMPLE = Combination(Algorithm.Ring, Protocol.LL), Combination(Algorithm.Ring, Protocol.Simple)
 POINT = Point(Collective.AllReduce, 1024)
 
 
-def blocks(times_us: dict[Combination | None, float], rounds: int, sigma: float = 0.01, point: Point = POINT):
+def blocks(
+    times_us: dict[Combination | None, float], rounds: int, sigma: float = 0.01, point: Point = POINT
+) -> tuple[SampleBlock, ...]:
     rng = np.random.default_rng(1)
     return tuple(
         SampleBlock(
@@ -88,7 +90,10 @@ def test_crossovers_are_as_few_as_the_measurements_allow() -> None:
     assert crossover.at_bytes == pytest.approx(1024 * 2**1.5, rel=0.05)
 
 
-class _Always:
+class _Always(Model):
+    def __init__(self) -> None:
+        pass
+
     def pick(self, point: Point) -> Combination:
         return LL
 

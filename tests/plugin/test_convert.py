@@ -17,7 +17,7 @@ from tuner.cli.plugin.convert import command
 from tuner.plugin import lint
 from tuner.plugin.formats import convert
 from tuner.plugin.table import fall_through
-from tuner.plugin.table.records import HEADER, LARGEST, Choice, Decision, Interval, find
+from tuner.plugin.table.records import HEADER, LARGEST, Choice, Decision, Interval, Table, find
 
 AR, AG = Collective.AllReduce, Collective.AllGather
 RING = Choice(Algorithm.Ring, Protocol.LL128)
@@ -391,7 +391,7 @@ NVIDIA_ROWS = st.builds(
 NCCLX_ROWS = st.builds(
     lambda collective, choice, chunk, size, nodes, per_node: Decision(
         collective,
-        (Choice(*choice.algo_proto, choice.channels, chunk),),
+        (Choice(choice.algorithm, choice.protocol, choice.channels, chunk),),
         bytes_per_rank=size,
         nodes=nodes,
         ranks_per_node=per_node,
@@ -407,7 +407,7 @@ NCCLX_ROWS = st.builds(
 
 def matching(rows: Iterable[Decision], call: Call) -> list[Decision]:
     collective, size, ranks, nodes, registered, pipelined = call
-    asked = {"ranks": ranks, "nodes": nodes, "registered": registered, "pipelined": pipelined}
+    asked: dict[str, Any] = {"ranks": ranks, "nodes": nodes, "registered": registered, "pipelined": pipelined}
     return [row for row in rows if find([row], collective, size, **asked)]
 
 
@@ -432,7 +432,7 @@ RUNS = st.sets(st.sampled_from([Algorithm.Tree, Algorithm.Ring, Algorithm.NVLSTr
 
 
 def there_and_back(rows: list[Decision], runs: set[Algorithm], seed: int, target: str) -> None:
-    own = convert.File("f", target, convert.Table(tuple(rows)))
+    own = convert.File("f", target, Table(tuple(rows)))
     written = load(convert.to_text(own, target)) if rows else own
     assert written.format == target
     table = load(convert.to_text(written, "table"))
@@ -470,7 +470,7 @@ RANKED = st.builds(
 @settings(max_examples=150)
 def test_a_table_is_written_with_its_meaning_or_refused(rows: list[Decision], runs: set[Algorithm], seed: int) -> None:
     try:
-        written = load(convert.to_text(convert.File("f", "table", convert.Table(tuple(rows))), "nvidia"))
+        written = load(convert.to_text(convert.File("f", "table", Table(tuple(rows))), "nvidia"))
     except BadTable:
         return
     for call in random.Random(seed).sample(CALLS, 150):

@@ -52,6 +52,7 @@ def algo_proto(pick: trial.TrialPick | None) -> str:
     return f"{pick.algorithm.name}/{pick.protocol.name}"
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("unchecked", ["0", "1"])
 @pytest.mark.parametrize("name", LOADING)
 def test_libnccl_picks_the_same(name: str, unchecked: str, table: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -159,7 +160,7 @@ def intervals(least: int, most: int) -> st.SearchStrategy[Interval]:
     return st.one_of(st.just(Interval(least)), some)
 
 
-SIZES = st.one_of(
+SIZES: st.SearchStrategy[dict[str, Interval]] = st.one_of(
     st.just({}),
     intervals(0, 12).map(lambda one: {"bytes": one}),
     intervals(0, 3).map(lambda one: {"bytes_per_rank": one}),
@@ -208,7 +209,7 @@ def test_hidden_rows_are_those_that_no_call_reaches(rows: list[Decision]) -> Non
     assert hidden == expected
 
 
-def conditions(row: Decision) -> dict[str, object]:
+def conditions(row: Decision) -> dict[str, Any]:
     names = ("bytes", "bytes_per_rank", "ranks", "nodes", "ranks_per_node", "registered", "pipelined")
     return {name: getattr(row, name) for name in names}
 

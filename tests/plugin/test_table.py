@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,7 +109,7 @@ def test_knows_the_line_of_every_row() -> None:
     cost, constant = "cost reduce -> ring/ll never", "constant ll-gbs volta 1 3"
     table = rows("# x", "allreduce -> nccl", "", cost, constant, "reduce -> nccl")
     assert [row.line for row in table.decisions] == [3, 7]
-    assert [row.line for row in (*table.costs, *table.constants)] == [5, 6]
+    assert [*(cost.line for cost in table.costs), *(constant.line for constant in table.constants)] == [5, 6]
 
 
 def test_provenance_is_what_follows_the_header_directly() -> None:
@@ -332,7 +333,7 @@ def test_the_documented_tables_are_ones() -> None:
 )
 def test_a_row_matches(row: str, call: dict[str, int], found: bool) -> None:
     only = decision(f"{row} -> ring/ll128")
-    wanted = {"size_bytes": 1 << 20, "ranks": 16, "nodes": 2, **call}
+    wanted: dict[str, Any] = {"size_bytes": 1 << 20, "ranks": 16, "nodes": 2, **call}
     size_bytes = wanted.pop("size_bytes")
     assert find([only], AR, size_bytes, **wanted) == (only if found else None)
 

@@ -32,7 +32,7 @@ TYPICAL = cells(Tree_LL=9, Tree_LL128=8, Tree_Simple=30, Ring_LL=40, Ring_LL128=
 def picked(cost_us: NDArray[np.float32]) -> tuple[Algorithm, Protocol]:
     usable = np.where(cost_us >= 0, cost_us, np.inf)
     algorithm, protocol = np.unravel_index(usable.argmin(), usable.shape)
-    return Algorithm(algorithm), Protocol(protocol)
+    return Algorithm(int(algorithm)), Protocol(int(protocol))
 
 
 def table_of(folder: Path, *rows: str, header: str | None = HEADER) -> Path:

@@ -84,8 +84,8 @@ def test_areas_have_the_colour_of_the_algorithm_and_the_hatch_of_the_protocol() 
 
     figure = choicemap.figure(choices(CASE, SUM, SIZES, NODES), "what", "where")
     for area in figure.axes[0].patches:
-        if "/" in area.get_label():
-            algorithm, protocol = area.get_label().split("/")
+        if "/" in (label := str(area.get_label())):
+            algorithm, protocol = label.split("/")
             assert to_hex(area.get_facecolor()).upper() == COLOURS[Algorithm[algorithm]]
             assert set(area.get_hatch() or "") == set(HATCHES[Protocol[protocol]])
 
@@ -107,13 +107,13 @@ def test_the_curves_are_the_cost_table_and_the_pick() -> None:
     found = curves(scenario, SUM, SIZES)
     _, times, bandwidths = curve_figure.figure(found, "what", "where").axes
     table_us = Selection(scenario.communicator()).cost_table(SUM, SIZES)
-    lines = {line.get_label(): line.get_ydata() for line in times.get_lines()}
+    lines = {line.get_label(): np.asarray(line.get_ydata()) for line in times.get_lines()}
     assert len(lines) == len(found.algo_protos) + 1 == 8
     for algo_proto in found.algo_protos:
         assert np.array_equal(lines[name(*algo_proto)], table_us[:, *algo_proto])
     assert np.array_equal(lines["NCCL's pick"], found.picks.time_us[0], equal_nan=True)
     assert np.isnan(lines["NCCL's pick"][-1])
-    busbw = {line.get_label(): line.get_ydata() for line in bandwidths.get_lines()}["Ring/Simple"]
+    busbw = {line.get_label(): np.asarray(line.get_ydata()) for line in bandwidths.get_lines()}["Ring/Simple"]
     expected = 2 * 15 / 16 * SIZES.astype(float) / table_us[:, Algorithm.Ring, Protocol.Simple] / 1e3
     assert busbw == pytest.approx(expected, rel=1e-6)
 
@@ -278,7 +278,7 @@ def test_a_prediction_of_one_size_is_seen(tmp_path: Path) -> None:
     compared = Comparison(read_any(file), Model(Selection(replace(CASE, nodes=2).communicator())))
     parts = measured_figure.figure([compared], ["run.log"]).subfigs
     predicted = [line for part in parts for line in part.axes[0].get_lines() if line.get_label() == "_predicted"]
-    assert [(len(line.get_xdata()), line.get_marker()) for line in predicted] == 4 * [(1, "_")]
+    assert [(np.size(line.get_xdata()), line.get_marker()) for line in predicted] == 4 * [(1, "_")]
     assert all(line.get_markeredgecolor() == line.get_color() for line in predicted)
 
 

@@ -1,6 +1,5 @@
 """`python -m tests.scripts.report_pictures`: takes the pictures of docs/report.md in a headless browser."""
 
-import sys
 from math import log2
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,4 +39,4 @@ def save(browser: Any, name: str) -> None:
 
 if __name__ == "__main__":
     HOME.mkdir(exist_ok=True)
-    sys.exit(main())
+    main()

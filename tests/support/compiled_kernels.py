@@ -40,6 +40,6 @@ def compiled(folder: Path, dtype: DataType, op: Op, ranks: int) -> Any:
     (folder / "kernels.cpp").write_text(SHIM + SOURCE)
     defined = [f"-D{name}={value}" for name, value in definitions(dtype, op, ranks).items()]
     target = folder / "kernels.so"
-    command = [compiler, "-w", "-O1", "-fwrapv", "-fPIC", "-shared", *defined, folder / "kernels.cpp", "-o", target]
-    subprocess.run(command, check=True)
+    flags = ["-w", "-O1", "-fwrapv", "-fPIC", "-shared", *defined]
+    subprocess.run([compiler, *flags, folder / "kernels.cpp", "-o", target], check=True)
     return FFI.dlopen(str(target))

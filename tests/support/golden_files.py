@@ -109,7 +109,7 @@ def from_library(scenario: Scenario, sizes: NDArray[np.int64], timeout_s: float)
             cost_us.append(oracle.costs(*call))
             picks.append([(one.algorithm, one.protocol, one.channels, one.threads) for one in oracle.launch(*call)])
         tables, facts = oracle.tables, oracle.facts
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "channels": np.array([facts["n_channels"], facts["nvls_channels"]], np.int32),
         "latency_us": tables.latency_us,
         "bandwidth_gbs": tables.bandwidth_gbs,
@@ -131,7 +131,7 @@ def from_emulator(scenario: Scenario, sizes: NDArray[np.int64], algorithms: int)
         picked = selection.pick(request, row)
         picks.append(np.stack([picked.algorithm, picked.protocol, picked.channels, picked.threads], axis=1))
     tables, communicator = selection.tables, selection.communicator
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "channels": np.array([communicator.channels, communicator.nvls_channels]),
         "latency_us": tables.latency_us,
         "bandwidth_gbs": tables.bandwidth_gbs,
@@ -173,9 +173,9 @@ def _where(name: str, at: tuple[int, ...], sizes: NDArray[np.int64]) -> str:
     if name == "channels":
         return ("channels", "NVLS channels")[at[0]]
     if name == "picks":
-        collective, size, what = at
+        collective, column, what = at
         what_name = ("algorithm", "protocol", "channels", "threads")[what]
-        return f"{what_name} of {Collective(collective).name} {sizes[collective, size]} B"
+        return f"{what_name} of {Collective(collective).name} {sizes[collective, column]} B"
     algo_proto = f"{Algorithm(at[-2]).name}/{Protocol(at[-1]).name}"
     size = f" {sizes[at[:2]]} B" if name == "cost_us" else ""
     return f"{name} of {Collective(at[0]).name if len(at) > 2 else 'all'}{size} {algo_proto}"
@@ -204,7 +204,7 @@ def read(machine: str) -> Golden:
 def write(machine: str, golden: Golden) -> None:
     """Both files, each replaced at once: the data first, so that the stamp never promises what is not there."""
     releases = sorted(golden.libnccl_sha256, key=release_key)
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "releases": np.array(releases),
         "algorithms": np.array([golden.algorithms[release] for release in releases], np.int32),
         "shapes": golden.shapes,

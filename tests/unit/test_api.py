@@ -18,7 +18,7 @@ from tuner.scenario import Scenario
 
 SIZES = np.array([8, 1 << 20, 1 << 30])
 CALL = Request(Collective.ReduceScatter, DataType.bfloat16, Op.avg, buffers=Buffers.registered)
-WORDS = {"dtype": "bfloat16", "op": "AVG", "buffers": "registered"}
+WORDS: dict[str, Any] = {"dtype": "bfloat16", "op": "AVG", "buffers": "registered"}
 
 
 def test_answers_are_those_behind_the_door() -> None:
@@ -53,9 +53,11 @@ def test_what_is_unknown_is_said() -> None:
 
 
 def test_numbers_are_pythons_or_numpys() -> None:
-    door = tuner.communicator("dgx-h100", nodes=np.int64(2), gpus_per_node=np.int8(4), nccl="2.28.9")
+    nodes: Any = np.int64(2)
+    gpus: Any = np.int8(4)
+    door = tuner.communicator("dgx-h100", nodes=nodes, gpus_per_node=gpus, nccl="2.28.9")
     assert door.ranks == 8
-    ends = np.int64(8), np.uint32(1 << 20)
+    ends: tuple[Any, Any] = np.int64(8), np.uint32(1 << 20)
     edges = door.edges("allreduce", low=ends[0], high=ends[1])
     assert (edges.from_bytes[0], edges.to_bytes[-1]) == ends
 
@@ -104,4 +106,4 @@ def test_no_sizes_have_no_picks() -> None:
 
 
 def test_help_shows_the_door() -> None:
-    assert "communicator(machine" in pydoc.render_doc(tuner, renderer=pydoc.plaintext)
+    assert "communicator(machine" in pydoc.render_doc(tuner, renderer=pydoc.plaintext)  # type: ignore[attr-defined]

@@ -31,7 +31,7 @@ def test_a_step_at_a_break_that_would_hide() -> None:
     assert breakpoints.find(steps(hidden, hidden + 1), 1, 2**62).tolist() == [1, hidden, hidden + 1]
 
     def there_and_back(sizes: SizeArray) -> NDArray[np.int64]:
-        return steps(hidden, hidden + 1)(sizes) % 2
+        return np.asarray(steps(hidden, hidden + 1)(sizes) % 2, np.int64)
 
     assert breakpoints.find(there_and_back, 1, 2**62, [hidden]).tolist() == [1, hidden, hidden + 1]
 

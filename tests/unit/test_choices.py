@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tuner.analysis.choices import choices, largest
+from tuner.analysis.choices import choices
 from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Collective, DataType, Op
+from tuner.emulator.ranges import largest
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario

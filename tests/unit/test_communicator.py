@@ -1,6 +1,7 @@
 """Nodes that differ: what of each the communicator takes over. tests/live/test_mixed_nodes.py asks the library."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -118,7 +119,12 @@ def test_what_older_releases_do_not_exchange(
 def test_equal_nodes_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     weakest = init.weakest
-    monkeypatch.setattr(init, "weakest", lambda graphs, types: (seen.append(len(graphs)), weakest(graphs, types))[1])
+
+    def counted(graphs: Any, types: Any) -> Any:
+        seen.append(len(graphs))
+        return weakest(graphs, types)
+
+    monkeypatch.setattr(init, "weakest", counted)
     assert built(*[ONE] * 4096).ranks == 32768
     assert set(seen) == {1}
 

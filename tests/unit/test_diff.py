@@ -62,11 +62,12 @@ def test_ratios_are_those_of_the_times(nccl: str, assignments: list[str]) -> Non
     assert changes
     for change in changes:
         assert change.from_bytes <= change.at_bytes <= change.to_bytes
-        for size, ratio in (
+        at: tuple[tuple[int, float | None], ...] = (
             (change.from_bytes, change.ratio_from),
             (change.at_bytes, change.ratio),
             (change.to_bytes, change.ratio_to),
-        ):
+        )
+        for size, ratio in at:
             old, new = (side.selection.pick(asked, size).time_us[0] for side in (before, after))
             assert np.float32(ratio) == new / old
         for side, ratio in ((before, change.ratio_by_before), (after, change.ratio_by_after)):

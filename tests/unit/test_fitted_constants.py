@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 
 NCCL = "2.28.9"
-CONSTANTS = {
+CONSTANTS: dict[str, Any] = {
     "base_latency_us": {"ring": {"ll": 60.0}, "nvls_tree": {"simple": 0.1 + 0.2}},
     "hw_latency_us": {"net": {"tree": {"ll": 1 / 3, "simple": 20.0}}, "nvlink": {"nvls": {"simple": 5.0}}},
     "efficiency": {"tree": {"simple": 0.5, "ll128": 0.7}, "nvls_tree": {"simple": 0.25}},

@@ -95,6 +95,7 @@ GROUP = (
 )
 
 
+@pytest.mark.live
 def test_the_command_and_its_oracle_twin_agree() -> None:
     ours = json.loads(run(*GROUP, "--json").stdout)
     theirs = json.loads(run("oracle", *GROUP, "--json").stdout)

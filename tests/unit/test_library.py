@@ -3,13 +3,17 @@
 import base64
 import csv
 import hashlib
+import importlib.metadata
 import io
 import json
 import os
 import re
+import shutil
 import struct
+import subprocess
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,8 +129,8 @@ def test_the_installed_wheel_comes_first_and_a_post_release_counts(
     monkeypatch.undo()
     monkeypatch.setenv("NCCL_TUNER_CACHE", str(cache))
     monkeypatch.setattr(library, "known", lambda release: {})
-    monkeypatch.setattr(library.importlib.metadata, "version", lambda _: "2.26.2.post1")
-    monkeypatch.setattr(library.importlib.metadata, "distribution", lambda _: Wheel)
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "2.26.2.post1")
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda _: Wheel)
     assert library.installed_release() == "2.26.2"
     assert library.find("2.26.2").path == installed
     put(cache, "2.28.9", elf())
@@ -179,7 +183,7 @@ def test_fetch_keeps_the_library_and_a_note(cache: Path, monkeypatch: pytest.Mon
     ids=["damaged", "another wheel", "stripped"],
 )
 def test_fetch_leaves_nothing_of_a_bad_wheel(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, bytes], complaint: str
+    cache: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], complaint: str
 ) -> None:
     monkeypatch.setattr(library, "_download", lambda release, folder, progress: wheel(folder, **arguments))
     with pytest.raises(OracleUnavailable, match=complaint):
@@ -191,14 +195,14 @@ def test_fetch_looks_at_the_disk_first(cache: Path, monkeypatch: pytest.MonkeyPa
     mib = {"2.28.9": 300, "2.18.1": 200}
     monkeypatch.setattr(library, "known", lambda release: {"bytes": mib[release] << 20})
     monkeypatch.setattr(library, "_download", lambda *_: pytest.fail("downloaded without room"))
-    usage = library.shutil.disk_usage(cache)
-    monkeypatch.setattr(library.shutil, "disk_usage", lambda _: usage._replace(free=1100 << 20))
+    usage = shutil.disk_usage(cache)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1100 << 20))
     told: list[str] = []
     with pytest.raises(pytest.fail.Exception):
         next(library.fetch_all(["2.28.9", "2.18.1"], told.append))
     assert told[0].startswith("fetching 2 releases needs up to 1100 MiB in")
     assert told[0].endswith("which has 1100 MiB free; 500 MiB stay")
-    monkeypatch.setattr(library.shutil, "disk_usage", lambda _: usage._replace(free=(1100 << 20) - 1))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=(1100 << 20) - 1))
     with pytest.raises(OracleUnavailable, match=r"needs up to 1100 MiB in .*, which has 1099 MiB free; set NCCL_"):
         next(library.fetch_all(["2.28.9", "2.18.1"]))
 
@@ -300,7 +304,7 @@ def test_a_strange_installed_wheel_gives_way_to_the_cache(
     installed.write_bytes(elf() + b"of another build")
     wheel_of = type("Wheel", (), {"locate_file": staticmethod(lambda path: installed)})
     monkeypatch.setattr(library, "installed_release", lambda: "2.28.9")
-    monkeypatch.setattr(library.importlib.metadata, "distribution", lambda _: wheel_of)
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda _: wheel_of)
     monkeypatch.setattr(library, "known", lambda release: {"sha256": hashlib.sha256(elf()).hexdigest()})
     with pytest.raises(OracleUnavailable, match="site/nvidia"):
         library.find("2.28.9")
@@ -328,9 +332,9 @@ def pip(monkeypatch: pytest.MonkeyPatch, *outcomes: tuple[int, str]) -> list[lis
         calls.append(command)
         if status == 0:
             wheel(Path(command[command.index("--dest") + 1]), elf())
-        return library.subprocess.CompletedProcess(command, status, "", stderr)
+        return subprocess.CompletedProcess(command, status, "", stderr)
 
-    monkeypatch.setattr(library.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     return calls
 
 

@@ -6,6 +6,7 @@ import tomllib
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tuner.base.errors import BadInput, OracleFailed, UnknownMachine
 from tuner.base.names import PATH_NAMES, Pattern
 from tuner.conformance.capture import ask, render
 from tuner.machine import catalogue
+from tuner.machine.catalogue import Machine
 from tuner.machine.graphs import Graph
 from tuner.machine.topology import Target, read
 from tuner.oracle.api import Oracle
@@ -293,23 +295,23 @@ NAMES = catalogue.names()
 
 
 @pytest.fixture(params=NAMES)
-def machine(request):
+def machine(request: pytest.FixtureRequest) -> Machine:
     return catalogue.load(request.param)
 
 
-def bus_ids(text):
+def bus_ids(text: str) -> list[str]:
     return [word if ":" in word else f"0000:{word}:00.0" for word in text.split()]
 
 
-def root_of(machine):
+def root_of(machine: Machine) -> ET.Element:
     return ET.fromstring(machine.topology_xml)
 
 
-def test_every_machine_is_restated_here():
+def test_every_machine_is_restated_here() -> None:
     assert set(NAMES) == set(DOCUMENTED)
 
 
-def test_devices_are_the_documented_ones(machine):
+def test_devices_are_the_documented_ones(machine: Machine) -> None:
     facts, topology = DOCUMENTED[machine.name], machine.topology
     gpus = len(topology.gpus)
     assert topology.compute_capabilities(gpus) == (facts.sm,) * gpus
@@ -330,19 +332,19 @@ def test_devices_are_the_documented_ones(machine):
     assert len({net.guid for net in topology.nets}) == len(numbers)
 
 
-def test_nvlinks_between_gpus_go_both_ways(machine):
+def test_nvlinks_between_gpus_go_both_ways(machine: Machine) -> None:
     links = {(gpu.busid, link.target): link.count for gpu in machine.topology.gpus for link in gpu.nvlinks}
     between = {ends: count for ends, count in links.items() if ends[1] in {gpu.busid for gpu in machine.topology.gpus}}
     assert all(between[target, source] == count for (source, target), count in between.items())
     assert bool(between) == (DOCUMENTED[machine.name].links > 0 and not DOCUMENTED[machine.name].nvswitches)
 
 
-def test_gpus_per_node_are_there(machine):
+def test_gpus_per_node_are_there(machine: Machine) -> None:
     assert machine.gpus_per_node == len(machine.topology.gpus)
     assert [gpu.dev for gpu in machine.topology.gpus] == list(range(machine.gpus_per_node))
 
 
-def test_every_machine_names_its_sources(machine):
+def test_every_machine_names_its_sources(machine: Machine) -> None:
     assert machine.title
     assert machine.notes
     assert machine.sources
@@ -352,30 +354,30 @@ def test_every_machine_names_its_sources(machine):
         assert source.facts.strip()
 
 
-def test_gpus_and_adapters_are_below_the_documented_pci_switches(machine):
+def test_gpus_and_adapters_are_below_the_documented_pci_switches(machine: Machine) -> None:
     switches = root_of(machine).findall("cpu/pci")
     counts = {(len(switch.findall(".//gpu")), len(switch.findall(".//net"))) for switch in switches}
     assert counts == DOCUMENTED[machine.name].roots
     for switch in switches:
-        gpus = {int(gpu.get("dev")) for gpu in switch.iter("gpu")}
-        nets = {int(net.get("dev")) for net in switch.iter("net")}
+        gpus = {int(gpu.attrib["dev"]) for gpu in switch.iter("gpu")}
+        nets = {int(net.attrib["dev"]) for net in switch.iter("net")}
         assert gpus == nets or len(gpus) != len(nets)
 
 
-def test_siblings_are_ordered_by_bus_id_as_nccl_orders_them(machine):
+def test_siblings_are_ordered_by_bus_id_as_nccl_orders_them(machine: Machine) -> None:
     for element in root_of(machine).iter("pci"):
-        ids = [child.get("busid") for child in element.findall("pci")]
+        ids = [child.attrib["busid"] for child in element.findall("pci")]
         assert ids == sorted(ids)
 
 
-def test_bus_ids_are_distinct(machine):
+def test_bus_ids_are_distinct(machine: Machine) -> None:
     ids = [element.get("busid") for element in root_of(machine).iter("pci")]
     assert len(ids) == len(set(ids))
 
 
-def test_cpu_masks_are_disjoint_and_complete(machine):
+def test_cpu_masks_are_disjoint_and_complete(machine: Machine) -> None:
     facts = DOCUMENTED[machine.name]
-    masks = [int(cpu.get("affinity").replace(",", ""), 16) for cpu in root_of(machine).iter("cpu")]
+    masks = [int(cpu.attrib["affinity"].replace(",", ""), 16) for cpu in root_of(machine).iter("cpu")]
     assert len({mask.bit_count() for mask in masks}) == 1
     listed = facts.cpus // 2 if machine.name == "dgx-a100" else facts.cpus  # its other four nodes have no GPU
     assert sum(mask.bit_count() for mask in masks) == listed
@@ -384,10 +386,10 @@ def test_cpu_masks_are_disjoint_and_complete(machine):
         cores = facts.cpus // facts.threads
         parts = [mask >> (cores * thread) & ((1 << cores) - 1) for thread in range(facts.threads)]
         size = mask.bit_count() // facts.threads
-        assert parts == [((1 << size) - 1) << (size * int(cpu.get("numaid")))] * facts.threads
+        assert parts == [((1 << size) - 1) << (size * int(cpu.attrib["numaid"]))] * facts.threads
 
 
-def test_nccls_own_parser_can_read_it(machine):
+def test_nccls_own_parser_can_read_it(machine: Machine) -> None:
     """xmlGetNode, xml.cc: one space between attributes, no tabs, no declaration; limits of xml.h and topo.h."""
     text = re.sub(r"<!--.*?-->", "", machine.topology_xml, flags=re.DOTALL)
     assert "\t" not in machine.topology_xml
@@ -400,25 +402,25 @@ def test_nccls_own_parser_can_read_it(machine):
     assert max(len(element.attrib) for element in elements) <= 15  # NCCL adds host_hash to a cpu, keep to a gpu and net
 
 
-def test_link_speeds_are_spelled_as_nccl_knows_them(machine):
+def test_link_speeds_are_spelled_as_nccl_knows_them(machine: Machine) -> None:
     known = {"2.5 GT/s PCIe", "5.0 GT/s PCIe", "8.0 GT/s PCIe", "16.0 GT/s PCIe", "32.0 GT/s PCIe", "64.0 GT/s PCIe"}
     links = {(element.get("link_speed"), element.get("link_width")) for element in root_of(machine).iter("pci")}
     assert {speed for speed, _ in links} <= known
     assert links == DOCUMENTED[machine.name].pci
 
 
-def test_the_topology_is_the_one_in_the_xml(machine):
+def test_the_topology_is_the_one_in_the_xml(machine: Machine) -> None:
     assert read(machine.topology_xml) == machine.topology
 
 
-def test_an_unknown_machine_lists_the_valid_ones():
+def test_an_unknown_machine_lists_the_valid_ones() -> None:
     with pytest.raises(UnknownMachine, match=r"'DGXH100'; did you mean dgx-h100\?; valid: a100-4x-1nic, aws-p4d, "):
         catalogue.load("DGXH100")
     with pytest.raises(UnknownMachine, match=r"no machine '\.\./nccl'; valid: "):
         catalogue.load("../nccl")
 
 
-def test_a_machine_that_cannot_be_simulated_says_why_and_what_there_is_instead():
+def test_a_machine_that_cannot_be_simulated_says_why_and_what_there_is_instead() -> None:
     with pytest.raises(UnknownMachine, match=r"^gb200-nvl72: .*no multi-node NVLink.*; valid: dgx-b200, gh200-4x$"):
         catalogue.load("gb200-nvl72")
     refused = tomllib.loads((catalogue.folder() / "refused.toml").read_text())
@@ -426,10 +428,11 @@ def test_a_machine_that_cannot_be_simulated_says_why_and_what_there_is_instead()
     assert all(set(entry["instead"]) <= set(NAMES) for entry in refused.values())
 
 
-def test_the_environment_of_a_machine_is_what_only_the_search_reads(machine):
+def test_the_environment_of_a_machine_is_what_only_the_search_reads(machine: Machine) -> None:
     assert set(machine.environment) <= set(releases.load("2.28.9").table["environment"]["search"])
 
 
+@pytest.mark.live
 @pytest.mark.parametrize(
     ("name", "nccl"), [(name, nccl) for name in catalogue.names() for nccl in catalogue.load(name).crashes]
 )
@@ -443,7 +446,7 @@ def test_libnccl_crashes_where_that_is_said(name: str, nccl: str) -> None:
 # Captured graphs.
 
 
-def test_every_shape_is_captured(machine):
+def test_every_shape_is_captured(machine: Machine) -> None:
     assert [*machine.releases] == [name for name in releases.names() if name not in machine.crashes]
     for release in machine.releases:
         for gpus in machine.gpu_counts:
@@ -453,14 +456,14 @@ def test_every_shape_is_captured(machine):
                 assert graphs["ring"].channels == graphs["tree"].channels
 
 
-def test_captured_graphs_are_of_this_topology_and_a_named_libnccl(machine):
+def test_captured_graphs_are_of_this_topology_and_a_named_libnccl(machine: Machine) -> None:
     table = machine.graphs_table
     assert table["topology_sha256"] == hashlib.sha256(machine.topology_xml.encode()).hexdigest()
     assert set(table["libnccl_sha256"]) == set(machine.releases)
     assert all(re.fullmatch("[0-9a-f]{64}", sha) for sha in table["libnccl_sha256"].values())
 
 
-def test_captured_numbers_are_graphs(machine):
+def test_captured_numbers_are_graphs(machine: Machine) -> None:
     for release in machine.releases:
         for gpus in machine.gpu_counts:
             for graph in machine.graphs(release, gpus, True).values():
@@ -470,16 +473,16 @@ def test_captured_numbers_are_graphs(machine):
 
 
 @pytest.mark.parametrize(("release", "gpus"), [("1.0.0", 1), ("2.28.9", 0), ("2.28.9", 17)])
-def test_a_shape_that_was_not_captured_is_an_error(machine, release, gpus):
+def test_a_shape_that_was_not_captured_is_an_error(machine: Machine, release: str, gpus: int) -> None:
     with pytest.raises(BadInput, match=rf"{machine.name}.*valid: "):
         machine.graphs(release, gpus, True)
 
 
-def graph(channels, bw=20.6):
+def graph(channels: int, bw: float = 20.6) -> Graph:
     return Graph(Pattern.Ring, channels, True, float(np.float32(bw)), 24.0, 0.0, "NVL", "PIX", 0)
 
 
-def test_what_is_written_is_read_back_and_equal_graphs_share_an_entry():
+def test_what_is_written_is_read_back_and_equal_graphs_share_an_entry() -> None:
     found = {
         (release, gpus, several): {"ring": graph(min(gpus, 3), 0.1), "tree": graph(4)}
         for release in ("2.28.9", "2.9.1")
@@ -514,22 +517,25 @@ SHAPES += [(name, nodes, catalogue.load(name).gpus_per_node) for name in NAMES f
 SHAPES += [(name, 3, 2) for name in NAMES] + [("dgx-2", 1, 16)]
 
 
+@pytest.mark.live
 @pytest.mark.parametrize(("name", "nodes", "gpus"), SHAPES)
-def test_libnccl_finds_the_captured_graphs_on_any_number_of_nodes(name, nodes, gpus):
+def test_libnccl_finds_the_captured_graphs_on_any_number_of_nodes(name: str, nodes: int, gpus: int) -> None:
     machine = catalogue.load(name)
     graphs, _, sha256 = ask(machine, "2.28.9", nodes, gpus)
     assert graphs == machine.graphs("2.28.9", gpus, nodes > 1)
     assert sha256 == machine.graphs_table["libnccl_sha256"]["2.28.9"]
 
 
+@pytest.mark.live
 @pytest.mark.parametrize(("name", "reaches"), [("pcie-l40s", True), ("pcie-l40s-no-p2p", False)])
-def test_without_peer_to_peer_across_sockets_nccl_sees_none(name, reaches):
+def test_without_peer_to_peer_across_sockets_nccl_sees_none(name: str, reaches: bool) -> None:
     for gpus, sockets_together in ((4, True), (8, reaches)):
         with Oracle(Scenario("2.28.9", 1, machine=name, gpus_per_node=gpus).oracle_configuration()) as oracle:
             assert oracle.memory["isAllDirectP2p"] == oracle.memory["isAllCudaP2p"] == sockets_together
 
 
-def test_a_host_that_nccl_takes_for_two_nodes_is_refused(tmp_path):
+@pytest.mark.live
+def test_a_host_that_nccl_takes_for_two_nodes_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "topology.xml"
     file.write_text(catalogue.load("pcie-l40s-4nic").topology_xml)
     with pytest.raises(BadInput, match=r"1 of these hosts with 8 GPUs for 2 nodes.*NCCL_NET_DISABLE_INTRA=1"):

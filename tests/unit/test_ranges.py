@@ -83,6 +83,7 @@ def test_ranges_touch_and_differ(
         assert (int(found.from_bytes[0]), int(found.to_bytes[-1])) == (4, 1 << 40)
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("collective", [Collective.AllReduce, Collective.AllGather])
 @pytest.mark.parametrize("nccl", HERE)
 def test_the_library_launches_so_at_both_ends_of_every_range(nccl: str, collective: Collective) -> None:

@@ -3,6 +3,7 @@
 import re
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ from tuner.release import ALGORITHM_KEYS
 from tuner.release.environment import GRAMMARS
 
 TABLES = sorted(files("tuner.tables").joinpath("nccl").iterdir(), key=lambda path: path.name)
-FLAT = {
+FLAT: dict[str, Any] = {
     "backup": enabled.RULES,
     "grammar": GRAMMARS,
     "deal": launch.DEAL_RULES,
@@ -80,14 +81,14 @@ FLAT = {
     "search_start": init.START_RULES,
     "product": launch.PRODUCT_RULES,
 }
-BY_ALGORITHM = {"fills": enabled.RULES, "bandwidth": bandwidth.RULES, "latency": latency.RULES}
+BY_ALGORITHM: dict[str, Any] = {"fills": enabled.RULES, "bandwidth": bandwidth.RULES, "latency": latency.RULES}
 
 
 @pytest.mark.parametrize("name", release.names())
 def test_every_rule_a_release_names_exists(name: str) -> None:
     loaded = release.load(name)
     for kind, rules in FLAT.items():
-        assert set(loaded.rules(kind)) <= set(rules), kind
+        assert set(loaded.rules(kind)) <= {*rules}, kind
     for kind, rules in BY_ALGORITHM.items():
         for key, algorithm in ALGORITHM_KEYS.items():
             assert set(loaded.rules(kind, algorithm)) <= set(rules), (kind, key)

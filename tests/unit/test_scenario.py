@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from tuner.base.errors import BadInput
 from tuner.cli import everything
-from tuner.emulator import selection
+from tuner.emulator.rules import time as timing
 from tuner.machine import catalogue, skeleton
 from tuner.machine.topology import reader
 from tuner.oracle import search
@@ -42,7 +42,7 @@ def test_one_pick_parses_a_topology_once_and_computes_each_time_once(
     timed: list[Any] = []
     for module in (reader, skeleton):
         counted(monkeypatch, module, "parse", parsed)
-    counted(monkeypatch, selection.timing, "time_us", timed)
+    counted(monkeypatch, timing, "time_us", timed)
     known = catalogue.load("dgx-h100").graphs("2.28.9", 8, several_nodes=True)
     monkeypatch.setattr(search, "search", lambda _: (known, 50.0))  # so that this needs no libnccl
     words = f"pick allreduce --topology {topology} --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB"

@@ -1,7 +1,9 @@
 """Skeleton topologies: NCCL completes them from what the simulated NVML says, and what nothing says is refused."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -13,7 +15,7 @@ from tuner.cli import everything
 from tuner.conformance.check import check
 from tuner.emulator.request import Request
 from tuner.machine import gpus, skeleton
-from tuner.machine.topology import Target, read
+from tuner.machine.topology import Target, Topology, read
 from tuner.oracle import search
 from tuner.oracle.api import Oracle
 from tuner.oracle.configuration import OracleConfiguration
@@ -52,9 +54,11 @@ TWO_GPUS = system(GPU.format(n=1) + GPU.format(n=2))
 CROSSED_GPUS = system(GPU.format(n=4) + GPU.format(n=1), GPU.format(n=3) + GPU.format(n=2))
 EIGHT_GPUS = system("".join(GPU.format(n=n) for n in range(1, 5)), "".join(GPU.format(n=n) for n in range(5, 9)))
 
+Write = Callable[..., Path]  # text, and name of the file
+
 
 @pytest.fixture
-def write(tmp_path: Path):
+def write(tmp_path: Path) -> Write:
     def write(text: str, name: str = "skeleton.xml") -> Path:
         file = tmp_path / name
         file.write_text(text)
@@ -63,15 +67,16 @@ def write(tmp_path: Path):
     return write
 
 
-def completed(file: Path, gpu: str, gbps: float | None = None, nccl: str = NCCL):
+def completed(file: Path, gpu: str, gbps: float | None = None, nccl: str = NCCL) -> Topology:
     return read(search.completed(file, gpu, gbps, None, nccl))
 
 
 # --- what NCCL fills in ---
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("nccl", HERE)
-def test_gpus_behind_an_nvswitch(write, nccl: str) -> None:
+def test_gpus_behind_an_nvswitch(write: Write, nccl: str) -> None:
     topology = completed(write(TWO_RAILS), "h100-sxm", 400, nccl)
     assert [(gpu.dev, gpu.busid, gpu.sm, gpu.numaid) for gpu in topology.gpus] == [
         (0, "0001:00:00.0", 90, 1),
@@ -84,8 +89,9 @@ def test_gpus_behind_an_nvswitch(write, nccl: str) -> None:
     ]
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("nccl", HERE)
-def test_links_between_gpus_lead_to_gpus(write, nccl: str) -> None:
+def test_links_between_gpus_lead_to_gpus(write: Write, nccl: str) -> None:
     """The class of a link's far end is not in the file either: NCCL reads it in sysfs."""
     topology = completed(write(TWO_GPUS), "a100-pcie-bridged", nccl=nccl)
     assert [[(link.target, link.count, link.kind) for link in gpu.nvlinks] for gpu in topology.gpus] == [
@@ -95,7 +101,8 @@ def test_links_between_gpus_lead_to_gpus(write, nccl: str) -> None:
     assert not topology.nets  # NCCL had one to start with; the machine has none
 
 
-def test_the_hybrid_cube_mesh(write) -> None:
+@pytest.mark.live
+def test_the_hybrid_cube_mesh(write: Write) -> None:
     topology = completed(write(EIGHT_GPUS), "v100-sxm2")
     links = {
         (int(gpu.busid[3]) - 1, int(link.target[3]) - 1): link.count for gpu in topology.gpus for link in gpu.nvlinks
@@ -104,7 +111,8 @@ def test_the_hybrid_cube_mesh(write) -> None:
     assert links == {(a, b): mesh[a][b] for a in range(8) for b in range(8) if mesh[a][b]}
 
 
-def test_what_the_file_says_stays(write) -> None:
+@pytest.mark.live
+def test_what_the_file_says_stays(write: Write) -> None:
     gpu = '<gpu dev="{dev}"><nvlink target="0000:07:00.0" count="{count}" tclass="0x068000"/></gpu>'
     text = with_gpu(2, gpu.format(dev=0, count=12), with_gpu(1, gpu.format(dev=1, count=6)))
     topology = completed(write(text), "a100-sxm4-80gb", 200)
@@ -117,16 +125,17 @@ def test_what_the_file_says_stays(write) -> None:
 # --- the written file is the machine ---
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("nccl", HERE)
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("by", ["itself", NCCL])
-def test_the_completed_file_gives_the_graphs_of_the_skeleton(write, nccl: str, nodes: int, by: str) -> None:
+def test_the_completed_file_gives_the_graphs_of_the_skeleton(write: Write, nccl: str, nodes: int, by: str) -> None:
     """Whichever release completed it; the search goes by the file's order, which NCCL's own dump does not keep."""
     text, gbps = (TWO_RAILS, 400) if nodes > 1 else (CROSSED_GPUS, None)
     assert_same_graphs(write(text), ("h100-sxm", gbps, None), nccl, nodes, nccl if by == "itself" else by)
 
 
-def assert_same_graphs(file: Path, model: tuple, nccl: str, nodes: int, by: str) -> None:
+def assert_same_graphs(file: Path, model: tuple[Any, ...], nccl: str, nodes: int, by: str) -> None:
     asked = of_skeleton(skeleton.read(file, *model), nccl, nodes)
     with Oracle(asked) as oracle:
         found = oracle.graph_xml()
@@ -137,9 +146,10 @@ def assert_same_graphs(file: Path, model: tuple, nccl: str, nodes: int, by: str)
     assert found
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("nccl", HERE)
 @pytest.mark.parametrize(("text", "nodes"), [(TWO_RAILS, 2), (FOUR_RAILS, 1)], ids=["2x2", "1x4"])
-def test_emulator_and_libnccl_agree(write, text: str, nodes: int, nccl: str) -> None:
+def test_emulator_and_libnccl_agree(write: Write, text: str, nodes: int, nccl: str) -> None:
     scenario = Scenario(nccl=nccl, nodes=nodes, topology=write(text), gpu="h100-sxm", net_gbps=400)
     assert text is TWO_RAILS or scenario.communicator().nvls  # two GPUs use the switch's multicast from 2.28.7 on
     report = check(scenario, ALLREDUCE, [8, 1 << 20, 256 << 20])
@@ -147,7 +157,8 @@ def test_emulator_and_libnccl_agree(write, text: str, nodes: int, nccl: str) -> 
     assert not report.mismatches
 
 
-def test_the_command_writes_what_is_read_back(write, tmp_path: Path) -> None:
+@pytest.mark.live
+def test_the_command_writes_what_is_read_back(write: Write, tmp_path: Path) -> None:
     out = tmp_path / "completed.xml"
     arguments = [str(write(TWO_RAILS)), "--gpu", "h100-sxm", "--net-gbps", "400", "--nccl", NCCL]
     result = CliRunner().invoke(everything, ["machines", "complete", *arguments, "-o", str(out)])
@@ -163,13 +174,13 @@ def test_the_command_writes_what_is_read_back(write, tmp_path: Path) -> None:
 # --- what is refused ---
 
 
-def refusal(write, text: str, gpu: str = "h100-sxm", gbps: float | None = 400) -> str:
+def refusal(write: Write, text: str, gpu: str = "h100-sxm", gbps: float | None = 400) -> str:
     with pytest.raises((BadInput, BadTopology)) as caught:
         skeleton.read(write(text), gpu, gbps, None)
     return str(caught.value)
 
 
-def test_a_skeleton_without_a_model_is_one_line(write) -> None:
+def test_a_skeleton_without_a_model_is_one_line(write: Write) -> None:
     with pytest.raises(BadTopology, match=r"2 of 2 GPUs have no <gpu> with sm.*--gpu MODEL; valid: v100-sxm2, .*b200"):
         Scenario(nccl=NCCL, nodes=1, topology=write(TWO_RAILS)).gpus()
 
@@ -180,13 +191,13 @@ def test_a_wrong_model_has_a_hint() -> None:
 
 
 @pytest.mark.parametrize("gone", ["arch", "vendor", "familyid", "modelid", "numaid"])
-def test_a_cpu_is_not_this_computers(write, gone: str) -> None:
+def test_a_cpu_is_not_this_computers(write: Write, gone: str) -> None:
     words = refusal(write, re.sub(f' {gone}="[^"]*"', "", TWO_RAILS))
     assert f"has no {gone}, which NCCL reads from its machine" in words
 
 
 @pytest.mark.parametrize("gone", ["link_speed", "link_width"])
-def test_a_slot_is_not_guessed(write, gone: str) -> None:
+def test_a_slot_is_not_guessed(write: Write, gone: str) -> None:
     assert f"has no {gone}" in refusal(write, re.sub(f' {gone}="[^"]*"', "", TWO_RAILS))
 
 
@@ -217,18 +228,19 @@ BAD = {
 
 
 @pytest.mark.parametrize("scenario", BAD)
-def test_what_the_file_lacks_or_contradicts_is_refused(write, scenario: str) -> None:
+def test_what_the_file_lacks_or_contradicts_is_refused(write: Write, scenario: str) -> None:
     text, words = BAD[scenario]
     assert words in refusal(write, text)
     assert "\n" not in refusal(write, text)
 
 
-def test_the_speed_of_adapters_is_asked_for(write) -> None:
+def test_the_speed_of_adapters_is_asked_for(write: Write) -> None:
     assert "2 adapters have no speed, the first is 0102:00:00.0; say how fast" in refusal(write, TWO_RAILS, gbps=None)
     assert "no adapter without speed" in refusal(write, TWO_GPUS)
 
 
-def test_a_net_without_speed_has_that_of_the_network(write) -> None:
+@pytest.mark.live
+def test_a_net_without_speed_has_that_of_the_network(write: Write) -> None:
     text, net = TWO_RAILS, '{}><nic><net name="mlx5_{}" dev="{}"/></nic></pci>'
     for n in (1, 2):
         text = text.replace(NIC.format(n=n), net.format(NIC.format(n=n)[:-2], n, n - 1))
@@ -242,7 +254,7 @@ def test_a_net_without_speed_has_that_of_the_network(write) -> None:
     assert [net.speed_mbps for net in completed(write(said, "said.xml"), "h100-sxm", 400).nets] == [100_000, 400_000]
 
 
-def test_a_mesh_needs_its_number_of_gpus(write) -> None:
+def test_a_mesh_needs_its_number_of_gpus(write: Write) -> None:
     assert "v100-sxm2 comes in groups of 8" in refusal(write, TWO_GPUS, "v100-sxm2", None)
 
 
@@ -309,11 +321,13 @@ def test_every_file_is_spoken_of() -> None:
     assert sorted(WORKS | REFUSED) == sorted(file.name for file in shipped("").glob("*.xml"))
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("name", WORKS)
 def test_a_shipped_file_works(name: str) -> None:
     agrees(name, 2, NCCL)
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("name", [name for name, (gpu, *_) in WORKS.items() if gpu is not None])
 def test_a_shipped_skeleton_and_its_completed_file_have_the_same_graphs(name: str) -> None:
     assert_same_graphs(shipped(name), WORKS[name], NCCL, 1, HERE[-1])
@@ -325,6 +339,7 @@ def test_a_shipped_file_says_why_not(name: str) -> None:
         skeleton.read(shipped(name), "a10g", 100, None)
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("nccl", [name for name in HERE if name != NCCL])
 def test_azure_ndv5_has_nvls(nccl: str) -> None:
     scenario = agrees("azure-ndv5-topo.xml", 1, nccl)

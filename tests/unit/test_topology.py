@@ -1,5 +1,7 @@
 """The topology reader on small machines made up here, so that every number in an expectation is visible."""
 
+from pathlib import Path
+
 import pytest
 
 from tuner.base.errors import BadInput, BadTopology
@@ -12,23 +14,23 @@ PEER = """<nvlink target="0000:0{n}:00.0" count="{count}" tclass="0x030200"/>"""
 INTEL = 'arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143"'
 
 
-def gpu(dev, sm=90, links=""):
+def gpu(dev: int, sm: int = 90, links: str = "") -> str:
     return GPU.format(dev=dev, sm=sm, links=links)
 
 
-def net(dev, rest='port="1" speed="400000" latency="0" guid="0xbeef"'):
+def net(dev: int, rest: str = 'port="1" speed="400000" latency="0" guid="0xbeef"') -> str:
     return NET.format(dev=dev, rest=rest)
 
 
-def cpu(inner, numaid=0, kind=INTEL):
+def cpu(inner: str, numaid: int = 0, kind: str = INTEL) -> str:
     return f'<cpu numaid="{numaid}" {kind}>{inner}</cpu>'
 
 
-def system(*cpus):
+def system(*cpus: str) -> str:
     return f'<system version="1">\n{"".join(cpus)}\n</system>\n'
 
 
-def test_reads_cpus_gpus_and_nets():
+def test_reads_cpus_gpus_and_nets() -> None:
     topology = read(system(cpu(gpu(0) + net(0)), cpu(gpu(1), numaid=1, kind='arch="arm64"')))
     assert [(c.numaid, c.arch, c.vendor, c.family, c.model) for c in topology.cpus] == [
         (0, "x86_64", "GenuineIntel", 6, 143),
@@ -50,7 +52,7 @@ def test_reads_cpus_gpus_and_nets():
     assert (adapter.busid, adapter.numaid) == ("0000:20:00.0", 0)
 
 
-def test_gpus_are_ordered_by_dev():
+def test_gpus_are_ordered_by_dev() -> None:
     """Not as in the file, nor by bus id: CUDA_VISIBLE_DEVICES can turn that order round."""
     last_bus = gpu(0, sm=90).replace(":00:00", ":0f:00")
     topology = read(system(cpu(gpu(2, sm=80) + last_bus + gpu(1, sm=100))))
@@ -59,7 +61,7 @@ def test_gpus_are_ordered_by_dev():
 
 
 @pytest.mark.parametrize("count", [0, 3, -1])
-def test_more_gpus_than_there_are_is_an_error(count):
+def test_more_gpus_than_there_are_is_an_error(count: int) -> None:
     with pytest.raises(BadInput, match=f"{count} GPUs per node asked for; valid: 1 to 2"):
         read(system(cpu(gpu(0) + gpu(1)))).compute_capabilities(count)
 
@@ -75,13 +77,13 @@ def test_more_gpus_than_there_are_is_an_error(count):
         ("0x020700", Target.SWITCH),
     ],
 )
-def test_kind_of_an_nvlinks_target_is_nccls(tclass, kind):
+def test_kind_of_an_nvlinks_target_is_nccls(tclass: str, kind: Target) -> None:
     link = f'<nvlink target="0000:55:00.0" count="3" tclass="{tclass}"/>'
     (only,) = read(system(cpu(gpu(0, links=link)))).gpus
     assert {k: only.count_nvlinks(k) for k in Target} == {k: 3 if k is kind else 0 for k in Target}
 
 
-def test_nvswitches_are_counted_by_address():
+def test_nvswitches_are_counted_by_address() -> None:
     links = SWITCH.format(n=4, count=2) + SWITCH.format(n=5, count=4) + PEER.format(n=1, count=1)
     topology = read(system(cpu(gpu(0) + gpu(1, links=links) + gpu(2, links=SWITCH.format(n=4, count=6)))))
     assert topology.nvswitches == 2
@@ -91,7 +93,7 @@ def test_nvswitches_are_counted_by_address():
     assert topology.has_nvswitch(2)
 
 
-def test_the_cpu_tuned_for_is_the_first_that_local_rank_0_keeps():
+def test_the_cpu_tuned_for_is_the_first_that_local_rank_0_keeps() -> None:
     amd = 'arch="x86_64" vendor="AuthenticAMD" familyid="143" modelid="49"'
     unused, own = cpu(gpu(1), numaid=0), cpu(gpu(0), numaid=1, kind=amd)
     assert read(system(unused, own)).cpu_vendor == "AuthenticAMD"
@@ -100,18 +102,18 @@ def test_the_cpu_tuned_for_is_the_first_that_local_rank_0_keeps():
 
 
 @pytest.mark.parametrize(("speed", "mbps"), [("-1", 10000), ("0", 10000), (None, 10000), ("25", 25)])
-def test_an_adapter_without_speed_has_nccls_default(speed, mbps):
+def test_an_adapter_without_speed_has_nccls_default(speed: str | None, mbps: int) -> None:
     rest = "" if speed is None else f'speed="{speed}"'
     assert read(system(cpu(gpu(0) + net(0, rest)))).nets[0].speed_mbps == mbps
 
 
-def test_an_adapter_that_is_no_pci_device_counts_once():
+def test_an_adapter_that_is_no_pci_device_counts_once() -> None:
     eth = '<nic><net name="eth0" dev="0" speed="10000"/></nic>'
     topology = read(system(cpu(gpu(0) + eth), cpu(gpu(1) + eth, numaid=1)))
     assert [(n.name, n.busid, n.numaid) for n in topology.nets] == [("eth0", None, 0)]
 
 
-def test_comments_and_the_attributes_nccl_adds_are_accepted(tmp_path):
+def test_comments_and_the_attributes_nccl_adds_are_accepted(tmp_path: Path) -> None:
     text = system("<!-- c -->" + cpu(gpu(0), kind=INTEL + ' host_hash="0x1"')).replace(' dev="0"', ' dev="0" rank="3"')
     file = tmp_path / "dump.xml"
     file.write_text(text)
@@ -162,7 +164,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("scenario", BAD)
-def test_a_bad_file_is_one_line_that_names_it(scenario, tmp_path):
+def test_a_bad_file_is_one_line_that_names_it(scenario: str, tmp_path: Path) -> None:
     text, expected = BAD[scenario]
     file = tmp_path / "machine.xml"
     file.write_text(text, encoding="utf-8")
@@ -175,11 +177,11 @@ def test_a_bad_file_is_one_line_that_names_it(scenario, tmp_path):
     assert len(message) < 300
 
 
-def test_an_error_names_the_line():
+def test_an_error_names_the_line() -> None:
     with pytest.raises(BadTopology, match=r"^topology:4: <gpu> has no sm"):
         read(system("\n\n" + cpu('<pci busid="0000:00:00.0"><gpu dev="0"/></pci>')))
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(BadTopology, match="No such file"):
         read(tmp_path / "absent.xml")

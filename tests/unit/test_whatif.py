@@ -131,6 +131,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("what", CHANGES)
 @pytest.mark.parametrize("nccl", HERE)
 def test_emulator_and_libnccl_agree_on_changed_hardware(nccl: str, what: str) -> None:
@@ -144,6 +145,7 @@ def test_emulator_and_libnccl_agree_on_changed_hardware(nccl: str, what: str) ->
     assert not np.array_equal(old, new), "it makes a difference"
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("nccl", HERE)
 def test_libnccl_launches_the_picks_of_the_changed_machine(nccl: str, tmp_path: Path) -> None:
     """Against a file that was edited by hand, whose picks libnccl launches; unchanged adapters pick otherwise."""
@@ -162,6 +164,7 @@ def test_libnccl_launches_the_picks_of_the_changed_machine(nccl: str, tmp_path: 
     assert unchanged.algo_protos() != picks.algo_protos() or not np.array_equal(unchanged.channels, picks.channels)
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("nccl", HERE)
 def test_a_skeleton_is_completed_before_it_is_changed(nccl: str) -> None:
     """Adapters that are made slower afterwards are those that were slower from the start."""
@@ -176,6 +179,7 @@ def test_a_skeleton_is_completed_before_it_is_changed(nccl: str) -> None:
     assert check(changed(fast, ["nics=1", "pcie=4x8", "nvlinks=6"])).mismatches == []
 
 
+@pytest.mark.live
 def test_hardware_as_it_was_changes_nothing() -> None:
     """What libnccl finds now is what was captured for the catalogue."""
     same = changed(H100, ["nic-gbps=400", "pcie=5", "nvlinks=18", "nics=8"])
@@ -212,6 +216,7 @@ def test_the_search_is_asked_as_described(monkeypatch: pytest.MonkeyPatch) -> No
         assert asked.value.args == (expected,)
 
 
+@pytest.mark.live
 def test_nodes_without_nvlink_have_no_switch() -> None:
     before, after = (scenario.communicator() for scenario in (H100, changed(H100, ["nvlinks=0"])))
     assert (before.has_nvswitch, before.direct_nvlink, before.nvls) == (True, True, True)
@@ -291,6 +296,7 @@ def test_no_change_is_said_so(words: tuple[str, ...], message: str) -> None:
     assert message in run("whatif", *words, *COMMAND[4:], code=2).stderr
 
 
+@pytest.mark.live
 def test_diff_takes_hardware_too() -> None:
     answer = json.loads(run("diff", "allreduce", "--change", "nic-gbps=100", *COMMAND[4:], "--json").stdout)
     assert answer
