@@ -199,6 +199,12 @@ def _page_about(verb: str) -> str:
     raise SystemExit(f"docs/README.md: no page says that it is about `{verb}`")
 
 
+def aliases() -> str:
+    """Other names of machines."""
+    lines = [f"| `{alias}` | `{name}` | {catalogue.load(name).title} |" for alias, name in catalogue.aliases().items()]
+    return "\n".join(["| instance type | machine | |", "|---|---|---|", *lines]) + "\n"
+
+
 def options() -> str:
     """The options that most commands share, as ``nccl-tuner pick --help`` has them."""
     context = click.Context(cli.everything, info_name="nccl-tuner")
@@ -217,4 +223,5 @@ PARTS: dict[str, Callable[[], str]] = {
     "floors": floors,
     "commands": commands,
     "options": options,
+    "aliases": aliases,
 }

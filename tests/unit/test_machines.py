@@ -542,3 +542,10 @@ def test_a_host_that_nccl_takes_for_two_nodes_is_refused(tmp_path: Path) -> None
         Scenario("2.28.9", 1, topology=file).communicator()
     environment = {"NCCL_NET_DISABLE_INTRA": "1"}
     assert Scenario("2.28.9", 1, topology=file, environment=environment).communicator().nodes == 1
+
+
+@pytest.mark.parametrize(("alias", "name"), catalogue.aliases().items())
+def test_an_alias_is_a_machine_in_any_case(alias: str, name: str) -> None:
+    assert alias not in catalogue.names()
+    assert catalogue.load(alias) is not None
+    assert {catalogue.load(each).name for each in (alias, alias.lower(), alias.upper())} == {name}

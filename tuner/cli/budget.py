@@ -27,7 +27,7 @@ MOST_ROWS = 32  # of sizes one by one
 @click.option(
     "--ranks",
     type=click.IntRange(min=1),
-    help="Count calls of communicators of so many ranks. [default: as many as the one described has]",
+    help="Count calls of communicators with this many ranks. [default: the ranks of the one described]",
 )
 @click.option(
     "--communicator",
@@ -56,7 +56,7 @@ MOST_ROWS = 32  # of sizes one by one
     metavar="RUN.jsonl",
     help="Times of this communicator ('nccl-tuner measure', nccl-tests): adds the regret of the picks.",
 )
-@click.option("--exact", is_flag=True, help=f"A row for every size, also where they are more than {MOST_ROWS}.")
+@click.option("--exact", is_flag=True, help=f"A row for every size, even where there are more than {MOST_ROWS}.")
 @options.json_option
 def command(
     files: tuple[Path, ...],
@@ -77,8 +77,8 @@ def command(
     """Predicted communication time of the collectives in FILEs, and where it goes.
 
     A FILE is a CSV or JSON list (collective, bytes or count and dtype, calls), a NCCL log (NCCL_DEBUG_SUBSYS=INIT,COLL)
-    or a trace of PyTorch's profiler, told by its content; each may be gzipped. Calls of several FILEs are added up, so
-    give the log or trace of one rank. Sizes in a column 'bytes' are NCCL's nBytes; counts are elements as in NCCL's
+    or a trace of PyTorch's profiler; its content decides which. Each may be gzipped. Calls of several FILEs are added
+    up, so give the log or trace of one rank. A column "bytes" is NCCL's nBytes; counts are elements as in NCCL's
     calls, and are multiplied by the ranks for AllGather and ReduceScatter.
 
     The time is a sum of NCCL's own predictions, one call after the other: calls that overlap with each other or with

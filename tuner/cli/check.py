@@ -41,7 +41,7 @@ def command(
     """Compares COLLECTIVES (default: all five) with libnccl, exactly. Exit code 1 if anything differs.
 
     Without --machine, --topology and --node: every known machine; without --nodes: 1, 2 and 4 nodes,
-    of one GPU each 2 and 4.
+    and where a node has one GPU, 2 and 4.
 
     \b
     nccl-tuner check --nccl 2.28.9

@@ -47,7 +47,7 @@ def command(
     as_json: bool,
     **scenario: Any,
 ) -> None:
-    """The size ranges in which NCCL's choice for COLLECTIVE (all five by default) changes, and what that should cost.
+    """The size ranges in which NCCL's choice for COLLECTIVE (default: all five) changes, and what that gains or loses.
 
     Before is what the options describe, after is the same with RELEASE or the changes.
 

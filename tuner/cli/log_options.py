@@ -67,7 +67,7 @@ def log_options(function: F) -> F:
             click.option(
                 "--collective",
                 type=Named(Collective, "collective"),
-                help="That of all choices that do not name theirs (2.20 to 2.22).",
+                help="The collective of all choices that do not name theirs (2.20 to 2.22).",
             ),
         ]
     ):

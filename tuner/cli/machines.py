@@ -18,7 +18,7 @@ from tuner.machine import catalogue, gpus
 @options.json_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
-    """The machines known by name, and how their graphs are captured.
+    """The machines known by name: their parts, topologies and graphs.
 
     \b
     nccl-tuner machines
@@ -64,7 +64,7 @@ def show(name: str, as_json: bool) -> None:
 @click.option("--all", "every", is_flag=True, help="All releases, one after the other.")
 @options.json_option
 def capture(name: str, releases: tuple[str, ...], every: bool, as_json: bool) -> None:
-    """Lets libnccl search the graphs of NAME on every number of GPUs and writes them into its table.
+    """Lets libnccl search the graphs of NAME for every number of GPUs and writes them into its folder.
 
     \b
     nccl-tuner machines capture dgx-h100 --nccl 2.28.9

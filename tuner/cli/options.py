@@ -51,7 +51,7 @@ def skeleton_options(function: F) -> F:
             click.option(
                 "--gpu",
                 metavar="MODEL",
-                help="What the topology's GPUs are, such as h100-sxm, where it only places them.",
+                help="The GPU model of a topology that only places its GPUs, such as h100-sxm.",
             ),
             click.option(
                 "--net-gbps",
@@ -63,7 +63,7 @@ def skeleton_options(function: F) -> F:
                 "--net-latency-us",
                 type=click.FloatRange(min=0, max=1e6),
                 metavar="US",
-                help="Latency that the network's plugin reports for them. [default: 0, as NCCL's own]",
+                help="Latency that the network plugin reports for these adapters. [default: 0, as NCCL's own]",
             ),
         ]
     ):
@@ -76,7 +76,11 @@ def scenario_options(function: F, several_releases: bool = False) -> F:
     function = skeleton_options(function)
     for option in reversed(
         [
-            click.option("--machine", metavar="NAME", help="A machine by name (see: nccl-tuner machines)."),
+            click.option(
+                "--machine",
+                metavar="NAME",
+                help="A machine by name (see: nccl-tuner machines), or a cloud's instance type such as p5.48xlarge.",
+            ),
             click.option(
                 "--topology",
                 type=click.Path(path_type=Path),
@@ -95,8 +99,8 @@ def scenario_options(function: F, several_releases: bool = False) -> F:
                 "--node",
                 multiple=True,
                 metavar="NODE[:GPUS][xN]",
-                help="Instead of these, where nodes differ: a machine or a FILE.xml, the GPUs used of it, the "
-                "number of such nodes; repeatable, in the order of ranks: dgx-h100x2, dgx-a100:4.",
+                help="Where nodes differ, instead of the options above: a machine or a FILE.xml, the GPUs used of it, "
+                "the number of such nodes; repeatable, in the order of ranks: dgx-h100x2, dgx-a100:4.",
             ),
             click.option(
                 "--nccl",
@@ -110,7 +114,7 @@ def scenario_options(function: F, several_releases: bool = False) -> F:
                 "--env",
                 multiple=True,
                 metavar="NAME=VALUE",
-                help="A NCCL variable; repeatable. NCCL_COLLNET_ENABLE=1 says that the network reduces, too.",
+                help="A NCCL variable; repeatable. NCCL_COLLNET_ENABLE=1 also says that the network reduces.",
             ),
             click.option(
                 "--constants",
@@ -118,7 +122,7 @@ def scenario_options(function: F, several_releases: bool = False) -> F:
                 former="--layer",
                 type=click.Path(path_type=Path),
                 metavar="FILE",
-                help="Constants that 'nccl-tuner fit' fitted, instead of NCCL's own; not for libnccl.",
+                help="Fitted constants ('nccl-tuner fit') instead of NCCL's own; not for libnccl.",
             ),
         ]
     ):
@@ -151,7 +155,8 @@ buffers_option = click.option(
     type=Named(Buffers, "kind of buffers"),
     default="plain",
     show_default=True,
-    help="What NCCL was told about the buffers: plain (nothing), registered (ncclCommRegister), window "
+    metavar="|".join(Buffers.__members__),
+    help="How the buffers are registered: plain (not at all), registered (ncclCommRegister), window "
     "(ncclCommWindowRegister, symmetric).",
 )
 collective_argument = click.argument("collective", type=Named(Collective, "collective"))
@@ -254,7 +259,7 @@ def scenario_of(
         Scenario(
             "",
             nodes=nodes,
-            machine=machine,
+            machine=None if machine is None else catalogue.load(machine).name,
             topology=topology,
             graphs=graphs,
             gpus_per_node=gpus_per_node,

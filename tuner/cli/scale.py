@@ -62,8 +62,8 @@ def command(
 ) -> None:
     """The numbers of nodes on which NCCL's choice for COLLECTIVE (all five by default) stays the same.
 
-    Without --every, 16 numbers in each power of two are looked at, and as many more as it takes to know where a
-    choice changes: one that changes and returns between two of them is missed.
+    Without --every, 16 numbers in each power of two are computed, and as many more as it takes to locate each change:
+    a choice that changes and returns between two of them is missed.
 
     \b
     nccl-tuner scale allreduce --bytes 64K,16M --machine dgx-h100 --nccl 2.28.9

@@ -2,7 +2,8 @@
 that libnccl found on it.
 
 ``topology.xml`` and ``machine.toml`` are written by hand; ``graphs.toml`` by ``nccl-tuner machines capture <name>``.
-``refused.toml`` says of machines that cannot be simulated why, and what there is instead.
+``refused.toml`` says of machines that cannot be simulated why, and what there is instead; ``aliases.toml`` has other
+names, such as clouds' instance types.
 """
 
 import difflib
@@ -101,10 +102,17 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(entry.name for entry in folder().iterdir() if entry.joinpath("machine.toml").is_file()))
 
 
+def aliases() -> dict[str, str]:
+    """Other names of machines, such as clouds' instance types, and the machine's own name."""
+    return {str(alias): str(name) for alias, name in tomllib.loads(_text(folder() / "aliases.toml")).items()}
+
+
 @cache
 def load(name: str) -> Machine:
-    """A machine by its name; UnknownMachine lists the valid ones, or says why there is none of that name."""
+    """A machine by its name or alias; UnknownMachine lists the valid ones, or says why there is none of that name."""
     valid = names()
+    if name not in valid:
+        name = {alias.lower(): own for alias, own in aliases().items()}.get(name.lower(), name)
     refused = tomllib.loads(_text(folder() / "refused.toml"))
     if name in refused:
         raise UnknownMachine(f"{name}: {refused[name]['why']}; {one_of(refused[name]['instead'])}")

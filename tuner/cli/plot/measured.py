@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option(
     "--collective",
     type=options.Named(Collective, "collective"),
-    help="Only this one; also what a text of nccl-tests is of that does not name it. [default: all]",
+    help="Only this collective; also the collective of a nccl-tests text that does not name it. [default: all]",
 )
 @options.scenario_options
 @shared.out_option

@@ -36,14 +36,14 @@ from tuner.scenario import Scenario
     "--for",
     "runs",
     metavar="RELEASE",
-    help="The release that will run the table: rows that it cannot run are left out, and said.",
+    help="The release that will run the table: rows that it cannot run are left out, with a note.",
 )
 @click.option(
     "--measured",
     "samples",
     type=click.Path(path_type=Path),
     metavar="FILE.csv",
-    help="Instead of a machine: measurements, with the columns of NVIDIA's optimize_config.py.",
+    help="Instead of a machine: a CSV of measurements with the columns of NVIDIA's optimize_config.py.",
 )
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="TABLE", help="The table to write.")
 @options.json_option

@@ -23,7 +23,7 @@ from tuner.plugin.formats import convert
 )
 @options.json_option
 def command(file: Path, out: Path, target: str, as_json: bool) -> None:
-    """Writes a decision table in another format; IN's own is told by its content.
+    """Writes a decision table in another format; the content of IN decides what it is in.
 
     What the other format cannot say is an error that names the row, and nothing is written.
 

@@ -42,7 +42,7 @@ def command(
     env: tuple[str, ...],
     **scenario: Any,
 ) -> None:
-    """Sends sizes through the plugin's own code, over the emulated cost table of a release.
+    """Sends sizes through the plugin's own code, with the cost table that the emulator computes.
 
     Prints NCCL's own pick and the one with TABLE, in any format that the plugin reads. Channels that a row sets are an
     upper bound. --env takes the plugin's variables too (NCCL_TUNER_UNCHECKED=1). A table that the plugin refuses is

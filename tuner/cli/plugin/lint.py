@@ -24,7 +24,7 @@ def command(file: Path, dtype: DataType, op: Op, as_json: bool, **scenario: Any)
 
     By itself: rows that never decide, meet or leave gaps, and what no NCCL runs. With --nccl: what that release does
     not do. With a machine as well: what cannot run there, and why. Lines of NCCLX's JSON are the numbers of its rules.
-    Exit code 1 where there are warnings or errors; notes are none.
+    Exit code 1 where there are warnings or errors; notes alone are exit code 0.
 
     \b
     nccl-tuner plugin lint my.table
