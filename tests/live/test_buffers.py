@@ -15,7 +15,6 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
-from tuner.oracle.groups import Call
 from tuner.scenario import Scenario
 
 REGISTERED = [Request(collective, DataType.float32, Op.sum, buffers=Buffers.registered) for collective in Collective]
@@ -50,7 +49,7 @@ TYPES_AND_OPS = [
     (DataType.float16, Op.max),
     (DataType.int8, Op.avg),
 ]
-REGISTERS = [name for name in HERE if release.load(name).rules("registered")]
+REGISTERS = [name for name in HERE if release.load(name).rules.registered]
 
 
 @pytest.mark.parametrize(("machine", "nodes", "gpus"), SHAPES)
@@ -80,7 +79,7 @@ def test_seventeen_to_twenty_four_channels(name: str) -> None:
     assert report.mismatches == []
     asked = [Selection(scenario.communicator()) for scenario in (every, dataclasses.replace(every, gpus_per_node=8))]
     broadcast = REGISTERED[Collective.Broadcast]
-    if "sixteen_of_somewhat_more_on_one_node" in release.load(name).rules("registered"):
+    if "cap_17_to_24_channels_at_16" in release.load(name).rules.registered:
         assert asked[0].pick(broadcast, 1 << 30).channels == 16
         with pytest.raises(BadInput, match="two GPUs have no NVLink between them"):
             asked[1].pick(broadcast, 1 << 30)
@@ -98,7 +97,7 @@ def test_lone_ranks(name: str, machine: str) -> None:
     """Releases that count the adapters near a GPU refuse what depends on it; all others answer."""
     scenario = Scenario(nccl=name, machine=machine, nodes=2, gpus_per_node=1)
     selection = Selection(scenario.communicator())
-    counts_adapters = "near_adapters_for_lone_ranks" in release.load(name).rules("registered")
+    counts_adapters = "near_adapters_for_one_rank_per_node_with_gdr" in release.load(name).rules.registered
     refused = KEPT if counts_adapters and REACHES[machine] in ("PXB", "P2C") else ()
     for collective in refused:
         with pytest.raises(BadInput, match="adapter near the GPU"):
@@ -153,7 +152,7 @@ def _grace(folder: Path, name: str, gpu_direct: list[bool]) -> Scenario:
 @pytest.mark.parametrize("name", HERE)
 def test_policy(name: str, policy: str) -> None:
     scenario = Scenario(nccl=name, machine="dgx-h100", nodes=1, environment={"NCCL_CTA_POLICY": policy})
-    if release.load(name).rules("cta_policy") == ["nobody_asks"]:
+    if release.load(name).rules.cta_policy == "unsupported":
         with pytest.raises(BadInput, match="NCCL_CTA_POLICY: not emulated"):
             scenario.communicator()
         return
@@ -172,7 +171,7 @@ def test_policy_moves_picks() -> None:
     assert picks[0].time_us == picks[1].time_us
 
 
-LEAVES = [name for name in HERE if release.load(name).rules("leaves") != ["nothing_leaves"]]
+LEAVES = [name for name in HERE if release.load(name).rules.non_classic_path != "classic_path_only"]
 WINDOW_SHAPES = [("dgx-h100", 8), ("dgx-h100", 5), ("dgx-h100", 2), ("dgx-b200", 8), ("dgx-a100", 4)]
 
 
@@ -238,15 +237,5 @@ def test_a_release_that_registers_nothing_says_so() -> None:
         selection.pick(REGISTERED[0], 1 << 20)
 
 
-ALONE = {"one_for_lone_ranks_on_direct_adapters", "near_adapters_for_lone_ranks"}  # rules that tell buffers apart here
-
-
-@pytest.mark.parametrize("name", [name for name in REGISTERS if ALONE & {*release.load(name).rules("registered")}])
-def test_a_group_after_registered_buffers_has_plain_ones(name: str) -> None:
-    call = Call(Collective.Broadcast, DataType.float32, Op.sum, 64 << 20)
-    with Oracle(Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=1).oracle_configuration()) as oracle:
-        before = oracle.launch_group([call])
-        (registered,) = oracle.launch(call.collective, call.dtype, call.op, [call.bytes], Buffers.registered)
-        after = oracle.launch_group([call])
-    assert before.kernels == after.kernels
-    assert registered.channels != before.kernels[0].channels
+# Rules that tell buffers apart here
+ALONE = {"one_for_one_rank_per_node_with_gdr", "near_adapters_for_one_rank_per_node_with_gdr"}

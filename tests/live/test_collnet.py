@@ -78,7 +78,7 @@ def test_settings(name: str, settings: dict[str, str]) -> None:
 @pytest.mark.parametrize(("dtype", "op"), TYPES)
 @pytest.mark.parametrize("name", HERE)
 def test_types_and_operations(name: str, dtype: DataType, op: Op) -> None:
-    if dtype >= release.load(name).limit("data_types"):
+    if dtype >= release.load(name).limits.data_types:
         pytest.skip(f"NCCL {name} has no {dtype.name}")
     scenario = Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=3, environment=ON)
     exact(scenario, tuple(Request(collective, dtype, op) for collective in Collective))
@@ -126,7 +126,7 @@ def test_fewer_adapters_than_gpus(tmp_path: Path, name: str, adapters: int) -> N
         assert read_dump(dump) == (search.graphs(oracle), 3)
 
 
-@pytest.mark.parametrize("name", [name for name in HERE if release.load(name).rules("grammar") == ["one_list"]])
+@pytest.mark.parametrize("name", [name for name in HERE if release.load(name).rules.grammar == "one_list"])
 def test_collnet_asked_for_in_vain(name: str) -> None:
     """Ring and Tree come back; NCCL warns of it."""
     exact(Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=2, environment={"NCCL_ALGO": "CollNetDirect"}))

@@ -1,13 +1,11 @@
 """The emulator against the live libnccl, exactly: tables, cost cells, picks, channels, threads."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
 from tuner import release
 from tuner.base.errors import NoAlgorithm
-from tuner.base.names import Collective, DataType, Op
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.conformance.check import ALL_COLLECTIVES, check, sizes_bytes
 from tuner.conformance.mismatches import MatchReport
 from tuner.emulator.request import Request
@@ -108,9 +106,9 @@ def test_types_and_operations(nodes: int, gpus: int) -> None:
 
 def test_a_wrong_constant_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     right = release.load(NCCL)
-    latency = right.base_latency_us.copy()
-    latency[1, 0] = np.nextafter(latency[1, 0], np.float32(99))  # Ring/LL, by one bit
-    monkeypatch.setattr(release, "load", lambda name: dataclasses.replace(right, base_latency_us=latency))
+    own_us = np.float32(right.base_latency_us[Algorithm.Ring][Protocol.LL])
+    by_one_bit = {"base_latency_us": {"ring": {"ll": float(np.nextafter(own_us, np.float32(99)))}}}
+    monkeypatch.setattr(release, "load", lambda name: release.changed(right, by_one_bit))
     report = check(Scenario(nccl=NCCL, machine="dgx-h100", nodes=1, gpus_per_node=2))
     assert {mismatch.what for mismatch in report.mismatches} >= {"tables", "cells"}
 

@@ -88,7 +88,7 @@ def printed_graphs(oracle: Oracle) -> dict[int, tuple[object, ...]]:
 
 
 def read_graphs(oracle: Oracle) -> dict[int, tuple[object, ...]]:
-    names = release.load(oracle.facts["release"]).table["paths"]["types"]
+    names = release.load(oracle.facts["release"]).paths.types
     return {
         graph.pattern: (
             graph.cross_nic,

@@ -175,7 +175,7 @@ def test_cells_outside_are_the_same_bits_and_the_pick_keeps_its_time(nccl: str, 
 
 @each(WITH_PLUGINS)
 def test_channels_stay_nccls_where_a_row_has_none(nccl: str, tmp_path: Path) -> None:
-    one_list = release.load(nccl).table["environment"].get("one_list", False) or interface(nccl) < 4
+    one_list = release.load(nccl).rules.grammar == "one_list" or interface(nccl) < 4
     algo, proto = ("ring", "simple") if one_list else ("allreduce:ring", "allreduce:simple")
     with with_table(table_of(tmp_path, "allreduce -> ring/simple"), nccl) as oracle:
         launched = launch(oracle, SIZES)
@@ -396,7 +396,7 @@ def test_constants(nccl: str, tmp_path: Path) -> None:
     with alone(nccl, nodes=1) as env:
         own = choices(launch(env, sizes, AG))
     assert {algorithm for algorithm, protocol in own} == {Algorithm.Ring}
-    keeps = release.load(nccl).table["plugin"]["keeps_constants"]
+    keeps = loading.interface(release.load(nccl)).keeps_constants
     for allowed in "01":
         changed = keeps and allowed == "1"
         if interface(nccl) < 5 and allowed == "1":

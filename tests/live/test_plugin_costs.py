@@ -15,14 +15,14 @@ from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.oracle.configuration import OracleConfiguration
-from tuner.plugin import compile
+from tuner.plugin import compile, loading
 from tuner.plugin.table import text
 from tuner.plugin.table.records import Table
 from tuner.scenario import Scenario
 
 MODEL = "2.28.9"
-LOADING = [name for name in HERE if "plugin" in release.load(name).table]
-RECORDING = [name for name in LOADING if release.load(name).table["plugin"]["api"] >= 3]
+LOADING = [name for name in HERE if release.load(name).plugin is not None]
+RECORDING = [name for name in LOADING if loading.interface(release.load(name)).version >= 3]
 SHAPES = [("dgx-h100", 2, 2), ("dgx-h100", 1, 4), ("dgx-h100", 8, 1), ("dgx-b200", 2, 2)]  # 8 x 1: PAT
 NEVER_US = np.float32(3e9)
 

@@ -22,10 +22,11 @@ from tuner.oracle.api import Launched, Oracle
 from tuner.oracle.configuration import OracleConfiguration
 from tuner.plugin import loading
 
-LOADING = [name for name in HERE if "plugin" in release.load(name).table]
+LOADING = [name for name in HERE if release.load(name).plugin is not None]
 WITHOUT = [name for name in HERE if name not in LOADING]
-RECORDING = [name for name in LOADING if release.load(name).table["plugin"]["api"] >= 3]
-TOLD = [name for name in LOADING if release.load(name).table["plugin"]["api"] >= 4]  # whether buffers are registered
+RECORDING = [name for name in LOADING if loading.interface(release.load(name)).version >= 3]
+# Whose plugins hear whether buffers are registered
+TOLD = [name for name in LOADING if loading.interface(release.load(name)).version >= 4]
 AR = Collective.AllReduce
 
 # Says which interface NCCL chose and what it was handed; prefers Tree/LL on two channels for AllReduce. A number is
@@ -255,7 +256,7 @@ def test_the_child_has_what_env_says(compiled: Compile, tmp_path: Path, name: st
 @pytest.mark.parametrize("name", LOADING)
 def test_constants_handed_to_init(compiled: Compile, name: str) -> None:
     """Edits reach the costs exactly where the table says that the model keeps them."""
-    kept = release.load(name).table["plugin"]["keeps_constants"]
+    kept = loading.interface(release.load(name)).keeps_constants
     if newest(name) < 5:
         assert kept is False, "none are handed out"
         return
@@ -413,9 +414,8 @@ def test_a_plugin_that_a_name_does_not_find(file: str, complaint: str) -> None:
 
 @pytest.mark.parametrize("name", release.names())
 def test_every_table_says_how_plugins_load(name: str) -> None:
-    table = release.load(name).table
-    if "plugin" not in table:
+    plugin = release.load(name).plugin
+    if plugin is None:
         assert name.startswith("2.18.")
         return
-    assert set(table["plugin"]) == {"api", "longest_path", "keeps_constants"}
-    assert table["plugin"]["api"] in EXPORTS
+    assert plugin.api in EXPORTS

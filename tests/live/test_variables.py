@@ -183,11 +183,11 @@ EFFECTS: list[dict[str, str]] = [
 
 
 def indifferent(name: str) -> set[str]:
-    return {variable for names in release.load(name).table["environment"]["indifferent"].values() for variable in names}
+    return {variable for names in release.load(name).environment.indifferent.values() for variable in names}
 
 
 def test_what_reaches_told_buffers_is_refused_with_them() -> None:
-    assert set(release.load("2.28.9").table["environment"]["told_buffers"]) == set(TOLD_BUFFERS)
+    assert set(release.load("2.28.9").environment.registered_buffers) == set(TOLD_BUFFERS)
     scenario = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1, environment={"NCCL_CUMEM_ENABLE": "0"})
     selection = Selection(scenario.communicator())
     assert selection.pick(Request(Collective.AllReduce, DataType.float32, Op.sum), 1 << 20).channels[0] > 0
@@ -213,7 +213,7 @@ def test_what_has_no_effect_has_none(name: str, nodes: int) -> None:
 @pytest.mark.parametrize("name", HERE)
 def test_what_has_an_effect(name: str, settings: dict[str, str]) -> None:
     scenario = Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=2, environment=settings)
-    if set(settings) - set(release.load(name).table["environment"]["known"]):
+    if set(settings) - set(release.load(name).environment.known):
         with pytest.raises(BadInput, match="not emulated"):
             scenario.communicator()
         return
@@ -228,7 +228,7 @@ def test_what_has_an_effect(name: str, settings: dict[str, str]) -> None:
 def test_no_blocks_at_all(name: str, asked: str) -> None:
     """Releases that take the number have no channel then, and crash."""
     scenario = Scenario(nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=2, environment={"NCCL_MAX_CTAS": asked})
-    if release.load(name).rules("ctas") == ["positive_ones"]:
+    if release.load(name).rules.ctas == "positive_only":
         assert check(scenario).mismatches == []
         return
     with pytest.raises(BadInput, match=f"NCCL_MAX_CTAS={asked}: NCCL {name} then has no channel"):
@@ -248,7 +248,7 @@ def test_multicast_that_no_gpu_has(name: str, machine: str, nodes: int) -> None:
 @pytest.mark.parametrize("name", HERE)
 def test_what_holds_no_call_is_refused(name: str) -> None:
     """NCCL returns an error up to 2.21, and later never returns."""
-    known = release.load(name).table["environment"]["known"]
+    known = release.load(name).environment.known
     tiny = {"NCCL_WORK_FIFO_DEPTH": "1"} if "NCCL_WORK_FIFO_DEPTH" in known else {"NCCL_WORK_ARGS_BYTES": "33"}
     scenario = Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=1, environment=tiny)
     request = ALL_COLLECTIVES[0]

@@ -42,7 +42,7 @@ CHANGE: dict[str, Any] = {
     },
     "efficiency": {"ring": {"simple": 0.7, "ll128": 0.9}, "tree": {"simple": 0.8}, "nvls_tree": {"simple": 0.6}},
     "ring_plateau": {"hopper": 1.8},
-    "tree_correction": {"ll": [round(f**1.5, 9) for f in release.load(NCCL).table["tree_correction"]["ll"]]},
+    "tree_correction": {"ll": [round(f**1.5, 9) for f in release.load(NCCL).tree_correction[Protocol.LL]]},
 }
 
 
@@ -131,7 +131,7 @@ def test_one_node_count_cannot_tell_a_tree_s_base_from_its_steps(files: list[Pat
     base, inside, between = (one.value for one in group)
     assert base + 14 * inside + 2 * between == pytest.approx(5.0 + 14 * 0.6 + 2 * 8.0, rel=0.03)
     assert wire >= 0
-    assert nccl.hw_latency_us[0, 0, 0] == np.float32(0.6)
+    assert nccl.hw_latency_us["nvlink"][Algorithm.Tree][Protocol.LL] == 0.6
     assert found["base_latency_us.ring.ll"].status == IDENTIFIED  # of other collectives with other steps
 
 
@@ -145,7 +145,7 @@ def test_a_cap_that_acts_as_an_efficiency_keeps_nccl_s_value(files: list[Path]) 
 @pytest.mark.parametrize("share", [0.5, 0.66, 0.8])
 def test_caps_beyond_the_point_where_they_bind_are_found(share: float, tmp_path: Path) -> None:
     """The one of one node does not bind in truth, where NCCL's does: no slope leads there from NCCL's value."""
-    rows = release.load(NCCL).table["cap_gbs"]["ll"]
+    rows = release.load(NCCL).cap_gbs["ll"]
     change = {
         "cap_gbs": {"ll": {row: [1.97 * value for value in rows[row]] for row in ("volta", "hopper")}},
         "efficiency": {"tree": {"ll": share}},

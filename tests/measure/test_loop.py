@@ -35,6 +35,7 @@ from tuner.measure.simulated.backend import Simulated, from_header
 from tuner.measure.simulated.truth import CHANNELS_POWER, draw
 from tuner.measure.statistics import estimate
 from tuner.plugin.dry_run import PluginRefused
+from tuner.release import ALGORITHM_KEYS, PROTOCOL_KEYS
 from tuner.scenario import Scenario
 
 COMMAND = Path(sys.executable).with_name("nccl-tuner")
@@ -88,7 +89,7 @@ def test_a_given_truth_is_the_model_with_its_constants() -> None:
     ring, tree = (Algorithm.Ring, Protocol.Simple), (Algorithm.Tree, Protocol.LL)
     assert given.costs(point)[ring].transfer_us == pytest.approx(2 * own.costs(point)[ring].transfer_us, rel=1e-6)
     assert given.costs(point)[ring].latency_us == own.costs(point)[ring].latency_us
-    later_us = 60.0 - release.load("2.28.9").table["base_latency_us"]["tree"]["ll"]
+    later_us = 60.0 - release.load("2.28.9").base_latency_us[Algorithm.Tree][Protocol.LL]
     assert given.costs(point)[tree].latency_us == pytest.approx(own.costs(point)[tree].latency_us + later_us, rel=1e-6)
     untouched = set(own.costs(point)) - {ring, tree}
     assert all(given.costs(point)[algo_proto] == own.costs(point)[algo_proto] for algo_proto in untouched)
@@ -100,7 +101,7 @@ def test_a_seed_draws_some_constants_within_bounds() -> None:
     drawn = [draw(nccl, np.random.default_rng(seed)) for seed in range(50)]
     assert draw(nccl, np.random.default_rng(3)) == drawn[3] != drawn[4]
     factors = [
-        value / nccl.table["base_latency_us"][algorithm][protocol]
+        value / nccl.base_latency_us[ALGORITHM_KEYS[algorithm]][PROTOCOL_KEYS[protocol]]
         for change in drawn
         for algorithm, row in change.get("base_latency_us", {}).items()
         for protocol, value in row.items()
@@ -110,7 +111,7 @@ def test_a_seed_draws_some_constants_within_bounds() -> None:
     assert 1.8 < max(factors) <= 2
     assert np.median(np.log(factors)) == pytest.approx(0, abs=0.15)
     assert 0.5 <= min(shares) < max(shares) <= 1.25
-    constants = sum(value > 0 for row in nccl.table["base_latency_us"].values() for value in row.values())
+    constants = sum(value > 0 for row in nccl.base_latency_us.values() for value in row.values())
     assert 0.25 < len(factors) / (50 * constants) < 0.45
 
 

@@ -11,7 +11,8 @@ from tuner import release
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.conformance.check import sizes_bytes
-from tuner.emulator.rules import launch
+from tuner.emulator.rules import bounds
+from tuner.emulator.rules.call import Call
 from tuner.emulator.selection import Selection
 from tuner.plugin import compile
 from tuner.plugin.dry_run import DryRun
@@ -76,7 +77,7 @@ def test_channels_are_the_bound() -> None:
     for row in rows:
         for size in (max(row.bytes.low, 1), row.bytes.high or 2**40):
             algo_proto = row.choices[0].algo_proto
-            bound = launch.bound(model.communicator, model.tables, compile.request(AR), algo_proto, size)
+            bound = bounds.bound(Call(model.communicator, compile.request(AR), algo_proto), model.tables, size)
             assert row.choices[0].channels == bound
 
 

@@ -19,7 +19,7 @@ from tuner.plugin import trial
 from tuner.scenario import Scenario
 
 AR, AG = Collective.AllReduce, Collective.AllGather
-LOADING = [name for name in HERE if "plugin" in release.load(name).table]
+LOADING = [name for name in HERE if release.load(name).plugin is not None]
 ROWS = """nccl-tuner-table 1
 allreduce bytes=64K..4M nodes=2 -> nvls/simple | ring/simple
 allreduce bytes=16M.. -> pat/simple

@@ -18,7 +18,6 @@ from tuner.cli.plugin.lint import command
 from tuner.plugin import lint, lint_scenario
 from tuner.plugin.formats import convert
 from tuner.plugin.table.records import HEADER, Choice, Decision, Interval, Table
-from tuner.release import ALGORITHM_KEYS
 from tuner.scenario import Scenario
 
 AR = Collective.AllReduce
@@ -143,13 +142,13 @@ def test_hidden_costs() -> None:
 def test_what_exists_is_what_the_releases_have() -> None:
     """All rows of all releases; CollNetChain of 2.31 has numbers for more than may run."""
     for collective in Collective:
-        rows = {key for name in release.names() for key in release.load(name).table["rules"]["exists"][collective.name]}
+        rows = {each for name in release.names() for each in release.load(name).rules.exists[collective]}
         chain = set() if collective is AR else {Algorithm.CollNetChain}
-        assert {ALGORITHM_KEYS[key] for key in rows} - chain == set(lint.ALGORITHMS[collective])
+        assert rows - chain == set(lint.ALGORITHMS[collective])
     for name in release.names():
         table = release.load(name)
         for algorithm in Algorithm:
-            rules = [*table.rules("fills", algorithm), *table.rules("bandwidth", algorithm)]
+            rules = [*table.rules.fills.get(algorithm, ()), *table.rules.bandwidth[algorithm]]
             simple = "simple_only" in rules or "no_low_latency" in rules
             assert not rules or simple != (algorithm in lint.EVERY_PROTOCOL), (name, algorithm)
 

@@ -16,9 +16,9 @@ def _one_of_each_interface() -> dict[int, str]:
     """By version of the tuner interface: a release that looks it up, one of the few where there is one."""
     chosen: dict[int, str] = {}
     for name in sorted(release.names(), key=lambda name: name in FEW):
-        table = release.load(name).table
-        if "plugin" in table:
-            chosen[table["plugin"]["api"]] = name
+        plugin = release.load(name).plugin
+        if plugin is not None:
+            chosen[plugin.api] = name
     return chosen
 
 
@@ -31,5 +31,5 @@ HERE = [name for name in release.names() if (ALL or name in FEW) and _is_here(na
 WITH_PLUGINS = [
     name
     for name in release.names()
-    if ("plugin" in release.load(name).table if ALL else name in INTERFACES) and _is_here(name)
+    if (release.load(name).plugin is not None if ALL else name in INTERFACES) and _is_here(name)
 ]

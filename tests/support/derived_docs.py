@@ -5,7 +5,7 @@ import itertools
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from tuner.conformance.check import KINDS
 from tuner.machine import catalogue
 
 ROOT = Path(__file__).parents[2]
-BORING = {"release", "library"}  # of a release's table: different in each
 FOLDED = 6  # more changed values below one name than this are counted, not listed
 
 
@@ -60,8 +59,8 @@ def by_release() -> str:
 def _line(name: str, row: releases.Row) -> str:
     compared, matched = (sum(row[kind][what] for kind in KINDS) for what in ("compared", "matched"))
     cells, picks = row["cells"]["compared"], row["picks"]["compared"]
-    plugin = release.load(name).table.get("plugin")
-    interface = f"v{plugin['api']}" if plugin else "none"
+    plugin = release.load(name).plugin
+    interface = f"v{plugin.api}" if plugin else "none"
     return f"| {name} | {interface} | {row['communicators']} | {cells:,} | {picks:,} | {share(matched, compared)} |"
 
 
@@ -78,26 +77,18 @@ def changes() -> str:
 
 
 def _changed(before: str, after: str) -> str:
-    old, new = (dict(_flat(release.load(name).table)) for name in (before, after))
-    keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
-    folds = Counter(_fold(key) for key in keys)
+    found = release.differences(release.load(before), release.load(after))
+    folds = Counter(_fold(each.key) for each in found)
     rows, folded = [], set()
-    for key in keys:
-        if folds[_fold(key)] <= FOLDED:
-            rows.append(f"| `{key}` | {' | '.join(_values(old.get(key), new.get(key)))} |")
-        elif _fold(key) not in folded:
-            folded.add(_fold(key))
-            rows.append(f"| `{_fold(key)}` | | {folds[_fold(key)]} values changed or new |")
+    for each in found:
+        fold = _fold(each.key)
+        if folds[fold] <= FOLDED:
+            rows.append(f"| `{each.key}` | {' | '.join(_values(each.before, each.after))} |")
+        elif fold not in folded:
+            folded.add(fold)
+            rows.append(f"| `{fold}` | | {folds[fold]} values changed or new |")
     table = "\n".join([f"| | {before} | {after} |", "|---|---|---|", *rows, ""]) if rows else "No constant, no rule.\n"
     return f"### {after}\n\n{table}{_graphs(before, after)}"
-
-
-def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{key}.")
-        elif f"{above}{key}".split(".")[0] not in BORING:
-            yield f"{above}{key}", value
 
 
 def _fold(key: str) -> str:

@@ -31,7 +31,7 @@ ALL = kinds()
 def random_groups(selection: Selection, count: int, most: int = 40) -> Iterator[list[Operation]]:
     """Groups of 2 to ``most`` calls: one kind or many, sizes equal, alike, or from bytes to gigabytes."""
     ranks, generator = selection.communicator.ranks, random.Random(2026)
-    limit, fp8 = selection.communicator.release.limit("data_types"), selection.communicator.min_comp_cap >= 90
+    limit, fp8 = selection.communicator.release.limits.data_types, selection.communicator.min_comp_cap >= 90
     every = kinds(tuple(DataType)[:limit]) if fp8 else ALL
     for number in range(count):
         among = [kind for kind in (F32_SUM, every, [generator.choice(every)])[number % 3] if selection.usable(kind)]
@@ -47,4 +47,4 @@ def random_groups(selection: Selection, count: int, most: int = 40) -> Iterator[
 
 def rings_of_works(release: Release) -> bool:
     """Whether a kernel holds works (up to 2.21), not bytes."""
-    return "NCCL_WORK_FIFO_DEPTH" in release.table["environment"]["known"]
+    return "NCCL_WORK_FIFO_DEPTH" in release.environment.known

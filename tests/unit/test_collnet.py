@@ -13,7 +13,7 @@ from tuner.base.errors import BadInput, BadTopology
 from tuner.base.names import Pattern
 from tuner.conformance.capture import render
 from tuner.emulator.rules import collnet
-from tuner.emulator.rules.launch import _fewer_direct_channels
+from tuner.emulator.rules.bounds import _fewer_direct_channels
 from tuner.machine import catalogue
 from tuner.machine.graphs import Graph, read_dump
 from tuner.release.environment import Environment
@@ -40,13 +40,13 @@ def test_channels_of_collnet_direct_are_those_of_the_loop(most: int, heads: int,
 @pytest.mark.parametrize(("value", "on"), [(None, False), ("", False), ("0", False), ("1", True)])
 def test_collnet_is_asked_for_by_1(value: str | None, on: bool) -> None:
     values = {} if value is None else {"NCCL_COLLNET_ENABLE": value}
-    assert collnet.asked_for(Environment(values)) == on
+    assert collnet.requested(Environment(values)) == on
 
 
 @pytest.mark.parametrize("value", ["2", "0x1", "01", "yes"])
 def test_what_releases_read_differently_is_refused(value: str) -> None:
     with pytest.raises(BadInput, match=rf"NCCL_COLLNET_ENABLE={value}: .*valid: 0, 1"):
-        collnet.asked_for(Environment({"NCCL_COLLNET_ENABLE": value}))
+        collnet.requested(Environment({"NCCL_COLLNET_ENABLE": value}))
 
 
 ATTRIBUTES = (

@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import shlex
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +17,14 @@ from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.base.numerics import ceil_div, f32, shortest
 from tuner.base.records import to_json
+from tuner.base.registry import Registry
 from tuner.base.trace import Step
 from tuner.cli import everything
 from tuner.emulator.request import Request
-from tuner.emulator.rules import bandwidth, latency, launch, registered
+from tuner.emulator.rules import bandwidth, bounds, latency, launch, registered
 from tuner.emulator.rules import time as timing
+from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.schedule import deal
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.scenario import Scenario
@@ -83,7 +87,7 @@ def test_the_steps_multiply_up_to_the_time(nccl: str) -> None:
         steps = selection.steps(asked, size, algo_proto)
         latency_us = f32(last(steps, "latency", "latency at this size"))
         bandwidth_gbs = f32(last(steps, "bandwidth", "bandwidth at this size"))
-        batches = ceil_div(1, timing.per_batch(selection.communicator, algo_proto))
+        batches = ceil_div(1, timing.per_batch(Call(selection.communicator, asked, algo_proto)))
         time_us = f32(size) / (f32(1000) * bandwidth_gbs) + latency_us * f32(batches)
         assert last(steps, "time") == shortest(time_us)
 
@@ -93,7 +97,7 @@ def test_rules_stand_in_the_order_of_the_release() -> None:
     for algo_proto in selection.candidates(request(Collective.AllReduce)):
         steps = selection.steps(request(Collective.AllReduce), 4096, algo_proto)
         for quantity in ("latency", "bandwidth"):
-            rules = selection.communicator.release.rules(quantity, algo_proto[0])
+            rules = list(getattr(selection.communicator.release.rules, quantity)[algo_proto[0]])
             assert [step.name for step in of(steps, quantity)] == rules
 
 
@@ -121,14 +125,14 @@ def test_rules_of_a_cell_say_what_they_are_and_where_nccl_has_them() -> None:
 
 def test_what_a_rule_says_needs_no_other_rule() -> None:
     """An explanation shows one release's rules, and not those that they are variants of."""
-    registries = (
+    registries: tuple[Registry[Any], ...] = (
         bandwidth.RULES,
         latency.RULES,
         timing.CORRECTIONS,
         timing.PENALTIES,
         launch.RULES,
-        launch.DEAL_RULES,
-        launch.BLOCK_RULES,
+        deal.RULES,
+        bounds.BLOCK_RULES,
         registered.RULES,
     )
     for rule in itertools.chain.from_iterable(registry.values() for registry in registries):

@@ -20,6 +20,7 @@ from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.model import tables
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.release import ALGORITHM_KEYS
 from tuner.scenario import Scenario
 
 NCCL = "2.28.9"
@@ -51,7 +52,9 @@ def test_what_is_written_reads_back_with_the_same_bits(tmp_path: Path) -> None:
 
 def test_fitted_constants_change_the_tables_as_the_changed_release_does() -> None:
     nccl = release.load(NCCL)
-    names = {key: [*nccl.table["rules"]["bandwidth"][key], "measured_efficiency"] for key in CONSTANTS["efficiency"]}
+    names = {
+        key: [*nccl.rules.bandwidth[ALGORITHM_KEYS[key]], "measured_efficiency"] for key in CONSTANTS["efficiency"]
+    }
     by_hand = release.changed(nccl, {**CONSTANTS, "rules": {"bandwidth": names}})
     scenario = Scenario(NCCL, 2, machine="dgx-h100")
     ours, own = replace(scenario, fitted_constants=FITTED).communicator(), scenario.communicator()

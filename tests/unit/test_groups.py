@@ -12,7 +12,6 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.conformance.check import sizes_bytes
 from tuner.emulator.group import Operation, plan
 from tuner.emulator.request import Request
-from tuner.emulator.rules import deal, launch
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.scenario import Scenario
@@ -51,10 +50,6 @@ def test_every_call_is_in_one_kernel_and_has_channels_of_it(name: str) -> None:
             assert (pick.algorithm, pick.protocol) == (choice.algorithm, choice.protocol)
 
 
-def test_one_call_and_several_are_dealt_by_rules_of_the_same_names() -> None:
-    assert set(deal.RULES) == set(launch.DEAL_RULES)
-
-
 def selection(**changes: object) -> Selection:
     return Selection(Scenario(**{"nccl": "2.28.9", "machine": "dgx-h100", "nodes": 1, **changes}).communicator())  # type: ignore[arg-type]
 
@@ -74,7 +69,7 @@ def test_what_is_no_group(operations: list[Operation], message: str) -> None:
 
 @pytest.mark.parametrize("name", [RELEASES[0], "2.28.9"])
 def test_a_ring_too_small_for_a_call(name: str) -> None:
-    known = release.load(name).table["environment"]["known"]
+    known = release.load(name).environment.known
     variable = "NCCL_WORK_FIFO_DEPTH" if "NCCL_WORK_FIFO_DEPTH" in known else "NCCL_WORK_FIFO_BYTES"
     tiny = {variable: "2", **({} if variable.endswith("DEPTH") else {"NCCL_WORK_ARGS_BYTES": "64"})}
     with pytest.raises(BadInput, match=variable):

@@ -314,12 +314,12 @@ def test_a_strange_installed_wheel_gives_way_to_the_cache(
 
 def test_every_release_table_knows_its_library() -> None:
     for name in release.names():
-        row = release.load(name).table["library"]["x86_64"]
-        assert re.fullmatch("[0-9a-f]{64}", row["sha256"]), name
-        assert 200 << 20 < row["bytes"] < library.LARGEST_BYTES, name
+        row = release.load(name).library["x86_64"]
+        assert re.fullmatch("[0-9a-f]{64}", row.sha256), name
+        assert 200 << 20 < row.bytes < library.LARGEST_BYTES, name
         if (path := library.cached(name)).is_file():
-            assert (library.sha256(path), path.stat().st_size) == (row["sha256"], row["bytes"]), name
-    rows = [release.load(name).table["library"]["x86_64"]["sha256"] for name in release.names()]
+            assert (library.sha256(path), path.stat().st_size) == (row.sha256, row.bytes), name
+    rows = [release.load(name).library["x86_64"].sha256 for name in release.names()]
     assert len(set(rows)) == len(rows)
 
 

@@ -429,7 +429,7 @@ def test_a_machine_that_cannot_be_simulated_says_why_and_what_there_is_instead()
 
 
 def test_the_environment_of_a_machine_is_what_only_the_search_reads(machine: Machine) -> None:
-    assert set(machine.environment) <= set(releases.load("2.28.9").table["environment"]["search"])
+    assert set(machine.environment) <= set(releases.load("2.28.9").environment.search)
 
 
 @pytest.mark.live

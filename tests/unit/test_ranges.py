@@ -13,7 +13,7 @@ from tuner.base.records import to_json
 from tuner.cli import everything
 from tuner.emulator.ranges import combinations, launches
 from tuner.emulator.request import Request
-from tuner.emulator.rules import turns
+from tuner.emulator.rules import launch
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
@@ -124,7 +124,7 @@ def test_registered_buffers_that_turn_too_often_are_refused() -> None:
 
 
 def test_the_size_that_a_refusal_names_is_the_largest_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "MOST", 1 << 10)
+    monkeypatch.setattr(launch, "MOST", 1 << 10)
     about, asked = selection("2.22.3", "dgx-h100", 8), request(Collective.Broadcast)
     with pytest.raises(BadInput, match="valid: sizes to") as refused:
         launches(about, asked)

@@ -1,128 +1,212 @@
-"""Every release table: complete, sourced, and made of rules that exist."""
+"""Every release's file: complete, sourced, and made of rules that exist; and what is refused."""
 
+import dataclasses
 import re
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tuner import release
-from tuner.base.errors import UnknownRelease
-from tuner.base.names import Collective
-from tuner.emulator import printed_table, selection
-from tuner.emulator.rules import (
-    bandwidth,
-    candidate,
-    cells,
-    collnet,
-    cta_policy,
-    enabled,
-    equal_bytes,
-    init,
-    latency,
-    launch,
-    least_loaded,
-    model_point,
-    registered,
-    schedule,
-    symmetric,
-    task,
-)
-from tuner.emulator.rules import time as timing
-from tuner.release import ALGORITHM_KEYS
-from tuner.release.environment import GRAMMARS
+from tuner.base.errors import BadReleaseFile, UnknownRelease
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.emulator.rules import resolved
+from tuner.emulator.rules.bandwidth import measured_efficiency
+from tuner.release import sources
+from tuner.release.rule_names import RuleNames
+from tuner.release.schema import Release
 
-TABLES = sorted(files("tuner.tables").joinpath("nccl").iterdir(), key=lambda path: path.name)
-FLAT: dict[str, Any] = {
-    "backup": enabled.RULES,
-    "grammar": GRAMMARS,
-    "deal": launch.DEAL_RULES,
-    "network_step": latency.NETWORK_STEP_RULES,
-    "ring_network_steps": latency.RING_NETWORK_STEPS_RULES,
-    "channels": init.CHANNEL_RULES,
-    "nvls_channels": init.NVLS_RULES,
-    "enabled": enabled.RULES,
-    "candidate": candidate.RULES,
-    "fp8_needs_hopper": candidate.FP8_RULES,
-    "time": timing.CORRECTIONS,
-    "penalty": timing.PENALTIES,
-    "comp_caps": init.COMP_CAP_RULES,
-    "cpu": init.CPU_RULES,
-    "table_cpu": init.CPU_RULES,
-    "tree_pattern": init.TREE_PATTERN_RULES,
-    "block": launch.BLOCK_RULES,
-    "pick": selection.PICK_RULES,
-    "launch": launch.RULES,
-    "nvls_bound": launch.NVLS_BOUND_RULES,
-    "hw_latency_row": model_point.ROW_RULES,
-    "nvls_kind": launch.NVLS_KIND_RULES,
-    "traffic_per_channel": launch.TRAFFIC_RULES,
-    "collnet": collnet.SUPPORT_RULES,
-    "collnet_heads": collnet.HEADS_RULES,
-    "collnet_direct_heads": collnet.DIRECT_HEADS_RULES,
-    "registered": registered.RULES,
-    "cta_policy": cta_policy.RULES,
-    "leaves": symmetric.RULES,
-    "symmetric_blocks": symmetric.BLOCK_RULES,
-    "symmetric_time": symmetric.TIME_RULES,
-    "bound_channels": launch.BOUND_CHANNELS_RULES,
-    "schedule": schedule.RULES,
-    "order": cells.ORDER_RULES,
-    "counted_traffic": cells.COUNTED_TRAFFIC_RULES,
-    "device_op": task.DEVICE_OP_RULES,
-    "function": task.FUNCTION_RULES,
-    "total": least_loaded.TOTAL_RULES,
-    "work_estimate": equal_bytes.ESTIMATE_RULES,
-    "share": least_loaded.SHARE_RULES,
-    "symmetric": cells.SYMMETRIC_RULES,
-    "printed_table": printed_table.PRINT_RULES,
-    "ctas": init.CTAS_RULES,
-    "search_start": init.START_RULES,
-    "product": launch.PRODUCT_RULES,
-}
-BY_ALGORITHM: dict[str, Any] = {"fills": enabled.RULES, "bandwidth": bandwidth.RULES, "latency": latency.RULES}
+FOLDER = Path(release.load("2.28.9").files[0].path).parent
+REGISTRIES = resolved.registries(release.load("2.28.9"))
+
+
+def named(name: str, kind: str) -> set[str]:
+    """The rules of a kind that a release names."""
+    names = getattr(release.load(name).rules, kind)
+    if isinstance(names, str):
+        return {names}
+    if isinstance(names, tuple):
+        return set(names)
+    return set() if names is None else {rule for rules in names.values() for rule in rules}
 
 
 @pytest.mark.parametrize("name", release.names())
 def test_every_rule_a_release_names_exists(name: str) -> None:
-    loaded = release.load(name)
-    for kind, rules in FLAT.items():
-        assert set(loaded.rules(kind)) <= {*rules}, kind
-    for kind, rules in BY_ALGORITHM.items():
-        for key, algorithm in ALGORITHM_KEYS.items():
-            assert set(loaded.rules(kind, algorithm)) <= set(rules), (kind, key)
-    assert set(loaded.table["rules"]) == {*FLAT, *BY_ALGORITHM, "exists"}
+    rules = resolved.of(release.load(name))
+    for kind, registry in REGISTRIES.items():
+        assert named(name, kind) <= set(registry), kind
+        assert bool(getattr(rules, kind)) == bool(getattr(release.load(name).rules, kind)), kind
+    assert set(REGISTRIES) == {field.name for field in dataclasses.fields(RuleNames)} - {"exists"}
 
 
 @pytest.mark.parametrize("name", release.names())
 def test_every_algorithm_that_exists_has_a_model(name: str) -> None:
-    loaded = release.load(name)
-    assert set(loaded.table["rules"]["exists"]) == {collective.name for collective in Collective}
-    for keys in loaded.table["rules"]["exists"].values():
-        for key in keys:
-            assert loaded.rules("bandwidth", ALGORITHM_KEYS[key]), key
-            assert loaded.rules("latency", ALGORITHM_KEYS[key]), key
+    rules = release.load(name).rules
+    for algorithms in rules.exists.values():
+        for algorithm in algorithms:
+            assert rules.bandwidth[algorithm], algorithm
+            assert rules.latency[algorithm], algorithm
 
 
 def test_every_rule_is_used_by_some_release() -> None:
-    used = {
-        rule
-        for name in release.names()
-        for kind in (*FLAT, *BY_ALGORITHM)
-        for key in ([None] if kind in FLAT else ALGORITHM_KEYS.values())
-        for rule in release.load(name).rules(kind, key)
-    }
-    of_layers = {bandwidth.measured_efficiency.__name__}
-    assert {rule for rules in (*FLAT.values(), *BY_ALGORITHM.values()) for rule in rules} - of_layers == used
+    for kind, registry in REGISTRIES.items():
+        alike = [other for other, rules in REGISTRIES.items() if rules is registry]
+        used = {rule for name in release.names() for other in alike for rule in named(name, other)}
+        assert set(registry) - {measured_efficiency.__name__} == used, kind
 
 
-@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
-def test_every_table_of_numbers_names_its_source(path: Path) -> None:
-    text = path.read_text()
-    for block in re.split(r"\n(?=\[)", text)[1:]:
-        before = text[: text.index(block)].rstrip("\n").splitlines()[-1]
-        assert "#" in block or before.startswith("#"), block.splitlines()[0]
+@pytest.mark.parametrize("name", release.names())
+def test_every_key_of_every_file_names_its_source(name: str) -> None:
+    assert list(sources.missing((FOLDER / f"{name}.toml").read_text())) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("[limits]\nwarp_size = 32\n", ["limits.warp_size"]),
+        ("[limits]  # WARP_SIZE\nwarp_size = 32\n", ["limits.warp_size"]),
+        ("[limits]\nwarp_size = 32  # src/tuning\n", ["limits.warp_size"]),
+        ("[limits]\nwarp_size = 32  # mysrc/include/device.h\n", ["limits.warp_size"]),
+        ("[limits]\nwarp_size = 32  # src/include/device.h\nmax_threads = 640\n", ["limits.max_threads"]),
+        ("[a]  # src/init.cc\nb = 1\n[c]\nd = 1\n", ["c.d"]),
+        ('[a]\nb = "# src/init.cc"\n', ["a.b"]),
+        ("[a]\nb = [\n    1,  # src/init.cc\n]\n", ["a.b"]),
+        ("# src/init.cc\n\n[a]\nb = 1\n", ["a.b"]),
+        ("# of src/init.cc\n# and so on\n[a]\nb = 1\n", []),
+        ("# src/init.cc\nx = 1  # src/init.cc\n[a]\nb = 1\n", ["a.b"]),
+        ("[a]  # src/init.cc\n[a.b]\nc = 1\n", []),
+        ("[a]  # from the binary\nb = 1\n", []),
+        ('[a]\nb = [  # src/tuning/{ring,tree}.cc\n    "c",\n]\n', []),
+    ],
+)
+def test_what_counts_as_a_source(text: str, missing: list[str]) -> None:
+    assert list(sources.missing(text)) == missing
+
+
+def child(folder: Path, text: str) -> Path:
+    """A folder of all releases and 2.99.0, a child of 2.28.9 that says ``text``."""
+    for file in FOLDER.iterdir():
+        (folder / file.name).write_text(file.read_text())
+    (folder / "2.99.0.toml").write_text(f'release = "2.99.0"\nparent = "2.28.9"\n{text}\n')
+    return folder
+
+
+S = "# src/init.cc"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (f"[limits] {S}\nwarp_sizes = 32", "limits.warp_sizes: unknown key; valid: algorithms, data_types, "),
+        (f"[limitz] {S}\nwarp_size = 32", "limitz: unknown key; valid: "),
+        (f"[efficiency.ring] {S}\nll = 0.5", "efficiency: unknown key; valid: library, "),
+        (f"[cap_gbs.ll] {S}\nampére = [1, 2, 3]", "not TOML: "),
+        (f"[cap_gbs.lll] {S}\nampere = [1, 2, 3]", "cap_gbs.lll: unknown key; valid: ll, ring_ll128_per_channel, "),
+        (f"[base_latency_us] {S}\ntrees = {{ ll = 1 }}", "base_latency_us.trees: unknown key; valid: tree, ring, "),
+        (f"[base_latency_ns.tree] {S}\nll = 6800", "base_latency_ns: wrong unit; valid: base_latency_us"),
+        (f"[nvls_channels] {S}\nfast_net_mbps = 48.0", "nvls_channels.fast_net_mbps: wrong unit; valid: fast_net_gbs"),
+        (f'[limits] {S}\nwarp_size = "32"', "limits.warp_size: '32'; valid: a whole number of 0 or more"),
+        (f"[limits] {S}\nwarp_size = 32.0", "limits.warp_size: 32.0; valid: a whole number of 0 or more"),
+        (f"[limits] {S}\nwarp_size = true", "limits.warp_size: True; valid: a whole number of 0 or more"),
+        (f"[limits] {S}\nwarp_size = -1", "limits.warp_size: -1; valid: a whole number of 0 or more"),
+        (f"[base_latency_us.tree] {S}\nll = nan", "base_latency_us.tree.ll: nan; valid: a number of 0 or more"),
+        (f"[plugin] {S}\nkeeps_constants = 1", "plugin.keeps_constants: 1; valid: true, false"),
+        (f"[rules] {S}\nlaunch = 1", "rules.launch: 1; valid: a text"),
+        (f'[rules] {S}\ntime = "ring_plateau"', "rules.time: 'ring_plateau'; valid: a list"),
+        (f"limits = 3 {S}", "limits: 3; valid: a table"),
+        (f"[cap_gbs.ll] {S}\nampere = [87.7, 22.5]", "cap_gbs.ll.ampere: 2 values; valid: 3"),
+        (f"[cap_gbs.ll] {S}\nampere = [87.7, 22.5, '19']", "cap_gbs.ll.ampere[2]: '19'; valid: a number of 0 or more"),
+        (f"[tree_correction] {S}\nll = [1.0, 0.9]", "tree_correction.ll: 2 values; valid: 23"),
+        (f'[paths] {S}\ngpu_direct = "PIG"', "paths.gpu_direct: 'PIG'; valid: LOC, NVL, "),
+        ("[limits]\nwarp_size = 32", "limits.warp_size: no source; valid: a # on its line or its table's with src/"),
+        ("parent = 3", "not TOML: "),
+    ],
+)
+def test_what_is_refused_in_a_file(text: str, complaint: str, tmp_path: Path) -> None:
+    folder = child(tmp_path, text)
+    with pytest.raises(BadReleaseFile, match="^" + re.escape(f"{folder}/2.99.0.toml: {complaint}")) as error:
+        release.read(folder, "2.99.0")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("key", ["plugin", "ll128", "nvls_tree_correction_on_arm"])
+def test_what_a_release_may_lack(key: str, tmp_path: Path) -> None:
+    assert getattr(release.read(child(tmp_path, f'without = ["{key}"]'), "2.99.0"), key) is None
+
+
+@pytest.mark.parametrize("key", ["limits", "rules", "cap_gbs", "symmetric", "environment"])
+def test_what_a_release_cannot_lack(key: str, tmp_path: Path) -> None:
+    folder = child(tmp_path, f'without = ["{key}"]')
+    with pytest.raises(BadReleaseFile, match=re.escape(f"{folder}/2.99.0.toml: {key}: missing from the file")):
+        release.read(folder, "2.99.0")
+
+
+def test_a_missing_row_and_the_file_that_a_mistake_stands_in(tmp_path: Path) -> None:
+    folder = child(tmp_path, f'without = ["registered_nvls_channels"]\n[registered_nvls_channels] {S}\nhopper = {{}}')
+    with pytest.raises(
+        BadReleaseFile, match=re.escape("2.99.0.toml: registered_nvls_channels.fast_reduce_scatter_gbs: missing from")
+    ):
+        release.read(folder, "2.99.0")
+    parent = folder / "2.28.9.toml"
+    parent.write_text(parent.read_text().replace("warp_size = 32 ", "warp_size = 3.5"))
+    (folder / "2.99.0.toml").write_text('release = "2.99.0"\nparent = "2.28.9"\n')
+    with pytest.raises(BadReleaseFile, match=re.escape(f"{parent}: limits.warp_size: 3.5")):
+        release.read(folder, "2.99.0")
+
+
+@pytest.mark.parametrize(
+    ("head", "complaint"),
+    [
+        ('release = "2.98.0"', "release: '2.98.0'; valid: '2.99.0'"),
+        ('release = "2.99.0"\nparent = "2.1.0"', "parent: '2.1.0'; valid: a release with a file"),
+        ('release = "2.99.0"\nparent = "2.99.0"', "parent: '2.99.0'; valid: a release with a file that is not its own"),
+    ],
+)
+def test_a_file_that_says_another_release_or_no_parent(head: str, complaint: str, tmp_path: Path) -> None:
+    folder = child(tmp_path, "")
+    (folder / "2.99.0.toml").write_text(head)
+    with pytest.raises(BadReleaseFile, match=re.escape(f"2.99.0.toml: {complaint}")):
+        release.read(folder, "2.99.0")
+
+
+@pytest.mark.parametrize(
+    ("rules", "complaint"),
+    [
+        ('[rules]\nlaunch = "shrink"', "rules.launch: unknown rule 'shrink'; valid: shrink_then_cells, "),
+        ('[rules]\ntime = ["tree"]', "rules.time: unknown rule 'tree'; valid: tree_correction, "),
+        ('[rules.bandwidth]\nring = ["graf"]', "rules.bandwidth.ring: unknown rule 'graf'; valid: graph, "),
+    ],
+)
+def test_a_rule_that_does_not_exist(rules: str, complaint: str, tmp_path: Path) -> None:
+    head, _, keys = rules.partition("\n")
+    folder = child(tmp_path, f"{head} {S}\n{keys}")
+    with pytest.raises(BadReleaseFile, match="^" + re.escape(f"{folder}/2.99.0.toml: {complaint}")):
+        resolved.of(release.read(folder, "2.99.0"))
+
+
+def test_a_child_changes_what_it_says_and_nothing_else(tmp_path: Path) -> None:
+    text = f"[limits] {S}\nmax_channels = 65\n[base_latency_us] {S}\nring = {{ ll = 1 }}"
+    parent, changed = release.load("2.28.9"), release.read(child(tmp_path, text), "2.99.0")
+    assert changed.limits == dataclasses.replace(parent.limits, max_channels=65)
+    assert changed.base_latency_us[Algorithm.Ring] == {**parent.base_latency_us[Algorithm.Ring], Protocol.LL: 1.0}
+    assert changed.base_latency_us[Algorithm.Tree] == parent.base_latency_us[Algorithm.Tree]
+    keys = [(each.key, each.before, each.after) for each in release.differences(parent, changed)]
+    assert keys == [("base_latency_us.ring.ll", 6.6, 1), ("limits.max_channels", 64, 65)]
+
+
+def test_a_change_is_checked_as_a_file_is() -> None:
+    nccl = release.load("2.28.9")
+    assert release.changed(nccl, {"limits": {"warp_size": 64}}).limits.warp_size == 64
+    with pytest.raises(BadReleaseFile, match=r"a change of NCCL 2.28.9: limits.warp: unknown key"):
+        release.changed(nccl, {"limits": {"warp": 64}})
+    with pytest.raises(BadReleaseFile, match=r"a change of NCCL 2.28.9: name: unknown key"):
+        release.changed(nccl, {"name": "2.29.0"})
+
+
+def test_collectives_and_algorithms_are_all_there() -> None:
+    for name in release.names():
+        nccl: Release = release.load(name)
+        assert set(nccl.rules.exists) == set(Collective)
+        assert set(nccl.base_latency_us) == set(Algorithm)
 
 
 def test_no_release_number_in_the_code_of_model_and_selection() -> None:

@@ -23,7 +23,7 @@ def changed(scenario: Scenario, assignments: Sequence[str]) -> Scenario:
         if not equals or not value:
             raise BadInput(f"change {assignment!r}: expected KEY=VALUE; keys: {', '.join(KEYS)}, or a NCCL variable")
         if key.startswith("NCCL_"):
-            searched_with = release.load(scenario.nccl).table["environment"]["search"]
+            searched_with = release.load(scenario.nccl).environment.search
             scenario = replace(
                 scenario,
                 environment={**(scenario.environment or {}), **parse_assignments((assignment,))},

@@ -15,6 +15,10 @@ class UnknownRelease(TunerError):
     """A NCCL release without a table."""
 
 
+class BadReleaseFile(TunerError):
+    """A release's file that cannot be read, or does not fit what a release is made of."""
+
+
 class UnknownMachine(TunerError):
     """A machine name without an entry in ``tables/machines``."""
 

@@ -5,7 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.release import HARDWARE, PROTOCOL_KEYS, Release
+from tuner.release import ALGORITHM_NAMES, HARDWARE, PROTOCOL_KEYS, PROTOCOL_NAMES, Release
+from tuner.release.convert import plain
+from tuner.release.schema import Latencies
 
 LARGEST_FACTOR = 8.0
 LEAST_PLATEAU = 1.001  # it raises the latency; newer releases divide by what it is above 1
@@ -63,23 +65,25 @@ def constants(nccl: Release) -> tuple[list[Constant], list[str]]:
 
 
 def _all(nccl: Release) -> Iterator[Constant]:
-    table = nccl.table
-    for algorithm, row in table["base_latency_us"].items():
-        yield from (Constant(("base_latency_us", algorithm, key), row[key], 0) for key in row)
+    yield from _latencies(("base_latency_us",), nccl.base_latency_us)
     for hardware in HARDWARE:
-        for algorithm, row in table["hw_latency_us"][hardware].items():
-            yield from (Constant(("hw_latency_us", hardware, algorithm, key), row[key], 0) for key in row)
-    for algorithm in table["rules"]["bandwidth"]:
-        yield from (Constant(("efficiency", algorithm, key), 1.0, 0) for key in PROTOCOL_KEYS)
-    for generation in table["generations"]:
-        if (factor := table["ring_plateau"].get(generation)) is not None:
-            low = min(0.0, math.log(LEAST_PLATEAU / factor))
-            yield Constant(("ring_plateau", generation), factor, 1, low)
-    for protocol in PROTOCOL_KEYS:
-        yield Constant(("tree_correction", protocol), 1.0, 1)
-    for name, rows in table["cap_gbs"].items():
+        yield from _latencies(("hw_latency_us", hardware), nccl.hw_latency_us[hardware])
+    for algorithm in nccl.rules.bandwidth:
+        yield from (Constant(("efficiency", ALGORITHM_NAMES[algorithm], key), 1.0, 0) for key in PROTOCOL_KEYS)
+    for generation, factor in nccl.ring_plateau.factors.items():
+        low = min(0.0, math.log(LEAST_PLATEAU / factor))
+        yield Constant(("ring_plateau", generation), factor, 1, low)
+    for key in PROTOCOL_KEYS:
+        yield Constant(("tree_correction", key), 1.0, 1)
+    for name, rows in nccl.cap_gbs.items():
         for row, values in rows.items():
             yield from (Constant(("cap_gbs", name, row, column), value, 2) for column, value in enumerate(values))
+
+
+def _latencies(path: tuple[str, ...], rows: Latencies) -> Iterator[Constant]:
+    for algorithm, row in rows.items():
+        for protocol, value in row.items():
+            yield Constant((*path, ALGORITHM_NAMES[algorithm], PROTOCOL_NAMES[protocol]), value, 0)
 
 
 def tables(nccl: Release, values: Mapping[Constant, float]) -> dict[str, Any]:
@@ -92,9 +96,10 @@ def tables(nccl: Release, values: Mapping[Constant, float]) -> dict[str, Any]:
         table: dict[Any, Any] = made.setdefault(str(name), {})
         if name == "cap_gbs":
             kind, row = rows
-            table.setdefault(kind, {}).setdefault(row, list(nccl.table[name][kind][row]))[last] = value
+            own = plain(nccl.cap_gbs)[kind][row]
+            table.setdefault(kind, {}).setdefault(row, own)[last] = value
         elif name == "tree_correction":
-            table[last] = [rounded(factor**value) for factor in nccl.table[name][last]]
+            table[last] = [rounded(factor**value) for factor in nccl.tree_correction[PROTOCOL_KEYS[str(last)]]]
         else:
             for row in rows:
                 table = table.setdefault(row, {})

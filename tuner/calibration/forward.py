@@ -12,6 +12,7 @@ from tuner.calibration.observations import ObservationGroup, Observations
 from tuner.emulator import fitted_constants, model
 from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.rules import time as timing
+from tuner.emulator.rules.call import Call
 from tuner.emulator.rules.model_point import ModelPoint
 from tuner.release import Release
 
@@ -87,9 +88,7 @@ def _log_us(group: ObservationGroup, nccl: Release) -> Array:
     times_us = timing.time_us(
         model.latency_us(algo_proto),
         model.bandwidth_gbs(algo_proto),
-        communicator,
-        group.request,
-        group.algo_proto,
+        Call(communicator, group.request, group.algo_proto),
         group.sizes,
     )
     logs: Array = np.log(np.maximum(times_us.astype(np.float64), _LEAST_US))

@@ -14,6 +14,7 @@ from tuner.base.names import AlgoProto
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request, Sizes
 from tuner.emulator.rules import time as timing
+from tuner.emulator.rules.call import Call
 from tuner.emulator.selection import Selection
 from tuner.measure.records import samples
 from tuner.measure.records.header import case_of
@@ -142,7 +143,7 @@ def _groups(
         one = np.ones(1, np.float32)
         if algo_proto in excluded[request]:
             left_out[f"calls without a model: {excluded[request][algo_proto]}"] += len(calls)
-        elif (timing.penalised(one, shape, request, algo_proto) != one).any():
+        elif (timing.penalised(one, Call(shape, request, algo_proto)) != one).any():
             left_out["calls that the model only makes the last choice"] += len(calls)
         else:
             yield _group(shape, request, algo_proto, sorted(calls), held_out)

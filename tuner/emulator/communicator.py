@@ -1,15 +1,19 @@
 """Everything NCCL's init derives before it tunes: ranks, nodes, channels, NVLS, processors."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Pattern
 from tuner.emulator.rules import collnet, init
 from tuner.emulator.rules.collnet import CollNet
 from tuner.machine.graphs import COLLNET_GRAPHS, EMPTY, OF_ALGORITHM, Graph, Graphs
-from tuner.release import Release
+from tuner.release import Generation, Release
 from tuner.release.environment import Environment
+
+if TYPE_CHECKING:  # it imports all rules, and they import this
+    from tuner.emulator.rules.resolved import Rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +63,13 @@ class Communicator:
     gpu_direct: bool | None  # of rank 0's node, as of a Node
     ctas: tuple[int, int]  # the fewest and the most blocks of a collective
     collnet: CollNet | None
+    rules: "Rules" = field(init=False, repr=False)  # those of the release, also of one that takes its place
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rules", _rules(self.release))
 
     @property
-    def generation(self) -> str:
+    def generation(self) -> Generation:
         """The row of the tables by generation."""
         return self.release.generation(self.min_comp_cap)
 
@@ -74,6 +82,12 @@ class Communicator:
     def nvls(self) -> bool:
         """Whether NVLS can be used at all."""
         return self.nvls_channels > 0
+
+
+def _rules(release: Release) -> "Rules":
+    from tuner.emulator.rules import resolved  # the rules are about communicators: they import this module
+
+    return resolved.of(release)
 
 
 def _heads(graphs: Graphs) -> tuple[tuple[int, ...] | None, ...]:
@@ -97,15 +111,15 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
     if ranks < 2:
         raise BadInput("a communicator of one rank has nothing to pick: NCCL copies; valid: two ranks or more")
     _check_environment(release, environment)
-    environment = replace(environment, words_are_unset=release.table["environment"]["words_are_unset"])
+    environment = replace(environment, non_numeric_is_default=release.environment.non_numeric_is_default)
+    rules = _rules(release)
 
     found = [
-        init.searched(kind.graphs, environment)
-        | init.searched_in_vain(release, environment, len(kind.comp_caps), kind.graphs, kind.some_nvlink)
+        init.searched(kind.graphs, environment) | init.without_channels(release, rules, environment, kind)
         for kind in kinds
     ]
     searched = {
-        name: init.weakest([graphs.get(name, EMPTY) for graphs in found], release.table["paths"]["types"])
+        name: init.weakest([graphs.get(name, EMPTY) for graphs in found], release.paths.types)
         for name in set(OF_ALGORITHM.values())
     }
     # Ring and tree run on the same channels: the fewer of both.
@@ -114,22 +128,23 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
     for algorithm in (Algorithm.Tree, Algorithm.Ring, Algorithm.PAT):
         graphs[algorithm] = init.with_channels(graphs[algorithm], channels)
 
-    least, greatest = init.comp_caps(release, [cap for kind in kinds for cap in kind.comp_caps])
+    comp_caps = rules.comp_caps([cap for kind in kinds for cap in kind.comp_caps])
     local_ranks = [len(kind.comp_caps) for kind in kinds]
     net_gbs = min(kind.net_gbs for kind in kinds)
     cpus = [(kind.cpu_arch, kind.cpu_vendor) for kind in kinds]
-    cpu_arch, cpu_vendor = init.cpu(release, "cpu", cpus)
-    table_cpu_arch, table_cpu_vendor = init.cpu(release, "table_cpu", cpus)
+    cpu_arch, cpu_vendor = rules.cpu(cpus)
+    table_cpu_arch, table_cpu_vendor = rules.table_cpu(cpus)
     entries = {(size, _heads(graphs)) for size, graphs in zip(local_ranks, found, strict=True)}
-    if len(entries) > 1 and collnet.asked_for(environment):
+    if len(entries) > 1 and collnet.requested(environment):
         raise BadInput("NCCL_COLLNET_ENABLE=1: not emulated where nodes differ in GPUs or heads; valid there: 0")
-    network = collnet.find(collnet.Shape(release, environment, len(nodes), max(local_ranks), graphs))
-    shape = init.Shape(
+    network = collnet.set_up(rules, collnet.CollNetFacts(release, environment, len(nodes), max(local_ranks), graphs))
+    facts = init.InitFacts(
         release=release,
+        rules=rules,
         environment=environment,
         nodes=len(nodes),
         comp_cap=kinds[0].comp_caps[0],
-        min_comp_cap=least,
+        min_comp_cap=min(comp_caps),
         ring=graphs[Algorithm.Ring],
         nvls=graphs[Algorithm.NVLS],
         own_nvls=found[0].get("nvls", EMPTY),
@@ -147,34 +162,34 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
         min_local_ranks=min(local_ranks),
         max_local_ranks=max(local_ranks),
         graphs=graphs,
-        channels=init.channels(shape, channels),
-        coll_channels=init.coll_channels(shape, channels),
-        nvls_channels=init.nvls_channels(shape),
-        min_comp_cap=least,
-        max_comp_cap=greatest,
+        channels=init.channels(facts, channels),
+        coll_channels=init.coll_channels(facts, channels),
+        nvls_channels=init.nvls_channels(facts),
+        min_comp_cap=min(comp_caps),
+        max_comp_cap=max(comp_caps),
         cpu_arch=cpu_arch,
         cpu_vendor=cpu_vendor,
         table_cpu_arch=table_cpu_arch,
         table_cpu_vendor=table_cpu_vendor,
-        tree_pattern=init.tree_pattern(release, [graphs["tree"].pattern for graphs in found]),
+        tree_pattern=rules.tree_pattern([graphs["tree"].pattern for graphs in found]),
         has_nvswitch=kinds[0].has_nvswitch,
         direct_nvlink=kinds[0].direct_nvlink and graphs[Algorithm.Ring].type_intra == "NVL",
         net_gbs=net_gbs,
         gpu_direct=kinds[0].gpu_direct,
-        ctas=shape.ctas(),
+        ctas=facts.ctas(),
         collnet=network,
     )
 
 
 def _check_environment(release: Release, environment: Environment) -> None:
     if unknown := release.unknown_variables(environment.values.keys() - environment.searched):
-        if set(unknown) <= set(release.table["environment"]["search"]):
+        if set(unknown) <= set(release.environment.search):
             raise BadInput(
                 f"{', '.join(unknown)}: read by the search of graphs, which these were found without; valid with "
                 "--topology FILE.xml, or after a change: nccl-tuner whatif, diff --change"
             )
         raise BadInput(
             f"{', '.join(unknown)}: not emulated for NCCL {release.name}; valid: "
-            f"{', '.join(release.table['environment']['known'])}, "
+            f"{', '.join(release.environment.known)}, "
             f"and {len(release.indifferent_variables)} that reach no choice, such as NCCL_DEBUG"
         )

@@ -7,7 +7,7 @@ protocol. docs/measuring.md describes the file.
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ import numpy as np
 from tuner import release
 from tuner.base.errors import BadConstants, BadInput, UnknownRelease, one_of
 from tuner.emulator.rules.bandwidth import measured_efficiency
-from tuner.release import ALGORITHM_KEYS, PROTOCOL_KEYS, Release
+from tuner.release import ALGORITHM_NAMES, PROTOCOL_KEYS, Release
+from tuner.release.convert import plain
 
 VERSION = 1
 TABLES = ("base_latency_us", "hw_latency_us", "cap_gbs", "tree_correction", "ring_plateau")
@@ -99,19 +100,21 @@ def apply(nccl: Release, fitted: FittedConstants) -> Release:
 
 def changed(nccl: Release, constants: Mapping[str, Any]) -> Release:
     """The release with other constants, ``efficiency`` ({algorithm: {protocol: share}}) among them."""
+    other = release.changed(nccl, constants)
     rules = {
-        key: [*nccl.rules("bandwidth", ALGORITHM_KEYS[key]), measured_efficiency.__name__]
-        for key in constants.get("efficiency", {})
+        algorithm: (*names, measured_efficiency.__name__) if algorithm in other.efficiency else names
+        for algorithm, names in nccl.rules.bandwidth.items()
     }
-    return release.changed(nccl, {**constants, "rules": {"bandwidth": rules}})
+    return replace(other, rules=replace(nccl.rules, bandwidth=rules)) if other.efficiency else other
 
 
 def _valid(nccl: Release) -> dict[str, Any]:
-    """Everything that can be fitted, with NCCL's values."""
-    tables = {name: nccl.table[name] for name in TABLES if name in nccl.table}
-    generations = nccl.table["generations"]
-    tables["ring_plateau"] = {key: value for key, value in nccl.table["ring_plateau"].items() if key in generations}
-    tables["efficiency"] = {key: dict.fromkeys(PROTOCOL_KEYS, 1.0) for key in nccl.table["rules"]["bandwidth"]}
+    """Everything that fitted constants may set, with NCCL's values, as in a release's file."""
+    tables = {name: plain(getattr(nccl, name)) for name in TABLES}
+    tables["ring_plateau"] = dict(nccl.ring_plateau.factors)
+    tables["efficiency"] = {
+        ALGORITHM_NAMES[algorithm]: dict.fromkeys(PROTOCOL_KEYS, 1.0) for algorithm in nccl.rules.bandwidth
+    }
     return tables
 
 

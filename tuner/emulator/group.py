@@ -7,8 +7,9 @@ from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Buffers, Protocol
 from tuner.base.numerics import Float
 from tuner.emulator.request import Request
-from tuner.emulator.rules import launch, schedule
-from tuner.emulator.rules.task import Task
+from tuner.emulator.rules import bounds
+from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.schedule.task import Task
 from tuner.emulator.selection import Selection
 
 
@@ -75,8 +76,8 @@ class Group:
 def plan(selection: Selection, operations: Sequence[Operation]) -> Group:
     """What NCCL makes of these calls in one group; broadcasts and reductions all have the same root.
 
-    Errors: BadInput where a size is none that its type can have, and for what is not emulated here: CollNet, buffers
-    that NCCL was told about, nodes that differ; NoAlgorithm as in :meth:`Selection.pick`.
+    Errors: BadInput where a size is none that its type can have, and for what is not emulated here: CollNet, registered
+    buffers, nodes that differ; NoAlgorithm as in :meth:`Selection.pick`.
     """
     communicator = selection.communicator
     if not operations:
@@ -85,8 +86,7 @@ def plan(selection: Selection, operations: Sequence[Operation]) -> Group:
         raise BadInput(f"groups are not emulated {missing}")
     tasks = [_task(place, operation, communicator.ranks) for place, operation in enumerate(operations)]
     chooser = _Chooser(selection)
-    (rule,) = communicator.release.rules("schedule")
-    kernels = tuple(_kernel(inside) for inside in schedule.RULES[rule](chooser, tasks))
+    kernels = tuple(_kernel(inside) for inside in communicator.rules.schedule(chooser, tasks))
     kernel_of = {place: index for index, kernel in enumerate(kernels) for place in kernel.places}
     choice_of = {place: index for index, choice in enumerate(chooser.choices) for place in choice.places}
     picks = tuple(
@@ -112,10 +112,10 @@ def not_emulated(selection: Selection, requests: Iterable[Request]) -> str | Non
         return "where nodes differ; valid: --machine or --topology with --nodes"
     if any(request.buffers is not Buffers.plain for request in requests):
         return "on registered buffers and windows; valid: --buffers plain"
-    release, asked = selection.communicator.release, selection.communicator.environment.values
-    told = sorted(set(asked) & set(release.table["environment"]["told_buffers"]))
-    if told and release.rules("symmetric"):  # what symmetric kernels are asked for changes the order of calls
-        return f"for NCCL {release.name} with {', '.join(told)}; valid: without"
+    release, values = selection.communicator.release, selection.communicator.environment.values
+    reaching = sorted(set(values) & set(release.environment.registered_buffers))
+    if reaching and release.rules.symmetric_queue:  # what waits for symmetric kernels changes the order of calls
+        return f"for NCCL {release.name} with {', '.join(reaching)}; valid: without"
     return None
 
 
@@ -161,4 +161,4 @@ class _Chooser:
             )
 
     def bound(self, request: Request, algo_proto: AlgoProto, nbytes: int) -> int:
-        return launch.bound(self.communicator, self._selection.tables, request, algo_proto, nbytes)
+        return bounds.bound(Call(self.communicator, request, algo_proto), self._selection.tables, nbytes)

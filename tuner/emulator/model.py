@@ -5,6 +5,7 @@ Source of the order: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,10 +16,10 @@ from tuner.base.frames import Column, Framed, Named
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import Float, f32
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.rules import bandwidth, enabled, latency
+from tuner.emulator.rules import enabled
 from tuner.emulator.rules.model_point import ModelPoint
-from tuner.release import ALGORITHM_KEYS, PROTOCOL_KEYS
 from tuner.release.environment import Environment
+from tuner.release.schema import Threads, given
 
 NUMBER = re.compile(r"\s*([+-]?\d+)", re.ASCII)
 SHAPE = (len(Collective), len(Algorithm), len(Protocol))
@@ -65,9 +66,8 @@ def tables(communicator: Communicator) -> Tables:
         backup_gbs=np.zeros((len(Collective), len(Protocol)), np.float32),
         reasons={},
     )
-    exists = communicator.release.table["rules"]["exists"]
     for collective in Collective:
-        for algorithm in (ALGORITHM_KEYS[key] for key in exists[collective.name]):
+        for algorithm in communicator.rules.exists[collective]:
             for protocol in Protocol:
                 _fill(result, ModelPoint(communicator, collective, algorithm, protocol))
         _back_up(result, communicator, collective)
@@ -76,22 +76,22 @@ def tables(communicator: Communicator) -> Tables:
 
 def _back_up(result: Tables, communicator: Communicator, collective: Collective) -> None:
     """In releases that keep it: Ring's bandwidth before NCCL_ALGO, which stands in for a collective left empty."""
-    names = communicator.release.rules("backup")
-    if not names:
+    rules = communicator.rules.ring_backup
+    if not rules:
         return
     for protocol in Protocol:
         point = ModelPoint(communicator, collective, Algorithm.Ring, protocol)
-        result.backup_gbs[collective, protocol] = 0 if _first_reason(point, names) else bandwidth_gbs(point)
+        result.backup_gbs[collective, protocol] = 0 if _first_reason(point, rules) else bandwidth_gbs(point)
     if not result.bandwidth_gbs[collective].any():
         result.bandwidth_gbs[collective, Algorithm.Ring] = result.backup_gbs[collective]
 
 
 def _fill(result: Tables, point: ModelPoint) -> None:
     at = (point.collective, point.algorithm, point.protocol)
-    reason = _first_reason(point, point.release.rules("fills", point.algorithm))
+    reason = _first_reason(point, point.rules.fills[point.algorithm])
     if reason is None:
         result.latency_us[at] = latency_us(point)
-        reason = _first_reason(point, point.release.rules("enabled"))
+        reason = _first_reason(point, point.rules.enabled)
         result.bandwidth_gbs[at] = 0 if reason else bandwidth_gbs(point)
     if reason is None and result.bandwidth_gbs[at] == 0:
         reason = _no_bandwidth(point)
@@ -111,57 +111,57 @@ def _no_bandwidth(point: ModelPoint) -> str:
 def latency_us(point: ModelPoint) -> Float:
     """Latency of a cell in us, float32: the release's rules for its algorithm, one after the other."""
     value = f32(0)
-    for name in point.release.rules("latency", point.algorithm):
-        before, value = value, latency.RULES[name](value, point)
-        trace.step("latency", "us", latency.RULES[name], before, value)
+    for rule in point.rules.latency[point.algorithm]:
+        before, value = value, rule(value, point)
+        trace.step("latency", "us", rule, before, value)
     return value
 
 
 def bandwidth_gbs(point: ModelPoint) -> Float:
     """Algorithm bandwidth of a cell, 1e9 B/s as float32: the release's rules for its algorithm, one after the other."""
     value = f32(0)
-    for name in point.release.rules("bandwidth", point.algorithm):
-        before, value = value, bandwidth.RULES[name](value, point)
-        trace.step("bandwidth", "GB/s", bandwidth.RULES[name], before, value)
+    for rule in point.rules.bandwidth[point.algorithm]:
+        before, value = value, rule(value, point)
+        trace.step("bandwidth", "GB/s", rule, before, value)
     return value
 
 
-def _first_reason(point: ModelPoint, names: list[str]) -> str | None:
-    return next(filter(None, (enabled.RULES[name](point) for name in names)), None)
+def _first_reason(point: ModelPoint, rules: Iterable[enabled.EnabledRule]) -> str | None:
+    return next(filter(None, (rule(point) for rule in rules)), None)
 
 
 def _max_threads(communicator: Communicator) -> NDArray[np.int64]:
     """Threads of a block before small sizes shrink it; 0 where NCCL has no number."""
     threads = np.zeros(SHAPE[1:], np.int64)
-    for algorithm, rows in communicator.release.table["threads"].items():
+    for algorithm, rows in communicator.release.threads.items():
         for protocol, row in rows.items():
-            default = row["default"]
-            if "slow_gbs" in row:
+            default = row.default
+            if row.slow_gbs is not None:
                 ring = communicator.graphs[Algorithm.Ring]
-                slow = f32(ring.bw_intra_gbs) * f32(ring.channels) <= f32(row["slow_gbs"])
-                default = row["slow_default"] if slow else default
-            at = ALGORITHM_KEYS[algorithm], PROTOCOL_KEYS[protocol]
-            threads[at] = _asked_threads(communicator, row, default) if "env" in row else default
+                slow = f32(ring.bw_intra_gbs) * f32(ring.channels) <= f32(row.slow_gbs)
+                default = given(row.slow_default) if slow else default
+            threads[algorithm, protocol] = _requested_threads(communicator, row, default)
     return threads
 
 
-def _asked_threads(communicator: Communicator, row: dict[str, int], default: int) -> int:
+def _requested_threads(communicator: Communicator, row: Threads, default: int) -> int:
     """A thread count from the environment: not a multiple of a warp counts as the largest (sic)."""
-    asked = communicator.environment.c_int(str(row["env"]), -2)
+    asked = -2 if row.env is None else communicator.environment.c_int(row.env, -2)
     if asked <= 0:
         return default
-    if asked % communicator.release.limit("warp_size") or asked > row["max"]:
-        return row["max"]
-    return max(asked, row["min"])
+    most = given(row.max)
+    if asked % communicator.release.limits.warp_size or asked > most:
+        return most
+    return max(asked, given(row.min))
 
 
 def _thread_thresholds_bytes(communicator: Communicator) -> NDArray[np.int64]:
-    table = communicator.release.table["thread_threshold_bytes"]
+    table = communicator.release.thread_threshold_bytes
     thresholds = np.empty(SHAPE[1:], np.int64)
-    thresholds[:] = [table[key] for key in PROTOCOL_KEYS]
+    thresholds[:] = [table.ll, table.ll128, table.simple]
     thresholds[Algorithm.Ring, Protocol.LL] *= communicator.ranks
     for algorithm in (Algorithm.CollNetDirect, Algorithm.CollNetChain):
-        thresholds[algorithm, Protocol.Simple] = table["collnet_simple"]
+        thresholds[algorithm, Protocol.Simple] = table.collnet_simple
     for at, asked in zip(np.ndindex(2, len(Protocol)), _asked_thresholds(communicator.environment), strict=False):
         if asked >= 0:
             thresholds[at] = asked

@@ -13,13 +13,12 @@ from tuner.base.registry import Registry
 from tuner.emulator import model
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.model import Tables
-from tuner.emulator.rules import enabled
 from tuner.emulator.rules.model_point import ModelPoint
-from tuner.release import ALGORITHM_KEYS
 
 # latency_us and bandwidth_gbs, [collective][algorithm][protocol]
 Numbers = tuple[NDArray[np.float32], NDArray[np.float32]]
-PRINT_RULES: Registry[Callable[[Communicator, Tables], Numbers]] = Registry()
+PrintRule = Callable[[Communicator, Tables], Numbers]
+PRINT_RULES: Registry[PrintRule] = Registry()
 
 
 def printed(communicator: Communicator, tables: Tables) -> Numbers:
@@ -27,8 +26,7 @@ def printed(communicator: Communicator, tables: Tables) -> Numbers:
 
     They are not what a call may use, in some releases.
     """
-    (name,) = communicator.release.rules("printed_table")
-    return PRINT_RULES[name](communicator, tables)
+    return communicator.rules.printed_table(communicator, tables)
 
 
 @PRINT_RULES
@@ -47,13 +45,12 @@ def before_exclusions(communicator: Communicator, tables: Tables) -> Numbers:
     Source: ncclTuningInit (src/tuning/tuning.cc) and ncclTuning*ModelInit, v2.31.2-1.
     """
     latency_us, bandwidth_gbs = np.zeros(model.SHAPE, np.float32), np.zeros(model.SHAPE, np.float32)
-    exists = communicator.release.table["rules"]["exists"]
     for collective, algorithm, protocol in np.ndindex(*model.SHAPE):
         point = ModelPoint(communicator, Collective(collective), Algorithm(algorithm), Protocol(protocol))
         at = collective, algorithm, protocol
-        if any(enabled.RULES[name](point) for name in communicator.release.rules("fills", point.algorithm)):
+        if any(rule(point) for rule in point.rules.fills[point.algorithm]):
             continue
-        if point.algorithm in (ALGORITHM_KEYS[key] for key in exists[point.collective.name]):
+        if point.algorithm in point.rules.exists[point.collective]:
             latency_us[at], bandwidth_gbs[at] = model.latency_us(point), model.bandwidth_gbs(point)
         else:
             latency_us[at] = bandwidth_gbs[at] = -1

@@ -1,6 +1,7 @@
 """The size ranges in which NCCL's answer stays the same, to the byte."""
 
 import bisect
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,14 +11,18 @@ from tuner.base import breakpoints
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.frames import Column, Framed, Named
 from tuner.base.names import ALGO_PROTOS, Algorithm, Buffers, Collective, Protocol
-from tuner.base.numerics import SizeArray
+from tuner.base.numerics import IntArray, SizeArray
 from tuner.base.sizes import whole
+from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
-from tuner.emulator.rules import launch, turns
+from tuner.emulator.rules import bounds
+from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.launch import Piece
 from tuner.emulator.selection import MAX_BYTES, Selection
 
 FOLLOWED_BYTES = 1 << 40  # how far ranges are followed
 Labels = NDArray[np.int64]
+LaunchFunction = Callable[[Call, Tables, SizeArray], tuple[IntArray, IntArray]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,21 +93,21 @@ def launches(selection: Selection, request: Request, low: int | None = None, hig
         return picked[np.searchsorted(starts, sizes, side="right") - 1]
 
     def bounded(sizes: SizeArray) -> Labels:
-        return _by_cell(selection, request, launch.bounds, cells(sizes), sizes)
+        return _by_cell(selection, request, bounds.bounds, (cells(sizes), sizes))
 
     # Only where these change may channels and threads jump; in between, they turn where the rule says.
     pieces = breakpoints.find(bounded, low, high, starts, steps=0)
     ends = np.append(pieces[1:] - np.uint64(1), np.uint64(high))
-    (rule,) = selection.communicator.release.rules("launch")
+    rule = selection.communicator.rules.launch
     turning = [
-        turns.RULES[rule](selection.communicator, request, ALGO_PROTOS[algo_proto], bound, threads, low, high)
-        for (algo_proto, bound, threads), low, high in zip(
+        rule.turning(_call(selection, request, algo_proto), Piece(bound, threads, first, last))
+        for (algo_proto, bound, threads), first, last in zip(
             bounded(pieces).tolist(), pieces.tolist(), ends.tolist(), strict=True
         )
     ]
 
     def launched(sizes: SizeArray) -> Labels:
-        return _by_cell(selection, request, launch.RULES[rule], cells(sizes), sizes)
+        return _by_cell(selection, request, rule, (cells(sizes), sizes))
 
     found = breakpoints.find(launched, low, high, np.concatenate([pieces, ends, *turning]), steps=0)
     return _ranges(found, launched(found), high)
@@ -168,17 +173,18 @@ def _combinations(selection: Selection, request: Request, low: int, high: int) -
     return kept
 
 
-def _by_cell(
-    selection: Selection, request: Request, rule: launch.LaunchRule, combination: Labels, sizes: SizeArray
-) -> Labels:
-    """Of each size its combination, and the channels and threads that the rule gives it."""
+def _by_cell(selection: Selection, request: Request, rule: LaunchFunction, at: tuple[Labels, SizeArray]) -> Labels:
+    """Of each combination and size ``at``: the combination, and the channels and threads that the rule gives it."""
+    combination, sizes = at
     channels, threads = np.empty_like(combination), np.empty_like(combination)
-    for index in np.flatnonzero(np.bincount(combination)):
+    for index in np.flatnonzero(np.bincount(combination)).tolist():
         here = combination == index
-        channels[here], threads[here] = rule(
-            selection.communicator, selection.tables, request, ALGO_PROTOS[index], sizes[here]
-        )
+        channels[here], threads[here] = rule(_call(selection, request, index), selection.tables, sizes[here])
     return np.column_stack([combination, channels, threads])
+
+
+def _call(selection: Selection, request: Request, combination: int) -> Call:
+    return Call(selection.communicator, request, ALGO_PROTOS[combination])
 
 
 def _ranges(starts: SizeArray, labels: Labels, high: int) -> Ranges:

@@ -3,7 +3,7 @@
 Source of the order: getAlgoInfo and topoGetAlgoInfo, src/enqueue.cc, v2.28.9-1.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -15,21 +15,21 @@ from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.frames import Column, Framed, Named
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Buffers, Protocol
 from tuner.base.numerics import Float, FloatArray, SizeArray
-from tuner.base.registry import Registry
 from tuner.emulator import model
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request, Sizes
-from tuner.emulator.rules import candidate, cta_policy, launch, schedule, symmetric
+from tuner.emulator.rules import cta_policy, pick
 from tuner.emulator.rules import time as timing
+from tuner.emulator.rules.bounds import plain_bound
+from tuner.emulator.rules.call import Call
 from tuner.emulator.rules.model_point import ModelPoint as ModelPoint
+from tuner.emulator.rules.schedule.scheduler import check_alone
 
+MULTICAST = (Algorithm.NVLS, Protocol.Simple)
 IGNORED_US = np.float32(-1.0)  # NCCL_ALGO_PROTO_IGNORE
 CHUNK = 1 << 15  # sizes at a time: the arrays of a chunk stay in the processor's cache
 MAX_BYTES = 2**62
-
-PickRule = Callable[[Iterator[FloatArray], Communicator], tuple[NDArray[np.int8], FloatArray]]
-PICK_RULES: Registry[PickRule] = Registry()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,7 +110,9 @@ class Selection:
         for algo_proto in ALGO_PROTOS:
             if self._not_a_candidate(request, algo_proto) is None:
                 bandwidth_gbs = self.tables.bandwidth_gbs[(request.collective, *algo_proto)]
-                table[:, algo_proto[0], algo_proto[1]] = self._times(request, algo_proto, Sizes(nbytes), bandwidth_gbs)
+                table[:, algo_proto[0], algo_proto[1]] = self._times(
+                    self._call(request, algo_proto), Sizes(nbytes), bandwidth_gbs
+                )
         return table
 
     def times_us(self, request: Request, sizes: ArrayLike) -> FloatArray:
@@ -118,7 +120,7 @@ class Selection:
         chunk = Sizes(_sizes(sizes))
         bandwidths = self._bandwidths(request).items()
         return np.column_stack(
-            [self._times(request, algo_proto, chunk, bandwidth_gbs) for algo_proto, bandwidth_gbs in bandwidths]
+            [self._times(self._call(request, each), chunk, bandwidth_gbs) for each, bandwidth_gbs in bandwidths]
         )
 
     def non_classic_paths(self, request: Request, sizes: ArrayLike) -> list[NonClassicPath | None]:
@@ -131,11 +133,8 @@ class Selection:
         if request.buffers is not Buffers.window:
             return [None] * len(nbytes)
         self._check_type(request)
-        (rule,) = self.communicator.release.rules("leaves")
-        return [
-            symmetric.RULES[rule](self.communicator, request, int(size), partial(self._protocol, request))
-            for size in nbytes
-        ]
+        rule, protocol = self.communicator.rules.non_classic_path, partial(self._protocol, request)
+        return [rule(self.communicator, request, int(size), protocol) for size in nbytes]
 
     def _protocol(self, request: Request, size: int) -> Protocol:
         return Protocol(self._classic_pick(request, np.array([size], np.uint64)).protocol[0])
@@ -164,30 +163,33 @@ class Selection:
         self._check_type(request)
         self._check_buffers(request)
         bandwidths = self._bandwidths(request)
-        algo_protos = list(bandwidths)
-        if not algo_protos:
+        if not bandwidths:
             raise NoAlgorithm(f"nothing is left for {request.collective.name}: {'; '.join(self._why_nothing(request))}")
+        candidates = list(bandwidths)
+        multicast = cta_policy.multicast_channels(self.communicator, self.tables, request)
         # The table has no times of Ring's backup.
-        known = table_us if self._reason(request, algo_protos[0]) is None else None
+        known = table_us if self._reason(request, candidates[0]) is None else None
+        # NCCL_CTA_POLICY may move a pick to what is no candidate.
+        algo_protos = candidates if multicast is None or MULTICAST in candidates else [*candidates, MULTICAST]
+        calls = [self._call(request, algo_proto) for algo_proto in algo_protos]
         best, time_us = np.empty(nbytes.shape, np.int8), np.empty(nbytes.shape, np.float32)
         channels, threads = np.empty(nbytes.shape, np.int64), np.empty(nbytes.shape, np.int64)
-        (rule,) = self.communicator.release.rules("pick")
-        (launch_rule,) = self.communicator.release.rules("launch")
+        rules = self.communicator.rules
         for part in _chunks(len(nbytes)):
             chunk = Sizes(nbytes[part])
             if known is None:
-                times = (self._times(request, algo_proto, chunk, bandwidths[algo_proto]) for algo_proto in algo_protos)
+                times = (self._times(call, chunk, bandwidths[call.algo_proto]) for call in calls[: len(candidates)])
             else:
-                times = (known[part, algorithm, protocol] for algorithm, protocol in algo_protos)
-            best[part], time_us[part] = PICK_RULES[rule](times, self.communicator)
-            self._apply_policy(request, algo_protos, best[part], chunk.nbytes)
+                times = (known[part, algorithm, protocol] for algorithm, protocol in candidates)
+            best[part], time_us[part] = rules.pick(times, self.communicator)
+            if multicast is not None:
+                best[part] = self._multicast_preferred(calls, best[part], chunk.nbytes, multicast)
             for index in np.flatnonzero(np.bincount(best[part])):
                 chosen = best[part] == index
-                channels[part][chosen], threads[part][chosen] = launch.RULES[launch_rule](
-                    self.communicator, self.tables, request, algo_protos[index], chunk.nbytes[chosen]
-                )
+                launched = rules.launch(calls[index], self.tables, chunk.nbytes[chosen])
+                channels[part][chosen], threads[part][chosen] = launched
         if len(channels):
-            schedule.check_alone(self.communicator, int(channels.max()))
+            check_alone(self.communicator, int(channels.max()))
         chosen_cells = np.array(algo_protos, np.int8)[best]
         return Picks(nbytes, chosen_cells[:, 0], chosen_cells[:, 1], time_us, channels, threads)
 
@@ -196,16 +198,14 @@ class Selection:
 
         ``cost_us`` is [size][algorithm][protocol], the pick an index into ``ALL_CELLS``; cells below 0 do not count.
         """
-        (rule,) = self.communicator.release.rules("pick")
-        times = (_unless_negative(cost_us[:, algorithm, protocol]) for algorithm, protocol in ALGO_PROTOS)
-        best, time_us = PICK_RULES[rule](times, self.communicator)
+        times = (pick.unless_negative(cost_us[:, algorithm, protocol]) for algorithm, protocol in ALGO_PROTOS)
+        best, time_us = self.communicator.rules.pick(times, self.communicator)
         return best.astype(np.int64), time_us
 
     def channels(self, request: Request, size: int, algo_proto: AlgoProto) -> int:
         """Channels that a call is launched with where this cell is the pick."""
-        (rule,) = self.communicator.release.rules("launch")
-        nbytes = _sizes(size)
-        return int(launch.RULES[rule](self.communicator, self.tables, request, algo_proto, nbytes)[0][0])
+        call = self._call(request, algo_proto)
+        return int(self.communicator.rules.launch(call, self.tables, _sizes(size))[0][0])
 
     def steps(self, request: Request, size: int, algo_proto: AlgoProto) -> list[trace.Step]:
         """How the numbers of a cell that this call may use come about for one size, as the model computes them.
@@ -230,33 +230,30 @@ class Selection:
         bandwidths = self._bandwidths(request)
         if algo_proto not in bandwidths:
             raise BadInput(f"{algo_proto[0].name}/{algo_proto[1].name}: {self.excluded(request)[algo_proto]}")
-        (launch_rule,) = self.communicator.release.rules("launch")
+        call = self._call(request, algo_proto)
         at = ModelPoint(self.communicator, request.collective, *algo_proto)
 
         def compute(nbytes: SizeArray) -> None:
             model.latency_us(at)
             model.bandwidth_gbs(at)
-            self._times(request, algo_proto, Sizes(nbytes), bandwidths[algo_proto])
-            launch.RULES[launch_rule](self.communicator, self.tables, request, algo_proto, nbytes)
+            self._times(call, Sizes(nbytes), bandwidths[algo_proto])
+            self.communicator.rules.launch(call, self.tables, nbytes)
 
         return compute
 
-    def _apply_policy(
-        self, request: Request, algo_protos: list[AlgoProto], best: NDArray[np.int8], nbytes: SizeArray
-    ) -> None:
-        """Moves picks to NVLS where NCCL_CTA_POLICY prefers it; their time stays that of the pick (sic)."""
-        channels = cta_policy.multicast_channels(self.communicator, self.tables, request)
-        if channels is None:
-            return
-        multicast = (Algorithm.NVLS, Protocol.Simple)
-        if multicast not in algo_protos:
-            algo_protos.append(multicast)
-        for index in np.flatnonzero(np.bincount(best)):
+    def _multicast_preferred(
+        self, calls: Sequence[Call], best: NDArray[np.int8], nbytes: SizeArray, channels: int
+    ) -> NDArray[np.int8]:
+        """The picks, moved to NVLS where as many channels do; their time stays that of the pick (sic)."""
+        moved, multicast = best.copy(), [call.algo_proto for call in calls].index(MULTICAST)
+        for index in np.flatnonzero(np.bincount(best)).tolist():
             chosen = best == index
-            bound = launch.plain_bound(
-                self.communicator, self.tables, algo_protos[index], nbytes[chosen], self.communicator.channels
-            )
-            best[chosen] = np.where(bound >= channels, algo_protos.index(multicast), best[chosen])
+            bound = plain_bound(self.communicator.channels, calls[index], self.tables, nbytes[chosen])
+            moved[chosen] = np.where(bound >= channels, multicast, index)
+        return moved
+
+    def _call(self, request: Request, algo_proto: AlgoProto) -> Call:
+        return Call(self.communicator, request, algo_proto)
 
     def _bandwidths(self, request: Request) -> dict[AlgoProto, Float]:
         """Bandwidth of every cell the call may use; those of Ring's backup where there is no other."""
@@ -267,11 +264,11 @@ class Selection:
         backups = {(Algorithm.Ring, protocol): tables.backup_gbs[collective, protocol] for protocol in Protocol}
         return {algo_proto: bandwidth_gbs for algo_proto, bandwidth_gbs in backups.items() if bandwidth_gbs > 0}
 
-    def _times(self, request: Request, algo_proto: AlgoProto, sizes: Sizes, bandwidth_gbs: Float) -> FloatArray:
-        latency_us = self.tables.latency_us[(request.collective, *algo_proto)]
+    def _times(self, call: Call, sizes: Sizes, bandwidth_gbs: Float) -> FloatArray:
         if bandwidth_gbs == 0:
-            return timing.penalised(np.full(sizes.nbytes.shape, IGNORED_US), self.communicator, request, algo_proto)
-        return timing.time_us(latency_us, bandwidth_gbs, self.communicator, request, algo_proto, sizes)
+            return timing.penalised(np.full(sizes.nbytes.shape, IGNORED_US), call)
+        latency_us = self.tables.latency_us[(call.request.collective, *call.algo_proto)]
+        return timing.time_us(latency_us, bandwidth_gbs, call, sizes)
 
     def _reason(self, request: Request, algo_proto: AlgoProto) -> str | None:
         at = (request.collective, *algo_proto)
@@ -280,69 +277,30 @@ class Selection:
         return self._not_a_candidate(request, algo_proto)
 
     def _not_a_candidate(self, request: Request, algo_proto: AlgoProto) -> str | None:
-        names = self.communicator.release.rules("candidate")
-        reasons = (candidate.RULES[name](self.communicator, request, algo_proto[0]) for name in names)
+        rules = self.communicator.rules.candidate
+        reasons = (rule(self.communicator, request, algo_proto[0]) for rule in rules)
         return next(filter(None, reasons), None)
 
     def _check_buffers(self, request: Request) -> None:
         if request.buffers is Buffers.plain:
             return
         release, asked = self.communicator.release, self.communicator.environment.values
-        if not release.rules("registered"):
+        if not release.rules.registered:
             raise BadInput(f"NCCL {release.name} registers no buffers; valid: 2.19 and later")
-        if reaching := sorted(set(release.table["environment"]["told_buffers"]) & set(asked)):
+        if reaching := sorted(set(release.environment.registered_buffers) & set(asked)):
             names = ", ".join(reaching)
             raise BadInput(f"{names}: emulated for plain buffers only, not for {request.buffers.name} ones")
         if self.communicator.collnet or not self.communicator.nodes_are_alike:
             raise BadInput(f"buffers {request.buffers.name}: not with CollNet or nodes that differ; valid there: plain")
 
     def _check_type(self, request: Request) -> None:
-        (rule,) = self.communicator.release.rules("fp8_needs_hopper")
-        if candidate.FP8_RULES[rule](request) and self.communicator.min_comp_cap < 90:
+        if self.communicator.rules.fp8_needs_hopper(request) and self.communicator.min_comp_cap < 90:
             raise NoAlgorithm(f"NCCL refuses {request.dtype.name} on GPUs before compute capability 9.0")
-        if request.dtype >= self.communicator.release.limit("data_types"):
+        if request.dtype >= self.communicator.release.limits.data_types:
             raise NoAlgorithm(f"NCCL {self.communicator.release.name} has no type {request.dtype.name}")
 
     def _why_nothing(self, request: Request) -> list[str]:
         return sorted(set(self.excluded(request).values()))
-
-
-@PICK_RULES
-def first_fastest(times: Iterator[FloatArray], communicator: Communicator) -> tuple[NDArray[np.int8], FloatArray]:
-    """The least time in us, [size]; of equal ones the first in NCCL's order of algorithms and protocols.
-
-    Negative ones do not count. A ring of one rank per node can have one, in releases that count more network steps
-    than steps.
-    """
-    best_us = _unless_negative(next(times))
-    best = np.zeros(best_us.shape, np.int8)
-    for index, time_us in enumerate(map(_unless_negative, times), start=1):
-        best[time_us < best_us] = index
-        best_us = np.minimum(best_us, time_us)
-    return best, _fast_enough(best_us, communicator)
-
-
-def _unless_negative(time_us: FloatArray) -> FloatArray:
-    positive = time_us >= 0
-    return time_us if positive.all() else np.where(positive, time_us, np.float32(np.inf))
-
-
-@PICK_RULES
-def last_fastest(times: Iterator[FloatArray], communicator: Communicator) -> tuple[NDArray[np.int8], FloatArray]:
-    """The least time in us, [size]; of equal ones the last in NCCL's order of algorithms and protocols."""
-    best_us = next(times)
-    best = np.zeros(best_us.shape, np.int8)
-    for index, time_us in enumerate(times, start=1):
-        best[time_us <= best_us] = index
-        best_us = np.minimum(best_us, time_us)
-    return best, _fast_enough(best_us, communicator)
-
-
-def _fast_enough(best_us: FloatArray, communicator: Communicator) -> FloatArray:
-    slowest = communicator.release.table["limits"]["max_time_us"]
-    if (best_us >= np.float32(slowest)).any():
-        raise NoAlgorithm(f"NCCL takes no time of {slowest:g} us or more, and every candidate is that slow")
-    return best_us
 
 
 def _sizes(sizes: ArrayLike) -> SizeArray:

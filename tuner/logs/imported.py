@@ -99,7 +99,7 @@ def in_emulator(imported: Imported) -> Communicator:
     if imported.needed:
         raise BadInput("; ".join(imported.needed))
     nccl = release.load(imported.release or "")
-    known = nccl.table["environment"]["known"]
+    known = nccl.environment.known
     environment = {name: value for name, value in imported.environment.items() if name in known}
     nodes = [
         Node(

@@ -149,7 +149,7 @@ class _Importer:
         if not self.log.environment:
             self.notes.append("no variable is printed: taken as unset, as NCCL_DEBUG_SUBSYS=ENV would show it")
         if nccl is not None:
-            in_graphs = {*_FILES_AND_ADAPTERS, *nccl.table["environment"]["search"]}
+            in_graphs = {*_FILES_AND_ADAPTERS, *nccl.environment.search}
             for name in nccl.unknown_variables(set(found) - in_graphs):
                 self.notes.append(f"{name}={found[name]} may change choices and is not emulated")
         return found
@@ -158,7 +158,7 @@ class _Importer:
         assert self.group is not None
         ranks = self.group.ranks
         by_node = self._by_node(count)
-        path_types = nccl.table["paths"]["types"] if nccl else PATH_NAMES
+        path_types = nccl.paths.types if nccl else PATH_NAMES
         latency_us = self._net_latency_us(count)
         nodes = [self._node(logs, path_types, latency_us) for logs in by_node]
         nodes = self._filled(nodes, count, ranks)
@@ -318,8 +318,8 @@ class _Importer:
         if self.given.net_gbs is not None or nccl is None or not any("nvls" in (node.graphs or {}) for node in nodes):
             return self.given.net_gbs
         blackwell = any(value >= 100 for node in nodes for value in node.comp_caps or ())
-        channels = len(nodes) > 2 and "by_generation_nodes_and_network" in nccl.rules("nvls_channels")
-        arm = nodes[0].cpu_arch == CPU_ARCHS[1] and "nvls_tree_correction_on_blackwell" in nccl.rules("time")
+        channels = len(nodes) > 2 and nccl.rules.nvls_channels == "by_generation_nodes_and_network"
+        arm = nodes[0].cpu_arch == CPU_ARCHS[1] and "nvls_tree_correction_on_blackwell" in nccl.rules.time
         if blackwell and (channels or (arm and len(nodes) > 1)):
             self.needed.append("the bandwidth of the slowest path from a GPU to its adapter in GB/s: --net-gbs")
         return None
@@ -340,7 +340,7 @@ class _Importer:
                     what = f"{whole - have} cells of {collective.name}" if have else collective.name
                     self.missing.append(f"in the table {what} of {columns}")
         shown = {choice.algorithm(name) for index, block in enumerate(table) for name in block.names(index)}
-        there = list(Algorithm)[: nccl.limit("algorithms") if nccl else 0]
+        there = list(Algorithm)[: nccl.limits.algorithms if nccl else 0]
         if absent := [algorithm.name for algorithm in there if algorithm not in shown]:
             self.missing.append(f"the table's part with {', '.join(absent)}")
 

@@ -18,7 +18,6 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import platformdirs
 from elftools.common.exceptions import ELFError
@@ -27,6 +26,7 @@ from elftools.elf.elffile import ELFFile
 from tuner import release as releases
 from tuner.base.errors import BadInput, OracleUnavailable
 from tuner.base.files import remember
+from tuner.release.schema import LibraryFile
 
 WHEEL = "nvidia-nccl-cu12"
 MEMBER = "nvidia/nccl/lib/libnccl.so.2"
@@ -58,12 +58,11 @@ def installed_release() -> str | None:
         return None
 
 
-def known(release: str) -> dict[str, Any]:
-    """``sha256`` and ``bytes`` that the release's table knows of its libnccl for this machine; empty where none."""
+def known(release: str) -> LibraryFile | None:
+    """What the release's file knows of its libnccl for this machine."""
     if release not in releases.names():
-        return {}
-    found: dict[str, Any] = releases.load(release).table["library"].get(platform.machine(), {})
-    return found
+        return None
+    return releases.load(release).library.get(platform.machine())
 
 
 def find(release: str) -> Library:
@@ -94,11 +93,11 @@ def _checked(release: str, path: Path) -> Library:
 
 def _stranger(release: str, path: Path) -> str | None:
     """Why a file is not the libnccl that the release's table knows; None where it is, or the table knows none."""
-    wanted, has = known(release).get("sha256"), sha256(path)
-    if wanted in (None, has):
+    own, has = known(release), sha256(path)
+    if own is None or own.sha256 == has:
         return None
     return (
-        f"{path} is not the libnccl {release} of the {WHEEL} wheel: sha256 {has}, valid: {wanted}; "
+        f"{path} is not the libnccl {release} of the {WHEEL} wheel: sha256 {has}, valid: {own.sha256}; "
         f"`nccl-tuner fetch-nccl {release}` gets it"
     )
 
@@ -180,14 +179,15 @@ def _whole(release: str) -> bool:
     note = target.with_name("library.json")
     if not target.is_file():
         return False
-    wanted = known(release).get("sha256")
+    own = known(release)
+    wanted = None if own is None else own.sha256
     if wanted is None and note.is_file():
         wanted = json.loads(note.read_text())["sha256"]
     return wanted is not None and sha256(target) == wanted
 
 
 def _check_disk(missing: Sequence[str], progress: Callable[[str], None]) -> None:
-    sizes = [known(release).get("bytes", LARGEST_BYTES) for release in missing]
+    sizes = [LARGEST_BYTES if own is None else own.bytes for own in map(known, missing)]
     need = sum(sizes) + 2 * max(sizes)  # pip's copy of a wheel, and the wheel; it is smaller than what is in it
     try:
         cache().mkdir(parents=True, exist_ok=True)
@@ -241,10 +241,9 @@ def _fetch_beside(target: Path, release: str, progress: Callable[[str], None]) -
         progress(f"unpacking {wheel.name}")
         digest, unpacked = _unpack(wheel, Path(folder))
         check(unpacked)
-        if digest != known(release).get("sha256", digest):
-            raise OracleUnavailable(
-                f"{wheel.name} is not used: its libnccl has sha256 {digest}, valid: {known(release)['sha256']}"
-            )
+        own = known(release)
+        if own is not None and digest != own.sha256:
+            raise OracleUnavailable(f"{wheel.name} is not used: its libnccl has sha256 {digest}, valid: {own.sha256}")
         written = Path(folder) / "library.json"
         entry = {"release": release, "wheel": wheel.name, "sha256": digest}
         written.write_text(json.dumps(entry, indent=1) + "\n")

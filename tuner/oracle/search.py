@@ -78,7 +78,7 @@ def net_gbs(oracle: Oracle) -> float | None:
 
 def graphs(oracle: Oracle) -> Graphs:
     """Graphs by name; one that NCCL did not search, or that has no channels, is absent."""
-    paths = release.load(oracle.facts["release"]).table["paths"]["types"]
+    paths = release.load(oracle.facts["release"]).paths.types
     return {
         OF_ALGORITHM[algorithm]: Graph(
             pattern=Pattern(found.pattern),

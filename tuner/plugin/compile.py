@@ -12,8 +12,9 @@ from tuner.base.names import ALGO_PROTOS, AlgoProto, Collective, DataType, Op
 from tuner.base.numerics import SizeArray, f32, shortest
 from tuner.emulator.ranges import breaks, largest
 from tuner.emulator.request import Request, Sizes
-from tuner.emulator.rules import launch
+from tuner.emulator.rules import bounds
 from tuner.emulator.rules import time as timing
+from tuner.emulator.rules.call import Call
 from tuner.emulator.selection import MAX_BYTES, Selection
 from tuner.plugin import loading
 from tuner.plugin.lint import exists
@@ -72,8 +73,9 @@ def _ranked(selection: Selection, asked: Request, sizes: SizeArray, channels: bo
     bound = np.zeros(len(sizes), np.int64)
     for index in set(best.tolist()) if channels else ():
         algo_proto, here = ALGO_PROTOS[index], best == index
-        if not launch.like_collnet(selection.communicator, algo_proto):
-            bound[here], _ = launch.bounds(selection.communicator, selection.tables, asked, algo_proto, sizes[here])
+        call = Call(selection.communicator, asked, algo_proto)
+        if not call.like_collnet:
+            bound[here], _ = bounds.bounds(call, selection.tables, sizes[here])
     return np.column_stack([np.argsort(times, axis=1, kind="stable"), best, bound])
 
 
@@ -93,9 +95,10 @@ def _lines(selection: Selection, asked: Request, algo_proto: AlgoProto) -> Itera
     at, communicator = (asked.collective, *algo_proto), selection.communicator
     where = f"{asked.collective.name} {algo_proto[0].name}/{algo_proto[1].name} in NCCL {communicator.release.name}"
     latency_us, bandwidth_gbs = selection.tables.latency_us[at], selection.tables.bandwidth_gbs[at]
+    call = Call(communicator, asked, algo_proto)
 
     def corrected(sizes: SizeArray) -> NDArray[np.float32]:
-        pair = timing.corrected(latency_us, bandwidth_gbs, communicator, asked, algo_proto, Sizes(sizes))
+        pair = timing.corrected(latency_us, bandwidth_gbs, call, Sizes(sizes))
         labels = np.column_stack([np.broadcast_to(value, sizes.shape) for value in pair])
         if len(sizes) > 1 and (labels[1:] != labels[:-1]).any(axis=1).sum() > MOST_LINES:
             raise BadInput(f"{where}: its time changes continuously with the size, which no row of costs says")
@@ -104,7 +107,7 @@ def _lines(selection: Selection, asked: Request, algo_proto: AlgoProto) -> Itera
     starts = breakpoints.find(corrected, 1, MAX_BYTES, breaks(selection))
     lines = []
     for start, (latency, bandwidth) in zip(starts, corrected(starts), strict=True):
-        line = Line(shortest(latency), shortest(bandwidth), timing.per_batch(communicator, algo_proto))
+        line = Line(shortest(latency), shortest(bandwidth), timing.per_batch(call))
         exact = np.float32(line.latency_us) == latency and np.float32(line.bandwidth_gbs) == bandwidth
         if not (exact and 0 <= latency < np.inf and 0 < bandwidth < np.inf):
             raise BadInput(f"{where}: {latency} us, {bandwidth} GB/s is no row of costs")
@@ -114,7 +117,7 @@ def _lines(selection: Selection, asked: Request, algo_proto: AlgoProto) -> Itera
     for interval, line in _intervals(lines):
         size = np.array([max(interval.low, 1)], np.uint64)
         plain = f32(line.latency_us) + size.astype(f32) / (f32(1000) * f32(line.bandwidth_gbs))
-        left = timing.penalised(plain, communicator, asked, algo_proto)[0] == plain[0]
+        left = timing.penalised(plain, call)[0] == plain[0]
         yield Cost(asked.collective, *algo_proto, line if left else None, bytes=interval, ranks=ranks, nodes=nodes)
 
 

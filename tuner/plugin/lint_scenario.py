@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
-from tuner.emulator.rules.launch import COLLNET, NVLS
+from tuner.emulator.rules.bounds import NVLS
+from tuner.emulator.rules.candidate import COLLNET
 from tuner.emulator.selection import Selection
 from tuner.plugin import loading
 from tuner.plugin.lint import ERROR, NOTE, WARNING, Finding, cells, exists, name
 from tuner.plugin.table import boxes
 from tuner.plugin.table.records import ANY_BYTES, ANY_COUNT, Choice, Conditions, Cost, Decision, Interval, Table
-from tuner.release import ALGORITHM_KEYS, Release
+from tuner.release import Release
 
 UNCHECKED = "NCCL_TUNER_UNCHECKED=1"
 
@@ -79,7 +80,7 @@ def _missing(table: Table, release: Release) -> Iterator[Finding]:
 
 
 def _algorithms(release: Release, collective: Collective) -> list[Algorithm]:
-    return [ALGORITHM_KEYS[key] for key in release.table["rules"]["exists"][collective.name]]
+    return list(release.rules.exists[collective])
 
 
 def _settings(table: Table, release: Release) -> Iterator[Finding]:

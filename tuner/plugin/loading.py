@@ -64,15 +64,14 @@ class Interface:
 
 def has_plugins(nccl: Release) -> bool:
     """Whether the release loads tuner plugins."""
-    return "plugin" in nccl.table
+    return nccl.plugin is not None
 
 
 def interface(nccl: Release) -> Interface:
     """BadInput for a release that looks up none."""
-    if not has_plugins(nccl):
+    if nccl.plugin is None:
         raise BadInput(f"NCCL {nccl.name} has no tuner plugins; valid: {first(lambda _: True)} and later")
-    table = nccl.table["plugin"]
-    return Interface(int(table["api"]), bool(table["keeps_constants"]))
+    return Interface(nccl.plugin.api, nccl.plugin.keeps_constants)
 
 
 def first(holds: Callable[[Interface], bool]) -> str:
@@ -83,8 +82,7 @@ def first(holds: Callable[[Interface], bool]) -> str:
 
 def takes_path(nccl: Release, file: Path) -> bool:
     """Whether ``file``, an absolute path, works as NCCL_TUNER_PLUGIN."""
-    longest: int = nccl.table["plugin"]["longest_path"]
-    return len(os.fsencode(file)) <= longest
+    return nccl.plugin is not None and len(os.fsencode(file)) <= nccl.plugin.longest_path
 
 
 def environment(nccl: Release, file: Path, table: Path | None = None, strict: bool = False) -> Environment:

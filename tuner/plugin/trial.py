@@ -102,7 +102,7 @@ def _classic(
     request: Request,
     sizes: Sequence[int],
 ) -> list[Trial]:
-    told = interface.tells_registered and registered.knows(selection.communicator, request)
+    told = interface.tells_registered and registered.keeps(selection.communicator, request)
     picks, costs_us = selection.pick(request, sizes), selection.cost_table(request, sizes)
     trials = []
     for at, size in enumerate(sizes):
@@ -124,7 +124,7 @@ def _ask(
     plugin: DryRun, selection: Selection, request: Request, size: int, cost_us: FloatArray, own: TrialPick, told: bool
 ) -> Trial:
     """``told`` is whether the plugin hears of registered buffers."""
-    count = selection.communicator.release.limit("algorithms")
+    count = selection.communicator.release.limits.algorithms
     answer = plugin.ask(request.collective, size, cost_us[:count], pipelined=request.pipelined, registered=told)
     left = cost_us.copy()
     left[:count] = answer.cost_us

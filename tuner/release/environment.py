@@ -1,7 +1,7 @@
 """NCCL's environment variables as the library reads them: integers, lists, and the NCCL_ALGO / NCCL_PROTO grammar."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeVar
@@ -20,7 +20,7 @@ class Environment:
 
     values: Mapping[str, str] = field(default_factory=dict)
     searched: frozenset[str] = frozenset()  # those of the search of graphs, where libnccl has searched with them
-    words_are_unset: bool = False  # as the release reads an integer parameter without a digit; else it is 0
+    non_numeric_is_default: bool = False  # as the release reads an integer parameter without a digit; else it is 0
 
     def text(self, name: str) -> str | None:
         """A variable's value as it stands there; None where it is not set."""
@@ -33,7 +33,7 @@ class Environment:
 
     def _asked(self, name: str) -> int | None:
         text = self.values.get(name)
-        if not text or (self.words_are_unset and not BEGINS_NUMBER.match(text)):
+        if not text or (self.non_numeric_is_default and not BEGINS_NUMBER.match(text)):
             return None
         value = parse_long(text)
         return value if -(2**63) <= value < 2**63 else None
@@ -112,7 +112,8 @@ def one_list(text: str, variable: str, elements: type[IntEnum], collective: Coll
     return {element: (element.name.lower() in names) != text.startswith("^") for element in elements}
 
 
-GRAMMARS = {"by_collective": by_collective, "one_list": one_list}
+Grammar = Callable[[str, str, type[IntEnum], Collective], dict[IntEnum, bool]]
+GRAMMARS: dict[str, Grammar] = {"by_collective": by_collective, "one_list": one_list}
 
 
 def _match(token: str, elements: type[E], variable: str, text: str) -> E:

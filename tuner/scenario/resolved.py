@@ -62,7 +62,7 @@ class ResolvedScenario:
         """
         nccl, searched = self.release, frozenset[str]()
         if all(kind.searched_by_library for kind in self.kinds):
-            searched = frozenset(nccl.table["environment"]["search"])
+            searched = frozenset(nccl.environment.search)
         environment = Environment(self.scenario.environment or {}, searched)
         several = sum(kind.nodes for kind in self.kinds) > 1
         nodes = [[kind.for_emulator(several)] * kind.nodes for kind in self.kinds]

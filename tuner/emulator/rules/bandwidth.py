@@ -14,7 +14,6 @@ from tuner.base.names import Algorithm, Collective, Pattern, Protocol
 from tuner.base.numerics import Float, f32, f64
 from tuner.base.registry import Registry
 from tuner.emulator.rules.model_point import ModelPoint
-from tuner.release import ALGORITHM_KEYS, PROTOCOL_KEYS
 
 BandwidthRule = Callable[[Float, ModelPoint], Float]
 RULES: Registry[BandwidthRule] = Registry()
@@ -54,7 +53,7 @@ def graph_intra(_: Float, point: ModelPoint) -> Float:
 def nvls_multicast(_: Float, point: ModelPoint) -> Float:
     """The switch's efficiency inside a node against the network between nodes; one channel is lost to latency."""
     channels = f32(point.graph.channels)
-    efficiency = f32(point.release.table["nvls_efficiency"][point.communicator.generation])
+    efficiency = f32(point.release.nvls_efficiency[point.communicator.generation])
     intra = f32(point.graph.bw_intra_gbs) * efficiency * f32(point.graph.channels - 1) / channels
     if point.collective is Collective.AllReduce:
         intra = intra * f32(2)  # two pipelined operations
@@ -283,7 +282,4 @@ def _blackwell(point: ModelPoint) -> bool:
 @RULES
 def measured_efficiency(value: Float, point: ModelPoint) -> Float:
     """No rule of NCCL's: fitted constants add it, the share of the model's bandwidth that was measured."""
-    rows = point.release.table["efficiency"]
-    algorithm = next(key for key, number in ALGORITHM_KEYS.items() if number is point.algorithm)
-    protocol = next(key for key, number in PROTOCOL_KEYS.items() if number is point.protocol)
-    return value * f32(rows.get(algorithm, {}).get(protocol, 1.0))
+    return value * f32(point.release.efficiency.get(point.algorithm, {}).get(point.protocol, 1.0))

@@ -10,6 +10,7 @@ from tuner.base.registry import Registry
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import FP8, Request
 from tuner.emulator.rules import init
+from tuner.release.schema import given
 
 Reason = str | None
 CandidateRule = Callable[[Communicator, Request, Algorithm], Reason]
@@ -38,7 +39,7 @@ def collnet_supports_operation(communicator: Communicator, request: Request, alg
 
 @RULES
 def collnet_needs_few_local_ranks(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
-    most = communicator.release.limit("max_direct_local_ranks")
+    most = communicator.release.limits.max_direct_local_ranks
     many = algorithm in COLLNET and communicator.max_local_ranks > most
     return f"{algorithm.name} takes at most {most} ranks per node" if many else None
 
@@ -74,7 +75,7 @@ def nvls_gathers_on_one_node(communicator: Communicator, request: Request, algor
 
 @RULES
 def nvls_gathers_few_ranks(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
-    most = communicator.release.limit("max_nvls_local_ranks")
+    most = communicator.release.limits.max_nvls_local_ranks
     off = algorithm is Algorithm.NVLS and request.spreads and communicator.ranks > most
     return f"NVLS {request.collective.name} takes at most {most} ranks" if off else None
 
@@ -86,7 +87,7 @@ def nvls_supports_operation(communicator: Communicator, request: Request, algori
         return None
     if (missing := nvls_missing(communicator, request)) is not None:
         return missing
-    most = communicator.release.limit("max_nvls_local_ranks")
+    most = communicator.release.limits.max_nvls_local_ranks
     many = request.collective is not Collective.AllReduce and communicator.local_ranks > most
     return f"NVLS {request.collective.name} takes at most {most} ranks per node" if many else None
 
@@ -99,7 +100,7 @@ def nvls_between_nodes_needs_collnet(communicator: Communicator, request: Reques
 
 @RULES
 def nvls_gathers_over_few_channels(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
-    most = communicator.release.limit("max_nvls_gather_channels")
+    most = given(communicator.release.limits.max_nvls_gather_channels)
     many = communicator.graphs[Algorithm.NVLS].channels > most and request.collective is not Collective.AllReduce
     off = many and algorithm in NVLS
     return f"NVLS {request.collective.name} takes a graph of at most {most} channels" if off else None
@@ -145,11 +146,11 @@ def _switch_reduces(request: Request) -> bool:
 
 
 @FP8_RULES
-def where_it_is_reduced(request: Request) -> bool:
+def reduced_fp8_only(request: Request) -> bool:
     """Whether the call is fp8 to NCCL, which older GPUs refuse; what is only moved is bytes."""
     return request.device_dtype in FP8
 
 
 @FP8_RULES
-def wherever_it_is(request: Request) -> bool:
+def every_fp8_call(request: Request) -> bool:
     return request.dtype in FP8

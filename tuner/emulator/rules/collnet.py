@@ -5,6 +5,7 @@ Source: initTransportsRank (src/init.cc) and ncclCollNetSetup (src/transport/col
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
@@ -12,6 +13,9 @@ from tuner.base.registry import Registry
 from tuner.machine.graphs import Graph
 from tuner.release import Release
 from tuner.release.environment import Environment
+
+if TYPE_CHECKING:  # it imports all rules
+    from tuner.emulator.rules.resolved import Rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +28,7 @@ class CollNet:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shape:
+class CollNetFacts:
     """What the rules here may look at."""
 
     release: Release
@@ -41,12 +45,12 @@ class Shape:
         return frozenset(range(self.local_ranks) if graph.heads is None else graph.heads)
 
 
-SUPPORT_RULES: Registry[Callable[[Shape], bool]] = Registry()
-HEADS_RULES: Registry[Callable[[Shape], Algorithm]] = Registry()
-DIRECT_HEADS_RULES: Registry[Callable[[Shape], int]] = Registry()
+SUPPORT_RULES: Registry[Callable[[CollNetFacts], bool]] = Registry()
+HEADS_RULES: Registry[Callable[[CollNetFacts], Algorithm]] = Registry()
+DIRECT_HEADS_RULES: Registry[Callable[[CollNetFacts], int]] = Registry()
 
 
-def asked_for(environment: Environment) -> bool:
+def requested(environment: Environment) -> bool:
     """NCCL_COLLNET_ENABLE=1, which says here that the network can reduce, too. BadInput for values but 0 and 1."""
     text = environment.text("NCCL_COLLNET_ENABLE") or "0"
     if text not in ("0", "1"):
@@ -54,53 +58,51 @@ def asked_for(environment: Environment) -> bool:
     return text == "1"
 
 
-def find(shape: Shape) -> CollNet | None:
+def set_up(rules: "Rules", facts: CollNetFacts) -> CollNet | None:
     """CollNet as NCCL sets it up where it is asked for; None where there is none."""
-    if not asked_for(shape.environment):
+    if not requested(facts.environment):
         return None
-    if not all(SUPPORT_RULES[name](shape) for name in shape.release.rules("collnet")):
+    if not all(rule(facts) for rule in rules.collnet):
         return None
-    (rule,) = shape.release.rules("collnet_heads")
-    (direct_rule,) = shape.release.rules("collnet_direct_heads")
-    connected = shape.heads(HEADS_RULES[rule](shape))
+    connected = facts.heads(rules.collnet_heads(facts))
     return CollNet(
         heads=len(connected),
-        direct_heads=DIRECT_HEADS_RULES[direct_rule](shape),
-        chain_heads_connected=shape.heads(Algorithm.CollNetChain) <= connected,
+        direct_heads=rules.collnet_direct_heads(facts),
+        chain_heads_connected=facts.heads(Algorithm.CollNetChain) <= connected,
     )
 
 
 @SUPPORT_RULES
-def chain_found(shape: Shape) -> bool:
-    return shape.graphs[Algorithm.CollNetChain].channels > 0
+def chain_found(facts: CollNetFacts) -> bool:
+    return facts.graphs[Algorithm.CollNetChain].channels > 0
 
 
 @SUPPORT_RULES
-def enough_nodes(shape: Shape) -> bool:
-    return shape.nodes >= shape.environment.c_int("NCCL_COLLNET_NODE_THRESHOLD", 2)
+def enough_nodes(facts: CollNetFacts) -> bool:
+    return facts.nodes >= facts.environment.c_int("NCCL_COLLNET_NODE_THRESHOLD", 2)
 
 
 @SUPPORT_RULES
-def few_local_ranks(shape: Shape) -> bool:
-    return shape.local_ranks <= shape.release.limit("max_direct_local_ranks")
+def few_local_ranks(facts: CollNetFacts) -> bool:
+    return facts.local_ranks <= facts.release.limits.max_direct_local_ranks
 
 
 @HEADS_RULES
-def of_direct(shape: Shape) -> Algorithm:
+def of_direct(facts: CollNetFacts) -> Algorithm:
     return Algorithm.CollNetDirect
 
 
 @HEADS_RULES
-def of_nvls_or_direct(shape: Shape) -> Algorithm:
-    return Algorithm.NVLS if shape.graphs[Algorithm.NVLS].channels else Algorithm.CollNetDirect
+def of_nvls_or_direct(facts: CollNetFacts) -> Algorithm:
+    return Algorithm.NVLS if facts.graphs[Algorithm.NVLS].channels else Algorithm.CollNetDirect
 
 
 @DIRECT_HEADS_RULES
-def different_gpus(shape: Shape) -> int:
-    return len(shape.heads(Algorithm.CollNetDirect))
+def different_gpus(facts: CollNetFacts) -> int:
+    return len(facts.heads(Algorithm.CollNetDirect))
 
 
 @DIRECT_HEADS_RULES
-def one_per_channel(shape: Shape) -> int:
+def one_per_channel(facts: CollNetFacts) -> int:
     """sic: a GPU counts as often as channels start at it."""
-    return shape.graphs[Algorithm.CollNetDirect].channels
+    return facts.graphs[Algorithm.CollNetDirect].channels

@@ -27,12 +27,11 @@ NAME = "NCCL_CTA_POLICY"
 
 
 def of(communicator: Communicator) -> Policy:
-    (rule,) = communicator.release.rules("cta_policy")
-    return RULES[rule](communicator.environment)
+    return communicator.rules.cta_policy(communicator.environment)
 
 
 @RULES
-def nobody_asks(environment: Environment) -> Policy:
+def unsupported(environment: Environment) -> Policy:
     return Policy.default
 
 
@@ -63,7 +62,7 @@ def multicast_channels(communicator: Communicator, tables: Tables, request: Requ
     It is preferred to any pick that may use as many channels or more.
     """
     environment = communicator.environment
-    if not registered.knows(communicator, request) or not request.spreads:
+    if not registered.keeps(communicator, request) or not request.spreads:
         return None
     if of(communicator) is not Policy.efficiency or {"NCCL_ALGO", "NCCL_PROTO"} & set(environment.values):
         return None

@@ -10,7 +10,8 @@ from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.registry import Registry
 from tuner.emulator.rules import collnet, init
 from tuner.emulator.rules.model_point import ModelPoint
-from tuner.release.environment import GRAMMARS, forced
+from tuner.release.environment import forced
+from tuner.release.schema import given
 
 Reason = str | None
 COLLNET = (Algorithm.CollNetDirect, Algorithm.CollNetChain)
@@ -24,7 +25,7 @@ def simple_only(point: ModelPoint) -> Reason:
 
 
 @RULES
-def in_any_case(point: ModelPoint) -> Reason:
+def always(point: ModelPoint) -> Reason:
     return None
 
 
@@ -74,23 +75,23 @@ def pat_enabled_with_nvls(point: ModelPoint) -> Reason:
 
 
 @RULES
-def protocol_asked_for(point: ModelPoint) -> Reason:
+def protocol_requested(point: ModelPoint) -> Reason:
     return _asked(point, "NCCL_PROTO", point.protocol)
 
 
 @RULES
-def algorithm_asked_for(point: ModelPoint) -> Reason:
+def algorithm_requested(point: ModelPoint) -> Reason:
     return _asked(point, "NCCL_ALGO", point.algorithm)
 
 
 @RULES
-def protocol_asked_for_where_forced(point: ModelPoint) -> Reason:
+def protocol_requested_where_forced(point: ModelPoint) -> Reason:
     """Only collectives for which NCCL_ALGO or NCCL_PROTO names anything are looked at."""
-    return protocol_asked_for(point) if _forced(point) else None
+    return protocol_requested(point) if _forced(point) else None
 
 
 @RULES
-def algorithm_asked_for_where_forced(point: ModelPoint) -> Reason:
+def algorithm_requested_where_forced(point: ModelPoint) -> Reason:
     """The same; with NCCL_ALGO set, a collective it does not name has no algorithm left."""
     if not _forced(point):
         return None
@@ -98,21 +99,21 @@ def algorithm_asked_for_where_forced(point: ModelPoint) -> Reason:
 
 
 @RULES
-def algorithm_asked_for_or_rescued(point: ModelPoint) -> Reason:
+def algorithm_requested_or_rescued(point: ModelPoint) -> Reason:
     """Without CollNet, a list that leaves no other algorithm brings Ring and Tree back."""
     rows = _rows(point, "NCCL_ALGO", Algorithm)
     left = [Algorithm.Ring, Algorithm.Tree, Algorithm.NVLS if point.nodes == 1 else Algorithm.NVLSTree]
     rescued = not point.communicator.collnet and not any(rows.get(algorithm, True) for algorithm in left)
     if rescued and point.algorithm in (Algorithm.Ring, Algorithm.Tree):
         return None
-    return algorithm_asked_for(point)
+    return algorithm_requested(point)
 
 
 @RULES
-def algorithm_asked_for_or_rescued_or_ring(point: ModelPoint) -> Reason:
+def algorithm_requested_or_rescued_or_ring(point: ModelPoint) -> Reason:
     """The same, but Ring stays for everything except AllReduce: so that NCCL_ALGO=Tree can run whole programs."""
     ring = point.algorithm is Algorithm.Ring and point.collective is not Collective.AllReduce
-    return None if ring else algorithm_asked_for_or_rescued(point)
+    return None if ring else algorithm_requested_or_rescued(point)
 
 
 @RULES
@@ -134,7 +135,7 @@ def collnet_needs_support(point: ModelPoint) -> Reason:
 def collnet_needs_support_or_one_node(point: ModelPoint) -> Reason:
     """sic: on one node an NVSwitch and a plugin for CollNet give CollNetDirect numbers, which no call may use."""
     numbers = point.algorithm is Algorithm.CollNetDirect and point.nodes == 1 and point.communicator.has_nvswitch
-    found = collnet.asked_for(point.environment) and point.graph.channels > 0  # no adapter, no plugin, no graph
+    found = collnet.requested(point.environment) and point.graph.channels > 0  # no adapter, no plugin, no graph
     return None if numbers and found else collnet_needs_support(point)
 
 
@@ -174,7 +175,7 @@ def ll128_needs_volta(point: ModelPoint) -> Reason:
 
 @RULES
 def ll128_needs_tested_gpu(point: ModelPoint) -> Reason:
-    tested = point.release.table["ll128"]["tested"]
+    tested = given(point.release.ll128).tested
     other = _ll128_by_itself(point) and point.communicator.min_comp_cap not in tested
     return f"LL128 needs a compute capability it was tested on: {', '.join(map(str, tested))}" if other else None
 
@@ -210,7 +211,7 @@ def _hopper(point: ModelPoint) -> bool:
 def _ll128_up_to(point: ModelPoint, farthest: str) -> Reason:
     if not _ll128_by_itself(point):
         return None
-    rank = point.release.path_rank
+    rank = point.release.paths.rank
     if rank(point.graph.type_inter) > rank(farthest):
         return f"LL128 is not allowed over {point.graph.type_inter} between nodes, only up to {farthest}"
     if rank(point.graph.type_intra) > rank("NVB"):
@@ -236,8 +237,7 @@ def _ll128_by_itself(point: ModelPoint) -> bool:
 
 def _rows(point: ModelPoint, variable: str, elements: type[IntEnum]) -> dict[IntEnum, bool]:
     text = point.environment.text(variable)
-    (grammar,) = point.release.rules("grammar")
-    return {} if text is None else GRAMMARS[grammar](text, variable, elements, point.collective)
+    return {} if text is None else point.rules.grammar(text, variable, elements, point.collective)
 
 
 def _forced(point: ModelPoint) -> bool:

@@ -6,7 +6,7 @@ v2.28.9-1.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Pattern
@@ -16,15 +16,21 @@ from tuner.emulator.rules import collnet
 from tuner.machine.graphs import COLLNET_GRAPHS, EMPTY, PLAIN_GRAPHS, WITH_COLLNET, Graph, Graphs
 from tuner.release import Release
 from tuner.release.environment import Environment
+from tuner.release.schema import given
+
+if TYPE_CHECKING:  # they import this
+    from tuner.emulator.communicator import Node
+    from tuner.emulator.rules.resolved import Rules
 
 Cpu: TypeAlias = tuple[str, str | None]  # architecture and vendor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shape:
+class InitFacts:
     """What the rules here may look at."""
 
     release: Release
+    rules: "Rules"
     environment: Environment
     nodes: int
     comp_cap: int  # of rank 0's GPU
@@ -38,21 +44,20 @@ class Shape:
 
     @property
     def max_channels(self) -> int:
-        return self.release.limit("max_channels")
+        return self.release.limits.max_channels
 
     def ctas(self) -> tuple[int, int]:
         """The communicator's minCTAs and maxCTAs after the environment and NCCL's clamping."""
-        (rule,) = self.release.rules("ctas")
-        low = CTAS_RULES[rule](self.environment, "NCCL_MIN_CTAS", 1)
-        high = min(CTAS_RULES[rule](self.environment, "NCCL_MAX_CTAS", self.max_channels), self.max_channels)
+        low = self.rules.ctas(self.environment, "NCCL_MIN_CTAS", 1)
+        high = min(self.rules.ctas(self.environment, "NCCL_MAX_CTAS", self.max_channels), self.max_channels)
         if high < 1:
             raise BadInput(f"NCCL_MAX_CTAS={high}: NCCL {self.release.name} then has no channel; valid: 1 or more")
         return min(low, high), high
 
 
 CTAS_RULES: Registry[Callable[[Environment, str, int], int]] = Registry()
-CHANNEL_RULES: Registry[Callable[[Shape, int], int]] = Registry()
-NVLS_RULES: Registry[Callable[[Shape], int]] = Registry()
+CHANNEL_RULES: Registry[Callable[[InitFacts, int], int]] = Registry()
+NVLS_RULES: Registry[Callable[[InitFacts], int]] = Registry()
 COMP_CAP_RULES: Registry[Callable[[Sequence[int]], Sequence[int]]] = Registry()
 START_RULES: Registry[Callable[[bool], str]] = Registry()
 CPU_RULES: Registry[Callable[[Sequence[Cpu]], Cpu]] = Registry()
@@ -60,13 +65,13 @@ TREE_PATTERN_RULES: Registry[Callable[[Sequence[Pattern | None]], Pattern | None
 
 
 @CTAS_RULES
-def positive_ones(environment: Environment, name: str, default: int) -> int:
+def positive_only(environment: Environment, name: str, default: int) -> int:
     asked = environment.optional(name)
     return asked if asked is not None and asked > 0 else default
 
 
 @CTAS_RULES
-def any_number(environment: Environment, name: str, default: int) -> int:
+def any_but_least_int(environment: Environment, name: str, default: int) -> int:
     """As asked, but the least int, which stands for nothing asked."""
     asked = environment.optional(name)
     return asked if asked is not None and asked != -(2**31) else default
@@ -75,7 +80,7 @@ def any_number(environment: Environment, name: str, default: int) -> int:
 def searched(graphs: Graphs, environment: Environment) -> dict[str, Graph]:
     """The graphs NCCL finds with these variables: none for NVLS or CollNet where it is switched off."""
     off = {"nvls"} if nvls_switched_off(environment) else set()
-    if not collnet.asked_for(environment):
+    if not collnet.requested(environment):
         return {name: graph for name, graph in graphs.items() if name in PLAIN_GRAPHS - off}
     return {
         name: graphs.get(f"{name}{WITH_COLLNET}", graph)
@@ -89,19 +94,22 @@ def nvls_switched_off(environment: Environment) -> bool:
     return environment.number("NCCL_NVLS_ENABLE", 2) == 0
 
 
-def searched_in_vain(
-    release: Release, environment: Environment, gpus: int, graphs: Graphs, some_nvlink: bool
-) -> dict[str, Graph]:
+def without_channels(release: Release, rules: "Rules", environment: Environment, kind: "Node") -> dict[str, Graph]:
     """The graph of NVLS without a channel, where a variable has it searched for on GPUs that cannot multicast.
 
     Its type is what the search starts from, and latencies of cells that are off go by it. Other values of
     NCCL_NVLS_ENABLE than 0 and 2 do not ask the GPUs.
     """
-    rules = release.rules("search_start")  # none where such cells have no latency
+    start = rules.nvls_search_start  # none where such cells have no latency
     asked = environment.number("NCCL_NVLS_ENABLE", 2) not in (0, 2)
-    if not rules or not asked or "nvls" in graphs or gpus <= release.limit("gpus_without_nvls"):
+    if (
+        start is None
+        or not asked
+        or "nvls" in kind.graphs
+        or len(kind.comp_caps) <= given(release.limits.gpus_without_nvls)
+    ):
         return {}
-    return {"nvls": replace(EMPTY, type_intra=START_RULES[rules[0]](some_nvlink))}
+    return {"nvls": replace(EMPTY, type_intra=start(kind.some_nvlink))}
 
 
 @START_RULES
@@ -133,27 +141,20 @@ def with_channels(graph: Graph, channels: int) -> Graph:
     return replace(graph, channels=channels)
 
 
-def channels(shape: Shape, found: int) -> int:
-    """Channels of the communicator from the ``found`` channels of the graphs, by the release's rules in order."""
-    count = found
-    for name in shape.release.rules("channels"):
-        count = CHANNEL_RULES[name](shape, count)
+def channels(facts: InitFacts, searched: int) -> int:
+    """Channels of the communicator from the ``searched`` channels of the graphs, by the release's rules in order."""
+    count = searched
+    for rule in facts.rules.channels:
+        count = rule(facts, count)
     return count
 
 
-def coll_channels(shape: Shape, found: int) -> int:
+def coll_channels(facts: InitFacts, searched: int) -> int:
     """The same before aggregation raises them: releases that keep both launch one operation on these."""
-    count = found
-    for name in shape.release.rules("channels"):
-        count = count if name in RAISES else CHANNEL_RULES[name](shape, count)
+    count = searched
+    for rule in facts.rules.channels:
+        count = count if rule in RAISES else rule(facts, count)
     return count
-
-
-def comp_caps(release: Release, comp_caps: Sequence[int]) -> tuple[int, int]:
-    """The least and the greatest compute capability as rank 0 believes them to be."""
-    (name,) = release.rules("comp_caps")
-    seen = COMP_CAP_RULES[name](comp_caps)
-    return min(seen), max(seen)
 
 
 @COMP_CAP_RULES
@@ -162,15 +163,9 @@ def of_all_gpus(comp_caps: Sequence[int]) -> Sequence[int]:
 
 
 @COMP_CAP_RULES
-def of_the_own_gpu(comp_caps: Sequence[int]) -> Sequence[int]:
+def of_own_gpu(comp_caps: Sequence[int]) -> Sequence[int]:
     """sic: a loop over all ranks that looks at its own rank each time."""
     return comp_caps[:1]
-
-
-def cpu(release: Release, kind: str, cpus: Sequence[Cpu]) -> Cpu:
-    """Architecture and vendor that NCCL tunes for, of those of all nodes; ``kind`` is "cpu" or "table_cpu"."""
-    (name,) = release.rules(kind)
-    return CPU_RULES[name](cpus)
 
 
 @CPU_RULES
@@ -180,15 +175,9 @@ def of_all_cpus(cpus: Sequence[Cpu]) -> Cpu:
 
 
 @CPU_RULES
-def of_the_own_cpu(cpus: Sequence[Cpu]) -> Cpu:
+def of_own_cpu(cpus: Sequence[Cpu]) -> Cpu:
     """Each rank tunes for its own, so that ranks may disagree (sic)."""
     return cpus[0]
-
-
-def tree_pattern(release: Release, patterns: Sequence[Pattern | None]) -> Pattern | None:
-    """The pattern of the trees that the model goes by, of those of all nodes."""
-    (name,) = release.rules("tree_pattern")
-    return TREE_PATTERN_RULES[name](patterns)
 
 
 @TREE_PATTERN_RULES
@@ -197,123 +186,127 @@ def of_all_trees(patterns: Sequence[Pattern | None]) -> Pattern | None:
 
 
 @TREE_PATTERN_RULES
-def of_the_own_tree(patterns: Sequence[Pattern | None]) -> Pattern | None:
+def of_own_tree(patterns: Sequence[Pattern | None]) -> Pattern | None:
     return patterns[0]
 
 
-def nvls_channels(shape: Shape) -> int:
+def nvls_channels(facts: InitFacts) -> int:
     """Channels NVLS uses; 0 where NCCL has no NVLS on this communicator."""
-    (name,) = shape.release.rules("nvls_channels")
-    return NVLS_RULES[name](shape)
+    return facts.rules.nvls_channels(facts)
 
 
 @CHANNEL_RULES
-def duplicate(shape: Shape, count: int) -> int:
-    return min(shape.max_channels, 2 * count)
+def duplicate(facts: InitFacts, count: int) -> int:
+    return min(facts.max_channels, 2 * count)
 
 
 @CHANNEL_RULES
-def half_more_for_collnet(shape: Shape, count: int) -> int:
+def half_more_for_collnet(facts: InitFacts, count: int) -> int:
     """To saturate NVLink where several ranks of a node share a slower network."""
-    chain = shape.collnet_chain
-    slower = chain is not None and chain.bw_intra_gbs > chain.bw_inter_gbs and shape.min_local_ranks > 1
-    return min(shape.max_channels, count + count // 2) if slower else count
+    chain = facts.collnet_chain
+    slower = chain is not None and chain.bw_intra_gbs > chain.bw_inter_gbs and facts.min_local_ranks > 1
+    return min(facts.max_channels, count + count // 2) if slower else count
 
 
 @CHANNEL_RULES
-def double_on_fast_hopper_rings(shape: Shape, count: int) -> int:
+def double_on_fast_hopper_rings(facts: InitFacts, count: int) -> int:
     """Four compute channels per searched one on Hopper and later, across nodes, where few fast channels were found."""
-    fast = shape.min_comp_cap >= 90 and shape.nodes > 1 and shape.ring.bw_intra_gbs > 45.0
+    fast = facts.min_comp_cap >= 90 and facts.nodes > 1 and facts.ring.bw_intra_gbs > 45.0
     return 2 * count if fast and count < 16 else count
 
 
 @CHANNEL_RULES
-def double_on_fast_hopper_rings_only(shape: Shape, count: int) -> int:
-    return double_on_fast_hopper_rings(shape, count) if shape.min_comp_cap == 90 else count
+def double_on_fast_hopper_rings_only(facts: InitFacts, count: int) -> int:
+    return double_on_fast_hopper_rings(facts, count) if facts.min_comp_cap == 90 else count
 
 
 @CHANNEL_RULES
-def double_on_fast_hopper_rings_if_they_fit(shape: Shape, count: int) -> int:
+def double_on_fast_hopper_rings_if_they_fit(facts: InitFacts, count: int) -> int:
     """Four compute channels per searched one on Hopper, across nodes, as long as there are enough."""
-    fast = shape.min_comp_cap == 90 and shape.nodes > 1 and shape.ring.bw_intra_gbs > 45.0
-    return 2 * count if fast and 2 * count <= shape.max_channels else count
+    fast = facts.min_comp_cap == 90 and facts.nodes > 1 and facts.ring.bw_intra_gbs > 45.0
+    return 2 * count if fast and 2 * count <= facts.max_channels else count
 
 
 @CHANNEL_RULES
-def raise_to_nvls(shape: Shape, count: int) -> int:
+def raise_to_nvls(facts: InitFacts, count: int) -> int:
     """Aggregated operations may use as many channels as NVLS has."""
-    return max(count, nvls_channels(shape))
+    return max(count, nvls_channels(facts))
 
 
 @CHANNEL_RULES
-def raise_to_own_nvls(shape: Shape, count: int) -> int:
+def raise_to_own_nvls(facts: InitFacts, count: int) -> int:
     """The same before NCCL takes NVLS away where another node has none: ranks may end with different counts (sic).
 
     Nor has it taken away yet what it searched in vain.
     """
-    own = shape.own_nvls
+    own = facts.own_nvls
     searched = own.channels > 0 or own.type_intra != EMPTY.type_intra
-    return raise_to_nvls(replace(shape, nvls=replace(own, channels=1)), count) if searched else count
+    return raise_to_nvls(replace(facts, nvls=replace(own, channels=1)), count) if searched else count
 
 
-RAISES = (raise_to_nvls.__name__, raise_to_own_nvls.__name__)
+RAISES = (raise_to_nvls, raise_to_own_nvls)
 
 
 @CHANNEL_RULES
-def limit(shape: Shape, count: int) -> int:
+def limit(facts: InitFacts, count: int) -> int:
     """NCCL_MAX_* first, then NCCL_MIN_*: together they use the first channels and duplicate those."""
-    env, most = shape.environment, shape.max_channels
-    min_ctas, max_ctas = shape.ctas()
+    env, most = facts.environment, facts.max_channels
+    min_ctas, max_ctas = facts.ctas()
     upper = env.number("NCCL_MAX_NCHANNELS", -2)
     upper = env.number("NCCL_MAX_NRINGS", -2) if upper == -2 else upper
-    upper = max(1, min(most if upper == -2 else int32(upper), most, _channels_in_kernel_arguments(shape)))
+    upper = max(1, min(most if upper == -2 else int32(upper), most, _channels_in_kernel_arguments(facts)))
     lower = env.number("NCCL_MIN_NCHANNELS", -2)
     lower = env.number("NCCL_MIN_NRINGS", -2) if lower == -2 else lower
     lower = 0 if lower == -2 else max(0, min(int32(lower), most))
     return max(min(upper, count, max_ctas), lower, min_ctas)
 
 
-def _channels_in_kernel_arguments(shape: Shape) -> int:
+def _channels_in_kernel_arguments(facts: InitFacts) -> int:
     """Channels whose first batch of work fits the kernel's arguments; too few bytes for any wrap around (sic)."""
-    limit, asked = shape.release.limit, shape.environment.number("NCCL_WORK_ARGS_BYTES", 2**63 - 1)
-    return min(shape.max_channels, (asked - limit("kernel_args_bytes")) % 2**64 // limit("work_batch_bytes"))
+    limits, asked = facts.release.limits, facts.environment.number("NCCL_WORK_ARGS_BYTES", 2**63 - 1)
+    return min(facts.max_channels, (asked - limits.kernel_args_bytes) % 2**64 // limits.work_batch_bytes)
 
 
 @NVLS_RULES
-def by_generation_and_nodes(shape: Shape) -> int:
+def by_generation_and_nodes(facts: InitFacts) -> int:
     """A fixed number by GPU generation, fewer on one Blackwell node; needs a graph, so an NVSwitch."""
-    asked = shape.environment.optional("NCCL_NVLS_NCHANNELS")
-    blackwell = "blackwell" if shape.nodes > 1 else "blackwell_one_node"
-    default = blackwell if shape.comp_cap >= 100 else "hopper"
-    return _nvls(shape, default, asked if asked is not None and asked > 0 else None)
+    table = facts.release.nvls_channels
+    asked = facts.environment.optional("NCCL_NVLS_NCHANNELS")
+    blackwell = table.blackwell if facts.nodes > 1 else table.blackwell_one_node
+    return _nvls(
+        facts, asked if asked is not None and asked > 0 else blackwell if facts.comp_cap >= 100 else table.hopper
+    )
 
 
 @NVLS_RULES
-def by_generation_or_asked(shape: Shape) -> int:
-    asked = shape.environment.number("NCCL_NVLS_NCHANNELS", -2)
-    return _nvls(shape, "blackwell" if shape.comp_cap >= 100 else "hopper", int32(asked) if asked >= 0 else None)
+def by_generation_or_requested(facts: InitFacts) -> int:
+    table = facts.release.nvls_channels
+    asked = facts.environment.number("NCCL_NVLS_NCHANNELS", -2)
+    return _nvls(facts, int32(asked) if asked >= 0 else table.blackwell if facts.comp_cap >= 100 else table.hopper)
 
 
 @NVLS_RULES
-def sixteen_or_asked(shape: Shape) -> int:
-    return _nvls(shape, "hopper", shape.environment.optional("NCCL_NVLS_NCHANNELS"))
+def sixteen_or_requested(facts: InitFacts) -> int:
+    asked = facts.environment.optional("NCCL_NVLS_NCHANNELS")
+    return _nvls(facts, facts.release.nvls_channels.hopper if asked is None else asked)
 
 
 @NVLS_RULES
-def by_generation_nodes_and_network(shape: Shape) -> int:
+def by_generation_nodes_and_network(facts: InitFacts) -> int:
     """As :func:`by_generation_and_nodes`, with fewer between three and more Blackwell nodes on fast adapters."""
-    table = shape.release.table["nvls_channels"]
-    asked = shape.environment.optional("NCCL_NVLS_NCHANNELS")
-    if shape.min_comp_cap < 100 or shape.nodes <= 2 or (asked is not None and asked > 0):
-        return by_generation_and_nodes(shape)
-    fast = shape.net_gbs >= table["fast_net_gbs"]
-    all_again = shape.net_gbs >= table["fastest_net_gbs"] and shape.min_local_ranks > table["fastest_net_few_ranks"]
-    return _nvls(shape, "blackwell_fewer" if fast and not all_again else "blackwell", None)
+    table = facts.release.nvls_channels
+    asked = facts.environment.optional("NCCL_NVLS_NCHANNELS")
+    if facts.min_comp_cap < 100 or facts.nodes <= 2 or (asked is not None and asked > 0):
+        return by_generation_and_nodes(facts)
+    fast = facts.net_gbs >= given(table.fast_net_gbs)
+    fastest = facts.net_gbs >= given(table.fastest_net_gbs)
+    all_again = fastest and facts.min_local_ranks > given(table.fastest_net_few_ranks)
+    return _nvls(facts, given(table.blackwell_fewer) if fast and not all_again else table.blackwell)
 
 
-def _nvls(shape: Shape, default: str, asked: int | None) -> int:
-    if shape.nvls.channels == 0:
+def _nvls(facts: InitFacts, wanted: int) -> int:
+    """``wanted`` channels within the CTAs, where there is a graph."""
+    if facts.nvls.channels == 0:
         return 0
-    min_ctas, max_ctas = shape.ctas()
-    wanted: int = shape.release.table["nvls_channels"][default] if asked is None else asked
+    min_ctas, max_ctas = facts.ctas()
     return max(min_ctas, min(max_ctas, wanted))

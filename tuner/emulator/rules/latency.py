@@ -21,8 +21,7 @@ RING_NETWORK_STEPS_RULES: Registry[Callable[[ModelPoint], int]] = Registry()
 @RULES
 def base(_: Float, point: ModelPoint) -> Float:
     """Software cost of starting the algorithm."""
-    latency: Float = point.release.base_latency_us[point.algorithm, point.protocol]
-    return latency
+    return f32(point.release.base_latency_us[point.algorithm][point.protocol])
 
 
 @RULES
@@ -34,8 +33,7 @@ def ring_steps(value: Float, point: ModelPoint) -> Float:
         # Simple pays a chunk latency, taken from Tree's row.
         row = Algorithm.Tree if point.protocol is Protocol.Simple else None
         return value + f32(point.steps) * point.hw_latency_us("here", row)
-    (steps_rule,) = point.release.rules("ring_network_steps")
-    between = RING_NETWORK_STEPS_RULES[steps_rule](point)
+    between = point.rules.ring_network_steps(point)
     inside = max(point.hw_latency_us("intra"), _net_overhead_us(point))
     return value + (f32(point.steps - between) * inside + f32(between) * _between_us(point))
 
@@ -153,8 +151,7 @@ def own_row(point: ModelPoint) -> Algorithm:
 
 def _between_us(point: ModelPoint) -> Float:
     """A network step; Simple flushes, so the wire counts twice."""
-    (rule,) = point.release.rules("network_step")
-    return _with_wire(point.hw_latency_us("inter", NETWORK_STEP_RULES[rule](point)), point)
+    return _with_wire(point.hw_latency_us("inter", point.rules.network_step(point)), point)
 
 
 def _here_us(point: ModelPoint) -> Float:
@@ -186,8 +183,11 @@ def _net_overhead_us(point: ModelPoint) -> Float:
     if point.nodes == 1:
         return f32(0)
     asked_ns = point.environment.number("NCCL_NET_OVERHEAD", -2)
-    table = point.release.table["net_overhead_us"]
-    vendor = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}.get(point.communicator.cpu_vendor or "", "other")
-    row = vendor if point.communicator.cpu_arch == "x86_64" else "other"
-    overhead = f32(table[row]) if asked_ns == -2 else f32(f64(asked_ns) * f64(0.001))
+    by_vendor = point.release.net_overhead_us
+    own_us = by_vendor["other"]
+    if point.communicator.cpu_arch == "x86_64" and point.communicator.cpu_vendor == "GenuineIntel":
+        own_us = by_vendor["intel"]
+    if point.communicator.cpu_arch == "x86_64" and point.communicator.cpu_vendor == "AuthenticAMD":
+        own_us = by_vendor["amd"]
+    overhead = f32(own_us) if asked_ns == -2 else f32(f64(asked_ns) * f64(0.001))
     return overhead * f32(3) if point.protocol is Protocol.Simple else overhead

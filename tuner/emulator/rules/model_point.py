@@ -2,17 +2,22 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.base.numerics import Float, f64
+from tuner.base.numerics import Float, f32, f64
 from tuner.base.registry import Registry
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import ring_steps
 from tuner.machine.graphs import Graph
-from tuner.release import HARDWARE, Release
+from tuner.release import Generation, Release
 from tuner.release.environment import Environment
+from tuner.release.schema import CapName, Hardware
+
+if TYPE_CHECKING:  # it imports all rules, and they import this
+    from tuner.emulator.rules.resolved import Rules
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,6 +32,10 @@ class ModelPoint:
     @property
     def release(self) -> Release:
         return self.communicator.release
+
+    @property
+    def rules(self) -> "Rules":
+        return self.communicator.rules
 
     @property
     def environment(self) -> Environment:
@@ -56,9 +65,9 @@ class ModelPoint:
     @property
     def local_ranks(self) -> Float:
         """Ranks per node as NCCL's float ``ppn``."""
-        return np.float32(np.float32(self.ranks) / np.float32(self.nodes))
+        return f32(f32(self.ranks) / f32(self.nodes))
 
-    def cap_gbs(self, name: str) -> np.float64:
+    def cap_gbs(self, name: CapName) -> np.float64:
         """A cap of this communicator's generation and node count, a double in NCCL."""
         return self._cap(name, self.communicator.generation)
 
@@ -70,20 +79,19 @@ class ModelPoint:
         slower = self.communicator.table_cpu_vendor in ("AuthenticAMD", "mixed")
         return self._cap("ll", "ampere" if slower else "volta")
 
-    def _cap(self, name: str, row: str) -> np.float64:
+    def _cap(self, name: CapName, row: Generation) -> np.float64:
         column = min(self.nodes, 3) - 1
-        return f64(self.release.table["cap_gbs"][name][row][column])
+        return f64(self.release.cap_gbs[name][row][column])
 
     def hw_latency_us(self, where: str, algorithm: Algorithm | None = None) -> Float:
         """Latency of one step ``where`` ("intra", "inter" or "here": inter if there are several nodes)."""
         between = where == "inter" or (where == "here" and self.nodes > 1)
         # Only a path of NVLinks counts as NVLink; NVB, C2C and one GPU alone (LOC) use the PCI row.
-        hardware = "net" if between else "nvlink" if self.graph.type_intra == "NVL" else "pci"
+        hardware: Hardware = "net" if between else "nvlink" if self.graph.type_intra == "NVL" else "pci"
         chosen = self.algorithm if algorithm is None else algorithm
-        for name in self.release.rules("hw_latency_row"):
-            chosen = ROW_RULES[name](self, hardware, chosen)
-        latency: Float = self.release.hw_latency_us[HARDWARE.index(hardware), chosen, self.protocol]
-        return latency
+        for rule in self.rules.hw_latency_row:
+            chosen = rule(self, hardware, chosen)
+        return f32(self.release.hw_latency_us[hardware][chosen][self.protocol])
 
 
 ROW_RULES: Registry[Callable[[ModelPoint, str, Algorithm], Algorithm]] = Registry()

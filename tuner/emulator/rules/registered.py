@@ -5,7 +5,6 @@ v2.23.4-1, src/register/coll_reg.cc from v2.24.3-1, ncclNvlsRegResourcesQuery (s
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
 
 import numpy as np
 
@@ -16,68 +15,60 @@ from tuner.base.registry import Registry
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
+from tuner.emulator.rules.call import Call
 
-Cell: TypeAlias = tuple[Algorithm, Protocol]
-RegisteredRule = Callable[[Communicator, Tables, Request, Cell, IntArray], IntArray]
+RegisteredRule = Callable[[Call, Tables, IntArray], IntArray]
 RULES: Registry[RegisteredRule] = Registry()
 
 NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
 
 
-def knows(communicator: Communicator, request: Request) -> bool:
-    """Whether NCCL keeps what it was told about the buffers."""
-    told = request.buffers is not Buffers.plain
-    return told and communicator.environment.number("NCCL_LOCAL_REGISTER", 1) != 0
+def keeps(communicator: Communicator, request: Request) -> bool:
+    """Whether the buffers are registered, and NCCL keeps that."""
+    registered = request.buffers is not Buffers.plain
+    return registered and communicator.environment.number("NCCL_LOCAL_REGISTER", 1) != 0
 
 
 @RULES
-def few_nvls_channels(
-    communicator: Communicator, tables: Tables, request: Request, algo_proto: Cell, bound: IntArray
-) -> IntArray:
+def few_nvls_channels(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     """The switch reads the user's buffers itself, so few blocks fill it."""
-    if algo_proto[0] not in NVLS:
+    if call.algorithm not in NVLS:
         return bound
-    return np.full_like(bound, _within(communicator, _nvls_channels(communicator, tables, request.collective)))
+    return np.full_like(
+        bound, _within(call.communicator, _nvls_channels(call.communicator, tables, call.request.collective))
+    )
 
 
 @RULES
-def within_the_nvls_channels(
-    communicator: Communicator, tables: Tables, request: Request, algo_proto: Cell, bound: IntArray
-) -> IntArray:
+def within_the_nvls_channels(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     """The kernel has no more channels than NVLS. Source: usableChannels, src/enqueue.cc, v2.21.5-1."""
-    return np.minimum(bound, communicator.nvls_channels) if algo_proto[0] in NVLS else bound
+    return np.minimum(bound, call.communicator.nvls_channels) if call.algorithm in NVLS else bound
 
 
 @RULES
-def few_of_the_nvls_channels(
-    communicator: Communicator, tables: Tables, request: Request, algo_proto: Cell, bound: IntArray
-) -> IntArray:
+def few_of_the_nvls_channels(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     """The switch reads the user's buffers itself: few blocks fill it, and no more than NVLS has channels."""
-    if algo_proto[0] not in NVLS:
+    if call.algorithm not in NVLS:
         return bound
-    few = _nvls_channels(communicator, tables, request.collective)
-    return np.full_like(bound, min(few, communicator.nvls_channels))
+    few = _nvls_channels(call.communicator, tables, call.request.collective)
+    return np.full_like(bound, min(few, call.communicator.nvls_channels))
 
 
 @RULES
-def few_nvls_channels_by_heads(
-    communicator: Communicator, tables: Tables, request: Request, algo_proto: Cell, bound: IntArray
-) -> IntArray:
+def few_nvls_channels_by_heads(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     """The number is that of eight GPUs; fewer GPUs per node need more blocks each."""
-    if algo_proto[0] not in NVLS:
+    if call.algorithm not in NVLS:
         return bound
-    return np.full_like(bound, nvls_channels_by_heads(communicator, tables, request.collective))
+    return np.full_like(bound, nvls_channels_by_heads(call.communicator, tables, call.request.collective))
 
 
 @RULES
-def sixteen_of_somewhat_more_on_one_node(
-    communicator: Communicator, tables: Tables, request: Request, algo_proto: Cell, bound: IntArray
-) -> IntArray:
+def cap_17_to_24_channels_at_16(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     """Where all peers of one node read and write the buffers directly, 17 to 24 channels become 16."""
-    if communicator.nodes > 1 or algo_proto[1] is not Protocol.Simple or not _peers_know(request, algo_proto[0]):
+    if call.communicator.nodes > 1 or call.protocol is not Protocol.Simple or not _peers_take_buffers(call):
         return bound
     more = (bound > 16) & (bound <= 24)
-    if more.any() and not communicator.direct_nvlink:
+    if more.any() and not call.communicator.direct_nvlink:
         raise BadInput(
             "registered buffers on 17 to 24 channels: not where two GPUs have no NVLink between them; valid: plain"
         )
@@ -85,31 +76,28 @@ def sixteen_of_somewhat_more_on_one_node(
 
 
 @RULES
-def one_for_lone_ranks_on_direct_adapters(
-    communicator: Communicator, tables: Tables, request: Request, algo_proto: Cell, bound: IntArray
-) -> IntArray:
+def one_for_one_rank_per_node_with_gdr(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     """With one rank per node the adapters take the buffers whole, so one channel starts the transfers."""
-    return np.ones_like(bound) if _adapters_know(communicator, request, algo_proto) else bound
+    return np.ones_like(bound) if _adapters_take_buffers(call) else bound
 
 
 @RULES
-def near_adapters_for_lone_ranks(
-    communicator: Communicator, tables: Tables, request: Request, algo_proto: Cell, bound: IntArray
-) -> IntArray:
+def near_adapters_for_one_rank_per_node_with_gdr(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     """With one rank per node, a channel for each adapter near the GPU, whose number nobody has told."""
-    if _adapters_know(communicator, request, algo_proto):
+    if _adapters_take_buffers(call):
         raise BadInput(
-            f"NCCL {communicator.release.name} gives {request.collective.name} of registered buffers a channel per "
-            "adapter near the GPU where a node has one rank; their number is not emulated; valid: more ranks per node"
+            f"NCCL {call.communicator.release.name} gives {call.request.collective.name} of registered buffers "
+            "a channel per adapter near the GPU where a node has one rank; their number is not emulated; "
+            "valid: more ranks per node"
         )
     return bound
 
 
-def _adapters_know(communicator: Communicator, request: Request, algo_proto: Cell) -> bool:
+def _adapters_take_buffers(call: Call) -> bool:
     """Whether the ring's adapters read and write the user's buffers (GPUDirect RDMA), with one rank per node."""
-    lone = communicator.nodes == communicator.ranks
-    keeps = request.collective in (Collective.AllGather, Collective.Broadcast)
-    return lone and keeps and algo_proto == (Algorithm.Ring, Protocol.Simple) and _gpu_direct(communicator)
+    lone = call.communicator.nodes == call.communicator.ranks
+    keeps = call.request.collective in (Collective.AllGather, Collective.Broadcast)
+    return lone and keeps and call.algo_proto == (Algorithm.Ring, Protocol.Simple) and _gpu_direct(call.communicator)
 
 
 def _gpu_direct(communicator: Communicator) -> bool:
@@ -118,11 +106,11 @@ def _gpu_direct(communicator: Communicator) -> bool:
     One that cannot is searched from the CPU: its path is PHB or farther, or P2C, which alone does not tell.
     Source: ncclTopoCheckGdr and ncclTopoComputePaths, src/graph/paths.cc, v2.28.9-1.
     """
-    release, type_inter = communicator.release, communicator.graphs[Algorithm.Ring].type_inter
+    paths, type_inter = communicator.release.paths, communicator.graphs[Algorithm.Ring].type_inter
     asked = [name for name in communicator.environment.values if name.startswith("NCCL_NET_GDR_")]
     if asked:
         raise BadInput(f"{', '.join(asked)}: not emulated for registered buffers of one rank per node; valid: plain")
-    if type_inter is None or release.path_rank(type_inter) > release.path_rank(release.table["paths"]["gpu_direct"]):
+    if type_inter is None or paths.rank(type_inter) > paths.rank(paths.gpu_direct):
         return False
     if type_inter != "P2C":
         return True
@@ -140,15 +128,14 @@ def nvls_channels_by_heads(communicator: Communicator, tables: Tables, collectiv
 
 
 def _nvls_channels(communicator: Communicator, tables: Tables, collective: Collective) -> int:
-    table = communicator.release.table["registered_nvls_channels"]
-    row = table["blackwell" if communicator.generation == "blackwell" else "hopper"]
+    table = communicator.release.registered_nvls_channels
+    row = table.blackwell if communicator.generation == "blackwell" else table.hopper
     if communicator.nodes == 1:
-        return int(row["one_node"][collective.name])
+        return row.one_node[collective]
     multicast_gbs = tables.bandwidth_gbs[collective, Algorithm.NVLS, Protocol.Simple]
-    fast_scatter = collective is Collective.ReduceScatter and multicast_gbs > f32(table["fast_reduce_scatter_gbs"])
-    fast_reduce = collective is Collective.AllReduce and communicator.net_gbs >= row["fast_net_gbs"]
-    key = "nodes_fast" if fast_scatter or fast_reduce else "nodes"
-    return int(row[key][collective.name])
+    fast_scatter = collective is Collective.ReduceScatter and multicast_gbs > f32(table.fast_reduce_scatter_gbs)
+    fast_reduce = collective is Collective.AllReduce and communicator.net_gbs >= row.fast_net_gbs
+    return (row.nodes_fast if fast_scatter or fast_reduce else row.nodes)[collective]
 
 
 def _within(communicator: Communicator, channels: int) -> int:
@@ -156,9 +143,9 @@ def _within(communicator: Communicator, channels: int) -> int:
     return max(least, min(most, channels))
 
 
-def _peers_know(request: Request, algorithm: Algorithm) -> bool:
+def _peers_take_buffers(call: Call) -> bool:
     """Whether the algorithm hands the buffers to the peers: rings that keep nothing in between, and trees."""
-    if algorithm is Algorithm.Tree:
+    if call.algorithm is Algorithm.Tree:
         return True
-    kept = request.collective in (Collective.Reduce, Collective.ReduceScatter)
-    return algorithm is Algorithm.Ring and not kept
+    kept = call.request.collective in (Collective.Reduce, Collective.ReduceScatter)
+    return call.algorithm is Algorithm.Ring and not kept

@@ -13,11 +13,12 @@ from tuner.base.numerics import f32
 from tuner.emulator import fitted_constants
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request, Sizes
-from tuner.emulator.rules import launch
 from tuner.emulator.rules import time as timing
+from tuner.emulator.rules.call import Call
 from tuner.emulator.selection import Selection
 from tuner.measure.records.samples import Combination, Point
 from tuner.release import Release
+from tuner.release.convert import plain
 
 # The bandwidth's part of the time grows by this power of own over used channels: half of them, 1.62 times.
 CHANNELS_POWER = 0.7
@@ -34,30 +35,31 @@ def draw(nccl: Release, rng: np.random.Generator) -> dict[str, Any]:
     About a third of latencies and caps by a factor of 0.5 to 2 (log-uniform), of bandwidths by 0.5 to 1.25, and some of
     the tree's corrections and of the ring's plateau.
     """
-    table = nccl.table
+    latencies = plain(nccl.base_latency_us)
     change: dict[str, Any] = {
-        "base_latency_us": _scaled_rows(table["base_latency_us"], rng),
-        "hw_latency_us": {where: _scaled_rows(rows, rng) for where, rows in table["hw_latency_us"].items()},
+        "base_latency_us": _scaled_rows(latencies, rng),
+        "hw_latency_us": {where: _scaled_rows(rows, rng) for where, rows in plain(nccl.hw_latency_us).items()},
         "cap_gbs": {
             name: {row: [value * factor for value in values] for row, values in rows.items()}
-            for name, rows in table["cap_gbs"].items()
+            for name, rows in nccl.cap_gbs.items()
             if (factor := _factor(rng)) is not None
         },
         "tree_correction": {
             protocol: [value**factor for value in values]
-            for protocol, values in table["tree_correction"].items()
+            for protocol, values in plain(nccl.tree_correction).items()
             if (factor := _factor(rng)) is not None
         },
         "efficiency": {
             algorithm: shares
-            for algorithm, row in table["base_latency_us"].items()
+            for algorithm, row in latencies.items()
             if (shares := {protocol: share for protocol in row if (share := _factor(rng, _EFFICIENCIES)) is not None})
         },
     }
     factor = _factor(rng)
     if factor is not None:
-        rows = {key: value for key, value in table["ring_plateau"].items() if key in table["generations"]}
-        change["ring_plateau"] = {key: max(1.0, value * factor) for key, value in rows.items()}
+        change["ring_plateau"] = {
+            generation: max(1.0, value * factor) for generation, value in nccl.ring_plateau.factors.items()
+        }
     return {name: rows for name, rows in change.items() if rows}
 
 
@@ -121,15 +123,15 @@ class Truth:
         nbytes = np.array(sizes, np.uint64)
         table_us = self._selection.cost_table(request, nbytes)
         excluded = self._selection.excluded(request)
-        (rule,) = communicator.release.rules("launch")
         found: list[dict[AlgoProto, Cost]] = [{} for _ in sizes]
         for algo_proto in ALGO_PROTOS:
             if algo_proto in excluded:
                 continue
             total_us: NDArray[np.float32] = table_us[:, algo_proto[0], algo_proto[1]]
             start_us = tables.latency_us[(request.collective, *algo_proto)]
-            latency_us = timing.time_us(start_us, f32(np.inf), communicator, request, algo_proto, Sizes(nbytes))
-            channels, _ = launch.RULES[rule](communicator, tables, request, algo_proto, nbytes)
+            call = Call(communicator, request, algo_proto)
+            latency_us = timing.time_us(start_us, f32(np.inf), call, Sizes(nbytes))
+            channels, _ = communicator.rules.launch(call, tables, nbytes)
             for row, costs in enumerate(found):
                 if 0 < total_us[row] < NO_TIME_US:
                     transfer_us = float(total_us[row]) - float(latency_us[row])

@@ -9,9 +9,10 @@ from tuner.base.names import Algorithm
 from tuner.base.numerics import as_size_t, ceil_div
 from tuner.base.registry import Registry
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.rules import launch
-from tuner.emulator.rules.task import Chooser, Kernels, Task, between, neighbours, rule
-from tuner.emulator.rules.works import Works
+from tuner.emulator.rules.schedule.scheduler import RULES, Scheduler
+from tuner.emulator.rules.schedule.task import Chooser, Kernels, Task, between, neighbours
+from tuner.emulator.rules.schedule.works import Works
+from tuner.release.schema import given
 
 TOTAL_RULES: Registry[Callable[[Task], int]] = Registry()
 SHARE_RULES: Registry[Callable[[Communicator], int]] = Registry()
@@ -27,53 +28,61 @@ def bytes_per_rank(task: Task) -> int:
     return task.work_bytes
 
 
-def least_loaded(chooser: Chooser, tasks: list[Task]) -> Kernels:
+@RULES.variant
+class LeastLoaded(Scheduler):
     """Neighbours of one kind are chosen together, each gets channels by its size: those with the fewest bytes so far.
 
     Source: scheduleCollTasksToPlan and addCollToPlan, src/enqueue.cc, v2.18.3-1.
     """
-    communicator = chooser.communicator
-    total = sum(map(TOTAL_RULES[rule(communicator, "total")], tasks))
-    kernels: Kernels = []
-    waiting = list(tasks)
-    while waiting:
-        kernel = Works(communicator)
-        loads = [0] * communicator.release.limit("max_channels")
-        per_channel = _bytes_per_channel(communicator, total)
-        for together in neighbours(communicator, waiting):
-            _choose_together(chooser, together, per_channel)
-            for task in together:
-                if not kernel.fits(task.bound):
-                    break
-                task.channels = _least_loaded(loads, task.bound, _channels_to_choose_from(communicator, task, together))
-                kernel.add(task)
-                for channel in task.channels:
-                    loads[channel] += task.nbytes // len(task.channels)
-                total = (total - task.nbytes) % 2**64  # a size_t, which more may be taken from than was put in
-            else:
-                continue
-            break
-        kernels.append(kernel.tasks())
-        waiting = waiting[len(kernels[-1]) :]
-    return kernels
+
+    kernel = Works
+
+    def __call__(self, chooser: Chooser, tasks: list[Task]) -> Kernels:
+        communicator = chooser.communicator
+        total = sum(map(given(communicator.rules.group_bytes), tasks))
+        kernels: Kernels = []
+        waiting = list(tasks)
+        while waiting:
+            kernel = Works(communicator)
+            loads = [0] * communicator.release.limits.max_channels
+            per_channel = _bytes_per_channel(communicator, total)
+            for together in neighbours(communicator, waiting):
+                _choose_together(chooser, together, per_channel)
+                for task in together:
+                    if not kernel.fits(task.bound):
+                        break
+                    task.channels = _least_loaded(
+                        loads, task.bound, _channels_to_choose_from(communicator, task, together)
+                    )
+                    kernel.add(task)
+                    for channel in task.channels:
+                        loads[channel] += task.nbytes // len(task.channels)
+                    total = (total - task.nbytes) % 2**64  # a size_t, which more may be taken from than was put in
+                else:
+                    continue
+                break
+            kernels.append(kernel.tasks())
+            waiting = waiting[len(kernels[-1]) :]
+        return kernels
 
 
 @SHARE_RULES
 def two_mib_per_rank(communicator: Communicator) -> int:
-    limit = communicator.release.limit
-    return limit("aggregated_bytes_per_channel_and_rank") * min(limit("aggregated_ranks"), communicator.ranks)
+    limits = communicator.release.limits
+    most = min(given(limits.aggregated_ranks), communicator.ranks)
+    return given(limits.aggregated_bytes_per_channel_and_rank) * most
 
 
 @SHARE_RULES
-def endless(communicator: Communicator) -> int:
+def unlimited(communicator: Communicator) -> int:
     """sic: NCCL_AGG_CHANNEL_SIZE is -2 where unset, and that is kept as a size_t."""
     return as_size_t(-2)
 
 
 def _bytes_per_channel(communicator: Communicator, total: int) -> int:
     """The most a channel is given, halved while that leaves channels without work; the product wraps."""
-    each = SHARE_RULES[rule(communicator, "share")](communicator)
-    least = communicator.release.limit("min_aggregated_bytes_per_channel")
+    each = given(communicator.rules.channel_bytes)(communicator)
+    least = given(communicator.release.limits.min_aggregated_bytes_per_channel)
     while total < as_size_t(each * communicator.coll_channels) and each > least:
         each //= 2
     return each
@@ -88,7 +97,7 @@ def _choose_together(chooser: Chooser, together: list[Task], per_channel: int) -
     wanted = sum(between(1, ceil_div(task.work_bytes, per_channel), most) for task in others)
     preset = min(most, wanted)
     chooser.choose(together, ceil_div(wanted, preset), preset)
-    like_nvls = launch.like_nvls(chooser.communicator, together[0].algo_proto)
+    like_nvls = together[0].call(chooser.communicator).like_nvls
     for task in together:
         limit = chooser.communicator.nvls_channels if like_nvls else most
         task.bound = between(1, ceil_div(task.nbytes, per_channel), limit)
@@ -97,7 +106,7 @@ def _choose_together(chooser: Chooser, together: list[Task], per_channel: int) -
 def _channels_to_choose_from(communicator: Communicator, task: Task, together: list[Task]) -> int:
     """sic: a NVLSTree on its own chooses from the other algorithms' channels."""
     alone_in_tree = len(together) == 1 and task.algo_proto[0] is Algorithm.NVLSTree
-    like_nvls = launch.like_nvls(communicator, task.algo_proto) and not alone_in_tree
+    like_nvls = task.call(communicator).like_nvls and not alone_in_tree
     return communicator.nvls_channels if like_nvls else communicator.coll_channels
 
 

@@ -9,14 +9,17 @@ from dataclasses import replace
 import numpy as np
 
 from tuner.base.errors import BadInput
-from tuner.base.names import AlgoProto, Collective, DataType, Op, Protocol
+from tuner.base.names import AlgoProto, Collective, DataType, Op
 from tuner.base.numerics import ceil_div
 from tuner.base.registry import Registry
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import FP8, Request
-from tuner.emulator.rules import deal, launch
-from tuner.emulator.rules.batches import Batches
-from tuner.emulator.rules.task import Chooser, Kernels, Task, between, kind, rule
+from tuner.emulator.rules.launch import cells_of, ctas
+from tuner.emulator.rules.schedule.batches import Batches
+from tuner.emulator.rules.schedule.deal import Place, TrafficCells
+from tuner.emulator.rules.schedule.scheduler import RULES, Scheduler
+from tuner.emulator.rules.schedule.task import Chooser, Kernels, Task, between, kind
+from tuner.release.schema import given
 
 SYMMETRIC_TYPES = (DataType.float32, DataType.float16, DataType.bfloat16, *FP8)
 ORDER_RULES: Registry[Callable[[list[Task]], list[Task]]] = Registry()
@@ -74,11 +77,11 @@ def _symmetric_last(communicator: Communicator, ordered: list[Task]) -> list[Tas
     It comes back as no buffer is registered. sic: smallest first here is largest first where tasks are put together.
     Source: ncclMakeSymmetricTaskList, src/scheduler/symmetric_sched.cc, v2.29.2-1.
     """
-    names = communicator.release.rules("symmetric")
-    if not names or communicator.nodes > 1 or not communicator.direct_nvlink:
+    waits = communicator.rules.symmetric_queue
+    if waits is None or communicator.nodes > 1 or not communicator.direct_nvlink:
         return ordered
-    most = communicator.release.limit("symmetric_bytes")
-    aside = [task for task in ordered if SYMMETRIC_RULES[names[0]](task.request) and task.nbytes < most]
+    most = given(communicator.release.limits.symmetric_bytes)
+    aside = [task for task in ordered if waits(task.request) and task.nbytes < most]
     kinds: dict[object, list[Task]] = {}
     for task in aside:
         kinds.setdefault(kind(communicator, task.request), []).insert(0, task)
@@ -86,36 +89,43 @@ def _symmetric_last(communicator: Communicator, ordered: list[Task]) -> list[Tas
     return [task for task in ordered if task.place not in places] + [task for same in kinds.values() for task in same]
 
 
-def cells(chooser: Chooser, tasks: list[Task]) -> Kernels:
+@RULES.variant
+class Cells(Scheduler):
     """Chosen together where kinds agree and traffic differs by less than four, then dealt out in cells of traffic.
 
     Source: ncclPrepareTasks and scheduleCollTasksToPlan, src/enqueue.cc, v2.28.9-1.
     """
-    communicator = chooser.communicator
-    ordered = ORDER_RULES[rule(communicator, "order")](tasks)
-    ordered = _symmetric_last(communicator, ordered)
-    kinds: dict[object, list[Task]] = {}
-    for task in ordered:  # kinds in the order of their largest, in each the smallest first
-        kinds.setdefault(kind(communicator, task.request), []).insert(0, task)
-    pipelined = ceil_div(len(tasks), communicator.channels)
-    for same in kinds.values():
-        for together in _within_four_times(same):
-            chooser.choose(together, pipelined)
-    chosen = [task for same in kinds.values() for task in same]
-    waiting = sorted(chosen, key=lambda task: launch.like_nvls(communicator, task.algo_proto))
-    kernels: Kernels = []
-    while waiting:
-        kernels.append(_dealt_kernel(communicator, waiting))
-        waiting = waiting[len(kernels[-1]) :]
-    return kernels
+
+    kernel = Batches
+
+    def __call__(self, chooser: Chooser, tasks: list[Task]) -> Kernels:
+        communicator = chooser.communicator
+        ordered = _symmetric_last(communicator, communicator.rules.task_order(tasks))
+        kinds: dict[object, list[Task]] = {}
+        for task in ordered:  # kinds in the order of their largest, in each the smallest first
+            kinds.setdefault(kind(communicator, task.request), []).insert(0, task)
+        pipelined = ceil_div(len(tasks), communicator.channels)
+        for same in kinds.values():
+            for together in _within_four_times(same):
+                chooser.choose(together, pipelined)
+        chosen = [task for same in kinds.values() for task in same]
+        waiting = sorted(chosen, key=lambda task: task.call(communicator).like_nvls)
+        kernels: Kernels = []
+        while waiting:
+            kernels.append(_dealt_kernel(communicator, waiting))
+            waiting = waiting[len(kernels[-1]) :]
+        return kernels
 
 
-def cells_within_ctas(chooser: Chooser, tasks: list[Task]) -> Kernels:
-    """As :func:`cells`; the fewest and the most blocks of a collective hold for every bound.
+@RULES.variant
+class CellsWithinCtas(Cells):
+    """As :class:`Cells`; the fewest and the most blocks of a collective hold for every bound.
 
     Source: src/enqueue/enqueue.cc, v2.31.2-1.
     """
-    return cells(_WithinCtas(chooser), tasks)
+
+    def __call__(self, chooser: Chooser, tasks: list[Task]) -> Kernels:
+        return super().__call__(_WithinCtas(chooser), tasks)
 
 
 class _WithinCtas:
@@ -128,7 +138,7 @@ class _WithinCtas:
     def choose(self, tasks: Sequence[Task], pipelined: int = 1, preset_channels: int = 0) -> None:
         self._chooser.choose(tasks, pipelined, preset_channels)
         for task in tasks:
-            low, high = launch.ctas(self.communicator, task.request)
+            low, high = ctas(self.communicator, task.request)
             task.bound = between(low, task.bound, high)
 
     def bound(self, request: Request, algo_proto: AlgoProto, nbytes: int) -> int:
@@ -144,46 +154,44 @@ def _within_four_times(tasks: list[Task]) -> Iterator[list[Task]]:
 
 
 @COUNTED_TRAFFIC_RULES
-def at_least_the_least(traffic: int, least: int) -> int:
+def at_least_the_minimum_each(traffic: int, least: int) -> int:
     return max(traffic, least)
 
 
 @COUNTED_TRAFFIC_RULES
-def as_it_is(traffic: int, least: int) -> int:
+def unchanged(traffic: int, least: int) -> int:
     return traffic
 
 
 def _dealt_kernel(communicator: Communicator, waiting: list[Task]) -> list[Task]:
     """As many tasks as one kernel's arguments hold, each with its channels."""
-    batches = Batches(communicator)
-    planned = batches.estimate(waiting)
-    limit = communicator.release.limit
-    least, align = limit("min_traffic_per_channel_bytes"), limit("cell_alignment_bytes")
-    counted = COUNTED_TRAFFIC_RULES[rule(communicator, "counted_traffic")]
-    most = {False: communicator.channels, True: communicator.nvls_channels}
-    traffic, bound = {False: 0, True: 0}, {False: 0, True: 0}
-    for task in waiting[:planned]:
-        nvls = launch.like_nvls(communicator, task.algo_proto)
-        traffic[nvls] += counted(task.traffic_bytes * _ll_factor(communicator, task), least)
-        bound[nvls] = min(bound[nvls] + task.bound, most[nvls])
-    share = launch.TRAFFIC_RULES[rule(communicator, "traffic_per_channel")]
-    dealt = deal.RULES[rule(communicator, "deal")]
-    nvls_before, per_channel, channel, loaded = None, 0, 0, 0
-    for task in waiting[:planned]:
-        nvls = launch.like_nvls(communicator, task.algo_proto)
+    rules, batches = communicator.rules, Batches(communicator)
+    planned = [(task, cells_of(task.call(communicator))) for task in waiting[: batches.estimate(waiting)]]
+    per_channel = _per_channel(communicator, planned)
+    nvls_before, place = None, Place()
+    for task, cells in planned:
+        nvls = task.call(communicator).like_nvls
         if nvls != nvls_before:
-            even = np.array([traffic[nvls] // bound[nvls]], np.uint64)
-            nvls_before, per_channel, channel, loaded = nvls, int(share(even, least, align)[0]), 0, 0
-        per_byte = task.request.traffic_per_byte(communicator.ranks) * _ll_factor(communicator, task)
-        channels, channel, loaded = dealt(task, per_byte, per_channel, most[nvls], least, channel, loaded)
-        if not batches.fits(len(channels)):
+            nvls_before, place = nvls, Place()
+        task.channels, place = rules.deal.in_group(cells, task.work_bytes, per_channel[nvls], place)
+        if not batches.fits(len(task.channels)):
             break
-        task.channels = channels
         batches.add(task)
     if not batches.tasks:
         raise BadInput(Batches.TOO_SMALL)
     return batches.tasks
 
 
-def _ll_factor(communicator: Communicator, task: Task) -> int:
-    return communicator.release.limit("ll_traffic") if task.algo_proto[1] is Protocol.LL else 1
+def _per_channel(communicator: Communicator, planned: Sequence[tuple[Task, TrafficCells]]) -> dict[bool, int]:
+    """The traffic that every channel should get: of those of NVLS, and of the others."""
+    rules, shares = communicator.rules, {}
+    for nvls in (False, True):
+        here = [(task, cells) for task, cells in planned if task.call(communicator).like_nvls == nvls]
+        if not here:
+            continue
+        _, cells = here[0]
+        traffic = sum(rules.counted_traffic(task.work_bytes * each.per_byte, each.least) for task, each in here)
+        bound = min(sum(task.bound for task, _ in here), cells.channels)
+        even = np.array([traffic // bound], np.uint64)
+        shares[nvls] = int(rules.traffic_per_channel(even, cells.least, cells.align_bytes)[0])
+    return shares

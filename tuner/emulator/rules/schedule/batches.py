@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tuner.base.numerics import as_size_t, ceil_div
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.rules.task import Task, function
+from tuner.emulator.rules.schedule.task import Task, function
 
 BATCH_BYTES = 16  # ncclDevWorkBatch
 ARGUMENT_BYTES = 4096  # ncclMaxKernelArgsSize
@@ -22,12 +22,12 @@ class Batches:
 
     def __init__(self, communicator: Communicator) -> None:
         self.communicator = communicator
-        limit, number = communicator.release.limit, communicator.environment.number
+        limits, number = communicator.release.limits, communicator.environment.number
         arguments = min(as_size_t(number("NCCL_WORK_ARGS_BYTES", ARGUMENT_BYTES)), ARGUMENT_BYTES)
-        ring = number("NCCL_WORK_FIFO_BYTES", limit("work_fifo_bytes")) % 2**32  # uint32_t
-        ring = limit("work_fifo_bytes") if ring & (ring - 1) else min(ring, 1 << 30)
+        ring = number("NCCL_WORK_FIFO_BYTES", limits.work_fifo_bytes) % 2**32  # uint32_t
+        ring = limits.work_fifo_bytes if ring & (ring - 1) else min(ring, 1 << 30)
         self.argument_bytes, self.ring_bytes = arguments - ARGUMENT_HEAD_BYTES, ring // 2
-        self.work_bytes = limit("work_bytes")
+        self.work_bytes = limits.work_bytes
         self.batches = 0
         self.tasks: list[Task] = []
         self._tails: dict[int, tuple[object, int]] = {}  # function and bytes of a channel's last batch
@@ -51,7 +51,7 @@ class Batches:
 
         NCCL extends a batch that would have to reach more than 64 works far, but those of a channel are neighbours.
         """
-        runs, most_bytes = function(self.communicator, task), self.communicator.release.limit("batch_bytes")
+        runs, most_bytes = function(self.communicator, task), self.communicator.release.limits.batch_bytes
         for channel in task.channels:
             same, filled = self._tails.get(channel, (None, 0))
             if same != runs or filled + self.work_bytes > most_bytes:

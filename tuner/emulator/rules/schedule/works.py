@@ -5,7 +5,8 @@ Source: appendWorkElemColl and ncclLaunchPrepare, src/enqueue.cc, v2.21.5-1.
 
 from tuner.base.errors import BadInput
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.rules.task import Task, function
+from tuner.emulator.rules.schedule.task import Task, function
+from tuner.release.schema import given
 
 
 class Works:
@@ -16,9 +17,10 @@ class Works:
 
     def __init__(self, communicator: Communicator) -> None:
         self.communicator = communicator
-        depth = communicator.environment.c_int("NCCL_WORK_FIFO_DEPTH", communicator.release.limit("work_fifo_depth"))
+        default = given(communicator.release.limits.work_fifo_depth)
+        depth = communicator.environment.c_int("NCCL_WORK_FIFO_DEPTH", default)
         if depth & (depth - 1):
-            depth = communicator.release.limit("work_fifo_depth")
+            depth = default
         self.left = depth // 2
         self._tails: dict[int, tuple[object, int]] = {}
         self._tasks: list[Task] = []
@@ -28,7 +30,7 @@ class Works:
 
     def add(self, task: Task) -> None:
         runs = function(self.communicator, task), task.threads
-        most = self.communicator.release.limit("colls_per_batch")
+        most = self.communicator.release.limits.colls_per_batch
         for channel in task.channels:
             tail, elements = self._tails.get(channel, (None, most))
             full = tail != runs or elements == most

@@ -9,7 +9,8 @@ from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, Pro
 from tuner.base.registry import Registry
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
-from tuner.emulator.rules import launch
+from tuner.emulator.rules.bounds import NVLS
+from tuner.emulator.rules.call import Call
 
 UNSIGNED = {DataType.int8: DataType.uint8, DataType.int32: DataType.uint32, DataType.int64: DataType.uint64}
 
@@ -37,6 +38,10 @@ class Task:
     def traffic_bytes(self) -> int:
         return self.work_bytes * self.request.traffic_per_byte(self.ranks)
 
+    def call(self, communicator: Communicator) -> Call:
+        """The call of this task alone, by its algorithm and protocol."""
+        return Call(communicator, self.request, self.algo_proto)
+
     @property
     def elements(self) -> int:
         return self.work_bytes // self.request.device_dtype.size_bytes
@@ -59,11 +64,6 @@ DEVICE_OP_RULES: Registry[Callable[[Op], Op]] = Registry()
 FUNCTION_RULES: Registry[Callable[[Task, Op], DataType]] = Registry()
 
 
-def rule(communicator: Communicator, kind: str) -> str:
-    (name,) = communicator.release.rules(kind)
-    return name
-
-
 @DEVICE_OP_RULES
 def minimum_is_maximum(op: Op) -> Op:
     """The device's operation: minimum and maximum are one, told apart by an argument."""
@@ -76,8 +76,7 @@ def each_operation(op: Op) -> Op:
 
 
 def device_op(communicator: Communicator, request: Request) -> Op:
-    name = rule(communicator, "device_op")
-    return Op.sum if request.moves_only else DEVICE_OP_RULES[name](request.op)
+    return Op.sum if request.moves_only else communicator.rules.device_op(request.op)
 
 
 def kind(communicator: Communicator, request: Request) -> tuple[Collective, DataType, Op]:
@@ -92,9 +91,9 @@ def of_each_type(task: Task, op: Op) -> DataType:
 
 @FUNCTION_RULES
 def of_unsigned_types(task: Task, op: Op) -> DataType:
-    """Sums and products do not care about the sign; minimum and maximum are told to, but not in the switch."""
+    """Sums and products do not care about the sign; minimum and maximum have an argument for it, not in the switch."""
     dtype = task.request.device_dtype
-    indifferent = op in (Op.sum, Op.prod) or (op is Op.max and task.algo_proto[0] not in launch.NVLS)
+    indifferent = op in (Op.sum, Op.prod) or (op is Op.max and task.algo_proto[0] not in NVLS)
     return UNSIGNED.get(dtype, dtype) if indifferent and not task.request.moves_only else dtype
 
 
@@ -107,7 +106,7 @@ def of_unsigned_types_and_averages(task: Task, op: Op) -> DataType:
 def function(communicator: Communicator, task: Task) -> tuple[object, ...]:
     """The device function that runs a task. Source: src/device/generate.py, v2.28.9-1, equivalent_primary."""
     op = device_op(communicator, task.request)
-    dtype = FUNCTION_RULES[rule(communicator, "function")](task, op)
+    dtype = communicator.rules.function(task, op)
     return task.request.collective, op, dtype, task.algo_proto
 
 

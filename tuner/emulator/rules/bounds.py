@@ -1,0 +1,203 @@
+"""The most channels an operation may use, and the threads of its blocks, by its size.
+
+Source: topoGetAlgoInfo, src/enqueue.cc, v2.28.9-1.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tuner.base import trace
+from tuner.base.names import AlgoProto, Algorithm, Protocol
+from tuner.base.numerics import IntArray, SizeArray, as_size_t, int32
+from tuner.base.registry import Registry
+from tuner.emulator.communicator import Communicator
+from tuner.emulator.model import Tables
+from tuner.emulator.rules import registered
+from tuner.emulator.rules.call import Call
+
+NVLS_KIND_RULES: Registry[Callable[[Communicator, Algorithm], bool]] = Registry()
+NvlsBoundRule = Callable[[Communicator, AlgoProto], int]
+NVLS_BOUND_RULES: Registry[NvlsBoundRule] = Registry()
+BlockRule = Callable[[Communicator, AlgoProto, IntArray], IntArray]
+BLOCK_RULES: Registry[BlockRule] = Registry()
+PRODUCT_RULES: Registry[Callable[[int, int, int], list[int]]] = Registry()
+BOUND_CHANNELS_RULES: Registry[Callable[[Communicator], int]] = Registry()
+
+NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
+
+
+def bound(call: Call, tables: Tables, nbytes: int) -> int:
+    """The most channels one operation may use."""
+    return int(bounds(call, tables, np.array([nbytes], np.uint64))[0][0])
+
+
+def bounds(call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
+    """:func:`bound` of each size, and the threads of its blocks."""
+    return bounds_to(call.rules.bound_channels(call.communicator), call, tables, nbytes)
+
+
+@BOUND_CHANNELS_RULES
+def all_channels(communicator: Communicator) -> int:
+    return communicator.channels
+
+
+@BOUND_CHANNELS_RULES
+def coll_channels_only(communicator: Communicator) -> int:
+    return communicator.coll_channels
+
+
+def bounds_to(most: int, call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
+    """The most channels, of ``most``, that the operation may use at each size, and the threads of its blocks."""
+    bound = plain_bound(most, call, tables, nbytes)
+    trace.step("channels", "", plain_bound, most, bound)
+    threads = int(tables.max_threads[call.algo_proto])
+    if call.like_nvls or call.algorithm is Algorithm.CollNetDirect:
+        shrunk = np.full(nbytes.shape, threads, np.int64)
+    else:
+        shrunk = fewer_threads(nbytes, bound, threads, _threshold(call, tables), _products(most, call, tables)[-1])
+    trace.step("threads", "", fewer_threads, threads, shrunk)
+    if registered.keeps(call.communicator, call.request):
+        for rule in call.rules.registered:
+            before, bound = bound, rule(call, tables, bound)
+            trace.step("channels", "", rule, before, bound)
+    block = call.rules.block(call.communicator, call.algo_proto, shrunk)
+    trace.step("threads", "", call.rules.block, shrunk, block)
+    return bound, block
+
+
+def plain_bound(most: int, call: Call, tables: Tables, nbytes: SizeArray) -> IntArray:
+    """The most channels the operation may use, whatever its buffers."""
+    if call.like_nvls:
+        return np.full(nbytes.shape, call.rules.nvls_bound(call.communicator, call.algo_proto), np.int64)
+    if call.algorithm is Algorithm.CollNetDirect:
+        assert call.communicator.collnet is not None
+        threads = int(tables.max_threads[call.algo_proto]) * call.communicator.collnet.direct_heads
+        return _fewer_direct_channels(nbytes, most, threads, _threshold(call, tables))
+    return _fewer_channels(nbytes, _products(most, call, tables))
+
+
+def _threshold(call: Call, tables: Tables) -> int:
+    return int32(int(tables.thread_thresholds_bytes[call.algo_proto]))
+
+
+@NVLS_BOUND_RULES
+def fewer_between_nodes(communicator: Communicator, algo_proto: AlgoProto) -> int:
+    if algo_proto[0] is Algorithm.NVLS and communicator.nodes > 1:
+        return min(communicator.nvls_channels, communicator.channels)
+    return communicator.nvls_channels
+
+
+@NVLS_BOUND_RULES
+def fewer_between_nodes_and_for_pat(communicator: Communicator, algo_proto: AlgoProto) -> int:
+    if algo_proto[0] is Algorithm.PAT:
+        return min(communicator.nvls_channels, communicator.channels)
+    return fewer_between_nodes(communicator, algo_proto)
+
+
+@NVLS_BOUND_RULES
+def nvls_channels_only(communicator: Communicator, algo_proto: AlgoProto) -> int:
+    return communicator.nvls_channels
+
+
+@NVLS_KIND_RULES
+def nvls_algorithms(communicator: Communicator, algorithm: Algorithm) -> bool:
+    return algorithm in NVLS
+
+
+@NVLS_KIND_RULES
+def nvls_algorithms_and_pat_of_several_ranks(communicator: Communicator, algorithm: Algorithm) -> bool:
+    return algorithm in NVLS or (algorithm is Algorithm.PAT and communicator.ranks > communicator.nodes)
+
+
+def _products(most: int, call: Call, tables: Tables) -> list[int]:
+    """channels * threads * threshold, from the most channels down to one: an int, which wraps for thousands of ranks.
+
+    To overflow is undefined in C, so what becomes of it is the compiler's choice, and libnccl's alone to tell.
+    """
+    return call.rules.thread_product(most, int(tables.max_threads[call.algo_proto]), _threshold(call, tables))
+
+
+@PRODUCT_RULES
+def wraps_each_time(most: int, threads: int, threshold: int) -> list[int]:
+    return [int32(channels * threads * threshold) for channels in range(most, 0, -1)]
+
+
+@PRODUCT_RULES
+def wraps_twice(most: int, threads: int, threshold: int) -> list[int]:
+    """The first two wrap; the others count down from the second in 64 bits, up to the threads' own, which is anew."""
+    return [*wraps_twice_and_for_threads(most, threads, threshold)[:-1], int32(threads * threshold)]
+
+
+@PRODUCT_RULES
+def wraps_twice_and_for_threads(most: int, threads: int, threshold: int) -> list[int]:
+    """The same, and the threads go by what was counted down to first."""
+    step, wrapped = int32(threads * threshold), wraps_each_time(most, threads, threshold)
+    return [*wrapped[:1], *(wrapped[1] - further * step for further in range(most - 1))]
+
+
+def _fewer_channels(nbytes: SizeArray, products: list[int]) -> IntArray:
+    """The most channels that all threads can be kept busy on, at least one.
+
+    NCCL counts down while size < channels * threads * threshold.
+    """
+    needs = np.array([as_size_t(product) for product in products[:-1]], np.uint64)
+    # Counting down stops at the first need that the size meets: so the running minimum is what has to be met.
+    reached = np.minimum.accumulate(needs)[::-1]
+    channels: IntArray = 1 + np.searchsorted(reached, nbytes, side="right")
+    return channels
+
+
+def _fewer_direct_channels(nbytes: SizeArray, most: int, threads: int, threshold: int) -> IntArray:
+    """Channels of CollNetDirect: counted down to 16, 8, 4, 2, 1; half way to each, the threshold halves too.
+
+    ``threads`` are those of all heads.
+    """
+    counts: list[int] = []
+    needs: list[int] = []
+    for goal in (16, 8, 4, 2, 1):
+        for count in range(min(most, counts[-1] - 1 if counts else most), goal, -1):
+            counts.append(count)
+            needs.append(count * threads * threshold)
+            threshold //= 2 if count == goal + goal // 2 else 1
+    unmet = len(needs) - np.searchsorted(np.array(needs[::-1], np.uint64), nbytes, side="right")
+    channels: IntArray = np.array([*counts, 1], np.int64)[unmet]
+    return channels
+
+
+def fewer_threads(nbytes: SizeArray, channels: IntArray, threads: int, threshold: int, alone: int) -> IntArray:
+    """Threads halve (as long as whole warps of four remain) while they are too many for the size.
+
+    ``alone`` is the product of one channel with all threads.
+    """
+    result = np.full(nbytes.shape, threads, np.int64)
+    while threads > 0 and threads % 128 == 0:
+        # With several channels the size already fills all threads, so only one channel can still shrink.
+        halve = (result == threads) & (channels == 1) & (nbytes < np.uint64(as_size_t(alone)))
+        threads //= 2
+        alone = int32(threads * threshold)
+        result[halve] = threads
+    return result
+
+
+@BLOCK_RULES
+def whole_for_trees(communicator: Communicator, algo_proto: AlgoProto, threads: IntArray) -> IntArray:
+    """Threads of the block: the most for trees and PAT; Ring/Simple adds a warp to synchronise."""
+    if algo_proto[0] in (Algorithm.Tree, Algorithm.PAT):
+        return np.full(threads.shape, communicator.release.limits.max_threads, np.int64)
+    return _block_threads(communicator, threads, 1 if algo_proto == (Algorithm.Ring, Protocol.Simple) else 0)
+
+
+@BLOCK_RULES
+def more_warps_for_simple(communicator: Communicator, algo_proto: AlgoProto, threads: IntArray) -> IntArray:
+    """Threads of the block: Simple adds warps, one to a ring to synchronise, four to the two halves of a tree."""
+    more = {(Algorithm.Ring, Protocol.Simple): 1, (Algorithm.Tree, Protocol.Simple): 4}
+    return _block_threads(communicator, threads, more.get(algo_proto, 0))
+
+
+def _block_threads(communicator: Communicator, threads: IntArray, more_warps: int) -> IntArray:
+    limits = communicator.release.limits
+    warp = limits.warp_size
+    warps = np.maximum(threads // warp + more_warps, 3)
+    blocks: IntArray = np.maximum(warps * warp, limits.min_block_threads)
+    return blocks

@@ -1,0 +1,209 @@
+"""A release's rules as functions: its names are looked up here, once."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
+
+from tuner.base.errors import BadReleaseFile, one_of
+from tuner.base.names import Algorithm, Collective, DataType, Op, Pattern
+from tuner.base.numerics import SizeArray
+from tuner.emulator import printed_table
+from tuner.emulator.communicator import Communicator
+from tuner.emulator.printed_table import PrintRule
+from tuner.emulator.request import Request
+from tuner.emulator.rules import (
+    bandwidth,
+    bounds,
+    candidate,
+    collnet,
+    cta_policy,
+    enabled,
+    init,
+    latency,
+    launch,
+    model_point,
+    pick,
+    registered,
+    symmetric,
+    symmetric_time,
+    time,
+)
+from tuner.emulator.rules.bandwidth import BandwidthRule
+from tuner.emulator.rules.candidate import CandidateRule
+from tuner.emulator.rules.collnet import CollNetFacts
+from tuner.emulator.rules.cta_policy import Policy
+from tuner.emulator.rules.enabled import EnabledRule
+from tuner.emulator.rules.latency import LatencyRule
+from tuner.emulator.rules.launch import Launch
+from tuner.emulator.rules.model_point import ModelPoint
+from tuner.emulator.rules.pick import PickRule
+from tuner.emulator.rules.registered import RegisteredRule
+from tuner.emulator.rules.schedule import cells, deal, equal_bytes, least_loaded, scheduler, task
+from tuner.emulator.rules.schedule.deal import Deal
+from tuner.emulator.rules.symmetric_time import BlockRule as SymmetricBlockRule
+from tuner.emulator.rules.symmetric_time import TimeRule
+from tuner.emulator.rules.time import CorrectionRule, PenaltyRule
+from tuner.release import ALGORITHM_NAMES, Release
+from tuner.release.environment import GRAMMARS, Environment, Grammar
+from tuner.release.schema import Hardware
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rules:
+    """The functions of a :class:`tuner.release.rule_names.RuleNames`, field by field; None where it has none."""
+
+    ctas: Callable[[Environment, str, int], int]
+    cta_policy: Callable[[Environment], Policy]
+    grammar: Grammar
+    channels: tuple[Callable[[init.InitFacts, int], int], ...]
+    nvls_channels: Callable[[init.InitFacts], int]
+    nvls_search_start: Callable[[bool], str] | None
+    collnet: tuple[Callable[[CollNetFacts], bool], ...]
+    collnet_heads: Callable[[CollNetFacts], Algorithm]
+    collnet_direct_heads: Callable[[CollNetFacts], int]
+    comp_caps: Callable[[Sequence[int]], Sequence[int]]
+    cpu: Callable[[Sequence[init.Cpu]], init.Cpu]
+    table_cpu: Callable[[Sequence[init.Cpu]], init.Cpu]
+    tree_pattern: Callable[[Sequence[Pattern | None]], Pattern | None]
+    exists: Mapping[Collective, tuple[Algorithm, ...]]
+    fills: Mapping[Algorithm, tuple[EnabledRule, ...]]
+    enabled: tuple[EnabledRule, ...]
+    ring_backup: tuple[EnabledRule, ...]
+    bandwidth: Mapping[Algorithm, tuple[BandwidthRule, ...]]
+    latency: Mapping[Algorithm, tuple[LatencyRule, ...]]
+    hw_latency_row: tuple[Callable[[ModelPoint, Hardware, Algorithm], Algorithm], ...]
+    network_step: Callable[[ModelPoint], Algorithm]
+    ring_network_steps: Callable[[ModelPoint], int]
+    printed_table: PrintRule
+    fp8_needs_hopper: Callable[[Request], bool]
+    candidate: tuple[CandidateRule, ...]
+    time: tuple[CorrectionRule, ...]
+    penalty: tuple[PenaltyRule, ...]
+    pick: PickRule
+    launch: Launch
+    thread_product: Callable[[int, int, int], list[int]]
+    nvls_kind: Callable[[Communicator, Algorithm], bool]
+    nvls_bound: bounds.NvlsBoundRule
+    bound_channels: Callable[[Communicator], int]
+    block: bounds.BlockRule
+    deal: Deal
+    traffic_per_channel: Callable[[SizeArray, int, int], SizeArray]
+    registered: tuple[RegisteredRule, ...]
+    schedule: scheduler.Scheduler
+    task_order: Callable[[list[task.Task]], list[task.Task]]
+    counted_traffic: Callable[[int, int], int]
+    device_op: Callable[[Op], Op]
+    function: Callable[[task.Task, Op], DataType]
+    symmetric_queue: Callable[[Request], bool] | None
+    group_bytes: Callable[[task.Task], int] | None
+    channel_bytes: Callable[[Communicator], int] | None
+    work_estimate: Callable[[task.Task], int] | None
+    non_classic_path: symmetric.NonClassicRule
+    symmetric_blocks: SymmetricBlockRule
+    symmetric_time: TimeRule
+
+
+@lru_cache(maxsize=1024)
+def of(release: Release) -> Rules:
+    """The rules of a release. BadReleaseFile names file and key of a rule that does not exist, and those that do."""
+    return _resolved(release, _Names(release))
+
+
+def registries(release: Release) -> Mapping[str, Mapping[str, Callable[..., object]]]:
+    """All rules there are, of any release, by kind and name."""
+    names = _Names(release)
+    _resolved(release, names)
+    return names.registries
+
+
+class _Names:
+    """Looks the names of a release's rules up."""
+
+    def __init__(self, release: Release) -> None:
+        self._release = release
+        self.registries: dict[str, Mapping[str, Callable[..., object]]] = {}
+
+    def one(self, kind: str, rules: Mapping[str, F]) -> F:
+        return self._found(getattr(self._release.rules, kind), kind, rules)
+
+    def optional(self, kind: str, rules: Mapping[str, F]) -> F | None:
+        name = getattr(self._release.rules, kind)
+        self.registries[kind] = rules
+        return None if name is None else self._found(name, kind, rules)
+
+    def several(self, kind: str, rules: Mapping[str, F]) -> tuple[F, ...]:
+        self.registries[kind] = rules
+        return tuple(self._found(name, kind, rules) for name in getattr(self._release.rules, kind))
+
+    def by_algorithm(self, kind: str, rules: Mapping[str, F]) -> Mapping[Algorithm, tuple[F, ...]]:
+        """Every algorithm is in it, some without rules."""
+        self.registries[kind] = rules
+        names: Mapping[Algorithm, tuple[str, ...]] = getattr(self._release.rules, kind)
+        return {
+            algorithm: tuple(self._found(name, f"{kind}.{key}", rules) for name in names.get(algorithm, ()))
+            for algorithm, key in ALGORITHM_NAMES.items()
+        }
+
+    def _found(self, name: str, key: str, rules: Mapping[str, F]) -> F:
+        self.registries.setdefault(key.partition(".")[0], rules)
+        if name not in rules:
+            file = self._release.file_of(f"rules.{key}")
+            raise BadReleaseFile(f"{file}: rules.{key}: unknown rule {name!r}; {one_of(rules)}")
+        return rules[name]
+
+
+def _resolved(release: Release, names: _Names) -> Rules:
+    return Rules(
+        ctas=names.one("ctas", init.CTAS_RULES),
+        cta_policy=names.one("cta_policy", cta_policy.RULES),
+        grammar=names.one("grammar", GRAMMARS),
+        channels=names.several("channels", init.CHANNEL_RULES),
+        nvls_channels=names.one("nvls_channels", init.NVLS_RULES),
+        nvls_search_start=names.optional("nvls_search_start", init.START_RULES),
+        collnet=names.several("collnet", collnet.SUPPORT_RULES),
+        collnet_heads=names.one("collnet_heads", collnet.HEADS_RULES),
+        collnet_direct_heads=names.one("collnet_direct_heads", collnet.DIRECT_HEADS_RULES),
+        comp_caps=names.one("comp_caps", init.COMP_CAP_RULES),
+        cpu=names.one("cpu", init.CPU_RULES),
+        table_cpu=names.one("table_cpu", init.CPU_RULES),
+        tree_pattern=names.one("tree_pattern", init.TREE_PATTERN_RULES),
+        exists=release.rules.exists,
+        fills=names.by_algorithm("fills", enabled.RULES),
+        enabled=names.several("enabled", enabled.RULES),
+        ring_backup=names.several("ring_backup", enabled.RULES),
+        bandwidth=names.by_algorithm("bandwidth", bandwidth.RULES),
+        latency=names.by_algorithm("latency", latency.RULES),
+        hw_latency_row=names.several("hw_latency_row", model_point.ROW_RULES),
+        network_step=names.one("network_step", latency.NETWORK_STEP_RULES),
+        ring_network_steps=names.one("ring_network_steps", latency.RING_NETWORK_STEPS_RULES),
+        printed_table=names.one("printed_table", printed_table.PRINT_RULES),
+        fp8_needs_hopper=names.one("fp8_needs_hopper", candidate.FP8_RULES),
+        candidate=names.several("candidate", candidate.RULES),
+        time=names.several("time", time.CORRECTIONS),
+        penalty=names.several("penalty", time.PENALTIES),
+        pick=names.one("pick", pick.RULES),
+        launch=names.one("launch", launch.RULES),
+        thread_product=names.one("thread_product", bounds.PRODUCT_RULES),
+        nvls_kind=names.one("nvls_kind", bounds.NVLS_KIND_RULES),
+        nvls_bound=names.one("nvls_bound", bounds.NVLS_BOUND_RULES),
+        bound_channels=names.one("bound_channels", bounds.BOUND_CHANNELS_RULES),
+        block=names.one("block", bounds.BLOCK_RULES),
+        deal=names.one("deal", deal.RULES),
+        traffic_per_channel=names.one("traffic_per_channel", deal.TRAFFIC_RULES),
+        registered=names.several("registered", registered.RULES),
+        schedule=names.one("schedule", scheduler.RULES),
+        task_order=names.one("task_order", cells.ORDER_RULES),
+        counted_traffic=names.one("counted_traffic", cells.COUNTED_TRAFFIC_RULES),
+        device_op=names.one("device_op", task.DEVICE_OP_RULES),
+        function=names.one("function", task.FUNCTION_RULES),
+        symmetric_queue=names.optional("symmetric_queue", cells.SYMMETRIC_RULES),
+        group_bytes=names.optional("group_bytes", least_loaded.TOTAL_RULES),
+        channel_bytes=names.optional("channel_bytes", least_loaded.SHARE_RULES),
+        work_estimate=names.optional("work_estimate", equal_bytes.ESTIMATE_RULES),
+        non_classic_path=names.one("non_classic_path", symmetric.RULES),
+        symmetric_blocks=names.one("symmetric_blocks", symmetric_time.BLOCK_RULES),
+        symmetric_time=names.one("symmetric_time", symmetric_time.TIME_RULES),
+    )

@@ -1,0 +1,90 @@
+"""The scheduler that gives every channel as many bytes.
+
+Source: taskAppend, scheduleCollTasksToPlan and addCBDCollToPlan, src/enqueue.cc, v2.21.5-1.
+"""
+
+from collections.abc import Callable
+
+from tuner.base.numerics import ceil_div
+from tuner.base.registry import Registry
+from tuner.emulator.communicator import Communicator
+from tuner.emulator.rules.launch import elements_at_once
+from tuner.emulator.rules.schedule.scheduler import RULES, Scheduler
+from tuner.emulator.rules.schedule.task import Chooser, Kernels, Task, kind, neighbours
+from tuner.emulator.rules.schedule.works import Works
+from tuner.release.schema import given
+
+ESTIMATE_RULES: Registry[Callable[[Task], int]] = Registry()
+
+
+@ESTIMATE_RULES
+def own_bytes(task: Task) -> int:
+    return task.work_bytes
+
+
+@ESTIMATE_RULES
+def bytes_together(task: Task) -> int:
+    """sic: of all that were chosen together, ranks included."""
+    return task.together_bytes
+
+
+@RULES.variant
+class EqualBytes(Scheduler):
+    """Sorted by kind and size, chosen together by kind, and cut so that every channel gets as many bytes.
+
+    Source: taskAppend, scheduleCollTasksToPlan and addCBDCollToPlan, src/enqueue.cc, v2.21.5-1.
+    """
+
+    kernel = Works
+
+    def __call__(self, chooser: Chooser, tasks: list[Task]) -> Kernels:
+        communicator = chooser.communicator
+
+        # Sorted greatest first; of equal ones the last comes first.
+        def size_of_kind(task: Task) -> tuple[int, ...]:
+            return *kind(communicator, task.request), task.elements, task.place
+
+        ordered = sorted(tasks, key=size_of_kind, reverse=True)
+        usable = 1
+        for together in neighbours(communicator, ordered):
+            chooser.choose(together)
+            for task in together:
+                task.bound = chooser.bound(task.request, task.algo_proto, task.nbytes)
+                like_nvls = task.call(communicator).like_nvls
+                usable = max(usable, communicator.nvls_channels if like_nvls else communicator.coll_channels)
+        usable = min(usable, sum(task.bound for task in ordered))
+        estimated = given(communicator.rules.work_estimate)
+
+        kernels: Kernels = []
+        while ordered:
+            kernel = Works(communicator)
+            total = sum(task.work_bytes for task in ordered)
+            align = given(communicator.release.limits.part_alignment_bytes)
+            most = ceil_div(ceil_div(total, usable), align) * align
+            loads = [0] * usable
+            for task in ordered:
+                if not kernel.fits(ceil_div(estimated(task) * usable, total)):
+                    break
+                task.channels = _filled(communicator, task, loads, most)
+                kernel.add(task)
+            kernels.append(kernel.tasks())
+            ordered = ordered[len(kernels[-1]) :]
+        return kernels
+
+
+def _filled(communicator: Communicator, task: Task, loads: list[int], most: int) -> list[int]:
+    """Fills channels up to ``most`` bytes one after the other, in whole multiples of what a block moves at once."""
+    size = task.request.device_dtype.size_bytes
+    at_once = elements_at_once(task.call(communicator), task.threads)
+    left, channels = task.elements, []
+    for channel, load in enumerate(loads):
+        if load >= most:
+            continue
+        if left == 0:
+            break
+        wanted = ceil_div(min(most - load, left * size), size)
+        part = min(ceil_div(wanted, at_once) * at_once, left)
+        left -= part
+        loads[channel] += part * size
+        channels.append(channel)
+    return channels

@@ -1,0 +1,157 @@
+"""Reads ``tables/nccl``: a release's file over its parent's, checked and converted to a :class:`Release`."""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
+
+from tuner.base.errors import BadReleaseFile, UnknownRelease, one_of
+from tuner.release import convert, sources
+from tuner.release.schema import Release, ReleaseFile, file_of
+
+HEAD = frozenset({"release", "parent", "without"})
+NOT_IN_FILES = frozenset({"name", "files", "efficiency"})  # fields of a Release that no file has
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One dotted key that two releases have at different values; None where one of them does not have it."""
+
+    key: str
+    before: Any
+    after: Any
+
+
+def names() -> list[str]:
+    """All releases with a table, oldest first."""
+    there = (entry.name.removesuffix(".toml") for entry in _folder().iterdir())
+    return sorted(there, key=lambda name: tuple(int(part) for part in name.split(".")))
+
+
+@cache
+def load(name: str) -> Release:
+    """The release called ``name``.
+
+    Errors: UnknownRelease lists the valid ones; BadReleaseFile names file and key of what is wrong.
+    """
+    if name not in names():
+        raise UnknownRelease(f"no table for NCCL {name}; {one_of(names())}")
+    return read(_folder(), name)
+
+
+def read(folder: Traversable, name: str) -> Release:
+    """The release ``name`` of a folder of release files. Errors: BadReleaseFile names file and key."""
+    chain = tuple(_chain(folder, name))
+    return _release(name, chain, _merged(chain))
+
+
+def changed(nccl: Release, change: Mapping[str, Any]) -> Release:
+    """The release with the tables of ``change``, named as in its file, laid over its own; it keeps its name.
+
+    Errors: BadReleaseFile names the key of what does not fit.
+    """
+    hints, new = convert.annotations(Release), {}
+    for key, value in change.items():
+        whole = _merge({key: convert.plain(getattr(nccl, key))} if key in hints else {}, {key: value})
+        try:
+            if key not in hints or key in ("name", "files"):
+                raise convert.WrongValue(key, f"unknown key; {one_of(sorted(hints.keys() - NOT_IN_FILES))}")
+            new[key] = convert.value(hints[key], whole[key], key)
+        except convert.WrongValue as error:
+            raise BadReleaseFile(f"a change of NCCL {nccl.name}: {error}") from None
+    return replace(nccl, **new)
+
+
+def differences(before: Release, after: Release) -> list[Difference]:
+    """What two releases have at different values, by key; library files are different in each and left out."""
+    old, new = (dict(_flat(_merged(nccl.files))) for nccl in (before, after))
+    keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+    return [Difference(key, old.get(key), new.get(key)) for key in keys]
+
+
+def _folder() -> Traversable:
+    return files("tuner.tables").joinpath("nccl")
+
+
+def _chain(folder: Traversable, name: str) -> Iterator[ReleaseFile]:
+    """The release's own file, its parent's, and so on."""
+    seen: list[str] = []
+    parent: str | None = name
+    while parent is not None:
+        file = _file(folder, parent)
+        yield file
+        seen.append(parent)
+        parent = file.table.get("parent")
+        if parent is not None and (parent in seen or not folder.joinpath(f"{parent}.toml").is_file()):
+            valid = "a release with a file that is not its own descendant"
+            raise BadReleaseFile(f"{file.path}: parent: {parent!r}; valid: {valid}")
+
+
+def _file(folder: Traversable, name: str) -> ReleaseFile:
+    path = folder.joinpath(f"{name}.toml")
+    return _checked(name, str(path), path.read_text("utf-8"))
+
+
+@cache
+def _checked(name: str, path: str, text: str) -> ReleaseFile:
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadReleaseFile(f"{path}: not TOML: {error}") from None
+    if table.get("release") != name:
+        raise BadReleaseFile(f"{path}: release: {table.get('release')!r}; valid: {name!r}")
+    if key := next(sources.missing(text), None):
+        where = "a # on its line or its table's with src/... of NVIDIA/nccl, libnccl.so.2, or 'from the binary'"
+        raise BadReleaseFile(f"{path}: {key}: no source; valid: {where}")
+    return ReleaseFile(path, table)
+
+
+def _merged(chain: tuple[ReleaseFile, ...]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for file in reversed(chain):
+        kept = {key: value for key, value in merged.items() if key not in file.table.get("without", [])}
+        merged = _merge(kept, {key: value for key, value in file.table.items() if key not in HEAD})
+    return merged
+
+
+def _merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with the tables of ``change`` laid over it; lists and values are replaced whole."""
+    merged = dict(base)
+    for key, value in change.items():
+        own = merged.get(key)
+        merged[key] = _merge(own, value) if isinstance(value, Mapping) and isinstance(own, Mapping) else value
+    return merged
+
+
+def _release(name: str, chain: tuple[ReleaseFile, ...], table: Mapping[str, Any]) -> Release:
+    try:
+        if wrong := sorted(table.keys() & NOT_IN_FILES):
+            raise convert.WrongValue(wrong[0], f"unknown key; {one_of(_keys())}")
+        nccl = replace(convert.record(Release, {"name": name, **table}, ""), files=chain)
+        _check_lengths(nccl)
+    except convert.WrongValue as error:
+        raise BadReleaseFile(f"{file_of(chain, error.key)}: {error}") from None
+    return nccl
+
+
+def _keys() -> list[str]:
+    return [field.name for field in fields(Release) if field.name not in NOT_IN_FILES]
+
+
+def _check_lengths(nccl: Release) -> None:
+    """Of lists whose length another number says."""
+    used = max(nccl.limits.tree_corrections, nccl.limits.nvls_tree_corrections or 0)
+    for key, factors in convert.plain(nccl.tree_correction).items():
+        if len(factors) != used:
+            raise convert.WrongValue(f"tree_correction.{key}", f"{len(factors)} values; valid: {used}")
+
+
+def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{key}.")
+        elif f"{above}{key}".split(".")[0] != "library":
+            yield f"{above}{key}", value

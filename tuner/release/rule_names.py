@@ -1,0 +1,79 @@
+"""Which rules a release is made of, by name; ``tuner.emulator.rules.resolved`` has the functions of these names.
+
+A tuple is applied in its order. None stands where no rule of that kind applies: ``[]`` in a release's file.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from tuner.base.names import Algorithm, Collective
+from tuner.release.convert import PARTIAL
+
+ByAlgorithm = Annotated[Mapping[Algorithm, tuple[str, ...]], PARTIAL]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RuleNames:
+    """The table ``[rules]`` of a release."""
+
+    # A communicator's init: variables, channels, CollNet, what ranks agree on
+    ctas: str
+    cta_policy: str
+    grammar: str  # of NCCL_ALGO and NCCL_PROTO
+    channels: tuple[str, ...]
+    nvls_channels: str
+    nvls_search_start: str | None  # the type of a NVLS graph without channels; None where it reaches no latency
+    collnet: tuple[str, ...]
+    collnet_heads: str
+    collnet_direct_heads: str
+    comp_caps: str
+    cpu: str
+    table_cpu: str
+    tree_pattern: str
+
+    # The tables of latency and bandwidth
+    exists: Mapping[Collective, tuple[Algorithm, ...]]  # the rows the model fills
+    fills: ByAlgorithm  # conditions for a row to be filled at all
+    enabled: tuple[str, ...]
+    ring_backup: tuple[str, ...]  # what Ring's backup obeys; empty: there is none
+    bandwidth: ByAlgorithm
+    latency: ByAlgorithm
+    hw_latency_row: tuple[str, ...]
+    network_step: str
+    ring_network_steps: str
+    printed_table: str
+
+    # The pick of a call
+    fp8_needs_hopper: str
+    candidate: tuple[str, ...]
+    time: tuple[str, ...]
+    penalty: tuple[str, ...]
+    pick: str
+
+    # Its launch: channels and threads
+    launch: str
+    thread_product: str
+    nvls_kind: str
+    nvls_bound: str
+    bound_channels: str
+    block: str
+    deal: str
+    traffic_per_channel: str
+    registered: tuple[str, ...]  # on registered buffers; empty: the release registers none
+
+    # Groups of calls
+    schedule: str
+    task_order: str
+    counted_traffic: str
+    device_op: str
+    function: str
+    symmetric_queue: str | None  # what waits for symmetric kernels even without windows
+    group_bytes: str | None  # bytes of a group that shrink a channel's share
+    channel_bytes: str | None  # the most bytes of a channel before that
+    work_estimate: str | None  # bytes that decide whether a kernel has room
+
+    # Calls on symmetric windows
+    non_classic_path: str
+    symmetric_blocks: str
+    symmetric_time: str

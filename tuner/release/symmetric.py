@@ -1,0 +1,86 @@
+"""Constants of calls on symmetric windows: NCCL's model of its symmetric kernels."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from tuner.base.names import Collective
+from tuner.release.convert import PARTIAL
+
+ByCollective = Annotated[Mapping[Collective, float], PARTIAL]
+Bus = Literal["low_latency", "scatter_and_gather", "switch", "others"]
+Multiplier = Literal["one", "a_tenth_more", "ranks", "more_than_half_the_ranks", "nearly_as_much"]
+
+
+@dataclass(frozen=True, slots=True)
+class BaseLatency:
+    """Before any byte is moved, by collective."""
+
+    low_latency: ByCollective
+    bulk: ByCollective
+
+
+@dataclass(frozen=True, slots=True)
+class SymmetricRow:
+    """One generation of GPUs."""
+
+    multicast_blocks: int  # shared by the ranks
+    base_us: BaseLatency
+    block_gbs: ByCollective
+    peak_gbs: ByCollective
+    peak_reduce_gbs: float  # where the switch reduces
+
+
+@dataclass(frozen=True, slots=True)
+class SymmetricKernel:
+    """One kernel: which bytes cross the bus, what it needs, how it differs from its row."""
+
+    bus: Bus
+    multiplier: Multiplier = "one"  # of a block's bandwidth
+    low_latency: bool = False
+    few: bool = False  # on no more than the blocks that share the switch
+    multicast: bool = False
+    reads_multicast: bool = False
+    reduces_in_switch: bool = False
+    base_more_us: float = 0.0
+    peak_gbs: float | None = None
+    peak_factor: float = 1.0
+    bulk_unit_bytes: int | None = None  # the least that a kernel that copies in bulk (TMA) takes
+    bulk_per_rank: bool = False
+    bulk_per_block: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AllToAll:
+    """One AllGather kernel in the model by blocks and links."""
+
+    base_us: float
+    rank_us: float
+    compute_gbs: float  # 0: the blocks' work is not counted
+    block_gbs: float
+    peak_gbs: float
+    copies: Literal["all", "one", "others"]
+    scale: Literal["none", "alone", "dip"] = "none"
+    overlap_blocks: float | None = None
+    efficient_peak: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Symmetric:
+    """All of it; kernels by NCCL's names, in NCCL's order."""
+
+    threads: int
+    max_blocks: int
+    cell_bytes: int
+    low_latency_below_bytes: int
+    below_bytes: int
+    multicast_from_ranks: int
+    last_of_equals: bool  # of kernels of equal score the last wins, else the first
+    ops: tuple[str, ...]
+    ops_without_kernels: Annotated[Mapping[Collective, tuple[str, ...]], PARTIAL]
+    hopper: SymmetricRow  # before compute capability 10.0
+    blackwell: SymmetricRow
+    kernels: Annotated[Mapping[Collective, Mapping[str, SymmetricKernel]], PARTIAL]
+    copied_over_elements: int | None = None  # AllGather on Blackwell: copy engines beyond it
+    copied_over_times_without_multicast: int | None = None
+    all_to_all: Mapping[str, AllToAll] | None = None
