@@ -1,6 +1,6 @@
 """What NCCL picks, why, and whether that is best: an exact emulator of NCCL's tuning, proven against libnccl.
 
-:func:`communicator` is the door; ``docs/python.md`` shows what is behind it.
+:func:`communicator` is where to begin; ``docs/python.md`` shows the rest.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -699,7 +699,7 @@ def test_ctrl_c_keeps_what_was_measured_and_the_same_command_goes_on(tmp_path: P
         finally:
             process.kill()
     assert process.returncode == 130
-    assert error == f"nccl-tuner: interrupted; {path} keeps what was measured, the same command goes on\n"
+    assert error == f"nccl-tuner: interrupted; {path} keeps what was measured; the same command continues\n"
     answer = json.loads(out)
     assert answer["ended"] == "interrupted"
     kept = samples.read(path)

@@ -1,4 +1,4 @@
-"""A case with something changed, as ``nccl-tuner diff`` and ``whatif`` are told in words such as nodes=4."""
+"""A case with something changed, as ``nccl-tuner diff`` and ``whatif`` take it in words such as nodes=4."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -95,7 +95,7 @@ class Op(IntEnum):
 
 
 class Buffers(IntEnum):
-    """What NCCL was told about both buffers of a call beforehand; send and receive buffer are not the same one."""
+    """How both buffers of a call were registered beforehand; send and receive buffer are not the same one."""
 
     plain = 0
     registered = 1  # ncclCommRegister

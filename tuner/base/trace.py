@@ -1,4 +1,4 @@
-"""Watching the model compute: the loops that apply rules tell each step to whoever asked, and to nobody otherwise."""
+"""Tracing the model: the loops that apply rules report each step to the function that asked for a trace, if any."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -88,12 +88,12 @@ def _told_to(listen: Listener) -> Iterator[None]:
 
 
 def kept(values: NDArray[Any]) -> NDArray[Any]:
-    """A copy of the numbers [size] that are about to be changed in place, where somebody watches."""
+    """A copy of the numbers [size] that are about to be changed in place, while a trace is on."""
     return values if _listener.get() is None else values.copy()
 
 
 def step(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after: Any) -> None:
-    """Tells that ``rule`` made ``after`` of ``before``, each a number or an array of one or of each size."""
+    """Reports that ``rule`` made ``after`` of ``before``, each a number or an array of one or of each size."""
     listen = _listener.get()
     if listen is not None:
         listen(quantity, unit, rule, before, after)
@@ -102,7 +102,7 @@ def step(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after:
 def _number(value: Any) -> float | int:
     number = np.asarray(value).reshape(-1)
     if number.size != 1:
-        raise ValueError(f"a watched computation has one size, not {number.size}")
+        raise ValueError(f"a traced computation has one size, not {number.size}")
     if number.dtype != np.float32:
         return int(number[0])
     return shortest(number[0]) if np.isfinite(number[0]) else float(number[0])

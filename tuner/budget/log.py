@@ -40,13 +40,13 @@ def _calls(file: str, log: Log, found: list[CommunicatorLines]) -> Iterator[Call
     names = dict(_one_of_each(found, there))
     in_groups = {_member(rank) for group in found for rank in group.logs}
     for ranks in set(there.values()):
-        strangers = [member for member, size in there.items() if size == ranks and member not in in_groups]
-        if len(strangers) > 1:
+        unattributed = [member for member, size in there.items() if size == ranks and member not in in_groups]
+        if len(unattributed) > 1:
             raise BadInput(
-                f"{file}: {len(strangers)} communicators of {ranks} ranks, or ranks of one: no INIT lines tell; "
-                f"valid: NCCL_DEBUG_SUBSYS=INIT,COLL, or the log of one rank"
+                f"{file}: {len(unattributed)} communicators of {ranks} ranks, or ranks of one: no INIT lines say "
+                f"which; valid: NCCL_DEBUG_SUBSYS=INIT,COLL, or the log of one rank"
             )
-        names.update({member: member[1] for member in strangers})
+        names.update({member: member[1] for member in unattributed})
     for thread, call in log.calls:
         name = names.get((thread.process, call.comm))
         if name is not None:
@@ -99,7 +99,13 @@ def _choices(log: Log, found: list[CommunicatorLines]) -> Iterator[Call]:
             )
         ambiguous[group.root.thread.process if group and group.root else None] = lines_of_several
     for count in filter(None, ambiguous.values()):
-        yield Call("a collective", None, None, calls=count, unusable="one of several communicators'; COLL lines tell")
+        yield Call(
+            "a collective",
+            None,
+            None,
+            calls=count,
+            unusable="one of several communicators'; COLL lines say which",
+        )
 
 
 def _symmetric(log: Log) -> Iterator[Call]:

@@ -1,4 +1,4 @@
-"""Collectives from whatever file has some, told by its content."""
+"""Collectives from a list, a log or a trace; the content of the file decides which it is."""
 
 import json
 from pathlib import Path

@@ -107,7 +107,7 @@ def _proposal(path: Path, constants: Path | None) -> Proposal:
 
 
 def _beside(out: Path, proposal: Proposal, proposals: list[Proposal]) -> Path:
-    """Where the A/B run is kept: a file for each communicator, named by what tells it from the others."""
+    """Where the A/B run is kept: a file for each communicator, named by what distinguishes it."""
     names = [out.name, *([str(proposal.ranks)] if len(proposals) > 1 else [])]
     if [other.ranks for other in proposals].count(proposal.ranks) > 1:
         names.append(str(proposal.nodes))

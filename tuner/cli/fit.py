@@ -50,7 +50,7 @@ MODELS = ("nccl", "alpha-beta")
 def command(files: tuple[Path, ...], out: Path | None, model_name: str, cost_table: Path | None, as_json: bool) -> None:
     """Fits the constants of NCCL's model to the measurements in FILE, of one machine and release.
 
-    What the measurements cannot tell keeps NCCL's value; files of several node counts tell more apart. Every fourth
+    What the measurements do not determine keeps NCCL's value; several node counts determine more. Every fourth
     size is held out: the errors there are those of sizes that were not used.
 
     \b
@@ -129,7 +129,7 @@ def _print(observed: Observations, fitted: Fit) -> None:
     print_table(title, ("constant", "NCCL", "fitted", "95 %", "status", "kept constants of the same effect"), rows)
     kept = [one for one in fitted.constants if one.status == model.KEPT_ALIKE]
     if kept:
-        title = "Kept at NCCL's value: the measurements cannot tell them from others"
+        title = "Kept at NCCL's value: the measurements cannot separate them from others"
         columns: tuple[str, ...] = ("constant", "NCCL", "same effect as")
         print_table(title, columns, [(one.name, f"{one.nccl:.5g}", _alike(one)) for one in kept])
     errors = [

@@ -76,7 +76,7 @@ class Channels(click.ParamType):  # type: ignore[type-arg]
     type=click.Path(path_type=Path),
     required=True,
     metavar="FILE",
-    help="The file of measurements; one that is there already is gone on with.",
+    help="The file of measurements; an existing one is continued.",
 )
 @click.option("--bytes", "sizes", type=options.Sizes(), help="NCCL's nBytes. [default: powers of two, 8 to 1G]")
 @click.option("--algorithms", type=Names(Algorithm, "algorithm"), default=(), help="Only these, such as ring,tree.")
@@ -158,7 +158,7 @@ def command(
 ) -> None:
     """Measures COLLECTIVES (default: AllReduce, AllGather, ReduceScatter) by every algorithm and protocol.
 
-    Ctrl-C keeps what was measured; the same command goes on from there.
+    Ctrl-C keeps what was measured; the same command continues from there.
 
     \b
     nccl-tuner measure --backend simulated --seed 7 --machine dgx-h100 --nodes 2 --out run.jsonl
@@ -217,7 +217,7 @@ def command(
         click.echo("\n".join(measured.lines(results(blocks), ranks)))
         click.echo(f"# {out}: {len(kept)} sample blocks, {new} of them new; ended: {_ENDS[end]}")
     if end == INTERRUPTED:
-        click.echo(f"nccl-tuner: interrupted; {out} keeps what was measured, the same command goes on", err=True)
+        click.echo(f"nccl-tuner: interrupted; {out} keeps what was measured; the same command continues", err=True)
         sys.exit(130)
 
 

@@ -36,8 +36,8 @@ def command(nccl: Sequence[str], dtype: DataType, op: Op, out: Path, as_json: bo
     scenario = options.scenario_of(nccl=names[-1] if names else None, **described)
 
     def along(releases: Sequence[str]) -> Iterator[str]:
-        with click.progressbar(releases, label=f"computing {scenario.name}", file=sys.stderr) as watched:
-            yield from watched
+        with click.progressbar(releases, label=f"computing {scenario.name}", file=sys.stderr) as shown:
+            yield from shown
 
     report = data.collect(scenario, names or scenario.releases, dtype, op, along)
     made = page(report)

@@ -208,7 +208,7 @@ def _print(path: Path, comparison: Comparison) -> None:
     for skipped in comparison.skipped:
         click.echo(f"not judged: {skipped.point.collective.name} {human_bytes(skipped.point.bytes)}: {skipped.reason}")
     if not any(block.requested for block in comparison.measurements.blocks):
-        click.echo("only NCCL's own choices were measured: whether others are faster, 'nccl-tuner measure' tells")
+        click.echo("only NCCL's own choices were measured: 'nccl-tuner measure' measures whether others are faster")
     mean, beyond = mean_regrets(sizes)
     worse = sum(one.significant for one in sizes)
     click.echo(

@@ -1,1 +1,1 @@
-"""The emulator held against the real libnccl and against what real runs printed."""
+"""The emulator compared with the real libnccl and with what real runs printed."""

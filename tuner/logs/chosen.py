@@ -1,4 +1,4 @@
-"""The choices that one communicator's rank 0 printed, told from those of others."""
+"""The choices that one communicator's rank 0 printed, separated from those of other communicators."""
 
 from collections.abc import Sequence
 from dataclasses import replace

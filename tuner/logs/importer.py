@@ -357,7 +357,7 @@ class _Importer:
     def _choices(self) -> tuple[LoggedChoice, ...]:
         found, ambiguous = chosen.choices(self.log.choices, self.group, self.groups, self.given.collective)
         if ambiguous:
-            self.notes.append(f"{ambiguous} choices may be another communicator's: NCCL_DEBUG_SUBSYS=COLL tells them")
+            self.notes.append(f"{ambiguous} choices may be another communicator's: NCCL_DEBUG_SUBSYS=COLL would say")
         if not found:
             self.missing.append("choices (NCCL_DEBUG_SUBSYS=TUNING, printed by rank 0 of NCCL 2.20 and later)")
         return found

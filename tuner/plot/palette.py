@@ -1,6 +1,6 @@
 """How figures and pages draw algorithms and protocols: pure data, so that every picture agrees.
 
-The hues are Okabe and Ito's, which colour-blind people tell apart (jfly.uni-koeln.de/color); their lightness is moved
+The hues are Okabe and Ito's, distinct for colour-blind people too (jfly.uni-koeln.de/color); their lightness is moved
 apart (CIE L*, steps of about 10), so that the colours differ in grey as well. What often stands side by side - Tree,
 Ring, NVLS and NVLSTree; Ring and PAT - is at least 18 apart.
 """
@@ -34,7 +34,7 @@ DASHES = {Protocol.LL: "dotted", Protocol.LL128: "dashed", Protocol.Simple: "sol
 NOTHING_COLOUR, NOTHING_INK, NOTHING_HATCH = "#FFFFFF", "#8C8C8C", "+"  # where NCCL finds nothing to run
 
 # Of a predicted time over another: up to this ratio, colour, ink and hatch. Faster is blue with falling stripes, slower
-# is red with rising ones, and the further from 1 the darker, so that both can be told in grey.
+# is red with rising ones, and the further from 1 the darker, so that both can be read in grey.
 SAME_COLOUR = "#FFFFFF"  # where there is nothing to compare, as the pick is the same
 RATIOS = (
     (0.5, "#1B4F8A", "#FFFFFF", "\\"),

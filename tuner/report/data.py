@@ -70,7 +70,7 @@ def collect(
 ) -> PageData:
     """The report of a case for each of ``releases``; its own nodes are where a page opens.
 
-    ``along`` is told the releases and iterates over them, such as a progress bar. Errors: BadInput for what the
+    ``along`` is given the releases and iterates over them, such as a progress bar. Errors: BadInput for what the
     emulator refuses, and for nodes that differ or come with graphs of their own.
     """
     if scenario.others or scenario.graphs:

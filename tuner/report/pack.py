@@ -112,13 +112,13 @@ class Packer:
         )
 
     def _trace(self, line: Line, steps: list[Steps]) -> int:
-        """The steps that change anything: what is told of each, then before and after."""
+        """The steps that change anything: what describes each, then before and after."""
         rows = []
         for one in steps:
             if (one.before != one.after).any():
-                told = (one.quantity, one.name, one.unit, one.says, one.source)
+                texts = (one.quantity, one.name, one.unit, one.says, one.source)
                 values = self._values(line, one.before), self._values(line, one.after)
-                rows.append((self.steps.place(tuple(map(self.texts.place, told))), *values))
+                rows.append((self.steps.place(tuple(map(self.texts.place, texts))), *values))
         return self.traces.place(tuple(rows))
 
     def _values(self, line: Line, values: NDArray[Any]) -> float | tuple[int]:

@@ -86,7 +86,7 @@ def _described(report: PageData) -> dict[str, Any]:
 def _options(report: PageData) -> str:
     """Those of `nccl-tuner explain` that are the same all over the page."""
     scenario = report.scenario
-    told = {
+    given = {
         "--machine": scenario.machine,
         "--topology": scenario.topology,
         "--gpu": scenario.gpu,
@@ -95,7 +95,7 @@ def _options(report: PageData) -> str:
         "--gpus-per-node": scenario.gpus_per_node,
         "--constants": scenario.fitted_constants and scenario.fitted_constants.file,
     }
-    words = [word for name, value in told.items() if value is not None for word in (name, str(value))]
+    words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
     for name, value in (scenario.environment or {}).items():
         words += ["--env", f"{name}={value}"]
     if report.dtype is not DataType.float32:

@@ -110,8 +110,8 @@ function trace(line, size, pick) {
     if (source) sources.add(source);
     const head = quantity === group ? [] : [[element("strong", {}, quantity)]];
     group = quantity;
-    const told = element("span", { title: `rule ${rule}` }, says || rule);
-    return [...head, [told, `${numberText(before)} → ${numberText(after)} ${unit.replace("us", "µs")}`]];
+    const name = element("span", { title: `rule ${rule}` }, says || rule);
+    return [...head, [name, `${numberText(before)} → ${numberText(after)} ${unit.replace("us", "µs")}`]];
   });
   return [
     title,

@@ -86,7 +86,7 @@ def _dealt(links: Sequence[ET.Element], count: int) -> list[int]:
     if any(count * one % sum(before) for one in before):
         raise BadInput(
             f"nvlinks={count}: a GPU's {sum(before)} links go to neighbours as {'+'.join(map(str, before))}, and "
-            f"{count} cannot be parted like that; valid: a multiple of {sum(before) // math.gcd(*before)}"
+            f"{count} cannot be divided like that; valid: a multiple of {sum(before) // math.gcd(*before)}"
         )
     return [count * one // sum(before) for one in before]
 
