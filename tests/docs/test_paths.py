@@ -64,6 +64,15 @@ def test_commands_in_the_text_exist(page: Path) -> None:
             sessions.parse(words[1:])
 
 
+@pytest.mark.parametrize("page", ["how-a-pick-is-made.md", "explain.md"])
+def test_rules_and_constants_that_are_named_exist(page: str) -> None:
+    tables = "".join(file.read_text("utf-8") for file in (sessions.ROOT / "tables" / "nccl").glob("*.toml"))
+    code = "".join(file.read_text("utf-8") for file in (sessions.ROOT / "tuner").rglob("*.py"))
+    for span in spans(sessions.ROOT / "docs" / page):
+        if re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)+", span):
+            assert re.search(rf"\b{span}\b", tables) or re.search(rf"\b{span}\b", code), f"{page}: {span}"
+
+
 def test_a_name_that_is_none_is_not_found() -> None:
     assert found("tuner.scenario.Scenario")
     assert not found("tuner.scenario.Szenario")
@@ -77,6 +86,7 @@ def start_here() -> list[str]:
     return [span for span in CODE.findall(table) if span.startswith("nccl-tuner ")]
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("command", start_here())
 def test_what_the_readme_starts_with_answers(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder with docs/examples, as in a clone."""
