@@ -5,6 +5,7 @@ extension modules. Those are cffi's, each linked with a shared object (csrc/bind
 elsewhere the package is pure Python.
 """
 
+import hashlib
 import os
 import shlex
 import sys
@@ -12,6 +13,16 @@ from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
+
+SOURCES = sorted(Path("csrc").glob("*/*.[ch]"))
+
+
+def sources_macro() -> tuple[str, str]:
+    """A macro that tells what an object was built from, so that one of another build is not taken for it."""
+    digest = hashlib.sha256()
+    for path in SOURCES:
+        digest.update(path.as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return "NCCL_TUNER_SOURCES", f'"{digest.hexdigest()}"'
 
 
 class SharedObject(Extension):
@@ -42,8 +53,11 @@ class BuildExt(build_ext):
             compiler = " ".join(
                 [os.environ.get("CC", "cc"), *(os.environ.get(name, "") for name in ("CFLAGS", "LDFLAGS"))]
             )
-            self.spawn([*shlex.split(compiler), f"@{ext.sources[0]}", "-o", str(target)])
+            macro = "-D{}={}".format(*sources_macro())
+            self.spawn([*shlex.split(compiler), macro, f"@{ext.sources[0]}", "-o", str(target)])
         else:
+            ext.define_macros.append(sources_macro())
+            ext.depends = list(map(str, SOURCES))
             ext.library_dirs.append(str(target.parent))  # of the shared objects, which were built before
             super().build_extension(ext)
 
@@ -58,7 +72,7 @@ NATIVE = {
         SharedObject("libnccl_tuner_force", Path("csrc/force.args")),
         SharedObject("libnccl_tuner_sim", Path("csrc/sim.args")),
     ],
-    "cffi_modules": ["csrc/bindings.py:plugin", "csrc/bindings.py:force"],
+    "cffi_modules": ["csrc/bindings.py:plugin", "csrc/bindings.py:force", "csrc/bindings.py:sim"],
 }
 
 setup(

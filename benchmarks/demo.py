@@ -49,7 +49,7 @@ def show_plugin(before: list[PickAnswer]) -> bool:
             plugin=plugin.path(),
         )
         with Oracle(configuration) as oracle:
-            after = oracle.launch(REQUEST.collective, REQUEST.dtype, REQUEST.op, SIZES)
+            after = oracle.launch(REQUEST, SIZES)
     rows, obeyed = [], True
     for old, new, size in zip(before, after, SIZES, strict=True):
         covered = 65536 <= size <= 1048576

@@ -90,7 +90,7 @@ def main() -> None:
         )
     with Oracle(CASE.oracle_configuration()) as oracle:
         few = [int(size) // 4 * 4 for size in sizes[:1000]]
-        launched = seconds(lambda: oracle.launch(Collective.AllReduce, DataType.float32, Op.sum, few), 3)
+        launched = seconds(lambda: oracle.launch(Request(Collective.AllReduce, DataType.float32, Op.sum), few), 3)
     report("libnccl launches a thousand AllReduces", launched, "-")
 
 

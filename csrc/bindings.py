@@ -68,3 +68,15 @@ plugin.cdef(_CALLS)
 
 force = linked("_force", "libnccl_tuner_force", _LOGGER + '#include "force/force.h"\n', ("call/call.c",))
 force.cdef(_CALLS + declarations("force/force.h"))
+
+_SIM = """
+#include "sim/oracle.h"
+
+static const char *sim_expected_sources(void) {
+    return NCCL_TUNER_SOURCES;
+}
+"""
+sim = linked("_sim", "libnccl_tuner_sim", _SIM)
+for header in ("hardware", "observed", "oracle"):
+    sim.cdef(declarations(f"sim/{header}.h"))
+sim.cdef("const char *sim_expected_sources(void);")

@@ -6,7 +6,10 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "sim.h"
+#include "export.h"
+#include "machine.h"
+#include "meeting.h"
+#include "redirect.h"
 
 typedef int status; /* ncclResult_t */
 
@@ -14,8 +17,8 @@ enum { SUCCESS = 0, INTERNAL_ERROR = 3 };
 
 /* Where a set of ranks meets: all of them (0), or those of a node (1 + its first rank). */
 struct meeting {
-  int arrived;
-  unsigned int round;
+    int arrived;
+    unsigned int round;
 };
 
 static struct meeting meetings[1 + SIM_MAX_RANKS];
@@ -27,108 +30,129 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
 /* A rank failed: those that wait for it must not wait for ever. */
 void sim_abandon_meetings(void) {
-  pthread_mutex_lock(&lock);
-  abandoned = 1;
-  pthread_cond_broadcast(&changed);
-  pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&lock);
+    abandoned = 1;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
 }
 
-int sim_meetings_abandoned(void) { return abandoned; }
+int sim_meetings_abandoned(void) {
+    return abandoned;
+}
 
 /* While one rank acts for all, the others would do as it does: it waits for nobody, and they say the same. */
-void sim_meet_alone(int one_acts) { alone = one_acts; }
+void sim_meet_alone(int one_acts) {
+    alone = one_acts;
+}
 
 static status meet(struct meeting *meeting, int ranks) {
-  if (alone) return SUCCESS;
-  pthread_mutex_lock(&lock);
-  unsigned int round = meeting->round;
-  if (++meeting->arrived == ranks) {
-    meeting->arrived = 0;
-    meeting->round++;
-    pthread_cond_broadcast(&changed);
-  }
-  while (meeting->round == round && !abandoned) pthread_cond_wait(&changed, &lock);
-  pthread_mutex_unlock(&lock);
-  return abandoned ? INTERNAL_ERROR : SUCCESS;
+    if (alone)
+        return SUCCESS;
+    pthread_mutex_lock(&lock);
+    unsigned int round = meeting->round;
+    if (++meeting->arrived == ranks) {
+        meeting->arrived = 0;
+        meeting->round++;
+        pthread_cond_broadcast(&changed);
+    }
+    while (meeting->round == round && !abandoned)
+        pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+    return abandoned ? INTERNAL_ERROR : SUCCESS;
 }
 
 /* `ranks` lists the members, NULL for all; `own` is the caller's place in it. */
 static status all_gather_among(struct meeting *meeting, const int *ranks, int own, int n, char *data, size_t bytes) {
-  if (alone) {
+    if (alone) {
+        for (int i = 0; i < n; i++)
+            if (i != own)
+                memcpy(data + i * bytes, data + own * bytes, bytes);
+        return SUCCESS;
+    }
+    shown[ranks == NULL ? own : ranks[own]] = data;
+    if (meet(meeting, n) != SUCCESS)
+        return INTERNAL_ERROR;
     for (int i = 0; i < n; i++)
-      if (i != own) memcpy(data + i * bytes, data + own * bytes, bytes);
-    return SUCCESS;
-  }
-  shown[ranks == NULL ? own : ranks[own]] = data;
-  if (meet(meeting, n) != SUCCESS) return INTERNAL_ERROR;
-  for (int i = 0; i < n; i++)
-    if (i != own) memcpy(data + i * bytes, (char *)shown[ranks == NULL ? i : ranks[i]] + i * bytes, bytes);
-  return meet(meeting, n);
+        if (i != own)
+            memcpy(data + i * bytes, (char *)shown[ranks == NULL ? i : ranks[i]] + i * bytes, bytes);
+    return meet(meeting, n);
 }
 
 static status broadcast_among(struct meeting *meeting, const int *ranks, int own, int n, int root, void *data,
                               size_t bytes) {
-  if (alone) return SUCCESS;
-  if (own == root) shown[ranks == NULL ? own : ranks[own]] = data;
-  if (meet(meeting, n) != SUCCESS) return INTERNAL_ERROR;
-  if (own != root) memcpy(data, shown[ranks == NULL ? root : ranks[root]], bytes);
-  return meet(meeting, n);
+    if (alone)
+        return SUCCESS;
+    if (own == root)
+        shown[ranks == NULL ? own : ranks[own]] = data;
+    if (meet(meeting, n) != SUCCESS)
+        return INTERNAL_ERROR;
+    if (own != root)
+        memcpy(data, shown[ranks == NULL ? root : ranks[root]], bytes);
+    return meet(meeting, n);
 }
 
-static struct meeting *everyone(void) { return &meetings[0]; }
-int sim_meet_everyone(void) { return meet(everyone(), sim_devices()); }
+static struct meeting *everyone(void) {
+    return &meetings[0];
+}
+int sim_meet_everyone(void) {
+    return meet(everyone(), sim_devices());
+}
 
-static struct meeting *node_of(const int *ranks) { return &meetings[1 + ranks[0]]; }
+static struct meeting *node_of(const int *ranks) {
+    return &meetings[1 + ranks[0]];
+}
 
 static status all_gather(void *state SIM_UNUSED, void *data, int bytes) {
-  return all_gather_among(everyone(), NULL, sim_device(), sim_devices(), data, (size_t)bytes);
+    return all_gather_among(everyone(), NULL, sim_device(), sim_devices(), data, (size_t)bytes);
 }
 
 static status barrier(void *state SIM_UNUSED, int rank SIM_UNUSED, int ranks, int tag SIM_UNUSED) {
-  return meet(everyone(), ranks);
+    return meet(everyone(), ranks);
 }
 
 static status broadcast(void *state SIM_UNUSED, int rank, int ranks, int root, void *data, int bytes) {
-  return broadcast_among(everyone(), NULL, rank, ranks, root, data, (size_t)bytes);
+    return broadcast_among(everyone(), NULL, rank, ranks, root, data, (size_t)bytes);
 }
 
 static status node_all_gather(void *state SIM_UNUSED, int *ranks, int own, int n, void *data, int bytes) {
-  return all_gather_among(node_of(ranks), ranks, own, n, data, (size_t)bytes);
+    return all_gather_among(node_of(ranks), ranks, own, n, data, (size_t)bytes);
 }
 
 static status node_barrier(void *state SIM_UNUSED, int *ranks, int own SIM_UNUSED, int n, int tag SIM_UNUSED) {
-  return meet(node_of(ranks), n);
+    return meet(node_of(ranks), n);
 }
 
 static status node_broadcast(void *state SIM_UNUSED, int *ranks, int own, int n, int root, void *data, int bytes) {
-  return broadcast_among(node_of(ranks), ranks, own, n, root, data, (size_t)bytes);
+    return broadcast_among(node_of(ranks), ranks, own, n, root, data, (size_t)bytes);
 }
 
-static status succeed(void) { return SUCCESS; }
+static status succeed(void) {
+    return SUCCESS;
+}
 
-static status refuse(void) { return INTERNAL_ERROR; }
+static status refuse(void) {
+    return INTERNAL_ERROR;
+}
 
 /* An identity is only compared and hashed; its bytes mean nothing without sockets. */
 static status unique_id(void *handle) {
-  static const uint64_t magic = 0x6e63636c2d74756eu;
-  memcpy(handle, &magic, sizeof magic);
-  return SUCCESS;
+    static const uint64_t magic = 0x6e63636c2d74756eu;
+    memcpy(handle, &magic, sizeof magic);
+    return SUCCESS;
 }
 
-#define ROW(name, function) {name, (void *)(uintptr_t)(function)}
-
 const struct sim_redirect sim_bootstrap_redirects[] = {
-    ROW("bootstrapNetInit", succeed),
-    ROW("bootstrapGetUniqueId", unique_id),
-    ROW("bootstrapInit", succeed),
-    ROW("bootstrapSend", refuse),
-    ROW("bootstrapRecv", refuse),
-    ROW("bootstrapAllGather", all_gather),
-    ROW("_Z16bootstrapBarrierPviii", barrier),
-    ROW("_Z16bootstrapBarrierPvPiiii", node_barrier), /* up to 2.20 */
-    ROW("bootstrapBroadcast", broadcast),
-    ROW("bootstrapIntraNodeBarrier", node_barrier),
-    ROW("bootstrapIntraNodeAllGather", node_all_gather),
-    ROW("bootstrapIntraNodeBroadcast", node_broadcast),
+    SIM_ROW("bootstrapNetInit", succeed),
+    SIM_ROW("bootstrapGetUniqueId", unique_id),
+    SIM_ROW("bootstrapInit", succeed),
+    SIM_ROW("bootstrapSend", refuse),
+    SIM_ROW("bootstrapRecv", refuse),
+    SIM_ROW("bootstrapAllGather", all_gather),
+    SIM_ROW("_Z16bootstrapBarrierPviii", barrier),
+    SIM_ROW("_Z16bootstrapBarrierPvPiiii", node_barrier), /* up to 2.20 */
+    SIM_ROW("bootstrapBroadcast", broadcast),
+    SIM_ROW("bootstrapIntraNodeBarrier", node_barrier),
+    SIM_ROW("bootstrapIntraNodeAllGather", node_all_gather),
+    SIM_ROW("bootstrapIntraNodeBroadcast", node_broadcast),
     {NULL, NULL},
 };

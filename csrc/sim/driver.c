@@ -7,7 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sim.h"
+#include "export.h"
+#include "machine.h"
+#include "memory.h"
+#include "record.h"
+#include "redirect.h"
 
 typedef int status; /* CUresult */
 
@@ -15,124 +19,131 @@ enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, 
 
 static const size_t granularity_bytes = (size_t)2 << 20;
 
-static status succeed(void) { return SUCCESS; }
+static status succeed(void) {
+    return SUCCESS;
+}
 
 static status error_string(status error SIM_UNUSED, const char **text) {
-  *text = "simulated driver error";
-  return SUCCESS;
+    *text = "simulated driver error";
+    return SUCCESS;
 }
 
 static status device_get(int *device, int ordinal) {
-  if (ordinal < 0 || ordinal >= sim_devices()) return INVALID_DEVICE;
-  *device = ordinal;
-  return SUCCESS;
+    if (ordinal < 0 || ordinal >= sim_devices())
+        return INVALID_DEVICE;
+    *device = ordinal;
+    return SUCCESS;
 }
 
 static status device_get_attribute(int *value, int attribute, int device) {
-  if (device < 0 || device >= sim_devices()) return INVALID_DEVICE;
-  *value = sim_device_attribute(attribute, device);
-  return SUCCESS;
+    if (device < 0 || device >= sim_devices())
+        return INVALID_DEVICE;
+    *value = sim_device_attribute(attribute, device);
+    return SUCCESS;
 }
 
 static status device_get_uuid(unsigned char uuid[16], int device) {
-  memset(uuid, 0, 16);
-  memcpy(uuid, &device, sizeof device);
-  uuid[15] = 1; /* no device has the all-zero identity */
-  return SUCCESS;
+    memset(uuid, 0, 16);
+    memcpy(uuid, &device, sizeof device);
+    uuid[15] = 1; /* no device has the all-zero identity */
+    return SUCCESS;
 }
 
 /* --- contexts: one per device, never NULL --- */
 
-static void *context_of(int device) { return (void *)(uintptr_t)(device + 1); }
+static void *context_of(int device) {
+    return (void *)(uintptr_t)(device + 1);
+}
 
 static status context_create(void **context, unsigned int flags SIM_UNUSED, int device) {
-  *context = context_of(device);
-  return SUCCESS;
+    *context = context_of(device);
+    return SUCCESS;
 }
 
 static status context_get_current(void **context) {
-  *context = context_of(sim_device());
-  return SUCCESS;
+    *context = context_of(sim_device());
+    return SUCCESS;
 }
 
 static status context_set_current(void *context) {
-  if (context != NULL) sim_set_device((int)(uintptr_t)context - 1);
-  return SUCCESS;
+    if (context != NULL)
+        sim_set_device((int)(uintptr_t)context - 1);
+    return SUCCESS;
 }
 
 static status context_get_device(int *device) {
-  *device = sim_device();
-  return SUCCESS;
+    *device = sim_device();
+    return SUCCESS;
 }
 
 /* --- virtual memory --- */
 
 static status address_reserve(void **address, size_t bytes, size_t alignment, void *fixed SIM_UNUSED,
                               unsigned long long flags SIM_UNUSED) {
-  *address = sim_map(bytes, alignment < granularity_bytes ? granularity_bytes : alignment);
-  return *address == NULL ? OUT_OF_MEMORY : SUCCESS;
+    *address = sim_map(bytes, alignment < granularity_bytes ? granularity_bytes : alignment);
+    return *address == NULL ? OUT_OF_MEMORY : SUCCESS;
 }
 
 static status address_free(void *address, size_t bytes SIM_UNUSED) {
-  return sim_unmap(address) == 0 ? SUCCESS : INVALID_VALUE;
+    return sim_unmap(address) == 0 ? SUCCESS : INVALID_VALUE;
 }
 
 static status address_range(void **base, size_t *bytes, void *address) {
-  return sim_range_of(address, base, bytes) == 0 ? SUCCESS : INVALID_VALUE;
+    return sim_range_of(address, base, bytes) == 0 ? SUCCESS : INVALID_VALUE;
 }
 
 static status memory_create(uint64_t *handle, size_t bytes SIM_UNUSED, const void *properties SIM_UNUSED,
                             unsigned long long flags SIM_UNUSED) {
-  static uint64_t next = 1;
-  *handle = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
-  return SUCCESS;
+    static uint64_t next = 1;
+    *handle = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
+    return SUCCESS;
 }
 
 static status memory_granularity(size_t *bytes, const void *properties SIM_UNUSED, int option SIM_UNUSED) {
-  *bytes = granularity_bytes;
-  return SUCCESS;
+    *bytes = granularity_bytes;
+    return SUCCESS;
 }
 
 static status memory_retain(uint64_t *handle, void *address SIM_UNUSED) {
-  *handle = 1;
-  return SUCCESS;
+    *handle = 1;
+    return SUCCESS;
 }
 
 /* A file descriptor, which NCCL closes. */
 static status memory_export(void *shareable, uint64_t handle SIM_UNUSED, int kind SIM_UNUSED,
                             unsigned long long flags SIM_UNUSED) {
-  int descriptor = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  memcpy(shareable, &descriptor, sizeof descriptor);
-  return descriptor < 0 ? OUT_OF_MEMORY : SUCCESS;
+    int descriptor = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    memcpy(shareable, &descriptor, sizeof descriptor);
+    return descriptor < 0 ? OUT_OF_MEMORY : SUCCESS;
 }
 
 static status memory_import(uint64_t *handle, void *shareable SIM_UNUSED, int kind SIM_UNUSED) {
-  *handle = 1;
-  return SUCCESS;
+    *handle = 1;
+    return SUCCESS;
 }
 
 /* CUmemAllocationProp begins with the type, the handle types and the location's type and device. */
 static status memory_properties(int *properties, uint64_t handle SIM_UNUSED) {
-  enum { PINNED = 1, FILE_DESCRIPTOR = 1, DEVICE = 1 };
-  properties[0] = PINNED;
-  properties[1] = FILE_DESCRIPTOR;
-  properties[2] = DEVICE;
-  properties[3] = sim_device();
-  return SUCCESS;
+    enum { PINNED = 1, FILE_DESCRIPTOR = 1, DEVICE = 1 };
+    properties[0] = PINNED;
+    properties[1] = FILE_DESCRIPTOR;
+    properties[2] = DEVICE;
+    properties[3] = sim_device();
+    return SUCCESS;
 }
 
 static status multicast_create(uint64_t *handle, const void *properties) {
-  return memory_create(handle, 0, properties, 0);
+    return memory_create(handle, 0, properties, 0);
 }
 
 static status pointer_attribute(void *value, int attribute, void *address SIM_UNUSED) {
-  enum { DEVICE_ORDINAL = 9, MAPPED = 13, HANDLE_TYPES = 14 };
-  enum { FILE_DESCRIPTOR = 1 };
-  int number = attribute == DEVICE_ORDINAL  ? sim_device()
-               : attribute == HANDLE_TYPES ? FILE_DESCRIPTOR
-                                           : attribute == MAPPED;
-  memcpy(value, &number, sizeof number);
-  return SUCCESS;
+    enum { DEVICE_ORDINAL = 9, MAPPED = 13, HANDLE_TYPES = 14 };
+    enum { FILE_DESCRIPTOR = 1 };
+    int number = attribute == DEVICE_ORDINAL ? sim_device()
+                 : attribute == HANDLE_TYPES ? FILE_DESCRIPTOR
+                                             : attribute == MAPPED;
+    memcpy(value, &number, sizeof number);
+    return SUCCESS;
 }
 
 /* --- launches --- */
@@ -140,95 +151,99 @@ static status pointer_attribute(void *value, int attribute, void *address SIM_UN
 /* CUlaunchConfig begins with grid x, y, z and block x, y, z. */
 static status launch_extended(const uint32_t *config, const void *function, void **parameters SIM_UNUSED,
                               void **extra SIM_UNUSED) {
-  sim_record_kernel(function, config[0], config[3]);
-  return SUCCESS;
+    sim_record_kernel(function, config[0], config[3]);
+    return SUCCESS;
 }
 
 static status launch(const void *function, uint32_t grid_x, uint32_t grid_y SIM_UNUSED, uint32_t grid_z SIM_UNUSED,
                      uint32_t block_x) {
-  sim_record_kernel(function, grid_x, block_x);
-  return SUCCESS;
+    sim_record_kernel(function, grid_x, block_x);
+    return SUCCESS;
 }
-
-#define ROW(name, function) {name, (void *)(uintptr_t)(function)}
 
 static status get_proc_address(const char *name, void **function, int version SIM_UNUSED,
                                unsigned long long flags SIM_UNUSED) {
-  *function = sim_driver_function(name);
-  return *function == NULL ? NOT_FOUND : SUCCESS;
+    *function = sim_driver_function(name);
+    return *function == NULL ? NOT_FOUND : SUCCESS;
 }
 
 static status get_proc_address_v2(const char *name, void **function, int version, unsigned long long flags,
                                   int *result) {
-  status found = get_proc_address(name, function, version, flags);
-  if (result != NULL) *result = found != SUCCESS;
-  return found;
+    status found = get_proc_address(name, function, version, flags);
+    if (result != NULL)
+        *result = found != SUCCESS;
+    return found;
 }
 
 static status get_version(int *version) {
-  *version = sim_machine.driver_version;
-  return SUCCESS;
+    *version = sim_machine.driver_version;
+    return SUCCESS;
 }
 
 static const struct sim_redirect functions[] = {
-    ROW("cuGetErrorString", error_string),
-    ROW("cuGetErrorName", error_string),
-    ROW("cuInit", succeed),
-    ROW("cuDriverGetVersion", get_version),
-    ROW("cuGetProcAddress", get_proc_address),
-    ROW("cuGetProcAddress_v2", get_proc_address_v2),
-    ROW("cuDeviceGet", device_get),
-    ROW("cuDeviceGetAttribute", device_get_attribute),
-    ROW("cuDeviceGetUuid", device_get_uuid),
-    ROW("cuCtxCreate", context_create),
-    ROW("cuCtxDestroy", succeed),
-    ROW("cuCtxGetCurrent", context_get_current),
-    ROW("cuCtxSetCurrent", context_set_current),
-    ROW("cuCtxGetDevice", context_get_device),
-    ROW("cuMemGetAddressRange", address_range),
-    ROW("cuMemAddressReserve", address_reserve),
-    ROW("cuMemAddressFree", address_free),
-    ROW("cuMemCreate", memory_create),
-    ROW("cuMemGetAllocationGranularity", memory_granularity),
-    ROW("cuMemExportToShareableHandle", memory_export),
-    ROW("cuMemImportFromShareableHandle", memory_import),
-    ROW("cuMemMap", succeed),
-    ROW("cuMemUnmap", succeed),
-    ROW("cuMemSetAccess", succeed),
-    ROW("cuMemRelease", succeed),
-    ROW("cuMemRetainAllocationHandle", memory_retain),
-    ROW("cuMemGetAllocationPropertiesFromHandle", memory_properties),
-    ROW("cuPointerGetAttribute", pointer_attribute),
-    ROW("cuMulticastCreate", multicast_create),
-    ROW("cuMulticastAddDevice", succeed),
-    ROW("cuMulticastBindMem", succeed),
-    ROW("cuMulticastBindAddr", succeed),
-    ROW("cuMulticastUnbind", succeed),
-    ROW("cuMulticastGetGranularity", memory_granularity),
-    ROW("cuStreamBatchMemOp", succeed),
-    ROW("cuStreamWaitValue32", succeed),
-    ROW("cuStreamWaitValue64", succeed),
-    ROW("cuStreamWriteValue32", succeed),
-    ROW("cuStreamWriteValue64", succeed),
-    ROW("cuLaunchKernel", launch),
-    ROW("cuLaunchKernelEx", launch_extended),
+    SIM_ROW("cuGetErrorString", error_string),
+    SIM_ROW("cuGetErrorName", error_string),
+    SIM_ROW("cuInit", succeed),
+    SIM_ROW("cuDriverGetVersion", get_version),
+    SIM_ROW("cuGetProcAddress", get_proc_address),
+    SIM_ROW("cuGetProcAddress_v2", get_proc_address_v2),
+    SIM_ROW("cuDeviceGet", device_get),
+    SIM_ROW("cuDeviceGetAttribute", device_get_attribute),
+    SIM_ROW("cuDeviceGetUuid", device_get_uuid),
+    SIM_ROW("cuCtxCreate", context_create),
+    SIM_ROW("cuCtxDestroy", succeed),
+    SIM_ROW("cuCtxGetCurrent", context_get_current),
+    SIM_ROW("cuCtxSetCurrent", context_set_current),
+    SIM_ROW("cuCtxGetDevice", context_get_device),
+    SIM_ROW("cuMemGetAddressRange", address_range),
+    SIM_ROW("cuMemAddressReserve", address_reserve),
+    SIM_ROW("cuMemAddressFree", address_free),
+    SIM_ROW("cuMemCreate", memory_create),
+    SIM_ROW("cuMemGetAllocationGranularity", memory_granularity),
+    SIM_ROW("cuMemExportToShareableHandle", memory_export),
+    SIM_ROW("cuMemImportFromShareableHandle", memory_import),
+    SIM_ROW("cuMemMap", succeed),
+    SIM_ROW("cuMemUnmap", succeed),
+    SIM_ROW("cuMemSetAccess", succeed),
+    SIM_ROW("cuMemRelease", succeed),
+    SIM_ROW("cuMemRetainAllocationHandle", memory_retain),
+    SIM_ROW("cuMemGetAllocationPropertiesFromHandle", memory_properties),
+    SIM_ROW("cuPointerGetAttribute", pointer_attribute),
+    SIM_ROW("cuMulticastCreate", multicast_create),
+    SIM_ROW("cuMulticastAddDevice", succeed),
+    SIM_ROW("cuMulticastBindMem", succeed),
+    SIM_ROW("cuMulticastBindAddr", succeed),
+    SIM_ROW("cuMulticastUnbind", succeed),
+    SIM_ROW("cuMulticastGetGranularity", memory_granularity),
+    SIM_ROW("cuStreamBatchMemOp", succeed),
+    SIM_ROW("cuStreamWaitValue32", succeed),
+    SIM_ROW("cuStreamWaitValue64", succeed),
+    SIM_ROW("cuStreamWriteValue32", succeed),
+    SIM_ROW("cuStreamWriteValue64", succeed),
+    SIM_ROW("cuLaunchKernel", launch),
+    SIM_ROW("cuLaunchKernelEx", launch_extended),
     {NULL, NULL},
 };
 
 void *sim_driver_function(const char *name) {
-  /* A driver without multicast is what a machine without NVLS has, but only the attribute says so: keep it one way. */
-  for (const struct sim_redirect *row = functions; row->name != NULL; row++)
-    if (strcmp(row->name, name) == 0) return row->replacement;
-  return NULL;
+    /* A driver without multicast is what a machine without NVLS has, but only the attribute says so: keep it one way. */
+    for (const struct sim_redirect *row = functions; row->name != NULL; row++)
+        if (strcmp(row->name, name) == 0)
+            return row->replacement;
+    return NULL;
 }
 
 /* libcuda.so itself, for releases that open it and take these three from it. */
-SIM_EXPORT status cuInit(unsigned int flags SIM_UNUSED) { return SUCCESS; }
-SIM_EXPORT status cuDriverGetVersion(int *version) { return get_version(version); }
+SIM_EXPORT status cuInit(unsigned int flags SIM_UNUSED) {
+    return SUCCESS;
+}
+SIM_EXPORT status cuDriverGetVersion(int *version) {
+    return get_version(version);
+}
 SIM_EXPORT status cuGetProcAddress(const char *name, void **function, int version, unsigned long long flags) {
-  return get_proc_address(name, function, version, flags);
+    return get_proc_address(name, function, version, flags);
 }
 SIM_EXPORT status cuGetProcAddress_v2(const char *name, void **function, int version, unsigned long long flags,
                                       int *result) {
-  return get_proc_address_v2(name, function, version, flags, result);
+    return get_proc_address_v2(name, function, version, flags, result);
 }

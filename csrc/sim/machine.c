@@ -3,7 +3,9 @@
 #include <string.h>
 #include <strings.h>
 
-#include "sim.h"
+#include "export.h"
+#include "machine.h"
+#include "oracle.h"
 
 struct sim_machine sim_machine;
 
@@ -13,96 +15,139 @@ static int devices;
 static int first_device[SIM_MAX_RANKS + 1]; /* of each host */
 static int host_of[SIM_MAX_RANKS];          /* of each device */
 
-/* For the caller to check that it describes machines as this file does. */
-SIM_EXPORT uint64_t sim_machine_bytes(void) { return sizeof(struct sim_machine); }
-
 SIM_EXPORT int sim_configure(const struct sim_machine *machine) {
-  if (machine->hosts < 1 || machine->hosts > SIM_MAX_RANKS || machine->kinds < 1 || machine->kinds > SIM_MAX_KINDS)
-    return -1;
-  for (int k = 0; k < machine->kinds; k++) {
-    const struct sim_host *kind = &machine->kind[k];
-    if (kind->gpus_per_host < 1 || kind->gpus_per_host > SIM_MAX_LOCAL_GPUS || kind->nets_per_host < 1 ||
-        kind->nets_per_host > SIM_MAX_NETS)
-      return -1;
-  }
-  devices = 0;
-  for (int host = 0; host < machine->hosts; host++) {
-    int kind = machine->kind_of_host[host];
-    if (kind < 0 || kind >= machine->kinds || devices + machine->kind[kind].gpus_per_host > SIM_MAX_RANKS) return -1;
-    first_device[host] = devices;
-    for (int i = 0; i < machine->kind[kind].gpus_per_host; i++) host_of[devices++] = host;
-  }
-  sim_machine = *machine;
-  return 0;
+    if (machine->hosts < 1 || machine->hosts > SIM_MAX_RANKS || machine->kinds < 1 || machine->kinds > SIM_MAX_KINDS)
+        return -1;
+    for (int k = 0; k < machine->kinds; k++) {
+        const struct sim_host *kind = &machine->kind[k];
+        if (kind->gpus_per_host < 1 || kind->gpus_per_host > SIM_MAX_LOCAL_GPUS || kind->nets_per_host < 1 ||
+            kind->nets_per_host > SIM_MAX_NETS)
+            return -1;
+    }
+    devices = 0;
+    for (int host = 0; host < machine->hosts; host++) {
+        int kind = machine->kind_of_host[host];
+        if (kind < 0 || kind >= machine->kinds || devices + machine->kind[kind].gpus_per_host > SIM_MAX_RANKS)
+            return -1;
+        first_device[host] = devices;
+        for (int i = 0; i < machine->kind[kind].gpus_per_host; i++)
+            host_of[devices++] = host;
+    }
+    sim_machine = *machine;
+    return 0;
 }
 
-const struct sim_host *sim_host(int host) { return &sim_machine.kind[sim_machine.kind_of_host[host]]; }
+const struct sim_host *sim_host(int host) {
+    return &sim_machine.kind[sim_machine.kind_of_host[host]];
+}
 
-const struct sim_host *sim_own_host(void) { return sim_host(sim_host_of(sim_device())); }
+const struct sim_host *sim_own_host(void) {
+    return sim_host(sim_host_of(sim_device()));
+}
 
-int sim_devices(void) { return devices; }
+int sim_devices(void) {
+    return devices;
+}
 
-int sim_device(void) { return current_device; }
+int sim_device(void) {
+    return current_device;
+}
 
 int sim_set_device(int device) {
-  if (device < 0 || device >= sim_devices()) return -1;
-  current_device = device;
-  return 0;
+    if (device < 0 || device >= sim_devices())
+        return -1;
+    current_device = device;
+    return 0;
 }
 
-int sim_host_of(int device) { return host_of[device]; }
+int sim_host_of(int device) {
+    return host_of[device];
+}
 
-int sim_local_index(int device) { return device - first_device[host_of[device]]; }
+int sim_local_index(int device) {
+    return device - first_device[host_of[device]];
+}
 
 int sim_device_of_bus_id(const char *bus_id, int host) {
-  const struct sim_host *kind = sim_host(host);
-  for (int i = 0; i < kind->gpus_per_host; i++) {
-    /* NCCL and CUDA print the domain with 4 or with 8 digits; the rest is the same. */
-    const char *own = kind->gpus[i].bus_id;
-    size_t own_chars = strlen(own), chars = strlen(bus_id);
-    const char *tail = chars > own_chars ? bus_id + (chars - own_chars) : bus_id;
-    if (strcasecmp(own, tail) == 0) return first_device[host] + i;
-  }
-  return -1;
+    const struct sim_host *kind = sim_host(host);
+    for (int i = 0; i < kind->gpus_per_host; i++) {
+        /* NCCL and CUDA print the domain with 4 or with 8 digits; the rest is the same. */
+        const char *own = kind->gpus[i].bus_id;
+        size_t own_chars = strlen(own), chars = strlen(bus_id);
+        const char *tail = chars > own_chars ? bus_id + (chars - own_chars) : bus_id;
+        if (strcasecmp(own, tail) == 0)
+            return first_device[host] + i;
+    }
+    return -1;
 }
 
 int sim_peers(int a, int b) {
-  const struct sim_host *host = sim_own_host();
-  return host->gpus[a].peer_group == host->gpus[b].peer_group;
+    const struct sim_host *host = sim_own_host();
+    return host->gpus[a].peer_group == host->gpus[b].peer_group;
 }
 
 /* Shared memory a block may opt in to, in bytes (CUDA C programming guide, table of compute capabilities). */
 static int shared_memory_optin_bytes(int compute_capability) {
-  switch (compute_capability) {
-  case 60: case 61: case 62: return 48 << 10;
-  case 70: case 72: return 96 << 10;
-  case 75: return 64 << 10;
-  case 80: case 87: return 163 << 10;
-  case 86: case 89: case 120: case 121: return 99 << 10;
-  default: return 227 << 10;
-  }
+    switch (compute_capability) {
+    case 60:
+    case 61:
+    case 62:
+        return 48 << 10;
+    case 70:
+    case 72:
+        return 96 << 10;
+    case 75:
+        return 64 << 10;
+    case 80:
+    case 87:
+        return 163 << 10;
+    case 86:
+    case 89:
+    case 120:
+    case 121:
+        return 99 << 10;
+    default:
+        return 227 << 10;
+    }
 }
 
 int sim_device_attribute(int attribute, int device) {
-  const struct sim_host *kind = sim_host(sim_host_of(device));
-  int capability = kind->gpus[sim_local_index(device)].compute_capability;
-  switch (attribute) {
-  case 10: return 32;   /* warp size */
-  case 16: return 132;  /* multiprocessors */
-  case 41: return 1;    /* unified addressing */
-  case 75: return capability / 10;
-  case 76: return capability % 10;
-  case 95: return 1;    /* cooperative launch */
-  case 97: return shared_memory_optin_bytes(capability);
-  case 102: return 1;   /* virtual memory management */
-  case 103: return 1;   /* allocations can be shared as file descriptors */
-  case 110: return 1;   /* GPUDirect RDMA for such allocations */
-  case 115: return 1;   /* memory pools */
-  case 116: return 1;   /* GPUDirect RDMA */
-  case 124: return 1;   /* DMA-BUF */
-  case 128: return 0;   /* fabric handles: no multi-node NVLink */
-  case 132: return kind->multicast;
-  case 134: return 0;   /* NUMA node */
-  default: return 0;
-  }
+    const struct sim_host *kind = sim_host(sim_host_of(device));
+    int capability = kind->gpus[sim_local_index(device)].compute_capability;
+    switch (attribute) {
+    case 10:
+        return 32; /* warp size */
+    case 16:
+        return 132; /* multiprocessors */
+    case 41:
+        return 1; /* unified addressing */
+    case 75:
+        return capability / 10;
+    case 76:
+        return capability % 10;
+    case 95:
+        return 1; /* cooperative launch */
+    case 97:
+        return shared_memory_optin_bytes(capability);
+    case 102:
+        return 1; /* virtual memory management */
+    case 103:
+        return 1; /* allocations can be shared as file descriptors */
+    case 110:
+        return 1; /* GPUDirect RDMA for such allocations */
+    case 115:
+        return 1; /* memory pools */
+    case 116:
+        return 1; /* GPUDirect RDMA */
+    case 124:
+        return 1; /* DMA-BUF */
+    case 128:
+        return 0; /* fabric handles: no multi-node NVLink */
+    case 132:
+        return kind->multicast;
+    case 134:
+        return 0; /* NUMA node */
+    default:
+        return 0;
+    }
 }

@@ -11,109 +11,124 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sim.h"
+#include "export.h"
+#include "machine.h"
+#include "record.h"
+#include "redirect.h"
 
 typedef int status; /* ncclResult_t */
 
 enum { SUCCESS = 0, SYSTEM_ERROR = 2 };
 
 /* One process holds every host, so the identities NCCL derives from the machine come from the rank's device. */
-static uint64_t host_hash(void) { return 0x1000u + (uint64_t)sim_host_of(sim_device()); }
+static uint64_t host_hash(void) {
+    return 0x1000u + (uint64_t)sim_host_of(sim_device());
+}
 
 /* As in a job with one process per GPU. */
-static uint64_t process_hash(void) { return 0x2000u + (uint64_t)sim_device(); }
+static uint64_t process_hash(void) {
+    return 0x2000u + (uint64_t)sim_device();
+}
 
-static status succeed(void) { return SUCCESS; }
+static status succeed(void) {
+    return SUCCESS;
+}
 
-static void nothing(void) {}
+static void nothing(void) {
+}
 
 /* A topology file's CPU masks are another machine's: bind nothing. An empty set is NCCL's "do not bind". */
 static status no_affinity(void *system SIM_UNUSED, int rank SIM_UNUSED, void *cpu_set) {
-  enum { CPU_SET_BYTES = 128 };
-  memset(cpu_set, 0, CPU_SET_BYTES);
-  return SUCCESS;
+    enum { CPU_SET_BYTES = 128 };
+    memset(cpu_set, 0, CPU_SET_BYTES);
+    return SUCCESS;
 }
 
 static struct sim_operation_layout layout;
 
-SIM_EXPORT void sim_watch_operations(const struct sim_operation_layout *known) { layout = *known; }
+SIM_EXPORT void sim_record_operations(const struct sim_operation_layout *known) {
+    layout = *known;
+}
 
 /* Asked whether an operation needs the proxy, or to hand it one: it never does. */
 static status no_proxy(void *comm SIM_UNUSED, const unsigned char *operation, bool *needed) {
-  int pattern = operation[layout.pattern];
-  if (pattern != layout.profiler) {
-    uint64_t number;
-    memcpy(&number, operation + layout.number, sizeof number);
-    sim_record_operation(number, operation[layout.channel], pattern, operation[layout.protocol],
-                         operation[layout.type]);
-  }
-  if (needed != NULL) *needed = false;
-  return SUCCESS;
+    int pattern = operation[layout.pattern];
+    if (pattern != layout.profiler) {
+        uint64_t number;
+        memcpy(&number, operation + layout.number, sizeof number);
+        sim_record_operation(number, operation[layout.channel], pattern, operation[layout.protocol],
+                             operation[layout.type]);
+    }
+    if (needed != NULL)
+        *needed = false;
+    return SUCCESS;
 }
 
 /* A peer's memory as a file descriptor, which the simulated driver takes and NCCL closes. */
 static status peer_descriptor(void *comm SIM_UNUSED, uintptr_t peer SIM_UNUSED, uintptr_t handle SIM_UNUSED,
                               int *descriptor) {
-  *descriptor = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  return *descriptor < 0 ? SYSTEM_ERROR : SUCCESS;
+    *descriptor = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    return *descriptor < 0 ? SYSTEM_ERROR : SUCCESS;
 }
 
 /* Asked over a connection. Where the answer is one pointer it is a peer's address or a handle of registered memory. */
 static status proxy_call(void *comm SIM_UNUSED, void *connection SIM_UNUSED, int type SIM_UNUSED,
                          void *request SIM_UNUSED, int request_bytes SIM_UNUSED, void *answer, int answer_bytes) {
-  static const uintptr_t somewhere = 0x1000;
-  if (answer != NULL && answer_bytes == sizeof somewhere) memcpy(answer, &somewhere, sizeof somewhere);
-  return SUCCESS;
+    static const uintptr_t somewhere = 0x1000;
+    if (answer != NULL && answer_bytes == sizeof somewhere)
+        memcpy(answer, &somewhere, sizeof somewhere);
+    return SUCCESS;
 }
 
 /* The ranks of a node tell each other what they have registered. Only one rank is asked for a collective; the others
  * would do as it does, so they would say the same. */
 static status node_says_the_same(void *comm SIM_UNUSED, void *memory SIM_UNUSED, void *own, void *all, size_t bytes) {
-  for (int i = 0; i < sim_own_host()->gpus_per_host; i++) memcpy((char *)all + (size_t)i * bytes, own, bytes);
-  return SUCCESS;
+    for (int i = 0; i < sim_own_host()->gpus_per_host; i++)
+        memcpy((char *)all + (size_t)i * bytes, own, bytes);
+    return SUCCESS;
 }
 
 /* This computer's own PCI devices are not the topology's: only those of the simulated machine's sysfs are found. */
 static status pci_path(const char *bus_id, char **path) {
-  const char *sysfs = sim_own_host()->sysfs;
-  char folder[SIM_PATH_CHARS + SIM_BUS_ID_CHARS];
-  int chars = snprintf(folder, sizeof folder, "%s/", sysfs);
-  for (; *bus_id != '\0' && chars < (int)sizeof folder - 1; bus_id++) folder[chars++] = (char)tolower(*bus_id);
-  folder[chars] = '\0';
-  *path = sysfs[0] == '\0' ? NULL : realpath(folder, NULL);
-  return *path == NULL ? SYSTEM_ERROR : SUCCESS;
+    const char *sysfs = sim_own_host()->sysfs;
+    char folder[SIM_PATH_CHARS + SIM_BUS_ID_CHARS];
+    int chars = snprintf(folder, sizeof folder, "%s/", sysfs);
+    for (; *bus_id != '\0' && chars < (int)sizeof folder - 1; bus_id++)
+        folder[chars++] = (char)tolower(*bus_id);
+    folder[chars] = '\0';
+    *path = sysfs[0] == '\0' ? NULL : realpath(folder, NULL);
+    return *path == NULL ? SYSTEM_ERROR : SUCCESS;
 }
-
-#define ROW(name, function) {name, (void *)(uintptr_t)(function)}
 
 /* By the function's own name, whatever its arguments; a release that lacks one has nothing to replace. */
 const struct sim_redirect sim_nccl_redirects[] = {
-    ROW("getHostHash", host_hash),
-    ROW("getPidHash", process_hash),
-    ROW("setEnvFile", nothing), /* nccl.conf of this machine or user */
-    ROW("getPciPath", pci_path),
-    ROW("ncclOsGetPciPath", pci_path), /* from 2.30.7 */
-    ROW("ncclTopoGetCpuAffinity", no_affinity),
-    ROW("ncclOsSetAffinity", succeed),
-    ROW("ncclTopoPrintPaths", succeed), /* a log line; up to 2.20 it overruns its buffer where there are 32 adapters */
-    ROW("ncclShmemAllgather", node_says_the_same),
-    ROW("ncclTransportP2pSetup", succeed),
-    ROW("ncclTransportRingConnect", succeed),
-    ROW("ncclTransportTreeConnect", succeed),
-    ROW("ncclTransportPatConnect", succeed),
-    ROW("ncclNvlsTreeConnect", succeed),
-    ROW("ncclNvlsBufferSetup", succeed),
-    ROW("ncclTransportCollNetSetup", succeed),
-    ROW("ncclCollNetChainBufferSetup", succeed),
-    ROW("ncclCollNetDirectBufferSetup", succeed),
-    ROW("ncclProxyCreate", succeed),
-    ROW("ncclProxyConnect", succeed),
-    ROW("ncclProxyClientGetFdBlocking", peer_descriptor),
-    ROW("ncclProxyClientConvertFdBlocking", peer_descriptor), /* up to 2.18 */
-    ROW("ncclProxyClientQueryFdBlocking", peer_descriptor),
-    ROW("ncclProxyCallBlocking", proxy_call),
-    ROW("ncclProxyShmUnlink", succeed),
-    ROW("ncclProxyStart", succeed),
-    ROW("ncclProxySaveOp", no_proxy),
+    SIM_ROW("getHostHash", host_hash),
+    SIM_ROW("getPidHash", process_hash),
+    SIM_ROW("setEnvFile", nothing), /* nccl.conf of this machine or user */
+    SIM_ROW("getPciPath", pci_path),
+    SIM_ROW("ncclOsGetPciPath", pci_path), /* from 2.30.7 */
+    SIM_ROW("ncclTopoGetCpuAffinity", no_affinity),
+    SIM_ROW("ncclOsSetAffinity", succeed),
+    SIM_ROW("ncclTopoPrintPaths",
+            succeed), /* a log line; up to 2.20 it overruns its buffer where there are 32 adapters */
+    SIM_ROW("ncclShmemAllgather", node_says_the_same),
+    SIM_ROW("ncclTransportP2pSetup", succeed),
+    SIM_ROW("ncclTransportRingConnect", succeed),
+    SIM_ROW("ncclTransportTreeConnect", succeed),
+    SIM_ROW("ncclTransportPatConnect", succeed),
+    SIM_ROW("ncclNvlsTreeConnect", succeed),
+    SIM_ROW("ncclNvlsBufferSetup", succeed),
+    SIM_ROW("ncclTransportCollNetSetup", succeed),
+    SIM_ROW("ncclCollNetChainBufferSetup", succeed),
+    SIM_ROW("ncclCollNetDirectBufferSetup", succeed),
+    SIM_ROW("ncclProxyCreate", succeed),
+    SIM_ROW("ncclProxyConnect", succeed),
+    SIM_ROW("ncclProxyClientGetFdBlocking", peer_descriptor),
+    SIM_ROW("ncclProxyClientConvertFdBlocking", peer_descriptor), /* up to 2.18 */
+    SIM_ROW("ncclProxyClientQueryFdBlocking", peer_descriptor),
+    SIM_ROW("ncclProxyCallBlocking", proxy_call),
+    SIM_ROW("ncclProxyShmUnlink", succeed),
+    SIM_ROW("ncclProxyStart", succeed),
+    SIM_ROW("ncclProxySaveOp", no_proxy),
     {NULL, NULL},
 };

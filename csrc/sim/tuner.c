@@ -10,7 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sim.h"
+#include "export.h"
+#include "oracle.h"
+#include "record.h"
 
 typedef int status; /* ncclResult_t */
 
@@ -19,179 +21,187 @@ enum { OLDEST = 2, NEWEST = 6 };
 
 /* v2: no table, the plugin names its choice. NCCL 2.21 */
 struct tuner_v2 {
-  const char *name;
-  status (*init)(size_t ranks, size_t nodes, void *log, void **context);
-  status (*ask)(void *context, int collective, size_t bytes, int coll_net, int nvls, int pipe_ops, int *algorithm,
-                int *protocol, int *channels);
-  status (*end)(void *context);
+    const char *name;
+    status (*init)(size_t ranks, size_t nodes, void *log, void **context);
+    status (*ask)(void *context, int collective, size_t bytes, int coll_net, int nvls, int pipe_ops, int *algorithm,
+                  int *protocol, int *channels);
+    status (*end)(void *context);
 };
 
 /* v3: the cost table. NCCL 2.22 */
 struct tuner_v3 {
-  const char *name;
-  status (*init)(size_t ranks, size_t nodes, void *log, void **context);
-  status (*ask)(void *context, int collective, size_t bytes, int pipe_ops, float *table_us, int algorithms,
-                int protocols, int *channels);
-  status (*end)(void *context);
+    const char *name;
+    status (*init)(size_t ranks, size_t nodes, void *log, void **context);
+    status (*ask)(void *context, int collective, size_t bytes, int pipe_ops, float *table_us, int algorithms,
+                  int protocols, int *channels);
+    status (*end)(void *context);
 };
 
 /* v4: whether the buffers are registered. NCCL 2.24 */
 struct tuner_v4 {
-  const char *name;
-  status (*init)(size_t ranks, size_t nodes, void *log, void **context);
-  status (*ask)(void *context, int collective, size_t bytes, int pipe_ops, float *table_us, int algorithms,
-                int protocols, int registered, int *channels);
-  status (*end)(void *context);
+    const char *name;
+    status (*init)(size_t ranks, size_t nodes, void *log, void **context);
+    status (*ask)(void *context, int collective, size_t bytes, int pipe_ops, float *table_us, int algorithms,
+                  int protocols, int registered, int *channels);
+    status (*end)(void *context);
 };
 
 /* v5: NVLink domains and the model's constants at init. NCCL 2.28 */
 struct tuner_v5 {
-  const char *name;
-  status (*init)(void **context, uint64_t id, size_t ranks, size_t nodes, void *log, void *domains, void *constants);
-  status (*ask)(void *context, int collective, size_t bytes, int pipe_ops, float *table_us, int algorithms,
-                int protocols, int registered, int *channels);
-  status (*end)(void *context);
+    const char *name;
+    status (*init)(void **context, uint64_t id, size_t ranks, size_t nodes, void *log, void *domains, void *constants);
+    status (*ask)(void *context, int collective, size_t bytes, int pipe_ops, float *table_us, int algorithms,
+                  int protocols, int registered, int *channels);
+    status (*end)(void *context);
 };
 
 /* v6: chunk sizes. NCCL 2.30 */
 struct tuner_v6 {
-  struct tuner_v5 base;
-  status (*chunk)(void *context, int collective, size_t bytes, int algorithm, int protocol, int channels,
-                  size_t *chunk_bytes);
+    struct tuner_v5 base;
+    status (*chunk)(void *context, int collective, size_t bytes, int algorithm, int protocol, int channels,
+                    size_t *chunk_bytes);
 };
 
 static void *wrapped_library;
 static int wrapped_version; /* the interface in use; 0: none, or none that this NCCL would take */
 
-/* NULL, or why the plugin cannot be loaded. */
 SIM_EXPORT const char *sim_wrap_tuner(const char *path) {
-  wrapped_library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  return wrapped_library == NULL ? dlerror() : NULL;
+    wrapped_library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    return wrapped_library == NULL ? dlerror() : NULL;
 }
 
-SIM_EXPORT int sim_wrapped_version(void) { return wrapped_version; }
+SIM_EXPORT int sim_wrapped_version(void) {
+    return wrapped_version;
+}
 
 /* The context of the recorder: which interface of the wrapped plugin is in use, and its own context. */
 struct context {
-  int version; /* 0: nothing is wrapped */
-  void *plugin;
-  void *inner;
+    int version; /* 0: nothing is wrapped */
+    void *plugin;
+    void *inner;
 };
 
 static void find_plugin(struct context *context, int newest) {
-  for (int version = newest; wrapped_library != NULL && version >= OLDEST; version--) {
-    char symbol[32];
-    snprintf(symbol, sizeof symbol, "ncclTunerPlugin_v%d", version);
-    context->plugin = dlsym(wrapped_library, symbol);
-    if (context->plugin != NULL) {
-      context->version = wrapped_version = version;
-      return;
+    for (int version = newest; wrapped_library != NULL && version >= OLDEST; version--) {
+        char symbol[32];
+        snprintf(symbol, sizeof symbol, "ncclTunerPlugin_v%d", version);
+        context->plugin = dlsym(wrapped_library, symbol);
+        if (context->plugin != NULL) {
+            context->version = wrapped_version = version;
+            return;
+        }
     }
-  }
 }
 
 static status start(void **out, int newest, uint64_t id, size_t ranks, size_t nodes, void *log, void *domains,
                     void *constants) {
-  struct context *context = calloc(1, sizeof *context);
-  if (context == NULL) return SYSTEM_ERROR;
-  *out = context;
-  find_plugin(context, newest);
-  if (context->version >= 5)
-    return ((struct tuner_v5 *)context->plugin)->init(&context->inner, id, ranks, nodes, log, domains, constants);
-  if (context->version > 0) return ((struct tuner_v3 *)context->plugin)->init(ranks, nodes, log, &context->inner);
-  return SUCCESS;
+    struct context *context = calloc(1, sizeof *context);
+    if (context == NULL)
+        return SYSTEM_ERROR;
+    *out = context;
+    find_plugin(context, newest);
+    if (context->version >= 5)
+        return ((struct tuner_v5 *)context->plugin)->init(&context->inner, id, ranks, nodes, log, domains, constants);
+    if (context->version > 0)
+        return ((struct tuner_v3 *)context->plugin)->init(ranks, nodes, log, &context->inner);
+    return SUCCESS;
 }
 
 static status ask_wrapped(struct context *context, int collective, size_t bytes, int pipe_ops, float *table_us,
                           int algorithms, int protocols, int registered, int *channels) {
-  if (context->version >= 4)
-    return ((struct tuner_v4 *)context->plugin)
-        ->ask(context->inner, collective, bytes, pipe_ops, table_us, algorithms, protocols, registered, channels);
-  if (context->version == 3)
-    return ((struct tuner_v3 *)context->plugin)
-        ->ask(context->inner, collective, bytes, pipe_ops, table_us, algorithms, protocols, channels);
-  if (context->version == 2) {
-    int algorithm = -1, protocol = -1;
-    /* What it asks for as NCCL derives it: src/plugin/tuner/tuner_v2.cc, v2.28.9-1. */
-    enum { COLL_NET_CHAIN = 3, NVLS = 4, NVLS_TREE = 5, SIMPLE = 2 };
-    int coll_net = table_us[COLL_NET_CHAIN * protocols + SIMPLE] != -1.0f;
-    int nvls = table_us[NVLS * protocols + SIMPLE] != -1.0f || table_us[NVLS_TREE * protocols + SIMPLE] != -1.0f;
-    status result = ((struct tuner_v2 *)context->plugin)
-                        ->ask(context->inner, collective, bytes, coll_net, nvls, pipe_ops, &algorithm, &protocol,
-                              channels);
-    /* As NCCL reads a choice without a table: that cell costs nothing, unless it is ignored. */
-    if (algorithm >= 0 && algorithm < algorithms && protocol >= 0 && protocol < protocols &&
-        table_us[algorithm * protocols + protocol] != -1.0f)
-      table_us[algorithm * protocols + protocol] = 0.0f;
-    return result;
-  }
-  return SUCCESS;
+    if (context->version >= 4)
+        return ((struct tuner_v4 *)context->plugin)
+            ->ask(context->inner, collective, bytes, pipe_ops, table_us, algorithms, protocols, registered, channels);
+    if (context->version == 3)
+        return ((struct tuner_v3 *)context->plugin)
+            ->ask(context->inner, collective, bytes, pipe_ops, table_us, algorithms, protocols, channels);
+    if (context->version == 2) {
+        int algorithm = -1, protocol = -1;
+        /* What it asks for as NCCL derives it: src/plugin/tuner/tuner_v2.cc, v2.28.9-1. */
+        enum { COLL_NET_CHAIN = 3, NVLS = 4, NVLS_TREE = 5, SIMPLE = 2 };
+        int coll_net = table_us[COLL_NET_CHAIN * protocols + SIMPLE] != -1.0f;
+        int nvls = table_us[NVLS * protocols + SIMPLE] != -1.0f || table_us[NVLS_TREE * protocols + SIMPLE] != -1.0f;
+        status result =
+            ((struct tuner_v2 *)context->plugin)
+                ->ask(context->inner, collective, bytes, coll_net, nvls, pipe_ops, &algorithm, &protocol, channels);
+        /* As NCCL reads a choice without a table: that cell costs nothing, unless it is ignored. */
+        if (algorithm >= 0 && algorithm < algorithms && protocol >= 0 && protocol < protocols &&
+            table_us[algorithm * protocols + protocol] != -1.0f)
+            table_us[algorithm * protocols + protocol] = 0.0f;
+        return result;
+    }
+    return SUCCESS;
 }
 
 static status ask(void *opaque, int collective, size_t bytes, int pipe_ops, float *table_us, int algorithms,
                   int protocols, int registered, int *channels) {
-  struct sim_question *question = sim_record_question();
-  int cells = algorithms * protocols;
-  size_t table_bytes = (size_t)(cells <= SIM_MAX_CELLS ? cells : 0) * sizeof *table_us;
-  question->collective = collective;
-  question->bytes = bytes;
-  question->pipe_ops = pipe_ops;
-  question->algorithms = algorithms;
-  question->protocols = protocols;
-  question->registered = registered;
-  memcpy(question->before_us, table_us, table_bytes);
-  status result = ask_wrapped(opaque, collective, bytes, pipe_ops, table_us, algorithms, protocols,
-                              registered < 0 ? 0 : registered, channels);
-  memcpy(question->after_us, table_us, table_bytes);
-  question->channels = *channels;
-  return result;
+    struct sim_question *question = sim_record_question();
+    int cells = algorithms * protocols;
+    size_t table_bytes = (size_t)(cells <= SIM_MAX_CELLS ? cells : 0) * sizeof *table_us;
+    question->collective = collective;
+    question->bytes = bytes;
+    question->pipe_ops = pipe_ops;
+    question->algorithms = algorithms;
+    question->protocols = protocols;
+    question->registered = registered;
+    memcpy(question->before_us, table_us, table_bytes);
+    status result = ask_wrapped(opaque, collective, bytes, pipe_ops, table_us, algorithms, protocols,
+                                registered < 0 ? 0 : registered, channels);
+    memcpy(question->after_us, table_us, table_bytes);
+    question->channels = *channels;
+    return result;
 }
 
 static status end(void *opaque) {
-  struct context *context = opaque;
-  status result = SUCCESS;
-  if (context->version >= 5) result = ((struct tuner_v5 *)context->plugin)->end(context->inner);
-  else if (context->version > 0) result = ((struct tuner_v3 *)context->plugin)->end(context->inner);
-  free(context);
-  return result;
+    struct context *context = opaque;
+    status result = SUCCESS;
+    if (context->version >= 5)
+        result = ((struct tuner_v5 *)context->plugin)->end(context->inner);
+    else if (context->version > 0)
+        result = ((struct tuner_v3 *)context->plugin)->end(context->inner);
+    free(context);
+    return result;
 }
 
 static status init_v3(size_t ranks, size_t nodes, void *log, void **context) {
-  return start(context, 3, 0, ranks, nodes, log, NULL, NULL);
+    return start(context, 3, 0, ranks, nodes, log, NULL, NULL);
 }
 
 static status init_v4(size_t ranks, size_t nodes, void *log, void **context) {
-  return start(context, 4, 0, ranks, nodes, log, NULL, NULL);
+    return start(context, 4, 0, ranks, nodes, log, NULL, NULL);
 }
 
 static status init_v5(void **context, uint64_t id, size_t ranks, size_t nodes, void *log, void *domains,
                       void *constants) {
-  return start(context, 5, id, ranks, nodes, log, domains, constants);
+    return start(context, 5, id, ranks, nodes, log, domains, constants);
 }
 
 static status init_v6(void **context, uint64_t id, size_t ranks, size_t nodes, void *log, void *domains,
                       void *constants) {
-  return start(context, NEWEST, id, ranks, nodes, log, domains, constants);
+    return start(context, NEWEST, id, ranks, nodes, log, domains, constants);
 }
 
 static status ask_v3(void *context, int collective, size_t bytes, int pipe_ops, float *table_us, int algorithms,
                      int protocols, int *channels) {
-  return ask(context, collective, bytes, pipe_ops, table_us, algorithms, protocols, -1, channels);
+    return ask(context, collective, bytes, pipe_ops, table_us, algorithms, protocols, -1, channels);
 }
 
 /* The chunk size stays NCCL's unless the wrapped plugin has the same interface and an opinion. */
 static status chunk_v6(void *opaque, int collective, size_t bytes, int algorithm, int protocol, int channels,
                        size_t *chunk_bytes) {
-  struct context *context = opaque;
-  struct tuner_v6 *plugin = context->version == 6 ? context->plugin : NULL;
-  if (plugin == NULL || plugin->chunk == NULL) return SUCCESS;
-  return plugin->chunk(context->inner, collective, bytes, algorithm, protocol, channels, chunk_bytes);
+    struct context *context = opaque;
+    struct tuner_v6 *plugin = context->version == 6 ? context->plugin : NULL;
+    if (plugin == NULL || plugin->chunk == NULL)
+        return SUCCESS;
+    return plugin->chunk(context->inner, collective, bytes, algorithm, protocol, channels, chunk_bytes);
 }
 
 static const char name[] = "nccl-tuner recorder";
 
 /* Whether a tuner that NCCL uses, of any interface, is the recorder: all begin with the name. */
-SIM_EXPORT int sim_is_recorder(const char *const *tuner) { return *tuner == name; }
+SIM_EXPORT int sim_is_recorder(const char *const *tuner) {
+    return *tuner == name;
+}
 
 SIM_EXPORT struct tuner_v6 ncclTunerPlugin_v6 = {{name, init_v6, ask, end}, chunk_v6};
 SIM_EXPORT struct tuner_v5 ncclTunerPlugin_v5 = {name, init_v5, ask, end};

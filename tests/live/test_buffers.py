@@ -15,6 +15,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
+from tuner.oracle.groups import Call
 from tuner.scenario import Scenario
 
 REGISTERED = [Request(collective, DataType.float32, Op.sum, buffers=Buffers.registered) for collective in Collective]
@@ -204,7 +205,7 @@ def test_types_on_windows(name: str) -> None:
             missing.append(request)
     for request in missing:
         with Oracle(scenario.oracle_configuration()) as oracle, pytest.raises(OracleFailed, match="unknown red op"):
-            oracle.launch_windows(request.collective, request.dtype, request.op, [1 << 20])
+            oracle.launch_windows(request, [1 << 20])
     requests = [request for request in requests if request not in missing]
     report = check(scenario, requests)
     assert report.mismatches == []
@@ -239,3 +240,16 @@ def test_a_release_that_registers_nothing_says_so() -> None:
 
 # Rules that tell buffers apart here
 ALONE = {"one_for_one_rank_per_node_with_gdr", "near_adapters_for_one_rank_per_node_with_gdr"}
+
+
+@pytest.mark.parametrize("name", [name for name in REGISTERS if ALONE & {*release.load(name).rules.registered}])
+def test_a_group_after_registered_buffers_has_plain_ones(name: str) -> None:
+    call = Call(Collective.Broadcast, DataType.float32, Op.sum, 64 << 20)
+    with Oracle(Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=1).oracle_configuration()) as oracle:
+        before = oracle.launch_group([call])
+        (registered,) = oracle.launch(
+            Request(call.collective, call.dtype, call.op, buffers=Buffers.registered), [call.bytes]
+        )
+        after = oracle.launch_group([call])
+    assert before.kernels == after.kernels
+    assert registered.channels != before.kernels[0].channels

@@ -13,8 +13,10 @@ from tests.support.available_releases import WITH_PLUGINS
 from tuner import plugin, release
 from tuner.base.errors import BadInput, BadTable, OracleFailed
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.emulator.request import Request
 from tuner.machine import catalogue
-from tuner.oracle.api import Launched, Oracle
+from tuner.oracle.answers import Launched
+from tuner.oracle.api import Oracle
 from tuner.oracle.configuration import OracleConfiguration
 from tuner.plugin import loading
 from tuner.plugin.dry_run import DryRun
@@ -38,7 +40,7 @@ def configuration(nccl: str, **env: str) -> OracleConfiguration:
 
 
 def launch(oracle: Oracle, collective: Collective = AR, sizes: list[int] = SIZES) -> list[Launched]:
-    return oracle.launch(collective, DataType.float32, Op.sum, sizes)
+    return oracle.launch(Request(collective, DataType.float32, Op.sum), sizes)
 
 
 def choices(launched: list[Launched]) -> set[tuple[Algorithm, Protocol]]:
@@ -125,7 +127,7 @@ def test_the_costs_seen_are_those_nccl_hands_over() -> None:
     topology = catalogue.load("dgx-h100").topology_xml
     with Oracle(configuration(nccl)) as oracle, Oracle(OracleConfiguration(topology, 2, 2, nccl, {})) as recorder:
         for collective in (AR, AG, RS):
-            expected = recorder.costs(collective, DataType.float32, Op.sum, [MIB])[0]
+            expected = recorder.costs(Request(collective, DataType.float32, Op.sum), [MIB])[0]
             launch(oracle, collective, [MIB])
             cells = [(Algorithm(a), Protocol(p), float(us)) for (a, p), us in np.ndenumerate(expected) if us != -1]
             assert list(oracle.seen().costs_us) == cells

@@ -86,7 +86,7 @@ def test_every_rank_is_on_its_own_node(name: str) -> None:
     h100, a100 = catalogue.load(H100).topology_xml, catalogue.load(A100).topology_xml
     with Oracle(OracleConfiguration(h100, 1, 2, name, {}, others=(Host(a100, 1), Host(h100, 3)))) as oracle:
         facts, lines = oracle.facts, oracle.log_lines()
-    assert (facts["n_ranks"], facts["n_nodes"], facts["local_ranks"], facts["max_local_ranks"]) == (6, 3, 2, 3)
+    assert (facts.n_ranks, facts.n_nodes, facts.local_ranks, facts.max_local_ranks) == (6, 3, 2, 3)
     # NCCL prints the CPUs of each rank's own topology, and 1 for Intel, 2 for AMD.
     cpus = {match[1] for line in lines if (match := re.search(r"NCCL INFO CPU/\S+ \(\d+/(\d+)/", line))}
     assert cpus == {"1", "2"}

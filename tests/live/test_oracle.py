@@ -18,11 +18,14 @@ from tests.support.available_releases import HERE
 from tuner import release
 from tuner.base.errors import BadInput, BadTopology, OracleFailed, OracleUnavailable
 from tuner.base.names import Algorithm, Collective, DataType, Op, Pattern, Protocol
+from tuner.emulator.request import Request
 from tuner.machine import catalogue
 from tuner.oracle import hardware, library, process, tuning_log
-from tuner.oracle.api import Launched, Oracle
-from tuner.oracle.configuration import OracleConfiguration
+from tuner.oracle.answers import Launched
+from tuner.oracle.api import Oracle
+from tuner.oracle.configuration import Host, OracleConfiguration
 from tuner.oracle.groups import Call
+from tuner.oracle.messages import Gpu
 
 RELEASE = "2.28.9"
 SIZES = [4 << shift for shift in range(33)]  # 4 B to 16 GiB
@@ -88,7 +91,7 @@ def printed_graphs(oracle: Oracle) -> dict[int, tuple[object, ...]]:
 
 
 def read_graphs(oracle: Oracle) -> dict[int, tuple[object, ...]]:
-    names = release.load(oracle.facts["release"]).paths.types
+    names = release.load(oracle.facts.release).paths.types
     return {
         graph.pattern: (
             graph.cross_nic,
@@ -141,7 +144,7 @@ def test_channel_counts_are_those_in_the_log(two_nodes: Oracle) -> None:
     printed = next(line for line in two_nodes.log_lines() if "coll channels" in line)
     counts = [int(number) for number in re.findall(r"(\d+) (?:coll|nvls|p2p) channels(?:,|$)", printed)]
     facts = two_nodes.facts
-    assert counts == [facts["n_channels"], facts["nvls_channels"], facts["p2p_channels"]]
+    assert counts == [facts.n_channels, facts.nvls_channels, facts.p2p_channels]
 
 
 def test_facts_of_two_nodes(two_nodes: Oracle, nccl: library.Library) -> None:
@@ -160,7 +163,7 @@ def test_facts_of_two_nodes(two_nodes: Oracle, nccl: library.Library) -> None:
         "collnet": 0,
         "one_rank_per_node": False,
     }
-    assert {name: two_nodes.facts[name] for name in expected} == expected
+    assert {name: getattr(two_nodes.facts, name) for name in expected} == expected
 
 
 # --- what is launched ---
@@ -171,7 +174,7 @@ DEVICE_NAMES = {Collective.Reduce: "Reduce", AR: "AllReduce", RS: "ReduceScatter
 @pytest.mark.parametrize("collective", Collective)
 def test_every_size_launches(two_nodes: Oracle, collective: Collective) -> None:
     sizes = reachable(two_nodes, collective)
-    launched = two_nodes.launch(collective, F32, Op.sum, sizes)
+    launched = two_nodes.launch(Request(collective, F32, Op.sum), sizes)
     assert [each.bytes for each in launched] == sizes
     for each in launched:
         name = f"{DEVICE_NAMES[collective]}_Sum_f32" if collective in DEVICE_NAMES else collective.name
@@ -185,7 +188,7 @@ def test_every_size_launches(two_nodes: Oracle, collective: Collective) -> None:
 
 
 def test_a_specialised_kernel_is_the_pick(two_nodes: Oracle) -> None:
-    (each,) = two_nodes.launch(AR, F32, Op.sum, [1024])
+    (each,) = two_nodes.launch(Request(AR, F32, Op.sum), [1024])
     assert (each.algorithm, each.protocol, each.kernel) == (
         Algorithm.Tree,
         Protocol.LL,
@@ -194,39 +197,39 @@ def test_a_specialised_kernel_is_the_pick(two_nodes: Oracle) -> None:
 
 
 def test_nvls_tree_on_two_hopper_nodes_and_nvls_on_one(two_nodes: Oracle, one_node: Oracle) -> None:
-    assert two_nodes.launch(AR, F32, Op.sum, [1 << 30])[0].algorithm == Algorithm.NVLSTree
-    assert one_node.launch(AR, F32, Op.sum, [1 << 30])[0].algorithm == Algorithm.NVLS
-    assert one_node.launch(AR, F32, Op.prod, [1 << 30])[0].algorithm == Algorithm.Ring
+    assert two_nodes.launch(Request(AR, F32, Op.sum), [1 << 30])[0].algorithm == Algorithm.NVLSTree
+    assert one_node.launch(Request(AR, F32, Op.sum), [1 << 30])[0].algorithm == Algorithm.NVLS
+    assert one_node.launch(Request(AR, F32, Op.prod), [1 << 30])[0].algorithm == Algorithm.Ring
 
 
 def test_pat_on_one_gpu_per_node() -> None:
     with Oracle(configuration(nodes=8, gpus=1)) as oracle:
-        assert oracle.facts["one_rank_per_node"] is True
-        launched = oracle.launch(AG, F32, Op.sum, [256 << 10])
+        assert oracle.facts.one_rank_per_node is True
+        launched = oracle.launch(Request(AG, F32, Op.sum), [256 << 10])
     assert launched[0].algorithm == Algorithm.PAT
 
 
 def test_no_nvls_on_ampere() -> None:
     with Oracle(configuration("dgx-a100")) as oracle:
-        assert oracle.facts["nvls_support"] == 0
-        assert (oracle.costs(AR, F32, Op.sum, [1 << 30])[0, Algorithm.NVLS] == -1).all()
+        assert oracle.facts.nvls_support == 0
+        assert (oracle.costs(Request(AR, F32, Op.sum), [1 << 30])[0, Algorithm.NVLS] == -1).all()
 
 
 def test_coll_net_where_it_is_enabled() -> None:
     with Oracle(configuration("dgx-a100", 2, env={"NCCL_COLLNET_ENABLE": "1"})) as oracle:
-        assert oracle.facts["collnet"] == 1
+        assert oracle.facts.collnet == 1
         assert oracle.graphs[Algorithm.CollNetDirect].n_channels > 0
-        assert oracle.launch(AR, F32, Op.sum, [1 << 30])[0].algorithm == Algorithm.CollNetDirect
-        assert oracle.launch(AR, F32, Op.sum, [1 << 30])[0].channels == oracle.facts["n_channels"]
+        assert oracle.launch(Request(AR, F32, Op.sum), [1 << 30])[0].algorithm == Algorithm.CollNetDirect
+        assert oracle.launch(Request(AR, F32, Op.sum), [1 << 30])[0].channels == oracle.facts.n_channels
 
 
 def test_the_environment_reaches_nccl() -> None:
     with Oracle(
         configuration(nodes=2, env={"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple", "NCCL_MAX_CTAS": "4"})
     ) as oracle:
-        picks = {(e.algorithm, e.protocol) for e in oracle.launch(AR, F32, Op.sum, [1024, 1 << 20, 1 << 30])}
+        picks = {(e.algorithm, e.protocol) for e in oracle.launch(Request(AR, F32, Op.sum), [1024, 1 << 20, 1 << 30])}
         assert picks == {(Algorithm.Ring, Protocol.Simple)}
-        assert oracle.launch(AR, F32, Op.sum, [1 << 30])[0].channels == 4
+        assert oracle.launch(Request(AR, F32, Op.sum), [1 << 30])[0].channels == 4
 
 
 def test_calls_in_one_group_share_a_kernel(two_nodes: Oracle) -> None:
@@ -235,12 +238,12 @@ def test_calls_in_one_group_share_a_kernel(two_nodes: Oracle) -> None:
     (kernel,) = group.kernels
     assert sorted(each.nbytes(16) for each in kernel.operations) == sorted(sizes)  # type: ignore[type-var]
     together = {each.nbytes(16): each for each in kernel.operations}
-    alone = two_nodes.launch(AR, F32, Op.sum, sizes)
+    alone = two_nodes.launch(Request(AR, F32, Op.sum), sizes)
     assert [together[each.bytes].algorithm for each in alone] == [each.algorithm for each in alone]
     # Together they share the channels that the largest would have alone.
     assert len(together[1 << 20].channels) < alone[0].channels
     assert [question.bytes for question in group.questions] == [1 << 10, 1 << 20, 4 << 20, 64 << 20]
-    assert two_nodes.launch(AR, F32, Op.sum, sizes) == alone, "a group leaves nothing behind"
+    assert two_nodes.launch(Request(AR, F32, Op.sum), sizes) == alone, "a group leaves nothing behind"
 
 
 def test_a_group_of_nothing_is_refused(two_nodes: Oracle) -> None:
@@ -254,8 +257,8 @@ def test_a_group_of_nothing_is_refused(two_nodes: Oracle) -> None:
 @pytest.mark.parametrize("collective", Collective)
 def test_the_winner_is_the_cheapest_cell_and_what_is_launched(two_nodes: Oracle, collective: Collective) -> None:
     sizes = reachable(two_nodes, collective)
-    asked = two_nodes.ask(collective, F32, Op.sum, sizes)
-    launched = two_nodes.launch(collective, F32, Op.sum, sizes)
+    asked = two_nodes.ask(Request(collective, F32, Op.sum), sizes)
+    launched = two_nodes.launch(Request(collective, F32, Op.sum), sizes)
     assert asked.before_us.shape == (len(sizes), len(Algorithm), len(Protocol))
     assert asked.before_us.dtype == np.float32
     assert (asked.before_us == asked.after_us).all(), "the recorder changes nothing"
@@ -269,11 +272,11 @@ def test_the_winner_is_the_cheapest_cell_and_what_is_launched(two_nodes: Oracle,
 
 def test_asking_leaves_nothing_behind(two_nodes: Oracle) -> None:
     """A simulated group's tasks are never launched; they must not count as operations of the next group."""
-    first = two_nodes.ask(AR, F32, Op.sum, [1 << 20])
-    many = two_nodes.ask(AR, F32, Op.sum, [1 << 20] * 100)
+    first = two_nodes.ask(Request(AR, F32, Op.sum), [1 << 20])
+    many = two_nodes.ask(Request(AR, F32, Op.sum), [1 << 20] * 100)
     assert set(many.pipe_ops.tolist()) == {1}
     assert (many.before_us == first.before_us).all()
-    assert len(two_nodes.launch(AR, F32, Op.sum, [1 << 20])) == 1
+    assert len(two_nodes.launch(Request(AR, F32, Op.sum), [1 << 20])) == 1
 
 
 def test_the_recorder_changes_no_launch(tmp_path: Path, one_node: Oracle) -> None:
@@ -281,12 +284,12 @@ def test_the_recorder_changes_no_launch(tmp_path: Path, one_node: Oracle) -> Non
     with Oracle(configuration(plugin=idle)) as bare:
         for collective in Collective:
             sizes = reachable(bare, collective)
-            without = bare.launch(collective, F32, Op.sum, sizes)
-            recorded = one_node.launch(collective, F32, Op.sum, sizes)
+            without = bare.launch(Request(collective, F32, Op.sum), sizes)
+            recorded = one_node.launch(Request(collective, F32, Op.sum), sizes)
             assert all(each.time_us is None for each in without)
             assert [key(each) for each in without] == [key(each) for each in recorded]
         with pytest.raises(BadInput, match="record_plugin"):
-            bare.costs(AR, F32, Op.sum, [4])
+            bare.costs(Request(AR, F32, Op.sum), [4])
 
 
 def key(each: Launched) -> tuple[object, ...]:
@@ -300,14 +303,14 @@ def key(each: Launched) -> tuple[object, ...]:
 def test_every_release_that_is_here_answers_alike(name: str) -> None:
     """Log, memory, launches and costs agree with each other, whichever way a release lets them be had."""
     with Oracle(configuration(nodes=2, release=name)) as oracle:
-        assert oracle.facts["release"] == name
-        assert oracle.facts["n_ranks"] == 16
+        assert oracle.facts.release == name
+        assert oracle.facts.n_ranks == 16
         assert read_graphs(oracle) == printed_graphs(oracle)
         for collective in (AR, AG, RS):
             sizes = reachable(oracle, collective)[::6]
-            asked = oracle.ask(collective, F32, Op.sum, sizes)
+            asked = oracle.ask(Request(collective, F32, Op.sum), sizes)
             assert set(asked.pipe_ops.tolist()) == {1}
-            launched = oracle.launch(collective, F32, Op.sum, sizes)
+            launched = oracle.launch(Request(collective, F32, Op.sum), sizes)
             for table, winner_us, each in zip(asked.before_us, asked.winner_us, launched, strict=True):
                 assert winner_us == table[each.algorithm, each.protocol] == table[table >= 0].min()
                 assert np.float32(each.time_us) == winner_us
@@ -318,7 +321,7 @@ def test_every_release_that_is_here_answers_alike(name: str) -> None:
 def test_launches_without_end(name: str) -> None:
     """Up to 2.21 work goes through a ring of 65536 entries that a kernel would empty; 24 of them a launch here."""
     with Oracle(configuration("dgx-a100", gpus=4, release=name), timeout_s=60) as oracle:
-        launched = oracle.launch(AR, F32, Op.sum, [1 << 30] * 3000)
+        launched = oracle.launch(Request(AR, F32, Op.sum), [1 << 30] * 3000)
         assert {(each.algorithm, each.channels) for each in launched} == {(Algorithm.Ring, 24)}
 
 
@@ -345,7 +348,7 @@ def compiled(folder: Path, body: str, source: str = PLUGIN) -> Path:
 
 def test_nccl_loads_the_given_plugin(tmp_path: Path) -> None:
     with Oracle(configuration(plugin=compiled(tmp_path, PREFER_TREE_LL))) as oracle:
-        (each,) = oracle.launch(AR, F32, Op.sum, [1 << 30])
+        (each,) = oracle.launch(Request(AR, F32, Op.sum), [1 << 30])
         assert (each.algorithm, each.protocol, each.channels) == (Algorithm.Tree, Protocol.LL, 3)
 
 
@@ -353,10 +356,10 @@ def test_the_table_before_and_after_a_plugin(tmp_path: Path, one_node: Oracle) -
     plugin = compiled(tmp_path, PREFER_TREE_LL)
     sizes = [1 << 20, 1 << 30]
     with Oracle(configuration(plugin=plugin, record_plugin=True)) as oracle:
-        asked = oracle.ask(AR, F32, Op.sum, sizes)
-        launched = oracle.launch(AR, F32, Op.sum, sizes)
-        other = oracle.ask(AG, F32, Op.sum, sizes)
-    assert (asked.before_us == one_node.costs(AR, F32, Op.sum, sizes)).all()
+        asked = oracle.ask(Request(AR, F32, Op.sum), sizes)
+        launched = oracle.launch(Request(AR, F32, Op.sum), sizes)
+        other = oracle.ask(Request(AG, F32, Op.sum), sizes)
+    assert (asked.before_us == one_node.costs(Request(AR, F32, Op.sum), sizes)).all()
     changed = np.argwhere(asked.before_us != asked.after_us).tolist()
     assert changed == [[0, 0, 0], [0, 0, 2], [1, 0, 0], [1, 0, 2]]
     assert asked.channels.tolist() == [3, 3]
@@ -382,14 +385,14 @@ def test_a_plugin_that_crashes_takes_only_the_child(tmp_path: Path) -> None:
     plugin = compiled(tmp_path, "return *(volatile int *)0;")
     complaint = r"was killed by SIGSEGV while launching 1 AllReduce of float32 with tuner plugin \S+plugin\.so"
     with Oracle(configuration(plugin=plugin)) as oracle, pytest.raises(OracleFailed, match=complaint):
-        oracle.launch(AR, F32, Op.sum, [4])
+        oracle.launch(Request(AR, F32, Op.sum), [4])
 
 
 def test_an_error_of_nccl_is_reported(tmp_path: Path) -> None:
     plugin = compiled(tmp_path, "return 3;")
     complaint = r"at 4 bytes NCCL returned 3 \(internal error"
     with Oracle(configuration(plugin=plugin)) as oracle, pytest.raises(OracleFailed, match=complaint):
-        oracle.launch(AR, F32, Op.sum, [4])
+        oracle.launch(Request(AR, F32, Op.sum), [4])
 
 
 # --- the child ---
@@ -399,12 +402,12 @@ def test_a_crash_is_reported() -> None:
     with Oracle(configuration(gpus=2)) as oracle:
         os.kill(oracle.pid, signal.SIGSEGV)
         with pytest.raises(OracleFailed) as caught:
-            oracle.launch(AR, F32, Op.sum, [4])
+            oracle.launch(Request(AR, F32, Op.sum), [4])
         message = str(caught.value)
         assert "was killed by SIGSEGV while launching 1 AllReduce of float32" in message
         assert "NCCL's last lines:" in message
         assert "\n" not in message
-        assert oracle.facts["n_ranks"] == 2, "what was read before stays"
+        assert oracle.facts.n_ranks == 2, "what was read before stays"
 
 
 def test_a_hang_is_reported_and_ended() -> None:
@@ -413,7 +416,7 @@ def test_a_hang_is_reported_and_ended() -> None:
         os.kill(oracle.pid, signal.SIGSTOP)
         start = time.monotonic()
         with pytest.raises(OracleFailed, match=r"did not answer within 0\.5 s"):
-            oracle.launch(AR, F32, Op.sum, [4])
+            oracle.launch(Request(AR, F32, Op.sum), [4])
         assert time.monotonic() - start < 30, "it is this request's limit that counts"
         assert not alive(oracle.pid)
 
@@ -471,14 +474,14 @@ def test_oracles_side_by_side(one_node: Oracle) -> None:
 
     def ask() -> None:
         with Oracle(configuration()) as oracle:
-            picks.append([key(each) for each in oracle.launch(AR, F32, Op.sum, SIZES)])
+            picks.append([key(each) for each in oracle.launch(Request(AR, F32, Op.sum), SIZES)])
 
     threads = [threading.Thread(target=ask) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert picks == [[key(each) for each in one_node.launch(AR, F32, Op.sum, SIZES)]] * 3
+    assert picks == [[key(each) for each in one_node.launch(Request(AR, F32, Op.sum), SIZES)]] * 3
 
 
 def test_nothing_of_the_callers_environment_leaks(monkeypatch: pytest.MonkeyPatch, one_node: Oracle) -> None:
@@ -493,7 +496,7 @@ def test_nothing_of_the_callers_environment_leaks(monkeypatch: pytest.MonkeyPatc
             process.OWN_VARIABLES - {"NCCL_CUDA_PATH", "NCCL_CONF_FILE", "NCCL_TOPO_DUMP_FILE"}
         )
         assert not [variable for variable in environment if variable.startswith("CUDA_")]
-        assert (oracle.costs(AR, F32, Op.sum, SIZES) == one_node.costs(AR, F32, Op.sum, SIZES)).all()
+        assert (oracle.costs(Request(AR, F32, Op.sum), SIZES) == one_node.costs(Request(AR, F32, Op.sum), SIZES)).all()
 
 
 # --- setups that cannot be ---
@@ -536,7 +539,7 @@ def test_bad_topologies(topology: str, complaint: str) -> None:
 
 
 def test_memory_is_looked_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.oracle.api._available_bytes", lambda: 100 << 20)
+    monkeypatch.setattr("tuner.oracle.start._available_bytes", lambda: 100 << 20)
     with pytest.raises(BadInput, match="this machine has 100 MB available, enough for 2 ranks"):
         Oracle(configuration())
 
@@ -549,33 +552,35 @@ def test_other_platforms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_sizes_no_count_reaches(two_nodes: Oracle) -> None:
     with pytest.raises(BadInput, match="no AllGather of float32 on 16 ranks has 1000 bytes; nearest: 960, 1024"):
-        two_nodes.launch(AG, F32, Op.sum, [1000])
+        two_nodes.launch(Request(AG, F32, Op.sum), [1000])
     with pytest.raises(BadInput, match=r"has 3 bytes; nearest: 4$"):
-        two_nodes.costs(AR, F32, Op.sum, [3])
+        two_nodes.costs(Request(AR, F32, Op.sum), [3])
     with pytest.raises(BadInput, match="more than a simulated buffer holds"):
-        two_nodes.costs(AR, F32, Op.sum, [1 << 60])
-    assert two_nodes.launch(AR, F32, Op.sum, []) == []
-    assert two_nodes.costs(AR, F32, Op.sum, []).shape == (0, len(Algorithm), len(Protocol))
+        two_nodes.costs(Request(AR, F32, Op.sum), [1 << 60])
+    assert two_nodes.launch(Request(AR, F32, Op.sum), []) == []
+    assert two_nodes.costs(Request(AR, F32, Op.sum), []).shape == (0, len(Algorithm), len(Protocol))
 
 
 def test_one_rank_has_nothing_to_choose() -> None:
     with Oracle(configuration(gpus=1)) as oracle:
-        assert oracle.facts["n_ranks"] == 1
+        assert oracle.facts.n_ranks == 1
         with pytest.raises(BadInput, match="one rank has nothing to choose"):
-            oracle.launch(AR, F32, Op.sum, [4])
+            oracle.launch(Request(AR, F32, Op.sum), [4])
 
 
 # --- readers ---
 
 
 def test_hardware_of_a_topology() -> None:
-    read = hardware.read(catalogue.load("dgx-h100").topology_xml, 2, 3, coll_net=False)
+    read = hardware.read(Host(catalogue.load("dgx-h100").topology_xml, 3), hardware.Surroundings(nodes=2))
     assert [gpu.compute_capability for gpu in read.gpus] == [90, 90, 90]
     assert len({gpu.bus_id for gpu in read.gpus}) == 3
     assert len(read.nets) >= 8
     assert read.multicast
-    assert not hardware.read(catalogue.load("dgx-a100").topology_xml, 2, 3, coll_net=False).multicast
-    assert not hardware.read(catalogue.load("gh200-4x").topology_xml, 2, 3, coll_net=False).multicast  # no switch
+    assert not hardware.read(Host(catalogue.load("dgx-a100").topology_xml, 3), hardware.Surroundings(nodes=2)).multicast
+    assert not hardware.read(
+        Host(catalogue.load("gh200-4x").topology_xml, 3), hardware.Surroundings(nodes=2)
+    ).multicast  # no switch
 
 
 def test_gpus_and_nets_are_taken_in_their_order() -> None:
@@ -583,8 +588,8 @@ def test_gpus_and_nets_are_taken_in_their_order() -> None:
       <pci busid="0000:02:00.0"><gpu dev="1" sm="80"/></pci> <pci busid="0000:01:00.0"><gpu dev="0" sm="90"/></pci>
       <nic><net name="b" dev="1" speed="100000" guid="0x1f" gdr="0"/><net name="a" dev="0" latency="1.5"/></nic>
     </cpu></system>"""
-    read = hardware.read(xml, 1, 1, coll_net=True)
-    assert read.gpus == (hardware.Gpu("0000:01:00.0", 90, peer_group=0),)
+    read = hardware.read(Host(xml, 1), hardware.Surroundings(coll_net=True))
+    assert read.gpus == (Gpu("0000:01:00.0", 90, peer_group=0),)
     assert [(net.name, net.speed_mbps, net.guid, net.gdr, net.latency_us) for net in read.nets] == [
         ("a", 10000, 2, 1, 1.5),
         ("b", 100000, 31, 0, 0.0),
@@ -595,7 +600,7 @@ def test_gpus_and_nets_are_taken_in_their_order() -> None:
 @pytest.mark.parametrize(("across_sockets", "groups"), [(True, [0, 0, 0, 0, 0]), (False, [0, 0, 0, 0, 1])])
 def test_peers_are_the_gpus_of_a_socket_or_all(across_sockets: bool, groups: list[int]) -> None:
     xml = catalogue.load("dgx-h100").topology_xml
-    read = hardware.read(xml, 1, 5, coll_net=False, peer_to_peer_across_sockets=across_sockets)
+    read = hardware.read(Host(xml, 5, across_sockets), hardware.Surroundings())
     assert [gpu.peer_group for gpu in read.gpus] == groups
 
 

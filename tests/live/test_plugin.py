@@ -18,8 +18,10 @@ from tests.support.available_releases import WITH_PLUGINS
 from tuner import plugin, release
 from tuner.base.errors import OracleFailed
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
+from tuner.emulator.request import Request
 from tuner.machine import catalogue
-from tuner.oracle.api import Launched, Oracle
+from tuner.oracle.answers import Launched
+from tuner.oracle.api import Oracle
 from tuner.oracle.configuration import OracleConfiguration
 from tuner.plugin import loading
 from tuner.plugin.table.records import HEADER
@@ -73,8 +75,14 @@ def alone(nccl: str, *, nodes: int = 2, gpus: int = 2, **env: str) -> Iterator[O
         yield oracle
 
 
-def launch(oracle: Oracle, sizes: Sequence[int], collective: Collective = AR, **how: object) -> list[Launched]:
-    launched = oracle.launch(collective, DataType.float32, Op.sum, sizes, **how)  # type: ignore[arg-type]
+def launch(
+    oracle: Oracle,
+    sizes: Sequence[int],
+    collective: Collective = AR,
+    buffers: Buffers = Buffers.plain,
+    captured: bool = False,
+) -> list[Launched]:
+    launched = oracle.launch(Request(collective, DataType.float32, Op.sum, buffers=buffers), sizes, captured)
     return [dataclasses.replace(each, time_us=None) for each in launched]  # known only where recorded
 
 
@@ -158,13 +166,13 @@ def test_cells_outside_are_the_same_bits_and_the_pick_keeps_its_time(nccl: str, 
         Oracle(OracleConfiguration(topology, 2, 2, nccl, {})) as recorder,
     ):
         for collective in Collective:
-            expected = recorder.ask(collective, DataType.float32, Op.sum, outside)
-            asked = oracle.ask(collective, DataType.float32, Op.sum, outside)
+            expected = recorder.ask(Request(collective, DataType.float32, Op.sum), outside)
+            asked = oracle.ask(Request(collective, DataType.float32, Op.sum), outside)
             assert same_bits(asked.after_us, expected.before_us)
             assert same_bits(asked.winner_us, expected.winner_us)
             assert not asked.channels.any()
-        expected = recorder.ask(AR, DataType.float32, Op.sum, inside)
-        asked = oracle.ask(AR, DataType.float32, Op.sum, inside)
+        expected = recorder.ask(Request(AR, DataType.float32, Op.sum), inside)
+        asked = oracle.ask(Request(AR, DataType.float32, Op.sum), inside)
     assert same_bits(asked.before_us, expected.before_us)
     own = asked.before_us[:, Algorithm.Ring, Protocol.Simple]
     assert (own > expected.winner_us).all(), "the test is of a choice that is not NCCL's own"
@@ -217,7 +225,7 @@ def test_unchecked_ll128_runs(nccl: str, tmp_path: Path) -> None:
 def test_no_more_channels_than_there_are(nccl: str, tmp_path: Path, bare: Oracle) -> None:
     table = table_of(tmp_path, "allreduce -> ring/simple channels=64")
     with with_table(table, nccl) as oracle:
-        most = int(oracle.facts["n_channels"])
+        most = int(oracle.facts.n_channels)
         assert channels(launch(oracle, [4 * GIB])) <= [most]
         assert choices(launch(oracle, [4 * GIB])) == [RING_SIMPLE]
 

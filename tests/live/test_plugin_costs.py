@@ -11,6 +11,7 @@ from tests.support.available_releases import HERE
 from tuner import plugin, release
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, Protocol
 from tuner.conformance.check import sizes_bytes
+from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
@@ -102,7 +103,7 @@ def test_it_launches_what_the_model_picks(
             for algo_proto in missing:
                 possible_us[:, *algo_proto] = -1
             wanted, _ = runs.pick_by(possible_us)
-            for at, launched in enumerate(library.launch(collective, DataType.float32, Op.sum, sizes)):
+            for at, launched in enumerate(library.launch(Request(collective, DataType.float32, Op.sum), sizes)):
                 where = f"{collective.name} {sizes[at]} B"
                 algo_proto = launched.algorithm, launched.protocol
                 models = Algorithm(picks.algorithm[at]), Protocol(picks.protocol[at])
@@ -122,7 +123,7 @@ def test_its_cells_are_the_models(name: str, shape: tuple[str, int, int], model:
     with oracle(name, shape, table, recorded=True) as library:
         for collective in Collective:
             sizes = sizes_of(model, collective)
-            asked = library.ask(collective, DataType.float32, Op.sum, sizes)
+            asked = library.ask(Request(collective, DataType.float32, Op.sum), sizes)
             for algorithm, protocol, left, expected in cells_of(asked.after_us, model, collective, sizes):
                 ignored = asked.before_us[:, algorithm, protocol] < 0
                 assert (left[ignored] == asked.before_us[ignored, algorithm, protocol]).all()

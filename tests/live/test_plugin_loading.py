@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,11 @@ from tests.support.available_releases import HERE
 from tuner import plugin, release
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.emulator.request import Request
 from tuner.machine import catalogue
-from tuner.oracle import api, library
-from tuner.oracle.api import Launched, Oracle
+from tuner.oracle import library, start
+from tuner.oracle.answers import Launched
+from tuner.oracle.api import Oracle
 from tuner.oracle.configuration import OracleConfiguration
 from tuner.plugin import loading
 
@@ -129,7 +132,7 @@ def said(asked: Oracle) -> list[str]:
 
 
 def launch(asked: Oracle, size_bytes: int = 1 << 26, collective: Collective = AR, **how: bool) -> Launched:
-    (launched,) = asked.launch(collective, DataType.float32, Op.sum, [size_bytes], **how)  # type: ignore[arg-type]
+    (launched,) = asked.launch(Request(collective, DataType.float32, Op.sum), [size_bytes], **how)
     return launched
 
 
@@ -181,8 +184,8 @@ def test_the_recorder_asks_a_plugin_as_nccl_does(compiled: Compile, name: str, v
             assert picked(launch(recorded, size)) == picked(launch(plain, size))
         assert said(recorded) == said(plain)
         if version == 2:
-            assert "can 0 1" in said(plain) or not plain.facts["nvls_support"]
-        costs = recorded.ask(AR, DataType.float32, Op.sum, [1 << 26])
+            assert "can 0 1" in said(plain) or not plain.facts.nvls_support
+        costs = recorded.ask(Request(AR, DataType.float32, Op.sum), [1 << 26])
     assert np.argwhere(costs.before_us != costs.after_us).tolist() == [[0, 0, 0]]
     assert costs.channels.tolist() == [2]
 
@@ -225,7 +228,7 @@ def test_the_longest_path(
     shutil.copy(compiled(), file)
     assert len(str(file)) == length
     oracle(name, file).close()
-    monkeypatch.setattr(api, "_takes_path", lambda *_: True)
+    monkeypatch.setattr(start, "_takes_path", lambda *_: True)
     if loading.takes_path(release.load(name), file):
         oracle(name, file).close()
     else:
@@ -263,7 +266,7 @@ def test_constants_handed_to_init(compiled: Compile, name: str) -> None:
     costs = []
     for factor in (1, 2):
         with oracle(name, compiled(factor=factor), record_plugin=True) as asked:
-            costs.append(asked.costs(AR, DataType.float32, Op.sum, [1 << 20]))
+            costs.append(asked.costs(Request(AR, DataType.float32, Op.sum), [1 << 20]))
     assert bool((costs[0] != costs[1]).any()) == kept
 
 
@@ -290,11 +293,11 @@ def test_in_a_graph_nccl_picks_as_with_registered_buffers(name: str, nodes: int,
     sizes = [1 << power for power in range(8, 33, 3)]
     with Oracle(OracleConfiguration(catalogue.load("dgx-h100").topology_xml, nodes, gpus, name, {})) as asked:
         for collective in Collective:
-            what = (collective, DataType.float32, Op.sum, sizes)
-            inside = asked.launch(*what, captured=True)
-            registered = asked.launch(*what, Buffers.registered)
+            request = Request(collective, DataType.float32, Op.sum)
+            inside = asked.launch(request, sizes, captured=True)
+            registered = asked.launch(replace(request, buffers=Buffers.registered), sizes)
             assert list(map(picked, inside)) == list(map(picked, registered))
-        plain = asked.launch(AR, DataType.float32, Op.sum, sizes)
+        plain = asked.launch(Request(AR, DataType.float32, Op.sum), sizes)
         if nodes == 1:
             assert list(map(picked, plain)) != list(map(picked, registered))
 
@@ -302,7 +305,7 @@ def test_in_a_graph_nccl_picks_as_with_registered_buffers(name: str, nodes: int,
 @pytest.mark.parametrize("name", HERE)
 def test_graphs_without_end(name: str) -> None:
     with Oracle(OracleConfiguration(catalogue.load("dgx-h100").topology_xml, 1, 2, name, {})) as asked:
-        launched = asked.launch(AR, DataType.float32, Op.sum, [1 << 26] * 3000, captured=True)
+        launched = asked.launch(Request(AR, DataType.float32, Op.sum), [1 << 26] * 3000, captured=True)
         assert len(set(map(picked, launched))) == 1
 
 

@@ -255,4 +255,4 @@ def test_what_holds_no_call_is_refused(name: str) -> None:
     with pytest.raises(BadInput, match="too small for one collective"):
         Selection(scenario.communicator()).pick(request, 1 << 20)
     with Oracle(scenario.oracle_configuration(), timeout_s=2) as oracle, pytest.raises(OracleFailed):
-        oracle.launch(request.collective, request.dtype, request.op, [1 << 20])
+        oracle.launch(request, [1 << 20])

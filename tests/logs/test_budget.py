@@ -401,7 +401,7 @@ def test_libnccls_own_lines_give_the_sizes_that_were_called(
     scenario = Scenario(nccl=nccl, machine="dgx-h100", nodes=2, gpus_per_node=2)
     with Oracle(scenario.resolve().oracle_configuration_to_launch()) as oracle:
         for collective in Collective:
-            oracle.launch(collective, DataType.bfloat16, Op.max, [1 << 12, 1 << 12, 1 << 20])
+            oracle.launch(Request(collective, DataType.bfloat16, Op.max), [1 << 12, 1 << 12, 1 << 20])
         lines = list(oracle.log_lines())
     wanted = Wanted(ranks=4, priced_ranks=4)
     counted = count([found(tmp_path / "x", "\n".join(lines) + "\n")], wanted)

@@ -15,6 +15,7 @@ from tests.support.command_line import run
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Op
 from tuner.conformance.check_log import Compared, compare
+from tuner.emulator.request import Request
 from tuner.logs import choice, devices, found_graphs, importer, lines, reader
 from tuner.logs.imported import Given, Imported
 from tuner.machine import catalogue
@@ -34,11 +35,11 @@ def oracle_log(
     """The lines libnccl prints here: every collective where a choice names its own, else AllReduce only."""
     scenario = Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus, environment=dict(settings))
     with Oracle(scenario.oracle_configuration()) as oracle:
-        oracle.launch(Collective.AllReduce, DataType.float32, Op.sum, SIZES)
+        oracle.launch(Request(Collective.AllReduce, DataType.float32, Op.sum), SIZES)
         named = any(" Bytes -> Algo " in line and "AllReduce: " in line for line in oracle.log_lines())
         if named and not settings:
             for collective in (Collective.Broadcast, Collective.AllGather, Collective.ReduceScatter):
-                oracle.launch(collective, DataType.float32, Op.sum, [size * 63 // 64 * 64 for size in SIZES])
+                oracle.launch(Request(collective, DataType.float32, Op.sum), [size * 63 // 64 * 64 for size in SIZES])
         return tuple(oracle.log_lines())
 
 

@@ -63,7 +63,7 @@ def test_libnccl_picks_the_same(name: str, unchecked: str, table: Path) -> None:
     with Oracle(configuration) as library:
         for collective in (AR, AG):
             trials = trial.run(table, emulated, request(collective), sizes, {"NCCL_TUNER_UNCHECKED": unchecked})
-            real = library.launch(collective, DataType.float32, Op.sum, sizes)
+            real = library.launch(Request(collective, DataType.float32, Op.sum), sizes)
             for each, launched in zip(trials.sizes, real, strict=True):
                 assert each.picked is not None
                 expected = each.picked.algorithm, each.picked.protocol, each.picked.channels

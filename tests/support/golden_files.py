@@ -105,12 +105,13 @@ def from_library(scenario: Scenario, sizes: NDArray[np.int64], timeout_s: float)
     with Oracle(scenario.oracle_configuration(), timeout_s) as oracle:
         cost_us, picks = [], []
         for request, row in zip(ALL_COLLECTIVES, sizes.tolist(), strict=True):
-            call = request.collective, request.dtype, request.op, row
-            cost_us.append(oracle.costs(*call))
-            picks.append([(one.algorithm, one.protocol, one.channels, one.threads) for one in oracle.launch(*call)])
+            cost_us.append(oracle.costs(request, row))
+            picks.append(
+                [(one.algorithm, one.protocol, one.channels, one.threads) for one in oracle.launch(request, row)]
+            )
         tables, facts = oracle.tables, oracle.facts
     arrays: dict[str, NDArray[Any]] = {
-        "channels": np.array([facts["n_channels"], facts["nvls_channels"]], np.int32),
+        "channels": np.array([facts.n_channels, facts.nvls_channels], np.int32),
         "latency_us": tables.latency_us,
         "bandwidth_gbs": tables.bandwidth_gbs,
         "max_threads": tables.max_threads,
@@ -119,7 +120,7 @@ def from_library(scenario: Scenario, sizes: NDArray[np.int64], timeout_s: float)
         "picks": np.array(picks, np.uint16),
     }
     algorithms = len(tables.max_threads)
-    return {name: _cut(name, array, algorithms) for name, array in arrays.items()}, algorithms, facts["library_sha256"]
+    return {name: _cut(name, array, algorithms) for name, array in arrays.items()}, algorithms, facts.library_sha256
 
 
 def from_emulator(scenario: Scenario, sizes: NDArray[np.int64], algorithms: int) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def test_the_library_launches_so_at_both_ends_of_every_range(nccl: str, collecti
     at = np.searchsorted(found.from_bytes, sizes.astype(np.uint64), side="right") - 1
     assert len(set(at.tolist())) > 5
     with Oracle(scenario.resolve().oracle_configuration_to_launch()) as oracle:
-        real = oracle.launch(collective, asked.dtype, asked.op, sizes.tolist())
+        real = oracle.launch(Request(collective, asked.dtype, asked.op), sizes.tolist())
     for size, launched, row in zip(sizes, real, at, strict=True):
         assert all(getattr(launched, name) == getattr(found, name)[row] for name in NAMES), (size, launched)
 

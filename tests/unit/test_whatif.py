@@ -154,7 +154,7 @@ def test_libnccl_launches_the_picks_of_the_changed_machine(nccl: str, tmp_path: 
     after = changed(replace(H100, nccl=nccl), ["nic-gbps=50"])
     picks = Selection(after.communicator()).pick(ALLREDUCE, SIZES)
     with Oracle(replace(after, machine=None, topology=file, hardware=None).oracle_configuration()) as oracle:
-        launched = oracle.launch(ALLREDUCE.collective, ALLREDUCE.dtype, ALLREDUCE.op, SIZES)
+        launched = oracle.launch(ALLREDUCE, SIZES)
     ours = [
         (*algo_proto, channels, threads)
         for algo_proto, channels, threads in zip(picks.algo_protos(), picks.channels, picks.threads, strict=True)

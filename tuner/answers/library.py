@@ -16,23 +16,23 @@ from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
 from tuner.machine.graphs import Graphs
 from tuner.oracle import search
-from tuner.oracle.api import Launched, Oracle
+from tuner.oracle.answers import Launched
+from tuner.oracle.api import Oracle
 from tuner.oracle.groups import Call
 from tuner.scenario import Scenario
 
 
 def of_sizes(scenario: Scenario, request: Request, sizes: Sequence[int], timeout_s: float) -> list[PickAnswer]:
     """As :func:`tuner.answers.picks.from_emulator`: the cells a tuner plugin is handed, the pick as launched."""
-    kind = request.collective, request.dtype, request.op
     with Oracle(scenario.resolve().oracle_configuration_to_launch(), timeout_s=timeout_s) as oracle:
         launched: list[Launched | NonClassicPath] = (
-            oracle.launch_windows(*kind, sizes)
+            oracle.launch_windows(request, sizes)
             if request.buffers is Buffers.window
-            else list(oracle.launch(*kind, sizes, buffers=request.buffers))
+            else list(oracle.launch(request, sizes))
         )
     staying = [size for size, real in zip(sizes, launched, strict=True) if isinstance(real, Launched)]
     with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
-        answered = oracle.ask(*kind, staying, request.buffers)
+        answered = oracle.ask(request, staying)
     answers, row = [], 0
     for size, real in zip(sizes, launched, strict=True):
         if isinstance(real, NonClassicPath):

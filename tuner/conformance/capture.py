@@ -74,7 +74,7 @@ def ask(machine: Machine, release: str, nodes: int, gpus_per_node: int) -> tuple
 def _found(scenario: Scenario) -> tuple[dict[str, Graph], float | None, str]:
     with Oracle(scenario.oracle_configuration(), TIMEOUT_S) as oracle:
         found.check_nodes(oracle)
-        return dict(found.graphs(oracle)), found.net_gbs(oracle), oracle.facts["library_sha256"]
+        return dict(found.graphs(oracle)), found.net_gbs(oracle), oracle.facts.library_sha256
 
 
 def render(

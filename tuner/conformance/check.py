@@ -1,7 +1,6 @@
 """The emulator against the real library, on one communicator: every cell, pick, channel and thread, exactly."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,8 +12,9 @@ from tuner.conformance.mismatches import MatchReport, Mismatch
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.oracle.api import Launched, Oracle
-from tuner.oracle.facts import Tables
+from tuner.oracle.answers import Launched
+from tuner.oracle.api import Oracle
+from tuner.oracle.facts import Facts, Tables
 from tuner.scenario import Scenario
 
 ALL_COLLECTIVES = tuple(Request(collective, DataType.float32, Op.sum) for collective in Collective)
@@ -92,7 +92,7 @@ def _refused(selection: Selection, request: Request, size: int) -> bool:
 
 def _refused_or_picked(oracle: Oracle, request: Request, size: int) -> str:
     try:
-        (launched,) = oracle.launch(request.collective, request.dtype, request.op, [size], request.buffers)
+        (launched,) = oracle.launch(request, [size])
     except OracleFailed as error:
         if "NCCL returned" not in str(error):  # it crashed or hangs
             raise
@@ -100,23 +100,21 @@ def _refused_or_picked(oracle: Oracle, request: Request, size: int) -> str:
     return pick_name(launched)
 
 
-def _compare_tables(
-    report: MatchReport, selection: Selection, tables: Tables, facts: Mapping[str, Any], whose: str = ""
-) -> None:
+def _compare_tables(report: MatchReport, selection: Selection, tables: Tables, facts: Facts, whose: str = "") -> None:
     for name in TABLES:
         ours, theirs = getattr(selection.tables, name), getattr(tables, name)
         for at in np.ndindex(theirs.shape):  # an older release has fewer algorithms
             report.compare("tables", f"{name}{list(at)}{whose}", ours[at].item(), theirs[at].item())
     communicator = selection.communicator
-    report.compare("tables", f"channels{whose}", communicator.channels, facts["n_channels"])
-    report.compare("tables", f"nvls_channels{whose}", communicator.nvls_channels, facts["nvls_channels"])
+    report.compare("tables", f"channels{whose}", communicator.channels, facts.n_channels)
+    report.compare("tables", f"nvls_channels{whose}", communicator.nvls_channels, facts.nvls_channels)
 
 
 def _compare_cells(
     report: MatchReport, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
 ) -> None:
     ours = selection.cost_table(request, sizes)
-    theirs = oracle.costs(request.collective, request.dtype, request.op, sizes, request.buffers)
+    theirs = oracle.costs(request, sizes)
     ours = np.ascontiguousarray(ours[:, : theirs.shape[1]])  # an older release has fewer algorithms
     differ = ours.view(np.uint32) != theirs.view(np.uint32)
     report.compared["cells"] = report.compared.get("cells", 0) + differ.size
@@ -133,7 +131,7 @@ def _compare_picks(
         _compare_windows(report, selection, oracle, request, sizes)
         return
     picks = selection.pick(request, sizes)
-    launched = oracle.launch(request.collective, request.dtype, request.op, sizes, buffers=request.buffers)
+    launched = oracle.launch(request, sizes)
     for row, (size, real) in enumerate(zip(sizes, launched, strict=True)):
         where = f"{name(request)} {size} B"
         pick = f"{Algorithm(picks.algorithm[row]).name}/{Protocol(picks.protocol[row]).name}"
@@ -149,7 +147,7 @@ def _compare_windows(
     non_classic_paths = selection.non_classic_paths(request, sizes)
     staying = [size for size, non_classic in zip(sizes, non_classic_paths, strict=True) if non_classic is None]
     picks = selection.pick(request, staying) if staying else None
-    launched = oracle.launch_windows(request.collective, request.dtype, request.op, sizes)
+    launched = oracle.launch_windows(request, sizes)
     row = 0
     for size, non_classic, real in zip(sizes, non_classic_paths, launched, strict=True):
         where = f"{name(request)} {size} B"

@@ -1,41 +1,172 @@
-"""The bytes the child answers with: struct sim_answer of csrc/sim/world.c, as numpy reads it."""
+"""What the simulated GPUs recorded, as numpy reads it, and the answers that are made of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-MAX_CELLS = 64
-KERNEL = np.dtype(
-    [("function", "u8"), ("grid_x", "u4"), ("block_x", "u4"), ("device", "i4")],
-    align=True,
-)
-QUESTION = np.dtype(
-    [
-        ("bytes", "u8"),
-        ("collective", "i4"),
-        ("pipe_ops", "i4"),
-        ("algorithms", "i4"),
-        ("protocols", "i4"),
-        ("registered", "i4"),
-        ("channels", "i4"),
-        ("before_us", "f4", (MAX_CELLS,)),
-        ("after_us", "f4", (MAX_CELLS,)),
-    ],
-    align=True,
-)
-OPERATION = np.dtype(
-    [("number", "u8"), ("channels", "u8"), ("pattern", "i4"), ("protocol", "i4"), ("type", "i4")], align=True
-)
-RECORD = np.dtype(
-    [
-        ("kernels", "i4"),
-        ("questions", "i4"),
-        ("operations", "i4"),
-        ("operation", OPERATION),
-        ("kernel", KERNEL),
-        ("question", QUESTION),
-    ],
-    align=True,
-)
-ANSWER = np.dtype(
-    [("result", "i4"), ("simulated_us", "f4"), ("log_bytes", "u8"), ("record", RECORD)],
-    align=True,
-)
+from tuner.base.names import Algorithm, Protocol
+from tuner.emulator.non_classic import COPY_ENGINES, NonClassicPath
+from tuner.oracle import messages, tuning_log
+from tuner.oracle.layouts import Field, Struct
+from tuner.oracle.symbols import Symbols
+
+
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """What a tuner plugin was handed for each size, in us, and what NCCL then takes."""
+
+    before_us: NDArray[np.float32]  # [S, A, 3] the cost table NCCL computed; -1.0 where ignored
+    after_us: NDArray[np.float32]  # [S, A, 3] as the wrapped plugin left it; the same without one
+    channels: NDArray[np.int32]  # [S] the wrapped plugin's wish; 0 is none
+    pipe_ops: NDArray[np.int32]  # [S]
+    winner_us: NDArray[np.float32]  # [S] ncclGroupSimulateEnd's time of the pick
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """One collective as NCCL launched it on rank 0."""
+
+    bytes: int  # NCCL's nBytes
+    algorithm: Algorithm
+    protocol: Protocol
+    channels: int  # blocks of the launched grid
+    threads: int  # of the launched block
+    kernel: str  # its name, as in the library's symbol table
+    channel_lo: int
+    channel_hi: int
+    time_us: float | None  # the pick's cell of the cost table as it was left; None without the recorder
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One call: its nBytes, its ``struct sim_record`` and NCCL's log of it."""
+
+    nbytes: int
+    record: Any
+    log: bytes
+
+
+class Contradiction(Exception):
+    """What was observed does not fit together."""
+
+
+def dtype(struct: Struct) -> np.dtype[Any]:
+    """A struct as the compiler laid it out; a field that Python asks for and C lacks is a KeyError or ValueError."""
+    return np.dtype(
+        {
+            "names": [field.name for field in struct.fields],
+            "formats": [_format(field) for field in struct.fields],
+            "offsets": [field.offset for field in struct.fields],
+            "itemsize": struct.bytes,
+        }
+    )
+
+
+def _format(field: Field) -> Any:
+    kind = dtype(field.kind) if isinstance(field.kind, Struct) else field.kind
+    return (kind, field.dims) if field.dims else kind
+
+
+class Reader:
+    """Reads what one child process recorded, with the names that its libnccl has for kernels and patterns."""
+
+    def __init__(self, started: messages.Started, symbols: Symbols) -> None:
+        self._base = started.base
+        self._kernels, self._patterns = symbols.kernels, symbols.patterns
+        self.answer = dtype(started.answer)
+        self.kernel = dtype(started.kernel)
+        self.operation = dtype(started.operation)
+        self.question = dtype(started.question)
+
+    def kernel_name(self, kernel: Any) -> str:
+        """Of a ``struct sim_kernel``."""
+        address = int(kernel["function"]) - self._base
+        return self._kernels.get(address, f"0x{address:x}")
+
+    def pattern(self, operation: Any) -> str:
+        """NCCL's name of the pattern of a ``struct sim_operation``, its number where that is not known."""
+        number = str(operation["pattern"])
+        return self._patterns.get(number, number)
+
+    def launched(self, observed: Observation) -> Launched:
+        """As NCCL's log and the launch say together."""
+        choice, record = self.choice(observed), observed.record
+        channels = int(record["kernel"]["grid_x"])
+        return Launched(
+            bytes=observed.nbytes,
+            algorithm=choice.algorithm,
+            protocol=choice.protocol,
+            channels=channels,
+            threads=int(record["kernel"]["block_x"]),
+            kernel=self.kernel_name(record["kernel"]),
+            channel_lo=0 if choice.channel_lo is None else choice.channel_lo,
+            channel_hi=channels - 1 if choice.channel_hi is None else choice.channel_hi,
+            time_us=_time_us(record, choice),
+        )
+
+    def non_classic_path(self, observed: Observation) -> NonClassicPath | None:
+        """None where the call took the classic path. Copy engines launch no kernel and log nothing."""
+        kernel, record = tuning_log.symmetric_kernel(observed.log), observed.record
+        if kernel is None:
+            return None if record["kernels"] else COPY_ENGINES
+        launched = self.kernel_name(record["kernel"])
+        if record["kernels"] != 1 or f"_{kernel}" not in launched:
+            raise Contradiction(f"NCCL says {kernel} and launches {record['kernels']} kernels, first {launched}")
+        return NonClassicPath(kernel, int(record["kernel"]["grid_x"]), int(record["kernel"]["block_x"]))
+
+    def choice(self, observed: Observation) -> tuning_log.TunedChoice:
+        """What NCCL's log says it took, and what the operation it prepared says: they must not differ."""
+        size, record = observed.nbytes, observed.record
+        logged = tuning_log.choices(observed.log)
+        if len(logged) > 1 or record["kernels"] != 1:
+            raise Contradiction(
+                f"one collective of {size} bytes gave {len(logged)} choices and {record['kernels']} kernels"
+            )
+        prepared = self._prepared(size, record)
+        if prepared is None and not logged:
+            raise Contradiction(f"NCCL does not say what it took for {size} bytes")
+        choice = logged[0] if logged else prepared
+        assert choice is not None
+        if prepared is not None and (prepared.algorithm, prepared.protocol) != (choice.algorithm, choice.protocol):
+            raise Contradiction(
+                f"for {size} bytes NCCL says {choice.algorithm.name}/{choice.protocol.name} "
+                f"and prepares {prepared.algorithm.name}/{prepared.protocol.name}"
+            )
+        return choice
+
+    def _prepared(self, size: int, record: Any) -> tuning_log.TunedChoice | None:
+        if not record["operations"]:
+            return None
+        algorithm = tuning_log.PATTERNS.get(self.pattern(record["operation"]).removeprefix("ncclPattern"))
+        if algorithm is None:
+            return None
+        return tuning_log.TunedChoice(size, algorithm, Protocol(record["operation"]["protocol"]), None, None)
+
+    def requested(
+        self, answers: Any, calls: Sequence[Observation], simulated: bool, shape: tuple[int, ...]
+    ) -> Requested:
+        """The questions of calls, of so many algorithms and protocols; not ``simulated``, NCCL times no pick."""
+        if not (answers["record"]["questions"] > 0).all():
+            raise Contradiction("NCCL was not observed computing the cost of an algorithm")
+        questions, cells = answers["record"]["question"], shape[0] * shape[1]
+        before = questions["before_us"][:, :cells].reshape(len(calls), *shape)
+        after = questions["after_us"][:, :cells].reshape(len(calls), *shape)
+        winner_us = answers["simulated_us"].copy()
+        if not simulated:
+            picks = map(self.choice, calls)
+            # As recorded, "after" has the backups too, which count where nothing else does; no plugin changed anything.
+            winner_us = np.array(
+                [table[pick.algorithm, pick.protocol] for table, pick in zip(after, picks, strict=True)], np.float32
+            )
+            after = before.copy()
+        return Requested(before, after, questions["channels"].copy(), questions["pipe_ops"].copy(), winner_us)
+
+
+def _time_us(record: Any, choice: tuning_log.TunedChoice) -> float | None:
+    if not record["questions"]:
+        return None
+    question = record["question"]
+    return float(question["after_us"][choice.algorithm * int(question["protocols"]) + choice.protocol])

@@ -1,5 +1,6 @@
 """What is read out of NCCL's own memory: struct ncclComm of rank 0 after initialisation."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base.names import Algorithm
-from tuner.oracle import symbols
+from tuner.oracle.layouts import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,7 @@ class Graph:
     """A channel graph as NCCL tunes with it: the weakest of all ranks. Types are NCCL's numbers."""
 
     pattern: int
-    n_channels: int  # 0: not found, or not supported by the communicator
+    n_channels: int  # 0: none, or not supported by the communicator
     same_channels: int
     bw_intra_gbs: float  # per channel; exactly a float32
     bw_inter_gbs: float
@@ -39,7 +40,41 @@ class Tables:
     thread_thresholds_bytes: NDArray[np.int64]  # [A, 3]
 
 
-# Facts by name, and where struct ncclComm has had them, newest first; a release that has none lacks the fact.
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What NCCL knows of a communicator, on one rank. None: the release has no such member."""
+
+    release: str
+    library_sha256: str
+    n_ranks: int
+    n_nodes: int
+    local_ranks: int
+    max_local_ranks: int
+    n_channels: int
+    min_local_ranks: int | None = None
+    coll_channels: int | None = None
+    nvls_channels: int | None = None
+    p2p_channels: int | None = None
+    p2p_channels_per_peer: int | None = None
+    nvls_support: int | None = None
+    collnet: int | None = None
+    min_comp_cap: int | None = None
+    max_comp_cap: int | None = None
+    cpu_arch: int | None = None
+    cpu_vendor: int | None = None
+    tree_pattern: int | None = None
+    one_rank_per_node: bool | None = None
+    all_nvlink: bool | None = None
+    mnnvl: int | None = None
+    min_ctas: int | None = None
+    max_ctas: int | None = None
+    buffer_bytes: tuple[int, ...] | None = None  # by protocol
+    nvls_chunk_bytes: int | None = None
+    p2p_chunk_bytes: int | None = None
+    symmetric_support: bool | None = None
+
+
+# Where struct ncclComm has had them, newest first.
 _FACTS = {
     "n_ranks": ("nRanks",),
     "n_nodes": ("nNodes",),
@@ -70,15 +105,13 @@ _FACTS = {
 }
 
 
-def facts(comm: dict[str, Any]) -> dict[str, Any]:
+def facts(comm: Mapping[str, Any], release: str, library_sha256: str) -> Facts:
     """Facts of struct ncclComm under this project's names."""
-    found = {}
-    for name, members in _FACTS.items():
-        for member in members:
-            if member in comm:
-                found[name] = comm[member]
-                break
-    return found
+    members = {name: next((comm[m] for m in candidates if m in comm), None) for name, candidates in _FACTS.items()}
+    plain: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in members.items()
+    }
+    return Facts(release=release, library_sha256=library_sha256, **plain)
 
 
 # Where struct ncclComm has had the tables.
@@ -94,12 +127,12 @@ ENABLED = "tuningContext.enabled"  # by the number of an algorithm and protocol,
 _BORROWED = {Algorithm.NVLSTree: Algorithm.NVLS, Algorithm.PAT: Algorithm.Tree}
 
 
-def graphs(raw: list[dict[str, Any]], local_ranks: int) -> dict[Algorithm, Graph]:
+def graphs(raw: Sequence[Mapping[str, Any]], local_ranks: int) -> dict[Algorithm, Graph]:
     """``comm->graphs`` by algorithm, of a node of ``local_ranks``."""
-    found = {}
+    by_algorithm = {}
     for algorithm in list(Algorithm)[: len(raw)]:
         graph = raw[_BORROWED.get(algorithm, algorithm)]
-        found[algorithm] = Graph(
+        by_algorithm[algorithm] = Graph(
             pattern=graph["pattern"],
             n_channels=graph["nChannels"],
             same_channels=graph["sameChannels"],
@@ -111,15 +144,16 @@ def graphs(raw: list[dict[str, Any]], local_ranks: int) -> dict[Algorithm, Graph
             cross_nic=graph["crossNic"],
             heads=tuple(sorted(set(graph["intra"][: graph["nChannels"] * local_ranks : local_ranks]))),
         )
-    return found
+    return by_algorithm
 
 
-def shape(layout: symbols.Layout) -> tuple[int, ...]:
+def shape(layout: Layout) -> tuple[int, int]:
     """How many algorithms and protocols the release has."""
-    return layout.members[next(name for name in TABLES["max_threads"] if name in layout.members)].dims
+    algorithms, protocols = layout.members[next(name for name in TABLES["max_threads"] if name in layout.members)].dims
+    return algorithms, protocols
 
 
-def tables(comm: dict[str, Any], layout: symbols.Layout) -> Tables:
+def tables(comm: Mapping[str, Any], layout: Layout) -> Tables:
     """The tables in struct ncclComm, in the shapes the release has.
 
     Releases that keep what is enabled in a matrix of its own, and mark what an algorithm does not implement by -1
@@ -142,7 +176,7 @@ def tables(comm: dict[str, Any], layout: symbols.Layout) -> Tables:
     )
 
 
-def _enabled(comm: dict[str, Any], layout: symbols.Layout, shape: tuple[int, ...]) -> NDArray[np.int32]:
+def _enabled(comm: Mapping[str, Any], layout: Layout, shape: tuple[int, ...]) -> NDArray[np.int32]:
     """The matrix as [collective, algorithm, protocol]; its rows beyond the general kernels are left out."""
     collectives, algorithms, protocols = shape
     matrix = np.array(comm[ENABLED], np.int32).reshape(layout.members[ENABLED].dims)[: algorithms * protocols]

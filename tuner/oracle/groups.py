@@ -1,6 +1,6 @@
 """What NCCL made of a group of collectives: its kernels, what runs in each, and the choices it made on the way."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.oracle import tuning_log
+from tuner.oracle.answers import Contradiction, Reader
+from tuner.oracle.messages import GroupAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,47 +81,42 @@ class LaunchedGroup:
     questions: tuple[Question, ...]
 
 
-class Undecided(Exception):
-    """What was observed does not fit together."""
-
-
-def read(
-    kernels: Any, operations: Any, questions: Any, log: bytes, name: Callable[[Any], str], patterns: dict[str, str]
-) -> LaunchedGroup:
-    """The group that these records (:mod:`tuner.oracle.answers`) and this piece of NCCL's log are of."""
-    scheduled = _scheduled(operations, log, patterns)
+def read(reader: Reader, answer: GroupAnswer, log: bytes) -> LaunchedGroup:
+    """The group that these records and this piece of NCCL's log are of. Contradiction where they do not fit."""
+    kernels = np.frombuffer(answer.kernels, reader.kernel)
+    operations = np.frombuffer(answer.operations, reader.operation)
+    questions = np.frombuffer(answer.questions, reader.question)
+    scheduled = _scheduled(reader, operations, log)
     plans = _plans([int(number) for number in operations["number"]])
     if len(plans) != len(kernels):
-        raise Undecided(f"collectives numbered as in {len(plans)} kernels, and {len(kernels)} kernels")
+        raise Contradiction(f"collectives numbered as in {len(plans)} kernels, and {len(kernels)} kernels")
     launched = []
     for kernel, plan in zip(kernels, plans, strict=True):
         inside = tuple(scheduled[plan])
         used = {channel for each in inside for channel in each.channels}
         if len(used) != kernel["grid_x"]:
-            raise Undecided(f"collectives on {len(used)} channels in a kernel of {kernel['grid_x']} blocks")
-        launched.append(Kernel(name(kernel), int(kernel["grid_x"]), int(kernel["block_x"]), inside))
+            raise Contradiction(f"collectives on {len(used)} channels in a kernel of {kernel['grid_x']} blocks")
+        name = reader.kernel_name(kernel)
+        launched.append(Kernel(name, int(kernel["grid_x"]), int(kernel["block_x"]), inside))
     return LaunchedGroup(tuple(launched), tuple(map(_question, questions)))
 
 
-def _scheduled(operations: Any, log: bytes, patterns: dict[str, str]) -> list[Scheduled]:
+def _scheduled(reader: Reader, operations: Any, log: bytes) -> list[Scheduled]:
     logged = [choice for choice in tuning_log.choices(log) if choice.channel_lo is not None]
     if logged and len(logged) != len(operations):
-        raise Undecided(f"{len(logged)} collectives in the log, and {len(operations)} operations of the network")
+        raise Contradiction(f"{len(logged)} collectives in the log, and {len(operations)} operations of the network")
     scheduled = []
     for place, operation in enumerate(operations):
-        pattern = patterns.get(str(operation["pattern"]), "")
+        pattern = reader.pattern(operation)
         algorithm = tuning_log.PATTERNS.get(pattern.removeprefix("ncclPattern"))
         if algorithm is None:
-            raise Undecided(f"a collective whose pattern is {pattern or operation['pattern']}")
+            raise Contradiction(f"a collective whose pattern is {pattern}")
         protocol, channels = Protocol(operation["protocol"]), _bits(int(operation["channels"]))
         choice = logged[place] if logged else None
-        if choice is not None and (choice.algorithm, choice.protocol, choice.channel_lo, choice.channel_hi) != (
-            algorithm,
-            protocol,
-            channels[0],
-            channels[-1],
-        ):
-            raise Undecided(f"{choice} in the log is {algorithm.name}/{protocol.name} on {channels} for the network")
+        prepared = algorithm, protocol, channels[0], channels[-1]
+        if choice and (choice.algorithm, choice.protocol, choice.channel_lo, choice.channel_hi) != prepared:
+            name = f"{algorithm.name}/{protocol.name}"
+            raise Contradiction(f"{choice} in the log is {name} on {channels} for the network")
         scheduled.append(
             Scheduled(
                 algorithm,

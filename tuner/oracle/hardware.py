@@ -2,39 +2,18 @@
 
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tuner.base.errors import BadInput, BadTopology
+from tuner.oracle.configuration import Host
+from tuner.oracle.messages import Gpu, Net
 
-MAX_GPUS_PER_NODE = 64  # SIM_MAX_LOCAL_GPUS in csrc/sim/sim.h
+MAX_GPUS_PER_NODE = 64  # SIM_MAX_LOCAL_GPUS in csrc/sim/hardware.h
 MAX_NETS_PER_NODE = 64  # SIM_MAX_NETS
 MAX_KINDS = 16  # SIM_MAX_KINDS
 MIN_MULTICAST_SM = 90  # NVLink multicast came with Hopper
 DRIVER_VERSION = 13000  # new enough for every kernel of every release: a driver's age is not what is emulated
 MAX_COMMS = 131072  # what NCCL's own InfiniBand network answers for an adapter
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """A GPU as the simulated driver shows it."""
-
-    bus_id: str
-    compute_capability: int  # 90 is 9.0
-    peer_group: int  # GPUs of one group reach each other's memory over PCIe
-
-
-@dataclass(frozen=True, slots=True)
-class Net:
-    """A network device as the simulated network shows it."""
-
-    name: str
-    guid: int
-    speed_mbps: int
-    port: int
-    max_comms: int
-    gdr: int  # 1: can read and write GPU memory
-    latency_us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,37 +35,40 @@ class Hardware:
 _ETHERNET = Net("eth0", guid=1, speed_mbps=10000, port=1, max_comms=MAX_COMMS, gdr=0, latency_us=0.0)
 
 
-def read(
-    topology: str,
-    nodes: int,
-    gpus: int,
-    coll_net: bool,
-    peer_to_peer_across_sockets: bool = True,
-    far_ends: Iterable[str] = (),
-) -> Hardware:
-    """The first ``gpus`` GPUs of a topology XML by ``dev``, and all its network devices by ``dev``.
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a topology does not say of a node."""
 
-    ``far_ends`` are the bus ids that NVLinks lead to which the topology leaves out. A <cpu> of the topology, which is a
-    NUMA node, is taken for a socket. BadTopology for what is no topology, BadInput for more than can be simulated.
+    nodes: int = 1  # of the communicator
+    coll_net: bool = False  # the network does collectives
+    far_ends: frozenset[str] = frozenset()  # bus ids that NVLinks lead to which the topology leaves out
+
+
+def read(host: Host, around: Surroundings) -> Hardware:
+    """The first GPUs of a node's topology XML by ``dev``, as many as are used, and all its network devices by ``dev``.
+
+    A <cpu> of the topology, which is a NUMA node, is taken for a socket. BadTopology for what is no topology, BadInput
+    for more than can be simulated.
     """
     try:
-        root = ElementTree.fromstring(topology)
+        root = ElementTree.fromstring(host.topology)
     except ElementTree.ParseError as error:
         raise BadTopology(f"topology is not XML: {error}") from None
-    found = sorted(_gpus(root, peer_to_peer_across_sockets), key=lambda pair: pair[0])
-    if not found:
+    listed = sorted(_gpus(root, host.peer_to_peer_across_sockets), key=lambda pair: pair[0])
+    if not listed:
         raise BadTopology("topology has no <gpu> element; the oracle needs the GPUs with their bus ids and sm")
-    if not 1 <= gpus <= min(len(found), MAX_GPUS_PER_NODE):
-        raise BadInput(f"gpus_per_node is {gpus}; valid: 1 to {min(len(found), MAX_GPUS_PER_NODE)}, as in the topology")
+    most = min(len(listed), MAX_GPUS_PER_NODE)
+    if not 1 <= host.gpus <= most:
+        raise BadInput(f"gpus_per_node is {host.gpus}; valid: 1 to {most}, as in the topology")
     nets = _nets(root)
     if len(nets) > MAX_NETS_PER_NODE:
         raise BadTopology(f"topology has {len(nets)} <net> elements; the oracle simulates at most {MAX_NETS_PER_NODE}")
-    if not nets and nodes > 1:
-        raise BadTopology(f"topology has no <net> element, which a communicator of {nodes} nodes needs")
-    coll_nets = len(nets) if coll_net else 0
+    if not nets and around.nodes > 1:
+        raise BadTopology(f"topology has no <net> element, which a communicator of {around.nodes} nodes needs")
+    coll_nets = len(nets) if around.coll_net else 0
     to_switch = any(not link.get("tclass", "").startswith("0x03") for link in root.iter("nvlink"))  # 03: PCI's displays
-    switched = to_switch or not {gpu.bus_id for _, gpu in found}.issuperset(far_ends)
-    return Hardware(tuple(gpu for _, gpu in found[:gpus]), tuple(nets) or (_ETHERNET,), coll_nets, switched)
+    switched = to_switch or not {gpu.bus_id for _, gpu in listed}.issuperset(around.far_ends)
+    return Hardware(tuple(gpu for _, gpu in listed[: host.gpus]), tuple(nets) or (_ETHERNET,), coll_nets, switched)
 
 
 def for_x86(topology: str) -> str:
@@ -101,7 +83,7 @@ def for_x86(topology: str) -> str:
 
 
 def _gpus(root: ElementTree.Element, peer_to_peer_across_sockets: bool) -> list[tuple[int, Gpu]]:
-    found: list[tuple[int, Gpu]] = []
+    gpus: list[tuple[int, Gpu]] = []
     for socket, cpu in enumerate(root.iter("cpu")):
         peer_group = 0 if peer_to_peer_across_sockets else socket
         for pci in cpu.iter("pci"):
@@ -109,8 +91,8 @@ def _gpus(root: ElementTree.Element, peer_to_peer_across_sockets: bool) -> list[
                 bus_id, sm = pci.get("busid"), gpu.get("sm")
                 if bus_id is None or sm is None:
                     raise BadTopology("a <gpu> needs its compute capability in sm= and its <pci> a busid=")
-                found.append((_int(gpu, "dev", len(found)), Gpu(bus_id, int(sm), peer_group)))
-    return found
+                gpus.append((_int(gpu, "dev", len(gpus)), Gpu(bus_id, int(sm), peer_group)))
+    return gpus
 
 
 def _nets(root: ElementTree.Element) -> list[Net]:

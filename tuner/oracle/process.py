@@ -1,23 +1,25 @@
 """The child process: started with its own environment, asked with a time limit, reported when it dies."""
 
 import contextlib
-import json
 import os
+import pickle
 import platform
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from tuner.base.errors import BadInput, OracleFailed, OracleUnavailable
+from tuner.oracle.messages import Failed, Request
 
-CHILD = Path(__file__).with_name("child.py")
+CHILD = "tuner.oracle.child"
+ROOT = Path(__file__).parents[2]  # where the package lies
 SIM = Path(__file__).parents[1] / "_native" / "libnccl_tuner_sim.so"
 SIM_NAMES = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnccl-net-sim.so", "libnccl-tuner-sim.so")
 
@@ -26,7 +28,7 @@ NO_TUNER = "absent"
 TUNER_NAME = "libnccl-tuner-given.so"  # lib*.so: a name that every release takes
 NOT_A_PLUGIN = find_spec("_cffi_backend")
 
-# What the oracle itself has to decide for NCCL; a setup that names one is refused.
+# What the oracle itself has to decide for NCCL; a configuration that names one is refused.
 OWN_VARIABLES = frozenset(
     {
         "NCCL_CUDA_PATH",
@@ -62,21 +64,23 @@ def check_platform() -> None:
         raise OracleUnavailable(f"the simulated GPUs are not built: {SIM} is missing; reinstall nccl-tuner")
 
 
+@dataclass(frozen=True, slots=True)
+class ChildConfiguration:
+    """What a child process finds in its environment and scratch folder."""
+
+    topologies: tuple[str, ...]  # one of each kind of node
+    env: Mapping[str, str]  # NCCL_* variables
+    tuner_plugin: Path | None = None
+    by_path: bool = False  # the plugin is loaded by its path, not by a name
+    pci_classes: Mapping[str, str] | None = None  # by bus id, in its sysfs; NCCL then writes the topology it completed
+
+
 class Child:
     """One child process and its scratch folder. Every failure ends the child and is an OracleFailed."""
 
-    def __init__(
-        self,
-        topologies: Sequence[str],
-        env: Mapping[str, str],
-        tuner_plugin: Path | None,
-        by_path: bool,
-        pci_classes: Mapping[str, str] | None = None,
-    ) -> None:
-        """The plugin is loaded ``by_path``, or by a name; ``pci_classes``, by bus id, are in its sysfs.
-
-        With ``pci_classes`` NCCL writes the topology it completed.
-        """
+    def __init__(self, configuration: ChildConfiguration) -> None:
+        env, pci_classes = configuration.env, configuration.pci_classes
+        tuner_plugin = configuration.tuner_plugin
         check_platform()
         if refused := sorted(OWN_VARIABLES & env.keys()):
             raise BadInput(f"{', '.join(refused)} cannot be set for the oracle: it sets that itself")
@@ -88,8 +92,8 @@ class Child:
         self.graph = self.folder / "graph.xml"
         self.completed = self.folder / "completed.xml"
         self.sysfs = None if pci_classes is None else _sysfs(self.folder / "sysfs" / "pci", pci_classes)
-        self.topologies = [self.folder / f"topology{number}.xml" for number in range(len(topologies))]
-        for path, topology in zip(self.topologies, topologies, strict=True):
+        self.topologies = [self.folder / f"topology{number}.xml" for number in range(len(configuration.topologies))]
+        for path, topology in zip(self.topologies, configuration.topologies, strict=True):
             path.write_text(topology)
         for name in SIM_NAMES:
             (self.folder / name).symlink_to(SIM)
@@ -99,12 +103,12 @@ class Child:
         tuner_value = NO_TUNER
         if tuner_plugin is not None:
             (self.folder / TUNER_NAME).symlink_to(tuner_plugin.resolve())
-            tuner_value = str(tuner_plugin.resolve()) if by_path else TUNER_NAME
+            tuner_value = str(tuner_plugin.resolve()) if configuration.by_path else TUNER_NAME
         self._socket, other = socket.socketpair()
-        self._pending = b""
+        self._stream = self._socket.makefile("rwb")
         with other, (self.folder / "stderr").open("wb") as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", str(CHILD), str(other.fileno())],
+                [sys.executable, "-P", "-m", CHILD, str(other.fileno())],
                 env=self._environment(env, tuner_value),
                 stdin=subprocess.DEVNULL,
                 stdout=stderr,
@@ -115,6 +119,7 @@ class Child:
 
     def _environment(self, env: Mapping[str, str], plugin: str) -> dict[str, str]:
         own = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+        own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), own.get("PYTHONPATH")]))
         own["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(self.folder), own.get("LD_LIBRARY_PATH")]))
         return {
             **own,
@@ -142,31 +147,21 @@ class Child:
         """The number of the process."""
         return self._process.pid
 
-    def request(self, message: Mapping[str, Any], timeout_s: float, doing: str) -> Any:
+    def request(self, message: Request, timeout_s: float, doing: str) -> Any:
         """The child's answer, or OracleFailed: it died, took longer than ``timeout_s`` seconds, or NCCL failed."""
-        deadline = time.monotonic() + timeout_s
         try:
             self._socket.settimeout(timeout_s)
-            self._socket.sendall(json.dumps(message).encode() + b"\n")
-            answer = json.loads(self._line(deadline))
+            pickle.dump(message, self._stream, pickle.HIGHEST_PROTOCOL)
+            self._stream.flush()
+            answer = pickle.load(self._stream)
         except TimeoutError:
             self.close(keep_log=True)
             raise self.failure(f"libnccl did not answer within {timeout_s:g} s while {doing}") from None
-        except (EOFError, ConnectionError):
+        except (EOFError, ConnectionError, pickle.UnpicklingError):
             raise self.failure(f"the libnccl process {self._death()} while {doing}") from None
-        if "error" in answer:
-            raise self.failure(f"{doing}: {answer['error']}")
-        return answer["ok"]
-
-    def _line(self, deadline: float) -> bytes:
-        while b"\n" not in self._pending:
-            self._socket.settimeout(max(deadline - time.monotonic(), 1e-3))
-            block = self._socket.recv(1 << 20)
-            if not block:
-                raise EOFError
-            self._pending += block
-        line, _, self._pending = self._pending.partition(b"\n")
-        return line
+        if isinstance(answer, Failed):
+            raise self.failure(f"{doing}: {answer.reason}")
+        return answer
 
     def _death(self) -> str:
         try:

@@ -61,7 +61,7 @@ def of_skeleton(described: Skeleton, nccl: str, nodes: int = 1) -> OracleConfigu
 
 def check_nodes(oracle: Oracle) -> None:
     """BadInput where NCCL takes one host for several nodes (ncclTopoCheckNet, src/graph/paths.cc, v2.28.9-1)."""
-    hosts, nodes = len(oracle.configuration.hosts), oracle.facts["n_nodes"]
+    hosts, nodes = len(oracle.configuration.hosts), oracle.facts.n_nodes
     if nodes != hosts:
         raise BadInput(
             f"NCCL takes {hosts} of these hosts with {oracle.configuration.gpus_per_node} GPUs for {nodes} nodes, "
@@ -78,7 +78,7 @@ def net_gbs(oracle: Oracle) -> float | None:
 
 def graphs(oracle: Oracle) -> Graphs:
     """Graphs by name; one that NCCL did not search, or that has no channels, is absent."""
-    paths = release.load(oracle.facts["release"]).paths.types
+    paths = release.load(oracle.facts.release).paths.types
     return {
         OF_ALGORITHM[algorithm]: Graph(
             pattern=Pattern(found.pattern),

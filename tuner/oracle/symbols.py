@@ -18,6 +18,7 @@ from elftools.elf.sections import SymbolTableSection
 
 from tuner.base.errors import OracleUnavailable
 from tuner.base.files import remember
+from tuner.oracle.layouts import Layout, Member
 
 FORMAT = 6  # of the cached file; raise it when what is extracted changes
 
@@ -25,25 +26,6 @@ _BASE_NAME = re.compile(r"^_ZL?(\d+)")
 _CLONE = re.compile(r"\.constprop\.\d+$")
 _KERNELS = ("ncclDevKernel_", "ncclKernel_", "ncclSymkDevKernel_", "ncclSymDevKernel_")
 _MAX_DEPTH = 3  # of nested structs; nothing asked for lies deeper
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A scalar, or an array of scalars, inside a struct."""
-
-    offset: int  # bytes from the start of the struct
-    type: str  # "int32", "uint64", "float32", "bool", "pointer" ...
-    dims: tuple[int, ...]  # () for a scalar
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """A struct's scalar members by dotted path; ``arrays`` of structs are (offset, dims) by path."""
-
-    bytes: int
-    members: dict[str, Member]
-    arrays: dict[str, tuple[int, tuple[int, ...]]]
-    structs: dict[str, tuple[int, int]]  # nested structs by path: offset and size in bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,58 @@
+/* The simulated machine as the parent describes it. Python reads this header too, which holds no macros. */
+#ifndef NCCL_TUNER_SIM_HARDWARE_H
+#define NCCL_TUNER_SIM_HARDWARE_H
+
+#include <stdint.h>
+
+enum {
+    SIM_MAX_RANKS = 4096,
+    SIM_MAX_LOCAL_GPUS = 64,
+    SIM_MAX_NETS = 64,
+    SIM_BUS_ID_CHARS = 16, /* "0000:1b:00.0" and its end */
+    SIM_NET_NAME_CHARS = 64,
+    SIM_MAX_KINDS = 16,   /* of hosts that differ */
+    SIM_MAX_NVLINKS = 18, /* no release looks at more */
+    SIM_PATH_CHARS = 4096
+};
+
+struct sim_gpu {
+    char bus_id[SIM_BUS_ID_CHARS];
+    int compute_capability; /* 90 is 9.0 */
+    char nvlinks[SIM_MAX_NVLINKS]
+                [SIM_BUS_ID_CHARS]; /* where each NVLink leads; empty: no link, or the topology says it */
+    int peer_group;                 /* GPUs of one group reach each other's memory over PCIe */
+};
+
+struct sim_net {
+    char name[SIM_NET_NAME_CHARS];
+    uint64_t guid;
+    int speed_mbps;
+    int port;
+    int max_comms;
+    int gdr; /* 1: GPUDirect RDMA */
+    float latency_us;
+    char pci_path[SIM_PATH_CHARS]; /* below sysfs; empty: the topology names the device */
+};
+
+/* One kind of host. */
+struct sim_host {
+    int gpus_per_host;
+    int nets_per_host;
+    int multicast;              /* 1: the GPUs offer NVLink multicast, which NVLS needs */
+    int coll_nets;              /* how many of the nets offer in-network collectives */
+    char sysfs[SIM_PATH_CHARS]; /* a folder per PCI device, by bus id; empty: this host has no sysfs */
+    struct sim_gpu gpus[SIM_MAX_LOCAL_GPUS];
+    struct sim_net nets[SIM_MAX_NETS];
+    char topology[SIM_PATH_CHARS]; /* the file NCCL reads there */
+};
+
+struct sim_machine {
+    int hosts;
+    int kinds;
+    int driver_version; /* 12080 is CUDA 12.8 */
+    char net_name[SIM_NET_NAME_CHARS];
+    int kind_of_host[SIM_MAX_RANKS];
+    struct sim_host kind[SIM_MAX_KINDS];
+};
+
+#endif

@@ -1,0 +1,30 @@
+/* The machine: hosts, their devices, and which of them the calling thread is on. */
+#ifndef NCCL_TUNER_SIM_MACHINE_H
+#define NCCL_TUNER_SIM_MACHINE_H
+
+#include "hardware.h"
+
+extern struct sim_machine sim_machine;
+
+/* The kind of a host, and of the one the calling thread is on. */
+const struct sim_host *sim_host(int host);
+const struct sim_host *sim_own_host(void);
+
+/* Devices are numbered over all hosts, those of the first host first. */
+int sim_device(void);
+int sim_set_device(int device);
+int sim_devices(void);
+int sim_host_of(int device);
+int sim_local_index(int device);
+int sim_device_of_bus_id(const char *bus_id, int host);
+
+/* Whether two GPUs of a host, by local index, reach each other's memory. */
+int sim_peers(int a, int b);
+
+/* One value of an attribute, numbered as cudaDeviceAttr and CUdevice_attribute both do. */
+int sim_device_attribute(int attribute, int device);
+
+/* Driver functions by name, as cudaGetDriverEntryPoint and cuGetProcAddress hand them out; NULL when not simulated. */
+void *sim_driver_function(const char *name);
+
+#endif

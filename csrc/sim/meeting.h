@@ -1,0 +1,16 @@
+/* Ranks, which are threads, wait for each other. */
+#ifndef NCCL_TUNER_SIM_MEETING_H
+#define NCCL_TUNER_SIM_MEETING_H
+
+int sim_meet_everyone(void); /* 0 once every rank has come here, or an error */
+
+/* While one rank acts for all, the others would do as it does: it waits for nobody, and they say the same. */
+void sim_meet_alone(int one_acts);
+
+/* Lets ranks that wait for others go, with an error. */
+void sim_abandon_meetings(void);
+int sim_meetings_abandoned(void);
+void sim_release_intercepted(void);
+void sim_release_searchers(void);
+
+#endif

@@ -1,0 +1,31 @@
+/* The loaded libnccl: its entry points. */
+#ifndef NCCL_TUNER_SIM_NCCL_H
+#define NCCL_TUNER_SIM_NCCL_H
+
+#include <stddef.h>
+
+typedef int status; /* ncclResult_t */
+
+struct unique_id {
+    char bytes[128];
+};
+
+struct nccl {
+    status (*unique_id)(struct unique_id *id);
+    status (*comm_init_rank)(void **comm, int ranks, struct unique_id id, int rank);
+    status (*group_start)(void);
+    status (*group_end)(void);
+    status (*simulate_end)(void *info); /* NULL before 2.22 */
+    status (*broadcast)(const void *send, void *receive, size_t count, int type, int root, void *comm, void *stream);
+    status (*reduce)(const void *send, void *receive, size_t count, int type, int op, int root, void *comm,
+                     void *stream);
+    status (*all_gather)(const void *send, void *receive, size_t count, int type, void *comm, void *stream);
+    status (*reduce_scatter)(const void *send, void *receive, size_t count, int type, int op, void *comm, void *stream);
+    status (*all_reduce)(const void *send, void *receive, size_t count, int type, int op, void *comm, void *stream);
+    status (*comm_register)(void *comm, void *buffer, size_t bytes, void **handle);              /* NULL before 2.19 */
+    status (*window_register)(void *comm, void *buffer, size_t bytes, void **window, int flags); /* NULL before 2.27 */
+};
+
+extern struct nccl sim_nccl;
+
+#endif

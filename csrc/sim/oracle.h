@@ -1,0 +1,115 @@
+/* What the oracle's child process calls. Python reads this header too, which holds no macros. */
+#ifndef NCCL_TUNER_SIM_ORACLE_H
+#define NCCL_TUNER_SIM_ORACLE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "hardware.h"
+#include "observed.h"
+
+/* The sha256, in hexadecimal digits, of the sources that this object was built from. */
+const char *sim_sources(void);
+
+/* --- before libnccl is used --- */
+
+/* 0, or -1: more GPUs or network devices per host than can be simulated. */
+int sim_configure(const struct sim_machine *machine);
+
+/* Loads libnccl. NULL, or why that cannot be. */
+const char *sim_load_nccl(const char *path);
+
+/* A function that libnccl exports, NULL where this release has none. */
+void *sim_nccl_function(const char *name);
+
+/* One row of what is redirected: a function of libnccl and what runs in its place. */
+struct sim_redirect {
+    const char *name; /* the function's own name, or the whole symbol where the arguments matter */
+    void *replacement;
+};
+
+/* The tables, for whoever knows where libnccl's functions are; the last row of each has no name. NULL after the last. */
+const struct sim_redirect *sim_redirects(int table);
+int sim_jump_bytes(void);
+int sim_redirect(void *function, void *replacement); /* 0, or errno */
+
+/* Where struct ncclProxyOp has them, each in its first byte, the number in eight; and the pattern of operations that are
+ * the profiler's own, -1 where there are none. */
+struct sim_operation_layout {
+    int number;
+    int channel;
+    int pattern;
+    int protocol;
+    int type;
+    int profiler;
+};
+
+void sim_record_operations(const struct sim_operation_layout *layout);
+
+/* Each host reads its own topology file. 0, or errno. */
+int sim_intercept_topology_file(void *function);
+
+/* `copies` gets n graphs of `bytes` each, by algorithm. 0, or errno. */
+int sim_intercept_graphs(void *function, void *copies, uint64_t bytes, int n);
+
+/* Cells of the cost table are recorded as NCCL asks for them, where there is no table; `backups`: it says which of them
+ * are backups. 0, or errno. */
+int sim_intercept_times(void *function, int algorithms, int protocols, int backups);
+
+/* `gpus` is where a system counts its GPUs. 1 where searches are shared from now on, 0 where they cannot be. */
+int sim_share_search(void *function, uint64_t bytes, uint64_t gpus);
+
+/* NULL, or why the plugin cannot be loaded. */
+const char *sim_wrap_tuner(const char *path);
+int sim_wrapped_version(void); /* the interface in use; 0: none, or none that this NCCL would take */
+int sim_is_recorder(const char *const *tuner);
+
+/* --- collectives --- */
+
+/* Fills comms[ranks] and results[ranks]. 0, or -1 when no thread could be started. */
+int sim_init_ranks(int ranks, void **comms, int *results);
+
+/* Work that was sent to kernels counts as taken. */
+void sim_acknowledge_work(const uint32_t *sent, uint32_t *acknowledged);
+
+/* Pairs of buffers, by how NCCL knows them, each used for nothing else. NCCL is not informed of those for CUDA graphs,
+ * but may register them itself when it sees them. */
+enum { SIM_PLAIN = 0, SIM_REGISTERED = 1, SIM_WINDOW = 2, SIM_IN_GRAPH = 3, SIM_BUFFER_KINDS = 4 };
+
+/* The most bytes one buffer of a collective can have. */
+uint64_t sim_buffer_bytes(int kind);
+
+/* Which buffers the collectives from now on have: they are registered when they are first used. Returns an
+ * ncclResult_t, or -1 without address space or threads. */
+int sim_use_buffers(void **comms, int ranks, int kind);
+
+struct sim_call {
+    int collective;
+    int type;
+    int op;
+    uint64_t count;
+};
+
+/* Where calls are issued, and how. */
+struct sim_issue {
+    void *comm;
+    int device;
+    int log_file;  /* of NCCL's log; -1: none */
+    int simulated; /* ask for the time only */
+    int captured;  /* each call in a CUDA graph of its own */
+};
+
+/* The calls one after the other. Stops at the first error. Returns how many answers were written, or -1 when there is no
+ * address space for the buffers. */
+int sim_issue(const struct sim_issue *issue, const struct sim_call *calls, int n, struct sim_answer *answers);
+
+/* All calls in one group. The answer is of the whole group; the lists of its kernels, operations and questions are those
+ * below. 0, or -1 without address space. */
+int sim_issue_group(const struct sim_issue *issue, const struct sim_call *calls, int n, struct sim_answer *answer);
+
+/* As many as the last answer's record says. */
+const struct sim_kernel *sim_kernels(void);
+const struct sim_operation *sim_operations(void);
+const struct sim_question *sim_questions(void);
+
+#endif

@@ -1,0 +1,27 @@
+/* Writes down what is observed, since sim_record_start(). */
+#ifndef NCCL_TUNER_SIM_RECORD_H
+#define NCCL_TUNER_SIM_RECORD_H
+
+#include "observed.h"
+
+void sim_record_start(void);
+struct sim_record sim_record(void);
+
+void sim_record_kernel(const void *function, uint32_t grid_x, uint32_t block_x);
+void sim_record_operation(uint64_t number, int channel, int pattern, int protocol, int type);
+
+/* A question in a list of them: the pointer holds until the next one. */
+struct sim_question *sim_record_question(void);
+
+/* The question that this cell belongs to: cells are asked for in their order, so an earlier one begins a new question,
+ * with empty tables. */
+struct sim_question *sim_record_cell(int cell, int algorithms, int protocols);
+
+/* What was launched has run: its work is taken. */
+void sim_work_done(void);
+
+/* What is launched on the stream from here goes into a CUDA graph; the end destroys the graph. */
+void sim_capture_begin(const void *stream);
+void sim_capture_end(void);
+
+#endif

@@ -1,0 +1,23 @@
+/* Functions of libnccl that are redirected. */
+#ifndef NCCL_TUNER_SIM_REDIRECT_H
+#define NCCL_TUNER_SIM_REDIRECT_H
+
+#include "oracle.h"
+
+/* One row of a table of redirections. */
+#define SIM_ROW(name, function) \
+    { name, (void *)(uintptr_t)(function) }
+
+/* A function that is intercepted: redirected to something that calls it. It runs only while it is not redirected. */
+#define SIM_MAX_JUMP_BYTES 16
+
+struct sim_hook {
+    void *function;
+    void *replacement;
+    unsigned char original[SIM_MAX_JUMP_BYTES];
+};
+
+int sim_hook(struct sim_hook *hook, void *function, void *replacement); /* 0, or errno */
+void sim_hook_set(const struct sim_hook *hook, int redirected);
+
+#endif

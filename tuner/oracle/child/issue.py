@@ -1,0 +1,70 @@
+"""Issues collectives on rank 0 and hands back what was observed of them."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import astuple
+from typing import Any
+
+from tuner._native._sim import ffi, lib
+from tuner.oracle.child import ring
+from tuner.oracle.child.world import Failure, World
+from tuner.oracle.messages import Answers, Call, Calls, Group, GroupAnswer
+
+
+def issue(world: World, request: Calls) -> Answers:
+    """Each call on its own, up to the first that fails."""
+    calls, how = _calls(request.calls), _how(world, request.simulated, request.captured)
+    answers = ffi.new("struct sim_answer[]", len(calls))
+    log_start = os.fstat(world.log_file).st_size
+    _use_buffers(world, request.buffers)
+    n = lib.sim_issue(how, calls, len(calls), answers)
+    if n < 1:
+        raise Failure("no address space for the buffers of the collective")
+    failed = answers[n - 1].result
+    return Answers(
+        log_start=log_start,
+        records=bytes(ffi.buffer(answers)),
+        succeeded=n - (failed != 0),
+        error=f"NCCL returned {world.error(failed)}" if failed else None,
+    )
+
+
+def issue_group(world: World, request: Group) -> GroupAnswer:
+    """All calls in one group, on plain buffers."""
+    _use_buffers(world, lib.SIM_PLAIN)  # an earlier call may have had others
+    calls, how = _calls(request.calls), _how(world)
+    answer = ffi.new("struct sim_answer *")
+    log_start = os.fstat(world.log_file).st_size
+    if lib.sim_issue_group(how, calls, len(calls), answer) != 0:
+        raise Failure("no address space for the buffers of the collectives")
+    record, failed = answer.record, answer.result
+    return GroupAnswer(
+        log_start=log_start,
+        log_end=answer.log_bytes,
+        kernels=_copy(lib.sim_kernels(), record.kernels),
+        operations=_copy(lib.sim_operations(), record.operations),
+        questions=_copy(lib.sim_questions(), record.questions),
+        error=f"NCCL returned {world.error(failed)}" if failed else None,
+    )
+
+
+def _calls(calls: Sequence[Call]) -> Any:
+    return ffi.new("struct sim_call[]", [astuple(call) for call in calls])
+
+
+def _how(world: World, simulated: bool = False, captured: bool = False) -> Any:
+    comm = ffi.cast("void *", world.comms[0])
+    return ffi.new("struct sim_issue *", [comm, 0, world.log_file, simulated, captured])
+
+
+def _use_buffers(world: World, kind: int) -> None:
+    if kind != lib.SIM_PLAIN:
+        ring.connect(world)
+    comms = ffi.new("void *[]", [ffi.cast("void *", comm) for comm in world.comms])
+    if (registered := lib.sim_use_buffers(comms, len(world.comms), kind)) > 0:
+        raise Failure(f"registering the buffers returned {world.error(registered)}")
+
+
+def _copy(items: Any, n: int) -> bytes:
+    """The ``n`` items a pointer points to."""
+    return bytes(ffi.buffer(items, n * ffi.sizeof(ffi.typeof(items).item))) if n else b""

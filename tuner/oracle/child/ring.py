@@ -1,0 +1,44 @@
+"""Marks rank 0's connections on every ring as the transports would: by peers' memory, or by GPUDirect RDMA."""
+
+from tuner._native._sim import ffi
+from tuner.oracle.child.memory import pointer, scalar
+from tuner.oracle.child.world import Failure, World
+from tuner.oracle.messages import AdapterOffsets
+
+P2P_WRITE, DIRECT_NIC = 0x01, 0x04  # flags of a connection: src/include/device.h, v2.24.3-1
+
+
+def connect(world: World) -> None:
+    """Neighbours of its node write each other's memory; to the others it is as NCCL says of the adapter."""
+    start, comm = world.start, world.comms[0]
+    machine, at = start.machine, start.ring
+    local = machine.kind[machine.kind_of_host[0]].gpus_per_host
+    direct = []
+    for number in range(scalar(comm, start.comm.members["nChannels"])):
+        channel = comm + at.channels + number * at.channel_bytes
+        for neighbour, end, reads in ((at.next, at.send, True), (at.prev, at.receive, False)):
+            rank = ffi.cast("int *", channel + neighbour)[0]
+            peer = pointer(channel + at.peers) + rank * ffi.sizeof("void *")
+            flags = ffi.cast("int *", pointer(peer) + end + at.flags)
+            if rank < local:
+                flags[0] |= P2P_WRITE
+            elif at.adapters is not None:
+                direct.append(_is_direct(world, at.adapters, number, rank, reads))
+                flags[0] |= DIRECT_NIC if direct[-1] else 0
+    if at.adapters is not None:
+        ffi.cast("bool *", comm + at.adapters.use_gdr)[0] = all(direct)
+
+
+def _is_direct(world: World, at: AdapterOffsets, channel: int, peer: int, reads: bool) -> bool:
+    """What NCCL itself says of the adapter that rank 0 meets ``peer`` by, asked as by src/transport/net.cc."""
+    comm = world.comms[0]
+    adapter, device, proxy, mode = (ffi.new(kind) for kind in ("int64_t *", "int *", "int *", "int *"))
+    adapter_of = ffi.cast(
+        "int (*)(uintptr_t, int, uintptr_t, int, int, int64_t *, int *, int *)", world.base + at.adapter_of
+    )
+    check = ffi.cast("int (*)(uintptr_t, int, int64_t, int, int *)", world.base + at.check)
+    result = adapter_of(comm, 0, comm + at.graph, channel, peer, adapter, device, proxy)
+    result = result or check(pointer(comm + at.topology), 0, adapter[0], int(reads), mode)
+    if result != 0:
+        raise Failure(f"asking for the adapter of channel {channel} returned {world.error(result)}")
+    return bool(mode[0])

@@ -1,0 +1,180 @@
+"""The loaded library and the communicators of all ranks."""
+
+import os
+from dataclasses import asdict
+from itertools import count, takewhile
+from typing import Any
+
+from tuner._native._sim import ffi, lib
+from tuner.oracle.child.memory import scalar, scalars
+from tuner.oracle.layouts import compiled
+from tuner.oracle.messages import Copies, Intercepted, SimulatedMachine, Start, Started
+
+
+class Failure(Exception):
+    """What the parent gets instead of an answer."""
+
+
+class World:
+    """Everything is done in this order: what libnccl calls has to be there before it is used."""
+
+    def __init__(self, start: Start) -> None:
+        self.start = start
+        check_build()
+        configure(start.machine)
+        if (error := lib.sim_load_nccl(start.library.encode())) != ffi.NULL:
+            raise Failure(f"cannot load {start.library}: {text(error)}")
+        anchor, offset = start.anchor
+        self.base = int(ffi.cast("uintptr_t", lib.sim_nccl_function(anchor.encode()))) - offset
+        self.redirect()
+        if start.wrapped_plugin is not None:
+            wrap(start.wrapped_plugin)
+        self.copied_graphs = self.intercept(start.intercepted)
+        self.log_file = os.open(start.log, os.O_RDONLY | os.O_CREAT)
+        self.load_tuner(start.functions.get("ncclLoadTunerPlugin", ()))
+        self.comms = self.init(start.ranks)
+        self.acknowledge_work()
+
+    def function(self, offset: int) -> Any:
+        """The address of a function of libnccl."""
+        return ffi.cast("void *", self.base + offset)
+
+    def redirect(self) -> None:
+        """Everything that reaches for hardware, in every copy that the compiler made of it."""
+        for table in takewhile(lambda rows: rows != ffi.NULL, map(lib.sim_redirects, count())):
+            row = table
+            while row.name != ffi.NULL:
+                name = text(row.name)
+                for offset, size in self.start.functions.get(name, ()):
+                    if size < lib.sim_jump_bytes():
+                        raise Failure(f"{name} is {size} bytes long, too short to redirect")
+                    if error := lib.sim_redirect(self.function(offset), row.replacement):
+                        raise Failure(f"cannot redirect {name}: {os.strerror(error)}")
+                row += 1
+
+    def intercept(self, at: Intercepted) -> Any:
+        """Where a release does not say what is asked for. The graphs, where they are copied."""
+        lib.sim_record_operations(ffi.new("struct sim_operation_layout *", asdict(at.operations)))
+        if at.topology_file is not None:
+            check(lib.sim_intercept_topology_file(self.function(at.topology_file)), "the topology file")
+        graph_bytes = self.start.graph.bytes
+        lib.sim_share_search(self.function(at.search.function), graph_bytes, at.search.gpus)
+        if (times := at.times) is not None:
+            function = self.function(times.function)
+            check(
+                lib.sim_intercept_times(function, times.algorithms, times.protocols, times.backups),
+                "the times",
+            )
+        if at.graphs is None:
+            return None
+        copies = ffi.new("char[]", graph_bytes * at.graphs.count)
+        function = self.function(at.graphs.function)
+        check(lib.sim_intercept_graphs(function, copies, graph_bytes, at.graphs.count), "the graphs")
+        return copies
+
+    def load_tuner(self, functions: Copies) -> None:
+        """2.19 and 2.20: a rank that comes while another is loading the plugin goes without; so it is loaded before.
+
+        The threads of one process race for it there (src/misc/tuner.cc, v2.19.3-1), later releases lock.
+        """
+        for offset, _ in functions:
+            ffi.cast("int (*)(void **)", self.function(offset))(ffi.new("void **"))
+
+    def init(self, ranks: int) -> list[int]:
+        """Addresses of the communicators of all ranks, each initialised by a thread of its own."""
+        comms = ffi.new("void *[]", ranks)
+        results = ffi.new("int[]", ranks)
+        if lib.sim_init_ranks(ranks, comms, results) != 0:
+            raise Failure(f"no threads for {ranks} ranks")
+        for rank, result in enumerate(results):
+            if result != 0:
+                raise Failure(f"ncclCommInitRank of rank {rank} returned {self.error(result)}")
+        return [int(ffi.cast("uintptr_t", comm)) for comm in comms]
+
+    def acknowledge_work(self) -> None:
+        """Where rank 0 counts the work it sent to kernels and what they took; later releases do not wait for them."""
+        members = self.start.comm.members
+        sent, taken = members.get("workFifoSent"), members.get("workFifoAckdMin")
+        if sent is not None and taken is not None:
+            lib.sim_acknowledge_work(*(ffi.cast("uint32_t *", self.comms[0] + at.offset) for at in (sent, taken)))
+
+    def error(self, result: int) -> str:
+        """A result of NCCL's in its number and words."""
+        error_string = ffi.cast("const char *(*)(int)", lib.sim_nccl_function(b"ncclGetErrorString"))
+        return f"{result} ({text(error_string(result))})"
+
+    def started(self) -> Started:
+        """The answer to the first request."""
+        version = ffi.new("int *")
+        ffi.cast("int (*)(int *)", lib.sim_nccl_function(b"ncclGetVersion"))(version)
+        members = self.start.comm.members
+        return Started(
+            version=version[0],
+            base=self.base,
+            answer=compiled(ffi, "struct sim_answer"),
+            kernel=compiled(ffi, "struct sim_kernel"),
+            operation=compiled(ffi, "struct sim_operation"),
+            question=compiled(ffi, "struct sim_question"),
+            buffer_bytes=tuple(map(lib.sim_buffer_bytes, range(lib.SIM_BUFFER_KINDS))),
+            comm=scalars(self.comms[0], members),
+            last_comm=scalars(self.comms[-1], members),
+            graphs=tuple(self.graphs()),
+            plugin_used=self.plugin_used(),
+        )
+
+    def graphs(self) -> list[dict[str, Any]]:
+        """By algorithm; an algorithm that borrows another's graph may have an empty one of its own."""
+        graph = self.start.graph
+        if self.copied_graphs is not None:
+            start, count = int(ffi.cast("uintptr_t", self.copied_graphs)), len(self.copied_graphs) // graph.bytes
+        else:
+            offset, (count,) = self.start.comm.arrays["graphs"]
+            start = self.comms[0] + offset
+        return [scalars(start + i * graph.bytes, graph.members) for i in range(count)]
+
+    def plugin_used(self) -> bool:
+        """Whether NCCL asks the given plugin. Instead of one that it does not take it loads the network's: ours."""
+        if self.start.wrapped_plugin is not None:
+            return bool(lib.sim_wrapped_version())
+        entry = self.start.comm.members.get("tuner")
+        tuner = ffi.NULL if entry is None else ffi.cast("char **", scalar(self.comms[0], entry))
+        return tuner != ffi.NULL and not lib.sim_is_recorder(tuner)
+
+
+def check_build() -> None:
+    """The loaded object and this module have to be built from the same sources."""
+    if text(lib.sim_sources()) != text(lib.sim_expected_sources()):
+        raise Failure("the simulated GPUs are of another build than this program; reinstall nccl-tuner")
+
+
+def configure(machine: SimulatedMachine) -> None:
+    """Makes the machine that libnccl will see."""
+    if lib.sim_configure(ffi.new("struct sim_machine *", encoded(asdict(machine)))) != 0:
+        raise Failure("the machine has more GPUs or network devices per node than can be simulated")
+
+
+def wrap(plugin: str) -> None:
+    """Loads a tuner plugin behind the recorder."""
+    error = lib.sim_wrap_tuner(plugin.encode())
+    if error != ffi.NULL:
+        raise Failure(f"cannot load tuner plugin {plugin}: {text(error)}")
+
+
+def check(error: int, what: str) -> None:
+    """Of an errno."""
+    if error:
+        raise Failure(f"cannot intercept {what}: {os.strerror(error)}")
+
+
+def encoded(value: Any) -> Any:
+    """Text as the bytes a char array is made from."""
+    if isinstance(value, dict):
+        return {key: encoded(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [encoded(item) for item in value]
+    return value.encode() if isinstance(value, str) else value
+
+
+def text(characters: Any) -> str:
+    """Of a C string."""
+    return str(ffi.string(characters).decode(errors="replace"))

@@ -1,0 +1,256 @@
+"""What the oracle and its child process send each other. The child starts with this, so it imports nothing heavy.
+
+Fields of :class:`Gpu`, :class:`Net`, :class:`SimulatedHost` and :class:`SimulatedMachine`, and of what goes into
+``struct sim_call`` and ``struct sim_operation_layout``, have the names that csrc/sim gives them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.oracle.layouts import Layout, Struct
+
+Copies = tuple[tuple[int, int], ...]  # address and size in bytes of every copy of a function
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU as the simulated driver shows it: ``struct sim_gpu``."""
+
+    bus_id: str
+    compute_capability: int  # 90 is 9.0
+    peer_group: int  # GPUs of one group reach each other's memory over PCIe
+    nvlinks: tuple[str, ...] = ()  # bus ids of what they lead to, where the topology does not say it
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """A network device as the simulated network shows it: ``struct sim_net``."""
+
+    name: str
+    guid: int
+    speed_mbps: int
+    port: int
+    max_comms: int
+    gdr: int  # 1: can read and write GPU memory
+    latency_us: float
+    pci_path: str = ""  # below sysfs; empty: the topology names the device
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedHost:
+    """One kind of host: ``struct sim_host``."""
+
+    gpus_per_host: int
+    nets_per_host: int
+    multicast: int
+    coll_nets: int
+    sysfs: str
+    gpus: tuple[Gpu, ...]
+    nets: tuple[Net, ...]
+    topology: str
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedMachine:
+    """``struct sim_machine``."""
+
+    hosts: int
+    kinds: int
+    driver_version: int
+    net_name: str
+    kind_of_host: tuple[int, ...]
+    kind: tuple[SimulatedHost, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OperationOffsets:
+    """``struct sim_operation_layout``."""
+
+    number: int
+    channel: int
+    pattern: int
+    protocol: int
+    type: int
+    profiler: int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOffsets:
+    """The search for graphs, and where a system counts its GPUs."""
+
+    function: int
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class GraphsToCopy:
+    """The function that makes the model of ``count`` graphs."""
+
+    function: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimesToRecord:
+    """The function that NCCL asks for one cell of the cost table after the other."""
+
+    function: int
+    algorithms: int
+    protocols: int
+    backups: bool  # it says which cells are backups
+
+
+@dataclass(frozen=True, slots=True)
+class Intercepted:
+    """What the release does not say when asked, and the functions where it can be observed instead."""
+
+    topology_file: int | None
+    operations: OperationOffsets
+    search: SearchOffsets
+    graphs: GraphsToCopy | None
+    times: TimesToRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterOffsets:
+    """What connections to adapters are made with."""
+
+    use_gdr: int
+    topology: int
+    graph: int
+    adapter_of: int
+    check: int
+
+
+@dataclass(frozen=True, slots=True)
+class RingOffsets:
+    """Where a channel's neighbours on the ring are, and the flags of the connections to them."""
+
+    adapters: AdapterOffsets | None  # None up to 2.23, where nothing depends on them
+    channels: int
+    channel_bytes: int
+    prev: int
+    next: int
+    peers: int
+    send: int
+    receive: int
+    flags: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The first request: load libnccl and initialise all ranks."""
+
+    library: str
+    log: str
+    anchor: tuple[str, int]
+    functions: Mapping[str, Copies]
+    wrapped_plugin: str | None
+    intercepted: Intercepted
+    ranks: int
+    machine: SimulatedMachine
+    comm: Layout
+    graph: Layout
+    ring: RingOffsets
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What the parent has to know before it asks: layouts of what is recorded, and NCCL's own memory."""
+
+    version: int  # of NCCL, as it encodes it
+    base: int  # where libnccl was loaded
+    answer: Struct  # struct sim_answer
+    kernel: Struct
+    operation: Struct
+    question: Struct
+    buffer_bytes: tuple[int, ...]  # the most of one buffer, by kind
+    comm: dict[str, Any]  # every scalar of struct ncclComm of rank 0
+    last_comm: dict[str, Any]  # of the last rank
+    graphs: tuple[dict[str, Any], ...]  # struct ncclTopoGraph, by algorithm
+    plugin_used: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One collective: ``struct sim_call``."""
+
+    collective: int
+    type: int
+    op: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Calls on rank 0, one after the other."""
+
+    calls: tuple[Call, ...]
+    buffers: int
+    simulated: bool = False  # ask for the time only
+    captured: bool = False  # each in a CUDA graph of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """``records`` are so many ``struct sim_answer``; NCCL's log of them begins at ``log_start``."""
+
+    log_start: int
+    records: bytes
+    succeeded: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Calls on rank 0, in one group, on plain buffers."""
+
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAnswer:
+    """Arrays of ``struct sim_kernel``, ``sim_operation`` and ``sim_question``, and the extent of NCCL's log."""
+
+    log_start: int
+    log_end: int
+    kernels: bytes
+    operations: bytes
+    questions: bytes
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SetTable:
+    """Hands the forcing plugin another table, or none: NCCL's own choices."""
+
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCounts:
+    """Asks the forcing plugin what it did; the answer is :class:`Counts`, as to :class:`SetTable`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """``struct nccl_tuner_seen``."""
+
+    calls: int
+    decided: int
+    unavailable: int
+    bytes: int
+    collective: int
+    costs_us: tuple[float, ...]
+
+
+Request = Start | Calls | Group | SetTable | ReadCounts
+Reply = Started | Answers | GroupAnswer | Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Instead of an answer."""
+
+    reason: str

@@ -1,0 +1,230 @@
+"""What a child process is started with: the machine, the library, and where libnccl says what is asked of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+from tuner import release
+from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm, Buffers
+from tuner.machine.skeleton import Skeleton
+from tuner.oracle import facts, hardware, library, symbols
+from tuner.oracle.configuration import Host, OracleConfiguration
+from tuner.oracle.messages import (
+    AdapterOffsets,
+    GraphsToCopy,
+    Intercepted,
+    OperationOffsets,
+    RingOffsets,
+    SearchOffsets,
+    SimulatedHost,
+    SimulatedMachine,
+    Start,
+    TimesToRecord,
+)
+from tuner.oracle.process import SIM, Child, ChildConfiguration
+from tuner.plugin import loading
+
+MAX_RANKS = 512  # each rank is a thread with NCCL's memory for a rank
+RANK_BYTES = 40 << 20  # of host memory per rank; 21 MB were measured with 128 ranks, 8 per node
+
+_PROFILER = "ncclPatternProfiler"  # no pattern of a collective: NCCL informs its profiler of one
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What is known before a process is started."""
+
+    configuration: OracleConfiguration
+    library: library.Library
+    symbols: symbols.Symbols
+    kinds: Mapping[Host, hardware.Hardware]  # of nodes that differ
+
+    @property
+    def recorded(self) -> bool:
+        """Whether NCCL's tuner plugin is the recorder, alone or around the given one."""
+        configuration = self.configuration
+        return not configuration.without_tuner and (configuration.plugin is None or configuration.record_plugin)
+
+    @property
+    def simulates(self) -> bool:
+        """Whether NCCL gives the time of a group without launching it."""
+        return "ncclGroupSimulateEnd" in self.symbols.functions
+
+    def registers(self, buffers: Buffers) -> bool:
+        """Whether this NCCL has such buffers."""
+        entry_points = {Buffers.registered: "ncclCommRegister", Buffers.window: "ncclCommWindowRegister"}
+        return buffers is Buffers.plain or entry_points[buffers] in self.symbols.functions
+
+
+def prepare(configuration: OracleConfiguration) -> Preparation:
+    """Errors: OracleUnavailable without the library; BadInput or BadTopology for a configuration that cannot be."""
+    _check(configuration)
+    skeleton = configuration.skeleton
+    around = hardware.Surroundings(
+        nodes=len(configuration.hosts),
+        coll_net=configuration.env.get("NCCL_COLLNET_ENABLE") == "1",
+        far_ends=frozenset(chain.from_iterable(skeleton.nvlinks.values())) if skeleton else frozenset(),
+    )
+    kinds = {host: hardware.read(host, around) for host in dict.fromkeys(configuration.hosts)}
+    if len(kinds) > hardware.MAX_KINDS:
+        raise BadInput(f"{len(kinds)} kinds of nodes; the oracle simulates at most {hardware.MAX_KINDS}")
+    if len({host.peer_to_peer_across_sockets for host in kinds}) > 1:
+        raise BadInput("NCCL asks for peer-to-peer once per process: the oracle cannot mix nodes with and without")
+    nccl = library.find(configuration.release) if configuration.library is None else library.at(configuration.library)
+    prepared = Preparation(configuration, nccl, symbols.load(nccl.path, nccl.sha256, library.cache()), kinds)
+    if configuration.plugin is not None and "tuner" not in prepared.symbols.comm.members:
+        raise BadInput(f"NCCL {configuration.release} has no tuner plugins; valid: 2.19 and later")
+    if configuration.plugin is not None and configuration.record_plugin and not prepared.simulates:
+        raise BadInput(f"NCCL {configuration.release} hands plugins no costs to record; valid: 2.22 and later")
+    return prepared
+
+
+def launch_child(prepared: Preparation) -> Child:
+    """The process, which waits for :func:`request`."""
+    configuration, skeleton = prepared.configuration, prepared.configuration.skeleton
+    plugin = None if configuration.without_tuner else SIM if prepared.recorded else configuration.plugin
+    xml = [host.topology for host in prepared.kinds] if skeleton is None else [skeleton.xml]
+    return Child(
+        ChildConfiguration(
+            topologies=tuple(map(hardware.for_x86, xml)),
+            env=configuration.env,
+            tuner_plugin=plugin,
+            by_path=plugin is not None
+            and plugin is configuration.plugin
+            and _takes_path(prepared.library.release, plugin.resolve()),
+            pci_classes=None if skeleton is None else skeleton.classes,
+        )
+    )
+
+
+def request(prepared: Preparation, child: Child) -> Start:
+    """The first request of the child."""
+    configuration, found = prepared.configuration, prepared.symbols
+    wrapped = configuration.plugin if configuration.record_plugin else None
+    return Start(
+        library=str(prepared.library.path),
+        log=str(child.log),
+        anchor=found.anchor,
+        functions={name: tuple(copies) for name, copies in found.functions.items()},
+        wrapped_plugin=None if wrapped is None else str(wrapped.resolve()),
+        intercepted=_intercepted(found, len(prepared.kinds)),
+        ranks=configuration.ranks,
+        machine=_machine(prepared, child),
+        comm=found.comm,
+        graph=found.graph,
+        ring=_ring(found),
+    )
+
+
+def _check(configuration: OracleConfiguration) -> None:
+    if configuration.nodes < 1 or any(host.gpus < 1 for host in configuration.hosts):
+        raise BadInput(f"{configuration.nodes} nodes of {configuration.gpus_per_node} GPUs; both have to be at least 1")
+    if configuration.ranks > MAX_RANKS:
+        raise BadInput(f"{configuration.ranks} ranks; the oracle holds all ranks in one process: at most {MAX_RANKS}")
+    available = _available_bytes()
+    if available is not None and configuration.ranks * RANK_BYTES > available:
+        raise BadInput(
+            f"{configuration.ranks} ranks need up to {configuration.ranks * RANK_BYTES >> 20} MB of memory; "
+            f"this machine has {available >> 20} MB available, enough for {available // RANK_BYTES} ranks"
+        )
+    if configuration.plugin is not None and configuration.without_tuner:
+        raise BadInput(f"tuner plugin {configuration.plugin} without a tuner plugin; give one of both")
+    if configuration.plugin is not None and not configuration.plugin.is_file():
+        raise BadInput(f"tuner plugin {configuration.plugin} does not exist")
+
+
+def _takes_path(name: str, plugin: Path) -> bool:
+    """Whether the plugin is loaded by its path, as a user's would be, or by a name, which works in every release."""
+    return name in release.names() and loading.takes_path(release.load(name), plugin)
+
+
+def _available_bytes() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _machine(prepared: Preparation, child: Child) -> SimulatedMachine:
+    configuration, kinds = prepared.configuration, prepared.kinds
+    numbers = {host: number for number, host in enumerate(kinds)}
+    return SimulatedMachine(
+        hosts=len(configuration.hosts),
+        kinds=len(kinds),
+        driver_version=hardware.DRIVER_VERSION,
+        net_name=configuration.env.get("NCCL_NET", "IB"),
+        kind_of_host=tuple(numbers[host] for host in configuration.hosts),
+        kind=tuple(
+            _host(configuration.skeleton, kind, path, child.sysfs)
+            for kind, path in zip(kinds.values(), child.topologies, strict=True)
+        ),
+    )
+
+
+def _host(skeleton: Skeleton | None, machine: hardware.Hardware, topology: Path, sysfs: Path | None) -> SimulatedHost:
+    nvlinks = skeleton.nvlinks if skeleton else {}
+    placed = {name: str(sysfs / bus_id) for name, bus_id in skeleton.adapters.items()} if skeleton and sysfs else {}
+    return SimulatedHost(
+        gpus_per_host=len(machine.gpus),
+        nets_per_host=len(machine.nets),
+        multicast=int(machine.multicast),
+        coll_nets=machine.coll_nets,
+        sysfs=str(sysfs or ""),
+        gpus=tuple(replace(gpu, nvlinks=tuple(nvlinks.get(gpu.bus_id, ()))) for gpu in machine.gpus),
+        nets=tuple(replace(net, pci_path=placed.get(net.name, "")) for net in machine.nets),
+        topology=str(topology),
+    )
+
+
+def _intercepted(found: symbols.Symbols, kinds: int) -> Intercepted:
+    """What the release does not say when asked, and where it can be observed instead."""
+    operation = found.operation.members
+    model, estimate = found.functions.get("ncclTopoTuneModel"), found.functions.get("ncclTopoGetAlgoTime")
+    algorithms, protocols = facts.shape(found.comm)
+    graphs = times = None
+    if "graphs" not in found.comm.arrays and model is not None:
+        graphs = GraphsToCopy(model[0][0], algorithms)
+    if "ncclGroupSimulateEnd" not in found.functions and estimate is not None:
+        backups = any(name.startswith("_Z19ncclTopoGetAlgoTime") and name.endswith("Pb") for name in found.functions)
+        times = TimesToRecord(estimate[0][0], algorithms, protocols, backups)
+    return Intercepted(
+        topology_file=found.functions["ncclTopoGetXmlFromFile"][0][0] if kinds > 1 else None,
+        operations=OperationOffsets(
+            number=operation["opCount"].offset,
+            channel=operation["channelId"].offset,
+            pattern=operation["pattern"].offset,
+            protocol=operation["protocol"].offset,
+            type=operation["dtype"].offset,
+            profiler=next((int(value) for value, name in found.patterns.items() if name == _PROFILER), -1),
+        ),
+        # a system's GPUs are the first of its sets of nodes, which begin with their count
+        search=SearchOffsets(found.functions["ncclTopoCompute"][0][0], found.system.arrays["nodes"][0]),
+        graphs=graphs,
+        times=times,
+    )
+
+
+def _ring(found: symbols.Symbols) -> RingOffsets:
+    adapters = None
+    if "useGdr" in found.comm.members:
+        adapters = AdapterOffsets(
+            use_gdr=found.comm.members["useGdr"].offset,
+            topology=found.comm.members["topo"].offset,
+            graph=found.comm.arrays["graphs"][0] + Algorithm.Ring * found.graph.bytes,
+            adapter_of=found.functions["ncclTopoGetNetDev"][0][0],
+            check=found.functions["ncclTopoCheckGdr"][0][0],
+        )
+    return RingOffsets(
+        adapters=adapters,
+        channels=found.comm.arrays["channels"][0],
+        channel_bytes=found.channel.bytes,
+        prev=found.channel.members["ring.prev"].offset,
+        next=found.channel.members["ring.next"].offset,
+        peers=found.channel.members["peers"].offset,
+        send=found.peer.arrays["send"][0],
+        receive=found.peer.arrays["recv"][0],
+        flags=found.connector.members["conn.flags"].offset,
+    )
