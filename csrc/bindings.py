@@ -39,7 +39,7 @@ _LOGGER = """
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "call/call.h"
+#include "call/versions.h"
 
 static void log_line(int level, const char *text);
 
@@ -58,15 +58,16 @@ static nccl_logger python_logger(void) {
 """
 _CALLS = f"""
 {declarations("plugin/abi.h")}
-{declarations("call/call.h")}
+{declarations("plugin/call.h")}
+{declarations("call/versions.h")}
 nccl_logger python_logger(void);
 extern "Python" void log_line(int level, const char *text);
 """
 
-plugin = linked("_plugin", "libnccl_tuner_plugin", _LOGGER, ("call/call.c",))
-plugin.cdef(_CALLS)
+plugin = linked("_plugin", "libnccl_tuner_plugin", _LOGGER + '#include "plugin/explain.h"\n', ("call/versions.c",))
+plugin.cdef(_CALLS + declarations("plugin/explain.h"))
 
-force = linked("_force", "libnccl_tuner_force", _LOGGER + '#include "force/force.h"\n', ("call/call.c",))
+force = linked("_force", "libnccl_tuner_force", _LOGGER + '#include "force/force.h"\n', ("call/versions.c",))
 force.cdef(_CALLS + declarations("force/force.h"))
 
 _SIM = """

@@ -8,6 +8,7 @@
 #include "../plugin/legacy.h"
 #include "../plugin/lock.h"
 #include "../plugin/log.h"
+#include "../plugin/parse.h"
 #include "../plugin/settings.h"
 #include "../plugin/table.h"
 #include "../plugin/tuner.h"

@@ -63,9 +63,11 @@ bool costs_build(const struct table *table, const struct shape *shape, struct co
     }
     struct piece *pieces = malloc(table->cost_count * sizeof *pieces);
     costs->rates = malloc(table->cost_count * sizeof *costs->rates);
-    bool built = pieces && costs->rates;
+    costs->lines = malloc(table->cost_count * sizeof *costs->lines);
+    bool built = pieces && costs->rates && costs->lines;
     for (size_t i = 0; built && i < table->cost_count; i++) {
         costs->rates[i] = rate_of(&table->costs[i]);
+        costs->lines[i] = table->costs[i].line;
     }
     for (int collective = 0; built && collective < COLLECTIVES; collective++) {
         built = build_cells(table, shape, collective, pieces, costs);
@@ -84,6 +86,7 @@ void costs_free(struct costs *costs) {
         }
     }
     free(costs->rates);
+    free(costs->lines);
     *costs = (struct costs){0};
 }
 
@@ -118,4 +121,16 @@ int costs_write(const struct costs *costs, int collective, size_t bytes, int pip
         }
     }
     return written;
+}
+
+uint32_t costs_line(const struct costs *costs, int collective, size_t bytes, int algorithm, int protocol) {
+    bool tuned = collective >= 0 && collective < COLLECTIVES;
+    for (int i = 0; tuned && i < costs->counts[collective]; i++) {
+        const struct costed *costed = &costs->cells[collective][i];
+        if (costed->algorithm == algorithm && costed->protocol == protocol) {
+            uint32_t rate = steps_find(&costed->steps, bytes);
+            return rate ? costs->lines[rate - 1] : 0;
+        }
+    }
+    return 0;
 }

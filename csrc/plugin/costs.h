@@ -26,6 +26,7 @@ struct costed {
 
 struct costs {
     struct rate *rates;
+    uint32_t *lines; /* of the rows that the rates are of */
     struct costed cells[COLLECTIVES][CELLS];
     int counts[COLLECTIVES];
     size_t rows;      /* that apply to this communicator */
@@ -39,5 +40,8 @@ void costs_free(struct costs *costs);
 /* Writes the times of one call into the cells that NCCL does not ignore; how many it wrote. */
 int costs_write(const struct costs *costs, int collective, size_t bytes, int pipelined, float *cells, int algorithms,
                 int protocols);
+
+/* The line of the row that gives the time of a cell that NCCL does not ignore; 0 where none does. */
+uint32_t costs_line(const struct costs *costs, int collective, size_t bytes, int algorithm, int protocol);
 
 #endif

@@ -5,6 +5,7 @@
 #define PLUGIN_CSV_H
 
 #include "table.h"
+#include "text.h"
 
 /* Whether a file whose first line is this one is such a CSV. */
 bool csv_is_row(struct slice line);

@@ -38,6 +38,21 @@ static const struct choice *prefer(const struct choice *choice, float *cells, in
     return choice;
 }
 
+/* The choice that the table makes, preferred in the cells, or NULL; `row` is the first that holds the call. Inlined: a
+ * call with nine arguments takes as long as the search. */
+__attribute__((always_inline)) static inline const struct choice *take(const struct decider *decider, int collective,
+                                                                       size_t bytes, int pipelined, int registered,
+                                                                       float *cells, int algorithms, int protocols,
+                                                                       const struct choice **row) {
+    *row = lookup_find(&decider->lookup, collective, bytes, pipelined, registered);
+    const struct choice *taken = (*row)->algorithm < 0 ? NULL : prefer(*row, cells, algorithms, protocols);
+    for (const struct choice *next = *row; !taken && next && next->algorithm >= 0;) {
+        next = lookup_next(&decider->lookup, collective, bytes, pipelined, registered, next);
+        taken = next ? prefer(next, cells, algorithms, protocols) : NULL;
+    }
+    return taken;
+}
+
 static uint64_t chunk_key(int algorithm, int protocol) {
     return (uint64_t)(algorithm * PROTOCOLS + protocol) << 32;
 }
@@ -58,12 +73,9 @@ bool decider_decide(struct decider *decider, int collective, size_t bytes, int p
     if (costed) {
         count(&decider->costed);
     }
-    const struct choice *row = lookup_find(&decider->lookup, collective, bytes, pipelined, registered);
-    const struct choice *taken = row->algorithm < 0 ? NULL : prefer(row, cells, algorithms, protocols);
-    for (const struct choice *next = row; !taken && next && next->algorithm >= 0;) {
-        next = lookup_next(&decider->lookup, collective, bytes, pipelined, registered, next);
-        taken = next ? prefer(next, cells, algorithms, protocols) : NULL;
-    }
+    const struct choice *row;
+    const struct choice *taken =
+        take(decider, collective, bytes, pipelined, registered, cells, algorithms, protocols, &row);
     note_chunk(decider, collective, taken);
     if (taken) {
         count(&decider->decided);
@@ -82,6 +94,28 @@ void decider_choose(struct decider *decider, int collective, size_t bytes, int p
         int cell = legacy_fastest(cells);
         *algorithm = cell / PROTOCOLS;
         *protocol = cell % PROTOCOLS;
+    }
+}
+
+void decider_explain(const struct decider *decider, const struct call *call, struct cost_cells cells,
+                     struct explanation *explanation) {
+    *explanation = (struct explanation){0};
+    for (int cell = 0; cell < CELLS; cell++) {
+        int algorithm = cell / PROTOCOLS, protocol = cell % PROTOCOLS;
+        bool there = algorithm < cells.algorithms && protocol < cells.protocols;
+        if (there && cells.us[algorithm * cells.protocols + protocol] >= 0.0f) {
+            explanation->costs[cell] = costs_line(&decider->costs, call->collective, call->bytes, algorithm, protocol);
+        }
+    }
+    costs_write(&decider->costs, call->collective, call->bytes, call->pipelined, cells.us, cells.algorithms,
+                cells.protocols);
+    const struct choice *row;
+    const struct choice *taken = take(decider, call->collective, call->bytes, call->pipelined, call->registered,
+                                      cells.us, cells.algorithms, cells.protocols, &row);
+    if (taken) {
+        explanation->decision = lookup_line(&decider->lookup, taken);
+    } else {
+        explanation->unavailable = lookup_line(&decider->lookup, row);
     }
 }
 

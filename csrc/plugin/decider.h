@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "abi.h"
+#include "call.h"
 #include "costs.h"
 #include "lookup.h"
 #include "shape.h"
@@ -36,5 +37,9 @@ void decider_choose(struct decider *decider, int collective, size_t bytes, int p
 
 /* The chunk size of the last decision about this collective, where NCCL runs what it says. */
 void decider_chunk(const struct decider *decider, int collective, int algorithm, int protocol, size_t *chunk_bytes);
+
+/* Which rows decide a call; writes into the cells as decider_decide does, and counts nothing. */
+void decider_explain(const struct decider *decider, const struct call *call, struct cost_cells cells,
+                     struct explanation *explanation);
 
 #endif

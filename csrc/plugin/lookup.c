@@ -105,7 +105,7 @@ static bool keep_rows(const struct placed_rows *placed, struct function *functio
     if (rows && size > 0) {
         memcpy(rows, placed->rows, size);
     }
-    function->passing = (struct placed_rows){rows, rows ? placed->count : 0};
+    function->fall_through = (struct placed_rows){rows, rows ? placed->count : 0};
     return rows;
 }
 
@@ -122,15 +122,27 @@ static bool copy_choices(const struct table *table, const struct shape *shape, s
     return lookup->choices;
 }
 
+static bool copy_lines(const struct table *table, struct lookup *lookup) {
+    lookup->lines = calloc(table->choice_count, sizeof *lookup->lines);
+    for (size_t i = 0; lookup->lines && i < table->decision_count; i++) {
+        const struct decision *row = &table->decisions[i];
+        uint32_t choice = row->choice;
+        do {
+            lookup->lines[choice] = choice > 0 ? row->line : 0;
+        } while (table->choices[choice++].more);
+    }
+    return lookup->lines;
+}
+
 bool lookup_build(const struct table *table, const struct shape *shape, struct lookup *lookup) {
     *lookup = (struct lookup){0};
     struct placed_rows placed = {malloc((table->decision_count + 1) * sizeof *placed.rows), 0};
     struct piece *pieces = malloc((table->decision_count + 1) * sizeof *pieces);
-    bool built = placed.rows && pieces && copy_choices(table, shape, lookup);
+    bool built = placed.rows && pieces && copy_choices(table, shape, lookup) && copy_lines(table, lookup);
     for (int collective = 0; built && collective < COLLECTIVES; collective++) {
         place(table, collective, shape, &placed, lookup);
         struct function *function = &lookup->functions[collective];
-        built = build_function(&placed, pieces, function) && (!table->passes_on || keep_rows(&placed, function));
+        built = build_function(&placed, pieces, function) && (!table->falls_through || keep_rows(&placed, function));
     }
     free(placed.rows);
     free(pieces);
@@ -147,9 +159,10 @@ void lookup_free(struct lookup *lookup) {
             steps_free(&function->planes[plane]);
         }
         free(function->planes);
-        free(function->passing.rows);
+        free(function->fall_through.rows);
     }
     free(lookup->choices);
+    free(lookup->lines);
     *lookup = (struct lookup){0};
 }
 
@@ -172,14 +185,18 @@ const struct choice *lookup_next(const struct lookup *lookup, int collective, si
     if (collective < 0 || collective >= COLLECTIVES) {
         return NULL;
     }
-    const struct placed_rows *passing = &lookup->functions[collective].passing;
+    const struct placed_rows *rows = &lookup->functions[collective].fall_through;
     uint32_t operations = pipelined > 0 ? (uint32_t)pipelined : 0;
-    for (size_t i = 0; i < passing->count; i++) {
-        const struct placed *row = &passing->rows[i];
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct placed *row = &rows->rows[i];
         if (&lookup->choices[row->choice] > after && row->bytes.low <= bytes && bytes <= row->bytes.high &&
             is_of_class(row, operations, registered)) {
             return &lookup->choices[row->choice];
         }
     }
     return NULL;
+}
+
+uint32_t lookup_line(const struct lookup *lookup, const struct choice *choice) {
+    return choice == &own ? 0 : lookup->lines[choice - lookup->choices];
 }

@@ -29,12 +29,13 @@ struct function {
     struct steps *planes;
     uint32_t ends[MOST_PIPELINED_ENDS]; /* where the classes after the first begin, sorted */
     uint32_t end_count;
-    uint32_t registered;        /* how many planes further on registered buffers are; 0 where no row asks */
-    struct placed_rows passing; /* all rows, of a table that passes calls on */
+    uint32_t registered;             /* how many planes further on registered buffers are; 0 where no row asks */
+    struct placed_rows fall_through; /* all rows, of a table whose rows fall through */
 };
 
 struct lookup {
     struct choice *choices; /* [0] is NCCL's own */
+    uint32_t *lines;        /* of the rows that the choices are of */
     struct function functions[COLLECTIVES];
     size_t rows;              /* that apply to this communicator */
     size_t shapeless;         /* that ask for a communicator which is not known: NCCL decides where they would */
@@ -49,8 +50,11 @@ void lookup_free(struct lookup *lookup);
 const struct choice *lookup_find(const struct lookup *lookup, int collective, size_t bytes, int pipelined,
                                  int registered);
 
-/* Those of the next row that holds the call, in a table that passes it on; NULL where there is none. */
+/* Those of the next row that holds the call, in a table whose rows fall through; NULL where there is none. */
 const struct choice *lookup_next(const struct lookup *lookup, int collective, size_t bytes, int pipelined,
                                  int registered, const struct choice *after);
+
+/* The line of the row that a found choice is of; 0 for NCCL's own. */
+uint32_t lookup_line(const struct lookup *lookup, const struct choice *choice);
 
 #endif

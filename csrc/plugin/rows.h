@@ -3,6 +3,7 @@
 #define PLUGIN_ROWS_H
 
 #include "table.h"
+#include "text.h"
 
 extern const char rows_header[];
 

@@ -3,10 +3,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-#include "csv.h"
-#include "rows.h"
 
 bool table_fail(struct table_error *error, const char *format, ...) {
     va_list values;
@@ -59,6 +55,7 @@ bool table_add_decision(struct table *table, struct decision decision, struct ta
         (pipelined.high < UINT32_MAX && !add_pipelined_end(table, pipelined.high + 1, error))) {
         return false;
     }
+    decision.line = (uint32_t)error->line;
     struct decision *grown =
         grow(table->decisions, &table->decision_room, table->decision_count, sizeof decision, error);
     if (grown) {
@@ -69,6 +66,7 @@ bool table_add_decision(struct table *table, struct decision decision, struct ta
 }
 
 bool table_add_cost(struct table *table, struct cost cost, struct table_error *error) {
+    cost.line = (uint32_t)error->line;
     struct cost *grown = grow(table->costs, &table->cost_room, table->cost_count, sizeof cost, error);
     if (grown) {
         table->costs = grown;
@@ -96,47 +94,6 @@ struct condition condition_of(int collective) {
                               .pipelined = from_0,
                               .collective = (int8_t)collective,
                               .registered = -1};
-}
-
-typedef bool (*line_reader)(struct slice line, struct table *table, struct table_error *error);
-
-/* The first line with something on it tells our format by its name; NVIDIA's has no header. */
-static bool parse_lines(struct slice text, struct table *table, struct table_error *error) {
-    line_reader read_row = NULL;
-    struct slice line, rest, word;
-    for (error->line = 1; take_line(&text, &line); error->line++) {
-        if (line.length > 0 && memchr(line.start, '\0', line.length)) {
-            return table_fail(error, "a zero byte: this is not a text file");
-        }
-        line = without_comment(line);
-        rest = line;
-        if (!take_word(&rest, &word)) {
-            continue;
-        }
-        bool is_header = !read_row && !csv_is_row(line);
-        if (!read_row) {
-            read_row = is_header ? rows_read : csv_read;
-            table->passes_on = !is_header;
-        }
-        if (is_header ? !rows_read_header(line, error) : !read_row(line, table, error)) {
-            return false;
-        }
-    }
-    if (!read_row) {
-        error->line = 1;
-        return table_fail(error, "empty: the first line has to be '%s'", rows_header);
-    }
-    return true;
-}
-
-bool table_parse(struct slice text, struct table *table, struct table_error *error) {
-    static const struct choice own = {.algorithm = -1, .protocol = -1};
-    *table = (struct table){0};
-    if (table_add_choice(table, own, error) && parse_lines(text, table, error)) {
-        return true;
-    }
-    table_free(table);
-    return false;
 }
 
 void table_free(struct table *table) {

@@ -7,8 +7,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "text.h"
-
 /* Both ends belong to an interval. */
 struct sizes {
     size_t low, high;
@@ -38,13 +36,14 @@ struct choice {
 struct decision {
     struct condition when;
     uint32_t choice; /* its first in the table's choices */
+    uint32_t line;
 };
 
 struct cost {
     struct condition when;
     int8_t algorithm, protocol;
     bool never;
-    uint32_t batch;
+    uint32_t batch, line;
     float latency_us, bandwidth_gbs;
 };
 
@@ -63,7 +62,7 @@ struct table {
     struct constant *constants;
     size_t choice_count, decision_count, cost_count, constant_count;
     size_t choice_room, decision_room, cost_room, constant_room;
-    bool passes_on; /* where a row's choice cannot run, the next row that holds the call is tried */
+    bool falls_through; /* where a row's choice cannot run, the next row that holds the call is tried */
     uint32_t pipelined_ends[MOST_PIPELINED_ENDS];
     size_t pipelined_end_count;
 };
@@ -73,11 +72,9 @@ struct table_error {
     char reason[256];
 };
 
-/* The whole table, or false with the first error and an empty table. The content tells the format. */
-bool table_parse(struct slice text, struct table *table, struct table_error *error);
 void table_free(struct table *table);
 
-/* For the formats' readers. Each returns false with the reason set. */
+/* For the formats' readers. Each returns false with the reason set; a row gets the error's line. */
 __attribute__((format(printf, 2, 3))) bool table_fail(struct table_error *error, const char *format, ...);
 bool table_add_choice(struct table *table, struct choice choice, struct table_error *error);
 bool table_add_decision(struct table *table, struct decision decision, struct table_error *error);

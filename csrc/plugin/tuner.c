@@ -8,6 +8,7 @@
 #include "file.h"
 #include "legacy.h"
 #include "log.h"
+#include "parse.h"
 #include "settings.h"
 #include "sha256.h"
 #include "table.h"
@@ -178,6 +179,10 @@ void tuner_chunk(const struct tuner *tuner, int collective, int algorithm, int p
     if (tuner && chunk_bytes) {
         decider_chunk(&tuner->decider, collective, algorithm, protocol, chunk_bytes);
     }
+}
+
+const struct decider *tuner_decider(const struct tuner *tuner) {
+    return tuner ? &tuner->decider : NULL;
 }
 
 bool tuner_is_unchecked(const struct tuner *tuner) {

@@ -11,6 +11,7 @@
 #define TUNER_NAME "nccl-tuner"
 
 struct tuner;
+struct decider;
 
 /* A new communicator, and what NCCL tells a tuner of it. */
 struct opening {
@@ -36,6 +37,9 @@ void tuner_choose(struct tuner *tuner, int collective, size_t bytes, int pipelin
 
 /* The chunk size of the last decision about this collective, where NCCL runs what it says. */
 void tuner_chunk(const struct tuner *tuner, int collective, int algorithm, int protocol, size_t *chunk_bytes);
+
+/* What decides, or NULL; not behind the forcing plugin's tuner. */
+const struct decider *tuner_decider(const struct tuner *tuner);
 
 /* Whether NCCL_TUNER_UNCHECKED is set. */
 bool tuner_is_unchecked(const struct tuner *tuner);

@@ -6,6 +6,7 @@
 #include "lock.h"
 #include "log.h"
 #include "tuner.h"
+#include "tuner_v1.h"
 
 /* What the communicators of the process share. `opening` guards everything but `deciding`, which calls only read. */
 static struct {
@@ -67,6 +68,10 @@ static int destroy(void) {
     }
     lock_release(&shared.opening);
     return RESULT_SUCCESS;
+}
+
+const struct tuner *tuner_v1_deciding(void) {
+    return atomic_load_explicit(&shared.deciding, memory_order_acquire);
 }
 
 const struct plugin_v1 ncclTunerPlugin_v1 = {TUNER_NAME, init, get_coll_info, destroy};

@@ -19,8 +19,8 @@ from tuner.oracle.answers import Launched
 from tuner.oracle.api import Oracle
 from tuner.oracle.configuration import OracleConfiguration
 from tuner.plugin import loading
-from tuner.plugin.dry_run import DryRun
-from tuner.plugin.forcing import Forcing, forced
+from tuner.plugin.dry_run import Call, DryRun
+from tuner.plugin.forcing import Forcing, ForcingDryRun, forced
 
 AR, AG, RS = Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter
 RING, TREE = Algorithm.Ring, Algorithm.Tree
@@ -160,20 +160,20 @@ def test_it_decides_as_the_plugin_does(tmp_path: Path, version: int) -> None:
     options: dict[str, Any] = {"ranks": 4, "nodes": 2, "version": version}
     with (
         DryRun(tmp_path / "test.table", **options) as expected,
-        DryRun(None, library=forcing.path, **options) as before,
+        ForcingDryRun(None, **options) as before,
     ):
         forcing.use_table(TABLE)
-        with DryRun(None, library=forcing.path, **options) as after:
+        with ForcingDryRun(None, **options) as after:
             for collective in Collective:
                 for size in (1, 65536, 65537, 1 << 30):
-                    answer = expected.ask(collective, size, cells)
-                    for each in (before.ask(collective, size, cells), after.ask(collective, size, cells)):
+                    answer = expected.ask(Call(collective, size), cells)
+                    for each in (before.ask(Call(collective, size), cells), after.ask(Call(collective, size), cells)):
                         assert each.cost_us.tobytes() == answer.cost_us.tobytes()
                         assert each.channels == answer.channels
             asked = forcing.seen().calls
             assert asked == 2 * len(Collective) * 4
         forcing.use_table(None)
-        left = before.ask(AR, 64, cells)
+        left = before.ask(Call(AR, 64), cells)
         assert (left.cost_us == cells.astype(np.float32)).all()
         assert forcing.seen().calls == 0
 

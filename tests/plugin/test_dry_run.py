@@ -104,7 +104,7 @@ def test_buffers_and_operations_reach_the_rows(table: Path) -> None:
 def test_a_window_that_leaves_for_a_symmetric_kernel_asks_nobody(table: Path) -> None:
     trials = trial.run(table, selection("2.28.9", nodes=1), request(AG, buffers=Buffers.window), [1 << 10])
     assert trials.sizes[0].picked is None
-    assert str(trials.sizes[0].leaves_for).startswith("symmetric kernel")
+    assert str(trials.sizes[0].bypass_kernel).startswith("symmetric kernel")
     assert ": 0 calls:" in trials.log[-1].text
 
 
@@ -129,6 +129,16 @@ def test_nvidias_csv(tmp_path: Path) -> None:
     path.write_text("allreduce,0,1048576,ring,simple,-1,-1,-1\n")
     (each,) = trial.run(path, selection("2.28.9"), request(AR), [8]).sizes
     assert (algo_proto(each.picked), each.decision) == ("Ring/Simple", 1)
+
+
+def test_the_row_of_nvidias_csv_that_decides_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "nccl_tuner.conf"
+    path.write_text("allreduce,0,1048576,nvls_tree,simple,-1,-1,-1\nallreduce,0,1048576,ring,simple,-1,-1,-1\n")
+    (each,) = trial.run(path, selection("2.28.9", nodes=1), request(AR), [8]).sizes
+    assert (algo_proto(each.picked), each.decision, each.unavailable) == ("Ring/Simple", 2, None)
+    path.write_text("allreduce,0,1048576,nvls_tree,simple,-1,-1,-1\nallreduce,0,1048576,pat,simple,-1,-1,-1\n")
+    (each,) = trial.run(path, selection("2.28.9", nodes=1), request(AR), [8]).sizes
+    assert (each.picked, each.decision, each.unavailable) == (each.own, None, 1)
 
 
 @pytest.mark.parametrize("content", [None, "nonsense\n", "nccl-tuner-table 1\nallreduce -> ring/ll ring/ll\n"])

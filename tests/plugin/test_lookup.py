@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from tests.support.table_strategies import costs, decisions
 from tuner.base.errors import BadTable
-from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.plugin.dry_run import INFO, DryRun
+from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, Protocol
+from tuner.plugin.dry_run import INFO, Call, DryRun
 from tuner.plugin.formats import nvidia
-from tuner.plugin.table.parse import from_text, read
+from tuner.plugin.table.parse import read
 from tuner.plugin.table.records import (
     HEADER,
     LARGEST,
@@ -94,9 +94,18 @@ def check_call(run: DryRun, table: Table, call: tuple[Collective, int, int, bool
     (collective, size, pipelined, registered), (ranks, nodes) = call, shape
     cells = np.where(np.arange(21) % 4 == size % 4, -1, 7).astype(np.float32).reshape(SHAPE)
     row = find(table.decisions, collective, size, ranks=ranks, nodes=nodes, registered=registered, pipelined=pipelined)
-    answer = run.ask(collective, size, cells, pipelined=pipelined, registered=registered)
+    asked = Call(collective, size, pipelined=pipelined, registered=registered)
+    answer, rows = run.ask(asked, cells), run.rows(asked, cells)
     costed = expected_cells(table, collective, size, cells, ranks, nodes, pipelined)
     choice = next((choice for choice in row.choices if cells[choice.algo_proto] >= 0), None) if row else None
+    assert rows.decision == (row.line if row and choice else None)
+    assert rows.unavailable == (row.line if row and row.choices and not choice else None)
+    times = {
+        algo_proto: find_cost(table.costs, collective, *algo_proto, size, ranks=ranks, nodes=nodes)
+        for algo_proto in ALGO_PROTOS
+        if cells[algo_proto] >= 0
+    }
+    assert rows.costs == {algo_proto: cost.line for algo_proto, cost in times.items() if cost}
     if choice is None:
         assert answer.cost_us.tobytes() == costed.tobytes()
         assert answer.channels == 0
@@ -116,8 +125,8 @@ def check_call(run: DryRun, table: Table, call: tuple[Collective, int, int, bool
         assert run.chunk_bytes(collective, algorithm, protocol, 77) == (chunk or 77)
 
 
-def check(path: Path, table: Table, shape: tuple[int, int], *, most: int = 400, seed: int = 0) -> None:
-    ranks, nodes = shape
+def check(path: Path, shape: tuple[int, int], *, most: int = 400, seed: int = 0) -> None:
+    (ranks, nodes), table = shape, read(path)
     rows = tuple(chain(table.decisions, table.costs))
     sizes = interesting_sizes(rows, ranks)
     used = sorted({row.collective for row in rows}) or [Collective.AllReduce]
@@ -142,7 +151,7 @@ def test_c_decides_as_python_does(
     path = tmp_path_factory.mktemp("lookup") / "t"
     write(path, table)
     assert read(path) == table
-    check(path, table, shape, seed=seed)
+    check(path, shape, seed=seed)
 
 
 def test_c_decides_as_python_does_among_thousands(tmp_path: Path) -> None:
@@ -158,7 +167,7 @@ def test_c_decides_as_python_does_among_thousands(tmp_path: Path) -> None:
         )
     table = Table(tuple(decisions))
     write(tmp_path / "t", table)
-    check(tmp_path / "t", table, (8, 1), most=4000)
+    check(tmp_path / "t", (8, 1), most=4000)
 
 
 PIECES = st.sampled_from(
@@ -272,7 +281,7 @@ def test_c_and_python_accept_the_same_bytes(tmp_path_factory: pytest.TempPathFac
     path.write_bytes(HEADER.encode() + b"\n" + body)
     assert c_verdict(path) == python_verdict(path)
     if c_verdict(path) is None:
-        check(path, read(path), (3, 2), most=40)
+        check(path, (3, 2), most=40)
 
 
 MISTAKES = [
@@ -351,7 +360,7 @@ def test_the_documented_tables_are_accepted_by_both(tmp_path: Path) -> None:
     assert blocks
     for block in blocks:
         (tmp_path / "t").write_text(block)
-        check(tmp_path / "t", from_text(block), (16, 2))
+        check(tmp_path / "t", (16, 2))
 
 
 # NVIDIA's CSV: rows pass on what they cannot run
@@ -406,7 +415,7 @@ def test_c_and_python_accept_the_same_csv(tmp_path_factory: pytest.TempPathFacto
 
 
 @given(st.lists(GOOD_CSV_ROWS, min_size=1, max_size=12), st.integers(0, 100))
-def test_c_passes_on_what_nvidias_reader_passes_on(
+def test_c_falls_through_where_nvidias_reader_does(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str], seed: int
 ) -> None:
     path = tmp_path_factory.mktemp("csv") / "t"
@@ -417,12 +426,16 @@ def test_c_passes_on_what_nvidias_reader_passes_on(
             pipelined, registered = draw.choice([0, 1, 2, 4]), draw.random() < 0.5
             cells = np.array([draw.choice([-1, 7]) for _ in range(21)], np.float32).reshape(SHAPE)
             matching = [
-                row.choices[0]
+                row
                 for row in rows
                 if find([row], row.collective, size, ranks=4, nodes=2, registered=registered, pipelined=pipelined)
             ]
-            taken = next((choice for choice in matching if cells[choice.algo_proto] >= 0), None)
-            answer = run.ask(Collective.AllReduce, size, cells, pipelined=pipelined, registered=registered)
+            decides = next((row for row in matching if cells[row.choices[0].algo_proto] >= 0), None)
+            taken = decides.choices[0] if decides else None
+            call = Call(Collective.AllReduce, size, pipelined=pipelined, registered=registered)
+            answer, found = run.ask(call, cells), run.rows(call, cells)
+            assert found.decision == (decides.line if decides else None)
+            assert found.unavailable == (matching[0].line if matching and not decides else None)
             if taken is None:
                 assert answer.cost_us.tobytes() == cells.tobytes()
             else:

@@ -1,11 +1,14 @@
 """The tuner plugin: format, lookup, what it writes and says; alone, under the sanitizers and in the real libnccl."""
 
+import ctypes
 import hashlib
 import math
 import os
+import re
 import shutil
 import subprocess
 import threading
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,8 @@ from numpy.typing import NDArray
 from tuner import plugin
 from tuner.base.errors import BadTable, TunerError
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.plugin.dry_run import INFO, WARN, Answer, DryRun
+from tuner.base.native import bindings, shared_object
+from tuner.plugin.dry_run import INFO, WARN, Answer, Call, DryRun
 from tuner.plugin.table.parse import from_text, read
 from tuner.plugin.table.records import ANY_BYTES, ANY_COUNT, HEADER, LARGEST, Choice, Decision, Interval, Table
 from tuner.plugin.table.text import to_text
@@ -86,7 +90,7 @@ def ask(
     channels: int = 0,
 ) -> Answer:
     with DryRun(table, ranks=ranks, nodes=nodes) as run:
-        return run.ask(collective, size_bytes, cost_us, channels=channels)
+        return run.ask(Call(collective, size_bytes), cost_us, channels=channels)
 
 
 def log_of(table: Path | str | None, *, ranks: int = 16, nodes: int = 2) -> list[tuple[int, str]]:
@@ -126,7 +130,8 @@ def test_exports_the_plugin_and_nothing_else() -> None:
     with plugin.path().open("rb") as file:
         symbols = section(ELFFile(file), ".dynsym").iter_symbols()
         exported = {symbol.name for symbol in symbols if symbol["st_shndx"] != "SHN_UNDEF"}
-    assert exported == {f"ncclTunerPlugin_v{version}" for version in range(1, 7)}
+    # nccl_tuner_explain: which rows decide, for the dry run
+    assert exported == {"nccl_tuner_explain", *(f"ncclTunerPlugin_v{version}" for version in range(1, 7))}
 
 
 def test_needs_libc_and_nothing_else() -> None:
@@ -134,6 +139,39 @@ def test_needs_libc_and_nothing_else() -> None:
         tags = section(ELFFile(file), ".dynamic").iter_tags()
         needed = [tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED"]
     assert needed == ["libc.so.6"]
+
+
+def test_modules_do_not_include_each_other_in_a_circle() -> None:
+    includes: dict[str, set[str]] = {}
+    for file in SOURCES.glob("*.[ch]"):
+        named = re.findall(r'^#include "(\w+)\.h"$', file.read_text(), flags=re.MULTILINE)
+        includes.setdefault(file.stem, set()).update(set(named) - {file.stem})
+    assert {"rows", "csv", "table"} <= includes["parse"]
+    tuple(TopologicalSorter(includes).static_order())  # CycleError names a circle
+
+
+@pytest.mark.parametrize("name", ["plugin", "force", "sim"])
+def test_what_libnccl_loads_is_free_of_python(name: str) -> None:
+    with shared_object(f"nccl_tuner_{name}").open("rb") as file:
+        elf = ELFFile(file)
+        needed = [tag.needed for tag in section(elf, ".dynamic").iter_tags() if tag.entry.d_tag == "DT_NEEDED"]
+        symbols = [symbol.name for symbol in section(elf, ".dynsym").iter_symbols()]
+    assert all(library.startswith(("libc.", "libdl.", "libpthread.", "ld-linux")) for library in needed), needed
+    assert not [symbol for symbol in symbols if symbol.startswith(("Py", "_Py", "_cffi"))]
+
+
+@pytest.mark.parametrize("name", ["plugin", "force"])
+def test_python_and_libnccl_use_one_object(name: str) -> None:
+    module = bindings(f"_{name}")
+    with Path(module.__file__).open("rb") as file:
+        needed = [
+            tag.needed for tag in section(ELFFile(file), ".dynamic").iter_tags() if tag.entry.d_tag == "DT_NEEDED"
+        ]
+    assert f"libnccl_tuner_{name}.so" in needed
+    mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if f"_tuner_{name}" in line}
+    ctypes.CDLL(str(shared_object(f"nccl_tuner_{name}")))
+    after = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if f"_tuner_{name}" in line}
+    assert mapped == after == {str(shared_object(f"nccl_tuner_{name}"))}
 
 
 def test_has_no_variable_that_two_communicators_could_share(tmp_path: Path) -> None:
@@ -195,12 +233,12 @@ def test_accepts(tmp_path: Path, row: str, interval: tuple[int, int], channels: 
         assert run.log[0].level == INFO
         for size in {low, high}:
             assert size in parsed.bytes
-            answer = run.ask(AR, size, TYPICAL)
+            answer = run.ask(Call(AR, size), TYPICAL)
             assert picked(answer.cost_us) == (Algorithm.Ring, Protocol.LL128)
             assert answer.channels == (channels or 0)
         for size in ({low - 1} if low else set()) | ({high + 1} if high < LARGEST else set()):
             assert size not in parsed.bytes
-            assert untouched(run.ask(AR, size, TYPICAL))
+            assert untouched(run.ask(Call(AR, size), TYPICAL))
 
 
 REFUSED = {
@@ -261,7 +299,7 @@ REFUSED = {
 def test_refuses_the_whole_table(tmp_path: Path, row: str, fragment: str) -> None:
     table = rows_of(tmp_path, "# a comment", "allreduce -> ring/ll", "", row, "allreduce -> also wrong")
     with DryRun(table, ranks=16, nodes=2) as run:
-        assert untouched(run.ask(AR, 5, TYPICAL)), "the good row above the bad one has to be ignored too"
+        assert untouched(run.ask(Call(AR, 5), TYPICAL)), "the good row above the bad one has to be ignored too"
     (warning,) = run.log
     assert warning.level == WARN
     assert f"{table}:5: " in warning.text
@@ -502,13 +540,13 @@ def test_a_choice_outside_the_table_has_no_effect(tmp_path: Path, shape: tuple[i
 def test_channels_nccl_does_not_check_are_left_to_it(tmp_path: Path, choice: str, nodes: int, channels: int) -> None:
     table = rows_of(tmp_path, f"allreduce -> {choice} channels=6", f"reduce -> {choice}")
     with DryRun(table, ranks=16, nodes=nodes) as run:
-        assert run.ask(AR, 5, ALL_EQUAL).channels == channels
+        assert run.ask(Call(AR, 5), ALL_EQUAL).channels == channels
     assert any("1 choices set channels for CollNet" in line.text for line in run.log) == (channels == 0)
 
 
 def test_the_constants_stay_as_they_are(tmp_path: Path) -> None:
     with DryRun(rows_of(tmp_path, "allreduce -> ring/ll"), ranks=16, nodes=2) as run:
-        run.ask(AR, 5, TYPICAL)
+        run.ask(Call(AR, 5), TYPICAL)
     assert not run.constants.any()
 
 
@@ -541,7 +579,7 @@ def test_says_at_the_end_how_often_it_decided(tmp_path: Path) -> None:
     table = rows_of(tmp_path, "allreduce bytes=..9 -> ring/ll", "allreduce bytes=10..19 -> pat/ll")
     with DryRun(table, ranks=16, nodes=2) as run:
         for size in (1, 2, 3, 10, 11, 20):
-            run.ask(AR, size, TYPICAL)
+            run.ask(Call(AR, size), TYPICAL)
     text = run.log[-1].text
     assert text.endswith("6 calls: 3 decided by the table, 0 with its costs, 2 matched a row that NCCL cannot run here")
     assert run.log[-1].level == INFO
@@ -551,7 +589,7 @@ def test_says_at_the_end_how_often_it_decided(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [None, ""])
 def test_without_a_table_there_is_one_line(name: str | None) -> None:
     with DryRun(name, ranks=16, nodes=2) as run:
-        assert untouched(run.ask(AR, 5, TYPICAL))
+        assert untouched(run.ask(Call(AR, 5), TYPICAL))
     assert [(line.level, line.text) for line in run.log] == [
         (INFO, "TUNER/nccl-tuner: NCCL_TUNER_TABLE is not set: every choice is NCCL's own")
     ]
@@ -645,7 +683,7 @@ def test_many_communicators_with_different_tables_at_once(tmp_path: Path) -> Non
     def work(index: int) -> None:
         for _ in range(20):
             with DryRun(tables[index], ranks=16, nodes=2) as run:
-                got = [run.ask(AR, size, TYPICAL).channels for size in range(12)]
+                got = [run.ask(Call(AR, size), TYPICAL).channels for size in range(12)]
             if got != [index + 1 if size >= index else 0 for size in range(12)] or "12 calls" not in run.log[-1].text:
                 wrong.append((index, got, run.log))
 

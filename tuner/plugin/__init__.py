@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from tuner.base.errors import TunerError
+from tuner.base.native import FOLDER, NotBuilt
 
-_SHARED_OBJECT = Path(__file__).resolve().parent.parent / "_native" / "libnccl_tuner_plugin.so"
+_SHARED_OBJECT = FOLDER / "libnccl_tuner_plugin.so"
 _FORCING = _SHARED_OBJECT.with_name("libnccl_tuner_force.so")
 
 
-class PluginUnavailable(TunerError):
+class PluginUnavailable(NotBuilt):
     """The plugin's shared object is not there."""
 
 

@@ -4,16 +4,17 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-import cffi
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.plugin import PluginUnavailable, path
+from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
+from tuner.base.native import bindings
+from tuner.base.records import json_form
 
 TABLE = "NCCL_TUNER_TABLE"
 VARIABLES = (
@@ -29,63 +30,16 @@ IGNORED_US = -1.0
 WARN = 2
 INFO = 3
 OLDEST, NEWEST = 1, 6  # versions of the interface
-
-# NCCL's logger takes more arguments after the format (...), which cffi cannot make a callback for. The plugin always
-# passes "%s" and one text, and on Linux such a call finds its six arguments where this one expects them.
-_DECLARATIONS = """
-typedef void (*logger)(int level, unsigned long flags, const char *file, int line, const char *format,
-                       const char *text);
-struct plugin_v1 {
-    const char *name;
-    int (*init)(size_t ranks, size_t nodes, logger);
-    int (*get_coll_info)(int collective, size_t bytes, int collnet, int nvls, int pipelined, int *algorithm,
-                         int *protocol, int *channels);
-    int (*end)(void);
-};
-struct plugin_v2 {
-    const char *name;
-    int (*init)(size_t ranks, size_t nodes, logger, void **context);
-    int (*get_coll_info)(void *context, int collective, size_t bytes, int collnet, int nvls, int pipelined,
-                         int *algorithm, int *protocol, int *channels);
-    int (*end)(void *context);
-};
-struct plugin_v3 {
-    const char *name;
-    int (*init)(size_t ranks, size_t nodes, logger, void **context);
-    int (*get_coll_info)(void *context, int collective, size_t bytes, int pipelined, float *costs, int algorithms,
-                         int protocols, int *channels);
-    int (*end)(void *context);
-};
-struct plugin_v4 {
-    const char *name;
-    int (*init)(size_t ranks, size_t nodes, logger, void **context);
-    int (*get_coll_info)(void *context, int collective, size_t bytes, int pipelined, float *costs, int algorithms,
-                         int protocols, int registered, int *channels);
-    int (*end)(void *context);
-};
-struct plugin_v6 {
-    const char *name;
-    int (*init)(void **context, uint64_t communicator, size_t ranks, size_t nodes, logger, void *domains,
-                double *constants);
-    int (*get_coll_info)(void *context, int collective, size_t bytes, int pipelined, float *costs, int algorithms,
-                         int protocols, int registered, int *channels);
-    int (*end)(void *context);
-    int (*get_chunk_size)(void *context, int collective, size_t bytes, int algorithm, int protocol, int channels,
-                          size_t *chunk_bytes);
-};
-"""
-_ffi: Any = cffi.FFI()
-_ffi.cdef(
-    _DECLARATIONS
-    + "".join(
-        f"extern struct plugin_v{6 if version == 5 else version} ncclTunerPlugin_v{version};\n"
-        for version in range(OLDEST, NEWEST + 1)
-    )
-)
 _CONSTANTS = 144  # doubles in ncclTunerConstants_v5_t
 
 # What the plugin reads travels in the environment, which belongs to the whole process.
 _environment = threading.Lock()
+# NCCL's logger is a function without a context: whose lines they are is known by the thread that calls the plugin.
+_listening = threading.local()
+
+
+def _level_name(level: int) -> str:
+    return "WARN" if level == WARN else "INFO"
 
 
 class PluginRefused(Exception):
@@ -96,8 +50,24 @@ class PluginRefused(Exception):
 class LogLine:
     """A line that the plugin gave to NCCL's log."""
 
-    level: int  # WARN or INFO
+    level: int = field(metadata=json_form(convert=_level_name))  # WARN or INFO
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One operation as NCCL describes it to a tuner: ``bytes`` is its nBytes, ``pipelined`` its numPipeOps.
+
+    ``registered`` counts from version 4 of the interface on, ``collnet`` and ``nvls`` (whether the communicator
+    supports them) in versions 1 and 2.
+    """
+
+    collective: Collective | int
+    bytes: int
+    pipelined: int = 1
+    registered: bool = False
+    collnet: bool = False
+    nvls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +82,21 @@ class Answer:
 class Named:
     """What the plugin names to a NCCL without cost tables; None leaves the choice to NCCL, 0 channels their number."""
 
-    choice: tuple[Algorithm, Protocol] | None
+    choice: AlgoProto | None
     channels: int
+
+
+@dataclass(frozen=True, slots=True)
+class DecidingRows:
+    """The lines of a table's rows that decide a call, as the plugin itself found them.
+
+    ``decision`` is the row whose choice is taken; where none is, ``unavailable`` is the first row that matches, of
+    which NCCL can run nothing. ``costs`` are the rows that give times.
+    """
+
+    decision: int | None = None
+    unavailable: int | None = None
+    costs: Mapping[AlgoProto, int] = field(default_factory=dict)
 
 
 class DryRun:
@@ -123,6 +106,8 @@ class DryRun:
     ``env`` are the variables the plugin reads beside the table's; the caller's own never reach it.
     """
 
+    _module: ClassVar[str] = "_plugin"  # of csrc/bindings.py
+
     def __init__(
         self,
         table: Path | str | None,
@@ -131,93 +116,58 @@ class DryRun:
         nodes: int,
         version: int = NEWEST,
         env: Mapping[str, str] | None = None,
-        library: Path | None = None,
     ) -> None:
         self.log: list[LogLine] = []
         self.version = version
-        library = library or path()
-        try:
-            self._library: Any = _ffi.dlopen(str(library))
-        except OSError as error:
-            raise PluginUnavailable(f"{library} cannot be loaded: {error}") from error
-        self._plugin: Any = getattr(self._library, f"ncclTunerPlugin_v{version}")
-        self._logger = _ffi.callback("logger", self._say)
         self.constants = np.zeros(_CONSTANTS)
-        self._open = False
-        self._context: tuple[Any, ...] = ()
-        with _variables({**(env or {}), **({} if table is None else {TABLE: str(table)})}):
-            result = self._init(ranks, nodes)
+        native = _native(self._module)
+        self._ffi, self._lib = native.ffi, native.lib
+        context = self._ffi.new("void **")
+        constants = self._ffi.from_buffer("double[]", self.constants)
+        with _variables({**(env or {}), **({} if table is None else {TABLE: str(table)})}), self._listen(self.log):
+            result = self._lib.call_init(version, ranks, nodes, self._lib.python_logger(), constants, context)
+        self._context = context[0]
         self._open = True
+        if version == 1:
+            _version_1.open(self.log)
         if result != 0:
             self.close()  # as NCCL does with a communicator that it could not create
             raise PluginRefused(f"the plugin's init returned {result}: {self.log[-1].text if self.log else ''}")
 
-    def _init(self, ranks: int, nodes: int) -> int:
-        if self.version == 1:
-            return int(self._plugin.init(ranks, nodes, self._logger))
-        context = _ffi.new("void **")
-        if self.version < 5:
-            result = self._plugin.init(ranks, nodes, self._logger, context)
-        else:
-            result = self._plugin.init(
-                context, 0, ranks, nodes, self._logger, _ffi.NULL, _pointer(self.constants, "double *")
-            )
-        self._context = (context[0],)
-        return int(result)
-
-    def ask(
-        self,
-        collective: Collective | int,
-        size_bytes: int,
-        cost_us: ArrayLike,
-        *,
-        channels: int = 0,
-        pipelined: int = 1,
-        registered: bool = False,
-    ) -> Answer:
+    def ask(self, call: Call, cost_us: ArrayLike, channels: int = 0) -> Answer:
         """One ``getCollInfo`` over a copy of ``cost_us`` (algorithms x protocols); NCCL calls with ``channels`` 0."""
-        cells = np.array(cost_us, dtype=np.float32, order="C")
-        algorithms, protocols = cells.shape
-        count = _ffi.new("int *", channels)
-        buffers = () if self.version == 3 else (int(registered),)
-        result = self._plugin.get_coll_info(
-            *self._context,
-            int(collective),
-            size_bytes,
-            pipelined,
-            _pointer(cells, "float *"),
-            algorithms,
-            protocols,
-            *buffers,
-            count,
-        )
+        table = np.array(cost_us, dtype=np.float32, order="C")
+        count = self._ffi.new("int *", channels)
+        result = self._lib.call_with_costs(self.version, self._context, self._call(call), self._cells(table), count)
         _check(result, "getCollInfo")
-        return Answer(cells, int(count[0]))
+        return Answer(table, int(count[0]))
 
-    def name(
-        self,
-        collective: Collective | int,
-        size_bytes: int,
-        *,
-        collnet: bool = False,
-        nvls: bool = False,
-        pipelined: int = 1,
-    ) -> Named:
+    def name(self, call: Call) -> Named:
         """One ``getCollInfo`` of versions 1 and 2, which hand over no cost table."""
-        algorithm, protocol, count = _ffi.new("int *", -1), _ffi.new("int *", -1), _ffi.new("int *", 0)
-        result = self._plugin.get_coll_info(
-            *self._context, int(collective), size_bytes, int(collnet), int(nvls), pipelined, algorithm, protocol, count
-        )
+        algorithm, protocol, count = (self._ffi.new("int *", value) for value in (-1, -1, 0))
+        result = self._lib.call_by_name(self.version, self._context, self._call(call), algorithm, protocol, count)
         _check(result, "getCollInfo")
-        left = algorithm[0] == -1 and protocol[0] == -1
-        return Named(None if left else (Algorithm(algorithm[0]), Protocol(protocol[0])), int(count[0]))
+        unnamed = algorithm[0] == -1 and protocol[0] == -1
+        return Named(None if unnamed else (Algorithm(algorithm[0]), Protocol(protocol[0])), int(count[0]))
+
+    def rows(self, call: Call, cost_us: ArrayLike) -> DecidingRows:
+        """Which rows decide such a call; the plugin does not count it. Versions 1 and 2 make no use of ``cost_us``."""
+        table = np.array(cost_us, dtype=np.float32, order="C")
+        found = self._ffi.new("struct explanation *")
+        self._lib.nccl_tuner_explain(self.version, self._context, self._call(call), self._cells(table), found)
+        lines = ((divmod(cell, len(Protocol)), line) for cell, line in enumerate(found.costs) if line)
+        return DecidingRows(
+            found.decision or None,
+            found.unavailable or None,
+            {(Algorithm(algorithm), Protocol(protocol)): line for (algorithm, protocol), line in lines},
+        )
 
     def chunk_bytes(
         self, collective: Collective | int, algorithm: Algorithm, protocol: Protocol, chunk_bytes: int
     ) -> int:
         """One ``getChunkSize`` of version 6, after :meth:`ask`; ``chunk_bytes`` is what NCCL would take."""
-        size = _ffi.new("size_t *", chunk_bytes)
-        result = self._plugin.get_chunk_size(*self._context, int(collective), 0, int(algorithm), int(protocol), 1, size)
+        size = self._ffi.new("size_t *", chunk_bytes)
+        result = self._lib.call_chunk_size(self._context, int(collective), int(algorithm), int(protocol), size)
         _check(result, "getChunkSize")
         return int(size[0])
 
@@ -225,7 +175,9 @@ class DryRun:
         """Ends the communicator; the plugin then logs what it decided."""
         if self._open:
             self._open = False
-            _check(self._plugin.end(*self._context), "finalize")
+            with self._listen(_version_1.close() if self.version == 1 else self.log):
+                result = self._lib.call_finalize(self.version, self._context)
+            _check(result, "finalize")
 
     def __enter__(self) -> Self:
         return self
@@ -233,12 +185,66 @@ class DryRun:
     def __exit__(self, *raised: object) -> None:
         self.close()
 
-    def _say(self, level: int, flags: int, file: Any, line: int, form: Any, text: Any) -> None:
-        self.log.append(LogLine(level, _ffi.string(text).decode(errors="replace")))
+    @contextmanager
+    def _listen(self, log: list[LogLine]) -> Iterator[None]:
+        """What the plugin logs in this thread goes there."""
+        _listening.log = log
+        try:
+            yield
+        finally:
+            _listening.log = None
+
+    def _call(self, call: Call) -> Any:
+        return self._ffi.new(
+            "struct call *",
+            {
+                "bytes": call.bytes,
+                "collective": int(call.collective),
+                "pipelined": call.pipelined,
+                "registered": call.registered,
+                "collnet": call.collnet,
+                "nvls": call.nvls,
+            },
+        )
+
+    def _cells(self, table: NDArray[np.float32]) -> Any:
+        algorithms, protocols = table.shape
+        pointer = self._ffi.cast("float *", table.ctypes.data)
+        return self._ffi.new("struct cost_cells *", {"us": pointer, "algorithms": algorithms, "protocols": protocols})[
+            0
+        ]
 
 
-def _pointer(array: NDArray[Any], pointer: str) -> Any:
-    return _ffi.cast(pointer, array.ctypes.data)
+class _SharedTuner:
+    """That of version 1's communicators: what it says at its end goes to the logger of the first of them."""
+
+    def __init__(self) -> None:
+        self.communicators = 0
+        self.log: list[LogLine] = []
+
+    def open(self, log: list[LogLine]) -> None:
+        if self.communicators == 0:
+            self.log = log
+        self.communicators += 1
+
+    def close(self) -> list[LogLine]:
+        self.communicators -= 1
+        return self.log
+
+
+_version_1 = _SharedTuner()
+
+
+@cache
+def _native(module: str) -> Any:
+    native = bindings(module)
+    native.ffi.def_extern(name="log_line")(lambda level, text: _log_line(level, native.ffi.string(text)))
+    return native
+
+
+def _log_line(level: int, text: bytes) -> None:
+    if (log := getattr(_listening, "log", None)) is not None:
+        log.append(LogLine(level, text.decode(errors="replace")))
 
 
 @contextmanager

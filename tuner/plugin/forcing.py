@@ -1,31 +1,19 @@
-"""The door of the forcing plugin: tables for communicators that live, set call by call by the process that measures.
+"""The API of the forcing plugin: tables for communicators that live, set call by call by the process that measures.
 
 libnccl loads the same shared object as its tuner plugin; forcing one algorithm and protocol is a table of one row.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
-
-import cffi
 
 from tuner.base.errors import BadTable
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.plugin import PluginUnavailable, forcing_path
+from tuner.base.native import bindings
+from tuner.plugin import forcing_path
+from tuner.plugin.dry_run import DryRun
 from tuner.plugin.table.records import Choice, Decision, Table
 from tuner.plugin.table.text import to_text
 
-# csrc/force/force.h; the oracle's child has it too, which imports nothing of this project
-DECLARATIONS = """
-struct nccl_tuner_seen {
-  uint64_t calls; uint64_t decided; uint64_t costed; uint64_t unavailable; uint64_t bytes; int32_t collective;
-  float costs_us[21];
-};
-const char *nccl_tuner_use_table(const char *text, size_t bytes);
-void nccl_tuner_see(struct nccl_tuner_seen *seen);
-"""
-_ffi: Any = cffi.FFI()
-_ffi.cdef(DECLARATIONS)
 _MINUS_ONE = -1.0  # a cell that NCCL ignores
 
 
@@ -65,23 +53,27 @@ def forced(collective: Collective, algorithm: Algorithm, protocol: Protocol, cha
 class Forcing:
     """The plugin of this process. Load it before libnccl does, which then finds it by name wherever it lies."""
 
-    def __init__(self, library: Path | None = None) -> None:
-        self.path = library or forcing_path()
-        try:
-            self._library: Any = _ffi.dlopen(str(self.path))
-        except OSError as error:
-            raise PluginUnavailable(f"{self.path} cannot be loaded: {error}") from error
+    def __init__(self) -> None:
+        self.path = forcing_path()
+        native = bindings("_force")
+        self._ffi, self._lib = native.ffi, native.lib
 
     def use_table(self, text: str | None) -> None:
         """What every choice follows from here on; None for NCCL's own. BadTable says why not; nothing changes then."""
         content = b"" if text is None else text.encode()
-        wrong = self._library.nccl_tuner_use_table(_ffi.NULL if text is None else content, len(content))
-        if wrong != _ffi.NULL:
-            raise BadTable(f"table: {_ffi.string(wrong).decode(errors='replace')}")
+        wrong = self._lib.nccl_tuner_use_table(self._ffi.NULL if text is None else content, len(content))
+        if wrong != self._ffi.NULL:
+            raise BadTable(f"table: {self._ffi.string(wrong).decode(errors='replace')}")
 
     def seen(self) -> Seen:
         """What the plugin has been asked and has decided since the last look."""
-        seen = _ffi.new("struct nccl_tuner_seen *")
-        self._library.nccl_tuner_see(seen)
+        seen = self._ffi.new("struct nccl_tuner_seen *")
+        self._lib.nccl_tuner_see(seen)
         fields = {name: getattr(seen, name) for name in ("calls", "decided", "unavailable", "bytes", "collective")}
         return Seen.of({**fields, "costs_us": list(seen.costs_us)})
+
+
+class ForcingDryRun(DryRun):
+    """A communicator of the forcing plugin, asked without NCCL."""
+
+    _module = "_force"

@@ -118,7 +118,7 @@ static const struct choice *scan_decisions(const struct table *table, const stru
         }
         bool unknown = !shape->known && asks_for_shape(&row->when);
         taken = unknown ? NULL : first_possible(&table->choices[row->choice], cells, algorithms, protocols);
-        if (unknown || !table->passes_on) {
+        if (unknown || !table->falls_through) {
             return taken;
         }
     }

@@ -9,6 +9,7 @@
 
 #include "../abi.h"
 #include "../shape.h"
+#include "../parse.h"
 #include "../table.h"
 #include "source.h"
 

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.emulator.request import Request
@@ -57,7 +58,7 @@ def command(
     selection = Selection(described.communicator())
     trials = trial.run(table, selection, request, sizes, parse_assignments(of_plugin))
     if as_json:
-        print_json(_record(trials))
+        print_json(to_json(trials))
         return
     title = f"{collective.name} on {described.title}, interface v{trials.interface}"
     print_table(title, COLUMNS, [_row(each) for each in trials.sizes])
@@ -70,7 +71,7 @@ COLUMNS = ("size", "NCCL's own", "time us", "channels", "with the table", "time 
 
 def _row(each: trial.Trial) -> tuple[object, ...]:
     if each.own is None or each.picked is None:
-        return human_bytes(each.bytes), each.leaves_for, *6 * ("-",)
+        return human_bytes(each.bytes), each.bypass_kernel, *6 * ("-",)
     return human_bytes(each.bytes), *_pick(each.own), *_pick(each.picked), _lines(each)
 
 
@@ -80,35 +81,5 @@ def _pick(pick: trial.TrialPick) -> tuple[object, ...]:
 
 
 def _lines(each: trial.Trial) -> str:
-    found = {"": each.decision, "cannot run ": each.unavailable, "cost ": each.cost}
-    return ", ".join(f"{what}{line}" for what, line in found.items() if line is not None) or "-"
-
-
-def _record(trials: trial.Trials) -> dict[str, Any]:
-    return {
-        "interface": trials.interface,
-        "sizes": [
-            {
-                "bytes": each.bytes,
-                "nccl": _pick_record(each.own),
-                "table": _pick_record(each.picked),
-                "decision_line": each.decision,
-                "cost_line": each.cost,
-                "unavailable_line": each.unavailable,
-                "leaves_for": each.leaves_for,
-            }
-            for each in trials.sizes
-        ],
-        "log": [{"level": "WARN" if line.level == WARN else "INFO", "text": line.text} for line in trials.log],
-    }
-
-
-def _pick_record(pick: trial.TrialPick | None) -> dict[str, Any] | None:
-    if pick is None:
-        return None
-    return {
-        "algorithm": pick.algorithm.name,
-        "protocol": pick.protocol.name,
-        "channels": pick.channels,
-        "time_us": pick.time_us if pick.time_us >= 0 else None,
-    }
+    lines = {"": each.decision, "cannot run ": each.unavailable, "cost ": each.cost}
+    return ", ".join(f"{what}{line}" for what, line in lines.items() if line is not None) or "-"

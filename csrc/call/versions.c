@@ -1,4 +1,4 @@
-#include "call.h"
+#include "versions.h"
 
 #include "../plugin/interface.h"
 

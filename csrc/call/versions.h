@@ -1,24 +1,11 @@
-/* One call of the exported plugins as NCCL makes it, whatever the version of the interface. */
-#ifndef CALL_CALL_H
-#define CALL_CALL_H
+/* Calls of the exported plugins as NCCL makes them, whatever the version of the interface. */
+#ifndef CALL_VERSIONS_H
+#define CALL_VERSIONS_H
 
 #include <stddef.h>
 
 #include "../plugin/abi.h"
-
-/* What NCCL says of one operation; a version hands over only what it has arguments for. */
-struct call {
-    size_t bytes;
-    int collective, pipelined;
-    int registered;    /* from version 4 on */
-    int collnet, nvls; /* versions 1 and 2 */
-};
-
-/* NCCL's cost table, one float for each algorithm and protocol. */
-struct cost_cells {
-    float *us;
-    int algorithms, protocols;
-};
+#include "../plugin/call.h"
 
 /* Each returns what the plugin does, a ncclResult_t. Version 1 has no context, and constants only 5 and 6. */
 int call_init(int version, size_t ranks, size_t nodes, nccl_logger logger, double *constants, void **context);

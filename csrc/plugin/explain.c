@@ -1,0 +1,26 @@
+#include "explain.h"
+
+#include "decider.h"
+#include "legacy.h"
+#include "tuner.h"
+#include "tuner_v1.h"
+
+__attribute__((visibility("default"))) void nccl_tuner_explain(int version, const void *context,
+                                                               const struct call *call, struct cost_cells cells,
+                                                               struct explanation *explanation) {
+    const struct decider *decider = tuner_decider(version == 1 ? tuner_v1_deciding() : context);
+    float own[CELLS];
+    *explanation = (struct explanation){0};
+    if (!decider) {
+        return;
+    }
+    struct call asked = *call;
+    if (version < 3) {
+        legacy_fill(own, call->collective, call->collnet == 1, call->nvls == 1, &decider->shape, decider->unchecked);
+        cells = (struct cost_cells){own, ALGORITHMS, PROTOCOLS};
+    }
+    if (version < 4) {
+        asked.registered = 0;
+    }
+    decider_explain(decider, &asked, cells, explanation);
+}
