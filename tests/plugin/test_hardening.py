@@ -41,7 +41,8 @@ def build(folder: Path, name: str, flags: Sequence[str], program: str | None = N
     made = subprocess.run([program, *flags, probe, "-o", folder / "probe"], capture_output=True, check=False)
     if made.returncode:
         pytest.skip(f"{program} cannot link with {' '.join(flags)} here")
-    sources = [*sorted(SOURCES.glob("*.c")), *(CHECKS / f"{part}.c" for part in (name, "checks", "source"))]
+    checks = (CHECKS / f"{part}.c" for part in (name, "checks", "checks_calls", "scan", "source"))
+    sources = [*sorted(SOURCES.glob("*.c")), SOURCES.parent / "call" / "versions.c", *checks]
     subprocess.run([program, *flags, *sources, "-lpthread", "-o", folder / name], check=True)
     return folder / name
 

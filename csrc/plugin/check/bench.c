@@ -17,8 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../abi.h"
-#include "plugins.h"
+#include "../interface.h"
 #include "source.h"
 
 enum { CALLS = 1 << 18, REPEATS = 9, RANKS = 16, NODES = 2, MOST_ROWS = 10000 };
@@ -134,8 +133,8 @@ static int scan(void *context, int collective, size_t bytes, int pipelined, floa
     return RESULT_SUCCESS;
 }
 
-static const struct plugin_v6 empty = {.name = "empty", .get_coll_info = do_nothing};
-static const struct plugin_v6 linear = {.name = "linear", .get_coll_info = scan};
+static const struct plugin_v6 empty = {.base = {.name = "empty", .get_coll_info = do_nothing}};
+static const struct plugin_v6 linear = {.base = {.name = "linear", .get_coll_info = scan}};
 
 /* A thing to measure: a plugin with a table. */
 struct subject {
@@ -163,15 +162,15 @@ static double nanoseconds_a_call(const struct subject *subject) {
     for (int i = 0; i < subject->calls; i++) {
         int channels = 0;
         memcpy(cells, fresh, sizeof cells);
-        subject->plugin->get_coll_info(subject->context, calls[i].collective, calls[i].bytes, 1,
-                                       (float **)(void *)cells, ALGORITHMS, PROTOCOLS, 0, &channels);
+        subject->plugin->base.get_coll_info(subject->context, calls[i].collective, calls[i].bytes, 1,
+                                            (float **)(void *)cells, ALGORITHMS, PROTOCOLS, 0, &channels);
     }
     return (now_ns() - start) / subject->calls;
 }
 
 static void *open_ours(const struct plugin_v6 *ours) {
     void *context = NULL;
-    if (ours->init(&context, 0, RANKS, NODES, listen, NULL, NULL) != RESULT_SUCCESS || !context) {
+    if (ours->base.init(&context, 0, RANKS, NODES, listen, NULL, NULL) != RESULT_SUCCESS || !context) {
         stop("init found no table");
     }
     return context;
@@ -207,7 +206,7 @@ static void measure_calls(const struct plugin_v6 *ours, const char *path) {
         printf("%s{\"plugin\": \"%s\", \"rows\": %zu, \"ns\": %.2f}", i ? ", " : "", subjects[i].name, subjects[i].rows,
                median(subjects[i].times));
         if (subjects[i].plugin == ours) {
-            ours->finalize(subjects[i].context);
+            ours->base.finalize(subjects[i].context);
         }
     }
     printf("]");

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 
 #include "../abi.h"
-#include "../shape.h"
 #include "../parse.h"
+#include "../shape.h"
 #include "../table.h"
 #include "source.h"
 

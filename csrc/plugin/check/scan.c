@@ -1,0 +1,109 @@
+#include "scan.h"
+
+static bool is_within(size_t number, struct counts counts) {
+    return number >= counts.low && (counts.high == UINT32_MAX || number <= counts.high);
+}
+
+static bool has_ends(struct counts counts) {
+    return counts.low > 1 || counts.high < UINT32_MAX;
+}
+
+static bool is_for_shape(const struct condition *when, const struct shape *shape) {
+    bool whole = shape->ranks % shape->nodes == 0 && is_within(shape->ranks / shape->nodes, when->ranks_per_node);
+    return is_within(shape->ranks, when->ranks) && is_within(shape->nodes, when->nodes) &&
+           (whole || when->ranks_per_node.low == 0);
+}
+
+static bool asks_for_shape(const struct condition *when) {
+    return when->per_rank || has_ends(when->ranks) || has_ends(when->nodes) || when->ranks_per_node.low > 0;
+}
+
+static bool is_for_call(const struct condition *when, const struct shape *shape, const struct call *call) {
+    size_t bytes = when->per_rank ? call->bytes / shape->ranks : call->bytes;
+    size_t pipelined = call->pipelined < 0 ? 0 : (size_t)call->pipelined;
+    bool of_any_size = when->per_rank && !shape->known;
+    return when->collective == call->collective && is_within(pipelined, when->pipelined) &&
+           (when->registered < 0 || when->registered == (call->registered != 0)) &&
+           (of_any_size || (bytes >= when->bytes.low && bytes <= when->bytes.high)) &&
+           (!shape->known || is_for_shape(when, shape));
+}
+
+const struct choice *scan_rows(const struct table *table, const struct shape *shape, const struct call *call) {
+    for (size_t i = 0; i < table->decision_count; i++) {
+        const struct decision *row = &table->decisions[i];
+        if (is_for_call(&row->when, shape, call)) {
+            return &table->choices[!shape->known && asks_for_shape(&row->when) ? 0 : row->choice];
+        }
+    }
+    return &table->choices[0];
+}
+
+static float cost_us(const struct cost *cost, const struct call *call) {
+    if (cost->never) {
+        return 3e9f;
+    }
+    uint64_t operations = call->pipelined > 0 ? (uint64_t)call->pipelined : 0;
+    uint64_t batches = (operations + cost->batch - 1) / cost->batch;
+    float latency_us = cost->latency_us * (float)batches;
+    float time_us = latency_us + (float)call->bytes / (1000.0f * cost->bandwidth_gbs);
+    return time_us > 3e9f ? 3e9f : time_us;
+}
+
+void scan_costs(const struct table *table, const struct shape *shape, const struct call *call, float *cells,
+                int algorithms, int protocols) {
+    bool decided[CELLS] = {false};
+    for (size_t i = 0; i < table->cost_count; i++) {
+        const struct cost *cost = &table->costs[i];
+        int own = cost->algorithm * PROTOCOLS + cost->protocol;
+        if (decided[own] || cost->algorithm >= algorithms || cost->protocol >= protocols ||
+            !is_for_call(&cost->when, shape, call)) {
+            continue;
+        }
+        decided[own] = true;
+        float *cell = &cells[cost->algorithm * protocols + cost->protocol];
+        if (*cell >= 0.0f && (shape->known || !asks_for_shape(&cost->when))) {
+            *cell = cost_us(cost, call);
+        }
+    }
+}
+
+int kept_channels(const struct choice *choice, const struct shape *shape) {
+    bool unsafe = choice->algorithm == ALGORITHM_COLLNET_DIRECT || choice->algorithm == ALGORITHM_COLLNET_CHAIN ||
+                  (choice->algorithm == ALGORITHM_NVLS && !(shape->known && shape->nodes == 1));
+    return unsafe ? 0 : choice->channels;
+}
+
+/* The first of the list that NCCL could take, or NULL. */
+static const struct choice *first_possible(const struct choice *choice, const float *cells, int algorithms,
+                                           int protocols) {
+    for (; choice->algorithm >= 0; choice++) {
+        bool is_cell = choice->algorithm < algorithms && choice->protocol < protocols;
+        float time_us = is_cell ? cells[choice->algorithm * protocols + choice->protocol] : -1.0f;
+        if (time_us >= 0.0f && time_us < 3.6e9f) {
+            return choice;
+        }
+        if (!choice->more) {
+            break;
+        }
+    }
+    return NULL;
+}
+
+const struct choice *scan_decisions(const struct table *table, const struct shape *shape, const struct call *call,
+                                    const float *cells, int algorithms, int protocols, uint32_t *line) {
+    const struct choice *taken = NULL;
+    *line = 0;
+    for (size_t i = 0; !taken && i < table->decision_count; i++) {
+        const struct decision *row = &table->decisions[i];
+        if (!is_for_call(&row->when, shape, call)) {
+            continue;
+        }
+        bool unknown = !shape->known && asks_for_shape(&row->when);
+        taken = unknown ? NULL : first_possible(&table->choices[row->choice], cells, algorithms, protocols);
+        *line = taken ? row->line : 0;
+        if (unknown || !table->falls_through) {
+            return taken;
+        }
+    }
+    return taken;
+}

@@ -1,0 +1,23 @@
+/* The rules of docs/decision-table.md once more, the straightforward way, row by row. */
+#ifndef CHECK_SCAN_H
+#define CHECK_SCAN_H
+
+#include "../call.h"
+#include "../shape.h"
+#include "../table.h"
+
+/* The choices of the first row that matches, or the one that is NCCL's own. */
+const struct choice *scan_rows(const struct table *table, const struct shape *shape, const struct call *call);
+
+/* What the table decides: the first choice that NCCL could take, of the first row that matches, or of the first that
+ * has one where rows fall through; or NULL. */
+const struct choice *scan_decisions(const struct table *table, const struct shape *shape, const struct call *call,
+                                    const float *cells, int algorithms, int protocols, uint32_t *line);
+
+void scan_costs(const struct table *table, const struct shape *shape, const struct call *call, float *cells,
+                int algorithms, int protocols);
+
+/* Those that the plugin passes on to NCCL. */
+int kept_channels(const struct choice *choice, const struct shape *shape);
+
+#endif
