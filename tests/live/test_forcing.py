@@ -19,7 +19,7 @@ from tuner.oracle.answers import Launched
 from tuner.oracle.api import Oracle
 from tuner.oracle.configuration import OracleConfiguration
 from tuner.plugin import loading
-from tuner.plugin.dry_run import Call, DryRun
+from tuner.plugin.dry_run import DryRun, TunerCall
 from tuner.plugin.forcing import Forcing, ForcingDryRun, forced
 
 AR, AG, RS = Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter
@@ -166,14 +166,17 @@ def test_it_decides_as_the_plugin_does(tmp_path: Path, version: int) -> None:
         with ForcingDryRun(None, **options) as after:
             for collective in Collective:
                 for size in (1, 65536, 65537, 1 << 30):
-                    answer = expected.ask(Call(collective, size), cells)
-                    for each in (before.ask(Call(collective, size), cells), after.ask(Call(collective, size), cells)):
+                    answer = expected.ask(TunerCall(collective, size), cells)
+                    for each in (
+                        before.ask(TunerCall(collective, size), cells),
+                        after.ask(TunerCall(collective, size), cells),
+                    ):
                         assert each.cost_us.tobytes() == answer.cost_us.tobytes()
                         assert each.channels == answer.channels
             asked = forcing.seen().calls
             assert asked == 2 * len(Collective) * 4
         forcing.use_table(None)
-        left = before.ask(Call(AR, 64), cells)
+        left = before.ask(TunerCall(AR, 64), cells)
         assert (left.cost_us == cells.astype(np.float32)).all()
         assert forcing.seen().calls == 0
 

@@ -15,7 +15,7 @@ from tuner.emulator.rules import bounds
 from tuner.emulator.rules.call import Call
 from tuner.emulator.selection import Selection
 from tuner.plugin import compile
-from tuner.plugin.dry_run import Call, DryRun
+from tuner.plugin.dry_run import DryRun, TunerCall
 from tuner.plugin.formats import measured
 from tuner.plugin.table import parse, text
 from tuner.plugin.table.records import Choice, Interval, Table, find
@@ -46,9 +46,8 @@ def test_costs_are_the_models_bits_in_the_plugins_arithmetic(
                 asked = compile.request(collective)
                 wanted = model.cost_table(type(asked)(collective, asked.dtype, asked.op, pipelined), sizes)
                 for size, expected in zip(sizes, wanted, strict=True):
-                    cells = plugin.ask(
-                        Call(collective, size, pipelined=pipelined), np.where(expected < 0, -1, 1)
-                    ).cost_us
+                    asked_as = TunerCall(collective, size, pipelined=pipelined)
+                    cells = plugin.ask(asked_as, np.where(expected < 0, -1, 1)).cost_us
                     last = np.minimum(expected, np.float32(3e9))  # slower than an hour, or PAT as the last choice
                     assert cells.tobytes() == np.where(expected < 0, np.float32(-1), last).tobytes()
                     compared += int((expected >= 0).sum())

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tests.support.table_strategies import costs, decisions
 from tuner.base.errors import BadTable
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, Protocol
-from tuner.plugin.dry_run import INFO, Call, DryRun
+from tuner.plugin.dry_run import INFO, DryRun, TunerCall
 from tuner.plugin.formats import nvidia
 from tuner.plugin.table.parse import read
 from tuner.plugin.table.records import (
@@ -94,7 +94,7 @@ def check_call(run: DryRun, table: Table, call: tuple[Collective, int, int, bool
     (collective, size, pipelined, registered), (ranks, nodes) = call, shape
     cells = np.where(np.arange(21) % 4 == size % 4, -1, 7).astype(np.float32).reshape(SHAPE)
     row = find(table.decisions, collective, size, ranks=ranks, nodes=nodes, registered=registered, pipelined=pipelined)
-    asked = Call(collective, size, pipelined=pipelined, registered=registered)
+    asked = TunerCall(collective, size, pipelined=pipelined, registered=registered)
     answer, rows = run.ask(asked, cells), run.rows(asked, cells)
     costed = expected_cells(table, collective, size, cells, ranks, nodes, pipelined)
     choice = next((choice for choice in row.choices if cells[choice.algo_proto] >= 0), None) if row else None
@@ -432,7 +432,7 @@ def test_c_falls_through_where_nvidias_reader_does(
             ]
             decides = next((row for row in matching if cells[row.choices[0].algo_proto] >= 0), None)
             taken = decides.choices[0] if decides else None
-            call = Call(Collective.AllReduce, size, pipelined=pipelined, registered=registered)
+            call = TunerCall(Collective.AllReduce, size, pipelined=pipelined, registered=registered)
             answer, found = run.ask(call, cells), run.rows(call, cells)
             assert found.decision == (decides.line if decides else None)
             assert found.unavailable == (matching[0].line if matching and not decides else None)

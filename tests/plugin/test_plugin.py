@@ -23,7 +23,7 @@ from tuner import plugin
 from tuner.base.errors import BadTable, TunerError
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.native import bindings, shared_object
-from tuner.plugin.dry_run import INFO, WARN, Answer, Call, DryRun
+from tuner.plugin.dry_run import INFO, WARN, Answer, DryRun, TunerCall
 from tuner.plugin.table.parse import from_text, read
 from tuner.plugin.table.records import ANY_BYTES, ANY_COUNT, HEADER, LARGEST, Choice, Decision, Interval, Table
 from tuner.plugin.table.text import to_text
@@ -90,7 +90,7 @@ def ask(
     channels: int = 0,
 ) -> Answer:
     with DryRun(table, ranks=ranks, nodes=nodes) as run:
-        return run.ask(Call(collective, size_bytes), cost_us, channels=channels)
+        return run.ask(TunerCall(collective, size_bytes), cost_us, channels=channels)
 
 
 def log_of(table: Path | str | None, *, ranks: int = 16, nodes: int = 2) -> list[tuple[int, str]]:
@@ -233,12 +233,12 @@ def test_accepts(tmp_path: Path, row: str, interval: tuple[int, int], channels: 
         assert run.log[0].level == INFO
         for size in {low, high}:
             assert size in parsed.bytes
-            answer = run.ask(Call(AR, size), TYPICAL)
+            answer = run.ask(TunerCall(AR, size), TYPICAL)
             assert picked(answer.cost_us) == (Algorithm.Ring, Protocol.LL128)
             assert answer.channels == (channels or 0)
         for size in ({low - 1} if low else set()) | ({high + 1} if high < LARGEST else set()):
             assert size not in parsed.bytes
-            assert untouched(run.ask(Call(AR, size), TYPICAL))
+            assert untouched(run.ask(TunerCall(AR, size), TYPICAL))
 
 
 REFUSED = {
@@ -299,7 +299,7 @@ REFUSED = {
 def test_refuses_the_whole_table(tmp_path: Path, row: str, fragment: str) -> None:
     table = rows_of(tmp_path, "# a comment", "allreduce -> ring/ll", "", row, "allreduce -> also wrong")
     with DryRun(table, ranks=16, nodes=2) as run:
-        assert untouched(run.ask(Call(AR, 5), TYPICAL)), "the good row above the bad one has to be ignored too"
+        assert untouched(run.ask(TunerCall(AR, 5), TYPICAL)), "the good row above the bad one has to be ignored too"
     (warning,) = run.log
     assert warning.level == WARN
     assert f"{table}:5: " in warning.text
@@ -540,13 +540,13 @@ def test_a_choice_outside_the_table_has_no_effect(tmp_path: Path, shape: tuple[i
 def test_channels_nccl_does_not_check_are_left_to_it(tmp_path: Path, choice: str, nodes: int, channels: int) -> None:
     table = rows_of(tmp_path, f"allreduce -> {choice} channels=6", f"reduce -> {choice}")
     with DryRun(table, ranks=16, nodes=nodes) as run:
-        assert run.ask(Call(AR, 5), ALL_EQUAL).channels == channels
+        assert run.ask(TunerCall(AR, 5), ALL_EQUAL).channels == channels
     assert any("1 choices set channels for CollNet" in line.text for line in run.log) == (channels == 0)
 
 
 def test_the_constants_stay_as_they_are(tmp_path: Path) -> None:
     with DryRun(rows_of(tmp_path, "allreduce -> ring/ll"), ranks=16, nodes=2) as run:
-        run.ask(Call(AR, 5), TYPICAL)
+        run.ask(TunerCall(AR, 5), TYPICAL)
     assert not run.constants.any()
 
 
@@ -579,7 +579,7 @@ def test_says_at_the_end_how_often_it_decided(tmp_path: Path) -> None:
     table = rows_of(tmp_path, "allreduce bytes=..9 -> ring/ll", "allreduce bytes=10..19 -> pat/ll")
     with DryRun(table, ranks=16, nodes=2) as run:
         for size in (1, 2, 3, 10, 11, 20):
-            run.ask(Call(AR, size), TYPICAL)
+            run.ask(TunerCall(AR, size), TYPICAL)
     text = run.log[-1].text
     assert text.endswith("6 calls: 3 decided by the table, 0 with its costs, 2 matched a row that NCCL cannot run here")
     assert run.log[-1].level == INFO
@@ -589,7 +589,7 @@ def test_says_at_the_end_how_often_it_decided(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [None, ""])
 def test_without_a_table_there_is_one_line(name: str | None) -> None:
     with DryRun(name, ranks=16, nodes=2) as run:
-        assert untouched(run.ask(Call(AR, 5), TYPICAL))
+        assert untouched(run.ask(TunerCall(AR, 5), TYPICAL))
     assert [(line.level, line.text) for line in run.log] == [
         (INFO, "TUNER/nccl-tuner: NCCL_TUNER_TABLE is not set: every choice is NCCL's own")
     ]
@@ -683,7 +683,7 @@ def test_many_communicators_with_different_tables_at_once(tmp_path: Path) -> Non
     def work(index: int) -> None:
         for _ in range(20):
             with DryRun(tables[index], ranks=16, nodes=2) as run:
-                got = [run.ask(Call(AR, size), TYPICAL).channels for size in range(12)]
+                got = [run.ask(TunerCall(AR, size), TYPICAL).channels for size in range(12)]
             if got != [index + 1 if size >= index else 0 for size in range(12)] or "12 calls" not in run.log[-1].text:
                 wrong.append((index, got, run.log))
 

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.plugin.dry_run import INFO, WARN, Call, DryRun, Named, PluginRefused
+from tuner.plugin.dry_run import INFO, WARN, DryRun, Named, PluginRefused, TunerCall
 
 HEADER = "nccl-tuner-table 1"
 AR, AG = Collective.AllReduce, Collective.AllGather
@@ -56,8 +56,8 @@ def opened(table: Path, version: int = 6, ranks: int = 16, nodes: int = 2, **env
 def test_every_version_with_cells_decides(tmp_path: Path, version: int) -> None:
     table = table_of(tmp_path, "allreduce bytes=64K..1M ranks=16 -> ring/simple channels=5", "reduce -> tree/ll")
     with opened(table, version) as run:
-        answer = run.ask(Call(AR, 1 << 20), TYPICAL)
-        beyond = run.ask(Call(AR, (1 << 20) + 1), TYPICAL, channels=7)
+        answer = run.ask(TunerCall(AR, 1 << 20), TYPICAL)
+        beyond = run.ask(TunerCall(AR, (1 << 20) + 1), TYPICAL, channels=7)
     assert picked(answer.cost_us) == RING_SIMPLE
     assert answer.cost_us[RING_SIMPLE] == 25
     assert answer.channels == 5
@@ -68,18 +68,18 @@ def test_every_version_with_cells_decides(tmp_path: Path, version: int) -> None:
 def test_v2_names_the_choice(tmp_path: Path) -> None:
     table = table_of(tmp_path, "allreduce bytes=64K..1M ranks=16 -> ring/simple channels=5", "broadcast -> ring/ll")
     with opened(table, 2) as run:
-        assert run.name(Call(AR, 1 << 20)) == Named(RING_SIMPLE, 5)
-        assert run.name(Call(AR, (1 << 20) + 1)) == Named(None, 0)
-        assert run.name(Call(Collective.Broadcast, 5)) == Named(RING_LL, 0)
-        assert run.name(Call(Collective.Reduce, 5)) == Named(None, 0)
-        assert run.name(Call(99, 5)) == Named(None, 0)
+        assert run.name(TunerCall(AR, 1 << 20)) == Named(RING_SIMPLE, 5)
+        assert run.name(TunerCall(AR, (1 << 20) + 1)) == Named(None, 0)
+        assert run.name(TunerCall(Collective.Broadcast, 5)) == Named(RING_LL, 0)
+        assert run.name(TunerCall(Collective.Reduce, 5)) == Named(None, 0)
+        assert run.name(TunerCall(99, 5)) == Named(None, 0)
     assert said(run)[-1].startswith("5 calls: 2 decided by the table")
 
 
 def test_v1_names_the_choice_but_no_channels(tmp_path: Path) -> None:
     with opened(table_of(tmp_path, "allreduce bytes=64K..1M -> ring/simple channels=5"), 1) as run:
-        assert run.name(Call(AR, 1 << 20)) == Named(RING_SIMPLE, 0)
-        assert run.name(Call(AR, 5)) == Named(None, 0)
+        assert run.name(TunerCall(AR, 1 << 20)) == Named(RING_SIMPLE, 0)
+        assert run.name(TunerCall(AR, 5)) == Named(None, 0)
     assert ": 1 rows, 1 of them for every communicator" in said(run)[0]
 
 
@@ -103,7 +103,7 @@ def test_without_cells_only_what_certainly_runs_is_named(
         for protocol in Protocol:
             pair = f"{algorithm.name}/{protocol.name}"
             with opened(table_of(tmp_path, f"{collective.name} -> {pair}"), 2, nodes=nodes) as run:
-                choice = run.name(Call(collective, 1 << 20, nvls=nvls, collnet=True)).choice
+                choice = run.name(TunerCall(collective, 1 << 20, nvls=nvls, collnet=True)).choice
             assert choice in (None, (algorithm, protocol))
             named |= {pair} if choice else set()
     assert named == RUNS_FOR_CERTAIN[collective, nvls, nodes]
@@ -113,15 +113,15 @@ def test_without_cells_only_what_certainly_runs_is_named(
 def test_v1_does_not_know_on_how_many_nodes_nvls_would_run(tmp_path: Path, nodes: int) -> None:
     row = f"allreduce -> {'nvls' if nodes == 1 else 'nvlstree'}/simple"
     with opened(table_of(tmp_path, row), 1, nodes=nodes) as run:
-        assert run.name(Call(AR, 1 << 20, nvls=True)) == Named(None, 0)
+        assert run.name(TunerCall(AR, 1 << 20, nvls=True)) == Named(None, 0)
 
 
 def test_unchecked_names_what_the_table_says(tmp_path: Path) -> None:
     table = table_of(tmp_path, "allreduce bytes=..9 -> collnetchain/simple", "allreduce -> tree/ll128 channels=3")
     with opened(table, 2, NCCL_TUNER_UNCHECKED="1") as run:
-        assert run.name(Call(AR, 10)) == Named((Algorithm.Tree, Protocol.LL128), 3)
-        assert run.name(Call(AR, 5, collnet=True)) == Named((Algorithm.CollNetChain, Protocol.Simple), 0)
-        assert run.name(Call(AR, 5)) == Named(None, 0), "a communicator without CollNet"
+        assert run.name(TunerCall(AR, 10)) == Named((Algorithm.Tree, Protocol.LL128), 3)
+        assert run.name(TunerCall(AR, 5, collnet=True)) == Named((Algorithm.CollNetChain, Protocol.Simple), 0)
+        assert run.name(TunerCall(AR, 5)) == Named(None, 0), "a communicator without CollNet"
 
 
 @pytest.mark.parametrize("variable", ["NCCL_ALGO", "NCCL_PROTO"])
@@ -130,12 +130,12 @@ def test_the_log_says_who_wins_beside_nccls_own_variables(tmp_path: Path, variab
     table = table_of(tmp_path, "allreduce -> ring/simple")
     with DryRun(table, ranks=16, nodes=2, version=version, env={variable: "Tree"}) as run:
         if version < 3:
-            assert run.name(Call(AR, 5)) == Named(None, 0)
+            assert run.name(TunerCall(AR, 5)) == Named(None, 0)
             assert said(run)[-1].startswith(
                 f"{variable}=Tree is set, and this NCCL does not say what it leaves out: "
             ) or (said(run)[-2].startswith(f"{variable}=Tree is set, and this NCCL does not say what it leaves out: "))
             return
-        masked = run.ask(Call(AR, 5), cells(Tree_LL=9))
+        masked = run.ask(TunerCall(AR, 5), cells(Tree_LL=9))
         assert said(run)[-1] == (
             f"{variable}=Tree is set: what it leaves out stays out, the table decides among the rest"
         )
@@ -145,7 +145,7 @@ def test_the_log_says_who_wins_beside_nccls_own_variables(tmp_path: Path, variab
 def test_unchecked_wins_over_nccls_own_variables_where_they_mask_no_cells(tmp_path: Path) -> None:
     env = {"NCCL_ALGO": "Tree", "NCCL_TUNER_UNCHECKED": "1"}
     with DryRun(table_of(tmp_path, "allreduce -> ring/simple"), ranks=16, nodes=2, version=2, env=env) as run:
-        assert run.name(Call(AR, 5)) == Named(RING_SIMPLE, 0)
+        assert run.name(TunerCall(AR, 5)) == Named(RING_SIMPLE, 0)
     assert "NCCL_ALGO=Tree is set: where the table has a row, the row wins" in said(run)
 
 
@@ -159,30 +159,30 @@ def test_v1_leaves_rows_that_ask_for_a_communicator_to_nccl(tmp_path: Path) -> N
         "allreduce -> ring/ll",
     )
     with opened(table_of(tmp_path, *rows, "allgather -> ring/ll"), 1) as run:
-        assert run.name(Call(AR, 99)) == Named(None, 0), (
+        assert run.name(TunerCall(AR, 99)) == Named(None, 0), (
             "not the row below: that would be another choice than asked for"
         )
-        assert run.name(Call(AR, 100)) == Named(RING_LL, 0)
-        assert run.name(Call(AG, 5)) == Named(None, 0)
+        assert run.name(TunerCall(AR, 100)) == Named(RING_LL, 0)
+        assert run.name(TunerCall(AG, 5)) == Named(None, 0)
     assert any(text.startswith("2 rows ask for ranks or nodes, and this NCCL does not say") for text in said(run))
 
 
 def test_v1_unchecked_takes_all_communicators_for_alike(tmp_path: Path) -> None:
     table = table_of(tmp_path, "allreduce bytes=..99 ranks=16 -> tree/ll channels=2", "allreduce ranks=8 -> ring/ll")
     with opened(table, 1, NCCL_TUNER_UNCHECKED="1") as first, opened(table, 1, NCCL_TUNER_UNCHECKED="1") as second:
-        assert first.name(Call(AR, 9)) == second.name(Call(AR, 9)) == Named(TREE_LL, 2)
+        assert first.name(TunerCall(AR, 9)) == second.name(TunerCall(AR, 9)) == Named(TREE_LL, 2)
         with opened(table, 1, ranks=8, nodes=1, NCCL_TUNER_UNCHECKED="1") as other:
-            assert other.name(Call(AR, 9)) == first.name(Call(AR, 9)) == Named(None, 0)
+            assert other.name(TunerCall(AR, 9)) == first.name(TunerCall(AR, 9)) == Named(None, 0)
         assert "a communicator of 8 ranks on 1 nodes beside one of 16 on 2" in said(other, WARN)[0]
     with opened(table, 1, ranks=8, nodes=1, NCCL_TUNER_UNCHECKED="1") as later:
-        assert later.name(Call(AR, 9)) == Named(RING_LL, 0), "the next first communicator reads the table anew"
+        assert later.name(TunerCall(AR, 9)) == Named(RING_LL, 0), "the next first communicator reads the table anew"
 
 
 def test_v1_closes_with_its_last_communicator(tmp_path: Path) -> None:
     table = table_of(tmp_path, "allreduce -> ring/ll")
     first, second = opened(table, 1), opened(table, 1)
     first.close()
-    assert second.name(Call(AR, 5)) == Named(RING_LL, 0)
+    assert second.name(TunerCall(AR, 5)) == Named(RING_LL, 0)
     second.close()
     assert first.log[-1].text.endswith(
         "1 calls: 1 decided by the table, 0 with its costs, 0 matched a row that NCCL cannot run here"
@@ -202,7 +202,7 @@ def test_the_first_choice_that_nccl_can_run_is_taken(tmp_path: Path) -> None:
             (cells(Tree_LL=9, Ring_Simple=3), TREE_LL, 0),
             (cells(Ring_Simple=3, Tree_Simple=9), RING_SIMPLE, 0),
         ]:
-            answer = run.ask(Call(AR, 5), cost_us)
+            answer = run.ask(TunerCall(AR, 5), cost_us)
             assert picked(answer.cost_us) == expected
             assert answer.channels == channels
     assert said(run)[-1].startswith("4 calls: 3 decided by the table, 0 with its costs, 1 matched")
@@ -216,7 +216,7 @@ def test_nccl_keeps_its_choice_and_hides_the_rows_below(tmp_path: Path) -> None:
     )
     with opened(table_of(tmp_path, *rows)) as run:
         for size, channels in {9: 2, 10: 0, 20: 0, 21: 2, 30: 0, 40: 0, 41: 2}.items():
-            answer = run.ask(Call(AR, size), cells(Tree_LL=3, Ring_LL=9), channels=0)
+            answer = run.ask(TunerCall(AR, size), cells(Tree_LL=3, Ring_LL=9), channels=0)
             assert (picked(answer.cost_us), answer.channels) == ((RING_LL, 2) if channels else (TREE_LL, 0))
 
 
@@ -224,7 +224,7 @@ def test_nccl_keeps_its_choice_and_hides_the_rows_below(tmp_path: Path) -> None:
 
 
 def channels_at(run: DryRun, size: int, pipelined: int = 1, registered: bool = False) -> int:
-    return run.ask(Call(AR, size, pipelined=pipelined, registered=registered), TYPICAL).channels
+    return run.ask(TunerCall(AR, size, pipelined=pipelined, registered=registered), TYPICAL).channels
 
 
 def test_bytes_per_rank(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_registered_buffers(tmp_path: Path) -> None:
         assert [channels_at(run, size, registered=True) for size in (9, 10)] == [1, 3]
         assert [channels_at(run, size) for size in (9, 10)] == [2, 2]
     with opened(table_of(tmp_path, *rows), 3) as run:
-        answer = run.ask(Call(AR, 5), TYPICAL)
+        answer = run.ask(TunerCall(AR, 5), TYPICAL)
         assert answer.channels == 2, "before 2.24 NCCL says nothing of them"
 
 
@@ -316,7 +316,7 @@ def test_costs_replace_nccls_times(tmp_path: Path) -> None:
             (1000, 1, 1.25, 0.3),
             (1000, 17, 3.75, 0.3),
         ]:
-            answer = run.ask(Call(AR, size, pipelined=count), TYPICAL)
+            answer = run.ask(TunerCall(AR, size, pipelined=count), TYPICAL)
             expected = TYPICAL.copy()
             batches = np.float32(round(latency / (6.6 if size == 9 else 1.25)))
             base = np.float32(6.6 if size == 9 else 1.25)
@@ -324,14 +324,14 @@ def test_costs_replace_nccls_times(tmp_path: Path) -> None:
             expected[Algorithm.Tree, Protocol.LL128] = 3e9
             assert answer.cost_us.tobytes() == expected.tobytes()
             assert answer.channels == 0
-        assert run.ask(Call(Collective.Reduce, 5), TYPICAL).cost_us.tobytes() == TYPICAL.tobytes()
+        assert run.ask(TunerCall(Collective.Reduce, 5), TYPICAL).cost_us.tobytes() == TYPICAL.tobytes()
     assert said(run)[-1].startswith("5 calls: 0 decided by the table, 4 with its costs, 0 matched")
 
 
 def test_a_decision_stands_above_costs_and_reports_their_time(tmp_path: Path) -> None:
     rows = ("cost allreduce -> ring/ll latency-us=50 bandwidth-gbs=1", "allreduce -> ring/ll")
     with opened(table_of(tmp_path, *rows)) as run:
-        answer = run.ask(Call(AR, 1000), TYPICAL)
+        answer = run.ask(TunerCall(AR, 1000), TYPICAL)
     assert picked(answer.cost_us) == RING_LL
     assert answer.cost_us[RING_LL] == 51
 
@@ -346,10 +346,10 @@ def test_v2_picks_by_the_costs(tmp_path: Path) -> None:
         "cost allreduce bytes=2G.. -> ring/ll never",
     )
     with opened(table_of(tmp_path, *reversed(rows)), 2) as run:
-        assert run.name(Call(AR, 1000)).choice == RING_LL
-        assert run.name(Call(AR, 1 << 20)).choice == RING_SIMPLE
-        assert run.name(Call(AR, 1 << 20, nvls=True)).choice == (Algorithm.NVLSTree, Protocol.Simple)
-        assert run.name(Call(AG, 1 << 20)).choice is None
+        assert run.name(TunerCall(AR, 1000)).choice == RING_LL
+        assert run.name(TunerCall(AR, 1 << 20)).choice == RING_SIMPLE
+        assert run.name(TunerCall(AR, 1 << 20, nvls=True)).choice == (Algorithm.NVLSTree, Protocol.Simple)
+        assert run.name(TunerCall(AG, 1 << 20)).choice is None
 
 
 # Constants
@@ -394,18 +394,18 @@ def test_chunks_follow_the_last_decision(tmp_path: Path) -> None:
     )
     with opened(table_of(tmp_path, *rows)) as run:
         assert run.chunk_bytes(AR, *RING_LL, 12345) == 12345, "nothing was decided yet"
-        run.ask(Call(AR, 9), TYPICAL)
-        run.ask(Call(AG, 9), TYPICAL)
+        run.ask(TunerCall(AR, 9), TYPICAL)
+        run.ask(TunerCall(AG, 9), TYPICAL)
         assert run.chunk_bytes(AR, *RING_LL, 12345) == 64 << 10
         assert run.chunk_bytes(AR, *RING_LL, 12345) == 64 << 10, "every channel of it"
         assert run.chunk_bytes(AR, *RING_SIMPLE, 12345) == 12345, "NCCL runs something else"
         assert run.chunk_bytes(AG, *RING_SIMPLE, 12345) == 4 << 10
-        run.ask(Call(AR, 10), TYPICAL)
+        run.ask(TunerCall(AR, 10), TYPICAL)
         assert run.chunk_bytes(AR, *NVLS, 12345) == 1 << 20
-        run.ask(Call(AR, 10), cells(Ring_LL=4))
+        run.ask(TunerCall(AR, 10), cells(Ring_LL=4))
         assert run.chunk_bytes(AR, *RING_LL, 12345) == 12345
-        run.ask(Call(AR, 9), TYPICAL)
-        run.ask(Call(AR, 20), TYPICAL)
+        run.ask(TunerCall(AR, 9), TYPICAL)
+        run.ask(TunerCall(AR, 20), TYPICAL)
         assert run.chunk_bytes(AR, *RING_LL, 12345) == 12345, "no row holds what came last"
         for number in (-1, 5, 99):
             assert run.chunk_bytes(number, *RING_LL, 12345) == 12345
@@ -429,16 +429,19 @@ def test_nvidias_csv_is_read_through_either_variable(tmp_path: Path) -> None:
         with run:
             assert ": 4 rows, 3 of them for 16 ranks on 2 nodes" in said(run)[0]
             cost_us = cells(NVLSTree_Simple=9, Ring_LL128=9, Tree_Simple=3)
-            assert picked(run.ask(Call(AR, 5), cost_us).cost_us) == (Algorithm.NVLSTree, Protocol.Simple)
-            assert picked(run.ask(Call(AR, 5, registered=True), cost_us).cost_us) == (Algorithm.Tree, Protocol.Simple)
-            four = run.ask(Call(AR, 5, pipelined=4), cost_us, channels=9)
+            assert picked(run.ask(TunerCall(AR, 5), cost_us).cost_us) == (Algorithm.NVLSTree, Protocol.Simple)
+            assert picked(run.ask(TunerCall(AR, 5, registered=True), cost_us).cost_us) == (
+                Algorithm.Tree,
+                Protocol.Simple,
+            )
+            four = run.ask(TunerCall(AR, 5, pipelined=4), cost_us, channels=9)
             assert picked(four.cost_us) == (Algorithm.Ring, Protocol.LL128)
             assert four.channels == 9
-            beyond = run.ask(Call(AR, 1 << 32), cost_us, channels=9)
+            beyond = run.ask(TunerCall(AR, 1 << 32), cost_us, channels=9)
             assert beyond.cost_us.tobytes() == cost_us.tobytes()
             assert beyond.channels == 9
     with opened(csv, nodes=1) as run:
-        registered = run.ask(Call(AR, 65536, registered=True), cells(Tree_Simple=9, Ring_LL=1))
+        registered = run.ask(TunerCall(AR, 65536, registered=True), cells(Tree_Simple=9, Ring_LL=1))
         assert (picked(registered.cost_us), registered.channels) == ((Algorithm.Tree, Protocol.Simple), 2)
 
 
@@ -465,7 +468,7 @@ def test_nvidias_csv_is_read_through_either_variable(tmp_path: Path) -> None:
 def test_what_nvidias_reader_hides_is_said(tmp_path: Path, row: str, reason: str) -> None:
     with opened(table_of(tmp_path, "allreduce,0,1,ring,ll,2,-1,-1", "", row, header=None)) as run:
         (warning,) = said(run, WARN)
-        answer = run.ask(Call(AR, 1), TYPICAL)
+        answer = run.ask(TunerCall(AR, 1), TYPICAL)
     assert f"/t:3: {reason}" in warning
     assert warning.endswith("; the whole table is ignored")
     assert answer.cost_us.tobytes() == TYPICAL.tobytes()
@@ -570,7 +573,7 @@ def lines(mistakes: Mapping[str, str]) -> Iterable[object]:
 def test_refuses(tmp_path: Path, row: str, reason: str) -> None:
     with opened(table_of(tmp_path, "allreduce -> ring/ll", row)) as run:
         (warning,) = said(run, WARN)
-        assert run.ask(Call(AR, 5), TYPICAL).cost_us.tobytes() == TYPICAL.tobytes()
+        assert run.ask(TunerCall(AR, 5), TYPICAL).cost_us.tobytes() == TYPICAL.tobytes()
     assert f"/t:3: {reason}" in warning
 
 

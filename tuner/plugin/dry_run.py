@@ -55,7 +55,7 @@ class LogLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TunerCall:
     """One operation as NCCL describes it to a tuner: ``bytes`` is its nBytes, ``pipelined`` its numPipeOps.
 
     ``registered`` counts from version 4 of the interface on, ``collnet`` and ``nvls`` (whether the communicator
@@ -134,7 +134,7 @@ class DryRun:
             self.close()  # as NCCL does with a communicator that it could not create
             raise PluginRefused(f"the plugin's init returned {result}: {self.log[-1].text if self.log else ''}")
 
-    def ask(self, call: Call, cost_us: ArrayLike, channels: int = 0) -> Answer:
+    def ask(self, call: TunerCall, cost_us: ArrayLike, channels: int = 0) -> Answer:
         """One ``getCollInfo`` over a copy of ``cost_us`` (algorithms x protocols); NCCL calls with ``channels`` 0."""
         table = np.array(cost_us, dtype=np.float32, order="C")
         count = self._ffi.new("int *", channels)
@@ -142,7 +142,7 @@ class DryRun:
         _check(result, "getCollInfo")
         return Answer(table, int(count[0]))
 
-    def name(self, call: Call) -> Named:
+    def name(self, call: TunerCall) -> Named:
         """One ``getCollInfo`` of versions 1 and 2, which hand over no cost table."""
         algorithm, protocol, count = (self._ffi.new("int *", value) for value in (-1, -1, 0))
         result = self._lib.call_by_name(self.version, self._context, self._call(call), algorithm, protocol, count)
@@ -150,7 +150,7 @@ class DryRun:
         unnamed = algorithm[0] == -1 and protocol[0] == -1
         return Named(None if unnamed else (Algorithm(algorithm[0]), Protocol(protocol[0])), int(count[0]))
 
-    def rows(self, call: Call, cost_us: ArrayLike) -> DecidingRows:
+    def rows(self, call: TunerCall, cost_us: ArrayLike) -> DecidingRows:
         """Which rows decide such a call; the plugin does not count it. Versions 1 and 2 make no use of ``cost_us``."""
         table = np.array(cost_us, dtype=np.float32, order="C")
         found = self._ffi.new("struct explanation *")
@@ -194,7 +194,7 @@ class DryRun:
         finally:
             _listening.log = None
 
-    def _call(self, call: Call) -> Any:
+    def _call(self, call: TunerCall) -> Any:
         return self._ffi.new(
             "struct call *",
             {

@@ -12,7 +12,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.rules import candidate, registered
 from tuner.emulator.selection import Selection
 from tuner.plugin import loading
-from tuner.plugin.dry_run import Call, DryRun, LogLine, PluginRefused
+from tuner.plugin.dry_run import DryRun, LogLine, PluginRefused, TunerCall
 from tuner.plugin.loading import Interface
 
 PREFIX = "TUNER/nccl-tuner: "  # of its lines in the log
@@ -111,9 +111,9 @@ class _Communicator:
             trials.append(self._with_rows(Trial(call.bytes, own, picked or own), call, costs_us[at]))
         return trials
 
-    def _call(self, size: int) -> Call:
+    def _call(self, size: int) -> TunerCall:
         communicator, request = self.selection.communicator, self.request
-        return Call(
+        return TunerCall(
             request.collective,
             size,
             pipelined=request.pipelined,
@@ -122,7 +122,7 @@ class _Communicator:
             nvls=candidate.nvls_reduces_every_operation(communicator, request, Algorithm.NVLS) is None,
         )
 
-    def _pick_by_costs(self, call: Call, cost_us: FloatArray) -> TrialPick | None:
+    def _pick_by_costs(self, call: TunerCall, cost_us: FloatArray) -> TrialPick | None:
         """None where NCCL falls back on Ring, without the table."""
         count = self._algorithms
         answer = self.plugin.ask(call, cost_us[:count])
@@ -136,7 +136,7 @@ class _Communicator:
         channels = self.selection.channels(self.request, call.bytes, (algorithm, protocol))
         return TrialPick(algorithm, protocol, min(channels, answer.channels or channels), shortest(time_us[0]))
 
-    def _pick_by_name(self, call: Call, cost_us: FloatArray) -> TrialPick | None:
+    def _pick_by_name(self, call: TunerCall, cost_us: FloatArray) -> TrialPick | None:
         """NCCL runs what is named; the time is the one it would have computed."""
         named = self.plugin.name(call)
         if named.choice is None:
@@ -146,7 +146,7 @@ class _Communicator:
         channels, time_us = min(channels, named.channels or channels), shortest(cost_us[named.choice])
         return TrialPick(algorithm, protocol, channels, time_us)
 
-    def _with_rows(self, trial: Trial, call: Call, cost_us: FloatArray) -> Trial:
+    def _with_rows(self, trial: Trial, call: TunerCall, cost_us: FloatArray) -> Trial:
         """Adds the rows by which the plugin decided."""
         rows, picked = self.plugin.rows(call, cost_us[: self._algorithms]), trial.picked
         if picked is None or picked is trial.own:  # the very same is NCCL's own, whatever the rows say

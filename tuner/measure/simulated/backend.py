@@ -21,7 +21,7 @@ from tuner.measure.records.header import CASE, case_of, case_record
 from tuner.measure.records.samples import Combination, Point
 from tuner.measure.simulated.truth import Truth, draw
 from tuner.plugin import loading
-from tuner.plugin.dry_run import Call, DryRun
+from tuner.plugin.dry_run import DryRun, TunerCall
 from tuner.scenario import Scenario
 
 NAME = "simulated"
@@ -191,7 +191,7 @@ class Simulated:
 
     def _pick_by_table(self, point: Point, plugin: DryRun) -> Combination:
         (table_us,) = self._selection.cost_table(point.request, [point.bytes])
-        answer = plugin.ask(Call(point.collective, point.bytes), table_us)
+        answer = plugin.ask(TunerCall(point.collective, point.bytes), table_us)
         best, _ = self._selection.pick_by(answer.cost_us[None])
         return Combination(*ALGO_PROTOS[int(best[0])], channels=answer.channels)
 
