@@ -17,7 +17,7 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.budget import answer, regret
 from tuner.budget.buckets import buckets
-from tuner.budget.calls import Call, Found
+from tuner.budget.calls import Call, CallList
 from tuner.budget.count import Counted, Entry, Wanted, count
 from tuner.budget.price import Price, Unpriced, Variant, prices
 from tuner.budget.read import read
@@ -39,7 +39,7 @@ AG, RS, AR = Collective.AllGather, Collective.ReduceScatter, Collective.AllReduc
 Counts = list[tuple[str, str, int, float]]
 
 
-def found(path: Path, content: str | bytes) -> Found:
+def found(path: Path, content: str | bytes) -> CallList:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return read(path, 16)
 
@@ -512,7 +512,7 @@ def test_a_table_has_the_models_time_of_what_it_chooses(tmp_path: Path) -> None:
 @given(st.lists(st.tuples(st.sampled_from(list(Collective)), st.integers(1, 1 << 32), st.integers(1, 99)), min_size=1))
 def test_rows_by_powers_of_two_sum_up_the_same(kinds: list[tuple[Collective, int, float]]) -> None:
     calls = tuple(Call(one.name, one, size, calls=times) for one, size, times in kinds)
-    counted = count([Found("x", "", "", calls)], WANTED)
+    counted = count([CallList("x", "", "", calls)], WANTED)
     found = answer.budget([], counted, WANTED, [Variant("own", TWO)])
     rows = buckets(found["entries"])
     assert sum(row["calls"] for row in rows) == sum(times for _, _, times in kinds)

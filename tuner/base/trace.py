@@ -61,7 +61,7 @@ def tracing() -> Iterator[list[Step]]:
     def listen(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after: Any) -> None:
         seen.append(Step(quantity, rule.__name__, _number(before), _number(after), unit, _says(rule), source(rule)))
 
-    with _told_to(listen):
+    with _reporting_to(listen):
         yield seen
 
 
@@ -74,12 +74,12 @@ def tracing_sizes(count: int) -> Iterator[list[Steps]]:
         first, then = (np.broadcast_to(np.asarray(value), count).copy() for value in (before, after))
         seen.append(Steps(quantity, rule.__name__, first, then, unit, _says(rule), source(rule)))
 
-    with _told_to(listen):
+    with _reporting_to(listen):
         yield seen
 
 
 @contextmanager
-def _told_to(listen: Listener) -> Iterator[None]:
+def _reporting_to(listen: Listener) -> Iterator[None]:
     token = _listener.set(listen)
     try:
         yield

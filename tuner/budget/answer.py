@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from tuner.base.records import to_json
-from tuner.budget.calls import Found
+from tuner.budget.calls import CallList
 from tuner.budget.count import Counted, Entry, Wanted
 from tuner.budget.price import Price, Unpriced, Variant, prices
 from tuner.budget.regret import Judged, Measured, NotMeasured
@@ -36,7 +36,7 @@ _Column = Sequence[_Priced | _Without]  # a row for each entry
 
 
 def budget(
-    found: Sequence[Found],
+    found: Sequence[CallList],
     counted: Counted,
     wanted: Wanted,
     variants: Sequence[Variant],

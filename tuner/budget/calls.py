@@ -31,8 +31,8 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a file has. ``sizes`` says which size the file means, ``notes`` what else a reader has to know."""
+class CallList:
+    """The calls of a file. ``sizes`` says which size the file means, ``notes`` what else a reader has to know."""
 
     file: str
     kind: str

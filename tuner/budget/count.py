@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Buffers, DataType, Op
-from tuner.budget.calls import Call, Found, number
+from tuner.budget.calls import Call, CallList, number
 from tuner.emulator.request import Request
 from tuner.emulator.selection import MAX_BYTES
 
@@ -59,7 +59,7 @@ class Counted:
     notes: list[str] = field(default_factory=list)
 
 
-def count(found: Sequence[Found], wanted: Wanted) -> Counted:
+def count(found: Sequence[CallList], wanted: Wanted) -> Counted:
     """Sums up calls of the same kind and size. BadInput for an unknown communicator, and where nothing is left."""
     calls = [call for each in found for call in each.calls]
     _check_names(calls, wanted)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tuner.base.names import Collective, DataType
-from tuner.budget.calls import Call, Found
+from tuner.budget.calls import Call, CallList
 from tuner.logs import choice
 
 RECORD = "record_param_comms"
@@ -53,7 +53,7 @@ def is_trace(value: Any) -> bool:
     return isinstance(value, list) and any(isinstance(event, dict) and "ph" in event for event in value)
 
 
-def from_trace(file: str, value: Any) -> Found:
+def from_trace(file: str, value: Any) -> CallList:
     """The calls of a trace, which is of one rank."""
     events = value["traceEvents"] if isinstance(value, dict) else value
     events = [event for event in events if isinstance(event, dict)]
@@ -78,7 +78,7 @@ def from_trace(file: str, value: Any) -> Found:
     for record in records:
         seen = durations.get(_id(record))
         calls.append(_call(record, (sum(seen),) if seen else ()))
-    return Found(
+    return CallList(
         file,
         "Kineto trace",
         "elements x type, of all ranks together for AllGather and ReduceScatter",

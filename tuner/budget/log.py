@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType, Op
-from tuner.budget.calls import Call, Found, nbytes
+from tuner.budget.calls import Call, CallList, nbytes
 from tuner.logs import choice, chosen, lines, reader
 from tuner.logs.groups import CommunicatorLines, groups
 from tuner.logs.reader import Log, RankLog
@@ -12,7 +12,7 @@ from tuner.logs.reader import Log, RankLog
 _Member = tuple[tuple[str, int], str]  # process, address of the communicator in it
 
 
-def from_log(file: str, content: bytes) -> Found:
+def from_log(file: str, content: bytes) -> CallList:
     """The calls of a log with NCCL_DEBUG_SUBSYS=COLL, else the choices of one with TUNING. BadInput without either."""
     read, cut = lines.of(content)
     log = reader.parse(read)
@@ -27,12 +27,12 @@ def from_log(file: str, content: bytes) -> Found:
                 "those calls are priced as if it had not"
             )
         sizes = "count x type, times the ranks for AllGather and ReduceScatter"
-        return Found(file, "NCCL log", sizes, calls, tuple(notes))
+        return CallList(file, "NCCL log", sizes, calls, tuple(notes))
     calls = (*_choices(log, found), *_symmetric(log))
     if not calls:
         raise BadInput(f"{file}: no calls in this log; valid: one with NCCL_DEBUG_SUBSYS=INIT,COLL (or INIT,TUNING)")
     notes.append("no COLL lines: counted are rank 0's choices, which up to 2.23 are one for a group of calls")
-    return Found(file, "NCCL log (choices)", "nBytes as the choices print them", calls, tuple(notes))
+    return CallList(file, "NCCL log (choices)", "nBytes as the choices print them", calls, tuple(notes))
 
 
 def _calls(file: str, log: Log, found: list[CommunicatorLines]) -> Iterator[Call]:

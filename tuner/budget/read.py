@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tuner.base.errors import BadInput
 from tuner.base.files import read_bytes
-from tuner.budget.calls import Found
+from tuner.budget.calls import CallList
 from tuner.budget.kineto import from_trace, is_trace
 from tuner.budget.log import from_log
 from tuner.budget.records import from_csv, from_json
@@ -13,7 +13,7 @@ from tuner.budget.records import from_csv, from_json
 VALID = "valid: CSV or JSON records, a NCCL log, a trace of PyTorch's profiler, each also gzipped"
 
 
-def read(path: Path, ranks: int) -> Found:
+def read(path: Path, ranks: int) -> CallList:
     """``ranks`` are those of records that do not say theirs. BadInput names the file, and the line of a record."""
     content = read_bytes(path, BadInput).removeprefix(b"\xef\xbb\xbf")  # as spreadsheets begin a file
     if not content.strip():

@@ -8,7 +8,7 @@ from typing import Any
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Collective, DataType, Op, by_name
 from tuner.base.sizes import size_bytes
-from tuner.budget.calls import UNTUNED, Call, Found, nbytes
+from tuner.budget.calls import UNTUNED, Call, CallList, nbytes
 from tuner.emulator.selection import MAX_BYTES
 
 COLUMNS = (
@@ -32,7 +32,7 @@ _SIZES = {
 }
 
 
-def from_csv(file: str, text: str, ranks: int) -> Found:
+def from_csv(file: str, text: str, ranks: int) -> CallList:
     """``ranks`` are those of rows that do not say theirs. BadInput names the line."""
     rows = _rows(file, text)
     number, first = next(rows, (1, []))
@@ -48,10 +48,10 @@ def from_csv(file: str, text: str, ranks: int) -> Found:
         if len(row) != len(names):
             raise BadInput(f"{file}:{number}: {len(row)} cells in {len(names)} columns ({', '.join(names)})")
         records.append((f"{file}:{number}", dict(zip(names, map(str.strip, row), strict=True))))
-    return _found(file, "CSV", records, ranks)
+    return _call_list(file, "CSV", records, ranks)
 
 
-def from_json(file: str, values: list[Any], ranks: int) -> Found:
+def from_json(file: str, values: list[Any], ranks: int) -> CallList:
     """The same for a list of objects. BadInput names the object by its place from 1 on."""
     records = []
     for number, value in enumerate(values, start=1):
@@ -61,7 +61,7 @@ def from_json(file: str, values: list[Any], ranks: int) -> Found:
         record = {str(key).lower(): str(cell) for key, cell in value.items() if cell is not None}
         _check_columns(place, list(record))
         records.append((place, record))
-    return _found(file, "JSON", records, ranks)
+    return _call_list(file, "JSON", records, ranks)
 
 
 def _rows(file: str, text: str) -> Iterator[tuple[int, list[str]]]:
@@ -83,7 +83,7 @@ def _check_columns(place: str, names: list[str]) -> None:
         raise BadInput(f"{place}: no size; {one_of(_SIZES)}, where count needs dtype")
 
 
-def _found(file: str, kind: str, records: list[tuple[str, dict[str, str]]], ranks: int) -> Found:
+def _call_list(file: str, kind: str, records: list[tuple[str, dict[str, str]]], ranks: int) -> CallList:
     calls: list[Call] = []
     meant: dict[str, None] = {}
     for place, record in records:
@@ -95,7 +95,7 @@ def _found(file: str, kind: str, records: list[tuple[str, dict[str, str]]], rank
         meant[_SIZES[size]] = None
     if not calls:
         raise BadInput(f"{file}: no records; valid: a line or an object for each kind of call")
-    return Found(file, kind, "; ".join(meant), tuple(calls))
+    return CallList(file, kind, "; ".join(meant), tuple(calls))
 
 
 def _call(record: Mapping[str, str], default_ranks: int) -> tuple[str, Call]:

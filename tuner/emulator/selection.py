@@ -142,7 +142,7 @@ class Selection:
     def pick(self, request: Request, sizes: ArrayLike) -> Picks:
         """What NCCL picks for each size. NoAlgorithm where nothing is left, as in NCCL.
 
-        BadInput where a size leaves the classic path: see :meth:`departures`.
+        BadInput where a size leaves the classic path: see :meth:`non_classic_paths`.
         """
         nbytes = _sizes(sizes)
         if request.buffers is Buffers.window:
