@@ -16,7 +16,7 @@ from tuner.release.rule_names import RuleNames
 from tuner.release.schema import Release
 
 FOLDER = Path(release.load("2.28.9").files[0].path).parent
-REGISTRIES = resolved.registries(release.load("2.28.9"))
+REGISTRIES = resolved.registries()
 
 
 def named(name: str, kind: str) -> set[str]:

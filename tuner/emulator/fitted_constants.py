@@ -8,6 +8,7 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import numpy as np
 
 from tuner import release
 from tuner.base.errors import BadConstants, BadInput, UnknownRelease, one_of
+from tuner.base.names import Algorithm
 from tuner.emulator.rules.bandwidth import measured_efficiency
 from tuner.release import ALGORITHM_NAMES, PROTOCOL_KEYS, Release
 from tuner.release.convert import plain
+from tuner.release.rule_names import RuleNames
 
 VERSION = 1
 TABLES = ("base_latency_us", "hw_latency_us", "cap_gbs", "tree_correction", "ring_plateau")
@@ -101,11 +104,19 @@ def apply(nccl: Release, fitted: FittedConstants) -> Release:
 def changed(nccl: Release, constants: Mapping[str, Any]) -> Release:
     """The release with other constants, ``efficiency`` ({algorithm: {protocol: share}}) among them."""
     other = release.changed(nccl, constants)
-    rules = {
-        algorithm: (*names, measured_efficiency.__name__) if algorithm in other.efficiency else names
-        for algorithm, names in nccl.rules.bandwidth.items()
+    if not other.efficiency:
+        return other
+    return replace(other, rules=_with_efficiency(nccl.rules, frozenset(other.efficiency)))
+
+
+@lru_cache
+def _with_efficiency(rules: RuleNames, algorithms: frozenset[Algorithm]) -> RuleNames:
+    """The rules, with a measured share of the bandwidth for these algorithms."""
+    names = {
+        algorithm: (*own, measured_efficiency.__name__) if algorithm in algorithms else own
+        for algorithm, own in rules.bandwidth.items()
     }
-    return replace(other, rules=replace(nccl.rules, bandwidth=rules)) if other.efficiency else other
+    return replace(rules, bandwidth=names)
 
 
 def _valid(nccl: Release) -> dict[str, Any]:

@@ -6,7 +6,7 @@ is converted here, and the reader says in which of the files the wrong key stand
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
 from types import MappingProxyType, NoneType, UnionType
@@ -52,8 +52,7 @@ def record(kind: type[Record], given: Any, key: str) -> Record:
     table = _table(given, key)
     of_kind: Any = kind
     hints = annotations(of_kind)
-    if unknown := [name for name in table if name not in hints]:
-        raise WrongValue(below(key, unknown[0]), _unknown(unknown[0], hints))
+    _check_names(table, hints, key)
     for field in fields(of_kind):
         if field.name not in table and field.default is MISSING and field.default_factory is MISSING:
             raise WrongValue(below(key, field.name), f"missing from {f'[{key}]' if key else 'the file'}")
@@ -87,6 +86,31 @@ def annotations(kind: Any) -> Mapping[str, Any]:
     return MappingProxyType(get_type_hints(kind, include_extras=True))
 
 
+def laid_over(kind: Any, own: Any, given: Any, key: str) -> Any:
+    """``own``, of the annotation ``kind``, with ``given`` laid over it; lists and values are replaced whole.
+
+    Errors: WrongValue.
+    """
+    if is_dataclass(own):
+        own_kind: Any = type(own)
+        hints, table = annotations(own_kind), _table(given, key)
+        _check_names(table, hints, key)
+        new = {name: laid_over(hints[name], getattr(own, name), each, below(key, name)) for name, each in table.items()}
+        return replace(own, **new)  # type: ignore[type-var]
+    if isinstance(own, Mapping):
+        names, values = get_args(get_args(kind)[0] if get_origin(kind) is Annotated else kind)
+        table = _table(given, key)
+        valid = _names(names)
+        changed = dict(own)
+        if valid is not None:
+            _check_names(table, valid, key)
+        for name, each in table.items():
+            member = name if valid is None else valid[name]
+            changed[member] = laid_over(values, own.get(member), each, below(key, name))
+        return MappingProxyType(changed)
+    return value(kind, given, key)
+
+
 def below(key: str, name: object) -> str:
     """The dotted key of ``name`` in the table ``key``."""
     return f"{key}.{name}" if key else str(name)
@@ -96,6 +120,11 @@ def _table(given: Any, key: str) -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
         raise WrongValue(key, f"{given!r}; valid: a table")
     return given
+
+
+def _check_names(table: Mapping[str, Any], valid: Mapping[str, Any], key: str) -> None:
+    if unknown := [name for name in table if name not in valid]:
+        raise WrongValue(below(key, unknown[0]), _unknown(unknown[0], valid))
 
 
 def _unknown(name: str, valid: Iterable[str]) -> str:
@@ -131,9 +160,7 @@ def _mapping(kinds: tuple[Any, ...], given: Any, key: str, whole: bool) -> Mappi
     valid = _names(names)
     if valid is None:
         return MappingProxyType({name: value(kind, each, below(key, name)) for name, each in table.items()})
-    for name in table:
-        if name not in valid:
-            raise WrongValue(below(key, name), _unknown(name, valid))
+    _check_names(table, valid, key)
     if whole and (missing := [name for name in valid if name not in table]):
         raise WrongValue(below(key, missing[0]), f"missing from [{key}]")
     return MappingProxyType({valid[name]: value(kind, each, below(key, name)) for name, each in table.items()})

@@ -53,16 +53,13 @@ def changed(nccl: Release, change: Mapping[str, Any]) -> Release:
 
     Errors: BadReleaseFile names the key of what does not fit.
     """
-    hints, new = convert.annotations(Release), {}
-    for key, value in change.items():
-        whole = _merge({key: convert.plain(getattr(nccl, key))} if key in hints else {}, {key: value})
-        try:
-            if key not in hints or key in ("name", "files"):
-                raise convert.WrongValue(key, f"unknown key; {one_of(sorted(hints.keys() - NOT_IN_FILES))}")
-            new[key] = convert.value(hints[key], whole[key], key)
-        except convert.WrongValue as error:
-            raise BadReleaseFile(f"a change of NCCL {nccl.name}: {error}") from None
-    return replace(nccl, **new)
+    try:
+        if wrong := sorted({"name", "files"} & change.keys()):
+            raise convert.WrongValue(wrong[0], f"unknown key; {one_of(_keys())}")
+        new: Release = convert.laid_over(Release, nccl, change, "")
+    except convert.WrongValue as error:
+        raise BadReleaseFile(f"a change of NCCL {nccl.name}: {error}") from None
+    return new
 
 
 def differences(before: Release, after: Release) -> list[Difference]:

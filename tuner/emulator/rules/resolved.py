@@ -44,8 +44,11 @@ from tuner.emulator.rules.schedule.deal import Deal
 from tuner.emulator.rules.symmetric_time import BlockRule as SymmetricBlockRule
 from tuner.emulator.rules.symmetric_time import TimeRule
 from tuner.emulator.rules.time import CorrectionRule, PenaltyRule
-from tuner.release import ALGORITHM_NAMES, Release
+from tuner.release import ALGORITHM_NAMES, Release, load
+from tuner.release import names as release_names
+from tuner.release.convert import WrongValue
 from tuner.release.environment import GRAMMARS, Environment, Grammar
+from tuner.release.rule_names import RuleNames
 from tuner.release.schema import Hardware
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -106,42 +109,49 @@ class Rules:
     symmetric_time: TimeRule
 
 
-@lru_cache(maxsize=1024)
 def of(release: Release) -> Rules:
     """The rules of a release. BadReleaseFile names file and key of a rule that does not exist, and those that do."""
-    return _resolved(release, _Names(release))
+    try:
+        return _of_names(release.rules)
+    except WrongValue as error:
+        raise BadReleaseFile(f"{release.file_of(error.key)}: {error}") from None
 
 
-def registries(release: Release) -> Mapping[str, Mapping[str, Callable[..., object]]]:
+@lru_cache(maxsize=1024)
+def _of_names(rules: RuleNames) -> Rules:
+    return _resolved(_Names(rules))
+
+
+def registries() -> Mapping[str, Mapping[str, Callable[..., object]]]:
     """All rules there are, of any release, by kind and name."""
-    names = _Names(release)
-    _resolved(release, names)
+    names = _Names(load(release_names()[-1]).rules)
+    _resolved(names)
     return names.registries
 
 
 class _Names:
     """Looks the names of a release's rules up."""
 
-    def __init__(self, release: Release) -> None:
-        self._release = release
+    def __init__(self, names: RuleNames) -> None:
+        self.names = names
         self.registries: dict[str, Mapping[str, Callable[..., object]]] = {}
 
     def one(self, kind: str, rules: Mapping[str, F]) -> F:
-        return self._found(getattr(self._release.rules, kind), kind, rules)
+        return self._found(getattr(self.names, kind), kind, rules)
 
     def optional(self, kind: str, rules: Mapping[str, F]) -> F | None:
-        name = getattr(self._release.rules, kind)
+        name = getattr(self.names, kind)
         self.registries[kind] = rules
         return None if name is None else self._found(name, kind, rules)
 
     def several(self, kind: str, rules: Mapping[str, F]) -> tuple[F, ...]:
         self.registries[kind] = rules
-        return tuple(self._found(name, kind, rules) for name in getattr(self._release.rules, kind))
+        return tuple(self._found(name, kind, rules) for name in getattr(self.names, kind))
 
     def by_algorithm(self, kind: str, rules: Mapping[str, F]) -> Mapping[Algorithm, tuple[F, ...]]:
         """Every algorithm is in it, some without rules."""
         self.registries[kind] = rules
-        names: Mapping[Algorithm, tuple[str, ...]] = getattr(self._release.rules, kind)
+        names: Mapping[Algorithm, tuple[str, ...]] = getattr(self.names, kind)
         return {
             algorithm: tuple(self._found(name, f"{kind}.{key}", rules) for name in names.get(algorithm, ()))
             for algorithm, key in ALGORITHM_NAMES.items()
@@ -150,12 +160,11 @@ class _Names:
     def _found(self, name: str, key: str, rules: Mapping[str, F]) -> F:
         self.registries.setdefault(key.partition(".")[0], rules)
         if name not in rules:
-            file = self._release.file_of(f"rules.{key}")
-            raise BadReleaseFile(f"{file}: rules.{key}: unknown rule {name!r}; {one_of(rules)}")
+            raise WrongValue(f"rules.{key}", f"unknown rule {name!r}; {one_of(rules)}")
         return rules[name]
 
 
-def _resolved(release: Release, names: _Names) -> Rules:
+def _resolved(names: _Names) -> Rules:
     return Rules(
         ctas=names.one("ctas", init.CTAS_RULES),
         cta_policy=names.one("cta_policy", cta_policy.RULES),
@@ -170,7 +179,7 @@ def _resolved(release: Release, names: _Names) -> Rules:
         cpu=names.one("cpu", init.CPU_RULES),
         table_cpu=names.one("table_cpu", init.CPU_RULES),
         tree_pattern=names.one("tree_pattern", init.TREE_PATTERN_RULES),
-        exists=release.rules.exists,
+        exists=names.names.exists,
         fills=names.by_algorithm("fills", enabled.RULES),
         enabled=names.several("enabled", enabled.RULES),
         ring_backup=names.several("ring_backup", enabled.RULES),
