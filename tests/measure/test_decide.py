@@ -14,7 +14,9 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.cli.decide import command
 from tuner.cli.fit import command as fit_command
-from tuner.measure.decide import DecisionRow, Verdict, assign, regrets, verdict
+from tuner.measure.decision.assign import assign
+from tuner.measure.decision.gate import Verdict, verdict
+from tuner.measure.decision.rows import DecisionRow, regrets
 from tuner.measure.records.samples import Combination, Point, SampleBlock, read
 from tuner.plugin.table.parse import read as read_table
 from tuner.plugin.table.records import find

@@ -12,9 +12,11 @@ from tests.support.measurement_files import write
 from tests.support.simulated_runs import NOTHING, best_found, measured
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.cli.verify import command, read_histogram
+from tuner.cli.verify import command
+from tuner.measure.comparison.compared import Comparison, compare, fewest_segments
+from tuner.measure.comparison.model import Model
 from tuner.measure.records.samples import Combination, Measurements, Point, SampleBlock
-from tuner.measure.verify import Comparison, Model, compare, fewest_segments
+from tuner.measure.verify import read_histogram
 
 LL, SIMPLE = Combination(Algorithm.Ring, Protocol.LL), Combination(Algorithm.Ring, Protocol.Simple)
 POINT = Point(Collective.AllReduce, 1024)

@@ -20,9 +20,10 @@ from tuner.cli import everything
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.measure import read_any
+from tuner.measure.comparison.compared import Comparison
+from tuner.measure.comparison.model import Model
 from tuner.measure.records import header
 from tuner.measure.records.samples import Point, SampleBlock, Writer
-from tuner.measure.verify import Comparison, Model
 from tuner.scenario import Scenario
 
 pytest.importorskip("matplotlib")

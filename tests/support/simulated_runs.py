@@ -8,12 +8,14 @@ from typing import Any
 
 from tuner.base.names import AlgoProto, Collective, DataType, Op
 from tuner.emulator.selection import Selection
-from tuner.measure.decide import DecisionRow, Proposal, Verdict, gate
+from tuner.measure.comparison.compared import Comparison
+from tuner.measure.comparison.model import Model
+from tuner.measure.decision.gate import GateSettings, Verdict, gate
+from tuner.measure.decision.rows import DecisionRow, Proposal
 from tuner.measure.loop import Loop, Settings
 from tuner.measure.records.plan import Wanted, points, tasks
 from tuner.measure.records.samples import Measurements, Point, SampleBlock
 from tuner.measure.simulated.backend import Simulated
-from tuner.measure.verify import Comparison, Model
 from tuner.scenario import Scenario
 
 COLLECTIVES = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
@@ -66,7 +68,7 @@ class Measured:
             self.backend.scenario, self.backend.seed, truth, after=len(own.comparison.measurements.blocks)
         )
         with closing(again) as backend:
-            return gate(backend, proposal or own, rounds=20, repeats=10, warmup=2, seed=seed, add=lambda block: None)
+            return gate(backend, proposal or own, GateSettings(seed=seed), lambda block: None)
 
 
 def measured(

@@ -10,10 +10,10 @@ from tuner.base.errors import BadMeasurement
 from tuner.budget.count import Entry
 from tuner.budget.price import Price
 from tuner.measure import read_any
+from tuner.measure.comparison.compared import between
 from tuner.measure.evidence import Evidence, by_size, collect
 from tuner.measure.records.header import CASE, case_of, check
 from tuner.measure.records.samples import Combination, Measurements
-from tuner.measure.verify import between
 from tuner.scenario import Scenario
 
 

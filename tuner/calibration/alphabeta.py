@@ -18,7 +18,8 @@ LARGEST_DEVIATION = 0.25  # of a value, for it to be known
 class AlphaBeta:
     """``alpha_us + bytes / (1000 * beta_gbs)``, each with its standard deviation.
 
-    ``r2`` is of logarithms of times, with outliers counting as in the fit; errors are mean absolute ones in percent.
+    ``known``: the sizes reach both; small ones say nothing of bandwidths, large ones of latencies. ``r2`` is of
+    logarithms of times, with outliers counting as in the fit; errors are mean absolute ones in percent.
     """
 
     collective: Collective
@@ -34,12 +35,7 @@ class AlphaBeta:
     r2: float
     error_percent: float
     held_out_error_percent: float | None
-
-    @property
-    def known(self) -> bool:
-        """Whether the sizes reach both; small ones say nothing of bandwidths, large ones of latencies."""
-        shares = self.alpha_deviation_us / self.alpha_us, self.beta_deviation_gbs / self.beta_gbs
-        return max(shares) <= LARGEST_DEVIATION
+    known: bool
 
 
 def fit(observations: Observations) -> tuple[list[AlphaBeta], list[str]]:
@@ -104,4 +100,5 @@ def _fit(group: ObservationGroup) -> AlphaBeta:
         found.r2,
         float(error[used].mean()),
         float(error[~used].mean()) if (~used).any() else None,
+        max(found.fixed_deviation_us / found.fixed_us, found.gbs_deviation / found.gbs) <= LARGEST_DEVIATION,
     )

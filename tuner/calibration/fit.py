@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.names import Collective, DataType
 from tuner.calibration.constants import Constant, rounded, tables
 from tuner.calibration.forward import Forward
 from tuner.calibration.identify import Known, identify
@@ -58,6 +59,22 @@ class Error:
 
 
 @dataclass(frozen=True, slots=True)
+class Residual:
+    """One call, ``bytes`` of nBytes: its measured time, NCCL's model's, and that with the fitted constants."""
+
+    collective: Collective
+    bytes: int
+    nodes: int
+    ranks: int
+    dtype: DataType
+    combination: str
+    measured_us: float
+    nccl_us: float
+    fitted_us: float
+    held_out: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Fit:
     """``noise`` is how many of their own deviations the times are off; above 1 the model misses something."""
 
@@ -67,7 +84,7 @@ class Fit:
     tables: Mapping[str, Any]
     noise: float
     errors: tuple[Error, ...]  # by algorithm and protocol, then all
-    residuals: tuple[Mapping[str, Any], ...]
+    residuals: tuple[Residual, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,13 +168,15 @@ def fit(observations: Observations) -> Fit:
     known = found.known
     spread = deviations(problem.slope(values, [everything[index] for index in known.fitted], found.noise))
     no_bound = {cap for cap in everything if cap.is_cap and not _binds(problem, values, cap)}
+    residuals = _residuals(observations, forward, values)
     return Fit(
         constants=tuple(_fitted(everything, values, known, spread, no_bound, _rivals(forward, values, known))),
         unreached=tuple(forward.unreached),
         zeros=tuple(forward.zeros),
         tables=tables(observations.release, values),
         noise=found.noise,
-        **_compared(observations, forward, values),
+        errors=_errors(residuals),
+        residuals=residuals,
     )
 
 
@@ -258,40 +277,43 @@ def _fitted(
     return sorted(made, key=lambda one: one.low is None)
 
 
+def _residuals(observations: Observations, forward: Forward, values: Mapping[Constant, float]) -> tuple[Residual, ...]:
+    nccl_us, fitted_us = np.exp(forward.log_us({})), np.exp(forward.log_us(values))
+    times = zip(nccl_us.tolist(), fitted_us.tolist(), strict=True)
+    return tuple(
+        Residual(
+            group.request.collective,
+            nbytes,
+            group.communicator.nodes,
+            group.communicator.ranks,
+            group.request.dtype,
+            f"{group.algo_proto[0].name}/{group.algo_proto[1].name}",
+            measured_us,
+            *next(times),
+            held_out,
+        )
+        for group in observations.groups
+        for nbytes, measured_us, held_out in zip(
+            group.sizes.nbytes.tolist(), group.median_us.tolist(), group.held_out.tolist(), strict=True
+        )
+    )
+
+
+def _errors(residuals: Sequence[Residual]) -> tuple[Error, ...]:
+    """By combination, then of all."""
+    measured, nccl_us, fitted_us = np.array([(one.measured_us, one.nccl_us, one.fitted_us) for one in residuals]).T
+    names, held_out = np.array([one.combination for one in residuals]), np.array([one.held_out for one in residuals])
+    off = [100 * np.abs(times_us / measured - 1) for times_us in (nccl_us, fitted_us)]
+    found = []
+    for name in [*dict.fromkeys(names.tolist()), "all"]:
+        these = names == name if name != "all" else np.full(len(names), True)
+        inside, outside = (
+            (int(part.sum()), _mean(off[0], part), _mean(off[1], part))
+            for part in (these & ~held_out, these & held_out)
+        )
+        found.append(Error(name, *inside, *outside))
+    return tuple(found)
+
+
 def _mean(off: Array, calls: NDArray[np.bool_]) -> float | None:
     return float(off[calls].mean()) if calls.any() else None
-
-
-def _compared(observations: Observations, forward: Forward, values: Mapping[Constant, float]) -> dict[str, Any]:
-    """Errors and residuals of NCCL's constants and of these."""
-    nccl_us, fitted_us = np.exp(forward.log_us({})), np.exp(forward.log_us(values))
-    measured = np.concatenate([group.median_us for group in observations.groups])
-    held_out = np.concatenate([group.held_out for group in observations.groups])
-    names, residuals = [], []
-    rows = zip(measured.tolist(), nccl_us.tolist(), fitted_us.tolist(), held_out.tolist(), strict=True)
-    for group in observations.groups:
-        for nbytes in group.sizes.nbytes.tolist():
-            median_us, own_us, new_us, out = next(rows)
-            names.append(f"{group.algo_proto[0].name}/{group.algo_proto[1].name}")
-            residuals.append(
-                {
-                    "collective": group.request.collective.name,
-                    "bytes": nbytes,
-                    "nodes": group.communicator.nodes,
-                    "ranks": group.communicator.ranks,
-                    "dtype": group.request.dtype.name,
-                    "combination": names[-1],
-                    "measured_us": median_us,
-                    "nccl_us": own_us,
-                    "fitted_us": new_us,
-                    "held_out": out,
-                }
-            )
-    kinds = [(name, np.array(names) == name) for name in dict.fromkeys(names)]
-    nccl_off, fitted_off = (100 * np.abs(times_us / measured - 1) for times_us in (nccl_us, fitted_us))
-    errors = []
-    for name, these in [*kinds, ("all", np.full(len(names), True))]:
-        inside, outside = these & ~held_out, these & held_out
-        means = [(int(part.sum()), _mean(nccl_off, part), _mean(fitted_off, part)) for part in (inside, outside)]
-        errors.append(Error(name, *means[0], *means[1]))
-    return {"errors": tuple(errors), "residuals": tuple(residuals)}

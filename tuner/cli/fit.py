@@ -1,25 +1,17 @@
 """``nccl-tuner fit``: the constants of NCCL's model, or the textbook's, from measurements."""
 
-import dataclasses
-from enum import Enum
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
 from tuner.base.errors import BadInput
-from tuner.base.files import write_text
-from tuner.calibration import alphabeta, observations
-from tuner.calibration import fit as model
-from tuner.calibration.alphabeta import AlphaBeta
-from tuner.calibration.fit import Fit, Fitted
-from tuner.calibration.observations import Observations
+from tuner.base.records import to_json
+from tuner.calibration.fit import KEPT_ALIKE, KEPT_WITHOUT_EFFECT, Fitted
+from tuner.calibration.workflow import AlphaBetaReport, FitReport, FittedFiles, fit, fit_alpha_beta
 from tuner.cli import options
 from tuner.cli.output import print_json, print_table
-from tuner.cli.provenance import command_line, today
-from tuner.emulator import fitted_constants
-from tuner.emulator.fitted_constants import FittedConstants
-from tuner.plugin.table import text
+from tuner.cli.provenance import command_line
 
 MODELS = ("nccl", "alpha-beta")
 
@@ -62,72 +54,30 @@ def command(files: tuple[Path, ...], out: Path | None, model_name: str, cost_tab
         raise BadInput("--out: alpha and beta are no constants of NCCL's model; valid with them: --cost-table TABLE")
     if not textbook and cost_table is not None:
         raise BadInput("--cost-table: of alpha and beta only; valid: --model alpha-beta --cost-table TABLE")
-    observed = observations.read(files)
     if textbook:
-        _alpha_beta(observed, cost_table, as_json)
+        fits = fit_alpha_beta(files, cost_table=cost_table, command=command_line())
+        if as_json:
+            print_json(to_json(fits))
+        else:
+            _print_alpha_beta(fits, cost_table)
         return
-    fitted = model.fit(observed)
-    if out is not None:
-        write_text(out, fitted_constants.to_text(_constants(observed, fitted)))
+    found = fit(files, out=out, command=command_line())
     if as_json:
-        print_json({"layer": None if out is None else str(out), **_read_record(observed), **_record(fitted)})
+        print_json(to_json(found))
     else:
-        _print(observed, fitted)
+        _print(found)
         if out is not None:
-            click.echo(f"{out}: {len(_fitted(fitted))} constants of NCCL {observed.release.name}")
+            click.echo(f"{out}: {len(found.fitted)} constants of NCCL {found.files.nccl}")
 
 
-def _constants(observed: Observations, fitted: Fit) -> FittedConstants:
-    *_, all_errors = fitted.errors
-    first = observed.cases[0]
-    gpus = {scenario.gpus() for scenario in observed.cases}
-    provenance: dict[str, Any] = {
-        "machine": first.machine,
-        "topology": None if first.topology is None else first.topology.name,
-        "gpus_per_node": gpus.pop() if len(gpus) == 1 else None,
-        "nodes": [scenario.nodes for scenario in observed.cases],
-        "measurements": [{"file": name, "sha256": sha256} for name, sha256 in observed.files],
-        "date": today(),
-        "command": command_line(),
-        "holdout_mape_percent": all_errors.fitted_held_out_percent,
-        "nccl_holdout_mape_percent": all_errors.nccl_held_out_percent,
-        "residuals": [_known(dataclasses.asdict(error)) for error in fitted.errors],
-        "kept_as_alike": [one.name for one in fitted.constants if one.status == model.KEPT_ALIKE],
-    }
-    return FittedConstants(observed.release.name, fitted.tables, _known(provenance))
-
-
-def _known(record: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if value is not None}
-
-
-def _fitted(fitted: Fit) -> list[Fitted]:
-    return [one for one in fitted.constants if one.low is not None or one.status == model.AT_LEAST]
-
-
-def _read_record(observed: Observations) -> dict[str, Any]:
-    return {
-        "nccl": observed.release.name,
-        "communicators": [scenario.title for scenario in observed.cases],
-        "calls": observed.calls,
-        "left_out": {reason.replace("sample blocks", "visits"): count for reason, count in observed.left_out.items()},
-    }
-
-
-def _record(value: Any) -> Any:
-    """A record as JSON holds it; enumerations by their name."""
-    fields = dataclasses.asdict(value)
-    return {key: item.name if isinstance(item, Enum) else item for key, item in fields.items()}
-
-
-def _print(observed: Observations, fitted: Fit) -> None:
-    title = f"{observed.calls} calls on {'; '.join(scenario.title for scenario in observed.cases)}"
+def _print(found: FitReport) -> None:
+    fitted, title = found.fit, _title(found.files)
     rows = [
         (one.name, f"{one.nccl:.5g}", f"{one.value:.5g}", _interval(one), one.status, _alike(one))
-        for one in _fitted(fitted)
+        for one in found.fitted
     ]
     print_table(title, ("constant", "NCCL", "fitted", "95 %", "status", "kept constants of the same effect"), rows)
-    kept = [one for one in fitted.constants if one.status == model.KEPT_ALIKE]
+    kept = [one for one in fitted.constants if one.status == KEPT_ALIKE]
     if kept:
         title = "Kept at NCCL's value: the measurements cannot separate them from others"
         columns: tuple[str, ...] = ("constant", "NCCL", "same effect as")
@@ -146,13 +96,17 @@ def _print(observed: Observations, fitted: Fit) -> None:
     ]
     columns = ("combination", "calls", "NCCL", "fitted", "held out", "NCCL there", "fitted there")
     print_table("Mean absolute error of the times, %", columns, errors)
-    without_effect = [one.name for one in fitted.constants if one.status == model.KEPT_WITHOUT_EFFECT]
+    without_effect = [one.name for one in fitted.constants if one.status == KEPT_WITHOUT_EFFECT]
     for what, names in (("too little effect", without_effect), ("not reached", fitted.unreached)):
         if names:
             click.echo(f"kept at NCCL's value, {what}: {_few(names)}")
     if fitted.noise > 1:
         click.echo(f"the model misses the times by {fitted.noise:g} of their deviations; intervals are as much wider")
-    _print_left_out(observed)
+    _print_left_out(found.files)
+
+
+def _title(files: FittedFiles) -> str:
+    return f"{files.calls} calls on {'; '.join(files.communicators)}"
 
 
 def _interval(one: Fitted) -> str:
@@ -163,7 +117,7 @@ def _alike(one: Fitted) -> str:
     return ", ".join(f"{name} x{part:.2g}" for name, part in one.alike.items()) or "-"
 
 
-def _few(names: Any) -> str:
+def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more (--json)" if len(names) > 4 else "")
 
 
@@ -171,26 +125,12 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def _print_left_out(observed: Observations) -> None:
-    for reason, count in sorted(observed.left_out.items()):
+def _print_left_out(files: FittedFiles) -> None:
+    for reason, count in sorted(files.left_out.items()):
         click.echo(f"left out: {count} {reason}")
 
 
-def _alpha_beta(observed: Observations, cost_table: Path | None, as_json: bool) -> None:
-    fits, without = alphabeta.fit(observed)
-    if cost_table is not None:
-        names = " ".join(f"{name} sha256 {sha256}" for name, sha256 in observed.files)
-        provenance = {
-            "machine": observed.cases[0].name,
-            "nccl": observed.release.name,
-            "measurements": names,
-            "command": command_line(),
-            "date": today(),
-        }
-        text.write(cost_table, alphabeta.cost_table(fits, provenance))
-    if as_json:
-        print_json({**_read_record(observed), "fits": [_fit_record(one) for one in fits], "without": without})
-        return
+def _print_alpha_beta(found: AlphaBetaReport, cost_table: Path | None) -> None:
     columns = (
         "collective",
         "combination",
@@ -206,7 +146,7 @@ def _alpha_beta(observed: Observations, cost_table: Path | None, as_json: bool) 
         "held out %",
     )
     print_table(
-        f"{observed.calls} calls on {'; '.join(scenario.title for scenario in observed.cases)}",
+        _title(found.files),
         columns,
         [
             (
@@ -223,15 +163,11 @@ def _alpha_beta(observed: Observations, cost_table: Path | None, as_json: bool) 
                 _percent(one.error_percent),
                 _percent(one.held_out_error_percent),
             )
-            for one in fits
+            for one in found.fits
         ],
     )
-    for reason in without:
+    for reason in found.without:
         click.echo(f"not fitted: {reason}")
-    _print_left_out(observed)
+    _print_left_out(found.files)
     if cost_table is not None:
-        click.echo(f"{cost_table}: {sum(one.known for one in fits)} rows")
-
-
-def _fit_record(one: AlphaBeta) -> dict[str, Any]:
-    return {**_record(one), "known": one.known}
+        click.echo(f"{cost_table}: {sum(one.known for one in found.fits)} rows")

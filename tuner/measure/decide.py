@@ -1,403 +1,266 @@
-"""From measurements to few rows of a decision table, and the A/B run through the plugin that they have to pass."""
+"""From files of measurements to a decision table for the plugin, and what each of its rows gains."""
 
-import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import pairwise
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tuner.base.errors import BadMeasurement
+from tuner.base.frames import Column, Framed, Named
 from tuner.base.names import Collective
-from tuner.measure.backend import Backend
-from tuner.measure.evidence import LEVEL, Evidence, by_size, gain_of
-from tuner.measure.records.samples import Combination, Point, SampleBlock
-from tuner.measure.verify import Comparison, Model, columns_of, is_same, middle
-from tuner.plugin.table.records import Choice, Decision, Interval, Table
-from tuner.plugin.table.text import choice_text, size_text, to_text
+from tuner.base.provenance import Files, paths, sha256, today
+from tuner.base.records import json_form
+from tuner.emulator import fitted_constants
+from tuner.emulator.selection import Selection
+from tuner.measure.comparison.compared import compare
+from tuner.measure.comparison.model import Model
+from tuner.measure.decision.gate import GateSettings, Verdict, gate
+from tuner.measure.decision.rows import DecisionRow, Proposal, Regrets, regrets, table
+from tuner.measure.opened import again
+from tuner.measure.records.header import case_of
+from tuner.measure.records.samples import Combination, Writer, check_same, existing, sha256s
+from tuner.plugin.table.text import size_text, write
 
-LEAST_GAIN = 0.02
-PROBABILITY = 0.95
-TOLERANCE = 0.001  # of the mean regret, for fewer rows
-MOST_ROWS = 16  # of one collective
-SIZES_TO_END_OPEN = 3
-TEST_SIZES = 8  # of a row in the gate
-CANDIDATE = "candidate"  # what blocks under the table say
-_LOG_GAIN = float(np.log1p(LEAST_GAIN))
-_IDLE = 0.01  # a row over a size at which it gains nothing counts as worse than no row, by this
-_FEWER = 1e-6  # and one that names channels for nothing as worse than one that leaves them to NCCL
-
-Times = NDArray[np.float64]
-Option = Combination | None  # None leaves the size to NCCL
+DEFAULT_GATE = GateSettings()
 
 
 @dataclass(frozen=True, slots=True)
-class DecisionRow:
-    """``sizes`` are the measured ones inside; without ``high`` it is for everything from ``low`` on."""
+class DecidedRow:
+    """One row, for communicators of so many ranks and nodes; ``row`` is its text in the table.
 
-    collective: Collective
-    low: int
-    high: int | None
-    choice: Combination
-    sizes: tuple[int, ...]
+    ``high_bytes`` None: for everything from ``low_bytes`` on. ``gain`` and ``probability`` of improvement are shares of
+    1, None where nothing was gated; ``sizes`` those that were tried, in bytes. ``reason`` says why it was dropped.
+    """
 
-    def decision(self, ranks: int, nodes: int) -> Decision:
-        """The row as one of a decision table, for a communicator of this size."""
-        return Decision(
-            self.collective,
-            (self._asked,),
-            bytes=Interval(self.low, self.high),
-            ranks=Interval(ranks, ranks),
-            nodes=Interval(nodes, nodes),
-        )
-
-    def holds(self, size: int) -> bool:
-        """Whether the row is for ``size`` bytes."""
-        return size in Interval(self.low, self.high)
-
-    @property
-    def _asked(self) -> Choice:
-        return Choice(*self.choice.algo_proto, self.choice.channels or None)
-
-    def __str__(self) -> str:
-        high = "" if self.high is None else size_text(self.high)
-        return f"{self.collective.name.lower()} bytes={size_text(self.low)}..{high} -> {choice_text(self._asked)}"
-
-
-@dataclass(eq=False)
-class Size:
-    """What there is to choose at one measured size."""
-
-    bytes: int
-    evidence: Evidence
-    pick: Combination
-    own: Combination | None  # the column of the pick
-
-    @cached_property
-    def credits(self) -> dict[Combination, float]:
-        """By option: its gain over the pick, a logarithm, which is none where it is small or may be noise."""
-        others = [column for column in self.evidence.columns if column is not None]
-        found: dict[Combination, float] = {}
-        for option in others:  # plain ones sort before those with channels
-            if is_same(option, self.pick):
-                found[option] = -_IDLE
-            elif option.channels and option.plain in found:
-                found[option] = found[option.plain] + self._credit(option, option.plain, len(others), _FEWER)
-            else:
-                found[option] = self._credit(option, self.own, len(others))
-        return found
-
-    def _credit(self, option: Combination, over: Option, comparisons: int, idle: float = _IDLE) -> float:
-        gain = self.evidence.gain(option, over)
-        sure = gain.p * comparisons <= LEVEL and gain.estimate > _LOG_GAIN
-        return gain.estimate if sure else min(gain.estimate, 0.0) - idle
-
-    def regret(self, option: Option) -> float:
-        """Over the best that was measured, as a share; an option that was not measured here leaves it to NCCL."""
-        levels, columns = self.evidence.levels, self.evidence.columns
-        known = option is not None and option in columns and not is_same(option, self.pick)
-        return float(np.expm1(levels[columns.index(option if known else self.own)] - levels.min()))
-
-
-Sizes = Mapping[Collective, Sequence[Size]]
-
-
-@dataclass(eq=False)
-class Proposal:
-    """Rows for the communicator of one file."""
-
-    comparison: Comparison
     ranks: int
     nodes: int
-    fitted: Model | None = None
-
-    @cached_property
-    def sizes(self) -> dict[Collective, list[Size]]:
-        """What can be decided, in order; sizes whose pick is not known are not."""
-        picks = {(one.point.collective, one.point.bytes): one.pick for one in self.comparison.sizes}
-        model = self.comparison.model
-        found: dict[Collective, list[Size]] = {}
-        for (collective, size), evidence in by_size(self.comparison.evidence).items():
-            if (collective, size) not in picks:
-                continue
-            modelled = model.pick(Point(collective, size)) if model else None
-            pick = evidence.executed or modelled or picks[collective, size]
-            if same := columns_of(pick, evidence):
-                found.setdefault(collective, []).append(Size(size, evidence, pick, same[0]))
-        return found
-
-    @cached_property
-    def rows(self) -> list[DecisionRow]:
-        """The rows of all measured sizes."""
-        return self.rows_from(self.sizes)
-
-    def rows_from(self, sizes: Sizes) -> list[DecisionRow]:
-        """The rows that these sizes, in bytes, give."""
-        return [row for collective, those in sizes.items() for row in self._rows(collective, those)]
-
-    def hold_out(self) -> "Regrets":
-        """Rows made from every other size, at the sizes in between."""
-        rows = self.rows_from({collective: sizes[::2] for collective, sizes in self.sizes.items()})
-        return regrets({collective: sizes[1::2] for collective, sizes in self.sizes.items()}, rows)
-
-    def _rows(self, collective: Collective, sizes: Sequence[Size]) -> list[DecisionRow]:
-        options = assign([size.credits for size in sizes])
-        rows, start = [], 0
-        while start < len(sizes):
-            stop = start + 1
-            while stop < len(sizes) and options[stop] == options[start]:
-                stop += 1
-            option = options[start]
-            if option is not None:
-                rows.append(self._row(collective, sizes, options, start, stop, option))
-            start = stop
-        return rows
-
-    def _row(
-        self,
-        collective: Collective,
-        sizes: Sequence[Size],
-        options: Sequence[Option],
-        start: int,
-        stop: int,
-        choice: Combination,
-    ) -> DecisionRow:
-        inside = tuple(size.bytes for size in sizes[start:stop])
-        low, high = inside[0], None
-        if start > 0:
-            low = self._border(collective, sizes[start - 1].bytes, inside[0], options[start - 1], choice)
-        if stop < len(sizes):
-            high = self._border(collective, inside[-1], sizes[stop].bytes, choice, options[stop]) - 1
-        elif stop - start < SIZES_TO_END_OPEN:
-            high = inside[-1]
-        return DecisionRow(collective, low, high, choice, inside)
-
-    def _border(self, collective: Collective, low: int, high: int, before: Option, after: Option) -> int:
-        """The first of ``after``, in (low, high]: by fitted constants, or where NCCL's pick changes, else between."""
-        if self.fitted is not None and (found := self._modelled(collective, low, high, before, after)) is not None:
-            return found
-        model = self.comparison.model
-        if model is not None and None in (before, after):
-            changes = model.changes(self._kind(collective), low, high)
-            if len(changes) == 1:
-                return changes[0]
-        return max(low + 1, middle(low, high))
-
-    def _modelled(self, collective: Collective, low: int, high: int, before: Option, after: Option) -> int | None:
-        """Where the fitted constants' times of the two cross; None where they do not, or cannot be told."""
-
-        def lead(size: int) -> float:
-            point = Point(collective, size)
-            times = self.fitted.times_us(point) if self.fitted is not None else {}
-            cells = [
-                option or (self.comparison.model.pick(point) if self.comparison.model else None)
-                for option in (before, after)
-            ]
-            first, second = (times.get(each.algo_proto, np.nan) if each else np.nan for each in cells)
-            return float(second - first)
-
-        if not lead(low) > 0 > lead(high):
-            return None
-        while high - low > 4:
-            between = (low + high) // 2
-            low, high = (between, high) if lead(between) > 0 else (low, between)
-        return high
-
-    def _kind(self, collective: Collective) -> Point:
-        return next(kind for kind in self.comparison.kinds if kind.collective is collective)
-
-
-def assign(credits: Sequence[Mapping[Combination, float]]) -> list[Option]:
-    """An option for each of the sizes in order: the fewest rows whose credit is within TOLERANCE of the most."""
-    options: list[Option] = [None, *sorted({option for size in credits for option in size})]
-    # paths[rows][option]: the best credit of ways that end with the option, and the way.
-    paths: list[dict[Option, tuple[float, tuple[Option, ...]]]] = [{None: (0.0, ())}]
-    for size in credits:
-        after: list[dict[Option, tuple[float, tuple[Option, ...]]]] = []
-        for rows in range(min(len(paths), MOST_ROWS) + 1):
-            here: dict[Option, tuple[float, tuple[Option, ...]]] = {}
-            same = paths[rows] if rows < len(paths) else {}
-            fewer = paths[rows - 1] if rows else {}
-            best_same = max(same.values(), key=lambda way: way[0], default=None)
-            best_fewer = max(fewer.values(), key=lambda way: way[0], default=None)
-            for option in options:
-                gain = 0.0 if option is None else size.get(option)
-                if gain is None:
-                    continue
-                ways = [same.get(option), best_same if option is None else best_fewer]
-                known = [way for way in ways if way is not None]
-                if known:
-                    credit, way = max(known, key=lambda each: each[0])
-                    here[option] = (credit + gain, (*way, option))
-            after.append(here)
-        while after and not after[-1]:
-            after.pop()
-        paths = after
-    best = [max(ways.values(), key=lambda way: way[0]) for ways in paths if ways]
-    enough = max(credit for credit, _ in best) - TOLERANCE * len(credits)
-    return list(next(way for credit, way in best if credit >= enough))
-
-
-@dataclass(frozen=True, slots=True)
-class Regrets:
-    """Mean regrets over ``sizes`` sizes, by NCCL's picks and by the rows."""
-
-    sizes: int
-    before: float
-    after: float
-
-
-def regrets(sizes: Sizes, rows: Sequence[DecisionRow]) -> Regrets:
-    """Rows are taken as if for these ranks, whatever they were made for."""
-    before, after = [], []
-    for collective, those in sizes.items():
-        for size in those:
-            row = next((row for row in rows if row.collective is collective and row.holds(size.bytes)), None)
-            before.append(size.regret(None))
-            after.append(size.regret(row.choice if row else None))
-    return Regrets(len(before), float(np.mean(before or [0])), float(np.mean(after or [0])))
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What the gate found of a row: gain and probability of improvement as shares of 1; ``why_not`` None: it stays."""
-
-    row: DecisionRow
-    gain: float
-    probability: float
+    row: str
+    collective: Collective
+    low_bytes: int
+    high_bytes: int | None
+    choice: Combination = field(metadata=json_form(convert=str))
+    gain: float | None
+    probability: float | None
     sizes: tuple[int, ...]
-    why_not: str | None
+    reason: str | None = field(metadata=json_form(optional=True))
 
 
-def table(rows: Sequence[tuple[int, int, DecisionRow]], provenance: Mapping[str, str]) -> Table:
-    """``rows`` with their ranks and nodes."""
-    return Table(tuple(row.decision(ranks, nodes) for ranks, nodes, row in rows), provenance=provenance)
+@dataclass(frozen=True, slots=True)
+class DecidedFile:
+    """One file: mean regrets at its sizes, by NCCL's picks and with the table.
 
-
-def gate(
-    backend: Backend,
-    proposal: Proposal,
-    *,
-    rounds: int,
-    repeats: int,
-    warmup: int,
-    seed: int,
-    add: Callable[[SampleBlock], None],
-) -> list[Verdict]:
-    """Each round runs every row's sizes with the table and without, whichever first, in one random order.
-
-    The first of two rounds' order is turned round in the second, so that drift counts for both alike.
+    ``hold_out`` are those of rows made from every other size, at the sizes in between.
     """
+
+    file: Path
+    ranks: int
+    nodes: int
+    regret_before: float
+    regret_after: float
+    hold_out: Regrets
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRanks:
+    """What rows that were decided for one number of ranks would do at another; no row is for others than its own."""
+
+    decided_at: int
+    tried_at: int
+    regrets: Regrets = field(metadata=json_form(merged=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Decided(Framed):
+    """What :func:`decide` did: the table it wrote, the rows it kept and dropped, and mean regrets over all files.
+
+    As a frame it has a row for each row of a table, the kept ones first.
+    """
+
+    table: Path
+    gate: bool
+    kept: tuple[DecidedRow, ...]
+    dropped: tuple[DecidedRow, ...]
+    regret_before: float
+    regret_after: float
+    files: tuple[DecidedFile, ...]
+    other_ranks: tuple[OtherRanks, ...]
+
+    def columns(self) -> dict[str, Column]:
+        """collective, low_bytes, high_bytes (-1: none), choice, ranks, nodes, gain, probability (NaN: none); [row]."""
+        rows = [*self.kept, *self.dropped]
+        return {
+            "collective": Named(Collective, np.array([row.collective for row in rows], int)),
+            "low_bytes": np.array([row.low_bytes for row in rows], int),
+            "high_bytes": np.array([-1 if row.high_bytes is None else row.high_bytes for row in rows], int),
+            "choice": [str(row.choice) for row in rows],
+            "ranks": np.array([row.ranks for row in rows], int),
+            "nodes": np.array([row.nodes for row in rows], int),
+            "gain": np.array([row.gain for row in rows], np.float64),
+            "probability": np.array([row.probability for row in rows], np.float64),
+            "reason": [row.reason for row in rows],
+        }
+
+
+def decide(
+    files: Files,
+    *,
+    out: str | PathLike[str],
+    constants: str | PathLike[str] | None = None,
+    gate: GateSettings | None = DEFAULT_GATE,
+    command: str | None = None,
+) -> Decided:
+    """Writes ``out``, a table of few rows from files that ``nccl-tuner measure`` wrote, one for each communicator size.
+
+    A row stays only if an A/B run through the plugin, on the backend that measured the file, shows that it gains more
+    than 2 %, with a probability of 0.95 at least; that run is kept beside ``out``, as out.ab.jsonl. ``gate`` None: no
+    such run, and the table says so. With a file of fitted ``constants`` rows end where these say, not halfway between
+    two sizes. ``command`` is named in the table.
+    Errors: BadMeasurement for files that cannot be judged, or two of one communicator size; BadConstants; BadInput
+    where the table cannot be written; MeasuringFailed where the A/B run fails.
+    """
+    given, out = paths(files), Path(out)
+    fitted = None if constants is None else Path(constants)
+    proposals = [_proposal(path, fitted) for path in given]
+    read = dict(zip(given, sha256s(given), strict=True))
+    sizes = [(proposal.ranks, proposal.nodes) for proposal in proposals]
+    if len(set(sizes)) < len(sizes):
+        raise BadMeasurement("two FILEs of as many ranks and nodes; valid: one for each")
+    verdicts = [
+        [_not_gated(row) for row in proposal.rows]
+        if gate is None
+        else _gated(path, proposal, _beside(out, proposal, proposals), gate)
+        for path, proposal in zip(given, proposals, strict=True)
+    ]
+    decisions = [_Decision(*each) for each in zip(given, proposals, verdicts, strict=True)]
+    rows = [(each.proposal.ranks, each.proposal.nodes, row) for each in decisions for row in each.rows]
+    sources = [f"{path} sha256 {digest}" for path, digest in read.items()]
+    origin = {"by": "nccl-tuner decide", "date": today(), **({} if command is None else {"command": command})}
+    write(out, table(rows, {**origin, **_measured(sources, proposals), **_constants(fitted), **_rows(decisions, gate)}))
+    found = [each.file for each in decisions]
+    return Decided(
+        table=out,
+        gate=gate is not None,
+        kept=tuple(row for each in decisions for row in each.kept),
+        dropped=tuple(row for each in decisions for row in each.dropped),
+        regret_before=sum(file.regret_before for file in found) / len(found),
+        regret_after=sum(file.regret_after for file in found) / len(found),
+        files=tuple(found),
+        other_ranks=tuple(
+            OtherRanks(own.proposal.ranks, other.ranks, regrets(other.sizes, own.rows))
+            for own in decisions
+            for other in proposals
+            if other is not own.proposal
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """One file's rows and what the gate says of them."""
+
+    path: Path
+    proposal: Proposal
+    verdicts: list[Verdict]
+
+    @property
+    def rows(self) -> list[DecisionRow]:
+        return [verdict.row for verdict in self.verdicts if verdict.why_not is None]
+
+    @property
+    def kept(self) -> list[DecidedRow]:
+        return [self._row(verdict) for verdict in self.verdicts if verdict.why_not is None]
+
+    @property
+    def dropped(self) -> list[DecidedRow]:
+        return [self._row(verdict) for verdict in self.verdicts if verdict.why_not is not None]
+
+    @property
+    def file(self) -> DecidedFile:
+        proposal, total = self.proposal, regrets(self.proposal.sizes, self.rows)
+        return DecidedFile(
+            self.path, proposal.ranks, proposal.nodes, total.before, total.after, hold_out=proposal.hold_out()
+        )
+
+    def _row(self, verdict: Verdict) -> DecidedRow:
+        row, gated = verdict.row, verdict.gain == verdict.gain
+        return DecidedRow(
+            ranks=self.proposal.ranks,
+            nodes=self.proposal.nodes,
+            row=str(row),
+            collective=row.collective,
+            low_bytes=row.low,
+            high_bytes=row.high,
+            choice=row.choice,
+            gain=verdict.gain if gated else None,
+            probability=verdict.probability if gated else None,
+            sizes=verdict.sizes,
+            reason=verdict.why_not,
+        )
+
+
+def _proposal(path: Path, constants: Path | None) -> Proposal:
+    comparison = compare(path)
+    scenario = case_of(comparison.measurements.header)
+    fitted = None
+    if constants is not None:
+        there = fitted_constants.read(constants)
+        fitted = Model(Selection(replace(scenario, fitted_constants=there).communicator()))
+    return Proposal(comparison, scenario.ranks, scenario.nodes + sum(other.nodes for other in scenario.others), fitted)
+
+
+def _beside(out: Path, proposal: Proposal, proposals: Sequence[Proposal]) -> Path:
+    """Where the A/B run is kept: a file for each communicator, named by what distinguishes it."""
+    names = [out.name, *([str(proposal.ranks)] if len(proposals) > 1 else [])]
+    if [other.ranks for other in proposals].count(proposal.ranks) > 1:
+        names.append(str(proposal.nodes))
+    return out.with_name(".".join([*names, "ab.jsonl"]))
+
+
+def _not_gated(row: DecisionRow) -> Verdict:
+    return Verdict(row, float("nan"), float("nan"), row.sizes, None)
+
+
+def _gated(path: Path, proposal: Proposal, beside: Path, settings: GateSettings) -> list[Verdict]:
     if not proposal.rows:
         return []
-    text = to_text(table([(proposal.ranks, proposal.nodes, row) for row in proposal.rows], {}))
-    tests = {row: test_points(proposal, row) for row in proposal.rows}
-    points = [point for those in tests.values() for point in those]
-    shuffled, start_s = random.Random(seed), backend.now_s()
-    times: dict[tuple[Point, bool], list[float]] = {}
-    executed: dict[Point, set[Combination]] = {}
-    order = [False, True]
-    for number in range(rounds):
-        if number % 2 == 0:
-            shuffled.shuffle(order)
-        else:
-            order.reverse()
-        shuffled.shuffle(points)
-        for with_table in order:
-            backend.use_table(text if with_table else None)
-            for point in points:
-                if warmup:
-                    backend.run(point, None, warmup)
-                run = backend.run(point, None, repeats)
-                block = SampleBlock(
-                    point,
-                    None,
-                    run.executed,
-                    run.times_us,
-                    number,
-                    backend.now_s() - start_s,
-                    run.wrong,
-                    CANDIDATE if with_table else None,
-                )
-                add(block)
-                median = float(np.log(np.median(run.times_us))) if block.counts else np.nan
-                times.setdefault((point, with_table), []).append(median)
-                if with_table and run.executed is not None:
-                    executed.setdefault(point, set()).add(run.executed)
-    backend.use_table(None)
-    return [
-        verdict(
-            row,
-            those,
-            {point: np.array(times[point, False]) - np.array(times[point, True]) for point in those},
-            executed,
+    measurements = proposal.comparison.measurements
+    with closing(again(path, measurements)) as backend:
+        header = backend.describe()
+        if (there := existing(beside)) is not None:
+            check_same(beside, there, header)
+        with Writer(beside, header) as writer:
+            return gate(backend, proposal, settings, writer.add)
+
+
+def _measured(sources: Sequence[str], proposals: Sequence[Proposal]) -> dict[str, str]:
+    """What the table says of the files."""
+    found = {}
+    for number, (source, proposal) in enumerate(zip(sources, proposals, strict=True), start=1):
+        header = proposal.comparison.measurements.header
+        found[f"measured-{number}"] = source
+        found[f"communicator-{number}"] = case_of(header).title
+        found[f"backend-{number}"] = str(header.get("backend"))
+    return found
+
+
+def _constants(path: Path | None) -> dict[str, str]:
+    return {} if path is None else {"layer": f"{path} sha256 {sha256(path)}"}
+
+
+def _rows(decisions: Sequence[_Decision], settings: GateSettings | None) -> dict[str, str]:
+    """What the table says of its rows."""
+    none = "none: rows are as measured"
+    found = {"gate": none if settings is None else f"A/B run of {settings.rounds} rounds through the plugin"}
+    kept = [row for each in decisions for row in each.kept]
+    for number, row in enumerate(kept if settings is not None else [], start=1):
+        assert row.gain is not None
+        found[f"gate-{number}"] = (
+            f"{row.row}, {row.ranks} ranks: gains {100 * row.gain:.1f} %, "
+            f"probability {row.probability:.4f}, at " + ", ".join(map(size_text, row.sizes))
         )
-        for row, those in tests.items()
-    ]
-
-
-def test_points(proposal: Proposal, row: DecisionRow) -> list[Point]:
-    """Of every kind of call: sizes that were measured and, between them, sizes that were not."""
-    unit = Point(row.collective, 0).unit_bytes(proposal.ranks)
-    ends = (row.low, *row.sizes, *(() if row.high is None else (row.high + 1,)))
-    between = {middle(low, high) // unit * unit for low, high in pairwise(ends)}
-    sizes = sorted({*row.sizes, *(size for size in between if row.holds(size) and size > 0)})
-    chosen = [sizes[round(at)] for at in np.linspace(0, len(sizes) - 1, min(len(sizes), TEST_SIZES))]
-    kinds = [kind for kind in proposal.comparison.kinds if kind.collective is row.collective]
-    return [
-        replace(kind, bytes=size) for kind in kinds for size in chosen if size % kind.unit_bytes(proposal.ranks) == 0
-    ]
-
-
-test_points.__test__ = False  # type: ignore[attr-defined]
-
-
-def verdict(
-    row: DecisionRow,
-    points: Sequence[Point],
-    log_gains: Mapping[Point, Times],
-    executed: Mapping[Point, set[Combination]],
-) -> Verdict:
-    """What became of a row: ``log_gains`` are logarithms of ratios, numbers [round].
-
-    A row that is slower towards an end ends before that.
-    """
-    slower = [point.bytes for point in points if _is_slower(log_gains[point], len(points))]
-    good = [point.bytes for point in points if point.bytes not in slower]
-    if slower and good:
-        row = _trimmed(row, min(good), max(good), slower)
-    points = [point for point in points if row.holds(point.bytes)]
-    sizes = tuple(sorted({point.bytes for point in points}))
-    gain = float(np.expm1(np.median([np.nanmedian(log_gains[point]) for point in points])))
-    # One gain a round, so that rounds, not sizes that share them, count as independent.
-    probability = 1 - gain_of(np.nanmedian(np.array([log_gains[point] for point in points]), axis=0)).p
-    why_not = next(
-        (
-            f"NCCL ran {each} instead at {size_text(point.bytes)}"
-            for point in points
-            for each in sorted(executed.get(point, ()))
-            if each.algo_proto != row.choice.algo_proto
-        ),
-        None,
-    )
-    if why_not is None and (inside := [size for size in slower if row.holds(size)]):
-        why_not = f"slower at {size_text(inside[0])}"
-    if why_not is None and not gain > LEAST_GAIN:
-        why_not = f"gains {100 * gain:.1f} %, not more than {100 * LEAST_GAIN:.0f} %"
-    if why_not is None and probability < PROBABILITY:
-        why_not = f"probability of improvement {probability:.3f}, below {PROBABILITY}"
-    return Verdict(row, gain, probability, sizes, why_not)
-
-
-def _is_slower(log_gains: Times, comparisons: int) -> bool:
-    loss = gain_of(-log_gains)
-    return loss.estimate > _LOG_GAIN and loss.p * comparisons <= LEVEL
-
-
-def _trimmed(row: DecisionRow, low: int, high: int, slower: Sequence[int]) -> DecisionRow:
-    """To tried sizes that are not slower, at those ends where some are."""
-    low = low if min(slower) < low else row.low
-    end = high if max(slower) > high else row.high
-    inside = tuple(size for size in row.sizes if low <= size and (end is None or size <= end))
-    return replace(row, low=low, high=end, sizes=inside)
+    if not kept:
+        found["rows"] = "none: NCCL's default is the best that was found"
+    return found

@@ -1,377 +1,197 @@
-"""NCCL's pick against the measured best: regret, crossovers, and how well the model knows the times."""
+"""Is NCCL's pick the fastest? Files of measurements, judged, as one record."""
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tuner.base.errors import BadMeasurement, NoAlgorithm, one_of
-from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Collective, Protocol
-from tuner.emulator.selection import Selection
-from tuner.measure.evidence import LEVEL, Evidence, collect
-from tuner.measure.readers.any_file import read_any
-from tuner.measure.records.header import CASE, case_of
-from tuner.measure.records.samples import Combination, Measurements, Point
+from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.frames import Column, Framed, Named
+from tuner.base.names import Collective, DataType, Op, by_name
+from tuner.base.provenance import Files, paths
+from tuner.base.records import json_form
+from tuner.base.sizes import size_bytes
+from tuner.measure.comparison.compared import Comparison, Crossover, Total, compare, mean_regrets
+from tuner.measure.comparison.judged import Judged, Skipped
+from tuner.measure.comparison.model_errors import ModelError
+from tuner.measure.records.samples import Combination
 
-WORD = 4  # bytes; sizes are whole numbers of these
-
-
-class Model:
-    """What the emulator says of the communicator that was measured."""
-
-    def __init__(self, selection: Selection) -> None:
-        self.selection = selection
-        self._picks: dict[Point, Combination | None] = {}
-
-    def pick(self, point: Point) -> Combination | None:
-        """None where NCCL has no algorithm for it."""
-        if point not in self._picks:
-            try:
-                picks = self.selection.pick(point.request, [point.bytes])
-            except NoAlgorithm:
-                self._picks[point] = None
-            else:
-                algo_proto = Algorithm(picks.algorithm[0]), Protocol(picks.protocol[0])
-                self._picks[point] = Combination(*algo_proto, int(picks.channels[0]))
-        return self._picks[point]
-
-    def times_us(self, point: Point) -> dict[AlgoProto, float]:
-        """The predicted time in us of every combination that NCCL does not ignore."""
-        (table_us,) = self.selection.cost_table(point.request, [point.bytes])
-        return {algo_proto: float(table_us[algo_proto]) for algo_proto in ALGO_PROTOS if table_us[algo_proto] > 0}
-
-    def changes(self, kind: Point, low: int, high: int) -> list[int]:
-        """First sizes of another pick in (low, high], exact to a word."""
-        sizes = np.unique(np.append(np.geomspace(low, high, 512).astype(np.int64) // WORD * WORD, [low, high]))
-        algo_protos = self._cells(kind, sizes)
-        found = []
-        for index in np.flatnonzero(algo_protos[1:] != algo_protos[:-1]):
-            below, above = int(sizes[index]), int(sizes[index + 1])
-            while (between := (below + above) // 2 // WORD * WORD) > below:
-                same = self._cells(kind, np.array([between]))[0] == algo_protos[index]
-                below, above = (between, above) if same else (below, between)
-            found.append(above)
-        return found
-
-    def _cells(self, kind: Point, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.selection.pick(kind.request, sizes).combinations
-
-
-def model_of(measurements: Measurements) -> Model | None:
-    """The emulator for a file's header; None where the header has no communicator that can be emulated."""
-    return Model(Selection(case_of(measurements.header).communicator())) if CASE in measurements.header else None
+Histogram = Mapping[tuple[Collective, int], float]  # calls by collective and nBytes
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """One size: ``regret`` is the pick's time over the best's, minus 1; ``significant`` is one beyond the noise.
+class VerifiedSize:
+    """NCCL's pick against the measured best at one size, times in us.
 
-    ``pick`` is what NCCL ran by itself where that was measured, else the emulator's; ``model_pick`` the emulator's.
-    ``interval`` is the regret's, of 95 %.
+    ``regret`` is the pick's time over the best's, minus 1, ``regret_low`` and ``regret_high`` its 95 % interval, None
+    where the rounds are too few for one; ``significant`` is one beyond the noise. ``emulated_pick`` is the emulator's,
+    None where it has none. ``bytes`` is NCCL's nBytes, ``ranks`` what the file says of them, if it does.
     """
 
-    point: Point
-    pick: Combination
-    best: Combination
+    collective: Collective
+    bytes: int
+    pick: Combination = field(metadata=json_form(convert=str))
+    best: Combination = field(metadata=json_form(convert=str))
+    regret: float
+    significant: bool
     pick_us: float
     best_us: float
-    regret: float
-    interval: tuple[float, float]
-    significant: bool
+    regret_low: float | None
+    regret_high: float | None
     rounds: int
-    alike: frozenset[Combination]
-    model_pick: Combination | None
+    emulated_pick: Combination | None = field(metadata=json_form(convert=lambda pick: pick and str(pick)))
+    dtype: DataType
+    op: Op
+    in_place: bool
+    graph: bool
+    ranks: int | None
+    file: Path
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
-    """A call of which no regret can be told, and why."""
-
-    point: Point
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Crossover:
-    """Between two measured sizes the best changes; ``at_bytes`` is where their measured times cross."""
+class ModelChanges:
+    """``bytes`` are the sizes from which the emulated pick is another."""
 
     collective: Collective
-    before: Combination
-    after: Combination
-    low_bytes: int
-    high_bytes: int
-    at_bytes: int
+    bytes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ModelError:
-    """Of one algorithm and protocol over sizes: mean absolute errors as shares of 1, as is and after the best scale."""
+class VerifiedFile:
+    """One file: where the measured best and the emulated pick change, and how well the model knows its times.
 
-    collective: Collective
-    algorithm: Algorithm
-    protocol: Protocol
-    sizes: int
-    mape: float
-    mape_scaled: float
-    scale: float
-    tau: float | None  # Kendall's, of the times over sizes
+    ``truncated``: its last line was cut off. ``rank_agreement`` is Kendall's tau of the model's order of combinations,
+    by collective. ``histogram`` is the total over the calls of a histogram, if one was given. ``comparison`` has the
+    measurements themselves.
+    """
+
+    file: Path
+    truncated: bool
+    crossovers: tuple[Crossover, ...]
+    model_changes: tuple[ModelChanges, ...]
+    model_errors: tuple[ModelError, ...]
+    rank_agreement: Mapping[Collective, float]
+    skipped: tuple[Skipped, ...]
+    histogram: Total | None = field(metadata=json_form(optional=True))
+    comparison: Comparison = field(repr=False, metadata=json_form(omitted=True))
 
 
-@dataclass(eq=False)
-class Comparison:
-    """A file of measurements, judged."""
+@dataclass(frozen=True, slots=True)
+class Verification(Framed):
+    """What :func:`verify` says: ``regret_mean`` over all sizes, and what of it is beyond the noise.
 
-    measurements: Measurements
-    model: Model | None
+    As a frame it has a row for each of ``sizes``.
+    """
 
-    @cached_property
-    def evidence(self) -> dict[Point, Evidence]:
-        """The times of each call, by round and combination."""
-        return collect(self.measurements.blocks)
+    regret_mean: float
+    regret_mean_beyond_noise: float
+    sizes: tuple[VerifiedSize, ...]
+    files: tuple[VerifiedFile, ...]
 
-    @cached_property
-    def _judged(self) -> list[Judged | Skipped]:
-        return [judge(point, evidence, self.model) for point, evidence in self.evidence.items()]
-
-    @cached_property
-    def sizes(self) -> list[Judged]:
-        """The calls that were judged."""
-        return [one for one in self._judged if isinstance(one, Judged)]
-
-    @property
-    def skipped(self) -> list[Skipped]:
-        """The calls of which no regret can be told."""
-        return [one for one in self._judged if isinstance(one, Skipped)]
-
-    @cached_property
-    def kinds(self) -> dict[Point, list[Judged]]:
-        """Sizes by kind of call, which is a point of 0 bytes."""
-        found: dict[Point, list[Judged]] = {}
-        for one in self.sizes:
-            found.setdefault(kind_of(one.point), []).append(one)
-        return found
-
-    def crossovers(self) -> list[Crossover]:
-        """Where the measured best changes beyond the noise: as few changes as the measurements allow."""
-        found = []
-        for sizes in self.kinds.values():
-            segments = fewest_segments([one.alike for one in sizes])
-            winners = [_likeliest(sizes[start:stop], common) for start, stop, common in segments]
-            for (start, _, _), before, after in zip(segments[1:], winners, winners[1:], strict=False):
-                low, high = sizes[start - 1].point, sizes[start].point
-                at = self._crossing(low, high, before, after)
-                found.append(Crossover(low.collective, before, after, low.bytes, high.bytes, at))
-        return found
-
-    def _crossing(self, low: Point, high: Point, before: Combination, after: Combination) -> int:
-        """Where the logarithms of the times, straight between the two sizes, cross; the middle where they do not."""
-        leads = []
-        for point in (low, high):
-            columns, levels = self.evidence[point].columns, self.evidence[point].levels
-            if before not in columns or after not in columns:
-                return middle(low.bytes, high.bytes)
-            leads.append(levels[columns.index(after)] - levels[columns.index(before)])
-        if not leads[0] > 0 > leads[1]:
-            return middle(low.bytes, high.bytes)
-        part = float(leads[0] / (leads[0] - leads[1]))
-        return int(low.bytes * (high.bytes / low.bytes) ** part)
-
-    def model_changes(self) -> dict[Point, list[int]]:
-        """By kind of call, the sizes from which the emulated pick is another, within those measured."""
-        if self.model is None:
-            return {}
+    def columns(self) -> dict[str, Column]:
+        """collective, bytes, pick, pick_us, best, best_us, regret with its interval (NaN: none), and more; [size]."""
         return {
-            kind: self.model.changes(kind, sizes[0].point.bytes, sizes[-1].point.bytes)
-            for kind, sizes in self.kinds.items()
-            if sizes[-1].point.bytes > sizes[0].point.bytes
+            "collective": Named(Collective, np.array([one.collective for one in self.sizes])),
+            "bytes": np.array([one.bytes for one in self.sizes]),
+            "pick": [str(one.pick) for one in self.sizes],
+            "pick_us": np.array([one.pick_us for one in self.sizes]),
+            "best": [str(one.best) for one in self.sizes],
+            "best_us": np.array([one.best_us for one in self.sizes]),
+            "regret": np.array([one.regret for one in self.sizes]),
+            "regret_low": np.array([one.regret_low for one in self.sizes], np.float64),
+            "regret_high": np.array([one.regret_high for one in self.sizes], np.float64),
+            "significant": np.array([one.significant for one in self.sizes]),
+            "rounds": np.array([one.rounds for one in self.sizes]),
+            "dtype": Named(DataType, np.array([one.dtype for one in self.sizes])),
+            "op": Named(Op, np.array([one.op for one in self.sizes])),
+            "in_place": np.array([one.in_place for one in self.sizes]),
+            "graph": np.array([one.graph for one in self.sizes]),
+            "file": [str(one.file) for one in self.sizes],
         }
 
-    def model_errors(self) -> list[ModelError]:
-        """Of what was executed with NCCL's own channels."""
-        pairs: dict[tuple[Collective, AlgoProto], list[tuple[float, float]]] = {}
-        for point, algo_proto, measured_us, model_us in self._both():
-            pairs.setdefault((point.collective, algo_proto), []).append((measured_us, model_us))
-        return [
-            _error(collective, algo_proto, np.array(times)) for (collective, algo_proto), times in sorted(pairs.items())
-        ]
 
-    def rank_agreement(self) -> dict[Collective, float]:
-        """Whether the model orders the combinations of a size as measured: Kendall's tau, the mean over sizes."""
-        from scipy.stats import kendalltau
+def verify(files: Files, *, histogram: str | PathLike[str] | Histogram | None = None) -> Verification:
+    """NCCL's pick against the measured best, for files that ``nccl-tuner measure`` or nccl-tests wrote.
 
-        sizes: dict[Point, list[tuple[float, float]]] = {}
-        for point, _, measured_us, model_us in self._both():
-            sizes.setdefault(point, []).append((measured_us, model_us))
-        taus: dict[Collective, list[float]] = {}
-        for point, times in sizes.items():
-            if len(times) > 1 and np.isfinite(tau := float(kendalltau(*np.array(times).T).statistic)):
-                taus.setdefault(point.collective, []).append(tau)
-        return {collective: float(np.mean(found)) for collective, found in taus.items()}
-
-    def _both(self) -> list[tuple[Point, AlgoProto, float, float]]:
-        found = []
-        for point, evidence in self.evidence.items() if self.model is not None else ():
-            assert self.model is not None
-            model_us = self.model.times_us(point)
-            for column in evidence.columns:
-                if column is None or column.channels:
-                    continue
-                if column.algo_proto in model_us:
-                    found.append((point, column.algo_proto, evidence.time_us(column), model_us[column.algo_proto]))
-        return found
-
-    def total(self, histogram: Mapping[tuple[Collective, int], float]) -> "Total":
-        """Over calls of other sizes as well: times are straight between measured sizes, in logarithms of both.
-
-        BadMeasurement for a size outside of those measured.
-        """
-        pick_us = best_us = 0.0
-        for (collective, size), count in histogram.items():
-            sizes = next((found for kind, found in self.kinds.items() if kind.collective is collective), [])
-            if not sizes:
-                valid = one_of(sorted({kind.collective.name for kind in self.kinds}))
-                raise BadMeasurement(f"the histogram has {collective.name}, which was not measured; {valid}")
-            known = [one.point.bytes for one in sizes]
-            if not known[0] <= size <= known[-1]:
-                raise BadMeasurement(
-                    f"the histogram has {collective.name} of {size} bytes; measured: {known[0]} to {known[-1]}"
-                )
-            pick_us += count * between(size, known, [one.pick_us for one in sizes])
-            best_us += count * between(size, known, [one.best_us for one in sizes])
-        return Total(sum(histogram.values()), pick_us, best_us)
-
-
-@dataclass(frozen=True, slots=True)
-class Total:
-    """All calls of a histogram, by NCCL's picks and by the best."""
-
-    calls: float
-    pick_us: float
-    best_us: float
-
-    @property
-    def regret(self) -> float:
-        """The picks' time over the best's, minus 1."""
-        return self.pick_us / self.best_us - 1 if self.best_us else 0.0
-
-
-def compare(path: Path) -> Comparison:
-    """A file of any kind that has measurements, judged. BadMeasurement where nothing in it can be."""
-    measurements = read_any(path)
-    comparison = Comparison(measurements, model_of(measurements))
-    if not comparison.sizes:
-        why = comparison.skipped[0].reason if comparison.skipped else "it has no times that count"
-        raise BadMeasurement(f"{path}: nothing to judge: {why}")
-    return comparison
-
-
-def mean_regrets(sizes: Sequence[Judged]) -> tuple[float, float]:
-    """The mean of all, and what of it is beyond the noise."""
-    beyond = sum(one.regret for one in sizes if one.significant)
-    return sum(one.regret for one in sizes) / len(sizes), beyond / len(sizes)
-
-
-def judge(point: Point, evidence: Evidence, model: Model | None) -> Judged | Skipped:
-    """The pick against everything else that was measured at this point."""
-    modelled = model.pick(point) if model is not None else None
-    pick = evidence.executed or modelled
-    if pick is None:
-        return Skipped(point, "what NCCL picks is not known: it did not run by itself, and the header has no case")
-    name, same = pick.plain, columns_of(pick, evidence)
-    if not same:
-        return Skipped(point, f"the pick was not measured: {name}")
-    column, others = same[0], [other for other in evidence.columns if other not in same]
-    at = {other: evidence.levels[evidence.columns.index(other)] for other in (column, *others)}
-    best = min(at, key=at.__getitem__)
-    gain = evidence.gain(best, column)
-    alike = frozenset(name if other is None or other in same else other for other in evidence.alike(best))
-    return Judged(
-        point,
-        name,
-        name if best == column else best or name,
-        float(np.exp(at[column])),
-        float(np.exp(at[best])),
-        regret=float(np.expm1(at[column] - at[best])),
-        interval=(0.0, 0.0) if best == column else (float(np.expm1(gain.low)), float(np.expm1(gain.high))),
-        # The best of many may be so by luck: as Holm has it for the first of them.
-        significant=best != column and gain.p * len(others) <= LEVEL,
-        rounds=len(evidence.log_us),
-        alike=alike,
-        model_pick=None if modelled is None else modelled.plain,
+    ``histogram`` says how often which size is called: {(collective, nBytes): calls}, or a CSV of
+    collective,bytes,count; each file then has the total over these calls.
+    Errors: BadMeasurement for a file of which nothing can be judged, and for calls outside of the measured sizes.
+    """
+    given = paths(files)
+    compared = [compare(path) for path in given]
+    calls = read_histogram(Path(histogram)) if isinstance(histogram, str | PathLike) else histogram
+    mean, beyond = mean_regrets([one for comparison in compared for one in comparison.sizes])
+    return Verification(
+        mean,
+        beyond,
+        tuple(
+            _size(path, comparison, one)
+            for path, comparison in zip(given, compared, strict=True)
+            for one in comparison.sizes
+        ),
+        tuple(_file(path, comparison, calls) for path, comparison in zip(given, compared, strict=True)),
     )
 
 
-def columns_of(pick: Combination, evidence: Evidence) -> list[Combination | None]:
-    """Those that executed the pick: NCCL's own choice first, then what was requested and is the same."""
-    return [column for column in evidence.columns if column is None or is_same(column, pick)]
-
-
-def is_same(requested: Combination, pick: Combination) -> bool:
-    """Whether asking for ``requested`` changes nothing about ``pick``, which says what channels it has."""
-    return requested.algo_proto == pick.algo_proto and requested.channels in (0, pick.channels)
-
-
-def kind_of(point: Point) -> Point:
-    """The call without its size: a point of 0 bytes."""
-    return replace(point, bytes=0)
-
-
-def middle(low: int, high: int) -> int:
-    """Geometric."""
-    return int((low * high) ** 0.5)
-
-
-def fewest_segments(
-    allowed: Sequence[frozenset[Combination]],
-) -> list[tuple[int, int, frozenset[Combination]]]:
-    """[start, stop) in order with what is allowed in all of each, as few as there can be."""
-    found, start = [], 0
-    while start < len(allowed):
-        stop, common = start + 1, allowed[start]
-        while stop < len(allowed) and common & allowed[stop]:
-            common &= allowed[stop]
-            stop += 1
-        found.append((start, stop, common))
-        start = stop
+def read_histogram(path: Path) -> dict[tuple[Collective, int], float]:
+    """A CSV of collective,bytes,count, with or without that line; sizes as in 64K. BadMeasurement names the line."""
+    found: dict[tuple[Collective, int], float] = {}
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = [(number, row) for number, row in enumerate(csv.reader(file), start=1) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadMeasurement(f"{path}: {error}") from error
+    if rows and rows[0][1][-1].strip() == "count":
+        del rows[0]
+    for number, row in rows:
+        try:
+            name, size, count = row
+            key = by_name(Collective, name.strip(), "collective"), size_bytes(size)
+            calls = float(count)
+            if not 0 <= calls < float("inf"):
+                raise ValueError(count)
+        except (ValueError, BadInput) as error:
+            raise BadMeasurement(f"{path}:{number}: not collective,bytes,count: {error}") from None
+        found[key] = found.get(key, 0.0) + calls
     return found
 
 
-def _likeliest(sizes: Sequence[Judged], common: frozenset[Combination]) -> Combination:
-    """Of those that may be best at all of the sizes, the one that is at most of them."""
-    bests = [one.best for one in sizes]
-    return max(sorted(common), key=bests.count)
-
-
-def _error(collective: Collective, algo_proto: AlgoProto, times_us: NDArray[np.float64]) -> ModelError:
-    from scipy.stats import kendalltau
-
-    measured, model = times_us.T
-    ratios = model / measured
-    # The scale that makes the mean of |scale * ratio - 1| smallest is a median of 1 / ratio, weighted by ratio.
-    order = np.argsort(1 / ratios)
-    weights = np.cumsum(ratios[order])
-    scale = float(1 / ratios[order][np.searchsorted(weights, weights[-1] / 2)])
-    tau = float(kendalltau(measured, model).statistic) if len(times_us) > 1 else float("nan")
-    return ModelError(
-        collective,
-        *algo_proto,
-        len(times_us),
-        float(np.abs(ratios - 1).mean()),
-        float(np.abs(scale * ratios - 1).mean()),
-        scale,
-        tau if np.isfinite(tau) else None,
+def _size(path: Path, comparison: Comparison, one: Judged) -> VerifiedSize:
+    point, (low, high) = one.point, one.interval
+    return VerifiedSize(
+        collective=point.collective,
+        bytes=point.bytes,
+        pick=one.pick,
+        best=one.best,
+        regret=one.regret,
+        significant=one.significant,
+        pick_us=one.pick_us,
+        best_us=one.best_us,
+        regret_low=low if one.rounds > 1 and abs(low) < float("inf") else None,
+        regret_high=high if high < float("inf") else None,
+        rounds=one.rounds,
+        emulated_pick=one.model_pick,
+        dtype=point.dtype,
+        op=point.op,
+        in_place=point.in_place,
+        graph=point.graph,
+        ranks=comparison.measurements.header.get("ranks"),
+        file=path,
     )
 
 
-def between(size: int, sizes: Sequence[int], times_us: Sequence[float]) -> float:
-    """The time of a size among measured ones: straight between them in logarithms of both."""
-    index = min(bisect_right(sizes, size), len(sizes) - 1)
-    low, high = max(0, index - 1), index
-    if sizes[low] == sizes[high]:
-        return times_us[low]
-    part = np.log(size / sizes[low]) / np.log(sizes[high] / sizes[low])
-    return float(np.exp((1 - part) * np.log(times_us[low]) + part * np.log(times_us[high])))
+def _file(path: Path, comparison: Comparison, calls: Histogram | None) -> VerifiedFile:
+    return VerifiedFile(
+        path,
+        comparison.measurements.truncated,
+        tuple(comparison.crossovers()),
+        tuple(ModelChanges(kind.collective, tuple(sizes)) for kind, sizes in comparison.model_changes().items()),
+        tuple(comparison.model_errors()),
+        comparison.rank_agreement(),
+        tuple(comparison.skipped),
+        None if calls is None else comparison.total(calls),
+        comparison,
+    )

@@ -13,10 +13,11 @@ from tuner.cli import options
 from tuner.cli.plot import shared
 from tuner.emulator.selection import Selection
 from tuner.measure import read_any
+from tuner.measure.comparison.compared import Comparison
+from tuner.measure.comparison.model import Model
 from tuner.measure.records import header
 from tuner.measure.records.samples import Measurements, Point
 from tuner.measure.records.series import Series, series
-from tuner.measure.verify import Comparison, Model
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:

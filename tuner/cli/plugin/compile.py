@@ -9,9 +9,10 @@ import click
 from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective
+from tuner.base.provenance import today
 from tuner.cli import options
 from tuner.cli.output import print_json
-from tuner.cli.provenance import command_line, today
+from tuner.cli.provenance import command_line
 from tuner.emulator.selection import Selection
 from tuner.plugin import compile
 from tuner.plugin.formats import measured

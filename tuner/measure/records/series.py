@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.measure.comparison.compared import Comparison
+from tuner.measure.comparison.judged import kind_of
 from tuner.measure.evidence import Evidence
 from tuner.measure.records.samples import Combination, Point
-from tuner.measure.verify import Comparison, kind_of
 
 Row = tuple[int, float, float, float, float]
 
