@@ -96,7 +96,7 @@ def from_emulator(scenario: Scenario, request: Request, sizes: Sequence[int]) ->
 
 
 def off_classic_path(scenario: Scenario, request: Request, size: int, path: NonClassicPath) -> PickAnswer:
-    """Of a call that leaves the classic path."""
+    """The answer for a call that bypasses algorithm and protocol."""
     pick = NonClassicPick(path.name, path.blocks, path.threads)
     return PickAnswer(request.collective, int(size), scenario.constants, {}, pick, ranks=scenario.ranks)
 

@@ -77,7 +77,7 @@ class DataType(IntEnum):
 
     @property
     def size_bytes(self) -> int:
-        """Of one element."""
+        """The bytes of one element."""
         return _TYPE_BYTES[self]
 
 

@@ -53,7 +53,7 @@ class End(StrEnum):
 
 @dataclass
 class Known:
-    """Of one task, from all of its blocks."""
+    """What is known of one task, from all of its sample blocks."""
 
     state: State = State.open
     times_us: list[float] = field(default_factory=list)

@@ -82,7 +82,7 @@ class Reader:
         self.question = dtype(started.question)
 
     def kernel_name(self, kernel: Any) -> str:
-        """Of a ``struct sim_kernel``."""
+        """The name of the kernel in a ``struct sim_kernel``; its address where the library names none."""
         address = int(kernel["function"]) - self._base
         return self._kernels.get(address, f"0x{address:x}")
 

@@ -106,7 +106,7 @@ class Oracle:
 
     @property
     def pid(self) -> int:
-        """Of the child."""
+        """The process id of the child."""
         return self._child.pid
 
     def log_lines(self) -> list[str]:

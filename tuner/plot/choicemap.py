@@ -30,6 +30,6 @@ def draw(axes: Any, choices: Choices) -> None:
 
 
 def legend(figure: Figure, *maps: Choices) -> None:
-    """Of all that occurs in one of the maps."""
+    """Draws the legend of all picks that occur in the maps."""
     numbers = cells.occurring(*(cells.pick_classes(one.algorithm, one.protocol) for one in maps))
     cells.legend(figure, numbers, cells.PICKS)

@@ -30,7 +30,7 @@ class Seen:
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Self:
-        """Of struct nccl_tuner_seen, by name."""
+        """From the fields of struct nccl_tuner_seen, by name."""
         cells = (
             (Algorithm(i // len(Protocol)), Protocol(i % len(Protocol)), us) for i, us in enumerate(fields["costs_us"])
         )

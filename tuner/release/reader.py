@@ -139,7 +139,7 @@ def _keys() -> list[str]:
 
 
 def _check_lengths(nccl: Release) -> None:
-    """Of lists whose length another number says."""
+    """Checks the lists whose length another number says."""
     used = max(nccl.limits.tree_corrections, nccl.limits.nvls_tree_corrections or 0)
     for key, factors in convert.plain(nccl.tree_correction).items():
         if len(factors) != used:

@@ -242,11 +242,11 @@ class Release:
 
     @property
     def indifferent_variables(self) -> set[str]:
-        """Those that reach no choice."""
+        """The variables that reach no choice."""
         return {name for names in self.environment.indifferent.values() for name in names}
 
     def unknown_variables(self, variables: Iterable[str]) -> list[str]:
-        """Those that may reach a choice without this emulation knowing how."""
+        """The given variables that may reach a choice in a way that is not emulated."""
         known = {*self.environment.known, *self.environment.registered_buffers}
         return sorted(set(variables) - known - self.indifferent_variables)
 

@@ -82,7 +82,7 @@ class Scenario:
 
     @property
     def name(self) -> str:
-        """Of a node."""
+        """What one node is, in words: machine or topology file, GPU model, changed hardware."""
         own = self.machine or " ".join(filter(None, [str(self.topology), self.gpu]))
         return " with ".join([own, *(f"{key}={value}" for key, value in (self.hardware or {}).items())])
 
@@ -98,7 +98,7 @@ class Scenario:
 
     @property
     def ranks(self) -> int:
-        """Of the whole communicator. Errors: those of :meth:`gpus`."""
+        """The ranks of the whole communicator. Errors: those of :meth:`gpus`."""
         return self.resolve().ranks
 
     def gpus(self) -> int:

@@ -38,7 +38,7 @@ class ResolvedScenario:
 
     @cached_property
     def ranks(self) -> int:
-        """Of the whole communicator."""
+        """The ranks of the whole communicator."""
         return sum(kind.nodes * kind.gpus for kind in self.kinds)
 
     @cached_property

@@ -63,7 +63,7 @@ class Rank:
 
 
 def options_of(header: Mapping[str, Any]) -> Options:
-    """Those that a file with this header was measured with."""
+    """The options that a file with this header was measured with."""
     return Options(int(header["ranks_per_gpu"]), Path(header[NOTED]["library"]), Path(header[CASE]["topology"]))
 
 

@@ -25,7 +25,7 @@ _FORMATS = {
 
 
 def scalars(start: int, members: Mapping[str, Member]) -> dict[str, Any]:
-    """Those of the struct at an address, by path; arrays as lists."""
+    """The scalars of the struct at an address, by path; arrays as lists."""
     return {path: scalar(start, member) for path, member in members.items()}
 
 

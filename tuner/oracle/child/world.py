@@ -161,7 +161,7 @@ def wrap(plugin: str) -> None:
 
 
 def check(error: int, what: str) -> None:
-    """Of an errno."""
+    """Failure where ``error`` is an errno, not 0."""
     if error:
         raise Failure(f"cannot intercept {what}: {os.strerror(error)}")
 
@@ -176,5 +176,5 @@ def encoded(value: Any) -> Any:
 
 
 def text(characters: Any) -> str:
-    """Of a C string."""
+    """A C string as text."""
     return str(ffi.string(characters).decode(errors="replace"))
