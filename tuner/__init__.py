@@ -1,14 +1,25 @@
 """What NCCL picks, why, and whether that is best: an exact emulator of NCCL's tuning, proven against libnccl.
 
-:func:`communicator` is where to begin; ``docs/python.md`` shows the rest.
+:func:`communicator` describes a communicator that can be asked; ``docs/python.md`` shows this and the rest.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tuner.api import Communicator as Communicator
+    from tuner.api import budget as budget
     from tuner.api import communicator as communicator
+    from tuner.scenario import Scenario as Scenario
 
-__all__ = ["communicator"]
+# What this package offers, and where it is: loaded when asked for, so that importing a part does not load the whole.
+_API = {
+    "Communicator": "tuner.api",
+    "Scenario": "tuner.scenario",
+    "budget": "tuner.api",
+    "communicator": "tuner.api",
+}
+__all__ = ["Communicator", "Scenario", "budget", "communicator"]
 
 
 def __dir__() -> list[str]:
@@ -16,8 +27,6 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "communicator":  # only when asked for, so that importing a part does not load the whole
-        from tuner.api import communicator
-
-        return communicator
+    if name in _API:
+        return getattr(import_module(_API[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has: {', '.join(__all__)}")

@@ -1,30 +1,45 @@
-"""The door for Python: a communicator described in words, and arrays of what NCCL picks for it."""
+"""What Python users import: a communicator described in words, and what NCCL makes of calls on it."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from numpy.typing import ArrayLike
 
-from tuner import release
+from tuner.analysis import explain as explaining
+from tuner.analysis.call_picks import CallPicks
+from tuner.analysis.diff import Change, Side
+from tuner.analysis.diff import diff as changes
+from tuner.analysis.explain import Explanation
 from tuner.base.errors import BadInput
+from tuner.base.frames import Rows
 from tuner.base.names import Buffers, Collective, DataType, Op, by_name
 from tuner.base.numerics import FloatArray
 from tuner.base.sizes import whole
-from tuner.emulator import fitted_constants
 from tuner.emulator.model import Tables
 from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges, launches
 from tuner.emulator.request import Request
-from tuner.emulator.selection import Picks, Selection
-from tuner.machine import catalogue
-from tuner.scenario import MOST_NODES, Scenario
+from tuner.emulator.selection import Selection
+from tuner.scenario import Scenario
+from tuner.scenario.describe import Description, describe
+from tuner.workload import job
+from tuner.workload.priced import Budget
+
+
+class CallKind(TypedDict, total=False):
+    """What describes a call besides collective and size: float32, sum and plain buffers unless said otherwise."""
+
+    dtype: DataType | str
+    op: Op | str
+    buffers: Buffers | str
 
 
 class Communicator:
     """One communicator, made by :func:`communicator`; what it says is what libnccl says, bit for bit.
 
     Collectives, types and operations are NCCL's names in any case ("allreduce", "float32", "sum") or members of
-    :mod:`tuner.base.names`. Sizes are NCCL's nBytes, an integer or an array of them: count x size of the type,
-    times the ranks for AllGather and ReduceScatter.
+    :mod:`tuner.base.names`. Calls are described by the keys of :class:`CallKind`. Sizes are NCCL's nBytes, an integer
+    or an array of them: count x size of the type, times the ranks for AllGather and ReduceScatter.
 
     >>> two_nodes = communicator("dgx-h100", nodes=2, nccl="2.28.9")
     >>> two_nodes.pick("allreduce", [8, 1 << 20]).time_us
@@ -51,45 +66,32 @@ class Communicator:
         """
         return self.selection.tables
 
-    def pick(
-        self,
-        collective: Collective | str,
-        sizes: ArrayLike,
-        dtype: DataType | str = "float32",
-        op: Op | str = "sum",
-        buffers: Buffers | str = "plain",
-    ) -> Picks:
+    def pick(self, collective: Collective | str, sizes: ArrayLike, **kind: Unpack[CallKind]) -> CallPicks:
         """What NCCL picks: algorithm, protocol, time in us, channels and threads, an element a size.
 
         Errors: NoAlgorithm where NCCL finds nothing to run; BadInput for an unknown name or a size out of range.
         Source: topoGetAlgoInfo, src/enqueue.cc.
         """
-        return self.selection.pick(request(collective, dtype, op, buffers), sizes)
+        call = request(collective, **kind)
+        picks = self.selection.pick(call, sizes)
+        own = picks.bytes, picks.algorithm, picks.protocol, picks.time_us, picks.channels, picks.threads
+        return CallPicks(*own, call, self.selection)
 
-    def cost_table(
-        self,
-        collective: Collective | str,
-        sizes: ArrayLike,
-        dtype: DataType | str = "float32",
-        op: Op | str = "sum",
-        buffers: Buffers | str = "plain",
-    ) -> FloatArray:
+    def cost_table(self, collective: Collective | str, sizes: ArrayLike, **kind: Unpack[CallKind]) -> FloatArray:
         """Predicted times in us, float32 [size][algorithm][protocol]; negative where NCCL ignores the combination.
 
         Errors: BadInput for an unknown name or a size out of range.
         Source: updateCollCostTable, src/enqueue.cc; what a tuner plugin is handed.
         """
-        return self.selection.cost_table(request(collective, dtype, op, buffers), sizes)
+        return self.selection.cost_table(request(collective, **kind), sizes)
 
     def edges(
         self,
         collective: Collective | str,
-        dtype: DataType | str = "float32",
-        op: Op | str = "sum",
-        buffers: Buffers | str = "plain",
         *,
         low: int | None = None,
         high: int = FOLLOWED_BYTES,
+        **kind: Unpack[CallKind],
     ) -> Ranges:
         """The ranges of nBytes in which algorithm, protocol, channels and threads stay the same, an element each.
 
@@ -97,61 +99,76 @@ class Communicator:
         Errors: NoAlgorithm; BadInput for an unknown name, a low above high, windows, and where channels change at too
         many sizes to follow.
         """
-        return launches(self.selection, request(collective, dtype, op, buffers), low, high)
+        return launches(self.selection, request(collective, **kind), low, high)
+
+    def explain(self, collective: Collective | str, size: int, **kind: Unpack[CallKind]) -> Explanation:
+        """Why a call of ``size`` bytes gets its pick: each number step by step, and what the others lack.
+
+        Errors: those of :meth:`pick`, BadInput also for windows and where NCCL_CTA_POLICY moved the pick.
+        """
+        call = request(collective, **kind)
+        return explaining.explain_pick(self.selection, self.scenario.constants, call, whole(size, "size"))
+
+    def diff(self, other: "Communicator", collective: Collective | str, **kind: Unpack[CallKind]) -> Rows[Change]:
+        """The ranges of sizes in bytes in which ``other`` gets another algorithm or protocol, and what that takes.
+
+        From one element to 1 TiB. ``before`` of a change is this communicator's. Errors: those of :meth:`edges`, with
+        the communicator.
+        """
+        return Rows(tuple(changes(Side(self.scenario), Side(other.scenario), request(collective, **kind))))
 
 
-def communicator(
-    machine: str | None = None,
-    *,
-    nccl: str | None = None,
-    nodes: int = 1,
-    gpus_per_node: int | None = None,
-    topology: Path | str | None = None,
-    env: Mapping[str, str | int] | None = None,
-    constants: Path | str | None = None,
-) -> Communicator:
-    """The communicator over ``nodes`` alike nodes: a ``machine`` by name, or a ``topology`` in NCCL's XML.
+def communicator(machine: str | None = None, **description: Unpack[Description]) -> Communicator:
+    """The communicator that ``machine`` (a name of the catalogue) and the keys of :class:`Description` describe.
 
-    ``nccl`` is by default the newest release that the machine is captured for, or that of the ``constants``, a file of
-    fitted constants that replace NCCL's own; ``env`` are NCCL's variables, each a text or a whole number.
-    Errors: UnknownMachine, UnknownRelease, BadTopology, and BadInput for what is not emulated; each says what is valid.
+    They are ``nodes``, ``gpus_per_node``, ``nccl``, ``env``, ``constants``, ``topology``, ``graphs``, ``gpu``,
+    ``net_gbps``, ``net_latency_us`` and ``node``.
+    Errors: UnknownMachine, UnknownRelease, BadTopology, BadConstants, and BadInput for what is not emulated; each says
+    what is valid.
     """
-    fitted = fitted_constants.read(Path(constants)) if constants else None
-    if nccl is None:
-        nccl = fitted.nccl if fitted else catalogue.newest_release([machine] if machine else [])
-    nodes = whole(nodes, "nodes")
-    if not 1 <= nodes <= MOST_NODES:
-        raise BadInput(f"nodes {nodes}: valid: 1 to {MOST_NODES}")
-    return Communicator(
-        Scenario(
-            nccl=release.load(nccl).name,
-            nodes=nodes,
-            machine=machine,
-            topology=Path(topology) if topology else None,
-            gpus_per_node=None if gpus_per_node is None else whole(gpus_per_node, "gpus_per_node"),
-            environment=_environment({} if env is None else env),
-            fitted_constants=fitted,
-        )
-    )
+    return Communicator(scenario(machine, **description))
 
 
-def _environment(env: object) -> dict[str, str]:
-    """As a process has it: texts."""
-    if not isinstance(env, Mapping):
-        raise BadInput(f"env {env!r}: expected a dictionary of NCCL's variables, such as {{'NCCL_ALGO': 'Ring'}}")
-    return {str(name): value if isinstance(value, str) else str(whole(value, str(name))) for name, value in env.items()}
+def scenario(machine: str | None = None, **description: Unpack[Description]) -> Scenario:
+    """The same as a description alone, which nothing is computed of yet: what :mod:`tuner.analysis` takes.
+
+    Errors: UnknownMachine, UnknownRelease, BadConstants, and BadInput for a value that none can have.
+    """
+    return describe(machine, **description)
 
 
-def request(
-    collective: Collective | str,
-    dtype: DataType | str = "float32",
-    op: Op | str = "sum",
-    buffers: Buffers | str = "plain",
-) -> Request:
+def request(collective: Collective | str, **kind: Unpack[CallKind]) -> Request:
     """A call by NCCL's names. Errors: BadInput for an unknown one."""
+    if unknown := sorted(kind.keys() - CallKind.__annotations__.keys()):
+        raise BadInput(f"unknown {', '.join(unknown)}; valid: {', '.join(CallKind.__annotations__)}")
     return Request(
         by_name(Collective, collective, "collective"),
-        by_name(DataType, dtype, "type"),
-        by_name(Op, op, "operation"),
-        buffers=by_name(Buffers, buffers, "kind of buffers"),
+        by_name(DataType, kind.get("dtype", DataType.float32), "type"),
+        by_name(Op, kind.get("op", Op.sum), "operation"),
+        buffers=by_name(Buffers, kind.get("buffers", Buffers.plain), "kind of buffers"),
     )
+
+
+def budget(
+    files: Path | str | Sequence[Path | str],
+    communicators: Communicator | Sequence[Communicator],
+    *,
+    settings: Sequence[str] = (),
+    tables: Sequence[Path | str] = (),
+    measured: Path | str | None = None,
+) -> Budget:
+    """What the collectives in a job's ``files`` take by NCCL's model, in each of the ``communicators``.
+
+    Files are lists, logs or traces, as ``nccl-tuner budget`` reads them; calls of communicators as large as the first
+    count. Each is priced as it is, with each of the ``settings`` ("NCCL_ALGO=Ring") and each decision table;
+    ``measured`` times add what the picks lose. Times are us; ``by_size`` is a frame.
+    Errors: BadInput for what cannot be read, counted or priced; BadTable, BadMeasurement.
+    """
+    several = [communicators] if isinstance(communicators, Communicator) else communicators
+    scenarios = [one.scenario for one in several]
+    if not scenarios:
+        raise BadInput("a budget of no communicator; valid: one or more")
+    paths = [files] if isinstance(files, Path | str) else files
+    compared = job.Compared(scenarios, settings, [Path(table) for table in tables])
+    times = None if measured is None else Path(measured)
+    return job.of_files(map(Path, paths), compared, job.wanted_of(scenarios[0]), times)

@@ -15,12 +15,7 @@ from hypothesis import strategies as st
 from tests.support.available_releases import HERE
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
-from tuner.budget import answer, regret
-from tuner.budget.buckets import buckets
-from tuner.budget.calls import Call, CallList
-from tuner.budget.count import Counted, Entry, Wanted, count
-from tuner.budget.price import Price, Unpriced, Variant, prices
-from tuner.budget.read import read
+from tuner.base.records import to_json
 from tuner.cli import everything
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -30,6 +25,13 @@ from tuner.measure.records.samples import Combination, Point, SampleBlock, Write
 from tuner.oracle.api import Oracle
 from tuner.oracle.process import Child
 from tuner.scenario import Scenario
+from tuner.workload import regret
+from tuner.workload.buckets import buckets
+from tuner.workload.budget import CountedFiles, budget
+from tuner.workload.calls import Call, CallList
+from tuner.workload.count import Counted, Entry, Wanted, count
+from tuner.workload.price import Price, Unpriced, Variant, prices
+from tuner.workload.read import read
 
 DOCS = Path(__file__).parents[2] / "docs"
 CASES = Path(__file__).parents[3] / "shared" / "cases"
@@ -423,7 +425,8 @@ def entries(*kinds: tuple[Collective, int, float], dtype: DataType = DataType.fl
 def costed(
     what: list[Entry], *variants: Variant, measured: regret.Measured | None = None
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    found = answer.budget([], Counted(what, []), WANTED, variants or [Variant("own", TWO)], measured)
+    calls = CountedFiles([], WANTED, Counted(what, []))
+    found = to_json(budget(calls, variants or [Variant("own", TWO)], measured))
     return found, found["variants"]
 
 
@@ -513,8 +516,8 @@ def test_a_table_has_the_models_time_of_what_it_chooses(tmp_path: Path) -> None:
 def test_rows_by_powers_of_two_sum_up_the_same(kinds: list[tuple[Collective, int, float]]) -> None:
     calls = tuple(Call(one.name, one, size, calls=times) for one, size, times in kinds)
     counted = count([CallList("x", "", "", calls)], WANTED)
-    found = answer.budget([], counted, WANTED, [Variant("own", TWO)])
-    rows = buckets(found["entries"])
+    made = budget(CountedFiles([], WANTED, counted), [Variant("own", TWO)])
+    found, rows = to_json(made), to_json(buckets(made.entries))
     assert sum(row["calls"] for row in rows) == sum(times for _, _, times in kinds)
     assert sum(row["total_us"] for row in rows) == pytest.approx(found["variants"][0]["total_us"])
     assert sum(row["share"] for row in rows) == pytest.approx(1)

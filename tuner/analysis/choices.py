@@ -17,7 +17,7 @@ from tuner.scenario import Scenario
 NOTHING = -1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Choices(Framed):
     """Picks as rank 0 sees them, [nodes][bytes]; ``algorithm`` and ``protocol`` are NCCL's numbers.
 

@@ -9,6 +9,7 @@ import numpy as np
 from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, Protocol
 from tuner.base.records import json_form
+from tuner.base.sizes import human_bytes
 from tuner.base.trace import Step
 from tuner.emulator.pick import Pick, of_picks
 from tuner.emulator.ranges import FOLLOWED_BYTES, combinations
@@ -47,7 +48,7 @@ class Holds:
     to_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
     """Why a call of ``bytes`` (NCCL's nBytes) gets its pick.
 
@@ -62,6 +63,12 @@ class Explanation:
     steps: tuple[Step, ...]
     others: tuple[Slower | Unavailable, ...]
     holds: Holds
+
+    def __repr__(self) -> str:
+        call = f"{self.collective.name} of {human_bytes(self.bytes)}"
+        return (
+            f"<{type(self).__name__}: {call}, {self.pick.name} in {self.pick.time_us:.2f} us, {len(self.steps)} steps>"
+        )
 
     @property
     def slower(self) -> list[Slower]:

@@ -1,17 +1,18 @@
 """Frames of pandas or polars from records of arrays, where those are installed: a column an array."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Protocol
+from tuner.base.records import to_json
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,13 +23,20 @@ class Named:
     numbers: NDArray[Any]
 
 
-Column: TypeAlias = NDArray[Any] | Named | Sequence[str | None]
+Column: TypeAlias = NDArray[Any] | Named | Sequence[Any]
+R = TypeVar("R")
 
 
 class Framed(ABC):
     """A record that has the form of a frame, too. Units are in the columns' names, NCCL's words are categories."""
 
     __slots__ = ()
+
+    def __repr__(self) -> str:
+        columns = self.columns()
+        first = next(iter(columns.values()), ())
+        rows = len(first.numbers if isinstance(first, Named) else first)
+        return f"<{type(self).__name__}: {rows} rows of {', '.join(columns)}>"
 
     @abstractmethod
     def columns(self) -> dict[str, Column]:
@@ -51,7 +59,44 @@ class Framed(ABC):
         return polars.DataFrame({name: _for_polars(polars, column) for name, column in self.columns().items()})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, repr=False)
+class Rows(Framed, Sequence[R]):
+    """Records of one kind, which are a frame as well: a row a record, a column a field.
+
+    A record inside a record gives its fields, with its own name before theirs: ``before_algorithm``.
+    """
+
+    records: tuple[R, ...]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, at: int) -> R: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[R, ...]: ...
+    def __getitem__(self, at: int | slice) -> R | tuple[R, ...]:
+        return self.records[at]
+
+    def __repr__(self) -> str:
+        kind = f" of {type(self.records[0]).__name__}" if self.records else ""
+        return f"<{type(self).__name__}: {len(self.records)}{kind}>"
+
+    def columns(self) -> dict[str, Column]:
+        """The fields of the records, [record] each: numbers, words, texts; None where a record lacks one."""
+        rows = [_flat(to_json(record)) for record in self.records]
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _flat(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in record.items():
+        flat |= _flat(value, f"{before}{name}_") if isinstance(value, Mapping) else {f"{before}{name}": value}
+    return flat
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Costs(Framed):
     """A cost table with its sizes: ``bytes`` [size], ``time_us`` float32 [size][algorithm][protocol].
 

@@ -1,20 +1,15 @@
 """``nccl-tuner budget``: how long a job's collectives take."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, DataType, Op
-from tuner.budget import answer, read, regret
-from tuner.budget.count import Wanted, count
-from tuner.budget.price import Variant
 from tuner.cli import budgeted, options
 from tuner.cli.output import print_json
-from tuner.scenario import Scenario
+from tuner.workload import job
 
 MOST_ROWS = 32  # of sizes one by one
 
@@ -90,32 +85,12 @@ def command(
     nccl-tuner budget trace.json.gz --machine dgx-h100 --nodes 2 --setting NCCL_ALGO=Ring --measured run.jsonl --json
     """
     names = [name.strip() for name in nccl.split(",")] if nccl else [None]
-    cases = [options.scenario_of(nccl=name, env=env, **scenario) for name in names]
-    variants = {
-        each.name: each
-        for one in cases
-        for each in (
-            Variant(f"NCCL {one.nccl}", one),
-            *(Variant(f"NCCL {one.nccl} with {text}", _with(one, text)) for text in settings),
-            *(Variant(f"NCCL {one.nccl} with {path}", one, path) for path in tables),
-        )
-    }
-    described = cases[0]
-    found = [read.read(path, described.ranks) for path in files]
-    nodes = None if ranks else described.nodes + sum(other.nodes for other in described.others)
-    wanted = Wanted(ranks or described.ranks, described.ranks, nodes, communicators, dtype, op, buffers)
-    times = None if measured is None else regret.read(measured, described)
-    answered = answer.budget(found, count(found, wanted), wanted, list(variants.values()), times)
+    scenarios = [options.scenario_of(nccl=name, env=env, **scenario) for name in names]
+    wanted = replace(
+        job.wanted_of(scenarios[0], ranks), communicators=communicators, dtype=dtype, op=op, buffers=buffers
+    )
+    budget = job.of_files(files, job.Compared(scenarios, settings, tables), wanted, measured)
     if as_json:
-        print_json(answered)
+        print_json(budget)
     else:
-        budgeted.show(described.title, answered, exact or len(answered["entries"]) <= MOST_ROWS)
-
-
-def _with(scenario: Scenario, text: str) -> Scenario:
-    """A value may have commas itself, so a comma ends it only before another variable."""
-    pairs = [part.partition("=") for part in re.split(r",(?=NCCL_\w+=)", text)]
-    if not all(name.startswith("NCCL_") and equals for name, equals, _ in pairs):
-        raise BadInput(f"--setting {text!r}: expected NCCL_NAME=VALUE[,NCCL_NAME=VALUE...], such as NCCL_ALGO=Ring")
-    values = {name: value for name, _, value in pairs}
-    return replace(scenario, environment={**(scenario.environment or {}), **values})
+        budgeted.show(scenarios[0].title, budget, exact or len(budget.entries) <= MOST_ROWS)

@@ -13,6 +13,7 @@ from tuner.cli import options
 from tuner.cli.diff_releases import print_pairs, releases_of
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.emulator.pick import Pick
+from tuner.emulator.request import Request
 
 TIE = 10_000  # shorter ranges, as a part of their size, are counted and not printed
 
@@ -64,7 +65,7 @@ def command(
             raise BadInput("--all-releases compares every release; valid with it: neither --nccl nor --change")
         sides = [Side(one, low, high, whole) for one in releases_of(described)]
         selections = {f"on NCCL {side.scenario.nccl}": side.selection for side in sides}
-        requests = options.runnable(selections, collectives, dtype, op)
+        requests = options.runnable(selections, collectives, Request(Collective.AllReduce, dtype, op))
         print_pairs(described, sides, requests, as_json)
         return
     if len(releases) > 1:
@@ -75,7 +76,9 @@ def command(
     old, new = Side(described, low, high, whole), Side(after, low, high, whole)
     found = {
         request.collective: diff(old, new, request)
-        for request in options.runnable({"before": old.selection, "after": new.selection}, collectives, dtype, op)
+        for request in options.runnable(
+            {"before": old.selection, "after": new.selection}, collectives, Request(Collective.AllReduce, dtype, op)
+        )
     }
     if as_json:
         print_json([change for changes in found.values() for change in changes])

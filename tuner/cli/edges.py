@@ -10,6 +10,7 @@ from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table, span
 from tuner.emulator.ranges import SizeRange, launches
+from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 
 
@@ -42,7 +43,9 @@ def command(
     selection = Selection(described.communicator())
     records = {
         request.collective: launches(selection, request, low, high).records(request)
-        for request in options.runnable({"here": selection}, collectives, dtype, op, buffers)
+        for request in options.runnable(
+            {"here": selection}, collectives, Request(Collective.AllReduce, dtype, op, buffers=buffers)
+        )
     }
     if as_json:
         print_json([record for of_one in records.values() for record in of_one])

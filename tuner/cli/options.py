@@ -1,6 +1,5 @@
 """Options that several verbs share, and the parsers of their values."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,18 +7,16 @@ from typing import Any, TypeVar
 
 import click
 
-from tuner import release
 from tuner.analysis.changes import KEYS
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op, by_name
 from tuner.base.sizes import size_bytes as size_bytes
 from tuner.cli.renamed import Change, Renamed
-from tuner.emulator import fitted_constants
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.machine import catalogue
 from tuner.release.environment import parse_assignments
 from tuner.scenario import MOST_NODES, Scenario
+from tuner.scenario.describe import describe
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -208,19 +205,14 @@ def range_options(function: F) -> F:
 
 
 def runnable(
-    selections: Mapping[str, Selection],
-    collectives: Sequence[Collective],
-    dtype: DataType,
-    op: Op,
-    buffers: Buffers = Buffers.plain,
-    everywhere: bool = True,
+    selections: Mapping[str, Selection], collectives: Sequence[Collective], like: Request, everywhere: bool = True
 ) -> list[Request]:
     """The calls of these collectives; without any, of all that can run, the others named on stderr.
 
-    ``selections`` are by the words that say which; a call has to run in all of them, or in one if not ``everywhere``.
+    They are ``like`` that call in all but the collective. ``selections`` are by the words that say which; a call has to
+    run in all of them, or in one if not ``everywhere``.
     """
-    asked = dict.fromkeys(collectives or Collective)
-    requests = [Request(collective, dtype, op, buffers=buffers) for collective in asked]
+    requests = [replace(like, collective=collective) for collective in dict.fromkeys(collectives or Collective)]
     if collectives:
         return requests
     refused = {request: [of for of, one in selections.items() if not one.usable(request)] for request in requests}
@@ -235,68 +227,13 @@ def runnable(
     return left
 
 
-def scenario_of(
-    machine: str | None,
-    topology: Path | None,
-    graphs: Path | None,
-    nodes: int,
-    gpus_per_node: int | None,
-    node: tuple[str, ...],
-    nccl: str | None,
-    env: tuple[str, ...],
-    gpu: str | None,
-    net_gbps: float | None,
-    net_latency_us: float | None,
-    constants: Path | None = None,
-) -> Scenario:
-    """The scenario that :func:`scenario_options` describe."""
+def scenario_of(**given: Any) -> Scenario:
+    """The scenario that :func:`scenario_options` describe, by their parameters."""
+    nodes, node = given.get("nodes", 1), given.get("node") or ()
     if not 1 <= nodes <= MOST_NODES:
         raise BadInput(f"--nodes {nodes}: valid: 1 to {MOST_NODES}")
-    if node and (machine or topology or graphs or gpu or nodes > 1 or gpus_per_node is not None):
+    alike = [given.get(name) for name in ("machine", "topology", "graphs", "gpu", "gpus_per_node")]
+    if node and (nodes > 1 or any(value is not None for value in alike)):
         those = "--machine, --topology, --graphs, --gpu, --nodes, --gpus-per-node"
         raise BadInput(f"--node describes all nodes; valid: --node alone, or {those}")
-    described = [_nodes(text) for text in node] or [
-        Scenario(
-            "",
-            nodes=nodes,
-            machine=None if machine is None else catalogue.load(machine).name,
-            topology=topology,
-            graphs=graphs,
-            gpus_per_node=gpus_per_node,
-            gpu=gpu,
-            net_gbps=net_gbps,
-            net_latency_us=net_latency_us,
-        )
-    ]
-    fitted = fitted_constants.read(constants) if constants else None
-    if nccl is None and fitted:
-        nccl = fitted.nccl
-    if nccl is None:
-        nccl = catalogue.newest_release(kind.machine for kind in described if kind.machine)
-    first, *others = described
-    return replace(
-        first,
-        nccl=release.load(nccl).name,
-        environment=parse_assignments(env),
-        others=tuple(others),
-        fitted_constants=fitted,
-    )
-
-
-def _nodes(text: str) -> Scenario:
-    """The nodes of one ``--node``; a name that ends as if it gave a number is taken as a name first."""
-    whole = text in catalogue.names() or text.endswith(".xml")
-    match = re.fullmatch(r"(.+?)(?::(\d+))?(?:x(\d+))?", text)
-    if match is None:
-        raise BadInput("--node is empty; valid: NODE[:GPUS][xN], such as dgx-h100:8x2")
-    name, gpus, count = (text, None, None) if whole else match.groups()
-    if count is not None and not 1 <= int(count) <= MOST_NODES:
-        raise BadInput(f"--node {text}: {count} nodes; valid: 1 to {MOST_NODES}")
-    topology = name.endswith(".xml")
-    return Scenario(
-        nccl="",
-        nodes=int(count or 1),
-        machine=None if topology else catalogue.load(name).name,
-        topology=Path(name) if topology else None,
-        gpus_per_node=None if gpus is None else int(gpus),
-    )
+    return describe(**{**given, "env": parse_assignments(given.get("env", ()))})

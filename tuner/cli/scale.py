@@ -13,6 +13,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table, span
+from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import MOST_NODES
 
@@ -74,7 +75,7 @@ def command(
         raise BadInput(f"--nodes {described.nodes}: what changes is their number; valid: --from-nodes, --to-nodes")
     ends = [nodes for nodes in (low, high) if nodes * described.gpus() > 1]
     selections = {f"on {nodes} nodes": Selection(replace(described, nodes=nodes).communicator()) for nodes in ends}
-    requests = options.runnable(selections, collectives, dtype, op, everywhere=False)
+    requests = options.runnable(selections, collectives, Request(Collective.AllReduce, dtype, op), everywhere=False)
     hidden = not every or not sys.stderr.isatty()  # without --every it takes seconds
     bar: Any = click.progressbar(length=high - low + 1, label="numbers of nodes", file=sys.stderr, hidden=hidden)
     with bar:

@@ -14,6 +14,7 @@ from tuner.cli import options
 from tuner.cli.diff import SAME_COMBINATION, percent, pick_name, print_changes
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.cli.renamed import Change
+from tuner.emulator.request import Request
 
 
 class CollectiveOrChange(options.Named):
@@ -52,7 +53,9 @@ def command(
         raise BadInput(f"nothing differs; valid: KEY=VALUE, with the keys {', '.join(KEYS)}, or a NCCL variable")
     old, new = Side(described), Side(after)
     collectives = [word for word in words if isinstance(word, Collective)]
-    requests = options.runnable({"before": old.selection, "after": new.selection}, collectives, dtype, op)
+    requests = options.runnable(
+        {"before": old.selection, "after": new.selection}, collectives, Request(Collective.AllReduce, dtype, op)
+    )
     found = [(at_sizes(old, new, request, sizes), diff(old, new, request)) for request in requests]
     if as_json:
         print_json(

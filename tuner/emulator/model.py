@@ -25,7 +25,7 @@ NUMBER = re.compile(r"\s*([+-]?\d+)", re.ASCII)
 SHAPE = (len(Collective), len(Algorithm), len(Protocol))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Tables(Framed):
     """The four tables of a communicator, indexed by NCCL's numbers [collective][algorithm][protocol].
 

@@ -25,7 +25,7 @@ Labels = NDArray[np.int64]
 LaunchFunction = Callable[[Call, Tables, SizeArray], tuple[IntArray, IntArray]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Ranges(Framed):
     """Ranges of nBytes, [range], without gaps; both ends belong to a range.
 

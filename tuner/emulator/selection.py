@@ -32,7 +32,7 @@ CHUNK = 1 << 15  # sizes at a time: the arrays of a chunk stay in the processor'
 MAX_BYTES = 2**62
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Picks(Framed):
     """What NCCL picks, an element a size. ``algorithm`` and ``protocol`` are NCCL's numbers.
 

@@ -108,7 +108,7 @@ def command(
         raise BadInput("--nccl without --machine; valid: with --model nccl and --machine")
     if overlapped and compute_us is None:
         raise BadInput("--overlap without the computation to hide behind; valid: with --compute-us")
-    scenario = options.scenario_of(machine, None, None, 1, None, (), nccl, (), None, None, None) if machine else None
+    scenario = options.scenario_of(machine=machine, nccl=nccl) if machine else None
     cluster = Cluster(gpus_per_node, level(alpha_us, beta_gbs), level(inter_alpha_us, inter_beta_gbs))
     model, plan = _model(given), _plan(given)
     rows = training_step.rows(model, plan, cluster, scenario, given["dtype"], given["gradient_dtype"] or given["dtype"])

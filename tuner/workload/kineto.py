@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tuner.base.names import Collective, DataType
-from tuner.budget.calls import Call, CallList
 from tuner.logs import choice
+from tuner.workload.calls import Call, CallList
 
 RECORD = "record_param_comms"
 _NO_CALLS = ("wait", "init")  # recorded in the same way: a wait for a call, a process group that is made

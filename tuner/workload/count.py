@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Buffers, DataType, Op
-from tuner.budget.calls import Call, CallList, number
 from tuner.emulator.request import Request
 from tuner.emulator.selection import MAX_BYTES
+from tuner.workload.calls import Call, CallList, number
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType, Op
-from tuner.budget.calls import Call, CallList, nbytes
 from tuner.logs import choice, chosen, lines, reader
 from tuner.logs.groups import CommunicatorLines, groups
 from tuner.logs.reader import Log, RankLog
+from tuner.workload.calls import Call, CallList, nbytes
 
 _Member = tuple[tuple[str, int], str]  # process, address of the communicator in it
 

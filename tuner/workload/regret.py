@@ -7,14 +7,14 @@ from functools import cached_property
 from pathlib import Path
 
 from tuner.base.errors import BadMeasurement
-from tuner.budget.count import Entry
-from tuner.budget.price import Price
 from tuner.measure import read_any
 from tuner.measure.comparison.compared import between
 from tuner.measure.evidence import Evidence, by_size, collect
 from tuner.measure.records.header import CASE, case_of, check
 from tuner.measure.records.samples import Combination, Measurements
 from tuner.scenario import Scenario
+from tuner.workload.count import Entry
+from tuner.workload.price import Price
 
 
 @dataclass(frozen=True, slots=True)

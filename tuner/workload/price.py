@@ -10,11 +10,11 @@ import numpy as np
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Algorithm, Buffers, Protocol
 from tuner.base.numerics import shortest
-from tuner.budget.count import Entry
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.plugin import trial
 from tuner.scenario import Scenario
+from tuner.workload.count import Entry
 
 
 @dataclass(frozen=True, slots=True)

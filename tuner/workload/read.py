@@ -5,10 +5,10 @@ from pathlib import Path
 
 from tuner.base.errors import BadInput
 from tuner.base.files import read_bytes
-from tuner.budget.calls import CallList
-from tuner.budget.kineto import from_trace, is_trace
-from tuner.budget.log import from_log
-from tuner.budget.records import from_csv, from_json
+from tuner.workload.calls import CallList
+from tuner.workload.kineto import from_trace, is_trace
+from tuner.workload.lists import from_csv, from_json
+from tuner.workload.log import from_log
 
 VALID = "valid: CSV or JSON records, a NCCL log, a trace of PyTorch's profiler, each also gzipped"
 

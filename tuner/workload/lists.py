@@ -8,8 +8,8 @@ from typing import Any
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Collective, DataType, Op, by_name
 from tuner.base.sizes import size_bytes
-from tuner.budget.calls import UNTUNED, Call, CallList, nbytes
 from tuner.emulator.selection import MAX_BYTES
+from tuner.workload.calls import UNTUNED, Call, CallList, nbytes
 
 COLUMNS = (
     "collective",

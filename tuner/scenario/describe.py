@@ -1,0 +1,116 @@
+"""A scenario from words: the names and files that the command line and the Python API take."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypedDict, Unpack
+
+from tuner import release
+from tuner.base.errors import BadInput
+from tuner.base.sizes import whole
+from tuner.emulator import fitted_constants
+from tuner.machine import catalogue
+from tuner.scenario.description import MOST_NODES, Scenario
+
+
+class Description(TypedDict, total=False):
+    """What describes a communicator besides a machine by name, each key with what it is without.
+
+    ``topology``: instead of a machine, a file in NCCL's XML; where it only places devices also ``gpu``, their model,
+    ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` of its adapters. ``nodes``: how many alike, 1.
+    ``gpus_per_node``: all. ``node``: instead of these, where nodes differ, ``NODE[:GPUS][xN]`` each, in the order of
+    ranks. ``graphs``: a file that NCCL dumped. ``nccl``: the newest release that the machine is captured for, or that
+    of ``constants``, a file of constants fitted to measurements in place of NCCL's. ``env``: NCCL's variables, each a
+    text or a whole number.
+    """
+
+    topology: Path | str | None
+    graphs: Path | str | None
+    nodes: int
+    gpus_per_node: int | None
+    node: Sequence[str]
+    nccl: str | None
+    env: Mapping[str, str | int] | None
+    gpu: str | None
+    net_gbps: float | None
+    net_latency_us: float | None
+    constants: Path | str | None
+
+
+def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenario:
+    """The scenario of a ``machine`` by name, or that the keys of :class:`Description` describe.
+
+    Errors: UnknownMachine, UnknownRelease, BadConstants, and BadInput for a value that none can have.
+    """
+    if unknown := sorted(given.keys() - Description.__annotations__.keys()):
+        raise BadInput(f"unknown {', '.join(unknown)}; valid: {', '.join(('machine', *Description.__annotations__))}")
+    nodes = whole(given.get("nodes", 1), "nodes")
+    if not 1 <= nodes <= MOST_NODES:
+        raise BadInput(f"nodes {nodes}: valid: 1 to {MOST_NODES}")
+    different = given.get("node") or ()
+    gpus_per_node = given.get("gpus_per_node")
+    alike = (machine, gpus_per_node, *(given.get(key) for key in ("topology", "graphs", "gpu")))
+    if different and (nodes > 1 or any(value is not None for value in alike)):
+        raise BadInput("node describes all nodes; valid: node alone, or machine, topology, graphs, gpu, nodes")
+    kinds = [nodes_of(text) for text in different] or [
+        Scenario(
+            "",
+            nodes=nodes,
+            machine=None if machine is None else catalogue.load(machine).name,
+            topology=_path(given.get("topology")),
+            graphs=_path(given.get("graphs")),
+            gpus_per_node=None if gpus_per_node is None else whole(gpus_per_node, "gpus_per_node"),
+            gpu=given.get("gpu"),
+            net_gbps=given.get("net_gbps"),
+            net_latency_us=given.get("net_latency_us"),
+        )
+    ]
+    constants = _path(given.get("constants"))
+    fitted = None if constants is None else fitted_constants.read(constants)
+    nccl = given.get("nccl") or (fitted.nccl if fitted else None)
+    if nccl is None:
+        nccl = catalogue.newest_release(kind.machine for kind in kinds if kind.machine)
+    first, *others = kinds
+    return replace(
+        first,
+        nccl=release.load(nccl).name,
+        environment=_environment(given.get("env")),
+        others=tuple(others),
+        fitted_constants=fitted,
+    )
+
+
+def nodes_of(text: str) -> Scenario:
+    """The nodes of ``NODE[:GPUS][xN]``; a name that ends as if it gave a number is taken as a name first.
+
+    Errors: BadInput, and UnknownMachine.
+    """
+    is_name = text in catalogue.names() or text.endswith(".xml")
+    match = re.fullmatch(r"(.+?)(?::(\d+))?(?:x(\d+))?", text)
+    if match is None:
+        raise BadInput("--node is empty; valid: NODE[:GPUS][xN], such as dgx-h100:8x2")
+    name, gpus, count = (text, None, None) if is_name else match.groups()
+    if count is not None and not 1 <= int(count) <= MOST_NODES:
+        raise BadInput(f"--node {text}: {count} nodes; valid: 1 to {MOST_NODES}")
+    topology = name.endswith(".xml")
+    return Scenario(
+        nccl="",
+        nodes=int(count or 1),
+        machine=None if topology else catalogue.load(name).name,
+        topology=Path(name) if topology else None,
+        gpus_per_node=None if gpus is None else int(gpus),
+    )
+
+
+def _path(path: Path | str | None) -> Path | None:
+    return Path(path) if path else None
+
+
+def _environment(env: object) -> dict[str, str]:
+    """As a process has it: texts."""
+    if env is None:
+        return {}
+    if not isinstance(env, Mapping):
+        raise BadInput(f"env {env!r}: expected a dictionary of NCCL's variables, such as {{'NCCL_ALGO': 'Ring'}}")
+    return {str(name): value if isinstance(value, str) else str(whole(value, str(name))) for name, value in env.items()}

@@ -1,0 +1,238 @@
+"""A job's budget: each kind of call priced in each variant, summed up and compared."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from tuner.workload.calls import CallList
+from tuner.workload.count import Counted, Entry, Wanted
+from tuner.workload.price import Price, Unpriced, Variant, prices
+from tuner.workload.priced import (
+    AllKernels,
+    Budget,
+    BudgetRegret,
+    EntryPrices,
+    FileCounted,
+    Kernels,
+    MeasuredPrice,
+    NoPrice,
+    OfCollective,
+    OfCombination,
+    P,
+    Part,
+    PriceChange,
+    PriceOf,
+    SizedCall,
+    VariantBudget,
+)
+from tuner.workload.regret import Judged, Measured, NotMeasured
+
+
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """A row of one column; without measurements it is not judged."""
+
+    entry: Entry
+    price: Price
+    judged: Judged | NotMeasured | None
+
+    @property
+    def total_us(self) -> float:
+        return self.entry.calls * self.price.time_us
+
+
+@dataclass(frozen=True, slots=True)
+class _Without:
+    entry: Entry
+    reason: str
+
+
+_Column = Sequence[_Priced | _Without]  # a row for each entry
+
+
+@dataclass(frozen=True, slots=True)
+class CountedFiles:
+    """What files have, and what of it counts."""
+
+    files: Sequence[CallList]
+    wanted: Wanted
+    counted: Counted
+
+
+def budget(calls: CountedFiles, variants: Sequence[Variant], measured: Measured | None = None) -> Budget:
+    """The budget of the calls in each variant; they are compared with the first. Errors: those of :func:`prices`."""
+    entries, counted = calls.counted.entries, calls.counted
+    columns = [_column(variant, entries, measured) for variant in variants]
+    totals_us = [_total_us(_priced(column)) for column in columns]
+    return Budget(
+        files=tuple(
+            FileCounted(each.file, each.kind, each.sizes, sum(call.calls for call in each.calls))
+            for each in calls.files
+        ),
+        ranks=calls.wanted.ranks,
+        priced_ranks=calls.wanted.priced_ranks,
+        calls=sum(entry.calls for entry in entries),
+        notes=(*counted.notes, *(measured.notes if measured else ())),
+        left_out=tuple(counted.left_out),
+        variants=tuple(
+            _variant(variant, column, columns[0], measured) for variant, column in zip(variants, columns, strict=True)
+        ),
+        entries=tuple(
+            EntryPrices(
+                _call(entry),
+                entry.calls,
+                _kernels(entry),
+                tuple(
+                    _price(variant.name, column[at], total_us)
+                    for variant, column, total_us in zip(variants, columns, totals_us, strict=True)
+                ),
+            )
+            for at, entry in enumerate(entries)
+        ),
+    )
+
+
+def _column(variant: Variant, entries: Sequence[Entry], measured: Measured | None) -> _Column:
+    return [
+        _Without(entry, price.reason)
+        if isinstance(price, Unpriced)
+        else _Priced(entry, price, None if measured is None else measured.judge(entry, price))
+        for entry, price in zip(entries, prices(variant, entries), strict=True)
+    ]
+
+
+def _variant(variant: Variant, column: _Column, base: _Column, measured: Measured | None) -> VariantBudget:
+    rows = _priced(column)
+    both = [
+        (before, after)
+        for before, after in zip(base, column, strict=True)
+        if isinstance(before, _Priced) and isinstance(after, _Priced)
+    ]
+    changes = _changes(both)
+    difference_us = sum(change.difference_us for change in changes)
+    return VariantBudget(
+        name=variant.name,
+        constants=variant.scenario.constants,
+        environment=variant.scenario.environment or {},
+        table=variant.table,
+        total_us=_total_us(rows),
+        priced_calls=sum(row.entry.calls for row in rows),
+        unpriced_calls=sum(row.entry.calls for row in column if isinstance(row, _Without)),
+        difference_us=difference_us,
+        difference=_share(difference_us, _total_us([before for before, _ in both])),
+        changes=changes,
+        by_collective=_parts(rows, lambda row: OfCollective(row.entry.request.collective)),
+        by_combination=_parts(rows, lambda row: OfCombination(row.price.algorithm, row.price.protocol)),
+        kernels=_all_kernels([row for row in rows if row.entry.kernels_us]),
+        regret=None if measured is None else _regret(rows, measured),
+    )
+
+
+def _priced(column: _Column) -> list[_Priced]:
+    return [row for row in column if isinstance(row, _Priced)]
+
+
+def _total_us(rows: Sequence[_Priced]) -> float:
+    return sum(row.total_us for row in rows)
+
+
+def _parts(rows: Sequence[_Priced], key: Callable[[_Priced], P]) -> tuple[Part[P], ...]:
+    """Calls and time by what ``key`` says, the longest first."""
+    total_us = _total_us(rows)
+    by_key: dict[P, list[_Priced]] = defaultdict(list)
+    for row in rows:
+        by_key[key(row)].append(row)
+    parts = [
+        Part(of, sum(row.entry.calls for row in part), _total_us(part), _share(_total_us(part), total_us))
+        for of, part in by_key.items()
+    ]
+    return tuple(sorted(parts, key=lambda part: -part.total_us))
+
+
+def _changes(both: Sequence[tuple[_Priced, _Priced]]) -> tuple[PriceChange, ...]:
+    """What makes up the difference between two columns, the most first."""
+    changes = [
+        PriceChange(
+            call=_call(after.entry),
+            calls=after.entry.calls,
+            before=before.price.algo_proto,
+            after=after.price.algo_proto,
+            before_us=before.price.time_us,
+            after_us=after.price.time_us,
+            difference_us=after.total_us - before.total_us,
+        )
+        for before, after in both
+        if before.price != after.price
+    ]
+    return tuple(sorted(changes, key=lambda change: -abs(change.difference_us)))
+
+
+def _call(entry: Entry) -> SizedCall:
+    request = entry.request
+    return SizedCall(request.collective, request.dtype, request.op, entry.bytes)
+
+
+def _kernels(entry: Entry) -> Kernels | None:
+    times_us = entry.kernels_us
+    return Kernels(len(times_us), sum(times_us), min(times_us), median(times_us)) if times_us else None
+
+
+def _all_kernels(rows: Sequence[_Priced]) -> AllKernels | None:
+    if not rows:
+        return None
+    return AllKernels(
+        calls=sum(len(row.entry.kernels_us) for row in rows),
+        measured_us=sum(sum(row.entry.kernels_us) for row in rows),
+        predicted_us=sum(len(row.entry.kernels_us) * row.price.time_us for row in rows),
+    )
+
+
+def _price(variant: str, row: _Priced | _Without, total_us: float) -> PriceOf | NoPrice:
+    if isinstance(row, _Without):
+        return NoPrice(variant, row.reason)
+    price = row.price
+    return PriceOf(
+        variant=variant,
+        algorithm=price.algorithm,
+        protocol=price.protocol,
+        channels=price.channels,
+        time_us=price.time_us,
+        total_us=row.total_us,
+        share=_share(row.total_us, total_us),
+        measured=_judged(row.entry, row.judged),
+    )
+
+
+def _judged(entry: Entry, judged: Judged | NotMeasured | None) -> MeasuredPrice | NotMeasured | None:
+    if not isinstance(judged, Judged):
+        return judged
+    return MeasuredPrice(
+        pick_us=judged.pick_us,
+        best=str(judged.best),
+        best_us=judged.best_us,
+        interpolated=judged.interpolated,
+        regret_us=entry.calls * (judged.pick_us - judged.best_us),
+    )
+
+
+def _regret(rows: Sequence[_Priced], measured: Measured) -> BudgetRegret:
+    known = [(row.entry.calls, row.judged) for row in rows if isinstance(row.judged, Judged)]
+    without = [row for row in rows if not isinstance(row.judged, Judged)]
+    pick_us = sum(calls * judged.pick_us for calls, judged in known)
+    best_us = sum(calls * judged.best_us for calls, judged in known)
+    return BudgetRegret(
+        file=str(measured.file),
+        calls=sum(calls for calls, _ in known),
+        interpolated_calls=sum(calls for calls, judged in known if judged.interpolated),
+        unmeasured_calls=sum(row.entry.calls for row in without),
+        unmeasured_share=_share(_total_us(without), _total_us(rows)),
+        pick_us=pick_us,
+        best_us=best_us,
+        regret_us=pick_us - best_us,
+        regret=_share(pick_us - best_us, best_us),
+    )
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

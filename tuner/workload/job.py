@@ -1,0 +1,66 @@
+"""A job's files to its budget: read, count, price."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tuner.base.errors import BadInput
+from tuner.scenario import Scenario
+from tuner.workload import regret
+from tuner.workload.budget import CountedFiles, budget
+from tuner.workload.count import Wanted, count
+from tuner.workload.price import Variant
+from tuner.workload.priced import Budget
+from tuner.workload.read import read
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What a budget compares: each scenario as it is, then with each of the settings and each decision table.
+
+    ``settings`` are ``NAME=VALUE[,NAME=VALUE...]`` of NCCL's variables.
+    """
+
+    scenarios: Sequence[Scenario]
+    settings: Sequence[str] = ()
+    tables: Sequence[Path] = ()
+
+    def variants(self) -> list[Variant]:
+        """Each once, the first scenario as it is first. Errors: BadInput for a setting that is none."""
+        variants = {
+            each.name: each
+            for one in self.scenarios
+            for each in (
+                Variant(f"NCCL {one.nccl}", one),
+                *(Variant(f"NCCL {one.nccl} with {text}", _with(one, text)) for text in self.settings),
+                *(Variant(f"NCCL {one.nccl} with {path}", one, path) for path in self.tables),
+            )
+        }
+        return list(variants.values())
+
+
+def wanted_of(scenario: Scenario, ranks: int | None = None) -> Wanted:
+    """The calls of communicators like this one; or of so many ``ranks``, whatever their nodes, priced on it."""
+    nodes = None if ranks else sum(kind.nodes for kind in scenario.kinds)
+    return Wanted(ranks or scenario.ranks, scenario.ranks, nodes)
+
+
+def of_files(files: Iterable[Path], compared: Compared, wanted: Wanted, measured: Path | None = None) -> Budget:
+    """The budget of the calls in ``files``, priced by NCCL's model; with ``measured`` times also what the picks lose.
+
+    Errors: BadInput for what cannot be read, counted or priced; BadMeasurement, BadTable.
+    """
+    variants, described = compared.variants(), compared.scenarios[0]
+    found = [read(path, described.ranks) for path in files]
+    times = None if measured is None else regret.read(measured, described)
+    return budget(CountedFiles(found, wanted, count(found, wanted)), variants, times)
+
+
+def _with(scenario: Scenario, text: str) -> Scenario:
+    """A value may have commas itself, so a comma ends it only before another variable."""
+    pairs = [part.partition("=") for part in re.split(r",(?=NCCL_\w+=)", text)]
+    if not all(name.startswith("NCCL_") and equals for name, equals, _ in pairs):
+        raise BadInput(f"--setting {text!r}: expected NCCL_NAME=VALUE[,NCCL_NAME=VALUE...], such as NCCL_ALGO=Ring")
+    values = {name: value for name, _, value in pairs}
+    return replace(scenario, environment={**(scenario.environment or {}), **values})
