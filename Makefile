@@ -7,7 +7,7 @@ JOBS   ?= 2
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 LOG    := build/install.log
 
-.PHONY: demo test test-offline test-releases explore docs golden lint bench plugin fuzz clean
+.PHONY: demo test test-offline test-releases explore docs golden release lint bench plugin fuzz clean
 
 demo: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL)
@@ -38,6 +38,10 @@ docs: $(VENV)/.installed
 golden: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl --all
 	$(BIN)/python -m tests.scripts.record_golden
+
+# All of a new release but what is written by hand: make release NCCL=2.33.1
+release: $(VENV)/.installed
+	$(BIN)/python -m tests.scripts.add_release $(NCCL)
 
 SOURCES_C := $(wildcard csrc/*/*.[ch] csrc/*/*/*.[ch])
 

@@ -76,7 +76,7 @@ def find(release: str) -> Library:
         places.append(Path(str(importlib.metadata.distribution(WHEEL).locate_file(MEMBER))))
     places.append(cached(release))
     if there := [path for path in places if path.is_file()]:
-        return _checked(release, next((path for path in there if _stranger(release, path) is None), there[0]))
+        return _checked(release, next((path for path in there if _mismatch(release, path) is None), there[0]))
     installed = installed_release()
     wheel = f"the installed {WHEEL} wheel is {installed}" if installed else f"no {WHEEL} wheel is installed"
     raise OracleUnavailable(
@@ -86,12 +86,12 @@ def find(release: str) -> Library:
 
 def _checked(release: str, path: Path) -> Library:
     check(path)
-    if (why := _stranger(release, path)) is not None:
+    if (why := _mismatch(release, path)) is not None:
         raise OracleUnavailable(why)
     return Library(path, release, sha256(path))
 
 
-def _stranger(release: str, path: Path) -> str | None:
+def _mismatch(release: str, path: Path) -> str | None:
     """Why a file is not the libnccl that the release's table knows; None where it is, or the table knows none."""
     own, has = known(release), sha256(path)
     if own is None or own.sha256 == has:

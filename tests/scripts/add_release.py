@@ -1,0 +1,83 @@
+"""`make release NCCL=2.33.1`: everything about a release of NCCL that is not written by hand.
+
+Where tables/nccl has no file of the release yet, one is begun: the newest release is its parent, and it names the
+libnccl that it is of. Then libnccl searches the graphs of every machine and answers what the golden tests hold the
+emulator against, and emulator and libnccl are compared. Where they differ, what changed in this release goes into its
+file by hand; the same command again compares. What is there already is kept.
+
+    python -m tests.scripts.add_release 2.33.1
+    python -m tests.scripts.add_release 2.33.1 --machine dgx-h100      these machines alone
+"""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from tuner import release
+from tuner.machine import catalogue
+from tuner.oracle import library
+
+FOLDER = Path(__file__).parents[2] / "tables" / "nccl"
+BEGUN = """\
+# NCCL {name}: what differs from {parent}. Sources are files of the tag v{name}-1 of NVIDIA/nccl.
+
+release = "{name}"
+parent = "{parent}"
+
+[library]                                  # libnccl.so.2 of the wheel {wheel} {name}
+x86_64.sha256 = "{sha256}"
+x86_64.bytes = {bytes}
+"""
+
+
+@click.command()
+@click.argument("name", metavar="RELEASE")
+@click.option("--machine", "machines", multiple=True, type=click.Choice(catalogue.names()), help="[default: all]")
+def main(name: str, machines: Sequence[str]) -> None:
+    if name not in release.names():
+        begin(name)
+        # The list of releases was read when this began.
+        again = [sys.executable, "-m", "tests.scripts.add_release", *sys.argv[1:]]
+        sys.exit(subprocess.run(again, check=False).returncode)
+    chosen = [word for machine in machines for word in ("--machine", machine)]
+    command = Path(sys.executable).with_name("nccl-tuner")
+    run(command, "fetch-nccl", name)
+    for machine in machines or catalogue.names():
+        if name not in catalogue.load(machine).releases:
+            run(command, "machines", "capture", machine, "--nccl", name)
+    run(sys.executable, "-m", "tests.scripts.record_golden", "--nccl", name, *chosen)
+    tests = " or ".join(f"{name}-{each}" for each in machines) or name
+    run(sys.executable, "-m", "pytest", "-q", "tests/golden", "-k", tests)
+    if not machines:
+        run(sys.executable, "-m", "tests.scripts.check_releases", name)
+        run(sys.executable, "-m", "tests.scripts.write_docs")
+
+
+def begin(name: str) -> None:
+    """A file of a release that differs in nothing from the newest one."""
+    found = library.fetch(name, lambda message: click.echo(message, err=True))
+    path = FOLDER / f"{name}.toml"
+    path.write_text(
+        BEGUN.format(
+            name=name,
+            parent=release.names()[-1],
+            wheel=library.WHEEL,
+            sha256=found.sha256,
+            bytes=found.path.stat().st_size,
+        )
+    )
+    click.echo(f"wrote {path}: what differs from {release.names()[-1]} goes there by hand")
+
+
+def run(*command: str | Path) -> None:
+    click.echo(f"$ {' '.join(map(str, command))}")
+    if code := subprocess.run(command, check=False).returncode:
+        click.echo(f"exit code {code}: what this release changes goes into {FOLDER}, then the same command again")
+        sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()
