@@ -130,7 +130,7 @@ TRIED = {
     "NCCL_GRAPH_REGISTER": "0",
     "NCCL_UNPACK_DOUBLE_NCHANNELS": "0",
 }
-TOLD_BUFFERS = {
+REGISTERED_BUFFERS = {
     "NCCL_CUMEM_ENABLE": "0",
     "NCCL_WIN_ENABLE": "0",
     "NCCL_WIN_STRIDE": "1",
@@ -186,8 +186,8 @@ def indifferent(name: str) -> set[str]:
     return {variable for names in release.load(name).environment.indifferent.values() for variable in names}
 
 
-def test_what_reaches_told_buffers_is_refused_with_them() -> None:
-    assert set(release.load("2.28.9").environment.registered_buffers) == set(TOLD_BUFFERS)
+def test_what_reaches_registered_buffers_is_refused_with_them() -> None:
+    assert set(release.load("2.28.9").environment.registered_buffers) == set(REGISTERED_BUFFERS)
     scenario = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1, environment={"NCCL_CUMEM_ENABLE": "0"})
     selection = Selection(scenario.communicator())
     assert selection.pick(Request(Collective.AllReduce, DataType.float32, Op.sum), 1 << 20).channels[0] > 0
@@ -203,7 +203,7 @@ def test_every_variable_without_effect_is_tried() -> None:
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("name", HERE)
 def test_what_has_no_effect_has_none(name: str, nodes: int) -> None:
-    environment = {**TRIED, **TOLD_BUFFERS}
+    environment = {**TRIED, **REGISTERED_BUFFERS}
     report = check(Scenario(nccl=name, machine="dgx-h100", nodes=nodes, gpus_per_node=4, environment=environment))
     assert report.mismatches == []
     assert report.compared["picks"] >= 5 * 60

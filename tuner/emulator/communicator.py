@@ -114,12 +114,12 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
     environment = replace(environment, non_numeric_is_default=release.environment.non_numeric_is_default)
     rules = _rules(release)
 
-    found = [
+    searched_graphs = [
         init.searched(kind.graphs, environment) | init.without_channels(release, rules, environment, kind)
         for kind in kinds
     ]
     searched = {
-        name: init.weakest([graphs.get(name, EMPTY) for graphs in found], release.paths.types)
+        name: init.weakest([graphs.get(name, EMPTY) for graphs in searched_graphs], release.paths.types)
         for name in set(OF_ALGORITHM.values())
     }
     # Ring and tree run on the same channels: the fewer of both.
@@ -134,7 +134,7 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
     cpus = [(kind.cpu_arch, kind.cpu_vendor) for kind in kinds]
     cpu_arch, cpu_vendor = rules.cpu(cpus)
     table_cpu_arch, table_cpu_vendor = rules.table_cpu(cpus)
-    entries = {(size, _heads(graphs)) for size, graphs in zip(local_ranks, found, strict=True)}
+    entries = {(size, _heads(graphs)) for size, graphs in zip(local_ranks, searched_graphs, strict=True)}
     if len(entries) > 1 and collnet.requested(environment):
         raise BadInput("NCCL_COLLNET_ENABLE=1: not emulated where nodes differ in GPUs or heads; valid there: 0")
     network = collnet.set_up(rules, collnet.CollNetFacts(release, environment, len(nodes), max(local_ranks), graphs))
@@ -147,7 +147,7 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
         min_comp_cap=min(comp_caps),
         ring=graphs[Algorithm.Ring],
         nvls=graphs[Algorithm.NVLS],
-        own_nvls=found[0].get("nvls", EMPTY),
+        own_nvls=searched_graphs[0].get("nvls", EMPTY),
         min_local_ranks=min(local_ranks),
         net_gbs=net_gbs,
         collnet_chain=graphs[Algorithm.CollNetChain] if network else None,
@@ -171,7 +171,7 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
         cpu_vendor=cpu_vendor,
         table_cpu_arch=table_cpu_arch,
         table_cpu_vendor=table_cpu_vendor,
-        tree_pattern=rules.tree_pattern([graphs["tree"].pattern for graphs in found]),
+        tree_pattern=rules.tree_pattern([graphs["tree"].pattern for graphs in searched_graphs]),
         has_nvswitch=kinds[0].has_nvswitch,
         direct_nvlink=kinds[0].direct_nvlink and graphs[Algorithm.Ring].type_intra == "NVL",
         net_gbs=net_gbs,

@@ -146,13 +146,13 @@ def _max_threads(communicator: Communicator) -> NDArray[np.int64]:
 
 def _requested_threads(communicator: Communicator, row: Threads, default: int) -> int:
     """A thread count from the environment: not a multiple of a warp counts as the largest (sic)."""
-    asked = -2 if row.env is None else communicator.environment.c_int(row.env, -2)
-    if asked <= 0:
+    requested = -2 if row.env is None else communicator.environment.c_int(row.env, -2)
+    if requested <= 0:
         return default
     most = given(row.max)
-    if asked % communicator.release.limits.warp_size or asked > most:
+    if requested % communicator.release.limits.warp_size or requested > most:
         return most
-    return max(asked, given(row.min))
+    return max(requested, given(row.min))
 
 
 def _thread_thresholds_bytes(communicator: Communicator) -> NDArray[np.int64]:
@@ -162,13 +162,15 @@ def _thread_thresholds_bytes(communicator: Communicator) -> NDArray[np.int64]:
     thresholds[Algorithm.Ring, Protocol.LL] *= communicator.ranks
     for algorithm in (Algorithm.CollNetDirect, Algorithm.CollNetChain):
         thresholds[algorithm, Protocol.Simple] = table.collnet_simple
-    for at, asked in zip(np.ndindex(2, len(Protocol)), _asked_thresholds(communicator.environment), strict=False):
-        if asked >= 0:
-            thresholds[at] = asked
+    for at, requested in zip(
+        np.ndindex(2, len(Protocol)), _requested_thresholds(communicator.environment), strict=False
+    ):
+        if requested >= 0:
+            thresholds[at] = requested
     return thresholds
 
 
-def _asked_thresholds(environment: Environment) -> list[int]:
+def _requested_thresholds(environment: Environment) -> list[int]:
     """NCCL_THREAD_THRESHOLDS: up to six numbers, Tree then Ring, as sscanf reads them: up to what begins no number."""
     text = environment.text("NCCL_THREAD_THRESHOLDS") or ""
     numbers: list[int] = []

@@ -48,7 +48,7 @@ class Picks(Framed):
 
     @property
     def combinations(self) -> NDArray[np.int64]:
-        """Algorithm and protocol of each size as one number, an index into ``ALL_CELLS``."""
+        """Algorithm and protocol of each size as one number, an index into ``ALGO_PROTOS``."""
         return self.algorithm.astype(np.int64) * len(Protocol) + self.protocol
 
     def algo_protos(self) -> list[AlgoProto]:
@@ -196,7 +196,7 @@ class Selection:
     def pick_by(self, cost_us: FloatArray) -> tuple[NDArray[np.int64], FloatArray]:
         """The release's pick from a cost table that a tuner plugin has left, and its time.
 
-        ``cost_us`` is [size][algorithm][protocol], the pick an index into ``ALL_CELLS``; cells below 0 do not count.
+        ``cost_us`` is [size][algorithm][protocol], the pick an index into ``ALGO_PROTOS``; cells below 0 do not count.
         """
         times = (pick.unless_negative(cost_us[:, algorithm, protocol]) for algorithm, protocol in ALGO_PROTOS)
         best, time_us = self.communicator.rules.pick(times, self.communicator)
@@ -226,7 +226,7 @@ class Selection:
         return seen
 
     def _computation(self, request: Request, algo_proto: AlgoProto) -> Callable[[SizeArray], None]:
-        """All that is computed of a cell for some sizes, for whoever watches; the tables are there already."""
+        """All that is computed of a cell for some sizes, to be traced; the tables are there already."""
         bandwidths = self._bandwidths(request)
         if algo_proto not in bandwidths:
             raise BadInput(f"{algo_proto[0].name}/{algo_proto[1].name}: {self.excluded(request)[algo_proto]}")
@@ -284,10 +284,10 @@ class Selection:
     def _check_buffers(self, request: Request) -> None:
         if request.buffers is Buffers.plain:
             return
-        release, asked = self.communicator.release, self.communicator.environment.values
+        release, values = self.communicator.release, self.communicator.environment.values
         if not release.rules.registered:
             raise BadInput(f"NCCL {release.name} registers no buffers; valid: 2.19 and later")
-        if reaching := sorted(set(release.environment.registered_buffers) & set(asked)):
+        if reaching := sorted(set(release.environment.registered_buffers) & set(values)):
             names = ", ".join(reaching)
             raise BadInput(f"{names}: emulated for plain buffers only, not for {request.buffers.name} ones")
         if self.communicator.collnet or not self.communicator.nodes_are_alike:

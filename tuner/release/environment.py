@@ -28,10 +28,10 @@ class Environment:
 
     def number(self, name: str, default: int) -> int:
         """An integer parameter: NCCL's default where unset or empty; out of range of 64 bits counts as unset."""
-        value = self._asked(name)
+        value = self._requested(name)
         return default if value is None else value
 
-    def _asked(self, name: str) -> int | None:
+    def _requested(self, name: str) -> int | None:
         text = self.values.get(name)
         if not text or (self.non_numeric_is_default and not BEGINS_NUMBER.match(text)):
             return None
@@ -44,7 +44,7 @@ class Environment:
 
     def optional(self, name: str) -> int | None:
         """An integer parameter as :meth:`c_int`, absent where that is NCCL's default."""
-        value = self._asked(name)
+        value = self._requested(name)
         return None if value is None else int32(value)
 
 

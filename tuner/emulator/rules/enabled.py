@@ -55,9 +55,9 @@ def pat_enabled(point: ModelPoint) -> Reason:
 @RULES
 def pat_enabled_on_any_gpu(point: ModelPoint) -> Reason:
     """Unless forced by NCCL_PAT_ENABLE: one rank per node."""
-    asked = point.environment.c_int("NCCL_PAT_ENABLE", 2)
-    on = point.nodes == point.ranks if asked == 2 else asked != 0
-    return None if on else "PAT needs one rank per node" if asked == 2 else "NCCL_PAT_ENABLE=0"
+    requested = point.environment.c_int("NCCL_PAT_ENABLE", 2)
+    on = point.nodes == point.ranks if requested == 2 else requested != 0
+    return None if on else "PAT needs one rank per node" if requested == 2 else "NCCL_PAT_ENABLE=0"
 
 
 @RULES
@@ -68,20 +68,20 @@ def pat_enabled_with_nvls(point: ModelPoint) -> Reason:
     through_switch = point.communicator.nvls and everyone
     if point.nodes < point.ranks and not through_switch:
         return "PAT needs one rank per node, or NVLS with every rank as a head"
-    asked = point.environment.c_int("NCCL_PAT_ENABLE", 2)
-    if asked == 2 and point.nodes > 1 and point.communicator.min_comp_cap >= 60:
+    requested = point.environment.c_int("NCCL_PAT_ENABLE", 2)
+    if requested == 2 and point.nodes > 1 and point.communicator.min_comp_cap >= 60:
         return None
     return pat_enabled(point)
 
 
 @RULES
 def protocol_requested(point: ModelPoint) -> Reason:
-    return _asked(point, "NCCL_PROTO", point.protocol)
+    return _requested(point, "NCCL_PROTO", point.protocol)
 
 
 @RULES
 def algorithm_requested(point: ModelPoint) -> Reason:
-    return _asked(point, "NCCL_ALGO", point.algorithm)
+    return _requested(point, "NCCL_ALGO", point.algorithm)
 
 
 @RULES
@@ -95,7 +95,7 @@ def algorithm_requested_where_forced(point: ModelPoint) -> Reason:
     """The same; with NCCL_ALGO set, a collective it does not name has no algorithm left."""
     if not _forced(point):
         return None
-    return _asked(point, "NCCL_ALGO", point.algorithm, unnamed=not point.environment.text("NCCL_ALGO"))
+    return _requested(point, "NCCL_ALGO", point.algorithm, unnamed=not point.environment.text("NCCL_ALGO"))
 
 
 @RULES
@@ -135,8 +135,8 @@ def collnet_needs_support(point: ModelPoint) -> Reason:
 def collnet_needs_support_or_one_node(point: ModelPoint) -> Reason:
     """sic: on one node an NVSwitch and a plugin for CollNet give CollNetDirect numbers, which no call may use."""
     numbers = point.algorithm is Algorithm.CollNetDirect and point.nodes == 1 and point.communicator.has_nvswitch
-    found = collnet.requested(point.environment) and point.graph.channels > 0  # no adapter, no plugin, no graph
-    return None if numbers and found else collnet_needs_support(point)
+    searched = collnet.requested(point.environment) and point.graph.channels > 0  # no adapter, no plugin, no graph
+    return None if numbers and searched else collnet_needs_support(point)
 
 
 @RULES
@@ -249,6 +249,6 @@ def _forced(point: ModelPoint) -> bool:
     )
 
 
-def _asked(point: ModelPoint, variable: str, element: Algorithm | Protocol, unnamed: bool = True) -> Reason:
+def _requested(point: ModelPoint, variable: str, element: Algorithm | Protocol, unnamed: bool = True) -> Reason:
     on = _rows(point, variable, type(element)).get(element, unnamed)
     return None if on else f"{variable}={point.environment.text(variable)} leaves it out"

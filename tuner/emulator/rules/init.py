@@ -66,15 +66,15 @@ TREE_PATTERN_RULES: Registry[Callable[[Sequence[Pattern | None]], Pattern | None
 
 @CTAS_RULES
 def positive_only(environment: Environment, name: str, default: int) -> int:
-    asked = environment.optional(name)
-    return asked if asked is not None and asked > 0 else default
+    requested = environment.optional(name)
+    return requested if requested is not None and requested > 0 else default
 
 
 @CTAS_RULES
 def any_but_least_int(environment: Environment, name: str, default: int) -> int:
     """As asked, but the least int, which stands for nothing asked."""
-    asked = environment.optional(name)
-    return asked if asked is not None and asked != -(2**31) else default
+    requested = environment.optional(name)
+    return requested if requested is not None and requested != -(2**31) else default
 
 
 def searched(graphs: Graphs, environment: Environment) -> dict[str, Graph]:
@@ -101,10 +101,10 @@ def without_channels(release: Release, rules: "Rules", environment: Environment,
     NCCL_NVLS_ENABLE than 0 and 2 do not ask the GPUs.
     """
     start = rules.nvls_search_start  # none where such cells have no latency
-    asked = environment.number("NCCL_NVLS_ENABLE", 2) not in (0, 2)
+    requested = environment.number("NCCL_NVLS_ENABLE", 2) not in (0, 2)
     if (
         start is None
-        or not asked
+        or not requested
         or "nvls" in kind.graphs
         or len(kind.comp_caps) <= given(release.limits.gpus_without_nvls)
     ):
@@ -263,40 +263,43 @@ def limit(facts: InitFacts, count: int) -> int:
 
 def _channels_in_kernel_arguments(facts: InitFacts) -> int:
     """Channels whose first batch of work fits the kernel's arguments; too few bytes for any wrap around (sic)."""
-    limits, asked = facts.release.limits, facts.environment.number("NCCL_WORK_ARGS_BYTES", 2**63 - 1)
-    return min(facts.max_channels, (asked - limits.kernel_args_bytes) % 2**64 // limits.work_batch_bytes)
+    limits, requested = facts.release.limits, facts.environment.number("NCCL_WORK_ARGS_BYTES", 2**63 - 1)
+    return min(facts.max_channels, (requested - limits.kernel_args_bytes) % 2**64 // limits.work_batch_bytes)
 
 
 @NVLS_RULES
 def by_generation_and_nodes(facts: InitFacts) -> int:
     """A fixed number by GPU generation, fewer on one Blackwell node; needs a graph, so an NVSwitch."""
     table = facts.release.nvls_channels
-    asked = facts.environment.optional("NCCL_NVLS_NCHANNELS")
+    requested = facts.environment.optional("NCCL_NVLS_NCHANNELS")
     blackwell = table.blackwell if facts.nodes > 1 else table.blackwell_one_node
     return _nvls(
-        facts, asked if asked is not None and asked > 0 else blackwell if facts.comp_cap >= 100 else table.hopper
+        facts,
+        requested if requested is not None and requested > 0 else blackwell if facts.comp_cap >= 100 else table.hopper,
     )
 
 
 @NVLS_RULES
 def by_generation_or_requested(facts: InitFacts) -> int:
     table = facts.release.nvls_channels
-    asked = facts.environment.number("NCCL_NVLS_NCHANNELS", -2)
-    return _nvls(facts, int32(asked) if asked >= 0 else table.blackwell if facts.comp_cap >= 100 else table.hopper)
+    requested = facts.environment.number("NCCL_NVLS_NCHANNELS", -2)
+    return _nvls(
+        facts, int32(requested) if requested >= 0 else table.blackwell if facts.comp_cap >= 100 else table.hopper
+    )
 
 
 @NVLS_RULES
 def sixteen_or_requested(facts: InitFacts) -> int:
-    asked = facts.environment.optional("NCCL_NVLS_NCHANNELS")
-    return _nvls(facts, facts.release.nvls_channels.hopper if asked is None else asked)
+    requested = facts.environment.optional("NCCL_NVLS_NCHANNELS")
+    return _nvls(facts, facts.release.nvls_channels.hopper if requested is None else requested)
 
 
 @NVLS_RULES
 def by_generation_nodes_and_network(facts: InitFacts) -> int:
     """As :func:`by_generation_and_nodes`, with fewer between three and more Blackwell nodes on fast adapters."""
     table = facts.release.nvls_channels
-    asked = facts.environment.optional("NCCL_NVLS_NCHANNELS")
-    if facts.min_comp_cap < 100 or facts.nodes <= 2 or (asked is not None and asked > 0):
+    requested = facts.environment.optional("NCCL_NVLS_NCHANNELS")
+    if facts.min_comp_cap < 100 or facts.nodes <= 2 or (requested is not None and requested > 0):
         return by_generation_and_nodes(facts)
     fast = facts.net_gbs >= given(table.fast_net_gbs)
     fastest = facts.net_gbs >= given(table.fastest_net_gbs)

@@ -182,12 +182,12 @@ def _net_overhead_us(point: ModelPoint) -> Float:
     """What posting to the network costs the CPU; Simple posts three times."""
     if point.nodes == 1:
         return f32(0)
-    asked_ns = point.environment.number("NCCL_NET_OVERHEAD", -2)
+    requested_ns = point.environment.number("NCCL_NET_OVERHEAD", -2)
     by_vendor = point.release.net_overhead_us
     own_us = by_vendor["other"]
     if point.communicator.cpu_arch == "x86_64" and point.communicator.cpu_vendor == "GenuineIntel":
         own_us = by_vendor["intel"]
     if point.communicator.cpu_arch == "x86_64" and point.communicator.cpu_vendor == "AuthenticAMD":
         own_us = by_vendor["amd"]
-    overhead = f32(own_us) if asked_ns == -2 else f32(f64(asked_ns) * f64(0.001))
+    overhead = f32(own_us) if requested_ns == -2 else f32(f64(requested_ns) * f64(0.001))
     return overhead * f32(3) if point.protocol is Protocol.Simple else overhead

@@ -162,9 +162,9 @@ def ctas(communicator: Communicator, request: Request) -> tuple[int, int]:
     """
     least, most = communicator.ctas
     if request.collective is not Collective.Broadcast:
-        asked = communicator.environment.optional("NCCL_MIN_CTAS")
-        if asked is not None and 1 <= asked <= communicator.release.limits.max_channels:
-            least = asked if asked <= most else 1
+        requested = communicator.environment.optional("NCCL_MIN_CTAS")
+        if requested is not None and 1 <= requested <= communicator.release.limits.max_channels:
+            least = requested if requested <= most else 1
     return least, most
 
 

@@ -83,7 +83,7 @@ def one_for_one_rank_per_node_with_gdr(call: Call, tables: Tables, bound: IntArr
 
 @RULES
 def near_adapters_for_one_rank_per_node_with_gdr(call: Call, tables: Tables, bound: IntArray) -> IntArray:
-    """With one rank per node, a channel for each adapter near the GPU, whose number nobody has told."""
+    """With one rank per node, a channel for each adapter near the GPU, whose number is not known here."""
     if _adapters_take_buffers(call):
         raise BadInput(
             f"NCCL {call.communicator.release.name} gives {call.request.collective.name} of registered buffers "
@@ -107,9 +107,11 @@ def _gpu_direct(communicator: Communicator) -> bool:
     Source: ncclTopoCheckGdr and ncclTopoComputePaths, src/graph/paths.cc, v2.28.9-1.
     """
     paths, type_inter = communicator.release.paths, communicator.graphs[Algorithm.Ring].type_inter
-    asked = [name for name in communicator.environment.values if name.startswith("NCCL_NET_GDR_")]
-    if asked:
-        raise BadInput(f"{', '.join(asked)}: not emulated for registered buffers of one rank per node; valid: plain")
+    requested = [name for name in communicator.environment.values if name.startswith("NCCL_NET_GDR_")]
+    if requested:
+        raise BadInput(
+            f"{', '.join(requested)}: not emulated for registered buffers of one rank per node; valid: plain"
+        )
     if type_inter is None or paths.rank(type_inter) > paths.rank(paths.gpu_direct):
         return False
     if type_inter != "P2C":

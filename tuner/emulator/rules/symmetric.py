@@ -76,8 +76,8 @@ def symmetric_by_cells_unless_algorithms_requested(
     """The same, but where NCCL_ALGO is set and anything is asked of the collective, symmetric kernels are not."""
     path = symmetric_by_cells(communicator, request, nbytes, classic)
     algorithms, protocols = (communicator.environment.text(name) or "" for name in ("NCCL_ALGO", "NCCL_PROTO"))
-    asked = forced(algorithms, "NCCL_ALGO", Algorithm) | forced(protocols, "NCCL_PROTO", Protocol)
-    stays = bool(algorithms) and request.collective in asked
+    requested = forced(algorithms, "NCCL_ALGO", Algorithm) | forced(protocols, "NCCL_PROTO", Protocol)
+    stays = bool(algorithms) and request.collective in requested
     return None if stays and path is not COPY_ENGINES else path
 
 

@@ -66,7 +66,7 @@ FUNCTION_RULES: Registry[Callable[[Task, Op], DataType]] = Registry()
 
 @DEVICE_OP_RULES
 def minimum_is_maximum(op: Op) -> Op:
-    """The device's operation: minimum and maximum are one, told apart by an argument."""
+    """The device's operation: minimum and maximum are one, an argument tells which."""
     return Op.max if op is Op.min else op
 
 
