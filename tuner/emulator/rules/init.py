@@ -273,19 +273,16 @@ def by_generation_and_nodes(facts: InitFacts) -> int:
     table = facts.release.nvls_channels
     requested = facts.environment.optional("NCCL_NVLS_NCHANNELS")
     blackwell = table.blackwell if facts.nodes > 1 else table.blackwell_one_node
-    return _nvls(
-        facts,
-        requested if requested is not None and requested > 0 else blackwell if facts.comp_cap >= 100 else table.hopper,
-    )
+    default = blackwell if facts.comp_cap >= 100 else table.hopper
+    return _nvls(facts, requested if requested is not None and requested > 0 else default)
 
 
 @NVLS_RULES
 def by_generation_or_requested(facts: InitFacts) -> int:
     table = facts.release.nvls_channels
     requested = facts.environment.number("NCCL_NVLS_NCHANNELS", -2)
-    return _nvls(
-        facts, int32(requested) if requested >= 0 else table.blackwell if facts.comp_cap >= 100 else table.hopper
-    )
+    default = table.blackwell if facts.comp_cap >= 100 else table.hopper
+    return _nvls(facts, int32(requested) if requested >= 0 else default)
 
 
 @NVLS_RULES
