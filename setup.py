@@ -5,8 +5,8 @@ extension modules. Those are cffi's, each linked with a shared object (csrc/bind
 elsewhere the package is pure Python.
 """
 
-import hashlib
 import os
+import runpy
 import shlex
 import sys
 from pathlib import Path
@@ -14,15 +14,8 @@ from pathlib import Path
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
-SOURCES = sorted(Path("csrc").glob("*/*.[ch]"))
-
-
-def sources_macro() -> tuple[str, str]:
-    """A macro that tells what an object was built from, so that one of another build is not taken for it."""
-    digest = hashlib.sha256()
-    for path in SOURCES:
-        digest.update(path.as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return "NCCL_TUNER_SOURCES", f'"{digest.hexdigest()}"'
+CSRC = Path("csrc")
+SOURCES = runpy.run_path(str(CSRC / "sources.py"))
 
 
 class SharedObject(Extension):
@@ -53,11 +46,11 @@ class BuildExt(build_ext):
             compiler = " ".join(
                 [os.environ.get("CC", "cc"), *(os.environ.get(name, "") for name in ("CFLAGS", "LDFLAGS"))]
             )
-            macro = "-D{}={}".format(*sources_macro())
+            macro = "-D{}={}".format(*SOURCES["macro"](CSRC))
             self.spawn([*shlex.split(compiler), macro, f"@{ext.sources[0]}", "-o", str(target)])
         else:
-            ext.define_macros.append(sources_macro())
-            ext.depends = list(map(str, SOURCES))
+            ext.define_macros.append(SOURCES["macro"](CSRC))
+            ext.depends = list(map(str, SOURCES["files"](CSRC)))
             ext.library_dirs.append(str(target.parent))  # of the shared objects, which were built before
             super().build_extension(ext)
 
