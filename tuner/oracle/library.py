@@ -152,9 +152,10 @@ def fetch(release: str, progress: Callable[[str], None] = lambda _: None) -> Lib
 def fetch_all(wanted: Sequence[str], progress: Callable[[str], None] = lambda _: None) -> Iterator[Library]:
     """Puts the libnccl of releases into the cache, one after the other: downloads the wheel and keeps the library.
 
-    What the cache has whole is not fetched again, so an interrupted call goes on where it was. ``progress`` is told in
-    words what happens, and before it starts what disk it takes. OracleUnavailable where that is not free, where a
-    wheel cannot be had, or where its library has not the sha256 of the wheel's record and of the release's table.
+    What the cache has whole is not fetched again, so an interrupted call goes on where it was. ``progress`` is
+    called with what happens, in words, and at first with what disk it takes. OracleUnavailable where that is not free,
+    where a wheel cannot be had, or where its library has not the sha256 of the wheel's record and of the release's
+    table.
     """
     for release in wanted:
         _check_release(release)
@@ -257,7 +258,7 @@ def _download(release: str, folder: Path, progress: Callable[[str], None]) -> Pa
     for wanted in (release, f"{release}.*"):
         progress(f"downloading {WHEEL}=={wanted}")
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
-        command += [] if sys.stderr.isatty() else ["--quiet"]  # someone watches: pip's bar
+        command += [] if sys.stderr.isatty() else ["--quiet"]  # a terminal: pip's bar
         command += ["--disable-pip-version-check", "--dest", str(folder), f"{WHEEL}=={wanted}"]
         run = subprocess.run(
             command,

@@ -1,4 +1,4 @@
-"""The child process: started with its own environment, asked with a time limit, reported when it dies."""
+"""The child process: started with its own environment, requests with a time limit, reported when it dies."""
 
 import contextlib
 import os

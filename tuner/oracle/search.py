@@ -1,4 +1,4 @@
-"""What the real library found, as this project's records: graphs, and the rest of a topology.
+"""What the real library searched, as this project's records: graphs, and the rest of a topology.
 
 Whatever imports this loads the oracle, which takes longer than many answers: import it where the library is asked.
 """
@@ -14,27 +14,26 @@ from tuner.machine import skeleton
 from tuner.machine.graphs import ENTER_THE_NETWORK, OF_ALGORITHM, Graph, Graphs
 from tuner.machine.skeleton import Skeleton
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
+from tuner.oracle.configuration import Host, OracleConfiguration
 from tuner.oracle.facts import Graph as OracleGraph
 
 
 def search(configuration: OracleConfiguration) -> tuple[Graphs, float]:
     """The graphs, and the bandwidth of the slowest path from a GPU to its adapter (GB/s, 0 where unknown).
 
-    A setup is asked about once: nothing but what it says reaches libnccl. Errors: the oracle's, :func:`check_nodes`'s.
+    Nodes are alike here. A configuration is searched once: nothing but what it says reaches libnccl. Errors: the
+    oracle's, :func:`check_nodes`'s.
     """
-    across = configuration.peer_to_peer_across_sockets
-    env = tuple(sorted(configuration.env.items()))
-    return _search(
-        configuration.topology, configuration.nodes, configuration.gpus_per_node, configuration.release, env, across
-    )
+    node = Host(configuration.topology, configuration.gpus_per_node, configuration.peer_to_peer_across_sockets)
+    return _search(node, configuration.nodes, configuration.release, tuple(sorted(configuration.env.items())))
 
 
 @cache
-def _search(
-    topology: str, nodes: int, gpus: int, nccl: str, env: tuple[tuple[str, str], ...], across: bool
-) -> tuple[Graphs, float]:
-    configuration = OracleConfiguration(topology, nodes, gpus, nccl, dict(env), peer_to_peer_across_sockets=across)
+def _search(node: Host, nodes: int, nccl: str, env: tuple[tuple[str, str], ...]) -> tuple[Graphs, float]:
+    across = node.peer_to_peer_across_sockets
+    configuration = OracleConfiguration(
+        node.topology, nodes, node.gpus, nccl, dict(env), peer_to_peer_across_sockets=across
+    )
     with Oracle(configuration) as oracle:
         check_nodes(oracle)
         return graphs(oracle), net_gbs(oracle) or 0.0
@@ -81,23 +80,23 @@ def graphs(oracle: Oracle) -> Graphs:
     paths = release.load(oracle.facts.release).paths.types
     return {
         OF_ALGORITHM[algorithm]: Graph(
-            pattern=Pattern(found.pattern),
-            channels=found.n_channels,
-            same_channels=bool(found.same_channels),
-            bw_intra_gbs=found.bw_intra_gbs,
-            bw_inter_gbs=found.bw_inter_gbs,
-            latency_inter_us=found.latency_inter_us,
-            type_intra=paths[found.type_intra],
-            type_inter=paths[found.type_inter],
-            cross_nic=found.cross_nic,
-            heads=_heads(found, oracle.configuration.gpus_per_node)
+            pattern=Pattern(searched.pattern),
+            channels=searched.n_channels,
+            same_channels=bool(searched.same_channels),
+            bw_intra_gbs=searched.bw_intra_gbs,
+            bw_inter_gbs=searched.bw_inter_gbs,
+            latency_inter_us=searched.latency_inter_us,
+            type_intra=paths[searched.type_intra],
+            type_inter=paths[searched.type_inter],
+            cross_nic=searched.cross_nic,
+            heads=_heads(searched, oracle.configuration.gpus_per_node)
             if OF_ALGORITHM[algorithm] in ENTER_THE_NETWORK
             else None,
         )
-        for algorithm, found in oracle.graphs.items()
-        if found.n_channels > 0
+        for algorithm, searched in oracle.graphs.items()
+        if searched.n_channels > 0
     }
 
 
-def _heads(found: OracleGraph, gpus: int) -> tuple[int, ...] | None:
-    return None if len(found.heads) == gpus else found.heads
+def _heads(searched: OracleGraph, gpus: int) -> tuple[int, ...] | None:
+    return None if len(searched.heads) == gpus else searched.heads

@@ -1,4 +1,4 @@
-"""What a child process is started with: the machine, the library, and where libnccl says what is asked of it."""
+"""What a child process is started with: the machine, the library, and where its functions and structs are."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -101,20 +101,20 @@ def launch_child(prepared: Preparation) -> Child:
 
 def request(prepared: Preparation, child: Child) -> Start:
     """The first request of the child."""
-    configuration, found = prepared.configuration, prepared.symbols
+    configuration, located = prepared.configuration, prepared.symbols
     wrapped = configuration.plugin if configuration.record_plugin else None
     return Start(
         library=str(prepared.library.path),
         log=str(child.log),
-        anchor=found.anchor,
-        functions={name: tuple(copies) for name, copies in found.functions.items()},
+        anchor=located.anchor,
+        functions={name: tuple(copies) for name, copies in located.functions.items()},
         wrapped_plugin=None if wrapped is None else str(wrapped.resolve()),
-        intercepted=_intercepted(found, len(prepared.kinds)),
+        intercepted=_intercepted(located, len(prepared.kinds)),
         ranks=configuration.ranks,
         machine=_machine(prepared, child),
-        comm=found.comm,
-        graph=found.graph,
-        ring=_ring(found),
+        comm=located.comm,
+        graph=located.graph,
+        ring=_ring(located),
     )
 
 
@@ -179,52 +179,52 @@ def _host(skeleton: Skeleton | None, machine: hardware.Hardware, topology: Path,
     )
 
 
-def _intercepted(found: symbols.Symbols, kinds: int) -> Intercepted:
+def _intercepted(located: symbols.Symbols, kinds: int) -> Intercepted:
     """What the release does not say when asked, and where it can be observed instead."""
-    operation = found.operation.members
-    model, estimate = found.functions.get("ncclTopoTuneModel"), found.functions.get("ncclTopoGetAlgoTime")
-    algorithms, protocols = facts.shape(found.comm)
+    operation = located.operation.members
+    model, estimate = located.functions.get("ncclTopoTuneModel"), located.functions.get("ncclTopoGetAlgoTime")
+    algorithms, protocols = facts.shape(located.comm)
     graphs = times = None
-    if "graphs" not in found.comm.arrays and model is not None:
+    if "graphs" not in located.comm.arrays and model is not None:
         graphs = GraphsToCopy(model[0][0], algorithms)
-    if "ncclGroupSimulateEnd" not in found.functions and estimate is not None:
-        backups = any(name.startswith("_Z19ncclTopoGetAlgoTime") and name.endswith("Pb") for name in found.functions)
+    if "ncclGroupSimulateEnd" not in located.functions and estimate is not None:
+        backups = any(name.startswith("_Z19ncclTopoGetAlgoTime") and name.endswith("Pb") for name in located.functions)
         times = TimesToRecord(estimate[0][0], algorithms, protocols, backups)
     return Intercepted(
-        topology_file=found.functions["ncclTopoGetXmlFromFile"][0][0] if kinds > 1 else None,
+        topology_file=located.functions["ncclTopoGetXmlFromFile"][0][0] if kinds > 1 else None,
         operations=OperationOffsets(
             number=operation["opCount"].offset,
             channel=operation["channelId"].offset,
             pattern=operation["pattern"].offset,
             protocol=operation["protocol"].offset,
             type=operation["dtype"].offset,
-            profiler=next((int(value) for value, name in found.patterns.items() if name == _PROFILER), -1),
+            profiler=next((int(value) for value, name in located.patterns.items() if name == _PROFILER), -1),
         ),
         # a system's GPUs are the first of its sets of nodes, which begin with their count
-        search=SearchOffsets(found.functions["ncclTopoCompute"][0][0], found.system.arrays["nodes"][0]),
+        search=SearchOffsets(located.functions["ncclTopoCompute"][0][0], located.system.arrays["nodes"][0]),
         graphs=graphs,
         times=times,
     )
 
 
-def _ring(found: symbols.Symbols) -> RingOffsets:
+def _ring(located: symbols.Symbols) -> RingOffsets:
     adapters = None
-    if "useGdr" in found.comm.members:
+    if "useGdr" in located.comm.members:
         adapters = AdapterOffsets(
-            use_gdr=found.comm.members["useGdr"].offset,
-            topology=found.comm.members["topo"].offset,
-            graph=found.comm.arrays["graphs"][0] + Algorithm.Ring * found.graph.bytes,
-            adapter_of=found.functions["ncclTopoGetNetDev"][0][0],
-            check=found.functions["ncclTopoCheckGdr"][0][0],
+            use_gdr=located.comm.members["useGdr"].offset,
+            topology=located.comm.members["topo"].offset,
+            graph=located.comm.arrays["graphs"][0] + Algorithm.Ring * located.graph.bytes,
+            adapter_of=located.functions["ncclTopoGetNetDev"][0][0],
+            check=located.functions["ncclTopoCheckGdr"][0][0],
         )
     return RingOffsets(
         adapters=adapters,
-        channels=found.comm.arrays["channels"][0],
-        channel_bytes=found.channel.bytes,
-        prev=found.channel.members["ring.prev"].offset,
-        next=found.channel.members["ring.next"].offset,
-        peers=found.channel.members["peers"].offset,
-        send=found.peer.arrays["send"][0],
-        receive=found.peer.arrays["recv"][0],
-        flags=found.connector.members["conn.flags"].offset,
+        channels=located.comm.arrays["channels"][0],
+        channel_bytes=located.channel.bytes,
+        prev=located.channel.members["ring.prev"].offset,
+        next=located.channel.members["ring.next"].offset,
+        peers=located.channel.members["peers"].offset,
+        send=located.peer.arrays["send"][0],
+        receive=located.peer.arrays["recv"][0],
+        flags=located.connector.members["conn.flags"].offset,
     )
