@@ -1,4 +1,4 @@
-/* The door of the forcing plugin: the process that measures sets a table while its communicators live.
+/* The API of the forcing plugin: the process that measures sets a table while its communicators live.
  *
  * The adapters and the lookup are the plugin's own (csrc/plugin); only what is behind them differs. To force one
  * algorithm and protocol is a table of one row. */

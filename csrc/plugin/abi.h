@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ncclResult_t. Only init ever answers anything but success, and only when it was told to be strict. */
+/* ncclResult_t. Only init ever answers anything but success, and only with NCCL_TUNER_STRICT. */
 enum { RESULT_SUCCESS = 0, RESULT_INVALID_USAGE = 5 };
 
 /* ncclFunc_t: only the first five are tuned. */

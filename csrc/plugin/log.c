@@ -8,8 +8,7 @@ enum { LINE_BYTES = 1024 };
 
 #define LOG_NAME "TUNER/nccl-tuner: "
 
-/* Always handed over as "%s" and one text: a path or a word of a table is never read as a format, and a logger that is
- * no variadic function (the Python door's) can be called the same way. */
+/* Always handed over as "%s" and one text: a path or a word of a table is never read as a format. */
 static void say(nccl_logger logger, int level, unsigned long flags, const char *format, va_list values) {
     char text[LINE_BYTES] = LOG_NAME;
     vsnprintf(text + sizeof LOG_NAME - 1, sizeof text - sizeof LOG_NAME + 1, format, values);

@@ -6,8 +6,8 @@
 static const struct choice own = {.algorithm = -1, .protocol = -1};
 
 /* NCCL caps a plugin's channels at what the communicator has, except in these algorithms: there it starts as many as
- * it is told (scheduleCollTasksToPlan, src/enqueue.cc, v2.22.3-1 on), and a channel that was never set up is a crash.
- * A plugin is not told how many there are, so NCCL's own number stays. */
+ * it is asked for (scheduleCollTasksToPlan, src/enqueue.cc, v2.22.3-1 on), and a channel that was never set up is a
+ * crash. NCCL does not say how many there are, so its own number stays. */
 static bool channels_are_unchecked(const struct choice *choice, const struct shape *shape) {
     return choice->algorithm == ALGORITHM_COLLNET_DIRECT || choice->algorithm == ALGORITHM_COLLNET_CHAIN ||
            (choice->algorithm == ALGORITHM_NVLS && (shape->nodes > 1 || !shape->known));

@@ -1,4 +1,4 @@
-/* SHA-256 (FIPS 180-4) of a file's content, so that ranks with different tables can be told apart. */
+/* SHA-256 (FIPS 180-4) of a file's content, so that ranks with different tables can be distinguished. */
 #ifndef PLUGIN_SHA256_H
 #define PLUGIN_SHA256_H
 

@@ -133,8 +133,8 @@ static bool use(const struct file *file, const struct opening *opening, const st
 int tuner_open(const struct opening *asked, struct tuner **tuner) {
     *tuner = NULL;
     struct settings settings = settings_read(asked->logger);
-    struct opening told = *asked, *opening = &told;
-    told.shape.known |= settings.unchecked;
+    struct opening used = *asked, *opening = &used;
+    used.shape.known |= settings.unchecked;
     if (!settings.table) {
         log_info(opening->logger, TABLE_VARIABLE " is not set: every choice is NCCL's own");
         return RESULT_SUCCESS;

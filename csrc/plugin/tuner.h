@@ -13,7 +13,7 @@
 struct tuner;
 struct decider;
 
-/* A new communicator, and what NCCL tells a tuner of it. */
+/* A new communicator, and what NCCL says of it. */
 struct opening {
     struct shape shape; /* where it is not known whose calls will come, that of the first who might */
     bool hands_cells;   /* NCCL hands over its cost table, in which what it cannot run is ignored: 2.22 on */

@@ -1,5 +1,5 @@
 /* ncclTunerPlugin_v1: looked up by 2.19 and 2.20. Its calls carry no context, so one table serves all communicators of
- * the process, and a call cannot be told to be of one or the other. */
+ * the process, and which one a call is of is not known. */
 #include <stdatomic.h>
 
 #include "interface.h"
@@ -53,7 +53,7 @@ static int init(size_t ranks, size_t nodes, nccl_logger logger) {
 static int get_coll_info(int collective, size_t bytes, int collnet, int nvls, int pipelined, int *algorithm,
                          int *protocol, int *channels) {
     struct tuner *tuner = atomic_load_explicit(&shared.deciding, memory_order_acquire);
-    /* 2.19 starts as many channels as it is told, whether or not they were set up. */
+    /* 2.19 starts as many channels as it is asked for, whether or not they were set up. */
     tuner_choose(tuner, collective, bytes, pipelined, collnet, nvls, algorithm, protocol,
                  tuner_is_unchecked(tuner) ? channels : NULL);
     return RESULT_SUCCESS;

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from tests.support.measurement_files import write
 from tests.support.simulated_runs import NOTHING, idle, measured
+from tests.support.table_search import find
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.cli.decide import command
@@ -19,7 +20,6 @@ from tuner.measure.decision.gate import Verdict, verdict
 from tuner.measure.decision.rows import DecisionRow, regrets
 from tuner.measure.records.samples import Combination, Point, SampleBlock, read
 from tuner.plugin.table.parse import read as read_table
-from tuner.plugin.table.records import find
 
 A, B = Combination(Algorithm.Ring, Protocol.LL), Combination(Algorithm.Tree, Protocol.LL)
 SEEDS = range(20)  # benchmarks/decide.py has 200

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support.planted_constants import SIZES, blocks, true_us, write
+from tests.support.table_search import find_cost
 from tuner import release
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, Protocol
@@ -29,7 +30,6 @@ from tuner.emulator.selection import Selection
 from tuner.measure.records.header import CASE, case_record
 from tuner.measure.records.samples import Combination, Writer
 from tuner.plugin.table.parse import read as read_table
-from tuner.plugin.table.records import find_cost
 from tuner.scenario import Scenario
 
 NCCL = "2.28.9"

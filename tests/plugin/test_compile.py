@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support.command_line import run
+from tests.support.table_search import find
 from tuner import release
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, Protocol
@@ -18,7 +19,7 @@ from tuner.plugin import compile
 from tuner.plugin.dry_run import DryRun, TunerCall
 from tuner.plugin.formats import measured
 from tuner.plugin.table import parse, text
-from tuner.plugin.table.records import Choice, Interval, Table, find
+from tuner.plugin.table.records import Choice, Interval, Table
 from tuner.scenario import Scenario
 
 AR = Collective.AllReduce

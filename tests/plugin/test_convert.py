@@ -11,13 +11,14 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.table_search import find
 from tuner.base.errors import BadTable
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.cli.plugin.convert import command
 from tuner.plugin import lint
 from tuner.plugin.formats import convert
 from tuner.plugin.table import fall_through
-from tuner.plugin.table.records import HEADER, LARGEST, Choice, Decision, Interval, Table, find
+from tuner.plugin.table.records import HEADER, LARGEST, Choice, Decision, Interval, Table
 
 AR, AG = Collective.AllReduce, Collective.AllGather
 RING = Choice(Algorithm.Ring, Protocol.LL128)

@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.support.table_search import cost_us, find, find_cost
 from tests.support.table_strategies import costs, decisions
 from tuner.base.errors import BadTable
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, Protocol
@@ -27,9 +28,6 @@ from tuner.plugin.table.records import (
     Decision,
     Interval,
     Table,
-    cost_us,
-    find,
-    find_cost,
     pipelined_ends,
 )
 from tuner.plugin.table.text import write

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.table_search import cost_us, find, find_cost
 from tests.support.table_strategies import costs, decisions
 from tuner.base.errors import BadTable
 from tuner.base.names import Algorithm, Collective, Protocol
@@ -30,9 +31,6 @@ from tuner.plugin.table.records import (
     Interval,
     Line,
     Table,
-    cost_us,
-    find,
-    find_cost,
     pipelined_ends,
 )
 from tuner.plugin.table.text import to_text, write

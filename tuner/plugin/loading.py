@@ -28,7 +28,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """``ncclTunerPlugin_v<version>``, the newest that a release looks up: what it tells a plugin and asks of it.
+    """``ncclTunerPlugin_v<version>``, the newest that a release looks up: what a plugin gets to know and is asked.
 
     Source: src/include/nccl_tuner.h and src/include/plugin/tuner/ of the releases that brought the versions.
     """

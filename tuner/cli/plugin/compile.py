@@ -1,6 +1,6 @@
 """``nccl-tuner plugin compile``: a decision table from a release's model, or from measurements."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +66,11 @@ def command(
     nccl-tuner plugin compile --machine dgx-h100 --nodes 2 --nccl 2.28.9 --as costs --for 2.21.5 --out as-2.28.table
     nccl-tuner plugin compile --measured sweep.csv --out best.table
     """
-    chosen = list(dict.fromkeys(collectives or Collective))
+    wanted = _Wanted(tuple(dict.fromkeys(collectives or Collective)), form, channels, runs)
     if samples is not None:
-        table, notes = _measured(samples, chosen, form, channels, runs, scenario)
+        table, notes = _measured(samples, wanted, scenario)
     else:
-        table, notes = _emulated(options.scenario_of(**scenario), chosen, form, channels, runs)
+        table, notes = _emulated(options.scenario_of(**scenario), wanted)
     text.write(out, table)
     for note in notes:
         click.echo(f"note: {note}", err=True)
@@ -81,36 +81,47 @@ def command(
         click.echo(f"{out}: {counts['decisions'] or counts['costs']} rows")
 
 
-def _emulated(
-    scenario: Scenario, chosen: list[Collective], form: str, channels: bool, runs: str | None
-) -> tuple[Table, list[str]]:
-    if form == "costs" and channels:
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What the table is to hold, and for which release."""
+
+    collectives: tuple[Collective, ...]
+    form: str  # "decisions" or "costs"
+    channels: bool
+    runs: str | None  # the release that will run it
+
+
+def _emulated(scenario: Scenario, wanted: _Wanted) -> tuple[Table, list[str]]:
+    if wanted.form == "costs" and wanted.channels:
         raise BadInput("--channels: rows of costs set none; valid with --as decisions")
     if scenario.ranks == 1:
         raise BadInput("a communicator of one rank has nothing to choose: NCCL only copies")
     selection = Selection(scenario.communicator())
-    other = None if runs is None else Selection(replace(scenario, nccl=release.load(runs).name).communicator())
+    other = (
+        None
+        if wanted.runs is None
+        else Selection(replace(scenario, nccl=release.load(wanted.runs).name).communicator())
+    )
     provenance = {"machine": scenario.title.rpartition(", NCCL ")[0], "release": f"NCCL {scenario.nccl}", **_written()}
     if other is not None:
         provenance["for"] = f"NCCL {other.communicator.release.name}"
     provenance["calls"] = "float32, sum, plain buffers"
-    if form == "costs":
-        costs = compile.costs(selection, chosen)
+    if wanted.form == "costs":
+        costs = compile.costs(selection, wanted.collectives)
         notes = [] if other is None else compile.notes_on_costs(costs, other)
         return Table(costs=tuple(costs), provenance=provenance), notes
-    rows, notes = compile.decisions(selection, chosen, channels), []
+    rows, notes = compile.decisions(selection, wanted.collectives, wanted.channels), []
     if other is not None:
         rows, notes = compile.for_release(rows, other)
     return Table(tuple(rows), provenance=provenance), notes
 
 
-def _measured(
-    file: Path, chosen: list[Collective], form: str, channels: bool, runs: str | None, scenario: dict[str, Any]
-) -> tuple[Table, list[str]]:
-    given = form == "costs" or channels or runs or any(scenario[name] for name in scenario if name != "nodes")
+def _measured(file: Path, wanted: _Wanted, scenario: dict[str, Any]) -> tuple[Table, list[str]]:
+    asked = wanted.form == "costs" or wanted.channels or wanted.runs
+    given = asked or any(scenario[name] for name in scenario if name != "nodes")
     if given or scenario["nodes"] != 1:
         raise BadInput("--measured says all that goes into the table; valid beside it: COLLECTIVE, --out")
-    kept = {where: sizes for where, sizes in measured.read(file).items() if where.collective in chosen}
+    kept = {where: sizes for where, sizes in measured.read(file).items() if where.collective in wanted.collectives}
     rows, notes = measured.decisions(kept)
     return Table(tuple(rows), provenance={"measurements": file.name, **_written()}), notes
 

@@ -1,6 +1,5 @@
 """``nccl-tuner plugin lint``: what is wrong with a decision table."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import click
 
 from tuner import release
 from tuner.base.names import DataType, Op
+from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.output import print_json
 from tuner.plugin import lint, lint_scenario
@@ -31,22 +31,22 @@ def command(file: Path, dtype: DataType, op: Op, as_json: bool, **scenario: Any)
     nccl-tuner plugin lint my.table --machine dgx-h100 --nodes 2 --nccl 2.28.9 --json
     """
     read = convert.read(file)
-    found = lint.check(read.table)
+    findings = lint.check(read.table)
     if scenario["machine"] or scenario["topology"] or scenario["node"]:
         described = options.scenario_of(**scenario)
         communicator = described.communicator()
-        found += lint_scenario.check_release(read.table, communicator.release)
-        found += lint_scenario.check_communicator(read.table, communicator, dtype, op)
+        findings += lint_scenario.check_release(read.table, communicator.release)
+        findings += lint_scenario.check_communicator(read.table, communicator, dtype, op)
     elif scenario["nccl"]:
-        found += lint_scenario.check_release(read.table, release.load(scenario["nccl"]))
-    found.sort(key=lambda finding: finding.line)
-    bad = sum(finding.severity != lint.NOTE for finding in found)
+        findings += lint_scenario.check_release(read.table, release.load(scenario["nccl"]))
+    findings.sort(key=lambda finding: finding.line)
+    bad = sum(finding.severity != lint.NOTE for finding in findings)
     if as_json:
-        print_json({"file": str(file), "format": read.format, "findings": [dataclasses.asdict(one) for one in found]})
+        print_json({"file": str(file), "format": read.format, "findings": to_json(findings)})
     else:
-        for finding in found:
+        for finding in findings:
             click.echo(f"{read.place(finding.line)}: {finding.severity}: {finding.reason}")
         rows = len(read.table.decisions) + len(read.table.costs) + len(read.table.constants)
-        click.echo(f"{file}: {rows} rows ({read.format}), {bad} warnings and errors, {len(found) - bad} notes")
+        click.echo(f"{file}: {rows} rows ({read.format}), {bad} warnings and errors, {len(findings) - bad} notes")
     if bad:
         raise SystemExit(1)

@@ -1,4 +1,4 @@
-"""Decision tables, NVIDIA's configurations and NCCLX's: any of them read, told by content, and written as another."""
+"""Decision tables, NVIDIA's configurations and NCCLX's: read, recognised by content, and written as another."""
 
 import re
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ FORMATS = ("table", *READERS)
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file as it is: where its format is not "table", rows pass on what they cannot run
+    """A file as it is: where its format is not "table", rows fall through where their choice cannot run
     (``tuner.plugin.table.fall_through``).
 
     The lines of JSON's rows are the numbers of its rules.
@@ -33,7 +33,7 @@ class File:
         return f"{self.name}: rule {line}" if self.format == "ncclx-json" else f"{self.name}:{line}"
 
     @property
-    def passes_on(self) -> bool:
+    def falls_through(self) -> bool:
         """Whether a row that cannot run leaves the call to the next row, and not to NCCL."""
         return self.format != "table"
 
@@ -59,12 +59,12 @@ def to_text(file: File, target: str) -> str:
         raise BadTable(f"unknown format '{target}' ({one_of(FORMATS)})")
     table = file.table
     if target == "table":
-        decisions = fall_through.ranked(table.decisions, file.place) if file.passes_on else table.decisions
+        decisions = fall_through.ranked(table.decisions, file.place) if file.falls_through else table.decisions
         return text.to_text(replace(table, decisions=decisions))
     if others := [row.line for row in table.costs] + [row.line for row in table.constants]:
         place = file.place(min(others))
         raise BadTable(f"{place}: the format {target} has no costs and constants; valid there: decisions")
-    rows = table.decisions if file.passes_on else fall_through.single(table.decisions, file.place)
+    rows = table.decisions if file.falls_through else fall_through.single(table.decisions, file.place)
     return WRITERS[target](rows, file.place, table.provenance)
 
 

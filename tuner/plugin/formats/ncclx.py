@@ -36,7 +36,7 @@ _DEFAULTS = {"bytesPerRank": "*", "nNodes": "*", "nLocalRanks": "*", "channels":
 
 
 def read_csv(text: str, name: str) -> tuple[Decision, ...]:
-    """Rows of one choice that pass on (``tuner.plugin.table.fall_through``)."""
+    """Rows of one choice that fall through (``tuner.plugin.table.fall_through``)."""
     lines = [(number, split(line)) for number, line in shared.data_lines(text)]
     keys = _columns_of(text, lines, name)
     rows = []

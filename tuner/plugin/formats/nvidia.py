@@ -18,7 +18,7 @@ REQUIRED = 8
 
 
 def read(text: str, name: str) -> tuple[Decision, ...]:
-    """Rows of one choice that pass on (``tuner.plugin.table.fall_through``)."""
+    """Rows of one choice that fall through (``tuner.plugin.table.fall_through``)."""
     rows = []
     for number, line in shared.data_lines(text):
         with shared.at(f"{name}:{number}"):

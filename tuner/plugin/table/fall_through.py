@@ -1,4 +1,4 @@
-"""Tables of single choices in which a row whose choice cannot run passes the call on, and ranked ones.
+"""Tables of single choices in which a row falls through where its choice cannot run, and ranked ones.
 
 NVIDIA's example plugin and NCCLX try the matching rows one after the other until a choice can run
 (plugins/tuner/example/plugin.c, v2.30.7-1; comms/ncclx/meta/tuner/MetaTuner.cc, torchcomms 0b6a2d430). A decision table
@@ -20,7 +20,7 @@ Place = Callable[[int], str]  # where a row was read, by its line
 
 
 def ranked(rows: Sequence[Decision], place: Place) -> tuple[Decision, ...]:
-    """Rows that pass on as rows that do not. BadTable where they meet in too many ways."""
+    """Rows that fall through as rows that do not. BadTable where they meet in too many ways."""
     found: list[Decision] = []
     shapes = [boxes.of(row) for row in rows]
     index = Boxes(shapes)
@@ -48,18 +48,18 @@ def _ranked(row: Decision, below: Sequence[Decision]) -> Iterator[Decision]:
 
 
 def single(rows: Sequence[Decision], place: Place) -> tuple[Decision, ...]:
-    """Ranked rows as rows of one choice that pass on. BadTable where a row would pass on what it does not say."""
+    """Ranked rows as rows of one choice that fall through. BadTable where a row would, to what it does not name."""
     by_collective: dict[object, list[Decision]] = {}
     for row in rows:
         if not row.choices:
             raise BadTable(f"{place(row.line)}: 'nccl' is no choice of this format, which has rows for others only")
         by_collective.setdefault(row.collective, []).append(row)
     for same in by_collective.values():
-        _check_passes_nothing_on(same, place)
+        _check_falls_nowhere_else(same, place)
     return tuple(replace(row, choices=(choice,)) for row in rows for choice in row.choices)
 
 
-def _check_passes_nothing_on(rows: Sequence[Decision], place: Place) -> None:
+def _check_falls_nowhere_else(rows: Sequence[Decision], place: Place) -> None:
     shapes = [boxes.of(row) for row in rows]
     index = Boxes(shapes)
     for number, (row, shape) in enumerate(zip(rows, shapes, strict=True)):

@@ -1,15 +1,12 @@
-"""What a decision table says (docs/decision-table.md), and the rule by which a row is found.
+"""What a decision table says (docs/decision-table.md).
 
-The plugin has its own reader and lookup in C (``csrc/plugin``). These are written separately and the straightforward
+The plugin has its own reader in C (``csrc/plugin``). The one in Python is written separately and the straightforward
 way, and the tests hold the two against each other.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TypeVar
-
-import numpy as np
 
 from tuner.base.names import Algorithm, Collective, Protocol
 
@@ -130,57 +127,6 @@ class Table:
     costs: tuple[Cost, ...] = ()
     constants: tuple[Constant, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)  # where the table comes from
-
-
-_Row = TypeVar("_Row", bound=Conditions)
-
-
-def find(
-    decisions: Iterable[Decision],
-    collective: Collective,
-    size_bytes: int,
-    *,
-    ranks: int,
-    nodes: int,
-    registered: bool = False,
-    pipelined: int = 1,
-) -> Decision | None:
-    """The first row that matches."""
-    for row in decisions:
-        if (
-            row.match(collective, size_bytes, ranks=ranks, nodes=nodes)
-            and row.registered in (None, registered)
-            and pipelined in row.pipelined
-        ):
-            return row
-    return None
-
-
-def find_cost(
-    costs: Iterable[Cost],
-    collective: Collective,
-    algorithm: Algorithm,
-    protocol: Protocol,
-    size_bytes: int,
-    *,
-    ranks: int,
-    nodes: int,
-) -> Cost | None:
-    """The first row of this algorithm and protocol that matches."""
-    for row in costs:
-        same = (row.algorithm, row.protocol) == (algorithm, protocol)
-        if same and row.match(collective, size_bytes, ranks=ranks, nodes=nodes):
-            return row
-    return None
-
-
-def cost_us(cost: Cost, size_bytes: int, pipelined: int = 1) -> np.float32:
-    """The row's time in float32, operation by operation; infinite for "never"."""
-    if cost.time is None:
-        return np.float32(np.inf)
-    batches = -(-pipelined // cost.time.batch)
-    latency_us = np.float32(cost.time.latency_us) * np.float32(batches)
-    return latency_us + np.float32(size_bytes) / (np.float32(1000) * np.float32(cost.time.bandwidth_gbs))
 
 
 def pipelined_ends(decisions: Iterable[Decision]) -> set[int]:

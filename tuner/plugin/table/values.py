@@ -69,29 +69,44 @@ def _number(text: bytes, kind: _Kind) -> int:
     return int(digits) << UNITS[unit]
 
 
-def _within(text: bytes, kind: _Kind, least: int, most: int, key: str, range_text: str) -> int:
-    try:
-        number = _number(text, kind)
-    except Mistake:
-        number = -1
-    if not least <= number <= most:
-        raise Mistake(f"{key}={shown(text)} is not a number {range_text}")
-    return number
+class _Setting(NamedTuple):
+    """A whole number that a row sets."""
+
+    key: str
+    kind: _Kind
+    least: int
+    most: int
+    range_text: str
+
+    def read(self, text: bytes) -> int:
+        """Errors: Mistake for anything but a number in the range."""
+        try:
+            number = _number(text, self.kind)
+        except Mistake:
+            number = -1
+        if not self.least <= number <= self.most:
+            raise Mistake(f"{self.key}={shown(text)} is not a number {self.range_text}")
+        return number
+
+
+_CHANNELS = _Setting("channels", _COUNT, 1, MAX_CHANNELS, f"from 1 to {MAX_CHANNELS}")
+_CHUNK = _Setting("chunk", _SIZE, *CHUNK_BYTES, "of bytes from 4K to 1G")
+_BATCH = _Setting("batch", _COUNT, 1, LARGEST_COUNT, f"from 1 to {LARGEST_COUNT}")
 
 
 def channels(text: bytes) -> int:
     """A number of channels."""
-    return _within(text, _COUNT, 1, MAX_CHANNELS, "channels", f"from 1 to {MAX_CHANNELS}")
+    return _CHANNELS.read(text)
 
 
 def chunk(text: bytes) -> int:
     """Bytes of a chunk."""
-    return _within(text, _SIZE, *CHUNK_BYTES, "chunk", "of bytes from 4K to 1G")
+    return _CHUNK.read(text)
 
 
 def batch(text: bytes) -> int:
     """A number of operations in a batch."""
-    return _within(text, _COUNT, 1, LARGEST_COUNT, "batch", f"from 1 to {LARGEST_COUNT}")
+    return _BATCH.read(text)
 
 
 def yes_or_no(text: bytes) -> bool:
