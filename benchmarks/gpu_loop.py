@@ -106,8 +106,9 @@ def versions() -> dict[str, Any]:
 
 
 def measure(given: argparse.Namespace, budget_s: float) -> str:
-    from tuner.base.names import Collective, DataType, Op
-    from tuner.measure.gpu.backend import Options, open_gpus
+    from tuner.base.names import Collective
+    from tuner.measure.gpu.backend import Options
+    from tuner.measure.gpu.opening import open_gpus
     from tuner.measure.loop import Loop, Settings
     from tuner.measure.records import samples
     from tuner.measure.records.plan import Wanted, points, tasks
@@ -118,7 +119,7 @@ def measure(given: argparse.Namespace, budget_s: float) -> str:
     if backend is None:  # another rank, which has served until rank 0 was done
         sys.exit(0)
     with closing(backend):
-        calls = points([Collective[name] for name in COLLECTIVES], None, backend.ranks, DataType.float32, Op.sum)
+        calls = points([Collective[name] for name in COLLECTIVES], None, backend.ranks)
         wanted = tasks(backend, calls, Wanted())
         print(f"{backend.ranks} ranks, NCCL {backend.release}: {len(wanted)} combinations", flush=True)
         settings = Settings(budget_s=max(1.0, budget_s - (time.monotonic() - start_s)), repeats=5, warmup=1)

@@ -28,7 +28,7 @@ from tuner.costmodels import (
     verdict,
     wires,
 )
-from tuner.costmodels.algorithms import HIERARCHICAL, cost, costs, names, predict
+from tuner.costmodels.algorithms import HIERARCHICAL, System, cost, costs, names, predict
 from tuner.costmodels.alphabeta import FORMULAS, Linear, crossover_bytes, fastest, level, log2_rounds, terms
 from tuner.costmodels.operations import Operation, size_bytes, timed_bytes
 from tuner.costmodels.step import Cluster, Model, Plan
@@ -281,7 +281,7 @@ def test_the_parts_are_the_time(
     ranks: int, nbytes: int, on: Any, software: float, protocol: float, contention: float, copy: float, late: float
 ) -> None:
     factors = overheads.overheads(software, protocol, contention, copy, late)
-    found = predict(Operation.AllReduce, "ring", nbytes, ranks, 1, (on, None), factors)
+    found = predict(Operation.AllReduce, "ring", nbytes, System(ranks, 1, (on, None)), factors)
     plain = terms(Operation.AllReduce, "ring", ranks)
     slower = level(on.alpha_us, on.beta_gbs * (1 - protocol) * (1 - contention))
     expected = (plain.time_us(nbytes, slower) + software + nbytes / copy / 1000) * (1 + late)
@@ -672,8 +672,8 @@ def test_formulas_take_arrays() -> None:
         assert gbs.shape == (3, 3)
         assert gbs[2, 1] == close(bandwidth.bus_gbs(operation, 1e6, 7.0, 512))
     levels = (level(1, 300), level(5, 50))
-    found = predict(Operation.AllReduce, HIERARCHICAL, sizes, 2, nodes, levels, NOTHING).time_us
-    assert found[1, 2] == close(predict(Operation.AllReduce, HIERARCHICAL, 1e9, 2, 8, levels, NOTHING).time_us)
+    found = predict(Operation.AllReduce, HIERARCHICAL, sizes, System(2, nodes, levels), NOTHING).time_us
+    assert found[1, 2] == close(predict(Operation.AllReduce, HIERARCHICAL, 1e9, System(2, 8, levels), NOTHING).time_us)
     flat = cost(Operation.AllReduce, "ring", 8, [1, 2], levels).time_us(1e9)
     assert flat.tolist() == [close(14 + 1.75e6 / 300), close(150 + 1.875e6 / 50)]
     bounds = ideal.ideal(450, 100, 8, [1, 2, 4]).busbw_gbs
@@ -696,7 +696,9 @@ def test_formulas_take_arrays() -> None:
 def test_numbers_in_give_numbers_out() -> None:
     both, ring = (level(1, 300), level(5, 50)), wires.loads(Operation.AllReduce, "ring", 8, 2)
     chain, bounds = wires.loads(Operation.Broadcast, "ring", 8, 2), ideal.ideal(450, 100, 8, 2)
-    made = predict(Operation.AllReduce, HIERARCHICAL, 1e9, 8, 8, both, overheads.overheads(1, 0.1, 0.1, 64, 0.1))
+    made = predict(
+        Operation.AllReduce, HIERARCHICAL, 1e9, System(8, 8, both), overheads.overheads(1, 0.1, 0.1, 64, 0.1)
+    )
     aurora = fabric.fabric(fabric.read("aurora"), "measured")
     found = [
         bandwidth.bus_gbs(Operation.AllReduce, 1, 1, 8),

@@ -22,10 +22,12 @@ from tests.support.available_releases import HERE
 from tests.support.compiled_kernels import NUMPY, compiled
 from tuner.base.errors import BadInput, MeasuringFailed, OracleUnavailable
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.measure.gpu import backend as gpu
-from tuner.measure.gpu.backend import Gpu, Options, allows_several, devices_of, open_gpus
+from tuner.measure.gpu import opening
+from tuner.measure.gpu.backend import Gpu, Libraries, Options
 from tuner.measure.gpu.executed import Log
+from tuner.measure.gpu.kernels import Check, Values
 from tuner.measure.gpu.nccl import Nccl
+from tuner.measure.gpu.opening import allows_several, devices_of, open_gpus
 from tuner.measure.gpu.rendezvous import ALONE, Place, Rendezvous
 from tuner.measure.records.samples import Combination, Point
 from tuner.oracle import library
@@ -56,7 +58,7 @@ def fake_cupy(devices: int | None) -> Any:
 
 
 def refusal(monkeypatch: pytest.MonkeyPatch, cupy: Any, options: Options | None = None, **env: str) -> str:
-    for name in gpu.FORBIDDEN:
+    for name in opening.FORBIDDEN:
         monkeypatch.delenv(name, raising=False)
     for name, value in env.items():
         monkeypatch.setenv(name, value)
@@ -85,7 +87,7 @@ def test_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_libnccl_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     gone = tmp_path / "libnccl.so.2"
     assert refusal(monkeypatch, fake_cupy(2), Options(library=gone)) == f"{gone} does not exist; valid: a libnccl.so.2"
-    monkeypatch.setattr(gpu, "WHEELS", ("nvidia-nccl-of-nobody",))
+    monkeypatch.setattr(opening, "WHEELS", ("nvidia-nccl-of-nobody",))
     said = refusal(monkeypatch, fake_cupy(2))
     assert said == "no libnccl: none of nvidia-nccl-of-nobody is installed; valid: pip install nvidia-nccl-of-nobody"
 
@@ -205,15 +207,15 @@ class FakeLane:
             self._kernels[dtype, op, ranks] = compiled(folder, dtype, op, ranks)
         return self._kernels[dtype, op, ranks]
 
-    def fill(self, address: int, count: int, dtype: DataType, op: Op, rank: int, ranks: int, seed: int) -> None:
-        self._library(dtype, op, ranks).fill(_ffi.cast("void *", address), count, rank, seed)
+    def fill(self, address: int, count: int, rank: int, values: Values) -> None:
+        library = self._library(values.dtype, values.op, values.ranks)
+        library.fill(_ffi.cast("void *", address), count, rank, values.seed)
 
-    def wrong(
-        self, address: int, count: int, first: int, per_rank: int, dtype: DataType, op: Op, ranks: int, seed: int
-    ) -> int:
+    def wrong(self, address: int, check: Check, values: Values) -> int:
         wrong = _ffi.new("uint64_t *")
-        kernels = self._library(dtype, op, ranks)
-        kernels.check(_ffi.cast("void *", address), count, first, ranks, per_rank, seed, _ffi.cast("uint64_t *", wrong))
+        data, found = _ffi.cast("void *", address), _ffi.cast("uint64_t *", wrong)
+        kernels = self._library(values.dtype, values.op, values.ranks)
+        kernels.check(data, check.elements, check.first, values.ranks, check.per_rank, values.seed, found)
         return int(wrong[0])
 
     def mark(self) -> float:
@@ -263,17 +265,18 @@ class FakeNccl:
     def end_group(self) -> None:
         if not self._pending:
             return
-        assert [each[6] for each in self._pending] == list(range(self.ranks)), "every rank calls"
-        collective, _, _, count, dtype, op, _, _ = self._pending[0]
+        assert [each[3] for each in self._pending] == list(range(self.ranks)), "every rank calls"
+        point, _, count, _, _ = self._pending[0]
+        collective, dtype, op = point.collective, point.dtype, point.op
         part = count * dtype.size_bytes
-        for rank, (_, send, receive, *_) in enumerate(self._pending):
+        for rank, (_, (send, receive), *_) in enumerate(self._pending):
             inside = {AG: send - receive, RS: receive - send}.get(collective, -1)
             if 0 <= inside < part * self.ranks:
                 assert inside == rank * part, "in place as nccl.h says"
         spread = self.ranks if collective is RS else 1
-        sent = [_array(send, count * spread, dtype).copy() for _, send, *_ in self._pending]
+        sent = [_array(send, count * spread, dtype).copy() for _, (send, _), *_ in self._pending]
         reduced = np.max(sent, axis=0) if op is Op.max else np.sum(sent, axis=0, dtype=sent[0].dtype)
-        for rank, (_, _, receive, *_) in enumerate(self._pending):
+        for rank, (_, (_, receive), *_) in enumerate(self._pending):
             result = np.concatenate(sent) if collective is AG else reduced
             if collective is RS:
                 result = reduced[rank * count : (rank + 1) * count]
@@ -350,7 +353,7 @@ def opened(folder: Path, ranks: int = 3, limit_s: float = 5.0) -> Iterator[tuple
     world = FakeNccl()
     options = Options(topology=folder / "topology.xml", limit_s=limit_s)
     met, cuda = Rendezvous(ALONE), FakeCuda(world, folder)
-    backend = Gpu(met, cuda, world.path, [0] * ranks, options, world, FakeForcing(world))
+    backend = Gpu(met, [0] * ranks, options, Libraries(cuda, lambda variables: world, FakeForcing(world)))
     world.log = backend._log.path
     try:
         yield backend, world
@@ -488,7 +491,9 @@ def three_processes(folder: Path) -> Iterator[tuple[Gpu, list[Slow], list[str]]]
 
     def make(rank: int) -> Gpu:
         options, world = Options(topology=folder / "topology.xml", limit_s=60), worlds[rank]
-        return Gpu(met[rank], BlindCuda(world, folder), world.path, [0], options, world, FakeForcing(world))
+        return Gpu(
+            met[rank], [0], options, Libraries(BlindCuda(world, folder), lambda variables: world, FakeForcing(world))
+        )
 
     def serve(rank: int) -> None:
         try:

@@ -21,7 +21,7 @@ from scipy.stats import binom
 
 from tuner import release
 from tuner.base.errors import BadInput, BadMeasurement
-from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.measure.backend import Run
@@ -47,7 +47,7 @@ TREE = Combination(Algorithm.Tree, Protocol.Simple)
 
 
 def calls(*sizes: int, collectives: tuple[Collective, ...] = (Collective.AllReduce,), ranks: int = 16) -> list[Point]:
-    return points(collectives, sizes or None, ranks, DataType.float32, Op.sum)
+    return points(collectives, sizes or None, ranks)
 
 
 def measure(backend: Any, planned: list[Task], settings: Settings, before: tuple[SampleBlock, ...] = ()) -> Loop:
@@ -254,7 +254,7 @@ def test_replaced_combinations_are_marked_dropped_and_never_counted() -> None:
 def test_only_what_the_model_has_a_time_for_is_offered() -> None:
     names = {str(each) for each in Simulated(replace(CASE, nccl="2.32.3"), 1).combinations(calls(1 << 20)[0])}
     assert names == {"Tree/LL", "Tree/LL128", "Tree/Simple", "Ring/LL", "Ring/LL128", "Ring/Simple", "NVLSTree/Simple"}
-    gathering = points((Collective.AllGather,), [1 << 20], 16, DataType.float32, Op.sum)[0]
+    gathering = points((Collective.AllGather,), [1 << 20], 16)[0]
     gathered = {str(each) for each in Simulated(replace(CASE, nccl="2.32.3"), 1).combinations(gathering)}
     assert gathered == {"Ring/LL", "Ring/LL128", "Ring/Simple"}  # PAT is in the cost table, with half of all there is
     with pytest.raises(BadInput, match="PAT/Simple cannot run AllReduce"):
@@ -329,21 +329,21 @@ def test_nodes_that_differ_are_refused() -> None:
 
 
 def test_sizes_are_those_a_collective_can_have() -> None:
-    both = points((Collective.AllReduce, Collective.AllGather), None, 12, DataType.float32, Op.sum)
+    both = points((Collective.AllReduce, Collective.AllGather), None, 12)
     reduced = [point.bytes for point in both if point.collective is Collective.AllReduce]
     gathered = [point.bytes for point in both if point.collective is Collective.AllGather]
     assert reduced == list(SIZES)
     assert gathered[:2] == [48, 96]
     assert len(gathered) == 25
     assert all(size % 48 == 0 for size in gathered)
-    requested = points((Collective.AllReduce, Collective.AllGather), [8, 96], 12, DataType.float32, Op.sum)
+    requested = points((Collective.AllReduce, Collective.AllGather), [8, 96], 12)
     assert [(point.collective.name, point.bytes) for point in requested] == [
         ("AllReduce", 8),
         ("AllReduce", 96),
         ("AllGather", 96),
     ]
     with pytest.raises(BadInput, match=r"7 bytes: no whole number of float32.* multiples of 48 for AllGather"):
-        points((Collective.AllReduce, Collective.AllGather), [8, 7], 12, DataType.float32, Op.sum)
+        points((Collective.AllReduce, Collective.AllGather), [8, 7], 12)
 
 
 def test_tasks_are_narrowed_by_names_and_widened_by_channels() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tuner.base.names import AlgoProto, Collective, DataType, Op
+from tuner.base.names import AlgoProto, Collective
 from tuner.emulator.selection import Selection
 from tuner.measure.comparison.compared import Comparison
 from tuner.measure.comparison.model import Model
@@ -76,7 +76,7 @@ def measured(
 ) -> Measured:
     backend = Simulated(scenario(nodes, gpus), seed, truth)
     blocks: list[SampleBlock] = []
-    wanted = tasks(backend, points(COLLECTIVES, None, backend.ranks, DataType.float32, Op.sum), Wanted())
+    wanted = tasks(backend, points(COLLECTIVES, None, backend.ranks), Wanted())
     for _ in Loop(backend, wanted, Settings(rounds=rounds, seed=seed), blocks.append).run():
         pass
     comparison = Comparison(Measurements(backend.describe(), tuple(blocks)), model(backend.scenario))

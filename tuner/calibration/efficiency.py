@@ -64,27 +64,41 @@ class EfficiencyReport:
     rows: tuple[EfficiencyRow, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """Alphas and betas inside and between nodes, where none were measured.
+
+    Betas of None are those of the links; between nodes a GPU's share of the network.
+    """
+
+    alpha_intra_us: float = ALPHA_INTRA_US
+    alpha_inter_us: float = ALPHA_INTER_US
+    beta_intra_gbs: float | None = None
+    beta_inter_gbs: float | None = None
+
+
+USUAL = Assumed()
+
+
 def report(
     sweep: Sweep,
     scenario: Scenario,
     links: Links,
-    alpha_intra_us: float = ALPHA_INTRA_US,
-    alpha_inter_us: float = ALPHA_INTER_US,
-    beta_intra_gbs: float | None = None,
-    beta_inter_gbs: float | None = None,
+    assumed: Assumed = USUAL,
 ) -> EfficiencyReport:
-    """The betas are those of ``links`` unless given; a GPU's share of the network between nodes.
+    """Measured times against NCCL's model, the alpha-beta model of ``assumed`` levels, the ideal and the links.
 
     BadInput where the file's ranks are not the machine's.
     """
     if sweep.ranks not in (None, scenario.ranks):
         raise BadInput(f"{sweep.path}: {sweep.ranks} ranks, but {scenario.title} has {scenario.ranks}; valid: the same")
+    beta_intra_gbs, beta_inter_gbs = assumed.beta_intra_gbs, assumed.beta_inter_gbs
     if beta_inter_gbs is None and links.inter_gbs is not None:
         beta_inter_gbs = links.inter_gbs / scenario.gpus()
     if beta_intra_gbs is None:
         beta_intra_gbs = links.intra_gbs
-    intra = None if links.intra_gbs is None or beta_intra_gbs is None else level(alpha_intra_us, beta_intra_gbs)
-    inter = None if beta_inter_gbs is None else level(alpha_inter_us, beta_inter_gbs)
+    intra = None if links.intra_gbs is None or beta_intra_gbs is None else level(assumed.alpha_intra_us, beta_intra_gbs)
+    inter = None if beta_inter_gbs is None else level(assumed.alpha_inter_us, beta_inter_gbs)
     return EfficiencyReport(sweep, scenario, links, intra, inter, tuple(_rows(sweep, scenario, links, intra, inter)))
 
 

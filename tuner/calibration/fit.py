@@ -170,7 +170,7 @@ def fit(observations: Observations) -> Fit:
     no_bound = {cap for cap in everything if cap.is_cap and not _binds(problem, values, cap)}
     residuals = _residuals(observations, forward, values)
     return Fit(
-        constants=tuple(_fitted(everything, values, known, spread, no_bound, _rivals(forward, values, known))),
+        constants=tuple(_fitted(forward, values, known, spread, no_bound)),
         unreached=tuple(forward.unreached),
         zeros=tuple(forward.zeros),
         tables=tables(observations.release, values),
@@ -211,7 +211,7 @@ def _moved(problem: Problem, found: Settled, jump: Mapping[Constant, float]) -> 
     near = [each for each in others if problem.forward.meet([each], list(jump))]
     free = [each for each in others if problem.forward.meet([each], [*jump, *near])]  # caps of other node counts, too
     start = {constant: constant.within(found.values[constant] * factor) for constant, factor in jump.items()}
-    moved = problem.solve({**found.values, **start}, list({*free, *jump}), found.noise)
+    moved = problem.solve({**found.values, **start}, list(dict.fromkeys([*free, *jump])), found.noise)
     if problem.cost(moved, found.noise) > before - WORTH:
         return found
     caps = {constant: moved[constant] for constant in jump if constant.is_cap}
@@ -246,13 +246,9 @@ def _flat(observations: Observations) -> tuple[Array, Array, NDArray[np.bool_]]:
 
 
 def _fitted(
-    everything: list[Constant],
-    values: Mapping[Constant, float],
-    known: Known,
-    spread: Array,
-    no_bound: set[Constant],
-    rivals: Mapping[int, Mapping[str, float]],
+    forward: Forward, values: Mapping[Constant, float], known: Known, spread: Array, no_bound: set[Constant]
 ) -> list[Fitted]:
+    everything, rivals = forward.constants, _rivals(forward, values, known)
     names = [str(constant) for constant in everything]
     partners: dict[int, dict[str, float]] = {index: {} for index in known.fitted}
     for kept, parts in known.alike.items():

@@ -9,7 +9,7 @@ import click
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType, Op
 from tuner.cli import options
-from tuner.cli.log_options import log_options, read_log
+from tuner.cli.log_options import LogOptions, log_options, read_log
 from tuner.cli.output import print_json, print_table
 from tuner.conformance.check_log import KINDS, Compared, compare
 
@@ -28,7 +28,7 @@ def command(dtype: DataType, op: Op, as_json: bool, **given: Any) -> None:
     \b
     nccl-tuner check-log nccl.log --comp-cap 8.0
     """
-    imported = read_log(**given)
+    imported = read_log(LogOptions(**given))
     compared = compare(imported, dtype, op)
     if not compared.report.compared:
         raise BadInput(f"nothing to compare: {'; '.join(imported.missing + compared.not_compared)}")

@@ -7,7 +7,7 @@ import click
 
 from tuner.base.names import Protocol
 from tuner.cli import options
-from tuner.cli.log_options import log_options, read_log
+from tuner.cli.log_options import LogOptions, log_options, read_log
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.logs.imported import Imported, LoggedChoice, NodeFacts
 
@@ -24,7 +24,7 @@ def command(as_json: bool, **given: Any) -> None:
     nccl-tuner import-log nccl.log
     nccl-tuner import-log nccl.log --communicator 0x54fe282d32a87d85 --json
     """
-    imported = read_log(**given)
+    imported = read_log(LogOptions(**given))
     if as_json:
         print_json(_record(imported))
     else:

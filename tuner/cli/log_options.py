@@ -1,6 +1,7 @@
 """The argument and options that say which log, which communicator of it, and what it does not say."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -75,39 +76,44 @@ def log_options(function: F) -> F:
     return function
 
 
-def read_log(
-    file: Path,
-    communicator: str | None,
-    nccl: str | None,
-    comp_cap: tuple[int, ...],
-    nodes: int | None,
-    cpu_arch: str | None,
-    cpu_vendor: str | None,
-    nvswitch: bool | None,
-    net_latency_us: float | None,
-    net_gbs: float | None,
-    topology: Path | None,
-    graphs: Path | None,
-    env: tuple[str, ...],
-    collective: Collective | None,
-) -> Imported:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """What :func:`log_options` hands a command, by the names of the options."""
+
+    file: Path
+    communicator: str | None
+    nccl: str | None
+    comp_cap: tuple[int, ...]
+    nodes: int | None
+    cpu_arch: str | None
+    cpu_vendor: str | None
+    nvswitch: bool | None
+    net_latency_us: float | None
+    net_gbs: float | None
+    topology: Path | None
+    graphs: Path | None
+    env: tuple[str, ...]
+    collective: Collective | None
+
+
+def read_log(options: LogOptions) -> Imported:
     """What FILE and the options say together."""
     return importer.read(
-        file,
+        options.file,
         Given(
-            communicator=communicator,
-            release=nccl,
-            nodes=nodes,
-            comp_caps=comp_cap,
-            cpu_arch=cpu_arch,
-            cpu_vendor=cpu_vendor,
-            nvswitch=nvswitch,
-            net_latency_us=net_latency_us,
-            net_gbs=net_gbs,
-            environment=parse_assignments(env),
-            collective=collective,
-            topology=_topology(topology),
-            graphs=_graphs(graphs),
+            communicator=options.communicator,
+            release=options.nccl,
+            nodes=options.nodes,
+            comp_caps=options.comp_cap,
+            cpu_arch=options.cpu_arch,
+            cpu_vendor=options.cpu_vendor,
+            nvswitch=options.nvswitch,
+            net_latency_us=options.net_latency_us,
+            net_gbs=options.net_gbs,
+            environment=parse_assignments(options.env),
+            collective=options.collective,
+            topology=_topology(options.topology),
+            graphs=_graphs(options.graphs),
         ),
     )
 

@@ -17,7 +17,7 @@ from tuner.measure.backend import Backend
 from tuner.measure.loop import End, Loop, Settings
 from tuner.measure.records import samples
 from tuner.measure.records.header import case_of
-from tuner.measure.records.plan import Wanted, points, tasks
+from tuner.measure.records.plan import How, Wanted, points, tasks
 from tuner.measure.records.results import results
 from tuner.plugin.table.records import MAX_CHANNELS
 
@@ -186,10 +186,7 @@ def command(
             list(dict.fromkeys(collectives)) or DEFAULT,
             sizes,
             ranks,
-            dtype,
-            op,
-            (False, True) if in_place else (False,),
-            graph,
+            How(dtype, op, (False, True) if in_place else (False,), graph),
         )
         wanted = tasks(backend, calls, Wanted(algorithms, protocols, channels))
         settings = Settings(precision / 100, rounds, repeats, warmup, budget_s, seed)
@@ -228,7 +225,8 @@ def _simulated(options_of_case: dict[str, Any], seed: int, nothing_planted: bool
 
 
 def _gpu(out: Path, ranks_per_gpu: int, library: Path | None) -> Backend:
-    from tuner.measure.gpu.backend import Options, open_gpus
+    from tuner.measure.gpu.backend import Options
+    from tuner.measure.gpu.opening import open_gpus
 
     backend = open_gpus(Options(ranks_per_gpu, library, topology=out.with_name(f"{out.name}.topology.xml")))
     if backend is None:  # a rank other than 0 has served it to the end

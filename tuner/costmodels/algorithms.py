@@ -39,16 +39,25 @@ def names(operation: Operation) -> list[str]:
     return [*FORMULAS[operation], *([HIERARCHICAL] if operation in twolevel.TWO_LEVEL else [])]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class System:
+    """``nodes`` of ``gpus_per_node``, any shapes that go together, and the ``levels`` inside and between them."""
+
+    gpus_per_node: ArrayLike
+    nodes: ArrayLike
+    levels: Levels
+
+
 def predict(
     operation: Operation,
     algorithm: str,
     nbytes: ArrayLike,
-    gpus_per_node: ArrayLike,
-    nodes: ArrayLike,
-    levels: Levels,
+    system: System,
     overheads: Overheads,
 ) -> Prediction:
     """``levels`` are inside and between nodes. BadInput where one is missing, or the ranks do not allow it."""
+
+    gpus_per_node, nodes, levels = system.gpus_per_node, system.nodes, system.levels
 
     def cost_on(change: Callable[[Level], Level]) -> Linear:
         intra, inter = (one and change(one) for one in levels)

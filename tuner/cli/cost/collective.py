@@ -110,7 +110,7 @@ def _record(
 ) -> dict[str, Any]:
     levels = values.levels(alpha_us, beta_gbs, inter_alpha_us, inter_beta_gbs, gpus_per_node, overhead_us, gap_us)
     gpus, nodes = values.shape(ranks, gpus_per_node)
-    made = algorithms.predict(operation, algorithm, size, gpus, nodes, levels, overheads(**factors))
+    made = algorithms.predict(operation, algorithm, size, algorithms.System(gpus, nodes, levels), overheads(**factors))
     found = {
         "operation": operation.name,
         "algorithm": algorithm,

@@ -8,7 +8,7 @@ import click
 from tuner.base.names import Collective
 from tuner.base.records import to_json
 from tuner.calibration import efficiency, links, sweep
-from tuner.calibration.efficiency import ALPHA_INTER_US, ALPHA_INTRA_US, EfficiencyReport
+from tuner.calibration.efficiency import ALPHA_INTER_US, ALPHA_INTRA_US, Assumed, EfficiencyReport
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import human_bytes, print_json, print_table
@@ -95,10 +95,7 @@ def command(
         measured,
         described,
         links.of_case(described, intra_gbs, inter_gbs),
-        alpha_intra_us,
-        alpha_inter_us,
-        beta_intra_gbs,
-        beta_inter_gbs,
+        Assumed(alpha_intra_us, alpha_inter_us, beta_intra_gbs, beta_inter_gbs),
     )
     if plot is not None:
         from tuner.plot import efficiency as picture

@@ -9,12 +9,10 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, distribution
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +21,18 @@ from tuner.base.errors import BadInput, MeasuringFailed, TunerError
 from tuner.base.names import Collective, DataType, Op
 from tuner.measure.backend import Run
 from tuner.measure.gpu import kernels
-from tuner.measure.gpu.cuda import Cuda
+from tuner.measure.gpu.calls import CALLS, Calls, Rank
 from tuner.measure.gpu.executed import Log
-from tuner.measure.gpu.nccl import Nccl
-from tuner.measure.gpu.rendezvous import ALONE, Place, Rendezvous, place
+from tuner.measure.gpu.rendezvous import Rendezvous
 from tuner.measure.records.header import CASE, case_record
 from tuner.measure.records.samples import NOTED, Combination, Point
 from tuner.oracle import library
 from tuner.plugin import loading
-from tuner.plugin.forcing import Forcing, forced
+from tuner.plugin.forcing import forced
 from tuner.scenario import Scenario
 
 NAME = "gpu"
-WHEELS = (library.WHEEL, "nvidia-nccl-cu13")
-FORBIDDEN = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_TUNER_PLUGIN", "NCCL_TUNER_TABLE", "NCCL_TUNER_CONFIG_FILE")
 SEVERAL = "NCCL_MULTI_RANK_GPU_ENABLE"
-CALLS = ((1 << 20, 20), (64 << 20, 5))  # calls in a row, of which one time is the mean: below so many bytes; else one
 LEFT_BYTES = 2 << 30  # of a GPU's memory, for NCCL and CUDA
 _FREE_S = 5.0  # that a broken communicator is given to end
 
@@ -53,84 +47,18 @@ class Options:
     limit_s: float = 60.0  # for each block, and for meeting
 
 
-@dataclass
-class Rank:
-    """One rank of this process."""
+@dataclass(frozen=True, slots=True)
+class Libraries:
+    """What a backend works with; ``nccl`` loads libnccl in an environment with these variables."""
 
-    number: int
-    lane: Any  # tuner.measure.gpu.cuda.Lane
-    comm: Any = None
+    cuda: Any  # tuner.measure.gpu.cuda.Cuda, or what stands for it in a test, as of the others
+    nccl: Callable[[Mapping[str, str]], Any]
+    forcing: Any
 
 
 def options_of(header: Mapping[str, Any]) -> Options:
     """The options that a file with this header was measured with."""
     return Options(int(header["ranks_per_gpu"]), Path(header[NOTED]["library"]), Path(header[CASE]["topology"]))
-
-
-def open_gpus(options: Options | None = None) -> "Gpu | None":
-    """The backend, on rank 0. On other ranks it serves until rank 0 is done, and returns None.
-
-    BadInput says what is missing here: cupy, GPUs, a libnccl with tuner plugins, a second rank.
-    """
-    options = options or Options()
-    here = place(os.environ)
-    if set_here := [name for name in FORBIDDEN if name in os.environ]:
-        raise BadInput(f"{', '.join(set_here)} is set, and measuring forces what NCCL takes; valid: unset")
-    cuda = Cuda()
-    path = _library(options)
-    if options.ranks_per_gpu > 1 and not allows_several(path):
-        raise BadInput(f"{path} refuses several ranks on one GPU; valid: --ranks-per-gpu 1, or NCCL 2.30.3 and later")
-    devices = devices_of(here, cuda.count, options.ranks_per_gpu)
-    if here.world * len(devices) < 2:
-        raise BadInput(
-            "one rank has nothing to choose, NCCL only copies; valid: two GPUs or more, or --ranks-per-gpu 2 with "
-            "NCCL 2.30.3 and later"
-        )
-    met = Rendezvous.meet(here, options.limit_s)
-    try:
-        gpu = Gpu(met, cuda, path, devices, options)
-    except BaseException:
-        met.close()
-        raise
-    if here.rank == 0:
-        return gpu
-    gpu.serve()
-    return None
-
-
-def devices_of(here: Place, count: int, ranks_per_gpu: int) -> list[int]:
-    """The GPU of each rank of this process: all of them where nobody started it, else one.
-
-    BadInput for more ranks than GPUs.
-    """
-    if here == ALONE:
-        return [device for device in range(count) for _ in range(ranks_per_gpu)]
-    device = here.local_rank // ranks_per_gpu
-    if count > 1 and device >= count:
-        raise BadInput(
-            f"rank {here.rank} is number {here.local_rank} on its node, which has {count} GPUs; valid: no more ranks "
-            f"than GPUs times --ranks-per-gpu"
-        )
-    return [device % count]  # a launcher may show each process its own GPU alone
-
-
-def allows_several(path: Path) -> bool:
-    """Whether this libnccl knows the variable that lets ranks share a GPU (src/init.cc, v2.30.3-1)."""
-    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-        return content.find(SEVERAL.encode()) >= 0
-
-
-def _library(options: Options) -> Path:
-    """The one given, else that of an installed wheel, of any CUDA: the program that is tuned has it too."""
-    if options.library is not None:
-        if not options.library.is_file():
-            raise BadInput(f"{options.library} does not exist; valid: a libnccl.so.2")
-        return options.library.resolve()
-    for wheel in WHEELS:
-        with suppress(PackageNotFoundError):
-            if (found := Path(str(distribution(wheel).locate_file(library.MEMBER)))).is_file():
-                return found
-    raise BadInput(f"no libnccl: none of {', '.join(WHEELS)} is installed; valid: pip install {WHEELS[0]}")
 
 
 class Gpu:
@@ -139,24 +67,22 @@ class Gpu:
     def __init__(
         self,
         met: Rendezvous,
-        cuda: Any,
-        path: Path,
         devices: Sequence[int],
         options: Options,
-        nccl: Any = None,
-        forcing: Any = None,
+        libraries: Libraries,
     ) -> None:
-        self._met, self._cuda, self._options = met, cuda, options
+        self._met, self._options = met, options
+        self._cuda, self._forcing = libraries.cuda, libraries.forcing
         self._folder = tempfile.TemporaryDirectory(prefix="nccl-tuner-measure-")
         self._log = Log(Path(self._folder.name) / "nccl.log")
-        self._forcing = forcing or Forcing()
-        self._nccl = nccl or Nccl(path, self._variables())
+        self._nccl = libraries.nccl(self._variables())
         self.release: str = self._nccl.release
         _check_release(self.release)
         self.ranks = met.place.world * len(devices)
         first = met.place.rank * len(devices)
-        self._local = [Rank(first + number, cuda.lane(device)) for number, device in enumerate(devices)]
-        self._free_bytes: int = cuda.free_bytes(devices[0])
+        self._local = [Rank(first + number, self._cuda.lane(device)) for number, device in enumerate(devices)]
+        self._free_bytes: int = self._cuda.free_bytes(devices[0])
+        self._calls = Calls(self._nccl, met, self._local, self.ranks, options.limit_s)
         self._table: str | None = None
         self._offered: dict[Point, list[Combination]] = {}
         self._seed = 0
@@ -327,125 +253,9 @@ class Gpu:
         """One call whose result is checked, one that is not timed, then the repeats."""
         point, deadline_s = _point(order["point"]), time.monotonic() + self._options.limit_s
         self._forcing.use_table(order["table"])
-        wrong = self._checked(point, order["seed"], deadline_s)
-        times = self._timed(point, order["repeats"], deadline_s) if order["repeats"] else []
+        wrong = self._calls.checked(point, order["seed"], deadline_s)
+        times = self._calls.timed(point, order["repeats"], deadline_s) if order["repeats"] else []
         return {"times_us": times, "wrong": wrong}
-
-    def _checked(self, point: Point, seed: int, deadline_s: float) -> int:
-        count = self._count(point)
-        for rank in self._local:
-            with rank.lane.current():
-                send, _ = self._addresses(rank, point)
-                root_only = point.collective is Collective.Broadcast
-                items = count * (self.ranks if point.collective is Collective.ReduceScatter else 1)
-                if not root_only or rank.number == 0:
-                    rank.lane.fill(send, items, point.dtype, point.op, rank.number, self.ranks, seed)
-        self._call(point)
-        self._wait([(rank, self._mark(rank)) for rank in self._local], deadline_s)
-        wrong = 0
-        for rank in self._local:
-            place = kernels.checked(point.collective, rank.number, self.ranks, count)
-            if place is not None:
-                with rank.lane.current():
-                    n, first, per_rank = place
-                    result = self._result(rank, point)
-                    wrong += rank.lane.wrong(result, n, first, per_rank, point.dtype, point.op, self.ranks, seed)
-        return wrong
-
-    def _timed(self, point: Point, repeats: int, deadline_s: float) -> list[float]:
-        calls = next((calls for below, calls in CALLS if point.bytes < below), 1)
-        graphs = self._captured(point, calls) if point.graph else None
-        self._call(point)  # the ranks' streams begin together
-        marks: list[list[tuple[Any, Any]]] = [[] for _ in self._local]
-        for _ in range(repeats):
-            starts = [self._mark(rank) for rank in self._local]
-            if graphs is None:
-                for _ in range(calls):
-                    self._call(point)
-            else:
-                for rank, graph in zip(self._local, graphs, strict=True):
-                    with rank.lane.current():
-                        rank.lane.launch(graph)
-            for each, rank, start in zip(marks, self._local, starts, strict=True):
-                each.append((start, self._mark(rank)))
-        self._wait([(rank, each[-1][1]) for rank, each in zip(self._local, marks, strict=True)], deadline_s)
-        return [
-            max(rank.lane.between_us(*each[repeat]) for rank, each in zip(self._local, marks, strict=True)) / calls
-            for repeat in range(repeats)
-        ]
-
-    def _captured(self, point: Point, calls: int) -> list[Any]:
-        for rank in self._local:
-            with rank.lane.current():
-                rank.lane.begin_capture()
-        for _ in range(calls):
-            self._call(point)
-        graphs = []
-        for rank in self._local:
-            with rank.lane.current():
-                graphs.append(rank.lane.end_capture())
-        return graphs
-
-    def _call(self, point: Point) -> None:
-        """The collective, once, on all ranks of this process."""
-        count = self._count(point)
-        self._nccl.start_group()
-        for rank in self._local:
-            with rank.lane.current():
-                send, receive = self._addresses(rank, point)
-                self._nccl.call(
-                    point.collective, send, receive, count, point.dtype, point.op, rank.comm, rank.lane.stream
-                )
-        self._nccl.end_group()
-
-    def _mark(self, rank: Rank) -> Any:
-        with rank.lane.current():
-            return rank.lane.mark()
-
-    def _wait(self, marks: Sequence[tuple[Rank, Any]], deadline_s: float) -> None:
-        """Until all are done; MeasuringFailed where NCCL failed, another process is gone, or it takes too long."""
-        for rank, mark in marks:
-            pause_s = 0.0
-            while True:
-                with rank.lane.current():
-                    if rank.lane.done(mark):
-                        break
-                self._nccl.check_async(rank.comm)
-                self._met.check()
-                if time.monotonic() > deadline_s:
-                    raise MeasuringFailed(
-                        f"a collective was not done within {self._options.limit_s:g} s: a rank is missing or hangs"
-                    )
-                time.sleep(pause_s)
-                pause_s = min(pause_s + 1e-4, 1e-2)
-
-    # --- sizes and places ---
-
-    def _count(self, point: Point) -> int:
-        """Of elements, as the collective's own function takes it: per rank for AllGather and ReduceScatter."""
-        unit = point.unit_bytes(self.ranks)
-        if point.bytes < unit or point.bytes % unit:
-            raise BadInput(
-                f"{point.bytes} bytes: no whole number of {point.dtype.name} for {point.collective.name} on "
-                f"{self.ranks} ranks; valid: multiples of {unit}"
-            )
-        return point.bytes // unit
-
-    def _addresses(self, rank: Rank, point: Point) -> tuple[int, int]:
-        """Where a rank sends from and receives to; in place as nccl.h says it for each collective."""
-        part = point.bytes // self.ranks
-        send_bytes = part if point.collective is Collective.AllGather else point.bytes
-        receive_bytes = part if point.collective is Collective.ReduceScatter else point.bytes
-        if not point.in_place:
-            return rank.lane.buffer("send", send_bytes), rank.lane.buffer("receive", receive_bytes)
-        both: int = rank.lane.buffer("receive", point.bytes)
-        own = both + rank.number * part
-        if point.collective is Collective.AllGather:
-            return own, both
-        return (both, own) if point.collective is Collective.ReduceScatter else (both, both)
-
-    def _result(self, rank: Rank, point: Point) -> int:
-        return self._addresses(rank, point)[1]
 
     def _fits(self, point: Point) -> bool:
         """Both buffers of all ranks on the GPU, whatever is allocated of them already."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tuner.base.errors import BadInput, MeasuringFailed
-from tuner.base.names import DataType, Op
 from tuner.measure.gpu import kernels
+from tuner.measure.gpu.kernels import Check, Values
 
 _BLOCKS, _THREADS = 1024, 256
 _SMI = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,mig.mode.current"
@@ -96,27 +96,27 @@ class Lane:
             self._memory[name] = self._cupy.cuda.Memory(size_bytes)
         return int(self._memory[name].ptr)
 
-    def fill(self, address: int, count: int, dtype: DataType, op: Op, rank: int, ranks: int, seed: int) -> None:
-        """Fills ``count`` elements with what ``rank`` sends, by ``seed``."""
-        arguments = self._numbers(address, count, rank, seed)
-        self._kernel("fill", dtype, op, ranks)((_BLOCKS,), (_THREADS,), arguments, stream=self._stream)
+    def fill(self, address: int, count: int, rank: int, values: Values) -> None:
+        """Fills ``count`` elements with what ``rank`` sends."""
+        arguments = self._numbers(address, count, rank, values.seed)
+        self._kernel("fill", values)((_BLOCKS,), (_THREADS,), arguments, stream=self._stream)
 
-    def wrong(
-        self, address: int, count: int, first: int, per_rank: int, dtype: DataType, op: Op, ranks: int, seed: int
-    ) -> int:
+    def wrong(self, address: int, check: Check, values: Values) -> int:
         """How many elements are not what they should be; waits for everything before."""
         cupy = self._cupy
         cupy.cuda.runtime.memsetAsync(self._wrong.ptr, 0, 8, self._stream.ptr)
-        arguments = self._numbers(address, count, first, ranks, per_rank, seed, self._wrong.ptr)
-        self._kernel("check", dtype, op, ranks)((_BLOCKS,), (_THREADS,), arguments, stream=self._stream)
+        arguments = self._numbers(
+            address, check.elements, check.first, values.ranks, check.per_rank, values.seed, self._wrong.ptr
+        )
+        self._kernel("check", values)((_BLOCKS,), (_THREADS,), arguments, stream=self._stream)
         self._stream.synchronize()
         return int(cupy.ndarray((1,), cupy.uint64, cupy.cuda.MemoryPointer(self._wrong, 0)).get()[0])
 
     def _numbers(self, *values: int) -> tuple[Any, ...]:
         return tuple(map(self._cupy.uint64, values))
 
-    def _kernel(self, name: str, dtype: DataType, op: Op, ranks: int) -> Any:
-        defined = kernels.definitions(dtype, op, ranks)
+    def _kernel(self, name: str, values: Values) -> Any:
+        defined = kernels.definitions(values.dtype, values.op, values.ranks)
         key = tuple(defined.items())
         if key not in self._modules:
             options = tuple(f"-D{word}={value}" for word, value in defined.items())

@@ -5,6 +5,9 @@ values are whole numbers so small that sums in any order are exact in the type, 
 (of ones and threes where the type wraps around).
 """
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Collective, DataType, Op
 
@@ -86,6 +89,27 @@ extern "C" __global__ void check(const K_TYPE *data, u64 count, u64 first, u64 r
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What all ranks send, by ``seed``."""
+
+    dtype: DataType
+    op: Op
+    ranks: int
+    seed: int
+
+
+class Check(NamedTuple):
+    """What one rank's result is compared with: ``elements`` of them, from the ``first`` on.
+
+    ``per_rank`` are the elements that each rank sends, 0 where results are of all ranks' data.
+    """
+
+    elements: int
+    first: int
+    per_rank: int
+
+
 def definitions(dtype: DataType, op: Op, ranks: int) -> dict[str, str]:
     """What the source is compiled with. BadInput for types and operations that are not checked."""
     if dtype not in _C_TYPES:
@@ -111,17 +135,14 @@ def span(dtype: DataType, ranks: int) -> int:
     return max(1, min(_LARGEST_SPAN, exact // ranks))
 
 
-def checked(collective: Collective, rank: int, ranks: int, count: int) -> tuple[int, int, int] | None:
-    """``count``, ``first`` and ``per_rank`` of the check at one rank; None where it has no result.
-
-    ``count`` is that of the collective's own function, ``per_rank`` 0 where results are of all ranks' data.
-    """
+def checked(collective: Collective, rank: int, ranks: int, count: int) -> Check | None:
+    """The check at one rank, ``count`` as the collective's own function takes it; None where it has no result."""
     if collective is Collective.AllGather:
-        return count * ranks, 0, count
+        return Check(count * ranks, 0, count)
     if collective is Collective.ReduceScatter:
-        return count, rank * count, 0
+        return Check(count, rank * count, 0)
     if collective is Collective.Broadcast:
-        return count, 0, count
+        return Check(count, 0, count)
     if collective is Collective.Reduce:
-        return (count, 0, 0) if rank == 0 else None
-    return count, 0, 0
+        return Check(count, 0, 0) if rank == 0 else None
+    return Check(count, 0, 0)

@@ -8,7 +8,8 @@ from typing import Any
 import cffi
 
 from tuner.base.errors import MeasuringFailed, OracleUnavailable
-from tuner.base.names import Collective, DataType, Op
+from tuner.base.names import Collective
+from tuner.measure.records.samples import Point
 from tuner.release import of_code
 
 # src/nccl.h.in: the same in every release from 2.18.1 on; enums are passed as ints
@@ -76,23 +77,17 @@ class Nccl:
         self._check(self._library.ncclCommInitRank(handle, ranks, copied[0], rank), "ncclCommInitRank")
         return handle
 
-    def call(
-        self,
-        collective: Collective,
-        send: int,
-        receive: int,
-        count: int,
-        dtype: DataType,
-        op: Op,
-        comm: Any,
-        stream: int,
-    ) -> None:
-        """``count`` as the collective's own function takes it; addresses and the stream are device pointers."""
+    def call(self, point: Point, buffers: tuple[int, int], count: int, comm: Any, stream: int) -> None:
+        """One call from the first of ``buffers`` to the second, addresses on the device, as the stream is.
+
+        ``count`` is what the collective's own function takes.
+        """
+        collective = point.collective
         reduces = collective in (Collective.Reduce, Collective.ReduceScatter, Collective.AllReduce)
         rooted = collective in (Collective.Broadcast, Collective.Reduce)
         name = f"nccl{collective.name}"
-        arguments = [int(dtype), *([int(op)] if reduces else []), *([ROOT] if rooted else [])]
-        send, receive, stream = (self.ffi.cast("void *", address) for address in (send, receive, stream))
+        arguments = [int(point.dtype), *([int(point.op)] if reduces else []), *([ROOT] if rooted else [])]
+        send, receive, stream = (self.ffi.cast("void *", address) for address in (*buffers, stream))
         self._check(getattr(self._library, name)(send, receive, count, *arguments, comm, stream), name)
 
     def check_async(self, comm: Any) -> None:

@@ -38,30 +38,40 @@ class Wanted:
         return [replace(each, channels=channels) for each in chosen for channels in (0, *self.channels)]
 
 
+@dataclass(frozen=True, slots=True)
+class How:
+    """How each size is called: of which type and operation, out of place, in place or both, in a CUDA graph or not."""
+
+    dtype: DataType = DataType.float32
+    op: Op = Op.sum
+    placements: tuple[bool, ...] = (False,)  # in place
+    graph: bool = False
+
+
+PLAIN_CALLS = How()
+
+
 def points(
     collectives: Sequence[Collective],
     sizes: Sequence[int] | None,
     ranks: int,
-    dtype: DataType,
-    op: Op,
-    placements: Sequence[bool] = (False,),
-    graph: bool = False,
+    how: How = PLAIN_CALLS,
 ) -> list[Point]:
-    """The calls of these sizes (nBytes), out of place and in place as ``placements`` says.
+    """The calls of these sizes (nBytes) on ``ranks`` ranks.
 
     A size that a collective cannot have (whole elements, as many for each rank) is left out for it, BadInput where none
     can have it. Without sizes: powers of two from 8 B to 1 GiB, rounded down to whole elements.
     """
-    units = {collective: Point(collective, 0, dtype, op).unit_bytes(ranks) for collective in collectives}
+    units = {collective: Point(collective, 0, how.dtype, how.op).unit_bytes(ranks) for collective in collectives}
     for size in sizes or ():
         if all(size % unit for unit in units.values()):
             multiples = one_of(f"multiples of {unit} for {each.name}" for each, unit in units.items())
-            raise BadInput(f"{size} bytes: no whole number of {dtype.name} for each of {ranks} ranks; {multiples}")
+            raise BadInput(f"{size} bytes: no whole number of {how.dtype.name} for each of {ranks} ranks; {multiples}")
     return [
-        Point(collective, size, dtype, op, in_place, graph)
+        Point(collective, size, how.dtype, how.op, in_place, how.graph)
         for collective, unit in units.items()
         for size in ([each for each in sizes if each % unit == 0] if sizes else _rounded(unit))
-        for in_place in placements
+        for in_place in how.placements
     ]
 
 
