@@ -8,12 +8,15 @@ import pytest
 
 from tuner import release
 from tuner.base.errors import BadReleaseFile, UnknownRelease
-from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.emulator.request import Request
 from tuner.emulator.rules import resolved
 from tuner.emulator.rules.bandwidth import measured_efficiency
+from tuner.emulator.selection import Selection
 from tuner.release import sources
 from tuner.release.rule_names import RuleNames
 from tuner.release.schema import Release
+from tuner.scenario import Scenario
 
 FOLDER = Path(release.load("2.28.9").files[0].path).parent
 REGISTRIES = resolved.registries()
@@ -181,6 +184,14 @@ def test_a_rule_that_does_not_exist(rules: str, complaint: str, tmp_path: Path) 
     folder = child(tmp_path, f"{head} {S}\n{keys}")
     with pytest.raises(BadReleaseFile, match="^" + re.escape(f"{folder}/2.99.0.toml: {complaint}")):
         resolved.of(release.read(folder, "2.99.0"))
+
+
+def test_a_constant_that_a_rule_goes_by_and_that_is_missing(tmp_path: Path) -> None:
+    folder = child(tmp_path, f'[rules] {S}\nlaunch = "shrink_then_bytes"')
+    scenario = Scenario("2.28.9", 1, machine="dgx-h100").communicator()
+    selection = Selection(dataclasses.replace(scenario, release=release.read(folder, "2.99.0")))
+    with pytest.raises(BadReleaseFile, match=r"limits\.part_alignment_bytes: missing from the release's file"):
+        selection.pick(Request(Collective.AllReduce, DataType.float32, Op.sum), 1 << 20)
 
 
 def test_a_child_changes_what_it_says_and_nothing_else(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def _max_threads(communicator: Communicator) -> NDArray[np.int64]:
             if row.slow_gbs is not None:
                 ring = communicator.graphs[Algorithm.Ring]
                 slow = f32(ring.bw_intra_gbs) * f32(ring.channels) <= f32(row.slow_gbs)
-                default = given(row.slow_default) if slow else default
+                default = given(row.slow_default, "threads.slow_default") if slow else default
             threads[algorithm, protocol] = _requested_threads(communicator, row, default)
     return threads
 
@@ -149,10 +149,10 @@ def _requested_threads(communicator: Communicator, row: Threads, default: int) -
     requested = -2 if row.env is None else communicator.environment.c_int(row.env, -2)
     if requested <= 0:
         return default
-    most = given(row.max)
+    most = given(row.max, "threads.max")
     if requested % communicator.release.limits.warp_size or requested > most:
         return most
-    return max(requested, given(row.min))
+    return max(requested, given(row.min, "threads.min"))
 
 
 def _thread_thresholds_bytes(communicator: Communicator) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
+from tuner.base.errors import BadReleaseFile
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.release.convert import PARTIAL
 from tuner.release.rule_names import RuleNames
@@ -255,10 +256,10 @@ class Release:
         return file_of(self.files, key)
 
 
-def given(constant: T | None) -> T:
-    """A constant that only some releases have, where a rule that goes by it is asked."""
+def given(constant: T | None, key: str) -> T:
+    """A constant that only some releases have, for a rule that goes by it. BadReleaseFile names the key of none."""
     if constant is None:
-        raise AssertionError("a rule of a release goes by a constant that the release does not have")
+        raise BadReleaseFile(f"{key}: missing from the release's file, and one of its rules goes by it")
     return constant
 
 

@@ -100,7 +100,7 @@ def nvls_between_nodes_needs_collnet(communicator: Communicator, request: Reques
 
 @RULES
 def nvls_gathers_over_few_channels(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
-    most = given(communicator.release.limits.max_nvls_gather_channels)
+    most = given(communicator.release.limits.max_nvls_gather_channels, "limits.max_nvls_gather_channels")
     many = communicator.graphs[Algorithm.NVLS].channels > most and request.collective is not Collective.AllReduce
     off = many and algorithm in NVLS
     return f"NVLS {request.collective.name} takes a graph of at most {most} channels" if off else None

@@ -175,7 +175,7 @@ def ll128_needs_volta(point: ModelPoint) -> Reason:
 
 @RULES
 def ll128_needs_tested_gpu(point: ModelPoint) -> Reason:
-    tested = given(point.release.ll128).tested
+    tested = given(point.release.ll128, "ll128").tested
     other = _ll128_by_itself(point) and point.communicator.min_comp_cap not in tested
     return f"LL128 needs a compute capability it was tested on: {', '.join(map(str, tested))}" if other else None
 

@@ -106,7 +106,7 @@ def without_channels(release: Release, rules: "Rules", environment: Environment,
         start is None
         or not requested
         or "nvls" in kind.graphs
-        or len(kind.comp_caps) <= given(release.limits.gpus_without_nvls)
+        or len(kind.comp_caps) <= given(release.limits.gpus_without_nvls, "limits.gpus_without_nvls")
     ):
         return {}
     return {"nvls": replace(EMPTY, type_intra=start(kind.some_nvlink))}
@@ -298,10 +298,15 @@ def by_generation_nodes_and_network(facts: InitFacts) -> int:
     requested = facts.environment.optional("NCCL_NVLS_NCHANNELS")
     if facts.min_comp_cap < 100 or facts.nodes <= 2 or (requested is not None and requested > 0):
         return by_generation_and_nodes(facts)
-    fast = facts.net_gbs >= given(table.fast_net_gbs)
-    fastest = facts.net_gbs >= given(table.fastest_net_gbs)
-    all_again = fastest and facts.min_local_ranks > given(table.fastest_net_few_ranks)
-    return _nvls(facts, given(table.blackwell_fewer) if fast and not all_again else table.blackwell)
+    fast = facts.net_gbs >= given(table.fast_net_gbs, "nvls_channels.fast_net_gbs")
+    fastest = facts.net_gbs >= given(table.fastest_net_gbs, "nvls_channels.fastest_net_gbs")
+    all_again = fastest and facts.min_local_ranks > given(
+        table.fastest_net_few_ranks, "nvls_channels.fastest_net_few_ranks"
+    )
+    return _nvls(
+        facts,
+        given(table.blackwell_fewer, "nvls_channels.blackwell_fewer") if fast and not all_again else table.blackwell,
+    )
 
 
 def _nvls(facts: InitFacts, wanted: int) -> int:

@@ -107,7 +107,10 @@ class ShrinkThenBytes(Launch):
         bound, threads = bounds_to(call.communicator.coll_channels, call, tables, nbytes)
         if call.like_collnet:
             return bound, threads
-        align_bytes, type_bytes = given(call.limits.part_alignment_bytes), call.request.device_dtype.size_bytes
+        align_bytes, type_bytes = (
+            given(call.limits.part_alignment_bytes, "limits.part_alignment_bytes"),
+            call.request.device_dtype.size_bytes,
+        )
         work_bytes = nbytes // np.uint64(call.request.parts(call.communicator.ranks))
         part_bytes = ceil_div(ceil_div(work_bytes, bound.astype(np.uint64)), align_bytes)
         part_bytes *= np.uint64(align_bytes)
@@ -125,7 +128,7 @@ class ShrinkThenBytes(Launch):
         """
         if piece.bound == 1 or call.like_collnet:
             return NONE
-        align_bytes = given(call.limits.part_alignment_bytes)
+        align_bytes = given(call.limits.part_alignment_bytes, "limits.part_alignment_bytes")
         at_once = int(elements_at_once(call, piece.threads)) * call.request.device_dtype.size_bytes
         part_bytes = at_once if at_once % align_bytes == 0 else align_bytes
         settled = piece.bound * piece.bound * (at_once + align_bytes)
@@ -149,10 +152,14 @@ def elements_at_once(call: Call, threads: Any) -> Any:
     """What a block of so many threads (an int or an array of them) moves at once."""
     limits, type_bytes = call.limits, call.request.device_dtype.size_bytes
     if call.protocol is Protocol.Simple:
-        return given(limits.simple_alignment_bytes) // type_bytes
+        return given(limits.simple_alignment_bytes, "limits.simple_alignment_bytes") // type_bytes
     if call.protocol is Protocol.LL128:
-        return given(limits.ll128_alignment_bytes_per_warp) // type_bytes * (threads // limits.warp_size)
-    return given(limits.ll_alignment_bytes_per_thread) // type_bytes * threads
+        return (
+            given(limits.ll128_alignment_bytes_per_warp, "limits.ll128_alignment_bytes_per_warp")
+            // type_bytes
+            * (threads // limits.warp_size)
+        )
+    return given(limits.ll_alignment_bytes_per_thread, "limits.ll_alignment_bytes_per_thread") // type_bytes * threads
 
 
 def ctas(communicator: Communicator, request: Request) -> tuple[int, int]:

@@ -116,7 +116,11 @@ def _copied(communicator: Communicator, request: Request, nbytes: int) -> bool:
     count = _own_bytes(communicator, request, nbytes) // request.dtype.size_bytes
     if communicator.min_comp_cap < 100 or table.copied_over_elements is None:
         return False
-    times = 1 if _multicast(communicator) else given(table.copied_over_times_without_multicast)
+    times = (
+        1
+        if _multicast(communicator)
+        else given(table.copied_over_times_without_multicast, "symmetric.copied_over_times_without_multicast")
+    )
     return count > table.copied_over_elements * times
 
 

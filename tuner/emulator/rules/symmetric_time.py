@@ -70,7 +70,7 @@ def by_bus_or_all_to_all(use: KernelUse) -> Timed:
     communicator, own_bytes, ranks = use.communicator, use.own_bytes, use.communicator.ranks
     if use.request.collective is not Collective.AllGather or communicator.min_comp_cap not in (100, 103):
         return by_bus(use)
-    row = given(communicator.release.symmetric.all_to_all)[use.name]
+    row = given(communicator.release.symmetric.all_to_all, "symmetric.all_to_all")[use.name]
     rounds_us = (ranks - 1) * row.rank_us
     copies = {"all": ranks, "one": 1, "others": ranks}[row.copies]
     cells = -(-own_bytes // communicator.release.symmetric.cell_bytes)

@@ -98,7 +98,9 @@ def nvls_tree_correction_on_x86_blackwell(
     where = call.algorithm is Algorithm.NVLSTree and blackwell
     if not where:
         return latency_us, bandwidth_gbs
-    return latency_us, _corrected(bandwidth_gbs, call, sizes, given(call.limits.nvls_tree_corrections))
+    return latency_us, _corrected(
+        bandwidth_gbs, call, sizes, given(call.limits.nvls_tree_corrections, "limits.nvls_tree_corrections")
+    )
 
 
 @CORRECTIONS
@@ -109,14 +111,14 @@ def nvls_tree_correction_on_blackwell(latency_us: Value, bandwidth_gbs: Value, c
 
     Source: ncclTuningNvlsModelSim, src/tuning/nvls.cc, v2.31.2-1.
     """
-    arm = given(call.communicator.release.nvls_tree_correction_on_arm)
+    arm = given(call.communicator.release.nvls_tree_correction_on_arm, "nvls_tree_correction_on_arm")
     everywhere = call.communicator.min_local_ranks == call.communicator.max_local_ranks == arm.local_ranks
     fast = everywhere and call.communicator.net_gbs >= arm.fast_net_gbs
     where = call.algorithm is Algorithm.NVLSTree and call.communicator.min_comp_cap >= 100
     if not (where and call.communicator.cpu_arch == "arm64" and fast):
         return nvls_tree_correction_on_x86_blackwell(latency_us, bandwidth_gbs, call, sizes)
     two, more = call.limits.nvls_tree_corrections_on_two_arm_nodes, call.limits.nvls_tree_corrections
-    used = given(two if call.communicator.nodes <= 2 else more)
+    used = given(two if call.communicator.nodes <= 2 else more, "limits.nvls_tree_corrections")
     return latency_us, _corrected(bandwidth_gbs, call, sizes, used)
 
 
@@ -167,9 +169,11 @@ def ring_plateau_graded(latency_us: Value, bandwidth_gbs: Value, call: Call, siz
     factor: Value = highest
     if alone:
         plateau = call.communicator.release.ring_plateau
-        fade, most = f32(given(plateau.fade)), highest - f32(1)
+        fade, most = f32(given(plateau.fade, "ring_plateau.fade")), highest - f32(1)
         share = f32(1) - powf(fade / most, max(0, ring_steps(call.request.collective, call.communicator.ranks) - 1))
-        from_bytes = np.uint64(given(plateau.fades_from_bytes_per_channel_and_rank))
+        from_bytes = np.uint64(
+            given(plateau.fades_from_bytes_per_channel_and_rank, "ring_plateau.fades_from_bytes_per_channel_and_rank")
+        )
         beyond = np.maximum(each, from_bytes) - from_bytes
         left = most - fade * np.minimum(f32(1), beyond.astype(f32) / f32(from_bytes))
         factor = f32(1) + share * left

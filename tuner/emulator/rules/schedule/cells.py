@@ -80,7 +80,7 @@ def _symmetric_last(communicator: Communicator, ordered: list[Task]) -> list[Tas
     waits = communicator.rules.symmetric_queue
     if waits is None or communicator.nodes > 1 or not communicator.direct_nvlink:
         return ordered
-    most = given(communicator.release.limits.symmetric_bytes)
+    most = given(communicator.release.limits.symmetric_bytes, "limits.symmetric_bytes")
     aside = [task for task in ordered if waits(task.request) and task.nbytes < most]
     kinds: dict[object, list[Task]] = {}
     for task in aside:

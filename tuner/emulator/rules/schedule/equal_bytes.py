@@ -53,13 +53,13 @@ class EqualBytes(Scheduler):
                 like_nvls = task.call(communicator).like_nvls
                 usable = max(usable, communicator.nvls_channels if like_nvls else communicator.coll_channels)
         usable = min(usable, sum(task.bound for task in ordered))
-        estimated = given(communicator.rules.work_estimate)
+        estimated = given(communicator.rules.work_estimate, "rules.work_estimate")
 
         kernels: Kernels = []
         while ordered:
             kernel = Works(communicator)
             total = sum(task.work_bytes for task in ordered)
-            align = given(communicator.release.limits.part_alignment_bytes)
+            align = given(communicator.release.limits.part_alignment_bytes, "limits.part_alignment_bytes")
             most = ceil_div(ceil_div(total, usable), align) * align
             loads = [0] * usable
             for task in ordered:

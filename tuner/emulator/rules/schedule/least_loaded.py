@@ -39,7 +39,7 @@ class LeastLoaded(Scheduler):
 
     def __call__(self, chooser: Chooser, tasks: list[Task]) -> Kernels:
         communicator = chooser.communicator
-        total = sum(map(given(communicator.rules.group_bytes), tasks))
+        total = sum(map(given(communicator.rules.group_bytes, "rules.group_bytes"), tasks))
         kernels: Kernels = []
         waiting = list(tasks)
         while waiting:
@@ -69,8 +69,8 @@ class LeastLoaded(Scheduler):
 @SHARE_RULES
 def two_mib_per_rank(communicator: Communicator) -> int:
     limits = communicator.release.limits
-    most = min(given(limits.aggregated_ranks), communicator.ranks)
-    return given(limits.aggregated_bytes_per_channel_and_rank) * most
+    most = min(given(limits.aggregated_ranks, "limits.aggregated_ranks"), communicator.ranks)
+    return given(limits.aggregated_bytes_per_channel_and_rank, "limits.aggregated_bytes_per_channel_and_rank") * most
 
 
 @SHARE_RULES
@@ -81,8 +81,10 @@ def unlimited(communicator: Communicator) -> int:
 
 def _bytes_per_channel(communicator: Communicator, total: int) -> int:
     """The most a channel is given, halved while that leaves channels without work; the product wraps."""
-    each = given(communicator.rules.channel_bytes)(communicator)
-    least = given(communicator.release.limits.min_aggregated_bytes_per_channel)
+    each = given(communicator.rules.channel_bytes, "rules.channel_bytes")(communicator)
+    least = given(
+        communicator.release.limits.min_aggregated_bytes_per_channel, "limits.min_aggregated_bytes_per_channel"
+    )
     while total < as_size_t(each * communicator.coll_channels) and each > least:
         each //= 2
     return each

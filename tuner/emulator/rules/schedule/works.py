@@ -17,7 +17,7 @@ class Works:
 
     def __init__(self, communicator: Communicator) -> None:
         self.communicator = communicator
-        default = given(communicator.release.limits.work_fifo_depth)
+        default = given(communicator.release.limits.work_fifo_depth, "limits.work_fifo_depth")
         depth = communicator.environment.c_int("NCCL_WORK_FIFO_DEPTH", default)
         if depth & (depth - 1):
             depth = default
