@@ -109,8 +109,8 @@ def launches(selection: Selection, request: Request, low: int | None = None, hig
     def launched(sizes: SizeArray) -> Labels:
         return _by_cell(selection, request, rule, (cells(sizes), sizes))
 
-    starts = breakpoints.find(launched, low, high, np.concatenate([pieces, ends, *turning]), steps=0)
-    return _ranges(starts, launched(starts), high)
+    changes = breakpoints.find(launched, low, high, np.concatenate([pieces, ends, *turning]), steps=0)
+    return _ranges(changes, launched(changes), high)
 
 
 def combinations(selection: Selection, request: Request, low: int | None = None, high: int = FOLLOWED_BYTES) -> Ranges:
