@@ -132,6 +132,7 @@ def test_malformed_xml(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_every_verb_has_help_with_an_example() -> None:
     from tuner.cli import VERBS
 

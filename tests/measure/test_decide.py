@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from click.testing import CliRunner
 
 from tests.support.measurement_files import write
@@ -51,6 +52,7 @@ def test_hold_out_sizes_gain_as_well() -> None:
     assert out.after < out.before / 4
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_where_nothing_is_to_be_gained() -> None:
     falsely = 0
     for seed in SEEDS:

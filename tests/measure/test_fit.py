@@ -322,6 +322,7 @@ def test_alpha_and_beta_that_the_sizes_do_not_reach_make_no_row(tmp_path: Path) 
     assert "too few sizes; needed: 3" in alphabeta.fit(few)[1][0]
 
 
+@pytest.mark.slow
 def test_the_command_writes_constants_that_pick_takes(files: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "pod.toml"
     paths = [str(path) for path in files[:2]]

@@ -98,6 +98,7 @@ def test_many_threads_under_the_thread_sanitizer(tmp_path: Path, unchecked: str)
     drive([program, "threads", "1", "200"], table_of(tmp_path, TABLE), NCCL_TUNER_UNCHECKED=unchecked)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="no valgrind here")
 @pytest.mark.parametrize("words", [("bytes", "1", "300"), ("calls", "1", "1000"), ("threads", "1", "20")])
 def test_valgrind_finds_nothing(plain: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
@@ -174,6 +175,7 @@ def test_a_call_can_neither_allocate_nor_block(
 # libFuzzer; `make fuzz` runs the same for longer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FUZZERS)
 def test_fuzz(tmp_path: Path, name: str) -> None:
     program = clang()

@@ -152,6 +152,7 @@ def test_c_decides_as_python_does(
     check(path, shape, seed=seed)
 
 
+@pytest.mark.slow
 def test_c_decides_as_python_does_among_thousands(tmp_path: Path) -> None:
     draw = random.Random(4)
     decisions = []

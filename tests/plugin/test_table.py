@@ -238,6 +238,7 @@ TABLES = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(TABLES)
 def test_what_is_written_reads_back_equal(table: Table) -> None:
     assert from_text(to_text(table)) == table

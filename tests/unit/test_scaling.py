@@ -76,6 +76,7 @@ def test_a_choice_that_changes_and_returns_needs_every_count() -> None:
     assert one_channel(every=True) == [(16377, 16382)]
 
 
+@pytest.mark.slow
 def test_ranges_are_without_gaps_and_looked_at_on_both_sides() -> None:
     sizes = SIZES[-1:]
     found = scale(scenario("dgx-h100", "2.22.3"), ALL, sizes)
