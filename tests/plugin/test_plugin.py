@@ -174,6 +174,35 @@ def test_python_and_libnccl_use_one_object(name: str) -> None:
     assert mapped == after == {str(shared_object(f"nccl_tuner_{name}"))}
 
 
+def test_loads_on_systems_with_glibc_2_17() -> None:
+    with plugin.path().open("rb") as file:
+        elf = ELFFile(file)
+        needed = [
+            tuple(map(int, version.name.removeprefix("GLIBC_").split(".")))
+            for _, versions in section(elf, ".gnu.version_r").iter_versions()
+            for version in versions
+        ]
+        tags = {tag.entry.d_tag for tag in section(elf, ".dynamic").iter_tags()}
+    assert needed
+    assert max(needed) <= (2, 17)
+    assert not tags & {"DT_RPATH", "DT_RUNPATH"}
+
+
+def test_make_builds_the_plugin_without_python(tmp_path: Path) -> None:
+    make = shutil.which("make") or pytest.skip("no make")
+    root = SOURCES.parent.parent
+    shutil.copytree(root / "csrc", tmp_path / "csrc")
+    shutil.copy(root / "Makefile", tmp_path)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("sh", "mkdir", "cc", "as", "ld"):
+        (tools / name).symlink_to(shutil.which(name) or pytest.skip(f"no {name}"))
+    command = [make, "plugin", "PYTHON=/nowhere/python"]
+    subprocess.run(command, cwd=tmp_path, env={"PATH": str(tools)}, check=True, capture_output=True)
+    built = ctypes.CDLL(str(tmp_path / "build" / "libnccl_tuner_plugin.so"))
+    assert built.ncclTunerPlugin_v6 is not None
+
+
 def test_has_no_variable_that_two_communicators_could_share(tmp_path: Path) -> None:
     # NCCL 2.19 and 2.20 call without a context: only there something is shared, and one thing.
     for source in sorted(set(SOURCES.glob("*.c")) - {SOURCES / "tuner_v1.c"}):
