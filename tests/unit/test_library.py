@@ -20,6 +20,7 @@ import pytest
 from tuner import release
 from tuner.base.errors import BadInput, OracleUnavailable
 from tuner.oracle import library, symbols
+from tuner.release.schema import LibraryFile
 
 X86_64, AARCH64 = 62, 183  # e_machine
 
@@ -47,7 +48,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache, no installed wheel, and no release table that knows its library."""
     monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path))
     monkeypatch.setattr(library, "installed_release", lambda: None)
-    monkeypatch.setattr(library, "known", lambda release: {})
+    monkeypatch.setattr(library, "known", lambda release: None)
     return tmp_path
 
 
@@ -128,7 +129,7 @@ def test_the_installed_wheel_comes_first_and_a_post_release_counts(
 
     monkeypatch.undo()
     monkeypatch.setenv("NCCL_TUNER_CACHE", str(cache))
-    monkeypatch.setattr(library, "known", lambda release: {})
+    monkeypatch.setattr(library, "known", lambda release: None)
     monkeypatch.setattr(importlib.metadata, "version", lambda _: "2.26.2.post1")
     monkeypatch.setattr(importlib.metadata, "distribution", lambda _: Wheel)
     assert library.installed_release() == "2.26.2"
@@ -193,7 +194,7 @@ def test_fetch_leaves_nothing_of_a_bad_wheel(
 
 def test_fetch_looks_at_the_disk_first(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mib = {"2.28.9": 300, "2.18.1": 200}
-    monkeypatch.setattr(library, "known", lambda release: {"bytes": mib[release] << 20})
+    monkeypatch.setattr(library, "known", lambda release: LibraryFile("", mib[release] << 20))
     monkeypatch.setattr(library, "_download", lambda *_: pytest.fail("downloaded without room"))
     usage = shutil.disk_usage(cache)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1100 << 20))
@@ -281,7 +282,7 @@ def test_what_a_killed_fetch_left_is_cleared_and_does_not_count(cache: Path, mon
 def test_only_the_library_that_the_table_knows_is_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right, other = elf(), elf() + b"of another build"
     sha256 = hashlib.sha256(right).hexdigest()
-    monkeypatch.setattr(library, "known", lambda release: {"sha256": sha256})
+    monkeypatch.setattr(library, "known", lambda release: LibraryFile(sha256, len(right)))
     path = put(cache, "2.28.9", other)
     with pytest.raises(OracleUnavailable, match=f"is not the libnccl 2.28.9 .*valid: {sha256}") as caught:
         library.find("2.28.9")
@@ -305,7 +306,7 @@ def test_a_strange_installed_wheel_gives_way_to_the_cache(
     wheel_of = type("Wheel", (), {"locate_file": staticmethod(lambda path: installed)})
     monkeypatch.setattr(library, "installed_release", lambda: "2.28.9")
     monkeypatch.setattr(importlib.metadata, "distribution", lambda _: wheel_of)
-    monkeypatch.setattr(library, "known", lambda release: {"sha256": hashlib.sha256(elf()).hexdigest()})
+    monkeypatch.setattr(library, "known", lambda release: LibraryFile(hashlib.sha256(elf()).hexdigest(), len(elf())))
     with pytest.raises(OracleUnavailable, match="site/nvidia"):
         library.find("2.28.9")
     cached = put(cache, "2.28.9", elf())
