@@ -16,7 +16,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Op
 from tuner.conformance.check_log import Compared, compare
 from tuner.emulator.request import Request
-from tuner.logs import choice, devices, found_graphs, importer, lines, reader
+from tuner.logs import choice, devices, importer, lines, printed_graphs, reader
 from tuner.logs.imported import Given, Imported
 from tuner.machine import catalogue
 from tuner.oracle import library
@@ -563,10 +563,10 @@ def test_two_communicators_of_one_process(small: list[str]) -> None:
     assert len(read.communicators) == 2
     assert read.choices == ()
     assert "may be another communicator's" in " ".join(read.notes)
-    told = imported([*with_calls(small, root_of(small)), *with_calls(again, root_of(again))], SMALL_GIVEN)
-    assert len(told.choices) == len(imported(small, SMALL_GIVEN).choices)
-    assert {made.count for made in told.choices} == {1}
-    assert compare(told).report.mismatches == []
+    separated = imported([*with_calls(small, root_of(small)), *with_calls(again, root_of(again))], SMALL_GIVEN)
+    assert len(separated.choices) == len(imported(small, SMALL_GIVEN).choices)
+    assert {made.count for made in separated.choices} == {1}
+    assert compare(separated).report.mismatches == []
 
 
 @pytest.mark.live
@@ -599,8 +599,8 @@ def test_a_bandwidth_is_the_float_that_a_search_finds() -> None:
     for speed in (48.0, 40.0, 30.0, 24.0, 17.5, 2.4, 1.2, 0.24, 0.12):
         for parts in (1, 2, 3, 6, 7, 32):
             part = np.float32(speed) / np.float32(parts)
-            assert found_graphs.bandwidth_gbs(f"{part:f}") == (float(part), True)
-    value, sure = found_graphs.bandwidth_gbs("1.234567")
+            assert printed_graphs.bandwidth_gbs(f"{part:f}") == (float(part), True)
+    value, sure = printed_graphs.bandwidth_gbs("1.234567")
     assert (value, sure) == (float(np.float32(1.234567)), False)
 
 

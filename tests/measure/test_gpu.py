@@ -1,4 +1,4 @@
-"""Measuring on GPUs, as far as that goes without one: what is said where something is missing, libnccl's own door, and
+"""Measuring on GPUs, as far as that goes without one: what is said where something is missing, libnccl's own API, and
 a whole run over GPUs and a libnccl that are NumPy's arrays.
 """
 
@@ -124,7 +124,7 @@ def test_devices() -> None:
         devices_of(launched, 2, 1)
 
 
-# libnccl's own door
+# libnccl's own API
 
 
 @pytest.mark.live

@@ -1,5 +1,5 @@
 # ruff: noqa: E501  the lines of other programs are as long as they are
-"""nccl-tests' text of all versions and its JSON, NCCL logs and our own files, told by their content."""
+"""nccl-tests' text of all versions and its JSON, NCCL logs and our own files, recognized by their content."""
 
 import csv
 import gzip

@@ -110,8 +110,8 @@ RANK = """
     here = place(os.environ)
     try:
         met = Rendezvous.meet(here)
-        told = met.share({"point": "x" * 100000} if here.rank == 0 else None)
-        print(json.dumps(["told", len(told["point"])]), flush=True)
+        shared = met.share({"point": "x" * 100000} if here.rank == 0 else None)
+        print(json.dumps(["shared", len(shared["point"])]), flush=True)
         print(json.dumps(["gathered", met.gather({"rank": here.rank})]), flush=True)
         ends = os.environ.get("ENDS")
         if ends == str(here.rank):
@@ -171,8 +171,8 @@ def said(process: subprocess.Popen[str]) -> list[list[object]]:
 def test_three_processes_say_and_hear_the_same(started: list[subprocess.Popen[str]]) -> None:
     start(started, [2, 1, 0], 3)
     by_rank = dict(zip([2, 1, 0], map(said, started), strict=True))
-    assert by_rank[0] == [["told", 100000], ["gathered", [{"rank": 0}, {"rank": 1}, {"rank": 2}]]]
-    assert by_rank[1] == by_rank[2] == [["told", 100000], ["gathered", []]]
+    assert by_rank[0] == [["shared", 100000], ["gathered", [{"rank": 0}, {"rank": 1}, {"rank": 2}]]]
+    assert by_rank[1] == by_rank[2] == [["shared", 100000], ["gathered", []]]
 
 
 def test_a_dead_rank_is_named_by_rank_0_and_ends_the_others(started: list[subprocess.Popen[str]]) -> None:
@@ -188,7 +188,7 @@ def test_a_dead_rank_is_named_by_rank_0_and_ends_the_others(started: list[subpro
 def test_rank_0_that_is_killed_ends_the_others(started: list[subprocess.Popen[str]]) -> None:
     start(started, [0, 1], 2, ENDS="9")
     assert started[1].stdout is not None
-    assert json.loads(started[1].stdout.readline())[0] == "told"
+    assert json.loads(started[1].stdout.readline())[0] == "shared"
     assert json.loads(started[1].stdout.readline())[0] == "gathered"
     started[0].send_signal(signal.SIGKILL)
     assert said(started[1])[-1][1].startswith("rank 0 is gone: ")  # type: ignore[attr-defined]
@@ -241,15 +241,15 @@ def test_a_rank_that_gave_up_waiting_for_its_welcome_calls_again() -> None:
         rank_0.close()
 
 
-def test_strangers_at_the_port_are_no_ranks(started: list[subprocess.Popen[str]]) -> None:
+def test_others_at_the_port_are_no_ranks(started: list[subprocess.Popen[str]]) -> None:
     port = free_port()
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     command = [sys.executable, "-c", textwrap.dedent(RANK)]
     env = os.environ | shared | {"RANK": "0", "LOCAL_RANK": "0"}
     started.append(subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
     for word in (b"GET / HTTP/1.1\r\n\r\n", b'{"nccl-tuner": "another run", "rank": 1}\n'):
-        with connected(port + 1) as stranger:
-            stranger.sendall(word)
+        with connected(port + 1) as other:
+            other.sendall(word)
     env = os.environ | shared | {"RANK": "1", "LOCAL_RANK": "1"}
     started.append(subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
     assert said(started[0])[-1] == ["gathered", [{"rank": 0}, {"rank": 1}]]

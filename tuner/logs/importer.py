@@ -10,7 +10,7 @@ from tuner import release
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import CPU_ARCHS, CPU_VENDORS, PATH_NAMES, Algorithm, Collective, Protocol
 from tuner.emulator.rules import init
-from tuner.logs import choice, chosen, devices, found_graphs, lines, reader
+from tuner.logs import choice, chosen, devices, lines, printed_graphs, reader
 from tuner.logs.groups import CommunicatorLines, groups
 from tuner.logs.imported import Given, Imported, LoggedChoice, NodeFacts
 from tuner.logs.reader import Block, Log, RankLog
@@ -224,7 +224,7 @@ class _Importer:
         """The weakest of those that the node's ranks printed; None where no rank printed any."""
         searched = []
         for log in logs:
-            graphs, doubts = found_graphs.of_rank(log.graphs, latency_us)
+            graphs, doubts = printed_graphs.of_rank(log.graphs, latency_us)
             self.notes += [doubt for doubt in doubts if doubt not in self.notes]
             searched += [graphs] if graphs else []
         names = dict.fromkeys(name for graphs in searched for name in graphs)  # one not printed is the others'

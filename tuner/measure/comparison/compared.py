@@ -54,7 +54,7 @@ class Comparison:
 
     @property
     def skipped(self) -> list[Skipped]:
-        """The calls of which no regret can be told."""
+        """The calls without a regret."""
         return [one for one in self._judged if isinstance(one, Skipped)]
 
     @cached_property

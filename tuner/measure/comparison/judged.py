@@ -37,7 +37,7 @@ def _call(point: Point) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A call of which no regret can be told, and why."""
+    """A call without a regret, and why it has none."""
 
     point: Point = field(metadata=json_form(convert=_call, merged=True))
     reason: str

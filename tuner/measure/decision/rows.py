@@ -171,7 +171,7 @@ class Proposal:
         return max(low + 1, middle(low, high))
 
     def _modelled(self, collective: Collective, low: int, high: int, before: Option, after: Option) -> int | None:
-        """Where the fitted constants' times of the two cross; None where they do not, or cannot be told."""
+        """Where the fitted constants' times of the two cross; None where they do not, or it is not known."""
 
         def lead(size: int) -> float:
             point = Point(collective, size)

@@ -1,11 +1,12 @@
-"""Measurements from whatever file has some, told by its content: ours, nccl-tests' text or JSON, or a NCCL log."""
+"""Measurements from any file that has some, known by its content: ours, nccl-tests' text or JSON, or a NCCL log."""
 
 from pathlib import Path
 
 from tuner.base.errors import BadMeasurement
 from tuner.base.files import read_bytes
 from tuner.base.names import Collective
-from tuner.measure.readers import nccl_tests
+from tuner.measure.readers import nccl_log, nccl_tests
+from tuner.measure.readers.nccl_tests_text import is_text
 from tuner.measure.records import samples
 from tuner.measure.records.samples import Measurements
 
@@ -21,10 +22,10 @@ def read_any(path: Path, collective: Collective | None = None) -> Measurements:
     if nccl_tests.is_json(record := nccl_tests.load_json(content)):
         return nccl_tests.from_json(path, record)
     text = content.decode(errors="replace")
-    if nccl_tests.is_text(text):
+    if is_text(text):
         return nccl_tests.from_text(path, text, collective)
     if " NCCL INFO " in text or " NCCL WARN " in text:
-        return nccl_tests.from_log(path)
+        return nccl_log.from_log(path)
     raise BadMeasurement(
         f"{path}: no measurements; "
         f"valid: a file of `nccl-tuner measure`, what nccl-tests prints or writes with -J, a NCCL log"

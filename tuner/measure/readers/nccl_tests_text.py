@@ -1,0 +1,204 @@
+"""What nccl-tests prints, taken apart: rows and comments of a text of any version.
+
+Columns: the printf calls of src/common.cu and src/util.cu, v1.0.0 to v2.19.6, of NVIDIA/nccl-tests. A row is printed in
+pieces, and NCCL's log may stand between them.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tuner.base.errors import BadMeasurement, one_of
+from tuner.base.names import Collective, DataType, Op
+from tuner.measure.readers.nccl_tests_names import NAME, OPS, PROGRAMS, TYPES, WITHOUT_OP, program
+from tuner.release import of_code
+
+# Largest error that nccl-tests took for right, while it printed errors and not counts (deltaMaxValue, v2.10.0).
+_RIGHT = {DataType.float16: 1e-2, DataType.bfloat16: 1e-2, DataType.float32: 1e-5, DataType.float64: 1e-12}
+
+CPU_TIMES = "CPU times (-C 1), not those of the GPUs; valid: nccl-tests without -C"
+# Of mpirun, torchrun, srun, MPICH's mpiexec and kubectl, and a time with what a container's log file adds, at a line.
+_TAG = re.compile(
+    r"^\s*(?:(?:\[\d+,\d+\](?:<\w+>)?:?|\[[\w.-]*\d+\]:|\d+:(?!\d)|\[\d+\](?= )|\[pod/\S+\]"
+    r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:[\d:.,]+(?:Z|[+-]\d\d:?\d\d)?\]?(?: std(?:out|err) [FP])?)\s?)+"
+)
+_PREFIX = re.compile(r"([^\s:\[\]()]+):\d+:\d+ \[-?\d+\] (?:\S+ )?NCCL ")
+_NUMBER = r"(?:[0-9.]+(?:e[+-]?\d+)?|nan|inf)"
+_OP = rf"(?:\s+(?:{'|'.join([*OPS, *WITHOUT_OP])})(?=\s|$))?"
+_START = re.compile(rf"(\d+)\s+(\d+)\s+({'|'.join(TYPES)})(?=\s|$)({_OP})(.*)")
+_RANK = re.compile(
+    r"#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)"
+)
+_SETTINGS = re.compile(r"# ?nThread (\d+) nGpus (\d+) .*?warmup iters: (\d+) iters: (\d+)(?:.*? graph: (\d+))?")
+_VERSION = re.compile(r"nccl-library=(\d+)")
+_OUT_OF_BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """Time, bandwidths and errors of one row, in place or not."""
+
+    time_us: float
+    wrong: str
+
+
+def is_text(content: str) -> bool:
+    """Whether it is what nccl-tests prints."""
+    own = (_without_tag(line).strip() for line in content.splitlines())
+    return any(_START.match(line) or _SETTINGS.match(line) for line in own)
+
+
+@dataclass
+class _Row:
+    bytes: int
+    dtype: DataType
+    op: Op
+    graph: bool
+    bodies: list[_Body]
+
+
+class Text:
+    """The rows and comments of a text, without what others wrote into it."""
+
+    def __init__(self, path: Path, content: str) -> None:
+        self._path = path
+        self.rows: list[_Row] = []
+        self.release: str | None = None
+        self._graph = False
+        self.collective: Collective | None = None
+        self._other: str | None = None
+        self._runs: list[dict[int, tuple[str, str]]] = []  # host and GPU of each rank, of each run in the file
+        self._settings: tuple[str, ...] = ()
+        self._out_of_bounds: int | None = None
+        self._columns: list[str] = []  # of the last line that names them
+        self._pending: _Row | None = None  # whose second half may follow
+        for line in _own(content.splitlines()):
+            self._read(line)
+        if self.collective is None and self._other is not None:
+            raise BadMeasurement(f"{path}: {self._other} is no collective that NCCL tunes; {one_of(PROGRAMS)}")
+        machines = list(dict.fromkeys(map(_machine, self._runs)))
+        if len(machines) > 1:
+            each = ", ".join(f"{ranks} ranks on {nodes} nodes" for ranks, nodes, _ in machines)
+            raise BadMeasurement(f"{path}: runs on different GPUs in one file ({each}); valid: a file for each")
+
+    @property
+    def header(self) -> dict[str, Any]:
+        ranks, nodes, gpus = _machine(self._runs[0] if self._runs else {})
+        return {
+            "backend": NAME,
+            "from": str(self._path),
+            "ranks": ranks or None,
+            "nodes": nodes or None,
+            "gpus": list(gpus),
+            "warmup": int(self._settings[2]) if self._settings else None,
+            "calls": int(self._settings[3]) if self._settings else None,
+            "out_of_bounds": self._out_of_bounds,
+        }
+
+    @property
+    def prints_errors(self) -> bool:
+        """Whether the last column is the largest error, as before 2.13, and not a number of wrong elements."""
+        return bool({"error", "res"} & set(self._columns))
+
+    def _read(self, line: str) -> None:
+        stripped = line.strip()
+        if match := _OUT_OF_BOUNDS.search(stripped):
+            self._out_of_bounds = (self._out_of_bounds or 0) + int(match[1])
+        elif stripped.startswith("#"):
+            self._comment(stripped)
+        elif name := program(stripped):
+            self._named(name)
+        elif match := _START.match(stripped):
+            self._start(match)
+        elif self._pending is not None and (bodies := self._bodies(stripped.split())):
+            self._pending.bodies += bodies
+
+    def _start(self, match: re.Match[str]) -> None:
+        size, _, dtype, op, rest = match.groups()
+        words = rest.split()
+        self._pending = None
+        if op.strip() in WITHOUT_OP:
+            return
+        has_root = "root" in self._columns if self._columns else self._width(words) is None
+        self._pending = _Row(int(size), TYPES[dtype], OPS[op.strip() or "none"], self._graph, [])
+        self.rows.append(self._pending)
+        self._pending.bodies += self._bodies(words[has_root:])
+
+    def _width(self, words: Sequence[str]) -> int | None:
+        """Words of a row's half: time, two bandwidths, errors, and four of single calls where these are printed."""
+        width = 8 if "i_min" in self._columns else 4
+        return width if len(words) % width == 0 else None
+
+    def _bodies(self, words: Sequence[str]) -> list[_Body]:
+        """One or two halves of a row; none where the words are something else."""
+        width = 8 if "i_min" in self._columns else 4
+        found = []
+        for start in range(0, len(words) - len(words) % width, width):
+            time, *bandwidths, wrong = words[start : start + 4]
+            numbers = [time, *bandwidths, *([] if wrong == "N/A" else [wrong])]
+            if not all(re.fullmatch(_NUMBER, number) for number in numbers):
+                break
+            found.append(_Body(float(time) * (1000 if "bytes" in self._columns else 1), wrong))  # 1.x prints ms
+        return found[:2]
+
+    def _comment(self, line: str) -> None:
+        if name := program(line):
+            self._named(name)
+        if match := _RANK.match(line):
+            if not self._runs or int(match[1]) in self._runs[-1]:
+                self._runs.append({})
+            self._runs[-1][int(match[1])] = (match[2], match[3].strip())
+        elif match := _SETTINGS.match(line):
+            self._settings = match.groups()
+            self._graph = int(match[5] or 0) > 0
+        elif match := _VERSION.search(line):
+            self.release = of_code(int(match[1]))
+        elif {"algbw", "busbw"} <= set(columns := line.lstrip("# ").split()):
+            if "cputime" in columns:
+                raise BadMeasurement(f"{self._path}: {CPU_TIMES}")
+            self._columns = columns
+
+    def _named(self, program: str) -> None:
+        if program not in PROGRAMS:
+            self._other = program
+        elif self.collective not in (None, PROGRAMS[program]):
+            raise BadMeasurement(f"{self._path}: several collectives in one file; valid: a file for each")
+        else:
+            self.collective = PROGRAMS[program]
+
+
+def _machine(devices: Mapping[int, tuple[str, str]]) -> tuple[int, int, tuple[str, ...]]:
+    """Ranks, nodes and kinds of GPUs of a run."""
+    hosts, gpus = {host for host, _ in devices.values()}, {gpu for _, gpu in devices.values()}
+    return len(devices), len(hosts), tuple(sorted(gpus))
+
+
+def _own(content: Iterable[str]) -> Iterator[str]:
+    """Lines without launchers' tags, cut where NCCL's log begins in them."""
+    whole = list(map(_without_tag, content))
+    hosts = {match[1] for line in whole if (match := _PREFIX.match(line))}
+    for line in whole:
+        match = _PREFIX.search(line)
+        if match is None:
+            yield line
+            continue
+        glued = match[1]  # a number may end where the host's name begins
+        host = next((name for name in hosts if glued.endswith(name)), glued)
+        if own := line[: match.end(1) - len(host)].strip():
+            yield own
+
+
+def _without_tag(line: str) -> str:
+    return _TAG.sub("", line, count=1).rstrip("\r")
+
+
+def wrong_count(text: str, dtype: DataType, is_error: bool) -> int:
+    """How many results were wrong, by what is printed of it: a number of them, or the largest error."""
+    if text == "N/A":
+        return 0
+    number = float(text)
+    if is_error:
+        return 0 if number <= _RIGHT.get(dtype, 0.0) else 1  # nan is wrong
+    return int(number)
