@@ -111,6 +111,11 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(name: str) -> None:
     assert_refused(*BAD[name])
 
 
+def test_an_unknown_command_says_which_there_are() -> None:
+    assert run("pikc", code=2).stderr.startswith("nccl-tuner: no command 'pikc'; valid: pick, explain, edges, ")
+    assert "valid: env, path, convert" in run("plugin", "lnit", code=2).stderr
+
+
 @pytest.mark.live
 def test_a_size_that_the_library_cannot_run_is_one_clear_line_too() -> None:
     communicator = ("--machine", "dgx-h100", "--nodes", "1", "--gpus-per-node", "2", "--nccl", "2.28.9")

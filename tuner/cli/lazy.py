@@ -5,6 +5,8 @@ from typing import Any
 
 import click
 
+from tuner.base.errors import one_of
+
 
 class LazyGroup(click.Group):
     """``verbs`` maps a name to its one-liner; the module of that name in ``package`` has it as ``command``.
@@ -34,6 +36,14 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"{self.package}.{name.replace('-', '_')}")
         command: click.Command = module.command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but an unknown command is an error that says which there are."""
+        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            raise click.UsageError(f"no command {args[0]!r}; {one_of(self.list_commands(ctx))}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own = [(name, command.get_short_help_str(100)) for name, command in self.commands.items()]
