@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import shlex
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.base.numerics import ceil_div, f32, shortest
 from tuner.base.records import to_json
-from tuner.base.registry import Registry
+from tuner.base.registry import NotNccl, Registry, source_of, sources_of
 from tuner.base.trace import Step
 from tuner.cli import everything
 from tuner.emulator.request import Request
@@ -116,11 +117,15 @@ def test_steps_of_many_sizes_are_those_of_each(nccl: str) -> None:
 
 
 def test_rules_of_a_cell_say_what_they_are_and_where_nccl_has_them() -> None:
-    for rule in [*bandwidth.RULES.values(), *latency.RULES.values(), *timing.CORRECTIONS.values()]:
+    rules: list[Callable[..., Any]] = [*bandwidth.RULES.values(), *latency.RULES.values(), *timing.CORRECTIONS.values()]
+    for rule in rules:
         assert rule.__doc__, rule.__name__
-        assert re.search(r"\.cc\)?, v2\.\d+\.\d+-1$", trace.source(rule)), rule.__name__
-    assert trace.source(timing.CORRECTIONS["ring_plateau_graded"]).endswith("src/tuning/ring.cc, v2.32.3-1")
-    assert trace.source(launch.RULES["shrink_then_bytes"]).endswith("v2.21.5-1")
+        for source in sources_of(rule):
+            own = isinstance(source, NotNccl)
+            assert own or re.search(r"\.cc, v2\.\d+\.\d+-1$", source.text(source.since)), rule.__name__
+    graded, by_bytes = timing.CORRECTIONS["ring_plateau_graded"], launch.RULES["shrink_then_bytes"]
+    assert source_of(graded, "2.32.3").text("2.32.3").endswith("src/tuning/ring.cc, v2.32.3-1")
+    assert source_of(by_bytes, "2.21.5").text("2.21.5").endswith("v2.21.5-1")
 
 
 def test_what_a_rule_says_needs_no_other_rule() -> None:
@@ -142,7 +147,7 @@ def test_what_a_rule_says_needs_no_other_rule() -> None:
 def test_nobody_watches_unasked() -> None:
     selection = selection_of("2.28.9", "dgx-h100", 2, 8)
     selection.pick(request(Collective.AllReduce), SIZES)
-    with trace.tracing() as seen:
+    with trace.tracing("2.28.9") as seen:
         pass
     selection.pick(request(Collective.AllReduce), SIZES)
     assert seen == []

@@ -1,13 +1,50 @@
 """Named rules: a function, or a class of rules that belong together, registers itself under its name.
 
-A release's file names it.
+A release's file names it. Every rule says where NCCL has it.
 """
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-F = TypeVar("F", bound=Callable[..., Any])
+Rule = Callable[..., Any]
+F = TypeVar("F", bound=Rule)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where NCCL has a rule from the release ``since`` on, up to the next source of the rule.
+
+    ``file`` and ``function`` are those of NCCL's tag ``v<release>-1`` of each of these releases. Braces stand for
+    several of both, one to one, where NCCL has a rule once for each algorithm.
+    """
+
+    file: str
+    function: str
+    since: str
+
+    def text(self, nccl: str) -> str:
+        """The source as of the release ``nccl``."""
+        return f"{self.function}, {self.file}, v{nccl}-1"
+
+
+@dataclass(frozen=True, slots=True)
+class FromBinary(Source):
+    """No public source has the rule from ``since`` on: it was read from that release's libnccl.so.2."""
+
+    def text(self, nccl: str) -> str:
+        """What was read, and of which release."""
+        return f"{self.function}, read from the binary, {self.file} {nccl}"
+
+
+@dataclass(frozen=True, slots=True)
+class NotNccl(Source):
+    """No rule of NCCL's, but one that this project adds."""
+
+    def text(self, nccl: str) -> str:
+        """What adds the rule, in any release."""
+        return self.function
 
 
 class Variant:
@@ -21,14 +58,65 @@ class Variant:
 
 
 class Registry(dict[str, F]):
-    """Rules of one kind by name; an instance is the decorator that adds a function."""
+    """Rules of one kind by name; an instance makes the decorator that adds a function with its sources."""
 
-    def __call__(self, function: F) -> F:
-        self[function.__name__] = function
+    def __call__(self, *sources: Source) -> Callable[[F], F]:
+        """The decorator that adds a function. TypeError without a source."""
+        found = found_in(*sources)
+
+        def add(function: F) -> F:
+            self[function.__name__] = found(function)
+            return function
+
+        return add
+
+    def variant(self, *sources: Source) -> Callable[[Callable[[], F]], Callable[[], F]]:
+        """The decorator that adds a class of rules. TypeError without a source."""
+        found = found_in(*sources)
+
+        def add(kind: Callable[[], F]) -> Callable[[], F]:
+            rule = found(kind())
+            self[rule.__name__] = rule
+            return kind
+
+        return add
+
+
+_SOURCES: dict[Rule, tuple[Source, ...]] = {}
+
+
+def found_in(*sources: Source) -> Callable[[F], F]:
+    """The decorator for a step that every release takes: no release names it, but it has a source as rules do.
+
+    TypeError without a source, ValueError where they are not in the order of releases.
+    """
+    if not sources or not all(isinstance(source, Source) for source in sources):
+        raise TypeError("a rule needs a source: the file and function of NCCL that has it, and since which release")
+    since = [_order(source.since) for source in sources]
+    if since != sorted(set(since)):
+        raise ValueError(f"sources are out of order: {', '.join(source.since for source in sources)}")
+
+    def add(function: F) -> F:
+        _SOURCES[function] = sources
         return function
 
-    def variant(self, kind: Callable[[], F]) -> Callable[[], F]:
-        """The decorator that adds a class of rules."""
-        rule = kind()
-        self[rule.__name__] = rule
-        return kind
+    return add
+
+
+def sources_of(rule: Rule) -> tuple[Source, ...]:
+    """All sources of a rule, those of earlier releases first. LookupError for a function that has none."""
+    if rule not in _SOURCES:
+        raise LookupError(f"{rule.__name__} has no source")
+    return _SOURCES[rule]
+
+
+def source_of(rule: Rule, nccl: str) -> Source:
+    """The source that holds for a release. LookupError where the rule has none that early."""
+    held = [source for source in sources_of(rule) if _order(source.since) <= _order(nccl)]
+    if not held:
+        raise LookupError(f"{rule.__name__} has no source in NCCL {nccl}")
+    return held[-1]
+
+
+def _order(nccl: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in nccl.split("."))

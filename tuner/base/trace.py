@@ -6,20 +6,20 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
-from inspect import getmodule
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base.numerics import shortest
+from tuner.base.registry import source_of
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """A rule's effect on a quantity, for one size.
 
-    ``name`` is the rule's; ``says`` the first line of its docstring, which may be empty; ``source`` where NCCL has it.
+    ``name`` is the rule's; ``says`` the first line of its docstring; ``source`` where the release has it.
     """
 
     quantity: str
@@ -54,25 +54,27 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
 @contextmanager
-def tracing() -> Iterator[list[Step]]:
-    """The steps of what is computed inside, in order. Computations there have to be of one size."""
+def tracing(nccl: str) -> Iterator[list[Step]]:
+    """The steps of what is computed inside for a release, in order. Computations there have to be of one size."""
     seen: list[Step] = []
 
     def listen(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after: Any) -> None:
-        seen.append(Step(quantity, rule.__name__, _number(before), _number(after), unit, _says(rule), source(rule)))
+        source = source_of(rule, nccl).text(nccl)
+        seen.append(Step(quantity, rule.__name__, _number(before), _number(after), unit, _says(rule), source))
 
     with _reporting_to(listen):
         yield seen
 
 
 @contextmanager
-def tracing_sizes(count: int) -> Iterator[list[Steps]]:
+def tracing_sizes(nccl: str, count: int) -> Iterator[list[Steps]]:
     """The same of computations of ``count`` sizes."""
     seen: list[Steps] = []
 
     def listen(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after: Any) -> None:
         first, then = (np.broadcast_to(np.asarray(value), count).copy() for value in (before, after))
-        seen.append(Steps(quantity, rule.__name__, first, then, unit, _says(rule), source(rule)))
+        source = source_of(rule, nccl).text(nccl)
+        seen.append(Steps(quantity, rule.__name__, first, then, unit, _says(rule), source))
 
     with _reporting_to(listen):
         yield seen
@@ -112,11 +114,3 @@ def _number(value: Any) -> float | int:
 def _says(rule: Callable[..., Any]) -> str:
     text = (rule.__doc__ or "").partition("Source:")[0].strip()
     return re.sub(r":func:`(\w+)`|``", r"\1", text.partition("\n")[0]).strip()
-
-
-@cache
-def source(rule: Callable[..., Any]) -> str:
-    """What follows "Source:" in the rule's docstring, else in its module's."""
-    text = "\n\n".join(filter(None, (rule.__doc__, getattr(getmodule(rule), "__doc__", None))))
-    after = text.partition("Source:")[2].partition("\n\n")[0]
-    return " ".join(after.split()).removesuffix(".")

@@ -1,6 +1,6 @@
 """The algorithms of an operation on a machine of nodes, as times that are linear in the size.
 
-Shapes: numbers, or arrays that broadcast and are computed one by one.
+Shapes: scalars, or arrays that broadcast and are computed one by one.
 """
 
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 Everything is linear in the size, so where two algorithms are equally fast is solved, and not looked for.
 
-Shapes: numbers, or arrays that broadcast and are computed one by one.
+Shapes: scalars, or arrays that broadcast and are computed one by one.
 """
 
 from collections.abc import Callable, Mapping

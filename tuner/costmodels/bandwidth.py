@@ -1,6 +1,6 @@
 """Algorithm and bus bandwidth, as nccl-tests defines them (doc/PERFORMANCE.md of NVIDIA/nccl-tests).
 
-Shapes: numbers, or arrays that broadcast and are computed one by one.
+Shapes: scalars, or arrays that broadcast and are computed one by one.
 """
 
 from numpy.typing import ArrayLike

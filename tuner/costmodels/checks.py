@@ -1,6 +1,6 @@
 """Checks of numbers before they reach a formula; each failure is one line that says what is valid.
 
-Shapes: numbers, or arrays that broadcast and are computed one by one.
+Shapes: scalars, or arrays that broadcast and are computed one by one.
 """
 
 from collections.abc import Callable

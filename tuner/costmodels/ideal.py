@@ -4,7 +4,7 @@ With B a GPU's bandwidth to GPUs of its node, I a node's to other nodes, P GPUs 
 of what every GPU exchanges with the N - 1 others, Q - 1 parts have to cross between nodes, and N - Q need not. Both go
 on at the same time, so the longer counts.
 
-Shapes: numbers, or arrays that broadcast and are computed one by one.
+Shapes: scalars, or arrays that broadcast and are computed one by one.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """How to measure the four parameters: latency and bandwidth, inside a node and between nodes, from a ring AllReduce.
 
-Shapes: numbers, or arrays that broadcast and are computed one by one.
+Shapes: scalars, or arrays that broadcast and are computed one by one.
 """
 
 from dataclasses import dataclass

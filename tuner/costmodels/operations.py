@@ -1,6 +1,6 @@
 """The operations that nccl-tests times, and what it calls their size.
 
-Shapes: numbers, or arrays that broadcast and are computed one by one.
+Shapes: scalars, or arrays that broadcast and are computed one by one.
 """
 
 from enum import Enum

@@ -1,6 +1,6 @@
 """What stands between the alpha-beta model and a measured time, as named factors; and LogP's overheads.
 
-Shapes: numbers, or arrays that broadcast and are computed one by one.
+Shapes: scalars, or arrays that broadcast and are computed one by one.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,6 +1,6 @@
 """Communication behind computation.
 
-Shapes: numbers, or arrays that broadcast and are computed one by one.
+Shapes: scalars, or arrays that broadcast and are computed one by one.
 """
 
 import numpy as np

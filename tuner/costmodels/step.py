@@ -3,7 +3,7 @@
 Ranks lie as usual: tensor parallelism innermost, then data parallelism (with the experts inside it), pipeline stages
 outermost. A parallelism of degree 1 communicates nothing.
 
-Shapes: numbers, or arrays that broadcast and are computed one by one.
+Shapes: scalars, or arrays that broadcast and are computed one by one.
 """
 
 from collections.abc import Iterator

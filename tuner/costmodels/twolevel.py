@@ -2,7 +2,7 @@
 
 With one GPU per node, or one node, they are the flat algorithms on the level that is left.
 
-Shapes: numbers, or arrays that broadcast and are computed one by one.
+Shapes: scalars, or arrays that broadcast and are computed one by one.
 """
 
 from collections.abc import Callable, Mapping, Sequence

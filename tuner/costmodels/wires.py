@@ -3,7 +3,7 @@
 A share is of the size S, through one port in its busier direction, as the mean over alike ports: a GPU's links inside
 the node, and all adapters of a node together. docs/cost-models.md derives each of them.
 
-Shapes: numbers, or arrays that broadcast and are computed one by one.
+Shapes: scalars, or arrays that broadcast and are computed one by one.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""The tuning table in the layout NCCL prints it in at NCCL_DEBUG_SUBSYS=TUNING.
-
-Source: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
-"""
+"""The tuning table in the layout NCCL prints it in at NCCL_DEBUG_SUBSYS=TUNING."""
 
 from collections.abc import Callable
 
@@ -11,6 +8,7 @@ from numpy.typing import NDArray
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.registry import Registry
 from tuner.emulator import model
+from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.model import Tables
 from tuner.emulator.rules.model_point import ModelPoint
@@ -29,20 +27,18 @@ def printed(communicator: Communicator, tables: Tables) -> Numbers:
     return communicator.rules.printed_table(communicator, tables)
 
 
-@PRINT_RULES
+@PRINT_RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def as_used(communicator: Communicator, tables: Tables) -> Numbers:
     """The numbers that the model uses, us and GB/s [collective][algorithm][protocol]."""
     return tables.latency_us, tables.bandwidth_gbs
 
 
-@PRINT_RULES
+@PRINT_RULES(nccl.TUNING_INIT(since="2.31.2"))
 def before_exclusions(communicator: Communicator, tables: Tables) -> Numbers:
     """-1 where an algorithm does not do a collective; numbers also where NCCL_ALGO and the like exclude a cell.
 
     0 where an algorithm's model was never made, as without a network that reduces. us and GB/s, as :func:`as_used`,
     [collective][algorithm][protocol].
-
-    Source: ncclTuningInit (src/tuning/tuning.cc) and ncclTuning*ModelInit, v2.31.2-1.
     """
     latency_us, bandwidth_gbs = np.zeros(model.SHAPE, np.float32), np.zeros(model.SHAPE, np.float32)
     for collective, algorithm, protocol in np.ndindex(*model.SHAPE):

@@ -214,14 +214,14 @@ class Selection:
         BadInput for a size out of range, or a cell that :meth:`excluded` has.
         """
         compute = self._computation(request, algo_proto)
-        with trace.tracing() as seen:
+        with trace.tracing(self.communicator.release.name) as seen:
             compute(_sizes(size))
         return seen
 
     def steps_of_sizes(self, request: Request, sizes: ArrayLike, algo_proto: AlgoProto) -> list[trace.Steps]:
         """:meth:`steps` of several sizes at once, as arrays [size]."""
         nbytes, compute = _sizes(sizes), self._computation(request, algo_proto)
-        with trace.tracing_sizes(len(nbytes)) as seen:
+        with trace.tracing_sizes(self.communicator.release.name, len(nbytes)) as seen:
             compute(nbytes)
         return seen
 

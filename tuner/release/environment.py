@@ -9,9 +9,12 @@ from typing import TypeVar
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Collective
 from tuner.base.numerics import int32, parse_long
+from tuner.base.registry import Registry, Source
 
 BEGINS_NUMBER = re.compile(r"\s*[+-]?\d", re.ASCII)
 E = TypeVar("E", bound=IntEnum)
+Grammar = Callable[[str, str, type[IntEnum], Collective], dict[IntEnum, bool]]
+GRAMMARS: Registry[Grammar] = Registry()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +101,16 @@ def _entries(
         yield collectives, chosen, names.startswith("^")
 
 
+@GRAMMARS(
+    Source("src/graph/tuning.cc", "parseList", since="2.24.3"),
+    Source("src/tuning/cost_model.cc", "parseList", since="2.31.2"),
+)
 def by_collective(text: str, variable: str, elements: type[IntEnum], collective: Collective) -> dict[IntEnum, bool]:
     """What :func:`allowed` says of one collective; empty where no entry names it."""
     return allowed(text, variable, elements).get(collective, {})
 
 
+@GRAMMARS(Source("src/graph/tuning.cc", "parseList", since="2.18.1"))
 def one_list(text: str, variable: str, elements: type[IntEnum], collective: Collective) -> dict[IntEnum, bool]:
     """One list ``a,b`` or ``^a,b`` for all collectives; unknown names count for nothing, an empty list allows nothing.
 
@@ -110,10 +118,6 @@ def one_list(text: str, variable: str, elements: type[IntEnum], collective: Coll
     """
     names = text.removeprefix("^").lower().split(",")
     return {element: (element.name.lower() in names) != text.startswith("^") for element in elements}
-
-
-Grammar = Callable[[str, str, type[IntEnum], Collective], dict[IntEnum, bool]]
-GRAMMARS: dict[str, Grammar] = {"by_collective": by_collective, "one_list": one_list}
 
 
 def _match(token: str, elements: type[E], variable: str, text: str) -> E:

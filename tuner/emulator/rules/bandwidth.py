@@ -1,7 +1,6 @@
 """Steps from a graph's bandwidth to an algorithm's bandwidth, GB/s (1e9 bytes per second).
 
 Each takes the value so far and the cell, and returns the next value as NCCL's float holds it.
-Source: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
 
 ``f64(...)`` marks NCCL's double literals.
 """
@@ -13,43 +12,44 @@ import numpy as np
 from tuner.base.names import Algorithm, Collective, Pattern, Protocol
 from tuner.base.numerics import Float, f32, f64
 from tuner.base.registry import Registry
+from tuner.emulator import nccl_source as nccl
 from tuner.emulator.rules.model_point import ModelPoint
 
 BandwidthRule = Callable[[Float, ModelPoint], Float]
 RULES: Registry[BandwidthRule] = Registry()
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def graph(_: Float, point: ModelPoint) -> Float:
     """Per channel: up to two nodes the graph's bandwidth inside a node, beyond the one between nodes."""
     return f32(point.graph.bw_intra_gbs if point.nodes <= 2 else point.graph.bw_inter_gbs)
 
 
-@RULES
+@RULES(nccl.RING_MODEL_INIT(since="2.31.2"))
 def graph_inter_on_two_blackwell_nodes(value: Float, point: ModelPoint) -> Float:
     """Per channel: on one node (before Blackwell up to two) the graph's bandwidth inside, else the one between."""
     return f32(point.graph.bw_inter_gbs) if _blackwell(point) and point.nodes == 2 else graph(value, point)
 
 
-@RULES
+@RULES(nccl.TREE_MODEL_INIT(since="2.31.2"))
 def graph_slower_on_blackwell(value: Float, point: ModelPoint) -> Float:
     """Per channel: on Blackwell the slower of the two; before, inside a node up to two nodes, else between nodes."""
     return graph_slower(value, point) if _blackwell(point) else graph(value, point)
 
 
-@RULES
+@RULES(nccl.PAT_MODEL_INIT(since="2.31.2"))
 def graph_slower(_: Float, point: ModelPoint) -> Float:
     """Per channel: the slower of the node's inside and the network, for any number of nodes."""
     return min(f32(point.graph.bw_intra_gbs), f32(point.graph.bw_inter_gbs))
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"), nccl.COLLNET_MODEL_INIT(since="2.31.2"))
 def graph_intra(_: Float, point: ModelPoint) -> Float:
     """Per channel: the graph's bandwidth inside a node."""
     return f32(point.graph.bw_intra_gbs)
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.28.3"), nccl.NVLS_MODEL_INIT(since="2.31.2"))
 def nvls_multicast(_: Float, point: ModelPoint) -> Float:
     """The switch's efficiency inside a node against the network between nodes; one channel is lost to latency."""
     channels = f32(point.graph.channels)
@@ -65,13 +65,13 @@ def nvls_multicast(_: Float, point: ModelPoint) -> Float:
     return f32(min(intra, inter, cap))
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.19.3"))
 def nvls_slower(_: Float, point: ModelPoint) -> Float:
     """Per channel: the slower of the node's inside and the network."""
     return min(f32(point.graph.bw_intra_gbs), f32(point.graph.bw_inter_gbs))
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.27.3"))
 def nvls_gathers_slower(value: Float, point: ModelPoint) -> Float:
     """Per channel: the slower of inside and network; gathers spare a rank's own share, and a tenth of the network."""
     if point.collective is Collective.AllReduce:
@@ -80,20 +80,20 @@ def nvls_gathers_slower(value: Float, point: ModelPoint) -> Float:
     return min(intra, f32(point.graph.bw_inter_gbs) * f32(0.9))
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.19.3"))
 def nvls_tree_slower(_: Float, point: ModelPoint) -> Float:
     """Per channel: the slower of inside and network, which beyond two nodes carries the tree up and down."""
     inter = f32(point.graph.bw_inter_gbs)
     return min(f32(point.graph.bw_intra_gbs), inter if point.nodes <= 2 else inter / f32(2))
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"), nccl.EVERY_MODEL_INIT(since="2.31.2"))
 def all_channels(value: Float, point: ModelPoint) -> Float:
     """All channels of the graph together: the bus."""
     return f32(point.graph.channels) * value
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.21.5"), nccl.RING_MODEL_INIT(since="2.31.2"))
 def ring_ll_cap(value: Float, point: ModelPoint) -> Float:
     """LL spends half the bytes on flags, and the CPU or GPU caps it."""
     if point.protocol is not Protocol.LL:
@@ -101,7 +101,7 @@ def ring_ll_cap(value: Float, point: ModelPoint) -> Float:
     return f32(min(point.ll_cap_gbs, value * f64(0.5)))
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def ring_ll_quarter_or_third(value: Float, point: ModelPoint) -> Float:
     """LL as a quarter; a third where one node moves data without reducing it to the end of the ring."""
     if point.protocol is not Protocol.LL:
@@ -110,7 +110,7 @@ def ring_ll_quarter_or_third(value: Float, point: ModelPoint) -> Float:
     return f32(min(point.ll_cap_gbs, value * (f64(1.0) / f64(4.0) if quarter else f64(1.0) / f64(3.0))))
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.23.4"), nccl.RING_MODEL_INIT(since="2.31.2"))
 def ring_ll128_cap(value: Float, point: ModelPoint) -> Float:
     """LL128 leaves 92 % to the data, and each channel carries only so much."""
     if point.protocol is not Protocol.LL128:
@@ -118,7 +118,7 @@ def ring_ll128_cap(value: Float, point: ModelPoint) -> Float:
     return f32(min(value * f64(0.92), point.graph.channels * point.cap_gbs("ring_ll128_per_channel")))
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def ring_ll128_cap_less_alone(value: Float, point: ModelPoint) -> Float:
     """LL128 leaves 92 % to the data, 70 % with one rank per node, and each channel carries only so much."""
     if point.protocol is not Protocol.LL128:
@@ -127,13 +127,13 @@ def ring_ll128_cap_less_alone(value: Float, point: ModelPoint) -> Float:
     return f32(min(value * share, point.graph.channels * point.cap_gbs("ring_ll128_per_channel")))
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"), nccl.TREE_MODEL_INIT(since="2.31.2"))
 def tree_cap(value: Float, point: ModelPoint) -> Float:
     """A tree reaches 92 % of the bus, and each channel carries only so much."""
     return f32(min(value * f64(0.92), point.graph.channels * point.cap_gbs("tree_per_channel")))
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"), nccl.TREE_MODEL_INIT(since="2.31.2"))
 def tree_ll_cap(value: Float, point: ModelPoint) -> Float:
     """LL sends a flag with the data, and the CPU or GPU caps it."""
     if point.protocol is not Protocol.LL:
@@ -141,7 +141,7 @@ def tree_ll_cap(value: Float, point: ModelPoint) -> Float:
     return f32(min(value * f64(1.0) / f64(3.8), point.ll_cap_gbs))
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"), nccl.TREE_MODEL_INIT(since="2.31.2"))
 def tree_ll128_cap(value: Float, point: ModelPoint) -> Float:
     """LL128 sends flags with the data, and each channel carries only so much."""
     if point.protocol is not Protocol.LL128:
@@ -150,31 +150,31 @@ def tree_ll128_cap(value: Float, point: ModelPoint) -> Float:
     return f32(min(value * share, point.graph.channels * point.cap_gbs("tree_ll128_per_channel")))
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.3"), nccl.TREE_MODEL_INIT(since="2.31.2"))
 def plain_tree(value: Float, point: ModelPoint) -> Float:
     """A tree that is neither balanced nor split sends up and down over the same links."""
     return f32(value * f64(0.85)) if point.communicator.tree_pattern is Pattern.Tree else value
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.24.3"), nccl.PAT_MODEL_INIT(since="2.31.2"))
 def pat_share(value: Float, point: ModelPoint) -> Float:
     """PAT reaches three quarters of the bus."""
     return f32(value * f64(0.75))
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.23.4"))
 def pat_larger_share(value: Float, point: ModelPoint) -> Float:
     """PAT reaches 85 % of the bus."""
     return f32(value * f64(0.85))
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"), nccl.MODEL_MAP(since="2.31.2"))
 def no_low_latency(value: Float, point: ModelPoint) -> Float:
     """Only Simple goes through the network's reductions."""
     return value if point.protocol is Protocol.Simple else f32(0)
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.27.3"), nccl.COLLNET_MODEL_INIT(since="2.31.2"))
 def collnet_direct(value: Float, point: ModelPoint) -> Float:
     """CollNet Direct: every GPU wants a NIC of its own; AllGather and ReduceScatter count GPUs, not channels."""
     if point.protocol is not Protocol.Simple:
@@ -190,7 +190,7 @@ def collnet_direct(value: Float, point: ModelPoint) -> Float:
     return f32(value * f64(0.85)) if point.communicator.min_comp_cap >= 90 else value
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def collnet_direct_interpolated(value: Float, point: ModelPoint) -> Float:
     """CollNet Direct: every GPU wants a NIC; AllGather and ReduceScatter have a share measured at 1 and 8 GPUs."""
     if point.protocol is not Protocol.Simple or not point.gathers_or_scatters:
@@ -202,7 +202,7 @@ def collnet_direct_interpolated(value: Float, point: ModelPoint) -> Float:
     return f32(value * (many * f64(0.85) + (f32(1) - many) * f64(0.95)))
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.27.3"), nccl.COLLNET_NVLS_MODEL_INIT(since="2.31.2"))
 def collnet_heads(value: Float, point: ModelPoint) -> Float:
     """Across nodes, AllGather and ReduceScatter need CollNet, and an adapter per GPU."""
     needs = point.protocol is Protocol.Simple and point.gathers_or_scatters
@@ -214,62 +214,62 @@ def _too_few_heads(point: ModelPoint) -> bool:
     return point.nodes > 1 and (network is None or point.communicator.max_local_ranks > network.heads)
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def ranks_over_steps(value: Float, point: ModelPoint) -> Float:
     """Bus to algorithm bandwidth of a ring; the quotient is a double, stored as float before it multiplies."""
     return value * f32(f64(1.0) * point.ranks / point.steps)
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.28.3"))
 def ranks_over_steps_of_allreduce(value: Float, point: ModelPoint) -> Float:
     """Bus to algorithm bandwidth of a ring, for AllReduce alone."""
     return value if point.gathers_or_scatters else ranks_over_steps(value, point)
 
 
-@RULES
+@RULES(nccl.RING_MODEL_INIT(since="2.31.2"))
 def times_ranks_over_steps(value: Float, point: ModelPoint) -> Float:
     """Bus to algorithm bandwidth of a ring: times ranks, over steps, each rounded to float."""
     return value * f32(point.ranks) / f32(point.steps)
 
 
-@RULES
+@RULES(nccl.NVLS_MODEL_INIT(since="2.31.2"))
 def times_ranks_over_steps_of_allreduce(value: Float, point: ModelPoint) -> Float:
     """Bus to algorithm bandwidth of a ring, for AllReduce alone: times ranks, over steps, each rounded to float."""
     return value if point.gathers_or_scatters else times_ranks_over_steps(value, point)
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.3"))
 def five_sixths(value: Float, point: ModelPoint) -> Float:
     """NVLS spends a sixth of the time on changing the stage."""
     return value * f32(f64(5.0) / f64(6.0))
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.19.3"))
 def five_sixths_of_allreduce(value: Float, point: ModelPoint) -> Float:
     """NVLS spends a sixth of an AllReduce's time on changing the stage."""
     return value if point.gathers_or_scatters else five_sixths(value, point)
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def three_quarters(value: Float, point: ModelPoint) -> Float:
     """NVLS reaches three quarters of the bus."""
     return value * f32(0.75)
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def nvls_tree_share_by_nodes(value: Float, point: ModelPoint) -> Float:
     """0.7 of the bus shared by the steps of a ring of nodes; infinite on one node, where the row is off anyway."""
     steps = 2 * (point.nodes - 1)
     return value * f32(f64(0.70) * f64(point.nodes) / f64(steps) if steps else np.inf)
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"), nccl.TREE_COLLNET_MODEL_INIT(since="2.31.2"))
 def half(value: Float, point: ModelPoint) -> Float:
     """Bus to algorithm bandwidth: the data goes up and comes down."""
     return value * f32(0.5)
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"), nccl.COLLNET_MODEL_INIT(since="2.31.2"))
 def half_of_allreduce(value: Float, point: ModelPoint) -> Float:
     """Bus to algorithm bandwidth: an AllReduce's data goes up and comes down; gathering and scattering go one way."""
     return value if point.gathers_or_scatters else half(value, point)
@@ -279,7 +279,7 @@ def _blackwell(point: ModelPoint) -> bool:
     return point.communicator.min_comp_cap >= 100
 
 
-@RULES
+@RULES(nccl.NOT_NCCL)
 def measured_efficiency(value: Float, point: ModelPoint) -> Float:
     """No rule of NCCL's: fitted constants add it, the share of the model's bandwidth that was measured."""
     return value * f32(point.release.efficiency.get(point.algorithm, {}).get(point.protocol, 1.0))

@@ -1,6 +1,6 @@
 """The most channels an operation may use, and the threads of its blocks, by its size.
 
-Source: topoGetAlgoInfo, src/enqueue.cc, v2.28.9-1.
+Shapes: sizes are nBytes; channels and threads are numbers, [size].
 """
 
 from collections.abc import Callable
@@ -10,7 +10,8 @@ import numpy as np
 from tuner.base import trace
 from tuner.base.names import AlgoProto, Algorithm, Protocol
 from tuner.base.numerics import IntArray, SizeArray, as_size_t, int32
-from tuner.base.registry import Registry
+from tuner.base.registry import Registry, found_in
+from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.model import Tables
 from tuner.emulator.rules import registered
@@ -33,22 +34,28 @@ def bound(call: Call, tables: Tables, nbytes: int) -> int:
 
 
 def bounds(call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
-    """:func:`bound` of each size, and the threads of its blocks."""
+    """:func:`bound` of each of the sizes, and the threads of its blocks: numbers [size]."""
     return bounds_to(call.rules.bound_channels(call.communicator), call, tables, nbytes)
 
 
-@BOUND_CHANNELS_RULES
+@BOUND_CHANNELS_RULES(nccl.TOPO_GET_ALGO_INFO(since="2.22.3"), nccl.TUNING_GET_CHANNELS(since="2.31.2"))
 def all_channels(communicator: Communicator) -> int:
+    """Aggregated operations and single ones have the same channels."""
     return communicator.channels
 
 
-@BOUND_CHANNELS_RULES
+@BOUND_CHANNELS_RULES(
+    nccl.GET_ALGO_INFO(since="2.18.1"),
+    nccl.TOPO_GET_ALGO_INFO(since="2.19.3"),
+    nccl.GET_CHANNEL_THREAD_INFO(since="2.20.5"),
+)
 def coll_channels_only(communicator: Communicator) -> int:
+    """The channels before aggregation raises them."""
     return communicator.coll_channels
 
 
 def bounds_to(most: int, call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
-    """The most channels, of ``most``, that the operation may use at each size, and the threads of its blocks."""
+    """The most channels, of ``most``, of each size ``nbytes``, and the threads of its blocks: numbers [size]."""
     bound = plain_bound(most, call, tables, nbytes)
     trace.step("channels", "", plain_bound, most, bound)
     threads = int(tables.max_threads[call.algo_proto])
@@ -66,8 +73,15 @@ def bounds_to(most: int, call: Call, tables: Tables, nbytes: SizeArray) -> tuple
     return bound, block
 
 
+@found_in(
+    nccl.GET_ALGO_INFO(since="2.18.1"),
+    nccl.TOPO_GET_ALGO_INFO(since="2.19.3"),
+    nccl.GET_CHANNEL_THREAD_INFO(since="2.20.5"),
+    nccl.TOPO_GET_ALGO_INFO(since="2.22.3"),
+    nccl.TUNING_GET_CHANNELS(since="2.31.2"),
+)
 def plain_bound(most: int, call: Call, tables: Tables, nbytes: SizeArray) -> IntArray:
-    """The most channels the operation may use, whatever its buffers."""
+    """The most channels the operation may use, numbers [size], whatever its buffers."""
     if call.like_nvls:
         return np.full(nbytes.shape, call.rules.nvls_bound(call.communicator, call.algo_proto), np.int64)
     if call.algorithm is Algorithm.CollNetDirect:
@@ -81,32 +95,42 @@ def _threshold(call: Call, tables: Tables) -> int:
     return int32(int(tables.thread_thresholds_bytes[call.algo_proto]))
 
 
-@NVLS_BOUND_RULES
+@NVLS_BOUND_RULES(nccl.TOPO_GET_ALGO_INFO(since="2.28.3"), nccl.BINARY("ncclTuningGetChannels", since="2.32.3"))
 def fewer_between_nodes(communicator: Communicator, algo_proto: AlgoProto) -> int:
+    """NVLS's channels; NVLS between nodes has no more than the communicator."""
     if algo_proto[0] is Algorithm.NVLS and communicator.nodes > 1:
         return min(communicator.nvls_channels, communicator.channels)
     return communicator.nvls_channels
 
 
-@NVLS_BOUND_RULES
+@NVLS_BOUND_RULES(nccl.TUNING_GET_CHANNELS(since="2.31.2"))
 def fewer_between_nodes_and_for_pat(communicator: Communicator, algo_proto: AlgoProto) -> int:
+    """NVLS's channels; NVLS between nodes and PAT have no more than the communicator."""
     if algo_proto[0] is Algorithm.PAT:
         return min(communicator.nvls_channels, communicator.channels)
     return fewer_between_nodes(communicator, algo_proto)
 
 
-@NVLS_BOUND_RULES
+@NVLS_BOUND_RULES(
+    nccl.GET_ALGO_INFO(since="2.18.1"),
+    nccl.TOPO_GET_ALGO_INFO(since="2.19.3"),
+    nccl.GET_CHANNEL_THREAD_INFO(since="2.20.5"),
+    nccl.TOPO_GET_ALGO_INFO(since="2.22.3"),
+)
 def nvls_channels_only(communicator: Communicator, algo_proto: AlgoProto) -> int:
+    """NVLS's channels."""
     return communicator.nvls_channels
 
 
-@NVLS_KIND_RULES
+@NVLS_KIND_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.18.1"), nccl.PREPARE_TASKS(since="2.22.3"))
 def nvls_algorithms(communicator: Communicator, algorithm: Algorithm) -> bool:
+    """NVLS and NVLSTree run on NVLS's channels."""
     return algorithm in NVLS
 
 
-@NVLS_KIND_RULES
+@NVLS_KIND_RULES(nccl.PREPARE_TASKS_MOVED(since="2.31.2"))
 def nvls_algorithms_and_pat_of_several_ranks(communicator: Communicator, algorithm: Algorithm) -> bool:
+    """NVLS, NVLSTree, and PAT with several ranks per node run on NVLS's channels."""
     return algorithm in NVLS or (algorithm is Algorithm.PAT and communicator.ranks > communicator.nodes)
 
 
@@ -118,18 +142,19 @@ def _products(most: int, call: Call, tables: Tables) -> list[int]:
     return call.rules.thread_product(most, int(tables.max_threads[call.algo_proto]), _threshold(call, tables))
 
 
-@PRODUCT_RULES
+@PRODUCT_RULES(nccl.GET_ALGO_INFO(since="2.18.1"), nccl.TOPO_GET_ALGO_INFO(since="2.19.3"))
 def wraps_each_time(most: int, threads: int, threshold: int) -> list[int]:
+    """Each product is an int of its own."""
     return [int32(channels * threads * threshold) for channels in range(most, 0, -1)]
 
 
-@PRODUCT_RULES
+@PRODUCT_RULES(nccl.GET_CHANNEL_THREAD_INFO(since="2.20.5"))
 def wraps_twice(most: int, threads: int, threshold: int) -> list[int]:
     """The first two wrap; the others count down from the second in 64 bits, up to the threads' own, which is anew."""
     return [*wraps_twice_and_for_threads(most, threads, threshold)[:-1], int32(threads * threshold)]
 
 
-@PRODUCT_RULES
+@PRODUCT_RULES(nccl.TOPO_GET_ALGO_INFO(since="2.22.3"), nccl.TUNING_GET_CHANNELS(since="2.31.2"))
 def wraps_twice_and_for_threads(most: int, threads: int, threshold: int) -> list[int]:
     """The same, and the threads go by what was counted down to first."""
     step, wrapped = int32(threads * threshold), wraps_each_time(most, threads, threshold)
@@ -165,6 +190,13 @@ def _fewer_direct_channels(nbytes: SizeArray, most: int, threads: int, threshold
     return channels
 
 
+@found_in(
+    nccl.GET_ALGO_INFO(since="2.18.1"),
+    nccl.TOPO_GET_ALGO_INFO(since="2.19.3"),
+    nccl.GET_CHANNEL_THREAD_INFO(since="2.20.5"),
+    nccl.TOPO_GET_ALGO_INFO(since="2.22.3"),
+    nccl.TUNING_GET_CHANNELS(since="2.31.2"),
+)
 def fewer_threads(nbytes: SizeArray, channels: IntArray, threads: int, threshold: int, alone: int) -> IntArray:
     """Threads halve (as long as whole warps of four remain) while they are too many for the size.
 
@@ -180,7 +212,7 @@ def fewer_threads(nbytes: SizeArray, channels: IntArray, threads: int, threshold
     return result
 
 
-@BLOCK_RULES
+@BLOCK_RULES(nccl.TOPO_GET_ALGO_INFO(since="2.22.3"), nccl.TUNING_GET_CHANNELS(since="2.31.2"))
 def whole_for_trees(communicator: Communicator, algo_proto: AlgoProto, threads: IntArray) -> IntArray:
     """Threads of the block: the most for trees and PAT; Ring/Simple adds a warp to synchronise."""
     if algo_proto[0] in (Algorithm.Tree, Algorithm.PAT):
@@ -188,7 +220,11 @@ def whole_for_trees(communicator: Communicator, algo_proto: AlgoProto, threads: 
     return _block_threads(communicator, threads, 1 if algo_proto == (Algorithm.Ring, Protocol.Simple) else 0)
 
 
-@BLOCK_RULES
+@BLOCK_RULES(
+    nccl.GET_ALGO_INFO(since="2.18.1"),
+    nccl.TOPO_GET_ALGO_INFO(since="2.19.3"),
+    nccl.GET_CHANNEL_THREAD_INFO(since="2.20.5"),
+)
 def more_warps_for_simple(communicator: Communicator, algo_proto: AlgoProto, threads: IntArray) -> IntArray:
     """Threads of the block: Simple adds warps, one to a ring to synchronise, four to the two halves of a tree."""
     more = {(Algorithm.Ring, Protocol.Simple): 1, (Algorithm.Tree, Protocol.Simple): 4}

@@ -22,18 +22,22 @@ class Call:
 
     @property
     def algorithm(self) -> Algorithm:
+        """The algorithm of the call."""
         return self.algo_proto[0]
 
     @property
     def protocol(self) -> Protocol:
+        """The protocol of the call."""
         return self.algo_proto[1]
 
     @property
     def rules(self) -> "Rules":
+        """The release's rules."""
         return self.communicator.rules
 
     @property
     def limits(self) -> Limits:
+        """The release's limits."""
         return self.communicator.release.limits
 
     @property

@@ -1,12 +1,10 @@
-"""Which algorithms a call may use at all: each rule returns None, or the reason why not.
-
-Source: updateCollCostTable and ncclPrepareTasks, src/enqueue.cc; ncclNvlsSupported, src/include/device.h, v2.28.9-1.
-"""
+"""Which algorithms a call may use at all: each rule returns None, or the reason why not."""
 
 from collections.abc import Callable
 
 from tuner.base.names import Algorithm, Collective, DataType, Op
 from tuner.base.registry import Registry
+from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import FP8, Request
 from tuner.emulator.rules import init
@@ -32,26 +30,34 @@ NETWORK_OPS = (Op.sum, Op.min, Op.max, Op.avg)
 NVLS_SUM_ONLY = (DataType.float32, DataType.float64)
 
 
-@RULES
+@RULES(
+    nccl.GET_ALGO_INFO(since="2.18.1"),
+    nccl.TOPO_GET_ALGO_INFO(since="2.19.3"),
+    nccl.UPDATE_COLL_COST_TABLE(since="2.22.3"),
+    nccl.COLLNET_MODEL_SIM(since="2.31.2"),
+)
 def collnet_supports_operation(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    """CollNet needs a network that reduces this type with this operation."""
     return _collnet_missing(communicator, request) if algorithm in COLLNET else None
 
 
-@RULES
+@RULES(nccl.UPDATE_COLL_COST_TABLE(since="2.28.3"), nccl.COLLNET_MODEL_SIM(since="2.31.2"))
 def collnet_needs_few_local_ranks(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    """CollNet takes only so many ranks per node."""
     most = communicator.release.limits.max_direct_local_ranks
     many = algorithm in COLLNET and communicator.max_local_ranks > most
     return f"{algorithm.name} takes at most {most} ranks per node" if many else None
 
 
-@RULES
+@RULES(nccl.UPDATE_COLL_COST_TABLE(since="2.23.4"))
 def collnet_direct_needs_few_local_ranks(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    """CollNetDirect takes only so many ranks per node."""
     if algorithm is not Algorithm.CollNetDirect:
         return None
     return collnet_needs_few_local_ranks(communicator, request, algorithm)
 
 
-@RULES
+@RULES(nccl.TOPO_GET_ALGO_INFO(since="2.19.3"), nccl.UPDATE_COLL_COST_TABLE(since="2.22.3"))
 def nvls_reduces_operation(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
     """NVLS at all, and the switch can reduce this type with this operation; AllGather is not asked."""
     if algorithm not in NVLS or request.collective is Collective.AllGather:
@@ -59,7 +65,7 @@ def nvls_reduces_operation(communicator: Communicator, request: Request, algorit
     return nvls_missing(communicator, request)
 
 
-@RULES
+@RULES(nccl.GET_ALGO_INFO(since="2.18.1"), nccl.TOPO_GET_ALGO_INFO(since="2.20.5"))
 def nvls_reduces_every_operation(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
     """The same, but AllGather is asked too, and no switch reduces its bytes."""
     if algorithm not in NVLS or (communicator.nvls and _switch_reduces(request)):
@@ -67,20 +73,22 @@ def nvls_reduces_every_operation(communicator: Communicator, request: Request, a
     return nvls_missing(communicator, request) or f"NVLS {request.collective.name} would have to reduce bytes"
 
 
-@RULES
+@RULES(nccl.TOPO_GET_ALGO_INFO(since="2.19.3"), nccl.UPDATE_COLL_COST_TABLE(since="2.22.3"))
 def nvls_gathers_on_one_node(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    """NVLS gathers and scatters on one node only."""
     off = algorithm is Algorithm.NVLS and request.spreads and communicator.nodes > 1
     return f"NVLS {request.collective.name} needs a single node" if off else None
 
 
-@RULES
+@RULES(nccl.UPDATE_COLL_COST_TABLE(since="2.25.1"))
 def nvls_gathers_few_ranks(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    """NVLS gathers and scatters over only so many ranks."""
     most = communicator.release.limits.max_nvls_local_ranks
     off = algorithm is Algorithm.NVLS and request.spreads and communicator.ranks > most
     return f"NVLS {request.collective.name} takes at most {most} ranks" if off else None
 
 
-@RULES
+@RULES(nccl.UPDATE_COLL_COST_TABLE(since="2.27.3"), nccl.NVLS_MODEL_SIM(since="2.31.2"))
 def nvls_supports_operation(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
     """NVLS at all, and the switch can reduce this type with this operation (gathering reduces nothing)."""
     if algorithm not in NVLS:
@@ -92,29 +100,37 @@ def nvls_supports_operation(communicator: Communicator, request: Request, algori
     return f"NVLS {request.collective.name} takes at most {most} ranks per node" if many else None
 
 
-@RULES
+@RULES(
+    nccl.GET_ALGO_INFO(since="2.18.1"),
+    nccl.TOPO_GET_ALGO_INFO(since="2.19.3"),
+    nccl.UPDATE_COLL_COST_TABLE(since="2.22.3"),
+    nccl.NVLS_MODEL_SIM(since="2.31.2"),
+)
 def nvls_between_nodes_needs_collnet(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    """Across nodes NVLS needs a network that reduces this type with this operation."""
     needs = algorithm is Algorithm.NVLS and communicator.nodes > 1
     return _collnet_missing(communicator, request) if needs else None
 
 
-@RULES
+@RULES(nccl.NVLS_MODEL_SIM(since="2.31.2"))
 def nvls_gathers_over_few_channels(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    """NVLS gathers and scatters over a graph of only so many channels."""
     most = given(communicator.release.limits.max_nvls_gather_channels, "limits.max_nvls_gather_channels")
     many = communicator.graphs[Algorithm.NVLS].channels > most and request.collective is not Collective.AllReduce
     off = many and algorithm in NVLS
     return f"NVLS {request.collective.name} takes a graph of at most {most} channels" if off else None
 
 
-@RULES
+@RULES(nccl.PAT_MODEL_SIM(since="2.31.2"))
 def pat_of_several_ranks_needs_nvls(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
     """With several ranks per node, PAT goes through the switch inside the node."""
     needs = algorithm is Algorithm.PAT and communicator.ranks > communicator.nodes
     return nvls_missing(communicator, request) if needs else None
 
 
-@RULES
+@RULES(nccl.UPDATE_COLL_COST_TABLE(since="2.23.4"))
 def pat_cannot_scale(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+    """PAT has no ReduceScatter that multiplies, as the average does."""
     off = algorithm is Algorithm.PAT and request.collective is Collective.ReduceScatter and request.scales
     return "PAT ReduceScatter cannot average" if off else None
 
@@ -145,12 +161,13 @@ def _switch_reduces(request: Request) -> bool:
     return request.device_dtype in NVLS_ANY_ORDER and request.op in (Op.sum, Op.min, Op.max)
 
 
-@FP8_RULES
+@FP8_RULES(nccl.TASK_APPEND(since="2.28.3"), nccl.TASK_APPEND_MOVED(since="2.31.2"))
 def reduced_fp8_only(request: Request) -> bool:
     """Whether the call is fp8 to NCCL, which older GPUs refuse; what is only moved is bytes."""
     return request.device_dtype in FP8
 
 
-@FP8_RULES
+@FP8_RULES(nccl.TASK_APPEND(since="2.24.3"))
 def every_fp8_call(request: Request) -> bool:
+    """Whether the call is fp8, moved only or reduced."""
     return request.dtype in FP8

@@ -1,7 +1,4 @@
-"""Whether a communicator reduces inside the network (CollNet), and which GPUs enter the network for it.
-
-Source: initTransportsRank (src/init.cc) and ncclCollNetSetup (src/transport/coll_net.cc), v2.28.9-1.
-"""
+"""Whether a communicator reduces inside the network (CollNet), and which GPUs enter the network for it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,6 +7,7 @@ from typing import TYPE_CHECKING
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
 from tuner.base.registry import Registry
+from tuner.emulator import nccl_source as nccl
 from tuner.machine.graphs import Graph
 from tuner.release import Release
 from tuner.release.environment import Environment
@@ -72,37 +70,43 @@ def set_up(rules: "Rules", facts: CollNetFacts) -> CollNet | None:
     )
 
 
-@SUPPORT_RULES
+@SUPPORT_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.18.1"))
 def chain_found(facts: CollNetFacts) -> bool:
+    """CollNet needs a graph of CollNetChain."""
     return facts.graphs[Algorithm.CollNetChain].channels > 0
 
 
-@SUPPORT_RULES
+@SUPPORT_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.18.1"))
 def enough_nodes(facts: CollNetFacts) -> bool:
+    """CollNet needs NCCL_COLLNET_NODE_THRESHOLD nodes, two without it."""
     return facts.nodes >= facts.environment.c_int("NCCL_COLLNET_NODE_THRESHOLD", 2)
 
 
-@SUPPORT_RULES
+@SUPPORT_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.18.1"))
 def few_local_ranks(facts: CollNetFacts) -> bool:
+    """CollNet takes only so many ranks per node."""
     return facts.local_ranks <= facts.release.limits.max_direct_local_ranks
 
 
-@HEADS_RULES
+@HEADS_RULES(nccl.COLL_NET_TRY_SETUP(since="2.18.1"), nccl.COLL_NET_SETUP(since="2.22.3"))
 def of_direct(facts: CollNetFacts) -> Algorithm:
+    """The heads are those of CollNetDirect's graph."""
     return Algorithm.CollNetDirect
 
 
-@HEADS_RULES
+@HEADS_RULES(nccl.COLL_NET_SETUP(since="2.28.3"))
 def of_nvls_or_direct(facts: CollNetFacts) -> Algorithm:
+    """The heads are those of NVLS's graph, and of CollNetDirect's where there is none."""
     return Algorithm.NVLS if facts.graphs[Algorithm.NVLS].channels else Algorithm.CollNetDirect
 
 
-@DIRECT_HEADS_RULES
+@DIRECT_HEADS_RULES(nccl.CONNECT_COLL_NET(since="2.18.3"))
 def different_gpus(facts: CollNetFacts) -> int:
+    """Each GPU counts once."""
     return len(facts.heads(Algorithm.CollNetDirect))
 
 
-@DIRECT_HEADS_RULES
+@DIRECT_HEADS_RULES(nccl.CONNECT_COLL_NET(since="2.18.1"))
 def one_per_channel(facts: CollNetFacts) -> int:
     """sic: a GPU counts as often as channels start at it."""
     return facts.graphs[Algorithm.CollNetDirect].channels

@@ -1,12 +1,14 @@
 """NCCL_CTA_POLICY: whether a collective should leave blocks to others, and what that changes on the classic path.
 
-Source: envConfigOverride (src/init.cc) and getAlgoInfo (src/enqueue.cc), v2.28.9-1. It holds without a tuner plugin.
+It holds without a tuner plugin.
+
 """
 
 from collections.abc import Callable
 from enum import Enum
 
 from tuner.base.registry import Registry
+from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
@@ -27,26 +29,30 @@ NAME = "NCCL_CTA_POLICY"
 
 
 def of(communicator: Communicator) -> Policy:
+    """The policy of a communicator."""
     return communicator.rules.cta_policy(communicator.environment)
 
 
-@RULES
+@RULES(nccl.ENV_CONFIG_OVERRIDE(since="2.18.1"))
 def unsupported(environment: Environment) -> Policy:
+    """The release knows no policy."""
     return Policy.default
 
 
-@RULES
+@RULES(nccl.ENV_CONFIG_OVERRIDE(since="2.27.3"))
 def efficiency_or_not(environment: Environment) -> Policy:
+    """1 is efficiency."""
     return Policy.efficiency if environment.c_int(NAME, 0) == 1 else Policy.default
 
 
-@RULES
+@RULES(nccl.ENV_CONFIG_OVERRIDE(since="2.28.3"))
 def one_of_three(environment: Environment) -> Policy:
+    """0, 1 or 2; other numbers are the default."""
     number = environment.c_int(NAME, 0)
     return Policy(number) if 0 <= number <= 2 else Policy.default
 
 
-@RULES
+@RULES(nccl.GET_ENV_CTA_POLICY_ONCE(since="2.29.2"))
 def words_or_digit(environment: Environment) -> Policy:
     """Words between bars, of which `zero` wins; of a number only the first digit counts."""
     text = environment.text(NAME) or ""

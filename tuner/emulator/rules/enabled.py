@@ -1,13 +1,11 @@
-"""Which cells exist, and which stay enabled: each rule returns None, or the reason why the cell is off.
-
-Source: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
-"""
+"""Which cells exist, and which stay enabled: each rule returns None, or the reason why the cell is off."""
 
 from collections.abc import Callable
 from enum import IntEnum
 
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.registry import Registry
+from tuner.emulator import nccl_source as nccl
 from tuner.emulator.rules import collnet, init
 from tuner.emulator.rules.model_point import ModelPoint
 from tuner.release.environment import forced
@@ -19,18 +17,21 @@ EnabledRule = Callable[[ModelPoint], Reason]
 RULES: Registry[EnabledRule] = Registry()
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"), nccl.MODEL_MAP(since="2.31.2"))
 def simple_only(point: ModelPoint) -> Reason:
+    """The algorithm has only the protocol Simple."""
     return None if point.protocol is Protocol.Simple else f"{point.algorithm.name} has only the protocol Simple"
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.19.3"))
 def always(point: ModelPoint) -> Reason:
+    """Nothing takes it away."""
     return None
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.28.3"), nccl.NVLS_MODEL_INIT(since="2.31.2"))
 def nvls_needs_two_channels(point: ModelPoint) -> Reason:
+    """NVLS needs two channels, of which one is lost to latency."""
     return None if point.graph.channels >= 2 else too_few_channels(point)
 
 
@@ -44,7 +45,7 @@ def too_few_channels(point: ModelPoint) -> str:
     return f"{needs}; NCCL found {point.graph.channels} channels for it"
 
 
-@RULES
+@RULES(nccl.PAT_ENABLE(since="2.26.2"))
 def pat_enabled(point: ModelPoint) -> Reason:
     """Unless forced by NCCL_PAT_ENABLE: one rank per node."""
     if point.communicator.min_comp_cap < 60:
@@ -52,7 +53,7 @@ def pat_enabled(point: ModelPoint) -> Reason:
     return pat_enabled_on_any_gpu(point)
 
 
-@RULES
+@RULES(nccl.PAT_ENABLE(since="2.23.4"))
 def pat_enabled_on_any_gpu(point: ModelPoint) -> Reason:
     """Unless forced by NCCL_PAT_ENABLE: one rank per node."""
     requested = point.environment.c_int("NCCL_PAT_ENABLE", 2)
@@ -60,7 +61,7 @@ def pat_enabled_on_any_gpu(point: ModelPoint) -> Reason:
     return None if on else "PAT needs one rank per node" if requested == 2 else "NCCL_PAT_ENABLE=0"
 
 
-@RULES
+@RULES(nccl.PAT_MODEL_INIT(since="2.31.2"))
 def pat_enabled_with_nvls(point: ModelPoint) -> Reason:
     """Several ranks per node will do where each is a head of the NVLS graph; on one node only if asked for."""
     heads = point.communicator.graphs[Algorithm.NVLS].channels
@@ -74,23 +75,25 @@ def pat_enabled_with_nvls(point: ModelPoint) -> Reason:
     return pat_enabled(point)
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def protocol_requested(point: ModelPoint) -> Reason:
+    """NCCL_PROTO leaves the protocol in."""
     return _requested(point, "NCCL_PROTO", point.protocol)
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.24.3"))
 def algorithm_requested(point: ModelPoint) -> Reason:
+    """NCCL_ALGO leaves the algorithm in."""
     return _requested(point, "NCCL_ALGO", point.algorithm)
 
 
-@RULES
+@RULES(nccl.COST_MODEL_INIT(since="2.31.2"))
 def protocol_requested_where_forced(point: ModelPoint) -> Reason:
     """Only collectives for which NCCL_ALGO or NCCL_PROTO names anything are looked at."""
     return protocol_requested(point) if _forced(point) else None
 
 
-@RULES
+@RULES(nccl.COST_MODEL_INIT(since="2.31.2"))
 def algorithm_requested_where_forced(point: ModelPoint) -> Reason:
     """The same; with NCCL_ALGO set, a collective it does not name has no algorithm left."""
     if not _forced(point):
@@ -98,7 +101,7 @@ def algorithm_requested_where_forced(point: ModelPoint) -> Reason:
     return _requested(point, "NCCL_ALGO", point.algorithm, unnamed=not point.environment.text("NCCL_ALGO"))
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.19.3"))
 def algorithm_requested_or_rescued(point: ModelPoint) -> Reason:
     """Without CollNet, a list that leaves no other algorithm brings Ring and Tree back."""
     rows = _rows(point, "NCCL_ALGO", Algorithm)
@@ -109,20 +112,21 @@ def algorithm_requested_or_rescued(point: ModelPoint) -> Reason:
     return algorithm_requested(point)
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def algorithm_requested_or_rescued_or_ring(point: ModelPoint) -> Reason:
     """The same, but Ring stays for everything except AllReduce: so that NCCL_ALGO=Tree can run whole programs."""
     ring = point.algorithm is Algorithm.Ring and point.collective is not Collective.AllReduce
     return None if ring else algorithm_requested_or_rescued(point)
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"), nccl.NVLS_MODEL_INIT(since="2.31.2"))
 def nvls_tree_needs_nodes(point: ModelPoint) -> Reason:
+    """NVLSTree is a tree of nodes."""
     alone = point.algorithm is Algorithm.NVLSTree and point.nodes == 1
     return "NVLSTree needs several nodes" if alone else None
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"), nccl.COLLNET_NVLS_MODEL_INIT(since="2.31.2"))
 def collnet_needs_support(point: ModelPoint) -> Reason:
     """CollNet, and NVLS across nodes, need a network that reduces (NCCL_COLLNET_ENABLE=1)."""
     needs = point.algorithm in COLLNET or (point.algorithm is Algorithm.NVLS and point.nodes > 1)
@@ -131,7 +135,7 @@ def collnet_needs_support(point: ModelPoint) -> Reason:
     return f"{point.algorithm.name} needs CollNet: several nodes, a network that reduces, and NCCL_COLLNET_ENABLE=1"
 
 
-@RULES
+@RULES(nccl.COLLNET_MODEL_INIT(since="2.31.2"))
 def collnet_needs_support_or_one_node(point: ModelPoint) -> Reason:
     """sic: on one node an NVSwitch and a plugin for CollNet give CollNetDirect numbers, which no call may use."""
     numbers = point.algorithm is Algorithm.CollNetDirect and point.nodes == 1 and point.communicator.has_nvswitch
@@ -139,8 +143,9 @@ def collnet_needs_support_or_one_node(point: ModelPoint) -> Reason:
     return None if numbers and searched else collnet_needs_support(point)
 
 
-@RULES
+@RULES(nccl.COLLNET_MODEL_INIT(since="2.31.2"))
 def collnet_needs_adapter_per_gpu(point: ModelPoint) -> Reason:
+    """Across nodes, every GPU of a node has to be a head."""
     network = point.communicator.collnet
     if network is None or point.nodes == 1 or point.algorithm not in COLLNET:
         return None
@@ -148,56 +153,63 @@ def collnet_needs_adapter_per_gpu(point: ModelPoint) -> Reason:
     return f"{point.algorithm.name} needs an adapter per GPU" if few else None
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.30.7"), nccl.COLLNET_MODEL_INIT(since="2.31.2"))
 def collnet_chain_needs_connected_heads(point: ModelPoint) -> Reason:
+    """The heads of CollNetChain have to be among those that are connected."""
     network = point.communicator.collnet
     off = point.algorithm is Algorithm.CollNetChain and network is not None and not network.chain_heads_connected
     return "CollNetChain needs its heads among those that are connected" if off else None
 
 
-@RULES
+@RULES(nccl.MODEL_MAP(since="2.31.2"))
 def collnet_chain_reduces_everywhere_only(point: ModelPoint) -> Reason:
+    """CollNetChain does AllReduce only."""
     off = point.algorithm is Algorithm.CollNetChain and point.collective is not Collective.AllReduce
     return f"CollNetChain does not do {point.collective.name}" if off else None
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def collnet_direct_needs_nvswitch(point: ModelPoint) -> Reason:
+    """CollNetDirect needs an NVSwitch."""
     missing = point.algorithm is Algorithm.CollNetDirect and not point.communicator.has_nvswitch
     return "CollNetDirect needs an NVSwitch" if missing else None
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.27.3"), nccl.IS_LL128_ENABLED(since="2.31.2"))
 def ll128_needs_volta(point: ModelPoint) -> Reason:
+    """LL128 needs compute capability 7.0."""
     old = _ll128_by_itself(point) and point.communicator.min_comp_cap < 70
     return "LL128 needs compute capability 7.0" if old else None
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def ll128_needs_tested_gpu(point: ModelPoint) -> Reason:
+    """LL128 needs a compute capability that it was tested on."""
     tested = given(point.release.ll128, "ll128").tested
     other = _ll128_by_itself(point) and point.communicator.min_comp_cap not in tested
     return f"LL128 needs a compute capability it was tested on: {', '.join(map(str, tested))}" if other else None
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.27.5"), nccl.IS_LL128_ENABLED(since="2.31.2"))
 def ll128_needs_near_paths(point: ModelPoint) -> Reason:
     """LL128's 128-byte stores must arrive whole, which far paths do not guarantee."""
     return _ll128_up_to(point, "PXN" if _hopper(point) and point.environment.number("NCCL_LL128_C2C", 1) else "PXB")
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.27.3"))
 def ll128_needs_near_paths_or_c2c(point: ModelPoint) -> Reason:
+    """LL128 goes as far as PXB; from Hopper on over C2C too, without NCCL_LL128_C2C as far as PXN."""
     beyond = "P2C" if point.environment.number("NCCL_LL128_C2C", 1) else "PXN"
     return _ll128_up_to(point, beyond if _hopper(point) else "PXB")
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.3"))
 def ll128_needs_near_paths_by_generation(point: ModelPoint) -> Reason:
+    """LL128 goes as far as PXB, from Hopper on as far as PXN."""
     return _ll128_up_to(point, "PXN" if _hopper(point) else "PXB")
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def ll128_needs_direct_nvlink_by_generation(point: ModelPoint) -> Reason:
     """The same, and not over the NVLinks of a GPU in between."""
     via = _ll128_by_itself(point) and point.graph.type_intra == "NVB"
@@ -219,14 +231,16 @@ def _ll128_up_to(point: ModelPoint, farthest: str) -> Reason:
     return None
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def ll128_needs_equal_gpus(point: ModelPoint) -> Reason:
+    """LL128 needs GPUs of one compute capability."""
     mixed = point.communicator.min_comp_cap != point.communicator.max_comp_cap
     return "LL128 needs GPUs of one compute capability" if mixed and _ll128_by_itself(point) else None
 
 
-@RULES
+@RULES(nccl.TOPO_TUNE_MODEL(since="2.30.3"), nccl.IS_LL128_ENABLED(since="2.31.2"))
 def ll128_needs_equal_gpus_or_hopper(point: ModelPoint) -> Reason:
+    """LL128 needs GPUs of one compute capability before Hopper."""
     return None if _hopper(point) else ll128_needs_equal_gpus(point)
 
 

@@ -1,8 +1,4 @@
-"""Channel counts that NCCL settles at init: small named rules, chosen by the release table.
-
-Source: ncclTopoPostset (src/graph/connect.cc), ncclNvlsInit (src/transport/nvls.cc), envConfigOverride (src/init.cc),
-v2.28.9-1.
-"""
+"""Channel counts that NCCL settles at init: small named rules, chosen by the release table."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +8,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Pattern
 from tuner.base.numerics import int32
 from tuner.base.registry import Registry
+from tuner.emulator import nccl_source as nccl
 from tuner.emulator.rules import collnet
 from tuner.machine.graphs import COLLNET_GRAPHS, EMPTY, PLAIN_GRAPHS, WITH_COLLNET, Graph, Graphs
 from tuner.release import Release
@@ -44,10 +41,14 @@ class InitFacts:
 
     @property
     def max_channels(self) -> int:
+        """The most channels of any communicator."""
         return self.release.limits.max_channels
 
     def ctas(self) -> tuple[int, int]:
-        """The communicator's minCTAs and maxCTAs after the environment and NCCL's clamping."""
+        """The communicator's minCTAs and maxCTAs after the environment and NCCL's clamping.
+
+        BadInput where no channel is left.
+        """
         low = self.rules.ctas(self.environment, "NCCL_MIN_CTAS", 1)
         high = min(self.rules.ctas(self.environment, "NCCL_MAX_CTAS", self.max_channels), self.max_channels)
         if high < 1:
@@ -64,13 +65,14 @@ CPU_RULES: Registry[Callable[[Sequence[Cpu]], Cpu]] = Registry()
 TREE_PATTERN_RULES: Registry[Callable[[Sequence[Pattern | None]], Pattern | None]] = Registry()
 
 
-@CTAS_RULES
+@CTAS_RULES(nccl.ENV_CONFIG_OVERRIDE(since="2.25.1"))
 def positive_only(environment: Environment, name: str, default: int) -> int:
+    """Numbers of 0 and below count as not set."""
     requested = environment.optional(name)
     return requested if requested is not None and requested > 0 else default
 
 
-@CTAS_RULES
+@CTAS_RULES(nccl.ENV_CONFIG_OVERRIDE(since="2.18.1"))
 def any_but_least_int(environment: Environment, name: str, default: int) -> int:
     """As asked, but the least int, which stands for nothing asked."""
     requested = environment.optional(name)
@@ -112,12 +114,13 @@ def without_channels(release: Release, rules: "Rules", environment: Environment,
     return {"nvls": replace(EMPTY, type_intra=start(kind.some_nvlink))}
 
 
-@START_RULES
+@START_RULES(nccl.TOPO_COMPUTE(since="2.18.1"))
 def nvlink(some_nvlink: bool) -> str:
+    """The search begins at NVLink."""
     return "NVL"
 
 
-@START_RULES
+@START_RULES(nccl.TOPO_COMPUTE(since="2.25.1"))
 def nearest_path(some_nvlink: bool) -> str:
     """The nearest that any two GPUs have; all beyond NVLink count the same for what goes by it."""
     return "NVL" if some_nvlink else "SYS"
@@ -138,6 +141,7 @@ def weakest(graphs: Sequence[Graph], path_types: Sequence[str]) -> Graph:
 
 
 def with_channels(graph: Graph, channels: int) -> Graph:
+    """The graph with another number of channels."""
     return replace(graph, channels=channels)
 
 
@@ -157,36 +161,40 @@ def coll_channels(facts: InitFacts, searched: int) -> int:
     return count
 
 
-@COMP_CAP_RULES
+@COMP_CAP_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.21.5"))
 def of_all_gpus(comp_caps: Sequence[int]) -> Sequence[int]:
+    """Those of all ranks."""
     return comp_caps
 
 
-@COMP_CAP_RULES
+@COMP_CAP_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.18.1"))
 def of_own_gpu(comp_caps: Sequence[int]) -> Sequence[int]:
     """sic: a loop over all ranks that looks at its own rank each time."""
     return comp_caps[:1]
 
 
-@CPU_RULES
+@CPU_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.22.3"))
 def of_all_cpus(cpus: Sequence[Cpu]) -> Cpu:
+    """ "mixed" where nodes differ."""
     archs, vendors = {arch for arch, _ in cpus}, {vendor for _, vendor in cpus}
     return ("mixed" if len(archs) > 1 else cpus[0][0]), ("mixed" if len(vendors) > 1 else cpus[0][1])
 
 
-@CPU_RULES
+@CPU_RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def of_own_cpu(cpus: Sequence[Cpu]) -> Cpu:
     """Each rank tunes for its own, so that ranks may disagree (sic)."""
     return cpus[0]
 
 
-@TREE_PATTERN_RULES
+@TREE_PATTERN_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.26.2"))
 def of_all_trees(patterns: Sequence[Pattern | None]) -> Pattern | None:
+    """The pattern with the greatest number of all nodes."""
     return max(patterns, key=lambda pattern: pattern or 0)
 
 
-@TREE_PATTERN_RULES
+@TREE_PATTERN_RULES(nccl.TOPO_TUNE_MODEL(since="2.18.3"))
 def of_own_tree(patterns: Sequence[Pattern | None]) -> Pattern | None:
+    """That of rank 0's node."""
     return patterns[0]
 
 
@@ -195,12 +203,13 @@ def nvls_channels(facts: InitFacts) -> int:
     return facts.rules.nvls_channels(facts)
 
 
-@CHANNEL_RULES
+@CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.18.1"))
 def duplicate(facts: InitFacts, count: int) -> int:
+    """Each channel of the graphs becomes two."""
     return min(facts.max_channels, 2 * count)
 
 
-@CHANNEL_RULES
+@CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.18.1"))
 def half_more_for_collnet(facts: InitFacts, count: int) -> int:
     """To saturate NVLink where several ranks of a node share a slower network."""
     chain = facts.collnet_chain
@@ -208,32 +217,33 @@ def half_more_for_collnet(facts: InitFacts, count: int) -> int:
     return min(facts.max_channels, count + count // 2) if slower else count
 
 
-@CHANNEL_RULES
+@CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.25.1"))
 def double_on_fast_hopper_rings(facts: InitFacts, count: int) -> int:
     """Four compute channels per searched one on Hopper and later, across nodes, where few fast channels were found."""
     fast = facts.min_comp_cap >= 90 and facts.nodes > 1 and facts.ring.bw_intra_gbs > 45.0
     return 2 * count if fast and count < 16 else count
 
 
-@CHANNEL_RULES
+@CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.20.5"))
 def double_on_fast_hopper_rings_only(facts: InitFacts, count: int) -> int:
+    """Four compute channels per searched one on Hopper alone, across nodes, where few fast channels were found."""
     return double_on_fast_hopper_rings(facts, count) if facts.min_comp_cap == 90 else count
 
 
-@CHANNEL_RULES
+@CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.18.1"))
 def double_on_fast_hopper_rings_if_they_fit(facts: InitFacts, count: int) -> int:
     """Four compute channels per searched one on Hopper, across nodes, as long as there are enough."""
     fast = facts.min_comp_cap == 90 and facts.nodes > 1 and facts.ring.bw_intra_gbs > 45.0
     return 2 * count if fast and 2 * count <= facts.max_channels else count
 
 
-@CHANNEL_RULES
+@CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.21.5"))
 def raise_to_nvls(facts: InitFacts, count: int) -> int:
     """Aggregated operations may use as many channels as NVLS has."""
     return max(count, nvls_channels(facts))
 
 
-@CHANNEL_RULES
+@CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.20.5"))
 def raise_to_own_nvls(facts: InitFacts, count: int) -> int:
     """The same before NCCL takes NVLS away where another node has none: ranks may end with different counts (sic).
 
@@ -247,7 +257,7 @@ def raise_to_own_nvls(facts: InitFacts, count: int) -> int:
 RAISES = (raise_to_nvls, raise_to_own_nvls)
 
 
-@CHANNEL_RULES
+@CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.18.1"))
 def limit(facts: InitFacts, count: int) -> int:
     """NCCL_MAX_* first, then NCCL_MIN_*: together they use the first channels and duplicate those."""
     env, most = facts.environment, facts.max_channels
@@ -267,7 +277,7 @@ def _channels_in_kernel_arguments(facts: InitFacts) -> int:
     return min(facts.max_channels, (requested - limits.kernel_args_bytes) % 2**64 // limits.work_batch_bytes)
 
 
-@NVLS_RULES
+@NVLS_RULES(nccl.NVLS_INIT(since="2.27.3"))
 def by_generation_and_nodes(facts: InitFacts) -> int:
     """A fixed number by GPU generation, fewer on one Blackwell node; needs a graph, so an NVSwitch."""
     table = facts.release.nvls_channels
@@ -277,21 +287,23 @@ def by_generation_and_nodes(facts: InitFacts) -> int:
     return _nvls(facts, requested if requested is not None and requested > 0 else default)
 
 
-@NVLS_RULES
+@NVLS_RULES(nccl.NVLS_INIT(since="2.25.1"))
 def by_generation_or_requested(facts: InitFacts) -> int:
+    """NCCL_NVLS_NCHANNELS, or a fixed number by GPU generation."""
     table = facts.release.nvls_channels
     requested = facts.environment.number("NCCL_NVLS_NCHANNELS", -2)
     default = table.blackwell if facts.comp_cap >= 100 else table.hopper
     return _nvls(facts, int32(requested) if requested >= 0 else default)
 
 
-@NVLS_RULES
+@NVLS_RULES(nccl.NVLS_INIT(since="2.18.1"))
 def sixteen_or_requested(facts: InitFacts) -> int:
+    """NCCL_NVLS_NCHANNELS, or 16."""
     requested = facts.environment.optional("NCCL_NVLS_NCHANNELS")
     return _nvls(facts, facts.release.nvls_channels.hopper if requested is None else requested)
 
 
-@NVLS_RULES
+@NVLS_RULES(nccl.NVLS_TUNING(since="2.30.3"))
 def by_generation_nodes_and_network(facts: InitFacts) -> int:
     """As :func:`by_generation_and_nodes`, with fewer between three and more Blackwell nodes on fast adapters."""
     table = facts.release.nvls_channels

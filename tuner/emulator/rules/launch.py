@@ -1,6 +1,6 @@
 """From the bound to the launched grid, of one operation in its group; and the sizes at which its channels may turn.
 
-Source: topoGetAlgoInfo and scheduleCollTasksToPlan, src/enqueue.cc, v2.28.9-1.
+Shapes: sizes are nBytes; channels and threads are numbers, [size].
 """
 
 from abc import ABC, abstractmethod
@@ -14,6 +14,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective, Protocol
 from tuner.base.numerics import IntArray, SizeArray, ceil_div
 from tuner.base.registry import Registry, Variant
+from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
@@ -45,13 +46,16 @@ class Launch(Variant, ABC):
 
     @abstractmethod
     def turning(self, call: Call, piece: Piece) -> SizeArray:
-        """Sizes between which the channels only rise or only fall with the size; those within the piece count."""
+        """Sizes in bytes between which the channels only rise or only fall with the size.
+
+        Those within the piece count.
+        """
 
 
 RULES: Registry[Launch] = Registry()
 
 
-@RULES.variant
+@RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.22.3"))
 class ShrinkThenCells(Launch):
     """Channels and threads by size: a bound that shrinks with the size, then cells dealt out to the channels."""
 
@@ -78,12 +82,9 @@ class ShrinkThenCells(Launch):
         return np.concatenate([near, cell_before, even])
 
 
-@RULES.variant
+@RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN_MOVED(since="2.31.2"))
 class ShrinkWithinCtasThenCells(ShrinkThenCells):
-    """The fewest and the most blocks of a collective hold for the bound, before cells are dealt out to the channels.
-
-    Source: src/enqueue/enqueue.cc, v2.31.2-1.
-    """
+    """The fewest and the most blocks of a collective hold for the bound, before cells are dealt out to the channels."""
 
     def __call__(self, call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
         bound, threads = bounds_to(call.communicator.channels, call, tables, nbytes)
@@ -92,16 +93,14 @@ class ShrinkWithinCtasThenCells(ShrinkThenCells):
         return _dealt_channels(call, nbytes, within), threads
 
     def turning(self, call: Call, piece: Piece) -> SizeArray:
+        """Sizes in bytes as of :class:`ShrinkThenCells`, for the bound within the fewest and the most blocks."""
         least, most = ctas(call.communicator, call.request)
         return super().turning(call, replace(piece, bound=max(least, min(piece.bound, most))))
 
 
-@RULES.variant
+@RULES.variant(nccl.ADD_CBD_COLL_TO_PLAN(since="2.20.5"))
 class ShrinkThenBytes(Launch):
-    """Bytes are cut into equal parts, one a channel of the bound, each rounded up to what a block moves at once.
-
-    Source: addCBDCollToPlan and computeCollAlignCount, src/enqueue.cc, v2.21.5-1.
-    """
+    """Bytes are cut into equal parts, one a channel of the bound, each rounded up to what a block moves at once."""
 
     def __call__(self, call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
         bound, threads = bounds_to(call.communicator.coll_channels, call, tables, nbytes)
@@ -136,15 +135,15 @@ class ShrinkThenBytes(Launch):
         return _multiples(call, piece.bound * part_bytes, piece.low, end)
 
 
-@RULES.variant
+@RULES.variant(nccl.ADD_COLL_TO_PLAN(since="2.18.1"))
 class ShrinkOnly(Launch):
-    """All channels of the bound. Source: getAlgoInfo and addCollToPlan, src/enqueue.cc, v2.18.3-1."""
+    """All channels of the bound."""
 
     def __call__(self, call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
         return bounds_to(call.communicator.coll_channels, call, tables, nbytes)
 
     def turning(self, call: Call, piece: Piece) -> SizeArray:
-        """The bound alone never turns."""
+        """No sizes, in bytes: the bound alone never turns."""
         return NONE
 
 

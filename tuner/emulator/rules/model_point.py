@@ -9,6 +9,7 @@ import numpy as np
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import Float, f32, f64
 from tuner.base.registry import Registry
+from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import ring_steps
 from tuner.machine.graphs import Graph
@@ -31,26 +32,32 @@ class ModelPoint:
 
     @property
     def release(self) -> Release:
+        """The release that computes."""
         return self.communicator.release
 
     @property
     def rules(self) -> "Rules":
+        """The release's rules."""
         return self.communicator.rules
 
     @property
     def environment(self) -> Environment:
+        """The variables of the communicator."""
         return self.communicator.environment
 
     @property
     def graph(self) -> Graph:
+        """The algorithm's graph."""
         return self.communicator.graphs[self.algorithm]
 
     @property
     def ranks(self) -> int:
+        """The number of ranks."""
         return self.communicator.ranks
 
     @property
     def nodes(self) -> int:
+        """The number of nodes."""
         return self.communicator.nodes
 
     @property
@@ -60,6 +67,7 @@ class ModelPoint:
 
     @property
     def gathers_or_scatters(self) -> bool:
+        """AllGather or ReduceScatter."""
         return self.collective in (Collective.AllGather, Collective.ReduceScatter)
 
     @property
@@ -97,7 +105,7 @@ class ModelPoint:
 ROW_RULES: Registry[Callable[[ModelPoint, str, Algorithm], Algorithm]] = Registry()
 
 
-@ROW_RULES
+@ROW_RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def ring_for_trees_on_power(point: ModelPoint, hardware: str, row: Algorithm) -> Algorithm:
     """POWER gives Tree/Simple inside a node Ring's latency, to favour it."""
     power = point.communicator.table_cpu_arch == "ppc64" and hardware == "pci"

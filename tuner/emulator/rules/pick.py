@@ -1,7 +1,4 @@
-"""Which time wins.
-
-Source: topoGetAlgoInfo, src/enqueue.cc, v2.28.9-1.
-"""
+"""Which time wins."""
 
 from collections.abc import Callable, Iterator
 
@@ -11,13 +8,14 @@ from numpy.typing import NDArray
 from tuner.base.errors import NoAlgorithm
 from tuner.base.numerics import FloatArray
 from tuner.base.registry import Registry
+from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 
 PickRule = Callable[[Iterator[FloatArray], Communicator], tuple[NDArray[np.int8], FloatArray]]
 RULES: Registry[PickRule] = Registry()
 
 
-@RULES
+@RULES(nccl.GET_ALGO_INFO(since="2.18.1"), nccl.TOPO_GET_ALGO_INFO(since="2.19.3"))
 def first_fastest(times: Iterator[FloatArray], communicator: Communicator) -> tuple[NDArray[np.int8], FloatArray]:
     """The least time in us, [size]; of equal ones the first in NCCL's order of algorithms and protocols.
 
@@ -33,12 +31,12 @@ def first_fastest(times: Iterator[FloatArray], communicator: Communicator) -> tu
 
 
 def unless_negative(time_us: FloatArray) -> FloatArray:
-    """The times; where they are below 0 and do not count, infinite ones."""
+    """The times in us, [size]; where they are below 0 and do not count, infinite ones."""
     positive = time_us >= 0
     return time_us if positive.all() else np.where(positive, time_us, np.float32(np.inf))
 
 
-@RULES
+@RULES(nccl.TUNING_SELECT_BEST_TUNING(since="2.31.2"))
 def last_fastest(times: Iterator[FloatArray], communicator: Communicator) -> tuple[NDArray[np.int8], FloatArray]:
     """The least time in us, [size]; of equal ones the last in NCCL's order of algorithms and protocols."""
     best_us = next(times)

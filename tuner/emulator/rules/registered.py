@@ -1,7 +1,8 @@
 """How many channels an operation on registered buffers may use: rules by name, in the order of the release table.
 
-They hold for one process per GPU and buffers that do not overlap. Source: registerCollBuffers (src/enqueue.cc) up to
-v2.23.4-1, src/register/coll_reg.cc from v2.24.3-1, ncclNvlsRegResourcesQuery (src/transport/nvls.cc) from v2.27.3-1.
+They hold for one process per GPU and buffers that do not overlap.
+
+Shapes: bounds are numbers of channels, [size].
 """
 
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Buffers, Collective, Protocol
 from tuner.base.numerics import IntArray, f32
 from tuner.base.registry import Registry
+from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
@@ -29,7 +31,11 @@ def keeps(communicator: Communicator, request: Request) -> bool:
     return registered and communicator.environment.number("NCCL_LOCAL_REGISTER", 1) != 0
 
 
-@RULES
+@RULES(
+    nccl.REGISTER_INTRA_NODE_BUFFERS(since="2.20.5"),
+    nccl.REGISTER_COLL_BUFFERS(since="2.23.4"),
+    nccl.REGISTER_COLL_NVLS_BUFFERS(since="2.24.3"),
+)
 def few_nvls_channels(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     """The switch reads the user's buffers itself, so few blocks fill it."""
     if call.algorithm not in NVLS:
@@ -39,13 +45,13 @@ def few_nvls_channels(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     )
 
 
-@RULES
+@RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.20.5"))
 def within_the_nvls_channels(call: Call, tables: Tables, bound: IntArray) -> IntArray:
-    """The kernel has no more channels than NVLS. Source: usableChannels, src/enqueue.cc, v2.21.5-1."""
+    """The kernel has no more channels than NVLS."""
     return np.minimum(bound, call.communicator.nvls_channels) if call.algorithm in NVLS else bound
 
 
-@RULES
+@RULES(nccl.REGISTER_INTRA_NODE_BUFFERS(since="2.19.3"))
 def few_of_the_nvls_channels(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     """The switch reads the user's buffers itself: few blocks fill it, and no more than NVLS has channels."""
     if call.algorithm not in NVLS:
@@ -54,7 +60,7 @@ def few_of_the_nvls_channels(call: Call, tables: Tables, bound: IntArray) -> Int
     return np.full_like(bound, min(few, call.communicator.nvls_channels))
 
 
-@RULES
+@RULES(nccl.NVLS_REG_RESOURCES_QUERY(since="2.27.3"))
 def few_nvls_channels_by_heads(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     """The number is that of eight GPUs; fewer GPUs per node need more blocks each."""
     if call.algorithm not in NVLS:
@@ -62,9 +68,12 @@ def few_nvls_channels_by_heads(call: Call, tables: Tables, bound: IntArray) -> I
     return np.full_like(bound, nvls_channels_by_heads(call.communicator, tables, call.request.collective))
 
 
-@RULES
+@RULES(nccl.REGISTER_COLL_BUFFERS(since="2.23.4"), nccl.COLL_REG_REGISTER_BUFFERS(since="2.24.3"))
 def cap_17_to_24_channels_at_16(call: Call, tables: Tables, bound: IntArray) -> IntArray:
-    """Where all peers of one node read and write the buffers directly, 17 to 24 channels become 16."""
+    """Where all peers of one node read and write the buffers directly, 17 to 24 channels become 16.
+
+    BadInput where NVLink does not join all GPUs.
+    """
     if call.communicator.nodes > 1 or call.protocol is not Protocol.Simple or not _peers_take_buffers(call):
         return bound
     more = (bound > 16) & (bound <= 24)
@@ -75,15 +84,15 @@ def cap_17_to_24_channels_at_16(call: Call, tables: Tables, bound: IntArray) -> 
     return np.where(more, 16, bound)
 
 
-@RULES
+@RULES(nccl.COLL_REG_REGISTER_BUFFERS(since="2.24.3"))
 def one_for_one_rank_per_node_with_gdr(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     """With one rank per node the adapters take the buffers whole, so one channel starts the transfers."""
     return np.ones_like(bound) if _adapters_take_buffers(call) else bound
 
 
-@RULES
+@RULES(nccl.COLL_REG_REGISTER_BUFFERS(since="2.30.7"))
 def near_adapters_for_one_rank_per_node_with_gdr(call: Call, tables: Tables, bound: IntArray) -> IntArray:
-    """With one rank per node, a channel for each adapter near the GPU, whose number is not known here."""
+    """With one rank per node, a channel for each adapter near the GPU: BadInput, their number is not known."""
     if _adapters_take_buffers(call):
         raise BadInput(
             f"NCCL {call.communicator.release.name} gives {call.request.collective.name} of registered buffers "

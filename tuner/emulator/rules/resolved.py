@@ -1,4 +1,7 @@
-"""A release's rules as functions: its names are looked up here, once."""
+"""A release's rules as functions: its names are looked up here, once.
+
+Shapes: arrays are those of the rules: traffic in bytes, [size].
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
 """Which calls on symmetric windows leave the classic path, and with which kernel: rules by name.
 
-One process per GPU, one call in its group, both buffers in windows. Source: src/symmetric.cc at v2.27.7-1,
-src/sym_kernels.cc, src/scheduler/symmetric_sched.cc and src/enqueue.cc from v2.28.3-1; src/tuning from v2.31.2-1.
+One process per GPU, one call in its group, both buffers in windows.
 """
 
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.base.numerics import f32
 from tuner.base.registry import Registry
+from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.non_classic import COPY_ENGINES, NonClassicPath
 from tuner.emulator.request import FP8, Request
@@ -39,14 +39,15 @@ class KernelChoice:
     low_latency: bool
 
 
-@RULES
+@RULES(nccl.TASK_APPEND(since="2.18.1"))
 def classic_path_only(
     communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> NonClassicPath | None:
+    """The release has no symmetric kernels."""
     return None
 
 
-@RULES
+@RULES(nccl.PREPARE_TASKS(since="2.27.3"))
 def symmetric_by_blocks(
     communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> NonClassicPath | None:
@@ -58,7 +59,7 @@ def symmetric_by_blocks(
     return None if choice is None else _kernel_path(communicator, choice, choice.blocks)
 
 
-@RULES
+@RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.28.3"))
 def symmetric_by_cells(
     communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> NonClassicPath | None:
@@ -69,7 +70,7 @@ def symmetric_by_cells(
     return _dealt(communicator, request, nbytes, choice)
 
 
-@RULES
+@RULES(nccl.COST_MODEL_INIT(since="2.31.2"))
 def symmetric_by_cells_unless_algorithms_requested(
     communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> NonClassicPath | None:
@@ -81,7 +82,7 @@ def symmetric_by_cells_unless_algorithms_requested(
     return None if stays and path is not COPY_ENGINES else path
 
 
-@RULES
+@RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.29.2"))
 def symmetric_by_cells_low_latency_if_classic_is_ll(
     communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> NonClassicPath | None:

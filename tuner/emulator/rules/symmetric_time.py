@@ -1,7 +1,4 @@
-"""NCCL's model of its symmetric kernels: how long one takes on so many blocks, and on how many it may run.
-
-Source: queryModel, src/sym_kernels.cc, v2.28.9-1; src/tuning/sym_model.cc from v2.31.2-1.
-"""
+"""NCCL's model of its symmetric kernels: how long one takes on so many blocks, and on how many it may run."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -10,6 +7,7 @@ from itertools import pairwise
 
 from tuner.base.names import Collective
 from tuner.base.registry import Registry
+from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
 from tuner.release.schema import given
@@ -30,6 +28,7 @@ class KernelUse:
 
     @property
     def kernel(self) -> SymmetricKernel:
+        """The kernel's row of the release."""
         return self.communicator.release.symmetric.kernels[self.request.collective][self.name]
 
     @property
@@ -46,7 +45,12 @@ TimeRule = Callable[[KernelUse], Timed]
 TIME_RULES: Registry[TimeRule] = Registry()
 
 
-@TIME_RULES
+@TIME_RULES(
+    nccl.SYMMETRIC_QUERY_MODEL(since="2.27.3"),
+    nccl.QUERY_MODEL(since="2.28.3"),
+    nccl.QUERY_MODEL_LSA(since="2.29.2"),
+    nccl.QUERY_MODEL_LSA_MOVED(since="2.31.2"),
+)
 def by_bus(use: KernelUse) -> Timed:
     """Bytes over the bus at the bandwidth of the blocks, which saturates smoothly."""
     row, kernel, collective, ranks = use.row, use.kernel, use.request.collective, use.communicator.ranks
@@ -64,7 +68,7 @@ def by_bus(use: KernelUse) -> Timed:
     return time_us, 0.025
 
 
-@TIME_RULES
+@TIME_RULES(nccl.BINARY("time of symmetric AllGather kernels", since="2.32.3"))
 def by_bus_or_all_to_all(use: KernelUse) -> Timed:
     """AllGather on Blackwell by its blocks' and its links' shares; all else as :func:`by_bus`."""
     communicator, own_bytes, ranks = use.communicator, use.own_bytes, use.communicator.ranks
@@ -108,14 +112,19 @@ SCALES: dict[str, Callable[[int, int], float]] = {
 }
 
 
-@BLOCK_RULES
+@BLOCK_RULES(
+    nccl.SYMMETRIC_QUERY_MODEL(since="2.27.3"), nccl.QUERY_MODEL(since="2.28.3"), nccl.QUERY_MODEL_LSA(since="2.29.2")
+)
 def every_count(least: int, most: int) -> Iterator[int]:
     """A least number above the most is passed over (sic)."""
     yield from (*range(least, most), most)
 
 
-@BLOCK_RULES
+@BLOCK_RULES(
+    nccl.QUERY_MODEL_LSA_MOVED(since="2.31.2"), nccl.BINARY("block counts of symmetric kernels", since="2.32.3")
+)
 def one_or_even_counts(least: int, most: int) -> Iterator[int]:
+    """1 and the even numbers between both, and both rounded to such."""
     least = min(least, most)
     if least != most:
         least, most = least + (least != 1 and least % 2), most - (most != 1 and most % 2)

@@ -1,6 +1,6 @@
 """From latency and bandwidth of a cell to the time of each size, us, as float32.
 
-Source: ncclTopoGetAlgoTime (src/graph/tuning.cc) and updateCollCostTable (src/enqueue.cc), v2.28.9-1.
+Shapes: latencies in us and bandwidths in GB/s are of one size or [size]; times in us are [size].
 """
 
 from collections.abc import Callable
@@ -11,7 +11,8 @@ import numpy as np
 from tuner.base import trace
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import Float, FloatArray, SizeArray, ceil_div, f32, f64, powf
-from tuner.base.registry import Registry
+from tuner.base.registry import Registry, found_in
+from tuner.emulator import nccl_source as nccl
 from tuner.emulator.request import FP8, Sizes, ring_steps
 from tuner.emulator.rules.call import Call
 from tuner.release.schema import given
@@ -33,12 +34,14 @@ def time_us(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Sizes) -
     return penalised(times, call)
 
 
+@found_in(nccl.TOPO_GET_ALGO_TIME(since="2.18.1"), nccl.TUNING_GET_TIME(since="2.31.2"))
 def size_over_bandwidth(bandwidth_gbs: Value, sizes: Sizes) -> FloatArray:
     """What the bytes take at this size's bandwidth."""
     times: FloatArray = sizes.as_float / (f32(1000) * bandwidth_gbs)
     return times
 
 
+@found_in(nccl.TOPO_GET_ALGO_TIME(since="2.18.1"), nccl.TUNING_GET_TIME(since="2.31.2"))
 def plus_latency(times: FloatArray, latency_us: Value, batches: int) -> FloatArray:
     """This size's latency on top, once per batch of pipelined operations.
 
@@ -66,13 +69,14 @@ def per_batch(call: Call) -> int:
 
 
 def penalised(times: FloatArray, call: Call) -> FloatArray:
+    """The times in us, [size], with the penalties of the release."""
     for rule in call.rules.penalty:
         before, times = times, rule(times, call)
         trace.step("time", "us", rule, before, times)
     return times
 
 
-@CORRECTIONS
+@CORRECTIONS(nccl.TOPO_GET_ALGO_TIME(since="2.22.3"), nccl.TREE_MODEL_SIM(since="2.31.2"))
 def tree_correction(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Sizes) -> Corrected:
     """Trees miss the model at medium sizes: a factor on the bandwidth by power of two, 64 B to 256 MB."""
     if call.algorithm is not Algorithm.Tree or call.request.collective is not Collective.AllReduce:
@@ -80,7 +84,7 @@ def tree_correction(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: 
     return latency_us, _corrected(bandwidth_gbs, call, sizes, call.limits.tree_corrections)
 
 
-@CORRECTIONS
+@CORRECTIONS(nccl.TOPO_GET_ALGO_TIME(since="2.18.1"))
 def tree_correction_from_0_bytes(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Sizes) -> Corrected:
     """Trees miss the model at medium sizes: a factor by power of two to 256 MB; below 64 B the first (sic)."""
     if call.algorithm is not Algorithm.Tree:
@@ -89,7 +93,7 @@ def tree_correction_from_0_bytes(latency_us: Value, bandwidth_gbs: Value, call: 
     return latency_us, _corrected(bandwidth_gbs, call, at_least_64, call.limits.tree_corrections)
 
 
-@CORRECTIONS
+@CORRECTIONS(nccl.TOPO_GET_ALGO_TIME(since="2.29.2"))
 def nvls_tree_correction_on_x86_blackwell(
     latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Sizes
 ) -> Corrected:
@@ -103,13 +107,11 @@ def nvls_tree_correction_on_x86_blackwell(
     )
 
 
-@CORRECTIONS
+@CORRECTIONS(nccl.NVLS_MODEL_SIM(since="2.31.2"))
 def nvls_tree_correction_on_blackwell(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Sizes) -> Corrected:
     """NVLSTree on Blackwell takes the trees' factors beside x86, and beside ARM with 4 ranks a node on fast adapters.
 
     Two such nodes use fewer of them.
-
-    Source: ncclTuningNvlsModelSim, src/tuning/nvls.cc, v2.31.2-1.
     """
     arm = given(call.communicator.release.nvls_tree_correction_on_arm, "nvls_tree_correction_on_arm")
     everywhere = call.communicator.min_local_ranks == call.communicator.max_local_ranks == arm.local_ranks
@@ -122,15 +124,15 @@ def nvls_tree_correction_on_blackwell(latency_us: Value, bandwidth_gbs: Value, c
     return latency_us, _corrected(bandwidth_gbs, call, sizes, used)
 
 
-@CORRECTIONS
+@CORRECTIONS(nccl.TOPO_GET_ALGO_TIME(since="2.18.1"))
 def preset_channels_only(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Sizes) -> Corrected:
-    """The bandwidth of the channels that operations together are given. Source: src/graph/tuning.cc, v2.19.3-1."""
+    """The bandwidth of the channels that operations together are given."""
     if not call.request.preset_channels:
         return latency_us, bandwidth_gbs
     return latency_us, bandwidth_gbs / f32(call.communicator.coll_channels) * f32(call.request.preset_channels)
 
 
-@CORRECTIONS
+@CORRECTIONS(nccl.TOPO_GET_ALGO_TIME(since="2.18.1"))
 def ring_plateau(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Sizes) -> Corrected:
     """Ring/Simple AllReduce across nodes: latency rises once every rank and channel has 64 bytes."""
     where = call.algo_proto == (Algorithm.Ring, Protocol.Simple) and call.request.collective is Collective.AllReduce
@@ -141,7 +143,7 @@ def ring_plateau(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Siz
     return np.where(sizes.nbytes >= np.uint64(start), raised, latency_us), bandwidth_gbs
 
 
-@CORRECTIONS
+@CORRECTIONS(nccl.RING_MODEL_SIM(since="2.31.2"))
 def ring_plateau_gathering_on_one_blackwell_node(
     latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Sizes
 ) -> Corrected:
@@ -153,11 +155,11 @@ def ring_plateau_gathering_on_one_blackwell_node(
     return np.where(_per_channel_and_rank(call, sizes) >= _plateau_from(call), raised, latency_us), (bandwidth_gbs)
 
 
-@CORRECTIONS
+@CORRECTIONS(nccl.RING_MODEL_SIM(since="2.32.3"))
 def ring_plateau_graded(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Sizes) -> Corrected:
     """Ring/Simple: latency rises once every rank and channel has 64 bytes; on one Blackwell node less at large sizes.
 
-    Source: ncclTuningRingModelSim, src/tuning/ring.cc, v2.32.3-1.
+    How far it fades there depends on the steps of the ring.
     """
     reduces = call.request.collective is Collective.AllReduce
     alone = (reduces or call.request.spreads) and _one_blackwell_node(call)
@@ -205,14 +207,14 @@ def _corrected(bandwidth_gbs: Value, call: Call, sizes: Sizes, used: int) -> Flo
     return scaled[np.minimum(sizes.log_of_64_bytes, len(factors))]
 
 
-@PENALTIES
+@PENALTIES(nccl.UPDATE_COLL_COST_TABLE(since="2.24.3"))
 def deep_fp8_ring(times: FloatArray, call: Call) -> FloatArray:
     """Eight bits lose too much over more than eight additions in a row: such rings become the last choice."""
     lossy = call.algorithm is Algorithm.Ring and call.request.device_dtype in FP8 and call.communicator.ranks > 8
     return times * f32(1024) if lossy else times
 
 
-@PENALTIES
+@PENALTIES(nccl.TUNING_GET_TIME(since="2.31.2"))
 def deep_fp8_ring_where_available(times: FloatArray, call: Call) -> FloatArray:
     """Eight bits lose too much over more than eight additions in a row: such rings become the last choice.
 
@@ -221,7 +223,7 @@ def deep_fp8_ring_where_available(times: FloatArray, call: Call) -> FloatArray:
     return np.where(times > 0, deep_fp8_ring(times, call), times)
 
 
-@PENALTIES
+@PENALTIES(nccl.PAT_MODEL_SIM(since="2.31.2"))
 def pat_of_several_ranks_last(times: FloatArray, call: Call) -> FloatArray:
     """PAT with several ranks per node has no model: it is taken only where nothing else is left."""
     last = call.algorithm is Algorithm.PAT and call.communicator.ranks > call.communicator.nodes

@@ -40,6 +40,7 @@ class Batches:
         return len(waiting)
 
     def fits(self, channels: int) -> bool:
+        """Whether one more task on so many channels has room."""
         return self._holds(self.batches + channels, (len(self.tasks) + 1) * self.work_bytes)
 
     def _holds(self, batches: int, work_bytes: int) -> bool:

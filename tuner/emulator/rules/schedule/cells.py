@@ -1,7 +1,4 @@
-"""The scheduler that deals out cells of traffic.
-
-Source: ncclPrepareTasks and scheduleCollTasksToPlan, src/enqueue.cc, v2.28.9-1.
-"""
+"""The scheduler that deals out cells of traffic."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -12,6 +9,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Collective, DataType, Op
 from tuner.base.numerics import ceil_div
 from tuner.base.registry import Registry
+from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import FP8, Request
 from tuner.emulator.rules.launch import cells_of, ctas
@@ -27,20 +25,17 @@ SYMMETRIC_RULES: Registry[Callable[[Request], bool]] = Registry()
 COUNTED_TRAFFIC_RULES: Registry[Callable[[int, int], int]] = Registry()
 
 
-@ORDER_RULES
+@ORDER_RULES(nccl.TASK_COLL_SORTER_INSERT(since="2.22.3"))
 def by_traffic(tasks: list[Task]) -> list[Task]:
-    """The largest traffic first, roughly: four bins to a power of two, in a bin the last call first.
-
-    Source: ncclTaskCollSorterInsert, src/include/comm.h, v2.28.9-1.
-    """
+    """The largest traffic first, roughly: four bins to a power of two, in a bin the last call first."""
     return sorted(tasks, key=lambda task: (_bin(task.traffic_bytes), task.place), reverse=True)
 
 
-@ORDER_RULES
+@ORDER_RULES(nccl.PREPARE_TASKS(since="2.29.2"), nccl.PREPARE_TASKS_MOVED(since="2.31.2"))
 def by_traffic_broadcasts_last(tasks: list[Task]) -> list[Task]:
     """As :func:`by_traffic`, but broadcasts count as called after all others: they wait in a queue of their own.
 
-    Source: ncclPrepareTasks, src/enqueue.cc, v2.29.2-1; all broadcasts have the same root here.
+    All broadcasts have the same root here.
     """
 
     def late(task: Task) -> tuple[int, bool, int]:
@@ -58,7 +53,7 @@ def _bin(traffic_bytes: int) -> int:
     return (log2 - 1) << 2 | (units >> (log2 - 2) & 3)
 
 
-@SYMMETRIC_RULES
+@SYMMETRIC_RULES(nccl.SYMK_IMPLEMENTED(since="2.29.2"))
 def gathers_and_sums(request: Request) -> bool:
     """AllGather, and sums of floats of up to 32 bits."""
     summed = request.op is Op.sum and request.dtype in SYMMETRIC_TYPES
@@ -66,8 +61,9 @@ def gathers_and_sums(request: Request) -> bool:
     return reduced or request.collective is Collective.AllGather
 
 
-@SYMMETRIC_RULES
+@SYMMETRIC_RULES(nccl.SYMK_IMPLEMENTED(since="2.30.3"))
 def gathers_sums_and_averages(request: Request) -> bool:
+    """AllGather, and sums and averages of floats of up to 32 bits."""
     return gathers_and_sums(replace(request, op=Op.sum) if request.op is Op.avg else request)
 
 
@@ -89,12 +85,9 @@ def _symmetric_last(communicator: Communicator, ordered: list[Task]) -> list[Tas
     return [task for task in ordered if task.place not in places] + [task for same in kinds.values() for task in same]
 
 
-@RULES.variant
+@RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.22.3"))
 class Cells(Scheduler):
-    """Chosen together where kinds agree and traffic differs by less than four, then dealt out in cells of traffic.
-
-    Source: ncclPrepareTasks and scheduleCollTasksToPlan, src/enqueue.cc, v2.28.9-1.
-    """
+    """Chosen together where kinds agree and traffic differs by less than four, then dealt out in cells of traffic."""
 
     kernel = Batches
 
@@ -117,12 +110,9 @@ class Cells(Scheduler):
         return kernels
 
 
-@RULES.variant
+@RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN_MOVED(since="2.31.2"))
 class CellsWithinCtas(Cells):
-    """As :class:`Cells`; the fewest and the most blocks of a collective hold for every bound.
-
-    Source: src/enqueue/enqueue.cc, v2.31.2-1.
-    """
+    """As :class:`Cells`; the fewest and the most blocks of a collective hold for every bound."""
 
     def __call__(self, chooser: Chooser, tasks: list[Task]) -> Kernels:
         return super().__call__(_WithinCtas(chooser), tasks)
@@ -153,13 +143,17 @@ def _within_four_times(tasks: list[Task]) -> Iterator[list[Task]]:
         tasks = tasks[end:]
 
 
-@COUNTED_TRAFFIC_RULES
+@COUNTED_TRAFFIC_RULES(
+    nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.23.4"), nccl.SCHEDULE_COLL_TASKS_TO_PLAN_MOVED(since="2.31.2")
+)
 def at_least_the_minimum_each(traffic: int, least: int) -> int:
+    """A task counts with the least traffic of a channel at least."""
     return max(traffic, least)
 
 
-@COUNTED_TRAFFIC_RULES
+@COUNTED_TRAFFIC_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.22.3"))
 def unchanged(traffic: int, least: int) -> int:
+    """A task counts with its own traffic."""
     return traffic
 
 

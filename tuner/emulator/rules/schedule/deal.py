@@ -1,7 +1,4 @@
-"""How cells of traffic are dealt out to channels: one operation alone, or one after the other in a group.
-
-Source: scheduleCollTasksToPlan, src/enqueue.cc, v2.28.9-1.
-"""
+"""How cells of traffic are dealt out to channels: one operation alone, or one after the other in a group."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -11,6 +8,7 @@ import numpy as np
 
 from tuner.base.numerics import IntArray, SizeArray, ceil_div
 from tuner.base.registry import Registry, Variant
+from tuner.emulator import nccl_source as nccl
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ class Deal(Variant, ABC):
 RULES: Registry[Deal] = Registry()
 
 
-@RULES.variant
+@RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.23.4"), nccl.SCHEDULE_COLL_TASKS_TO_PLAN_MOVED(since="2.31.2"))
 class CellsOfTheLeastTraffic(Deal):
     """Channels used when cells of the least traffic are dealt out, each channel up to its share and not less."""
 
@@ -92,7 +90,7 @@ class CellsOfTheLeastTraffic(Deal):
         return 0
 
 
-@RULES.variant
+@RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.22.3"))
 class CellsOf16Bytes(Deal):
     """Channels used when cells of 16 bytes are dealt out; the first takes whole ones only, and none where none fits."""
 
@@ -139,12 +137,14 @@ def _cut(count: int, each: int, low: int, left: int) -> tuple[bool, int, int, in
 TRAFFIC_RULES: Registry[Callable[[SizeArray, int, int], SizeArray]] = Registry()
 
 
-@TRAFFIC_RULES
+@TRAFFIC_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.22.3"))
 def at_least_the_minimum(per_channel: SizeArray, least: int, align_bytes: int) -> SizeArray:
+    """The traffic of a channel, bytes [size], or the least where that is more."""
     return np.maximum(per_channel, np.uint64(least))
 
 
-@TRAFFIC_RULES
+@TRAFFIC_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.29.2"), nccl.SCHEDULE_COLL_TASKS_TO_PLAN_MOVED(since="2.31.2"))
 def rounded_up(per_channel: SizeArray, least: int, align_bytes: int) -> SizeArray:
+    """The traffic of a channel, bytes [size], rounded up to the alignment."""
     rounded: SizeArray = ceil_div(per_channel, align_bytes) * np.uint64(align_bytes)
     return rounded

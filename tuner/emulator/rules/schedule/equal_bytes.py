@@ -1,12 +1,10 @@
-"""The scheduler that gives every channel as many bytes.
-
-Source: taskAppend, scheduleCollTasksToPlan and addCBDCollToPlan, src/enqueue.cc, v2.21.5-1.
-"""
+"""The scheduler that gives every channel as many bytes."""
 
 from collections.abc import Callable
 
 from tuner.base.numerics import ceil_div
 from tuner.base.registry import Registry
+from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.rules.launch import elements_at_once
 from tuner.emulator.rules.schedule.scheduler import RULES, Scheduler
@@ -17,23 +15,21 @@ from tuner.release.schema import given
 ESTIMATE_RULES: Registry[Callable[[Task], int]] = Registry()
 
 
-@ESTIMATE_RULES
+@ESTIMATE_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.21.5"))
 def own_bytes(task: Task) -> int:
+    """The task's own bytes."""
     return task.work_bytes
 
 
-@ESTIMATE_RULES
+@ESTIMATE_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.20.5"))
 def bytes_together(task: Task) -> int:
     """sic: of all that were chosen together, ranks included."""
     return task.together_bytes
 
 
-@RULES.variant
+@RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.20.5"))
 class EqualBytes(Scheduler):
-    """Sorted by kind and size, chosen together by kind, and cut so that every channel gets as many bytes.
-
-    Source: taskAppend, scheduleCollTasksToPlan and addCBDCollToPlan, src/enqueue.cc, v2.21.5-1.
-    """
+    """Sorted by kind and size, chosen together by kind, and cut so that every channel gets as many bytes."""
 
     kernel = Works
 

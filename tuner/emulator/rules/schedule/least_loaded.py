@@ -1,13 +1,11 @@
-"""The scheduler that gives a collective the least loaded channels.
-
-Source: scheduleCollTasksToPlan and addCollToPlan, src/enqueue.cc, v2.18.3-1.
-"""
+"""The scheduler that gives a collective the least loaded channels."""
 
 from collections.abc import Callable, Sequence
 
 from tuner.base.names import Algorithm
 from tuner.base.numerics import as_size_t, ceil_div
 from tuner.base.registry import Registry
+from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.rules.schedule.scheduler import RULES, Scheduler
 from tuner.emulator.rules.schedule.task import Chooser, Kernels, Task, between, neighbours
@@ -18,22 +16,21 @@ TOTAL_RULES: Registry[Callable[[Task], int]] = Registry()
 SHARE_RULES: Registry[Callable[[Communicator], int]] = Registry()
 
 
-@TOTAL_RULES
+@TOTAL_RULES(nccl.TASK_APPEND(since="2.18.3"))
 def whole_bytes(task: Task) -> int:
+    """nBytes of the task."""
     return task.nbytes
 
 
-@TOTAL_RULES
+@TOTAL_RULES(nccl.TASK_APPEND(since="2.18.1"))
 def bytes_per_rank(task: Task) -> int:
+    """Bytes of the count, per rank where every rank has its own."""
     return task.work_bytes
 
 
-@RULES.variant
+@RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.18.1"))
 class LeastLoaded(Scheduler):
-    """Neighbours of one kind are chosen together, each gets channels by its size: those with the fewest bytes so far.
-
-    Source: scheduleCollTasksToPlan and addCollToPlan, src/enqueue.cc, v2.18.3-1.
-    """
+    """Neighbours of one kind are chosen together, each gets channels by its size: the least loaded."""
 
     kernel = Works
 
@@ -66,14 +63,15 @@ class LeastLoaded(Scheduler):
         return kernels
 
 
-@SHARE_RULES
+@SHARE_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.19.3"))
 def two_mib_per_rank(communicator: Communicator) -> int:
+    """2 MiB a rank, of 16 ranks at most."""
     limits = communicator.release.limits
     most = min(given(limits.aggregated_ranks, "limits.aggregated_ranks"), communicator.ranks)
     return given(limits.aggregated_bytes_per_channel_and_rank, "limits.aggregated_bytes_per_channel_and_rank") * most
 
 
-@SHARE_RULES
+@SHARE_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.18.1"))
 def unlimited(communicator: Communicator) -> int:
     """sic: NCCL_AGG_CHANNEL_SIZE is -2 where unset, and that is kept as a size_t."""
     return as_size_t(-2)

@@ -7,6 +7,7 @@ from typing import Protocol as Interface
 
 from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.registry import Registry
+from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
 from tuner.emulator.rules.bounds import NVLS
@@ -36,6 +37,7 @@ class Task:
 
     @property
     def traffic_bytes(self) -> int:
+        """Bytes that the task moves over a channel, as NCCL counts them."""
         return self.work_bytes * self.request.traffic_per_byte(self.ranks)
 
     def call(self, communicator: Communicator) -> Call:
@@ -44,6 +46,7 @@ class Task:
 
     @property
     def elements(self) -> int:
+        """The count in elements of the device type."""
         return self.work_bytes // self.request.device_dtype.size_bytes
 
 
@@ -64,18 +67,20 @@ DEVICE_OP_RULES: Registry[Callable[[Op], Op]] = Registry()
 FUNCTION_RULES: Registry[Callable[[Task, Op], DataType]] = Registry()
 
 
-@DEVICE_OP_RULES
+@DEVICE_OP_RULES(nccl.HOST_TO_DEV_RED_OP(since="2.19.3"), nccl.HOST_TO_DEV_RED_OP_MOVED(since="2.31.2"))
 def minimum_is_maximum(op: Op) -> Op:
     """The device's operation: minimum and maximum are one, an argument tells which."""
     return Op.max if op is Op.min else op
 
 
-@DEVICE_OP_RULES
+@DEVICE_OP_RULES(nccl.HOST_TO_DEV_RED_OP(since="2.18.1"))
 def each_operation(op: Op) -> Op:
+    """Each operation is one of the device's."""
     return op
 
 
 def device_op(communicator: Communicator, request: Request) -> Op:
+    """The operation as the device has it."""
     return Op.sum if request.moves_only else communicator.rules.device_op(request.op)
 
 
@@ -84,12 +89,13 @@ def kind(communicator: Communicator, request: Request) -> tuple[Collective, Data
     return request.collective, request.device_dtype, device_op(communicator, request)
 
 
-@FUNCTION_RULES
+@FUNCTION_RULES(nccl.FUNC_INDEX(since="2.18.1"))
 def of_each_type(task: Task, op: Op) -> DataType:
+    """Each type has a function of its own."""
     return task.request.device_dtype
 
 
-@FUNCTION_RULES
+@FUNCTION_RULES(nccl.EQUIVALENT_PRIMARY(since="2.19.3"))
 def of_unsigned_types(task: Task, op: Op) -> DataType:
     """Sums and products do not care about the sign; minimum and maximum have an argument for it, not in the switch."""
     dtype = task.request.device_dtype
@@ -97,8 +103,9 @@ def of_unsigned_types(task: Task, op: Op) -> DataType:
     return UNSIGNED.get(dtype, dtype) if indifferent and not task.request.moves_only else dtype
 
 
-@FUNCTION_RULES
+@FUNCTION_RULES(nccl.EQUIVALENT_PRIMARY(since="2.24.3"))
 def of_unsigned_types_and_averages(task: Task, op: Op) -> DataType:
+    """Sums, products and averages do not care about the sign; minimum and maximum neither, but in the switch."""
     dtype = task.request.device_dtype
     return UNSIGNED.get(dtype, dtype) if op is Op.avg else of_unsigned_types(task, op)
 
@@ -117,4 +124,5 @@ def neighbours(communicator: Communicator, tasks: Iterable[Task]) -> Iterator[li
 
 
 def between(low: int, value: int, high: int) -> int:
+    """``value``, or the bound that it is beyond."""
     return max(low, min(value, high))

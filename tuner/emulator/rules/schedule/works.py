@@ -26,9 +26,11 @@ class Works:
         self._tasks: list[Task] = []
 
     def fits(self, channels: int) -> bool:
+        """Whether one more task on so many channels has room."""
         return self.left >= channels
 
     def add(self, task: Task) -> None:
+        """A work of a channel takes elements of one function and as many threads."""
         runs = function(self.communicator, task), task.threads
         most = self.communicator.release.limits.colls_per_batch
         for channel in task.channels:
@@ -39,6 +41,7 @@ class Works:
         self._tasks.append(task)
 
     def tasks(self) -> list[Task]:
+        """What the kernel holds; BadInput where not even one task had room."""
         if not self._tasks:
             raise BadInput(self.TOO_SMALL)
         return self._tasks
