@@ -11,7 +11,7 @@ from typing import Any
 
 VARIABLE = "NOT_LIVE_TRIED"
 LIBRARY = "libnccl.so.2"
-ORACLE = "tuner/oracle/child.py"
+ORACLE = "tuner.oracle.child"
 
 
 def tried(event: str, arguments: tuple[Any, ...]) -> str | None:
@@ -20,7 +20,7 @@ def tried(event: str, arguments: tuple[Any, ...]) -> str | None:
         return f"opened {arguments[0]}"
     if event == "subprocess.Popen":
         command = [str(word) for word in arguments[1]] if isinstance(arguments[1], (list, tuple)) else []
-        if any(word.endswith(ORACLE) for word in command):
+        if ORACLE in command:
             return "started the oracle's process"
     if event == "socket.connect" and isinstance(arguments[1], tuple) and not _is_local(str(arguments[1][0])):
         return f"connected to {arguments[1][0]}"
