@@ -1,11 +1,11 @@
 """``nccl-tuner import-log``: what a NCCL log says of a communicator."""
 
-import dataclasses
 from typing import Any
 
 import click
 
 from tuner.base.names import Protocol
+from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.log_options import LogOptions, log_options, read_log
 from tuner.cli.output import human_bytes, print_json, print_table
@@ -113,7 +113,7 @@ def _choice_row(made: LoggedChoice) -> tuple[object, ...]:
     )
 
 
-def _record(imported: Imported) -> dict[str, Any]:
+def _record(imported: Imported) -> dict[str, object]:
     names = (
         "release",
         "emulated",
@@ -131,28 +131,17 @@ def _record(imported: Imported) -> dict[str, Any]:
         "notes",
     )
     return {
-        **{name: getattr(imported, name) for name in names},
+        **{name: to_json(getattr(imported, name)) for name in names},
         "communicators": [{"name": name, "ranks": ranks} for name, ranks in imported.communicators],
         "nodes": [_node_record(node) for node in imported.nodes],
         "table": list(_cells(imported)),
         "max_threads": list(_threads(imported)),
-        "choices": [
-            {**dataclasses.asdict(made), **{name: _name(getattr(made, name)) for name in ("collective", "dtype", "op")}}
-            for made in imported.choices
-        ],
+        "choices": to_json(imported.choices),
     }
 
 
-def _name(member: Any) -> str | None:
-    return None if member is None else str(member.name)
-
-
-def _node_record(node: NodeFacts) -> dict[str, Any]:
-    graphs = {
-        name: {**dataclasses.asdict(graph), "pattern": _name(graph.pattern)}
-        for name, graph in (node.graphs or {}).items()
-    }
-    return {**dataclasses.asdict(dataclasses.replace(node, graphs=None)), "graphs": graphs or None}
+def _node_record(node: NodeFacts) -> dict[str, object]:
+    return {**to_json(node), "graphs": to_json(node.graphs) or None}
 
 
 def _cells(imported: Imported) -> Any:

@@ -11,6 +11,7 @@ import click
 
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.records import to_json
 from tuner.cli import measured, options
 from tuner.cli.output import print_json
 from tuner.measure.backend import Backend
@@ -205,7 +206,7 @@ def command(
                 "visits": len(kept),
                 "new_visits": new,
                 "ranks": ranks,
-                "results": [measured.record(result, ranks) for result in results(blocks)],
+                "results": [to_json(measured.record(result, ranks)) for result in results(blocks)],
             }
         )
     else:
