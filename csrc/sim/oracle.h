@@ -31,7 +31,10 @@ struct sim_redirect {
 /* The tables, for whoever knows where libnccl's functions are; the last row of each has no name. NULL after the last. */
 const struct sim_redirect *sim_redirects(int table);
 int sim_jump_bytes(void);
-int sim_redirect(void *function, void *replacement); /* 0, or errno */
+
+/* Where the function has fewer bytes than a jump, a near one goes to a page that has the jump. The function must not be
+ * running. 0, or errno: ENOSPC where it is too short even for that. */
+int sim_redirect(void *function, uint64_t bytes, void *replacement);
 
 /* Where struct ncclProxyOp has them, each in its first byte, the number in eight; and the pattern of operations that are
  * the profiler's own, -1 where there are none. */

@@ -34,6 +34,46 @@ static void write_jump(unsigned char *code, void *target) {
     code[11] = 0xe0;
 }
 
+enum { NEAR_JUMP_BYTES = 5, NEAR = INT32_MAX };
+
+static int is_near(const unsigned char *code, const void *target) {
+    int64_t distance = (int64_t)((intptr_t)target - (intptr_t)(code + NEAR_JUMP_BYTES));
+    return distance > -(int64_t)NEAR && distance < (int64_t)NEAR;
+}
+
+/* Room for a whole jump where a near one reaches it; NULL where there is none. */
+static unsigned char *near_room(unsigned char *function) {
+    enum { STEP = 16 << 20 };
+    static unsigned char *page;
+    static size_t used;
+    size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
+    if (page == NULL || used + JUMP_BYTES > page_bytes || !is_near(function, page)) {
+        page = NULL;
+        used = 0;
+        for (intptr_t away = STEP; page == NULL && away < NEAR - STEP; away += STEP) {
+            void *hint = function - away; /* libraries lie below what was mapped before them */
+            void *got = mmap(hint, page_bytes, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            if (got == MAP_FAILED)
+                return NULL;
+            if (is_near(function, got))
+                page = got;
+            else
+                munmap(got, page_bytes);
+        }
+        if (page == NULL)
+            return NULL;
+    }
+    used += JUMP_BYTES;
+    return page + used - JUMP_BYTES;
+}
+
+/* jmp rel32 */
+static void write_near_jump(unsigned char *code, const unsigned char *target) {
+    int32_t distance = (int32_t)(target - (code + NEAR_JUMP_BYTES));
+    code[0] = 0xe9;
+    memcpy(code + 1, &distance, sizeof distance);
+}
+
 #elif defined(__aarch64__)
 
 enum { JUMP_BYTES = 16 };
@@ -44,6 +84,16 @@ static void write_jump(unsigned char *code, void *target) {
     uint64_t address = (uint64_t)(uintptr_t)target;
     memcpy(code, instructions, sizeof instructions);
     memcpy(code + 8, &address, sizeof address);
+}
+
+/* Every function is long enough for a whole jump, as far as is known. */
+enum { NEAR_JUMP_BYTES = JUMP_BYTES };
+
+static unsigned char *near_room(unsigned char *function SIM_UNUSED) {
+    return NULL;
+}
+
+static void write_near_jump(unsigned char *code SIM_UNUSED, const unsigned char *target SIM_UNUSED) {
 }
 
 #else
@@ -61,14 +111,27 @@ static int protect(void *function, int protection) {
     return mprotect((void *)first, last - first + page, protection) == 0 ? 0 : errno;
 }
 
-/* 0, or errno. The function must be at least sim_jump_bytes() long and not running. */
-SIM_EXPORT int sim_redirect(void *function, void *replacement) {
-    int error = protect(function, PROT_READ | PROT_WRITE | PROT_EXEC);
+static int write_code(unsigned char *code, void *target, void (*write)(unsigned char *code, void *target)) {
+    int error = protect(code, PROT_READ | PROT_WRITE | PROT_EXEC);
     if (error != 0)
         return error;
-    write_jump(function, replacement);
-    __builtin___clear_cache((char *)function, (char *)function + JUMP_BYTES);
-    return protect(function, PROT_READ | PROT_EXEC);
+    write(code, target);
+    __builtin___clear_cache((char *)code, (char *)code + JUMP_BYTES);
+    return protect(code, PROT_READ | PROT_EXEC);
+}
+
+static void write_near(unsigned char *code, void *target) {
+    write_near_jump(code, target);
+}
+
+SIM_EXPORT int sim_redirect(void *function, uint64_t bytes, void *replacement) {
+    if (bytes >= JUMP_BYTES)
+        return write_code(function, replacement, write_jump);
+    unsigned char *room = bytes >= NEAR_JUMP_BYTES ? near_room(function) : NULL;
+    if (room == NULL)
+        return ENOSPC;
+    int error = write_code(room, replacement, write_jump);
+    return error != 0 ? error : write_code(function, room, write_near);
 }
 
 _Static_assert(JUMP_BYTES <= SIM_MAX_JUMP_BYTES, "a hook has to remember the whole jump");

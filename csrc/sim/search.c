@@ -110,7 +110,7 @@ SIM_EXPORT int sim_share_search(void *function, uint64_t bytes, uint64_t gpus) {
     memcpy(&original, &copy, sizeof original);
     graph_bytes = bytes;
     gpus_at = gpus;
-    return sim_redirect(function, (void *)(uintptr_t)shared) == 0;
+    return sim_redirect(function, (uint64_t)moved, (void *)(uintptr_t)shared) == 0;
 #else
     (void)function, (void)bytes, (void)gpus;
     return 0;

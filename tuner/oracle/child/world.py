@@ -46,10 +46,8 @@ class World:
             while row.name != ffi.NULL:
                 name = text(row.name)
                 for offset, size in self.start.functions.get(name, ()):
-                    if size < lib.sim_jump_bytes():
-                        raise Failure(f"{name} is {size} bytes long, too short to redirect")
-                    if error := lib.sim_redirect(self.function(offset), row.replacement):
-                        raise Failure(f"cannot redirect {name}: {os.strerror(error)}")
+                    if error := lib.sim_redirect(self.function(offset), size, row.replacement):
+                        raise Failure(f"cannot redirect {name} of {size} bytes: {os.strerror(error)}")
                 row += 1
 
     def intercept(self, at: Intercepted) -> Any:
