@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from tuner.api import Communicator as Communicator
     from tuner.api import budget as budget
     from tuner.api import communicator as communicator
+    from tuner.calibration.workflow import fit as fit
+    from tuner.measure.decide import decide as decide
+    from tuner.measure.verify import verify as verify
     from tuner.scenario import Scenario as Scenario
 
 # What this package offers, and where it is: loaded when asked for, so that importing a part does not load the whole.
@@ -18,8 +21,11 @@ _API = {
     "Scenario": "tuner.scenario",
     "budget": "tuner.api",
     "communicator": "tuner.api",
+    "decide": "tuner.measure.decide",
+    "fit": "tuner.calibration.workflow",
+    "verify": "tuner.measure.verify",
 }
-__all__ = ["Communicator", "Scenario", "budget", "communicator"]
+__all__ = ["Communicator", "Scenario", "budget", "communicator", "decide", "fit", "verify"]
 
 
 def __dir__() -> list[str]:

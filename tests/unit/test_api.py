@@ -1,4 +1,4 @@
-"""The door for Python: names in words, defaults, and the same answers as behind it."""
+"""The API for Python: names in words, defaults, and the same answers as the parts it is made of."""
 
 import pydoc
 import re
@@ -9,6 +9,9 @@ import pytest
 
 import tuner
 from tuner import release
+from tuner.analysis.diff import Side, diff
+from tuner.analysis.explain import explain
+from tuner.api import request
 from tuner.base.errors import BadInput, UnknownMachine, UnknownRelease
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.emulator.ranges import launches
@@ -21,15 +24,15 @@ CALL = Request(Collective.ReduceScatter, DataType.bfloat16, Op.avg, buffers=Buff
 WORDS: dict[str, Any] = {"dtype": "bfloat16", "op": "AVG", "buffers": "registered"}
 
 
-def test_answers_are_those_behind_the_door() -> None:
-    door = tuner.communicator("dgx-h100", nodes=2, nccl="2.28.9", gpus_per_node=4, env={"NCCL_PROTO": "^LL"})
+def test_answers_are_those_of_the_parts() -> None:
+    described = tuner.communicator("dgx-h100", nodes=2, nccl="2.28.9", gpus_per_node=4, env={"NCCL_PROTO": "^LL"})
     scenario = Scenario("2.28.9", 2, "dgx-h100", gpus_per_node=4, environment={"NCCL_PROTO": "^LL"})
     behind = Selection(scenario.communicator())
-    assert door.ranks == 8
-    assert (door.tables.latency_us == behind.tables.latency_us).all()
-    assert (door.cost_table("reduce_scatter", SIZES, **WORDS) == behind.cost_table(CALL, SIZES)).all()
-    picks, own = door.pick("ReduceScatter", SIZES, **WORDS), behind.pick(CALL, SIZES)
-    edges, ranges = door.edges("reduce-scatter", **WORDS, high=1 << 24), launches(behind, CALL, high=1 << 24)
+    assert described.ranks == 8
+    assert (described.tables.latency_us == behind.tables.latency_us).all()
+    assert (described.cost_table("reduce_scatter", SIZES, **WORDS) == behind.cost_table(CALL, SIZES)).all()
+    picks, own = described.pick("ReduceScatter", SIZES, **WORDS), behind.pick(CALL, SIZES)
+    edges, ranges = described.edges("reduce-scatter", **WORDS, high=1 << 24), launches(behind, CALL, high=1 << 24)
     for name in ("algorithm", "protocol", "channels", "threads"):
         assert (getattr(picks, name) == getattr(own, name)).all()
         assert (getattr(edges, name) == getattr(ranges, name)).all()
@@ -55,10 +58,10 @@ def test_what_is_unknown_is_said() -> None:
 def test_numbers_are_pythons_or_numpys() -> None:
     nodes: Any = np.int64(2)
     gpus: Any = np.int8(4)
-    door = tuner.communicator("dgx-h100", nodes=nodes, gpus_per_node=gpus, nccl="2.28.9")
-    assert door.ranks == 8
+    described = tuner.communicator("dgx-h100", nodes=nodes, gpus_per_node=gpus, nccl="2.28.9")
+    assert described.ranks == 8
     ends: tuple[Any, Any] = np.int64(8), np.uint32(1 << 20)
-    edges = door.edges("allreduce", low=ends[0], high=ends[1])
+    edges = described.edges("allreduce", low=ends[0], high=ends[1])
     assert (edges.from_bytes[0], edges.to_bytes[-1]) == ends
 
 
@@ -100,10 +103,58 @@ def test_a_variable_may_be_a_number() -> None:
 
 
 def test_no_sizes_have_no_picks() -> None:
-    door = tuner.communicator("dgx-h100", nccl="2.28.9")
-    assert len(door.pick("allreduce", []).to_pandas()) == 0
-    assert door.cost_table("allreduce", []).shape == (0, 7, 3)
+    described = tuner.communicator("dgx-h100", nccl="2.28.9")
+    assert len(described.pick("allreduce", []).to_pandas()) == 0
+    assert described.cost_table("allreduce", []).shape == (0, 7, 3)
 
 
-def test_help_shows_the_door() -> None:
+def test_help_shows_the_api() -> None:
     assert "communicator(machine" in pydoc.render_doc(tuner, renderer=pydoc.plaintext)  # type: ignore[attr-defined]
+
+
+def test_frames_have_bandwidths_and_the_runner_up() -> None:
+    found = tuner.communicator("dgx-h100", nodes=2, nccl="2.28.9").pick("allreduce", SIZES)
+    frame = found.to_pandas()
+    table_us = found.selection.cost_table(found.request, SIZES)
+    for row in range(len(SIZES)):
+        ranked = np.sort(table_us[row][table_us[row] >= 0])
+        assert frame["time_us"][row] == ranked[0]
+        assert frame["runner_up_time_us"][row] == ranked[1]
+    assert np.allclose(frame["algbw_gbs"], SIZES / found.time_us / 1000)
+    assert np.allclose(frame["busbw_gbs"], frame["algbw_gbs"] * 2 * 15 / 16)
+    assert (
+        repr(found)
+        == "<CallPicks: AllReduce, float32 sum, 3 sizes, 8 B to 1 GiB: Tree/LL, Tree/LL128, NVLSTree/Simple>"
+    )
+
+
+def test_without_another_combination_there_is_no_runner_up() -> None:
+    alone = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
+    frame = tuner.communicator("dgx-h100", nodes=2, nccl="2.28.9", env=alone).pick("allreduce", SIZES).to_pandas()
+    assert frame["runner_up_algorithm"].isna().all()
+    assert frame["runner_up_time_us"].isna().all()
+
+
+def test_nodes_may_differ_and_words_that_are_none_are_refused() -> None:
+    mixed = tuner.communicator(node=["dgx-h100:8", "dgx-a100:4x2"], nccl="2.28.9")
+    assert mixed.ranks == 16
+    with pytest.raises(BadInput, match="node describes all nodes"):
+        tuner.communicator("dgx-h100", node=["dgx-h100"])
+    wrong: dict[str, Any] = {"layer": "x"}
+    with pytest.raises(BadInput, match="unknown layer; valid: machine, topology"):
+        tuner.communicator("dgx-h100", **wrong)
+    with pytest.raises(BadInput, match="unknown layer; valid: dtype, op, buffers"):
+        mixed.pick("allreduce", 8, **wrong)
+
+
+def test_explain_and_diff_are_those_of_the_analysis() -> None:
+    before, after = (tuner.communicator("dgx-h100", nodes=2, nccl=nccl) for nccl in ("2.22.3", "2.25.1"))
+    assert before.explain("allreduce", 1 << 20) == explain(before.scenario, request("allreduce"), 1 << 20)
+    changes = before.diff(after, "broadcast")
+    assert list(changes) == diff(Side(before.scenario), Side(after.scenario), request("broadcast"))
+    assert changes.to_polars()["before_protocol"].to_list() == [each.before.protocol for each in changes]
+    assert repr(changes) == f"<Rows: {len(changes)} of Change>"
+
+
+def test_what_the_package_offers_is_there() -> None:
+    assert all(callable(getattr(tuner, name)) for name in tuner.__all__)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.command_line import run
 from tuner.analysis import scale as module
-from tuner.analysis.scale import Range, scale
+from tuner.analysis.scale import NodeCounts, Range, scale
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
@@ -36,7 +36,7 @@ def pick(described: Scenario, request: Request, nodes: int, nbytes: int) -> Pick
 )
 def test_every_count_in_a_range_has_its_pick(machine: str, nccl: str, gpus: int | None) -> None:
     described = scenario(machine, nccl, gpus)
-    found = scale(described, ALL, SIZES, high=300)
+    found = scale(described, ALL, SIZES, NodeCounts(high=300))
     for nodes in range(1 if described.gpus() > 1 else 2, 301):
         selection = Selection(replace(described, nodes=nodes).communicator())
         for request in ALL:
@@ -58,7 +58,7 @@ def test_every_count_in_a_range_has_its_pick(machine: str, nccl: str, gpus: int 
 def test_what_is_looked_at_is_enough_for_all_that_every_count_shows() -> None:
     """On this machine; in general a choice that changes and returns is missed, as the answer says."""
     described = scenario("dgx-h100", "2.28.9")
-    quick, every = (scale(described, ALL, SIZES, 400, 1100, every=every) for every in (False, True))
+    quick, every = (scale(described, ALL, SIZES, NodeCounts(400, 1100, every=every)) for every in (False, True))
     assert quick.ranges == every.ranges
     assert every.looked_at == ((400, 1100),)
     assert quick.counts < 200
@@ -69,7 +69,9 @@ def test_a_choice_that_changes_and_returns_needs_every_count() -> None:
     reduce_scatter = Request(Collective.ReduceScatter, DataType.float32, Op.sum)
 
     def one_channel(every: bool) -> list[tuple[int, int]]:
-        found = scale(scenario("pcie-l40s", "2.21.5"), [reduce_scatter], [1 << 30], 16300, 16384, every=every)
+        found = scale(
+            scenario("pcie-l40s", "2.21.5"), [reduce_scatter], [1 << 30], NodeCounts(16300, 16384, every=every)
+        )
         return [(one.from_nodes, one.to_nodes) for one in found.ranges if one.channels == 1]
 
     assert one_channel(every=False) == []
@@ -106,7 +108,7 @@ def looked_at(found: module.Scale, count: int) -> bool:
 def test_per_rank_sizes_are_each_ranks_part(collective: Collective) -> None:
     described, size = scenario("dgx-h100", "2.28.9"), 1 << 20
     request = Request(collective, DataType.float32, Op.sum)
-    found = scale(described, [request], [size], 1, 9, per_rank=True)
+    found = scale(described, [request], [size], NodeCounts(1, 9), per_rank=True)
     for one in found.ranges:
         ranks = 8 * one.to_nodes
         nbytes = size * ranks if request.spreads else size
@@ -122,7 +124,7 @@ def test_where_nothing_runs_there_is_no_pick() -> None:
     described = replace(scenario("dgx-h100", "2.28.9"), environment={"NCCL_ALGO": "NVLSTree"})
     with pytest.raises(NoAlgorithm):
         pick(described, ALL[-1], 1, 1 << 20)
-    alone, *others = scale(described, ALL[-1:], [1 << 20], 1, 4).ranges
+    alone, *others = scale(described, ALL[-1:], [1 << 20], NodeCounts(1, 4)).ranges
     assert (alone.from_nodes, alone.to_nodes, alone.algorithm, alone.busbw_gbs_from) == (1, 1, None, None)
     assert {one.algorithm for one in others} == {"NVLSTree"}
 
@@ -134,7 +136,7 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(BadInput, match=r"2\*\*62 in all"):
         scale(described, ALL, [1 << 50], per_rank=True)
     with pytest.raises(BadInput, match="nodes from 9 to 8"):
-        scale(described, ALL, SIZES, 9, 8)
+        scale(described, ALL, SIZES, NodeCounts(9, 8))
 
 
 def test_what_runs_on_some_numbers_of_nodes_is_scaled() -> None:

@@ -42,8 +42,9 @@ class CallPicks(Picks):
         if not len(self.bytes):
             return f"<{type(self).__name__}: {self.request.title}, no sizes>"
         names = dict.fromkeys(f"{a.name}/{p.name}" for a, p in self.algo_protos())
-        ends = f"{human_bytes(int(self.bytes.min()))} to {human_bytes(int(self.bytes.max()))}"
-        return f"<{type(self).__name__}: {self.request.title}, {len(self.bytes)} sizes, {ends}: {', '.join(names)}>"
+        ends = dict.fromkeys(human_bytes(int(size)) for size in (self.bytes.min(), self.bytes.max()))
+        sizes = f"{len(self.bytes)} sizes, {' to '.join(ends)}" if len(self.bytes) > 1 else " ".join(ends)
+        return f"<{type(self).__name__}: {self.request.title}, {sizes}: {', '.join(names)}>"
 
     @property
     def algbw_gbs(self) -> NDArray[np.float64]:

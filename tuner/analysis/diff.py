@@ -94,7 +94,7 @@ def diff(before: Side, after: Side, request: Request) -> list[Change]:
     unit = request.dtype.size_bytes
     middles = np.exp2((np.log2(starts.astype(np.float64)) + np.log2(ends.astype(np.float64))) / 2).astype(np.uint64)
     middles = np.clip(middles // np.uint64(unit) * np.uint64(unit), starts, ends)
-    return list(_changes(before, after, request, starts, ends, middles))
+    return list(_changes(before, after, request, np.stack([starts, middles, ends])))
 
 
 def share_changed(changes: list[Change], low: int, high: int) -> float:
@@ -124,12 +124,12 @@ def _changed(before: Ranges, after: Ranges, whole: bool) -> tuple[SizeArray, Siz
     return starts[differ & begins], ends[differ & ends_here]
 
 
-def _changes(
-    before: Side, after: Side, request: Request, starts: SizeArray, ends: SizeArray, middles: SizeArray
-) -> Iterator[Change]:
+def _changes(before: Side, after: Side, request: Request, ranges: SizeArray) -> Iterator[Change]:
+    """``ranges`` are [start, middle, end][range] in bytes."""
     ratio_from, ratio, ratio_to = (
-        after.pick(request, sizes).time_us / before.pick(request, sizes).time_us for sizes in (starts, middles, ends)
+        after.pick(request, sizes).time_us / before.pick(request, sizes).time_us for sizes in ranges
     )
+    starts, middles, ends = ranges
     picked = [side.pick(request, middles) for side in (before, after)]
     algo_protos = [picks.algo_protos() for picks in picked]
     olds, news = map(of_picks, picked)

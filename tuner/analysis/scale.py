@@ -45,6 +45,18 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeCounts:
+    """The node counts to look at, from ``low`` to ``high``: ``every`` one, or 16 in each power of two and those around
+    a change. ``progress`` is called for each that was computed.
+    """
+
+    low: int = 1
+    high: int = TO_NODES
+    every: bool = False
+    progress: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
 class Scale:
     """``looked_at``: the node counts that were computed, as first and last of counts without a gap."""
 
@@ -61,53 +73,50 @@ def scale(
     scenario: Scenario,
     requests: Sequence[Request],
     sizes: Sequence[int],
-    low: int = 1,
-    high: int = TO_NODES,
+    over: NodeCounts = NodeCounts(),
     *,
-    every: bool = False,
     per_rank: bool = False,
-    progress: Callable[[], None] = lambda: None,
 ) -> Scale:
-    """The answers on ``low`` to ``high`` nodes as rank 0 sees them, not on the case's own number.
+    """The answers on the node counts as rank 0 sees them, not on the scenario's own number.
 
-    ``every`` node count is looked at, or 16 in each power of two and, between two with different answers, as many as
-    it takes to know where it changes: an answer that changes and returns between two of them is then missed.
+    Between two counts that are looked at and answer differently as many more are as it takes to know where it changes:
+    unless ``every`` one is, an answer that changes and returns between two of them is missed.
     ``sizes`` are nBytes; ``per_rank``: each rank's part, which AllGather and ReduceScatter have one of per rank.
-    ``progress`` is called for each node count. Errors: BadInput for what the emulator refuses.
+    Errors: BadInput for what the emulator refuses.
     """
     if scenario.others:
         raise BadInput("where nodes differ there is no number of nodes to change; valid: nodes that are alike")
     gpus = scenario.gpus()
-    low = max(low, 2) if gpus == 1 else low  # one rank has nothing to pick
+    high, low = over.high, max(over.low, 2) if gpus == 1 else over.low  # one rank has nothing to pick
     if not 1 <= low <= high:
         raise BadInput(f"nodes from {low} to {high}: valid: the first not above the last")
-    asked = np.unique(np.array(sizes, np.uint64))
-    if per_rank and int(asked[-1]) * high * gpus > MAX_BYTES:
-        raise BadInput(f"{asked[-1]} bytes of each of {high * gpus} ranks: valid: 2**62 in all")
-    answers = _Answers(scenario, requests, asked, per_rank, progress)
-    starts = breakpoints.find(answers.labels, low, high, range(low, high + 1) if every else (), steps=0)
-    ranges = answers.ranges([int(start) for start in starts], high, gpus)
+    distinct = np.unique(np.array(sizes, np.uint64))
+    if per_rank and int(distinct[-1]) * high * gpus > MAX_BYTES:
+        raise BadInput(f"{distinct[-1]} bytes of each of {high * gpus} ranks: valid: 2**62 in all")
+    answers = _Answers(scenario, _Calls(requests, distinct, per_rank), over.progress)
+    starts = breakpoints.find(answers.labels, low, high, range(low, high + 1) if over.every else (), steps=0)
+    ranges = answers.ranges([int(start) for start in starts], high)
     return Scale(_runs(sorted(answers.labels_of)), tuple(ranges))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Calls:
+    requests: Sequence[Request]
+    sizes: SizeArray
+    per_rank: bool
+
+    def parts(self, request: Request, ranks: int) -> int:
+        """How many of a size make nBytes."""
+        return request.parts(ranks) if self.per_rank else 1
 
 
 class _Answers:
     """The answers by node count, each computed once: of each request in turn, one for each size."""
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        requests: Sequence[Request],
-        sizes: SizeArray,
-        per_rank: bool,
-        progress: Callable[[], None],
-    ) -> None:
-        self.scenario, self.requests, self.sizes, self.per_rank, self.progress = (
-            scenario,
-            requests,
-            sizes,
-            per_rank,
-            progress,
-        )
+    def __init__(self, scenario: Scenario, calls: _Calls, progress: Callable[[], None]) -> None:
+        self.scenario, self.calls, self.progress = scenario, calls, progress
+        self.gpus = scenario.gpus()
+        self.each = [(request, int(size)) for request in calls.requests for size in calls.sizes]
         self.labels_of: dict[int, NDArray[np.int64]] = {}  # [answer][algorithm, protocol, channels, threads]
         self.times_us: dict[int, FloatArray] = {}
 
@@ -115,23 +124,21 @@ class _Answers:
         """A row of numbers for each node count."""
         return np.stack([self._of(int(count)).ravel() for count in counts])
 
-    def ranges(self, starts: Sequence[int], high: int, gpus: int) -> list[Range]:
+    def ranges(self, starts: Sequence[int], high: int) -> list[Range]:
         """Of each request and size the starts at which it changes itself."""
         found = []
-        for column, (request, size) in enumerate((request, size) for request in self.requests for size in self.sizes):
+        for column in range(len(self.each)):
             labels = np.stack([self.labels_of[start][column] for start in starts])
             changed = np.append(True, (labels[1:] != labels[:-1]).any(axis=1))
             own = [start for start, begins in zip(starts, changed, strict=True) if begins]
             ends = [*(start - 1 for start in own[1:]), high]
-            found += [
-                self._range(request, int(size), column, start, end, gpus) for start, end in zip(own, ends, strict=True)
-            ]
+            found += [self._range(column, start, end) for start, end in zip(own, ends, strict=True)]
         return found
 
     def _of(self, count: int) -> NDArray[np.int64]:
         if count not in self.labels_of:
             selection = Selection(replace(self.scenario, nodes=count).communicator())
-            found = [self._picks(selection, request) for request in self.requests]
+            found = [self._picks(selection, request) for request in self.calls.requests]
             names = ("algorithm", "protocol", "channels", "threads")
             self.labels_of[count] = np.concatenate(
                 [np.column_stack([getattr(one, name).astype(np.int64) for name in names]) for one in found]
@@ -141,15 +148,16 @@ class _Answers:
         return self.labels_of[count]
 
     def _picks(self, selection: Selection, request: Request) -> Picks:
-        parts = request.parts(selection.communicator.ranks) if self.per_rank else 1
-        return picks(selection, request, self.sizes * np.uint64(parts))
+        parts = self.calls.parts(request, selection.communicator.ranks)
+        return picks(selection, request, self.calls.sizes * np.uint64(parts))
 
-    def _range(self, request: Request, size: int, column: int, start: int, end: int, gpus: int) -> Range:
+    def _range(self, column: int, start: int, end: int) -> Range:
+        request, size = self.each[column]
         algorithm, protocol, channels, threads = self.labels_of[start][column].tolist()
         nothing = algorithm == NOTHING
         times_us = [None if nothing else shortest(self.times_us[count][column]) for count in (start, end)]
         busbw_gbs = [
-            None if time_us is None else self._busbw_gbs(request, size, time_us, count * gpus)
+            None if time_us is None else self._busbw_gbs(request, size, time_us, count * self.gpus)
             for time_us, count in zip(times_us, (start, end), strict=True)
         ]
         return Range(
@@ -157,8 +165,8 @@ class _Answers:
             size,
             start,
             end,
-            start * gpus,
-            end * gpus,
+            start * self.gpus,
+            end * self.gpus,
             None if nothing else Algorithm(algorithm).name,
             None if nothing else Protocol(protocol).name,
             channels,
@@ -168,7 +176,7 @@ class _Answers:
         )
 
     def _busbw_gbs(self, request: Request, size: int, time_us: float, ranks: int) -> float:
-        nbytes = size * (request.parts(ranks) if self.per_rank else 1)
+        nbytes = size * self.calls.parts(request, ranks)
         return float(bus_gbs(request.collective, nbytes, time_us, ranks))
 
 

@@ -1,12 +1,13 @@
 """A training step's collectives as NCCL predicts them, beside the alpha-beta model."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.costmodels import step
-from tuner.costmodels.step import Cluster, Model, Plan, Traffic
+from tuner.costmodels.step import Cluster, Traffic
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
@@ -42,12 +43,21 @@ class StepRow:
         return None if self.nccl_us is None else self.alphabeta_us / self.nccl_us - 1
 
 
-def rows(
-    model: Model, plan: Plan, cluster: Cluster, scenario: Scenario | None, dtype: DataType, gradient_dtype: DataType
-) -> list[StepRow]:
-    """Of one size each. ``scenario`` describes a node and the release, and its number of nodes does not count.
+@dataclass(frozen=True, slots=True)
+class Types:
+    """What is sent: types of activations and parameters, and of gradients."""
 
-    Without one there is only alpha-beta. BadInput where the cluster has other nodes than the scenario.
+    dtype: DataType
+    gradient_dtype: DataType
+
+
+def rows(
+    traffics: Sequence[Traffic], cluster: Cluster, types: Types, scenario: Scenario | None = None
+) -> list[StepRow]:
+    """One for each of :func:`tuner.costmodels.step.traffic`, of one size each.
+
+    ``scenario`` describes a node and the release, and its number of nodes does not count. Without one there is only
+    alpha-beta. BadInput where the cluster has other nodes than the scenario.
     """
     if scenario is not None and scenario.gpus() != cluster.gpus_per_node:
         raise BadInput(
@@ -60,12 +70,14 @@ def rows(
         return Selection(replace(scenario, nodes=nodes, gpus_per_node=gpus).communicator())
 
     found = []
-    for each in step.traffic(model, plan):
+    for each in traffics:
         alphabeta_us = float(step.time_us(each, cluster))
         if scenario is None or each.operation.name not in Collective.__members__:
             found.append(StepRow(each, alphabeta_us))
             continue
-        request = Request(Collective[each.operation.name], gradient_dtype if each.gradients else dtype, Op.sum)
+        request = Request(
+            Collective[each.operation.name], types.gradient_dtype if each.gradients else types.dtype, Op.sum
+        )
         picks = selection(*each.shape(cluster.gpus_per_node)).pick(request, max(1, round(float(each.bytes))))
         pick = f"{Algorithm(picks.algorithm[0]).name}/{Protocol(picks.protocol[0]).name}"
         found.append(StepRow(each, alphabeta_us, float(picks.time_us[0]), pick))

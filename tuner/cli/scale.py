@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tuner.analysis.scale import TO_NODES, Range, Scale, scale
+from tuner.analysis.scale import TO_NODES, NodeCounts, Range, Scale, scale
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
@@ -79,9 +79,8 @@ def command(
     hidden = not every or not sys.stderr.isatty()  # without --every it takes seconds
     bar: Any = click.progressbar(length=high - low + 1, label="numbers of nodes", file=sys.stderr, hidden=hidden)
     with bar:
-        found = scale(
-            described, requests, sizes, low, high, every=every, per_rank=per_rank, progress=lambda: bar.update(1)
-        )
+        over = NodeCounts(low, high, every, progress=lambda: bar.update(1))
+        found = scale(described, requests, sizes, over, per_rank=per_rank)
     if as_json:
         print_json(found)
         return

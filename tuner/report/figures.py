@@ -41,8 +41,10 @@ def figures(report: PageData) -> Any:
     envelope = ColumnDataSource(
         {"x": ends, "time": some, "rate": some, "size": ["", ""], "name": ["", ""], "all": ["", ""]}, name="envelope"
     )
-    rate = _curve("rate", "bus bandwidth (GB/s)", choice.x_range, curves, envelope, "linear")
-    time = _curve("time", "time (µs)", choice.x_range, curves, envelope, "log")
+    rate = _curve(
+        "rate", curves, envelope, x_range=choice.x_range, y_axis_type="linear", y_axis_label="bus bandwidth (GB/s)"
+    )
+    time = _curve("time", curves, envelope, x_range=choice.x_range, y_axis_type="log", y_axis_label="time (µs)")
     for one in (choice, rate, time):
         _size_axis(one, report)
         one.toolbar.logo = None
@@ -144,10 +146,8 @@ def _map(report: PageData, edges: Any) -> Any:
     return drawn
 
 
-def _curve(
-    what: str, label: str, x_range: Any, curves: ColumnDataSource, envelope: ColumnDataSource, scale: str
-) -> Any:
-    drawn = _figure(name=what, height=HEIGHTS[what], tools=[], x_range=x_range, y_axis_type=scale, y_axis_label=label)
+def _curve(what: str, curves: ColumnDataSource, envelope: ColumnDataSource, **axes: Any) -> Any:
+    drawn = _figure(name=what, height=HEIGHTS[what], tools=[], **axes)
     drawn.add_layout(_title("", what), "above")
     picked = drawn.line(x="x", y=what, source=envelope, line_color="#000000", line_alpha=0.22, line_width=9)
     for colour, width in ((INK, 3.2), ("colour", 2)):  # a dark edge, for the bright colours

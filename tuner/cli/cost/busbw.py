@@ -1,11 +1,14 @@
 """``nccl-tuner cost busbw``: bandwidths from a time, and the time from a bandwidth."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import click
 
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType
+from tuner.base.records import json_form
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import print_table
@@ -68,77 +71,136 @@ def command(
     for name in ("gpus_per_node", "ranks_per_switch"):
         if more[name] is not None and more["algorithm"] is None:
             raise BadInput(f"--{name.replace('_', '-')} without --algorithm; valid: with the one that ran")
+    hardware = _Hardware(**more)
     records = []
     for n in ranks:
         for size in sizes or [int(size_bytes(operation, count or 0, dtype.size_bytes, n))]:
             times = time_us or [float(bandwidth.time_us(operation, size, gbs, n)) for gbs in busbw_gbs or ()]
-            records += [_record(operation, n, size, time, **more) for time in times]
+            records += [_bandwidths(_Call(operation, n, size, time), hardware) for time in times]
     if as_json:
         values.print_records(records)
     else:
         _print(operation, records)
 
 
-def _record(
-    operation: Operation,
-    ranks: int,
-    size: int,
-    time_us: float,
-    peak_gbs: float | None,
-    peak_gbps: float | None,
-    algorithm: str | None,
-    gpus_per_node: int | None,
-    ranks_per_switch: int | None,
-) -> dict[str, Any]:
-    algbw, busbw = bandwidth.algorithm_gbs(size, time_us), bandwidth.bus_gbs(operation, size, time_us, ranks)
-    found: dict[str, Any] = {
-        "operation": operation.name,
-        "ranks": ranks,
-        "bytes": size,
-        "time_us": time_us,
-        "algbw_gbs": float(algbw),
-        "busbw_gbs": float(busbw),
-        "bus_factor": float(bandwidth.bus_factor(operation, ranks)),
-    }
-    if peak_gbps is not None:
-        peak_gbs = float(bandwidth.of_bits(peak_gbps))
-    if peak_gbs is not None:
-        found |= {"peak_gbs": peak_gbs, "efficiency": float(busbw) / peak_gbs}
-    if algorithm is not None:
-        gpus, nodes = values.shape(ranks, gpus_per_node)
-        loads = wires.loads(operation, algorithm, gpus, nodes)
-        found |= {
-            "algorithm": algorithm,
-            "gpus_per_node": gpus,
-            "gpu_share": float(loads.gpu_share),
-            "gpu_wire_gbs": float(algbw * loads.gpu_share),
-            "node_share": float(loads.node_share),
-            "node_wire_gbs": float(algbw * loads.node_share),
-        }
-    if algorithm is not None and ranks_per_switch is not None:
-        share = wires.uplink_share(operation, algorithm, ranks, ranks_per_switch)
-        found |= {"uplink_share": float(share), "uplink_wire_gbs": float(algbw * share)}
-    return found
+@dataclass(frozen=True, slots=True)
+class _Call:
+    operation: Operation
+    ranks: int
+    bytes: int
+    time_us: float
 
 
-def _print(operation: Operation, records: list[dict[str, Any]]) -> None:
-    shown = {
-        "efficiency": ("efficiency", lambda value: f"{100 * value:.2f} %"),
-        "gpu_wire_gbs": ("on a GPU's links", "{:.3f}".format),
-        "node_wire_gbs": ("on a node's network", "{:.3f}".format),
-        "uplink_wire_gbs": ("on a switch's uplink", "{:.3f}".format),
-    }
-    more = [key for key in shown if key in records[0]]
-    rows = [
-        (
-            record["ranks"],
-            values.named_bytes(record["bytes"]),
-            f"{record['time_us']:.2f}",
-            f"{record['algbw_gbs']:.3f}",
-            f"{record['busbw_gbs']:.3f}",
-            *(shown[key][1](record[key]) for key in more),
-        )
-        for record in records
-    ]
-    columns = ("ranks", "size", "time us", "algbw GB/s", "busbw GB/s", *(shown[key][0] for key in more))
-    print_table(f"{operation.name}: bandwidths in 1e9 bytes per second", columns, rows)
+@dataclass(frozen=True, slots=True)
+class _Hardware:
+    """The options that say what ran on what."""
+
+    peak_gbs: float | None
+    peak_gbps: float | None
+    algorithm: str | None
+    gpus_per_node: int | None
+    ranks_per_switch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class OfPeak:
+    """How much of the hardware's peak was reached, of 1."""
+
+    peak_gbs: float
+    efficiency: float
+
+
+@dataclass(frozen=True, slots=True)
+class OnWires:
+    """What an algorithm makes the wires carry: as a share of algorithm bandwidth, and in GB/s."""
+
+    algorithm: str
+    gpus_per_node: int
+    gpu_share: float
+    gpu_wire_gbs: float
+    node_share: float
+    node_wire_gbs: float
+
+
+@dataclass(frozen=True, slots=True)
+class OnUplinks:
+    """The same on a switch's uplinks."""
+
+    uplink_share: float
+    uplink_wire_gbs: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidths:
+    """Algorithm and bus bandwidth of a call, GB/s (1e9 bytes per second)."""
+
+    operation: Operation
+    ranks: int
+    bytes: int
+    time_us: float
+    algbw_gbs: float
+    busbw_gbs: float
+    bus_factor: float
+    of_peak: OfPeak | None = field(metadata=json_form(merged=True, optional=True))
+    on_wires: OnWires | None = field(metadata=json_form(merged=True, optional=True))
+    on_uplinks: OnUplinks | None = field(metadata=json_form(merged=True, optional=True))
+
+
+def _bandwidths(call: _Call, hardware: _Hardware) -> Bandwidths:
+    algbw_gbs = float(bandwidth.algorithm_gbs(call.bytes, call.time_us))
+    busbw_gbs = float(bandwidth.bus_gbs(call.operation, call.bytes, call.time_us, call.ranks))
+    peak_gbs = hardware.peak_gbs if hardware.peak_gbps is None else float(bandwidth.of_bits(hardware.peak_gbps))
+    return Bandwidths(
+        operation=call.operation,
+        ranks=call.ranks,
+        bytes=call.bytes,
+        time_us=call.time_us,
+        algbw_gbs=algbw_gbs,
+        busbw_gbs=busbw_gbs,
+        bus_factor=float(bandwidth.bus_factor(call.operation, call.ranks)),
+        of_peak=None if peak_gbs is None else OfPeak(peak_gbs, busbw_gbs / peak_gbs),
+        on_wires=_on_wires(call, hardware, algbw_gbs),
+        on_uplinks=_on_uplinks(call, hardware, algbw_gbs),
+    )
+
+
+def _on_wires(call: _Call, hardware: _Hardware, algbw_gbs: float) -> OnWires | None:
+    if hardware.algorithm is None:
+        return None
+    gpus, nodes = values.shape(call.ranks, hardware.gpus_per_node)
+    loads = wires.loads(call.operation, hardware.algorithm, gpus, nodes)
+    return OnWires(
+        algorithm=hardware.algorithm,
+        gpus_per_node=gpus,
+        gpu_share=float(loads.gpu_share),
+        gpu_wire_gbs=float(algbw_gbs * loads.gpu_share),
+        node_share=float(loads.node_share),
+        node_wire_gbs=float(algbw_gbs * loads.node_share),
+    )
+
+
+def _on_uplinks(call: _Call, hardware: _Hardware, algbw_gbs: float) -> OnUplinks | None:
+    if hardware.algorithm is None or hardware.ranks_per_switch is None:
+        return None
+    share = wires.uplink_share(call.operation, hardware.algorithm, call.ranks, hardware.ranks_per_switch)
+    return OnUplinks(float(share), float(algbw_gbs * share))
+
+
+def _print(operation: Operation, records: list[Bandwidths]) -> None:
+    columns = ["ranks", "size", "time us", "algbw GB/s", "busbw GB/s"]
+    columns += ["efficiency"] if records[0].of_peak else []
+    columns += ["on a GPU's links", "on a node's network"] if records[0].on_wires else []
+    columns += ["on a switch's uplink"] if records[0].on_uplinks else []
+    title = f"{operation.name}: bandwidths in 1e9 bytes per second"
+    print_table(title, columns, [tuple(_cells(record)) for record in records])
+
+
+def _cells(record: Bandwidths) -> Iterator[object]:
+    yield from (record.ranks, values.named_bytes(record.bytes), f"{record.time_us:.2f}")
+    yield from (f"{record.algbw_gbs:.3f}", f"{record.busbw_gbs:.3f}")
+    if record.of_peak:
+        yield f"{100 * record.of_peak.efficiency:.2f} %"
+    if record.on_wires:
+        yield from (f"{record.on_wires.gpu_wire_gbs:.3f}", f"{record.on_wires.node_wire_gbs:.3f}")
+    if record.on_uplinks:
+        yield f"{record.on_uplinks.uplink_wire_gbs:.3f}"

@@ -1,16 +1,19 @@
 """``nccl-tuner cost allreduce`` and the other operations: a time by the alpha-beta model."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from itertools import product
 from typing import Any
 
 import click
 
+from tuner.base.records import json_form
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import print_table
 from tuner.costmodels import algorithms, verdict
 from tuner.costmodels.operations import Operation
-from tuner.costmodels.overheads import USUAL, overheads
+from tuner.costmodels.overheads import USUAL, Overheads, overheads
 
 
 def command_of(operation: Operation) -> click.Command:
@@ -69,13 +72,19 @@ def command_of(operation: Operation) -> click.Command:
     def command(
         algorithm: str, ranks: list[int], sizes: list[int], as_json: bool, measured_us: float | None, **given: Any
     ) -> None:
-        found = [
-            _record(operation, algorithm, count, size, measured_us, **given) for count, size in product(ranks, sizes)
-        ]
+        network = {each.name: given.pop(each.name) for each in fields(values.LevelValues)}
+        model = _Model(
+            operation,
+            algorithm,
+            values.LevelValues(**network),
+            LogP(given.pop("overhead_us"), given.pop("gap_us")),
+            overheads(**given),
+        )
+        predicted = [model.predict(count, size, measured_us) for count, size in product(ranks, sizes)]
         if as_json:
-            values.print_records(found)
+            values.print_records(predicted)
         else:
-            _print(operation, found)
+            _print(operation, predicted)
 
     return command
 
@@ -93,57 +102,95 @@ def _help(operation: Operation, name: str, first: str) -> str:
     """
 
 
-def _record(
-    operation: Operation,
-    algorithm: str,
-    ranks: int,
-    size: int,
-    measured_us: float | None,
-    alpha_us: float | None,
-    beta_gbs: float | None,
-    inter_alpha_us: float | None,
-    inter_beta_gbs: float | None,
-    gpus_per_node: int | None,
-    overhead_us: float,
-    gap_us: float,
-    **factors: Any,
-) -> dict[str, Any]:
-    levels = values.levels(alpha_us, beta_gbs, inter_alpha_us, inter_beta_gbs, gpus_per_node, overhead_us, gap_us)
-    gpus, nodes = values.shape(ranks, gpus_per_node)
-    made = algorithms.predict(operation, algorithm, size, algorithms.System(gpus, nodes, levels), overheads(**factors))
-    found = {
-        "operation": operation.name,
-        "algorithm": algorithm,
-        "ranks": ranks,
-        "gpus_per_node": gpus,
-        "nodes": nodes,
-        "bytes": size,
-        "time_us": float(made.time_us),
-        "latency_us": float(made.latency_us),
-        "busbw_gbs": float(made.busbw_gbs),
-        "parts_us": values.floats(made.parts_us),
-    }
-    if made.flat_us is not None:
-        found |= {"phases_us": values.floats(made.phases_us), "flat_us": float(made.flat_us)}
-    if measured_us is not None:
-        error = verdict.error(float(made.time_us), measured_us)
-        found |= {"measured_us": measured_us, "error": error, **_class(verdict.of_error(error))}
-    return found
+@dataclass(frozen=True, slots=True)
+class LogP:
+    """LogP's overhead o of a processor and gap g, the least time of a step."""
+
+    overhead_us: float
+    gap_us: float
 
 
-def _class(found: verdict.Class) -> dict[str, Any]:
-    return {"class": found.name, "causes": list(found.causes)}
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """The time of each phase of the hierarchical algorithm, and what the first flat one takes instead."""
+
+    phases_us: Mapping[str, float]
+    flat_us: float
 
 
-def _print(operation: Operation, records: list[dict[str, Any]]) -> None:
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A measured time, and how well the model knows it: its error, of 1, the class of that and what may cause it."""
+
+    measured_us: float
+    error: float
+    verdict: str = field(metadata=json_form("class"))
+    causes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """The time of an operation by the alpha-beta model, and the parts of it."""
+
+    operation: Operation
+    algorithm: str
+    ranks: int
+    gpus_per_node: int
+    nodes: int
+    bytes: int
+    time_us: float
+    latency_us: float
+    busbw_gbs: float
+    parts_us: Mapping[str, float]
+    two_level: Phases | None = field(metadata=json_form(merged=True, optional=True))
+    judged: Judged | None = field(metadata=json_form(merged=True, optional=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    operation: Operation
+    algorithm: str
+    network: values.LevelValues
+    logp: LogP
+    overheads: Overheads
+
+    def predict(self, ranks: int, size: int, measured_us: float | None) -> Predicted:
+        levels = self.network.levels(self.logp.overhead_us, self.logp.gap_us)
+        gpus, nodes = values.shape(ranks, self.network.gpus_per_node)
+        made = algorithms.predict(
+            self.operation, self.algorithm, size, algorithms.System(gpus, nodes, levels), self.overheads
+        )
+        return Predicted(
+            operation=self.operation,
+            algorithm=self.algorithm,
+            ranks=ranks,
+            gpus_per_node=gpus,
+            nodes=nodes,
+            bytes=size,
+            time_us=float(made.time_us),
+            latency_us=float(made.latency_us),
+            busbw_gbs=float(made.busbw_gbs),
+            parts_us=values.floats(made.parts_us),
+            two_level=None if made.flat_us is None else Phases(values.floats(made.phases_us), float(made.flat_us)),
+            judged=None if measured_us is None else _judged(float(made.time_us), measured_us),
+        )
+
+
+def _judged(time_us: float, measured_us: float) -> Judged:
+    error = verdict.error(time_us, measured_us)
+    of_error = verdict.of_error(error)
+    return Judged(measured_us, error, of_error.name, tuple(of_error.causes))
+
+
+def _print(operation: Operation, records: list[Predicted]) -> None:
     rows = [
         (
-            record["algorithm"],
-            record["ranks"],
-            values.named_bytes(record["bytes"]),
-            f"{record['time_us']:.2f}",
-            f"{record['latency_us']:.2f}",
-            f"{record['busbw_gbs']:.3f}",
+            record.algorithm,
+            record.ranks,
+            values.named_bytes(record.bytes),
+            f"{record.time_us:.2f}",
+            f"{record.latency_us:.2f}",
+            f"{record.busbw_gbs:.3f}",
         )
         for record in records
     ]
@@ -151,19 +198,19 @@ def _print(operation: Operation, records: list[dict[str, Any]]) -> None:
     print_table(f"{operation.name} by alpha and beta", columns, rows)
     for record in records:
         if parts := _parts(record):
-            click.echo(f"{values.named_bytes(record['bytes'])}: {parts}")
-        if "error" in record:
-            error = f"{100 * record['error']:+.1f} %"
-            click.echo(f"measured {record['measured_us']:g} us: the model is off by {error}: {record['class']}")
-            for cause in record["causes"]:
+            click.echo(f"{values.named_bytes(record.bytes)}: {parts}")
+        if (judged := record.judged) is not None:
+            error = f"{100 * judged.error:+.1f} %"
+            click.echo(f"measured {judged.measured_us:g} us: the model is off by {error}: {judged.verdict}")
+            for cause in judged.causes:
                 click.echo(f"  look for {cause}")
 
 
-def _parts(record: dict[str, Any]) -> str:
+def _parts(record: Predicted) -> str:
     """The phases, and what overheads add to the model."""
-    added = {f"{name} +{us:.2f}": us for name, us in record["parts_us"].items() if name != "model" and us}
-    parts = [f"{name} {us:.2f}" for name, us in record.get("phases_us", {}).items()]
-    if "flat_us" in record:
-        longer = record["flat_us"] / record["parts_us"]["model"]
-        parts.append(f"flat {record['flat_us']:.2f} ({longer:.2f} times as long)")
-    return ", ".join([*parts, *added])
+    added = {f"{name} +{us:.2f}": us for name, us in record.parts_us.items() if name != "model" and us}
+    if (two_level := record.two_level) is None:
+        return ", ".join(added)
+    parts = [f"{name} {us:.2f}" for name, us in two_level.phases_us.items()]
+    longer = two_level.flat_us / record.parts_us["model"]
+    return ", ".join([*parts, f"flat {two_level.flat_us:.2f} ({longer:.2f} times as long)", *added])

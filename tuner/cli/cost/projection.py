@@ -1,11 +1,13 @@
 """``nccl-tuner cost projection``: scale-up and scale-out of nodes with tiled GPUs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
 import click
 
+from tuner.base.records import json_form
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import print_json, print_table
@@ -55,12 +57,12 @@ def command(
     nccl-tuner cost projection --profile tables
     """
     table = fabric.read(name)
-    found = fabric.fabric(table, profile, **other)
+    described = fabric.fabric(table, profile, **other)
     if sizes is None:
-        _tables(found, table, as_json)
+        _tables(described, table, as_json)
         return
     records = [
-        _record(found, size, count, ranks, path, one_tile_per_gpu, measured_ms)
+        _projected(described, _Job(size, count, ranks, path, one_tile_per_gpu), measured_ms)
         for size, count, ranks in product(sizes, nodes, ranks_per_node)
     ]
     if as_json:
@@ -69,53 +71,84 @@ def command(
         _print(f"AllReduce on {table.get('title', name)}, {profile}", records)
 
 
-def _record(
-    found: Fabric, size: int, nodes: int, ranks: int, path: str, one_tile: bool, measured_ms: float | None
-) -> dict[str, Any]:
-    parts = values.floats(found.parts_us(size, nodes, ranks, path, one_tile))
-    record: dict[str, Any] = {
-        "bytes": size,
-        "nodes": nodes,
-        "ranks_per_node": ranks,
-        "path": path,
-        "time_us": float(found.time_us(size, nodes, ranks, path, one_tile)),
-        "parts_us": {name: us for name, us in parts.items() if us},
-    }
+@dataclass(frozen=True, slots=True)
+class _Job:
+    bytes: int
+    nodes: int
+    ranks_per_node: int
+    path: str
+    one_tile_per_gpu: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A measured time, how much of it the model explains, and the bandwidth of an adapter that it speaks for."""
+
+    measured_us: float
+    efficiency: float
+    effective_nic_gbs: float | None = field(metadata=json_form(optional=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Projected:
+    """The time of an AllReduce by the links it passes, and the parts of it."""
+
+    bytes: int
+    nodes: int
+    ranks_per_node: int
+    path: str
+    time_us: float
+    parts_us: Mapping[str, float]
+    measured: Measured | None = field(metadata=json_form(merged=True, optional=True))
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectedTable:
+    """A table of the fabric's file."""
+
+    title: str
+    rows: tuple[Projected, ...]
+
+
+def _projected(described: Fabric, job: _Job, measured_ms: float | None) -> Projected:
+    run = job.bytes, job.nodes, job.ranks_per_node
+    parts_us = values.floats(described.parts_us(*run, job.path, job.one_tile_per_gpu))
+    time_us = float(described.time_us(*run, job.path, job.one_tile_per_gpu))
+    measured = None
     if measured_ms is not None:
         measured_us = 1000 * measured_ms
-        record |= {"measured_us": measured_us, "efficiency": record["time_us"] / measured_us}
-        if nodes > 1:
-            record["effective_nic_gbs"] = float(found.effective_nic_gbs(measured_us, size, nodes, ranks))
-    return record
+        nic_gbs = float(described.effective_nic_gbs(measured_us, *run)) if job.nodes > 1 else None
+        measured = Measured(measured_us, time_us / measured_us, nic_gbs)
+    return Projected(*run, job.path, time_us, {name: us for name, us in parts_us.items() if us}, measured)
 
 
-def _tables(found: Fabric, table: Mapping[str, Any], as_json: bool) -> None:
-    made: list[dict[str, Any]] = [
-        {
-            "title": one.title,
-            "rows": [
-                _record(found, one.nbytes, nodes, ranks, one.path, ranks in one.one_tile_per_gpu, ms)
+def _tables(described: Fabric, table: Mapping[str, Any], as_json: bool) -> None:
+    made = [
+        ProjectedTable(
+            one.title,
+            tuple(
+                _projected(described, _Job(one.nbytes, nodes, ranks, one.path, ranks in one.one_tile_per_gpu), ms)
                 for nodes, ranks, ms in one.rows
-            ],
-        }
+            ),
+        )
         for one in fabric.measured(table)
     ]
     if as_json:
         print_json(made)
         return
-    for one in made:
-        _print(one["title"], one["rows"])
+    for each in made:
+        _print(each.title, each.rows)
 
 
-def _print(title: str, records: list[dict[str, Any]]) -> None:
+def _print(title: str, records: Sequence[Projected]) -> None:
     rows = [
         (
-            values.named_bytes(record["bytes"]),
-            record["nodes"],
-            record["ranks_per_node"],
-            f"{record['time_us'] / 1000:.1f}",
-            *(_measured(record)),
-            ", ".join(f"{name} {us / 1000:.1f}" for name, us in record["parts_us"].items()),
+            values.named_bytes(record.bytes),
+            record.nodes,
+            record.ranks_per_node,
+            f"{record.time_us / 1000:.1f}",
+            *(_measured(record.measured)),
+            ", ".join(f"{name} {us / 1000:.1f}" for name, us in record.parts_us.items()),
         )
         for record in records
     ]
@@ -123,7 +156,7 @@ def _print(title: str, records: list[dict[str, Any]]) -> None:
     print_table(title, columns, rows)
 
 
-def _measured(record: dict[str, Any]) -> tuple[str, str]:
-    if "efficiency" not in record:
+def _measured(measured: Measured | None) -> tuple[str, str]:
+    if measured is None:
         return "-", "-"
-    return f"{record['measured_us'] / 1000:g}", f"{100 * record['efficiency']:.1f} %"
+    return f"{measured.measured_us / 1000:g}", f"{100 * measured.efficiency:.1f} %"

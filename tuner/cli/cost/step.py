@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from tuner.analysis import training_step
-from tuner.analysis.training_step import StepRow
+from tuner.analysis.training_step import StepRow, Types
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType
 from tuner.cli import options
@@ -111,7 +111,8 @@ def command(
     scenario = options.scenario_of(machine=machine, nccl=nccl) if machine else None
     cluster = Cluster(gpus_per_node, level(alpha_us, beta_gbs), level(inter_alpha_us, inter_beta_gbs))
     model, plan = _model(given), _plan(given)
-    rows = training_step.rows(model, plan, cluster, scenario, given["dtype"], given["gradient_dtype"] or given["dtype"])
+    types = Types(given["dtype"], given["gradient_dtype"] or given["dtype"])
+    rows = training_step.rows(step.traffic(model, plan), cluster, types, scenario)
     record = _record(rows, plan, cluster, compute_us, overlapped) | ({"nccl": scenario.nccl} if scenario else {})
     if as_json:
         print_json(record)

@@ -1,6 +1,7 @@
 """Options and output that the cost commands share."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -99,33 +100,32 @@ def _with(function: F, *found: Callable[[F], F]) -> F:
     return function
 
 
-def levels(
-    alpha_us: float | None,
-    beta_gbs: float | None,
-    inter_alpha_us: float | None,
-    inter_beta_gbs: float | None,
-    gpus_per_node: int | None,
-    overhead_us: float = 0.0,
-    gap_us: float = 0.0,
-) -> tuple[Level | None, Level | None]:
-    """Inside and between nodes; alphas are LogP's latencies.
+@dataclass(frozen=True, slots=True)
+class LevelValues:
+    """What :func:`level_options` give: of a step inside a node, or of the one network, and between nodes."""
 
-    BadInput where half of one is given, or what is between nodes without their GPUs.
-    """
-    if gpus_per_node is None and (inter_alpha_us, inter_beta_gbs) != (None, None):
-        raise BadInput("--inter-alpha-us and --inter-beta-gbs are of several nodes; valid: with --gpus-per-node")
-    return (
-        _level("", alpha_us, beta_gbs, overhead_us, gap_us),
-        _level("inter-", inter_alpha_us, inter_beta_gbs, overhead_us, gap_us),
-    )
+    alpha_us: float | None
+    beta_gbs: float | None
+    inter_alpha_us: float | None
+    inter_beta_gbs: float | None
+    gpus_per_node: int | None
 
+    def levels(self, overhead_us: float = 0.0, gap_us: float = 0.0) -> tuple[Level | None, Level | None]:
+        """Inside and between nodes; alphas are LogP's latencies, with the overhead of a processor and the least gap.
 
-def _level(
-    prefix: str, alpha_us: float | None, beta_gbs: float | None, overhead_us: float, gap_us: float
-) -> Level | None:
-    if (alpha_us is None) != (beta_gbs is None):
-        raise BadInput(f"--{prefix}alpha-us and --{prefix}beta-gbs belong together; valid: both")
-    return None if alpha_us is None or beta_gbs is None else loggp(alpha_us, overhead_us, gap_us, beta_gbs).level
+        BadInput where half of one is given, or what is between nodes without their GPUs.
+        """
+        if self.gpus_per_node is None and (self.inter_alpha_us, self.inter_beta_gbs) != (None, None):
+            raise BadInput("--inter-alpha-us and --inter-beta-gbs are of several nodes; valid: with --gpus-per-node")
+
+        def level(prefix: str, alpha_us: float | None, beta_gbs: float | None) -> Level | None:
+            if (alpha_us is None) != (beta_gbs is None):
+                raise BadInput(f"--{prefix}alpha-us and --{prefix}beta-gbs belong together; valid: both")
+            if alpha_us is None or beta_gbs is None:
+                return None
+            return loggp(alpha_us, overhead_us, gap_us, beta_gbs).level
+
+        return level("", self.alpha_us, self.beta_gbs), level("inter-", self.inter_alpha_us, self.inter_beta_gbs)
 
 
 def shape(ranks: int, gpus_per_node: int | None) -> tuple[int, int]:
@@ -151,6 +151,6 @@ def _in(nbytes: float, units: Sequence[tuple[str, int]]) -> str:
     return f"{nbytes:.0f} B"
 
 
-def print_records(records: Sequence[Mapping[str, Any]]) -> None:
+def print_records(records: Sequence[object]) -> None:
     """As JSON: one as an object, several as a list."""
     print_json(records[0] if len(records) == 1 else list(records))
