@@ -1,14 +1,15 @@
 """``nccl-tuner machines``: the catalogue."""
 
-import dataclasses
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
 from tuner import release
 from tuner.base.errors import BadInput, one_of
+from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.output import print_json, print_table
 from tuner.machine import catalogue, gpus
@@ -26,18 +27,15 @@ def command(ctx: click.Context, as_json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    records = [_record(catalogue.load(name)) for name in catalogue.names()]
+    records = [_listed(catalogue.load(name)) for name in catalogue.names()]
     if as_json:
-        print_json(records)
+        print_json(to_json(records))
     else:
         columns = ("name", "title", "GPUs", "compute capability", "NICs", "CPU")
         print_table(
             "Machines",
             columns,
-            [
-                (r["name"], r["title"], r["gpus_per_node"], r["compute_capability"], r["nics"], r["cpu"])
-                for r in records
-            ],
+            [(r.name, r.title, r.gpus_per_node, r.compute_capability, r.nics, r.cpu) for r in records],
         )
 
 
@@ -52,8 +50,9 @@ def show(name: str, as_json: bool) -> None:
     """
     machine = catalogue.load(name)
     if as_json:
-        sources = [dataclasses.asdict(source) for source in machine.sources]
-        print_json({**_record(machine), "notes": machine.notes, "sources": sources, "topology": machine.topology_xml})
+        sources = to_json(machine.sources)
+        listed = to_json(_listed(machine))
+        print_json({**listed, "notes": machine.notes, "sources": sources, "topology": machine.topology_xml})
     else:
         click.echo(machine.topology_xml, nl=False)
 
@@ -125,16 +124,30 @@ def complete(
         click.echo(f"wrote {output}")
 
 
-def _record(machine: catalogue.Machine) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class ListedMachine:
+    """A machine of the catalogue as ``--json`` lists it; GPUs and adapters of a node."""
+
+    name: str
+    title: str
+    gpus_per_node: int
+    compute_capability: str
+    nics: int
+    cpu: str
+    peer_to_peer_across_sockets: bool
+    environment: Mapping[str, str]
+
+
+def _listed(machine: catalogue.Machine) -> ListedMachine:
     topology = machine.topology
     capabilities = sorted(set(topology.compute_capabilities(machine.gpus_per_node)))
-    return {
-        "name": machine.name,
-        "title": machine.title,
-        "gpus_per_node": machine.gpus_per_node,
-        "compute_capability": ", ".join(f"{capability / 10:.1f}" for capability in capabilities),
-        "nics": len(topology.nets),
-        "cpu": " ".join(filter(None, (topology.cpu_vendor, topology.cpu_arch))),
-        "peer_to_peer_across_sockets": machine.peer_to_peer_across_sockets,
-        "environment": machine.environment,
-    }
+    return ListedMachine(
+        name=machine.name,
+        title=machine.title,
+        gpus_per_node=machine.gpus_per_node,
+        compute_capability=", ".join(f"{capability / 10:.1f}" for capability in capabilities),
+        nics=len(topology.nets),
+        cpu=" ".join(filter(None, (topology.cpu_vendor, topology.cpu_arch))),
+        peer_to_peer_across_sockets=machine.peer_to_peer_across_sockets,
+        environment=machine.environment,
+    )
