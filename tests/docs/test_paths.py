@@ -14,6 +14,7 @@ PROSE = re.compile(r"^```.*?^```$", re.M | re.S)
 CODE = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"(?:tuner|tests|csrc|tables|docs|benchmarks|tools)/[\w./*-]+")
 OF_NCCL = re.compile(r"src/|plugins/|include/")
+PAGES = [*sessions.PAGES, sessions.ROOT / "CONTRIBUTING.md", sessions.ROOT / "csrc" / "README.md"]
 START = "## Start here"
 
 
@@ -22,7 +23,7 @@ def spans(page: Path) -> list[str]:
     return CODE.findall(PROSE.sub("", page.read_text("utf-8")))
 
 
-@pytest.mark.parametrize("page", sessions.PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_that_are_named_exist(page: Path) -> None:
     """A word in capitals, as in tables/machines/NAME, stands for any."""
     for span in spans(page):
@@ -31,7 +32,7 @@ def test_files_that_are_named_exist(page: Path) -> None:
             assert any(sessions.ROOT.glob(pattern)), f"{page.name}: {span}"
 
 
-@pytest.mark.parametrize("page", sessions.PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_names_exist(page: Path) -> None:
     for span in spans(page):
         if match := re.fullmatch(r"(tuner(?:\.\w+)+)(?:\(.*\))?", span):
@@ -56,7 +57,7 @@ def found(dotted: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("page", sessions.PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_in_the_text_exist(page: Path) -> None:
     for span in spans(page):
         words = span.replace("...", "").split()
