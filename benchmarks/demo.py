@@ -58,7 +58,11 @@ def show_plugin(before: list[PickAnswer]) -> bool:
         obeyed &= now[:2] == ("Ring", "Simple") if covered else now == was
         rows.append((human_bytes(size), "{}/{} on {}".format(*was), "{}/{} on {}".format(*now), new.kernel))
     print(f"3. The same libnccl with our plugin and this table:\n   {TABLE.splitlines()[1]}")
-    print_table("", ("size", "without", "with the plugin", "kernel launched"), rows)
+    print_table("", ("size", "without", "with the plugin", "kernel symbol"), rows)
+    print(
+        "   The symbol is not the pick: NCCL launches one kernel for several algorithms and protocols, and the work\n"
+        "   that the kernel reads says which. The columns before it are what NCCL logs and prepares for the call."
+    )
     print("   The row took effect where it holds, and nowhere else." if obeyed else "   THE PLUGIN WAS NOT OBEYED.")
     return obeyed
 

@@ -1,4 +1,4 @@
-"""A case with something changed, as ``nccl-tuner diff`` and ``whatif`` take it in words such as nodes=4."""
+"""A scenario with something changed, as ``nccl-tuner diff`` and ``whatif`` take it in words such as nodes=4."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from tuner.scenario import MOST_NODES, Scenario
 
 
 def changed(scenario: Scenario, assignments: Sequence[str]) -> Scenario:
-    """The case after each KEY=VALUE, in order; keys are those of :data:`KEYS`, and NCCL's variables.
+    """The scenario after each KEY=VALUE, in order; keys are those of :data:`KEYS`, and NCCL's variables.
 
     Errors: BadInput for an unknown key or a value it cannot have; UnknownRelease, BadConstants.
     """

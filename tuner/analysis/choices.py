@@ -47,7 +47,7 @@ class Choices(Framed):
 
 
 def choices(scenario: Scenario, request: Request, sizes: SizeArray, nodes: Sequence[int]) -> Choices:
-    """The picks of ``sizes`` (nBytes, ascending, at least one) on each of ``nodes`` nodes, not on the case's own.
+    """The picks of ``sizes`` (nBytes, ascending, at least one) on each of ``nodes`` nodes, not on the scenario's own.
 
     Errors: BadInput for what the emulator refuses, one rank among it.
     """

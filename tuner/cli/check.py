@@ -36,7 +36,7 @@ def command(
     sizes: list[int] | None,
     timeout_s: float,
     as_json: bool,
-    **options_of_case: Any,
+    **described: Any,
 ) -> None:
     """Compares COLLECTIVES (default: all five) with libnccl, exactly. Exit code 1 if anything differs.
 
@@ -51,7 +51,7 @@ def command(
     given = click.get_current_context().get_parameter_source("nodes")
     nodes_given = given is click.core.ParameterSource.COMMANDLINE
     reports = []
-    for scenario in _cases(nodes_given, options_of_case):
+    for scenario in _scenarios(nodes_given, described):
         if not as_json:
             click.echo(f"{scenario.title} ...", err=True)
         requests = [Request(collective, dtype, op, buffers=buffers) for collective in collectives or Collective]
@@ -63,16 +63,16 @@ def command(
     sys.exit(1 if any(report.mismatches for report in reports) else 0)
 
 
-def _cases(nodes_given: bool, options_of_case: dict[str, Any]) -> Iterator[Scenario]:
-    if options_of_case["node"]:
-        yield options.scenario_of(**options_of_case)
+def _scenarios(nodes_given: bool, described: dict[str, Any]) -> Iterator[Scenario]:
+    if described["node"]:
+        yield options.scenario_of(**described)
         return
-    everywhere = options_of_case["machine"] is None and options_of_case["topology"] is None
-    names = catalogue.names() if everywhere else [options_of_case["machine"]]
-    if everywhere and options_of_case["graphs"] is not None:
+    everywhere = described["machine"] is None and described["topology"] is None
+    names = catalogue.names() if everywhere else [described["machine"]]
+    if everywhere and described["graphs"] is not None:
         raise BadInput("--graphs needs the machine it belongs to; valid: --machine NAME, --topology FILE.xml")
     for name in names:
-        scenario = options.scenario_of(**{**options_of_case, "machine": name})
+        scenario = options.scenario_of(**{**described, "machine": name})
         if nodes_given:
             yield scenario
         else:  # one rank has nothing to pick

@@ -14,7 +14,7 @@ from tuner.scenario import Scenario
 
 
 def releases_of(scenario: Scenario) -> list[Scenario]:
-    """The case with each release that its machine has graphs for, the oldest first."""
+    """The scenario with each release that its machine has graphs for, the oldest first."""
     if len(scenario.releases) < 2 or scenario.others:
         raise BadInput("--all-releases takes the graphs that a machine has; valid: --machine NAME, no --constants")
     return [replace(scenario, nccl=name) for name in scenario.releases]

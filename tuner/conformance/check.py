@@ -45,7 +45,7 @@ def check(
     sizes: Sequence[int] | None = None,
     timeout_s: float = 120.0,
 ) -> MatchReport:
-    """Compares one communicator; ``sizes`` default to :func:`sizes_bytes`. Errors are the oracle's and the case's.
+    """Compares one communicator; ``sizes`` default to :func:`sizes_bytes`. Errors are the oracle's and the scenario's.
 
     Where the emulator says that NCCL refuses a call, libnccl has to refuse it: that counts as one pick.
     """

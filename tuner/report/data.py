@@ -68,7 +68,7 @@ def collect(
     op: Op,
     along: Callable[[Sequence[str]], Iterable[str]] = iter,
 ) -> PageData:
-    """The report of a case for each of ``releases``; its own nodes are where a page opens.
+    """The report of a scenario for each of ``releases``; its own nodes are where a page opens.
 
     ``along`` is given the releases and iterates over them, such as a progress bar. Errors: BadInput for what the
     emulator refuses, and for nodes that differ or come with graphs of their own.
@@ -81,7 +81,7 @@ def collect(
 
 
 def nodes_of(scenario: Scenario) -> tuple[int, ...]:
-    """The numbers of nodes on the map, the case's own among them; of one rank there is nothing to pick."""
+    """The numbers of nodes on the map, the scenario's own among them; of one rank there is nothing to pick."""
     return tuple(sorted(count for count in {*NODES, scenario.nodes} if count * scenario.gpus() > 1))
 
 

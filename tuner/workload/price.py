@@ -19,7 +19,7 @@ from tuner.workload.count import Entry
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A column: the case, and a decision table that a tuner plugin applies in it."""
+    """A column: the scenario, and a decision table that a tuner plugin applies in it."""
 
     name: str
     scenario: Scenario

@@ -47,7 +47,7 @@ def command(
         picked = {name: rows[0] for name, rows in shared.choices_record(found.picks).items()}
         return {
             **shared.request_record(request),
-            **shared.case_record(described),
+            **shared.scenario_record(described),
             "nodes": described.nodes,
             "ranks": described.ranks,
             "bytes": found.bytes.tolist(),

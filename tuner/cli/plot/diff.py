@@ -63,8 +63,8 @@ def command(
             **shared.request_record(request),
             "nodes": nodes,
             "bytes": sizes.tolist(),
-            "before": {**shared.case_record(first), **shared.choices_record(before)},
-            "after": {**shared.case_record(second), **shared.choices_record(after)},
+            "before": {**shared.scenario_record(first), **shared.choices_record(before)},
+            "after": {**shared.scenario_record(second), **shared.choices_record(after)},
             "changed": changed(before, after).tolist(),
             "ratio": [shared.known(row) for row in ratio(before, after)],
         }

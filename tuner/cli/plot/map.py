@@ -52,7 +52,7 @@ def command(
     def record() -> dict[str, Any]:
         return {
             **shared.request_record(request),
-            **shared.case_record(described),
+            **shared.scenario_record(described),
             "nodes": list(found.nodes),
             "bytes": found.bytes.tolist(),
             **shared.choices_record(found),

@@ -49,7 +49,7 @@ def command(file: Path, collective: Collective | None, out: Path | None, as_json
         if not blocks:
             raise BadMeasurement(f"{file}: no {collective.name} in it")
         measurements = replace(measurements, blocks=blocks)
-    described = _case(file, measurements, scenario)
+    described = _scenario(file, measurements, scenario)
     comparison = Comparison(measurements, Model(Selection(described.communicator())))
     if not comparison.kinds:
         why = comparison.skipped[0].reason if comparison.skipped else "no times that count"
@@ -71,7 +71,7 @@ def command(file: Path, collective: Collective | None, out: Path | None, as_json
     shared.deliver(out, as_json, record, draw, says)
 
 
-def _case(file: Path, measurements: Measurements, scenario: dict[str, Any]) -> Scenario:
+def _scenario(file: Path, measurements: Measurements, scenario: dict[str, Any]) -> Scenario:
     """What the options describe, or else the header of the file."""
     given = measurements.header
     if not (scenario["machine"] or scenario["topology"] or scenario["node"]):
@@ -97,7 +97,7 @@ def _record(scenario: Scenario, kind: Point, drawn: list[Series]) -> dict[str, A
         "op": kind.op.name,
         "in_place": kind.in_place,
         "graph": kind.graph,
-        **shared.case_record(scenario),
+        **shared.scenario_record(scenario),
         "nodes": scenario.nodes,
         "ranks": scenario.ranks,
         "series": [

@@ -88,7 +88,7 @@ def node_options(function: F) -> F:
 
 
 def nodes_of(scenario: Scenario, to_nodes: int | None, nodes_list: str | None) -> list[int]:
-    """Ascending. BadInput also where the case itself says how many nodes there are."""
+    """Ascending. BadInput also where the scenario itself says how many nodes there are."""
     if scenario.nodes != 1 or scenario.others:
         raise BadInput("--nodes and --node: the picture is over node counts; valid: --to-nodes N, --nodes-list N,N,...")
     if nodes_list is None:
@@ -133,7 +133,7 @@ def request_record(request: Request) -> dict[str, str]:
     }
 
 
-def case_record(scenario: Scenario) -> dict[str, Any]:
+def scenario_record(scenario: Scenario) -> dict[str, Any]:
     """Without the number of nodes, which is the picture's."""
     return {
         **to_json(scenario.constants),
