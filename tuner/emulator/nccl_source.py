@@ -41,7 +41,7 @@ FUNC_INDEX = partial(Source, "src/include/collectives.h", "FUNC_INDEX")
 
 TASK_COLL_SORTER_INSERT = partial(Source, "src/include/comm.h", "ncclTaskCollSorterInsert")
 
-COLL_NET_TRY_SETUP = partial(Source, "src/init.cc", "collNetTrySetup")
+COLL_NET_TRY = partial(Source, "src/init.cc", "collNetTrySetup")
 ENV_CONFIG_OVERRIDE = partial(Source, "src/init.cc", "envConfigOverride")
 GET_ENV_CTA_POLICY_ONCE = partial(Source, "src/init.cc", "getEnvCtaPolicyOnce")
 INIT_TRANSPORTS_RANK = partial(Source, "src/init.cc", "initTransportsRank")
@@ -57,7 +57,7 @@ QUERY_MODEL_LSA = partial(Source, "src/sym_kernels.cc", "queryModel_lsa")
 
 SYMMETRIC_QUERY_MODEL = partial(Source, "src/symmetric.cc", "queryModel")
 
-COLL_NET_SETUP = partial(Source, "src/transport/coll_net.cc", "ncclCollNetSetup")
+COLL_NET_START = partial(Source, "src/transport/coll_net.cc", "ncclCollNetSetup")
 
 NVLS_INIT = partial(Source, "src/transport/nvls.cc", "ncclNvlsInit")
 NVLS_REG_RESOURCES_QUERY = partial(Source, "src/transport/nvls.cc", "ncclNvlsRegResourcesQuery")

@@ -88,13 +88,13 @@ def few_local_ranks(facts: CollNetFacts) -> bool:
     return facts.local_ranks <= facts.release.limits.max_direct_local_ranks
 
 
-@HEADS_RULES(nccl.COLL_NET_TRY_SETUP(since="2.18.1"), nccl.COLL_NET_SETUP(since="2.22.3"))
+@HEADS_RULES(nccl.COLL_NET_TRY(since="2.18.1"), nccl.COLL_NET_START(since="2.22.3"))
 def of_direct(facts: CollNetFacts) -> Algorithm:
     """The heads are those of CollNetDirect's graph."""
     return Algorithm.CollNetDirect
 
 
-@HEADS_RULES(nccl.COLL_NET_SETUP(since="2.28.3"))
+@HEADS_RULES(nccl.COLL_NET_START(since="2.28.3"))
 def of_nvls_or_direct(facts: CollNetFacts) -> Algorithm:
     """The heads are those of NVLS's graph, and of CollNetDirect's where there is none."""
     return Algorithm.NVLS if facts.graphs[Algorithm.NVLS].channels else Algorithm.CollNetDirect
