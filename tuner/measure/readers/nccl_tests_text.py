@@ -85,6 +85,7 @@ class Text:
 
     @property
     def header(self) -> dict[str, Any]:
+        """The head of the measurements: where they are from, and what ran them."""
         ranks, nodes, gpus = _machine(self._runs[0] if self._runs else {})
         return {
             "backend": NAME,
