@@ -70,7 +70,7 @@ def test_the_format_is_told_by_content(tmp_path: Path, content: str, found: str)
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("", "f: empty: nothing tells the format (valid: table, nvidia, ncclx-csv, ncclx-json)"),
+        ("", "f: empty, so its format is unknown (valid: table, nvidia, ncclx-csv, ncclx-json)"),
         ("# comment\n\n", "f: empty"),
         ("a\n", "f:1: 'a' begins no format that is known"),
         ("x,y\0", "f:1: a zero byte"),

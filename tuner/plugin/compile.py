@@ -46,56 +46,56 @@ def costs(selection: Selection, collectives: Iterable[Collective]) -> list[Cost]
     return [row for each in collectives for row in _costs(selection, request(each))]
 
 
-def _decisions(selection: Selection, asked: Request, channels: bool) -> Iterator[Decision]:
-    if not selection.usable(asked) or not (selection.cost_table(asked, 1) >= 0).any():
+def _decisions(selection: Selection, request: Request, channels: bool) -> Iterator[Decision]:
+    if not selection.usable(request) or not (selection.cost_table(request, 1) >= 0).any():
         return
-    most = largest(selection, asked)
-    starts = breakpoints.find(lambda sizes: _ranked(selection, asked, sizes, channels), 1, most, breaks(selection))
+    most = largest(selection, request)
+    starts = breakpoints.find(lambda sizes: _ranked(selection, request, sizes, channels), 1, most, breaks(selection))
     ranks, nodes = _here(selection)
     chosen: list[tuple[int, Choice]] = []
-    for start, label in zip(starts, _ranked(selection, asked, starts, channels), strict=True):
+    for start, label in zip(starts, _ranked(selection, request, starts, channels), strict=True):
         (algorithm, protocol), bound = ALGO_PROTOS[label[-2]], int(label[-1])
         choice = Choice(algorithm, protocol, bound or None)
         if not chosen or chosen[-1][1] != choice:
             chosen.append((int(start), choice))
     for interval, choice in _intervals(chosen):
-        yield Decision(asked.collective, (choice,), bytes=interval, ranks=ranks, nodes=nodes)
+        yield Decision(request.collective, (choice,), bytes=interval, ranks=ranks, nodes=nodes)
 
 
-def _ranked(selection: Selection, asked: Request, sizes: SizeArray, channels: bool) -> NDArray[np.int64]:
+def _ranked(selection: Selection, request: Request, sizes: SizeArray, channels: bool) -> NDArray[np.int64]:
     """All cells in the order of their times, so that no crossing hides between two sizes; the pick; its channels.
 
     Channels are 0 where they are not asked for, or where NCCL would not check them and the plugin leaves them alone.
     """
-    table = selection.cost_table(asked, sizes)
+    table = selection.cost_table(request, sizes)
     times = np.where(table < 0, np.float32(np.inf), table).reshape(len(sizes), -1)
     best, _ = selection.pick_by(table)
     bound = np.zeros(len(sizes), np.int64)
     for index in set(best.tolist()) if channels else ():
         algo_proto, here = ALGO_PROTOS[index], best == index
-        call = Call(selection.communicator, asked, algo_proto)
+        call = Call(selection.communicator, request, algo_proto)
         if not call.like_collnet:
             bound[here], _ = bounds.bounds(call, selection.tables, sizes[here])
     return np.column_stack([np.argsort(times, axis=1, kind="stable"), best, bound])
 
 
-def _costs(selection: Selection, asked: Request) -> Iterator[Cost]:
-    if not selection.usable(asked):
+def _costs(selection: Selection, request: Request) -> Iterator[Cost]:
+    if not selection.usable(request):
         return
     ranks, nodes = _here(selection)
-    excluded = selection.excluded(asked)
+    excluded = selection.excluded(request)
     for algo_proto in ALGO_PROTOS:
-        if algo_proto in excluded and exists(asked.collective, *algo_proto):
-            yield Cost(asked.collective, *algo_proto, None, ranks=ranks, nodes=nodes)
+        if algo_proto in excluded and exists(request.collective, *algo_proto):
+            yield Cost(request.collective, *algo_proto, None, ranks=ranks, nodes=nodes)
         elif algo_proto not in excluded:
-            yield from _lines(selection, asked, algo_proto)
+            yield from _lines(selection, request, algo_proto)
 
 
-def _lines(selection: Selection, asked: Request, algo_proto: AlgoProto) -> Iterator[Cost]:
-    at, communicator = (asked.collective, *algo_proto), selection.communicator
-    where = f"{asked.collective.name} {algo_proto[0].name}/{algo_proto[1].name} in NCCL {communicator.release.name}"
+def _lines(selection: Selection, request: Request, algo_proto: AlgoProto) -> Iterator[Cost]:
+    at, communicator = (request.collective, *algo_proto), selection.communicator
+    where = f"{request.collective.name} {algo_proto[0].name}/{algo_proto[1].name} in NCCL {communicator.release.name}"
     latency_us, bandwidth_gbs = selection.tables.latency_us[at], selection.tables.bandwidth_gbs[at]
-    call = Call(communicator, asked, algo_proto)
+    call = Call(communicator, request, algo_proto)
 
     def corrected(sizes: SizeArray) -> NDArray[np.float32]:
         pair = timing.corrected(latency_us, bandwidth_gbs, call, Sizes(sizes))
@@ -118,7 +118,7 @@ def _lines(selection: Selection, asked: Request, algo_proto: AlgoProto) -> Itera
         size = np.array([max(interval.low, 1)], np.uint64)
         plain = f32(line.latency_us) + size.astype(f32) / (f32(1000) * f32(line.bandwidth_gbs))
         left = timing.penalised(plain, call)[0] == plain[0]
-        yield Cost(asked.collective, *algo_proto, line if left else None, bytes=interval, ranks=ranks, nodes=nodes)
+        yield Cost(request.collective, *algo_proto, line if left else None, bytes=interval, ranks=ranks, nodes=nodes)
 
 
 def _intervals(chosen: list[tuple[int, _What]]) -> Iterator[tuple[Interval, _What]]:

@@ -88,7 +88,7 @@ def _settings(table: Table, release: Release) -> Iterator[Finding]:
     for row in table.decisions:
         if row.registered and not interface.tells_registered:
             since = loading.first(lambda interface: interface.tells_registered)
-            reason = f"never matches: NCCL {release.name} tells of no registered buffers; valid: {since} and later"
+            reason = f"never matches: NCCL {release.name} does not report registered buffers; valid: {since} and later"
             yield Finding(row.line, WARNING, reason)
         if not interface.hands_costs and any(choice.protocol is Protocol.LL128 for choice in row.choices):
             reason = f"NCCL {release.name} does not check that LL128 is safe; the plugin takes it only with {UNCHECKED}"
@@ -111,7 +111,7 @@ def _settings(table: Table, release: Release) -> Iterator[Finding]:
 
 
 def _shaped(table: Table) -> Iterator[tuple[int, str]]:
-    """Rows that ask for ranks or nodes, and what becomes of them where nobody says."""
+    """Rows with conditions on ranks or nodes, and what a release makes of them that does not say these."""
     for row in _rows(table):
         sized = row.bytes_per_rank != ANY_BYTES or row.ranks_per_node is not None
         if sized or row.ranks != ANY_COUNT or row.nodes != ANY_COUNT:

@@ -59,7 +59,7 @@ def collnet_direct_needs_few_local_ranks(communicator: Communicator, request: Re
 
 @RULES(nccl.TOPO_GET_ALGO_INFO(since="2.19.3"), nccl.UPDATE_COLL_COST_TABLE(since="2.22.3"))
 def nvls_reduces_operation(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
-    """NVLS at all, and the switch can reduce this type with this operation; AllGather is not asked."""
+    """NVLS at all, and the switch can reduce this type with this operation; AllGather needs no reduction."""
     if algorithm not in NVLS or request.collective is Collective.AllGather:
         return None
     return nvls_missing(communicator, request)
@@ -67,7 +67,7 @@ def nvls_reduces_operation(communicator: Communicator, request: Request, algorit
 
 @RULES(nccl.GET_ALGO_INFO(since="2.18.1"), nccl.TOPO_GET_ALGO_INFO(since="2.20.5"))
 def nvls_reduces_every_operation(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
-    """The same, but AllGather is asked too, and no switch reduces its bytes."""
+    """The same, but AllGather is checked too, and no switch reduces its bytes."""
     if algorithm not in NVLS or (communicator.nvls and _switch_reduces(request)):
         return None
     return nvls_missing(communicator, request) or f"NVLS {request.collective.name} would have to reduce bytes"

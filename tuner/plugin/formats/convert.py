@@ -72,7 +72,7 @@ def _format(content: str, name: str) -> str:
     """Which format this is: by its header, its first brace, or where its first row has algorithm and protocol."""
     lines = list(shared.data_lines(content))
     if not lines:
-        raise BadTable(f"{name}: empty: nothing tells the format ({one_of(FORMATS)})")
+        raise BadTable(f"{name}: empty, so its format is unknown ({one_of(FORMATS)})")
     number, first = lines[0]
     if re.match(rf"{HEADER.split()[0]}\b", first):
         return "table"

@@ -36,7 +36,7 @@ _Name = TypeVar("_Name", bound=IntEnum)
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """What rows of a table tell apart besides the size; None is any."""
+    """What rows of a table distinguish besides the size; None is any."""
 
     collective: Collective
     nodes: int | None
