@@ -15,7 +15,8 @@
 
 /* A communicator's. */
 struct tuner {
-    struct decider decider; /* of the table in use, where `decides` */
+    struct rules rules; /* of the table in use, where `decides` */
+    struct decider decider;
     bool decides, unchecked;
     struct shape shape;
     struct tuner *next;
@@ -34,9 +35,12 @@ static struct {
 /* False when there is no memory: the communicator's choices are NCCL's own then. */
 static bool follow(struct tuner *tuner) {
     if (tuner->decides) {
-        decider_free(&tuner->decider);
+        rules_free(&tuner->rules);
     }
-    tuner->decides = shared.has_table && decider_build(&shared.table, &tuner->shape, tuner->unchecked, &tuner->decider);
+    tuner->decides = shared.has_table && rules_build(&shared.table, &tuner->shape, &tuner->rules);
+    if (tuner->decides) {
+        decider_start(&tuner->rules, tuner->unchecked, &tuner->decider);
+    }
     return tuner->decides == shared.has_table;
 }
 
@@ -164,7 +168,7 @@ void tuner_close(struct tuner *tuner) {
     *at = tuner->next;
     lock_release(&shared.held);
     if (tuner->decides) {
-        decider_free(&tuner->decider);
+        rules_free(&tuner->rules);
     }
     free(tuner);
 }

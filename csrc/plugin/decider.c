@@ -3,21 +3,8 @@
 #include "cells.h"
 #include "legacy.h"
 
-bool decider_build(const struct table *table, const struct shape *shape, bool unchecked, struct decider *decider) {
-    *decider = (struct decider){.shape = *shape, .unchecked = unchecked};
-    if (!lookup_build(table, shape, &decider->lookup)) {
-        return false;
-    }
-    if (!costs_build(table, shape, &decider->costs)) {
-        lookup_free(&decider->lookup);
-        return false;
-    }
-    return true;
-}
-
-void decider_free(struct decider *decider) {
-    lookup_free(&decider->lookup);
-    costs_free(&decider->costs);
+void decider_start(const struct rules *rules, bool unchecked, struct decider *decider) {
+    *decider = (struct decider){.rules = rules, .unchecked = unchecked};
 }
 
 /* NCCL makes the calls of one communicator one after the other, so a plain load and store counts exactly and costs a
@@ -44,10 +31,10 @@ __attribute__((always_inline)) static inline const struct choice *take(const str
                                                                        size_t bytes, int pipelined, int registered,
                                                                        float *cells, int algorithms, int protocols,
                                                                        const struct choice **row) {
-    *row = lookup_find(&decider->lookup, collective, bytes, pipelined, registered);
+    *row = lookup_find(&decider->rules->lookup, collective, bytes, pipelined, registered);
     const struct choice *taken = (*row)->algorithm < 0 ? NULL : prefer(*row, cells, algorithms, protocols);
     for (const struct choice *next = *row; !taken && next && next->algorithm >= 0;) {
-        next = lookup_next(&decider->lookup, collective, bytes, pipelined, registered, next);
+        next = lookup_next(&decider->rules->lookup, collective, bytes, pipelined, registered, next);
         taken = next ? prefer(next, cells, algorithms, protocols) : NULL;
     }
     return taken;
@@ -69,7 +56,7 @@ static void note_chunk(struct decider *decider, int collective, const struct cho
 bool decider_decide(struct decider *decider, int collective, size_t bytes, int pipelined, int registered, float *cells,
                     int algorithms, int protocols, int *channels) {
     count(&decider->calls);
-    bool costed = costs_write(&decider->costs, collective, bytes, pipelined, cells, algorithms, protocols) > 0;
+    bool costed = costs_write(&decider->rules->costs, collective, bytes, pipelined, cells, algorithms, protocols) > 0;
     if (costed) {
         count(&decider->costed);
     }
@@ -104,18 +91,19 @@ void decider_explain(const struct decider *decider, const struct call *call, str
         int algorithm = cell / PROTOCOLS, protocol = cell % PROTOCOLS;
         bool there = algorithm < cells.algorithms && protocol < cells.protocols;
         if (there && cells.us[algorithm * cells.protocols + protocol] >= 0.0f) {
-            explanation->costs[cell] = costs_line(&decider->costs, call->collective, call->bytes, algorithm, protocol);
+            explanation->costs[cell] =
+                costs_line(&decider->rules->costs, call->collective, call->bytes, algorithm, protocol);
         }
     }
-    costs_write(&decider->costs, call->collective, call->bytes, call->pipelined, cells.us, cells.algorithms,
+    costs_write(&decider->rules->costs, call->collective, call->bytes, call->pipelined, cells.us, cells.algorithms,
                 cells.protocols);
     const struct choice *row;
     const struct choice *taken = take(decider, call->collective, call->bytes, call->pipelined, call->registered,
                                       cells.us, cells.algorithms, cells.protocols, &row);
     if (taken) {
-        explanation->decision = lookup_line(&decider->lookup, taken);
+        explanation->decision = lookup_line(&decider->rules->lookup, taken);
     } else {
-        explanation->unavailable = lookup_line(&decider->lookup, row);
+        explanation->unavailable = lookup_line(&decider->rules->lookup, row);
     }
 }
 

@@ -1,4 +1,5 @@
-/* What one table says about the calls of one communicator, whoever reads the table and when. */
+/* What one table says about the calls of one communicator: rules that others may share, and what changes with the
+ * calls. */
 #ifndef PLUGIN_DECIDER_H
 #define PLUGIN_DECIDER_H
 
@@ -9,23 +10,17 @@
 
 #include "abi.h"
 #include "call.h"
-#include "costs.h"
-#include "lookup.h"
-#include "shape.h"
-#include "table.h"
+#include "rules.h"
 
 struct decider {
-    struct lookup lookup;
-    struct costs costs;
-    struct shape shape;
+    const struct rules *rules;
     bool unchecked;
     _Atomic(uint64_t) chunks[COLLECTIVES]; /* of the last decision each: chunk_key and the size */
     atomic_size_t calls, costed, decided, unavailable;
 };
 
-/* False when there is no memory; there is nothing to free then. */
-bool decider_build(const struct table *table, const struct shape *shape, bool unchecked, struct decider *decider);
-void decider_free(struct decider *decider);
+/* The rules have to live as long. */
+void decider_start(const struct rules *rules, bool unchecked, struct decider *decider);
 
 /* One call: writes into the cells and the channels (which may be NULL). False when nothing was written. */
 bool decider_decide(struct decider *decider, int collective, size_t bytes, int pipelined, int registered, float *cells,

@@ -2,6 +2,7 @@
 
 #include "decider.h"
 #include "legacy.h"
+#include "tables.h"
 #include "tuner.h"
 #include "tuner_v1.h"
 
@@ -16,11 +17,16 @@ __attribute__((visibility("default"))) void nccl_tuner_explain(int version, cons
     }
     struct call asked = *call;
     if (version < 3) {
-        legacy_fill(own, call->collective, call->collnet == 1, call->nvls == 1, &decider->shape, decider->unchecked);
+        legacy_fill(own, call->collective, call->collnet == 1, call->nvls == 1, &decider->rules->shape,
+                    decider->unchecked);
         cells = (struct cost_cells){own, ALGORITHMS, PROTOCOLS};
     }
     if (version < 4) {
         asked.registered = 0;
     }
     decider_explain(decider, &asked, cells, explanation);
+}
+
+__attribute__((visibility("default"))) void nccl_tuner_forget_tables(void) {
+    tables_forget();
 }

@@ -9,4 +9,7 @@
 void nccl_tuner_explain(int version, const void *context, const struct call *call, struct cost_cells cells,
                         struct explanation *explanation);
 
+/* A table that is named again is read again. No communicator may be left, and none in the making. */
+void nccl_tuner_forget_tables(void);
+
 #endif

@@ -22,7 +22,7 @@ static bool fail(struct file_error *error, int number) {
     return false;
 }
 
-static char *absolute(const char *name) {
+char *file_absolute(const char *name) {
     char folder[PATH_MAX];
     if (name[0] == '/' || !getcwd(folder, sizeof folder)) {
         folder[0] = '\0'; /* no folder to speak of: the name as it is */
@@ -63,31 +63,69 @@ static int status_of(int descriptor, struct stat *status) {
     return (int)syscall(SYS_fstat, descriptor, status);
 }
 
-bool file_read(const char *name, struct file *file, struct file_error *error) {
-    *file = (struct file){.path = absolute(name)};
-    if (!file->path) {
-        return fail(error, ENOMEM);
-    }
+static struct file_stamp stamp_of(const struct stat *status) {
+    return (struct file_stamp){.device = status->st_dev,
+                               .inode = status->st_ino,
+                               .size = (uint64_t)status->st_size,
+                               .modified_s = (uint64_t)status->st_mtim.tv_sec,
+                               .modified_ns = (uint64_t)status->st_mtim.tv_nsec};
+}
+
+static int open_to_read(const char *path) {
     /* O_NONBLOCK: opening a pipe that nobody writes to would wait for ever. */
-    int descriptor = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+}
+
+/* A writer that is at it shows in the size or the time, which are looked at again after reading. */
+static bool read_descriptor(int descriptor, struct file *file, struct file_error *error) {
+    struct stat before, after;
+    if (status_of(descriptor, &before) != 0) {
+        return fail(error, errno);
+    }
+    if (!S_ISREG(before.st_mode)) {
+        snprintf(error->reason, sizeof error->reason, "not a regular file");
+        return false;
+    }
+    if (!read_all(descriptor, file, error)) {
+        return false;
+    }
+    if (status_of(descriptor, &after) != 0) {
+        return fail(error, errno);
+    }
+    file->stamp = stamp_of(&before);
+    struct file_stamp now = stamp_of(&after);
+    if (memcmp(&now, &file->stamp, sizeof now) != 0 || now.size != file->size) {
+        snprintf(error->reason, sizeof error->reason, "changed while it was read");
+        return false;
+    }
+    return true;
+}
+
+bool file_read(const char *path, struct file *file, struct file_error *error) {
+    *file = (struct file){0};
+    int descriptor = open_to_read(path);
     if (descriptor < 0) {
         return fail(error, errno);
     }
-    struct stat status;
-    bool good = false;
-    if (status_of(descriptor, &status) != 0) {
-        fail(error, errno);
-    } else if (!S_ISREG(status.st_mode)) {
-        snprintf(error->reason, sizeof error->reason, "not a regular file");
-    } else {
-        good = read_all(descriptor, file, error);
-    }
+    bool good = read_descriptor(descriptor, file, error);
     close(descriptor);
     return good;
 }
 
+bool file_status(const char *path, struct file_stamp *stamp) {
+    struct stat status;
+    int descriptor = open_to_read(path);
+    bool good = descriptor >= 0 && status_of(descriptor, &status) == 0;
+    if (good) {
+        *stamp = stamp_of(&status);
+    }
+    if (descriptor >= 0) {
+        close(descriptor);
+    }
+    return good;
+}
+
 void file_free(struct file *file) {
-    free(file->path);
     free(file->bytes);
     *file = (struct file){0};
 }

@@ -3,21 +3,33 @@
 #define PLUGIN_FILE_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "text.h"
 
+/* Which file, and which state of it. */
+struct file_stamp {
+    uint64_t device, inode, size, modified_s, modified_ns;
+};
+
 struct file {
-    char *path; /* absolute: a relative one is taken from the working directory of the process */
     char *bytes;
     size_t size;
+    struct file_stamp stamp;
 };
 
 struct file_error {
     char reason[128];
 };
 
-/* False with a reason when it is not a file that can be read. The path is set in any case, but for lack of memory. */
-bool file_read(const char *name, struct file *file, struct file_error *error);
+/* A relative name starts at the working directory of the process. NULL when there is no memory; to be freed. */
+char *file_absolute(const char *name);
+
+/* False with a reason when it is not a file that can be read, or is being written. */
+bool file_read(const char *path, struct file *file, struct file_error *error);
 void file_free(struct file *file);
+
+/* False where there is no file that can be opened. */
+bool file_status(const char *path, struct file_stamp *stamp);
 
 #endif

@@ -102,7 +102,7 @@ static compressor choose(void) {
     return compress;
 }
 
-struct short_hash sha256_short(struct slice content) {
+struct hash sha256_of(struct slice content) {
     uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                          0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
     compressor add = choose();
@@ -124,7 +124,9 @@ struct short_hash sha256_short(struct slice content) {
     for (size_t at = 0; at < end; at += BLOCK_BYTES) {
         add(state, tail + at);
     }
-    struct short_hash hash;
-    snprintf(hash.text, sizeof hash.text, "%08x%04x", (unsigned)state[0], (unsigned)(state[1] >> 16));
+    struct hash hash;
+    for (int word = 0; word < 8; word++) {
+        snprintf(hash.text + 8 * word, sizeof hash.text - 8 * (size_t)word, "%08x", (unsigned)state[word]);
+    }
     return hash;
 }

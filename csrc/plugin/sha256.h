@@ -4,10 +4,10 @@
 
 #include "text.h"
 
-/* The first 12 hexadecimal digits of what sha256sum prints. */
-struct short_hash {
-    char text[13];
+/* What sha256sum prints. */
+struct hash {
+    char text[65];
 };
-struct short_hash sha256_short(struct slice content);
+struct hash sha256_of(struct slice content);
 
 #endif

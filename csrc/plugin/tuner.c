@@ -5,13 +5,10 @@
 #include <string.h>
 
 #include "decider.h"
-#include "file.h"
 #include "legacy.h"
 #include "log.h"
-#include "parse.h"
 #include "settings.h"
-#include "sha256.h"
-#include "table.h"
+#include "tables.h"
 
 struct tuner {
     struct decider decider;
@@ -31,26 +28,30 @@ static struct shown_path show_path(const char *path) {
     return shown;
 }
 
-static struct tuner *build(const struct table *table, const struct opening *opening, const struct settings *settings) {
-    struct tuner *tuner = calloc(1, sizeof *tuner);
-    if (!tuner || !decider_build(table, &opening->shape, settings->unchecked, &tuner->decider)) {
-        free(tuner);
-        return NULL;
+static struct tuner *build(struct loaded_table *loaded, const struct opening *opening,
+                           const struct settings *settings) {
+    const struct rules *rules = tables_rules(loaded, &opening->shape);
+    struct tuner *tuner = rules ? calloc(1, sizeof *tuner) : NULL;
+    if (tuner) {
+        decider_start(rules, settings->unchecked, &tuner->decider);
+        tuner->logger = opening->logger;
     }
-    tuner->logger = opening->logger;
     return tuner;
 }
 
-static void say_rows(const struct tuner *tuner, const struct table *table, const char *path, const char *hash) {
-    const struct decider *decider = &tuner->decider;
-    size_t rows = table->decision_count + table->cost_count, ours = decider->lookup.rows + decider->costs.rows;
-    size_t shapeless = decider->lookup.shapeless + decider->costs.shapeless;
-    if (decider->shape.known) {
-        log_info(tuner->logger, "table %s (sha256 %s): %zu rows, %zu of them for %zu ranks on %zu nodes", path, hash,
-                 rows, ours, decider->shape.ranks, decider->shape.nodes);
+static void say_rows(const struct tuner *tuner, const struct loaded_table *loaded) {
+    const struct rules *rules = tuner->decider.rules;
+    const char *hash = loaded->sha256.text;
+    struct shown_path path = show_path(loaded->path);
+    size_t rows = loaded->table.decision_count + loaded->table.cost_count;
+    size_t ours = rules->lookup.rows + rules->costs.rows;
+    size_t shapeless = rules->lookup.shapeless + rules->costs.shapeless;
+    if (rules->shape.known) {
+        log_info(tuner->logger, "table %s (sha256 %.12s): %zu rows, %zu of them for %zu ranks on %zu nodes", path.text,
+                 hash, rows, ours, rules->shape.ranks, rules->shape.nodes);
     } else {
-        log_info(tuner->logger, "table %s (sha256 %s): %zu rows, %zu of them for every communicator", path, hash, rows,
-                 ours);
+        log_info(tuner->logger, "table %s (sha256 %.12s): %zu rows, %zu of them for every communicator", path.text,
+                 hash, rows, ours);
     }
     if (shapeless > 0) {
         log_info(tuner->logger,
@@ -58,11 +59,11 @@ static void say_rows(const struct tuner *tuner, const struct table *table, const
                  "stays there (" UNCHECKED_VARIABLE "=1 takes all communicators for alike)",
                  shapeless);
     }
-    if (decider->lookup.channels_withheld > 0) {
+    if (rules->lookup.channels_withheld > 0) {
         log_info(tuner->logger,
                  "%zu choices set channels for CollNet, or NVLS across nodes, where NCCL does not check them: its own "
                  "number stays there",
-                 decider->lookup.channels_withheld);
+                 rules->lookup.channels_withheld);
     }
 }
 
@@ -104,30 +105,36 @@ static bool say_mask(const struct opening *opening, const struct settings *setti
     return true;
 }
 
-static bool use(const struct file *file, const struct opening *opening, const struct settings *settings,
+/* Whether the table can be used; says in the log why not. */
+static bool check(const struct loaded_table *loaded, const struct settings *settings, nccl_logger logger) {
+    struct shown_path path = show_path(loaded->path);
+    if (tables_changed(loaded)) {
+        log_warn(logger, "%s has changed since this process read it: what was read then stays", path.text);
+    }
+    if (loaded->mistake_line > 0) {
+        log_warn(logger, "%s:%zu: %s; the whole table is ignored", path.text, loaded->mistake_line, loaded->reason);
+    } else if (!loaded->usable) {
+        log_warn(logger, "%s: %s; there is no table (%s=%s)", path.text, loaded->reason, settings->variable,
+                 show_path(settings->table).text);
+    }
+    return loaded->usable;
+}
+
+/* False where there is no memory. */
+static bool use(struct loaded_table *loaded, const struct opening *opening, const struct settings *settings,
                 struct tuner **tuner) {
-    struct shown_path path = show_path(file->path);
-    struct slice content = {file->bytes, file->size};
-    struct table table;
-    struct table_error error;
-    if (!table_parse(content, &table, &error)) {
-        log_warn(opening->logger, "%s:%zu: %s; the whole table is ignored", path.text, error.line, error.reason);
+    *tuner = build(loaded, opening, settings);
+    if (!*tuner) {
+        log_warn(opening->logger, "%s: out of memory; the whole table is ignored", show_path(loaded->path).text);
         return false;
     }
-    *tuner = build(&table, opening, settings);
-    if (*tuner) {
-        say_rows(*tuner, &table, path.text, sha256_short(content).text);
-        use_constants(&table, opening, settings);
-    } else {
-        log_warn(opening->logger, "%s: out of memory; the whole table is ignored", path.text);
-    }
-    table_free(&table);
-    if (*tuner && !say_mask(opening, settings)) {
+    say_rows(*tuner, loaded);
+    use_constants(&loaded->table, opening, settings);
+    if (!say_mask(opening, settings)) {
         tuner_close(*tuner);
         *tuner = NULL;
-        return true;
     }
-    return *tuner;
+    return true;
 }
 
 int tuner_open(const struct opening *asked, struct tuner **tuner) {
@@ -143,17 +150,13 @@ int tuner_open(const struct opening *asked, struct tuner **tuner) {
         log_info(opening->logger, TABLE_VARIABLE " is set: " CSV_VARIABLE "=%s is not read",
                  show_path(settings.unread).text);
     }
+    struct loaded_table *loaded = tables_get(settings.table);
     bool good = false;
-    struct file file;
-    struct file_error error;
-    if (file_read(settings.table, &file, &error)) {
-        good = use(&file, opening, &settings, tuner);
+    if (loaded) {
+        good = check(loaded, &settings, opening->logger) && use(loaded, opening, &settings, tuner);
     } else {
-        struct shown_path path = show_path(file.path ? file.path : settings.table);
-        log_warn(opening->logger, "%s: %s; there is no table (%s=%s)", path.text, error.reason, settings.variable,
-                 show_path(settings.table).text);
+        log_warn(opening->logger, "out of memory; there is no table");
     }
-    file_free(&file);
     return good || !settings.strict ? RESULT_SUCCESS : RESULT_INVALID_USAGE;
 }
 
@@ -170,7 +173,7 @@ void tuner_choose(struct tuner *tuner, int collective, size_t bytes, int pipelin
     if (tuner && algorithm && protocol) {
         struct decider *decider = &tuner->decider;
         float cells[CELLS];
-        legacy_fill(cells, collective, collnet == 1, nvls == 1, &decider->shape, decider->unchecked);
+        legacy_fill(cells, collective, collnet == 1, nvls == 1, &decider->rules->shape, decider->unchecked);
         decider_choose(decider, collective, bytes, pipelined, cells, algorithm, protocol, channels);
     }
 }
@@ -200,6 +203,5 @@ void tuner_close(struct tuner *tuner) {
              atomic_load_explicit(&decider->decided, memory_order_relaxed),
              atomic_load_explicit(&decider->costed, memory_order_relaxed),
              atomic_load_explicit(&decider->unavailable, memory_order_relaxed));
-    decider_free(decider);
     free(tuner);
 }

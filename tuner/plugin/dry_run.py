@@ -102,6 +102,8 @@ class DecidingRows:
 class DryRun:
     """The plugin of one communicator; close it, or use it in a ``with``.
 
+    As in a job, a file is read once: those that are open together see one content of it.
+
     ``version`` is the interface, 1 to 6: what a release looks up. Below 3 there are no cost tables: see :meth:`name`.
     ``env`` are the variables the plugin reads beside the table's; the caller's own never reach it.
     """
@@ -125,6 +127,7 @@ class DryRun:
         context = self._ffi.new("void **")
         constants = self._ffi.from_buffer("double[]", self.constants)
         with _variables({**(env or {}), **({} if table is None else {TABLE: str(table)})}), self._listen(self.log):
+            _tables.open(self._lib)
             result = self._lib.call_init(version, ranks, nodes, self._lib.python_logger(), constants, context)
         self._context = context[0]
         self._open = True
@@ -177,6 +180,7 @@ class DryRun:
             self._open = False
             with self._listen(_version_1.close() if self.version == 1 else self.log):
                 result = self._lib.call_finalize(self.version, self._context)
+            _tables.close()
             _check(result, "finalize")
 
     def __enter__(self) -> Self:
@@ -233,6 +237,29 @@ class _SharedTuner:
 
 
 _version_1 = _SharedTuner()
+
+
+class _SharedTables:
+    """The plugin reads each file once per process; here a process may outlive many versions of a table."""
+
+    def __init__(self) -> None:
+        self._open = 0
+        self._counting = threading.Lock()
+
+    def open(self, lib: Any) -> None:
+        """Before a communicator is created, with the environment held: the first one after a pause reads anew."""
+        with self._counting:
+            if self._open == 0 and hasattr(lib, "nccl_tuner_forget_tables"):
+                lib.nccl_tuner_forget_tables()
+            self._open += 1
+
+    def close(self) -> None:
+        """After a communicator has gone."""
+        with self._counting:
+            self._open -= 1
+
+
+_tables = _SharedTables()
 
 
 @cache

@@ -13,6 +13,7 @@
 #include "../file.h"
 #include "../settings.h"
 #include "../sha256.h"
+#include "../tables.h"
 #include "checks.h"
 
 /* Its form would give each word a line. */
@@ -156,7 +157,7 @@ static void check_input(const char *what) {
     struct slice slice = {text, fread(text, 1, sizeof text, stdin)};
     struct source source = {.seed = 1};
     if (strcmp(what, "hash") == 0) {
-        puts(sha256_short(slice).text);
+        puts(sha256_of(slice).text);
     } else {
         CHECK(strcmp(what, "text") == 0);
         puts(check_text(slice, &source, 8) ? "a table" : "not a table");
@@ -182,5 +183,6 @@ int main(int count, char **words) {
         check_threads(&work);
     }
     table_free(&table);
+    tables_forget();
     return 0;
 }

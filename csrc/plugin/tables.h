@@ -1,0 +1,47 @@
+/* The tables of this process. Each path is read once, so that all communicators that name it decide alike, whatever
+ * becomes of the file; and what a table says to one size of communicator is built once. Nothing here takes a lock: a
+ * process that forks while another thread is at it goes on with what there is. */
+#ifndef PLUGIN_TABLES_H
+#define PLUGIN_TABLES_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "file.h"
+#include "rules.h"
+#include "sha256.h"
+#include "shape.h"
+#include "table.h"
+
+struct shared_rules {
+    struct rules rules;
+    struct shared_rules *next;
+};
+
+/* What came of reading a path. All but the rules is never changed. */
+struct loaded_table {
+    char *path; /* absolute */
+    struct file_stamp stamp;
+    struct hash sha256; /* empty where the file could not be read */
+    struct table table;
+    bool usable;
+    size_t mistake_line; /* where it is not usable: of the mistake, 0 where the file could not be read */
+    char reason[256];    /* and why */
+    _Atomic(struct shared_rules *) rules;
+    struct loaded_table *next;
+};
+
+/* The table of a path, read when it is first asked for; NULL when there is no memory. */
+struct loaded_table *tables_get(const char *name);
+
+/* Whether the file has another content than what was read. */
+bool tables_changed(const struct loaded_table *loaded);
+
+/* What a usable table says to such a communicator; NULL when there is no memory. */
+const struct rules *tables_rules(struct loaded_table *loaded, const struct shape *shape);
+
+/* Frees all tables; no communicator may be left, and none in the making. NCCL never asks for this. */
+void tables_forget(void);
+
+#endif
