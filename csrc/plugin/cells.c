@@ -4,9 +4,16 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "abi.h"
+
 /* An hour in microseconds: through 2.28 NCCL takes no cell from here on, so raising others above one would leave it
  * without any (topoGetAlgoInfo, src/enqueue.cc, v2.28.9-1). */
 static const float too_slow = 3600000000.0f;
+
+/* -1 is "ignored"; other negative times and NaN, which NCCL does not take either, fail here as well. */
+static bool can_be_taken(float time) {
+    return time >= 0.0f && time < too_slow;
+}
 
 /* The next float above a time that is not negative. Never a denormal: code built with -ffast-math makes the processor
  * read those as 0, and what was to be above would be equal. (nextafterf is in libm.) */
@@ -27,8 +34,7 @@ bool cells_prefer(float *cells, int algorithms, int protocols, int algorithm, in
     }
     int chosen = algorithm * protocols + protocol;
     float time = cells[chosen];
-    /* -1 is "ignored"; other negative times and NaN, which NCCL does not take either, fail here as well. */
-    if (!(time >= 0.0f && time < too_slow)) {
+    if (!can_be_taken(time)) {
         return false;
     }
     float above = just_above(time);
@@ -40,4 +46,15 @@ bool cells_prefer(float *cells, int algorithms, int protocols, int algorithm, in
     }
     cells[chosen] = time;
     return true;
+}
+
+uint32_t cells_runnable(const float *cells, int algorithms, int protocols) {
+    uint32_t runnable = 0;
+    for (int algorithm = 0; algorithm < ALGORITHMS && algorithm < algorithms; algorithm++) {
+        for (int protocol = 0; protocol < PROTOCOLS && protocol < protocols; protocol++) {
+            uint32_t taken = can_be_taken(cells[algorithm * protocols + protocol]);
+            runnable |= taken << (algorithm * PROTOCOLS + protocol);
+        }
+    }
+    return runnable;
 }

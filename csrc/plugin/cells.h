@@ -3,6 +3,7 @@
 #define PLUGIN_CELLS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Slower than anything, and still below the hour from which on NCCL, through 2.30, takes no cell at all: it can be
  * taken where nothing else is left. */
@@ -11,5 +12,8 @@
 /* Makes NCCL take this cell by raising those that would win against it to just above its time; the cell itself keeps
  * its time, so that ncclGroupSimulateEnd still reports it. False, and nothing written, when NCCL could not take it. */
 bool cells_prefer(float *cells, int algorithms, int protocols, int algorithm, int protocol);
+
+/* A bit for each algorithm * PROTOCOLS + protocol that NCCL could take. */
+uint32_t cells_runnable(const float *cells, int algorithms, int protocols);
 
 #endif

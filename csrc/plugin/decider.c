@@ -33,8 +33,10 @@ __attribute__((always_inline)) static inline const struct choice *take(const str
                                                                        const struct choice **row) {
     *row = lookup_find(&decider->rules->lookup, collective, bytes, pipelined, registered);
     const struct choice *taken = (*row)->algorithm < 0 ? NULL : prefer(*row, cells, algorithms, protocols);
-    for (const struct choice *next = *row; !taken && next && next->algorithm >= 0;) {
-        next = lookup_next(&decider->rules->lookup, collective, bytes, pipelined, registered, next);
+    if (!taken && (*row)->algorithm >= 0) {
+        uint32_t runnable = cells_runnable(cells, algorithms, protocols);
+        const struct choice *next =
+            lookup_fall(&decider->rules->lookup, collective, bytes, pipelined, registered, runnable);
         taken = next ? prefer(next, cells, algorithms, protocols) : NULL;
     }
     return taken;

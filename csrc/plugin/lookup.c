@@ -3,6 +3,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A row of this communicator. */
+struct placed {
+    struct falling row; /* rows of a later line have a higher choice */
+    struct counts pipelined;
+    uint32_t choice; /* the row's, or 0 where the communicator is not known */
+    int8_t registered;
+};
+
+struct placed_rows {
+    struct placed *rows;
+    size_t count;
+};
+
+/* Room for the rows of one plane. */
+struct room {
+    struct piece *pieces;
+    struct falling *falling; /* NULL where rows do not fall through */
+};
+
 static const struct choice own = {.algorithm = -1, .protocol = -1};
 
 /* NCCL caps a plugin's channels at what the communicator has, except in these algorithms: there it starts as many as
@@ -18,14 +37,18 @@ static void place(const struct table *table, int collective, const struct shape 
     placed->count = 0;
     for (size_t i = 0; i < table->decision_count; i++) {
         const struct decision *row = &table->decisions[i];
+        const struct choice *choice = &table->choices[row->choice];
         struct placed here = {
             .pipelined = row->when.pipelined, .choice = row->choice, .registered = row->when.registered};
+        here.row.choice = row->choice;
+        here.row.cell = (uint8_t)(choice->algorithm * PROTOCOLS + choice->protocol);
         enum match match = row->when.collective == collective ? shape_match(shape, &row->when) : MATCH_NO;
-        if (match == MATCH_NO || !shape_bytes(shape, &row->when, &here.bytes)) {
+        if (match == MATCH_NO || !shape_bytes(shape, &row->when, &here.row.bytes)) {
             continue;
         }
         if (match == MATCH_UNKNOWN) {
             here.choice = 0;
+            here.row.cell = FALLS_UNKNOWN;
             lookup->shapeless++;
         } else {
             lookup->rows++;
@@ -74,39 +97,35 @@ static bool is_of_class(const struct placed *row, uint32_t pipelined, bool regis
 }
 
 /* The steps of the calls with `pipelined` operations and these buffers. */
-static bool build_plane(const struct placed_rows *placed, uint32_t pipelined, bool registered, struct piece *pieces,
-                        struct steps *steps) {
+static bool build_plane(const struct placed_rows *placed, uint32_t pipelined, bool registered, const struct room *room,
+                        struct function *function, uint32_t plane) {
     size_t count = 0;
     for (size_t i = 0; i < placed->count; i++) {
-        if (is_of_class(&placed->rows[i], pipelined, registered)) {
-            pieces[count++] = (struct piece){placed->rows[i].bytes, placed->rows[i].choice};
+        const struct placed *row = &placed->rows[i];
+        if (is_of_class(row, pipelined, registered)) {
+            room->pieces[count] = (struct piece){row->row.bytes, row->choice};
+            if (room->falling) {
+                room->falling[count] = row->row;
+            }
+            count++;
         }
     }
-    return steps_build(pieces, count, steps);
+    return steps_build(room->pieces, count, &function->planes[plane]) &&
+           (!room->falling || falls_build(room->falling, count, room->pieces, &function->falls[plane]));
 }
 
-static bool build_function(const struct placed_rows *placed, struct piece *pieces, struct function *function) {
+static bool build_function(const struct placed_rows *placed, const struct room *room, struct function *function) {
     divide(placed, function);
     uint32_t planes = plane_count(function);
     function->planes = calloc(planes, sizeof *function->planes);
-    bool built = function->planes;
+    function->falls = room->falling ? calloc(planes, sizeof *function->falls) : NULL;
+    bool built = function->planes && (function->falls || !room->falling);
     for (uint32_t plane = 0; built && plane < planes; plane++) {
         uint32_t class = plane % (function->end_count + 1);
         bool registered = plane > function->end_count;
-        built =
-            build_plane(placed, class ? function->ends[class - 1] : 0, registered, pieces, &function->planes[plane]);
+        built = build_plane(placed, class ? function->ends[class - 1] : 0, registered, room, function, plane);
     }
     return built;
-}
-
-static bool keep_rows(const struct placed_rows *placed, struct function *function) {
-    size_t size = placed->count * sizeof *placed->rows;
-    struct placed *rows = malloc(size + 1); /* never none */
-    if (rows && size > 0) {
-        memcpy(rows, placed->rows, size);
-    }
-    function->fall_through = (struct placed_rows){rows, rows ? placed->count : 0};
-    return rows;
 }
 
 static bool copy_choices(const struct table *table, const struct shape *shape, struct lookup *lookup) {
@@ -136,16 +155,19 @@ static bool copy_lines(const struct table *table, struct lookup *lookup) {
 
 bool lookup_build(const struct table *table, const struct shape *shape, struct lookup *lookup) {
     *lookup = (struct lookup){0};
-    struct placed_rows placed = {malloc((table->decision_count + 1) * sizeof *placed.rows), 0};
-    struct piece *pieces = malloc((table->decision_count + 1) * sizeof *pieces);
-    bool built = placed.rows && pieces && copy_choices(table, shape, lookup) && copy_lines(table, lookup);
+    size_t most = table->decision_count + 1;
+    struct placed_rows placed = {malloc(most * sizeof *placed.rows), 0};
+    struct room room = {malloc(most * sizeof *room.pieces), NULL};
+    room.falling = table->falls_through ? malloc(most * sizeof *room.falling) : NULL;
+    bool built = placed.rows && room.pieces && (room.falling || !table->falls_through) &&
+                 copy_choices(table, shape, lookup) && copy_lines(table, lookup);
     for (int collective = 0; built && collective < COLLECTIVES; collective++) {
         place(table, collective, shape, &placed, lookup);
-        struct function *function = &lookup->functions[collective];
-        built = build_function(&placed, pieces, function) && (!table->falls_through || keep_rows(&placed, function));
+        built = build_function(&placed, &room, &lookup->functions[collective]);
     }
     free(placed.rows);
-    free(pieces);
+    free(room.pieces);
+    free(room.falling);
     if (!built) {
         lookup_free(lookup);
     }
@@ -155,15 +177,28 @@ bool lookup_build(const struct table *table, const struct shape *shape, struct l
 void lookup_free(struct lookup *lookup) {
     for (int collective = 0; collective < COLLECTIVES; collective++) {
         struct function *function = &lookup->functions[collective];
-        for (uint32_t plane = 0; function->planes && plane < plane_count(function); plane++) {
-            steps_free(&function->planes[plane]);
+        for (uint32_t plane = 0; plane < plane_count(function); plane++) {
+            if (function->planes) {
+                steps_free(&function->planes[plane]);
+            }
+            if (function->falls) {
+                falls_free(&function->falls[plane]);
+            }
         }
         free(function->planes);
-        free(function->fall_through.rows);
+        free(function->falls);
     }
     free(lookup->choices);
     free(lookup->lines);
     *lookup = (struct lookup){0};
+}
+
+static inline uint32_t plane_of(const struct function *function, int pipelined, int registered) {
+    uint32_t plane = 0;
+    while (plane < function->end_count && pipelined >= 0 && function->ends[plane] <= (uint32_t)pipelined) {
+        plane++;
+    }
+    return plane + (registered ? function->registered : 0);
 }
 
 const struct choice *lookup_find(const struct lookup *lookup, int collective, size_t bytes, int pipelined,
@@ -172,29 +207,18 @@ const struct choice *lookup_find(const struct lookup *lookup, int collective, si
         return &own;
     }
     const struct function *function = &lookup->functions[collective];
-    uint32_t plane = 0;
-    while (plane < function->end_count && pipelined >= 0 && function->ends[plane] <= (uint32_t)pipelined) {
-        plane++;
-    }
-    plane += registered ? function->registered : 0;
-    return &lookup->choices[steps_find(&function->planes[plane], bytes)];
+    return &lookup->choices[steps_find(&function->planes[plane_of(function, pipelined, registered)], bytes)];
 }
 
-const struct choice *lookup_next(const struct lookup *lookup, int collective, size_t bytes, int pipelined,
-                                 int registered, const struct choice *after) {
-    if (collective < 0 || collective >= COLLECTIVES) {
+const struct choice *lookup_fall(const struct lookup *lookup, int collective, size_t bytes, int pipelined,
+                                 int registered, uint32_t runnable) {
+    const struct function *function =
+        collective >= 0 && collective < COLLECTIVES ? &lookup->functions[collective] : NULL;
+    if (!function || !function->falls) {
         return NULL;
     }
-    const struct placed_rows *rows = &lookup->functions[collective].fall_through;
-    uint32_t operations = pipelined > 0 ? (uint32_t)pipelined : 0;
-    for (size_t i = 0; i < rows->count; i++) {
-        const struct placed *row = &rows->rows[i];
-        if (&lookup->choices[row->choice] > after && row->bytes.low <= bytes && bytes <= row->bytes.high &&
-            is_of_class(row, operations, registered)) {
-            return &lookup->choices[row->choice];
-        }
-    }
-    return NULL;
+    uint32_t found = falls_find(&function->falls[plane_of(function, pipelined, registered)], bytes, runnable);
+    return found ? &lookup->choices[found] : NULL;
 }
 
 uint32_t lookup_line(const struct lookup *lookup, const struct choice *choice) {

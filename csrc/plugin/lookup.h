@@ -7,30 +7,18 @@
 #include <stdint.h>
 
 #include "abi.h"
+#include "falls.h"
 #include "shape.h"
 #include "steps.h"
 #include "table.h"
 
-/* A row of this communicator. */
-struct placed {
-    struct sizes bytes;
-    struct counts pipelined;
-    uint32_t choice; /* rows of a later line have a higher one */
-    int8_t registered;
-};
-
-struct placed_rows {
-    struct placed *rows;
-    size_t count;
-};
-
 /* One set of steps for each class of pipelined operations, and those twice where rows ask for registered buffers. */
 struct function {
     struct steps *planes;
+    struct falls *falls;                /* one for each plane, or NULL: a table whose rows do not fall through */
     uint32_t ends[MOST_PIPELINED_ENDS]; /* where the classes after the first begin, sorted */
     uint32_t end_count;
-    uint32_t registered;             /* how many planes further on registered buffers are; 0 where no row asks */
-    struct placed_rows fall_through; /* all rows, of a table whose rows fall through */
+    uint32_t registered; /* how many planes further on registered buffers are; 0 where no row asks */
 };
 
 struct lookup {
@@ -50,9 +38,10 @@ void lookup_free(struct lookup *lookup);
 const struct choice *lookup_find(const struct lookup *lookup, int collective, size_t bytes, int pipelined,
                                  int registered);
 
-/* Those of the next row that holds the call, in a table whose rows fall through; NULL where there is none. */
-const struct choice *lookup_next(const struct lookup *lookup, int collective, size_t bytes, int pipelined,
-                                 int registered, const struct choice *after);
+/* Where rows fall through and NCCL can run nothing of the first: the choice of the first row whose cell has its bit in
+ * `runnable` (of cells_runnable); NULL where there is none. */
+const struct choice *lookup_fall(const struct lookup *lookup, int collective, size_t bytes, int pipelined,
+                                 int registered, uint32_t runnable);
 
 /* The line of the row that a found choice is of; 0 for NCCL's own. */
 uint32_t lookup_line(const struct lookup *lookup, const struct choice *choice);

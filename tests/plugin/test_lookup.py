@@ -2,6 +2,7 @@
 
 import random
 import re
+import time
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.support.table_search import cost_us, find, find_cost
+from tests.support.table_search import cost_us, find, find_cost, find_runnable
 from tests.support.table_strategies import costs, decisions
 from tuner.base.errors import BadTable
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, Protocol
@@ -442,3 +443,75 @@ def test_c_falls_through_where_nvidias_reader_does(
                 assert answer.cost_us[taken.algo_proto] == 7
             withheld = taken is not None and taken.algorithm is Algorithm.NVLS
             assert answer.channels == (0 if taken is None or withheld else taken.channels or 0)
+
+
+def test_c_falls_through_hundreds_of_rows_as_the_plain_search_does(tmp_path: Path) -> None:
+    draw = random.Random(14)
+    lines = []
+    for _ in range(1500):
+        low = draw.randrange(1 << draw.randrange(1, 30))
+        high = low + draw.randrange(1 << draw.randrange(1, 30))
+        algorithm = draw.choice(["tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"])
+        protocol, pipelined = draw.choice(["ll", "ll128", "simple"]), draw.choice([-1, -1, 1, 4])
+        registered = draw.choice([-1, -1, 0, 1])
+        lines.append(
+            f"allreduce,{low},{high},{algorithm},{protocol},-1,-1,{draw.choice([-1, 4])},{pipelined},{registered}"
+        )
+    path = tmp_path / "t"
+    path.write_text("\n".join([*lines, ""]))
+    rows = nvidia.read(path.read_text(), str(path))
+    sizes = interesting_sizes(rows, 4)
+    decided = 0
+    with DryRun(path, ranks=4, nodes=2) as run:
+        for _ in range(1500):
+            size, pipelined, registered = draw.choice(sizes), draw.choice([0, 1, 4]), draw.random() < 0.5
+            runnable = set(draw.sample(ALGO_PROTOS, draw.choice([0, 1, 1, 2, 5, 20, 21])))
+            cells = np.full(SHAPE, -1, np.float32)
+            for at in runnable:
+                cells[at] = 7
+            row = find_runnable(
+                rows,
+                Collective.AllReduce,
+                size,
+                ranks=4,
+                nodes=2,
+                runnable=runnable,
+                registered=registered,
+                pipelined=pipelined,
+            )
+            call = TunerCall(Collective.AllReduce, size, pipelined=pipelined, registered=registered)
+            assert run.rows(call, cells).decision == (row.line if row else None)
+            answer = run.ask(call, cells).cost_us
+            assert answer.argmin() >= 0
+            if row:
+                decided += 1
+                assert {at for at in ALGO_PROTOS if answer[at] == 7} == {row.choices[0].algo_proto}
+            else:
+                assert answer.tobytes() == cells.tobytes()
+    assert decided > 500
+
+
+def test_rows_of_unknown_ranks_end_the_search_of_rows_that_fall_through(tmp_path: Path) -> None:
+    """NCCL 2.19 does not say who asks: the row for 4 ranks may be the one, so what follows it does not decide."""
+    path = tmp_path / "t"
+    end = "ring,ll,-1,-1,-1\n"
+    for rank_count, decision in [(-1, 2), (4, None)]:
+        path.write_text(
+            f"allreduce,0,9,nvls,simple,-1,-1,-1\nallreduce,0,9,tree,ll,-1,-1,{rank_count}\nallreduce,0,9,{end}"
+        )
+        with DryRun(path, ranks=4, nodes=2, version=1) as run:
+            assert run.rows(TunerCall(Collective.AllReduce, 5), np.full(SHAPE, -1, np.float32)).decision == decision
+
+
+def test_rows_that_cannot_run_cost_no_time(tmp_path: Path) -> None:
+    """A search of all rows for each of them took 3 s a call."""
+    path = tmp_path / "t"
+    path.write_text(
+        "".join(f"allreduce,0,{size},nvls,simple,-1,-1,-1\n" for size in range(2 << 20, (2 << 20) + 30_000))
+    )
+    cells = np.where(np.arange(21) == 4 * 3 + 2, -1, 7).astype(np.float32).reshape(SHAPE)
+    with DryRun(path, ranks=4, nodes=2) as run:
+        start = time.perf_counter()
+        for size in range(100):
+            assert run.rows(TunerCall(Collective.AllReduce, size), cells).unavailable == 1
+        assert time.perf_counter() - start < 1

@@ -1,10 +1,10 @@
 """How a row of a decision table is found, the straightforward way: the plugin's search in C is held to it."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
-from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
 from tuner.plugin.table.records import Cost, Decision
 
 
@@ -27,6 +27,22 @@ def find(
         ):
             return row
     return None
+
+
+def find_runnable(
+    decisions: Iterable[Decision],
+    collective: Collective,
+    size_bytes: int,
+    *,
+    ranks: int,
+    nodes: int,
+    runnable: Collection[AlgoProto],
+    registered: bool = False,
+    pipelined: int = 1,
+) -> Decision | None:
+    """The first row that matches and whose choice NCCL can run: of a table whose rows fall through."""
+    could = (row for row in decisions if row.choices[0].algo_proto in runnable)
+    return find(could, collective, size_bytes, ranks=ranks, nodes=nodes, registered=registered, pipelined=pipelined)
 
 
 def find_cost(
