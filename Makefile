@@ -59,11 +59,14 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/plugin.py
 
-# The shared object for NCCL_TUNER_PLUGIN, with a C compiler alone.
-plugin: build/libnccl_tuner_plugin.so
+# The shared object for NCCL_TUNER_PLUGIN, with a C compiler alone. For another processor:
+# make plugin CC=aarch64-linux-gnu-gcc PLUGIN=build/aarch64/libnccl_tuner_plugin.so
+PLUGIN ?= build/libnccl_tuner_plugin.so
 
-build/libnccl_tuner_plugin.so: $(wildcard csrc/*.args csrc/plugin/*.[ch])
-	mkdir -p build
+plugin: $(PLUGIN)
+
+$(PLUGIN): $(wildcard csrc/*.args csrc/plugin/*.[ch])
+	mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) @csrc/plugin.args -o $@
 
 # libFuzzer over the plugin's parser and its calls: CLANG with its runtimes (Debian: clang, libclang-rt-dev).

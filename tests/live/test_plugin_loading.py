@@ -1,5 +1,6 @@
 """How each release loads a tuner plugin: its table, `nccl-tuner plugin env` and the oracle, against libnccl."""
 
+import hashlib
 import json
 import os
 import re
@@ -354,6 +355,7 @@ def test_a_shell_evaluates_it(tmp_path: Path, name: str, shell: str, before: str
     run = subprocess.run([shell, "-c", script], capture_output=True, text=True, cwd=folder, env=variables, check=True)
     has = {key.decode(): value.decode() for key, value in map(eval, run.stdout.splitlines())}
     assert has["NCCL_TUNER_TABLE"] == str(folder / "my.table")
+    assert has["NCCL_TUNER_TABLE_SHA256"] == hashlib.sha256(TABLE.encode()).hexdigest()
     assert has["NCCL_TUNER_STRICT"] == "1"
     if name == "2.27.3":
         assert has["NCCL_TUNER_PLUGIN"] == plugin.path().name

@@ -16,6 +16,7 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.cli.decide import command
 from tuner.cli.fit import command as fit_command
+from tuner.cli.plugin.lint import command as lint_command
 from tuner.measure.decision.assign import assign
 from tuner.measure.decision.gate import Verdict, verdict
 from tuner.measure.decision.rows import DecisionRow, regrets
@@ -111,6 +112,19 @@ def test_the_command_writes_a_table_that_is_only_for_its_ranks(tmp_path: Path) -
     assert regrets(runs[2].proposal.sizes, []).before == regrets(runs[2].proposal.sizes, []).after
 
 
+def test_the_table_passes_lint_with_the_sizes_that_it_leaves_to_nccl(tmp_path: Path) -> None:
+    path = write(tmp_path / "run.jsonl", measured(1).comparison.measurements)
+    out = tmp_path / "pod.table"
+    assert CliRunner().invoke(command, [str(path), "--out", str(out), "--no-gate"]).exit_code == 0
+    linted = CliRunner().invoke(lint_command, [str(out)])
+    assert linted.exit_code == 0, linted.output
+    assert "between line" in linted.output
+    assert "as '# gaps:' says" in linted.output
+    # The same rows without that word are a table with holes that nobody meant.
+    out.write_text("".join(line for line in out.read_text().splitlines(True) if not line.startswith("# gaps:")))
+    assert CliRunner().invoke(lint_command, [str(out)]).exit_code == 1
+
+
 def test_as_many_ranks_on_other_nodes_are_another_run(tmp_path: Path) -> None:
     runs = [measured(5), measured(5, nodes=4, gpus=4)]
     files = [str(write(tmp_path / f"{run.proposal.nodes}.jsonl", run.comparison.measurements)) for run in runs]
@@ -126,7 +140,7 @@ def test_no_row_survives_is_an_answer(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert "no row survives: NCCL's default is the best" in done.output
     assert read_table(out).decisions == ()
-    assert "rows" in read_table(out).provenance
+    assert "no row" in read_table(out).provenance["result"]
 
 
 def test_bad_input_writes_no_table(tmp_path: Path) -> None:

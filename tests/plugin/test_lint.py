@@ -231,6 +231,28 @@ def test_ten_thousand_rows(general: int) -> None:
     assert len(result) == 5 * general
 
 
+def test_ranks_do_not_agree_on_what_is_registered() -> None:
+    rows = ["allreduce -> tree/ll", "allgather registered=yes -> ring/ll", "allgather registered=no -> ring/ll128"]
+    ((line, severity, reason),) = found(*rows)
+    assert (line, severity) == (3, "warning")
+    assert reason.startswith("registered= holds what one rank knows (as 1 more): ranks whose buffers are not")
+    assert found(rows[0], "allgather -> ring/ll") == []
+
+
+def test_gaps_that_are_meant_are_notes() -> None:
+    rows = ["allreduce bytes=..1K -> tree/ll", "allreduce bytes=4K..4G -> ring/ll"]
+    assert [severity for _, severity, _ in found(*rows)] == ["warning", "warning"]
+    meant = "NCCL's own choice there, as '# gaps:' says"
+    assert found("# gaps: NCCL's own choice", *rows) == [
+        (4, "note", f"no row for bytes=1025..4095, between line 3 and this one: {meant}"),
+        (4, "note", f"no row for bytes=4294967297.., past the last: {meant}"),
+    ]
+    # Other warnings stay.
+    assert (4, "warning") in [
+        each[:2] for each in found("# gaps: NCCL's own", *rows[:1], "allreduce bytes=1 -> ring/ll")
+    ]
+
+
 # By release and communicator
 
 

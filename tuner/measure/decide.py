@@ -22,6 +22,7 @@ from tuner.measure.decision.rows import DecisionRow, Proposal, Regrets, regrets,
 from tuner.measure.opened import again
 from tuner.measure.records.header import case_of
 from tuner.measure.records.samples import Combination, Writer, check_same, existing, sha256s
+from tuner.plugin.lint import GAPS
 from tuner.plugin.table.text import size_text, write
 
 DEFAULT_GATE = GateSettings()
@@ -261,6 +262,8 @@ def _rows(decisions: Sequence[_Decision], settings: GateSettings | None) -> dict
             f"{row.row}, {row.ranks} ranks: gains {100 * row.gain:.1f} %, "
             f"probability {row.probability:.4f}, at " + ", ".join(map(size_text, row.sizes))
         )
-    if not kept:
-        found["rows"] = "none: NCCL's default is the best that was found"
+    if kept:
+        found[GAPS] = "sizes without a row keep NCCL's own choice: nothing better is proven there"
+    else:
+        found["result"] = "no row: NCCL's default is the best that was found"
     return found

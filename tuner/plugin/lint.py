@@ -1,7 +1,7 @@
 """What is wrong with a decision table by itself: rows that nothing reaches, meetings, gaps, what no NCCL runs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TypeVar
 
@@ -30,6 +30,8 @@ ALGORITHMS = {
 }
 EVERY_PROTOCOL = (Algorithm.Tree, Algorithm.Ring)  # the others have Simple
 
+GAPS = "gaps"  # provenance of a table that leaves sizes to NCCL on purpose
+
 _FOUR_GIB = (2**32 - 1, 2**32)  # where people write "everything"
 _Row = TypeVar("_Row", bound=Conditions)
 
@@ -45,9 +47,9 @@ class Finding:
 
 def check(table: Table) -> list[Finding]:
     """Findings in the order of lines."""
-    found = [*_impossible(table.decisions), *_impossible(table.costs)]
+    found = [*_impossible(table.decisions), *_impossible(table.costs), *_registered(table.decisions)]
     for rows in _groups(table.decisions, lambda row: row.collective):
-        found.extend(_geometry(rows))
+        found.extend(_geometry(rows, gaps_are_meant=GAPS in table.provenance))
     for costs in _groups(table.costs, lambda row: (row.collective, row.algorithm, row.protocol)):
         shapes = [boxes.of(row) for row in costs]
         index = Boxes(shapes)
@@ -82,6 +84,15 @@ def _impossible(rows: Iterable[Decision | Cost]) -> Iterator[Finding]:
                 yield Finding(row.line, ERROR, reason)
 
 
+def _registered(rows: Iterable[Decision]) -> Iterator[Finding]:
+    """NCCL looks a registration up on each rank by itself, so that the ranks of one call may match different rows."""
+    at = [row.line for row in rows if row.registered is not None]
+    if at:
+        more = f" (as {len(at) - 1} more)" if len(at) > 1 else ""
+        reason = "ranks whose buffers are not registered alike choose differently, and the job hangs"
+        yield Finding(at[0], WARNING, f"registered= holds what one rank knows{more}: {reason}")
+
+
 def _groups(rows: Iterable[_Row], key: Callable[[_Row], object]) -> Iterable[list[_Row]]:
     groups: dict[object, list[_Row]] = {}
     for row in rows:
@@ -89,8 +100,8 @@ def _groups(rows: Iterable[_Row], key: Callable[[_Row], object]) -> Iterable[lis
     return groups.values()
 
 
-def _geometry(rows: Sequence[Decision]) -> Iterator[Finding]:
-    """All of one collective."""
+def _geometry(rows: Sequence[Decision], gaps_are_meant: bool) -> Iterator[Finding]:
+    """All of one collective; sizes without a row are notes at most where they are meant."""
     shapes = [boxes.of(row) for row in rows]
     index = Boxes(shapes)
     visible: list[int] = []
@@ -99,7 +110,8 @@ def _geometry(rows: Sequence[Decision]) -> Iterator[Finding]:
         if hidden is None:
             visible.append(at)
         yield from [hidden] if hidden else _meetings(rows, shapes, index, at)
-    yield from _gaps(rows, visible, shapes, index)
+    for gap in _gaps(rows, visible, shapes, index):
+        yield replace(gap, severity=NOTE, reason=f"{gap.reason}, as '# {GAPS}:' says") if gaps_are_meant else gap
 
 
 def _unreachable(rows: Sequence[Conditions], shapes: Sequence[Box | None], index: Boxes, at: int) -> Finding | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tuner import release
 from tuner.base.errors import BadInput
+from tuner.base.provenance import sha256
 from tuner.release import Release
 
 _SEPARATORS = ":;$"  # what LD_LIBRARY_PATH splits at, and where a token such as $ORIGIN begins: ld.so(8)
@@ -88,12 +89,15 @@ def takes_path(nccl: Release, file: Path) -> bool:
 def environment(nccl: Release, file: Path, table: Path | None = None, strict: bool = False) -> Environment:
     """What makes ``nccl`` load the plugin in ``file`` and the plugin read ``table``; all paths become absolute.
 
-    Where a path does not work the plugin goes by its name, which LD_LIBRARY_PATH has to find. BadInput for a release
-    without tuner plugins, and for a file that then cannot be found by its name.
+    The plugin takes the table only with the content that it has now. Where a path does not work the plugin goes by its
+    name, which LD_LIBRARY_PATH has to find. BadInput for a release without tuner plugins, and for a file that then
+    cannot be found by its name; OSError for no such table.
     """
     interface(nccl)
     file = Path(os.path.abspath(file))
-    settings = {} if table is None else {"NCCL_TUNER_TABLE": os.path.abspath(table)}
+    settings = {}
+    if table is not None:
+        settings = {"NCCL_TUNER_TABLE": os.path.abspath(table), "NCCL_TUNER_TABLE_SHA256": sha256(table)}
     if strict:
         settings["NCCL_TUNER_STRICT"] = "1"
     if takes_path(nccl, file):

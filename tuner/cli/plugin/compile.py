@@ -16,6 +16,7 @@ from tuner.cli.provenance import command_line
 from tuner.emulator.selection import Selection
 from tuner.plugin import compile
 from tuner.plugin.formats import measured
+from tuner.plugin.lint import GAPS
 from tuner.plugin.table import text
 from tuner.plugin.table.records import Table
 from tuner.scenario import Scenario
@@ -113,6 +114,8 @@ def _emulated(scenario: Scenario, wanted: _Wanted) -> tuple[Table, list[str]]:
     rows, notes = compile.decisions(selection, wanted.collectives, wanted.channels), []
     if other is not None:
         rows, notes = compile.for_release(rows, other)
+        if notes:
+            provenance[GAPS] = f"what NCCL {other.communicator.release.name} cannot run is left to its own choice"
     return Table(tuple(rows), provenance=provenance), notes
 
 
