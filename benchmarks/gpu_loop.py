@@ -110,8 +110,8 @@ def measure(given: argparse.Namespace, budget_s: float) -> str:
     from tuner.measure.gpu.backend import Options
     from tuner.measure.gpu.opening import open_gpus
     from tuner.measure.loop import Loop, Settings
+    from tuner.measure.plan import Wanted, points, tasks
     from tuner.measure.records import samples
-    from tuner.measure.records.plan import Wanted, points, tasks
 
     start_s = time.monotonic()
     options = Options(given.ranks_per_gpu, given.library, given.out / "topology.xml")

@@ -25,6 +25,7 @@ from tuner.calibration.identify import identify
 from tuner.cli import everything as cli
 from tuner.costmodels.line import deviations
 from tuner.emulator import fitted_constants
+from tuner.emulator.build import with_release
 from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.selection import Selection
 from tuner.measure.records.header import CASE, case_record
@@ -215,7 +216,7 @@ def test_the_held_out_error_is_that_of_sizes_that_were_not_used(files: list[Path
     assert held == set(SIZES[2:-1:4])
     found = model.fit(read)
     made = fitted_constants.apply(release.load(NCCL), FittedConstants(NCCL, found.tables, {}))
-    selection = Selection(replace(TWO.communicator(), release=made))
+    selection = Selection(with_release(TWO.communicator(), made))
     off = []
     for group in read.groups:
         table = selection.cost_table(group.request, group.sizes.nbytes)[:, group.algo_proto[0], group.algo_proto[1]]

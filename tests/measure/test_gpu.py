@@ -22,9 +22,9 @@ from tests.support.available_releases import HERE
 from tests.support.compiled_kernels import NUMPY, compiled
 from tuner.base.errors import BadInput, MeasuringFailed, OracleUnavailable
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.measure.executed import Log
 from tuner.measure.gpu import opening
 from tuner.measure.gpu.backend import Gpu, Libraries, Options
-from tuner.measure.gpu.executed import Log
 from tuner.measure.gpu.kernels import Check, Values
 from tuner.measure.gpu.nccl import Nccl
 from tuner.measure.gpu.opening import allows_several, devices_of, open_gpus

@@ -26,11 +26,11 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.measure.backend import Run
 from tuner.measure.loop import AFTER_ROUNDS, LEAST_ROUNDS, End, Loop, Settings, State
+from tuner.measure.plan import SIZES, Task, Wanted, points, tasks
 from tuner.measure.records import samples
 from tuner.measure.records.header import case_of
-from tuner.measure.records.plan import SIZES, Task, Wanted, points, tasks
-from tuner.measure.records.results import results
 from tuner.measure.records.samples import Combination, Point, SampleBlock, Writer
+from tuner.measure.results import results
 from tuner.measure.simulated.backend import Simulated, from_header
 from tuner.measure.simulated.truth import CHANNELS_POWER, draw
 from tuner.measure.statistics import estimate

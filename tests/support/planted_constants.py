@@ -1,7 +1,6 @@
 """Files of measurements of a machine whose constants are known: the emulator with others, seen through noise."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 from tuner import release
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, Protocol
 from tuner.emulator import fitted_constants
+from tuner.emulator.build import with_release
 from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -27,7 +27,7 @@ def true_us(
     """By combination, the times of all sizes; only of combinations that the model has a time for."""
     communicator = scenario.communicator()
     nccl = fitted_constants.apply(release.load(scenario.nccl), FittedConstants(scenario.nccl, change, {}))
-    selection = Selection(replace(communicator, release=nccl))
+    selection = Selection(with_release(communicator, nccl))
     request = Request(collective, DataType.float32, Op.sum)
     times_us = selection.cost_table(request, sizes)
     out = selection.excluded(request)

@@ -13,7 +13,7 @@ from tuner.measure.comparison.model import Model
 from tuner.measure.decision.gate import GateSettings, Verdict, gate
 from tuner.measure.decision.rows import DecisionRow, Proposal
 from tuner.measure.loop import Loop, Settings
-from tuner.measure.records.plan import Wanted, points, tasks
+from tuner.measure.plan import Wanted, points, tasks
 from tuner.measure.records.samples import Measurements, Point, SampleBlock
 from tuner.measure.simulated.backend import Simulated
 from tuner.scenario import Scenario

@@ -8,7 +8,7 @@ import pytest
 from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Pattern
-from tuner.emulator import communicator
+from tuner.emulator.build import build
 from tuner.emulator.communicator import Communicator, Node
 from tuner.emulator.rules import init
 from tuner.machine.graphs import Graph
@@ -59,7 +59,7 @@ OTHER = Node(
 
 
 def built(*nodes: Node, nccl: str = "2.28.9") -> Communicator:
-    return communicator.build(release.load(nccl), nodes, Environment({}))
+    return build(release.load(nccl), nodes, Environment({}))
 
 
 def test_the_weakest_of_all_graphs_counts() -> None:

@@ -22,10 +22,9 @@ from tuner.base.registry import NotNccl, Registry, source_of, sources_of
 from tuner.base.trace import Step
 from tuner.cli import everything
 from tuner.emulator.request import Request
-from tuner.emulator.rules import bandwidth, bounds, latency, launch, registered
+from tuner.emulator.rules import bandwidth, bounds, deal, latency, launch, registered
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.call import Call
-from tuner.emulator.rules.schedule import deal
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.scenario import Scenario

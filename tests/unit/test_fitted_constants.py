@@ -16,6 +16,7 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.base.records import to_json
 from tuner.cli import everything as cli
 from tuner.emulator import fitted_constants
+from tuner.emulator.build import with_release
 from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.model import tables
 from tuner.emulator.request import Request
@@ -58,12 +59,12 @@ def test_fitted_constants_change_the_tables_as_the_changed_release_does() -> Non
     by_hand = release.changed(nccl, {**CONSTANTS, "rules": {"bandwidth": names}})
     scenario = Scenario(NCCL, 2, machine="dgx-h100")
     ours, own = replace(scenario, fitted_constants=FITTED).communicator(), scenario.communicator()
-    expected, plain = tables(replace(own, release=by_hand)), tables(own)
+    expected, plain = tables(with_release(own, by_hand)), tables(own)
     for name in ("latency_us", "bandwidth_gbs"):
         assert np.array_equal(getattr(tables(ours), name), getattr(expected, name)), name
         assert not np.array_equal(getattr(tables(ours), name), getattr(plain, name)), name
     request, sizes = Request(Collective.AllReduce, DataType.float32, Op.sum), [1 << power for power in range(3, 31)]
-    picks = [Selection(each).pick(request, sizes) for each in (ours, replace(own, release=by_hand), own)]
+    picks = [Selection(each).pick(request, sizes) for each in (ours, with_release(own, by_hand), own)]
     for name in ("algorithm", "protocol", "time_us", "channels", "threads"):
         assert np.array_equal(getattr(picks[0], name), getattr(picks[1], name)), name
     assert not np.array_equal(picks[0].algorithm, picks[2].algorithm)

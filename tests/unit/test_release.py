@@ -9,6 +9,7 @@ import pytest
 from tuner import release
 from tuner.base.errors import BadReleaseFile, UnknownRelease
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.emulator.build import with_release
 from tuner.emulator.request import Request
 from tuner.emulator.rules import resolved
 from tuner.emulator.rules.bandwidth import measured_efficiency
@@ -189,7 +190,7 @@ def test_a_rule_that_does_not_exist(rules: str, complaint: str, tmp_path: Path) 
 def test_a_constant_that_a_rule_goes_by_and_that_is_missing(tmp_path: Path) -> None:
     folder = child(tmp_path, f'[rules] {S}\nlaunch = "shrink_then_bytes"')
     scenario = Scenario("2.28.9", 1, machine="dgx-h100").communicator()
-    selection = Selection(dataclasses.replace(scenario, release=release.read(folder, "2.99.0")))
+    selection = Selection(with_release(scenario, release.read(folder, "2.99.0")))
     with pytest.raises(BadReleaseFile, match=r"limits\.part_alignment_bytes: missing from the release's file"):
         selection.pick(Request(Collective.AllReduce, DataType.float32, Op.sum), 1 << 20)
 

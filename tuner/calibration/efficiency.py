@@ -16,7 +16,7 @@ from tuner.costmodels.operations import Operation
 from tuner.costmodels.wires import Loads
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.measure.records.results import Result
+from tuner.measure.results import Result
 from tuner.scenario import Scenario
 
 LATENCY, INTRA, INTER = "latency", "links inside the node", "network"

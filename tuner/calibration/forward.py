@@ -1,7 +1,6 @@
 """The emulator as a function of its constants: the logarithms of all observed calls' times, and how they change."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from tuner.calibration.constants import Constant, constants, tables
 from tuner.calibration.observations import ObservationGroup, Observations
 from tuner.emulator import fitted_constants, model
+from tuner.emulator.build import with_release
 from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.call import Call
@@ -83,7 +83,7 @@ def _may_reach(constant: Constant, group: ObservationGroup) -> bool:
 
 
 def _log_us(group: ObservationGroup, nccl: Release) -> Array:
-    communicator = replace(group.communicator, release=nccl)
+    communicator = with_release(group.communicator, nccl)
     algo_proto = ModelPoint(communicator, group.request.collective, *group.algo_proto)
     times_us = timing.time_us(
         model.latency_us(algo_proto),

@@ -14,7 +14,7 @@ from tuner.costmodels.checks import Array, whole
 from tuner.costmodels.line import Fit, Repeated
 from tuner.costmodels.operations import Operation
 from tuner.measure.readers.any_file import read_any
-from tuner.measure.records.results import Result, results
+from tuner.measure.results import Result, results
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from tuner.cli import measured, options
 from tuner.cli.output import print_json
 from tuner.measure.backend import Backend
 from tuner.measure.loop import End, Loop, Settings
+from tuner.measure.plan import How, Wanted, points, tasks
 from tuner.measure.records import samples
 from tuner.measure.records.header import case_of
-from tuner.measure.records.plan import How, Wanted, points, tasks
-from tuner.measure.records.results import results
+from tuner.measure.results import results
 from tuner.plugin.table.records import MAX_CHANNELS
 
 BACKENDS = ("simulated", "gpu")

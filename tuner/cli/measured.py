@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from tuner.base.names import Collective, DataType, Op
 from tuner.base.records import json_form
 from tuner.costmodels.bandwidth import algorithm_gbs, bus_factor
-from tuner.measure.records.results import Result
 from tuner.measure.records.samples import Combination, Point
+from tuner.measure.results import Result
 
 _Row = dict[bool, Result]  # by in_place
 _KEYS = ("size", "count", "type", "redop", "root", "algorithm", "protocol", "channels")

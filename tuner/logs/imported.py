@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
-from tuner.emulator import communicator as comm
+from tuner.emulator.build import build
 from tuner.emulator.communicator import Communicator, Node
 from tuner.logs.reader import Block
 from tuner.machine.graphs import Graphs
@@ -113,4 +113,4 @@ def in_emulator(imported: Imported) -> Communicator:
         )
         for node in imported.nodes
     ]
-    return comm.build(nccl, nodes, Environment(environment))
+    return build(nccl, nodes, Environment(environment))

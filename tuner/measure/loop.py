@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tuner.measure.backend import Backend
-from tuner.measure.records.plan import Task
+from tuner.measure.plan import Task
 from tuner.measure.records.samples import Point, SampleBlock
 from tuner.measure.statistics import Estimate, estimate
 

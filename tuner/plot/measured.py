@@ -10,7 +10,7 @@ from matplotlib.ticker import NullLocator
 from tuner.measure.comparison.compared import Comparison
 from tuner.measure.comparison.judged import Judged
 from tuner.measure.records.samples import Point
-from tuner.measure.records.series import Series, series
+from tuner.measure.series import Series, series
 from tuner.plot.axes import grid, heading, legend, size_axis
 from tuner.plot.lines import style
 

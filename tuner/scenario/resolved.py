@@ -6,8 +6,8 @@ from itertools import chain
 
 from tuner import release
 from tuner.base.errors import BadInput
-from tuner.emulator import communicator as comm
 from tuner.emulator import fitted_constants
+from tuner.emulator.build import build
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.rules import cta_policy
 from tuner.oracle.configuration import OracleConfiguration
@@ -67,7 +67,7 @@ class ResolvedScenario:
         several = sum(kind.nodes for kind in self.kinds) > 1
         nodes = [[kind.for_emulator(several)] * kind.nodes for kind in self.kinds]
         return tuple(
-            comm.build(nccl, list(chain(own, *nodes[:first], *nodes[first + 1 :])), environment)
+            build(nccl, list(chain(own, *nodes[:first], *nodes[first + 1 :])), environment)
             for first, own in enumerate(nodes)
         )
 

@@ -17,7 +17,7 @@ from tuner.measure.comparison.compared import Comparison
 from tuner.measure.comparison.model import Model
 from tuner.measure.records import header
 from tuner.measure.records.samples import Measurements, Point
-from tuner.measure.records.series import Series, series
+from tuner.measure.series import Series, series
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:

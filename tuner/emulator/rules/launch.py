@@ -20,7 +20,7 @@ from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
 from tuner.emulator.rules.bounds import bounds_to
 from tuner.emulator.rules.call import Call
-from tuner.emulator.rules.schedule.deal import TrafficCells
+from tuner.emulator.rules.deal import TrafficCells
 from tuner.release.schema import given
 
 MOST = 1 << 18  # multiples to look at

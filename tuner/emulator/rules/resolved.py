@@ -21,6 +21,7 @@ from tuner.emulator.rules import (
     candidate,
     collnet,
     cta_policy,
+    deal,
     enabled,
     init,
     latency,
@@ -36,14 +37,14 @@ from tuner.emulator.rules.bandwidth import BandwidthRule
 from tuner.emulator.rules.candidate import CandidateRule
 from tuner.emulator.rules.collnet import CollNetFacts
 from tuner.emulator.rules.cta_policy import Policy
+from tuner.emulator.rules.deal import Deal
 from tuner.emulator.rules.enabled import EnabledRule
 from tuner.emulator.rules.latency import LatencyRule
 from tuner.emulator.rules.launch import Launch
 from tuner.emulator.rules.model_point import ModelPoint
 from tuner.emulator.rules.pick import PickRule
 from tuner.emulator.rules.registered import RegisteredRule
-from tuner.emulator.rules.schedule import cells, deal, equal_bytes, least_loaded, scheduler, task
-from tuner.emulator.rules.schedule.deal import Deal
+from tuner.emulator.rules.schedule import cells, equal_bytes, least_loaded, scheduler, task
 from tuner.emulator.rules.symmetric_time import BlockRule as SymmetricBlockRule
 from tuner.emulator.rules.symmetric_time import TimeRule
 from tuner.emulator.rules.time import CorrectionRule, PenaltyRule

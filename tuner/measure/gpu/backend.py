@@ -20,9 +20,9 @@ from tuner import release
 from tuner.base.errors import BadInput, MeasuringFailed, TunerError
 from tuner.base.names import Collective, DataType, Op
 from tuner.measure.backend import Run
+from tuner.measure.executed import Log
 from tuner.measure.gpu import kernels
 from tuner.measure.gpu.calls import CALLS, Calls, Rank
-from tuner.measure.gpu.executed import Log
 from tuner.measure.gpu.rendezvous import Rendezvous
 from tuner.measure.records.header import CASE, case_record
 from tuner.measure.records.samples import NOTED, Combination, Point

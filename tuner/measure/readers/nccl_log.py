@@ -6,7 +6,7 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Collective
 from tuner.logs import importer, lines, reader
 from tuner.logs.imported import Given, Imported
-from tuner.measure.gpu.executed import combination
+from tuner.measure.executed import combination
 from tuner.measure.records.samples import Combination, Measurements, Point, SampleBlock
 
 

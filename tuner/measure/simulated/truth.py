@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tuner.base.names import ALGO_PROTOS, AlgoProto
 from tuner.base.numerics import f32
 from tuner.emulator import fitted_constants
+from tuner.emulator.build import with_release
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request, Sizes
 from tuner.emulator.rules import time as timing
@@ -102,7 +103,7 @@ class Truth:
     def __init__(self, communicator: Communicator, change: Mapping[str, Any]) -> None:
         nccl = communicator.release
         self.change = dict(change)
-        self._selection = Selection(replace(communicator, release=fitted_constants.changed(nccl, change)))
+        self._selection = Selection(with_release(communicator, fitted_constants.changed(nccl, change)))
         self._costs: dict[Request, dict[int, dict[AlgoProto, Cost]]] = {}
 
     def costs(self, point: Point) -> dict[AlgoProto, Cost]:

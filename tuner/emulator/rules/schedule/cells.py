@@ -12,9 +12,9 @@ from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import FP8, Request
+from tuner.emulator.rules.deal import Place, TrafficCells
 from tuner.emulator.rules.launch import cells_of, ctas
 from tuner.emulator.rules.schedule.batches import Batches
-from tuner.emulator.rules.schedule.deal import Place, TrafficCells
 from tuner.emulator.rules.schedule.scheduler import RULES, Scheduler
 from tuner.emulator.rules.schedule.task import Chooser, Kernels, Task, between, kind
 from tuner.release.schema import given

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tuner.measure.records.plan import Task
+from tuner.measure.plan import Task
 from tuner.measure.records.samples import Combination, Point, SampleBlock
 from tuner.measure.statistics import Estimate, estimate
 

@@ -1,0 +1,123 @@
+"""Everything NCCL's init derives before it tunes, from the nodes of a communicator."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm
+from tuner.emulator.communicator import Communicator, Node
+from tuner.emulator.rules import collnet, init, resolved
+from tuner.machine.graphs import COLLNET_GRAPHS, EMPTY, OF_ALGORITHM, Graphs
+from tuner.release import Release
+from tuner.release.environment import Environment
+
+
+def build(release: Release, nodes: Sequence[Node], environment: Environment) -> Communicator:
+    """The communicator of these nodes as rank 0 sees it, the first GPU of the first node; ``[node] * n`` are n alike.
+
+    Errors: BadInput where the shape is none, or where a variable is set that this release's emulation does not know.
+    Source: initTransportsRank (src/init.cc) and ncclTopoPostset (src/graph/connect.cc), v2.28.9-1.
+    """
+    ranks = sum(len(node.comp_caps) for node in nodes)
+    kinds: list[Node] = []  # the first node's kind first
+    for node in {id(node): node for node in nodes}.values():
+        if node not in kinds:
+            kinds.append(node)
+    if not kinds:
+        raise BadInput("no nodes; valid: 1 or more")
+    if ranks < 2:
+        raise BadInput("a communicator of one rank has nothing to pick: NCCL copies; valid: two ranks or more")
+    _check_environment(release, environment)
+    environment = replace(environment, non_numeric_is_default=release.environment.non_numeric_is_default)
+    rules = resolved.of(release)
+
+    searched_graphs = [
+        init.searched(kind.graphs, environment) | init.without_channels(release, rules, environment, kind)
+        for kind in kinds
+    ]
+    searched = {
+        name: init.weakest([graphs.get(name, EMPTY) for graphs in searched_graphs], release.paths.types)
+        for name in set(OF_ALGORITHM.values())
+    }
+    # Ring and tree run on the same channels: the fewer of both.
+    channels = min(searched[name].channels for name in ("tree", "ring"))
+    graphs = {algorithm: searched[name] for algorithm, name in OF_ALGORITHM.items()}
+    for algorithm in (Algorithm.Tree, Algorithm.Ring, Algorithm.PAT):
+        graphs[algorithm] = init.with_channels(graphs[algorithm], channels)
+
+    comp_caps = rules.comp_caps([cap for kind in kinds for cap in kind.comp_caps])
+    local_ranks = [len(kind.comp_caps) for kind in kinds]
+    net_gbs = min(kind.net_gbs for kind in kinds)
+    cpus = [(kind.cpu_arch, kind.cpu_vendor) for kind in kinds]
+    cpu_arch, cpu_vendor = rules.cpu(cpus)
+    table_cpu_arch, table_cpu_vendor = rules.table_cpu(cpus)
+    entries = {(size, _heads(graphs)) for size, graphs in zip(local_ranks, searched_graphs, strict=True)}
+    if len(entries) > 1 and collnet.requested(environment):
+        raise BadInput("NCCL_COLLNET_ENABLE=1: not emulated where nodes differ in GPUs or heads; valid there: 0")
+    network = collnet.set_up(rules, collnet.CollNetFacts(release, environment, len(nodes), max(local_ranks), graphs))
+    facts = init.InitFacts(
+        release=release,
+        rules=rules,
+        environment=environment,
+        nodes=len(nodes),
+        comp_cap=kinds[0].comp_caps[0],
+        min_comp_cap=min(comp_caps),
+        ring=graphs[Algorithm.Ring],
+        nvls=graphs[Algorithm.NVLS],
+        own_nvls=searched_graphs[0].get("nvls", EMPTY),
+        min_local_ranks=min(local_ranks),
+        net_gbs=net_gbs,
+        collnet_chain=graphs[Algorithm.CollNetChain] if network else None,
+    )
+    return Communicator(
+        release=release,
+        environment=environment,
+        ranks=ranks,
+        nodes=len(nodes),
+        nodes_are_alike=len(kinds) == 1,
+        local_ranks=local_ranks[0],
+        min_local_ranks=min(local_ranks),
+        max_local_ranks=max(local_ranks),
+        graphs=graphs,
+        channels=init.channels(facts, channels),
+        coll_channels=init.coll_channels(facts, channels),
+        nvls_channels=init.nvls_channels(facts),
+        min_comp_cap=min(comp_caps),
+        max_comp_cap=max(comp_caps),
+        cpu_arch=cpu_arch,
+        cpu_vendor=cpu_vendor,
+        table_cpu_arch=table_cpu_arch,
+        table_cpu_vendor=table_cpu_vendor,
+        tree_pattern=rules.tree_pattern([graphs["tree"].pattern for graphs in searched_graphs]),
+        has_nvswitch=kinds[0].has_nvswitch,
+        direct_nvlink=kinds[0].direct_nvlink and graphs[Algorithm.Ring].type_intra == "NVL",
+        net_gbs=net_gbs,
+        gpu_direct=kinds[0].gpu_direct,
+        ctas=facts.ctas(),
+        collnet=network,
+        rules=rules,
+    )
+
+
+def with_release(communicator: Communicator, release: Release) -> Communicator:
+    """The communicator with other constants and rules, such as fitted ones; what its init derived stays."""
+    return replace(communicator, release=release, rules=resolved.of(release))
+
+
+def _check_environment(release: Release, environment: Environment) -> None:
+    if unknown := release.unknown_variables(environment.values.keys() - environment.searched):
+        if set(unknown) <= set(release.environment.search):
+            raise BadInput(
+                f"{', '.join(unknown)}: read by the search of graphs, which these were found without; valid with "
+                "--topology FILE.xml, or after a change: nccl-tuner whatif, diff --change"
+            )
+        raise BadInput(
+            f"{', '.join(unknown)}: not emulated for NCCL {release.name}; valid: "
+            f"{', '.join(release.environment.known)}, "
+            f"and {len(release.indifferent_variables)} that reach no choice, such as NCCL_DEBUG"
+        )
+
+
+def _heads(graphs: Graphs) -> tuple[tuple[int, ...] | None, ...]:
+    """The GPUs at which CollNet's graphs enter the network."""
+    return tuple(graphs.get(name, EMPTY).heads for name in COLLNET_GRAPHS)
