@@ -79,8 +79,9 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal(monkeypatch, fake_cupy(0)) == "no GPU: CUDA_VISIBLE_DEVICES leaves none; valid: one or more"
 
 
-def test_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = refusal(monkeypatch, fake_cupy(1), Options(library=library.cached(HERE[0])))
+def test_one_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "libnccl.so.2").touch()  # is there, and not loaded
+    said = refusal(monkeypatch, fake_cupy(1), Options(library=tmp_path / "libnccl.so.2"))
     assert said.startswith("one rank has nothing to choose, NCCL only copies; valid: two GPUs or more, or --ranks-per-")
 
 

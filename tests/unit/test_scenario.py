@@ -49,7 +49,7 @@ def test_one_pick_parses_a_topology_once_and_computes_each_time_once(
     done = CliRunner().invoke(everything, shlex.split(words), catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert [where for _, where in parsed] == [str(topology)]
-    times = [arguments[4] for arguments in timed]  # algorithm and protocol
+    times = [arguments[2].algo_proto for arguments in timed]
     assert len(times) == len(set(times)) > 0
 
 
