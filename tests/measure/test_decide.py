@@ -152,7 +152,7 @@ def test_bad_input_writes_no_table(tmp_path: Path) -> None:
     for files, reason in (
         ([path, path], "run.jsonl: the same measurements as"),
         ([path, more], "two FILEs of as many ranks and nodes"),
-        ([other], "nothing here measures as 'abacus' did"),
+        ([other], "unknown backend 'abacus'"),
     ):
         done = CliRunner().invoke(command, [*map(str, files), "--out", str(out)])
         assert isinstance(done.exception, BadMeasurement)

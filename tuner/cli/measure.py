@@ -27,7 +27,7 @@ DEFAULT = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
 SAY_EVERY_S = 10.0
 INTERRUPTED = "interrupted"
 _ENDS = {
-    End.precise: "everything is known well enough",
+    End.precise: "every median is within --precision",
     End.rounds: "--rounds",
     End.budget: "--budget-s",
     INTERRUPTED: INTERRUPTED,

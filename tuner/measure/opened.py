@@ -17,7 +17,7 @@ def again(path: Path, measurements: Measurements) -> Backend:
         return simulated.from_header(measurements.header, after=len(measurements.blocks))
     if name != gpu.NAME:
         valid = f"{gpu.NAME}, {simulated.NAME}, or --no-gate"
-        raise BadMeasurement(f"{path}: nothing here measures as {name!r} did; valid: {valid}")
+        raise BadMeasurement(f"{path}: unknown backend {name!r}; valid: {valid}")
     backend = opening.open_gpus(gpu.options_of(measurements.header))
     if backend is None:
         raise BadMeasurement(f"{path}: measured by several processes; valid: --no-gate, or one process with all GPUs")

@@ -101,7 +101,7 @@ def _lines(selection: Selection, request: Request, algo_proto: AlgoProto) -> Ite
         pair = timing.corrected(latency_us, bandwidth_gbs, call, Sizes(sizes))
         labels = np.column_stack([np.broadcast_to(value, sizes.shape) for value in pair])
         if len(sizes) > 1 and (labels[1:] != labels[:-1]).any(axis=1).sum() > MOST_LINES:
-            raise BadInput(f"{where}: its time changes continuously with the size, which no row of costs says")
+            raise BadInput(f"{where}: its time changes continuously with the size, which no cost row can say")
         return labels
 
     starts = breakpoints.find(corrected, 1, MAX_BYTES, breaks(selection))
@@ -110,7 +110,7 @@ def _lines(selection: Selection, request: Request, algo_proto: AlgoProto) -> Ite
         line = Line(shortest(latency), shortest(bandwidth), timing.per_batch(call))
         exact = np.float32(line.latency_us) == latency and np.float32(line.bandwidth_gbs) == bandwidth
         if not (exact and 0 <= latency < np.inf and 0 < bandwidth < np.inf):
-            raise BadInput(f"{where}: {latency} us, {bandwidth} GB/s is no row of costs")
+            raise BadInput(f"{where}: {latency} us, {bandwidth} GB/s cannot be written as a cost row")
         lines.append((int(start), line))
     ranks, nodes = _here(selection)
     # Penalties come after the line: PAT of several ranks is the last choice, which a table says with another word.

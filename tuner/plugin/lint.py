@@ -123,7 +123,7 @@ def _unreachable(rows: Sequence[Conditions], shapes: Sequence[Box | None], index
     try:
         if boxes.covered(shape, above):
             return Finding(line, WARNING, f"never decides: hidden by {_lines(rows, meeting)}")
-    except boxes.TooIntertwined:
+    except boxes.TooManyOverlaps:
         return Finding(line, NOTE, f"meets {_lines(rows, meeting)} in too many ways to tell whether it ever decides")
     return None
 
@@ -186,7 +186,7 @@ def _open(gap: Box, shapes: Sequence[Box | None], index: Boxes) -> bool:
     found = [box for at in index.meeting(gap, 0, len(shapes)) if (box := shapes[at]) is not None]
     try:
         return not boxes.covered(gap, found)
-    except boxes.TooIntertwined:
+    except boxes.TooManyOverlaps:
         return False
 
 

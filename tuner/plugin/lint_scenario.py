@@ -86,8 +86,8 @@ def _algorithms(release: Release, collective: Collective) -> list[Algorithm]:
 def _settings(table: Table, release: Release) -> Iterator[Finding]:
     interface = loading.interface(release)
     for row in table.decisions:
-        if row.registered and not interface.tells_registered:
-            since = loading.first(lambda interface: interface.tells_registered)
+        if row.registered and not interface.knows_registered:
+            since = loading.first(lambda interface: interface.knows_registered)
             reason = f"never matches: NCCL {release.name} does not report registered buffers; valid: {since} and later"
             yield Finding(row.line, WARNING, reason)
         if not interface.hands_costs and any(choice.protocol is Protocol.LL128 for choice in row.choices):

@@ -48,7 +48,7 @@ class Interface:
         return self.version >= 3
 
     @property
-    def tells_registered(self) -> bool:
+    def knows_registered(self) -> bool:
         """Whether the plugin learns that buffers are registered."""
         return self.version >= 4
 

@@ -117,7 +117,7 @@ class _Communicator:
             request.collective,
             size,
             pipelined=request.pipelined,
-            registered=self.interface.tells_registered and registered.keeps(communicator, request),
+            registered=self.interface.knows_registered and registered.keeps(communicator, request),
             collnet=candidate.collnet_supports_operation(communicator, request, Algorithm.CollNetDirect) is None,
             nvls=candidate.nvls_reduces_every_operation(communicator, request, Algorithm.NVLS) is None,
         )

@@ -156,7 +156,7 @@ def wraps_twice(most: int, threads: int, threshold: int) -> list[int]:
 
 @PRODUCT_RULES(nccl.TOPO_GET_ALGO_INFO(since="2.22.3"), nccl.TUNING_GET_CHANNELS(since="2.31.2"))
 def wraps_twice_and_for_threads(most: int, threads: int, threshold: int) -> list[int]:
-    """The same, and the threads go by what was counted down to first."""
+    """The first two wrap, the others count down from the second in 64 bits; so does the one that threads go by."""
     step, wrapped = int32(threads * threshold), wraps_each_time(most, threads, threshold)
     return [*wrapped[:1], *(wrapped[1] - further * step for further in range(most - 1))]
 

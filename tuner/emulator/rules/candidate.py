@@ -67,7 +67,7 @@ def nvls_reduces_operation(communicator: Communicator, request: Request, algorit
 
 @RULES(nccl.GET_ALGO_INFO(since="2.18.1"), nccl.TOPO_GET_ALGO_INFO(since="2.20.5"))
 def nvls_reduces_every_operation(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
-    """The same, but AllGather is checked too, and no switch reduces its bytes."""
+    """NVLS at all, and the switch can reduce this type with this operation; of AllGather too, which it cannot."""
     if algorithm not in NVLS or (communicator.nvls and _switch_reduces(request)):
         return None
     return nvls_missing(communicator, request) or f"NVLS {request.collective.name} would have to reduce bytes"

@@ -95,7 +95,7 @@ def protocol_requested_where_forced(point: ModelPoint) -> Reason:
 
 @RULES(nccl.COST_MODEL_INIT(since="2.31.2"))
 def algorithm_requested_where_forced(point: ModelPoint) -> Reason:
-    """The same; with NCCL_ALGO set, a collective it does not name has no algorithm left."""
+    """NCCL_ALGO leaves the algorithm in; a collective that it does not name has no algorithm left."""
     if not _forced(point):
         return None
     return _requested(point, "NCCL_ALGO", point.algorithm, unnamed=not point.environment.text("NCCL_ALGO"))
@@ -114,7 +114,7 @@ def algorithm_requested_or_rescued(point: ModelPoint) -> Reason:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def algorithm_requested_or_rescued_or_ring(point: ModelPoint) -> Reason:
-    """The same, but Ring stays for everything except AllReduce: so that NCCL_ALGO=Tree can run whole programs."""
+    """A list without Ring and Tree is ignored without CollNet; Ring stays for all collectives but AllReduce."""
     ring = point.algorithm is Algorithm.Ring and point.collective is not Collective.AllReduce
     return None if ring else algorithm_requested_or_rescued(point)
 
@@ -211,7 +211,7 @@ def ll128_needs_near_paths_by_generation(point: ModelPoint) -> Reason:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def ll128_needs_direct_nvlink_by_generation(point: ModelPoint) -> Reason:
-    """The same, and not over the NVLinks of a GPU in between."""
+    """LL128 goes as far as PXB, from Hopper on as far as PXN, but not over the NVLinks of a GPU in between (NVB)."""
     via = _ll128_by_itself(point) and point.graph.type_intra == "NVB"
     return "LL128 is not allowed over NVB" if via else ll128_needs_near_paths_by_generation(point)
 

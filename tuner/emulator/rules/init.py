@@ -122,7 +122,7 @@ def nvlink(some_nvlink: bool) -> str:
 
 @START_RULES(nccl.TOPO_COMPUTE(since="2.25.1"))
 def nearest_path(some_nvlink: bool) -> str:
-    """The nearest that any two GPUs have; all beyond NVLink count the same for what goes by it."""
+    """The nearest path between any two GPUs: NVL, or SYS for every other, as nothing tells those apart here."""
     return "NVL" if some_nvlink else "SYS"
 
 
@@ -154,7 +154,7 @@ def channels(facts: InitFacts, searched: int) -> int:
 
 
 def coll_channels(facts: InitFacts, searched: int) -> int:
-    """The same before aggregation raises them: releases that keep both launch one operation on these."""
+    """Channels before aggregation raises them: releases that keep both numbers launch one operation on these."""
     count = searched
     for rule in facts.rules.channels:
         count = count if rule in RAISES else rule(facts, count)
@@ -245,9 +245,9 @@ def raise_to_nvls(facts: InitFacts, count: int) -> int:
 
 @CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.20.5"))
 def raise_to_own_nvls(facts: InitFacts, count: int) -> int:
-    """The same before NCCL takes NVLS away where another node has none: ranks may end with different counts (sic).
+    """Aggregated operations may use as many channels as NVLS has here, even where another node has none (sic).
 
-    Nor has it taken away yet what it searched in vain.
+    Ranks may so end with different counts. A search that found no NVLS channel has not been taken away yet either.
     """
     own = facts.own_nvls
     searched = own.channels > 0 or own.type_intra != EMPTY.type_intra

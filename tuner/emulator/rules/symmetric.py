@@ -63,7 +63,10 @@ def symmetric_by_blocks(
 def symmetric_by_cells(
     communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> NonClassicPath | None:
-    """The same in cells of a KiB, which may be fewer than the blocks; copy engines where no block is to be used."""
+    """Every call that a symmetric kernel can do, in cells of a KiB, of which there may be fewer than blocks.
+
+    Copy engines run it where no block is to be used.
+    """
     choice = _in_cells(communicator, request, nbytes)
     if choice is None or isinstance(choice, NonClassicPath):
         return choice
@@ -74,7 +77,7 @@ def symmetric_by_cells(
 def symmetric_by_cells_unless_algorithms_requested(
     communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> NonClassicPath | None:
-    """The same, but where NCCL_ALGO is set and anything is asked of the collective, symmetric kernels are not."""
+    """As symmetric_by_cells, but not where NCCL_ALGO is set and it or NCCL_PROTO names the collective."""
     path = symmetric_by_cells(communicator, request, nbytes, classic)
     algorithms, protocols = (communicator.environment.text(name) or "" for name in ("NCCL_ALGO", "NCCL_PROTO"))
     requested = forced(algorithms, "NCCL_ALGO", Algorithm) | forced(protocols, "NCCL_PROTO", Protocol)
@@ -86,7 +89,7 @@ def symmetric_by_cells_unless_algorithms_requested(
 def symmetric_by_cells_low_latency_if_classic_is_ll(
     communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> NonClassicPath | None:
-    """The same, but a low-latency kernel stands back where the classic path would take another protocol than LL."""
+    """As symmetric_by_cells, but a low-latency kernel only where the classic path would take LL."""
     choice = _in_cells(communicator, request, nbytes)
     if choice is None or isinstance(choice, NonClassicPath):
         return choice

@@ -195,12 +195,12 @@ def _columns(row: Decision) -> dict[str, str]:
     if box is None:
         raise Mistake("no communicator has these ranks, nodes and ranks per node")
     if row.registered is not None or row.pipelined != ANY_PIPELINED:
-        raise Mistake("'registered' and 'pipelined' are nothing that NCCLX's format says")
+        raise Mistake("NCCLX's format has no 'registered' and no 'pipelined'")
     nodes, per_node = row.nodes, row.ranks_per_node
     if row.ranks != ANY_COUNT:
         even = [low for low, high in (box.ranks, box.nodes, box.ranks_per_node) if low == high]
         if len(even) < 3 or box.ranks_per_node[0] == 0:
-            raise Mistake("'ranks' are nothing that NCCLX's format says; valid with them: 'nodes', both exact and even")
+            raise Mistake("NCCLX's format has no 'ranks'; valid with them: 'nodes', both exact and even")
         nodes, per_node = Interval(*box.nodes), Interval(*box.ranks_per_node)
     algorithm, protocol = shared.cell_keys(choice)
     return {

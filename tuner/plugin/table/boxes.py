@@ -98,24 +98,24 @@ class Boxes:
         return [first + int(index) for index in np.flatnonzero(found)]
 
 
-class TooIntertwined(Exception):
+class TooManyOverlaps(Exception):
     """More parts than is sane to follow."""
 
 
 def uncovered(box: Box, others: Iterable[Box], most_parts: int = 5000) -> list[Box]:
-    """What is left of ``box`` without all of ``others``; TooIntertwined where that has too many parts."""
+    """What is left of ``box`` without all of ``others``; TooManyOverlaps where that has too many parts."""
     parts = [box]
     for other in others:
         parts = [part for old in parts for rest in minus(old, other) if (part := _filled(rest)) is not None]
         if not parts:
             break
         if len(parts) > most_parts:
-            raise TooIntertwined
+            raise TooManyOverlaps
     return parts
 
 
 def covered(box: Box, others: Sequence[Box]) -> bool:
-    """Whether ``others`` together hold all of ``box``. TooIntertwined where that cannot be told in sane time."""
+    """Whether ``others`` together hold all of ``box``. TooManyOverlaps where that cannot be told in sane time."""
     axis = "bytes" if box.bytes_per_rank == (0, LARGEST) else "bytes_per_rank"
     rest = box._replace(**{axis: (0, LARGEST)})
     # Most rows differ in their sizes only: those are merged first, and what they leave is looked at in full.

@@ -80,7 +80,7 @@ def _meets_what_is_left(shape: Box, above: Sequence[Box], other: Box | None) -> 
     both = None if other is None else boxes.common(shape, other)
     try:
         return both is not None and bool(boxes.uncovered(both, above))
-    except boxes.TooIntertwined:
+    except boxes.TooManyOverlaps:
         return True
 
 
