@@ -170,3 +170,16 @@ def test_the_command(table: Path, tmp_path: Path) -> None:
     bad.write_text("nccl-tuner-table 1\nallreduce -> ring/xx\n")
     refused = run("plugin", "dry-run", str(bad), "allreduce", *scenario, code=2)
     assert refused.stderr.startswith(f"nccl-tuner: {bad}:2: unknown protocol 'xx'")
+
+
+def test_a_group_is_bound_by_operation(tmp_path: Path) -> None:
+    path = tmp_path / "a.table"
+    path.write_text("nccl-tuner-table 1\nallreduce -> ring/simple channels=2\n")
+    command = f"plugin dry-run {path} allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 512K".split()
+    answer = json.loads(run(*command, "--grouped", "4", "--json").stdout)
+    assert answer["sizes"][0]["table"]["channels"] == 2
+    assert answer["groups"] == [{"bytes": 512 << 10, "calls": 4, "nccl": [16], "table": [8]}]
+    assert "groups" not in json.loads(run(*command, "--json").stdout)
+    group = ["group", "allreduce:512K*4", *command[4:10], "--json"]
+    assert json.loads(run(*group, "--table", str(path)).stdout)["kernels"][0]["channels"] == 8
+    assert json.loads(run(*group).stdout)["kernels"][0]["channels"] == 16

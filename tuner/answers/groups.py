@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.base.numerics import shortest
 from tuner.base.records import json_form
-from tuner.emulator.group import Operation, plan
+from tuner.emulator.group import Group, Operation, plan
 from tuner.emulator.selection import Selection
 from tuner.scenario import ConstantsUsed, Scenario
 
@@ -58,7 +58,11 @@ class GroupAnswer:
 
 def from_emulator(scenario: Scenario, operations: Sequence[Operation]) -> GroupAnswer:
     """What NCCL makes of the calls. Errors: those of :func:`tuner.emulator.group.plan`."""
-    group = plan(Selection(scenario.communicator()), operations)
+    return described(scenario, plan(Selection(scenario.communicator()), operations))
+
+
+def described(scenario: Scenario, group: Group) -> GroupAnswer:
+    """The emulator's group as an answer."""
     kernels = tuple(
         KernelAnswer(
             len(kernel.channels),

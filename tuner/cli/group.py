@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,8 +13,10 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
-from tuner.emulator.group import Operation
+from tuner.emulator.group import Operation, plan
 from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.plugin.asked import opened
 
 _CALL = re.compile(
     r"(?P<collective>[^:*]+):(?P<bytes>[^:*]+)(:(?P<dtype>[^:*]+))?(:(?P<op>[^:*]+))?(\*(?P<times>[1-9]\d{0,5}))?"
@@ -59,8 +62,14 @@ def operations_of(calls: list[Any], dtype: DataType, op: Op) -> list[Operation]:
 @calls_argument
 @options.scenario_options
 @options.request_options
+@click.option(
+    "--table",
+    type=click.Path(path_type=Path),
+    metavar="TABLE",
+    help="With the tuner plugin and this decision table; NCCL 2.21 and later.",
+)
 @options.json_option
-def command(calls: list[Any], dtype: DataType, op: Op, as_json: bool, **scenario: Any) -> None:
+def command(calls: list[Any], dtype: DataType, op: Op, table: Path | None, as_json: bool, **scenario: Any) -> None:
     """What NCCL makes of CALLS in one ncclGroupStart and ncclGroupEnd: picks, channels, threads and kernels.
 
     CALLS is COLLECTIVE:BYTES[:TYPE[:OP]][*TIMES], separated by commas; BYTES is NCCL's nBytes.
@@ -69,11 +78,18 @@ def command(calls: list[Any], dtype: DataType, op: Op, as_json: bool, **scenario
     nccl-tuner group allreduce:25M*4,allreduce:64K,allgather:4M:bfloat16 --machine dgx-h100 --nodes 2 --nccl 2.28.9
     """
     described = options.scenario_of(**scenario)
-    answer = groups.from_emulator(described, operations_of(calls, dtype, op))
+    operations = operations_of(calls, dtype, op)
+    if table is None:
+        answer = groups.from_emulator(described, operations)
+    else:
+        selection = Selection(described.communicator())
+        with opened(table, selection) as tuner:
+            answer = groups.described(described, plan(selection, operations, tuner))
     if as_json:
         print_json(answer)
     else:
-        print_group(f"A group of {len(calls)} calls on {described.title}", answer)
+        title = f"A group of {len(calls)} calls on {described.title}"
+        print_group(title if table is None else f"{title}, with {table}", answer)
 
 
 COLUMNS = ("kernel", "call", "collective", "bytes", "type", "pick", "channels", "from..to", "block", "chosen with")

@@ -1,7 +1,9 @@
 """Several collectives in one ncclGroupStart and ncclGroupEnd: what NCCL picks for each, and in which kernels."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Buffers, Protocol
@@ -19,6 +21,18 @@ class Operation:
 
     request: Request
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What a tuner plugin made of a question; without ``channels`` their number stays NCCL's."""
+
+    algo_proto: AlgoProto
+    time_us: Float
+    channels: int = 0
+
+
+Tuner = Callable[[Request, int], Tuned]  # asked as NCCL asks, with the sum of the sizes of what is chosen together
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +87,12 @@ class Group:
     choices: tuple[GroupChoice, ...]
 
 
-def plan(selection: Selection, operations: Sequence[Operation]) -> Group:
+def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | None = None) -> Group:
     """What NCCL makes of these calls in one group; broadcasts and reductions all have the same root.
 
-    Errors: BadInput where a size is none that its type can have, and for what is not emulated here: CollNet, registered
-    buffers, nodes that differ; NoAlgorithm as in :meth:`Selection.pick`.
+    With a ``tuner`` as NCCL does with such a plugin, from 2.21 on. Errors: BadInput where a size is none that its type
+    can have, and for what is not emulated here: CollNet, registered buffers, nodes that differ; NoAlgorithm as in
+    :meth:`Selection.pick`.
     """
     communicator = selection.communicator
     if not operations:
@@ -85,7 +100,7 @@ def plan(selection: Selection, operations: Sequence[Operation]) -> Group:
     if (missing := not_emulated(selection, [operation.request for operation in operations])) is not None:
         raise BadInput(f"groups are not emulated {missing}")
     tasks = [_task(place, operation, communicator.ranks) for place, operation in enumerate(operations)]
-    chooser = _Chooser(selection)
+    chooser = _Chooser(selection, tuner)
     kernels = tuple(_kernel(inside) for inside in communicator.rules.schedule(chooser, tasks))
     kernel_of = {place: index for index, kernel in enumerate(kernels) for place in kernel.places}
     choice_of = {place: index for index, choice in enumerate(chooser.choices) for place in choice.places}
@@ -138,27 +153,35 @@ def _kernel(inside: Sequence[Task]) -> Kernel:
 class _Chooser:
     """Answers a scheduler's questions with the selection, and keeps the choices."""
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: Selection, tuner: Tuner | None) -> None:
         self._selection = selection
+        self._tuner = tuner
         self.communicator = selection.communicator
         self.choices: list[GroupChoice] = []
 
     def choose(self, tasks: Sequence[Task], pipelined: int = 1, preset_channels: int = 0) -> None:
         request = replace(tasks[0].request, pipelined=pipelined, preset_channels=preset_channels)
         nbytes = sum(task.nbytes for task in tasks)
-        picks = self._selection.pick(request, nbytes)
-        algo_proto = Algorithm(picks.algorithm[0]), Protocol(picks.protocol[0])
+        tuned = self._tuner(request, nbytes) if self._tuner else self._own(request, nbytes)
         self.choices.append(
-            GroupChoice(tuple(task.place for task in tasks), request, nbytes, *algo_proto, picks.time_us[0])
+            GroupChoice(tuple(task.place for task in tasks), request, nbytes, *tuned.algo_proto, tuned.time_us)
         )
-        bound = self.bound(request, algo_proto, nbytes)
+        bound, threads = self._bounds(request, tuned.algo_proto, nbytes)
         for task in tasks:
-            task.algo_proto, task.threads, task.bound, task.together_bytes = (
-                algo_proto,
-                int(picks.threads[0]),
-                bound,
-                nbytes,
-            )
+            task.algo_proto, task.threads, task.together_bytes = tuned.algo_proto, threads, nbytes
+            task.bound, task.tuned = tuned.channels or bound, tuned.channels > 0
 
-    def bound(self, request: Request, algo_proto: AlgoProto, nbytes: int) -> int:
-        return bounds.bound(Call(self.communicator, request, algo_proto), self._selection.tables, nbytes)
+    def bind(self, task: Task) -> None:
+        named = self._tuner(task.request, task.nbytes).channels if self._tuner else 0
+        task.bound = named or self._bounds(task.request, task.algo_proto, task.nbytes)[0]
+        task.tuned = named > 0
+
+    def _own(self, request: Request, nbytes: int) -> Tuned:
+        picks = self._selection.pick(request, nbytes)
+        return Tuned((Algorithm(picks.algorithm[0]), Protocol(picks.protocol[0])), picks.time_us[0])
+
+    def _bounds(self, request: Request, algo_proto: AlgoProto, nbytes: int) -> tuple[int, int]:
+        """The most channels, and the threads of a block."""
+        call = Call(self.communicator, request, algo_proto)
+        bound, threads = bounds.bounds(call, self._selection.tables, np.array([nbytes], np.uint64))
+        return int(bound[0]), int(threads[0])

@@ -9,6 +9,7 @@ from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.plugin import trial
@@ -30,6 +31,12 @@ from tuner.release.environment import parse_assignments
     show_default=True,
     help="numPipeOps: operations that NCCL counts together.",
 )
+@click.option(
+    "--grouped",
+    type=click.IntRange(2, 1000),
+    metavar="N",
+    help="Also N such calls in one group: the grids of its kernels. NCCL 2.21 and later.",
+)
 @options.json_option
 def command(
     table: Path,
@@ -39,6 +46,7 @@ def command(
     op: Op,
     buffers: Buffers,
     pipelined: int,
+    grouped: int | None,
     as_json: bool,
     env: tuple[str, ...],
     **scenario: Any,
@@ -46,8 +54,8 @@ def command(
     """Sends sizes through the plugin's own code, with the cost table that the emulator computes.
 
     Prints NCCL's own pick and the one with TABLE, in any format that the plugin reads. Channels that a row sets are an
-    upper bound. --env takes the plugin's variables too (NCCL_TUNER_UNCHECKED=1). A table that the plugin refuses is
-    exit code 2, with the plugin's own words.
+    upper bound for each operation: --grouped shows what a group of them launches. --env takes the plugin's variables
+    too (NCCL_TUNER_UNCHECKED=1). A table that the plugin refuses is exit code 2, with the plugin's own words.
 
     \b
     nccl-tuner plugin dry-run my.table allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1M,64M
@@ -56,12 +64,21 @@ def command(
     described = options.scenario_of(**scenario, env=tuple(text for text in env if text not in of_plugin))
     request = Request(collective, dtype, op, pipelined=pipelined, buffers=buffers)
     selection = Selection(described.communicator())
-    trials = trial.run(table, selection, request, sizes, parse_assignments(of_plugin))
+    settings = parse_assignments(of_plugin)
+    trials = trial.run(table, selection, request, sizes, settings)
+    groups = (
+        ()
+        if grouped is None
+        else trial.grouped(table, selection, [[Operation(request, size)] * grouped for size in sizes], settings)
+    )
     if as_json:
-        print_json(to_json(trials))
+        print_json(to_json(trials) | ({"groups": to_json(groups)} if groups else {}))
         return
     title = f"{collective.name} on {described.title}, interface v{trials.interface}"
     print_table(title, COLUMNS, [_row(each) for each in trials.sizes])
+    if groups:
+        rows = [(human_bytes(each.bytes), _grids(each.own), _grids(each.tuned)) for each in groups]
+        print_table(f"{grouped} of them in one group", ("size of each", "grid by NCCL", "grid with the table"), rows)
     for line in trials.log:
         click.echo(f"{'WARN' if line.level == WARN else 'INFO'} {line.text}")
 
@@ -73,6 +90,11 @@ def _row(each: trial.Trial) -> tuple[object, ...]:
     if each.own is None or each.picked is None:
         return human_bytes(each.bytes), each.bypass_kernel, *6 * ("-",)
     return human_bytes(each.bytes), *_pick(each.own), *_pick(each.picked), _lines(each)
+
+
+def _grids(grids: tuple[int, ...]) -> str:
+    """Of one kernel or several, one after the other."""
+    return " + ".join(map(str, grids))
 
 
 def _pick(pick: trial.TrialPick) -> tuple[object, ...]:

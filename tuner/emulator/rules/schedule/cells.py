@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from tuner.base.errors import BadInput
-from tuner.base.names import AlgoProto, Collective, DataType, Op
+from tuner.base.names import Collective, DataType, Op
 from tuner.base.numerics import ceil_div
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
@@ -131,8 +131,8 @@ class _WithinCtas:
             low, high = ctas(self.communicator, task.request)
             task.bound = between(low, task.bound, high)
 
-    def bound(self, request: Request, algo_proto: AlgoProto, nbytes: int) -> int:
-        return self._chooser.bound(request, algo_proto, nbytes)
+    def bind(self, task: Task) -> None:
+        self._chooser.bind(task)
 
 
 def _within_four_times(tasks: list[Task]) -> Iterator[list[Task]]:

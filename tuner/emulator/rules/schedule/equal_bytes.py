@@ -7,6 +7,7 @@ from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.rules.launch import elements_at_once
+from tuner.emulator.rules.schedule.least_loaded import least_loaded
 from tuner.emulator.rules.schedule.scheduler import RULES, Scheduler
 from tuner.emulator.rules.schedule.task import Chooser, Kernels, Task, kind, neighbours
 from tuner.emulator.rules.schedule.works import Works
@@ -29,7 +30,10 @@ def bytes_together(task: Task) -> int:
 
 @RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.20.5"))
 class EqualBytes(Scheduler):
-    """Sorted by kind and size, chosen together by kind, and cut so that every channel gets as many bytes."""
+    """Sorted by kind and size, chosen together by kind, and cut so that every channel gets as many bytes.
+
+    Those whose channels a tuner plugin named come last, on the least loaded channels.
+    """
 
     kernel = Works
 
@@ -45,23 +49,26 @@ class EqualBytes(Scheduler):
         for together in neighbours(communicator, ordered):
             chooser.choose(together)
             for task in together:
-                task.bound = chooser.bound(task.request, task.algo_proto, task.nbytes)
+                chooser.bind(task)
                 like_nvls = task.call(communicator).like_nvls
                 usable = max(usable, communicator.nvls_channels if like_nvls else communicator.coll_channels)
         usable = min(usable, sum(task.bound for task in ordered))
         estimated = given(communicator.rules.work_estimate, "rules.work_estimate")
 
+        ordered.sort(key=lambda task: task.tuned)
         kernels: Kernels = []
         while ordered:
             kernel = Works(communicator)
-            total = sum(task.work_bytes for task in ordered)
+            total = sum(task.work_bytes for task in ordered if not task.tuned)
             align = given(communicator.release.limits.part_alignment_bytes, "limits.part_alignment_bytes")
             most = ceil_div(ceil_div(total, usable), align) * align
             loads = [0] * usable
             for task in ordered:
-                if not kernel.fits(ceil_div(estimated(task) * usable, total)):
+                if not kernel.fits(task.bound if task.tuned else ceil_div(estimated(task) * usable, total)):
                     break
-                task.channels = _filled(communicator, task, loads, most)
+                task.channels = (
+                    _spread(communicator, task, loads) if task.tuned else _filled(communicator, task, loads, most)
+                )
                 kernel.add(task)
             kernels.append(kernel.tasks())
             ordered = ordered[len(kernels[-1]) :]
@@ -84,3 +91,14 @@ def _filled(communicator: Communicator, task: Task, loads: list[int], most: int)
         loads[channel] += part * size
         channels.append(channel)
     return channels
+
+
+def _spread(communicator: Communicator, task: Task, loads: list[int]) -> list[int]:
+    """Even parts, in whole multiples of what a block moves at once, on the least loaded channels."""
+    at_once = elements_at_once(task.call(communicator), task.threads)
+    part = ceil_div(ceil_div(task.elements, min(task.bound, len(loads))), at_once) * at_once
+    left, channels = task.elements, least_loaded(loads, ceil_div(task.elements, part), len(loads))
+    for channel in channels:
+        loads[channel] += min(part, left) * task.request.device_dtype.size_bytes
+        left -= part
+    return sorted(channels)

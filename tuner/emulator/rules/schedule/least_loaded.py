@@ -48,9 +48,8 @@ class LeastLoaded(Scheduler):
                 for task in together:
                     if not kernel.fits(task.bound):
                         break
-                    task.channels = _least_loaded(
-                        loads, task.bound, _channels_to_choose_from(communicator, task, together)
-                    )
+                    most = _channels_to_choose_from(communicator, task, together)
+                    task.channels = sorted(least_loaded(loads, task.bound, most))
                     kernel.add(task)
                     for channel in task.channels:
                         loads[channel] += task.nbytes // len(task.channels)
@@ -110,11 +109,11 @@ def _channels_to_choose_from(communicator: Communicator, task: Task, together: l
     return communicator.nvls_channels if like_nvls else communicator.coll_channels
 
 
-def _least_loaded(loads: Sequence[int], wanted: int, most: int) -> list[int]:
+def least_loaded(loads: Sequence[int], wanted: int, most: int) -> list[int]:
     """The ``wanted`` channels with the least load; a later channel replaces the first of the most loaded so far."""
     least = list(range(wanted))
     for channel in range(wanted, most):
         heaviest = max(range(wanted), key=lambda i: loads[least[i]])
         if loads[channel] < loads[least[heaviest]]:
             least[heaviest] = channel
-    return sorted(least)
+    return least

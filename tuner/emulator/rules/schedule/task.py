@@ -27,6 +27,7 @@ class Task:
     algo_proto: AlgoProto = (Algorithm.Ring, Protocol.Simple)
     threads: int = 0
     bound: int = 0  # the most channels
+    tuned: bool = False  # whether a tuner plugin named its channels
     together_bytes: int = 0  # nBytes of all that were chosen together
     channels: list[int] = field(default_factory=list)
 
@@ -58,8 +59,8 @@ class Chooser(Interface):
     def choose(self, tasks: Sequence[Task], pipelined: int = 1, preset_channels: int = 0) -> None:
         """Fills in what tasks chosen together get: cell, threads, bound, together_bytes."""
 
-    def bound(self, request: Request, algo_proto: AlgoProto, nbytes: int) -> int:
-        """The most channels of one collective of this size."""
+    def bind(self, task: Task) -> None:
+        """Fills in the most channels of one chosen task by its own size, and whether a tuner plugin named them."""
 
 
 Kernels = list[list[Task]]

@@ -1,0 +1,77 @@
+"""Groups with the plugin and a table that sets channels: the emulator against libnccl, kernels and channels exactly."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.live.test_plugin import interface, table_of
+from tests.support.available_releases import WITH_PLUGINS
+from tests.support.random_groups import random_groups
+from tuner import plugin
+from tuner.base.errors import BadInput
+from tuner.base.names import Collective, DataType, Op
+from tuner.conformance.check_group import compare
+from tuner.emulator.group import Operation, plan
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.machine import catalogue
+from tuner.oracle.api import Oracle
+from tuner.oracle.configuration import OracleConfiguration
+from tuner.plugin.asked import opened
+from tuner.scenario import Scenario
+
+EMULATED = [nccl for nccl in WITH_PLUGINS if interface(nccl) >= 2]
+KIB = 1 << 10
+AR = Request(Collective.AllReduce, DataType.float32, Op.sum)
+TABLES = [
+    ["allreduce -> ring/simple channels=2"],
+    ["allreduce bytes=..512K -> ring/simple channels=2", "allreduce bytes=..2M -> ring/simple channels=3"],
+    ["allreduce bytes=1M.. -> tree/simple channels=5", "allgather -> ring/simple channels=3", "broadcast -> ring/ll"],
+    ["reducescatter bytes=..1M -> ring/ll channels=1", "allreduce bytes=64K..16M -> ring/ll channels=7"],
+]
+
+
+def machine(nccl: str) -> Scenario:
+    return Scenario(nccl=nccl, machine="dgx-h100", nodes=2, gpus_per_node=2)
+
+
+def differing(nccl: str, table: Path, groups: list[list[Operation]]) -> list[object]:
+    selection = Selection(machine(nccl).communicator())
+    topology, env = catalogue.load("dgx-h100").topology_xml, {"NCCL_TUNER_TABLE": str(table)}
+    found: list[object] = []
+    configuration = OracleConfiguration(topology, 2, 2, nccl, env, plugin=plugin.path())
+    with Oracle(configuration) as oracle, opened(table, selection) as asked:
+        for number, operations in enumerate(groups):
+            values = compare(selection, oracle, plan(selection, operations, asked))
+            kernels = {where: both for where, both in values.items() if where.startswith("kernel")}
+            assert len(kernels) >= 2 * len(operations)
+            found += [(number, where, both) for where, both in kernels.items() if both[0] != both[1]]
+    return found
+
+
+@pytest.mark.parametrize("nccl", EMULATED)
+def test_channels_bind_each_operation(nccl: str, tmp_path: Path) -> None:
+    table = table_of(tmp_path, *TABLES[0])
+    operations = [Operation(AR, 512 * KIB)] * 4
+    selection = Selection(machine(nccl).communicator())
+    with opened(table, selection) as asked:
+        group = plan(selection, operations, asked)
+    assert [len(kernel.channels) for kernel in group.kernels] == [8]
+    assert {len(pick.channels) for pick in group.picks} == {2}
+    assert differing(nccl, table, [operations]) == []
+
+
+@pytest.mark.parametrize("rows", TABLES, ids=range(len(TABLES)))
+@pytest.mark.parametrize("nccl", EMULATED)
+def test_groups_of_all_kinds_and_sizes(nccl: str, rows: list[str], tmp_path: Path) -> None:
+    groups = list(random_groups(Selection(machine(nccl).communicator()), 24))
+    sizes = [64 * KIB << place % 6 for place in range(12)]
+    groups += [[Operation(AR, size) for size in sizes[:count]] for count in (2, 5, 12)]
+    assert differing(nccl, table_of(tmp_path, *rows), groups) == []
+
+
+def test_releases_that_ask_in_another_way_are_refused(tmp_path: Path) -> None:
+    selection = Selection(machine("2.20.5").communicator())
+    refused = pytest.raises(BadInput, match=r"groups with a table are not emulated; valid: 2\.21 and later")
+    with opened(table_of(tmp_path, *TABLES[0]), selection) as asked, refused:
+        plan(selection, [Operation(AR, 512 * KIB)], asked)
