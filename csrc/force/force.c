@@ -17,7 +17,7 @@
 struct tuner {
     struct rules rules; /* of the table in use, where `decides` */
     struct decider decider;
-    bool decides, unchecked;
+    bool decides, hands_cells, unchecked;
     struct shape shape;
     struct tuner *next;
 };
@@ -39,7 +39,7 @@ static bool follow(struct tuner *tuner) {
     }
     tuner->decides = shared.has_table && rules_build(&shared.table, &tuner->shape, &tuner->rules);
     if (tuner->decides) {
-        decider_start(&tuner->rules, tuner->unchecked, &tuner->decider);
+        decider_start(&tuner->rules, tuner->hands_cells, tuner->unchecked, &tuner->decider);
     }
     return tuner->decides == shared.has_table;
 }
@@ -96,6 +96,7 @@ int tuner_open(const struct opening *opening, struct tuner **opened) {
         return RESULT_INVALID_USAGE;
     }
     tuner->unchecked = settings_read(opening->logger).unchecked;
+    tuner->hands_cells = opening->hands_cells;
     tuner->shape = opening->shape;
     tuner->shape.known |= tuner->unchecked;
     lock_take(&shared.held);

@@ -11,6 +11,7 @@ enum { RESULT_SUCCESS = 0, RESULT_INVALID_USAGE = 5 };
 
 /* ncclFunc_t: only the first five are tuned. */
 enum {
+    COLLECTIVE_REDUCE = 1,
     COLLECTIVE_ALL_GATHER = 2,
     COLLECTIVE_REDUCE_SCATTER = 3,
     COLLECTIVE_ALL_REDUCE = 4,

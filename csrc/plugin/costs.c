@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cells.h"
+#include "guard.h"
 
 static struct rate rate_of(const struct cost *cost) {
     struct rate rate = {.batch = cost->batch};
@@ -102,23 +103,30 @@ static float time_us(const struct rate *rate, size_t bytes, int pipelined) {
     return time < CELLS_NEVER_US ? time : CELLS_NEVER_US;
 }
 
-int costs_write(const struct costs *costs, int collective, size_t bytes, int pipelined, float *cells, int algorithms,
-                int protocols) {
-    if (collective < 0 || collective >= COLLECTIVES) {
+int costs_write(const struct costs *costs, const struct call *call, struct cost_cells cells, bool guarded) {
+    if (call->collective < 0 || call->collective >= COLLECTIVES) {
         return 0;
     }
     int written = 0;
-    for (int i = 0; i < costs->counts[collective]; i++) {
-        const struct costed *costed = &costs->cells[collective][i];
-        if (costed->algorithm >= algorithms || costed->protocol >= protocols) {
+    struct guard guard = {0};
+    guarded = guarded && guard_is_of(call->collective);
+    for (int i = 0; i < costs->counts[call->collective]; i++) {
+        const struct costed *costed = &costs->cells[call->collective][i];
+        if (costed->algorithm >= cells.algorithms || costed->protocol >= cells.protocols) {
             continue;
         }
-        float *cell = &cells[costed->algorithm * protocols + costed->protocol];
-        uint32_t rate = *cell >= 0.0f ? steps_find(&costed->steps, bytes) : 0;
+        float *cell = &cells.us[costed->algorithm * cells.protocols + costed->protocol], own = *cell;
+        uint32_t rate = own >= 0.0f ? steps_find(&costed->steps, call->bytes) : 0;
         if (rate) {
-            *cell = time_us(&costs->rates[rate - 1], bytes, pipelined);
+            *cell = time_us(&costs->rates[rate - 1], call->bytes, call->pipelined);
             written++;
+            if (guarded) {
+                guard_note(&guard, costed->algorithm, costed->protocol, own, *cell);
+            }
         }
+    }
+    if (guarded && written > 0) {
+        guard_apply(&guard, cells.us, cells.algorithms, cells.protocols);
     }
     return written;
 }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "abi.h"
+#include "call.h"
 #include "shape.h"
 #include "steps.h"
 #include "table.h"
@@ -37,9 +38,9 @@ struct costs {
 bool costs_build(const struct table *table, const struct shape *shape, struct costs *costs);
 void costs_free(struct costs *costs);
 
-/* Writes the times of one call into the cells that NCCL does not ignore; how many it wrote. */
-int costs_write(const struct costs *costs, int collective, size_t bytes, int pipelined, float *cells, int algorithms,
-                int protocols);
+/* Writes the times of one call into the cells that NCCL does not ignore; how many it wrote. `guarded`: NCCL may hold
+ * Ring back there (guard.h), and the table's times follow. */
+int costs_write(const struct costs *costs, const struct call *call, struct cost_cells cells, bool guarded);
 
 /* The line of the row that gives the time of a cell that NCCL does not ignore; 0 where none does. */
 uint32_t costs_line(const struct costs *costs, int collective, size_t bytes, int algorithm, int protocol);

@@ -1,10 +1,12 @@
 #include "decider.h"
 
 #include "cells.h"
+#include "guard.h"
 #include "legacy.h"
 
-void decider_start(const struct rules *rules, bool unchecked, struct decider *decider) {
-    *decider = (struct decider){.rules = rules, .unchecked = unchecked};
+void decider_start(const struct rules *rules, bool hands_cells, bool unchecked, struct decider *decider) {
+    *decider =
+        (struct decider){.rules = rules, .unchecked = unchecked, .guarded = guard_is_for(&rules->shape, hands_cells)};
 }
 
 /* NCCL makes the calls of one communicator one after the other, so a plain load and store counts exactly and costs a
@@ -58,7 +60,9 @@ static void note_chunk(struct decider *decider, int collective, const struct cho
 bool decider_decide(struct decider *decider, int collective, size_t bytes, int pipelined, int registered, float *cells,
                     int algorithms, int protocols, int *channels) {
     count(&decider->calls);
-    bool costed = costs_write(&decider->rules->costs, collective, bytes, pipelined, cells, algorithms, protocols) > 0;
+    struct call call = {.bytes = bytes, .collective = collective, .pipelined = pipelined};
+    struct cost_cells costs = {cells, algorithms, protocols};
+    bool costed = costs_write(&decider->rules->costs, &call, costs, decider->guarded) > 0;
     if (costed) {
         count(&decider->costed);
     }
@@ -97,8 +101,7 @@ void decider_explain(const struct decider *decider, const struct call *call, str
                 costs_line(&decider->rules->costs, call->collective, call->bytes, algorithm, protocol);
         }
     }
-    costs_write(&decider->rules->costs, call->collective, call->bytes, call->pipelined, cells.us, cells.algorithms,
-                cells.protocols);
+    costs_write(&decider->rules->costs, call, cells, decider->guarded);
     const struct choice *row;
     const struct choice *taken = take(decider, call->collective, call->bytes, call->pipelined, call->registered,
                                       cells.us, cells.algorithms, cells.protocols, &row);

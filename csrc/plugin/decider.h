@@ -15,12 +15,13 @@
 struct decider {
     const struct rules *rules;
     bool unchecked;
+    bool guarded;                          /* NCCL may hold Ring back: guard.h */
     _Atomic(uint64_t) chunks[COLLECTIVES]; /* of the last decision each: chunk_key and the size */
     atomic_size_t calls, costed, decided, unavailable;
 };
 
-/* The rules have to live as long. */
-void decider_start(const struct rules *rules, bool unchecked, struct decider *decider);
+/* The rules have to live as long. `hands_cells`: NCCL hands over its times. */
+void decider_start(const struct rules *rules, bool hands_cells, bool unchecked, struct decider *decider);
 
 /* One call: writes into the cells and the channels (which may be NULL). False when nothing was written. */
 bool decider_decide(struct decider *decider, int collective, size_t bytes, int pipelined, int registered, float *cells,

@@ -33,7 +33,7 @@ static struct tuner *build(struct loaded_table *loaded, const struct opening *op
     const struct rules *rules = tables_rules(loaded, &opening->shape);
     struct tuner *tuner = rules ? calloc(1, sizeof *tuner) : NULL;
     if (tuner) {
-        decider_start(rules, settings->unchecked, &tuner->decider);
+        decider_start(rules, opening->hands_cells, settings->unchecked, &tuner->decider);
         tuner->logger = opening->logger;
     }
     return tuner;

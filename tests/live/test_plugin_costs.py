@@ -136,3 +136,23 @@ def test_its_cells_are_the_models(name: str, shape: tuple[str, int, int], model:
             runs = known & (asked.before_us[np.arange(len(sizes)), picks.algorithm * known, picks.protocol] >= 0)
             assert asked.winner_us[runs].tobytes() == picks.time_us[runs].tobytes(), "ncclGroupSimulateEnd's time"
     assert compared >= 5 * 40 * 3
+
+
+@pytest.mark.parametrize("name", [name for name in ("2.28.9", "2.32.3") if name in HERE])
+def test_eight_bit_sums_keep_nccls_guard(name: str, tmp_path: Path) -> None:
+    """From 2.24 on NCCL holds Ring back for them on more than 8 ranks; no table knows the type."""
+    model = Selection(scenario(MODEL, "dgx-h100", 2, 8).communicator())
+    path = tmp_path / "as-2.28.9.table"
+    text.write(path, Table(costs=tuple(compile.costs(model, [Collective.AllReduce]))))
+    sizes = [1 << power for power in range(10, 33, 2)]
+    assert len(sizes) == 12
+    xml = catalogue.load("dgx-h100").topology_xml
+    with (
+        Oracle(OracleConfiguration(xml, 2, 8, name, {})) as bare,
+        Oracle(OracleConfiguration(xml, 2, 8, name, {"NCCL_TUNER_TABLE": str(path)}, plugin=plugin.path())) as loaded,
+    ):
+        for dtype in (DataType.float8e4m3, DataType.float8e5m2, DataType.bfloat16):
+            asked = Request(Collective.AllReduce, dtype, Op.sum)
+            own = [(launched.algorithm, launched.protocol) for launched in bare.launch(asked, sizes)]
+            assert [(launched.algorithm, launched.protocol) for launched in loaded.launch(asked, sizes)] == own
+            assert dtype is DataType.bfloat16 or Algorithm.Ring not in {algorithm for algorithm, _ in own}

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../costs.h"
+#include "../guard.h"
 #include "../lookup.h"
 #include "scan.h"
 
@@ -27,8 +28,9 @@ static void check_point(const struct table *table, const struct shape *shape, co
     for (int cell = 0; cell < CELLS; cell++) {
         cells[cell] = expected[cell] = cell % 5 == 4 ? -1.0f : 7.0f;
     }
-    costs_write(costs, call->collective, call->bytes, call->pipelined, cells, ALGORITHMS, PROTOCOLS);
-    scan_costs(table, shape, call, expected, ALGORITHMS, PROTOCOLS);
+    bool guarded = guard_is_for(shape, true);
+    costs_write(costs, call, (struct cost_cells){cells, ALGORITHMS, PROTOCOLS}, guarded);
+    scan_costs(table, shape, call, (struct cost_cells){expected, ALGORITHMS, PROTOCOLS}, true);
     CHECK(memcmp(cells, expected, sizeof cells) == 0);
 }
 

@@ -87,7 +87,7 @@ static void check_name(const struct communicator *communicator, const struct cal
     float own[CELLS], cells[CELLS];
     legacy_fill(own, call->collective, call->collnet == 1, call->nvls == 1, shape, communicator->unchecked);
     memcpy(cells, own, sizeof cells);
-    scan_costs(communicator->table, shape, call, cells, ALGORITHMS, PROTOCOLS);
+    scan_costs(communicator->table, shape, call, (struct cost_cells){cells, ALGORITHMS, PROTOCOLS}, false);
     uint32_t line;
     const struct choice *taken = scan_decisions(communicator->table, shape, call, cells, ALGORITHMS, PROTOCOLS, &line);
     check_explanation(communicator, call, (struct cost_cells){NULL, 0, 0}, line);
@@ -109,7 +109,8 @@ static void check_cells(const struct communicator *communicator, const struct ca
     uint32_t line;
     float expected[16 * 16];
     memcpy(expected, before, (size_t)count * sizeof *before);
-    scan_costs(communicator->table, &communicator->shape, call, expected, algorithms, protocols);
+    scan_costs(communicator->table, &communicator->shape, call, (struct cost_cells){expected, algorithms, protocols},
+               true);
     const struct choice *taken =
         scan_decisions(communicator->table, &communicator->shape, call, expected, algorithms, protocols, &line);
     float copy[16 * 16];

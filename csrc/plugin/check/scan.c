@@ -49,20 +49,61 @@ static float cost_us(const struct cost *cost, const struct call *call) {
     return time_us > 3e9f ? 3e9f : time_us;
 }
 
-void scan_costs(const struct table *table, const struct shape *shape, const struct call *call, float *cells,
-                int algorithms, int protocols) {
-    bool decided[CELLS] = {false};
+/* The cost row of a cell, or NULL. */
+static const struct cost *cost_of(const struct table *table, const struct shape *shape, const struct call *call,
+                                  int algorithm, int protocol) {
     for (size_t i = 0; i < table->cost_count; i++) {
         const struct cost *cost = &table->costs[i];
-        int own = cost->algorithm * PROTOCOLS + cost->protocol;
-        if (decided[own] || cost->algorithm >= algorithms || cost->protocol >= protocols ||
-            !is_for_call(&cost->when, shape, call)) {
-            continue;
+        if (cost->algorithm == algorithm && cost->protocol == protocol && is_for_call(&cost->when, shape, call)) {
+            return shape->known || !asks_for_shape(&cost->when) ? cost : NULL;
         }
-        decided[own] = true;
-        float *cell = &cells[cost->algorithm * protocols + cost->protocol];
-        if (*cell >= 0.0f && (shape->known || !asks_for_shape(&cost->when))) {
-            *cell = cost_us(cost, call);
+    }
+    return NULL;
+}
+
+/* Whether NCCL's times of Ring stand more than 64 times higher above the table's than those of the others do. */
+static bool holds_ring_back(const float *own_us, const float *row_us) {
+    float ring = 0.0f, others = 0.0f;
+    bool rings = false, there = false;
+    for (int cell = 0; cell < CELLS; cell++) {
+        bool is_ring = cell / PROTOCOLS == ALGORITHM_RING, has_row = row_us[cell] >= 0.0f && row_us[cell] < 3e9f;
+        bool takes = own_us[cell] >= 0.0f && own_us[cell] < 3.6e9f && row_us[cell] < 0.0f;
+        float ratio = !has_row              ? 1.0f
+                      : row_us[cell] > 0.0f ? own_us[cell] / row_us[cell]
+                      : own_us[cell] > 0.0f ? 3e9f
+                                            : 1.0f;
+        if (is_ring && has_row) {
+            ring = rings && ring < ratio ? ring : ratio;
+            rings = true;
+        } else if (!is_ring && (has_row || takes)) {
+            others = ratio > others ? ratio : others;
+            there = true;
+        }
+    }
+    return rings && ring > 64.0f * (there ? others : 1.0f);
+}
+
+void scan_costs(const struct table *table, const struct shape *shape, const struct call *call, struct cost_cells cells,
+                bool hands_cells) {
+    float own_us[CELLS], row_us[CELLS];
+    for (int cell = 0; cell < CELLS; cell++) {
+        int algorithm = cell / PROTOCOLS, protocol = cell % PROTOCOLS;
+        const struct cost *cost = cost_of(table, shape, call, algorithm, protocol);
+        bool there = algorithm < cells.algorithms && protocol < cells.protocols;
+        own_us[cell] = there ? cells.us[algorithm * cells.protocols + protocol] : -1.0f;
+        row_us[cell] = own_us[cell] >= 0.0f && cost ? cost_us(cost, call) : -1.0f;
+        if (row_us[cell] >= 0.0f) {
+            cells.us[algorithm * cells.protocols + protocol] = row_us[cell];
+        }
+    }
+    bool reduces = call->collective == 1 || call->collective == 3 || call->collective == 4;
+    if (!hands_cells || !reduces || !shape->known || shape->ranks <= 8 || !holds_ring_back(own_us, row_us)) {
+        return;
+    }
+    for (int protocol = 0; protocol < PROTOCOLS; protocol++) {
+        float time_us = row_us[ALGORITHM_RING * PROTOCOLS + protocol];
+        if (time_us >= 0.0f && time_us < 3e9f) {
+            cells.us[ALGORITHM_RING * cells.protocols + protocol] = time_us * 1024.0f > 3e9f ? 3e9f : time_us * 1024.0f;
         }
     }
 }

@@ -14,8 +14,9 @@ const struct choice *scan_rows(const struct table *table, const struct shape *sh
 const struct choice *scan_decisions(const struct table *table, const struct shape *shape, const struct call *call,
                                     const float *cells, int algorithms, int protocols, uint32_t *line);
 
-void scan_costs(const struct table *table, const struct shape *shape, const struct call *call, float *cells,
-                int algorithms, int protocols);
+/* `hands_cells`: the cells are NCCL's own times. */
+void scan_costs(const struct table *table, const struct shape *shape, const struct call *call, struct cost_cells cells,
+                bool hands_cells);
 
 /* Those that the plugin passes on to NCCL. */
 int kept_channels(const struct choice *choice, const struct shape *shape);
