@@ -64,8 +64,10 @@ def ratios(dtype: DataType, rows_of: str, machines: tuple[str, ...]) -> Iterator
                 continue
             for nccl in GUARDED[GUARDED.index(rows_of) :]:
                 runs = selection(machine, nccl, nodes)
-                for collective in SUMS if runs else ():
-                    rows, own = cells(model, collective, DataType.float32), runs and cells(runs, collective, dtype)
+                if runs is None:
+                    continue
+                for collective in SUMS:
+                    rows, own = cells(model, collective, DataType.float32), cells(runs, collective, dtype)
                     if rows is not None and own is not None:
                         yield from ratio(own, rows)
 

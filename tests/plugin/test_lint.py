@@ -339,6 +339,22 @@ def test_rows_for_other_communicators() -> None:
     assert here("allreduce ranks=16 nodes=2 ranks-per-node=8 -> ring/ll") == []
 
 
+def test_ring_for_8_bit_sums_of_many_ranks_is_said_once() -> None:
+    rows = load("allreduce bytes=..9 -> tree/ll", "allreduce bytes=10..19 -> ring/ll", "allreduce -> ring/simple")
+    for nccl, nodes, lines in [("2.28.9", 2, [3]), ("2.32.3", 2, [3]), ("2.28.9", 1, []), ("2.23.4", 2, [])]:
+        communicator = Scenario(nccl=nccl, machine="dgx-h100", nodes=nodes).communicator()
+        found = lint_scenario.check_types(rows, communicator)
+        assert [(one.line, one.severity) for one in found] == [(line, "note") for line in lines]
+    many = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2).communicator()
+    for row in (
+        "allgather -> ring/ll",
+        "allreduce -> tree/ll",
+        "allreduce ranks=8 -> ring/ll",
+        "cost allreduce -> ring/ll never",
+    ):
+        assert lint_scenario.check_types(load(row), many) == []
+
+
 def test_channels_on_a_communicator() -> None:
     assert here("allreduce -> ring/ll channels=17") == [(2, "note", "channels=17 of ring/ll: this communicator has 16")]
     assert here("allreduce -> ring/ll channels=16") == []

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
+from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.bounds import NVLS
 from tuner.emulator.rules.candidate import COLLNET
 from tuner.emulator.selection import Selection
@@ -14,6 +15,7 @@ from tuner.plugin.table import boxes
 from tuner.plugin.table.records import ANY_BYTES, ANY_COUNT, Choice, Conditions, Cost, Decision, Interval, Table
 from tuner.release import Release
 
+SUMS = (Collective.ReduceScatter, Collective.AllReduce)
 UNCHECKED = "NCCL_TUNER_UNCHECKED=1"
 
 
@@ -46,6 +48,21 @@ def check_communicator(table: Table, communicator: Communicator, dtype: DataType
         if isinstance(row, Decision):
             found.extend(_channels(row, communicator))
     return found
+
+
+def check_types(table: Table, communicator: Communicator) -> list[Finding]:
+    """What the table decides for all types though NCCL does not; said once, at the first such row."""
+    if not {timing.deep_fp8_ring, timing.deep_fp8_ring_where_available}.intersection(communicator.rules.penalty):
+        return []
+    for row in table.decisions:
+        rings = any(choice.algorithm is Algorithm.Ring for choice in row.choices)
+        if rings and row.collective in SUMS and communicator.ranks > 8 and _applies(row, communicator):
+            reason = (
+                f"decides for Ring whatever the type: NCCL {communicator.release.name} puts Ring last for 8-bit sums "
+                f"(fp8) of more than 8 ranks, and a decision undoes that; a cost does not"
+            )
+            return [Finding(row.line, NOTE, reason)]
+    return []
 
 
 def _rows(table: Table) -> list[Decision | Cost]:

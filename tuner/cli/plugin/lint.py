@@ -37,6 +37,7 @@ def command(file: Path, dtype: DataType, op: Op, as_json: bool, **scenario: Any)
         communicator = described.communicator()
         findings += lint_scenario.check_release(read.table, communicator.release)
         findings += lint_scenario.check_communicator(read.table, communicator, dtype, op)
+        findings += lint_scenario.check_types(read.table, communicator)
     elif scenario["nccl"]:
         findings += lint_scenario.check_release(read.table, release.load(scenario["nccl"]))
     findings.sort(key=lambda finding: finding.line)
