@@ -154,5 +154,5 @@ const struct sim_redirect sim_bootstrap_redirects[] = {
     SIM_ROW("bootstrapIntraNodeBarrier", node_barrier),
     SIM_ROW("bootstrapIntraNodeAllGather", node_all_gather),
     SIM_ROW("bootstrapIntraNodeBroadcast", node_broadcast),
-    {NULL, NULL},
+    {NULL, NULL, 0},
 };

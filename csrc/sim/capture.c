@@ -114,7 +114,8 @@ static status succeed(void) {
 
 const struct sim_redirect sim_capture_redirects[] = {
     SIM_ROW("cudaStreamIsCapturing", is_capturing),
-    SIM_ROW("cudaStreamGetCaptureInfo", info),
+    SIM_ROW_OF_CUDA(12, "cudaStreamGetCaptureInfo", info),
+    SIM_ROW_OF_CUDA(13, "cudaStreamGetCaptureInfo", info_v3), /* CUDA 12's _v3 by another name */
     SIM_ROW("cudaStreamGetCaptureInfo_v2", info_v2),
     SIM_ROW("cudaStreamGetCaptureInfo_v3", info_v3),
     SIM_ROW("cudaStreamUpdateCaptureDependencies", succeed),
@@ -129,5 +130,5 @@ const struct sim_redirect sim_capture_redirects[] = {
     SIM_ROW("cudaGraphAddHostNode", add_node),
     SIM_ROW("cudaGraphAddKernelNode", add_kernel_node),
     SIM_ROW("cudaLaunchHostFunc", launch_host_function),
-    {NULL, NULL},
+    {NULL, NULL, 0},
 };

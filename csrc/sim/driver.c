@@ -222,7 +222,7 @@ static const struct sim_redirect functions[] = {
     SIM_ROW("cuStreamWriteValue64", succeed),
     SIM_ROW("cuLaunchKernel", launch),
     SIM_ROW("cuLaunchKernelEx", launch_extended),
-    {NULL, NULL},
+    {NULL, NULL, 0},
 };
 
 void *sim_driver_function(const char *name) {

@@ -26,6 +26,7 @@ void *sim_nccl_function(const char *name);
 struct sim_redirect {
     const char *name; /* the function's own name, or the whole symbol where the arguments matter */
     void *replacement;
+    int cuda; /* the major version of the CUDA runtime inside libnccl that the row is for; 0: every one */
 };
 
 /* The tables, for whoever knows where libnccl's functions are; the last row of each has no name. NULL after the last. */

@@ -130,5 +130,5 @@ const struct sim_redirect sim_nccl_redirects[] = {
     SIM_ROW("ncclProxyShmUnlink", succeed),
     SIM_ROW("ncclProxyStart", succeed),
     SIM_ROW("ncclProxySaveOp", no_proxy),
-    {NULL, NULL},
+    {NULL, NULL, 0},
 };

@@ -5,8 +5,9 @@
 #include "oracle.h"
 
 /* One row of a table of redirections. */
-#define SIM_ROW(name, function) \
-    { name, (void *)(uintptr_t)(function) }
+#define SIM_ROW(name, function) SIM_ROW_OF_CUDA(0, name, function)
+#define SIM_ROW_OF_CUDA(cuda, name, function) \
+    { name, (void *)(uintptr_t)(function), cuda }
 
 /* A function that is intercepted: redirected to something that calls it. It runs only while it is not redirected. */
 #define SIM_MAX_JUMP_BYTES 16

@@ -1,6 +1,7 @@
 /* The CUDA runtime that libnccl calls. Streams, events and copies are immediate; success is 0.
  *
- * Names, argument orders and the few struct offsets are those of the CUDA 12 runtime API.
+ * Names, argument orders and the few struct offsets are those of the CUDA 12 runtime API. CUDA 13 has the same of what
+ * is used of cudaDeviceProp and cudaFuncAttributes; where a function takes other arguments there, it has a row of its own.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,7 +61,7 @@ static status get_attribute(int *value, int attribute, int device) {
     return SUCCESS;
 }
 
-/* Fields of cudaDeviceProp that NCCL reads, by their offsets in CUDA 12. */
+/* Fields of cudaDeviceProp that NCCL reads, by their offsets, in CUDA 13 as in CUDA 12. */
 static status get_properties(void *properties, int device) {
     enum { NAME = 0, TOTAL_MEMORY = 288, MAJOR = 360, MINOR = 364 };
     if (device < 0 || device >= sim_devices())
@@ -296,5 +297,5 @@ const struct sim_redirect sim_runtime_redirects[] = {
     SIM_ROW("cudaGetFuncBySymbol", function_by_symbol),
     SIM_ROW("cudaLaunchKernel", launch),
     SIM_ROW("cudaLaunchKernelExC", launch_extended),
-    {NULL, NULL},
+    {NULL, NULL, 0},
 };

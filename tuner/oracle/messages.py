@@ -146,6 +146,7 @@ class Start:
     log: str
     anchor: tuple[str, int]
     functions: Mapping[str, Copies]
+    cuda: int  # major version of the CUDA runtime inside the library
     wrapped_plugin: str | None
     intercepted: Intercepted
     ranks: int

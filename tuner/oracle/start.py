@@ -108,6 +108,7 @@ def request(prepared: Preparation, child: Child) -> Start:
         log=str(child.log),
         anchor=located.anchor,
         functions={name: tuple(copies) for name, copies in located.functions.items()},
+        cuda=located.cuda,
         wrapped_plugin=None if wrapped is None else str(wrapped.resolve()),
         intercepted=_intercepted(located, len(prepared.kinds)),
         ranks=configuration.ranks,

@@ -44,6 +44,11 @@ class Symbols:
     connector: Layout
     patterns: dict[str, str]  # ncclPattern_t: value as text -> name
 
+    @property
+    def cuda(self) -> int:
+        """The major version of the CUDA runtime inside. 13 calls ``cudaGetDeviceProperties`` what 12 calls ``_v2``."""
+        return 12 if "cudaGetDeviceProperties_v2" in self.functions else 13
+
 
 def load(library: Path, sha256: str, cache: Path) -> Symbols:
     """Symbols of ``library``, from ``cache`` when this file was read before."""

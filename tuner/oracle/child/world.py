@@ -44,7 +44,7 @@ class World:
         for table in takewhile(lambda rows: rows != ffi.NULL, map(lib.sim_redirects, count())):
             row = table
             while row.name != ffi.NULL:
-                name = text(row.name)
+                name = text(row.name) if row.cuda in (0, self.start.cuda) else ""
                 for offset, size in self.start.functions.get(name, ()):
                     if error := lib.sim_redirect(self.function(offset), size, row.replacement):
                         raise Failure(f"cannot redirect {name} of {size} bytes: {os.strerror(error)}")
