@@ -15,6 +15,7 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $$($(BIN)/python -m tests.scripts.releases_to_fetch)
+	$(BIN)/nccl-tuner fetch-nccl $(NCCL) --build cu13
 	$(PYTEST)
 
 # Neither libnccl nor a network.
@@ -27,9 +28,10 @@ explore: $(VENV)/.installed
 	$(PYTEST) -m hypothesis --hypothesis-profile explore
 
 test-releases: $(VENV)/.installed
-	$(BIN)/nccl-tuner fetch-nccl --all
+	$(BIN)/nccl-tuner fetch-nccl --all --build cu12 --build cu13
 	NCCL_TUNER_TEST_RELEASES=all $(PYTEST) tests/live/test_oracle.py
 	$(BIN)/python -m tests.scripts.check_releases
+	$(BIN)/python -m tests.scripts.check_builds
 
 docs: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $$($(BIN)/python -m tests.scripts.releases_to_fetch)

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
+from tests.scripts import check_builds
 from tests.scripts import check_releases as releases
 from tests.support import available_releases as here
 from tests.support import derived_docs as derived
 from tests.support import doc_sessions as sessions
 from tuner import release
 from tuner.conformance.check import KINDS
+from tuner.oracle import library
 
 INDEX = sessions.ROOT / "docs" / "README.md"
 BLOCKS = [block for page in sessions.PAGES for block in sessions.blocks(page)]
@@ -112,10 +114,19 @@ def test_every_release_was_compared_and_matched() -> None:
     found = releases.read()
     assert list(found) == release.names(), "make test-releases"
     for name, row in found.items():
-        assert row["libnccl_sha256"] == release.load(name).library["x86_64"].sha256, name
+        assert row["libnccl_sha256"] == release.load(name).library["cu12"]["x86_64"].sha256, name
         assert row["failed"] == 0, name
         assert row["cells"]["compared"] >= 500_000, name
         assert all(row[kind]["matched"] == row[kind]["compared"] > 0 for kind in KINDS), name
+
+
+def test_every_build_for_cuda_13_was_compared_and_answers_the_same() -> None:
+    found = check_builds.read()
+    assert list(found) == library.with_build(check_builds.BUILD), "make test-releases"
+    for name, row in found.items():
+        assert row["sha256"] == release.load(name).library[check_builds.BUILD]["x86_64"].sha256, name
+        assert row["cuda"].startswith("13."), name
+        assert row["same"] == row["compared"] > 300_000, name
 
 
 def test_a_share_is_100_only_where_all_match() -> None:

@@ -26,7 +26,7 @@ def test_recorded_of_what_is_here(machine: str) -> None:
     again = f"stale: python -m tests.scripts.record_golden --machine {machine}"
     assert golden.topology_sha256 == recorded.topology_sha256(machine), again
     names = recorded.releases(machine)
-    libnccl = {name: release.load(name).library["x86_64"].sha256 for name in names}
+    libnccl = {name: release.load(name).library["cu12"]["x86_64"].sha256 for name in names}
     assert golden.libnccl_sha256 == libnccl, again
     assert np.array_equal(golden.shapes, recorded.shapes(machine)), again
     assert np.array_equal(golden.sizes_bytes, recorded.sizes(golden.shapes)), again

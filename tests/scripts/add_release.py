@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 
 from tuner import release
+from tuner.base.errors import OracleUnavailable
 from tuner.machine import catalogue
 from tuner.oracle import library
 
@@ -26,8 +27,9 @@ BEGUN = """\
 
 release = "{name}"
 parent = "{parent}"
-
-[library]                                  # libnccl.so.2 of the wheel {wheel} {name}
+"""
+LIBRARY = """
+[library.{build}]                             # libnccl.so.2 of the wheel {wheel} {name}
 x86_64.sha256 = "{sha256}"
 x86_64.bytes = {bytes}
 """
@@ -58,17 +60,20 @@ def main(name: str, machines: Sequence[str]) -> None:
 
 def begin(name: str) -> None:
     """A file of a release that differs in nothing from the newest one."""
-    found = library.fetch(name, lambda message: click.echo(message, err=True))
-    path = FOLDER / f"{name}.toml"
-    path.write_text(
-        BEGUN.format(
-            name=name,
-            parent=release.names()[-1],
-            wheel=library.WHEEL,
-            sha256=found.sha256,
-            bytes=found.path.stat().st_size,
+    text = BEGUN.format(name=name, parent=release.names()[-1])
+    for build, wheel in library.WHEELS.items():
+        try:
+            found = library.fetch(name, lambda message: click.echo(message, err=True), build)
+        except OracleUnavailable as error:
+            if build == library.BUILD:
+                raise
+            click.echo(f"no library of {wheel}: {error}")
+            continue
+        text += LIBRARY.format(
+            name=name, build=build, wheel=wheel, sha256=found.sha256, bytes=found.path.stat().st_size
         )
-    )
+    path = FOLDER / f"{name}.toml"
+    path.write_text(text)
     click.echo(f"wrote {path}: what differs from {release.names()[-1]} goes there by hand")
 
 

@@ -1,6 +1,7 @@
 """Which releases the live tests ask: a few, or with NCCL_TUNER_TEST_RELEASES=all every one on this computer.
 
-`python -m tests.scripts.releases_to_fetch` prints the few, without the installed one: `make test` fetches them.
+`python -m tests.scripts.releases_to_fetch` prints the few, without the installed one: `make test` fetches them, and the
+one with another build.
 """
 
 import os
@@ -26,6 +27,14 @@ def _is_here(name: str) -> bool:
     return name == library.installed_release() or library.cached(name).is_file()
 
 
+ONE_WITH_BUILDS = "2.28.9"  # NCCL of the Makefile
+BUILDS = [
+    (name, build)
+    for build in library.WHEELS
+    if build != library.BUILD
+    for name in library.with_build(build)
+    if (ALL or name == ONE_WITH_BUILDS) and _is_here(name) and library.cached(name, build).is_file()
+]
 INTERFACES = set(_one_of_each_interface().values())
 HERE = [name for name in release.names() if (ALL or name in FEW) and _is_here(name)]
 WITH_PLUGINS = [

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from tests.scripts import check_builds
 from tests.scripts import check_releases as releases
 from tests.support import published_numbers
 from tuner import cli, release
@@ -49,8 +50,8 @@ def proven() -> str:
 
 def by_release() -> str:
     lines = [
-        "| NCCL | tuner plugins | communicators | cost cells | picks, channels, threads | matched |",
-        "|---|---|--:|--:|--:|--:|",
+        "| NCCL | wheels | tuner plugins | communicators | cost cells | picks, channels, threads | matched |",
+        "|---|---|---|--:|--:|--:|--:|",
         *(_line(name, row) for name, row in releases.read().items()),
     ]
     return "\n".join(lines) + "\n"
@@ -59,9 +60,18 @@ def by_release() -> str:
 def _line(name: str, row: releases.Row) -> str:
     compared, matched = (sum(row[kind][what] for kind in KINDS) for what in ("compared", "matched"))
     cells, picks = row["cells"]["compared"], row["picks"]["compared"]
-    plugin = release.load(name).plugin
-    interface = f"v{plugin.api}" if plugin else "none"
-    return f"| {name} | {interface} | {row['communicators']} | {cells:,} | {picks:,} | {share(matched, compared)} |"
+    nccl = release.load(name)
+    head = f"{name} | {', '.join(nccl.library)} | {f'v{nccl.plugin.api}' if nccl.plugin else 'none'}"
+    return f"| {head} | {row['communicators']} | {cells:,} | {picks:,} | {share(matched, compared)} |"
+
+
+def by_build() -> str:
+    """What the last `make test-releases` compared of libnccl for CUDA 13."""
+    lines = ["| NCCL | compiled with CUDA | communicators | values compared | the same |", "|---|---|--:|--:|--:|"]
+    for name, row in check_builds.read().items():
+        same = share(row["same"], row["compared"])
+        lines.append(f"| {name} | {row['cuda']} | {row['communicators']} | {row['compared']:,} | {same} |")
+    return "\n".join(lines) + "\n"
 
 
 def share(matched: int, compared: int) -> str:
@@ -209,6 +219,7 @@ def options() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "proven": proven,
     "releases": by_release,
+    "builds": by_build,
     "changes": changes,
     "differences": published_numbers.differences,
     "floors": floors,

@@ -47,8 +47,8 @@ def elf(machine: int = X86_64, symtab: bool = True) -> bytes:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache, no installed wheel, and no release table that knows its library."""
     monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path))
-    monkeypatch.setattr(library, "installed_release", lambda: None)
-    monkeypatch.setattr(library, "known", lambda release: None)
+    monkeypatch.setattr(library, "installed_release", lambda build="cu12": None)
+    monkeypatch.setattr(library, "known", lambda release, build="cu12": None)
     return tmp_path
 
 
@@ -129,7 +129,7 @@ def test_the_installed_wheel_comes_first_and_a_post_release_counts(
 
     monkeypatch.undo()
     monkeypatch.setenv("NCCL_TUNER_CACHE", str(cache))
-    monkeypatch.setattr(library, "known", lambda release: None)
+    monkeypatch.setattr(library, "known", lambda release, build="cu12": None)
     monkeypatch.setattr(importlib.metadata, "version", lambda _: "2.26.2.post1")
     monkeypatch.setattr(importlib.metadata, "distribution", lambda _: Wheel)
     assert library.installed_release() == "2.26.2"
@@ -155,7 +155,7 @@ def wheel(folder: Path, content: bytes, recorded: bytes | None = None, member: s
 def test_fetch_keeps_the_library_and_a_note(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     downloads = []
 
-    def download(release: str, folder: Path, progress: object) -> Path:
+    def download(release: str, build: str, folder: Path, progress: object) -> Path:
         downloads.append(release)
         return wheel(folder, elf())
 
@@ -186,7 +186,7 @@ def test_fetch_keeps_the_library_and_a_note(cache: Path, monkeypatch: pytest.Mon
 def test_fetch_leaves_nothing_of_a_bad_wheel(
     cache: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], complaint: str
 ) -> None:
-    monkeypatch.setattr(library, "_download", lambda release, folder, progress: wheel(folder, **arguments))
+    monkeypatch.setattr(library, "_download", lambda release, build, folder, progress: wheel(folder, **arguments))
     with pytest.raises(OracleUnavailable, match=complaint):
         library.fetch("2.28.9")
     assert not (cache / "2.28.9").exists()
@@ -194,7 +194,7 @@ def test_fetch_leaves_nothing_of_a_bad_wheel(
 
 def test_fetch_looks_at_the_disk_first(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mib = {"2.28.9": 300, "2.18.1": 200}
-    monkeypatch.setattr(library, "known", lambda release: LibraryFile("", mib[release] << 20))
+    monkeypatch.setattr(library, "known", lambda release, build="cu12": LibraryFile("", mib[release] << 20))
     monkeypatch.setattr(library, "_download", lambda *_: pytest.fail("downloaded without room"))
     usage = shutil.disk_usage(cache)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1100 << 20))
@@ -214,7 +214,7 @@ def test_the_releases_of_an_interrupted_fetch_are_not_fetched_again(
     wanted = ["2.18.1", "2.28.9", "2.32.3"]
     downloads: list[str] = []
 
-    def download(release: str, folder: Path, progress: object) -> Path:
+    def download(release: str, build: str, folder: Path, progress: object) -> Path:
         downloads.append(release)
         if downloads == wanted[:2]:
             (folder / "half").write_bytes(b"a wheel that is cut")
@@ -235,7 +235,7 @@ def test_the_releases_of_an_interrupted_fetch_are_not_fetched_again(
 
 @pytest.mark.parametrize("left_bytes", [0, 100])
 def test_a_wheel_that_was_cut_is_one_line(cache: Path, monkeypatch: pytest.MonkeyPatch, left_bytes: int) -> None:
-    def download(release: str, folder: Path, progress: object) -> Path:
+    def download(release: str, build: str, folder: Path, progress: object) -> Path:
         path = wheel(folder, elf())
         path.write_bytes(path.read_bytes()[:left_bytes])
         return path
@@ -274,7 +274,7 @@ def test_what_a_killed_fetch_left_is_cleared_and_does_not_count(cache: Path, mon
     left.write_bytes(elf())
     with pytest.raises(OracleUnavailable, match=r"no libnccl 2\.28\.9"):
         library.find("2.28.9")
-    monkeypatch.setattr(library, "_download", lambda release, folder, progress: wheel(folder, elf()))
+    monkeypatch.setattr(library, "_download", lambda release, build, folder, progress: wheel(folder, elf()))
     library.fetch("2.28.9")
     assert sorted(os.listdir(cache / "2.28.9")) == ["libnccl.so.2", "library.json"]
 
@@ -282,18 +282,18 @@ def test_what_a_killed_fetch_left_is_cleared_and_does_not_count(cache: Path, mon
 def test_only_the_library_that_the_table_knows_is_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right, other = elf(), elf() + b"of another build"
     sha256 = hashlib.sha256(right).hexdigest()
-    monkeypatch.setattr(library, "known", lambda release: LibraryFile(sha256, len(right)))
+    monkeypatch.setattr(library, "known", lambda release, build="cu12": LibraryFile(sha256, len(right)))
     path = put(cache, "2.28.9", other)
     with pytest.raises(OracleUnavailable, match=f"is not the libnccl 2.28.9 .*valid: {sha256}") as caught:
         library.find("2.28.9")
     assert "\n" not in str(caught.value)
     assert library.at(path).path == path, "a file that is named is used whatever it is"
 
-    monkeypatch.setattr(library, "_download", lambda release, folder, progress: wheel(folder, other))
+    monkeypatch.setattr(library, "_download", lambda release, build, folder, progress: wheel(folder, other))
     with pytest.raises(OracleUnavailable, match=f"is not used: its libnccl has sha256 .*, valid: {sha256}"):
         library.fetch("2.28.9")
     assert path.read_bytes() == other
-    monkeypatch.setattr(library, "_download", lambda release, folder, progress: wheel(folder, right))
+    monkeypatch.setattr(library, "_download", lambda release, build, folder, progress: wheel(folder, right))
     assert library.fetch("2.28.9") == library.find("2.28.9") == library.Library(path, "2.28.9", sha256)
 
 
@@ -304,9 +304,11 @@ def test_a_strange_installed_wheel_gives_way_to_the_cache(
     installed.parent.mkdir(parents=True)
     installed.write_bytes(elf() + b"of another build")
     wheel_of = type("Wheel", (), {"locate_file": staticmethod(lambda path: installed)})
-    monkeypatch.setattr(library, "installed_release", lambda: "2.28.9")
+    monkeypatch.setattr(library, "installed_release", lambda build="cu12": "2.28.9")
     monkeypatch.setattr(importlib.metadata, "distribution", lambda _: wheel_of)
-    monkeypatch.setattr(library, "known", lambda release: LibraryFile(hashlib.sha256(elf()).hexdigest(), len(elf())))
+    monkeypatch.setattr(
+        library, "known", lambda release, build="cu12": LibraryFile(hashlib.sha256(elf()).hexdigest(), len(elf()))
+    )
     with pytest.raises(OracleUnavailable, match="site/nvidia"):
         library.find("2.28.9")
     cached = put(cache, "2.28.9", elf())
@@ -315,13 +317,53 @@ def test_a_strange_installed_wheel_gives_way_to_the_cache(
 
 def test_every_release_table_knows_its_library() -> None:
     for name in release.names():
-        row = release.load(name).library["x86_64"]
+        row = release.load(name).library["cu12"]["x86_64"]
         assert re.fullmatch("[0-9a-f]{64}", row.sha256), name
         assert 200 << 20 < row.bytes < library.LARGEST_BYTES, name
         if (path := library.cached(name)).is_file():
             assert (library.sha256(path), path.stat().st_size) == (row.sha256, row.bytes), name
-    rows = [release.load(name).library["x86_64"].sha256 for name in release.names()]
+    rows = [release.load(name).library["cu12"]["x86_64"].sha256 for name in release.names()]
     assert len(set(rows)) == len(rows)
+
+
+def test_every_build_that_a_release_table_knows() -> None:
+    names = library.with_build("cu13")
+    assert names == release.names()[release.names().index("2.27.7") :]
+    for name in names:
+        row = release.load(name).library["cu13"]["x86_64"]
+        assert re.fullmatch("[0-9a-f]{64}", row.sha256), name
+        assert 200 << 20 < row.bytes < release.load(name).library["cu12"]["x86_64"].bytes, name
+        if (path := library.cached(name, "cu13")).is_file():
+            assert (library.sha256(path), path.stat().st_size) == (row.sha256, row.bytes), name
+    hashes = [each["x86_64"].sha256 for name in release.names() for each in release.load(name).library.values()]
+    assert len(set(hashes)) == len(hashes) == len(names) + len(release.names())
+
+
+def test_builds_lie_side_by_side(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(release: str, build: str, folder: Path, progress: object) -> Path:
+        return wheel(folder, elf() + build.encode())
+
+    monkeypatch.setattr(library, "_download", download)
+    assert library.fetch("2.28.9").path == cache / "2.28.9" / "libnccl.so.2"
+    assert library.fetch("2.28.9", build="cu13").path == cache / "2.28.9-cu13" / "libnccl.so.2"
+    assert library.find("2.28.9").sha256 != library.find("2.28.9", "cu13").sha256
+
+
+def test_a_build_that_is_missing_says_how_to_get_it(cache: Path) -> None:
+    put(cache, "2.28.9", elf())
+    with pytest.raises(OracleUnavailable, match=r"no nvidia-nccl-cu13 wheel .*/2\.28\.9-cu13/") as caught:
+        library.find("2.28.9", "cu13")
+    assert "`nccl-tuner fetch-nccl 2.28.9 --build cu13`" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("build", "complaint"),
+    [("cu13", r"NCCL 2\.26\.2 has no cu13 build; valid: 2\.27\.7, "), ("cu11", "no build 'cu11'; valid: cu12, cu13")],
+)
+def test_a_build_that_there_is_not(cache: Path, build: str, complaint: str) -> None:
+    for ask in (library.find, lambda release, build: library.fetch(release, build=build)):
+        with pytest.raises(BadInput, match=complaint):
+            ask("2.26.2", build)
 
 
 def pip(monkeypatch: pytest.MonkeyPatch, *outcomes: tuple[int, str]) -> list[list[str]]:
@@ -349,6 +391,12 @@ def test_a_release_that_is_only_a_post_release(cache: Path, monkeypatch: pytest.
     calls = pip(monkeypatch, (1, UNKNOWN), (0, ""))
     library.fetch("2.26.2")
     assert [command[-1] for command in calls] == ["nvidia-nccl-cu12==2.26.2", "nvidia-nccl-cu12==2.26.2.*"]
+
+
+def test_the_wheel_of_a_build_is_downloaded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = pip(monkeypatch, (0, ""))
+    library.fetch("2.28.9", build="cu13")
+    assert [command[-1] for command in calls] == ["nvidia-nccl-cu13==2.28.9"]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from tuner.scenario import Scenario
 @click.command(name="check")
 @options.collectives_argument
 @options.scenario_options
+@options.build_option
 @options.request_options
 @options.buffers_option
 @click.option("--bytes", "sizes", type=options.Sizes(), help="Sizes. [default: over 60 from 4 B to 16 GiB]")

@@ -11,9 +11,18 @@ from tuner.oracle import library
 
 @click.command(name="fetch-nccl")
 @click.argument("releases", nargs=-1)
-@click.option("--all", "every", is_flag=True, help="Every release with a table.")
+@click.option("--all", "every", is_flag=True, help="Every release with a table and such a build.")
+@click.option(
+    "--build",
+    "builds",
+    type=click.Choice(tuple(library.WHEELS)),
+    multiple=True,
+    default=(library.BUILD,),
+    show_default=True,
+    help="For CUDA 12 or CUDA 13: of the wheel nvidia-nccl-cu12 or nvidia-nccl-cu13; repeatable.",
+)
 @options.json_option
-def command(releases: tuple[str, ...], every: bool, as_json: bool) -> None:
+def command(releases: tuple[str, ...], every: bool, builds: tuple[str, ...], as_json: bool) -> None:
     """Fetches libnccl of RELEASES with pip into the cache (NCCL_TUNER_CACHE); only the .so is kept.
 
     What is there already is not fetched again, so a call that was interrupted can be repeated.
@@ -21,13 +30,17 @@ def command(releases: tuple[str, ...], every: bool, as_json: bool) -> None:
     \b
     nccl-tuner fetch-nccl 2.18.1 2.28.9
     nccl-tuner fetch-nccl --all
+    nccl-tuner fetch-nccl 2.28.9 --build cu13
     """
     if every == bool(releases):
         raise BadInput(f"name releases, or all of them with --all; {one_of(release.names())}")
     fetched = []
-    for found in library.fetch_all(releases or release.names(), lambda message: click.echo(message, err=True)):
-        fetched.append({"release": found.release, "path": str(found.path), "sha256": found.sha256})
-        if not as_json:
-            click.echo(f"{found.release} {found.path} sha256 {found.sha256}")
+    for build in dict.fromkeys(builds):
+        wanted = releases or library.with_build(build)
+        for found in library.fetch_all(wanted, lambda message: click.echo(message, err=True), build):
+            row = {"release": found.release, "build": build, "path": str(found.path), "sha256": found.sha256}
+            fetched.append(row)
+            if not as_json:
+                click.echo(f"{found.release} {found.path} sha256 {found.sha256}")
     if as_json:
         print_json(fetched)

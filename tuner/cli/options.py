@@ -14,6 +14,7 @@ from tuner.base.sizes import size_bytes as size_bytes
 from tuner.cli.renamed import Change, Renamed
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.oracle.configuration import BUILDS
 from tuner.release.environment import parse_assignments
 from tuner.scenario import MOST_NODES, Scenario
 from tuner.scenario.describe import describe
@@ -175,6 +176,13 @@ change_option = click.option(
     metavar="KEY=VALUE",
     type=Change(),
     help=f"What is different afterwards: {', '.join(KEYS)}, or a NCCL variable; repeatable.",
+)
+build_option = click.option(
+    "--build",
+    type=click.Choice(BUILDS),
+    default=BUILDS[0],
+    show_default=True,
+    help="Which libnccl of the release: for CUDA 12 or CUDA 13.",
 )
 timeout_option = click.option(
     "--timeout", "timeout_s", type=float, default=120.0, show_default=True, help="Seconds a libnccl answer may take."

@@ -29,6 +29,7 @@ def command() -> None:
 @options.collective_argument
 @options.bytes_option
 @options.scenario_options
+@options.build_option
 @options.request_options
 @options.buffers_option
 @options.timeout_option
@@ -59,6 +60,7 @@ def pick(
 @command.command()
 @calls_argument
 @options.scenario_options
+@options.build_option
 @options.request_options
 @options.timeout_option
 @options.json_option
@@ -78,6 +80,7 @@ def group(calls: list[Any], dtype: DataType, op: Op, timeout_s: float, as_json: 
 
 @command.command()
 @options.scenario_options
+@options.build_option
 @options.timeout_option
 @options.json_option
 def table(as_json: bool, timeout_s: float, **scenario: Any) -> None:
@@ -91,6 +94,7 @@ def table(as_json: bool, timeout_s: float, **scenario: Any) -> None:
 
 @command.command()
 @options.scenario_options
+@options.build_option
 @options.timeout_option
 @options.json_option
 def graphs(as_json: bool, timeout_s: float, **scenario: Any) -> None:

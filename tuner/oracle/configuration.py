@@ -6,6 +6,8 @@ from pathlib import Path
 
 from tuner.machine.skeleton import Skeleton
 
+BUILDS = ("cu12", "cu13")  # of libnccl, by the major version of CUDA; the first where none is named
+
 
 @dataclass(frozen=True, slots=True)
 class Host:
@@ -32,6 +34,7 @@ class OracleConfiguration:
     skeleton: Skeleton | None = None  # what NCCL reads instead of the topology, to complete it
     others: tuple[Host, ...] = ()  # nodes after the ``nodes``, in the order of their ranks
     peer_to_peer_across_sockets: bool = True  # as of a Host, of the ``nodes``
+    build: str = BUILDS[0]  # of the release's libnccl
 
     @property
     def hosts(self) -> tuple[Host, ...]:

@@ -1,4 +1,7 @@
-"""Where a release's libnccl is: the installed wheel, or this project's cache, which ``fetch`` fills from PyPI."""
+"""Where a release's libnccl is: the installed wheel, or this project's cache, which ``fetch`` fills from PyPI.
+
+A release has a wheel for every major version of CUDA that NVIDIA builds it for; ``build`` says which: cu12, cu13.
+"""
 
 import base64
 import contextlib
@@ -24,11 +27,13 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
 from tuner import release as releases
-from tuner.base.errors import BadInput, OracleUnavailable
+from tuner.base.errors import BadInput, OracleUnavailable, one_of
 from tuner.base.files import remember
+from tuner.oracle.configuration import BUILDS
 from tuner.release.schema import LibraryFile
 
-WHEEL = "nvidia-nccl-cu12"
+WHEELS = {build: f"nvidia-nccl-{build}" for build in BUILDS}
+BUILD = BUILDS[0]  # where none is named: every release has it
 MEMBER = "nvidia/nccl/lib/libnccl.so.2"
 LARGEST_BYTES = 512 << 20  # of a libnccl that no release table knows
 _RELEASE = re.compile(r"\d+\.\d+\.\d+")
@@ -50,55 +55,65 @@ def cache() -> Path:
     return Path(own) if own else Path(platformdirs.user_cache_dir("nccl-tuner"))
 
 
-def installed_release() -> str | None:
-    """The release of the installed ``nvidia-nccl-cu12`` wheel."""
+def installed_release(build: str = BUILD) -> str | None:
+    """The release of the installed wheel of a build."""
     try:
-        return _release(importlib.metadata.version(WHEEL))
+        return _release(importlib.metadata.version(WHEELS[build]))
     except importlib.metadata.PackageNotFoundError:
         return None
 
 
-def known(release: str) -> LibraryFile | None:
+def with_build(build: str) -> list[str]:
+    """The releases whose tables know a wheel of the build, oldest first."""
+    return [name for name in releases.names() if build in releases.load(name).library]
+
+
+def known(release: str, build: str = BUILD) -> LibraryFile | None:
     """What the release's file knows of its libnccl for this machine."""
     if release not in releases.names():
         return None
-    return releases.load(release).library.get(platform.machine())
+    return releases.load(release).library.get(build, {}).get(platform.machine())
 
 
-def find(release: str) -> Library:
+def find(release: str, build: str = BUILD) -> Library:
     """The libnccl of ``release`` from the installed wheel or the cache, if it is the one that its table knows.
 
-    Errors: OracleUnavailable where it is not there, or another; UnknownRelease.
+    Errors: OracleUnavailable where it is not there, or another; BadInput for what cannot be; UnknownRelease.
     """
-    _check_release(release)
+    _check_release(release, build)
     places = []
-    if installed_release() == release:
-        places.append(Path(str(importlib.metadata.distribution(WHEEL).locate_file(MEMBER))))
-    places.append(cached(release))
+    if (installed := installed_release(build)) == release:
+        places.append(Path(str(importlib.metadata.distribution(WHEELS[build]).locate_file(MEMBER))))
+    places.append(cached(release, build))
     if there := [path for path in places if path.is_file()]:
-        return _checked(release, next((path for path in there if _mismatch(release, path) is None), there[0]))
-    installed = installed_release()
-    wheel = f"the installed {WHEEL} wheel is {installed}" if installed else f"no {WHEEL} wheel is installed"
+        right = (path for path in there if _mismatch(release, build, path) is None)
+        return _checked(release, build, next(right, there[0]))
+    name = WHEELS[build]
+    wheel = f"the installed {name} wheel is {installed}" if installed else f"no {name} wheel is installed"
     raise OracleUnavailable(
-        f"no libnccl {release}: {wheel} and {cached(release)} does not exist; `nccl-tuner fetch-nccl {release}` gets it"
+        f"no libnccl {release}: {wheel} and {cached(release, build)} does not exist; {_getting(release, build)}"
     )
 
 
-def _checked(release: str, path: Path) -> Library:
+def _getting(release: str, build: str) -> str:
+    return f"`nccl-tuner fetch-nccl {release}{'' if build == BUILD else f' --build {build}'}` gets it"
+
+
+def _checked(release: str, build: str, path: Path) -> Library:
     check(path)
-    if (why := _mismatch(release, path)) is not None:
+    if (why := _mismatch(release, build, path)) is not None:
         raise OracleUnavailable(why)
     return Library(path, release, sha256(path))
 
 
-def _mismatch(release: str, path: Path) -> str | None:
+def _mismatch(release: str, build: str, path: Path) -> str | None:
     """Why a file is not the libnccl that the release's table knows; None where it is, or the table knows none."""
-    own, has = known(release), sha256(path)
+    own, has = known(release, build), sha256(path)
     if own is None or own.sha256 == has:
         return None
     return (
-        f"{path} is not the libnccl {release} of the {WHEEL} wheel: sha256 {has}, valid: {own.sha256}; "
-        f"`nccl-tuner fetch-nccl {release}` gets it"
+        f"{path} is not the libnccl {release} of the {WHEELS[build]} wheel: sha256 {has}, valid: {own.sha256}; "
+        f"{_getting(release, build)}"
     )
 
 
@@ -108,9 +123,9 @@ def at(path: Path) -> Library:
     return Library(path, "", sha256(path))
 
 
-def cached(release: str) -> Path:
+def cached(release: str, build: str = BUILD) -> Path:
     """Where the cache has, or would have, the libnccl of ``release``."""
-    return cache() / release / "libnccl.so.2"
+    return cache() / (release if build == BUILD else f"{release}-{build}") / "libnccl.so.2"
 
 
 def check(path: Path) -> None:
@@ -127,7 +142,7 @@ def check(path: Path) -> None:
     if machine != here:
         raise OracleUnavailable(f"{path} is for {machine}; this machine is {here}")
     if stripped:
-        raise OracleUnavailable(f"{path} is stripped: it has no .symtab; the {WHEEL} wheels from PyPI have one")
+        raise OracleUnavailable(f"{path} is stripped: it has no .symtab; the {WHEELS[BUILD]} wheels from PyPI have one")
 
 
 def sha256(path: Path) -> str:
@@ -144,51 +159,54 @@ def sha256(path: Path) -> str:
     return digest
 
 
-def fetch(release: str, progress: Callable[[str], None] = lambda _: None) -> Library:
+def fetch(release: str, progress: Callable[[str], None] = lambda _: None, build: str = BUILD) -> Library:
     """One release of :func:`fetch_all`."""
-    return next(fetch_all([release], progress))
+    return next(fetch_all([release], progress, build))
 
 
-def fetch_all(wanted: Sequence[str], progress: Callable[[str], None] = lambda _: None) -> Iterator[Library]:
+def fetch_all(
+    wanted: Sequence[str], progress: Callable[[str], None] = lambda _: None, build: str = BUILD
+) -> Iterator[Library]:
     """Puts the libnccl of releases into the cache, one after the other: downloads the wheel and keeps the library.
 
     What the cache has whole is not fetched again, so an interrupted call goes on where it was. ``progress`` is
     called with what happens, in words, and at first with what disk it takes. OracleUnavailable where that is not free,
     where a wheel cannot be had, or where its library has not the sha256 of the wheel's record and of the release's
-    table.
+    table. BadInput for a release without such a build.
     """
     for release in wanted:
-        _check_release(release)
-    missing = [release for release in wanted if not _whole(release)]
+        _check_release(release, build)
+    missing = [release for release in wanted if not _whole(release, build)]
     if missing:
-        _check_disk(missing, progress)
+        _check_disk(missing, build, progress)
     for release in wanted:
-        target = cached(release)
+        target = cached(release, build)
         if release in missing:
             progress(f"[{missing.index(release) + 1}/{len(missing)}] {release}")
             with _alone(progress):
-                if not _whole(release):  # another process may have been at it
-                    _fetch_into(target, release, progress)
+                if not _whole(release, build):  # another process may have been at it
+                    _fetch_into(target, release, build, progress)
         else:
             progress(f"{target} is already there")
-        yield _checked(release, target)
+        yield _checked(release, build, target)
 
 
-def _whole(release: str) -> bool:
+def _whole(release: str, build: str) -> bool:
     """Whether the cache has the library that the release's table knows; where it knows none, what a fetch noted."""
-    target = cached(release)
+    target = cached(release, build)
     note = target.with_name("library.json")
     if not target.is_file():
         return False
-    own = known(release)
+    own = known(release, build)
     wanted = None if own is None else own.sha256
     if wanted is None and note.is_file():
         wanted = json.loads(note.read_text())["sha256"]
     return wanted is not None and sha256(target) == wanted
 
 
-def _check_disk(missing: Sequence[str], progress: Callable[[str], None]) -> None:
-    sizes = [LARGEST_BYTES if own is None else own.bytes for own in map(known, missing)]
+def _check_disk(missing: Sequence[str], build: str, progress: Callable[[str], None]) -> None:
+    known_files = (known(release, build) for release in missing)
+    sizes = [LARGEST_BYTES if own is None else own.bytes for own in known_files]
     need = sum(sizes) + 2 * max(sizes)  # pip's copy of a wheel, and the wheel; it is smaller than what is in it
     try:
         cache().mkdir(parents=True, exist_ok=True)
@@ -223,26 +241,26 @@ def _alone(progress: Callable[[str], None]) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _fetch_into(target: Path, release: str, progress: Callable[[str], None]) -> None:
+def _fetch_into(target: Path, release: str, build: str, progress: Callable[[str], None]) -> None:
     try:
         target.parent.mkdir(exist_ok=True)
-        _fetch_beside(target, release, progress)
+        _fetch_beside(target, release, build, progress)
     except OSError as error:
         raise OracleUnavailable(f"cannot fetch {release} into {target.parent}: {error.strerror or error}") from None
     except (zipfile.BadZipFile, zlib.error) as error:
-        raise OracleUnavailable(f"the wheel of {WHEEL}=={release} is damaged: {error}") from None
+        raise OracleUnavailable(f"the wheel of {WHEELS[build]}=={release} is damaged: {error}") from None
     finally:
         with contextlib.suppress(OSError):  # not empty: as it should be
             target.parent.rmdir()
 
 
-def _fetch_beside(target: Path, release: str, progress: Callable[[str], None]) -> None:
+def _fetch_beside(target: Path, release: str, build: str, progress: Callable[[str], None]) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="fetch-") as folder:
-        wheel = _download(release, Path(folder), progress)
+        wheel = _download(release, build, Path(folder), progress)
         progress(f"unpacking {wheel.name}")
         digest, unpacked = _unpack(wheel, Path(folder))
         check(unpacked)
-        own = known(release)
+        own = known(release, build)
         if own is not None and digest != own.sha256:
             raise OracleUnavailable(f"{wheel.name} is not used: its libnccl has sha256 {digest}, valid: {own.sha256}")
         written = Path(folder) / "library.json"
@@ -252,14 +270,15 @@ def _fetch_beside(target: Path, release: str, progress: Callable[[str], None]) -
         os.replace(written, target.with_name(written.name))
 
 
-def _download(release: str, folder: Path, progress: Callable[[str], None]) -> Path:
+def _download(release: str, build: str, folder: Path, progress: Callable[[str], None]) -> Path:
+    name = WHEELS[build]
     # Some releases exist only as a post-release (2.26.2.post1), which == does not match.
     errors = []
     for wanted in (release, f"{release}.*"):
-        progress(f"downloading {WHEEL}=={wanted}")
+        progress(f"downloading {name}=={wanted}")
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
         command += [] if sys.stderr.isatty() else ["--quiet"]  # a terminal: pip's bar
-        command += ["--disable-pip-version-check", "--dest", str(folder), f"{WHEEL}=={wanted}"]
+        command += ["--disable-pip-version-check", "--dest", str(folder), f"{name}=={wanted}"]
         run = subprocess.run(
             command,
             stdout=sys.stderr,
@@ -273,7 +292,7 @@ def _download(release: str, folder: Path, progress: Callable[[str], None]) -> Pa
         errors.append(_reason(run.stderr))
         if not errors[-1].startswith("No matching distribution"):
             break
-    raise OracleUnavailable(f"cannot download {WHEEL}=={release}: {errors[0]}")
+    raise OracleUnavailable(f"cannot download {name}=={release}: {errors[0]}")
 
 
 def _reason(stderr: str) -> str:
@@ -315,6 +334,10 @@ def _release(version: str) -> str:
     return version if match is None else match[0]
 
 
-def _check_release(release: str) -> None:
+def _check_release(release: str, build: str) -> None:
     if _RELEASE.fullmatch(release) is None:
         raise BadInput(f"{release!r} is not a release; they look like 2.28.9")
+    if build not in WHEELS:
+        raise BadInput(f"no build {build!r}; {one_of(WHEELS)}")
+    if release in releases.names() and build not in releases.load(release).library:
+        raise BadInput(f"NCCL {release} has no {build} build; {one_of(with_build(build))}")

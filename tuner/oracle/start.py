@@ -72,7 +72,10 @@ def prepare(configuration: OracleConfiguration) -> Preparation:
         raise BadInput(f"{len(kinds)} kinds of nodes; the oracle simulates at most {hardware.MAX_KINDS}")
     if len({host.peer_to_peer_across_sockets for host in kinds}) > 1:
         raise BadInput("NCCL asks for peer-to-peer once per process: the oracle cannot mix nodes with and without")
-    nccl = library.find(configuration.release) if configuration.library is None else library.at(configuration.library)
+    if (given := configuration.library) is None:
+        nccl = library.find(configuration.release, configuration.build)
+    else:
+        nccl = library.at(given)
     prepared = Preparation(configuration, nccl, symbols.load(nccl.path, nccl.sha256, library.cache()), kinds)
     if configuration.plugin is not None and "tuner" not in prepared.symbols.comm.members:
         raise BadInput(f"NCCL {configuration.release} has no tuner plugins; valid: 2.19 and later")

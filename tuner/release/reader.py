@@ -109,7 +109,8 @@ def _checked(name: str, path: str, text: str) -> ReleaseFile:
 def _merged(chain: tuple[ReleaseFile, ...]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for file in reversed(chain):
-        kept = {key: value for key, value in merged.items() if key not in file.table.get("without", [])}
+        lost = {*file.table.get("without", []), *file.table.keys() & {"library"}}  # none of a parent's builds
+        kept = {key: value for key, value in merged.items() if key not in lost}
         merged = _merge(kept, {key: value for key, value in file.table.items() if key not in HEAD})
     return merged
 

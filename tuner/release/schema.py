@@ -26,7 +26,7 @@ HARDWARE: tuple[Hardware, ...] = ("nvlink", "pci", "net")
 
 @dataclass(frozen=True, slots=True)
 class LibraryFile:
-    """libnccl.so.2 of the release's wheel, for one processor architecture."""
+    """libnccl.so.2 of one of the release's wheels, for one processor architecture."""
 
     sha256: str
     bytes: int
@@ -209,7 +209,7 @@ class Release:
     """One release: its own file and its parents' together."""
 
     name: str
-    library: Mapping[str, LibraryFile]  # by architecture: x86_64
+    library: Mapping[str, Mapping[str, LibraryFile]]  # by build (cu12, cu13) and architecture (x86_64)
     limits: Limits
     paths: Paths
     generations: Mapping[Generation, int]  # the least compute capability of each (90 for 9.0)

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from tuner import release
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, one_of
 from tuner.base.sizes import whole
 from tuner.emulator import fitted_constants
 from tuner.machine import catalogue
+from tuner.oracle.configuration import BUILDS
 from tuner.scenario.description import MOST_NODES, Scenario
 
 
@@ -22,7 +23,7 @@ class Description(TypedDict, total=False):
     ``gpus_per_node``: all. ``node``: instead of these, where nodes differ, ``NODE[:GPUS][xN]`` each, in the order of
     ranks. ``graphs``: a file that NCCL dumped. ``nccl``: the newest release that the machine is captured for, or that
     of ``constants``, a file of constants fitted to measurements in place of NCCL's. ``env``: NCCL's variables, each a
-    text or a whole number.
+    text or a whole number. ``build``: which libnccl is asked, of those for CUDA 12 (``cu12``) and CUDA 13 (``cu13``).
     """
 
     topology: Path | str | None
@@ -36,6 +37,7 @@ class Description(TypedDict, total=False):
     net_gbps: float | None
     net_latency_us: float | None
     constants: Path | str | None
+    build: str
 
 
 def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenario:
@@ -78,6 +80,7 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
         environment=_environment(given.get("env")),
         others=tuple(others),
         fitted_constants=fitted,
+        build=_build(given.get("build", BUILDS[0])),
     )
 
 
@@ -101,6 +104,12 @@ def nodes_of(text: str) -> Scenario:
         topology=Path(name) if topology else None,
         gpus_per_node=None if gpus is None else int(gpus),
     )
+
+
+def _build(build: str) -> str:
+    if build not in BUILDS:
+        raise BadInput(f"build {build!r}; {one_of(BUILDS)}")
+    return build
 
 
 def _path(path: Path | str | None) -> Path | None:

@@ -9,7 +9,7 @@ from tuner.base.records import json_form
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.fitted_constants import FittedConstants
 from tuner.machine import catalogue
-from tuner.oracle.configuration import OracleConfiguration
+from tuner.oracle.configuration import BUILDS, OracleConfiguration
 
 if TYPE_CHECKING:
     from tuner.scenario.resolved import ResolvedScenario
@@ -47,6 +47,7 @@ class Scenario:
     fitted_constants: FittedConstants | None = None  # instead of NCCL's; libnccl has none
     hardware: dict[str, str] | None = None  # what differs from the machine or topology, in the words of topology.edit
     search: bool = False  # libnccl searches the graphs of a known machine too, as variables of the search are set
+    build: str = BUILDS[0]  # of libnccl, where it is asked
 
     def resolve(self) -> "ResolvedScenario":
         """What emulator and oracle take of it. Each part is read and checked when it is first asked for, once."""
@@ -62,8 +63,9 @@ class Scenario:
     def title(self) -> str:
         """What the communicator is, in words: ``2 x dgx-h100, 8 GPUs each, NCCL 2.28.9``."""
         nodes = (f"{kind.nodes} x {kind.name}, {kind.gpus} GPUs each" for kind in self.resolve().kinds)
+        build = "" if self.build == BUILDS[0] else f" {self.build}"
         constants = f", constants {self.fitted_constants.file}" if self.fitted_constants else ""
-        return f"{' + '.join(nodes)}, NCCL {self.nccl}{constants}"
+        return f"{' + '.join(nodes)}, NCCL {self.nccl}{build}{constants}"
 
     @property
     def settings(self) -> list[str]:
@@ -94,7 +96,10 @@ class Scenario:
     @property
     def kinds(self) -> tuple["Scenario", ...]:
         """Nodes that are alike, each kind as a scenario of its own: this one without the others, then each of them."""
-        return (self, *(replace(other, nccl=self.nccl, environment=self.environment) for other in self.others))
+        return (
+            self,
+            *(replace(other, nccl=self.nccl, environment=self.environment, build=self.build) for other in self.others),
+        )
 
     @property
     def ranks(self) -> int:

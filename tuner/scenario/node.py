@@ -79,6 +79,7 @@ class ResolvedNode:
             release=scenario.nccl,
             env={**(machine.environment if machine else {}), **(scenario.environment or {})},
             peer_to_peer_across_sockets=machine is None or machine.peer_to_peer_across_sockets,
+            build=scenario.build,
         )
 
     def _searched(self, several: bool) -> tuple[Graphs, float]:

@@ -14,7 +14,7 @@ from tuner.measure.gpu.rendezvous import ALONE, Place, Rendezvous, place
 from tuner.oracle import library
 from tuner.plugin.forcing import Forcing
 
-WHEELS = (library.WHEEL, "nvidia-nccl-cu13")
+WHEELS = tuple(library.WHEELS.values())
 FORBIDDEN = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_TUNER_PLUGIN", "NCCL_TUNER_TABLE", "NCCL_TUNER_CONFIG_FILE")
 
 
