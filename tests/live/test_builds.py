@@ -1,14 +1,19 @@
 """libnccl as it is built for CUDA 13: it answers what the build for CUDA 12 of the same release does."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from tests.support import builds
 from tests.support.available_releases import BUILDS
-from tuner.base.names import Collective, DataType, Op
+from tuner import plugin
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.conformance.check import ALL_COLLECTIVES, check
 from tuner.emulator.request import Request
 from tuner.oracle import library
 from tuner.oracle.api import Oracle
+from tuner.plugin.table.records import HEADER
 from tuner.scenario import Scenario
 
 FP8 = [Request(collective, DataType.float8e4m3, Op.sum) for collective in Collective]
@@ -34,6 +39,41 @@ def test_check_asks_the_build(name: str, build: str) -> None:
     assert build in scenario.title
     with Oracle(scenario.oracle_configuration()) as oracle:
         assert oracle.facts.library_sha256 == library.find(name, build).sha256 != library.find(name).sha256
+
+
+PLUGIN_SIZES = [1 << 10, 1 << 20, 64 << 20]
+
+
+def launched(
+    name: str, build: str, requests: list[Request], given: Path | None, env: dict[str, str]
+) -> list[tuple[Algorithm, Protocol, int, int]]:
+    """On two nodes of dgx-b200, two GPUs each, with a plugin or without one."""
+    own = Scenario(name, 2, machine="dgx-b200", gpus_per_node=2, environment=env, build=build).oracle_configuration()
+    with Oracle(replace(own, plugin=given, without_tuner=given is None)) as oracle:
+        made = [each for request in requests for each in oracle.launch(request, PLUGIN_SIZES)]
+    return [(each.algorithm, each.protocol, each.channels, each.threads) for each in made]
+
+
+@pytest.mark.parametrize(("name", "build"), BUILDS)
+def test_the_plugin_decides_what_its_table_says_and_nothing_else(name: str, build: str, tmp_path: Path) -> None:
+    table = tmp_path / "test.table"
+    requests = [
+        Request(collective, dtype, Op.sum)
+        for dtype in (DataType.float32, DataType.float8e4m3)
+        for collective in Collective
+    ]
+    alone = launched(name, build, requests, None, {})
+    env = {"NCCL_TUNER_TABLE": str(table)}
+    table.write_text(f"{HEADER}\nallreduce nodes=99 -> tree/simple\n")
+    assert launched(name, build, requests, plugin.path(), env) == alone
+    table.write_text(f"{HEADER}\nallreduce bytes=1048576 -> tree/simple\n")
+    decided = launched(name, build, requests, plugin.path(), env)
+    changed = [place for place, (was, now) in enumerate(zip(alone, decided, strict=True)) if was != now]
+    calls = [(request, size) for request in requests for size in PLUGIN_SIZES]
+    assert [calls[place] for place in changed] == [
+        (request, 1 << 20) for request in requests if request.collective is Collective.AllReduce
+    ]
+    assert all(decided[place][:2] == (Algorithm.Tree, Protocol.Simple) for place in changed)
 
 
 @pytest.mark.parametrize(("name", "build"), BUILDS)

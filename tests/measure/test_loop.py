@@ -28,7 +28,7 @@ from tuner.measure.backend import Run
 from tuner.measure.loop import AFTER_ROUNDS, LEAST_ROUNDS, End, Loop, Settings, State
 from tuner.measure.plan import SIZES, Task, Wanted, points, tasks
 from tuner.measure.records import samples
-from tuner.measure.records.header import case_of
+from tuner.measure.records.header import case_of, case_record
 from tuner.measure.records.samples import Combination, Point, SampleBlock, Writer
 from tuner.measure.results import results
 from tuner.measure.simulated.backend import Simulated, from_header
@@ -298,6 +298,13 @@ def test_the_header_builds_the_same_backend_again(truth: dict[str, Any] | None) 
     assert again.reveal().replaced == backend.reveal().replaced
     (point,) = calls(1 << 20)
     assert again.run(point, TREE, 5) == backend.run(point, TREE, 5)
+
+
+def test_the_header_says_of_the_communicator_what_earlier_files_do() -> None:
+    """A run goes on in a file only where the headers are the same."""
+    keys = "nccl nodes machine topology graphs gpus_per_node environment gpu net_gbps net_latency_us others hardware"
+    record = case_record(Scenario("2.28.9", 1, machine="dgx-h100", others=(Scenario("", 1, machine="dgx-a100"),)))
+    assert set(record) == set(record["others"][0]) == {*keys.split(), "search"}
 
 
 def test_the_header_never_says_the_truth() -> None:

@@ -16,6 +16,7 @@ def case_record(scenario: Scenario) -> dict[str, Any]:
     """The case as JSON holds it; paths are absolute."""
     record = asdict(replace(scenario, fitted_constants=None))
     del record["fitted_constants"]  # of what was measured before: no part of a communicator
+    del record["build"]  # of the libnccl that is asked without GPUs
     record.update({name: str(path.resolve()) for name in _PATHS if (path := getattr(scenario, name)) is not None})
     others = [case_record(other) for other in scenario.others]
     return {**record, "environment": scenario.environment or {}, "others": others}
