@@ -7,13 +7,13 @@ import pytest
 
 from tests.support import builds
 from tests.support.available_releases import BUILDS
+from tests.support.plugin_tables import table_of
 from tuner import plugin
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.conformance.check import ALL_COLLECTIVES, check
 from tuner.emulator.request import Request
 from tuner.oracle import library
 from tuner.oracle.api import Oracle
-from tuner.plugin.table.records import HEADER
 from tuner.scenario import Scenario
 
 FP8 = [Request(collective, DataType.float8e4m3, Op.sum) for collective in Collective]
@@ -56,17 +56,15 @@ def launched(
 
 @pytest.mark.parametrize(("name", "build"), BUILDS)
 def test_the_plugin_decides_what_its_table_says_and_nothing_else(name: str, build: str, tmp_path: Path) -> None:
-    table = tmp_path / "test.table"
     requests = [
         Request(collective, dtype, Op.sum)
         for dtype in (DataType.float32, DataType.float8e4m3)
         for collective in Collective
     ]
     alone = launched(name, build, requests, None, {})
-    env = {"NCCL_TUNER_TABLE": str(table)}
-    table.write_text(f"{HEADER}\nallreduce nodes=99 -> tree/simple\n")
+    env = {"NCCL_TUNER_TABLE": str(table_of(tmp_path, "allreduce nodes=99 -> tree/simple"))}
     assert launched(name, build, requests, plugin.path(), env) == alone
-    table.write_text(f"{HEADER}\nallreduce bytes=1048576 -> tree/simple\n")
+    table_of(tmp_path, "allreduce bytes=1048576 -> tree/simple")
     decided = launched(name, build, requests, plugin.path(), env)
     changed = [place for place, (was, now) in enumerate(zip(alone, decided, strict=True)) if was != now]
     calls = [(request, size) for request in requests for size in PLUGIN_SIZES]

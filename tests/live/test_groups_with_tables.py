@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.test_plugin import interface, table_of
 from tests.support.available_releases import WITH_PLUGINS
+from tests.support.plugin_tables import interface, table_of
 from tests.support.random_groups import random_groups
 from tuner import plugin
 from tuner.base.errors import BadInput

@@ -15,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.support.available_releases import WITH_PLUGINS
+from tests.support.plugin_tables import interface, table_of
 from tuner import plugin, release
 from tuner.base.errors import OracleFailed
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
@@ -33,21 +34,11 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = [16, 64, 4 * KIB, 64 * KIB - 16, 64 * KIB, MIB, 4 * MIB, 4 * MIB + 16, 64 * MIB, 8 * GIB]
 
 
-def interface(nccl: str) -> int:
-    return loading.interface(release.load(nccl)).version
-
-
 WITH_CELLS = [nccl for nccl in WITH_PLUGINS if interface(nccl) >= 3]
 WITHOUT_CELLS = [nccl for nccl in WITH_PLUGINS if interface(nccl) < 3]
 TOLD_OF_BUFFERS = [nccl for nccl in WITH_PLUGINS if interface(nccl) >= 4]
 WITH_CHUNKS = [nccl for nccl in WITH_PLUGINS if interface(nccl) >= 6]
 each = partial(pytest.mark.parametrize, "nccl")
-
-
-def table_of(folder: Path, *rows: str, header: str | None = HEADER) -> Path:
-    path = folder / "test.table"
-    path.write_text("\n".join([*([header] if header else []), *rows, ""]))
-    return path
 
 
 @contextmanager
