@@ -28,5 +28,6 @@ __attribute__((visibility("default"))) void nccl_tuner_explain(int version, cons
 }
 
 __attribute__((visibility("default"))) void nccl_tuner_forget_tables(void) {
+    tuner_v1_forget();
     tables_forget();
 }

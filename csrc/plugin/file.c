@@ -64,11 +64,13 @@ static int status_of(int descriptor, struct stat *status) {
 }
 
 static struct file_stamp stamp_of(const struct stat *status) {
-    return (struct file_stamp){.device = status->st_dev,
-                               .inode = status->st_ino,
-                               .size = (uint64_t)status->st_size,
-                               .modified_s = (uint64_t)status->st_mtim.tv_sec,
-                               .modified_ns = (uint64_t)status->st_mtim.tv_nsec};
+    struct file_stamp stamp = {.device = status->st_dev, .inode = status->st_ino};
+    if (S_ISREG(status->st_mode)) {
+        stamp.size = (uint64_t)status->st_size;
+        stamp.modified_s = (uint64_t)status->st_mtim.tv_sec;
+        stamp.modified_ns = (uint64_t)status->st_mtim.tv_nsec;
+    }
+    return stamp;
 }
 
 static int open_to_read(const char *path) {
@@ -82,6 +84,7 @@ static bool read_descriptor(int descriptor, struct file *file, struct file_error
     if (status_of(descriptor, &before) != 0) {
         return fail(error, errno);
     }
+    file->stamp = stamp_of(&before);
     if (!S_ISREG(before.st_mode)) {
         snprintf(error->reason, sizeof error->reason, "not a regular file");
         return false;
@@ -92,7 +95,6 @@ static bool read_descriptor(int descriptor, struct file *file, struct file_error
     if (status_of(descriptor, &after) != 0) {
         return fail(error, errno);
     }
-    file->stamp = stamp_of(&before);
     struct file_stamp now = stamp_of(&after);
     if (memcmp(&now, &file->stamp, sizeof now) != 0 || now.size != file->size) {
         snprintf(error->reason, sizeof error->reason, "changed while it was read");
@@ -112,17 +114,17 @@ bool file_read(const char *path, struct file *file, struct file_error *error) {
     return good;
 }
 
-bool file_status(const char *path, struct file_stamp *stamp) {
+struct file_stamp file_status(const char *path) {
     struct stat status;
+    struct file_stamp stamp = {0};
     int descriptor = open_to_read(path);
-    bool good = descriptor >= 0 && status_of(descriptor, &status) == 0;
-    if (good) {
-        *stamp = stamp_of(&status);
+    if (descriptor >= 0 && status_of(descriptor, &status) == 0) {
+        stamp = stamp_of(&status);
     }
     if (descriptor >= 0) {
         close(descriptor);
     }
-    return good;
+    return stamp;
 }
 
 void file_free(struct file *file) {

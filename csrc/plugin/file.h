@@ -7,7 +7,7 @@
 
 #include "text.h"
 
-/* Which file, and which state of it. */
+/* Which file, and which state of it; zeros where there is none that can be opened. */
 struct file_stamp {
     uint64_t device, inode, size, modified_s, modified_ns;
 };
@@ -29,7 +29,6 @@ char *file_absolute(const char *name);
 bool file_read(const char *path, struct file *file, struct file_error *error);
 void file_free(struct file *file);
 
-/* False where there is no file that can be opened. */
-bool file_status(const char *path, struct file_stamp *stamp);
+struct file_stamp file_status(const char *path);
 
 #endif

@@ -10,6 +10,7 @@
 #define CSV_VARIABLE "NCCL_TUNER_CONFIG_FILE"
 #define STRICT_VARIABLE "NCCL_TUNER_STRICT"
 #define CONSTANTS_VARIABLE "NCCL_TUNER_CONSTANTS"
+#define HASHES_VARIABLE "NCCL_TUNER_TABLE_SHA256"
 #define UNCHECKED_VARIABLE "NCCL_TUNER_UNCHECKED"
 
 struct settings {
@@ -17,12 +18,17 @@ struct settings {
     const char *variable;         /* that names it */
     const char *unread;           /* the name in the variable that it wins over, or NULL */
     const char *masked_by, *mask; /* NCCL_ALGO or NCCL_PROTO, where one is set, and its value */
-    bool strict;                  /* a table that cannot be used fails the communicator */
+    const char *hashes;           /* of the tables that may be used, separated by commas; NULL: of any */
+    bool strict;                  /* without a table that can be used the communicator fails */
     bool constants;               /* the table may change NCCL's constants */
+    bool wrong;                   /* a variable is set to something that it does not know */
     bool unchecked;               /* the table is trusted where NCCL does not tell enough to check it */
 };
 
 /* Says in the log what is set to something it does not know. */
 struct settings settings_read(nccl_logger logger);
+
+/* Whether a content of this hash may be used. */
+bool settings_allow(const struct settings *settings, const char *hash);
 
 #endif

@@ -4,9 +4,11 @@
 
 #include "text.h"
 
+enum { HASH_DIGITS = 64 };
+
 /* What sha256sum prints. */
 struct hash {
-    char text[65];
+    char text[HASH_DIGITS + 1];
 };
 struct hash sha256_of(struct slice content);
 

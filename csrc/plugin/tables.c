@@ -23,7 +23,6 @@ static void free_table(struct loaded_table *loaded) {
 static void parse(const struct file *file, struct loaded_table *loaded) {
     struct slice content = {file->bytes, file->size};
     struct table_error error;
-    loaded->stamp = file->stamp;
     loaded->sha256 = sha256_of(content);
     loaded->usable = table_parse(content, &loaded->table, &error);
     if (!loaded->usable) {
@@ -39,7 +38,9 @@ static struct loaded_table *load(char *path) {
     }
     struct file file;
     struct file_error error;
-    if (file_read(path, &file, &error)) {
+    bool read = file_read(path, &file, &error);
+    loaded->stamp = file.stamp;
+    if (read) {
         parse(&file, loaded);
     } else {
         snprintf(loaded->reason, sizeof loaded->reason, "%s", error.reason);
@@ -78,11 +79,7 @@ struct loaded_table *tables_get(const char *name) {
 }
 
 bool tables_changed(const struct loaded_table *loaded) {
-    struct file_stamp stamp;
-    bool read = loaded->sha256.text[0] != '\0', there = file_status(loaded->path, &stamp);
-    if (!there || !read) {
-        return there != read;
-    }
+    struct file_stamp stamp = file_status(loaded->path);
     if (memcmp(&stamp, &loaded->stamp, sizeof stamp) == 0) {
         return false;
     }

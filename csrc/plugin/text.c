@@ -102,6 +102,15 @@ bool slice_is_any_case(struct slice text, const char *word) {
     return true;
 }
 
+bool slice_is_made_of(struct slice text, const char *letters) {
+    for (size_t at = 0; at < text.length; at++) {
+        if (!text.start[at] || !strchr(letters, text.start[at])) {
+            return false;
+        }
+    }
+    return true;
+}
+
 int slice_among(struct slice text, const char *const *words, int count, bool (*is)(struct slice, const char *)) {
     for (int place = 0; place < count; place++) {
         if (is(text, words[place])) {

@@ -31,6 +31,9 @@ bool cut_at_dots(struct slice text, struct slice *before, struct slice *after);
 bool slice_is(struct slice text, const char *word);
 bool slice_is_any_case(struct slice text, const char *word);
 
+/* Whether each letter is one of these. */
+bool slice_is_made_of(struct slice text, const char *letters);
+
 /* Where the text stands among `count` words, `is` being one of the two above, or -1. */
 int slice_among(struct slice text, const char *const *words, int count, bool (*is)(struct slice, const char *));
 

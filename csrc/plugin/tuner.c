@@ -1,5 +1,6 @@
 #include "tuner.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +14,17 @@
 struct tuner {
     struct decider decider;
     nccl_logger logger;
+    const struct loaded_table *loaded;
+    uint64_t communicator; /* 0 where it is not known */
 };
 
 /* The end of a long path is what tells it from others, and the reason after it has to fit on NCCL's line too. */
 struct shown_path {
     char text[512];
+};
+
+struct shown_id {
+    char text[32];
 };
 
 static struct shown_path show_path(const char *path) {
@@ -35,8 +42,19 @@ static struct tuner *build(struct loaded_table *loaded, const struct opening *op
     if (tuner) {
         decider_start(rules, opening->hands_cells, settings->unchecked, &tuner->decider);
         tuner->logger = opening->logger;
+        tuner->loaded = loaded;
+        tuner->communicator = opening->communicator;
     }
     return tuner;
+}
+
+/* NCCL's own lines have the commId in this form. */
+static struct shown_id show_id(uint64_t communicator) {
+    struct shown_id shown = {""};
+    if (communicator) {
+        snprintf(shown.text, sizeof shown.text, ", commId 0x%" PRIx64, communicator);
+    }
+    return shown;
 }
 
 static void say_rows(const struct tuner *tuner, const struct loaded_table *loaded) {
@@ -47,8 +65,9 @@ static void say_rows(const struct tuner *tuner, const struct loaded_table *loade
     size_t ours = rules->lookup.rows + rules->costs.rows;
     size_t shapeless = rules->lookup.shapeless + rules->costs.shapeless;
     if (rules->shape.known) {
-        log_info(tuner->logger, "table %s (sha256 %.12s): %zu rows, %zu of them for %zu ranks on %zu nodes", path.text,
-                 hash, rows, ours, rules->shape.ranks, rules->shape.nodes);
+        log_info(tuner->logger, "table %s (sha256 %.12s): %zu rows, %zu of them for %zu ranks on %zu nodes%s",
+                 path.text, hash, rows, ours, rules->shape.ranks, rules->shape.nodes,
+                 show_id(tuner->communicator).text);
     } else {
         log_info(tuner->logger, "table %s (sha256 %.12s): %zu rows, %zu of them for every communicator", path.text,
                  hash, rows, ours);
@@ -116,6 +135,10 @@ static bool check(const struct loaded_table *loaded, const struct settings *sett
     } else if (!loaded->usable) {
         log_warn(logger, "%s: %s; there is no table (%s=%s)", path.text, loaded->reason, settings->variable,
                  show_path(settings->table).text);
+    } else if (!settings_allow(settings, loaded->sha256.text)) {
+        log_warn(logger, "%s: its sha256 %s is not in " HASHES_VARIABLE "; the whole table is ignored", path.text,
+                 loaded->sha256.text);
+        return false;
     }
     return loaded->usable;
 }
@@ -137,27 +160,38 @@ static bool use(struct loaded_table *loaded, const struct opening *opening, cons
     return true;
 }
 
+/* False where the table that is asked for cannot be used. */
+static bool open_table(const struct opening *opening, const struct settings *settings, struct tuner **tuner) {
+    if (settings->unread) {
+        log_info(opening->logger, TABLE_VARIABLE " is set: " CSV_VARIABLE "=%s is not read",
+                 show_path(settings->unread).text);
+    }
+    struct loaded_table *loaded = tables_get(settings->table);
+    if (!loaded) {
+        log_warn(opening->logger, "out of memory; there is no table");
+        return false;
+    }
+    return check(loaded, settings, opening->logger) && use(loaded, opening, settings, tuner);
+}
+
 int tuner_open(const struct opening *asked, struct tuner **tuner) {
     *tuner = NULL;
     struct settings settings = settings_read(asked->logger);
-    struct opening used = *asked, *opening = &used;
-    used.shape.known |= settings.unchecked;
-    if (!settings.table) {
-        log_info(opening->logger, TABLE_VARIABLE " is not set: every choice is NCCL's own");
-        return RESULT_SUCCESS;
+    struct opening opening = *asked;
+    opening.shape.known |= settings.unchecked;
+    if (settings.strict && settings.wrong) {
+        return RESULT_INVALID_USAGE;
     }
-    if (settings.unread) {
-        log_info(opening->logger, TABLE_VARIABLE " is set: " CSV_VARIABLE "=%s is not read",
-                 show_path(settings.unread).text);
+    if (settings.table) {
+        bool good = open_table(&opening, &settings, tuner);
+        return good || !settings.strict ? RESULT_SUCCESS : RESULT_INVALID_USAGE;
     }
-    struct loaded_table *loaded = tables_get(settings.table);
-    bool good = false;
-    if (loaded) {
-        good = check(loaded, &settings, opening->logger) && use(loaded, opening, &settings, tuner);
-    } else {
-        log_warn(opening->logger, "out of memory; there is no table");
+    if (settings.strict) {
+        log_warn(opening.logger, STRICT_VARIABLE " is set, and " TABLE_VARIABLE " is not: there is no table");
+        return RESULT_INVALID_USAGE;
     }
-    return good || !settings.strict ? RESULT_SUCCESS : RESULT_INVALID_USAGE;
+    log_info(opening.logger, TABLE_VARIABLE " is not set: every choice is NCCL's own");
+    return RESULT_SUCCESS;
 }
 
 void tuner_decide(struct tuner *tuner, int collective, size_t bytes, int pipelined, int registered, float *cells,

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "abi.h"
 #include "shape.h"
@@ -15,14 +16,16 @@ struct decider;
 
 /* A new communicator, and what NCCL says of it. */
 struct opening {
-    struct shape shape; /* where it is not known whose calls will come, that of the first who might */
-    bool hands_cells;   /* NCCL hands over its cost table, in which what it cannot run is ignored: 2.22 on */
-    double *constants;  /* of NCCL's model, which may be changed; NULL where it does not hand them over */
+    uint64_t communicator; /* NCCL's commId, the same on all ranks; 0 where it does not say it */
+    struct shape shape;    /* where it is not known whose calls will come, that of the first who might */
+    bool hands_cells;      /* NCCL hands over its cost table, in which what it cannot run is ignored: 2.22 on */
+    double *constants;     /* of NCCL's model, which may be changed; NULL where it does not hand them over */
     nccl_logger logger;
 };
 
 /* *tuner becomes the communicator's tuner, or NULL when there is nothing to do: no table asked for, or a table that
- * cannot be used. Says which in the log. A ncclResult_t: not a success only for a bad table with NCCL_TUNER_STRICT. */
+ * cannot be used. Says which in the log. A ncclResult_t: not a success only with NCCL_TUNER_STRICT, where no
+ * table can be used. */
 int tuner_open(const struct opening *opening, struct tuner **tuner);
 
 /* Of the functions below each takes a tuner that is NULL, and writes nothing then. */

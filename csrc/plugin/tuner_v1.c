@@ -1,58 +1,121 @@
 /* ncclTunerPlugin_v1: looked up by 2.19 and 2.20. Its calls carry no context, so one table serves all communicators of
  * the process, and which one a call is of is not known. */
 #include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
 
 #include "interface.h"
-#include "lock.h"
 #include "log.h"
 #include "tuner.h"
 #include "tuner_v1.h"
 
-/* What the communicators of the process share. `opening` guards everything but `deciding`, which calls only read. */
-static struct {
-    atomic_flag opening;
-    size_t communicators;
-    struct shape shape; /* the first one's */
+/* What the first communicator of a generation has opened. */
+struct opened {
+    size_t ranks, nodes;
     struct tuner *tuner;
-    _Atomic(struct tuner *) deciding; /* NULL: NCCL decides */
-} shared = {.opening = ATOMIC_FLAG_INIT};
+};
 
-static int open_first(size_t ranks, size_t nodes, nccl_logger logger) {
+/* Communicators that overlap in time. There is no lock, so that a process may fork whatever its threads are at; a
+ * generation is never freed, for a thread may still look at it when its last communicator is gone. */
+struct generation {
+    atomic_size_t communicators;      /* those included that init failed; 0: it is over */
+    _Atomic(struct opened *) opened;  /* NULL where no table could be opened yet */
+    _Atomic(struct tuner *) deciding; /* NULL: NCCL decides */
+    struct generation *before;
+};
+
+static _Atomic(struct generation *) newest;
+
+static bool is_over(struct generation *generation) {
+    return !generation || atomic_load(&generation->communicators) == 0;
+}
+
+/* One more communicator, unless the generation is over. */
+static bool join(struct generation *generation) {
+    size_t count = generation ? atomic_load(&generation->communicators) : 0;
+    while (count > 0) {
+        if (atomic_compare_exchange_weak(&generation->communicators, &count, count + 1)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The generation that the new communicator is of; NULL when there is no memory. */
+static struct generation *enter(void) {
+    struct generation *generation = atomic_load(&newest);
+    if (join(generation)) {
+        return generation;
+    }
+    struct generation *mine = calloc(1, sizeof *mine);
+    if (!mine) {
+        return NULL;
+    }
+    atomic_init(&mine->communicators, 1);
+    mine->before = generation;
+    while (!atomic_compare_exchange_weak(&newest, &mine->before, mine)) {
+        if (join(mine->before)) {
+            generation = mine->before;
+            free(mine);
+            return generation;
+        }
+    }
+    return mine;
+}
+
+/* Of threads that open at once one is the first; what the others have opened is the same, and goes. */
+static int open_first(struct generation *generation, size_t ranks, size_t nodes, nccl_logger logger) {
     struct opening opening = {.shape = {ranks, nodes, .known = false}, .logger = logger};
-    int result = tuner_open(&opening, &shared.tuner);
-    shared.shape = opening.shape;
-    atomic_store_explicit(&shared.deciding, shared.tuner, memory_order_release);
+    struct opened *opened = malloc(sizeof *opened), *none = NULL;
+    if (!opened) {
+        return RESULT_SUCCESS;
+    }
+    *opened = (struct opened){ranks, nodes, NULL};
+    int result = tuner_open(&opening, &opened->tuner);
+    if (opened->tuner && atomic_compare_exchange_strong(&generation->opened, &none, opened)) {
+        atomic_store(&generation->deciding, opened->tuner);
+        return result;
+    }
+    tuner_close(opened->tuner);
+    free(opened);
     return result;
 }
 
 /* With NCCL_TUNER_UNCHECKED the first communicator's rows serve all: the user says that all are alike. */
-static void check_shape(size_t ranks, size_t nodes, nccl_logger logger) {
-    bool same = ranks == shared.shape.ranks && nodes == shared.shape.nodes;
-    if (tuner_is_unchecked(shared.tuner) && !same &&
-        atomic_exchange_explicit(&shared.deciding, NULL, memory_order_acq_rel)) {
+static void check_shape(struct generation *generation, size_t ranks, size_t nodes, nccl_logger logger) {
+    const struct opened *first = atomic_load(&generation->opened);
+    if (!first || !tuner_is_unchecked(first->tuner) || (ranks == first->ranks && nodes == first->nodes)) {
+        return;
+    }
+    if (atomic_exchange(&generation->deciding, NULL)) {
         log_warn(logger,
                  "a communicator of %zu ranks on %zu nodes beside one of %zu on %zu, and this NCCL does not say which "
                  "asks: every choice is NCCL's own from here on",
-                 ranks, nodes, shared.shape.ranks, shared.shape.nodes);
+                 ranks, nodes, first->ranks, first->nodes);
     }
 }
 
 static int init(size_t ranks, size_t nodes, nccl_logger logger) {
-    int result = RESULT_SUCCESS;
-    lock_take(&shared.opening);
-    if (!shared.tuner) {
-        result = open_first(ranks, nodes, logger);
-    } else {
-        check_shape(ranks, nodes, logger);
+    struct generation *generation = enter();
+    if (!generation) {
+        return RESULT_SUCCESS;
     }
-    shared.communicators++;
-    lock_release(&shared.opening);
+    int result = RESULT_SUCCESS;
+    if (!atomic_load(&generation->opened)) {
+        result = open_first(generation, ranks, nodes, logger);
+    }
+    check_shape(generation, ranks, nodes, logger);
     return result;
+}
+
+static struct tuner *deciding(void) {
+    struct generation *generation = atomic_load_explicit(&newest, memory_order_acquire);
+    return generation ? atomic_load_explicit(&generation->deciding, memory_order_acquire) : NULL;
 }
 
 static int get_coll_info(int collective, size_t bytes, int collnet, int nvls, int pipelined, int *algorithm,
                          int *protocol, int *channels) {
-    struct tuner *tuner = atomic_load_explicit(&shared.deciding, memory_order_acquire);
+    struct tuner *tuner = deciding();
     /* 2.19 starts as many channels as it is asked for, whether or not they were set up. */
     tuner_choose(tuner, collective, bytes, pipelined, collnet, nvls, algorithm, protocol,
                  tuner_is_unchecked(tuner) ? channels : NULL);
@@ -60,18 +123,30 @@ static int get_coll_info(int collective, size_t bytes, int collnet, int nvls, in
 }
 
 static int destroy(void) {
-    lock_take(&shared.opening);
-    if (shared.communicators > 0 && --shared.communicators == 0) { /* those included that init failed */
-        atomic_store_explicit(&shared.deciding, NULL, memory_order_release);
-        tuner_close(shared.tuner);
-        shared.tuner = NULL;
+    struct generation *generation = atomic_load(&newest);
+    if (is_over(generation) || atomic_fetch_sub(&generation->communicators, 1) != 1) {
+        return RESULT_SUCCESS;
     }
-    lock_release(&shared.opening);
+    atomic_store(&generation->deciding, NULL);
+    struct opened *opened = atomic_exchange(&generation->opened, NULL);
+    if (opened) {
+        tuner_close(opened->tuner);
+        free(opened);
+    }
     return RESULT_SUCCESS;
 }
 
 const struct tuner *tuner_v1_deciding(void) {
-    return atomic_load_explicit(&shared.deciding, memory_order_acquire);
+    return deciding();
+}
+
+void tuner_v1_forget(void) {
+    struct generation *generation = atomic_exchange(&newest, NULL);
+    while (generation) {
+        struct generation *before = generation->before;
+        free(generation);
+        generation = before;
+    }
 }
 
 const struct plugin_v1 ncclTunerPlugin_v1 = {TUNER_NAME, init, get_coll_info, destroy};

@@ -7,4 +7,7 @@
 /* NULL where NCCL decides. */
 const struct tuner *tuner_v1_deciding(void);
 
+/* Frees what communicators that are gone have left. */
+void tuner_v1_forget(void);
+
 #endif

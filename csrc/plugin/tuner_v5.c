@@ -4,8 +4,9 @@
 
 static int init(void **context, uint64_t communicator, size_t ranks, size_t nodes, nccl_logger logger,
                 struct domains *domains, struct constants *constants) {
-    (void)communicator, (void)domains;
-    struct opening opening = {.shape = {ranks, nodes, .known = true},
+    (void)domains;
+    struct opening opening = {.communicator = communicator,
+                              .shape = {ranks, nodes, .known = true},
                               .hands_cells = true,
                               .constants = (double *)constants,
                               .logger = logger};

@@ -341,14 +341,14 @@ def test_a_row_that_others_would_pass_on_is_refused() -> None:
 
 def test_other_words_for_the_same_are_found() -> None:
     row = "allreduce bytes=32..79 nodes=2 ranks-per-node=8 -> ring/ll"
-    assert "allreduce,[2,4],ring,ll,-1,2,8,0" in convert.to_text(load(f"{HEADER}\n{row}"), "ncclx-csv")
+    assert "allreduce,[2,4],ring,ll,-1,2,8,0" in convert.to_text(load(f"{HEADER}\n{row}\n"), "ncclx-csv")
     row = "allreduce bytes-per-rank=2..4 nodes=2 ranks-per-node=8 -> ring/ll channels=3"
-    assert "allreduce,32,79,ring,ll,3,2,16,-1,-1" in convert.to_text(load(f"{HEADER}\n{row}"), "nvidia")
+    assert "allreduce,32,79,ring,ll,3,2,16,-1,-1" in convert.to_text(load(f"{HEADER}\n{row}\n"), "nvidia")
 
 
 def test_unknown_target() -> None:
     with pytest.raises(BadTable, match=r"^unknown format 'csv' \(valid: table, nvidia, ncclx-csv, ncclx-json\)$"):
-        convert.to_text(load(HEADER), "csv")
+        convert.to_text(load(f"{HEADER}\n"), "csv")
 
 
 # Meaning is kept
@@ -507,8 +507,10 @@ def test_the_command_writes_or_refuses(tmp_path: Path) -> None:
     assert (done.exit_code, done.output) == (0, f"{target}: 1 rows of {source} (ncclx-csv) as table\n")
     assert target.read_text().splitlines() == [
         HEADER,
+        "# rows: 1",
         "# converted-from: ncclx-csv",
         "allgather bytes-per-rank=0..2M nodes=2 ranks-per-node=8 -> tree/simple channels=4",
+        "# rows: 1",
     ]
     done = CliRunner().invoke(command, [str(target), "--out", str(source), "--to", "ncclx-json", "--json"])
     assert json.loads(done.output) == {"from": "table", "to": "ncclx-json", "out": str(source), "rows": 1}
@@ -529,7 +531,7 @@ def test_the_command_writes_or_refuses(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", convert.FORMATS)
 def test_a_table_without_rows_is_written(target: str) -> None:
-    assert "\n" in convert.to_text(load(HEADER), target)
+    assert "\n" in convert.to_text(load(f"{HEADER}\n"), target)
 
 
 def test_what_nvidia_ships_is_read() -> None:

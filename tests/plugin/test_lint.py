@@ -25,7 +25,7 @@ RING = Choice(Algorithm.Ring, Protocol.LL)
 
 
 def load(*lines: str) -> Table:
-    return convert.from_content("\n".join([HEADER, *lines]).encode(), "t").table
+    return convert.from_content("\n".join([HEADER, *lines, ""]).encode(), "t").table
 
 
 def found(*lines: str) -> list[tuple[int, str, str]]:

@@ -410,7 +410,7 @@ def nvidia_verdict(path: Path) -> int | None:
 @settings(max_examples=400)
 def test_c_and_python_accept_the_same_csv(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
     path = tmp_path_factory.mktemp("csv") / "t"
-    path.write_text("\n".join(["reduce,0,1,ring,ll,-1,-1,-1", *lines]))
+    path.write_text("\n".join(["reduce,0,1,ring,ll,-1,-1,-1", *lines, ""]))
     assert c_verdict(path) == nvidia_verdict(path)
 
 
@@ -419,7 +419,7 @@ def test_c_falls_through_where_nvidias_reader_does(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str], seed: int
 ) -> None:
     path = tmp_path_factory.mktemp("csv") / "t"
-    path.write_text("\n".join(lines))
+    path.write_text("\n".join([*lines, ""]))
     rows, draw = nvidia.read(path.read_text(), str(path)), random.Random(seed)
     with DryRun(path, ranks=4, nodes=2) as run:
         for size in range(42):

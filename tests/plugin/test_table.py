@@ -263,6 +263,7 @@ def test_writes_what_a_person_would(tmp_path: Path) -> None:
     write(tmp_path / "t", table)
     assert (tmp_path / "t").read_text().splitlines() == [
         "nccl-tuner-table 1",
+        "# rows: 6",
         "# machine: dgx-h100",
         "# release: 2.28.9",
         "constant ll-gbs hopper 2 0.1",
@@ -271,6 +272,7 @@ def test_writes_what_a_person_would(tmp_path: Path) -> None:
         "allreduce bytes=64K..4M ranks=16 -> ring/ll128 channels=8 | tree/simple",
         "allgather bytes-per-rank=0..32K registered=yes pipelined=1 -> nccl",
         "allreduce nodes=2.. -> nvlstree/simple chunk=128K",
+        "# rows: 6",
     ]
     assert read(tmp_path / "t") == table
 

@@ -1,5 +1,7 @@
 """The plugin behind every version of NCCL's interface: ranked choices, costs, constants, chunk sizes, CSV, settings."""
 
+import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -7,8 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tuner.base.errors import BadTable
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.plugin.dry_run import INFO, WARN, DryRun, Named, PluginRefused, TunerCall
+from tuner.plugin.table.parse import read
+from tuner.plugin.table.records import Choice, Decision, Table
+from tuner.plugin.table.text import to_text
 
 HEADER = "nccl-tuner-table 1"
 AR, AG = Collective.AllReduce, Collective.AllGather
@@ -498,17 +504,168 @@ def test_strict_fails_the_communicator(tmp_path: Path, version: int, content: st
         opened(table, version, NCCL_TUNER_STRICT="1")
 
 
+STRICT = "NCCL_TUNER_STRICT"
+HASHES = "NCCL_TUNER_TABLE_SHA256"
+
+
 @pytest.mark.parametrize("version", range(1, 7))
-def test_strict_has_nothing_against_a_good_table_or_none(tmp_path: Path, version: int) -> None:
+def test_strict_takes_a_good_table_and_refuses_none(tmp_path: Path, version: int) -> None:
     with opened(table_of(tmp_path, "allreduce -> ring/ll"), version, NCCL_TUNER_STRICT="1") as run:
         assert not said(run, WARN)
-    with DryRun(None, ranks=16, nodes=2, version=version, env={"NCCL_TUNER_STRICT": "1"}) as run:
-        assert said(run) == ["NCCL_TUNER_TABLE is not set: every choice is NCCL's own"]
+    with pytest.raises(PluginRefused, match="NCCL_TUNER_STRICT is set, and NCCL_TUNER_TABLE is not: there is no table"):
+        DryRun(None, ranks=16, nodes=2, version=version, env={STRICT: "1"})
 
 
-def test_a_setting_that_is_neither_0_nor_1_is_named(tmp_path: Path) -> None:
-    with opened(table_of(tmp_path, "allreduce -> ring/ll"), NCCL_TUNER_STRICT="yes", NCCL_TUNER_CONSTANTS="") as run:
-        assert said(run, WARN) == ["NCCL_TUNER_STRICT=yes is taken for 0 (valid: 0, 1)"]
+@pytest.mark.parametrize("word", ["1", "true", "yes", "on", "True", "YES", " on "])
+def test_words_that_make_it_strict(tmp_path: Path, word: str) -> None:
+    with pytest.raises(PluginRefused, match="No such file"):
+        opened(tmp_path / "missing", NCCL_TUNER_STRICT=word)
+
+
+@pytest.mark.parametrize("word", ["0", "false", "no", "off", "FALSE", ""])
+def test_words_that_do_not(tmp_path: Path, word: str) -> None:
+    with opened(tmp_path / "missing", NCCL_TUNER_STRICT=word) as run:
+        assert len(said(run, WARN)) == 1
+
+
+def test_strict_of_another_word_fails_the_communicator(tmp_path: Path) -> None:
+    table = table_of(tmp_path, "allreduce -> ring/ll")
+    with pytest.raises(PluginRefused, match="NCCL_TUNER_STRICT=maybe is taken for 1"):
+        opened(table, NCCL_TUNER_STRICT="maybe")
+
+
+def test_another_setting_of_no_known_word_is_named(tmp_path: Path) -> None:
+    table = table_of(tmp_path, "allreduce -> ring/ll")
+    with opened(table, NCCL_TUNER_CONSTANTS="2") as run:
+        assert said(run, WARN) == ["NCCL_TUNER_CONSTANTS=2 is taken for 0 (valid: 0, 1, false, true, no, yes, off, on)"]
+    with pytest.raises(PluginRefused, match="NCCL_TUNER_CONSTANTS=2"):
+        opened(table, NCCL_TUNER_CONSTANTS="2", NCCL_TUNER_STRICT="1")
+
+
+# Which content may be used, and how often it is read
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+def test_a_hash_pins_the_content(tmp_path: Path, version: int) -> None:
+    table = table_of(tmp_path, "allreduce -> ring/ll")
+    right, wrong = hashlib.sha256(table.read_bytes()).hexdigest(), "0" * 64
+    for hashes in (right, right.upper(), f"{wrong},{right}", f" {wrong} , {right} "):
+        with opened(table, version, NCCL_TUNER_TABLE_SHA256=hashes, NCCL_TUNER_STRICT="1") as run:
+            assert not said(run, WARN)
+    with opened(table, version, NCCL_TUNER_TABLE_SHA256=wrong) as run:
+        assert said(run, WARN) == [f"{table}: its sha256 {right} is not in {HASHES}; the whole table is ignored"]
+        assert not any("rows" in line for line in said(run))
+    with pytest.raises(PluginRefused, match=f"its sha256 {right} is not in"):
+        opened(table, version, NCCL_TUNER_TABLE_SHA256=wrong, NCCL_TUNER_STRICT="1")
+
+
+@pytest.mark.parametrize(
+    "hashes", ["abe57b12bfdd", "0" * 63, "0" * 65, "g" * 64, "0" * 64 + ",", ",", "0" * 63 + "\xe4"]
+)
+def test_a_pin_that_is_no_hash(tmp_path: Path, hashes: str) -> None:
+    table = table_of(tmp_path, "allreduce -> ring/ll")
+    with opened(table, NCCL_TUNER_TABLE_SHA256=hashes) as run:
+        assert len(said(run, WARN)) == 2  # the word, and that the table is ignored
+    with pytest.raises(PluginRefused, match="is not the 64 hexadecimal digits that sha256sum prints"):
+        opened(table, NCCL_TUNER_TABLE_SHA256=hashes, NCCL_TUNER_STRICT="1")
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+def test_a_table_is_read_once_while_a_process_has_communicators(tmp_path: Path, version: int) -> None:
+    table = table_of(tmp_path, "allreduce -> ring/ll")
+    before = hashlib.sha256(table.read_bytes()).hexdigest()[:12]
+    changed = [f"{table} has changed since this process read it: what was read then stays"]
+    with opened(tmp_path / "other", version):  # keeps what the process has read, as NCCL does
+        with opened(table, version) as run:
+            assert version == 1 or not said(run, WARN)
+        for content in ("nccl-tuner-table 1\nallreduce -> tree/ll\n", "nonsense", None):
+            (tmp_path / "next").write_text(content or "")
+            (tmp_path / "next").replace(table)
+            if content is None:
+                table.unlink()
+            with opened(table, version, NCCL_TUNER_STRICT="1") as run:
+                assert version == 1 or said(run, WARN) == changed
+                assert version == 1 or before in said(run)[0]
+    if content is None:
+        with pytest.raises(PluginRefused, match="No such file"):
+            opened(table, version, NCCL_TUNER_STRICT="1")
+
+
+def test_a_missing_file_stays_missing_for_the_process(tmp_path: Path) -> None:
+    table = tmp_path / "test.table"
+    with opened(table):
+        table.write_text("nccl-tuner-table 1\nallreduce -> ring/ll\n")
+        with opened(table) as run:
+            assert said(run, WARN) == [
+                f"{table} has changed since this process read it: what was read then stays",
+                f"{table}: No such file or directory; there is no table (NCCL_TUNER_TABLE={table})",
+            ]
+
+
+def test_the_same_content_written_again_is_no_change(tmp_path: Path) -> None:
+    table = table_of(tmp_path, "allreduce -> ring/ll")
+    with opened(table):
+        content = table.read_bytes()
+        (tmp_path / "next").write_bytes(content)
+        (tmp_path / "next").replace(table)
+        with opened(table) as run:
+            assert not said(run, WARN)
+
+
+@pytest.mark.parametrize("version", range(2, 7))
+def test_the_commid_stands_beside_the_hash(tmp_path: Path, version: int) -> None:
+    with opened(table_of(tmp_path, "allreduce -> ring/ll"), version) as run:
+        assert said(run)[0].endswith(", commId 0x1" if version >= 5 else "on 2 nodes")
+
+
+# Tables that are cut
+
+
+def test_no_table_that_was_cut_is_used(tmp_path: Path) -> None:
+    rows = tuple(Decision(Collective.AllReduce, (Choice(Algorithm.Ring, Protocol.LL, channels=16),)) for _ in range(5))
+    whole = to_text(Table(rows, provenance={"by": "hand"})).encode()
+    assert whole.endswith(b"\n# rows: 5\n")
+    table = tmp_path / "test.table"
+    taken = []
+    for length in range(len(whole) + 1):
+        table.write_bytes(whole[:length])
+        with opened(table) as run:
+            if not said(run, WARN):
+                taken.append(length)
+    # Of the header alone nothing is decided; all rows are there where only the comment that says it again is not.
+    assert taken == [len(HEADER) + 1, len(whole) - len("# rows: 5\n"), len(whole)]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("nccl-tuner-table 1\nallreduce -> ring/ll channels=1", "2: the last line does not end"),
+        ("nccl-tuner-table 1\nallreduce -> ring/ll\n# by", "3: the last line does not end"),
+        ("allreduce,0,65536,ring,ll,2,2,16\nallreduce,0,6553,tree,ll,2,2,1", "2: the last line does not end"),
+        ("nccl-tuner-table 1\n# rows: 2\nallreduce -> ring/ll\n", "2: 2 rows are announced, and there are 1"),
+        ("nccl-tuner-table 1\nallreduce -> ring/ll\n#rows:  0 \r\n", "3: 0 rows are announced, and there are 1"),
+        ("# rows: 2\nallreduce,0,65536,ring,ll,2,2,16\n", "1: 2 rows are announced, and there are 1"),
+        ("nccl-tuner-table 1\n# rows: 2\n# rows: 3\n", "3: 3 rows are announced here, and 2 in line 2"),
+    ],
+)
+def test_what_shows_that_a_table_was_cut(tmp_path: Path, content: str, reason: str) -> None:
+    table = tmp_path / "test.table"
+    table.write_bytes(content.encode())
+    with opened(table) as run:
+        assert len(said(run, WARN)) == 1
+        assert said(run, WARN)[0].startswith(f"{table}:{reason}")
+    if content.startswith(HEADER):
+        with pytest.raises(BadTable, match=re.escape(reason)):
+            read(table)
+
+
+def test_a_comment_about_rows_that_announces_none(tmp_path: Path) -> None:
+    content = f"{HEADER}\n# rows: many\n# rows: 7 or so\n# rows 3\nallreduce -> ring/ll # rows: 9\n"
+    table = tmp_path / "test.table"
+    table.write_text(content)
+    with opened(table) as run:
+        assert not said(run, WARN)
+    assert len(read(table).decisions) == 1
 
 
 # Mistakes in the rows of this version

@@ -10,10 +10,10 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "../explain.h"
 #include "../file.h"
 #include "../settings.h"
 #include "../sha256.h"
-#include "../tables.h"
 #include "checks.h"
 
 /* Its form would give each word a line. */
@@ -95,7 +95,7 @@ static struct table read_table(const struct settings *settings) {
     struct table_error error;
     struct file file = {0};
     struct file_error file_error;
-    struct slice nothing = {"nccl-tuner-table 1", 18}, text = nothing;
+    struct slice nothing = {"nccl-tuner-table 1\n", 19}, text = nothing;
     if (settings->table && file_read(settings->table, &file, &file_error)) {
         text = (struct slice){file.bytes, file.size};
     }
@@ -183,6 +183,6 @@ int main(int count, char **words) {
         check_threads(&work);
     }
     table_free(&table);
-    tables_forget();
+    nccl_tuner_forget_tables();
     return 0;
 }

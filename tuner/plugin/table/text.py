@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tuner.base.errors import BadTable
 from tuner.base.files import write_text
-from tuner.plugin.table.parse import PROVENANCE
+from tuner.plugin.table.parse import PROVENANCE, ROWS
 from tuner.plugin.table.records import (
     ANY_BYTES,
     ANY_COUNT,
@@ -24,7 +24,9 @@ from tuner.plugin.table.records import (
 def to_text(table: Table) -> str:
     """BadTable where provenance would not read back, or a row has ``bytes`` beside ``bytes_per_rank``."""
     rows = [*map(_constant, table.constants), *map(_cost, table.costs), *map(_decision, table.decisions)]
-    return "\n".join([HEADER, *(_provenance(*entry) for entry in table.provenance.items()), *rows, ""])
+    announced = f"# {ROWS}: {len(rows)}"  # at the end, and at the head: a file that is cut between lines shows, too
+    provenance = [_provenance(*entry) for entry in table.provenance.items()]
+    return "\n".join([HEADER, announced, *provenance, *rows, announced, ""])
 
 
 def write(path: Path, table: Table) -> None:
@@ -35,7 +37,7 @@ def write(path: Path, table: Table) -> None:
 def _provenance(key: str, value: str) -> str:
     line = f"# {key}: {value}"
     found = PROVENANCE.fullmatch(line)
-    if not found or found.groups() != (key, value) or any(letter in line for letter in "\0\r\n"):
+    if not found or found.groups() != (key, value) or key == ROWS or any(letter in line for letter in "\0\r\n"):
         raise BadTable(f"provenance {key!r}: {value!r} is not a word and one line of text")
     return line
 

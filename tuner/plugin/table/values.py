@@ -69,6 +69,13 @@ def _number(text: bytes, kind: _Kind) -> int:
     return int(digits) << UNITS[unit]
 
 
+def whole(digits: bytes) -> int | None:
+    """The number of decimal digits; None past the largest of 64 bits."""
+    digits = digits.lstrip(b"0") or b"0"
+    number = int(digits) if len(digits) <= len(str(LARGEST)) else LARGEST + 1
+    return number if number <= LARGEST else None
+
+
 class _Setting(NamedTuple):
     """A whole number that a row sets."""
 
