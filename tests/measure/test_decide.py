@@ -125,6 +125,36 @@ def test_the_table_passes_lint_with_the_sizes_that_it_leaves_to_nccl(tmp_path: P
     assert CliRunner().invoke(lint_command, [str(out)]).exit_code == 1
 
 
+def test_rows_between_two_numbers_of_nodes_gain_at_one_that_was_not_measured(tmp_path: Path) -> None:
+    files = [
+        str(write(tmp_path / f"{nodes}.jsonl", measured(5, nodes=nodes).comparison.measurements)) for nodes in (2, 8)
+    ]
+    out = tmp_path / "pod.table"
+    words = [*files, "--out", str(out), "--no-gate"]
+    plain = CliRunner().invoke(command, [*words, "--json"])
+    before = read_table(out).decisions
+    done = CliRunner().invoke(command, [*words, "--interpolate", "--json"])
+    assert done.exit_code == 0, done.output
+    table = read_table(out)
+    assert table.decisions[: len(before)] == before
+    added = table.decisions[len(before) :]
+    assert {row.nodes.low for row in added} == {3, 4, 5, 6, 7}
+    answer = json.loads(done.output)
+    assert answer.pop("interpolated_rows") == len(added)
+    assert answer == json.loads(plain.output)
+    assert table.provenance["interpolated"].startswith(f"{len(added)} rows for the numbers of nodes between, from 16 ")
+    # Held out: 4 nodes.
+    there = [
+        DecisionRow(row.collective, row.bytes.low, row.bytes.high, Combination(*row.choices[0].algo_proto), ())
+        for row in added
+        if row.nodes.low == 4
+    ]
+    held_out = regrets(measured(5, nodes=4).proposal.sizes, there)
+    assert held_out.after < 0.75 * held_out.before
+    alone = CliRunner().invoke(command, [files[0], "--out", str(out), "--no-gate", "--interpolate"])
+    assert isinstance(alone.exception, BadInput)
+
+
 def test_as_many_ranks_on_other_nodes_are_another_run(tmp_path: Path) -> None:
     runs = [measured(5), measured(5, nodes=4, gpus=4)]
     files = [str(write(tmp_path / f"{run.proposal.nodes}.jsonl", run.comparison.measurements)) for run in runs]

@@ -11,6 +11,8 @@ from tuner.cli.provenance import command_line
 from tuner.cli.renamed import Renamed
 from tuner.measure.decide import Decided, decide
 from tuner.measure.decision.gate import GateSettings
+from tuner.measure.decision.interpolated import interpolate as interpolated
+from tuner.plugin.between import Shape
 
 
 @click.command(name="decide")
@@ -31,6 +33,11 @@ from tuner.measure.decision.gate import GateSettings
 @click.option("--warmup", type=click.IntRange(min=0), default=2, show_default=True, help="Runs before them.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the order of the A/B run.")
 @click.option("--no-gate", is_flag=True, help="No A/B run: rows are as measured, and the table says so.")
+@click.option(
+    "--interpolate",
+    is_flag=True,
+    help="Also rows for the numbers of nodes between those of the FILEs, where both neighbours choose the same.",
+)
 @options.json_option
 def command(
     files: tuple[Path, ...],
@@ -41,6 +48,7 @@ def command(
     warmup: int,
     seed: int,
     no_gate: bool,
+    interpolate: bool,
     as_json: bool,
 ) -> None:
     """Few rows of a decision table from FILEs that 'nccl-tuner measure' wrote, one for each number of ranks.
@@ -51,13 +59,18 @@ def command(
     \b
     nccl-tuner decide run.jsonl --out pod.table
     nccl-tuner decide 2nodes.jsonl 4nodes.jsonl --constants pod.toml --out pod.table --json
+    nccl-tuner decide 2nodes.jsonl 8nodes.jsonl --interpolate --out pod.table
     """
     settings = None if no_gate else GateSettings(rounds, repeats, warmup, seed)
     decided = decide(files, out=out, constants=constants, gate=settings, command=command_line())
+    shapes = [Shape(file.ranks, file.nodes) for file in decided.files]
+    rows = interpolated(out, shapes) if interpolate else ()
     if as_json:
-        print_json(to_json(decided))
+        print_json(to_json(decided) | ({"interpolated_rows": len(rows)} if interpolate else {}))
     else:
         _print(decided)
+        if interpolate:
+            click.echo(f"{out}: {len(rows)} rows more, interpolated, for the numbers of nodes between")
 
 
 def _print(decided: Decided) -> None:

@@ -16,7 +16,6 @@ from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.emulator.group import Operation, plan
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.plugin.asked import opened
 
 _CALL = re.compile(
     r"(?P<collective>[^:*]+):(?P<bytes>[^:*]+)(:(?P<dtype>[^:*]+))?(:(?P<op>[^:*]+))?(\*(?P<times>[1-9]\d{0,5}))?"
@@ -82,6 +81,8 @@ def command(calls: list[Any], dtype: DataType, op: Op, table: Path | None, as_js
     if table is None:
         answer = groups.from_emulator(described, operations)
     else:
+        from tuner.plugin.asked import opened
+
         selection = Selection(described.communicator())
         with opened(table, selection) as tuner:
             answer = groups.described(described, plan(selection, operations, tuner))

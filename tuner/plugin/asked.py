@@ -69,11 +69,11 @@ class Asked:
         )
 
     def answer(self, call: TunerCall, cost_us: FloatArray) -> Tuned | None:
-        """What NCCL runs then; None where that is its own, without the table."""
+        """What NCCL runs then; None where that is its own pick. ``cost_us``: [algorithm][protocol], in us."""
         return self._by_costs(call, cost_us) if self.interface.hands_costs else self._by_name(call, cost_us)
 
     def rows(self, call: TunerCall, cost_us: FloatArray) -> DecidingRows:
-        """The rows by which the plugin decides."""
+        """The rows by which the plugin decides. ``cost_us``: [algorithm][protocol], in us."""
         return self.plugin.rows(call, cost_us[: self._algorithms])
 
     def _by_costs(self, call: TunerCall, cost_us: FloatArray) -> Tuned | None:

@@ -1,6 +1,7 @@
 """``nccl-tuner plugin compile``: a decision table from a release's model, or from measurements."""
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tuner.cli.output import print_json
 from tuner.cli.provenance import command_line
 from tuner.emulator.selection import Selection
 from tuner.plugin import compile
+from tuner.plugin.between import Shape, between, held_out
 from tuner.plugin.formats import measured
 from tuner.plugin.lint import GAPS
 from tuner.plugin.table import text
@@ -32,6 +34,12 @@ from tuner.scenario import Scenario
     default="decisions",
     show_default=True,
     help="Rows that name the release's picks, or rows with its times, which other releases then pick by.",
+)
+@click.option(
+    "--interpolate",
+    "node_counts",
+    metavar="NODES,NODES,...",
+    help="Rows for these numbers of nodes, and for those between by edges interpolated over the ranks; no --nodes.",
 )
 @click.option("--channels", is_flag=True, help="Decisions also set the most channels that the release allows.")
 @click.option(
@@ -52,6 +60,7 @@ from tuner.scenario import Scenario
 def command(
     collectives: tuple[Collective, ...],
     form: str,
+    node_counts: str | None,
     channels: bool,
     runs: str | None,
     samples: Path | None,
@@ -61,15 +70,20 @@ def command(
 ) -> None:
     """Writes a decision table that makes other releases pick as one does on a machine, or as was measured.
 
-    Its rows are for this number of ranks and nodes only. Size ranges are exact to the byte. Without a COLLECTIVE all.
+    Its rows are for this number of ranks and nodes only, or with --interpolate for several and those between: of each
+    gap one number is held out, and a note says how the rows do beside the picks there. Size ranges are exact to the
+    byte, but for those of interpolated rows. Without a COLLECTIVE all.
 
     \b
     nccl-tuner plugin compile --machine dgx-h100 --nodes 2 --nccl 2.28.9 --as costs --for 2.21.5 --out as-2.28.table
+    nccl-tuner plugin compile --machine dgx-h100 --interpolate 2,8,32 --nccl 2.28.9 --out to-32-nodes.table
     nccl-tuner plugin compile --measured sweep.csv --out best.table
     """
     wanted = _Wanted(tuple(dict.fromkeys(collectives or Collective)), form, channels, runs)
     if samples is not None:
-        table, notes = _measured(samples, wanted, scenario)
+        table, notes = _measured(samples, wanted, scenario | {"interpolate": node_counts})
+    elif node_counts is not None:
+        table, notes = _interpolated(options.scenario_of(**scenario), wanted, _counts(node_counts))
     else:
         table, notes = _emulated(options.scenario_of(**scenario), wanted)
     text.write(out, table)
@@ -113,10 +127,45 @@ def _emulated(scenario: Scenario, wanted: _Wanted) -> tuple[Table, list[str]]:
         return Table(costs=tuple(costs), provenance=provenance), notes
     rows, notes = compile.decisions(selection, wanted.collectives, wanted.channels), []
     if other is not None:
+        every = len(rows)
         rows, notes = compile.for_release(rows, other)
-        if notes:
+        if len(rows) < every:
             provenance[GAPS] = f"what NCCL {other.communicator.release.name} cannot run is left to its own choice"
     return Table(tuple(rows), provenance=provenance), notes
+
+
+def _counts(text: str) -> list[int]:
+    try:
+        counts = sorted({int(word) for word in text.split(",")})
+    except ValueError:
+        counts = []
+    if len(counts) < 2 or counts[0] < 1:
+        raise BadInput(f"--interpolate {text}; valid: two numbers of nodes or more, as in 2,4,8")
+    return counts
+
+
+def _interpolated(scenario: Scenario, wanted: _Wanted, counts: list[int]) -> tuple[Table, list[str]]:
+    if wanted.form == "costs" or scenario.nodes != 1:
+        raise BadInput("--interpolate: edges of decisions between its own numbers of nodes; valid without --nodes")
+    compiled = {count: _emulated(replace(scenario, nodes=count), wanted) for count in counts}
+    known = {Shape(count * scenario.ranks, count): table.decisions for count, (table, _) in compiled.items()}
+    rows = between(known)
+    notes = [f"{count} nodes: {note}" for count, (_, each) in compiled.items() for note in each]
+    provenance = dict(compiled[counts[0]][0].provenance)
+    listed = ", ".join(map(str, counts))
+    provenance["machine"] = f"{listed} x{provenance['machine'].partition(' x')[2]}"
+    provenance["interpolated"] = (
+        f"rows of other numbers of nodes, from those of {listed} nodes: the logarithm of each edge is linear in the "
+        "logarithm of the ranks"
+    )
+    for number, (below, above) in enumerate(pairwise(counts), start=1):
+        if above - below > 1:
+            middle = round((below * above) ** 0.5)
+            there = Selection(replace(scenario, nodes=middle).communicator())
+            provenance[f"held-out-{number}"] = str(held_out(rows, there))
+            notes.append(f"held out between {below} and {above}, {provenance[f'held-out-{number}']}")
+    every = [row for table, _ in compiled.values() for row in table.decisions]
+    return Table((*every, *rows), provenance=provenance), notes
 
 
 def _measured(file: Path, wanted: _Wanted, scenario: dict[str, Any]) -> tuple[Table, list[str]]:
