@@ -128,6 +128,9 @@ static size_t count_digits(struct slice text, size_t at) {
     return end - at;
 }
 
+/* A number of so many digits fits in 64 bits. */
+enum { SAFE_DIGITS = 19 };
+
 bool read_number(struct slice digits, size_t *number, bool *overflow) {
     *overflow = false;
     if (digits.length == 0) {
@@ -141,7 +144,7 @@ bool read_number(struct slice digits, size_t *number, bool *overflow) {
         }
         size_t digit = (size_t)(digits.start[at] - '0');
         /* Reads on after an overflow: "99...9x" is no number, whatever its length. */
-        fits = fits && value <= (SIZE_MAX - digit) / 10;
+        fits = fits && (at < SAFE_DIGITS || value <= (SIZE_MAX - digit) / 10);
         value = fits ? value * 10 + digit : 0;
     }
     *number = value;

@@ -115,6 +115,49 @@ def test_the_hash_with_and_without_the_processors_own_instructions(tmp_path: Pat
         assert said.decode().strip() == hashlib.sha256(content).hexdigest()
 
 
+# What communicators share
+
+
+def shares(folder: Path, table: Path, *words: str) -> str:
+    program = build(folder, "sharing", ["-O3"])
+    done = subprocess.run(
+        [program, *words], env={"NCCL_TUNER_TABLE": str(table)}, capture_output=True, text=True, timeout=300, check=True
+    )
+    return done.stdout
+
+
+def large_table(folder: Path, rows: int) -> Path:
+    """Rows side by side, of 17 classes of pipelined operations."""
+    classes = ["..0", *map(str, range(1, 16)), "16.."]
+    return table_of(
+        folder,
+        "".join(
+            [
+                "nccl-tuner-table 1\n",
+                *(
+                    f"allreduce bytes={at * 5000}..{at * 5000 + 4999} pipelined={classes[at % 17]} -> ring/ll\n"
+                    for at in range(rows)
+                ),
+            ]
+        ).encode(),
+    )
+
+
+def test_communicators_of_one_size_share_what_is_built(tmp_path: Path) -> None:
+    said = shares(tmp_path, large_table(tmp_path, 100_000), "memory", "20")
+    assert int(said.split()[0]) < 2048  # KiB, of 20; one was 34 MiB
+
+
+def test_a_fork_while_other_threads_create_communicators(tmp_path: Path) -> None:
+    assert shares(tmp_path, large_table(tmp_path, 1000), "fork", "200") == "0 stuck\n"
+
+
+def test_a_large_table_is_read_once_and_soon(tmp_path: Path) -> None:
+    first_ms, _, second_ms, _ = shares(tmp_path, large_table(tmp_path, 100_000), "init").split()
+    assert float(first_ms) < 1000  # at most 50 on a quiet core
+    assert float(second_ms) < 20
+
+
 # What a call may reach
 
 CALLS = [

@@ -1,0 +1,114 @@
+/* What communicators of one process share; NCCL_TUNER_TABLE names the table.
+ *
+ *     sharing fork COUNT      version 1: forks COUNT times while other threads create communicators and end them
+ *     sharing memory COUNT    version 6: KiB that COUNT communicators of one size take, after the first
+ *     sharing init            version 6: milliseconds of the first init, and of the second
+ */
+#define _GNU_SOURCE
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../interface.h"
+#include "checks.h"
+
+enum { THREADS = 3, RANKS = 16, NODES = 2, MOST_SECONDS = 10 };
+
+static atomic_bool stops;
+
+static void *open_and_close(void *unused) {
+    (void)unused;
+    while (!atomic_load(&stops)) {
+        ncclTunerPlugin_v1.init(RANKS, NODES, NULL);
+        ncclTunerPlugin_v1.destroy();
+    }
+    return NULL;
+}
+
+/* The child does what a process does that goes on with NCCL; an alarm ends it where it spins. */
+static bool child_goes_on(void) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(MOST_SECONDS);
+        for (int i = 0; i < 3; i++) {
+            ncclTunerPlugin_v1.init(RANKS, NODES, NULL);
+            ncclTunerPlugin_v1.destroy();
+        }
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static void check_fork(int count) {
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++) {
+        CHECK(pthread_create(&threads[i], NULL, open_and_close, NULL) == 0);
+    }
+    int stuck = 0;
+    for (int i = 0; i < count && stuck == 0; i++) {
+        stuck += !child_goes_on();
+    }
+    atomic_store(&stops, true);
+    for (int i = 0; i < THREADS; i++) {
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    }
+    printf("%d stuck\n", stuck);
+}
+
+static void open_one(void) {
+    void *context = NULL;
+    CHECK(ncclTunerPlugin_v6.base.init(&context, 1, RANKS, NODES, NULL, NULL, NULL) == RESULT_SUCCESS);
+    CHECK(context != NULL);
+}
+
+static long resident_kib(void) {
+    char line[256];
+    long kib = -1;
+    FILE *file = fopen("/proc/self/status", "r");
+    CHECK(file);
+    while (fgets(line, sizeof line, file)) {
+        if (strncmp(line, "VmRSS:", 6) == 0) {
+            sscanf(line + 6, "%ld", &kib);
+        }
+    }
+    fclose(file);
+    return kib;
+}
+
+static double now_ms(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec * 1e3 + (double)time.tv_nsec / 1e6;
+}
+
+int main(int count, char **words) {
+    CHECK(count >= 2);
+    int number = count > 2 ? atoi(words[2]) : 0;
+    if (strcmp(words[1], "fork") == 0) {
+        check_fork(number);
+    } else if (strcmp(words[1], "memory") == 0) {
+        open_one();
+        long before_kib = resident_kib();
+        for (int i = 0; i < number; i++) {
+            open_one();
+        }
+        printf("%ld KiB\n", resident_kib() - before_kib);
+    } else {
+        CHECK(strcmp(words[1], "init") == 0);
+        double start = now_ms();
+        open_one();
+        double first = now_ms();
+        open_one();
+        printf("%.3f ms %.3f ms\n", first - start, now_ms() - first);
+    }
+    return 0;
+}
