@@ -17,7 +17,7 @@
 struct tuner {
     struct rules rules; /* of the table in use, where `decides` */
     struct decider decider;
-    bool decides, hands_cells, unchecked;
+    bool decides, hands_cells, unchecked, silent;
     struct shape shape;
     struct tuner *next;
 };
@@ -37,11 +37,11 @@ static bool follow(struct tuner *tuner) {
     if (tuner->decides) {
         rules_free(&tuner->rules);
     }
-    tuner->decides = shared.has_table && rules_build(&shared.table, &tuner->shape, &tuner->rules);
+    tuner->decides = shared.has_table && !tuner->silent && rules_build(&shared.table, &tuner->shape, &tuner->rules);
     if (tuner->decides) {
         decider_start(&tuner->rules, tuner->hands_cells, tuner->unchecked, &tuner->decider);
     }
-    return tuner->decides == shared.has_table;
+    return tuner->decides == (shared.has_table && !tuner->silent);
 }
 
 static bool read_table(const char *text, size_t bytes, struct table *table) {
@@ -140,17 +140,36 @@ void tuner_choose(struct tuner *tuner, int collective, size_t bytes, int pipelin
     lock_take(&shared.held);
     note(collective, bytes, cells, ALGORITHMS, PROTOCOLS);
     if (tuner->decides) {
-        decider_choose(&tuner->decider, collective, bytes, pipelined, cells, algorithm, protocol, channels);
+        decider_choose(&tuner->decider, collective, bytes, pipelined, cells, algorithm, protocol,
+                       tuner->shape.known ? channels : NULL);
     }
     lock_release(&shared.held);
 }
 
-void tuner_chunk(const struct tuner *tuner, int collective, int algorithm, int protocol, size_t *chunk_bytes) {
+void tuner_chunk(struct tuner *tuner, const struct chunk_call *call, size_t *chunk_bytes) {
     lock_take(&shared.held);
     if (tuner->decides) {
-        decider_chunk(&tuner->decider, collective, algorithm, protocol, chunk_bytes);
+        decider_chunk(&tuner->decider, call->collective, call->algorithm, call->protocol, chunk_bytes);
     }
     lock_release(&shared.held);
+}
+
+/* No other tuner is asked while a process measures. */
+void tuner_join(struct tuner *tuner, const struct opening *opening) {
+    (void)tuner, (void)opening;
+}
+
+void tuner_leave(struct tuner *tuner) {
+    (void)tuner;
+}
+
+bool tuner_silence(struct tuner *tuner) {
+    lock_take(&shared.held);
+    bool had_a_say = !tuner->silent;
+    tuner->silent = true;
+    follow(tuner);
+    lock_release(&shared.held);
+    return had_a_say;
 }
 
 bool tuner_is_unchecked(const struct tuner *tuner) {

@@ -15,6 +15,13 @@ struct call {
     int collnet, nvls; /* versions 1 and 2 */
 };
 
+/* What NCCL says when it asks for the size of chunks: version 6. `bytes` are of a part of the operation, mostly one
+ * channel's. */
+struct chunk_call {
+    size_t bytes;
+    int collective, algorithm, protocol, channels;
+};
+
 /* NCCL's cost table, one float for each algorithm and protocol. */
 struct cost_cells {
     float *us;

@@ -81,13 +81,15 @@ bool decider_decide(struct decider *decider, int collective, size_t bytes, int p
     return costed || taken;
 }
 
-void decider_choose(struct decider *decider, int collective, size_t bytes, int pipelined, float cells[CELLS],
+bool decider_choose(struct decider *decider, int collective, size_t bytes, int pipelined, float cells[CELLS],
                     int *algorithm, int *protocol, int *channels) {
-    if (decider_decide(decider, collective, bytes, pipelined, 0, cells, ALGORITHMS, PROTOCOLS, channels)) {
+    bool decided = decider_decide(decider, collective, bytes, pipelined, 0, cells, ALGORITHMS, PROTOCOLS, channels);
+    if (decided) {
         int cell = legacy_fastest(cells);
         *algorithm = cell / PROTOCOLS;
         *protocol = cell % PROTOCOLS;
     }
+    return decided;
 }
 
 void decider_explain(const struct decider *decider, const struct call *call, struct cost_cells cells,

@@ -27,8 +27,8 @@ void decider_start(const struct rules *rules, bool hands_cells, bool unchecked, 
 bool decider_decide(struct decider *decider, int collective, size_t bytes, int pipelined, int registered, float *cells,
                     int algorithms, int protocols, int *channels);
 
-/* The same where NCCL hands over no cells, over those of legacy_fill: names the choice, or leaves it. */
-void decider_choose(struct decider *decider, int collective, size_t bytes, int pipelined, float cells[CELLS],
+/* The same where NCCL hands over no cells, over those of legacy_fill: names the choice, or leaves it (false). */
+bool decider_choose(struct decider *decider, int collective, size_t bytes, int pipelined, float cells[CELLS],
                     int *algorithm, int *protocol, int *channels);
 
 /* The chunk size of the last decision about this collective, where NCCL runs what it says. */

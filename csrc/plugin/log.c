@@ -6,8 +6,6 @@
 /* NCCL cuts a line at 1024 bytes, its own beginning included. */
 enum { LINE_BYTES = 1024 };
 
-#define LOG_NAME "TUNER/nccl-tuner: "
-
 /* Always handed over as "%s" and one text: a path or a word of a table is never read as a format. */
 static void say(nccl_logger logger, int level, unsigned long flags, const char *format, va_list values) {
     char text[LINE_BYTES] = LOG_NAME;
@@ -30,5 +28,11 @@ void log_warn(nccl_logger logger, const char *format, ...) {
         va_start(values, format);
         say(logger, LEVEL_WARN, SUBSYSTEM_ALL, format, values);
         va_end(values);
+    }
+}
+
+void log_warn_text(nccl_logger logger, const char *text) {
+    if (logger) {
+        logger(LEVEL_WARN, SUBSYSTEM_ALL, "nccl-tuner", 0, "%s", text);
     }
 }

@@ -4,7 +4,12 @@
 
 #include "abi.h"
 
+#define LOG_NAME "TUNER/nccl-tuner: "
+
 __attribute__((format(printf, 2, 3))) void log_info(nccl_logger logger, const char *format, ...);
 __attribute__((format(printf, 2, 3))) void log_warn(nccl_logger logger, const char *format, ...);
+
+/* A line that stands as it is, LOG_NAME at its beginning: nothing is formatted. */
+void log_warn_text(nccl_logger logger, const char *text);
 
 #endif

@@ -87,6 +87,7 @@ struct settings settings_read(nccl_logger logger) {
         settings.table = csv;
         settings.variable = CSV_VARIABLE;
     }
+    settings.next = value_of(NEXT_VARIABLE);
     settings.masked_by = getenv("NCCL_ALGO") ? "NCCL_ALGO" : getenv("NCCL_PROTO") ? "NCCL_PROTO" : NULL;
     settings.mask = settings.masked_by ? getenv(settings.masked_by) : NULL;
     settings.hashes = value_of(HASHES_VARIABLE);

@@ -12,6 +12,7 @@
 #define CONSTANTS_VARIABLE "NCCL_TUNER_CONSTANTS"
 #define HASHES_VARIABLE "NCCL_TUNER_TABLE_SHA256"
 #define UNCHECKED_VARIABLE "NCCL_TUNER_UNCHECKED"
+#define NEXT_VARIABLE "NCCL_TUNER_NEXT"
 
 struct settings {
     const char *table;            /* the file's name, or NULL */
@@ -19,6 +20,7 @@ struct settings {
     const char *unread;           /* the name in the variable that it wins over, or NULL */
     const char *masked_by, *mask; /* NCCL_ALGO or NCCL_PROTO, where one is set, and its value */
     const char *hashes;           /* of the tables that may be used, separated by commas; NULL: of any */
+    const char *next;             /* the tuner to ask where the table leaves a call, or NULL */
     bool strict;                  /* without a table that can be used the communicator fails */
     bool constants;               /* the table may change NCCL's constants */
     bool wrong;                   /* a variable is set to something that it does not know */

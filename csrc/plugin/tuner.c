@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "chain.h"
 #include "decider.h"
 #include "legacy.h"
 #include "log.h"
@@ -12,7 +13,9 @@
 #include "tables.h"
 
 struct tuner {
-    struct decider decider;
+    struct decider decider; /* without rules where there is no table */
+    struct chain *chain;    /* NULL: what the table leaves is NCCL's */
+    atomic_bool silent;     /* the table has no say */
     nccl_logger logger;
     const struct loaded_table *loaded;
     uint64_t communicator; /* 0 where it is not known */
@@ -117,8 +120,8 @@ static bool say_mask(const struct opening *opening, const struct settings *setti
                  settings->mask);
     } else {
         log_info(opening->logger,
-                 "%s=%.64s is set, and this NCCL does not say what it leaves out: every choice is NCCL's own",
-                 settings->masked_by, settings->mask);
+                 "%s=%.64s is set, and this NCCL does not say what it leaves out: every choice is %s own",
+                 settings->masked_by, settings->mask, opening->chained ? "the other tuner's" : "NCCL's");
         return false;
     }
     return true;
@@ -174,52 +177,109 @@ static bool open_table(const struct opening *opening, const struct settings *set
     return check(loaded, settings, opening->logger) && use(loaded, opening, settings, tuner);
 }
 
+static int open_any(const struct opening *opening, const struct settings *settings, struct tuner **tuner) {
+    if (settings->table) {
+        bool good = open_table(opening, settings, tuner);
+        return good || !settings->strict ? RESULT_SUCCESS : RESULT_INVALID_USAGE;
+    }
+    if (settings->strict) {
+        log_warn(opening->logger, STRICT_VARIABLE " is set, and " TABLE_VARIABLE " is not: there is no table");
+        return RESULT_INVALID_USAGE;
+    }
+    log_info(opening->logger, TABLE_VARIABLE " is not set: every choice is %s own",
+             opening->chained ? "the other tuner's" : "NCCL's");
+    return RESULT_SUCCESS;
+}
+
+/* The next tuner starts first: of the constants that both change, the table's hold. */
 int tuner_open(const struct opening *asked, struct tuner **tuner) {
     *tuner = NULL;
     struct settings settings = settings_read(asked->logger);
-    struct opening opening = *asked;
-    opening.shape.known |= settings.unchecked;
     if (settings.strict && settings.wrong) {
         return RESULT_INVALID_USAGE;
     }
-    if (settings.table) {
-        bool good = open_table(&opening, &settings, tuner);
-        return good || !settings.strict ? RESULT_SUCCESS : RESULT_INVALID_USAGE;
+    struct chain *chain = chain_open(settings.next, asked);
+    struct opening opening = *asked;
+    opening.shape.known |= settings.unchecked;
+    opening.chained = chain;
+    int result = open_any(&opening, &settings, tuner);
+    if (!*tuner && chain && result == RESULT_SUCCESS) {
+        *tuner = calloc(1, sizeof **tuner);
+        if (*tuner) {
+            (*tuner)->logger = opening.logger;
+        }
     }
-    if (settings.strict) {
-        log_warn(opening.logger, STRICT_VARIABLE " is set, and " TABLE_VARIABLE " is not: there is no table");
-        return RESULT_INVALID_USAGE;
+    if (*tuner) {
+        (*tuner)->chain = chain;
+    } else {
+        chain_close(chain);
     }
-    log_info(opening.logger, TABLE_VARIABLE " is not set: every choice is NCCL's own");
-    return RESULT_SUCCESS;
+    return result;
+}
+
+/* Whether the table may say something. */
+static bool decides(const struct tuner *tuner) {
+    return tuner->decider.rules && !atomic_load_explicit(&tuner->silent, memory_order_relaxed);
 }
 
 void tuner_decide(struct tuner *tuner, int collective, size_t bytes, int pipelined, int registered, float *cells,
                   int algorithms, int protocols, int *channels) {
-    if (tuner && cells) {
-        decider_decide(&tuner->decider, collective, bytes, pipelined, registered, cells, algorithms, protocols,
-                       channels);
+    if (!tuner || !cells) {
+        return;
+    }
+    if (decides(tuner) && decider_decide(&tuner->decider, collective, bytes, pipelined, registered, cells, algorithms,
+                                         protocols, channels)) {
+        chain_pass_by(tuner->chain, collective);
+    } else if (tuner->chain && channels) {
+        struct call call = {bytes, collective, pipelined, registered, 0, 0};
+        chain_decide(tuner->chain, &call, (struct cost_cells){cells, algorithms, protocols}, channels);
     }
 }
 
 void tuner_choose(struct tuner *tuner, int collective, size_t bytes, int pipelined, int collnet, int nvls,
                   int *algorithm, int *protocol, int *channels) {
-    if (tuner && algorithm && protocol) {
-        struct decider *decider = &tuner->decider;
+    if (!tuner || !algorithm || !protocol) {
+        return;
+    }
+    struct decider *decider = &tuner->decider;
+    bool decided = false;
+    if (decides(tuner)) {
+        const struct shape *shape = &decider->rules->shape;
         float cells[CELLS];
-        legacy_fill(cells, collective, collnet == 1, nvls == 1, &decider->rules->shape, decider->unchecked);
-        decider_choose(decider, collective, bytes, pipelined, cells, algorithm, protocol, channels);
+        legacy_fill(cells, collective, collnet == 1, nvls == 1, shape, decider->unchecked);
+        /* 2.19 starts as many channels as it is asked for, whether or not they were set up. */
+        decided = decider_choose(decider, collective, bytes, pipelined, cells, algorithm, protocol,
+                                 shape->known ? channels : NULL);
+    }
+    if (!decided && tuner->chain && channels) {
+        struct call call = {bytes, collective, pipelined, 0, collnet, nvls};
+        chain_choose(tuner->chain, &call, algorithm, protocol, channels);
     }
 }
 
-void tuner_chunk(const struct tuner *tuner, int collective, int algorithm, int protocol, size_t *chunk_bytes) {
+void tuner_chunk(struct tuner *tuner, const struct chunk_call *call, size_t *chunk_bytes) {
     if (tuner && chunk_bytes) {
-        decider_chunk(&tuner->decider, collective, algorithm, protocol, chunk_bytes);
+        if (decides(tuner)) {
+            decider_chunk(&tuner->decider, call->collective, call->algorithm, call->protocol, chunk_bytes);
+        }
+        chain_chunk(tuner->chain, call, chunk_bytes);
     }
+}
+
+void tuner_join(struct tuner *tuner, const struct opening *opening) {
+    chain_join(tuner->chain, opening);
+}
+
+void tuner_leave(struct tuner *tuner) {
+    chain_leave(tuner->chain);
+}
+
+bool tuner_silence(struct tuner *tuner) {
+    return tuner->decider.rules && !atomic_exchange_explicit(&tuner->silent, true, memory_order_relaxed);
 }
 
 const struct decider *tuner_decider(const struct tuner *tuner) {
-    return tuner ? &tuner->decider : NULL;
+    return tuner && decides(tuner) ? &tuner->decider : NULL;
 }
 
 bool tuner_is_unchecked(const struct tuner *tuner) {
@@ -231,11 +291,14 @@ void tuner_close(struct tuner *tuner) {
         return;
     }
     struct decider *decider = &tuner->decider;
-    log_info(tuner->logger,
-             "%zu calls: %zu decided by the table, %zu with its costs, %zu matched a row that NCCL cannot run here",
-             atomic_load_explicit(&decider->calls, memory_order_relaxed),
-             atomic_load_explicit(&decider->decided, memory_order_relaxed),
-             atomic_load_explicit(&decider->costed, memory_order_relaxed),
-             atomic_load_explicit(&decider->unavailable, memory_order_relaxed));
+    if (decider->rules) {
+        log_info(tuner->logger,
+                 "%zu calls: %zu decided by the table, %zu with its costs, %zu matched a row that NCCL cannot run here",
+                 atomic_load_explicit(&decider->calls, memory_order_relaxed),
+                 atomic_load_explicit(&decider->decided, memory_order_relaxed),
+                 atomic_load_explicit(&decider->costed, memory_order_relaxed),
+                 atomic_load_explicit(&decider->unavailable, memory_order_relaxed));
+    }
+    chain_close(tuner->chain);
     free(tuner);
 }

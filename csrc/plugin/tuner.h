@@ -6,22 +6,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "abi.h"
-#include "shape.h"
-
-#define TUNER_NAME "nccl-tuner"
+#include "call.h"
+#include "opening.h"
 
 struct tuner;
 struct decider;
-
-/* A new communicator, and what NCCL says of it. */
-struct opening {
-    uint64_t communicator; /* NCCL's commId, the same on all ranks; 0 where it does not say it */
-    struct shape shape;    /* where it is not known whose calls will come, that of the first who might */
-    bool hands_cells;      /* NCCL hands over its cost table, in which what it cannot run is ignored: 2.22 on */
-    double *constants;     /* of NCCL's model, which may be changed; NULL where it does not hand them over */
-    nccl_logger logger;
-};
 
 /* *tuner becomes the communicator's tuner, or NULL when there is nothing to do: no table asked for, or a table that
  * cannot be used. Says which in the log. A ncclResult_t: not a success only with NCCL_TUNER_STRICT, where no
@@ -30,7 +19,8 @@ int tuner_open(const struct opening *opening, struct tuner **tuner);
 
 /* Of the functions below each takes a tuner that is NULL, and writes nothing then. */
 
-/* What the table says about one call: writes into the cost cells and the channels (which may be NULL), or nothing. */
+/* What the table says about one call: writes into the cost cells and the channels (which may be NULL); where it leaves
+ * the call, what the tuner says that comes next, or nothing. */
 void tuner_decide(struct tuner *tuner, int collective, size_t bytes, int pipelined, int registered, float *cells,
                   int algorithms, int protocols, int *channels);
 
@@ -39,7 +29,7 @@ void tuner_choose(struct tuner *tuner, int collective, size_t bytes, int pipelin
                   int *algorithm, int *protocol, int *channels);
 
 /* The chunk size of the last decision about this collective, where NCCL runs what it says. */
-void tuner_chunk(const struct tuner *tuner, int collective, int algorithm, int protocol, size_t *chunk_bytes);
+void tuner_chunk(struct tuner *tuner, const struct chunk_call *call, size_t *chunk_bytes);
 
 /* What decides, or NULL; not behind the forcing plugin's tuner. */
 const struct decider *tuner_decider(const struct tuner *tuner);
@@ -49,5 +39,11 @@ bool tuner_is_unchecked(const struct tuner *tuner);
 
 /* Says how often it was asked and frees everything. */
 void tuner_close(struct tuner *tuner);
+
+/* Version 1, whose calls are of all communicators: another one, the end of each, and that the table has no
+ * say from here on; false where it had none. */
+void tuner_join(struct tuner *tuner, const struct opening *opening);
+void tuner_leave(struct tuner *tuner);
+bool tuner_silence(struct tuner *tuner);
 
 #endif

@@ -63,21 +63,27 @@ static struct generation *enter(void) {
     return mine;
 }
 
+static struct opening opening_of(size_t ranks, size_t nodes, nccl_logger logger) {
+    return (struct opening){.shape = {ranks, nodes, .known = false}, .version = 1, .logger = logger};
+}
+
 /* Of threads that open at once one is the first; what the others have opened is the same, and goes. */
-static int open_first(struct generation *generation, size_t ranks, size_t nodes, nccl_logger logger) {
-    struct opening opening = {.shape = {ranks, nodes, .known = false}, .logger = logger};
-    struct opened *opened = malloc(sizeof *opened), *none = NULL;
+static int open_first(struct generation *generation, const struct opening *opening) {
+    struct opened *opened = malloc(sizeof *opened), *first = NULL;
     if (!opened) {
         return RESULT_SUCCESS;
     }
-    *opened = (struct opened){ranks, nodes, NULL};
-    int result = tuner_open(&opening, &opened->tuner);
-    if (opened->tuner && atomic_compare_exchange_strong(&generation->opened, &none, opened)) {
+    *opened = (struct opened){opening->shape.ranks, opening->shape.nodes, NULL};
+    int result = tuner_open(opening, &opened->tuner);
+    if (opened->tuner && atomic_compare_exchange_strong(&generation->opened, &first, opened)) {
         atomic_store(&generation->deciding, opened->tuner);
         return result;
     }
     tuner_close(opened->tuner);
     free(opened);
+    if (first) {
+        tuner_join(first->tuner, opening);
+    }
     return result;
 }
 
@@ -87,7 +93,7 @@ static void check_shape(struct generation *generation, size_t ranks, size_t node
     if (!first || !tuner_is_unchecked(first->tuner) || (ranks == first->ranks && nodes == first->nodes)) {
         return;
     }
-    if (atomic_exchange(&generation->deciding, NULL)) {
+    if (tuner_silence(first->tuner)) {
         log_warn(logger,
                  "a communicator of %zu ranks on %zu nodes beside one of %zu on %zu, and this NCCL does not say which "
                  "asks: every choice is NCCL's own from here on",
@@ -101,8 +107,12 @@ static int init(size_t ranks, size_t nodes, nccl_logger logger) {
         return RESULT_SUCCESS;
     }
     int result = RESULT_SUCCESS;
-    if (!atomic_load(&generation->opened)) {
-        result = open_first(generation, ranks, nodes, logger);
+    struct opening opening = opening_of(ranks, nodes, logger);
+    struct opened *first = atomic_load(&generation->opened);
+    if (first) {
+        tuner_join(first->tuner, &opening);
+    } else {
+        result = open_first(generation, &opening);
     }
     check_shape(generation, ranks, nodes, logger);
     return result;
@@ -115,20 +125,24 @@ static struct tuner *deciding(void) {
 
 static int get_coll_info(int collective, size_t bytes, int collnet, int nvls, int pipelined, int *algorithm,
                          int *protocol, int *channels) {
-    struct tuner *tuner = deciding();
-    /* 2.19 starts as many channels as it is asked for, whether or not they were set up. */
-    tuner_choose(tuner, collective, bytes, pipelined, collnet, nvls, algorithm, protocol,
-                 tuner_is_unchecked(tuner) ? channels : NULL);
+    tuner_choose(deciding(), collective, bytes, pipelined, collnet, nvls, algorithm, protocol, channels);
     return RESULT_SUCCESS;
 }
 
 static int destroy(void) {
     struct generation *generation = atomic_load(&newest);
-    if (is_over(generation) || atomic_fetch_sub(&generation->communicators, 1) != 1) {
+    if (is_over(generation)) {
+        return RESULT_SUCCESS;
+    }
+    struct opened *opened = atomic_load(&generation->opened);
+    if (opened) { /* nobody closes it before this communicator is gone */
+        tuner_leave(opened->tuner);
+    }
+    if (atomic_fetch_sub(&generation->communicators, 1) != 1) {
         return RESULT_SUCCESS;
     }
     atomic_store(&generation->deciding, NULL);
-    struct opened *opened = atomic_exchange(&generation->opened, NULL);
+    opened = atomic_exchange(&generation->opened, NULL);
     if (opened) {
         tuner_close(opened->tuner);
         free(opened);

@@ -3,7 +3,7 @@
 #include "tuner.h"
 
 static int init(size_t ranks, size_t nodes, nccl_logger logger, void **context) {
-    struct opening opening = {.shape = {ranks, nodes, .known = true}, .logger = logger};
+    struct opening opening = {.shape = {ranks, nodes, .known = true}, .version = 2, .logger = logger};
     struct tuner *tuner;
     int result = tuner_open(&opening, &tuner);
     *context = tuner;

@@ -3,12 +3,21 @@
 #include "interface.h"
 #include "tuner.h"
 
-static int init(size_t ranks, size_t nodes, nccl_logger logger, void **context) {
-    struct opening opening = {.shape = {ranks, nodes, .known = true}, .hands_cells = true, .logger = logger};
+static int init(size_t ranks, size_t nodes, nccl_logger logger, void **context, int version) {
+    struct opening opening = {
+        .shape = {ranks, nodes, .known = true}, .version = version, .hands_cells = true, .logger = logger};
     struct tuner *tuner;
     int result = tuner_open(&opening, &tuner);
     *context = tuner;
     return result;
+}
+
+static int init_v3(size_t ranks, size_t nodes, nccl_logger logger, void **context) {
+    return init(ranks, nodes, logger, context, 3);
+}
+
+static int init_v4(size_t ranks, size_t nodes, nccl_logger logger, void **context) {
+    return init(ranks, nodes, logger, context, 4);
 }
 
 /* The costs are declared as pointers to rows, but what NCCL passes is one float[algorithms][protocols]. */
@@ -29,6 +38,6 @@ static int destroy(void *context) {
     return RESULT_SUCCESS;
 }
 
-const struct plugin_v3 ncclTunerPlugin_v3 = {TUNER_NAME, init, get_coll_info_v3, destroy};
+const struct plugin_v3 ncclTunerPlugin_v3 = {TUNER_NAME, init_v3, get_coll_info_v3, destroy};
 
-const struct plugin_v4 ncclTunerPlugin_v4 = {TUNER_NAME, init, get_coll_info_v4, destroy};
+const struct plugin_v4 ncclTunerPlugin_v4 = {TUNER_NAME, init_v4, get_coll_info_v4, destroy};

@@ -2,18 +2,29 @@
 #include "interface.h"
 #include "tuner.h"
 
-static int init(void **context, uint64_t communicator, size_t ranks, size_t nodes, nccl_logger logger,
-                struct domains *domains, struct constants *constants) {
-    (void)domains;
-    struct opening opening = {.communicator = communicator,
-                              .shape = {ranks, nodes, .known = true},
-                              .hands_cells = true,
-                              .constants = (double *)constants,
-                              .logger = logger};
+static int init(struct opening *opening, struct constants *constants, void **context) {
+    opening->hands_cells = true;
+    opening->constants = (double *)constants;
     struct tuner *tuner;
-    int result = tuner_open(&opening, &tuner);
+    int result = tuner_open(opening, &tuner);
     *context = tuner;
     return result;
+}
+
+static int init_v5(void **context, uint64_t communicator, size_t ranks, size_t nodes, nccl_logger logger,
+                   struct domains *domains, struct constants *constants) {
+    struct opening opening = {{ranks, nodes, .known = true}, .version = 5, .logger = logger};
+    opening.communicator = communicator;
+    opening.domains = domains;
+    return init(&opening, constants, context);
+}
+
+static int init_v6(void **context, uint64_t communicator, size_t ranks, size_t nodes, nccl_logger logger,
+                   struct domains *domains, struct constants *constants) {
+    struct opening opening = {{ranks, nodes, .known = true}, .version = 6, .logger = logger};
+    opening.communicator = communicator;
+    opening.domains = domains;
+    return init(&opening, constants, context);
 }
 
 /* The costs are declared as pointers to rows, but what NCCL passes is one float[algorithms][protocols]. */
@@ -25,8 +36,8 @@ static int get_coll_info(void *context, int collective, size_t bytes, int pipeli
 
 static int get_chunk_size(void *context, int collective, size_t bytes, int algorithm, int protocol, int channels,
                           size_t *chunk_bytes) {
-    (void)bytes, (void)channels; /* of a part of the operation, mostly one channel's */
-    tuner_chunk(context, collective, algorithm, protocol, chunk_bytes);
+    struct chunk_call call = {bytes, collective, algorithm, protocol, channels};
+    tuner_chunk(context, &call, chunk_bytes);
     return RESULT_SUCCESS;
 }
 
@@ -35,6 +46,6 @@ static int finalize(void *context) {
     return RESULT_SUCCESS;
 }
 
-const struct plugin_v5 ncclTunerPlugin_v5 = {TUNER_NAME, init, get_coll_info, finalize};
+const struct plugin_v5 ncclTunerPlugin_v5 = {TUNER_NAME, init_v5, get_coll_info, finalize};
 
-const struct plugin_v6 ncclTunerPlugin_v6 = {{TUNER_NAME, init, get_coll_info, finalize}, get_chunk_size};
+const struct plugin_v6 ncclTunerPlugin_v6 = {{TUNER_NAME, init_v6, get_coll_info, finalize}, get_chunk_size};

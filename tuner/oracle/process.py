@@ -123,6 +123,8 @@ class Child:
         own["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(self.folder), own.get("LD_LIBRARY_PATH")]))
         return {
             **own,
+            # The default, the tuner in the network plugin's library, is the recorder.
+            "NCCL_TUNER_NEXT": "none",
             **env,
             # A heap for every rank, as in a process of its own: 2.18 reads past the end of its adapters, and crashed
             # on what other ranks left there (ncclTopoSearchRecNet, src/graph/search.cc, v2.18.3-1).

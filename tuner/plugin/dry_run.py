@@ -17,6 +17,7 @@ from tuner.base.native import bindings
 from tuner.base.records import json_form
 
 TABLE = "NCCL_TUNER_TABLE"
+NEXT = "NCCL_TUNER_NEXT"
 VARIABLES = (
     TABLE,
     "NCCL_TUNER_CONFIG_FILE",
@@ -24,6 +25,7 @@ VARIABLES = (
     "NCCL_TUNER_STRICT",
     "NCCL_TUNER_CONSTANTS",
     "NCCL_TUNER_UNCHECKED",
+    NEXT,
     "NCCL_ALGO",
     "NCCL_PROTO",
 )
@@ -106,7 +108,8 @@ class DryRun:
     As in a job, a file is read once: those that are open together see one content of it.
 
     ``version`` is the interface, 1 to 6: what a release looks up. Below 3 there are no cost tables: see :meth:`name`.
-    ``env`` are the variables the plugin reads beside the table's; the caller's own never reach it.
+    ``env`` are the variables the plugin reads beside the table's; the caller's own never reach it. No other tuner is
+    asked unless ``env`` names one in NCCL_TUNER_NEXT.
     """
 
     _module: ClassVar[str] = "_plugin"  # of csrc/bindings.py
@@ -127,7 +130,8 @@ class DryRun:
         self._ffi, self._lib = native.ffi, native.lib
         context = self._ffi.new("void **")
         constants = self._ffi.from_buffer("double[]", self.constants)
-        with _variables({**(env or {}), **({} if table is None else {TABLE: str(table)})}), self._listen(self.log):
+        variables = {NEXT: "none", **(env or {}), **({} if table is None else {TABLE: str(table)})}
+        with _variables(variables), self._listen(self.log):
             _tables.open(self._lib)
             result = self._lib.call_init(version, ranks, nodes, self._lib.python_logger(), constants, context)
         self._context = context[0]
@@ -142,14 +146,16 @@ class DryRun:
         """One ``getCollInfo`` over a copy of ``cost_us`` (algorithms x protocols); NCCL calls with ``channels`` 0."""
         table = np.array(cost_us, dtype=np.float32, order="C")
         count = self._ffi.new("int *", channels)
-        result = self._lib.call_with_costs(self.version, self._context, self._call(call), self._cells(table), count)
+        with self._listen(self.log):
+            result = self._lib.call_with_costs(self.version, self._context, self._call(call), self._cells(table), count)
         _check(result, "getCollInfo")
         return Answer(table, int(count[0]))
 
     def name(self, call: TunerCall) -> Named:
         """One ``getCollInfo`` of versions 1 and 2, which hand over no cost table."""
         algorithm, protocol, count = (self._ffi.new("int *", value) for value in (-1, -1, 0))
-        result = self._lib.call_by_name(self.version, self._context, self._call(call), algorithm, protocol, count)
+        with self._listen(self.log):
+            result = self._lib.call_by_name(self.version, self._context, self._call(call), algorithm, protocol, count)
         _check(result, "getCollInfo")
         unnamed = algorithm[0] == -1 and protocol[0] == -1
         return Named(None if unnamed else (Algorithm(algorithm[0]), Protocol(protocol[0])), int(count[0]))
@@ -171,7 +177,8 @@ class DryRun:
     ) -> int:
         """One ``getChunkSize`` of version 6, after :meth:`ask`; ``chunk_bytes`` is what NCCL would take."""
         size = self._ffi.new("size_t *", chunk_bytes)
-        result = self._lib.call_chunk_size(self._context, int(collective), int(algorithm), int(protocol), size)
+        with self._listen(self.log):
+            result = self._lib.call_chunk_size(self._context, int(collective), int(algorithm), int(protocol), size)
         _check(result, "getChunkSize")
         return int(size[0])
 
