@@ -55,7 +55,8 @@ def path(as_json: bool) -> None:
 def env(nccl: str | None, table: Path | None, strict: bool, as_json: bool) -> None:
     """Prints the variables that make a release of NCCL load the plugin, as lines for a shell.
 
-    With --table also the SHA-256 of its content: the plugin then takes no other.
+    With --table also the SHA-256 of its content: the plugin then takes no other. Give every rank the same lines; where
+    each node writes its own, the hash is of its own file.
 
     \b
     eval "$(nccl-tuner plugin env --table my.table)"
