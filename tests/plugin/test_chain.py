@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support import next_tuner
-from tuner import plugin
+from tests.support import command_line, next_tuner
+from tuner import plugin, release
 from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.plugin import loading
 from tuner.plugin.dry_run import INFO, WARN, DryRun, Named, PluginRefused, TunerCall
 
 AR, AG = Collective.AllReduce, Collective.AllGather
@@ -337,7 +338,7 @@ def test_a_name_is_a_part_of_a_file_name(tmp_path: Path, version: int) -> None:
 @pytest.mark.parametrize("version", next_tuner.VERSIONS)
 def test_the_default_is_the_tuner_that_nccl_would_find(tmp_path: Path, version: int) -> None:
     finds = version > 1  # 2.19 and 2.20 look for a tuner nowhere
-    assert by_default(tmp_path, version) == (False, by_default(tmp_path, version)[1])
+    assert not by_default(tmp_path, version)[0]
     next_tuner.build(tmp_path / "libnccl-net.so")
     assert by_default(tmp_path, version, "libnccl-net.so")[0] == finds
     assert by_default(tmp_path, version)[0] == (version in (2, 3)), "from 2.24 on only what is loaded already"
@@ -377,3 +378,14 @@ def test_named_answers_are_untouched_by_the_plugin(build: Build, tmp_path: Path)
     with opened(2, build(2), tmp_path) as run:
         assert run.name(TunerCall(AR, 5, collnet=True, nvls=True)) == Named(TREE_LL, 3)
     assert "can 1 1" in heard(run)
+
+
+@pytest.mark.parametrize(
+    ("given", "written"), [("none", "none"), ("ofi", "ofi"), ("/a/../lib/libx.so", "/lib/libx.so"), (None, None)]
+)
+def test_env_names_the_other(given: str | None, written: str | None) -> None:
+    says = loading.environment(release.load("2.28.9"), plugin.path(), following=given)
+    assert says.set.get("NCCL_TUNER_NEXT") == written
+    words = ["plugin", "env", "--nccl", "2.28.9", *(["--next", given] if given else [])]
+    printed = command_line.run(*words).stdout
+    assert (f"export NCCL_TUNER_NEXT={written}\n" in printed) == (written is not None)

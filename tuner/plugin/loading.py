@@ -86,10 +86,13 @@ def takes_path(nccl: Release, file: Path) -> bool:
     return nccl.plugin is not None and len(os.fsencode(file)) <= nccl.plugin.longest_path
 
 
-def environment(nccl: Release, file: Path, table: Path | None = None, strict: bool = False) -> Environment:
+def environment(
+    nccl: Release, file: Path, table: Path | None = None, strict: bool = False, following: str | None = None
+) -> Environment:
     """What makes ``nccl`` load the plugin in ``file`` and the plugin read ``table``; all paths become absolute.
 
-    The plugin takes the table only with the content that it has now. Where a path does not work the plugin goes by its
+    The plugin takes the table only with the content that it has now, and asks the tuner ``following`` where that writes
+    nothing: a path, a library's name, or "none". Where a path does not work the plugin goes by its
     name, which LD_LIBRARY_PATH has to find. BadInput for a release without tuner plugins, and for a file that then
     cannot be found by its name; OSError for no such table.
     """
@@ -100,6 +103,8 @@ def environment(nccl: Release, file: Path, table: Path | None = None, strict: bo
         settings = {"NCCL_TUNER_TABLE": os.path.abspath(table), "NCCL_TUNER_TABLE_SHA256": sha256(table)}
     if strict:
         settings["NCCL_TUNER_STRICT"] = "1"
+    if following is not None:
+        settings["NCCL_TUNER_NEXT"] = os.path.abspath(following) if "/" in following else following
     if takes_path(nccl, file):
         return Environment({"NCCL_TUNER_PLUGIN": str(file), **settings})
     if not (file.name.startswith("lib") and file.name.endswith(".so")):

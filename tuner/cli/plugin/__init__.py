@@ -51,8 +51,11 @@ def path(as_json: bool) -> None:
 )
 @click.option("--table", type=click.Path(path_type=Path), metavar="FILE", help="The decision table to apply.")
 @click.option("--strict", is_flag=True, help="A table that cannot be read fails the communicator.")
+@click.option(
+    "--next", "following", metavar="TUNER", help="The tuner to ask where no row matches: a path, a name, or none."
+)
 @options.json_option
-def env(nccl: str | None, table: Path | None, strict: bool, as_json: bool) -> None:
+def env(nccl: str | None, table: Path | None, strict: bool, following: str | None, as_json: bool) -> None:
     """Prints the variables that make a release of NCCL load the plugin, as lines for a shell.
 
     With --table also the SHA-256 of its content: the plugin then takes no other. Give every rank the same lines; where
@@ -64,7 +67,7 @@ def env(nccl: str | None, table: Path | None, strict: bool, as_json: bool) -> No
     if table is not None:
         parse.read(table)
     chosen = release.load(nccl or _installed() or release.names()[-1])
-    found = loading.environment(chosen, plugin.path(), table, strict)
+    found = loading.environment(chosen, plugin.path(), table, strict, following)
     if as_json:
         print_json({"release": chosen.name, "set": found.set, "prepend": found.prepend})
     else:
