@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cells.h"
+#include "counters.h"
 #include "guard.h"
 
 static struct rate rate_of(const struct cost *cost) {
@@ -103,7 +104,8 @@ static float time_us(const struct rate *rate, size_t bytes, int pipelined) {
     return time < CELLS_NEVER_US ? time : CELLS_NEVER_US;
 }
 
-int costs_write(const struct costs *costs, const struct call *call, struct cost_cells cells, bool guarded) {
+int costs_write(const struct costs *costs, const struct call *call, struct cost_cells cells, bool guarded,
+                atomic_size_t *counts) {
     if (call->collective < 0 || call->collective >= COLLECTIVES) {
         return 0;
     }
@@ -120,6 +122,9 @@ int costs_write(const struct costs *costs, const struct call *call, struct cost_
         if (rate) {
             *cell = time_us(&costs->rates[rate - 1], call->bytes, call->pipelined);
             written++;
+            if (counts) {
+                counters_add(&counts[rate - 1], 1);
+            }
             if (guarded) {
                 guard_note(&guard, costed->algorithm, costed->protocol, own, *cell);
             }

@@ -2,6 +2,7 @@
 #ifndef PLUGIN_COSTS_H
 #define PLUGIN_COSTS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -39,8 +40,10 @@ bool costs_build(const struct table *table, const struct shape *shape, struct co
 void costs_free(struct costs *costs);
 
 /* Writes the times of one call into the cells that NCCL does not ignore; how many it wrote. `guarded`: NCCL may hold
- * Ring back there (guard.h), and the table's times follow. */
-int costs_write(const struct costs *costs, const struct call *call, struct cost_cells cells, bool guarded);
+ * Ring back there (guard.h), and the table's times follow. `counts`, where not NULL: one for each row
+ * of the table, of the calls to which it gave a time. */
+int costs_write(const struct costs *costs, const struct call *call, struct cost_cells cells, bool guarded,
+                atomic_size_t *counts);
 
 /* The line of the row that gives the time of a cell that NCCL does not ignore; 0 where none does. */
 uint32_t costs_line(const struct costs *costs, int collective, size_t bytes, int algorithm, int protocol);

@@ -9,13 +9,6 @@ void decider_start(const struct rules *rules, bool hands_cells, bool unchecked, 
         (struct decider){.rules = rules, .unchecked = unchecked, .guarded = guard_is_for(&rules->shape, hands_cells)};
 }
 
-/* NCCL makes the calls of one communicator one after the other, so a plain load and store counts exactly and costs a
- * tenth of a locked addition; were they ever to overlap, a count would be low and nothing else wrong. */
-static void count(atomic_size_t *counter) {
-    size_t value = atomic_load_explicit(counter, memory_order_relaxed);
-    atomic_store_explicit(counter, value + 1, memory_order_relaxed);
-}
-
 /* The first of the choices that NCCL can take, or NULL; it is preferred in the cells then. */
 static const struct choice *prefer(const struct choice *choice, float *cells, int algorithms, int protocols) {
     while (!cells_prefer(cells, algorithms, protocols, choice->algorithm, choice->protocol)) {
@@ -57,26 +50,49 @@ static void note_chunk(struct decider *decider, int collective, const struct cho
     }
 }
 
+static void count_choice(struct decider *decider, const struct choice *taken, int collective, size_t bytes) {
+    struct choice_count *choices = decider->counters.choices;
+    if (choices && counters_add(&choices[taken - decider->rules->lookup.choices].decided, 1) == 0) {
+        counters_say_first(&decider->counters, taken, lookup_line(&decider->rules->lookup, taken), collective, bytes);
+    }
+}
+
+/* The first row that holds a call, where it did not decide. */
+static void count_first(struct decider *decider, const struct choice *row, const struct choice *taken) {
+    const struct lookup *lookup = &decider->rules->lookup;
+    bool another = !taken || lookup_line(lookup, taken) != lookup_line(lookup, row);
+    if (another && decider->counters.choices) {
+        counters_add(&decider->counters.choices[row - lookup->choices].unavailable, 1);
+    }
+}
+
 bool decider_decide(struct decider *decider, int collective, size_t bytes, int pipelined, int registered, float *cells,
                     int algorithms, int protocols, int *channels) {
-    count(&decider->calls);
+    counters_add(&decider->calls, 1);
     struct call call = {.bytes = bytes, .collective = collective, .pipelined = pipelined};
     struct cost_cells costs = {cells, algorithms, protocols};
-    bool costed = costs_write(&decider->rules->costs, &call, costs, decider->guarded) > 0;
+    bool costed = costs_write(&decider->rules->costs, &call, costs, decider->guarded, decider->counters.costs) > 0;
     if (costed) {
-        count(&decider->costed);
+        counters_add(&decider->costed, 1);
     }
     const struct choice *row;
     const struct choice *taken =
         take(decider, collective, bytes, pipelined, registered, cells, algorithms, protocols, &row);
     note_chunk(decider, collective, taken);
     if (taken) {
-        count(&decider->decided);
+        counters_add(&decider->decided, 1);
+        count_choice(decider, taken, collective, bytes);
         if (taken->channels > 0 && channels) {
             *channels = taken->channels;
         }
     } else if (row->algorithm >= 0) {
-        count(&decider->unavailable);
+        counters_add(&decider->unavailable, 1);
+        counters_leave(&decider->counters, UNDECIDED_UNAVAILABLE, collective, bytes);
+    } else if (!costed) {
+        counters_leave(&decider->counters, UNDECIDED_NO_ROW, collective, bytes);
+    }
+    if (row != taken && row->algorithm >= 0) {
+        count_first(decider, row, taken);
     }
     return costed || taken;
 }
@@ -103,7 +119,7 @@ void decider_explain(const struct decider *decider, const struct call *call, str
                 costs_line(&decider->rules->costs, call->collective, call->bytes, algorithm, protocol);
         }
     }
-    costs_write(&decider->rules->costs, call, cells, decider->guarded);
+    costs_write(&decider->rules->costs, call, cells, decider->guarded, NULL);
     const struct choice *row;
     const struct choice *taken = take(decider, call->collective, call->bytes, call->pipelined, call->registered,
                                       cells.us, cells.algorithms, cells.protocols, &row);

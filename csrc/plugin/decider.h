@@ -10,6 +10,7 @@
 
 #include "abi.h"
 #include "call.h"
+#include "counters.h"
 #include "rules.h"
 
 struct decider {
@@ -18,6 +19,7 @@ struct decider {
     bool guarded;                          /* NCCL may hold Ring back: guard.h */
     _Atomic(uint64_t) chunks[COLLECTIVES]; /* of the last decision each: chunk_key and the size */
     atomic_size_t calls, costed, decided, unavailable;
+    struct counters counters; /* empty until counters_start */
 };
 
 /* The rules have to live as long. `hands_cells`: NCCL hands over its times. */

@@ -44,3 +44,15 @@ int generation_by_name(struct slice name) {
 int node_count_by_name(struct slice name) {
     return slice_among(name, node_counts, COUNT(node_counts), slice_is);
 }
+
+const char *collective_name(int collective) {
+    return collective >= 0 && collective < COLLECTIVES ? collectives[collective] : "?";
+}
+
+const char *algorithm_name(int algorithm) {
+    return algorithm >= 0 && algorithm < ALGORITHMS ? algorithms[algorithm] : "?";
+}
+
+const char *protocol_name(int protocol) {
+    return protocol >= 0 && protocol < PROTOCOLS ? protocols[protocol] : "?";
+}

@@ -9,6 +9,11 @@ int collective_by_name(struct slice name);
 int algorithm_by_name(struct slice name);
 int protocol_by_name(struct slice name);
 
+/* The names, "?" for what is none of NCCL's numbers. */
+const char *collective_name(int collective);
+const char *algorithm_name(int algorithm);
+const char *protocol_name(int protocol);
+
 /* The table, row or column of NCCL's constants, or -1; lower case, like keys. */
 int cap_by_name(struct slice name);
 int link_by_name(struct slice name);

@@ -10,6 +10,7 @@
 #include "legacy.h"
 #include "log.h"
 #include "settings.h"
+#include "stats.h"
 #include "tables.h"
 
 struct tuner {
@@ -19,6 +20,7 @@ struct tuner {
     nccl_logger logger;
     const struct loaded_table *loaded;
     uint64_t communicator; /* 0 where it is not known */
+    struct stats stats;
 };
 
 /* The end of a long path is what tells it from others, and the reason after it has to fit on NCCL's line too. */
@@ -44,6 +46,7 @@ static struct tuner *build(struct loaded_table *loaded, const struct opening *op
     struct tuner *tuner = rules ? calloc(1, sizeof *tuner) : NULL;
     if (tuner) {
         decider_start(rules, opening->hands_cells, settings->unchecked, &tuner->decider);
+        counters_start(&loaded->table, opening->logger, &tuner->decider.counters);
         tuner->logger = opening->logger;
         tuner->loaded = loaded;
         tuner->communicator = opening->communicator;
@@ -174,7 +177,15 @@ static bool open_table(const struct opening *opening, const struct settings *set
         log_warn(opening->logger, "out of memory; there is no table");
         return false;
     }
-    return check(loaded, settings, opening->logger) && use(loaded, opening, settings, tuner);
+    bool good = check(loaded, settings, opening->logger) && use(loaded, opening, settings, tuner);
+    struct stats stats = {loaded, opening->communicator, opening->shape, opening->logger, NULL};
+    stats_open(&stats);
+    if (*tuner) {
+        (*tuner)->stats = stats;
+    } else {
+        stats_write(&stats, NULL);
+    }
+    return good;
 }
 
 static int open_any(const struct opening *opening, const struct settings *settings, struct tuner **tuner) {
@@ -300,5 +311,7 @@ void tuner_close(struct tuner *tuner) {
                  atomic_load_explicit(&decider->unavailable, memory_order_relaxed));
     }
     chain_close(tuner->chain);
+    stats_write(&tuner->stats, decider);
+    counters_free(&decider->counters);
     free(tuner);
 }

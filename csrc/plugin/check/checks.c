@@ -29,7 +29,7 @@ static void check_point(const struct table *table, const struct shape *shape, co
         cells[cell] = expected[cell] = cell % 5 == 4 ? -1.0f : 7.0f;
     }
     bool guarded = guard_is_for(shape, true);
-    costs_write(costs, call, (struct cost_cells){cells, ALGORITHMS, PROTOCOLS}, guarded);
+    costs_write(costs, call, (struct cost_cells){cells, ALGORITHMS, PROTOCOLS}, guarded, NULL);
     scan_costs(table, shape, call, (struct cost_cells){expected, ALGORITHMS, PROTOCOLS}, true);
     CHECK(memcmp(cells, expected, sizeof cells) == 0);
 }

@@ -16,6 +16,7 @@ VERBS = {
     "lint": "what is wrong with a decision table, by itself and on a communicator",
     "dry-run": "what a decision table makes of sizes, through the plugin's own code",
     "compile": "a decision table that picks as another release does, or by measurements",
+    "stats": "what the plugin counted in a job: rows, sizes that no row decides, ranks that disagree",
 }
 
 
