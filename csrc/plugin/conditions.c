@@ -3,9 +3,9 @@
 #include "fields.h"
 #include "names.h"
 
-enum { BYTES, BYTES_PER_RANK, RANKS, NODES, RANKS_PER_NODE, REGISTERED, PIPELINED, CONDITIONS };
-static const char *const condition_names[CONDITIONS] = {"bytes",          "bytes-per-rank", "ranks",    "nodes",
-                                                        "ranks-per-node", "registered",     "pipelined"};
+enum { BYTES, BYTES_PER_RANK, RANKS, NODES, RANKS_PER_NODE, NVLINK_DOMAINS, REGISTERED, PIPELINED, CONDITIONS };
+static const char *const condition_names[CONDITIONS] = {"bytes",          "bytes-per-rank", "ranks",      "nodes",
+                                                        "ranks-per-node", "nvlink-domains", "registered", "pipelined"};
 
 static bool read_registered(struct slice value, int8_t *registered, struct table_error *error) {
     *registered = slice_is(value, "yes");
@@ -24,6 +24,8 @@ static bool read_condition(size_t key, struct slice value, struct condition *whe
         return read_counts(value, &of_ranks, &when->nodes, error);
     case RANKS_PER_NODE:
         return read_counts(value, &of_ranks, &when->ranks_per_node, error);
+    case NVLINK_DOMAINS:
+        return read_counts(value, &of_ranks, &when->nvlink_domains, error);
     case REGISTERED:
         return read_registered(value, &when->registered, error);
     case PIPELINED:
@@ -36,11 +38,13 @@ static bool read_condition(size_t key, struct slice value, struct condition *whe
 bool read_conditions(struct slice *line, enum row_kind kind, struct condition *when, struct table_error *error) {
     static const struct keys keys_of[] = {
         [ROW_OF_DECISION] = {condition_names, CONDITIONS,
-                             "valid before '->': bytes, bytes-per-rank, ranks, nodes, ranks-per-node, registered, "
-                             "pipelined",
+                             "valid before '->': bytes, bytes-per-rank, ranks, nodes, ranks-per-node, "
+                             "nvlink-domains, registered, pipelined",
                              0},
         [ROW_OF_COST] = {condition_names, REGISTERED,
-                         "valid before '->' of a cost: bytes, bytes-per-rank, ranks, nodes, ranks-per-node", 0}};
+                         "valid before '->' of a cost: bytes, bytes-per-rank, ranks, nodes, ranks-per-node, "
+                         "nvlink-domains",
+                         0}};
     struct keys keys = keys_of[kind];
     struct slice word = {0}, value;
     take_word(line, &word);

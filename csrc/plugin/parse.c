@@ -19,6 +19,18 @@ static bool read_announced(struct slice line, size_t *rows) {
            !take_word(&comment, &word);
 }
 
+/* The first "# gpus: NAME, NAME" is the one that counts. */
+static void read_gpus(struct slice line, struct gpus *gpus) {
+    struct slice before, comment, word;
+    if (!gpus->text[0] && cut(line, '#', &before, &comment) && before.length == 0 && take_word(&comment, &word) &&
+        slice_is(word, "gpus:")) {
+        comment = trimmed(comment);
+        for (size_t at = 0; at < comment.length && at < sizeof gpus->text - 1; at++) {
+            gpus->text[at] = comment.start[at] >= ' ' && comment.start[at] <= '~' ? comment.start[at] : '?';
+        }
+    }
+}
+
 /* A file that was cut, or is being written, has to show: it ends with its last line, and has the rows it announces. */
 static bool check_whole(struct slice text, const struct table *table, const struct announced *said, size_t lines,
                         struct table_error *error) {
@@ -54,6 +66,7 @@ static bool parse_lines(struct slice text, struct table *table, struct table_err
             }
             said = (struct announced){rows, error->line};
         }
+        read_gpus(line, &table->gpus);
         line = without_comment(line);
         rest = line;
         if (!take_word(&rest, &word)) {

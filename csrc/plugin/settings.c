@@ -83,6 +83,7 @@ struct settings settings_read(nccl_logger logger) {
     const char *csv = value_of(CSV_VARIABLE);
     if (settings.table) {
         settings.unread = csv;
+        settings.expands = true;
     } else if (csv) {
         settings.table = csv;
         settings.variable = CSV_VARIABLE;

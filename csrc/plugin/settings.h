@@ -17,6 +17,7 @@
 struct settings {
     const char *table;            /* the file's name, or NULL */
     const char *variable;         /* that names it */
+    bool expands;                 /* its %-words are expanded */
     const char *unread;           /* the name in the variable that it wins over, or NULL */
     const char *masked_by, *mask; /* NCCL_ALGO or NCCL_PROTO, where one is set, and its value */
     const char *hashes;           /* of the tables that may be used, separated by commas; NULL: of any */

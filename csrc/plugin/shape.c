@@ -16,7 +16,8 @@ static bool is_any_share(struct counts counts) {
 }
 
 static bool asks_for_shape(const struct condition *when) {
-    return when->per_rank || !is_any(when->ranks) || !is_any(when->nodes) || !is_any_share(when->ranks_per_node);
+    return when->per_rank || !is_any(when->ranks) || !is_any(when->nodes) || !is_any_share(when->ranks_per_node) ||
+           !is_any(when->nvlink_domains);
 }
 
 static bool holds_ranks_per_node(const struct shape *shape, struct counts counts) {
@@ -32,7 +33,10 @@ enum match shape_match(const struct shape *shape, const struct condition *when) 
     }
     bool yes = holds(when->ranks, shape->ranks) && holds(when->nodes, shape->nodes) &&
                holds_ranks_per_node(shape, when->ranks_per_node);
-    return yes ? MATCH_YES : MATCH_NO;
+    if (!yes || is_any(when->nvlink_domains)) {
+        return yes ? MATCH_YES : MATCH_NO;
+    }
+    return shape->domains == 0 ? MATCH_UNKNOWN : holds(when->nvlink_domains, shape->domains) ? MATCH_YES : MATCH_NO;
 }
 
 bool shape_bytes(const struct shape *shape, const struct condition *when, struct sizes *bytes) {

@@ -9,7 +9,8 @@
 
 struct shape {
     size_t ranks, nodes;
-    bool known; /* NCCL 2.19 and 2.20 do not say which communicator asks */
+    bool known;     /* NCCL 2.19 and 2.20 do not say which communicator asks */
+    size_t domains; /* of NVLink; 0 where NCCL does not say it, before 2.28 */
 };
 
 enum match { MATCH_NO, MATCH_YES, MATCH_UNKNOWN };

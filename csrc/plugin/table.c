@@ -3,6 +3,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "text.h"
 
 bool table_fail(struct table_error *error, const char *format, ...) {
     va_list values;
@@ -85,12 +88,33 @@ bool table_add_constant(struct table *table, struct constant constant, struct ta
     return grown;
 }
 
+static bool contains(const char *text, struct slice part) {
+    size_t length = strlen(text);
+    for (size_t at = 0; part.length > 0 && at + part.length <= length; at++) {
+        if (slice_is_slice_any_case((struct slice){text + at, part.length}, part)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool table_names_gpu(const struct table *table, const char *name) {
+    struct slice rest = {table->gpus.text, strlen(table->gpus.text)}, word;
+    while (cut(rest, ',', &word, &rest)) {
+        if (contains(name, trimmed(word))) {
+            return true;
+        }
+    }
+    return contains(name, trimmed(rest));
+}
+
 struct condition condition_of(int collective) {
     static const struct counts from_0 = {0, UINT32_MAX}, from_1 = {1, UINT32_MAX};
     return (struct condition){.bytes = {0, SIZE_MAX},
                               .ranks = from_1,
                               .nodes = from_1,
                               .ranks_per_node = from_0, /* of 0 no row can speak: where there is no whole number, too */
+                              .nvlink_domains = from_1,
                               .pipelined = from_0,
                               .collective = (int8_t)collective,
                               .registered = -1};

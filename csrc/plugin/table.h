@@ -19,7 +19,7 @@ struct counts {
 /* Which calls a row is for. */
 struct condition {
     struct sizes bytes; /* of nBytes, or of nBytes / ranks */
-    struct counts ranks, nodes, ranks_per_node, pipelined;
+    struct counts ranks, nodes, ranks_per_node, nvlink_domains, pipelined;
     int8_t collective;
     int8_t registered; /* 0 no, 1 yes, -1 either */
     bool per_rank;
@@ -55,7 +55,13 @@ struct constant {
 /* Different ends of intervals of pipelined operations that a table may have: each makes its own set of steps. */
 enum { MOST_PIPELINED_ENDS = 16 };
 
+/* What a comment "# gpus: NAME, NAME" says, in printable letters; empty where there is none. */
+struct gpus {
+    char text[128];
+};
+
 struct table {
+    struct gpus gpus;
     struct choice *choices; /* [0] is NCCL's own */
     struct decision *decisions;
     struct cost *costs;
@@ -80,6 +86,9 @@ bool table_add_choice(struct table *table, struct choice choice, struct table_er
 bool table_add_decision(struct table *table, struct decision decision, struct table_error *error);
 bool table_add_cost(struct table *table, struct cost cost, struct table_error *error);
 bool table_add_constant(struct table *table, struct constant constant, struct table_error *error);
+
+/* Whether the GPU's name contains one of the names in the comment, in any case. */
+bool table_names_gpu(const struct table *table, const char *name);
 
 /* A condition that holds for every call of the collective. */
 struct condition condition_of(int collective);

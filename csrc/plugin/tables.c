@@ -92,7 +92,8 @@ bool tables_changed(const struct loaded_table *loaded) {
 }
 
 static bool is_same(const struct shape *left, const struct shape *right) {
-    return left->ranks == right->ranks && left->nodes == right->nodes && left->known == right->known;
+    return left->ranks == right->ranks && left->nodes == right->nodes && left->known == right->known &&
+           left->domains == right->domains;
 }
 
 static const struct rules *find_rules(const struct shared_rules *shared, const struct shape *shape) {

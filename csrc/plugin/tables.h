@@ -33,7 +33,7 @@ struct loaded_table {
 };
 
 /* The table of a path, read when it is first asked for; NULL when there is no memory. */
-struct loaded_table *tables_get(const char *name);
+struct loaded_table *tables_get(const char *path);
 
 /* Whether the file has another content than what was read. */
 bool tables_changed(const struct loaded_table *loaded);

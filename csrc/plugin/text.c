@@ -90,16 +90,20 @@ bool slice_is(struct slice text, const char *word) {
     return text.length == strlen(word) && memcmp(text.start, word, text.length) == 0;
 }
 
-bool slice_is_any_case(struct slice text, const char *word) {
-    if (text.length != strlen(word)) {
+bool slice_is_slice_any_case(struct slice text, struct slice word) {
+    if (text.length != word.length) {
         return false;
     }
     for (size_t at = 0; at < text.length; at++) {
-        if (lower(text.start[at]) != lower(word[at])) {
+        if (lower(text.start[at]) != lower(word.start[at])) {
             return false;
         }
     }
     return true;
+}
+
+bool slice_is_any_case(struct slice text, const char *word) {
+    return slice_is_slice_any_case(text, (struct slice){word, strlen(word)});
 }
 
 bool slice_is_made_of(struct slice text, const char *letters) {

@@ -30,6 +30,7 @@ bool cut_at_dots(struct slice text, struct slice *before, struct slice *after);
 
 bool slice_is(struct slice text, const char *word);
 bool slice_is_any_case(struct slice text, const char *word);
+bool slice_is_slice_any_case(struct slice text, struct slice word);
 
 /* Whether each letter is one of these. */
 bool slice_is_made_of(struct slice text, const char *letters);

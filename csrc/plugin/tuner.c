@@ -7,6 +7,8 @@
 
 #include "chain.h"
 #include "decider.h"
+#include "expand.h"
+#include "hardware.h"
 #include "legacy.h"
 #include "log.h"
 #include "settings.h"
@@ -78,7 +80,12 @@ static void say_rows(const struct tuner *tuner, const struct loaded_table *loade
         log_info(tuner->logger, "table %s (sha256 %.12s): %zu rows, %zu of them for every communicator", path.text,
                  hash, rows, ours);
     }
-    if (shapeless > 0) {
+    if (shapeless > 0 && rules->shape.known) {
+        log_info(tuner->logger,
+                 "%zu rows ask for NVLink domains, and this NCCL does not say how many there are: its own choice stays "
+                 "there",
+                 shapeless);
+    } else if (shapeless > 0) {
         log_info(tuner->logger,
                  "%zu rows ask for ranks or nodes, and this NCCL does not say which communicator asks: its own choice "
                  "stays there (" UNCHECKED_VARIABLE "=1 takes all communicators for alike)",
@@ -130,6 +137,18 @@ static bool say_mask(const struct opening *opening, const struct settings *setti
     return true;
 }
 
+/* Of GPUs that are not the table's the ranks are told, and all of them go on with it: on a cluster of several kinds one
+ * node that went without it would part from the others. False with NCCL_TUNER_STRICT, which fails the communicator. */
+static bool check_gpus(const struct loaded_table *loaded, const struct settings *settings, nccl_logger logger) {
+    struct gpu_name name;
+    if (!loaded->table.gpus.text[0] || !gpu_read_name(&name) || table_names_gpu(&loaded->table, name.text)) {
+        return true;
+    }
+    log_warn(logger, "%s is for GPUs '%s', and this node has '%s'%s", show_path(loaded->path).text,
+             loaded->table.gpus.text, name.text, settings->strict ? "" : ": it is used all the same");
+    return !settings->strict;
+}
+
 /* Whether the table can be used; says in the log why not. */
 static bool check(const struct loaded_table *loaded, const struct settings *settings, nccl_logger logger) {
     struct shown_path path = show_path(loaded->path);
@@ -146,7 +165,7 @@ static bool check(const struct loaded_table *loaded, const struct settings *sett
                  loaded->sha256.text);
         return false;
     }
-    return loaded->usable;
+    return loaded->usable && check_gpus(loaded, settings, logger);
 }
 
 /* False where there is no memory. */
@@ -172,7 +191,17 @@ static bool open_table(const struct opening *opening, const struct settings *set
         log_info(opening->logger, TABLE_VARIABLE " is set: " CSV_VARIABLE "=%s is not read",
                  show_path(settings->unread).text);
     }
-    struct loaded_table *loaded = tables_get(settings->table);
+    struct expanded expanded;
+    const char *name = settings->table;
+    if (settings->expands) {
+        if (!expand(name, &opening->shape, &expanded)) {
+            log_warn(opening->logger, "%s: %s; there is no table (%s=%s)", show_path(name).text, expanded.reason,
+                     settings->variable, show_path(name).text);
+            return false;
+        }
+        name = expanded.path;
+    }
+    struct loaded_table *loaded = tables_get(name);
     if (!loaded) {
         log_warn(opening->logger, "out of memory; there is no table");
         return false;

@@ -5,6 +5,9 @@
 static int init(struct opening *opening, struct constants *constants, void **context) {
     opening->hands_cells = true;
     opening->constants = (double *)constants;
+    if (opening->domains && opening->domains->count > 0) {
+        opening->shape.domains = (size_t)opening->domains->count;
+    }
     struct tuner *tuner;
     int result = tuner_open(opening, &tuner);
     *context = tuner;

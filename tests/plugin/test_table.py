@@ -292,7 +292,7 @@ def test_a_row_by_both_sizes_is_not_written() -> None:
 
 def test_the_documented_tables_are_ones() -> None:
     text = (Path(__file__).parents[2] / "docs" / "decision-table.md").read_text()
-    tables = [block for block in re.findall(r"```\n(.*?)```", text, re.DOTALL) if block.startswith(HEADER)]
+    tables = re.findall(rf"```\n({HEADER}.*?)```", text, re.DOTALL)
     assert tables
     for block in tables:
         assert len(from_text(block).decisions) == block.count("->")

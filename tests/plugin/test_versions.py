@@ -2,6 +2,8 @@
 
 import hashlib
 import re
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -12,8 +14,8 @@ from numpy.typing import NDArray
 from tuner.base.errors import BadTable
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.plugin.dry_run import INFO, WARN, DryRun, Named, PluginRefused, TunerCall
-from tuner.plugin.table.parse import read
-from tuner.plugin.table.records import Choice, Decision, Table
+from tuner.plugin.table.parse import from_text, read
+from tuner.plugin.table.records import Choice, Decision, Interval, Table
 from tuner.plugin.table.text import to_text
 
 HEADER = "nccl-tuner-table 1"
@@ -616,6 +618,86 @@ def test_the_same_content_written_again_is_no_change(tmp_path: Path) -> None:
 def test_the_commid_stands_beside_the_hash(tmp_path: Path, version: int) -> None:
     with opened(table_of(tmp_path, "allreduce -> ring/ll"), version) as run:
         assert said(run)[0].endswith(", commId 0x1" if version >= 5 else "on 2 nodes")
+
+
+# The right table for the machine
+
+
+def expanded(path: str, version: int = 6, ranks: int = 16, nodes: int = 2) -> list[str]:
+    with DryRun(None, ranks=ranks, nodes=nodes, version=version, env={"NCCL_TUNER_TABLE": path}) as run:
+        return said(run) + said(run, WARN)
+
+
+def test_a_path_says_nodes_and_ranks_per_node(tmp_path: Path) -> None:
+    (tmp_path / "2x8%.table").write_text(f"{HEADER}\nallreduce -> ring/ll\n")
+    for version in range(2, 7):
+        assert f"table {tmp_path}/2x8%.table (" in expanded(f"{tmp_path}/%nx%l%%.table", version)[0]
+    assert "this NCCL does not say which communicator asks; there is no table" in expanded("/x/%n", 1)[0]
+    assert "the nodes have different numbers of ranks" in expanded("/x/%l", ranks=15)[0]
+    assert "%g: the process has no NVML" in expanded("/x/%g")[0]
+    for path in ("/x/%h", "/x/%"):
+        assert "an unknown word after % (valid: %g GPU, %n nodes, %l ranks per node, %%)" in expanded(path)[0]
+    assert "File name too long" in expanded("/" + "x" * 5000)[0]
+
+
+@pytest.mark.parametrize("version", range(2, 7))
+def test_a_row_for_nvlink_domains_is_nccls_where_they_are_not_known(tmp_path: Path, version: int) -> None:
+    table = table_of(
+        tmp_path, "allreduce nvlink-domains=2 -> ring/ll", "cost reduce nvlink-domains=..3 -> ring/ll never"
+    )
+    with opened(table, version) as run:
+        assert "2 rows ask for NVLink domains, and this NCCL does not say how many there are" in said(run)[1]
+    assert read(table).decisions[0].nvlink_domains == Interval(2, 2)
+    assert from_text(to_text(read(table))).decisions == read(table).decisions
+
+
+NVML = """
+int nvmlInit_v2(void) { return 0; }
+int nvmlShutdown(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)(long)index; return 0; }
+int nvmlDeviceGetName(void *device, char *name, unsigned length) {
+    const char *gpu = device ? SECOND : "NVIDIA H100 80GB HBM3";
+    for (unsigned i = 0; i < length && (name[i] = gpu[i]); i++) {
+    }
+    return 0;
+}
+"""
+ASK = """
+import ctypes, sys
+from tuner.plugin.dry_run import DryRun, PluginRefused
+ctypes.CDLL(sys.argv[1])
+strict = {"NCCL_TUNER_STRICT": "1"} if sys.argv[3:] else {}
+try:
+    with DryRun(None, ranks=16, nodes=2, env={"NCCL_TUNER_TABLE": sys.argv[2], **strict}) as run:
+        print(*(line.text for line in run.log), sep="\\n")
+except PluginRefused as refused:
+    print("refused", refused)
+"""
+
+
+def test_nvml_names_the_gpus(tmp_path: Path) -> None:
+    def ask(second: str, *words: str) -> str:
+        (tmp_path / "nvml.c").write_text(NVML)
+        library = tmp_path / "libnvidia-ml.so.1"
+        flags = ["-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", f'-DSECOND="{second}"']
+        subprocess.run(["cc", *flags, tmp_path / "nvml.c", "-o", library], check=True)
+        command = [sys.executable, "-c", ASK, str(library), *words]
+        return str(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    h100 = "NVIDIA H100 80GB HBM3"
+    table = tmp_path / "nvidia-h100-80gb-hbm3.table"
+    table.write_text(f"{HEADER}\n# gpus: b200, H100 80gb\nallreduce -> ring/ll\n")
+    assert f"table {table} (" in ask(h100, f"{tmp_path}/%g.table", "strict")
+    assert "%g: the process has no NVML that gives" in ask("NVIDIA T400", f"{tmp_path}/%g.table")
+    table.write_text(f"{HEADER}\n# gpus: b200, A100\nallreduce -> ring/ll\n")
+    reason = f"is for GPUs 'b200, A100', and this node has '{h100}'"
+    answer = ask(h100, str(table))
+    assert f"{reason}: it is used all the same" in answer
+    assert "1 rows, 1 of them" in answer
+    assert reason in ask(h100, str(table), "strict")
+    assert ask(h100, str(table), "strict").startswith("refused")
+    assert reason not in ask("NVIDIA T400", str(table), "strict"), "GPUs of several names: not known"
 
 
 # Tables that are cut

@@ -131,7 +131,7 @@ class DryRun:
         self._ffi, self._lib = native.ffi, native.lib
         context = self._ffi.new("void **")
         constants = self._ffi.from_buffer("double[]", self.constants)
-        variables = {NEXT: "none", **(env or {}), **({} if table is None else {TABLE: str(table)})}
+        variables = {NEXT: "none", **(env or {}), **({} if table is None else {TABLE: str(table).replace("%", "%%")})}
         with _variables(variables), self._listen(self.log):
             _tables.open(self._lib)
             result = self._lib.call_init(version, ranks, nodes, self._lib.python_logger(), constants, context)

@@ -100,7 +100,10 @@ def environment(
     file = Path(os.path.abspath(file))
     settings = {}
     if table is not None:
-        settings = {"NCCL_TUNER_TABLE": os.path.abspath(table), "NCCL_TUNER_TABLE_SHA256": sha256(table)}
+        settings = {
+            "NCCL_TUNER_TABLE": os.path.abspath(table).replace("%", "%%"),
+            "NCCL_TUNER_TABLE_SHA256": sha256(table),
+        }
     if strict:
         settings["NCCL_TUNER_STRICT"] = "1"
     if following is not None:

@@ -110,7 +110,8 @@ bool check_text(struct slice text, struct source *source, int queries) {
         return false;
     }
     check_content(&table);
-    const struct shape shapes[] = {{16, 2, true}, {3 + below(source, 6), 1 + below(source, 3), true}, {8, 1, false}};
+    const struct shape shapes[] = {
+        {16, 2, true, 2}, {3 + below(source, 6), 1 + below(source, 3), true, below(source, 3)}, {8, 1, false, 0}};
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         check_rows(&table, &shapes[i], source, queries);
     }

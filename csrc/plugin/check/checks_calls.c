@@ -41,7 +41,7 @@ void communicator_open(struct communicator *communicator, int version, size_t ra
     void **context = &communicator->context;
     double constants[144] = {0};
     communicator->version = version;
-    communicator->shape = (struct shape){ranks, nodes, version > 1 || communicator->unchecked};
+    communicator->shape = (struct shape){ranks, nodes, version > 1 || communicator->unchecked, 0};
     *context = communicator; /* as if NCCL had left something there */
     int result = call_init(version, ranks, nodes, logger, constants, context);
     CHECK(result == RESULT_SUCCESS);

@@ -33,6 +33,7 @@ static const char *const pieces[] = {
 static const char *const our_rows[] = {
     "allreduce -> ring/ll\n",
     "allreduce bytes=64K..4M ranks=16 nodes=2 -> tree/simple channels=8 | ring/ll chunk=64K | nccl\n",
+    "allreduce nvlink-domains=2 bytes=..2M -> tree/ll\n",
     "allreduce pipelined=2..7 bytes=..1M -> nccl\n",
     "allgather bytes=..1G registered=yes -> nvls/simple channels=64 | pat/simple\n",
     "allgather bytes-per-rank=32K..1M ranks-per-node=8 -> pat/simple chunk=1G\n",

@@ -10,12 +10,18 @@ static bool has_ends(struct counts counts) {
 
 static bool is_for_shape(const struct condition *when, const struct shape *shape) {
     bool whole = shape->ranks % shape->nodes == 0 && is_within(shape->ranks / shape->nodes, when->ranks_per_node);
-    return is_within(shape->ranks, when->ranks) && is_within(shape->nodes, when->nodes) &&
+    bool here = shape->domains == 0 || is_within(shape->domains, when->nvlink_domains);
+    return here && is_within(shape->ranks, when->ranks) && is_within(shape->nodes, when->nodes) &&
            (whole || when->ranks_per_node.low == 0);
 }
 
 static bool asks_for_shape(const struct condition *when) {
-    return when->per_rank || has_ends(when->ranks) || has_ends(when->nodes) || when->ranks_per_node.low > 0;
+    return when->per_rank || has_ends(when->ranks) || has_ends(when->nodes) || when->ranks_per_node.low > 0 ||
+           has_ends(when->nvlink_domains);
+}
+
+static bool is_unknown(const struct condition *when, const struct shape *shape) {
+    return shape->known ? shape->domains == 0 && has_ends(when->nvlink_domains) : asks_for_shape(when);
 }
 
 static bool is_for_call(const struct condition *when, const struct shape *shape, const struct call *call) {
@@ -32,7 +38,7 @@ const struct choice *scan_rows(const struct table *table, const struct shape *sh
     for (size_t i = 0; i < table->decision_count; i++) {
         const struct decision *row = &table->decisions[i];
         if (is_for_call(&row->when, shape, call)) {
-            return &table->choices[!shape->known && asks_for_shape(&row->when) ? 0 : row->choice];
+            return &table->choices[is_unknown(&row->when, shape) ? 0 : row->choice];
         }
     }
     return &table->choices[0];
@@ -55,7 +61,7 @@ static const struct cost *cost_of(const struct table *table, const struct shape 
     for (size_t i = 0; i < table->cost_count; i++) {
         const struct cost *cost = &table->costs[i];
         if (cost->algorithm == algorithm && cost->protocol == protocol && is_for_call(&cost->when, shape, call)) {
-            return shape->known || !asks_for_shape(&cost->when) ? cost : NULL;
+            return is_unknown(&cost->when, shape) ? NULL : cost;
         }
     }
     return NULL;
@@ -139,7 +145,7 @@ const struct choice *scan_decisions(const struct table *table, const struct shap
         if (!is_for_call(&row->when, shape, call)) {
             continue;
         }
-        bool unknown = !shape->known && asks_for_shape(&row->when);
+        bool unknown = is_unknown(&row->when, shape);
         taken = unknown ? NULL : first_possible(&table->choices[row->choice], cells, algorithms, protocols);
         *line = taken ? row->line : 0;
         if (unknown || !table->falls_through) {

@@ -196,6 +196,8 @@ def _columns(row: Decision) -> dict[str, str]:
         raise Mistake("no communicator has these ranks, nodes and ranks per node")
     if row.registered is not None or row.pipelined != ANY_PIPELINED:
         raise Mistake("NCCLX's format has no 'registered' and no 'pipelined'")
+    if row.nvlink_domains != ANY_COUNT:
+        raise Mistake("NCCLX's format has no 'nvlink-domains'")
     nodes, per_node = row.nodes, row.ranks_per_node
     if row.ranks != ANY_COUNT:
         even = [low for low, high in (box.ranks, box.nodes, box.ranks_per_node) if low == high]

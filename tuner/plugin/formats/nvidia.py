@@ -66,6 +66,8 @@ def _columns(row: Decision) -> list[str]:
         raise Mistake("'ranks-per-node' is nothing that NVIDIA's format says; valid with it: exact 'nodes' or 'ranks'")
     if row.bytes_per_rank != ANY_BYTES and box.ranks[0] != box.ranks[1]:
         raise Mistake("'bytes-per-rank' is nothing that NVIDIA's format says; valid with it: an exact number of ranks")
+    if row.nvlink_domains != ANY_COUNT:
+        raise Mistake("'nvlink-domains' is nothing that NVIDIA's format says")
     if choice.chunk_bytes is not None:
         raise Mistake("'chunk' is nothing that NVIDIA's format says")
     words = [

@@ -20,6 +20,7 @@ class Box(NamedTuple):
     ranks: Range
     nodes: Range
     ranks_per_node: Range
+    nvlink_domains: Range
     registered: Range
     pipelined: Range
 
@@ -36,6 +37,7 @@ def of(row: Conditions) -> Box | None:
             ranks=_range(row.ranks, LARGEST_COUNT),
             nodes=_range(row.nodes, LARGEST_COUNT),
             ranks_per_node=per_node,
+            nvlink_domains=_range(row.nvlink_domains, LARGEST_COUNT),
             registered=(0, 1) if registered is None else (int(registered),) * 2,
             pipelined=_range(pipelined, LARGEST_COUNT),
         )
@@ -64,7 +66,7 @@ def _filled(box: Box) -> Box | None:
     if _one(ranks) and per_rank != (0, LARGEST):
         most = LARGEST if per_rank[1] == LARGEST else per_rank[1] * ranks[0] + ranks[0] - 1
         nbytes, per_rank = _common(nbytes, (per_rank[0] * ranks[0], most)), (0, LARGEST)
-    filled = Box(nbytes, per_rank, ranks, nodes, per_node, box.registered, box.pipelined)
+    filled = Box(nbytes, per_rank, ranks, nodes, per_node, box.nvlink_domains, box.registered, box.pipelined)
     return None if any(low > high for low, high in filled) or not _has_a_size(filled) else filled
 
 

@@ -36,6 +36,7 @@ _WHERE: _Readers = {
     "ranks": values.counts,
     "nodes": values.counts,
     "ranks-per-node": values.counts,
+    "nvlink-domains": values.counts,
 }
 _WHEN: _Readers = {**_WHERE, "registered": values.yes_or_no, "pipelined": values.counts_from_0}
 _TIME: _Readers = {"latency-us": values.latency, "bandwidth-gbs": values.bandwidth, "batch": values.batch}

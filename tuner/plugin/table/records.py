@@ -74,10 +74,11 @@ class Conditions:
     nodes: Interval = field(default=ANY_COUNT, kw_only=True)
     # None matches uneven communicators as well, no interval does.
     ranks_per_node: Interval | None = field(default=None, kw_only=True)
+    nvlink_domains: Interval = field(default=ANY_COUNT, kw_only=True)
     line: int = field(default=0, kw_only=True, compare=False)
 
     def match(self, collective: Collective, size_bytes: int, *, ranks: int, nodes: int) -> bool:
-        """Whether the row is for a call of ``size_bytes`` (nBytes) on such a communicator."""
+        """Whether the row is for a call of ``size_bytes`` (nBytes) on such a communicator, of any NVLink domains."""
         even = self.ranks_per_node is None or (ranks % nodes == 0 and ranks // nodes in self.ranks_per_node)
         size = size_bytes in self.bytes and size_bytes // ranks in self.bytes_per_rank
         return self.collective is collective and size and ranks in self.ranks and nodes in self.nodes and even

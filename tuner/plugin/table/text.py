@@ -87,6 +87,8 @@ def _conditions(row: Conditions) -> Iterator[str]:
         yield f"nodes={_interval(row.nodes, str)}"
     if row.ranks_per_node is not None:
         yield f"ranks-per-node={_interval(row.ranks_per_node, str)}"
+    if row.nvlink_domains != ANY_COUNT:
+        yield f"nvlink-domains={_interval(row.nvlink_domains, str)}"
 
 
 def _interval(interval: Interval, text: Callable[[int], str]) -> str:

@@ -1,0 +1,80 @@
+#define _GNU_SOURCE /* RTLD_NOLOAD beside plain C11 */
+
+#include "hardware.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+/* These moved from libdl to libc in glibc 2.34, under a new version. By their first version, and weak, an object that is
+ * built there loads on older systems too; where the process has no libdl, no GPU has a name. */
+#if defined(__GLIBC__) && defined(__x86_64__)
+#define SINCE "GLIBC_2.2.5"
+#elif defined(__GLIBC__) && defined(__aarch64__)
+#define SINCE "GLIBC_2.17"
+#endif
+#ifdef SINCE
+#pragma weak dlopen
+#pragma weak dlsym
+#pragma weak dlclose
+__asm__(".symver dlopen,dlopen@" SINCE);
+__asm__(".symver dlsym,dlsym@" SINCE);
+__asm__(".symver dlclose,dlclose@" SINCE);
+#endif
+
+/* Of nvml.h, which has had them in this form since CUDA 6. */
+struct nvml {
+    int (*init)(void);
+    int (*shutdown)(void);
+    int (*count)(unsigned *count);
+    int (*by_index)(unsigned index, void **device);
+    int (*name)(void *device, char *name, unsigned length);
+};
+
+/* dlsym() gives a pointer to an object, and C has no way from there to one of a function but through memory. */
+static bool find(void *library, const char *symbol, void *function) {
+    void *address = dlsym(library, symbol);
+    memcpy(function, &address, sizeof address);
+    return address;
+}
+
+static bool find_all(void *library, struct nvml *nvml) {
+    return find(library, "nvmlInit_v2", &nvml->init) && find(library, "nvmlShutdown", &nvml->shutdown) &&
+           find(library, "nvmlDeviceGetCount_v2", &nvml->count) &&
+           find(library, "nvmlDeviceGetHandleByIndex_v2", &nvml->by_index) &&
+           find(library, "nvmlDeviceGetName", &nvml->name);
+}
+
+static bool read_name(const struct nvml *nvml, unsigned index, struct gpu_name *name) {
+    void *device;
+    *name = (struct gpu_name){""};
+    return nvml->by_index(index, &device) == 0 && nvml->name(device, name->text, sizeof name->text - 1) == 0;
+}
+
+static bool read_names(const struct nvml *nvml, struct gpu_name *name) {
+    unsigned count = 0;
+    if (nvml->count(&count) != 0 || count == 0 || !read_name(nvml, 0, name)) {
+        return false;
+    }
+    for (unsigned index = 1; index < count; index++) {
+        struct gpu_name other;
+        if (!read_name(nvml, index, &other) || strcmp(other.text, name->text) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool gpu_read_name(struct gpu_name *name) {
+    void *library = dlopen ? dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    if (!library) {
+        return false;
+    }
+    struct nvml nvml;
+    bool read = false;
+    if (find_all(library, &nvml) && nvml.init() == 0) { /* counted by NVML: NCCL's own stays */
+        read = read_names(&nvml, name);
+        nvml.shutdown();
+    }
+    dlclose(library);
+    return read;
+}
