@@ -20,9 +20,9 @@
 #include "../interface.h"
 #include "source.h"
 
-enum { CALLS = 1 << 18, REPEATS = 9, RANKS = 16, NODES = 2, MOST_ROWS = 10000 };
+enum { CALLS = 1 << 18, REPEATS = 9, RANKS = 16, NODES = 2, MOST_ROWS = 100000 };
 
-static const size_t row_counts[] = {10, 1000, MOST_ROWS};
+static const size_t row_counts[] = {10, 1000, 10000, MOST_ROWS};
 enum { ROW_COUNTS = sizeof row_counts / sizeof row_counts[0] };
 
 static double now_ns(void) {
@@ -91,6 +91,20 @@ static void write_table(const char *path, size_t rows) {
         fprintf(file, "%s bytes=%zu..%zu ranks=%d nodes=%d -> ring/%s channels=%d\n", collectives[row.collective],
                 row.least, row.most, row.ranks, row.nodes, protocols[row.protocol], row.channels);
     }
+    fclose(file);
+}
+
+/* Rows of NVIDIA's CSV that all hold the same sizes and that NCCL cannot run, before one that it can. */
+static void write_failing_table(const char *path, size_t rows) {
+    static const char *const algorithms[] = {"nvls", "nvls_tree", "pat"};
+    FILE *file = fopen(path, "w");
+    if (!file) {
+        stop("cannot write a table");
+    }
+    for (size_t i = 0; i < rows; i++) {
+        fprintf(file, "allreduce,0,%zu,%s,simple,-1,-1,-1\n", (i * 7919 + 1) % rows * 10000, algorithms[i % 3]);
+    }
+    fprintf(file, "allreduce,0,-1,ring,ll,-1,-1,-1\n");
     fclose(file);
 }
 
@@ -178,10 +192,13 @@ static void *open_ours(const struct plugin_v6 *ours) {
 
 static void measure_calls(const struct plugin_v6 *ours, const char *path) {
     static struct scanned scanned[ROW_COUNTS];
-    struct subject subjects[1 + 2 * ROW_COUNTS] = {{.name = "empty", .plugin = &empty, .calls = CALLS}};
+    struct subject subjects[1 + 3 * ROW_COUNTS] = {{.name = "empty", .plugin = &empty, .calls = CALLS}};
     for (size_t i = 0; i < ROW_COUNTS; i++) {
         size_t rows = row_counts[i];
-        write_table(path, rows);
+        char own[64]; /* the plugin reads a path once */
+        snprintf(own, sizeof own, "%s-%zu", path, i);
+        setenv("NCCL_TUNER_TABLE", own, 1);
+        write_table(own, rows);
         scanned[i].count = rows;
         for (size_t row = 0; row < rows; row++) {
             scanned[i].rows[row] = row_of(row, rows);
@@ -193,6 +210,16 @@ static void measure_calls(const struct plugin_v6 *ours, const char *path) {
                                                         .rows = rows,
                                                         .context = &scanned[i],
                                                         .calls = rows > 100 ? 1 << 11 : CALLS};
+        unlink(own);
+        snprintf(own, sizeof own, "%s-%zu-failing", path, i);
+        setenv("NCCL_TUNER_TABLE", own, 1);
+        write_failing_table(own, rows);
+        subjects[1 + 2 * ROW_COUNTS + i] = (struct subject){.name = "ours, rows that cannot run",
+                                                            .plugin = ours,
+                                                            .rows = rows,
+                                                            .context = open_ours(ours),
+                                                            .calls = CALLS};
+        unlink(own);
     }
     size_t count = sizeof subjects / sizeof subjects[0];
     /* All in turn, so that what else the machine does meets all alike. */
