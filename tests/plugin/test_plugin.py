@@ -618,7 +618,8 @@ def test_says_at_the_end_how_often_it_decided(tmp_path: Path) -> None:
     text = run.log[-1].text
     assert text.endswith("6 calls: 3 decided by the table, 0 with its costs, 2 matched a row that NCCL cannot run here")
     assert run.log[-1].level == INFO
-    assert len(run.log) == 2
+    assert "line 2 decides for the first time here" in run.log[1].text
+    assert len(run.log) == 3
 
 
 @pytest.mark.parametrize("name", [None, ""])
