@@ -504,7 +504,7 @@ def test_a_table_has_the_models_time_of_what_it_chooses(tmp_path: Path) -> None:
     )
     assert changed[:3] + changed[4:] == own[:3] + own[4:]
     # Costs of a table choose, and are not what is summed up.
-    cost = "cost allreduce bytes=64K..256K -> ring/simple latency-us=1 bandwidth-gbs=9000"
+    cost = "cost allreduce bytes=64K..256K -> ring/simple latency-us=5 bandwidth-gbs=9000"
     table.write_text(f"nccl-tuner-table 1\n{cost}\n")
     priced = prices(Variant("", TWO, table), SOME)[3]
     assert isinstance(priced, Price)

@@ -520,7 +520,7 @@ def test_the_slowest_rank_of_all_processes_counts(tmp_path: Path) -> None:
         assert backend.ranks == 3
         run = backend.run(Point(AR, 1200), TREE_LL, 2)
         assert (run.times_us, run.wrong) == ((30.0, 30.0), 6)
-        assert {world.table for world in worlds} == {"nccl-tuner-table 1\nallreduce -> tree/ll\n"}
+        assert {world.table for world in worlds} == {"nccl-tuner-table 1\n# rows: 1\nallreduce -> tree/ll\n# rows: 1\n"}
         backend.run(Point(AR, 1200), None, 2)
         assert {world.table for world in worlds} == {None}
         assert len({world.calls for world in worlds}) == 1, "all of them call as often"
