@@ -78,7 +78,7 @@ def test_calls_that_fail_there_are_never_that_of_nccl(name: str, tmp_path: Path)
     other = next_tuner.build(tmp_path / "libother.so", fail_call=3)
     chained, log = launches(name, plugin.path(), NCCL_TUNER_NEXT=str(other))
     assert chained == launches(name, None)[0]
-    warnings = [line for line in log if "NCCL WARN" in line]
+    warnings = [line for line in log if "NCCL WARN TUNER" in line]
     assert warnings
     assert all("a call of the tuner that is asked where the table has no row failed" in line for line in warnings)
 
