@@ -50,8 +50,7 @@ static struct loaded_table *load(char *path) {
     return loaded;
 }
 
-static struct loaded_table *find(const char *path) {
-    struct loaded_table *loaded = atomic_load_explicit(&tables, memory_order_acquire);
+static struct loaded_table *find(struct loaded_table *loaded, const char *path) {
     while (loaded && strcmp(loaded->path, path) != 0) {
         loaded = loaded->next;
     }
@@ -59,17 +58,18 @@ static struct loaded_table *find(const char *path) {
 }
 
 struct loaded_table *tables_get(const char *name) {
+    struct loaded_table *first = atomic_load_explicit(&tables, memory_order_acquire);
     char *path = file_absolute(name);
-    struct loaded_table *known = path ? find(path) : NULL;
+    struct loaded_table *known = path ? find(first, path) : NULL;
     struct loaded_table *loaded = path && !known ? load(path) : NULL;
     if (!loaded) {
         free(path);
         return known;
     }
-    loaded->next = atomic_load_explicit(&tables, memory_order_acquire);
+    loaded->next = first; /* the tables that were looked through: any that came since makes the exchange fail */
     while (!atomic_compare_exchange_weak(&tables, &loaded->next, loaded)) {
         /* Another thread added a table in the meantime: perhaps this one, and then theirs is the one. */
-        known = find(path);
+        known = find(loaded->next, path);
         if (known) {
             free_table(loaded);
             return known;
