@@ -118,8 +118,8 @@ def test_the_hash_with_and_without_the_processors_own_instructions(tmp_path: Pat
 # What communicators share
 
 
-def shares(folder: Path, table: Path, *words: str) -> str:
-    program = build(folder, "sharing", ["-O3"])
+def shares(folder: Path, table: Path, *words: str, flags: Sequence[str] = ("-O3",)) -> str:
+    program = build(folder, "sharing", [*flags, "-Wl,--wrap=file_read"])
     done = subprocess.run(
         [program, *words], env={"NCCL_TUNER_TABLE": str(table)}, capture_output=True, text=True, timeout=300, check=True
     )
@@ -150,6 +150,12 @@ def test_communicators_of_one_size_share_what_is_built(tmp_path: Path) -> None:
 
 def test_a_fork_while_other_threads_create_communicators(tmp_path: Path) -> None:
     assert shares(tmp_path, large_table(tmp_path, 1000), "fork", "200") == "0 stuck\n"
+
+
+@pytest.mark.parametrize("flags", [["-O3"], ["-O1", "-fsanitize=thread"]], ids=["plain", "thread sanitizer"])
+def test_threads_decide_alike_while_the_file_is_replaced(tmp_path: Path, flags: list[str]) -> None:
+    """Eight communicators begin at once, and each one's thread reads another content: one of them decides for all."""
+    assert shares(tmp_path, tmp_path / "test.table", "replaced", "20", flags=flags) == "0 apart\n"
 
 
 def test_a_large_table_is_read_once_and_soon(tmp_path: Path) -> None:

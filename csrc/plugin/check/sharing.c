@@ -3,6 +3,8 @@
  *     sharing fork COUNT      version 1: forks COUNT times while other threads create communicators and end them
  *     sharing memory COUNT    version 6: KiB that COUNT communicators of one size take, after the first
  *     sharing init            version 6: milliseconds of the first init, and of the second
+ *     sharing replaced COUNT  version 6: COUNT times, threads create communicators at once, the file is replaced between
+ *                             their reads of it (linked with -Wl,--wrap=file_read)
  */
 #define _GNU_SOURCE
 
@@ -15,10 +17,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../explain.h"
+#include "../file.h"
 #include "../interface.h"
 #include "checks.h"
 
-enum { THREADS = 3, RANKS = 16, NODES = 2, MOST_SECONDS = 10 };
+enum { THREADS = 3, RANKS = 16, NODES = 2, MOST_SECONDS = 10, OPENING_THREADS = 8 };
 
 static atomic_bool stops;
 
@@ -64,10 +68,89 @@ static void check_fork(int count) {
     printf("%d stuck\n", stuck);
 }
 
-static void open_one(void) {
+static void *open_one(void) {
     void *context = NULL;
     CHECK(ncclTunerPlugin_v6.base.init(&context, 1, RANKS, NODES, NULL, NULL, NULL) == RESULT_SUCCESS);
     CHECK(context != NULL);
+    return context;
+}
+
+/* Other content at each call, by an atomic rename. */
+static void replace_file(void) {
+    static int number;
+    const char *path = getenv("NCCL_TUNER_TABLE");
+    char following[4096];
+    CHECK(path && snprintf(following, sizeof following, "%s.new", path) < (int)sizeof following);
+    FILE *file = fopen(following, "w");
+    CHECK(file);
+    fprintf(file, "nccl-tuner-table 1\nallreduce -> ring/ll channels=%d\n", number++ % MAX_CHANNELS + 1);
+    CHECK(fclose(file) == 0 && rename(following, path) == 0);
+}
+
+static pthread_barrier_t together;
+static pthread_mutex_t reading = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local bool meets; /* this thread's next read waits for those of the others */
+
+bool __real_file_read(const char *path, struct file *file, struct file_error *error);
+bool __wrap_file_read(const char *path, struct file *file, struct file_error *error);
+
+bool __wrap_file_read(const char *path, struct file *file, struct file_error *error) {
+    if (!meets) {
+        return __real_file_read(path, file, error);
+    }
+    meets = false;
+    pthread_barrier_wait(&together);
+    pthread_mutex_lock(&reading);
+    replace_file();
+    bool read = __real_file_read(path, file, error);
+    pthread_mutex_unlock(&reading);
+    return read;
+}
+
+/* What a communicator's table says. */
+static int decided_channels(void *context) {
+    float cells[CELLS];
+    int channels = 0;
+    for (int cell = 0; cell < CELLS; cell++) {
+        cells[cell] = 10.0f;
+    }
+    CHECK(ncclTunerPlugin_v6.base.get_coll_info(context, COLLECTIVE_ALL_REDUCE, 1024, 1, (float **)(void *)cells,
+                                                ALGORITHMS, PROTOCOLS, 0, &channels) == RESULT_SUCCESS);
+    return channels;
+}
+
+static void *open_together(void *context) {
+    meets = true;
+    *(void **)context = open_one();
+    return NULL;
+}
+
+static bool all_decide_alike(void) {
+    pthread_t threads[OPENING_THREADS];
+    void *contexts[OPENING_THREADS];
+    for (int i = 0; i < OPENING_THREADS; i++) {
+        CHECK(pthread_create(&threads[i], NULL, open_together, &contexts[i]) == 0);
+    }
+    bool alike = true;
+    for (int i = 0; i < OPENING_THREADS; i++) {
+        CHECK(pthread_join(threads[i], NULL) == 0);
+        alike &= decided_channels(contexts[i]) == decided_channels(contexts[0]);
+    }
+    for (int i = 0; i < OPENING_THREADS; i++) {
+        CHECK(ncclTunerPlugin_v6.base.finalize(contexts[i]) == RESULT_SUCCESS);
+    }
+    return alike;
+}
+
+static void check_replaced(int count) {
+    int apart = 0;
+    replace_file();
+    CHECK(pthread_barrier_init(&together, NULL, OPENING_THREADS) == 0);
+    for (int i = 0; i < count; i++) {
+        apart += !all_decide_alike();
+        nccl_tuner_forget_tables(); /* as if in another process */
+    }
+    printf("%d apart\n", apart);
 }
 
 static long resident_kib(void) {
@@ -95,6 +178,8 @@ int main(int count, char **words) {
     int number = count > 2 ? atoi(words[2]) : 0;
     if (strcmp(words[1], "fork") == 0) {
         check_fork(number);
+    } else if (strcmp(words[1], "replaced") == 0) {
+        check_replaced(number);
     } else if (strcmp(words[1], "memory") == 0) {
         open_one();
         long before_kib = resident_kib();
