@@ -1,8 +1,7 @@
-#define _GNU_SOURCE /* dladdr beside plain C11 */
+#include "libdl.h" /* before the headers of the C library */
 
 #include "chain_library.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,26 +10,6 @@
 #include "interface.h"
 #include "log.h"
 #include "settings.h"
-
-/* These moved from libdl to libc in glibc 2.34, under a new version. By their first version, and weak, an object that is
- * built there loads on older systems too; where the process has no libdl, no other tuner is asked. */
-#if defined(__GLIBC__) && defined(__x86_64__)
-#define SINCE "GLIBC_2.2.5"
-#elif defined(__GLIBC__) && defined(__aarch64__)
-#define SINCE "GLIBC_2.17"
-#endif
-#ifdef SINCE
-#pragma weak dlopen
-#pragma weak dlsym
-#pragma weak dlclose
-#pragma weak dlerror
-#pragma weak dladdr
-__asm__(".symver dlopen,dlopen@" SINCE);
-__asm__(".symver dlsym,dlsym@" SINCE);
-__asm__(".symver dlclose,dlclose@" SINCE);
-__asm__(".symver dlerror,dlerror@" SINCE);
-__asm__(".symver dladdr,dladdr@" SINCE);
-#endif
 
 /* What NCCL has room for. */
 struct library_name {
@@ -176,8 +155,7 @@ static bool find_default(int newest, nccl_logger logger, struct next_library *fo
 }
 
 bool chain_find(const char *name, int newest, nccl_logger logger, struct next_library *found) {
-    void *(*needed)(const char *, int) = dlopen;
-    if (!needed) {
+    if (!libdl_is_there()) {
         if (name) {
             log_warn(logger, "this process loads no libraries (it has no libdl): no other tuner is asked");
         }

@@ -1,25 +1,8 @@
-#define _GNU_SOURCE /* RTLD_NOLOAD beside plain C11 */
+#include "libdl.h" /* before the headers of the C library */
 
 #include "hardware.h"
 
-#include <dlfcn.h>
 #include <string.h>
-
-/* These moved from libdl to libc in glibc 2.34, under a new version. By their first version, and weak, an object that is
- * built there loads on older systems too; where the process has no libdl, no GPU has a name. */
-#if defined(__GLIBC__) && defined(__x86_64__)
-#define SINCE "GLIBC_2.2.5"
-#elif defined(__GLIBC__) && defined(__aarch64__)
-#define SINCE "GLIBC_2.17"
-#endif
-#ifdef SINCE
-#pragma weak dlopen
-#pragma weak dlsym
-#pragma weak dlclose
-__asm__(".symver dlopen,dlopen@" SINCE);
-__asm__(".symver dlsym,dlsym@" SINCE);
-__asm__(".symver dlclose,dlclose@" SINCE);
-#endif
 
 /* Of nvml.h, which has had them in this form since CUDA 6. */
 struct nvml {
@@ -65,7 +48,7 @@ static bool read_names(const struct nvml *nvml, struct gpu_name *name) {
 }
 
 bool gpu_read_name(struct gpu_name *name) {
-    void *library = dlopen ? dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    void *library = libdl_is_there() ? dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD) : NULL;
     if (!library) {
         return false;
     }
