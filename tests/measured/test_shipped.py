@@ -1,0 +1,97 @@
+"""The measured tables that are shipped: complete heads, rows that their collective, release and runs know."""
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from tuner import measured, release
+from tuner.machine import catalogue
+from tuner.measured.reader import OWN_COLUMNS
+
+FOLDER = Path(__file__).parents[2] / "tables" / "measured"
+TABLES = [measured.load(name) for name in measured.names()]
+every_table = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+
+
+def test_all_files_are_there_by_name() -> None:
+    assert {path.stem for path in FOLDER.iterdir()} == set(measured.names())
+    assert len(TABLES) == 26
+
+
+@every_table
+def test_head_is_complete(table: measured.MeasuredTable) -> None:
+    head = table.header
+    facts = (head.title, head.machine_note, head.gpu, head.nccl_note, head.how_measured)
+    assert all(facts)
+    assert all((head.source.repository, head.source.commit, head.source.path, head.source.licence))
+    assert head.traps
+    assert all(table.network_of(row) for row in table.rows if row.nodes > 1 and head.launch != "unknown")
+
+
+@every_table
+def test_release_and_machine_are_known_or_said_to_be_unknown(table: measured.MeasuredTable) -> None:
+    assert table.header.nccl in ("", *release.names())
+    assert table.header.machine in ("", *catalogue.names())
+    of_file = table.name.split("__")[1]
+    assert of_file == table.header.nccl or not table.header.nccl
+    if table.header.machine:
+        most = catalogue.load(table.header.machine).gpus_per_node
+        assert max(row.gpus_per_node for row in table.rows) <= most
+
+
+@every_table
+def test_rows_are_as_they_are_written(table: measured.MeasuredTable) -> None:
+    """The lines' numbers lead to the rows, and none is lost: read by csv alone."""
+    lines = (FOLDER / f"{table.name}.csv").read_text("utf-8").splitlines()
+    body = [(number, line) for number, line in enumerate(lines, 1) if not line.startswith("#")]
+    assert body[0][1] == ",".join(OWN_COLUMNS)
+    assert [number for number, _ in body[1:]] == [row.line for row in table.rows]
+    for cells, row in zip(csv.DictReader(line for _, line in body), table.rows, strict=True):
+        assert (cells["collective"], int(cells["bytes"])) == (row.collective, row.bytes)
+        assert float(cells["time_us"]) == row.time_us
+        assert (int(cells["nodes"]), int(cells["gpus_per_node"])) == (row.nodes, row.gpus_per_node)
+
+
+@every_table
+def test_sizes_are_whole_elements_of_every_rank(table: measured.MeasuredTable) -> None:
+    for row in table.rows:
+        parts = 1 if row.collective in ("allreduce", "broadcast", "reduce", "sendrecv", "hypercube") else row.ranks
+        assert row.bytes % (parts * row.dtype.size_bytes) == 0, row
+
+
+@every_table
+def test_runs_are_all_used_and_name_variables(table: measured.MeasuredTable) -> None:
+    assert {row.run for row in table.rows} - {""} == set(table.header.runs)
+    for row in table.rows:
+        assert len(table.devices_of(row)) == row.gpus_per_node, row
+        for name in table.environment_of(row):
+            assert re.fullmatch(r"(NCCL|FI)_[A-Z0-9_]+", name)
+
+
+@every_table
+def test_forced_rows_agree_with_the_variables_of_their_run(table: measured.MeasuredTable) -> None:
+    for row in table.rows:
+        variables = table.environment_of(row)
+        if row.algorithm is not None and "NCCL_ALGO" in variables:
+            assert row.algorithm.name == variables["NCCL_ALGO"], row
+        if row.protocol is not None and "NCCL_PROTO" in variables:
+            assert row.protocol.name == variables["NCCL_PROTO"], row
+
+
+@every_table
+def test_a_file_is_what_the_writer_writes(table: measured.MeasuredTable) -> None:
+    assert measured.text(table) == (FOLDER / f"{table.name}.csv").read_text("utf-8")
+
+
+def test_rows_that_were_wrong_are_left_out_and_counted() -> None:
+    alps = measured.load("gh200-4x-32n__2.23.4__alps")
+    assert sum(alps.header.left_out.values()) == 27
+    assert len(alps.rows) + 27 == 3600
+
+
+def test_a_box_without_a_known_topology_names_no_machine() -> None:
+    l40s = measured.load("l40s-8x__2.27.3__aiconfigurator").header
+    assert l40s.machine == ""
+    assert "not known" in l40s.machine_note

@@ -1,0 +1,28 @@
+"""Measured times as tables: the public ones in ``tables/measured``, and files in the same columns.
+
+``read`` takes any such file, ``load`` one that is shipped (``names``). ``problems`` says what is wrong with the rows of
+a table as far as they alone show it; what the links of a machine allow is judged on a higher floor.
+"""
+
+from tuner.measured.catalogue import load, names
+from tuner.measured.reader import parse, read
+from tuner.measured.records import Launch, MeasuredHeader, MeasuredRow, MeasuredRun, MeasuredSource, MeasuredTable
+from tuner.measured.words import COLLECTIVES, POINT_TO_POINT
+from tuner.measured.writer import text, write
+
+__all__ = [
+    "COLLECTIVES",
+    "POINT_TO_POINT",
+    "Launch",
+    "MeasuredHeader",
+    "MeasuredRow",
+    "MeasuredRun",
+    "MeasuredSource",
+    "MeasuredTable",
+    "load",
+    "names",
+    "parse",
+    "read",
+    "text",
+    "write",
+]
