@@ -15,7 +15,7 @@ _VARIABLE = re.compile(r"\b((?:NCCL|FI)_[A-Z0-9_]+)=([^\s;,]*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Noted:
     """What notes tell: each row's run, the runs by name, and release and GPU where all rows agree on one."""
 
     of_rows: Sequence[str]
@@ -24,11 +24,11 @@ class Told:
     gpu: str
 
 
-def runs(told: Iterable[tuple[str, str]]) -> Told:
+def runs(noted: Iterable[tuple[str, str]]) -> Noted:
     """Of the source and the note of each row. Rows of one source with unlike notes are of unlike runs."""
     names: dict[tuple[str, str], str] = {}
     of_rows = []
-    for source, note in told:
+    for source, note in noted:
         own = _ROWS_OWN.sub("", note).strip(" ;")
         if (source, own) not in names:
             others = sum(1 for known, _ in names if known == source)
@@ -36,7 +36,7 @@ def runs(told: Iterable[tuple[str, str]]) -> Told:
         of_rows.append(names[source, own])
     found = {name: MeasuredRun(what=note, environment=variables(note)) for (_, note), name in names.items()}
     texts = [" ; ".join(key) for key in names]
-    return Told(of_rows, found, _agreed(map(nccl_release, texts)), _agreed(map(gpu, texts)))
+    return Noted(of_rows, found, _agreed(map(nccl_release, texts)), _agreed(map(gpu, texts)))
 
 
 def nccl_release(text: str) -> str:

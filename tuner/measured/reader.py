@@ -117,9 +117,9 @@ def _with_runs(table: MeasuredTable, columns: Iterable[str], cells: Iterable[Map
     """With the runs that ``source_id`` and ``notes`` tell of, and the release and GPU where all notes agree."""
     if "run" in columns or not {"source_id", "notes"} & set(columns):
         return table
-    told = notes.runs([(cell.get("source_id", ""), cell.get("notes", "")) for cell in cells])
-    rows = tuple(replace(row, run=run) for row, run in zip(table.rows, told.of_rows, strict=True))
-    head: MeasuredHeader = replace(table.header, runs=told.runs, nccl=told.nccl, gpu=told.gpu)
+    noted = notes.runs([(cell.get("source_id", ""), cell.get("notes", "")) for cell in cells])
+    rows = tuple(replace(row, run=run) for row, run in zip(table.rows, noted.of_rows, strict=True))
+    head: MeasuredHeader = replace(table.header, runs=noted.runs, nccl=noted.nccl, gpu=noted.gpu)
     return replace(table, header=head, rows=rows)
 
 
