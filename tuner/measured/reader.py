@@ -52,9 +52,7 @@ def parse(name: str, content: str, where: str) -> MeasuredTable:
         if not any(value.strip() for value in values) or values[0].startswith("#"):
             continue
         try:
-            if len(values) != len(columns):
-                raise BadInput(f"{len(values)} cells; expected {len(columns)}")
-            cell = dict(zip(columns, map(str.strip, values), strict=True))
+            cell = _cells(columns, values)
             rows.append(_row(line, cell))
         except BadInput as error:
             raise BadMeasurement(f"{where}:{line}: {error}") from None
@@ -62,6 +60,12 @@ def parse(name: str, content: str, where: str) -> MeasuredTable:
     if not rows:
         raise BadMeasurement(f"{where}: no rows")
     return _checked(where, _with_runs(MeasuredTable(name, head, tuple(rows)), columns, cells))
+
+
+def _cells(columns: tuple[str, ...], values: list[str]) -> dict[str, str]:
+    if len(values) != len(columns):
+        raise BadInput(f"{len(values)} cells; expected {len(columns)}")
+    return dict(zip(columns, map(str.strip, values), strict=True))
 
 
 def _check_columns(where: str, columns: tuple[str, ...]) -> None:
