@@ -2,7 +2,12 @@
 
 #include "../plugin/interface.h"
 
-int call_init(int version, size_t ranks, size_t nodes, nccl_logger logger, double *constants, void **context) {
+int call_init(int version, const struct call_communicator *communicator, nccl_logger logger, double *constants,
+              void **context) {
+    size_t ranks = communicator->ranks, nodes = communicator->nodes;
+    int each = communicator->domains > 0 ? (int)ranks / communicator->domains : 0;
+    struct domains counted = {communicator->domains, each, each};
+    struct domains *domains = communicator->domains > 0 ? &counted : NULL;
     switch (version) {
     case 1:
         return ncclTunerPlugin_v1.init(ranks, nodes, logger);
@@ -13,9 +18,9 @@ int call_init(int version, size_t ranks, size_t nodes, nccl_logger logger, doubl
     case 4:
         return ncclTunerPlugin_v4.init(ranks, nodes, logger, context);
     case 5:
-        return ncclTunerPlugin_v5.init(context, 1, ranks, nodes, logger, NULL, (struct constants *)constants);
+        return ncclTunerPlugin_v5.init(context, 1, ranks, nodes, logger, domains, (struct constants *)constants);
     default:
-        return ncclTunerPlugin_v6.base.init(context, 1, ranks, nodes, logger, NULL, (struct constants *)constants);
+        return ncclTunerPlugin_v6.base.init(context, 1, ranks, nodes, logger, domains, (struct constants *)constants);
     }
 }
 

@@ -7,8 +7,15 @@
 #include "../plugin/abi.h"
 #include "../plugin/call.h"
 
+/* A communicator as NCCL describes it; 0 NVLink domains are not said, as before version 5. */
+struct call_communicator {
+    size_t ranks, nodes;
+    int domains;
+};
+
 /* Each returns what the plugin does, a ncclResult_t. Version 1 has no context, and constants only 5 and 6. */
-int call_init(int version, size_t ranks, size_t nodes, nccl_logger logger, double *constants, void **context);
+int call_init(int version, const struct call_communicator *communicator, nccl_logger logger, double *constants,
+              void **context);
 int call_finalize(int version, void *context);
 
 /* Versions 3 to 6. */

@@ -88,10 +88,16 @@ bool table_add_constant(struct table *table, struct constant constant, struct ta
     return grown;
 }
 
+static bool is_of_a_word(char letter) {
+    return (letter >= '0' && letter <= '9') || (letter >= 'A' && letter <= 'Z') || (letter >= 'a' && letter <= 'z');
+}
+
+/* Whole words: "GH200" does not contain "H200". */
 static bool contains(const char *text, struct slice part) {
     size_t length = strlen(text);
     for (size_t at = 0; part.length > 0 && at + part.length <= length; at++) {
-        if (slice_is_slice_any_case((struct slice){text + at, part.length}, part)) {
+        if (slice_is_slice_any_case((struct slice){text + at, part.length}, part) &&
+            (at == 0 || !is_of_a_word(text[at - 1])) && !is_of_a_word(text[at + part.length])) {
             return true;
         }
     }

@@ -87,7 +87,7 @@ bool table_add_decision(struct table *table, struct decision decision, struct ta
 bool table_add_cost(struct table *table, struct cost cost, struct table_error *error);
 bool table_add_constant(struct table *table, struct constant constant, struct table_error *error);
 
-/* Whether the GPU's name contains one of the names in the comment, in any case. */
+/* Whether the GPU's name contains one of the names in the comment as whole words, in any case. */
 bool table_names_gpu(const struct table *table, const char *name);
 
 /* A condition that holds for every call of the collective. */

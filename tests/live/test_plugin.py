@@ -20,12 +20,14 @@ from tuner import plugin, release
 from tuner.base.errors import OracleFailed
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.answers import Launched
 from tuner.oracle.api import Oracle
 from tuner.oracle.configuration import OracleConfiguration
-from tuner.plugin import loading
+from tuner.plugin import loading, trial
 from tuner.plugin.table.records import HEADER
+from tuner.scenario import Scenario
 
 AR, AG = Collective.AllReduce, Collective.AllGather
 RING_LL, RING_SIMPLE = (Algorithm.Ring, Protocol.LL), (Algorithm.Ring, Protocol.Simple)
@@ -402,3 +404,24 @@ def test_constants(nccl: str, tmp_path: Path) -> None:
             continue  # a warning, see test_plugin_versions
         with with_table(table_of(tmp_path, *CONSTANTS), nccl, nodes=1, NCCL_TUNER_CONSTANTS=allowed) as oracle:
             assert (choices(launch(oracle, sizes, AG)) != own) == changed
+
+
+# NVLink domains
+
+
+@each([nccl for nccl in WITH_PLUGINS if loading.interface(release.load(nccl)).says_domains])
+def test_nccl_has_as_many_nvlink_domains_as_nodes(nccl: str, tmp_path: Path) -> None:
+    """The emulator's dry run says them so, too."""
+    rows = {1: "tree/simple", 2: "ring/simple channels=2", 3: "tree/ll"}
+    table = table_of(tmp_path, *(f"allreduce nvlink-domains={domains} -> {row}" for domains, row in rows.items()))
+    expected = {2: (*RING_SIMPLE, 2), 3: TREE_LL}
+    for nodes, choice in expected.items():
+        with with_table(table, nccl, nodes=nodes) as oracle:
+            (launched,) = oracle.launch(Request(AR, DataType.float32, Op.sum), [MIB])
+            assert (launched.algorithm, launched.protocol, launched.channels)[: len(choice)] == choice
+            assert not any("NVLink domains" in line for line in oracle.log_lines())
+        selection = Selection(Scenario(nccl=nccl, machine="dgx-h100", nodes=nodes, gpus_per_node=2).communicator())
+        (tried,) = trial.run(table, selection, Request(AR, DataType.float32, Op.sum), [MIB]).sizes
+        assert tried.decision == nodes + 1
+        assert tried.picked is not None
+        assert (tried.picked.algorithm, tried.picked.protocol) == choice[:2]

@@ -32,7 +32,7 @@ def load(text: str, name: str = "f") -> convert.File:
 
 
 def only(text: str) -> Decision:
-    (row,) = load(text).table.decisions
+    (row,) = load(f"{text}\n").table.decisions
     return row
 
 
@@ -50,7 +50,7 @@ CONFIG = {"algorithm": "ring", "protocol": "ll128"}
     ("content", "found"),
     [
         (f"# x\n\n {HEADER}\n", "table"),
-        ("# allreduce,*,ring,ll,-1,*,*\nallreduce,0,1,ring,ll,-1,-1,-1", "nvidia"),
+        ("# allreduce,*,ring,ll,-1,*,*\nallreduce,0,1,ring,ll,-1,-1,-1\n", "nvidia"),
         ("allreduce,0,1,rang,ll,-1,-1,-1", "nvidia"),
         ("\r\nallreduce,*,ring,ll,-1,*,*", "ncclx-csv"),
         ("allreduce,(1,2),rang,ll,-1,*,*", "ncclx-csv"),
@@ -333,9 +333,11 @@ def test_a_row_that_others_would_pass_on_is_refused() -> None:
         convert.to_text(file, "nvidia")
     named = load(f"{HEADER}\nallreduce bytes=..9 -> ring/ll | tree/ll\nallreduce -> tree/ll\n")
     assert convert.to_text(named, "nvidia").splitlines()[1:] == [
+        "# rows: 3",
         "allreduce,0,9,ring,ll,-1,-1,-1,-1,-1",
         "allreduce,0,9,tree,ll,-1,-1,-1,-1,-1",
         f"allreduce,0,{LARGEST},tree,ll,-1,-1,-1,-1,-1",
+        "# rows: 3",
     ]
 
 
@@ -490,7 +492,7 @@ def test_a_refusal_is_about_a_meaning_that_would_change() -> None:
 
 def test_ten_thousand_rows_convert() -> None:
     lines = [f"allreduce,{n * 10},{n * 10 + 9},ring,ll,-1,-1,{n % 8 + 1}" for n in range(10_000)]
-    file = load("\n".join([*lines, "allreduce,0,-1,tree,ll,-1,-1,-1"]))
+    file = load("\n".join([*lines, "allreduce,0,-1,tree,ll,-1,-1,-1", ""]))
     table = load(convert.to_text(file, "table"))
     assert len(table.table.decisions) == 10_001
     assert table.table.decisions[-2].choices[-1].algorithm is Algorithm.Tree
@@ -537,6 +539,6 @@ def test_a_table_without_rows_is_written(target: str) -> None:
 def test_what_nvidia_ships_is_read() -> None:
     """As nccl_tuner.conf of v2.30.7-1 has them: of several shapes, with comments between."""
     rows = "allreduce,0,65536,tree,simple,2,1,-1,-1,1", "allgather,0,4294967295,ring,simple,4,2,-1"
-    file = load("# Format: ...\n#\n" + "\n\n".join(rows))
+    file = load("# Format: ...\n#\n" + "\n\n".join(rows) + "\n")
     assert [row.line for row in file.table.decisions] == [3, 5]
     assert file.table.decisions[1].registered is None

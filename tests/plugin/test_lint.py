@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tuner import release
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.cli.plugin.lint import command
-from tuner.plugin import lint, lint_scenario
+from tuner.plugin import headers, lint, lint_scenario
 from tuner.plugin.formats import convert
 from tuner.plugin.table.records import HEADER, Choice, Decision, Interval, Table
 from tuner.scenario import Scenario
@@ -397,3 +397,77 @@ def test_the_command_reads_other_formats(tmp_path: Path) -> None:
     rule = {"filter": {"collective": "reduce"}, "config": {"algorithm": "pat", "protocol": "ll"}}
     file.write_text(json.dumps({"rules": [rule]}))
     assert f"{file}: rule 1: error: no NCCL runs Reduce by pat/ll" in run(file)[1]
+
+
+# What a table is for
+
+
+def said(*lines: str, nccl: str | None = None, machine: str | None = None) -> list[str]:
+    table = load(*lines)
+    findings = headers.check(table)
+    findings += headers.check_release(table, nccl) if nccl else []
+    findings += headers.check_machine(table, machine) if machine else []
+    return [f"{one.line} {one.severity} {one.reason}" for one in findings]
+
+
+def test_comments_that_say_nothing_known() -> None:
+    good = "# gpus: H100, NVIDIA H200 141GB", "# machine: 2 x dgx-h100, p5.48xlarge", "# nccl: 2.28.9, 2.27.3"
+    assert said(*good, "allreduce -> nccl") == []
+    assert found(*good, "allreduce -> nccl") == []
+    (unknown,) = said("# gpus: H100, X9000")
+    assert unknown.startswith("2 note # gpus: 'X9000' is the name of no GPU that is known here (V100, T4, A100, ")
+    assert said("# gpus: H100,,H200")[0].startswith("2 warning # gpus: an empty name between commas")
+    long = ", ".join(["H100"] * 22)
+    assert said(f"# gpus: {long}") == [f"2 warning # gpus: {len(long)} letters, of which the plugin reads 127"]
+    assert said("# machine: pod 7") == [
+        "2 note # machine: names no machine of the catalogue, so that nothing can be compared with it"
+    ]
+    assert "'2.99.1' is no release that is known; valid: such as " in said("# nccl: 2.28.9, 2.99.1")[0]
+    assert "'newest' is no release's number; valid: such as " in said("# nccl: newest")[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "nccl", "machine", "expected"),
+    [
+        ("# nccl: 2.27.3, 2.28.9", "2.28.9", None, []),
+        ("# nccl: 2.27.3", "2.28.9", None, ["2 warning # nccl: the table is for NCCL 2.27.3, not for 2.28.9"]),
+        ("# machine: 2 x DGX-H100, 8 GPUs each", None, "dgx-h100", []),
+        ("# machine: dgx-h100", None, "aws-p5", ["2 warning # machine: the table is for dgx-h100, not for aws-p5"]),
+        ("# gpus: A100, nvidia h100 80GB HBM3", None, "dgx-h100", []),
+        ("# gpus: H200", None, "gh200-4x", ["2 warning # gpus: the table is for GPUs H200, and gh200-4x has GH200"]),
+        ("# gpus: A6000", None, "ws-2x-a6000", []),
+        ("# gpus: 80GB", None, "dgx-h100", ["2 warning # gpus: the table is for GPUs 80GB, and dgx-h100 has H100"]),
+    ],
+)
+def test_a_table_for_something_else(line: str, nccl: str | None, machine: str | None, expected: list[str]) -> None:
+    known = [each for each in said(line, nccl=nccl, machine=machine) if "is the name of no GPU" not in each]
+    assert known == expected
+
+
+def test_the_gpus_are_read_wherever_they_stand() -> None:
+    """As the plugin does it, in both formats."""
+    content = f"# gpus: A100\n{HEADER}\n# by: hand\n\n# gpus: H100\nallreduce -> nccl\n"
+    table = convert.from_content(content.encode(), "f").table
+    assert (table.provenance, table.provenance_lines) == ({"by": "hand", "gpus": "A100"}, {"by": 3, "gpus": 1})
+    csv = convert.from_content(b"allreduce,0,1,ring,ll,1,1,1\n#gpus: \t B200 \n", "f").table
+    assert (csv.provenance["gpus"], csv.provenance_lines["gpus"]) == ("B200", 2)
+
+
+def test_rows_by_nvlink_domains() -> None:
+    """Their number is that of the nodes, from 2.28 on."""
+    table = load("allreduce nvlink-domains=3 -> ring/ll", "cost allreduce nvlink-domains=2 -> ring/ll never")
+    apply = "does not apply to this communicator of 16 ranks on 2 nodes"
+    for nccl, rows in (("2.28.9", [apply]), ("2.27.3", [])):
+        communicator = Scenario(nccl=nccl, machine="dgx-h100", nodes=2).communicator()
+        found = lint_scenario.check_communicator(table, communicator, DataType.float32, Op.sum)
+        assert [one.reason for one in found if one.line == 2 and "apply" in one.reason] == rows
+        release = [one.reason for one in lint_scenario.check_release(table, communicator.release)]
+        says = f"NCCL {nccl} does not say how many NVLink domains there are: "
+        assert release == (
+            []
+            if nccl == "2.28.9"
+            else [
+                f"{says}the choice stays NCCL's there; valid: 2.28.3 and later",
+                f"{says}the cost has no effect; valid: 2.28.3 and later",
+            ]
+        )

@@ -443,7 +443,7 @@ def test_c_falls_through_where_nvidias_reader_does(
 ) -> None:
     path = tmp_path_factory.mktemp("csv") / "t"
     path.write_text("\n".join([*lines, ""]))
-    rows, draw = nvidia.read(path.read_text(), str(path)), random.Random(seed)
+    rows, draw = nvidia.read(path.read_text(), str(path)).decisions, random.Random(seed)
     with DryRun(path, ranks=4, nodes=2) as run:
         for size in range(42):
             pipelined, registered = draw.choice([0, 1, 2, 4]), draw.random() < 0.5
@@ -482,7 +482,7 @@ def test_c_falls_through_hundreds_of_rows_as_the_plain_search_does(tmp_path: Pat
         )
     path = tmp_path / "t"
     path.write_text("\n".join([*lines, ""]))
-    rows = nvidia.read(path.read_text(), str(path))
+    rows = nvidia.read(path.read_text(), str(path)).decisions
     sizes = interesting_sizes(rows, 4)
     decided = 0
     with DryRun(path, ranks=4, nodes=2) as run:

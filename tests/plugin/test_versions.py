@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tuner.base.errors import BadTable
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.plugin.dry_run import INFO, WARN, DryRun, Named, PluginRefused, TunerCall
+from tuner.plugin.dry_run import INFO, WARN, CommunicatorSize, DryRun, Named, PluginRefused, TunerCall
 from tuner.plugin.table.parse import from_text, read
 from tuner.plugin.table.records import Choice, Decision, Interval, Table
 from tuner.plugin.table.text import to_text
@@ -651,6 +651,20 @@ def test_a_row_for_nvlink_domains_is_nccls_where_they_are_not_known(tmp_path: Pa
     assert from_text(to_text(read(table))).decisions == read(table).decisions
 
 
+@pytest.mark.parametrize("version", [5, 6])
+def test_a_row_for_nvlink_domains_is_for_those(tmp_path: Path, version: int) -> None:
+    table = table_of(tmp_path, "allreduce nvlink-domains=2..3 -> ring/simple", "allreduce nvlink-domains=4 -> nccl")
+    (row, other) = read(table).decisions
+    for domains in range(1, 6):
+        size = CommunicatorSize(ranks=16, nodes=2, nvlink_domains=domains)
+        with DryRun.of(table, size, version=version) as run:
+            rows = run.rows(TunerCall(Collective.AllReduce, 1 << 20), TYPICAL)
+            assert "2 rows ask" not in "".join(said(run))
+        where = {"ranks": 16, "nodes": 2, "nvlink_domains": domains}
+        assert row.match(Collective.AllReduce, 1 << 20, **where) == (rows.decision == row.line) == (domains in (2, 3))
+        assert other.match(Collective.AllReduce, 1 << 20, **where) == (domains == 4)
+
+
 NVML = """
 int nvmlInit_v2(void) { return 0; }
 int nvmlShutdown(void) { return 0; }
@@ -697,6 +711,10 @@ def test_nvml_names_the_gpus(tmp_path: Path) -> None:
     assert "1 rows, 1 of them" in answer
     assert reason in ask(h100, str(table), "strict")
     assert ask(h100, str(table), "strict").startswith("refused")
+    table.write_text(f"{HEADER}\n# gpus: 100, 80G, HBM\nallreduce -> ring/ll\n")
+    assert "is for GPUs '100, 80G, HBM'" in ask(h100, str(table)), "whole words"
+    table.write_text(f"{HEADER}\nallreduce -> ring/ll\n# gpus: 80GB hbm3\n# gpus: A100\n")
+    assert "is for GPUs" not in ask(h100, str(table)), "the first one, wherever it stands"
     assert reason not in ask("NVIDIA T400", str(table), "strict"), "GPUs of several names: not known"
 
 

@@ -15,13 +15,14 @@ def find(
     *,
     ranks: int,
     nodes: int,
+    nvlink_domains: int | None = None,
     registered: bool = False,
     pipelined: int = 1,
 ) -> Decision | None:
     """The first row that matches."""
     for row in decisions:
         if (
-            row.match(collective, size_bytes, ranks=ranks, nodes=nodes)
+            row.match(collective, size_bytes, ranks=ranks, nodes=nodes, nvlink_domains=nvlink_domains)
             and row.registered in (None, registered)
             and pipelined in row.pipelined
         ):

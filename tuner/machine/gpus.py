@@ -61,6 +61,12 @@ def load(name: str) -> GpuModel:
     return table[name]
 
 
+def chip(model: str) -> str:
+    """The part of a model's name that NVML's has, too: H100 of "H100 SXM5" or "h100-sxm", RTX 4090 of "rtx-4090"."""
+    words = model.upper().replace("-", " ").split()
+    return " ".join(words[: 2 if words[0] == "RTX" else 1])
+
+
 @cache
 def _table() -> dict[str, GpuModel]:
     text = (files("tuner.tables") / "gpus.toml").read_text(encoding="utf-8")

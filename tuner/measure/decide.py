@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tuner.measure.decision.rows import DecisionRow, Proposal, Regrets, regrets,
 from tuner.measure.opened import again
 from tuner.measure.records.header import case_of
 from tuner.measure.records.samples import Combination, Writer, check_same, existing, sha256s
+from tuner.plugin.headers import GPUS, NCCL
 from tuner.plugin.lint import GAPS
 from tuner.plugin.table.text import size_text, write
 
@@ -244,6 +246,11 @@ def _measured(sources: Sequence[str], proposals: Sequence[Proposal]) -> dict[str
         found[f"measured-{number}"] = source
         found[f"communicator-{number}"] = case_of(header).title
         found[f"backend-{number}"] = str(header.get("backend"))
+    headers = [proposal.comparison.measurements.header for proposal in proposals]
+    found[NCCL] = ", ".join(dict.fromkeys(case_of(header).nccl for header in headers))
+    known = [[str(header["gpu"])] if "gpu" in header else case_of(header).gpu_names for header in headers]
+    if all(known):
+        found[GPUS] = ", ".join(dict.fromkeys(chain.from_iterable(known)))
     return found
 
 

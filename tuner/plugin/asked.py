@@ -8,12 +8,13 @@ from pathlib import Path
 from tuner.base.errors import BadInput, BadTable
 from tuner.base.names import ALGO_PROTOS, Algorithm
 from tuner.base.numerics import FloatArray
+from tuner.emulator.communicator import Communicator
 from tuner.emulator.group import Tuned
 from tuner.emulator.request import Request
 from tuner.emulator.rules import candidate, registered
 from tuner.emulator.selection import Selection
 from tuner.plugin import loading
-from tuner.plugin.dry_run import DecidingRows, DryRun, PluginRefused, TunerCall
+from tuner.plugin.dry_run import CommunicatorSize, DecidingRows, DryRun, PluginRefused, TunerCall
 from tuner.plugin.loading import Interface
 
 PREFIX = "TUNER/nccl-tuner: "  # of its lines in the log
@@ -30,11 +31,17 @@ def opened(table: Path, selection: Selection, settings: Mapping[str, str] | None
     masks = {name: communicator.environment.values.get(name) for name in ("NCCL_ALGO", "NCCL_PROTO")}
     env = {**(settings or {}), **{name: text for name, text in masks.items() if text}, "NCCL_TUNER_STRICT": "1"}
     try:
-        plugin = DryRun(table, ranks=communicator.ranks, nodes=communicator.nodes, version=interface.version, env=env)
+        plugin = DryRun.of(table, size(communicator, interface), version=interface.version, env=env)
     except PluginRefused as refused:
         raise BadTable(str(refused).rpartition(PREFIX)[2]) from None
     with plugin:
         yield Asked(plugin, interface, selection)
+
+
+def size(communicator: Communicator, interface: Interface) -> CommunicatorSize:
+    """What NCCL says of the communicator: its NVLink domains are its nodes (initNvlDomainInfo, init.cc, v2.28.9-1)."""
+    domains = communicator.nodes if interface.says_domains else None
+    return CommunicatorSize(communicator.ranks, communicator.nodes, domains)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,15 @@ class LogLine:
 
 
 @dataclass(frozen=True, slots=True)
+class CommunicatorSize:
+    """What NCCL says of a communicator at its start; ``nvlink_domains`` from version 5 of the interface on, or None."""
+
+    ranks: int
+    nodes: int
+    nvlink_domains: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TunerCall:
     """One operation as NCCL describes it to a tuner: ``bytes`` is its nBytes, ``pipelined`` its numPipeOps.
 
@@ -124,6 +133,25 @@ class DryRun:
         version: int = NEWEST,
         env: Mapping[str, str] | None = None,
     ) -> None:
+        self._start(table, CommunicatorSize(ranks, nodes), version, env)
+
+    @classmethod
+    def of(
+        cls,
+        table: Path | str | None,
+        size: CommunicatorSize,
+        *,
+        version: int = NEWEST,
+        env: Mapping[str, str] | None = None,
+    ) -> Self:
+        """The same for a communicator whose NVLink domains NCCL says, too."""
+        run = cls.__new__(cls)
+        run._start(table, size, version, env)
+        return run
+
+    def _start(
+        self, table: Path | str | None, size: CommunicatorSize, version: int, env: Mapping[str, str] | None
+    ) -> None:
         self.log: list[LogLine] = []
         self.version = version
         self.constants = np.zeros(_CONSTANTS)
@@ -134,7 +162,8 @@ class DryRun:
         variables = {NEXT: "none", **(env or {}), **({} if table is None else {TABLE: str(table).replace("%", "%%")})}
         with _variables(variables), self._listen(self.log):
             _tables.open(self._lib)
-            result = self._lib.call_init(version, ranks, nodes, self._lib.python_logger(), constants, context)
+            described = self._ffi.new("struct call_communicator *", (size.ranks, size.nodes, size.nvlink_domains or 0))
+            result = self._lib.call_init(version, described, self._lib.python_logger(), constants, context)
         self._context = context[0]
         self._open = True
         if version == 1:

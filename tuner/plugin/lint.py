@@ -1,17 +1,17 @@
 """What is wrong with a decision table by itself: rows that nothing reaches, meetings, gaps, what no NCCL runs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import TypeVar
 
 from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.plugin import headers
+from tuner.plugin.findings import ERROR, NOTE, WARNING, Finding
 from tuner.plugin.table import boxes
 from tuner.plugin.table.boxes import Box, Boxes, Range
 from tuner.plugin.table.records import LARGEST, Choice, Conditions, Cost, Decision, Table
 from tuner.plugin.table.text import choice_text, size_text
-
-ERROR, WARNING, NOTE = "error", "warning", "note"
 
 # What any release has had, whatever it takes; test_lint.py holds it against the tables of all releases.
 ALGORITHMS = {
@@ -36,18 +36,14 @@ _FOUR_GIB = (2**32 - 1, 2**32)  # where people write "everything"
 _Row = TypeVar("_Row", bound=Conditions)
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What is wrong with a line of a table, and how much."""
-
-    line: int
-    severity: str
-    reason: str
-
-
 def check(table: Table) -> list[Finding]:
     """Findings in the order of lines."""
-    found = [*_impossible(table.decisions), *_impossible(table.costs), *_registered(table.decisions)]
+    found = [
+        *headers.check(table),
+        *_impossible(table.decisions),
+        *_impossible(table.costs),
+        *_registered(table.decisions),
+    ]
     for rows in _groups(table.decisions, lambda row: row.collective):
         found.extend(_geometry(rows, gaps_are_meant=GAPS in table.provenance))
     for costs in _groups(table.costs, lambda row: (row.collective, row.algorithm, row.protocol)):

@@ -9,8 +9,9 @@ from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.bounds import NVLS
 from tuner.emulator.rules.candidate import COLLNET
 from tuner.emulator.selection import Selection
-from tuner.plugin import loading
-from tuner.plugin.lint import ERROR, NOTE, WARNING, Finding, cells, exists, name
+from tuner.plugin import headers, loading
+from tuner.plugin.findings import ERROR, NOTE, WARNING, Finding
+from tuner.plugin.lint import cells, exists, name
 from tuner.plugin.table import boxes
 from tuner.plugin.table.records import ANY_BYTES, ANY_COUNT, Choice, Conditions, Cost, Decision, Interval, Table
 from tuner.release import Release
@@ -23,7 +24,13 @@ def check_release(table: Table, release: Release) -> list[Finding]:
     """What a release does not do for any communicator."""
     if not loading.has_plugins(release):
         return [Finding(1, ERROR, f"NCCL {release.name} loads no tuner plugin")]
-    return [*_constants(table, release), *_missing(table, release), *_settings(table, release)]
+    return [
+        *headers.check_release(table, release.name),
+        *_constants(table, release),
+        *_missing(table, release),
+        *_settings(table, release),
+        *_domains(table, release),
+    ]
 
 
 def check_communicator(table: Table, communicator: Communicator, dtype: DataType, op: Op) -> list[Finding]:
@@ -71,7 +78,12 @@ def _rows(table: Table) -> list[Decision | Cost]:
 
 def _applies(row: Conditions, communicator: Communicator) -> bool:
     ranks, nodes = communicator.ranks, communicator.nodes
-    here = Decision(row.collective, (), ranks=Interval(ranks, ranks), nodes=Interval(nodes, nodes))
+    domains = ANY_COUNT
+    if loading.interface(communicator.release).says_domains:
+        domains = Interval(nodes, nodes)  # as NCCL says them: tuner.plugin.asked
+    here = Decision(
+        row.collective, (), ranks=Interval(ranks, ranks), nodes=Interval(nodes, nodes), nvlink_domains=domains
+    )
     mine, other = boxes.of(row), boxes.of(here)
     return mine is not None and other is not None and boxes.common(mine, other) is not None
 
@@ -125,6 +137,19 @@ def _settings(table: Table, release: Release) -> Iterator[Finding]:
         for cost in table.costs:
             reason = f"NCCL {release.name} hands no costs to a plugin: the table's compete with each other only"
             yield Finding(cost.line, NOTE, reason)
+
+
+def _domains(table: Table, release: Release) -> Iterator[Finding]:
+    if loading.interface(release).says_domains:
+        return
+    since = loading.first(lambda interface: interface.says_domains)
+    for row in _rows(table):
+        if row.nvlink_domains != ANY_COUNT:
+            own = "the choice stays NCCL's there" if isinstance(row, Decision) else "the cost has no effect"
+            reason = (
+                f"NCCL {release.name} does not say how many NVLink domains there are: {own}; valid: {since} and later"
+            )
+            yield Finding(row.line, WARNING, reason)
 
 
 def _shaped(table: Table) -> Iterator[tuple[int, str]]:

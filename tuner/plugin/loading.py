@@ -58,6 +58,11 @@ class Interface:
         return self.version >= 5
 
     @property
+    def says_domains(self) -> bool:
+        """Whether the plugin learns the communicator's number of NVLink domains."""
+        return self.version >= 5
+
+    @property
     def asks_chunks(self) -> bool:
         """Whether the plugin is asked for the size of chunks."""
         return self.version >= 6

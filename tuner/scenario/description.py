@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.base.records import json_form
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.fitted_constants import FittedConstants
-from tuner.machine import catalogue
+from tuner.machine import catalogue, gpus
 from tuner.oracle.configuration import BUILDS, OracleConfiguration
 
 if TYPE_CHECKING:
@@ -87,6 +87,12 @@ class Scenario:
         """What one node is, in words: machine or topology file, GPU model, changed hardware."""
         own = self.machine or " ".join(filter(None, [str(self.topology), self.gpu]))
         return " with ".join([own, *(f"{key}={value}" for key, value in (self.hardware or {}).items())])
+
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        """The GPUs of all nodes as NVML's names contain them, each once; none where those of a node are not known."""
+        models = [kind.gpu or (kind.machine and catalogue.load(kind.machine).gpu) for kind in self.kinds]
+        return () if None in models else tuple(dict.fromkeys(gpus.chip(str(model)) for model in models))
 
     @property
     def constants(self) -> ConstantsUsed:

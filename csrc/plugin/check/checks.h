@@ -34,6 +34,7 @@ struct communicator {
     void *context;
     struct shape shape;
     const struct table *table;
+    size_t domains; /* of NVLink, which versions 5 and 6 say; 0: not said */
     bool unchecked; /* NCCL_TUNER_UNCHECKED=1 */
     bool shared;    /* others of version 1 with another shape may be open: no single answer is right */
 };

@@ -41,9 +41,11 @@ void communicator_open(struct communicator *communicator, int version, size_t ra
     void **context = &communicator->context;
     double constants[144] = {0};
     communicator->version = version;
-    communicator->shape = (struct shape){ranks, nodes, version > 1 || communicator->unchecked, 0};
+    size_t domains = version >= 5 ? communicator->domains : 0;
+    communicator->shape = (struct shape){ranks, nodes, version > 1 || communicator->unchecked, domains};
     *context = communicator; /* as if NCCL had left something there */
-    int result = call_init(version, ranks, nodes, logger, constants, context);
+    struct call_communicator described = {ranks, nodes, (int)domains};
+    int result = call_init(version, &described, logger, constants, context);
     CHECK(result == RESULT_SUCCESS);
     CHECK(version == 1 || *context != communicator);
 }

@@ -115,6 +115,7 @@ struct work {
 static void check_version(struct work *work, int version, bool shared) {
     struct source *source = &work->source;
     struct communicator communicator = {.table = work->table, .unchecked = work->unchecked, .shared = shared};
+    communicator.domains = below(source, 4); /* 0: not said */
     size_t nodes = 1 + below(source, 4), ranks = nodes * (1 + below(source, 8)) + below(source, 2);
     communicator_open(&communicator, version, ranks, nodes, below(source, 4) > 0);
     for (size_t i = 0; i < work->count; i++) {

@@ -5,11 +5,12 @@ from pathlib import Path
 import click
 
 from tuner import plugin, release
+from tuner.base.errors import BadInput, one_of
 from tuner.cli import options
 from tuner.cli.lazy import LazyGroup
 from tuner.cli.output import print_json
-from tuner.plugin import loading
-from tuner.plugin.table import parse
+from tuner.plugin import headers, loading
+from tuner.plugin.formats import convert
 
 VERBS = {
     "convert": "a decision table from or to NVIDIA's and NCCLX's formats",
@@ -65,9 +66,13 @@ def env(nccl: str | None, table: Path | None, strict: bool, following: str | Non
     \b
     eval "$(nccl-tuner plugin env --table my.table)"
     """
-    if table is not None:
-        parse.read(table)
     chosen = release.load(nccl or _installed() or release.names()[-1])
+    if table is not None:
+        read = convert.read(table)
+        if read.format not in convert.OF_THE_PLUGIN:
+            raise BadInput(f"{table}: the plugin does not read {read.format} ({one_of(convert.OF_THE_PLUGIN)})")
+        for finding in headers.check_release(read.table, chosen.name):
+            click.echo(f"{read.place(finding.line)}: {finding.severity}: {finding.reason}", err=True)
     found = loading.environment(chosen, plugin.path(), table, strict, following)
     if as_json:
         print_json({"release": chosen.name, "set": found.set, "prepend": found.prepend})

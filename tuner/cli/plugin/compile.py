@@ -15,7 +15,7 @@ from tuner.cli import options
 from tuner.cli.output import print_json
 from tuner.cli.provenance import command_line
 from tuner.emulator.selection import Selection
-from tuner.plugin import compile
+from tuner.plugin import compile, headers
 from tuner.plugin.between import Shape, between, held_out
 from tuner.plugin.formats import measured
 from tuner.plugin.lint import GAPS
@@ -118,8 +118,11 @@ def _emulated(scenario: Scenario, wanted: _Wanted) -> tuple[Table, list[str]]:
         else Selection(replace(scenario, nccl=release.load(wanted.runs).name).communicator())
     )
     provenance = {"machine": scenario.title.rpartition(", NCCL ")[0], "release": f"NCCL {scenario.nccl}", **_written()}
+    if scenario.gpu_names:
+        provenance[headers.GPUS] = ", ".join(scenario.gpu_names)
     if other is not None:
         provenance["for"] = f"NCCL {other.communicator.release.name}"
+        provenance[headers.NCCL] = other.communicator.release.name
     provenance["calls"] = "float32, sum, plain buffers"
     if wanted.form == "costs":
         costs = compile.costs(selection, wanted.collectives)

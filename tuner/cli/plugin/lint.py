@@ -10,7 +10,8 @@ from tuner.base.names import DataType, Op
 from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.output import print_json
-from tuner.plugin import lint, lint_scenario
+from tuner.plugin import headers, lint, lint_scenario
+from tuner.plugin.findings import NOTE
 from tuner.plugin.formats import convert
 
 
@@ -38,10 +39,12 @@ def command(file: Path, dtype: DataType, op: Op, as_json: bool, **scenario: Any)
         findings += lint_scenario.check_release(read.table, communicator.release)
         findings += lint_scenario.check_communicator(read.table, communicator, dtype, op)
         findings += lint_scenario.check_types(read.table, communicator)
+        for kind in described.kinds:
+            findings += headers.check_machine(read.table, kind.machine) if kind.machine else []
     elif scenario["nccl"]:
         findings += lint_scenario.check_release(read.table, release.load(scenario["nccl"]))
     findings.sort(key=lambda finding: finding.line)
-    bad = sum(finding.severity != lint.NOTE for finding in findings)
+    bad = sum(finding.severity != NOTE for finding in findings)
     if as_json:
         print_json({"file": str(file), "format": read.format, "findings": to_json(findings)})
     else:

@@ -20,7 +20,7 @@ from tuner.measure.backend import Run
 from tuner.measure.records.header import CASE, case_of, case_record
 from tuner.measure.records.samples import Combination, Point
 from tuner.measure.simulated.truth import Truth, draw
-from tuner.plugin import loading
+from tuner.plugin import asked, loading
 from tuner.plugin.dry_run import DryRun, TunerCall
 from tuner.scenario import Scenario
 
@@ -154,13 +154,8 @@ class Simulated:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "decide.table")
             path.write_text(text, "utf-8")
-            self._plugin = DryRun(
-                path,
-                ranks=communicator.ranks,
-                nodes=communicator.nodes,
-                version=interface.version,
-                env={"NCCL_TUNER_STRICT": "1"},
-            )
+            described = asked.size(communicator, interface)
+            self._plugin = DryRun.of(path, described, version=interface.version, env={"NCCL_TUNER_STRICT": "1"})
 
     def close(self) -> None:
         """Unloads the plugin."""

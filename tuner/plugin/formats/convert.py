@@ -14,6 +14,7 @@ from tuner.release import ALGORITHM_KEYS, PROTOCOL_KEYS
 READERS = {"nvidia": nvidia.read, "ncclx-csv": ncclx.read_csv, "ncclx-json": ncclx.read_json}
 WRITERS = {"nvidia": nvidia.to_text, "ncclx-csv": ncclx.csv_text, "ncclx-json": ncclx.json_text}
 FORMATS = ("table", *READERS)
+OF_THE_PLUGIN = ("table", "nvidia")  # that NCCL_TUNER_TABLE may name
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,8 @@ def from_content(content: bytes, name: str) -> File:
     found = _format(letters, name)
     if found == "table":
         return File(name, found, parse.from_text(content, name))
-    rows = READERS[found](letters, name)
-    return File(name, found, Table(rows, provenance={"converted-from": found}))
+    table = READERS[found](letters, name)
+    return File(name, found, replace(table, provenance={"converted-from": found, **table.provenance}))
 
 
 def to_text(file: File, target: str) -> str:

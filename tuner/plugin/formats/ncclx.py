@@ -21,6 +21,7 @@ from tuner.plugin.table.records import (
     LARGEST_COUNT,
     Decision,
     Interval,
+    Table,
 )
 from tuner.plugin.table.values import Mistake
 
@@ -35,7 +36,7 @@ _MOST = 2**63 - 1
 _DEFAULTS = {"bytesPerRank": "*", "nNodes": "*", "nLocalRanks": "*", "channels": "-1", "chunkSize": "0"}
 
 
-def read_csv(text: str, name: str) -> tuple[Decision, ...]:
+def read_csv(text: str, name: str) -> Table:
     """Rows of one choice that fall through (``tuner.plugin.table.fall_through``)."""
     lines = [(number, split(line)) for number, line in shared.data_lines(text)]
     keys = _columns_of(text, lines, name)
@@ -45,7 +46,7 @@ def read_csv(text: str, name: str) -> tuple[Decision, ...]:
             if not REQUIRED <= len(fields) <= len(keys):
                 raise Mistake(f"{len(fields)} columns (valid: {REQUIRED} to {len(keys)}: {','.join(keys)})")
             rows.append(_row(dict(zip(keys, fields, strict=False)), number))
-    return tuple(rows)
+    return Table(tuple(rows))
 
 
 def split(line: str) -> list[str]:
@@ -78,7 +79,7 @@ def _columns_of(text: str, lines: list[tuple[int, list[str]]], name: str) -> lis
     return NEWEST.split(",")
 
 
-def read_json(text: str, name: str) -> tuple[Decision, ...]:
+def read_json(text: str, name: str) -> Table:
     """The same; the line of a row is the number of its rule, from 1. BadTable for what is no such file."""
     try:
         content = json.loads(text, object_pairs_hook=_once)
@@ -90,7 +91,7 @@ def read_json(text: str, name: str) -> tuple[Decision, ...]:
     for number, rule in enumerate(content["rules"], start=1):
         with shared.at(f"{name}: rule {number}"):
             rows.append(_row(_flat(rule), number))
-    return tuple(rows)
+    return Table(tuple(rows))
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -6,24 +6,44 @@ any, or NCCL's own. Source: plugins/tuner/example/{plugin.c,nccl_tuner.conf}, v2
 
 from collections.abc import Mapping, Sequence
 
+from tuner.base.errors import BadTable
 from tuner.plugin.formats import shared
 from tuner.plugin.table import boxes
 from tuner.plugin.table.boxes import Range
+from tuner.plugin.table.comments import CUT, GPUS, ROWS, Comments, lines_of
 from tuner.plugin.table.fall_through import Place
-from tuner.plugin.table.records import ANY_BYTES, ANY_COUNT, ANY_PIPELINED, LARGEST, LARGEST_COUNT, Decision, Interval
+from tuner.plugin.table.records import (
+    ANY_BYTES,
+    ANY_COUNT,
+    ANY_PIPELINED,
+    LARGEST,
+    LARGEST_COUNT,
+    Decision,
+    Interval,
+    Table,
+)
 from tuner.plugin.table.values import Mistake
 
 COLUMNS = "collective,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
 REQUIRED = 8
 
 
-def read(text: str, name: str) -> tuple[Decision, ...]:
-    """Rows of one choice that fall through (``tuner.plugin.table.fall_through``)."""
-    rows = []
-    for number, line in shared.data_lines(text):
+def read(text: str, name: str) -> Table:
+    """Rows of one choice that fall through (``tuner.plugin.table.fall_through``), as strictly as the plugin reads."""
+    rows, comments = [], Comments()
+    lines = lines_of(text.encode("latin-1"))
+    for number, line in enumerate(lines, start=1):
         with shared.at(f"{name}:{number}"):
-            rows.append(_row([field.strip(" \t") for field in line.partition("#")[0].split(",")], number))
-    return tuple(rows)
+            comments.take(number, line)
+            if row := line.partition(b"#")[0].strip(b" \t"):
+                rows.append(_row([field.strip(" \t") for field in row.decode("latin-1").split(",")], number))
+    if not text.endswith("\n"):
+        raise BadTable(f"{name}:{len(lines)}: {CUT}")
+    if missing := comments.missing(len(rows)):
+        raise BadTable("{}:{}: {}".format(name, *missing))
+    if not comments.gpus:
+        return Table(tuple(rows))
+    return Table(tuple(rows), provenance={GPUS: comments.gpus}, provenance_lines={GPUS: comments.gpus_line})
 
 
 def _row(fields: list[str], line: int) -> Decision:
@@ -52,8 +72,9 @@ def _row(fields: list[str], line: int) -> Decision:
 
 def to_text(rows: Sequence[Decision], place: Place, provenance: Mapping[str, str]) -> str:
     """BadTable names the row that has no words in this format."""
-    head = [f"# {COLUMNS}", *(f"# {key}: {value}" for key, value in provenance.items())]
-    return "\n".join([*head, *shared.columns(rows, _columns, place), ""])
+    announced = f"# {ROWS}: {len(rows)}"
+    head = [f"# {COLUMNS}", announced, *(f"# {key}: {value}" for key, value in provenance.items())]
+    return "\n".join([*head, *shared.columns(rows, _columns, place), announced, ""])
 
 
 def _columns(row: Decision) -> list[str]:

@@ -14,7 +14,7 @@ from tuner.plugin.table.values import Mistake
 from tuner.release import ALGORITHM_KEYS, PROTOCOL_KEYS
 
 COLLECTIVE_KEYS = {collective.name.lower(): collective for collective in Collective}
-_WHOLE = re.compile(r"-?[0-9]{1,20}")
+_WHOLE = re.compile(r"0*([0-9]{1,20})")
 _Value = TypeVar("_Value")
 
 
@@ -52,7 +52,8 @@ def named(valid: Mapping[str, _Value], word: str, what: str) -> _Value:
 
 def whole(word: str, what: str, least: int, most: int) -> int:
     """A whole number in words from ``least`` to ``most``; Mistake for others."""
-    number = int(word) if _WHOLE.fullmatch(word) else None
+    match = _WHOLE.fullmatch(word)
+    number = int(match[1]) if match else None
     if number is None or not least <= number <= most:
         raise Mistake(f"{what} '{shown(word)}' is not a number from {least} to {most}")
     return number
@@ -65,7 +66,7 @@ def any_or(word: str, what: str, least: int, most: int) -> int | None:
 
 def choice(algorithm: str, protocol: str, channels: str, chunk_bytes: int | None = None) -> Choice:
     """``channels`` of -1, and of 0 that NCCL takes for none, are NCCL's own."""
-    count = None if channels == "0" else any_or(channels, "channels", 1, MAX_CHANNELS)
+    count = None if re.fullmatch("0+", channels) else any_or(channels, "channels", 1, MAX_CHANNELS)
     return Choice(
         named(ALGORITHM_KEYS, algorithm, "algorithm"), named(PROTOCOL_KEYS, protocol, "protocol"), count, chunk_bytes
     )

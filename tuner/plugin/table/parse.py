@@ -9,6 +9,7 @@ from tuner.base.errors import BadTable, one_of
 from tuner.base.files import read_bytes
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.plugin.table import values
+from tuner.plugin.table.comments import CUT, GPUS, ROWS, Comments, lines_of
 from tuner.plugin.table.records import (
     CAPS,
     GENERATIONS,
@@ -27,8 +28,6 @@ from tuner.plugin.table.records import (
 from tuner.plugin.table.values import Mistake, by_name, shown
 
 PROVENANCE = re.compile(r"# *([A-Za-z][A-Za-z0-9_-]*): +(\S.*?) *")
-ROWS = "rows"  # announced in a comment, which is not provenance
-_ANNOUNCED = re.compile(rb"#[ \t]*rows:[ \t]+([0-9]+)[ \t]*")
 _Readers = Mapping[str, Callable[[bytes], Any]]
 _WHERE: _Readers = {
     "bytes": values.sizes,
@@ -51,22 +50,21 @@ def read(path: Path) -> Table:
 def from_text(content: bytes | str, name: str = "table") -> Table:
     """The table; the first mistake is a BadTable that begins with ``name`` and the line."""
     # Bytes throughout: Python's text knows line ends, blanks and digits that the format does not.
-    lines = (content.encode() if isinstance(content, str) else content).split(b"\n")
+    content = content.encode() if isinstance(content, str) else content
+    lines = lines_of(content)
     reader = _Reader()
     for number, line in enumerate(lines, start=1):
         try:
-            reader.take(number, line.removesuffix(b"\r"))
+            reader.take(number, line)
         except Mistake as mistake:
             raise BadTable(f"{name}:{number}: {mistake}") from None
     if not reader.has_header:
         raise BadTable(f"{name}:1: empty: the first line has to be '{HEADER}'")
-    if lines[-1]:
-        raise BadTable(f"{name}:{len(lines)}: the last line does not end: the file is cut, or is being written")
-    try:
-        reader.check_rows()
-    except Mistake as mistake:
-        raise BadTable(f"{name}:{reader.announced_line}: {mistake}") from None
-    return Table(tuple(reader.decisions), tuple(reader.costs), tuple(reader.constants), reader.provenance)
+    if not content.endswith(b"\n"):
+        raise BadTable(f"{name}:{len(lines)}: {CUT}")
+    if missing := reader.comments.missing(len(reader.decisions) + len(reader.costs) + len(reader.constants)):
+        raise BadTable("{}:{}: {}".format(name, *missing))
+    return reader.table()
 
 
 class _Reader:
@@ -76,17 +74,15 @@ class _Reader:
         self.costs: list[Cost] = []
         self.constants: list[Constant] = []
         self.provenance: dict[str, str] = {}
-        self.announced_line = 0  # the last comment that says how many rows there are
-        self._announced = 0
+        self.provenance_lines: dict[str, int] = {}
+        self.comments = Comments()
         self._in_provenance = False
         self._ends: set[int] = set()  # of intervals of pipelined
         self._named: set[tuple[str, ...]] = set()  # constants
 
     def take(self, number: int, line: bytes) -> None:
-        if b"\0" in line:
-            raise Mistake("a zero byte: this is not a text file")
-        self._take_announced(number, line)
-        self._take_provenance(line)
+        self.comments.take(number, line)
+        self._take_provenance(number, line)
         words = [word for word in re.split(rb"[ \t]+", line.split(b"#")[0]) if word]
         if words and not self.has_header:
             _check_header(words)
@@ -98,28 +94,20 @@ class _Reader:
         elif words:
             self._take_decision(words, number)
 
-    def check_rows(self) -> None:
-        """Errors: Mistake where a comment announces another number of rows."""
-        rows = len(self.decisions) + len(self.costs) + len(self.constants)
-        if self.announced_line and self._announced != rows:
-            raise Mistake(
-                f"{self._announced} rows are announced, and there are {rows}: the file is cut, or is being written"
-            )
+    def table(self) -> Table:
+        """All of it; the plugin reads the GPUs from a comment wherever it stands."""
+        if self.comments.gpus:
+            self.provenance[GPUS] = self.comments.gpus
+            self.provenance_lines[GPUS] = self.comments.gpus_line
+        rows = tuple(self.decisions), tuple(self.costs), tuple(self.constants)
+        return Table(*rows, self.provenance, self.provenance_lines)
 
-    def _take_announced(self, number: int, line: bytes) -> None:
-        found = _ANNOUNCED.fullmatch(line)
-        rows = values.whole(found[1]) if found else None
-        if rows is None:
-            return
-        if self.announced_line and rows != self._announced:
-            raise Mistake(f"{rows} rows are announced here, and {self._announced} in line {self.announced_line}")
-        self._announced, self.announced_line = rows, number
-
-    def _take_provenance(self, line: bytes) -> None:
+    def _take_provenance(self, number: int, line: bytes) -> None:
         found = PROVENANCE.fullmatch(line.decode(errors="replace")) if self._in_provenance else None
         self._in_provenance = found is not None
-        if found and found[1] != ROWS:
-            self.provenance.setdefault(found[1], found[2])
+        if found and found[1] not in (ROWS, *self.provenance):
+            self.provenance[found[1]] = found[2]
+            self.provenance_lines[found[1]] = number
 
     def _take_decision(self, words: list[bytes], number: int) -> None:
         row = _decision(words, number)

@@ -77,11 +77,18 @@ class Conditions:
     nvlink_domains: Interval = field(default=ANY_COUNT, kw_only=True)
     line: int = field(default=0, kw_only=True, compare=False)
 
-    def match(self, collective: Collective, size_bytes: int, *, ranks: int, nodes: int) -> bool:
-        """Whether the row is for a call of ``size_bytes`` (nBytes) on such a communicator, of any NVLink domains."""
+    def match(
+        self, collective: Collective, size_bytes: int, *, ranks: int, nodes: int, nvlink_domains: int | None = None
+    ) -> bool:
+        """Whether the row is for a call of ``size_bytes`` (nBytes) on such a communicator.
+
+        Without ``nvlink_domains``, which NCCL says from 2.28 on, it may be any number of them.
+        """
         even = self.ranks_per_node is None or (ranks % nodes == 0 and ranks // nodes in self.ranks_per_node)
         size = size_bytes in self.bytes and size_bytes // ranks in self.bytes_per_rank
-        return self.collective is collective and size and ranks in self.ranks and nodes in self.nodes and even
+        shape = ranks in self.ranks and nodes in self.nodes and even
+        domains = nvlink_domains is None or nvlink_domains in self.nvlink_domains
+        return self.collective is collective and size and shape and domains
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +135,7 @@ class Table:
     costs: tuple[Cost, ...] = ()
     constants: tuple[Constant, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)  # where the table comes from
+    provenance_lines: Mapping[str, int] = field(default_factory=dict, compare=False)  # where each was read
 
 
 def pipelined_ends(decisions: Iterable[Decision]) -> set[int]:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from tuner.base.errors import BadTable
 from tuner.base.files import write_text
-from tuner.plugin.table.parse import PROVENANCE, ROWS
+from tuner.plugin.table.comments import ROWS
+from tuner.plugin.table.parse import PROVENANCE
 from tuner.plugin.table.records import (
     ANY_BYTES,
     ANY_COUNT,

@@ -12,6 +12,7 @@ from tuner.plugin.table.records import CHUNK_BYTES, LARGEST, LARGEST_COUNT, MAX_
 
 UNITS = {"": 0, "k": 10, "kib": 10, "m": 20, "mib": 20, "g": 30, "gib": 30, "t": 40, "tib": 40}
 _DECIMAL = re.compile(rb"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_MOST_LETTERS = 63  # of a decimal number that the plugin reads
 _Name = TypeVar("_Name", bound=IntEnum)
 
 
@@ -140,7 +141,7 @@ def counts_from_0(text: bytes) -> Interval:
 
 def decimal(text: bytes, key: str) -> float:
     """A finite decimal number of at least 0; Mistake for others."""
-    number = float(text) if _DECIMAL.fullmatch(text) else math.inf
+    number = float(text) if len(text) <= _MOST_LETTERS and _DECIMAL.fullmatch(text) else math.inf
     if not math.isfinite(number):
         raise Mistake(f"{key} '{shown(text)}' is not a finite decimal number of at least 0, such as 12.25 or 1e-3")
     return number

@@ -1,0 +1,120 @@
+"""The reader in Python takes the files that the plugin's reader in C takes, and no others."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tuner.base.errors import BadTable
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.plugin.dry_run import DryRun, PluginRefused
+from tuner.plugin.formats import convert
+from tuner.plugin.table.records import HEADER, Choice, Decision, Interval, Table
+from tuner.plugin.table.text import to_text
+
+
+def plugin_takes(file: Path) -> str | None:
+    """None, or the line and the reason why the plugin does not."""
+    try:
+        DryRun(file, ranks=16, nodes=2, env={"NCCL_TUNER_STRICT": "1"}).close()
+    except PluginRefused as refused:
+        return str(refused).rpartition(f"{file}:")[2]
+    return None
+
+
+def python_takes(file: Path) -> str | None:
+    """The same of the reader in Python; the plugin reads neither of NCCLX's formats."""
+    try:
+        found = convert.read(file).format
+    except BadTable as refused:
+        return str(refused).rpartition(f"{file}:")[2]
+    return None if found in convert.OF_THE_PLUGIN else f"{found} is no format of the plugin"
+
+
+OURS = [
+    f"{HEADER}\n",
+    "allreduce bytes=64K..4M ranks=16 nodes=2 -> ring/ll128 channels=16 | tree/ll128\n",
+    "allgather bytes-per-rank=..32K nvlink-domains=2 registered=no -> nccl\n",
+    "cost allreduce bytes=..1K -> ring/ll latency-us=20 bandwidth-gbs=1e-3 batch=4\n",
+    f"cost allreduce -> ring/ll latency-us=0.{'0' * 70}1 bandwidth-gbs=1\n",
+    "constant ll-gbs hopper more 141\n",
+]
+CSV = [
+    "allreduce,0,65536,tree,simple,2,1,-1,-1,1\n",
+    "allgather , 1,-1,\tcollnet_direct,ll128 ,-1, -1, 32, 4\r\n",
+    "reduce,00000000000000000000000001,2,ring,ll,0,-1,-1,-0\n",
+    "reduce,1,2,ring,ll,0,-1,-1 # why\n",
+    "reduce,0002,2,ring,ll,000,-1,-1\n",
+]
+BOTH = [
+    "# rows: 1\n",
+    "# rows: 2\n",
+    "#rows:  3 \r\n",
+    "# rows: many\n",
+    "# gpus: H100\n",
+    "# \xe9\n",
+    "\n",
+    "\r\n",
+    " \t\n",
+]
+WILD = ["\r", "\0", "#", ",", " ", "\n", "-1", "\x0b", "\u00e9", "9" * 25, "x", "->", "=", ".."]
+
+
+@st.composite
+def files(draw: st.DrawFn) -> bytes:
+    """A file of rows, perhaps with something wild in it, perhaps cut."""
+    rows = draw(st.sampled_from([OURS, CSV]))
+    head = [HEADER + "\n"] if rows is OURS and draw(st.integers(0, 9)) else []
+    parts = head + draw(st.lists(st.sampled_from(rows[1:] + BOTH), max_size=5))
+    text = "".join(parts)
+    if draw(st.integers(0, 2)) == 0:
+        at = draw(st.integers(0, len(text)))
+        text = text[:at] + draw(st.sampled_from(WILD)) + text[at:]
+    if draw(st.integers(0, 2)) == 0:
+        text = text[: draw(st.integers(0, len(text)))]
+    return text.encode()
+
+
+@settings(max_examples=1000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=files())
+def test_both_readers_take_the_same_files(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "some.table"
+    file.write_bytes(content)
+    by_plugin, by_python = plugin_takes(file), python_takes(file)
+    assert (by_plugin is None) == (by_python is None), (by_plugin, by_python)
+
+
+def rows() -> Table:
+    choice = Choice(Algorithm.Ring, Protocol.LL, channels=16)
+    return Table(
+        tuple(Decision(Collective.AllReduce, (choice,), bytes=Interval(0, end << 10)) for end in range(1, 6)),
+        provenance={"by": "hand", "gpus": "H100"},
+    )
+
+
+@pytest.mark.parametrize("target", convert.OF_THE_PLUGIN)
+def test_both_readers_refuse_the_same_prefixes(tmp_path: Path, target: str) -> None:
+    """Of what is written, cut anywhere: nothing but whole files, a table's header, and files without rows."""
+    file = tmp_path / "some.table"
+    whole = convert.to_text(convert.from_content(to_text(rows()).encode(), "f"), target).encode()
+    assert whole.endswith(b"\n# rows: 5\n")
+    taken = []
+    for length in range(len(whole) + 1):
+        file.write_bytes(whole[:length])
+        by_plugin, by_python = plugin_takes(file), python_takes(file)
+        assert (by_plugin is None) == (by_python is None), (length, by_plugin, by_python)
+        if by_plugin is not None and by_python is not None and "the last line does not end" in by_plugin:
+            assert by_python == by_plugin.partition(";")[0]
+        if by_plugin is None:
+            taken.append(length)
+    without_last = len(whole) - len("# rows: 5\n")
+    assert taken == ([len(HEADER) + 1] if target == "table" else []) + [without_last, len(whole)]
+
+
+def test_a_csv_without_its_last_newline_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "pod.conf"
+    file.write_text("allreduce,0,65536,ring,ll,2,2,16\nallreduce,0,6553,tree,ll,16,2,1")
+    with pytest.raises(BadTable, match=re.escape(f"{file}:2: the last line does not end")):
+        convert.read(file)

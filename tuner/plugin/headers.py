@@ -1,0 +1,106 @@
+"""What a table is for, by its comments ``# gpus:``, ``# machine:`` and ``# nccl:``: their form, and whether they fit.
+
+The plugin itself checks ``gpus`` alone, by NVML (csrc/plugin/hardware.c): no version of NCCL's tuner interface says a
+machine's name or the release that calls.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from tuner import release
+from tuner.machine import catalogue, gpus
+from tuner.plugin.findings import NOTE, WARNING, Finding
+from tuner.plugin.table.comments import GPUS
+from tuner.plugin.table.records import Table
+
+__all__ = ["GPUS", "MACHINE", "NCCL", "check", "check_machine", "check_release", "contains"]
+
+MACHINE, NCCL = "machine", "nccl"
+MOST_GPU_LETTERS = 127  # that the plugin keeps (struct gpus, csrc/plugin/table.h)
+
+
+def check(table: Table) -> list[Finding]:
+    """Values that are not of the form, or name nothing that is known."""
+    return [*_gpus(table), *_machine(table), *_nccl(table)]
+
+
+def check_release(table: Table, running: str) -> list[Finding]:
+    """Whether the table is for this release."""
+    named = _words(table, NCCL)
+    if not named or running in named:
+        return []
+    return [_finding(table, NCCL, WARNING, f"the table is for NCCL {', '.join(named)}, not for {running}")]
+
+
+def check_machine(table: Table, machine: str) -> list[Finding]:
+    """Whether the table is for this machine of the catalogue, and for its GPUs."""
+    found = []
+    here = catalogue.load(machine)
+    named = _machines(table)
+    if named and here.name not in named:
+        found.append(_finding(table, MACHINE, WARNING, f"the table is for {', '.join(named)}, not for {here.name}"))
+    chip, listed = gpus.chip(here.gpu), _words(table, GPUS)
+    if listed and not any(_alike(each, chip) for each in listed):
+        reason = f"the table is for GPUs {', '.join(listed)}, and {here.name} has {chip}"
+        found.append(_finding(table, GPUS, WARNING, reason))
+    return found
+
+
+def contains(text: str, words: str) -> bool:
+    """Whether ``words`` stand in ``text`` as whole words, in any case; as the plugin compares GPUs' names."""
+    return re.search(rf"(?<![0-9a-z]){re.escape(words)}(?![0-9a-z])", text, re.IGNORECASE | re.ASCII) is not None
+
+
+def _alike(word: str, chip: str) -> bool:
+    """Whether a name that NVML's has to contain may be that of this GPU, of whose name only a part is known."""
+    return contains(word, chip) or contains(chip, word)
+
+
+def _gpus(table: Table) -> Iterator[Finding]:
+    value = table.provenance.get(GPUS, "")
+    if len(value) > MOST_GPU_LETTERS:
+        yield _finding(table, GPUS, WARNING, f"{len(value)} letters, of which the plugin reads {MOST_GPU_LETTERS}")
+    words = _words(table, GPUS)
+    if "" in words:
+        yield _finding(table, GPUS, WARNING, "an empty name between commas, which no GPU has")
+    chips = _chips()
+    for word in filter(None, words):
+        if not any(_alike(word, chip) for chip in chips):
+            reason = f"'{word}' is the name of no GPU that is known here ({', '.join(chips)}): NVML's name decides"
+            yield _finding(table, GPUS, NOTE, reason)
+
+
+def _machine(table: Table) -> Iterator[Finding]:
+    if MACHINE in table.provenance and not _machines(table):
+        reason = "names no machine of the catalogue, so that nothing can be compared with it"
+        yield _finding(table, MACHINE, NOTE, reason)
+
+
+def _nccl(table: Table) -> Iterator[Finding]:
+    known = release.names()
+    for word in _words(table, NCCL):
+        if word not in known:
+            what = "no release that is known" if re.fullmatch(r"[0-9]+(\.[0-9]+)+", word) else "no release's number"
+            reason = f"'{word}' is {what}; valid: such as {known[-1]}, several separated by commas"
+            yield _finding(table, NCCL, WARNING, reason)
+
+
+def _machines(table: Table) -> list[str]:
+    """The machines of the catalogue that the comment names, by their own names."""
+    aliases = {alias.lower(): name for alias, name in catalogue.aliases().items()}
+    known = {name: name for name in catalogue.names()} | aliases
+    words = re.split(r"[^0-9A-Za-z._-]+", table.provenance.get(MACHINE, "").lower())
+    return list(dict.fromkeys(known[word] for word in words if word in known))
+
+
+def _chips() -> Sequence[str]:
+    machines = (catalogue.load(name).gpu for name in catalogue.names())
+    return list(dict.fromkeys(map(gpus.chip, (*gpus.names(), *machines))))
+
+
+def _words(table: Table, key: str) -> list[str]:
+    return [word.strip() for word in table.provenance[key].split(",")] if key in table.provenance else []
+
+
+def _finding(table: Table, key: str, severity: str, reason: str) -> Finding:
+    return Finding(table.provenance_lines.get(key, 1), severity, f"# {key}: {reason}")
