@@ -29,7 +29,10 @@ REQUIRED = 8
 
 
 def read(text: str, name: str) -> Table:
-    """Rows of one choice that fall through (``tuner.plugin.table.fall_through``), as strictly as the plugin reads."""
+    """Rows of one choice that fall through (``tuner.plugin.table.fall_through``), as strictly as the plugin reads.
+
+    BadTable for a mistake, and for a file that does not end with its last line, or has not the rows that it announces.
+    """
     rows, comments = [], Comments()
     lines = lines_of(text.encode("latin-1"))
     for number, line in enumerate(lines, start=1):
