@@ -2,11 +2,12 @@
 
 import tomllib
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 
 from tuner.base.errors import BadInput
 from tuner.costmodels.checks import positive
-from tuner.machine.topology.records import Gpu, Target
+from tuner.machine.topology.records import Gpu, Target, Topology
 from tuner.scenario import Scenario
 
 
@@ -36,16 +37,41 @@ def of_case(scenario: Scenario, intra_gbs: float | None = None, inter_gbs: float
     return Links(intra_gbs if gpus > 1 else None, inter_gbs if scenario.nodes > 1 else None)
 
 
+def gpu_gbs(topology: Topology, count: int) -> float:
+    """The most that one of the first ``count`` GPUs sends to others, by NVLink or PCIe; 0 where neither is known.
+
+    BadInput where there are fewer GPUs.
+    """
+    sms = topology.compute_capabilities(count)
+    pcie_gbs = max(_table("pcie_gbs").get(str(sm), 0.0) for sm in sms)
+    return max(_nvlink(topology, count, most=True), pcie_gbs)
+
+
+def reduces_in_switch(topology: Topology, count: int) -> bool:
+    """Whether NVSwitches join the first ``count`` GPUs that reduce and multicast by themselves: from Hopper on."""
+    return topology.has_nvswitch(count) and min(topology.compute_capabilities(count)) >= 90
+
+
 def _nvlink_gbs(scenario: Scenario, count: int) -> float:
     """The least of a GPU's links to switches and to the GPUs that are used."""
-    gpus = scenario.resolve().own.topology.first_gpus(count)
-    used = {gpu.busid for gpu in gpus}
-    table = tomllib.loads((files("tuner.tables") / "links.toml").read_text("utf-8"))["nvlink_gbs"]
-    links = min(_links(gpu, used) for gpu in gpus)
-    each = table.get(str(gpus[0].sm))
-    if not links or each is None:
+    gbs = _nvlink(scenario.resolve().own.topology, count)
+    if not gbs:
         raise BadInput(f"{scenario.name}: no NVLink bandwidth between its GPUs is known; valid: --intra-gbs GBS")
-    return float(links * each)
+    return gbs
+
+
+def _nvlink(topology: Topology, count: int, most: bool = False) -> float:
+    """0 where there is none, or none is known."""
+    gpus = topology.first_gpus(count)
+    used = {gpu.busid for gpu in gpus}
+    links = (max if most else min)(_links(gpu, used) for gpu in gpus)
+    return float(links * _table("nvlink_gbs").get(str(gpus[0].sm), 0.0))
+
+
+@cache
+def _table(name: str) -> dict[str, float]:
+    table: dict[str, float] = tomllib.loads((files("tuner.tables") / "links.toml").read_text("utf-8"))[name]
+    return table
 
 
 def _links(gpu: Gpu, used: set[str]) -> int:

@@ -5,6 +5,7 @@ a table as far as they alone show it; what the links of a machine allow is judge
 """
 
 from tuner.measured.catalogue import load, names
+from tuner.measured.checks import Kind, Problem, problems
 from tuner.measured.reader import parse, read
 from tuner.measured.records import Launch, MeasuredHeader, MeasuredRow, MeasuredRun, MeasuredSource, MeasuredTable
 from tuner.measured.words import COLLECTIVES, POINT_TO_POINT
@@ -13,15 +14,18 @@ from tuner.measured.writer import text, write
 __all__ = [
     "COLLECTIVES",
     "POINT_TO_POINT",
+    "Kind",
     "Launch",
     "MeasuredHeader",
     "MeasuredRow",
     "MeasuredRun",
     "MeasuredSource",
     "MeasuredTable",
+    "Problem",
     "load",
     "names",
     "parse",
+    "problems",
     "read",
     "text",
     "write",

@@ -43,7 +43,8 @@ def collective(word: str) -> str:
 
 def dtype(word: str) -> DataType:
     """The type by NCCL's name or nccl-tests' (``half``). BadInput for another word."""
-    return _TYPES.get(_plain(word)) or by_name(DataType, word, "type")
+    known = _TYPES.get(_plain(word))
+    return by_name(DataType, word, "type") if known is None else known
 
 
 def _plain(word: str) -> str:
