@@ -155,6 +155,31 @@ def test_rows_between_two_numbers_of_nodes_gain_at_one_that_was_not_measured(tmp
     assert isinstance(alone.exception, BadInput)
 
 
+def test_each_number_of_nodes_between_the_others_is_held_out(tmp_path: Path) -> None:
+    runs = {nodes: measured(5, nodes=nodes) for nodes in (8, 2, 4)}
+    files = [str(write(tmp_path / f"{nodes}.jsonl", run.comparison.measurements)) for nodes, run in runs.items()]
+    out = tmp_path / "pod.table"
+    words = [*files, "--out", str(out), "--no-gate", "--interpolate"]
+    done = CliRunner().invoke(command, words, catch_exceptions=False)
+    table = read_table(out)
+    assert {row.nodes.low for row in table.decisions} == {2, 3, 4, 5, 6, 7, 8}
+    answer = json.loads(CliRunner().invoke(command, [*words, "--json"]).output)
+    (held_out,) = answer["held_out"]
+    assert held_out["nodes"] == 4
+    assert held_out["sizes"] == sum(map(len, runs[4].proposal.sizes.values()))
+    assert held_out["regret_own"] <= held_out["regret_after"] < held_out["regret_before"]
+    # The same rows as without the file of 4 nodes.
+    CliRunner().invoke(command, [words[0], words[1], *words[3:]], catch_exceptions=False)
+    there = [
+        DecisionRow(row.collective, row.bytes.low, row.bytes.high, Combination(*row.choices[0].algo_proto), ())
+        for row in read_table(out).decisions
+        if row.nodes.low == 4
+    ]
+    assert regrets(runs[4].proposal.sizes, there).after == pytest.approx(held_out["regret_after"])
+    (line,) = [line for line in done.output.splitlines() if line.startswith("held out, 4 nodes: regret ")]
+    assert line == f"held out, {table.provenance['held-out-1']}"
+
+
 def test_as_many_ranks_on_other_nodes_are_another_run(tmp_path: Path) -> None:
     runs = [measured(5), measured(5, nodes=4, gpus=4)]
     files = [str(write(tmp_path / f"{run.proposal.nodes}.jsonl", run.comparison.measurements)) for run in runs]

@@ -1,6 +1,7 @@
 """``nccl-tuner decide``: measurements to a decision table."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,6 +12,7 @@ from tuner.cli.provenance import command_line
 from tuner.cli.renamed import Renamed
 from tuner.measure.decide import Decided, decide
 from tuner.measure.decision.gate import GateSettings
+from tuner.measure.decision.interpolated import Interpolated
 from tuner.measure.decision.interpolated import interpolate as interpolated
 from tuner.plugin.between import Shape
 
@@ -59,18 +61,30 @@ def command(
     \b
     nccl-tuner decide run.jsonl --out pod.table
     nccl-tuner decide 2nodes.jsonl 4nodes.jsonl --constants pod.toml --out pod.table --json
-    nccl-tuner decide 2nodes.jsonl 8nodes.jsonl --interpolate --out pod.table
+    nccl-tuner decide 2nodes.jsonl 4nodes.jsonl 8nodes.jsonl --interpolate --out pod.table
     """
     settings = None if no_gate else GateSettings(rounds, repeats, warmup, seed)
     decided = decide(files, out=out, constants=constants, gate=settings, command=command_line())
-    shapes = [Shape(file.ranks, file.nodes) for file in decided.files]
-    rows = interpolated(out, shapes) if interpolate else ()
+    between = None
+    if interpolate:
+        between = interpolated(out, {Shape(file.ranks, file.nodes): file.file for file in decided.files})
     if as_json:
-        print_json(to_json(decided) | ({"interpolated_rows": len(rows)} if interpolate else {}))
-    else:
-        _print(decided)
-        if interpolate:
-            click.echo(f"{out}: {len(rows)} rows more, interpolated, for the numbers of nodes between")
+        print_json(to_json(decided) | _record(between))
+        return
+    _print(decided)
+    if between:
+        for held_out in between.held_out:
+            click.echo(f"held out, {held_out}")
+        if not between.held_out:
+            click.echo("nothing held out: that takes a FILE for a number of nodes between the others")
+        click.echo(f"{out}: {len(between.rows)} rows more, interpolated, for the numbers of nodes between")
+
+
+def _record(between: Interpolated | None) -> dict[str, Any]:
+    if between is None:
+        return {}
+    held_out = {"held_out": to_json(between.held_out)} if between.held_out else {}
+    return {"interpolated_rows": len(between.rows), **held_out}
 
 
 def _print(decided: Decided) -> None:

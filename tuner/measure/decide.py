@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from os import PathLike
 from pathlib import Path
@@ -14,11 +14,8 @@ from tuner.base.frames import Column, Framed, Named
 from tuner.base.names import Collective
 from tuner.base.provenance import Files, paths, sha256, today
 from tuner.base.records import json_form
-from tuner.emulator import fitted_constants
-from tuner.emulator.selection import Selection
-from tuner.measure.comparison.compared import compare
-from tuner.measure.comparison.model import Model
 from tuner.measure.decision.gate import GateSettings, Verdict, gate
+from tuner.measure.decision.proposed import proposed
 from tuner.measure.decision.rows import DecisionRow, Proposal, Regrets, regrets, table
 from tuner.measure.opened import again
 from tuner.measure.records.header import case_of
@@ -126,7 +123,7 @@ def decide(
     """
     given, out = paths(files), Path(out)
     fitted = None if constants is None else Path(constants)
-    proposals = [_proposal(path, fitted) for path in given]
+    proposals = [proposed(path, fitted) for path in given]
     read = dict(zip(given, sha256s(given), strict=True))
     sizes = [(proposal.ranks, proposal.nodes) for proposal in proposals]
     if len(set(sizes)) < len(sizes):
@@ -202,16 +199,6 @@ class _Decision:
             sizes=verdict.sizes,
             reason=verdict.why_not,
         )
-
-
-def _proposal(path: Path, constants: Path | None) -> Proposal:
-    comparison = compare(path)
-    scenario = case_of(comparison.measurements.header)
-    fitted = None
-    if constants is not None:
-        there = fitted_constants.read(constants)
-        fitted = Model(Selection(replace(scenario, fitted_constants=there).communicator()))
-    return Proposal(comparison, scenario.ranks, scenario.nodes + sum(other.nodes for other in scenario.others), fitted)
 
 
 def _beside(out: Path, proposal: Proposal, proposals: Sequence[Proposal]) -> Path:

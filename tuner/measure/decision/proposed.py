@@ -1,0 +1,25 @@
+"""The rows that a file of measurements proposes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from tuner.emulator import fitted_constants
+from tuner.emulator.selection import Selection
+from tuner.measure.comparison.compared import compare
+from tuner.measure.comparison.model import Model
+from tuner.measure.decision.rows import Proposal
+from tuner.measure.records.header import case_of
+
+
+def proposed(path: Path, constants: Path | None = None) -> Proposal:
+    """For the communicator of the file; with fitted ``constants`` rows end where these say.
+
+    Errors: BadMeasurement for a file that cannot be judged; BadConstants.
+    """
+    comparison = compare(path)
+    scenario = case_of(comparison.measurements.header)
+    fitted = None
+    if constants is not None:
+        there = fitted_constants.read(constants)
+        fitted = Model(Selection(replace(scenario, fitted_constants=there).communicator()))
+    return Proposal(comparison, scenario.ranks, scenario.nodes + sum(other.nodes for other in scenario.others), fitted)
