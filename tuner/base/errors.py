@@ -39,6 +39,10 @@ class BadConstants(TunerError):
     """A file of fitted constants that cannot be used."""
 
 
+class BadCalibration(TunerError):
+    """A file of calibrated times that cannot be used."""
+
+
 class BadMeasurement(TunerError):
     """A file of measurements that cannot be read."""
 

@@ -14,7 +14,7 @@ from tuner.base import trace
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.frames import Column, Framed, Named
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Buffers, Protocol
-from tuner.base.numerics import Float, FloatArray, SizeArray
+from tuner.base.numerics import Float, FloatArray, IntArray, SizeArray
 from tuner.emulator import model
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.non_classic import NonClassicPath
@@ -204,8 +204,11 @@ class Selection:
 
     def channels(self, request: Request, size: int, algo_proto: AlgoProto) -> int:
         """Channels that a call is launched with where this cell is the pick."""
-        call = self._call(request, algo_proto)
-        return int(self.communicator.rules.launch(call, self.tables, _sizes(size))[0][0])
+        return int(self.launched(request, size, algo_proto)[0][0])
+
+    def launched(self, request: Request, sizes: ArrayLike, algo_proto: AlgoProto) -> tuple[IntArray, IntArray]:
+        """Channels and threads, [size], that calls are launched with where this cell is the pick."""
+        return self.communicator.rules.launch(self._call(request, algo_proto), self.tables, _sizes(sizes))
 
     def steps(self, request: Request, size: int, algo_proto: AlgoProto) -> list[trace.Step]:
         """How the numbers of a cell that this call may use come about for one size, as the model computes them.

@@ -1,0 +1,172 @@
+"""A calibration: what was learnt of one machine's measured times, and from which; shipped ones and one's own files."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tuner.base.errors import BadCalibration, BadInput, one_of
+from tuner.base.names import ALGO_PROTOS, Collective
+from tuner.base.records import to_json
+from tuner.timemodel.intervals import CarriedOver, HalfWidths, Place, Regime
+from tuner.timemodel.parameters import PARAMETERS, believed
+from tuner.timemodel.surface import Curve, Surface
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredFile:
+    """One file of measured times that a calibration was fitted to."""
+
+    name: str
+    sha256: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calibration:
+    """``generation`` is that of the machine's GPUs, as NCCL's tables name it; ``launch`` how the measured calls were
+    launched, which start_us belongs to.
+    """
+
+    name: str
+    machine: str
+    generation: str
+    launch: str
+    measured: tuple[MeasuredFile, ...]
+    parameters: Mapping[str, float]
+    surface: Surface
+    half_widths: HalfWidths
+    scope: frozenset[Place]
+
+    @property
+    def releases(self) -> tuple[str, ...]:
+        """The releases that it has measured times of."""
+        return tuple(sorted({place.nccl for place in self.scope}))
+
+    def has_measured(self, collective: Collective, algo_proto: int) -> bool:
+        """Whether any time of such calls was measured."""
+        return any((place.collective, place.algo_proto) == (collective, algo_proto) for place in self.scope)
+
+
+def names() -> tuple[str, ...]:
+    """The shipped calibrations."""
+    folder = _folder()
+    if not folder.is_dir():
+        return ()
+    return tuple(sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json")))
+
+
+def load(name: str) -> Calibration:
+    """A shipped calibration by its name, or one in a file. Errors: BadInput for an unknown name, BadCalibration."""
+    if name in names():
+        return _shipped(name)
+    path = Path(name)
+    if path.suffix or path.exists():
+        return read(path)
+    raise BadInput(f"no calibration {name!r}; {one_of(names())}, or a file of 'nccl-tuner calibrate'")
+
+
+def read(path: Path) -> Calibration:
+    """BadCalibration where the file cannot be read or is none."""
+    try:
+        return _parsed(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise BadCalibration(f"{path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise BadCalibration(f"{path}: not a calibration: {type(error).__name__} {error}") from None
+
+
+def text(calibration: Calibration) -> str:
+    """The file of a calibration: JSON, numbers with five digits."""
+    beliefs = believed()
+    scope = sorted(calibration.scope, key=lambda place: (place.nccl, *_numbers(place)))
+    record = {
+        "calibration": VERSION,
+        "name": calibration.name,
+        "machine": calibration.machine,
+        "generation": calibration.generation,
+        "launch": calibration.launch,
+        "measured": to_json(calibration.measured),
+        "parameters": {
+            name: _rounded(value) for name, value in calibration.parameters.items() if value != beliefs[name]
+        },
+        "half_widths": {
+            kind.name: {regime.name: _rounded(width) for regime, width in widths.items()}
+            for kind, widths in calibration.half_widths.items()
+        },
+        "scope": [[place.nccl, *_numbers(place)] for place in scope],
+        "surface": [
+            {
+                "key": curve.key,
+                "nodes": curve.nodes,
+                "first": curve.first,
+                "values": [round(v, 4) for v in curve.values],
+            }
+            for curve in calibration.surface.curves
+        ],
+    }
+    lines = (f"{json.dumps(key)}: {_value(value)}" for key, value in record.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list) and value:
+        return "[\n" + ",\n".join(f"  {json.dumps(item)}" for item in value) + "\n]"
+    return json.dumps(value)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+def _numbers(place: Place) -> tuple[int, int, int, int]:
+    return place.collective, place.algo_proto, place.gpus_per_node, place.nodes
+
+
+def _parsed(record: Mapping[str, Any]) -> Calibration:
+    if record["calibration"] != VERSION:
+        raise ValueError(f"version {record['calibration']}, valid: {VERSION}")
+    if unknown := sorted(record["parameters"].keys() - PARAMETERS.keys()):
+        raise ValueError(f"unknown parameters {', '.join(unknown)}")
+    parameters = {name: float(value) for name, value in {**believed(), **record["parameters"]}.items()}
+    if wrong := [name for name, value in parameters.items() if not 0 < value < np.inf]:
+        raise ValueError(f"{', '.join(wrong)}: not above 0")
+    curves = (
+        Curve((int(key[0]), int(key[1]), int(key[2])), int(each["nodes"]), int(each["first"]), np.array(each["values"]))
+        for each in record["surface"]
+        for key in [each["key"]]
+    )
+    scope = frozenset(Place(str(nccl), *map(int, numbers)) for nccl, *numbers in record["scope"])
+    if any(place.algo_proto >= len(ALGO_PROTOS) for place in scope):
+        raise ValueError("an algorithm and protocol that there is not in scope")
+    return Calibration(
+        name=str(record["name"]),
+        machine=str(record["machine"]),
+        generation=str(record["generation"]),
+        launch=str(record["launch"]),
+        measured=tuple(MeasuredFile(**each) for each in record["measured"]),
+        parameters=parameters,
+        surface=Surface(list(curves)),
+        half_widths={
+            kind: {regime: float(record["half_widths"][kind.name][regime.name]) for regime in Regime}
+            for kind in CarriedOver
+        },
+        scope=scope,
+    )
+
+
+@cache
+def _shipped(name: str) -> Calibration:
+    return _parsed(json.loads((_folder() / f"{name}.json").read_text(encoding="utf-8")))
+
+
+def _folder() -> Traversable:
+    return files("tuner.tables") / "calibrations"

@@ -1,0 +1,115 @@
+"""What a call's time depends on, from the emulator: an element a call, so that many communicators go into one fit."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base.names import ALGO_PROTOS, AlgoProto, Protocol
+from tuner.base.numerics import SizeArray
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Picks, Selection
+
+Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Which: TypeAlias = NDArray[np.bool_] | NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Features:
+    """Arrays of one length, an element a call.
+
+    ``intra_gbs`` and ``inter_gbs`` are the bandwidth of the algorithm's graph inside and between nodes, all channels
+    together; ``heads`` the GPUs of a node that NVLS begins at; ``nccl_latency_us`` and ``nccl_gbs`` NCCL's own numbers,
+    for what has no form here. ``byte_reduced``: 1 where elements of one byte are reduced, else 0.
+    """
+
+    collective: Ints
+    algorithm: Ints
+    protocol: Ints
+    bytes: Array
+    ranks: Array
+    nodes: Array
+    channels: Array
+    threads: Array
+    intra_gbs: Array
+    inter_gbs: Array
+    heads: Array
+    nccl_latency_us: Array
+    nccl_gbs: Array
+    byte_reduced: Array
+
+    def __len__(self) -> int:
+        return len(self.bytes)
+
+    def __getitem__(self, which: Which) -> "Features":
+        """The elements that a mask or indices choose."""
+        return Features(*(getattr(self, field.name)[which] for field in fields(self)))
+
+    @property
+    def algo_proto(self) -> Ints:
+        """Algorithm and protocol as one number, an index into ``ALGO_PROTOS``."""
+        return self.algorithm * len(Protocol) + self.protocol
+
+
+def concatenated(parts: Iterable[Features]) -> Features:
+    """The elements of several, in their order."""
+    several = list(parts)
+    return Features(*(np.concatenate([getattr(each, field.name) for each in several]) for field in fields(Features)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Launches:
+    """Sizes in NCCL's nBytes, and what each is launched with."""
+
+    bytes: SizeArray
+    channels: Ints
+    threads: Ints
+
+
+def of_algo_proto(selection: Selection, request: Request, sizes: SizeArray, algo_proto: AlgoProto) -> Features:
+    """Of calls that an algorithm and protocol are forced on. ``sizes`` are NCCL's nBytes."""
+    return _features(selection, request, algo_proto, _Launches(sizes, *selection.launched(request, sizes, algo_proto)))
+
+
+def of_picks(selection: Selection, request: Request, picks: Picks) -> Features:
+    """Of the calls that NCCL picked for, in their order."""
+    parts, places = [], []
+    for number in np.unique(picks.combinations).tolist():
+        where = np.flatnonzero(picks.combinations == number)
+        launches = _Launches(picks.bytes[where], picks.channels[where], picks.threads[where])
+        parts.append(_features(selection, request, ALGO_PROTOS[number], launches))
+        places.append(where)
+    return concatenated(parts)[np.argsort(np.concatenate(places))]
+
+
+def _features(selection: Selection, request: Request, algo_proto: AlgoProto, launches: _Launches) -> Features:
+    communicator, tables = selection.communicator, selection.tables
+    graph, point = communicator.graphs[algo_proto[0]], (request.collective, *algo_proto)
+    byte_reduced = not request.moves_only and request.dtype.size_bytes == 1
+    length = len(launches.bytes)
+
+    def integers(number: int) -> Ints:
+        return np.full(length, number, np.int64)
+
+    def numbers(number: float) -> Array:
+        return np.full(length, float(number))
+
+    return Features(
+        collective=integers(request.collective),
+        algorithm=integers(algo_proto[0]),
+        protocol=integers(algo_proto[1]),
+        bytes=launches.bytes.astype(np.float64),
+        ranks=numbers(communicator.ranks),
+        nodes=numbers(communicator.nodes),
+        channels=launches.channels.astype(np.float64),
+        threads=launches.threads.astype(np.float64),
+        intra_gbs=numbers(graph.bw_intra_gbs * graph.channels),
+        inter_gbs=numbers(graph.bw_inter_gbs * graph.channels),
+        heads=numbers(communicator.nvls_heads),
+        nccl_latency_us=numbers(tables.latency_us[point]),
+        nccl_gbs=numbers(tables.bandwidth_gbs[point]),
+        byte_reduced=numbers(byte_reduced),
+    )

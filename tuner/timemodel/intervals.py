@@ -1,0 +1,101 @@
+"""How far off a calibrated time may be: 90 % intervals by what has to be carried over, learnt on machines held out.
+
+What a calibration was fitted to has a scope. A call outside of it asks for something to be carried over: to GPUs of a
+node, to nodes between or beyond those measured, to another release, machine or collective, or to an algorithm and
+protocol that were never measured. Each has a half-width of its own, the 90 % quantile of the errors (absolute
+logarithms) that were seen when just that was held out (``nccl-tuner accuracy``).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from tuner.base.names import Algorithm, Protocol
+from tuner.timemodel.features import Array, Features, Ints
+
+COVERED = 0.9
+
+
+class CarriedOver(StrEnum):
+    """What a prediction carries measurements over to."""
+
+    sizes = "sizes"
+    gpus = "GPUs per node"
+    nodes_between = "nodes between those measured"
+    nodes_beyond = "more nodes than measured"
+    first_nodes = "several nodes, where one was measured"
+    release = "another release"
+    collective = "another collective"
+    combination = "an algorithm and protocol not measured"
+    machine = "another machine of the generation"
+
+
+class Regime(StrEnum):
+    """Calls whose times are off alike."""
+
+    node_low_latency = "LL and LL128 on one node"
+    node_simple = "Simple on one node"
+    node_nvls = "NVLS on one node"
+    network_low_latency = "LL and LL128 between nodes"
+    network_simple = "Simple between nodes"
+
+
+REGIMES = tuple(Regime)
+HalfWidths = Mapping[CarriedOver, Mapping[Regime, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something was measured: NCCL's release, the collective's and combination's number, GPUs a node, nodes."""
+
+    nccl: str
+    collective: int
+    algo_proto: int
+    gpus_per_node: int
+    nodes: int
+
+
+def regimes(calls: Features) -> Ints:
+    """The regime of each call, an index into ``REGIMES``."""
+    simple = calls.protocol == Protocol.Simple
+    nvls = simple & (calls.algorithm == Algorithm.NVLS)
+    on_one = np.where(simple, REGIMES.index(Regime.node_simple), REGIMES.index(Regime.node_low_latency))
+    on_one = np.where(nvls, REGIMES.index(Regime.node_nvls), on_one)
+    between = np.where(simple, REGIMES.index(Regime.network_simple), REGIMES.index(Regime.network_low_latency))
+    return np.where(calls.nodes > 1, between, on_one)
+
+
+def carried_over(place: Place, scope: frozenset[Place], *, same_machine: bool) -> tuple[CarriedOver, ...]:
+    """What a call at ``place`` carries over, of what was measured in ``scope``."""
+    return tuple(_carried_over(place, scope, same_machine))
+
+
+def _carried_over(place: Place, scope: frozenset[Place], same_machine: bool) -> list[CarriedOver]:
+    nodes = {each.nodes for each in scope if (each.nodes > 1) == (place.nodes > 1)}
+    carried = [CarriedOver.sizes]
+    if not same_machine:
+        carried.append(CarriedOver.machine)
+    if place.nccl not in {each.nccl for each in scope}:
+        carried.append(CarriedOver.release)
+    if place.collective not in {each.collective for each in scope}:
+        carried.append(CarriedOver.collective)
+    if (place.collective, place.algo_proto) not in {(each.collective, each.algo_proto) for each in scope}:
+        carried.append(CarriedOver.combination)
+    if place.gpus_per_node not in {each.gpus_per_node for each in scope}:
+        carried.append(CarriedOver.gpus)
+    if not nodes:
+        carried.append(CarriedOver.first_nodes)
+    elif place.nodes > max(nodes):
+        carried.append(CarriedOver.nodes_beyond)
+    elif place.nodes not in nodes:
+        carried.append(CarriedOver.nodes_between)
+    return carried
+
+
+def half_widths(calls: Features, carried: tuple[CarriedOver, ...], learnt: HalfWidths) -> Array:
+    """Half the interval around each call's logarithm: the widest of what is carried over."""
+    by_regime = np.array([[learnt[kind][regime] for regime in REGIMES] for kind in carried])
+    widest: Array = by_regime.max(axis=0)
+    return widest[regimes(calls)]

@@ -1,0 +1,90 @@
+"""The parameters of the form: what each says, its unit by its name, and what is believed before anything is measured.
+
+A belief is a median and the standard deviation of the logarithm. Those of NVLink and of the launch are what public runs
+of three generations have in common (docs/time-model.md); those of the network are wide.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tuner.base.names import Collective
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One number of the form, always above 0; ``log_sd``: how wide the belief around ``median`` is, natural log."""
+
+    name: str
+    median: float
+    log_sd: float
+    meaning: str
+
+
+_LAUNCH = (
+    Parameter("start_us", 6.0, 0.5, "what a call takes before anything moves; belongs to the way of launching"),
+    Parameter("channels_start_us", 1.2, 1.0, "what many channels take longer to start than one"),
+)
+_NVLINK = (
+    Parameter("ll_hop_us", 0.9, 0.4, "one step of LL between GPUs"),
+    Parameter("ll_channel_gbs", 15.0, 0.4, "data of a channel by LL"),
+    Parameter("ll_iteration_us", 0.3, 0.7, "each further pass of a block's threads over a step's data, by LL"),
+    Parameter("ll128_hop_us", 1.6, 0.6, "one step of LL128 between GPUs"),
+    Parameter("ll128_channel_gbs", 12.0, 0.5, "data of a channel by LL128"),
+    Parameter("simple_hop_us", 5.0, 0.6, "one step of Simple between GPUs"),
+    Parameter("ring_share", 1.03, 0.15, "of the bandwidth of the ring's graph inside a node"),
+    Parameter("overlap", 1.0, 0.4, "exponent of the norm that joins latency and bandwidth: 1 adds, more overlaps"),
+    Parameter("latency_extra_steps", 1.7, 0.7, "steps that Simple waits for beyond those of the ring"),
+    Parameter("bandwidth_extra_steps", 0.6, 0.7, "steps' data that Simple moves beyond those of the ring"),
+    Parameter("ll_extra_steps", 1.0, 0.7, "steps' data that LL and LL128 move beyond those of the ring"),
+    Parameter("byte_slowdown", 0.05, 1.0, "how much slower types of one byte are reduced"),
+    Parameter("nvls_start_us", 20.0, 0.5, "what NVLS takes before data flow"),
+    Parameter("nvls_share", 1.0, 0.2, "of the bandwidth of the graph of NVLS"),
+    Parameter("nvls_round_us", 11.0, 0.7, "each round of NVLS's chunks over all channels and heads"),
+)
+_NETWORK = (
+    Parameter("net_share", 0.93, 0.2, "of the bandwidth between nodes of the algorithm's graph"),
+    Parameter("net_ll_hop_us", 5.0, 0.5, "one step of LL or LL128 between nodes, the smallest messages"),
+    Parameter("net_ll_past_inline_us", 0.7, 0.7, "what such a step takes longer from 128 bytes on"),
+    Parameter("net_ll_rendezvous_us", 4.0, 1.0, "what such a step takes longer from the rendezvous on"),
+    Parameter("net_ll_rendezvous_bytes", 8192.0, 0.7, "messages of LL that the network makes a rendezvous for"),
+    Parameter("net_ll_message_gbs", 2.0, 1.0, "one channel's messages of LL"),
+    Parameter("net_ll_service_share", 0.5, 0.7, "of such a step, that a link is busy with it"),
+    Parameter("net_simple_hop_us", 12.0, 0.6, "one step of Simple between nodes, small messages"),
+    Parameter("net_simple_rendezvous_us", 20.0, 1.0, "what such a step takes longer from the rendezvous on"),
+    Parameter("net_simple_rendezvous_bytes", 32768.0, 1.0, "messages of Simple that the network makes one for"),
+    Parameter("net_simple_service_share", 0.5, 0.7, "of such a step, that a link is busy with it"),
+    Parameter("tree_hop_us", 5.0, 0.7, "one level of a tree by Simple, small messages"),
+    Parameter("tree_rendezvous_us", 9.0, 1.0, "what such a level takes longer from the rendezvous on"),
+    Parameter("tree_rendezvous_bytes", 20000.0, 1.0, "messages of a tree that the network makes one for"),
+    Parameter("tree_overlap", 0.6, 0.4, "exponent of the norm that joins a tree's latency and bandwidth"),
+    Parameter("tree_share", 0.95, 0.5, "of a tree's bandwidth between more than two nodes, beside net_share"),
+    Parameter("tree_two_nodes_share", 1.1, 0.3, "of the bandwidth between two nodes, for a tree, beside net_share"),
+    Parameter("nvls_tree_hop_us", 15.0, 0.7, "one level of NVLSTree between nodes"),
+    Parameter("nvls_tree_share", 0.9, 0.4, "of the bandwidth between nodes, for NVLSTree, beside net_share"),
+    Parameter("pat_hop_us", 12.0, 0.7, "one step of PAT between nodes"),
+    Parameter("pat_share", 0.9, 0.4, "of the bandwidth between nodes, for PAT, beside net_share"),
+)
+# What collectives have of their own, as factors: little is believed of them.
+_BY_COLLECTIVE = (
+    ("ll_extra_steps", 0.3),
+    ("bandwidth_extra_steps", 0.3),
+    ("latency_extra_steps", 0.3),
+    ("ll_hop_us", 0.05),
+    ("ll128_hop_us", 0.05),
+    ("simple_hop_us", 0.1),
+    ("step_data", 0.05),
+)
+_FACTORS = tuple(
+    Parameter(f"{name}.{collective.name}", 1.0, log_sd, f"factor of {name} for {collective.name}")
+    for name, log_sd in _BY_COLLECTIVE
+    for collective in Collective
+)
+
+PARAMETERS: Mapping[str, Parameter] = {
+    parameter.name: parameter for parameter in (*_LAUNCH, *_NVLINK, *_NETWORK, *_FACTORS)
+}
+
+
+def believed() -> dict[str, float]:
+    """The medians of the beliefs by name."""
+    return {parameter.name: parameter.median for parameter in PARAMETERS.values()}

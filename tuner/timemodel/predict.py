@@ -1,0 +1,131 @@
+"""Calibrated times: which calibration answers for a communicator, and what it says of calls."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tuner.base.errors import BadInput, one_of
+from tuner.base.frames import Column, Framed
+from tuner.base.names import AlgoProto, Algorithm
+from tuner.base.numerics import SizeArray
+from tuner.emulator.communicator import Communicator
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Picks, Selection
+from tuner.timemodel import calibration as calibrations
+from tuner.timemodel import features, intervals
+from tuner.timemodel.calibration import Calibration
+from tuner.timemodel.features import Array, Features
+from tuner.timemodel.form import Form
+from tuner.timemodel.intervals import CarriedOver, Place
+
+# What the paths of a ring within a node are where GPUs talk over NVLink. Others have no calibration.
+NVLINK = ("NVL", "NVB")
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CalibratedTimes(Framed):
+    """Times of calls in us with 90 % intervals, an element a call; measured data are behind them, not NCCL's model.
+
+    ``measured``: whether the call's algorithm and protocol were measured for its collective; where not, the interval is
+    wide and the time is an extrapolation. ``carried_over``: what was carried over, of all calls together.
+    """
+
+    time_us: Array
+    low_us: Array
+    high_us: Array
+    measured: NDArray[np.bool_]
+    carried_over: tuple[CarriedOver, ...]
+
+    def columns(self) -> dict[str, Column]:
+        """A row a call."""
+        return {
+            "time_us": self.time_us,
+            "low_us": self.low_us,
+            "high_us": self.high_us,
+            "measured": self.measured,
+        }
+
+
+class TimeModel:
+    """A calibration that answers for one communicator. ``reason``: why this one, in words for people."""
+
+    def __init__(self, calibration: Calibration, selection: Selection, *, same_machine: bool, reason: str) -> None:
+        self.calibration = calibration
+        self.selection = selection
+        self.same_machine = same_machine
+        self.reason = reason
+        self._form = Form(calibration.parameters)
+
+    def of_picks(self, request: Request, picks: Picks) -> CalibratedTimes:
+        """Of the calls that NCCL picks for, [size]."""
+        return self.times(request, features.of_picks(self.selection, request, picks))
+
+    def of_algo_proto(self, request: Request, sizes: ArrayLike, algo_proto: AlgoProto) -> CalibratedTimes:
+        """Of calls that an algorithm and protocol are forced on. ``sizes`` are NCCL's nBytes, [size]."""
+        nbytes: SizeArray = np.atleast_1d(np.asarray(sizes)).astype(np.uint64)
+        return self.times(request, features.of_algo_proto(self.selection, request, nbytes, algo_proto))
+
+    def of_candidates(self, request: Request, sizes: ArrayLike) -> dict[AlgoProto, CalibratedTimes]:
+        """Of each algorithm and protocol that the call may use, in NCCL's order."""
+        candidates: Sequence[AlgoProto] = self.selection.candidates(request)
+        return {each: self.of_algo_proto(request, sizes, each) for each in candidates}
+
+    def times(self, request: Request, calls: Features) -> CalibratedTimes:
+        """Of calls of one kind on this communicator."""
+        if request.buffers:
+            raise BadInput(f"calibrated times: plain buffers only were measured, not {request.buffers.name} ones")
+        log_us = np.log(self._form.times_us(calls)) + self.calibration.surface.log_factors(calls)
+        half, measured = np.empty(len(calls)), np.zeros(len(calls), np.bool_)
+        carried: dict[CarriedOver, None] = {}
+        combinations = calls.algo_proto
+        for number in np.unique(combinations).tolist():
+            kinds = self._carried_over(request, number)
+            where = combinations == number
+            half[where] = intervals.half_widths(calls[where], kinds, self.calibration.half_widths)
+            measured[where] = self.calibration.has_measured(request.collective, number)
+            carried.update(dict.fromkeys(kinds))
+        times = np.exp(log_us), np.exp(log_us - half), np.exp(log_us + half)
+        return CalibratedTimes(*times, measured, tuple(carried))
+
+    def _carried_over(self, request: Request, number: int) -> tuple[CarriedOver, ...]:
+        communicator = self.selection.communicator
+        name, local, nodes = communicator.release.name, communicator.local_ranks, communicator.nodes
+        place = Place(name, request.collective, number, local, nodes)
+        return intervals.carried_over(place, self.calibration.scope, same_machine=self.same_machine)
+
+
+def of_communicator(selection: Selection, machine: str | None, calibration: str | None = None) -> TimeModel:
+    """The model for a communicator of ``machine``: that of a ``calibration`` by name or file, or the one that fits.
+
+    Without a name it is the machine's own, else that of another machine with GPUs of its generation. Errors: BadInput
+    where there is none, or where GPUs of a node are not joined by NVLink; BadCalibration for a file that is none.
+    """
+    communicator = selection.communicator
+    if calibration is not None:
+        chosen = calibrations.load(calibration)
+        return TimeModel(
+            chosen, selection, same_machine=chosen.machine == machine, reason=f"{chosen.name}, as asked for"
+        )
+    _check_nvlink(communicator)
+    shipped = [calibrations.load(name) for name in calibrations.names()]
+    for each in shipped:
+        if each.machine == machine:
+            return TimeModel(each, selection, same_machine=True, reason=f"{each.name}, this machine's own")
+    generation = communicator.generation
+    for each in shipped:
+        if each.generation == generation:
+            reason = f"{each.name}, of another machine with {generation.capitalize()} GPUs"
+            return TimeModel(each, selection, same_machine=False, reason=reason)
+    valid = one_of(sorted({each.generation for each in shipped}))
+    raise BadInput(f"no calibration for GPUs of the generation {generation}; {valid}, or a file with --calibration")
+
+
+def _check_nvlink(communicator: Communicator) -> None:
+    path = communicator.graphs[Algorithm.Ring].type_intra
+    if communicator.max_local_ranks > 1 and path not in NVLINK:
+        raise BadInput(
+            f"no calibrated times where GPUs of a node are joined by {path}: shipped ones were measured over NVLink; "
+            "valid: --calibration with a file fitted to this machine"
+        )

@@ -1,0 +1,108 @@
+"""What measurements say beyond the form: residuals, smoothed over sizes and nodes.
+
+A curve belongs to a collective, an algorithm and protocol, the GPUs of a node and a number of nodes. Between two
+numbers of nodes that were measured it is interpolated; beyond them the nearest holds; GPUs of a node that were never
+measured have none.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.timemodel.features import Array, Features
+
+PER_OCTAVE = 2  # points of a curve
+POINTS = 50 * PER_OCTAVE
+_WIDTH_OCTAVES = 0.5  # of the Gaussian that smooths
+_WIDTH_NODES = 0.6  # the same, in powers of two of the nodes
+_PRIOR_WEIGHT = 0.5  # of the form alone, against a measurement at the same place
+_LEAST = 5e-4
+
+Key = tuple[int, int, int]  # collective, algorithm and protocol, GPUs per node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """Natural logarithms to add, [half octave of bytes from ``first``], for calls like those of ``key``."""
+
+    key: Key
+    nodes: int
+    first: int
+    values: Array
+
+    def spread(self) -> Array:
+        """The values on all half octaves, 0 where nothing was measured."""
+        whole = np.zeros(POINTS)
+        whole[self.first : self.first + len(self.values)] = self.values
+        return whole
+
+
+class Surface:
+    """Curves, looked up together."""
+
+    def __init__(self, curves: Sequence[Curve]) -> None:
+        self.curves = tuple(curves)
+        by_key: dict[Key, list[Curve]] = defaultdict(list)
+        for curve in self.curves:
+            by_key[curve.key].append(curve)
+        self._tables = {
+            key: (np.log2([each.nodes for each in several]), np.stack([each.spread() for each in several]))
+            for key, unsorted in by_key.items()
+            for several in [sorted(unsorted, key=lambda curve: curve.nodes)]
+        }
+
+    def log_factors(self, calls: Features) -> Array:
+        """What to add to the logarithm of each call's time, [call]."""
+        factors = np.zeros(len(calls))
+        places = np.clip(np.log2(calls.bytes) * PER_OCTAVE, 0, POINTS - 1)
+        for key, which in _groups(calls).items():
+            if key in self._tables:
+                factors[which] = _bilinear(*self._tables[key], np.log2(calls.nodes[which]), places[which])
+        return factors
+
+    def measured(self, calls: Features) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Whether something like each call was measured: its algorithm and protocol, for its collective."""
+        known = {key[:2] for key in self._tables}
+        pairs = calls.collective * 1000 + calls.algo_proto
+        return np.isin(pairs, [collective * 1000 + algo_proto for collective, algo_proto in known])
+
+
+def learnt(calls: Features, residuals: Array) -> Surface:
+    """The surface that ``residuals`` draw: logarithms of measured over the form's times, [call]."""
+    curves = []
+    for key, which in _groups(calls).items():
+        log_nodes, log_bytes = np.log2(calls.nodes[which]), np.log2(calls.bytes[which])
+        first = int(np.floor((log_bytes.min() - _WIDTH_OCTAVES) * PER_OCTAVE))
+        last = int(np.ceil((log_bytes.max() + _WIDTH_OCTAVES) * PER_OCTAVE))
+        grid = np.arange(max(first, 0), min(last, POINTS - 1) + 1)
+        away = np.subtract.outer(grid / PER_OCTAVE, log_bytes) / _WIDTH_OCTAVES
+        for nodes in np.unique(calls.nodes[which]).tolist():
+            weights = np.exp(-(away**2 + ((np.log2(nodes) - log_nodes) / _WIDTH_NODES) ** 2) / 2)
+            values = weights @ residuals[which] / (weights.sum(axis=1) + _PRIOR_WEIGHT)
+            if np.abs(values).max() > _LEAST:
+                curves.append(Curve(key, int(nodes), int(grid[0]), values))
+    return Surface(curves)
+
+
+def _groups(calls: Features) -> dict[Key, np.ndarray[tuple[int], np.dtype[np.intp]]]:
+    local = np.round(calls.ranks / calls.nodes).astype(np.int64)
+    keys, inverse = np.unique(np.stack([calls.collective, calls.algo_proto, local]), axis=1, return_inverse=True)
+    return {
+        (int(key[0]), int(key[1]), int(key[2])): np.flatnonzero(inverse.ravel() == index)
+        for index, key in enumerate(keys.T)
+    }
+
+
+def _bilinear(axis: Array, table: Array, log_nodes: Array, places: Array) -> Array:
+    low = np.clip(np.searchsorted(axis, log_nodes, side="right") - 1, 0, max(len(axis) - 2, 0))
+    high = np.minimum(low + 1, len(axis) - 1)
+    width = np.where(high > low, axis[high] - axis[low], 1.0)
+    share = np.clip((log_nodes - axis[low]) / width, 0, 1)
+    place = np.minimum(places.astype(np.int64), POINTS - 2)
+    rest = places - place
+    lower = table[low, place] * (1 - rest) + table[low, place + 1] * rest
+    upper = table[high, place] * (1 - rest) + table[high, place + 1] * rest
+    smooth: Array = lower * (1 - share) + upper * share
+    return smooth
