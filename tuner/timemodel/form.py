@@ -62,7 +62,8 @@ class Form:
         return (1 + calls.byte_reduced * self.parameters["byte_slowdown"]) * self._of("step_data", calls)
 
     def _inter_gbs(self, calls: Features) -> Array:
-        return self.parameters["net_share"] * calls.inter_gbs
+        p, doublings = self.parameters, np.log2(np.maximum(calls.nodes / 2, 1))
+        return p["net_share"] * calls.inter_gbs / (1 + p["net_congestion"] * doublings)
 
     def _ring_ll(self, calls: Features) -> Array:
         p, step = self.parameters, _step_bytes(calls)
@@ -135,7 +136,8 @@ class Form:
 
     def _nvls_tree(self, calls: Features) -> Array:
         p = self.parameters
-        gbs = np.minimum(self._nvls_gbs(calls), self._inter_gbs(calls) * p["nvls_tree_share"])
+        share = np.where(calls.nodes > 2, p["nvls_tree_share"] / 2, p["nvls_tree_two_nodes_share"])
+        gbs = np.minimum(self._nvls_gbs(calls), self._inter_gbs(calls) * share)
         levels_us = 2 * np.ceil(np.log2(calls.nodes)) * p["nvls_tree_hop_us"]
         return p["nvls_start_us"] + levels_us + calls.bytes / _bytes_per_us(gbs)
 

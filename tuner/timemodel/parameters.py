@@ -43,6 +43,7 @@ _NVLINK = (
 )
 _NETWORK = (
     Parameter("net_share", 0.93, 0.2, "of the bandwidth between nodes of the algorithm's graph"),
+    Parameter("net_congestion", 0.03, 0.8, "how much slower data flow between nodes, each time their number doubles"),
     Parameter("net_ll_hop_us", 5.0, 0.5, "one step of LL or LL128 between nodes, the smallest messages"),
     Parameter("net_ll_past_inline_us", 0.7, 0.7, "what such a step takes longer from 128 bytes on"),
     Parameter("net_ll_rendezvous_us", 4.0, 1.0, "what such a step takes longer from the rendezvous on"),
@@ -60,7 +61,10 @@ _NETWORK = (
     Parameter("tree_share", 0.95, 0.5, "of a tree's bandwidth between more than two nodes, beside net_share"),
     Parameter("tree_two_nodes_share", 1.1, 0.3, "of the bandwidth between two nodes, for a tree, beside net_share"),
     Parameter("nvls_tree_hop_us", 15.0, 0.7, "one level of NVLSTree between nodes"),
-    Parameter("nvls_tree_share", 0.9, 0.4, "of the bandwidth between nodes, for NVLSTree, beside net_share"),
+    Parameter("nvls_tree_share", 0.8, 0.4, "of NVLSTree's bandwidth between more than two nodes, beside net_share"),
+    Parameter(
+        "nvls_tree_two_nodes_share", 1.0, 0.3, "of the bandwidth between two nodes, for NVLSTree, beside net_share"
+    ),
     Parameter("pat_hop_us", 12.0, 0.7, "one step of PAT between nodes"),
     Parameter("pat_share", 0.9, 0.4, "of the bandwidth between nodes, for PAT, beside net_share"),
 )

@@ -1,0 +1,127 @@
+"""Runs the frozen splits: fit to what is kept, predict what is held out, say how far off and how well covered."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.calibration import time_fit
+from tuner.calibration.accuracy import splits
+from tuner.calibration.accuracy.baselines import BASELINES
+from tuner.calibration.accuracy.splits import Halves, Split
+from tuner.calibration.accuracy.widths import Scores, learn
+from tuner.calibration.measured_calls import MeasuredCalls
+from tuner.calibration.time_fit import TimeFit
+from tuner.timemodel import intervals
+from tuner.timemodel.features import Array
+from tuner.timemodel.form import Form
+from tuner.timemodel.intervals import CarriedOver, HalfWidths, Place
+from tuner.timemodel.parameters import believed
+
+MODEL = "time model"
+
+
+@dataclass(frozen=True, slots=True)
+class SplitResult:
+    """One split: mean absolute errors by model (None where one has no answer), and what the intervals cover."""
+
+    split: Split
+    rows: int
+    errors: Mapping[str, float | None]
+    coverage: float
+    half_width: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Predicted:
+    split: Split
+    halves: Halves
+    times_us: Array
+
+    @property
+    def off(self) -> Array:
+        times: Array = np.abs(np.log(self.times_us / self.halves.test.measured.times_us))
+        return times
+
+
+def run() -> tuple[tuple[SplitResult, ...], HalfWidths]:
+    """All splits, and the half-widths that their errors say, all machines together.
+
+    The intervals of a split go by the errors on other machines.
+    """
+    predicted = [_predict(split) for split in splits.splits()]
+    scores = [_scores(each) for each in predicted if splits.carried_over(each.split)]
+    results = []
+    for each in predicted:
+        others = [score for score in scores if score.machine != each.split.machine]
+        results.append(_result(each, learn(others)))
+    return tuple(results), learn(scores)
+
+
+def predicted_us(fitted: TimeFit, test: MeasuredCalls) -> Array:
+    """Times by a fit in us, with the start of its first way of launching."""
+    calls = test.measured.calls
+    times: Array = Form(fitted.parameters).times_us(calls) * np.exp(fitted.surface.log_factors(calls))
+    return times
+
+
+def _predict(split: Split) -> _Predicted:
+    both = splits.halves(split)
+    return _Predicted(split, both, predicted_us(time_fit.fit(both.fit.measured, believed()), both.test))
+
+
+def _scores(predicted: _Predicted) -> Scores:
+    kind = splits.carried_over(predicted.split)
+    assert kind is not None
+    regimes = intervals.regimes(predicted.halves.test.measured.calls)
+    return Scores(kind, predicted.split.machine, predicted.off, regimes)
+
+
+def _result(predicted: _Predicted, learnt: HalfWidths) -> SplitResult:
+    test = predicted.halves.test
+    half = half_widths(test, predicted.halves.fit.scope(), _same_machine(predicted), learnt)
+    errors = {name: _mean_error(baseline(predicted.halves.fit, test), test) for name, baseline in BASELINES.items()}
+    return SplitResult(
+        split=predicted.split,
+        rows=len(test),
+        errors={MODEL: _mean_error(predicted.times_us, test), **errors},
+        coverage=float((predicted.off <= half).mean()),
+        half_width=float(np.expm1(half).mean()),
+    )
+
+
+def half_widths(test: MeasuredCalls, scope: frozenset[Place], same_machine: bool, learnt: HalfWidths) -> Array:
+    """Half the interval around each row's logarithm, by what is carried over from ``scope`` to its place."""
+    calls, half = test.measured.calls, np.empty(len(test))
+    of_places: dict[Place, list[int]] = defaultdict(list)
+    for at, place in enumerate(test.places()):
+        of_places[place].append(at)
+    for place, rows in of_places.items():
+        which = np.array(rows)
+        carried = intervals.carried_over(place, scope, same_machine=same_machine)
+        half[which] = intervals.half_widths(calls[which], carried, learnt)
+    return half
+
+
+def _same_machine(predicted: _Predicted) -> bool:
+    return not predicted.split.test or predicted.split.kind != CarriedOver.machine.name
+
+
+def _mean_error(times_us: Array, test: MeasuredCalls) -> float | None:
+    known = np.isfinite(times_us)
+    if known.mean() < 0.99:
+        return None
+    return float(np.abs(times_us[known] / test.measured.times_us[known] - 1).mean())
+
+
+def summary(results: Sequence[SplitResult]) -> dict[str, dict[str, float | None]]:
+    """Mean errors by kind of split and model, machines counted alike; None where a model has no answer."""
+    found: dict[str, dict[str, float | None]] = {}
+    for kind in dict.fromkeys(each.split.kind for each in results):
+        own = [each for each in results if each.split.kind == kind]
+        found[kind] = {}
+        for model in own[0].errors:
+            values = [value for each in own if (value := each.errors[model]) is not None]
+            found[kind][model] = float(np.mean(values)) if len(values) == len(own) else None
+    return found

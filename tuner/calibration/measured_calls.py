@@ -1,0 +1,179 @@
+"""Measured times as calls that the time model knows: each row on the communicator that it was measured on."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tuner import release
+from tuner.base.errors import BadMeasurement, TunerError
+from tuner.base.names import DataType, Op
+from tuner.calibration.time_fit import Measured
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.machine import catalogue
+from tuner.measured import MeasuredRow, MeasuredTable
+from tuner.release import Release
+from tuner.scenario.describe import describe
+from tuner.timemodel import features
+from tuner.timemodel.features import Ints
+from tuner.timemodel.intervals import Place
+
+FORCED = {"algorithm": "NCCL_ALGO", "protocol": "NCCL_PROTO"}
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where rows are placed: a machine of the catalogue and a release."""
+
+    machine: str
+    nccl: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredCalls:
+    """Rows with what the emulator knows of their calls, an element a row; ``skipped`` counts the others by reason.
+
+    ``nccl_us`` is what NCCL's own model says. ``dtype`` and ``gpus_per_node`` are there to choose rows by.
+    """
+
+    rows: tuple[MeasuredRow, ...]
+    site: Site
+    measured: Measured
+    nccl_us: features.Array
+    dtype: Ints
+    gpus_per_node: Ints
+    skipped: Mapping[str, int]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def chosen(self, which: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> "MeasuredCalls":
+        """Those of a mask."""
+        return replace(
+            self,
+            rows=tuple(row for row, is_in in zip(self.rows, which.tolist(), strict=True) if is_in),
+            measured=self.measured[which],
+            nccl_us=self.nccl_us[which],
+            dtype=self.dtype[which],
+            gpus_per_node=self.gpus_per_node[which],
+        )
+
+    def places(self) -> list[Place]:
+        """Where each row was measured."""
+        calls = self.measured.calls
+        columns = zip(
+            calls.collective.tolist(),
+            calls.algo_proto.tolist(),
+            self.gpus_per_node.tolist(),
+            calls.nodes.astype(int).tolist(),
+            strict=True,
+        )
+        return [Place(self.site.nccl, *each) for each in columns]
+
+    def scope(self) -> frozenset[Place]:
+        """Where any row was measured."""
+        return frozenset(self.places())
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    nodes: int
+    gpus_per_node: int
+    environment: tuple[tuple[str, str], ...]
+    request: Request
+
+
+def of_table(table: MeasuredTable, site: Site, *, launch: int = 0) -> MeasuredCalls:
+    """The rows that the emulator can place on ``site``. ``launch`` numbers the way they were launched.
+
+    In-place rows, sends and receives, and rows of another setting of the search or the network are skipped and counted.
+    """
+    nccl, skipped = release.load(site.nccl), Counter[str]()
+    kinds: dict[_Kind, list[MeasuredRow]] = defaultdict(list)
+    for row in table.rows:
+        why = _skipped(row) or _elsewhere(table, row, nccl, site.machine)
+        if why is not None:
+            skipped[why] += 1
+            continue
+        environment = _environment(table, row, nccl, site.machine)
+        collective = row.tuned_collective
+        assert collective is not None
+        kinds[_Kind(row.nodes, row.gpus_per_node, environment, Request(collective, row.dtype, Op.sum))].append(row)
+    rows: list[MeasuredRow] = []
+    calls, nccl_us = [], []
+    for kind, its_rows in kinds.items():
+        try:
+            selection = _selection(kind, site)
+            picks = selection.pick(kind.request, np.array([row.bytes for row in its_rows], np.uint64))
+        except TunerError as error:
+            skipped[str(error)] += len(its_rows)
+            continue
+        rows += its_rows
+        calls.append(features.of_picks(selection, kind.request, picks))
+        nccl_us.append(picks.time_us.astype(np.float64))
+    if not rows:
+        raise BadMeasurement(f"{table.name}: no row that NCCL's model can be asked about; {_counted(skipped)}")
+    times_us = np.array([row.time_us for row in rows])
+    return MeasuredCalls(
+        rows=tuple(rows),
+        site=site,
+        measured=Measured(features.concatenated(calls), times_us, np.full(len(rows), launch)),
+        nccl_us=np.concatenate(nccl_us),
+        dtype=np.array([row.dtype for row in rows], np.int64),
+        gpus_per_node=np.array([row.gpus_per_node for row in rows], np.int64),
+        skipped=dict(skipped),
+    )
+
+
+def _counted(skipped: Mapping[str, int]) -> str:
+    return "; ".join(f"{count} rows: {why}" for why, count in skipped.items()) or "it has none"
+
+
+def _skipped(row: MeasuredRow) -> str | None:
+    if row.is_point_to_point:
+        return "sends and receives"
+    if row.in_place:
+        return "in place"
+    if row.dtype in (DataType.float8e4m3, DataType.float8e5m2):
+        return "8-bit floats"
+    return None
+
+
+def _elsewhere(table: MeasuredTable, row: MeasuredRow, nccl: Release, machine: str) -> str | None:
+    """Why a row of another setting cannot be placed."""
+    own, of_run = catalogue.load(machine).environment, table.environment_of(row)
+    for name in sorted(of_run.keys() & set(nccl.environment.search)):
+        if own.get(name, of_run[name]) != of_run[name]:
+            return f"{name}={of_run[name]}: another search than the machine's"
+    if of_run.get("NCCL_COLLNET_ENABLE", "0") != "0":
+        return "NCCL_COLLNET_ENABLE: whether the network has a CollNet plugin is not said"
+    run = table.header.runs.get(row.run)
+    if run and any(name.startswith("FI_") for name in run.environment):
+        return "another setting of the network"
+    return None
+
+
+def _environment(table: MeasuredTable, row: MeasuredRow, nccl: Release, machine: str) -> tuple[tuple[str, str], ...]:
+    """The variables that NCCL's model reads."""
+    own = catalogue.load(machine).environment
+    forced = {
+        variable: getattr(row, column).name for column, variable in FORCED.items() if getattr(row, column) is not None
+    }
+    if row.channels is not None:
+        forced |= {"NCCL_MIN_NCHANNELS": str(row.channels), "NCCL_MAX_NCHANNELS": str(row.channels)}
+    known = nccl.environment.known
+    read = {name: value for name, value in table.environment_of(row).items() if name in known and name not in own}
+    return tuple(sorted({**read, **forced}.items()))
+
+
+def _selection(kind: _Kind, site: Site) -> Selection:
+    scenario = describe(
+        site.machine,
+        nodes=kind.nodes,
+        gpus_per_node=kind.gpus_per_node,
+        nccl=site.nccl,
+        env=dict(kind.environment),
+    )
+    return Selection(scenario.communicator())
