@@ -7,7 +7,6 @@ from pathlib import Path
 
 from tuner import release
 from tuner.base.errors import BadInput, one_of
-from tuner.emulator import fitted_constants
 from tuner.machine.topology.edit import EDITS
 from tuner.release.environment import parse_assignments
 from tuner.scenario import MOST_NODES, Scenario
@@ -65,6 +64,8 @@ def _gpus_per_node(scenario: Scenario, value: str) -> Scenario:
 
 
 def _constants(scenario: Scenario, value: str) -> Scenario:
+    from tuner.emulator import fitted_constants
+
     return replace(scenario, fitted_constants=fitted_constants.read(Path(value)))
 
 

@@ -66,3 +66,11 @@ class OracleFailed(TunerError):
 def one_of(values: Iterable[object]) -> str:
     """``valid: a, b, c`` for the end of a message."""
     return "valid: " + ", ".join(str(value) for value in values)
+
+
+def did_you_mean(name: str, valid: Iterable[str]) -> str:
+    """``; did you mean dgx-h100?`` for a name that is close to a valid one, else nothing."""
+    import difflib
+
+    close = difflib.get_close_matches(name.lower(), valid, n=1)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -17,6 +17,8 @@ _METADATA = "json"
 
 @dataclass(frozen=True, slots=True)
 class _Form:
+    """What :func:`json_form` says of a field."""
+
     key: str | None
     convert: Callable[[Any], Any] | None
     merged: bool

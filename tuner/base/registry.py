@@ -6,13 +6,14 @@ A release's file names it. Every rule says where NCCL has it.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeVar
 
 Rule = Callable[..., Any]
 F = TypeVar("F", bound=Rule)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Source:
     """Where NCCL has a rule from the release ``since`` on, up to the next source of the rule.
 
@@ -29,18 +30,20 @@ class Source:
         return f"{self.function}, {self.file}, v{nccl}-1"
 
 
-@dataclass(frozen=True, slots=True)
 class FromBinary(Source):
     """No public source has the rule from ``since`` on: it was read from that release's libnccl.so.2."""
+
+    __slots__ = ()
 
     def text(self, nccl: str) -> str:
         """What was read, and of which release."""
         return f"{self.function}, read from the binary, {self.file} {nccl}"
 
 
-@dataclass(frozen=True, slots=True)
 class NotNccl(Source):
     """No rule of NCCL's, but one that this project adds."""
+
+    __slots__ = ()
 
     def text(self, nccl: str) -> str:
         """What adds the rule, in any release."""
@@ -92,8 +95,7 @@ def found_in(*sources: Source) -> Callable[[F], F]:
     """
     if not sources or not all(isinstance(source, Source) for source in sources):
         raise TypeError("a rule needs a source: the file and function of NCCL that has it, and since which release")
-    since = [_order(source.since) for source in sources]
-    if since != sorted(set(since)):
+    if any(_order(later.since) <= _order(earlier.since) for earlier, later in pairwise(sources)):
         raise ValueError(f"sources are out of order: {', '.join(source.since for source in sources)}")
 
     def add(function: F) -> F:

@@ -1,5 +1,6 @@
 """The command line: one module per verb, loaded when it is called; verbs format records and compute nothing."""
 
+import gc
 import sys
 
 import click
@@ -40,6 +41,8 @@ SECTIONS = {
         "plugin": "the tuner plugin and its decision tables: load, lint, dry-run, convert, compile",
     },
 }
+# Python looks for garbage after each 700 new objects: while modules load that is often, and there is none.
+OBJECTS_BETWEEN_COLLECTIONS = 100_000
 VERBS = {name: says for verbs in SECTIONS.values() for name, says in verbs.items()}
 
 
@@ -63,6 +66,7 @@ def everything() -> None:
 
 def main() -> None:
     """Runs a verb. Exit codes: 0 answered, 1 the answer is "no", 2 bad input; errors are one line on stderr."""
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     try:
         sys.exit(everything(standalone_mode=False) or 0)
     except TunerError as error:

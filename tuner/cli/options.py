@@ -14,7 +14,7 @@ from tuner.base.sizes import size_bytes as size_bytes
 from tuner.cli.renamed import Change, Renamed
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.oracle.configuration import BUILDS
+from tuner.release import BUILDS
 from tuner.release.environment import parse_assignments
 from tuner.scenario import MOST_NODES, Scenario
 from tuner.scenario.describe import describe

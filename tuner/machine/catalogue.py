@@ -6,7 +6,6 @@ that libnccl found on it.
 names, such as clouds' instance types.
 """
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tuner import release
-from tuner.base.errors import BadInput, UnknownMachine, one_of
+from tuner.base.errors import BadInput, UnknownMachine, did_you_mean, one_of
 from tuner.base.names import Pattern
 from tuner.machine.graphs import Graph, Graphs
 from tuner.machine.topology import Topology, read
@@ -113,13 +112,11 @@ def load(name: str) -> Machine:
     valid = names()
     if name not in valid:
         name = {alias.lower(): own for alias, own in aliases().items()}.get(name.lower(), name)
-    refused = tomllib.loads(_text(folder() / "refused.toml"))
-    if name in refused:
-        raise UnknownMachine(f"{name}: {refused[name]['why']}; {one_of(refused[name]['instead'])}")
     if name not in valid:
-        close = difflib.get_close_matches(name.lower(), valid, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise UnknownMachine(f"no machine {name!r}{hint}; {one_of(valid)}")
+        refused = tomllib.loads(_text(folder() / "refused.toml"))
+        if name in refused:
+            raise UnknownMachine(f"{name}: {refused[name]['why']}; {one_of(refused[name]['instead'])}")
+        raise UnknownMachine(f"no machine {name!r}{did_you_mean(name, valid)}; {one_of(valid)}")
     home = folder() / name
     facts = tomllib.loads(_text(home / "machine.toml"))
     graphs = tomllib.loads(_text(home / "graphs.toml")) if (home / "graphs.toml").is_file() else {}

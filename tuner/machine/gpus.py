@@ -1,13 +1,12 @@
 """GPU models by name (``tables/gpus.toml``): what NVML would say of a GPU that a topology file only places."""
 
-import difflib
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from tuner.base.errors import BadInput, UnknownGpu, one_of
+from tuner.base.errors import BadInput, UnknownGpu, did_you_mean, one_of
 
 # The address NVML gives for an NVSwitch that the host does not see, as in a virtual machine (xml.cc, v2.28.9-1).
 HIDDEN_NVSWITCH = "fffffff:ffff:ff"
@@ -55,9 +54,7 @@ def load(name: str) -> GpuModel:
     """A model by its name; UnknownGpu lists the valid ones."""
     table = _table()
     if name not in table:
-        close = difflib.get_close_matches(name.lower(), table, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise UnknownGpu(f"no GPU model {name!r}{hint}; {one_of(table)}")
+        raise UnknownGpu(f"no GPU model {name!r}{did_you_mean(name, table)}; {one_of(table)}")
     return table[name]
 
 

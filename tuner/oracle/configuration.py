@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tuner.machine.skeleton import Skeleton
+from tuner.release import BUILDS
 
-BUILDS = ("cu12", "cu13")  # of libnccl, by the major version of CUDA; the first where none is named
+if TYPE_CHECKING:
+    from tuner.machine.skeleton import Skeleton
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class OracleConfiguration:
     record_plugin: bool = False  # load it inside the recorder, so that `ask` sees the table before and after it
     without_tuner: bool = False  # no plugin at all, which some choices depend on; only `launch` can be asked then
     library: Path | None = None  # this file instead of the release's installed or cached library
-    skeleton: Skeleton | None = None  # what NCCL reads instead of the topology, to complete it
+    skeleton: "Skeleton | None" = None  # what NCCL reads instead of the topology, to complete it
     others: tuple[Host, ...] = ()  # nodes after the ``nodes``, in the order of their ranks
     peer_to_peer_across_sockets: bool = True  # as of a Host, of the ``nodes``
     build: str = BUILDS[0]  # of the release's libnccl

@@ -29,7 +29,7 @@ from elftools.elf.elffile import ELFFile
 from tuner import release as releases
 from tuner.base.errors import BadInput, OracleUnavailable, one_of
 from tuner.base.files import remember
-from tuner.oracle.configuration import BUILDS
+from tuner.release import BUILDS
 from tuner.release.schema import LibraryFile
 
 WHEELS = {build: f"nvidia-nccl-{build}" for build in BUILDS}

@@ -2,11 +2,12 @@
 
 from tuner.release.convert import ALGORITHM_KEYS, ALGORITHM_NAMES, PROTOCOL_KEYS, PROTOCOL_NAMES
 from tuner.release.reader import Difference, changed, differences, load, names, read
-from tuner.release.schema import HARDWARE, Generation, Release
+from tuner.release.schema import BUILDS, HARDWARE, Generation, Release
 
 __all__ = [
     "ALGORITHM_KEYS",
     "ALGORITHM_NAMES",
+    "BUILDS",
     "HARDWARE",
     "PROTOCOL_KEYS",
     "PROTOCOL_NAMES",

@@ -2,6 +2,7 @@
 
 Units are in the names: ``_us``, ``_gbs`` (1e9 bytes per second), ``_bytes``. What only some releases have is None in
 the others. :mod:`tuner.release.reader` checks and converts; the sources stand in ``tables/nccl``.
+Most are without equality, which takes time to make and every command would wait for.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,9 +23,10 @@ CapName = Literal["ll", "ring_ll128_per_channel", "tree_ll128_per_channel", "tre
 PathName = Literal["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS"]
 Latencies = Mapping[Algorithm, Mapping[Protocol, float]]
 HARDWARE: tuple[Hardware, ...] = ("nvlink", "pci", "net")
+BUILDS = ("cu12", "cu13")  # of libnccl, by the major version of CUDA; the first where none is named
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LibraryFile:
     """libnccl.so.2 of one of the release's wheels, for one processor architecture."""
 
@@ -32,7 +34,7 @@ class LibraryFile:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Plugin:
     """How the release takes tuner plugins."""
 
@@ -79,7 +81,7 @@ class Limits:
     min_aggregated_bytes_per_channel: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Paths:
     """Types of paths, the nearest first; ``gpu_direct`` is the farthest adapter that may read a GPU's memory."""
 
@@ -92,14 +94,14 @@ class Paths:
         return names.index(path_type)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LL128:
     """Compute capabilities (90 for 9.0) that LL128 was tested on."""
 
     tested: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RingPlateau:
     """Factors on the latency of Ring/Simple AllReduce, by generation."""
 
@@ -117,7 +119,7 @@ class RingPlateau:
         return {"volta": self.volta, "ampere": self.ampere, "hopper": self.hopper, "blackwell": self.blackwell}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Threads:
     """Threads of a block: ``default``, within ``min`` and ``max`` where the variable ``env`` sets them.
 
@@ -132,7 +134,7 @@ class Threads:
     slow_gbs: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ThreadThresholds:
     """Bytes that a thread gets before there are more of them."""
 
@@ -142,7 +144,7 @@ class ThreadThresholds:
     collnet_simple: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class NvlsChannels:
     """Channels of NVLS by generation; ``blackwell_fewer`` from three nodes on, where adapters reach ``fast_net_gbs``.
 
@@ -158,7 +160,7 @@ class NvlsChannels:
     fastest_net_few_ranks: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RegisteredNvlsRow:
     """Channels by collective; between nodes ``nodes_fast`` where adapters reach ``fast_net_gbs``."""
 
@@ -168,7 +170,7 @@ class RegisteredNvlsRow:
     fast_net_gbs: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RegisteredNvlsChannels:
     """Channels of NVLS on registered buffers, for eight GPUs per node."""
 
@@ -177,7 +179,7 @@ class RegisteredNvlsChannels:
     blackwell: RegisteredNvlsRow
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ArmNodes:
     """Nodes with ARM processors on which NVLSTree is corrected."""
 
@@ -185,7 +187,7 @@ class ArmNodes:
     fast_net_gbs: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Variables:
     """Environment variables by what they reach; ``non_numeric_is_default``: of an integer, else it is 0."""
 
@@ -196,7 +198,7 @@ class Variables:
     indifferent: Mapping[str, tuple[str, ...]]  # no choice, by what they are for
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ReleaseFile:
     """One file as it was read; ``table`` without the parent's."""
 

@@ -12,7 +12,7 @@ Bus = Literal["low_latency", "scatter_and_gather", "switch", "others"]
 Multiplier = Literal["one", "a_tenth_more", "ranks", "more_than_half_the_ranks", "nearly_as_much"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class BaseLatency:
     """Before any byte is moved, by collective."""
 
@@ -20,7 +20,7 @@ class BaseLatency:
     bulk: ByCollective
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SymmetricRow:
     """One generation of GPUs."""
 
@@ -31,7 +31,7 @@ class SymmetricRow:
     peak_reduce_gbs: float  # where the switch reduces
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SymmetricKernel:
     """One kernel: which bytes cross the bus, what it needs, how it differs from its row."""
 
@@ -50,7 +50,7 @@ class SymmetricKernel:
     bulk_per_block: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class AllToAll:
     """One AllGather kernel in the model by blocks and links."""
 
@@ -65,7 +65,7 @@ class AllToAll:
     efficient_peak: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Symmetric:
     """All of it; kernels by NCCL's names, in NCCL's order."""
 

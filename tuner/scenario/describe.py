@@ -4,15 +4,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from tuner import release
 from tuner.base.errors import BadInput, one_of
 from tuner.base.sizes import whole
-from tuner.emulator import fitted_constants
 from tuner.machine import catalogue
-from tuner.oracle.configuration import BUILDS
+from tuner.release import BUILDS
 from tuner.scenario.description import MOST_NODES, Scenario
+
+if TYPE_CHECKING:
+    from tuner.emulator.fitted_constants import FittedConstants
 
 
 class Description(TypedDict, total=False):
@@ -69,7 +71,7 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
         )
     ]
     constants = _path(given.get("constants"))
-    fitted = None if constants is None else fitted_constants.read(constants)
+    fitted = None if constants is None else _fitted(constants)
     nccl = given.get("nccl") or (fitted.nccl if fitted else None)
     if nccl is None:
         nccl = catalogue.newest_release(kind.machine for kind in kinds if kind.machine)
@@ -104,6 +106,12 @@ def nodes_of(text: str) -> Scenario:
         topology=Path(name) if topology else None,
         gpus_per_node=None if gpus is None else int(gpus),
     )
+
+
+def _fitted(path: Path) -> "FittedConstants":
+    from tuner.emulator import fitted_constants
+
+    return fitted_constants.read(path)
 
 
 def _build(build: str) -> str:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.base.records import json_form
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.fitted_constants import FittedConstants
 from tuner.machine import catalogue, gpus
-from tuner.oracle.configuration import BUILDS, OracleConfiguration
+from tuner.release import BUILDS
 
 if TYPE_CHECKING:
+    from tuner.emulator.fitted_constants import FittedConstants
+    from tuner.oracle.configuration import OracleConfiguration
     from tuner.scenario.resolved import ResolvedScenario
 
 MOST_NODES = 2**20  # beyond any machine there is, and still quick to answer
@@ -44,7 +45,7 @@ class Scenario:
     net_gbps: float | None = None  # of the adapters that the topology only places, 1e9 bits per second
     net_latency_us: float | None = None
     others: tuple["Scenario", ...] = ()
-    fitted_constants: FittedConstants | None = None  # instead of NCCL's; libnccl has none
+    fitted_constants: "FittedConstants | None" = None  # instead of NCCL's; libnccl has none
     hardware: dict[str, str] | None = None  # what differs from the machine or topology, in the words of topology.edit
     search: bool = False  # libnccl searches the graphs of a known machine too, as variables of the search are set
     build: str = BUILDS[0]  # of libnccl, where it is asked
@@ -120,6 +121,6 @@ class Scenario:
         """The communicator as the emulator sees it, by rank 0: :attr:`ResolvedScenario.views`."""
         return self.resolve().views[0]
 
-    def oracle_configuration(self) -> OracleConfiguration:
+    def oracle_configuration(self) -> "OracleConfiguration":
         """The same communicator for the oracle: :meth:`ResolvedScenario.oracle_configuration`."""
         return self.resolve().oracle_configuration()

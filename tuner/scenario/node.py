@@ -1,16 +1,18 @@
 """One kind of node of a scenario: its topology read once, and what emulator and oracle take of it."""
 
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tuner.base.errors import BadInput, BadTopology
 from tuner.emulator.communicator import Node
-from tuner.machine import catalogue, graphs, skeleton
+from tuner.machine import catalogue, graphs
 from tuner.machine.graphs import Graphs
 from tuner.machine.topology import Topology, edit
 from tuner.machine.topology import read as read_topology
-from tuner.oracle.configuration import OracleConfiguration
 from tuner.scenario.description import Scenario
+
+if TYPE_CHECKING:
+    from tuner.oracle.configuration import OracleConfiguration
 
 
 class _Source(NamedTuple):
@@ -68,8 +70,10 @@ class ResolvedNode:
             gpu_direct=topology.gpu_direct(gpus),
         )
 
-    def for_oracle(self, nodes: int) -> OracleConfiguration:
+    def for_oracle(self, nodes: int) -> "OracleConfiguration":
         """``nodes`` such nodes as the oracle takes them."""
+        from tuner.oracle.configuration import OracleConfiguration
+
         scenario = self.scenario
         machine = None if scenario.machine is None else catalogue.load(scenario.machine)
         return OracleConfiguration(
@@ -130,6 +134,8 @@ class ResolvedNode:
             return _Source(machine.topology_xml, machine.topology)
         assert scenario.topology is not None
         if scenario.gpu is None:
+            from tuner.machine import skeleton
+
             return _Source(*skeleton.read_complete(scenario.topology))
         from tuner.oracle import search
 

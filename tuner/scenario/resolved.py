@@ -3,18 +3,20 @@
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from tuner import release
 from tuner.base.errors import BadInput
-from tuner.emulator import fitted_constants
 from tuner.emulator.build import build
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.rules import cta_policy
-from tuner.oracle.configuration import OracleConfiguration
 from tuner.release import Release
 from tuner.release.environment import Environment
 from tuner.scenario.description import Scenario
 from tuner.scenario.node import ResolvedNode
+
+if TYPE_CHECKING:
+    from tuner.oracle.configuration import OracleConfiguration
 
 
 class ResolvedScenario:
@@ -51,6 +53,8 @@ class ResolvedScenario:
         names = {kind.scenario.machine for kind in self.kinds} - {None}
         if measured is not None and names - {measured}:
             raise BadInput(f"--constants {constants.file}: measured on {measured}, not {', '.join(map(str, names))}")
+        from tuner.emulator import fitted_constants
+
         return fitted_constants.apply(nccl, constants)
 
     @cached_property
@@ -71,7 +75,7 @@ class ResolvedScenario:
             for first, own in enumerate(nodes)
         )
 
-    def oracle_configuration(self) -> OracleConfiguration:
+    def oracle_configuration(self) -> "OracleConfiguration":
         """The same communicator for the oracle. BadInput for what libnccl cannot take: other constants, graphs."""
         if self.scenario.fitted_constants is not None:
             raise BadInput("--constants: libnccl computes with its own constants; valid for: pick, table, group")
@@ -82,7 +86,7 @@ class ResolvedScenario:
             raise BadInput("the nccl.conf of these machines differ, and libnccl runs in one process here; valid: alike")
         return replace(own, others=tuple(chain.from_iterable(other.hosts for other in others)))
 
-    def oracle_configuration_to_launch(self) -> OracleConfiguration:
+    def oracle_configuration_to_launch(self) -> "OracleConfiguration":
         """The same; without a tuner plugin, so without the recorder, where a variable counts only then."""
         without_tuner = cta_policy.NAME in (self.scenario.environment or {})
         return replace(self.oracle_configuration(), without_tuner=without_tuner)
