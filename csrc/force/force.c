@@ -32,16 +32,27 @@ static struct {
     char reason[320];
 } shared = {.held = ATOMIC_FLAG_INIT, .last = {.collective = -1}};
 
+static void stop_following(struct tuner *tuner) {
+    if (tuner->decides) {
+        counters_free(&tuner->decider.counters);
+        rules_free(&tuner->rules);
+        tuner->decides = false;
+    }
+}
+
 /* False when there is no memory: the communicator's choices are NCCL's own then. */
 static bool follow(struct tuner *tuner) {
-    if (tuner->decides) {
+    stop_following(tuner);
+    bool asked = shared.has_table && !tuner->silent;
+    if (!asked || !rules_build(&shared.table, &tuner->shape, &tuner->rules)) {
+        return !asked;
+    }
+    decider_start(&tuner->rules, tuner->hands_cells, tuner->unchecked, &tuner->decider);
+    tuner->decides = counters_start(&shared.table, NULL, &tuner->decider.counters);
+    if (!tuner->decides) {
         rules_free(&tuner->rules);
     }
-    tuner->decides = shared.has_table && !tuner->silent && rules_build(&shared.table, &tuner->shape, &tuner->rules);
-    if (tuner->decides) {
-        decider_start(&tuner->rules, tuner->hands_cells, tuner->unchecked, &tuner->decider);
-    }
-    return tuner->decides == (shared.has_table && !tuner->silent);
+    return tuner->decides;
 }
 
 static bool read_table(const char *text, size_t bytes, struct table *table) {
@@ -81,10 +92,11 @@ __attribute__((visibility("default"))) void nccl_tuner_see(struct nccl_tuner_see
     seen->calls = seen->decided = seen->costed = seen->unavailable = 0;
     for (const struct tuner *tuner = shared.first; tuner; tuner = tuner->next) {
         if (tuner->decides) {
-            seen->calls += atomic_load(&tuner->decider.calls);
-            seen->decided += atomic_load(&tuner->decider.decided);
-            seen->costed += atomic_load(&tuner->decider.costed);
-            seen->unavailable += atomic_load(&tuner->decider.unavailable);
+            struct call_counts counts = counters_sum(&tuner->decider.counters);
+            seen->calls += counts.calls;
+            seen->decided += counts.decided;
+            seen->costed += counts.costed;
+            seen->unavailable += counts.unavailable;
         }
     }
     lock_release(&shared.held);
@@ -109,39 +121,35 @@ int tuner_open(const struct opening *opening, struct tuner **opened) {
     return RESULT_SUCCESS;
 }
 
-static void note(int collective, size_t bytes, const float *cells, int algorithms, int protocols) {
-    shared.last.collective = collective;
-    shared.last.bytes = bytes;
+static void note(const struct call *call, struct cost_cells cells) {
+    shared.last.collective = call->collective;
+    shared.last.bytes = call->bytes;
     for (int cell = 0; cell < CELLS; cell++) {
         int algorithm = cell / PROTOCOLS, protocol = cell % PROTOCOLS;
-        bool there = algorithm < algorithms && protocol < protocols;
-        shared.last.costs_us[cell] = there ? cells[algorithm * protocols + protocol] : IGNORED_US;
+        bool there = algorithm < cells.algorithms && protocol < cells.protocols;
+        shared.last.costs_us[cell] = there ? cells.us[algorithm * cells.protocols + protocol] : IGNORED_US;
     }
 }
 
-void tuner_decide(struct tuner *tuner, int collective, size_t bytes, int pipelined, int registered, float *cells,
-                  int algorithms, int protocols, int *channels) {
+void tuner_decide(struct tuner *tuner, const struct call *call, struct cost_cells cells, int *channels) {
     lock_take(&shared.held);
-    note(collective, bytes, cells, algorithms, protocols);
+    note(call, cells);
     if (tuner->decides) {
-        decider_decide(&tuner->decider, collective, bytes, pipelined, registered, cells, algorithms, protocols,
-                       channels);
+        decider_decide(&tuner->decider, call, cells, channels);
     }
     lock_release(&shared.held);
 }
 
-void tuner_choose(struct tuner *tuner, int collective, size_t bytes, int pipelined, int collnet, int nvls,
-                  int *algorithm, int *protocol, int *channels) {
+void tuner_choose(struct tuner *tuner, const struct call *call, int *algorithm, int *protocol, int *channels) {
     float cells[CELLS];
     if (!tuner) { /* 2.19 and 2.20 call on after the last communicator is gone */
         return;
     }
-    legacy_fill(cells, collective, collnet == 1, nvls == 1, &tuner->shape, tuner->unchecked);
+    legacy_fill(cells, call, &tuner->shape, tuner->unchecked);
     lock_take(&shared.held);
-    note(collective, bytes, cells, ALGORITHMS, PROTOCOLS);
+    note(call, (struct cost_cells){cells, ALGORITHMS, PROTOCOLS});
     if (tuner->decides) {
-        decider_choose(&tuner->decider, collective, bytes, pipelined, cells, algorithm, protocol,
-                       tuner->shape.known ? channels : NULL);
+        decider_choose(&tuner->decider, call, cells, algorithm, protocol, tuner->shape.known ? channels : NULL);
     }
     lock_release(&shared.held);
 }
@@ -187,8 +195,6 @@ void tuner_close(struct tuner *tuner) {
     }
     *at = tuner->next;
     lock_release(&shared.held);
-    if (tuner->decides) {
-        rules_free(&tuner->rules);
-    }
+    stop_following(tuner);
     free(tuner);
 }

@@ -28,31 +28,38 @@ static float just_above(float time) {
     return time;
 }
 
-bool cells_prefer(float *cells, int algorithms, int protocols, int algorithm, int protocol) {
-    if (algorithm >= algorithms || protocol >= protocols) {
-        return false;
-    }
-    int chosen = algorithm * protocols + protocol;
-    float time = cells[chosen];
-    if (!can_be_taken(time)) {
-        return false;
-    }
-    float above = just_above(time);
-    /* No branch on a cell, so that the loop can be vectorised: times come in no order a processor could predict. */
-    int count = algorithms * protocols;
+/* No branch on a cell, so that the loop can be vectorised: times come in no order a processor could predict. */
+static inline void put_above(float *cells, int count, float above) {
     for (int cell = 0; cell < count; cell++) {
         float old = cells[cell];
         cells[cell] = ((old >= 0.0f) & (old < above)) ? above : old;
     }
-    cells[chosen] = time;
+}
+
+bool cells_prefer(struct cost_cells cells, int algorithm, int protocol) {
+    if (algorithm >= cells.algorithms || protocol >= cells.protocols) {
+        return false;
+    }
+    int chosen = algorithm * cells.protocols + protocol, count = cells.algorithms * cells.protocols;
+    float time = cells.us[chosen];
+    if (!can_be_taken(time)) {
+        return false;
+    }
+    float above = just_above(time);
+    if (count == CELLS) { /* that of today's NCCL, which a compiler unrolls */
+        put_above(cells.us, CELLS, above);
+    } else {
+        put_above(cells.us, count, above);
+    }
+    cells.us[chosen] = time;
     return true;
 }
 
-uint32_t cells_runnable(const float *cells, int algorithms, int protocols) {
+uint32_t cells_runnable(struct cost_cells cells) {
     uint32_t runnable = 0;
-    for (int algorithm = 0; algorithm < ALGORITHMS && algorithm < algorithms; algorithm++) {
-        for (int protocol = 0; protocol < PROTOCOLS && protocol < protocols; protocol++) {
-            uint32_t taken = can_be_taken(cells[algorithm * protocols + protocol]);
+    for (int algorithm = 0; algorithm < ALGORITHMS && algorithm < cells.algorithms; algorithm++) {
+        for (int protocol = 0; protocol < PROTOCOLS && protocol < cells.protocols; protocol++) {
+            uint32_t taken = can_be_taken(cells.us[algorithm * cells.protocols + protocol]);
             runnable |= taken << (algorithm * PROTOCOLS + protocol);
         }
     }

@@ -131,7 +131,7 @@ int costs_write(const struct costs *costs, const struct call *call, struct cost_
         }
     }
     if (guarded && written > 0) {
-        guard_apply(&guard, cells.us, cells.algorithms, cells.protocols);
+        guard_apply(&guard, cells);
     }
     return written;
 }

@@ -2,36 +2,66 @@
 
 #include <stdlib.h>
 
-void counters_start(const struct table *table, nccl_logger logger, struct counters *counters) {
+bool counters_start(const struct table *table, nccl_logger logger, struct counters *counters) {
     /* Never none, and not touched before a row decides: most pages stay the kernel's. */
-    counters->choices = calloc(table->choice_count + 1, sizeof *counters->choices);
+    *counters = (struct counters){.choice_count = table->choice_count, .logger = logger};
+    counters->decided = calloc(table->choice_count + 1, sizeof *counters->decided);
+    counters->unavailable = calloc(table->choice_count + 1, sizeof *counters->unavailable);
     counters->costs = calloc(table->cost_count + 1, sizeof *counters->costs);
     counters->sizes = calloc(COLLECTIVES, sizeof *counters->sizes);
-    counters->logger = logger;
-    if (!counters->choices || !counters->costs || !counters->sizes) {
-        counters_free(counters);
+    if (counters->decided && counters->unavailable && counters->costs && counters->sizes) {
+        return true;
     }
+    counters_free(counters);
+    return false;
 }
 
 void counters_free(struct counters *counters) {
-    free(counters->choices);
+    free(counters->decided);
+    free(counters->unavailable);
     free(counters->costs);
     free(counters->sizes);
     *counters = (struct counters){0};
 }
 
-void counters_leave(struct counters *counters, enum undecided why, int collective, size_t bytes) {
-    if (!counters->sizes || collective < 0 || collective >= COLLECTIVES) {
+static size_t value_of(const atomic_size_t *counter) {
+    return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+static size_t sum_sizes(const struct counters *counters, enum undecided why) {
+    size_t sum = 0;
+    for (int collective = 0; collective < COLLECTIVES; collective++) {
+        for (int class = 0; class < SIZE_CLASSES; class ++) {
+            sum += value_of(&counters->sizes[collective][why][class].calls);
+        }
+    }
+    return sum;
+}
+
+struct call_counts counters_sum(const struct counters *counters) {
+    struct call_counts counts = {.costed = value_of(&counters->costed),
+                                 .unavailable = sum_sizes(counters, UNDECIDED_UNAVAILABLE)};
+    for (size_t choice = 0; choice < counters->choice_count; choice++) {
+        counts.decided += value_of(&counters->decided[choice]);
+    }
+    counts.calls = counts.decided + counts.unavailable + sum_sizes(counters, UNDECIDED_NO_ROW) +
+                   value_of(&counters->costed_alone) + value_of(&counters->untuned);
+    return counts;
+}
+
+void counters_leave(struct counters *counters, enum undecided why, const struct call *call) {
+    if (call->collective < 0 || call->collective >= COLLECTIVES) {
+        counters_add(&counters->untuned, 1);
         return;
     }
-    int class = bytes ? 64 - __builtin_clzl(bytes) : 0;
-    struct size_count *count = &counters->sizes[collective][why][class];
+    int class = call->bytes ? 64 - __builtin_clzl(call->bytes) : 0;
+    struct size_count *count = &counters->sizes[call->collective][why][class];
     size_t calls = counters_add(&count->calls, 1);
-    counters_add(&count->bytes, bytes);
-    if (calls == 0 || bytes < atomic_load_explicit(&count->least, memory_order_relaxed)) {
-        atomic_store_explicit(&count->least, bytes, memory_order_relaxed);
+    counters_add(&count->bytes, call->bytes);
+    if (calls == 0 || call->bytes < value_of(&count->least)) {
+        atomic_store_explicit(&count->least, call->bytes, memory_order_relaxed);
     }
-    if (bytes > atomic_load_explicit(&count->most, memory_order_relaxed)) {
-        atomic_store_explicit(&count->most, bytes, memory_order_relaxed);
+    if (call->bytes > value_of(&count->most)) {
+        atomic_store_explicit(&count->most, call->bytes, memory_order_relaxed);
     }
 }

@@ -5,7 +5,8 @@
 #include "names.h"
 
 __attribute__((cold, noinline)) void counters_say_first(const struct counters *counters, const struct choice *choice,
-                                                        unsigned line, int collective, size_t bytes) {
+                                                        unsigned line, const struct call *call) {
     log_info(counters->logger, "line %u decides for the first time here: %s of %zu bytes by %s/%s", line,
-             collective_name(collective), bytes, algorithm_name(choice->algorithm), protocol_name(choice->protocol));
+             collective_name(call->collective), call->bytes, algorithm_name(choice->algorithm),
+             protocol_name(choice->protocol));
 }

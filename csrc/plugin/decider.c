@@ -10,8 +10,8 @@ void decider_start(const struct rules *rules, bool hands_cells, bool unchecked, 
 }
 
 /* The first of the choices that NCCL can take, or NULL; it is preferred in the cells then. */
-static const struct choice *prefer(const struct choice *choice, float *cells, int algorithms, int protocols) {
-    while (!cells_prefer(cells, algorithms, protocols, choice->algorithm, choice->protocol)) {
+static const struct choice *prefer(const struct choice *choice, struct cost_cells cells) {
+    while (!cells_prefer(cells, choice->algorithm, choice->protocol)) {
         if (!choice->more) {
             return NULL;
         }
@@ -20,21 +20,10 @@ static const struct choice *prefer(const struct choice *choice, float *cells, in
     return choice;
 }
 
-/* The choice that the table makes, preferred in the cells, or NULL; `row` is the first that holds the call. Inlined: a
- * call with nine arguments takes as long as the search. */
-__attribute__((always_inline)) static inline const struct choice *take(const struct decider *decider, int collective,
-                                                                       size_t bytes, int pipelined, int registered,
-                                                                       float *cells, int algorithms, int protocols,
-                                                                       const struct choice **row) {
-    *row = lookup_find(&decider->rules->lookup, collective, bytes, pipelined, registered);
-    const struct choice *taken = (*row)->algorithm < 0 ? NULL : prefer(*row, cells, algorithms, protocols);
-    if (!taken && (*row)->algorithm >= 0) {
-        uint32_t runnable = cells_runnable(cells, algorithms, protocols);
-        const struct choice *next =
-            lookup_fall(&decider->rules->lookup, collective, bytes, pipelined, registered, runnable);
-        taken = next ? prefer(next, cells, algorithms, protocols) : NULL;
-    }
-    return taken;
+/* The same of the later rows that hold the call, where rows fall through. */
+static const struct choice *fall(const struct lookup *lookup, const struct call *call, struct cost_cells cells) {
+    const struct choice *next = lookup_fall(lookup, call, cells_runnable(cells));
+    return next ? prefer(next, cells) : NULL;
 }
 
 static uint64_t chunk_key(int algorithm, int protocol) {
@@ -50,10 +39,10 @@ static void note_chunk(struct decider *decider, int collective, const struct cho
     }
 }
 
-static void count_choice(struct decider *decider, const struct choice *taken, int collective, size_t bytes) {
-    struct choice_count *choices = decider->counters.choices;
-    if (choices && counters_add(&choices[taken - decider->rules->lookup.choices].decided, 1) == 0) {
-        counters_say_first(&decider->counters, taken, lookup_line(&decider->rules->lookup, taken), collective, bytes);
+static void count_choice(struct decider *decider, const struct choice *taken, const struct call *call) {
+    const struct lookup *lookup = &decider->rules->lookup;
+    if (counters_add(&decider->counters.decided[taken - lookup->choices], 1) == 0) {
+        counters_say_first(&decider->counters, taken, lookup_line(lookup, taken), call);
     }
 }
 
@@ -61,45 +50,51 @@ static void count_choice(struct decider *decider, const struct choice *taken, in
 static void count_first(struct decider *decider, const struct choice *row, const struct choice *taken) {
     const struct lookup *lookup = &decider->rules->lookup;
     bool another = !taken || lookup_line(lookup, taken) != lookup_line(lookup, row);
-    if (another && decider->counters.choices) {
-        counters_add(&decider->counters.choices[row - lookup->choices].unavailable, 1);
+    if (another) {
+        counters_add(&decider->counters.unavailable[row - lookup->choices], 1);
     }
 }
 
-bool decider_decide(struct decider *decider, int collective, size_t bytes, int pipelined, int registered, float *cells,
-                    int algorithms, int protocols, int *channels) {
-    counters_add(&decider->calls, 1);
-    struct call call = {.bytes = bytes, .collective = collective, .pipelined = pipelined};
-    struct cost_cells costs = {cells, algorithms, protocols};
-    bool costed = costs_write(&decider->rules->costs, &call, costs, decider->guarded, decider->counters.costs) > 0;
-    if (costed) {
-        counters_add(&decider->costed, 1);
+static bool write_costs(struct decider *decider, const struct call *call, struct cost_cells cells) {
+    const struct costs *costs = &decider->rules->costs;
+    if (costs->rows == 0 || costs_write(costs, call, cells, decider->guarded, decider->counters.costs) == 0) {
+        return false;
     }
-    const struct choice *row;
-    const struct choice *taken =
-        take(decider, collective, bytes, pipelined, registered, cells, algorithms, protocols, &row);
-    note_chunk(decider, collective, taken);
+    counters_add(&decider->counters.costed, 1);
+    return true;
+}
+
+bool decider_decide(struct decider *decider, const struct call *call, struct cost_cells cells, int *channels) {
+    const struct lookup *lookup = &decider->rules->lookup;
+    bool costed = write_costs(decider, call, cells);
+    const struct choice *row = lookup_find(lookup, call), *taken = NULL;
+    bool matches = row->algorithm >= 0;
+    if (matches) {
+        taken = prefer(row, cells);
+        if (!taken) {
+            taken = fall(lookup, call, cells);
+        }
+        if (row != taken) {
+            count_first(decider, row, taken);
+        }
+    }
+    note_chunk(decider, call->collective, taken);
     if (taken) {
-        counters_add(&decider->decided, 1);
-        count_choice(decider, taken, collective, bytes);
+        count_choice(decider, taken, call);
         if (taken->channels > 0 && channels) {
             *channels = taken->channels;
         }
-    } else if (row->algorithm >= 0) {
-        counters_add(&decider->unavailable, 1);
-        counters_leave(&decider->counters, UNDECIDED_UNAVAILABLE, collective, bytes);
-    } else if (!costed) {
-        counters_leave(&decider->counters, UNDECIDED_NO_ROW, collective, bytes);
-    }
-    if (row != taken && row->algorithm >= 0) {
-        count_first(decider, row, taken);
+    } else if (matches || !costed) {
+        counters_leave(&decider->counters, matches ? UNDECIDED_UNAVAILABLE : UNDECIDED_NO_ROW, call);
+    } else {
+        counters_add(&decider->counters.costed_alone, 1);
     }
     return costed || taken;
 }
 
-bool decider_choose(struct decider *decider, int collective, size_t bytes, int pipelined, float cells[CELLS],
-                    int *algorithm, int *protocol, int *channels) {
-    bool decided = decider_decide(decider, collective, bytes, pipelined, 0, cells, ALGORITHMS, PROTOCOLS, channels);
+bool decider_choose(struct decider *decider, const struct call *call, float cells[CELLS], int *algorithm, int *protocol,
+                    int *channels) {
+    bool decided = decider_decide(decider, call, (struct cost_cells){cells, ALGORITHMS, PROTOCOLS}, channels);
     if (decided) {
         int cell = legacy_fastest(cells);
         *algorithm = cell / PROTOCOLS;
@@ -110,6 +105,7 @@ bool decider_choose(struct decider *decider, int collective, size_t bytes, int p
 
 void decider_explain(const struct decider *decider, const struct call *call, struct cost_cells cells,
                      struct explanation *explanation) {
+    const struct lookup *lookup = &decider->rules->lookup;
     *explanation = (struct explanation){0};
     for (int cell = 0; cell < CELLS; cell++) {
         int algorithm = cell / PROTOCOLS, protocol = cell % PROTOCOLS;
@@ -120,13 +116,14 @@ void decider_explain(const struct decider *decider, const struct call *call, str
         }
     }
     costs_write(&decider->rules->costs, call, cells, decider->guarded, NULL);
-    const struct choice *row;
-    const struct choice *taken = take(decider, call->collective, call->bytes, call->pipelined, call->registered,
-                                      cells.us, cells.algorithms, cells.protocols, &row);
+    const struct choice *row = lookup_find(lookup, call), *taken = row->algorithm < 0 ? NULL : prefer(row, cells);
+    if (!taken && row->algorithm >= 0) {
+        taken = fall(lookup, call, cells);
+    }
     if (taken) {
-        explanation->decision = lookup_line(&decider->rules->lookup, taken);
+        explanation->decision = lookup_line(lookup, taken);
     } else {
-        explanation->unavailable = lookup_line(&decider->rules->lookup, row);
+        explanation->unavailable = lookup_line(lookup, row);
     }
 }
 

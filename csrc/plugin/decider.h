@@ -18,20 +18,18 @@ struct decider {
     bool unchecked;
     bool guarded;                          /* NCCL may hold Ring back: guard.h */
     _Atomic(uint64_t) chunks[COLLECTIVES]; /* of the last decision each: chunk_key and the size */
-    atomic_size_t calls, costed, decided, unavailable;
-    struct counters counters; /* empty until counters_start */
+    struct counters counters;              /* counters_start comes before the first call */
 };
 
 /* The rules have to live as long. `hands_cells`: NCCL hands over its times. */
 void decider_start(const struct rules *rules, bool hands_cells, bool unchecked, struct decider *decider);
 
 /* One call: writes into the cells and the channels (which may be NULL). False when nothing was written. */
-bool decider_decide(struct decider *decider, int collective, size_t bytes, int pipelined, int registered, float *cells,
-                    int algorithms, int protocols, int *channels);
+bool decider_decide(struct decider *decider, const struct call *call, struct cost_cells cells, int *channels);
 
 /* The same where NCCL hands over no cells, over those of legacy_fill: names the choice, or leaves it (false). */
-bool decider_choose(struct decider *decider, int collective, size_t bytes, int pipelined, float cells[CELLS],
-                    int *algorithm, int *protocol, int *channels);
+bool decider_choose(struct decider *decider, const struct call *call, float cells[CELLS], int *algorithm, int *protocol,
+                    int *channels);
 
 /* The chunk size of the last decision about this collective, where NCCL runs what it says. */
 void decider_chunk(const struct decider *decider, int collective, int algorithm, int protocol, size_t *chunk_bytes);

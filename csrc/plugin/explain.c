@@ -17,8 +17,7 @@ __attribute__((visibility("default"))) void nccl_tuner_explain(int version, cons
     }
     struct call asked = *call;
     if (version < 3) {
-        legacy_fill(own, call->collective, call->collnet == 1, call->nvls == 1, &decider->rules->shape,
-                    decider->unchecked);
+        legacy_fill(own, call, &decider->rules->shape, decider->unchecked);
         cells = (struct cost_cells){own, ALGORITHMS, PROTOCOLS};
     }
     if (version < 4) {

@@ -20,12 +20,14 @@ struct falling {
     uint8_t cell;
 };
 
-/* What holds from a size on differs from what held before in one cell: cells[i] has choices[i] from starts[i] on.
- * marks[i] are all cells before the changes from FALLS_STRIDE * i on; 0 is no row. */
+/* Change by change, in the order of the sizes from which on they hold: cells[i] has choices[i] from there on. The
+ * interval of a size has all changes up to number lasts[interval]. marks[i] are all cells before the changes from
+ * FALLS_STRIDE * i on; 0 is no row. */
 enum { FALLS_STRIDE = 16 };
 struct falls {
     size_t count;
-    size_t *starts;
+    struct search search;
+    uint32_t *lasts;
     uint32_t *choices;
     uint8_t *cells;
     uint32_t (*marks)[FALLS_CELLS];

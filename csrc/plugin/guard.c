@@ -34,20 +34,20 @@ void guard_note(struct guard *guard, int algorithm, int protocol, float own_us, 
     guard->timed |= bit;
 }
 
-void guard_apply(const struct guard *guard, float *cells, int algorithms, int protocols) {
+void guard_apply(const struct guard *guard, struct cost_cells cells) {
     if (!(guard->timed & rings)) {
         return;
     }
     /* A cell without a row keeps NCCL's time, which is the table's as well. */
-    bool has_own = cells_runnable(cells, algorithms, protocols) & ~guard->rows & ~rings;
+    bool has_own = cells_runnable(cells) & ~guard->rows & ~rings;
     bool is_alone = !has_own && !(guard->timed & ~rings);
     float others = (has_own || is_alone) && guard->others < 1.0f ? 1.0f : guard->others;
     if (!(guard->ring > apart * others)) {
         return;
     }
-    for (int protocol = 0; protocol < PROTOCOLS && protocol < protocols; protocol++) {
+    for (int protocol = 0; protocol < PROTOCOLS && protocol < cells.protocols; protocol++) {
         if (guard->timed & bit_of(ALGORITHM_RING, protocol)) {
-            float *cell = &cells[ALGORITHM_RING * protocols + protocol];
+            float *cell = &cells.us[ALGORITHM_RING * cells.protocols + protocol];
             float time_us = *cell * penalty;
             *cell = time_us < CELLS_NEVER_US ? time_us : CELLS_NEVER_US;
         }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "abi.h"
+#include "call.h"
 #include "shape.h"
 
 /* What NCCL's times are of the table's: over Ring's cells the least, over the others the most. */
@@ -28,6 +29,6 @@ static inline bool guard_is_of(int collective) {
 void guard_note(struct guard *guard, int algorithm, int protocol, float own_us, float row_us);
 
 /* Where NCCL guards this call: the rows' times of Ring times 1024 as well. */
-void guard_apply(const struct guard *guard, float *cells, int algorithms, int protocols);
+void guard_apply(const struct guard *guard, struct cost_cells cells);
 
 #endif

@@ -6,11 +6,10 @@
 static const float unknown_us = 2000000000.0f;
 
 /* Source of what there is: the kernels and topoGetAlgoInfo, src/enqueue.cc, v2.19.3-1 to v2.21.5-1. */
-static bool runs(int collective, int algorithm, int protocol, bool collnet, bool nvls, const struct shape *shape,
-                 bool unchecked) {
-    bool reduces = collective == COLLECTIVE_ALL_REDUCE;
-    bool spreads = collective == COLLECTIVE_ALL_GATHER || collective == COLLECTIVE_REDUCE_SCATTER;
-    bool simple = protocol == PROTOCOL_SIMPLE;
+static bool runs(const struct call *call, int algorithm, int protocol, const struct shape *shape, bool unchecked) {
+    bool reduces = call->collective == COLLECTIVE_ALL_REDUCE;
+    bool spreads = call->collective == COLLECTIVE_ALL_GATHER || call->collective == COLLECTIVE_REDUCE_SCATTER;
+    bool collnet = call->collnet == 1, nvls = call->nvls == 1, simple = protocol == PROTOCOL_SIMPLE;
     switch (algorithm) {
     case ALGORITHM_RING:
         return protocol != PROTOCOL_LL128 || unchecked;
@@ -28,10 +27,9 @@ static bool runs(int collective, int algorithm, int protocol, bool collnet, bool
     }
 }
 
-void legacy_fill(float cells[CELLS], int collective, bool collnet, bool nvls, const struct shape *shape,
-                 bool unchecked) {
+void legacy_fill(float cells[CELLS], const struct call *call, const struct shape *shape, bool unchecked) {
     for (int cell = 0; cell < CELLS; cell++) {
-        bool there = runs(collective, cell / PROTOCOLS, cell % PROTOCOLS, collnet, nvls, shape, unchecked);
+        bool there = runs(call, cell / PROTOCOLS, cell % PROTOCOLS, shape, unchecked);
         cells[cell] = there ? unknown_us : IGNORED_US;
     }
 }

@@ -6,12 +6,12 @@
 #include <stdbool.h>
 
 #include "abi.h"
+#include "call.h"
 #include "shape.h"
 
 /* `unchecked` adds what runs on some communicators: LL128 needs GPUs, links and adapters that NCCL does not name here,
  * CollNet more than the support that it does. */
-void legacy_fill(float cells[CELLS], int collective, bool collnet, bool nvls, const struct shape *shape,
-                 bool unchecked);
+void legacy_fill(float cells[CELLS], const struct call *call, const struct shape *shape, bool unchecked);
 
 /* The cell that NCCL 2.22 would take, or -1 when all are ignored. */
 int legacy_fastest(const float cells[CELLS]);

@@ -22,8 +22,6 @@ struct room {
     struct falling *falling; /* NULL where rows do not fall through */
 };
 
-static const struct choice own = {.algorithm = -1, .protocol = -1};
-
 /* NCCL caps a plugin's channels at what the communicator has, except in these algorithms: there it starts as many as
  * it is asked for (scheduleCollTasksToPlan, src/enqueue.cc, v2.22.3-1 on), and a channel that was never set up is a
  * crash. NCCL does not say how many there are, so its own number stays. */
@@ -193,34 +191,15 @@ void lookup_free(struct lookup *lookup) {
     *lookup = (struct lookup){0};
 }
 
-static inline uint32_t plane_of(const struct function *function, int pipelined, int registered) {
-    uint32_t plane = 0;
-    while (plane < function->end_count && pipelined >= 0 && function->ends[plane] <= (uint32_t)pipelined) {
-        plane++;
-    }
-    return plane + (registered ? function->registered : 0);
-}
-
-const struct choice *lookup_find(const struct lookup *lookup, int collective, size_t bytes, int pipelined,
-                                 int registered) {
-    if (collective < 0 || collective >= COLLECTIVES) {
-        return &own;
-    }
-    const struct function *function = &lookup->functions[collective];
-    return &lookup->choices[steps_find(&function->planes[plane_of(function, pipelined, registered)], bytes)];
-}
-
-const struct choice *lookup_fall(const struct lookup *lookup, int collective, size_t bytes, int pipelined,
-                                 int registered, uint32_t runnable) {
-    const struct function *function =
-        collective >= 0 && collective < COLLECTIVES ? &lookup->functions[collective] : NULL;
-    if (!function || !function->falls) {
+const struct choice *lookup_fall(const struct lookup *lookup, const struct call *call, uint32_t runnable) {
+    const struct function *function = &lookup->functions[call->collective];
+    if (!function->falls) {
         return NULL;
     }
-    uint32_t found = falls_find(&function->falls[plane_of(function, pipelined, registered)], bytes, runnable);
+    uint32_t found = falls_find(&function->falls[lookup_plane(function, call)], call->bytes, runnable);
     return found ? &lookup->choices[found] : NULL;
 }
 
 uint32_t lookup_line(const struct lookup *lookup, const struct choice *choice) {
-    return choice == &own ? 0 : lookup->lines[choice - lookup->choices];
+    return lookup->lines[choice - lookup->choices];
 }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "abi.h"
+#include "call.h"
 #include "falls.h"
 #include "shape.h"
 #include "steps.h"
@@ -34,14 +35,31 @@ struct lookup {
 bool lookup_build(const struct table *table, const struct shape *shape, struct lookup *lookup);
 void lookup_free(struct lookup *lookup);
 
-/* The choices of the first row that holds the call, best first; NCCL's own where there is none. Never NULL. */
-const struct choice *lookup_find(const struct lookup *lookup, int collective, size_t bytes, int pipelined,
-                                 int registered);
+static inline uint32_t lookup_plane(const struct function *function, const struct call *call) {
+    uint32_t plane = 0;
+    while (plane < function->end_count && call->pipelined >= 0 && function->ends[plane] <= (uint32_t)call->pipelined) {
+        plane++;
+    }
+    return plane + (call->registered ? function->registered : 0);
+}
 
-/* Where rows fall through and NCCL can run nothing of the first: the choice of the first row whose cell has its bit in
- * `runnable` (of cells_runnable); NULL where there is none. */
-const struct choice *lookup_fall(const struct lookup *lookup, int collective, size_t bytes, int pipelined,
-                                 int registered, uint32_t runnable);
+static inline bool lookup_is_tuned(int collective) {
+    return (unsigned)collective < COLLECTIVES;
+}
+
+/* The choices of the first row that holds the call, best first; NCCL's own where there is none. Never NULL. Here, for it
+ * is most of a call. */
+static inline const struct choice *lookup_find(const struct lookup *lookup, const struct call *call) {
+    if (!lookup_is_tuned(call->collective)) {
+        return lookup->choices;
+    }
+    const struct function *function = &lookup->functions[call->collective];
+    return &lookup->choices[steps_find(&function->planes[lookup_plane(function, call)], call->bytes)];
+}
+
+/* Of a tuned collective, where rows fall through and NCCL can run nothing of the first: the choice of the first row whose
+ * cell has its bit in `runnable` (of cells_runnable); NULL where there is none. */
+const struct choice *lookup_fall(const struct lookup *lookup, const struct call *call, uint32_t runnable);
 
 /* The line of the row that a found choice is of; 0 for NCCL's own. */
 uint32_t lookup_line(const struct lookup *lookup, const struct choice *choice);

@@ -85,9 +85,9 @@ static void sum_row(const struct table *table, const struct counters *counters, 
                     size_t *decided, size_t *unavailable) {
     uint32_t choice = row->choice;
     *decided = 0;
-    *unavailable = choice ? value_of(&counters->choices[choice].unavailable) : 0;
+    *unavailable = choice ? value_of(&counters->unavailable[choice]) : 0;
     do {
-        *decided += choice ? value_of(&counters->choices[choice].decided) : 0;
+        *decided += choice ? value_of(&counters->decided[choice]) : 0;
     } while (table->choices[choice++].more);
 }
 
@@ -180,14 +180,12 @@ static void add_identity(const struct stats *stats, bool usable, struct json *js
 
 static void add_counts(const struct stats *stats, const struct decider *decider, struct json *json) {
     const struct counters *counters = &decider->counters;
-    json_add(json, ", \"calls\": %zu, \"decided\": %zu, \"could_not_run\": %zu, \"costed\": %zu",
-             value_of(&decider->calls), value_of(&decider->decided), value_of(&decider->unavailable),
-             value_of(&decider->costed));
-    if (counters->choices) {
-        add_rows(stats, counters, json);
-        add_unmatched(stats, counters, json);
-        add_undecided(counters, json);
-    }
+    struct call_counts counts = counters_sum(counters);
+    json_add(json, ", \"calls\": %zu, \"decided\": %zu, \"could_not_run\": %zu, \"costed\": %zu", counts.calls,
+             counts.decided, counts.unavailable, counts.costed);
+    add_rows(stats, counters, json);
+    add_unmatched(stats, counters, json);
+    add_undecided(counters, json);
 }
 
 /* 0, or the errno. Never waits: not at a pipe that nobody reads, and no signal comes from one that nobody reads on. */

@@ -48,66 +48,98 @@ static size_t next_free(size_t *skip, size_t step) {
     return step;
 }
 
+/* The last start at or below `bytes`, at `hint` or after it: pieces mostly come in the order of their sizes. */
+static size_t position(const struct painted *painted, size_t hint, size_t bytes) {
+    size_t low = hint < painted->count && painted->starts[hint] <= bytes ? hint : 0, high = painted->count;
+    for (size_t width = 1; low + width < high; width *= 2) {
+        if (painted->starts[low + width] > bytes) {
+            high = low + width;
+        }
+    }
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (painted->starts[middle] <= bytes) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
 /* The first that matches wins: each piece in its order takes the steps it holds that nobody has taken. */
-static void paint(const struct piece *pieces, size_t count, struct steps *steps, size_t *skip) {
-    for (size_t i = 0; i <= steps->count; i++) {
+static void paint(const struct piece *pieces, size_t count, struct painted *painted, size_t *skip) {
+    for (size_t i = 0; i <= painted->count; i++) {
         skip[i] = i; /* the one past the end is never taken, so a search always ends */
     }
-    for (size_t i = 0; i < steps->count; i++) {
-        steps->values[i] = 0;
+    for (size_t i = 0; i < painted->count; i++) {
+        painted->values[i] = 0;
     }
+    size_t last = 0;
     for (size_t i = 0; i < count; i++) {
-        size_t last = steps_position(steps->starts, steps->count, pieces[i].bytes.high);
-        size_t step = next_free(skip, steps_position(steps->starts, steps->count, pieces[i].bytes.low));
-        while (step <= last) {
-            steps->values[step] = pieces[i].value;
+        size_t first = position(painted, last, pieces[i].bytes.low);
+        last = position(painted, first, pieces[i].bytes.high);
+        for (size_t step = next_free(skip, first); step <= last; step = next_free(skip, step)) {
+            painted->values[step] = pieces[i].value;
             skip[step] = step + 1;
-            step = next_free(skip, step);
         }
     }
 }
 
 /* Neighbours that say the same become one. */
-static void merge(struct steps *steps) {
+static void merge(struct painted *painted) {
     size_t kept = 1;
-    for (size_t i = 1; i < steps->count; i++) {
-        if (steps->values[i] != steps->values[kept - 1]) {
-            steps->starts[kept] = steps->starts[i];
-            steps->values[kept] = steps->values[i];
+    for (size_t i = 1; i < painted->count; i++) {
+        if (painted->values[i] != painted->values[kept - 1]) {
+            painted->starts[kept] = painted->starts[i];
+            painted->values[kept] = painted->values[i];
             kept++;
         }
     }
-    steps->count = kept;
+    painted->count = kept;
 }
 
-/* Memory is for the process's whole life: the parts that merging freed go back. */
-static void trim(struct steps *steps) {
-    size_t *starts = realloc(steps->starts, steps->count * sizeof *starts);
-    uint32_t *values = realloc(steps->values, steps->count * sizeof *values);
-    steps->starts = starts ? starts : steps->starts;
-    steps->values = values ? values : steps->values;
+bool steps_paint(const struct piece *pieces, size_t count, struct painted *painted) {
+    size_t most = 2 * count + 1;
+    size_t *skip = malloc((most + 1) * sizeof *skip);
+    painted->starts = malloc(most * sizeof *painted->starts);
+    painted->values = malloc(most * sizeof *painted->values);
+    bool made = skip && painted->starts && painted->values;
+    if (made) {
+        painted->count = collect_starts(pieces, count, painted->starts);
+        paint(pieces, count, painted, skip);
+        merge(painted);
+    } else {
+        painted_free(painted);
+    }
+    free(skip);
+    return made;
 }
 
 bool steps_build(const struct piece *pieces, size_t count, struct steps *steps) {
-    size_t most = 2 * count + 1;
-    size_t *skip = malloc((most + 1) * sizeof *skip);
-    steps->starts = malloc(most * sizeof *steps->starts);
-    steps->values = malloc(most * sizeof *steps->values);
-    bool built = skip && steps->starts && steps->values;
-    if (built) {
-        steps->count = collect_starts(pieces, count, steps->starts);
-        paint(pieces, count, steps, skip);
-        merge(steps);
-        trim(steps);
-    } else {
-        steps_free(steps);
+    struct painted painted;
+    *steps = (struct steps){0};
+    if (!steps_paint(pieces, count, &painted)) {
+        return false;
     }
-    free(skip);
+    bool built = search_build(painted.starts, painted.count, &steps->search);
+    if (built) { /* memory is for the process's whole life: the parts that merging freed go back */
+        uint32_t *values = realloc(painted.values, painted.count * sizeof *values);
+        steps->values = values ? values : painted.values;
+        painted.values = NULL;
+    }
+    painted_free(&painted);
     return built;
 }
 
+void painted_free(struct painted *painted) {
+    free(painted->starts);
+    free(painted->values);
+    *painted = (struct painted){0};
+}
+
 void steps_free(struct steps *steps) {
-    free(steps->starts);
+    search_free(&steps->search);
     free(steps->values);
     *steps = (struct steps){0};
 }

@@ -48,7 +48,10 @@ static struct tuner *build(struct loaded_table *loaded, const struct opening *op
     struct tuner *tuner = rules ? calloc(1, sizeof *tuner) : NULL;
     if (tuner) {
         decider_start(rules, opening->hands_cells, settings->unchecked, &tuner->decider);
-        counters_start(&loaded->table, opening->logger, &tuner->decider.counters);
+        if (!counters_start(&loaded->table, opening->logger, &tuner->decider.counters)) {
+            free(tuner);
+            return NULL;
+        }
         tuner->logger = opening->logger;
         tuner->loaded = loaded;
         tuner->communicator = opening->communicator;
@@ -262,22 +265,18 @@ static bool decides(const struct tuner *tuner) {
     return tuner->decider.rules && !atomic_load_explicit(&tuner->silent, memory_order_relaxed);
 }
 
-void tuner_decide(struct tuner *tuner, int collective, size_t bytes, int pipelined, int registered, float *cells,
-                  int algorithms, int protocols, int *channels) {
-    if (!tuner || !cells) {
+void tuner_decide(struct tuner *tuner, const struct call *call, struct cost_cells cells, int *channels) {
+    if (!tuner || !cells.us) {
         return;
     }
-    if (decides(tuner) && decider_decide(&tuner->decider, collective, bytes, pipelined, registered, cells, algorithms,
-                                         protocols, channels)) {
-        chain_pass_by(tuner->chain, collective);
+    if (decides(tuner) && decider_decide(&tuner->decider, call, cells, channels)) {
+        chain_pass_by(tuner->chain, call->collective);
     } else if (tuner->chain && channels) {
-        struct call call = {bytes, collective, pipelined, registered, 0, 0};
-        chain_decide(tuner->chain, &call, (struct cost_cells){cells, algorithms, protocols}, channels);
+        chain_decide(tuner->chain, call, cells, channels);
     }
 }
 
-void tuner_choose(struct tuner *tuner, int collective, size_t bytes, int pipelined, int collnet, int nvls,
-                  int *algorithm, int *protocol, int *channels) {
+void tuner_choose(struct tuner *tuner, const struct call *call, int *algorithm, int *protocol, int *channels) {
     if (!tuner || !algorithm || !protocol) {
         return;
     }
@@ -286,14 +285,12 @@ void tuner_choose(struct tuner *tuner, int collective, size_t bytes, int pipelin
     if (decides(tuner)) {
         const struct shape *shape = &decider->rules->shape;
         float cells[CELLS];
-        legacy_fill(cells, collective, collnet == 1, nvls == 1, shape, decider->unchecked);
+        legacy_fill(cells, call, shape, decider->unchecked);
         /* 2.19 starts as many channels as it is asked for, whether or not they were set up. */
-        decided = decider_choose(decider, collective, bytes, pipelined, cells, algorithm, protocol,
-                                 shape->known ? channels : NULL);
+        decided = decider_choose(decider, call, cells, algorithm, protocol, shape->known ? channels : NULL);
     }
     if (!decided && tuner->chain && channels) {
-        struct call call = {bytes, collective, pipelined, 0, collnet, nvls};
-        chain_choose(tuner->chain, &call, algorithm, protocol, channels);
+        chain_choose(tuner->chain, call, algorithm, protocol, channels);
     }
 }
 
@@ -332,12 +329,10 @@ void tuner_close(struct tuner *tuner) {
     }
     struct decider *decider = &tuner->decider;
     if (decider->rules) {
+        struct call_counts counts = counters_sum(&decider->counters);
         log_info(tuner->logger,
                  "%zu calls: %zu decided by the table, %zu with its costs, %zu matched a row that NCCL cannot run here",
-                 atomic_load_explicit(&decider->calls, memory_order_relaxed),
-                 atomic_load_explicit(&decider->decided, memory_order_relaxed),
-                 atomic_load_explicit(&decider->costed, memory_order_relaxed),
-                 atomic_load_explicit(&decider->unavailable, memory_order_relaxed));
+                 counts.calls, counts.decided, counts.costed, counts.unavailable);
     }
     chain_close(tuner->chain);
     stats_write(&tuner->stats, decider);

@@ -21,12 +21,10 @@ int tuner_open(const struct opening *opening, struct tuner **tuner);
 
 /* What the table says about one call: writes into the cost cells and the channels (which may be NULL); where it leaves
  * the call, what the tuner says that comes next, or nothing. */
-void tuner_decide(struct tuner *tuner, int collective, size_t bytes, int pipelined, int registered, float *cells,
-                  int algorithms, int protocols, int *channels);
+void tuner_decide(struct tuner *tuner, const struct call *call, struct cost_cells cells, int *channels);
 
 /* The same where NCCL hands over no cells: names the choice, of what certainly runs, or leaves it. */
-void tuner_choose(struct tuner *tuner, int collective, size_t bytes, int pipelined, int collnet, int nvls,
-                  int *algorithm, int *protocol, int *channels);
+void tuner_choose(struct tuner *tuner, const struct call *call, int *algorithm, int *protocol, int *channels);
 
 /* The chunk size of the last decision about this collective, where NCCL runs what it says. */
 void tuner_chunk(struct tuner *tuner, const struct chunk_call *call, size_t *chunk_bytes);

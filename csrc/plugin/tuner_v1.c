@@ -125,7 +125,8 @@ static struct tuner *deciding(void) {
 
 static int get_coll_info(int collective, size_t bytes, int collnet, int nvls, int pipelined, int *algorithm,
                          int *protocol, int *channels) {
-    tuner_choose(deciding(), collective, bytes, pipelined, collnet, nvls, algorithm, protocol, channels);
+    struct call call = {bytes, collective, pipelined, .collnet = collnet, .nvls = nvls};
+    tuner_choose(deciding(), &call, algorithm, protocol, channels);
     return RESULT_SUCCESS;
 }
 

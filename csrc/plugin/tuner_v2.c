@@ -12,7 +12,8 @@ static int init(size_t ranks, size_t nodes, nccl_logger logger, void **context) 
 
 static int get_coll_info(void *context, int collective, size_t bytes, int collnet, int nvls, int pipelined,
                          int *algorithm, int *protocol, int *channels) {
-    tuner_choose(context, collective, bytes, pipelined, collnet, nvls, algorithm, protocol, channels);
+    struct call call = {bytes, collective, pipelined, .collnet = collnet, .nvls = nvls};
+    tuner_choose(context, &call, algorithm, protocol, channels);
     return RESULT_SUCCESS;
 }
 

@@ -23,13 +23,15 @@ static int init_v4(size_t ranks, size_t nodes, nccl_logger logger, void **contex
 /* The costs are declared as pointers to rows, but what NCCL passes is one float[algorithms][protocols]. */
 static int get_coll_info_v3(void *context, int collective, size_t bytes, int pipelined, float **costs, int algorithms,
                             int protocols, int *channels) {
-    tuner_decide(context, collective, bytes, pipelined, 0, (float *)costs, algorithms, protocols, channels);
+    struct call call = {.bytes = bytes, .collective = collective, .pipelined = pipelined};
+    tuner_decide(context, &call, (struct cost_cells){(float *)costs, algorithms, protocols}, channels);
     return RESULT_SUCCESS;
 }
 
 static int get_coll_info_v4(void *context, int collective, size_t bytes, int pipelined, float **costs, int algorithms,
                             int protocols, int registered, int *channels) {
-    tuner_decide(context, collective, bytes, pipelined, registered, (float *)costs, algorithms, protocols, channels);
+    struct call call = {.bytes = bytes, .collective = collective, .pipelined = pipelined, .registered = registered};
+    tuner_decide(context, &call, (struct cost_cells){(float *)costs, algorithms, protocols}, channels);
     return RESULT_SUCCESS;
 }
 

@@ -33,7 +33,8 @@ static int init_v6(void **context, uint64_t communicator, size_t ranks, size_t n
 /* The costs are declared as pointers to rows, but what NCCL passes is one float[algorithms][protocols]. */
 static int get_coll_info(void *context, int collective, size_t bytes, int pipelined, float **costs, int algorithms,
                          int protocols, int registered, int *channels) {
-    tuner_decide(context, collective, bytes, pipelined, registered, (float *)costs, algorithms, protocols, channels);
+    struct call call = {.bytes = bytes, .collective = collective, .pipelined = pipelined, .registered = registered};
+    tuner_decide(context, &call, (struct cost_cells){(float *)costs, algorithms, protocols}, channels);
     return RESULT_SUCCESS;
 }
 

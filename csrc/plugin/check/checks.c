@@ -22,8 +22,7 @@ static void check_same(const struct choice *found, const struct choice *expected
 
 static void check_point(const struct table *table, const struct shape *shape, const struct lookup *lookup,
                         const struct costs *costs, const struct call *call) {
-    check_same(lookup_find(lookup, call->collective, call->bytes, call->pipelined, call->registered),
-               scan_rows(table, shape, call), shape);
+    check_same(lookup_find(lookup, call), scan_rows(table, shape, call), shape);
     float cells[CELLS], expected[CELLS];
     for (int cell = 0; cell < CELLS; cell++) {
         cells[cell] = expected[cell] = cell % 5 == 4 ? -1.0f : 7.0f;

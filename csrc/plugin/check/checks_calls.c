@@ -87,7 +87,7 @@ static void check_name(const struct communicator *communicator, const struct cal
     }
     const struct shape *shape = &communicator->shape;
     float own[CELLS], cells[CELLS];
-    legacy_fill(own, call->collective, call->collnet == 1, call->nvls == 1, shape, communicator->unchecked);
+    legacy_fill(own, call, shape, communicator->unchecked);
     memcpy(cells, own, sizeof cells);
     scan_costs(communicator->table, shape, call, (struct cost_cells){cells, ALGORITHMS, PROTOCOLS}, false);
     uint32_t line;
