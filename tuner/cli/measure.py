@@ -12,7 +12,7 @@ import click
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.records import to_json
-from tuner.cli import measured, options
+from tuner.cli import measured_results, options
 from tuner.cli.output import print_json
 from tuner.measure.backend import Backend
 from tuner.measure.loop import End, Loop, Settings
@@ -206,13 +206,13 @@ def command(
                 "visits": len(kept),
                 "new_visits": new,
                 "ranks": ranks,
-                "results": [to_json(measured.record(result, ranks)) for result in results(blocks)],
+                "results": [to_json(measured_results.record(result, ranks)) for result in results(blocks)],
             }
         )
     else:
         click.echo(f"# {case_of(header).title}; backend {kind}")
         click.echo("# times are medians, +- half of their 95 % confidence interval; *: NCCL's own choice")
-        click.echo("\n".join(measured.lines(results(blocks), ranks)))
+        click.echo("\n".join(measured_results.lines(results(blocks), ranks)))
         click.echo(f"# {out}: {len(kept)} sample blocks, {new} of them new; ended: {_ENDS[end]}")
     if end == INTERRUPTED:
         click.echo(f"nccl-tuner: interrupted; {out} keeps what was measured; the same command continues", err=True)

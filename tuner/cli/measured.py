@@ -1,152 +1,247 @@
-"""Measured times as nccl-tests prints them, and as JSON."""
+"""``nccl-tuner measured``: the public measured times that are shipped, and tables of one's own."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from pathlib import Path
 
-from tuner.base.names import Collective, DataType, Op
-from tuner.base.records import json_form
-from tuner.costmodels.bandwidth import algorithm_gbs, bus_factor
-from tuner.measure.records.samples import Combination, Point
-from tuner.measure.results import Result
+import click
 
-_Row = dict[bool, Result]  # by in_place
-_KEYS = ("size", "count", "type", "redop", "root", "algorithm", "protocol", "channels")
-_UNITS = ("(B)", "(elements)", "", "", "", "", "", "")
-_WIDTHS = (12, 12, 8, 6, 5, 13, 8, 8)
-_TIMED = ("time", "+-", "algbw", "busbw", "#wrong")
-_TIMED_UNITS = ("(us)", "(%)", "(GB/s)", "(GB/s)", "")
-_TIMED_WIDTHS = (10, 6, 8, 8, 7)
+from tuner import measured
+from tuner.base.errors import BadInput, one_of
+from tuner.base.records import to_json
+from tuner.calibration import importing, plausible
+from tuner.cli import options
+from tuner.cli.output import print_json, print_table, span
+from tuner.machine import catalogue
+from tuner.machine.topology import Topology
+from tuner.machine.topology import read as read_topology
+from tuner.measure.readers import measured_table
+from tuner.measure.readers.measured_table import Given
+from tuner.measured import Launch, MeasuredHeader, MeasuredSource, MeasuredTable, Problem
+from tuner.release.environment import parse_assignments
 
-
-def lines(results: Iterable[Result], ranks: int) -> Iterator[str]:
-    """A block for each collective; in place is beside out of place where it was measured."""
-    rows: dict[tuple[Point, Combination | None], _Row] = {}
-    for result in results:
-        alike = replace(result.point, in_place=False)
-        rows.setdefault((alike, result.requested), {})[result.point.in_place] = result
-    placements = sorted({placement for row in rows.values() for placement in row})
-    heading: Collective | None = None
-    for (point, requested), row in rows.items():
-        if point.collective is not heading:
-            heading = point.collective
-            yield from _head(heading, placements)
-        yield "  " + " ".join([*_key_cells(point, requested, row, ranks), *_timed_cells(row, placements, ranks)])
+LAUNCHES = {launch.name.replace("_", "-"): launch for launch in Launch}
 
 
-def _named(combination: Combination | None) -> dict[str, object] | None:
-    """Without channels of NCCL's own number."""
-    if combination is None:
-        return None
-    names = {"algorithm": combination.algorithm.name, "protocol": combination.protocol.name}
-    return {**names, "channels": combination.channels or None}
+@click.group(name="measured")
+def command() -> None:
+    """Measured times as tables: the public ones that are shipped, and one's own in the same form.
+
+    \b
+    nccl-tuner measured list
+    nccl-tuner measured import all_reduce.log --machine dgx-h100 --nccl 2.28.9 --source "our cluster" -o h100.csv
+    """
+
+
+@command.command(name="list")
+@click.option("--machine", metavar="NAME", help="Of this machine only.")
+@options.json_option
+def list_tables(machine: str | None, as_json: bool) -> None:
+    """The tables that are shipped: machine, release, nodes, rows and source of each.
+
+    \b
+    nccl-tuner measured list
+    nccl-tuner measured list --machine dgx-b200 --json
+    """
+    name = None if machine is None else catalogue.load(machine).name
+    tables = [table for table in map(measured.load, measured.names()) if name in (None, table.header.machine)]
+    if as_json:
+        print_json([to_json(_listed(table)) for table in tables])
+        return
+    listed = [_listed(table) for table in tables]
+    columns = ("name", "machine", "NCCL", "nodes", "GPUs a node", "collectives", "rows")
+    print_table(
+        "Measured times",
+        columns,
+        [
+            (
+                each.name,
+                each.machine or "not known",
+                each.nccl or "not known",
+                span(each.nodes),
+                span(each.gpus_per_node),
+                " ".join(each.collectives),
+                each.rows,
+            )
+            for each in listed
+        ],
+    )
+
+
+@command.command()
+@click.argument("name")
+@options.json_option
+def show(name: str, as_json: bool) -> None:
+    """What is known of a shipped table: source, licence, how it was measured, variables, traps; --json has its rows.
+
+    \b
+    nccl-tuner measured show b200-8x-64n__2.29.7__together
+    """
+    table = measured.load(name)
+    if as_json:
+        print_json(to_json(table))
+        return
+    for line in measured.text(table).partition("\ncollective,")[0].splitlines():
+        click.echo(line.removeprefix("#").removeprefix(" "))
+
+
+@command.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--machine", metavar="NAME", help="The machine, whose links bound what can be true.")
+@click.option("--topology", type=click.Path(path_type=Path), metavar="FILE.xml", help="The same as a topology.")
+@options.json_option
+def check(files: tuple[Path, ...], machine: str | None, topology: Path | None, as_json: bool) -> None:
+    """What is wrong with the measured times in FILE, with the lines: units, labels, repeated rows, curves, faulty runs.
+
+    Exit code 1 where rows cannot be used.
+
+    \b
+    nccl-tuner measured check run.log --machine dgx-h100
+    """
+    nodes = _topology(machine, topology)
+    found = [(path, each) for path in files for each in plausible.judge(measured_table.read(path), nodes).problems]
+    if as_json:
+        print_json([_record(path, each) for path, each in found])
+    else:
+        for path, each in found:
+            click.echo(_line(path, each))
+        if not found:
+            click.echo("nothing is wrong")
+    if any(each.refused for _, each in found):
+        click.get_current_context().exit(1)
+
+
+@command.command(name="import")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--machine", metavar="NAME", help="The machine by name (see: nccl-tuner machines).")
+@click.option("--machine-note", metavar="TEXT", help="How sure that is; needed where there is no --machine.")
+@click.option(
+    "--topology", type=click.Path(path_type=Path), metavar="FILE.xml", help="Bounds of a machine without name."
+)
+@click.option("--nccl", metavar="RELEASE", default="", help="Release of NCCL; what FILE says has to agree.")
+@click.option("--source", metavar="TEXT", required=True, help="Where the numbers are from: a repository or a document.")
+@click.option("--commit", metavar="TEXT", default="not stated", help="The state of the source.")
+@click.option("--path", "path_in_source", metavar="TEXT", help="The path in the source. [default: the files' names]")
+@click.option("--licence", metavar="TEXT", default="not stated", help="The licence of the numbers.")
+@click.option("--title", metavar="TEXT", default="", help="What it is, in a line.")
+@click.option("--how", metavar="TEXT", default="", help="How it was measured. [default: what FILE says]")
+@click.option("--launch", type=click.Choice(list(LAUNCHES)), default="unknown", help="How ranks were started.")
+@click.option("--network", metavar="TEXT", default="", help="What went between nodes: InfiniBand, sockets, a plugin.")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable that was set; repeatable.")
+@click.option(
+    "--trap", "traps", multiple=True, metavar="TEXT", help="What a user of the numbers must know; repeatable."
+)
+@click.option("--nodes", type=int, help="Number of nodes, where FILE does not name its ranks.")
+@click.option("--gpus-per-node", type=int, help="GPUs of each node, likewise.")
+@click.option("--collective", metavar="NAME", default="", help="What was run, where FILE does not name its program.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, metavar="OUT.csv", help="The table.")
+@options.json_option
+def import_files(
+    files: tuple[Path, ...],
+    machine: str | None,
+    machine_note: str | None,
+    topology: Path | None,
+    nccl: str,
+    source: str,
+    commit: str,
+    path_in_source: str | None,
+    licence: str,
+    title: str,
+    how: str,
+    launch: str,
+    network: str,
+    env: tuple[str, ...],
+    traps: tuple[str, ...],
+    nodes: int | None,
+    gpus_per_node: int | None,
+    collective: str,
+    output: Path,
+    as_json: bool,
+) -> None:
+    """Makes one table of FILE: text or JSON of nccl-tests, aiconfigurator's parquet, runs of `measure`, columns.
+
+    Numbers that cannot be true are refused with their lines, others that look wrong are said.
+
+    \b
+    nccl-tuner measured import all_reduce.log --machine dgx-h100 --source "our cluster, 2026-11-20" -o h100.csv
+    nccl-tuner measured import nccl_perf.parquet --machine dgx-a100 --nccl 2.27.3 --source aiconfigurator -o a100.csv
+    """
+    if machine is None and not machine_note:
+        raise BadInput(f"which machine? valid: --machine NAME, or --machine-note TEXT; {one_of(catalogue.names())}")
+    name = "" if machine is None else catalogue.load(machine).name
+    facts = MeasuredHeader(
+        title=title,
+        machine=name,
+        machine_note=machine_note or "",
+        source=MeasuredSource(source, commit, path_in_source or ", ".join(path.name for path in files), licence),
+        how_measured=how,
+        launch=LAUNCHES[launch],
+        network=network,
+        environment=parse_assignments(env),
+        traps=traps,
+    )
+    given = Given(nccl, nodes, gpus_per_node, collective)
+    table, problems = importing.table_of(files, facts, given, _topology(machine, topology))
+    measured.write(output, table)
+    if as_json:
+        summary = {"file": str(output), **to_json(_listed(table)), "left_out": table.header.left_out}
+        print_json({**summary, "name": output.stem, "problems": [_record(path, each) for path, each in problems]})
+        return
+    for path, each in problems:
+        click.echo(_line(path, each), err=True)
+    left = ", ".join(f"{count} {reason}" for reason, count in table.header.left_out.items())
+    click.echo(f"{output}: {len(table.rows)} rows" + (f"; left out: {left}" if left else ""))
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredResult:
-    """A result as ``--json`` prints it: times in us, None where none counts.
+class ListedTable:
+    """A table as ``--json`` lists it."""
 
-    ``requested`` is None for NCCL's own choice.
-    """
-
-    collective: Collective
-    bytes: int
-    dtype: DataType
-    op: Op
-    in_place: bool
-    graph: bool
-    requested: Combination | None = field(metadata=json_form("asked", convert=_named))
-    executed: Combination | None = field(metadata=json_form("ran", convert=_named))
-    median_us: float | None
-    low_us: float | None
-    high_us: float | None
-    samples: int
-    blocks: int = field(metadata=json_form("visits"))
-    replaced: int
-    wrong: int
-    algbw_gbs: float | None
-    busbw_gbs: float | None
+    name: str
+    title: str
+    machine: str
+    machine_note: str
+    gpu: str
+    nccl: str
+    nodes: tuple[int, ...]
+    gpus_per_node: tuple[int, ...]
+    collectives: tuple[str, ...]
+    rows: int
+    source: MeasuredSource
 
 
-def record(result: Result, ranks: int) -> MeasuredResult:
-    """What ``--json`` prints of a result on so many ranks."""
-    point, known = result.point, result.estimate
-    gbs = float(algorithm_gbs(point.bytes, known.median_us)) if known else None
-    return MeasuredResult(
-        collective=point.collective,
-        bytes=point.bytes,
-        dtype=point.dtype,
-        op=point.op,
-        in_place=point.in_place,
-        graph=point.graph,
-        requested=result.requested,
-        executed=result.executed,
-        median_us=known.median_us if known else None,
-        low_us=known.low_us if known and known.is_bounded else None,
-        high_us=known.high_us if known and known.is_bounded else None,
-        samples=known.samples if known else 0,
-        blocks=result.blocks,
-        replaced=result.replaced,
-        wrong=result.wrong,
-        algbw_gbs=gbs,
-        busbw_gbs=float(gbs * bus_factor(point.collective, ranks)) if gbs is not None else None,
+def _listed(table: MeasuredTable) -> ListedTable:
+    head = table.header
+    there = {row.collective for row in table.rows}
+    return ListedTable(
+        name=table.name,
+        title=head.title,
+        machine=head.machine,
+        machine_note=head.machine_note,
+        gpu=head.gpu,
+        nccl=head.nccl,
+        nodes=tuple(sorted({row.nodes for row in table.rows})),
+        gpus_per_node=tuple(sorted({row.gpus_per_node for row in table.rows})),
+        collectives=tuple(name for name in measured.COLLECTIVES if name in there),
+        rows=len(table.rows),
+        source=head.source,
     )
 
 
-def _head(collective: Collective, placements: list[bool]) -> Iterator[str]:
-    names = {False: "out of place", True: "in place"}
-    width = sum(_TIMED_WIDTHS) + len(_TIMED_WIDTHS) - 1
-    keys = sum(_WIDTHS) + len(_WIDTHS) - 1
-    yield ""
-    over = " ".join(f"{names[placement]:^{width}}" for placement in placements)
-    yield f"# {collective.name:<{keys}} {over}".rstrip()
-    for keys_row, timed in ((_KEYS, _TIMED), (_UNITS, _TIMED_UNITS)):
-        cells = [*_aligned(keys_row, _WIDTHS), *(cell for _ in placements for cell in _aligned(timed, _TIMED_WIDTHS))]
-        yield f"# {' '.join(cells)}".rstrip()
+def _topology(machine: str | None, file: Path | None) -> Topology | None:
+    if machine is not None and file is not None:
+        raise BadInput("--machine and --topology; valid: one of both")
+    if file is not None:
+        try:
+            return read_topology(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise BadInput(f"{file}: {error.strerror}") from None
+    return None if machine is None else catalogue.load(machine).topology
 
 
-def _key_cells(point: Point, requested: Combination | None, row: _Row, ranks: int) -> Iterator[str]:
-    count = point.bytes // point.unit_bytes(ranks)
-    redop = "none" if point.request.moves_only else point.op.name
-    root = 0 if point.collective in (Collective.Broadcast, Collective.Reduce) else -1
-    executed = next(iter(row.values())).executed
-    shown = requested or executed
-    names = (shown.algorithm.name, shown.protocol.name) if shown else ("?", "?")
-    channels = (
-        requested.channels
-        if requested and requested.channels
-        else executed.channels
-        if executed and executed.channels
-        else "-"
-    )
-    cells = (
-        point.bytes,
-        count,
-        point.dtype.name,
-        redop,
-        root,
-        f"{'' if requested else '*'}{names[0]}",
-        names[1],
-        channels,
-    )
-    return _aligned(cells, _WIDTHS)
+def _record(file: Path, problem: Problem) -> dict[str, object]:
+    lines, text = list(problem.lines), problem.text
+    return {"file": str(file), "kind": problem.kind, "refused": problem.refused, "lines": lines, "text": text}
 
 
-def _timed_cells(row: _Row, placements: list[bool], ranks: int) -> Iterator[str]:
-    for placement in placements:
-        yield from _aligned(_timed(row.get(placement), ranks), _TIMED_WIDTHS)
-
-
-def _timed(result: Result | None, ranks: int) -> tuple[object, ...]:
-    if result is None:
-        return ("-",) * len(_TIMED)
-    known = result.estimate
-    if known is None:
-        return ("replaced" if result.replaced else "-", "-", "-", "-", result.wrong)
-    algbw = algorithm_gbs(result.point.bytes, known.median_us)
-    busbw = algbw * bus_factor(result.point.collective, ranks)
-    within = f"{100 * known.half_width:.2f}" if known.is_bounded else "?"
-    return f"{known.median_us:.2f}", within, f"{algbw:.2f}", f"{busbw:.2f}", result.wrong
-
-
-def _aligned(cells: Iterable[object], widths: Iterable[int]) -> Iterator[str]:
-    return (f"{cell!s:>{width}}" for cell, width in zip(cells, widths, strict=True))
+def _line(file: Path, problem: Problem) -> str:
+    return f"{file}: {'refused: ' if problem.refused else ''}{problem.kind}: {problem.text} ({problem.where})"

@@ -96,12 +96,14 @@ def _row(line: int, cell: Mapping[str, str]) -> MeasuredRow:
         channels=_whole(cell, "channels") if cell.get("channels") else None,
         run=cell.get("run", ""),
     )
-    _check_size(row)
+    check_row(row)
     return row
 
 
-def _check_size(row: MeasuredRow) -> None:
-    """BadInput for a number of bytes that the collective cannot have."""
+def check_row(row: MeasuredRow) -> None:
+    """BadInput for a time, or a number of ranks or bytes, that the collective cannot have."""
+    if not 0 < row.time_us < math.inf:
+        raise BadInput(f"time_us {row.time_us!r}; expected microseconds above 0")
     if row.ranks < 2:
         raise BadInput(f"{row.ranks} GPU in all; a collective needs 2")
     parts = row.ranks if row.collective in words.SPLIT_OVER_RANKS else 1
@@ -161,9 +163,6 @@ def _whole(cell: Mapping[str, str], column: str) -> int:
 
 def _time_us(text: str) -> float:
     try:
-        value = float(text)
+        return float(text)
     except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise BadInput(f"time_us {text!r}; expected microseconds above 0")
-    return value
+        raise BadInput(f"time_us {text!r}; expected microseconds above 0") from None

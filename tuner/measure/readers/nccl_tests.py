@@ -5,11 +5,12 @@ What was executed is taken from NCCL's log where that is in the same file.
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tuner.base.errors import BadMeasurement, one_of
-from tuner.base.names import Collective
+from tuner.base.names import Collective, DataType, Op
 from tuner.measure.readers.nccl_log import executed_by_size, imported_log
 from tuner.measure.readers.nccl_tests_names import NAME, OPS, PROGRAMS, TYPES, WITHOUT_OP, program
 from tuner.measure.readers.nccl_tests_text import CPU_TIMES, Text, wrong_count
@@ -30,6 +31,8 @@ def from_text(path: Path, content: str, collective: Collective | None = None) ->
     whole, _, cut = content.rpartition("\n")
     text = Text(path, whole)
     collective = collective if text.collective is None else text.collective
+    if text.collective is None and text.other is not None:
+        raise BadMeasurement(f"{path}: {text.other} is no collective that NCCL tunes; {one_of(PROGRAMS)}")
     if not text.rows:
         raise BadMeasurement(f"{path}: no row of nccl-tests in it is whole")
     if collective is None:
@@ -53,14 +56,46 @@ def from_json(path: Path, record: Mapping[str, Any]) -> Measurements:
 
     BadMeasurement for the record of another program.
     """
-    ran = next((name for name in map(program, record["args"]) if name), None)
+    ran = program_of(record)
     if ran not in PROGRAMS:
         raise BadMeasurement(f"{path}: {ran or 'no program'} in its args; {one_of(PROGRAMS)}")
-    config = record.get("config", {})
-    graph = bool(config.get("graph", 0))
-    blocks = []
+    graph = bool(record.get("config", {}).get("graph", 0))
+    blocks = [
+        SampleBlock(
+            Point(PROGRAMS[ran], row.bytes, row.dtype, row.op, row.in_place, graph),
+            None,
+            None,
+            row.times_us,
+            wrong=row.wrong,
+        )
+        for row in json_rows(path, record)
+    ]
+    return Measurements(json_header(path, record), tuple(blocks))
+
+
+@dataclass(frozen=True, slots=True)
+class JsonRow:
+    """One time of a record, or those of its single calls, us. ``index`` is that of the result."""
+
+    index: int
+    bytes: int
+    dtype: DataType
+    op: Op
+    in_place: bool
+    times_us: tuple[float, ...]
+    wrong: int
+
+
+def program_of(record: Mapping[str, Any]) -> str | None:
+    """The program that wrote a record, by its arguments."""
+    return next((name for name in map(program, record["args"]) if name), None)
+
+
+def json_rows(path: Path, record: Mapping[str, Any]) -> list[JsonRow]:
+    """The rows of a record of any program. BadMeasurement where it is not what nccl-tests writes."""
+    found = []
     try:
-        for row in record["results"]:
+        for index, row in enumerate(record["results"]):
             if row["redop"] in WITHOUT_OP:
                 continue
             dtype, op = TYPES[row["type"]], OPS[row["redop"]]
@@ -70,15 +105,20 @@ def from_json(path: Path, record: Mapping[str, Any]) -> Measurements:
                 if "time" not in body:
                     raise BadMeasurement(f"{path}: {CPU_TIMES}")
                 per_call = row.get(f"{key}_per_iter") or {}
-                times = per_call.get("times_us") or [body["time"]]
-                point = Point(PROGRAMS[ran], int(row["size"]), dtype, op, in_place, graph)
+                times = tuple(map(float, per_call.get("times_us") or [body["time"]]))
                 wrong = int(float(body["nwrong"] or 0))
-                blocks.append(SampleBlock(point, None, None, tuple(map(float, times)), wrong=wrong))
+                found.append(JsonRow(index, int(row["size"]), dtype, op, in_place, times, wrong))
     except (KeyError, TypeError, ValueError) as error:
-        raise BadMeasurement(f"{path}: results[{len(blocks)}]: not what nccl-tests writes: {error!r}") from None
+        raise BadMeasurement(f"{path}: results[{len(found)}]: not what nccl-tests writes: {error!r}") from None
+    return found
+
+
+def json_header(path: Path, record: Mapping[str, Any]) -> dict[str, Any]:
+    """The head of the measurements of a record: where they are from, and what ran them."""
+    config = record.get("config", {})
     devices = config.get("devices") or []
     code = record.get("nccl_version")
-    header = {
+    return {
         "backend": NAME,
         "from": str(path),
         "ranks": len(devices) or None,
@@ -89,7 +129,6 @@ def from_json(path: Path, record: Mapping[str, Any]) -> Measurements:
         "warmup": config.get("warmup_iters"),
         "calls": config.get("iterations"),
     }
-    return Measurements(header, tuple(blocks))
 
 
 def load_json(content: bytes) -> Any:

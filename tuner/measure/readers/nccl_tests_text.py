@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.base.errors import BadMeasurement, one_of
+from tuner.base.errors import BadMeasurement
 from tuner.base.names import Collective, DataType, Op
 from tuner.measure.readers.nccl_tests_names import NAME, OPS, PROGRAMS, TYPES, WITHOUT_OP, program
 from tuner.release import of_code
@@ -52,6 +52,7 @@ def is_text(content: str) -> bool:
 
 @dataclass
 class _Row:
+    line: int
     bytes: int
     dtype: DataType
     op: Op
@@ -60,7 +61,11 @@ class _Row:
 
 
 class Text:
-    """The rows and comments of a text, without what others wrote into it."""
+    """The rows and comments of a text, without what others wrote into it.
+
+    ``other`` is the program that was run where that is none of a collective that NCCL tunes. BadMeasurement where
+    several collectives or several sets of GPUs are in one text, or times of CPUs.
+    """
 
     def __init__(self, path: Path, content: str) -> None:
         self._path = path
@@ -68,16 +73,14 @@ class Text:
         self.release: str | None = None
         self._graph = False
         self.collective: Collective | None = None
-        self._other: str | None = None
+        self.other: str | None = None
         self._runs: list[dict[int, tuple[str, str]]] = []  # host and GPU of each rank, of each run in the file
         self._settings: tuple[str, ...] = ()
         self._out_of_bounds: int | None = None
         self._columns: list[str] = []  # of the last line that names them
         self._pending: _Row | None = None  # whose second half may follow
-        for line in _own(content.splitlines()):
-            self._read(line)
-        if self.collective is None and self._other is not None:
-            raise BadMeasurement(f"{path}: {self._other} is no collective that NCCL tunes; {one_of(PROGRAMS)}")
+        for number, line in _own(content.splitlines()):
+            self._read(number, line)
         machines = list(dict.fromkeys(map(_machine, self._runs)))
         if len(machines) > 1:
             each = ", ".join(f"{ranks} ranks on {nodes} nodes" for ranks, nodes, _ in machines)
@@ -103,7 +106,12 @@ class Text:
         """Whether the last column is the largest error, as before 2.13, and not a number of wrong elements."""
         return bool({"error", "res"} & set(self._columns))
 
-    def _read(self, line: str) -> None:
+    @property
+    def threads_and_gpus(self) -> tuple[int, int] | None:
+        """Threads of a process and GPUs of a thread; None where the text does not say."""
+        return (int(self._settings[0]), int(self._settings[1])) if self._settings else None
+
+    def _read(self, number: int, line: str) -> None:
         stripped = line.strip()
         if match := _OUT_OF_BOUNDS.search(stripped):
             self._out_of_bounds = (self._out_of_bounds or 0) + int(match[1])
@@ -112,18 +120,18 @@ class Text:
         elif name := program(stripped):
             self._named(name)
         elif match := _START.match(stripped):
-            self._start(match)
+            self._start(number, match)
         elif self._pending is not None and (bodies := self._bodies(stripped.split())):
             self._pending.bodies += bodies
 
-    def _start(self, match: re.Match[str]) -> None:
+    def _start(self, number: int, match: re.Match[str]) -> None:
         size, _, dtype, op, rest = match.groups()
         words = rest.split()
         self._pending = None
         if op.strip() in WITHOUT_OP:
             return
         has_root = "root" in self._columns if self._columns else self._width(words) is None
-        self._pending = _Row(int(size), TYPES[dtype], OPS[op.strip() or "none"], self._graph, [])
+        self._pending = _Row(number, int(size), TYPES[dtype], OPS[op.strip() or "none"], self._graph, [])
         self.rows.append(self._pending)
         self._pending.bodies += self._bodies(words[has_root:])
 
@@ -163,7 +171,7 @@ class Text:
 
     def _named(self, program: str) -> None:
         if program not in PROGRAMS:
-            self._other = program
+            self.other = program
         elif self.collective not in (None, PROGRAMS[program]):
             raise BadMeasurement(f"{self._path}: several collectives in one file; valid: a file for each")
         else:
@@ -176,19 +184,19 @@ def _machine(devices: Mapping[int, tuple[str, str]]) -> tuple[int, int, tuple[st
     return len(devices), len(hosts), tuple(sorted(gpus))
 
 
-def _own(content: Iterable[str]) -> Iterator[str]:
-    """Lines without launchers' tags, cut where NCCL's log begins in them."""
+def _own(content: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Lines by number, without launchers' tags, cut where NCCL's log begins in them."""
     whole = list(map(_without_tag, content))
     hosts = {match[1] for line in whole if (match := _PREFIX.match(line))}
-    for line in whole:
+    for number, line in enumerate(whole, 1):
         match = _PREFIX.search(line)
         if match is None:
-            yield line
+            yield number, line
             continue
         glued = match[1]  # a number may end where the host's name begins
         host = next((name for name in hosts if glued.endswith(name)), glued)
         if own := line[: match.end(1) - len(host)].strip():
-            yield own
+            yield number, own
 
 
 def _without_tag(line: str) -> str:
