@@ -118,3 +118,23 @@ def test_a_csv_without_its_last_newline_is_refused(tmp_path: Path) -> None:
     file.write_text("allreduce,0,65536,ring,ll,2,2,16\nallreduce,0,6553,tree,ll,16,2,1")
     with pytest.raises(BadTable, match=re.escape(f"{file}:2: the last line does not end")):
         convert.read(file)
+
+
+@pytest.mark.parametrize("head", [f"{HEADER}\n", "allreduce,0,65536,ring,ll,2,2,16\n"])
+def test_both_readers_refuse_a_file_past_16_mib(tmp_path: Path, head: str) -> None:
+    file = tmp_path / "large.table"
+    for size, taken in ((16 << 20, True), ((16 << 20) + 1, False)):
+        line = "#" + "x" * 1022 + "\n"
+        text = head + line * ((size - len(head)) // len(line) - 1)
+        file.write_text(text + "#" * (size - len(text) - 1) + "\n")
+        assert file.stat().st_size == size
+        assert (plugin_takes(file) is None) == (python_takes(file) is None) == taken
+    assert str(python_takes(file)) == str(plugin_takes(file)).partition(";")[0] == " larger than 16777216 bytes"
+
+
+def test_a_table_past_16_mib_is_not_written() -> None:
+    row = Decision(Collective.AllReduce, (), bytes=Interval(0, 1))
+    with pytest.raises(
+        BadTable, match="a table of 800000 rows is larger than 16777216 bytes, which the plugin does not"
+    ):
+        to_text(Table((row,) * 800_000))

@@ -10,7 +10,7 @@ from tuner.base.errors import BadTable
 from tuner.plugin.formats import shared
 from tuner.plugin.table import boxes
 from tuner.plugin.table.boxes import Range
-from tuner.plugin.table.comments import CUT, GPUS, ROWS, Comments, lines_of
+from tuner.plugin.table.comments import CUT, GPUS, LARGE, MOST_BYTES, ROWS, Comments, lines_of
 from tuner.plugin.table.fall_through import Place
 from tuner.plugin.table.records import (
     ANY_BYTES,
@@ -33,6 +33,8 @@ def read(text: str, name: str) -> Table:
 
     BadTable for a mistake, and for a file that does not end with its last line, or has not the rows that it announces.
     """
+    if len(text) > MOST_BYTES:
+        raise BadTable(f"{name}: {LARGE}")
     rows, comments = [], Comments()
     lines = lines_of(text.encode("latin-1"))
     for number, line in enumerate(lines, start=1):

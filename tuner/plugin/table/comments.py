@@ -1,4 +1,7 @@
-"""Comments that the plugin reads in every format: how many rows a whole file has, and the GPUs that it is for."""
+"""What the plugin asks of a file in every format: its size, its last line, the rows that a comment announces.
+
+Comments also say the GPUs that it is for.
+"""
 
 import re
 
@@ -42,6 +45,8 @@ class Comments:
         return self._rows_line, reason
 
 
+MOST_BYTES = 16 << 20  # of a file, csrc/plugin/file.c
+LARGE = f"larger than {MOST_BYTES} bytes"
 CUT = "the last line does not end: the file is cut, or is being written"
 
 

@@ -9,7 +9,7 @@ from tuner.base.errors import BadTable, one_of
 from tuner.base.files import read_bytes
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.plugin.table import values
-from tuner.plugin.table.comments import CUT, GPUS, ROWS, Comments, lines_of
+from tuner.plugin.table.comments import CUT, GPUS, LARGE, MOST_BYTES, ROWS, Comments, lines_of
 from tuner.plugin.table.records import (
     CAPS,
     GENERATIONS,
@@ -51,6 +51,8 @@ def from_text(content: bytes | str, name: str = "table") -> Table:
     """The table; the first mistake is a BadTable that begins with ``name`` and the line."""
     # Bytes throughout: Python's text knows line ends, blanks and digits that the format does not.
     content = content.encode() if isinstance(content, str) else content
+    if len(content) > MOST_BYTES:
+        raise BadTable(f"{name}: {LARGE}")
     lines = lines_of(content)
     reader = _Reader()
     for number, line in enumerate(lines, start=1):

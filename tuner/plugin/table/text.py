@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tuner.base.errors import BadTable
 from tuner.base.files import write_text
-from tuner.plugin.table.comments import ROWS
+from tuner.plugin.table.comments import LARGE, MOST_BYTES, ROWS
 from tuner.plugin.table.parse import PROVENANCE
 from tuner.plugin.table.records import (
     ANY_BYTES,
@@ -23,11 +23,17 @@ from tuner.plugin.table.records import (
 
 
 def to_text(table: Table) -> str:
-    """BadTable where provenance would not read back, or a row has ``bytes`` beside ``bytes_per_rank``."""
+    """The file's content.
+
+    BadTable where provenance would not read back, a row has ``bytes`` beside ``bytes_per_rank``, or it is too large.
+    """
     rows = [*map(_constant, table.constants), *map(_cost, table.costs), *map(_decision, table.decisions)]
     announced = f"# {ROWS}: {len(rows)}"  # at the end, and at the head: a file that is cut between lines shows, too
     provenance = [_provenance(*entry) for entry in table.provenance.items()]
-    return "\n".join([HEADER, announced, *provenance, *rows, announced, ""])
+    found = "\n".join([HEADER, announced, *provenance, *rows, announced, ""])
+    if len(found) > MOST_BYTES:
+        raise BadTable(f"a table of {len(rows)} rows is {LARGE}, which the plugin does not read")
+    return found
 
 
 def write(path: Path, table: Table) -> None:
