@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tuner.base.names import ALGO_PROTOS, Collective
 from tuner.base.numerics import FloatArray, shortest
@@ -12,6 +13,9 @@ from tuner.emulator.pick import Pick, of_picks
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import ConstantsUsed, Scenario
+
+if TYPE_CHECKING:
+    from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class PickAnswer:
 
     ``cost_us`` has the combinations that NCCL does not ignore, by name: ``Ring/LL``; none off the classic path.
     ``disagreeing`` are the picks of ranks on other nodes where they are not rank 0's; NCCL needs them to be.
+    ``calibrated`` are the times of the same combinations by the calibration, where such were asked for and there are
+    some; the pick is NCCL's all the same.
     """
 
     collective: Collective
@@ -55,6 +61,8 @@ class PickAnswer:
     pick: Pick | NonClassicPick
     disagreeing: tuple[NodesPick, ...] = field(default=(), metadata=json_form(optional=True))
     ranks: int = field(default=0, metadata=json_form(omitted=True))  # of the communicator
+    calibrated: "Mapping[str, CalibratedTime] | None" = field(default=None, metadata=json_form(optional=True))
+    calibration: "CalibrationUsed | None" = field(default=None, metadata=json_form(optional=True))
 
     @property
     def algbw_gbs(self) -> float | None:
@@ -67,6 +75,17 @@ class PickAnswer:
         if not isinstance(self.pick, Pick):
             return None
         return float(bus_gbs(self.collective, self.bytes, self.pick.time_us, self.ranks))
+
+    @property
+    def calibrated_pick(self) -> "CalibratedTime | None":
+        """The calibrated time of the pick; None without one."""
+        return self.calibrated.get(self.pick.name) if self.calibrated and isinstance(self.pick, Pick) else None
+
+    @property
+    def calibrated_busbw_gbs(self) -> float | None:
+        """nccl-tests' bus bandwidth at the calibrated time, GB/s; None without one."""
+        time = self.calibrated_pick
+        return None if time is None else float(bus_gbs(self.collective, self.bytes, time.time_us, self.ranks))
 
     @property
     def runner_up(self) -> RunnerUp | None:

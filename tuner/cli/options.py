@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -18,6 +19,9 @@ from tuner.release import BUILDS
 from tuner.release.environment import parse_assignments
 from tuner.scenario import MOST_NODES, Scenario
 from tuner.scenario.describe import describe
+
+if TYPE_CHECKING:
+    from tuner.analysis.calibrated import TimesWanted
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -146,6 +150,45 @@ def request_options(function: F) -> F:
     ):
         function = option(function)
     return function
+
+
+def time_options(default: str) -> Callable[[F], F]:
+    """Whose times are shown, as one parameter ``times``: None where they are NCCL's alone."""
+
+    def decorated(function: F) -> F:
+        @wraps(function)
+        def timed(*given: Any, time: str | None, calibration: str | None, **others: Any) -> Any:
+            whose = time or (default if calibration is None else "calibrated")
+            return function(*given, times=_times_wanted(whose, calibration), **others)
+
+        for option in (
+            click.option(
+                "--calibration",
+                metavar="NAME|FILE",
+                help="Calibrated times by this calibration; implies --time calibrated. [default: that of the machine, "
+                "else of another with GPUs of its generation]",
+            ),
+            click.option(
+                "--time",
+                type=click.Choice(("nccl", "calibrated", "both")),
+                help="Whose times: NCCL's own prediction, calibrated ones with 90 % intervals ('both' says why where "
+                f"there are none), or both; picks are NCCL's in any case. [default: {default}]",
+            ),
+        ):
+            timed = option(timed)
+        return timed  # type: ignore[return-value]
+
+    return decorated
+
+
+def _times_wanted(whose: str, calibration: str | None) -> "TimesWanted | None":
+    if whose == "nccl":
+        if calibration is not None:
+            raise BadInput(f"--calibration {calibration} with --time nccl; valid with it: --time calibrated, both")
+        return None
+    from tuner.analysis.calibrated import TimesWanted  # plain answers do without it
+
+    return TimesWanted(whose == "both", calibration)
 
 
 buffers_option = click.option(

@@ -1,7 +1,8 @@
 """``nccl-tuner pick``: what NCCL picks."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +13,9 @@ from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.emulator.request import Request
 
+if TYPE_CHECKING:
+    from tuner.analysis.calibrated import TimesWanted
+
 
 @click.command(name="pick")
 @options.collective_argument
@@ -19,9 +23,17 @@ from tuner.emulator.request import Request
 @options.scenario_options
 @options.request_options
 @options.buffers_option
+@options.time_options("nccl")
 @options.json_option
 def command(
-    collective: Collective, sizes: list[int], dtype: DataType, op: Op, buffers: Buffers, as_json: bool, **scenario: Any
+    collective: Collective,
+    sizes: list[int],
+    dtype: DataType,
+    op: Op,
+    buffers: Buffers,
+    times: "TimesWanted | None",
+    as_json: bool,
+    **scenario: Any,
 ) -> None:
     """What NCCL picks for COLLECTIVE: algorithm, protocol, channels, threads and its predicted time.
 
@@ -29,18 +41,31 @@ def command(
     nccl-tuner pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --json
     nccl-tuner pick allreduce --node dgx-h100:8x2 --node dgx-a100:4 --nccl 2.28.9
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --buffers window
+    nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --time both
     """
-    described = options.scenario_of(**scenario)
-    answers = picks.from_emulator(described, Request(collective, dtype, op, buffers=buffers), sizes)
+    described, request = options.scenario_of(**scenario), Request(collective, dtype, op, buffers=buffers)
+    answers = picks.from_emulator(described, request, sizes)
+    if times is not None:
+        from tuner.answers import calibrated_picks
+
+        answers = calibrated_picks.with_times(answers, described, request, times)
     if as_json:
         print_json(answers)
+        return
+    title = f"{collective.name} on {described.title}"
+    if times is None:
+        print_answers(title, answers)
     else:
-        print_answers(f"{collective.name} on {described.title}", answers)
+        _print_calibrated(title, answers, times.beside_nccl)
 
 
 def print_answers(title: str, answers: Sequence[PickAnswer]) -> None:
     """The answers as a table, with nccl-tests' bandwidths, the runner-up and its margin."""
     print_table(title, COLUMNS, map(_row, answers))
+    _print_disagreeing(answers)
+
+
+def _print_disagreeing(answers: Sequence[PickAnswer]) -> None:
     for answer in answers:
         for other in answer.disagreeing:
             pick = f"{other.pick.name}, channels {other.pick.channels}, threads {other.pick.threads}"
@@ -65,4 +90,37 @@ def _row(answer: PickAnswer) -> tuple[object, ...]:
         f"{answer.busbw_gbs:.3f}",
         second.name if second else "-",
         f"{second.slower_percent:.1f} %" if second else "-",
+    )
+
+
+def _print_calibrated(title: str, answers: Sequence[PickAnswer], beside_nccl: bool) -> None:
+    """The picks with calibrated times, or, where none answers, with NCCL's alone."""
+    from tuner.cli import times
+
+    used = [answer.calibration for answer in answers if answer.calibration is not None]
+    if not used or used[0].name is None:
+        print_answers(title, answers)
+    else:
+        nccl = ("NCCL us", "NCCL busbw GB/s") if beside_nccl else ()
+        columns = (*COLUMNS[:4], *nccl, "calibrated us", f"{times.INTERVAL} us", "calibrated busbw GB/s")
+        print_table(title, columns, [_calibrated_row(answer, beside_nccl) for answer in answers])
+        _print_disagreeing(answers)
+    for one in used[:1]:
+        picked = [answer.pick.name for answer in answers if not isinstance(answer.pick, NonClassicPick)]
+        never = {name for each in used for name in each.not_measured}
+        click.echo(times.whose(replace(one, not_measured=tuple(n for n in dict.fromkeys(picked) if n in never))))
+
+
+def _calibrated_row(answer: PickAnswer, beside_nccl: bool) -> tuple[object, ...]:
+    from tuner.cli import times
+
+    own, time = _row(answer), answer.calibrated_pick
+    nccl = (own[4], own[6]) if beside_nccl else ()
+    busbw_gbs = answer.calibrated_busbw_gbs
+    return (
+        *own[:4],
+        *nccl,
+        times.central(time),
+        times.interval(time),
+        "-" if busbw_gbs is None else f"{busbw_gbs:.3f}",
     )

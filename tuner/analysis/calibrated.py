@@ -1,0 +1,202 @@
+"""Calibrated times beside NCCL's own: which calibration answers for a scenario, and what it says of picks.
+
+Whoever shows them says which calibration they are of, what was carried over, and where there are none why not. Picks
+are NCCL's in any case.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TypeAlias
+
+import numpy as np
+
+from tuner.base.errors import BadInput
+from tuner.base.names import ALGO_PROTOS, AlgoProto, Buffers
+from tuner.base.records import json_form
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Picks, Selection
+from tuner.scenario import Scenario
+from tuner.timemodel import features, predict
+from tuner.timemodel.intervals import CarriedOver
+from tuner.timemodel.predict import TimeModel
+
+NEW_COMBINATION = CarriedOver.combination.value
+DIGITS = 6  # of times in records; calibrations have five
+
+
+@dataclass(frozen=True, slots=True)
+class TimesWanted:
+    """Calibrated times are wanted: of one ``calibration`` by name or file, or of the one that fits the machine.
+
+    ``beside_nccl``: beside NCCL's own, which stand alone where no calibration fits; else they have to be there.
+    """
+
+    beside_nccl: bool
+    calibration: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NoCalibration:
+    """Why an answer has no calibrated times."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedTime:
+    """A calibrated time of a call or of several, in us, with its 90 % interval."""
+
+    time_us: float
+    low_us: float
+    high_us: float
+
+    def times(self, calls: float) -> "CalibratedTime":
+        """Of so many calls, one after the other: errors are common to them, so the bounds grow alike."""
+        return CalibratedTime(self.time_us * calls, self.low_us * calls, self.high_us * calls)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The calibrated time of a call. ``measured``: whether its combination was measured for its collective.
+
+    ``carried_over`` is what was carried over to it and to the calls it was asked with; ``call`` are the bytes of all
+    that its time depends on, the calibration among it: those of two calls are equal where their times must be.
+    """
+
+    time: CalibratedTime = field(metadata=json_form(merged=True))
+    measured: bool
+    carried_over: tuple[str, ...] = field(metadata=json_form(omitted=True))
+    call: bytes = field(metadata=json_form(omitted=True), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationUsed:
+    """Which calibration answered and why that one, and how its calls were launched; without a name: why none did.
+
+    ``carried_over`` is what measured times were carried over to for any of the calls, besides ``not_measured``, the
+    combinations among them that were never measured for the collective, so that their times are extrapolated.
+    """
+
+    name: str | None
+    reason: str
+    launch: str | None = None
+    carried_over: tuple[str, ...] = ()
+    not_measured: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedRatio:
+    """A calibrated time over another, with the bounds of both: 1 where both calls are the same but for the release."""
+
+    ratio: float
+    low: float
+    high: float
+    measured: bool
+
+
+Answering: TypeAlias = TimeModel | NoCalibration
+
+
+def answering(
+    wanted: TimesWanted, scenario: Scenario, selection: Selection, buffers: Buffers = Buffers.plain
+) -> Answering:
+    """What answers for the scenario's communicator.
+
+    Errors: BadInput where nothing does and NCCL's times are not wanted beside, or for an unknown calibration;
+    BadCalibration for a file that is none.
+    """
+    reason = _not_measured(selection, buffers)
+    if reason is None and wanted.calibration is not None:
+        return predict.of_communicator(selection, _machine(scenario), wanted.calibration)
+    if reason is None:
+        try:
+            return predict.of_communicator(selection, _machine(scenario))
+        except BadInput as error:
+            reason = str(error)
+    if not wanted.beside_nccl:
+        raise BadInput(reason)
+    return NoCalibration(reason)
+
+
+def estimates(model: TimeModel, request: Request, picks: Picks) -> list[Estimate]:
+    """Of what is launched for each size, [size]."""
+    calls = features.of_picks(model.selection, request, picks)
+    times = model.times(request, calls)
+    own = np.column_stack([getattr(calls, each.name).astype(np.float64) for each in fields(calls)])
+    carried = tuple(kind.value for kind in times.carried_over)
+    name = model.calibration.name.encode()
+    return [
+        Estimate(
+            CalibratedTime(*(_rounded(value[at]) for value in (times.time_us, times.low_us, times.high_us))),
+            bool(times.measured[at]),
+            carried,
+            name + own[at].tobytes(),
+        )
+        for at in range(len(calls))
+    ]
+
+
+def of_algo_proto(model: TimeModel, request: Request, sizes: Sequence[int], algo_proto: AlgoProto) -> list[Estimate]:
+    """Of calls that an algorithm and protocol are forced on, [size]. ``sizes`` are NCCL's nBytes."""
+    nbytes = np.array(sizes, np.uint64)
+    channels, threads = model.selection.launched(request, nbytes, algo_proto)
+    algorithm, protocol = (np.full(nbytes.shape, number, np.int8) for number in algo_proto)
+    unknown_us = np.full(nbytes.shape, np.nan, np.float32)
+    return estimates(model, request, Picks(nbytes, algorithm, protocol, unknown_us, channels, threads))
+
+
+def used(answers: Answering, found: Iterable[tuple[str, Estimate]] = ()) -> CalibrationUsed:
+    """Which calibration answered, with what the estimates carry over, each with the name of its combination."""
+    if isinstance(answers, NoCalibration):
+        return CalibrationUsed(None, answers.reason)
+    several = list(found)
+    return CalibrationUsed(
+        answers.calibration.name,
+        answers.reason,
+        answers.calibration.launch,
+        tuple(dict.fromkeys(kind for _, each in several for kind in each.carried_over if kind != NEW_COMBINATION)),
+        tuple(dict.fromkeys(name for name, each in several if not each.measured)),
+    )
+
+
+def together(times: Iterable[CalibratedTime]) -> CalibratedTime:
+    """One after the other. What a calibration is wrong by it is wrong by in all calls, so bounds are added."""
+    several = list(times)
+    return CalibratedTime(
+        sum(each.time_us for each in several),
+        sum(each.low_us for each in several),
+        sum(each.high_us for each in several),
+    )
+
+
+def ratio(before: Estimate, after: Estimate) -> CalibratedRatio:
+    """After over before. An error that is common to both would cancel, but how much of it is, is not known."""
+    old, new, measured = before.time, after.time, before.measured and after.measured
+    if before.call == after.call:
+        return CalibratedRatio(1.0, 1.0, 1.0, measured)
+    least, most = new.low_us / old.high_us, new.high_us / old.low_us
+    return CalibratedRatio(_rounded(new.time_us / old.time_us), _rounded(least), _rounded(most), measured)
+
+
+def name_of(picks: Picks, at: int) -> str:
+    """Algorithm and protocol of a pick: ``Ring/LL``."""
+    algorithm, protocol = ALGO_PROTOS[int(picks.combinations[at])]
+    return f"{algorithm.name}/{protocol.name}"
+
+
+def _machine(scenario: Scenario) -> str | None:
+    """The machine whose own calibration may answer: none for other hardware than the machine's."""
+    return None if scenario.hardware or scenario.others else scenario.machine
+
+
+def _not_measured(selection: Selection, buffers: Buffers) -> str | None:
+    """What was measured of no machine."""
+    if buffers is not Buffers.plain:
+        return f"no calibrated times of {buffers.name} buffers: plain ones only were measured"
+    if not selection.communicator.nodes_are_alike:
+        return "no calibrated times where nodes differ: none were measured"
+    return None
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")

@@ -1,0 +1,35 @@
+"""Calibrated times as people read them: intervals, and whose times an answer shows."""
+
+from tuner.analysis.calibrated import CalibratedRatio, CalibratedTime, CalibrationUsed
+
+INTERVAL = "90 % interval"
+
+
+def interval(time: CalibratedTime | None, scale: float = 1, digits: int = 2) -> str:
+    """Both bounds over ``scale``: ``41.20 to 55.10``."""
+    return "-" if time is None else f"{time.low_us / scale:.{digits}f} to {time.high_us / scale:.{digits}f}"
+
+
+def central(time: CalibratedTime | None, scale: float = 1, digits: int = 2) -> str:
+    """The time over ``scale``: ``47.65``."""
+    return "-" if time is None else f"{time.time_us / scale:.{digits}f}"
+
+
+def change(found: CalibratedRatio | None) -> str:
+    """The bounds of a ratio of times as the change it is: ``-9.1 to -2.0 %``."""
+    if found is None:
+        return "-"
+    low, high = 100 * (found.low - 1), 100 * (found.high - 1)
+    return f"{low:+.1f} %" if low == high else f"{low:+.1f} to {high:+.1f} %"
+
+
+def whose(used: CalibrationUsed) -> str:
+    """Which calibration times are by, what was carried over, and of which combinations they are extrapolated."""
+    if used.name is None:
+        return f"calibrated times: none; {used.reason}"
+    parts = [f"calibrated times: by the calibration {used.reason}; measured with {used.launch}"]
+    if used.carried_over:
+        parts.append(f"intervals of 90 %, as measured times are carried over to: {', '.join(used.carried_over)}")
+    if used.not_measured:
+        parts.append(f"never measured, so extrapolated: {', '.join(used.not_measured)}")
+    return "\n".join(parts)
