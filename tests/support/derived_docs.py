@@ -14,7 +14,7 @@ import click
 from tests.scripts import check_builds
 from tests.scripts import check_releases as releases
 from tests.support import published_numbers
-from tuner import cli, release
+from tuner import cli, measured, release
 from tuner.conformance.check import KINDS
 from tuner.machine import catalogue
 
@@ -216,6 +216,25 @@ def options() -> str:
     return "\n".join(["| option | |", "|---|---|", *lines]) + "\n"
 
 
+def measured_tables() -> str:
+    """The measured times that are shipped."""
+    lines = [
+        "| file | machine | NCCL | rows | source | licence |",
+        "|---|---|---|--:|---|---|",
+    ]
+    tables = [measured.load(name) for name in measured.names()]
+    for table in tables:
+        head = table.header
+        machine = f"`{head.machine}`" if head.machine else "none"
+        place = head.source.repository
+        place = f"[{place.removeprefix('https://github.com/')}]({place})" if place.startswith("https") else place
+        lines += [
+            f"| `{table.name}`: {head.title} | {machine} | {head.nccl or 'none'} | {len(table.rows):,} "
+            f"| {place}, {head.source.commit} | {head.source.licence} |"
+        ]
+    return "\n".join(lines) + f"\n\n{len(tables)} files, {sum(len(table.rows) for table in tables):,} rows.\n"
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "proven": proven,
     "releases": by_release,
@@ -226,4 +245,5 @@ PARTS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "options": options,
     "aliases": aliases,
+    "measured": measured_tables,
 }
