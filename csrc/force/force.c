@@ -184,6 +184,11 @@ bool tuner_is_unchecked(const struct tuner *tuner) {
     return tuner && tuner->unchecked;
 }
 
+bool tuner_is_chained(const struct tuner *tuner) {
+    (void)tuner;
+    return false;
+}
+
 void tuner_close(struct tuner *tuner) {
     if (!tuner) {
         return;

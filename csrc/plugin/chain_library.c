@@ -7,7 +7,6 @@
 #include <string.h>
 #include <strings.h>
 
-#include "interface.h"
 #include "log.h"
 #include "settings.h"
 
@@ -39,11 +38,10 @@ static const void *exported(void *handle, int version) {
     return dlsym(handle, symbol);
 }
 
-/* By address, and by name: this file may have been copied. */
+/* By name, not by address: this file may have been copied, and a tuner that the process has loaded for all its libraries
+ * would stand under this plugin's own symbols. */
 static bool is_this_plugin(const struct next_tuner *tuner) {
-    const void *const own[] = {&ncclTunerPlugin_v1, &ncclTunerPlugin_v2, &ncclTunerPlugin_v3,
-                               &ncclTunerPlugin_v4, &ncclTunerPlugin_v5, &ncclTunerPlugin_v6};
-    return tuner->plugin == own[tuner->version - OLDEST_VERSION] || strcmp(next_name(tuner), TUNER_NAME) == 0;
+    return strcmp(next_name(tuner), TUNER_NAME) == 0;
 }
 
 static struct next_tuner newest_of(void *handle, int oldest, int newest) {
@@ -108,15 +106,42 @@ static void *open_last_loaded(const char *names) {
     return last;
 }
 
+/* NCCL's own, of the library that its logger is of; 0 where that does not say. */
+static int nccl_version(nccl_logger logger) {
+    int (*get)(int *version) = NULL;
+    int version = 0;
+    void *address, *symbol;
+    Dl_info where = {0};
+    memcpy(&address, &logger, sizeof address); /* C has no way from a function to an object but through memory */
+    void *handle = logger && dladdr(address, &where) && where.dli_fname
+                       ? dlopen(where.dli_fname, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD)
+                       : NULL;
+    if (handle) {
+        symbol = dlsym(handle, "ncclGetVersion");
+        memcpy(&get, &symbol, sizeof get);
+        if (get && get(&version) != RESULT_SUCCESS) {
+            version = 0;
+        }
+        dlclose(handle);
+    }
+    return version;
+}
+
+/* From 2.21 to 2.25 NCCL's tuner part itself opens the library, whether or not it was good for a network. */
+static bool nccl_opens_it_again(int newest, nccl_logger logger) {
+    enum { FIRST_THAT_DOES_NOT = 22600, FIRST_OF_VERSION_4 = 22400 };
+    int version = newest == 4 ? nccl_version(logger) : 0;
+    return newest < 4 || (version >= FIRST_OF_VERSION_4 && version < FIRST_THAT_DOES_NOT);
+}
+
 /* The library of the network plugin, which NCCL has loaded when it comes to tuners. Since 2.27 several may be named,
- * and the one that was loaded last is asked for a tuner (ncclGetNetPluginLib, src/plugin/plugin_open.cc, v2.28.9-1).
- * From 2.21 to 2.25 a name alone is looked up by NCCL's tuner part itself, whether or not it was good for a network. */
-static void *open_network(int newest) {
+ * and the one that was loaded last is asked for a tuner (ncclGetNetPluginLib, src/plugin/plugin_open.cc, v2.28.9-1). */
+static void *open_network(int newest, nccl_logger logger) {
     const char *names = getenv("NCCL_NET_PLUGIN");
     if (!names || !names[0]) {
         names = "libnccl-net.so";
     }
-    return newest < 4 ? open_by_name(names, "libnccl-net", 0) : open_last_loaded(names);
+    return nccl_opens_it_again(newest, logger) ? open_by_name(names, "libnccl-net", 0) : open_last_loaded(names);
 }
 
 static bool has_any(void *handle) {
@@ -131,7 +156,7 @@ static bool find_default(int newest, nccl_logger logger, struct next_library *fo
         return false;
     }
     for (int network = 0; network < 2; network++) {
-        void *handle = network ? open_network(newest) : open_library("libnccl-tuner.so", 0);
+        void *handle = network ? open_network(newest, logger) : open_library("libnccl-tuner.so", 0);
         if (!handle) {
             continue;
         }

@@ -323,6 +323,10 @@ bool tuner_is_unchecked(const struct tuner *tuner) {
     return tuner && tuner->decider.unchecked;
 }
 
+bool tuner_is_chained(const struct tuner *tuner) {
+    return tuner && tuner->chain;
+}
+
 void tuner_close(struct tuner *tuner) {
     if (!tuner) {
         return;

@@ -35,6 +35,9 @@ const struct decider *tuner_decider(const struct tuner *tuner);
 /* Whether NCCL_TUNER_UNCHECKED is set. */
 bool tuner_is_unchecked(const struct tuner *tuner);
 
+/* Whether another tuner is asked where the table leaves a call. */
+bool tuner_is_chained(const struct tuner *tuner);
+
 /* Says how often it was asked and frees everything. */
 void tuner_close(struct tuner *tuner);
 

@@ -96,8 +96,9 @@ static void check_shape(struct generation *generation, size_t ranks, size_t node
     if (tuner_silence(first->tuner)) {
         log_warn(logger,
                  "a communicator of %zu ranks on %zu nodes beside one of %zu on %zu, and this NCCL does not say which "
-                 "asks: every choice is NCCL's own from here on",
-                 ranks, nodes, first->ranks, first->nodes);
+                 "asks: every choice is %s own from here on",
+                 ranks, nodes, first->ranks, first->nodes,
+                 tuner_is_chained(first->tuner) ? "the other tuner's" : "NCCL's");
     }
 }
 

@@ -215,7 +215,7 @@ def test_v1_keeps_the_other_where_communicators_differ(build: Build, tmp_path: P
     with DryRun(tmp_path / "t", ranks=16, nodes=2, version=1, env=env) as one:
         assert answer(one, TunerCall(AR, 5)) == (*RING_LL, 0)
         with DryRun(tmp_path / "t", ranks=8, nodes=1, version=1, env=env) as two:
-            assert "every choice is NCCL's own from here on" in said(two, WARN)[0]
+            assert "every choice is the other tuner's own from here on" in said(two, WARN)[0]
             assert answer(two, TunerCall(AR, 5)) == (*TREE_LL, 3)
 
 
@@ -262,6 +262,13 @@ def test_never_itself(tmp_path: Path, version: int, copied: bool) -> None:
     with opened(version, file, tmp_path) as run:
         assert answer(run, TunerCall(AR, 5)) is None
     assert [line for line in said(run) if "is this plugin itself: no other tuner is asked" in line]
+
+
+@pytest.mark.parametrize("version", next_tuner.VERSIONS)
+def test_a_tuner_that_is_loaded_for_all_libraries(tmp_path: Path, version: int) -> None:
+    """Its symbols come before the plugin's own, and it is not taken for the plugin."""
+    other = next_tuner.build(tmp_path / "other.so")
+    assert by_default(tmp_path, version, value=str(other), LD_PRELOAD=str(other))[0]
 
 
 def test_never_in_a_circle(tmp_path: Path) -> None:
@@ -354,6 +361,44 @@ def test_the_default_is_the_tuner_that_nccl_would_find(tmp_path: Path, version: 
     answered, log = by_default(tmp_path, version, "libnccl-net.so")
     assert answered == finds
     assert ("libnccl-tuner.so)" in log) == finds
+
+
+NCCL_OF_A_VERSION = r"""
+    #include <dlfcn.h>
+    #include <stdarg.h>
+    #include <stddef.h>
+    #include <stdio.h>
+    typedef void (*logger)(int level, unsigned long flags, const char *file, int line, const char *format, ...);
+    struct tuner { const char *name; int (*init)(size_t, size_t, logger, void **); };
+    int ncclGetVersion(int *version) { *version = VERSION; return 0; }
+    static void say(int level, unsigned long flags, const char *file, int line, const char *format, ...) {
+        va_list values;
+        va_start(values, format);
+        vprintf(format, values);
+        puts("");
+        va_end(values);
+    }
+    int run(const char *plugin) {
+        void *context;
+        return ((struct tuner *)dlsym(dlopen(plugin, RTLD_NOW), "ncclTunerPlugin_v4"))->init(16, 2, say, &context);
+    }
+"""
+
+
+@pytest.mark.parametrize(("version", "opens"), [(22403, True), (22501, True), (22602, False), (22707, False)])
+def test_nccl_before_2_26_opens_the_network_plugin_for_its_tuner(tmp_path: Path, version: int, opens: bool) -> None:
+    """That of a library which is no good for a network too: NCCL has closed it again by then."""
+    compiler = shutil.which("cc") or pytest.skip("no C compiler")
+    source, nccl = tmp_path / "nccl.c", tmp_path / "libnccl.so.2"
+    source.write_text(NCCL_OF_A_VERSION)
+    flags = [f"-DVERSION={version}", "-w", "-fPIC", "-shared"]
+    subprocess.run([compiler, *flags, source, "-o", nccl, "-ldl"], check=True)
+    next_tuner.build(tmp_path / "libnccl-net.so")
+    run = f"import ctypes; ctypes.CDLL({str(nccl)!r}).run({str(plugin.path()).encode()!r})"
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("NCCL_")}
+    environment["LD_LIBRARY_PATH"] = str(tmp_path)
+    ran = subprocess.run([sys.executable, "-c", run], env=environment, capture_output=True, text=True, check=True)
+    assert ("is asked where the table has no row" in ran.stdout) == opens
 
 
 def test_of_several_network_plugins_the_last_that_is_loaded(tmp_path: Path) -> None:

@@ -98,6 +98,25 @@ def test_many_threads_under_the_thread_sanitizer(tmp_path: Path, unchecked: str)
     drive([program, "threads", "1", "200"], table_of(tmp_path, TABLE), NCCL_TUNER_UNCHECKED=unchecked)
 
 
+SANITIZERS = ["address,undefined", "thread"]
+
+
+@pytest.mark.parametrize("failing", [[], ["-DNEXT_FAILS"]], ids=["answers nothing", "fails"])
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_another_tuner_under_the_sanitizers(tmp_path: Path, sanitizer: str, failing: list[str]) -> None:
+    """Where it is asked the driver's checks hold as without it, and all that it began is ended."""
+    flags = ["-O1", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"]
+    program = build(tmp_path, "driver", flags)
+    other = tmp_path / "other.so"
+    shared = ["-std=c11", "-g", "-fPIC", "-shared", "-fvisibility=hidden", CHECKS / "next.c", "-o", other]
+    subprocess.run([compiler(), *flags, *failing, *shared], check=True)
+    table = table_of(tmp_path, TABLE)
+    for words in (["calls", "1", "2000"], ["threads", "1", "20"]):
+        said = drive([program, *words], table, NCCL_TUNER_NEXT=str(other))
+        asked = [int(line.split()[1]) for line in said.splitlines() if line.startswith("asked")]
+        assert sum(asked) > 1000
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="no valgrind here")
 @pytest.mark.parametrize("words", [("bytes", "1", "300"), ("calls", "1", "1000"), ("threads", "1", "20")])
