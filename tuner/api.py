@@ -13,13 +13,17 @@ from tuner.analysis.diff import diff as changes
 from tuner.analysis.explain import Explanation
 from tuner.base.errors import BadInput
 from tuner.base.frames import Rows
-from tuner.base.names import Buffers, Collective, DataType, Op, by_name
+from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol, by_name
 from tuner.base.numerics import FloatArray
 from tuner.base.sizes import whole
 from tuner.emulator.model import Tables
 from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges, launches
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.measure import workflow
+from tuner.measure.loop import Settings
+from tuner.measure.plan import How, Wanted
+from tuner.measure.workflow import Measured, Plan
 from tuner.scenario import Scenario
 from tuner.scenario.describe import Description, describe
 from tuner.workload import job
@@ -172,3 +176,88 @@ def budget(
     compared = job.Compared(scenarios, settings, [Path(table) for table in tables])
     times = None if measured is None else Path(measured)
     return job.of_files(map(Path, paths), compared, job.wanted_of(scenarios[0]), times)
+
+
+class Measuring(TypedDict, total=False):
+    """How :func:`measure` measures, each key with what it is without.
+
+    ``sizes``: NCCL's nBytes, powers of two from 8 B to 1 GiB. ``dtype``, ``op``: float32, sum. ``algorithms``,
+    ``protocols``: all. ``channels``: numbers of channels besides NCCL's own, none. ``in_place``, also in place, and
+    ``graph``, inside CUDA graphs: not. ``precision_percent``, 1: a median is known when its 95 % confidence interval is
+    within this of it. ``rounds``, 30: the most sample blocks of a combination; ``repeats``, 10: runs kept of a block;
+    ``warmup``, 5: runs before them. ``budget_s``: seconds until it stops, no limit. ``seed``, 0: of the order, and of
+    what a simulated machine hides. ``library``: of GPUs, this libnccl.so.2 instead of the installed wheel's;
+    ``ranks_per_gpu``: 1.
+    """
+
+    sizes: Sequence[int] | None
+    dtype: DataType | str
+    op: Op | str
+    algorithms: Sequence[Algorithm | str]
+    protocols: Sequence[Protocol | str]
+    channels: Sequence[int]
+    in_place: bool
+    graph: bool
+    precision_percent: float
+    rounds: int
+    repeats: int
+    warmup: int
+    budget_s: float | None
+    seed: int
+    library: Path | str | None
+    ranks_per_gpu: int
+
+
+def measure(
+    collectives: Collective | str | Sequence[Collective | str],
+    *,
+    out: Path | str,
+    simulated: Communicator | None = None,
+    **how: Unpack[Measuring],
+) -> Measured | None:
+    """Times ``collectives`` by every algorithm and protocol into the file ``out``, which is continued where it exists.
+
+    On the GPUs at hand, or on a machine ``simulated`` as of a communicator, with hidden times of its own. ``how`` has
+    the keys of :class:`Measuring`. Times are medians in us; ``results`` are a frame. Ctrl-C ends it, too, and keeps
+    what was measured. None on processes of a launcher other than the first.
+    Errors: BadInput for what cannot be measured here or an unknown name, BadMeasurement for a file that was measured
+    otherwise, MeasuringFailed.
+    """
+    if unknown := sorted(how.keys() - Measuring.__annotations__.keys()):
+        raise BadInput(f"unknown {', '.join(unknown)}; valid: {', '.join(Measuring.__annotations__)}")
+    several = [collectives] if isinstance(collectives, Collective | str) else collectives
+    kind = request(Collective.AllReduce, dtype=how.get("dtype", DataType.float32), op=how.get("op", Op.sum))
+    wanted = Wanted(
+        [by_name(Algorithm, name, "algorithm") for name in how.get("algorithms", ())],
+        [by_name(Protocol, name, "protocol") for name in how.get("protocols", ())],
+        how.get("channels", ()),
+    )
+    usual = Settings()
+    settings = Settings(
+        _at_least("precision_percent", how.get("precision_percent", 1.0), 1e-6) / 100,
+        int(_at_least("rounds", how.get("rounds", usual.rounds), 1)),
+        int(_at_least("repeats", how.get("repeats", usual.repeats), 1)),
+        int(_at_least("warmup", how.get("warmup", usual.warmup), 0)),
+        how.get("budget_s"),
+        int(_at_least("seed", how.get("seed", usual.seed), 0)),
+    )
+    plan = Plan(
+        [by_name(Collective, name, "collective") for name in several],
+        how.get("sizes"),
+        How(kind.dtype, kind.op, (False, True) if how.get("in_place") else (False,), how.get("graph", False)),
+        wanted,
+        settings,
+    )
+    library = how.get("library")
+    opener = (
+        workflow.gpus(how.get("ranks_per_gpu", 1), None if library is None else Path(library))
+        if simulated is None
+        else workflow.simulated(simulated.scenario, how.get("seed", 0))
+    )
+    return workflow.measure(Path(out), opener, plan)
+
+
+def _at_least(name: str, value: float, least: float) -> float:
+    if value < least:
+        raise BadInput(f"{name} {value:g}: valid: {least:g} or more")
+    return value

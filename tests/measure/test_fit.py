@@ -28,7 +28,7 @@ from tuner.emulator import fitted_constants
 from tuner.emulator.build import with_release
 from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.selection import Selection
-from tuner.measure.records.header import CASE, case_record
+from tuner.measure.records.header import CASE, scenario_record
 from tuner.measure.records.samples import Combination, Writer
 from tuner.plugin.table.parse import read as read_table
 from tuner.scenario import Scenario
@@ -454,7 +454,7 @@ def test_nccl_s_own_choices_count_as_what_ran(tmp_path: Path) -> None:
 
 
 def test_a_case_reads_back_from_a_header_without_constants(tmp_path: Path) -> None:
-    made = case_record(replace(TWO, fitted_constants=FittedConstants(NCCL, {}, {})))
+    made = scenario_record(replace(TWO, fitted_constants=FittedConstants(NCCL, {}, {})))
     with Writer(tmp_path / "a.jsonl", {CASE: made}) as file:
         for block in blocks(TWO, {}, collectives=[Collective.AllGather], sizes=SIZES[:4]):
             file.add(block)

@@ -28,7 +28,7 @@ from tuner.measure.backend import Run
 from tuner.measure.loop import AFTER_ROUNDS, LEAST_ROUNDS, End, Loop, Settings, State
 from tuner.measure.plan import SIZES, Task, Wanted, points, tasks
 from tuner.measure.records import samples
-from tuner.measure.records.header import case_of, case_record
+from tuner.measure.records.header import scenario_of, scenario_record
 from tuner.measure.records.samples import Combination, Point, SampleBlock, Writer
 from tuner.measure.results import results
 from tuner.measure.simulated.backend import Simulated, from_header
@@ -293,7 +293,7 @@ def test_the_header_builds_the_same_backend_again(truth: dict[str, Any] | None) 
     header = json.loads(json.dumps(backend.describe()))
     again = from_header(header)
     assert again.describe() == backend.describe()
-    assert case_of(header) == scenario
+    assert scenario_of(header) == scenario
     assert again.reveal().noise == backend.reveal().noise
     assert again.reveal().replaced == backend.reveal().replaced
     (point,) = calls(1 << 20)
@@ -303,7 +303,7 @@ def test_the_header_builds_the_same_backend_again(truth: dict[str, Any] | None) 
 def test_the_header_says_of_the_communicator_what_earlier_files_do() -> None:
     """A run goes on in a file only where the headers are the same."""
     keys = "nccl nodes machine topology graphs gpus_per_node environment gpu net_gbps net_latency_us others hardware"
-    record = case_record(Scenario("2.28.9", 1, machine="dgx-h100", others=(Scenario("", 1, machine="dgx-a100"),)))
+    record = scenario_record(Scenario("2.28.9", 1, machine="dgx-h100", others=(Scenario("", 1, machine="dgx-a100"),)))
     assert set(record) == set(record["others"][0]) == {*keys.split(), "search"}
 
 

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import tuner
 from tests.support.simulated_runs import measured
+from tuner.api import measure
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Collective
 from tuner.base.records import to_json
@@ -33,6 +35,57 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def printed(*words: str) -> object:
     return json.loads(CliRunner().invoke(cli, [*words, "--json"], catch_exceptions=False).stdout)
+
+
+def test_measure(tmp_path: Path) -> None:
+    own, verbs = tmp_path / "own.jsonl", tmp_path / "verbs.jsonl"
+    machine = tuner.communicator("dgx-h100", nodes=2, nccl="2.28.9")
+    found = measure(
+        "allreduce",
+        out=own,
+        simulated=machine,
+        sizes=[1 << 16, 1 << 20],
+        algorithms=["ring"],
+        protocols=["LL", "Simple"],
+        channels=[4],
+        precision_percent=2,
+        rounds=3,
+        repeats=4,
+        warmup=2,
+        seed=7,
+    )
+    assert found is not None
+    words = "allreduce --backend simulated --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 64K,1M --algorithms ring"
+    more = "--protocols ll,simple --channels 4 --precision 2 --rounds 3 --repeats 4 --warmup 2 --seed 7"
+    answer = printed("measure", *words.split(), *more.split(), "--out", str(verbs))
+    assert own.read_bytes() == verbs.read_bytes()
+    assert to_json(found) == {**answer, "file": str(own)}  # type: ignore[dict-item]
+    assert found.new_blocks == found.blocks > 0
+    assert found.ended in ("precise", "rounds")
+    assert list(found.results.to_pandas()["bytes"]) == [one.bytes for one in found.results]
+    again = measure(["AllReduce"], out=str(own), simulated=machine, sizes=[1 << 16], rounds=3, seed=7)
+    assert again is not None
+    assert again.new_blocks == again.blocks - found.blocks
+    assert {one.bytes for one in again.results} == {1 << 16}
+    with pytest.raises(BadMeasurement, match="measured otherwise: seed 7 there, 8 now"):
+        measure("allreduce", out=own, simulated=machine, seed=8)
+
+
+@pytest.mark.parametrize(
+    ("how", "complaint"),
+    [
+        ({"sizs": [8]}, "unknown sizs; valid: sizes, dtype"),
+        ({"algorithms": ["three"]}, "unknown algorithm 'three'; valid: Tree"),
+        ({"rounds": 0}, "rounds 0: valid: 1 or more"),
+        ({"precision_percent": 0}, "precision_percent 0: valid: 1e-06 or more"),
+        ({"seed": -1}, "seed -1: valid: 0 or more"),
+    ],
+)
+def test_measure_refuses(how: dict[str, object], complaint: str, tmp_path: Path) -> None:
+    machine = tuner.communicator("dgx-h100", nodes=2, nccl="2.28.9")
+    with pytest.raises(BadInput, match=complaint):
+        measure("allreduce", out=tmp_path / "run.jsonl", simulated=machine, **how)  # type: ignore[arg-type]
+    assert not (tmp_path / "run.jsonl").exists()
 
 
 def test_verify(file: Path) -> None:

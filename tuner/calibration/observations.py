@@ -17,7 +17,7 @@ from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.call import Call
 from tuner.emulator.selection import Selection
 from tuner.measure.records import samples
-from tuner.measure.records.header import case_of
+from tuner.measure.records.header import scenario_of
 from tuner.measure.records.samples import Point, SampleBlock
 from tuner.measure.statistics import estimate
 from tuner.release import Release
@@ -91,7 +91,7 @@ def read(paths: Sequence[Path]) -> Observations:
 
 def _case(path: Path, header: Mapping[str, Any]) -> Scenario:
     try:
-        return replace(case_of(header), fitted_constants=None)
+        return replace(scenario_of(header), fitted_constants=None)
     except BadMeasurement as error:
         raise BadMeasurement(f"{path}: {error}") from None
 

@@ -3,7 +3,8 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +12,16 @@ import click
 
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.base.records import to_json
 from tuner.cli import measured_results, options
 from tuner.cli.output import print_json
-from tuner.measure.backend import Backend
 from tuner.measure.loop import End, Loop, Settings
-from tuner.measure.plan import How, Wanted, points, tasks
-from tuner.measure.records import samples
-from tuner.measure.records.header import case_of
-from tuner.measure.results import results
+from tuner.measure.plan import How, Wanted
+from tuner.measure.workflow import DEFAULT, INTERRUPTED, Plan, gpus, measure, simulated
 from tuner.plugin.table.records import MAX_CHANNELS
 
 BACKENDS = ("simulated", "gpu")
-DEFAULT = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
 SAY_EVERY_S = 10.0
-INTERRUPTED = "interrupted"
-_ENDS = {
+_ENDS: dict[str, str] = {
     End.precise: "every median is within --precision",
     End.rounds: "--rounds",
     End.budget: "--budget-s",
@@ -155,7 +150,7 @@ def command(
     dtype: DataType,
     op: Op,
     as_json: bool,
-    **options_of_case: Any,
+    **scenario: Any,
 ) -> None:
     """Measures COLLECTIVES (default: AllReduce, AllGather, ReduceScatter) by every algorithm and protocol.
 
@@ -167,84 +162,37 @@ def command(
     """
     if kind not in BACKENDS:
         raise BadInput(f"unknown backend {kind!r}; {one_of(BACKENDS)}")
-    if options_of_case["constants"] is not None:
+    if scenario["constants"] is not None:
         raise BadInput("--constants: what is measured does not depend on them; valid for: pick, table, group")
     if nothing_planted and kind != "simulated":
         raise BadInput(f"--nothing-planted: there is nothing to plant with --backend {kind}; valid: simulated")
-    there = samples.existing(out)
-    before = there.blocks if there else ()
-    opened = (
-        _simulated(options_of_case, seed, nothing_planted, len(before))
+    opener = (
+        simulated(options.scenario_of(**scenario), seed, nothing_planted=nothing_planted)
         if kind == "simulated"
-        else _gpu(out, ranks_per_gpu, library)
+        else gpus(ranks_per_gpu, library)
     )
-    with closing(opened) as backend:
-        header = backend.describe()
-        if there is not None:
-            samples.check_same(out, there, header)
-        ranks = int(header["ranks"])
-        calls = points(
-            list(dict.fromkeys(collectives)) or DEFAULT,
-            sizes,
-            ranks,
-            How(dtype, op, (False, True) if in_place else (False,), graph),
-        )
-        wanted = tasks(backend, calls, Wanted(algorithms, protocols, channels))
-        settings = Settings(precision / 100, rounds, repeats, warmup, budget_s, seed)
-        with samples.Writer(out, header) as writer:
-            loop = Loop(backend, wanted, settings, writer.add, before)
-            end = _run(loop, quiet=as_json)
-            kept = samples.read(out).blocks  # not what the loop gave: Ctrl-C may come when a block is only in the file
-    requested = set(calls)
-    blocks = [block for block in kept if block.point in requested]
-    new = len(kept) - len(before)
+    plan = Plan(
+        collectives or DEFAULT,
+        sizes,
+        How(dtype, op, (False, True) if in_place else (False,), graph),
+        Wanted(algorithms, protocols, channels),
+        Settings(precision / 100, rounds, repeats, warmup, budget_s, seed),
+    )
+    found = measure(out, opener, plan, partial(_progress, quiet=as_json))
+    if found is None:  # a rank other than 0 has served it to the end
+        sys.exit(0)
     if as_json:
-        print_json(
-            {
-                "file": str(out),
-                "ended": end,
-                "visits": len(kept),
-                "new_visits": new,
-                "ranks": ranks,
-                "results": [to_json(measured_results.record(result, ranks)) for result in results(blocks)],
-            }
-        )
+        print_json(found)
     else:
-        click.echo(f"# {case_of(header).title}; backend {kind}")
+        click.echo(f"# {found.scenario.title}; backend {found.backend}")
         click.echo("# times are medians, +- half of their 95 % confidence interval; *: NCCL's own choice")
-        click.echo("\n".join(measured_results.lines(results(blocks), ranks)))
-        click.echo(f"# {out}: {len(kept)} sample blocks, {new} of them new; ended: {_ENDS[end]}")
-    if end == INTERRUPTED:
+        click.echo("\n".join(measured_results.lines(found.summaries, found.ranks)))
+        click.echo(
+            f"# {out}: {found.blocks} sample blocks, {found.new_blocks} of them new; ended: {_ENDS[found.ended]}"
+        )
+    if found.ended == INTERRUPTED:
         click.echo(f"nccl-tuner: interrupted; {out} keeps what was measured; the same command continues", err=True)
         sys.exit(130)
-
-
-def _simulated(options_of_case: dict[str, Any], seed: int, nothing_planted: bool, after: int) -> Backend:
-    from tuner.measure.simulated.backend import Simulated
-
-    return Simulated(options.scenario_of(**options_of_case), seed, {} if nothing_planted else None, after=after)
-
-
-def _gpu(out: Path, ranks_per_gpu: int, library: Path | None) -> Backend:
-    from tuner.measure.gpu.backend import Options
-    from tuner.measure.gpu.opening import open_gpus
-
-    backend = open_gpus(Options(ranks_per_gpu, library, topology=out.with_name(f"{out.name}.topology.xml")))
-    if backend is None:  # a rank other than 0 has served it to the end
-        sys.exit(0)
-    return backend
-
-
-def _run(loop: Loop, quiet: bool) -> str:
-    """Measures; why there are no more blocks."""
-    try:
-        with _progress(loop, quiet) as show:
-            for blocks, _ in enumerate(loop.run(), start=1):
-                show(blocks)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    assert loop.end is not None
-    return loop.end
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from tuner.measure.decision.gate import GateSettings, Verdict, gate
 from tuner.measure.decision.proposed import proposed
 from tuner.measure.decision.rows import DecisionRow, Proposal, Regrets, regrets, table
 from tuner.measure.opened import again
-from tuner.measure.records.header import case_of
+from tuner.measure.records.header import scenario_of
 from tuner.measure.records.samples import Combination, Writer, check_same, existing, sha256s
 from tuner.plugin.headers import GPUS, NCCL
 from tuner.plugin.lint import GAPS
@@ -231,11 +231,11 @@ def _measured(sources: Sequence[str], proposals: Sequence[Proposal]) -> dict[str
     for number, (source, proposal) in enumerate(zip(sources, proposals, strict=True), start=1):
         header = proposal.comparison.measurements.header
         found[f"measured-{number}"] = source
-        found[f"communicator-{number}"] = case_of(header).title
+        found[f"communicator-{number}"] = scenario_of(header).title
         found[f"backend-{number}"] = str(header.get("backend"))
     headers = [proposal.comparison.measurements.header for proposal in proposals]
-    found[NCCL] = ", ".join(dict.fromkeys(case_of(header).nccl for header in headers))
-    known = [[str(header["gpu"])] if "gpu" in header else case_of(header).gpu_names for header in headers]
+    found[NCCL] = ", ".join(dict.fromkeys(scenario_of(header).nccl for header in headers))
+    known = [[str(header["gpu"])] if "gpu" in header else scenario_of(header).gpu_names for header in headers]
     if all(known):
         found[GPUS] = ", ".join(dict.fromkeys(chain.from_iterable(known)))
     return found

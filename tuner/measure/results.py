@@ -1,8 +1,11 @@
 """Measurements summed up: a result for everything that was requested at each point."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from tuner.base.names import Collective, DataType, Op
+from tuner.base.records import json_form
+from tuner.costmodels.bandwidth import algorithm_gbs, bus_factor
 from tuner.measure.plan import Task
 from tuner.measure.records.samples import Combination, Point, SampleBlock
 from tuner.measure.statistics import Estimate, estimate
@@ -21,6 +24,40 @@ class Result:
     wrong: int
 
 
+def _named(combination: Combination | None) -> dict[str, object] | None:
+    """Without channels of NCCL's own number."""
+    if combination is None:
+        return None
+    names = {"algorithm": combination.algorithm.name, "protocol": combination.protocol.name}
+    return {**names, "channels": combination.channels or None}
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredResult:
+    """A result as ``--json`` prints it: times in us, None where none counts.
+
+    ``requested`` is None for NCCL's own choice.
+    """
+
+    collective: Collective
+    bytes: int
+    dtype: DataType
+    op: Op
+    in_place: bool
+    graph: bool
+    requested: Combination | None = field(metadata=json_form("asked", convert=_named))
+    executed: Combination | None = field(metadata=json_form("ran", convert=_named))
+    median_us: float | None
+    low_us: float | None
+    high_us: float | None
+    samples: int
+    blocks: int = field(metadata=json_form("visits"))
+    replaced: int
+    wrong: int
+    algbw_gbs: float | None
+    busbw_gbs: float | None
+
+
 def results(blocks: Iterable[SampleBlock]) -> list[Result]:
     """By point, NCCL's own choice first and then from the fastest on, what has no time last."""
     by_task: dict[Task, list[SampleBlock]] = {}
@@ -28,6 +65,31 @@ def results(blocks: Iterable[SampleBlock]) -> list[Result]:
         if block.table is None:
             by_task.setdefault(Task(block.point, block.requested), []).append(block)
     return sorted((_result(task, found) for task, found in by_task.items()), key=_place)
+
+
+def record(result: Result, ranks: int) -> MeasuredResult:
+    """What ``--json`` prints of a result on so many ranks."""
+    point, known = result.point, result.estimate
+    gbs = float(algorithm_gbs(point.bytes, known.median_us)) if known else None
+    return MeasuredResult(
+        collective=point.collective,
+        bytes=point.bytes,
+        dtype=point.dtype,
+        op=point.op,
+        in_place=point.in_place,
+        graph=point.graph,
+        requested=result.requested,
+        executed=result.executed,
+        median_us=known.median_us if known else None,
+        low_us=known.low_us if known and known.is_bounded else None,
+        high_us=known.high_us if known and known.is_bounded else None,
+        samples=known.samples if known else 0,
+        blocks=result.blocks,
+        replaced=result.replaced,
+        wrong=result.wrong,
+        algbw_gbs=gbs,
+        busbw_gbs=float(gbs * bus_factor(point.collective, ranks)) if gbs is not None else None,
+    )
 
 
 def _result(task: Task, blocks: list[SampleBlock]) -> Result:

@@ -10,7 +10,7 @@ from tuner.base.errors import BadMeasurement
 from tuner.measure import read_any
 from tuner.measure.comparison.compared import between
 from tuner.measure.evidence import Evidence, by_size, collect
-from tuner.measure.records.header import CASE, case_of, check
+from tuner.measure.records.header import CASE, check, scenario_of
 from tuner.measure.records.samples import Combination, Measurements
 from tuner.scenario import Scenario
 from tuner.workload.count import Entry
@@ -94,7 +94,7 @@ def read(path: Path, scenario: Scenario) -> Measured:
     header = measurements.header
     check(path, header, scenario)
     if CASE in header:
-        note = f"{path}: measured with NCCL {case_of(header).nccl}"
+        note = f"{path}: measured with NCCL {scenario_of(header).nccl}"
     else:
         note = f"{path} does not describe the communicator that was measured: taken as this one"
     if not any(block.counts and block.table is None for block in measurements.blocks):

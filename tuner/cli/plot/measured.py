@@ -80,7 +80,7 @@ def _scenario(file: Path, measurements: Measurements, scenario: dict[str, Any]) 
         if said := [name for name in scenario if _said(name)]:
             option = f"--{said[0].replace('_', '-')}"
             raise BadInput(f"{option}: {file} says its own communicator; valid: with --machine or --topology, or none")
-        return header.case_of(given)
+        return header.scenario_of(given)
     described = options.scenario_of(**{**scenario, "nccl": scenario["nccl"] or given.get("nccl")})
     header.check(file, given, described)
     return described

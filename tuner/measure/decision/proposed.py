@@ -8,7 +8,7 @@ from tuner.emulator.selection import Selection
 from tuner.measure.comparison.compared import compare
 from tuner.measure.comparison.model import Model
 from tuner.measure.decision.rows import Proposal
-from tuner.measure.records.header import case_of
+from tuner.measure.records.header import scenario_of
 
 
 def proposed(path: Path, constants: Path | None = None) -> Proposal:
@@ -17,7 +17,7 @@ def proposed(path: Path, constants: Path | None = None) -> Proposal:
     Errors: BadMeasurement for a file that cannot be judged; BadConstants.
     """
     comparison = compare(path)
-    scenario = case_of(comparison.measurements.header)
+    scenario = scenario_of(comparison.measurements.header)
     fitted = None
     if constants is not None:
         there = fitted_constants.read(constants)

@@ -38,7 +38,7 @@ class DecisionRow:
         """The row as one of a decision table, for a communicator of this size."""
         return Decision(
             self.collective,
-            (self._asked,),
+            (self._requested,),
             bytes=Interval(self.low, self.high),
             ranks=Interval(ranks, ranks),
             nodes=Interval(nodes, nodes),
@@ -49,12 +49,12 @@ class DecisionRow:
         return size in Interval(self.low, self.high)
 
     @property
-    def _asked(self) -> Choice:
+    def _requested(self) -> Choice:
         return Choice(*self.choice.algo_proto, self.choice.channels or None)
 
     def __str__(self) -> str:
         high = "" if self.high is None else size_text(self.high)
-        return f"{self.collective.name.lower()} bytes={size_text(self.low)}..{high} -> {choice_text(self._asked)}"
+        return f"{self.collective.name.lower()} bytes={size_text(self.low)}..{high} -> {choice_text(self._requested)}"
 
 
 @dataclass(eq=False)

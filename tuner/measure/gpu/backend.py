@@ -24,7 +24,7 @@ from tuner.measure.executed import Log
 from tuner.measure.gpu import kernels
 from tuner.measure.gpu.calls import CALLS, Calls, Rank
 from tuner.measure.gpu.rendezvous import Rendezvous
-from tuner.measure.records.header import CASE, case_record
+from tuner.measure.records.header import CASE, scenario_record
 from tuner.measure.records.samples import NOTED, Combination, Point
 from tuner.oracle import library
 from tuner.plugin import loading
@@ -133,7 +133,7 @@ class Gpu:
             "ranks": self.ranks,
             "nccl": self.release,
             "library_sha256": library.sha256(self._nccl.path),
-            CASE: case_record(
+            CASE: scenario_record(
                 Scenario(self.release, len(nodes), topology=topology, gpus_per_node=next(iter(nodes.values())))
             ),
             "gpu": self._cuda.name(self._local[0].lane.device),

@@ -14,7 +14,7 @@ from tuner.measure.readers import any_file, nccl_tests
 from tuner.measure.readers.nccl_log import executed_by_size, imported_log
 from tuner.measure.readers.nccl_tests_names import PROGRAMS
 from tuner.measure.readers.nccl_tests_text import Text, is_text, wrong_count
-from tuner.measure.records.header import CASE, case_of
+from tuner.measure.records.header import CASE, scenario_of
 from tuner.measure.records.samples import Combination, Measurements, Point, SampleBlock
 from tuner.measured import Launch, MeasuredHeader, MeasuredRow, MeasuredRun, MeasuredTable, parquet, reader, words
 from tuner.measured.reader import check_row
@@ -110,7 +110,7 @@ def _of_json(path: Path, record: Mapping[str, Any], given: Given) -> MeasuredTab
 def _of_measurements(path: Path, found: Measurements, given: Given) -> MeasuredTable:
     """Runs of `measure`: a row for each point and what was requested, the median of all its times."""
     facts = dict(found.header)
-    case = case_of(facts) if CASE in facts else None
+    case = scenario_of(facts) if CASE in facts else None
     if case is not None:
         facts |= {"nodes": case.nodes, "nccl": facts.get("nccl") or case.nccl}
     nodes, gpus = _communicator(path, facts, given)

@@ -17,7 +17,7 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Collective, Protocol
 from tuner.emulator.selection import Selection
 from tuner.measure.backend import Run
-from tuner.measure.records.header import CASE, case_of, case_record
+from tuner.measure.records.header import CASE, scenario_of, scenario_record
 from tuner.measure.records.samples import Combination, Point
 from tuner.measure.simulated.truth import Truth, draw
 from tuner.plugin import asked, loading
@@ -69,7 +69,7 @@ class Planted:
 
 
 class Simulated:
-    """A backend (tuner.measure.backend) for ``case``.
+    """A backend (tuner.measure.backend) for ``scenario``.
 
     ``truth`` is a change of the release's constants (see tuner.measure.simulated.truth); {} for a machine that is
     as NCCL's model says, None for one that the seed draws. ``after`` counts blocks of earlier runs
@@ -109,7 +109,7 @@ class Simulated:
         """The scenario, and what the planted times are, for the head of the samples."""
         return {
             "backend": NAME,
-            CASE: case_record(self.scenario),
+            CASE: scenario_record(self.scenario),
             "ranks": self.ranks,
             "seed": self.seed,
             "truth": self._from,
@@ -212,7 +212,7 @@ def from_header(header: Mapping[str, Any], *, after: int = 0) -> Simulated:
     truth, seed = header.get("truth"), header.get("seed")
     if truth not in (SEED, NCCLS) or not isinstance(seed, int):
         raise BadMeasurement(f"the header does not say how to build the backend again: truth {truth!r}, seed {seed!r}")
-    return Simulated(case_of(header), seed, None if truth == SEED else {}, after=after)
+    return Simulated(scenario_of(header), seed, None if truth == SEED else {}, after=after)
 
 
 def _noise(rng: np.random.Generator) -> Noise:
