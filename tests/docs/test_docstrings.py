@@ -7,7 +7,7 @@ import inspect
 import pkgutil
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -46,12 +46,8 @@ def public(module: ModuleType) -> Iterator[tuple[str, Any, str]]:
             yield name, inspect.unwrap(value), inspect.getdoc(value) or ""
 
 
-PUBLIC = {
-    f"{module}.{name}": (value, said)
-    for module in MODULES
-    for name, value, said in public(importlib.import_module(module))
-}
-ALL = pytest.mark.parametrize(("value", "said"), PUBLIC.values(), ids=PUBLIC.keys())
+PUBLIC = {module: list(public(importlib.import_module(module))) for module in MODULES}
+EACH_MODULE = pytest.mark.parametrize("module", MODULES)
 
 
 def arrays_of(value: Any) -> dict[str, str]:
@@ -66,39 +62,64 @@ def module_shapes(value: Any) -> str:
     return said[0] if said else ""
 
 
-@ALL
-def test_it_says_what_it_is(value: Any, said: str) -> None:
+def objects_with_faults(module: str, fault: Callable[[Any, str], str]) -> list[str]:
+    """The module's public objects that have the fault, each with what it is."""
+    found = ((name, fault(value, said)) for name, value, said in PUBLIC[module])
+    return [f"{module}.{name}: {what}" for name, what in found if what]
+
+
+def without_first_line(value: Any, said: str) -> str:
     first = said.partition("\n")[0]
-    assert first, "no docstring"
-    assert not first.startswith(f"{value.__name__}("), "that of a dataclass's making"
-    assert len(first) <= 120
+    if not first:
+        return "no docstring"
+    if first.startswith(f"{value.__name__}("):
+        return "that of a dataclass's making"
+    return "" if len(first) <= 120 else f"a first line of {len(first)} characters"
 
 
-@ALL
-def test_arrays_have_shapes_and_units(value: Any, said: str) -> None:
-    if arrays := arrays_of(value):
-        assert SHAPE.search(said + module_shapes(value)), arrays
-        without = [name for name, kind in arrays.items() if "bool" not in kind and not UNIT_NAME.search(name)]
-        assert not without or UNIT.search(said + module_shapes(value)), without
+def without_shapes_and_units(value: Any, said: str) -> str:
+    arrays = arrays_of(value)
+    if not arrays:
+        return ""
+    if not SHAPE.search(said + module_shapes(value)):
+        return f"no shape of {arrays}"
+    unnamed = [name for name, kind in arrays.items() if "bool" not in kind and not UNIT_NAME.search(name)]
+    return f"no unit of {unnamed}" if unnamed and not UNIT.search(said + module_shapes(value)) else ""
 
 
-@ALL
-def test_errors_that_it_raises_are_named(value: Any, said: str) -> None:
-    if not inspect.isclass(value):
-        tree = ast.parse(textwrap.dedent(inspect.getsource(value)))
-        raised = {
-            node.exc.func.id
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and isinstance(node.exc.func, ast.Name)
-        }
-        assert [name for name in raised & ERRORS if name not in said] == []
+def without_its_errors(value: Any, said: str) -> str:
+    if inspect.isclass(value):
+        return ""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(value)))
+    raised = {
+        node.exc.func.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and isinstance(node.exc.func, ast.Name)
+    }
+    missing = sorted(name for name in raised & ERRORS if name not in said)
+    return f"raises {', '.join(missing)}" if missing else ""
+
+
+@EACH_MODULE
+def test_each_says_what_it_is(module: str) -> None:
+    assert objects_with_faults(module, without_first_line) == []
+
+
+@EACH_MODULE
+def test_arrays_have_shapes_and_units(module: str) -> None:
+    assert objects_with_faults(module, without_shapes_and_units) == []
+
+
+@EACH_MODULE
+def test_errors_that_are_raised_are_named(module: str) -> None:
+    assert objects_with_faults(module, without_its_errors) == []
 
 
 def test_modules_and_arrays_are_there_to_be_looked_at() -> None:
     """What is checked above exists: an annotation printed in another way would pass unseen."""
     packages = {module.split(".")[1] for module in MODULES}
     assert {"api", "scenario", "base", "release", "emulator", "oracle", "measure", "plugin"} <= packages
-    assert sum(bool(arrays_of(value)) for value, _ in PUBLIC.values()) > 150
+    assert sum(bool(arrays_of(value)) for found in PUBLIC.values() for _, value, _ in found) > 150
 
 
 def test_examples_are_true() -> None:
