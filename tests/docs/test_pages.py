@@ -23,16 +23,19 @@ SESSIONS = [block for block in BLOCKS if block.is_session]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
-# The blocks of a page share a folder and its files: where one asks libnccl, all of the page are live tests.
 ASKS = re.compile(r"^\$ nccl-tuner (?:oracle|check|machines complete)\b|^\$ .* --topology |^>>> with Oracle\(", re.M)
 ASKS_HARDWARE = re.compile(r"^\$ nccl-tuner (?:whatif|diff) .*\b(?:nic-gbps|nics|nvlinks|pcie)=", re.M)
-ASKING = {block.page for block in BLOCKS if ASKS.search(block.text) or ASKS_HARDWARE.search(block.text)}
+# What follows them on a page may use none of what they write: without libnccl they are left out.
+ASKING = frozenset(block for block in BLOCKS if ASKS.search(block.text) or ASKS_HARDWARE.search(block.text))
 
 
 def marked(blocks: list[sessions.Block]) -> list[ParameterSet]:
-    return [
-        pytest.param(block, id=str(block), marks=[pytest.mark.live] if block.page in ASKING else []) for block in blocks
-    ]
+    return [pytest.param(block, id=str(block), marks=[pytest.mark.live] if block in ASKING else []) for block in blocks]
+
+
+def ran(block: sessions.Block) -> sessions.Printed:
+    """A block that does not ask libnccl is run without those that do."""
+    return sessions.ran(block) if block in ASKING else sessions.ran(block, leave_out=ASKING)
 
 
 def written(language: str) -> list[sessions.Block]:
@@ -42,7 +45,7 @@ def written(language: str) -> list[sessions.Block]:
 @pytest.mark.parametrize("block", marked(SESSIONS))
 def test_commands_print_what_is_shown(block: sessions.Block) -> None:
     missing, wrong = set(), []
-    for command, printed in zip(block.commands, sessions.ran(block.page)[block], strict=True):
+    for command, printed in zip(block.commands, ran(block), strict=True):
         if isinstance(printed, sessions.NotRun):
             missing.add(printed.why)
         elif not sessions.same(command.shown, printed):
@@ -75,7 +78,7 @@ def test_commands_that_are_not_run_exist(block: sessions.Block) -> None:
 
 @pytest.mark.parametrize("block", marked(written("pycon")))
 def test_python_prints_what_is_shown(block: sessions.Block) -> None:
-    (printed,) = sessions.ran(block.page)[block]
+    (printed,) = ran(block)
     if isinstance(printed, sessions.NotRun):
         pytest.skip(printed.why)
     shown = block.text.splitlines()

@@ -6,6 +6,7 @@ of no file yet writes it. `...` on a line of its own stands for lines that are l
 ```sh without a prompt. ```pycon is Python in the same folder, with what it answers.
 """
 
+import atexit
 import contextlib
 import difflib
 import doctest
@@ -19,8 +20,8 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from collections.abc import Container
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -74,29 +75,64 @@ class NotRun:
     why: str
 
 
+Printed = list[tuple[str, ...] | NotRun]
+
+
 def blocks(page: Path) -> list[Block]:
     text = page.read_text("utf-8")
     return [Block(page, text.count("\n", 0, m.start()) + 1, m[1], m[2]) for m in FENCE.finditer(text)]
 
 
-@cache
-def ran(page: Path) -> dict[Block, list[tuple[str, ...] | NotRun]]:
-    """What each command of the page's sessions printed, stdout and stderr as they came; of Python the whole block."""
-    names: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), patch.dict(os.environ, _environment()):
+class Session:
+    """The blocks of a page, run in its order in one folder, with one set of Python names."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        atexit.register(self._folder.cleanup)
+        self._names: dict[str, Any] = {}
+        self.printed: dict[Block, Printed] = {}
         if (ROOT / "docs" / "examples").is_dir():
-            shutil.copytree(ROOT / "docs" / "examples", Path("docs") / "examples")
-        found: dict[Block, list[tuple[str, ...] | NotRun]] = {}
-        for block in blocks(page):
+            shutil.copytree(ROOT / "docs" / "examples", Path(self._folder.name) / "docs" / "examples")
+
+    def run(self, block: Block) -> None:
+        """Runs the block after those that were run before."""
+        folder = self._folder.name
+        with contextlib.chdir(folder), patch.dict(os.environ, _environment()):
             if block.is_session:
-                found[block] = _answers(block, os.path.realpath(folder))
-            elif block.language == "pycon":
-                found[block] = [_python(block, names)]
-        return found
+                self.printed[block] = _answers(block, os.path.realpath(folder))
+            else:
+                self.printed[block] = [_python(block, self._names)]
 
 
-def _answers(block: Block, folder: str) -> list[tuple[str, ...] | NotRun]:
-    printed: list[tuple[str, ...] | NotRun] = []
+_sessions: dict[Path, Session] = {}
+
+
+def ran(block: Block, leave_out: Container[Block] = ()) -> Printed:
+    """What each command of the block printed, stdout and stderr as they came; of Python the whole block.
+
+    The blocks of its page before it were run then, without those that are to be left out.
+    """
+    before = itertools.takewhile(lambda each: each.at < block.at, runnable(block.page))
+    needed = [each for each in before if each not in leave_out] + [block]
+    session = _sessions.get(block.page) or Session()
+    _sessions[block.page] = session
+    missing = [each for each in needed if each not in session.printed]
+    if missing and any(each.at > missing[0].at for each in session.printed):
+        # What comes later on the page was run: once more, from its beginning.
+        session, missing = Session(), needed
+        _sessions[block.page] = session
+    for each in missing:
+        session.run(each)
+    return session.printed[block]
+
+
+def runnable(page: Path) -> list[Block]:
+    """Sessions and Python."""
+    return [each for each in blocks(page) if each.is_session or each.language == "pycon"]
+
+
+def _answers(block: Block, folder: str) -> Printed:
+    printed: Printed = []
     for command in block.commands:
         missing = printed[-1] if printed and isinstance(printed[-1], NotRun) else None
         printed.append(missing or _run(command, folder))
@@ -220,7 +256,8 @@ def _likeness(one: tuple[str, ...], other: tuple[str, ...]) -> float:
 def rewritten(page: Path) -> str:
     """The page with what its commands print now and what is derived; unchanged where a libnccl is missing."""
     text = page.read_text("utf-8")
-    for block, printed in ran(page).items():
+    for block in runnable(page):
+        printed = ran(block)
         now = _session(block, printed) if block.is_session else _block(block, printed[0])
         text = text.replace(f"```{block.language}\n{block.text}```", f"```{block.language}\n{now}```")
     return derived.written_into(text, page)
@@ -230,7 +267,7 @@ def _block(block: Block, printed: tuple[str, ...] | NotRun) -> str:
     return block.text if isinstance(printed, NotRun) else "".join(f"{line}\n" for line in printed)
 
 
-def _session(block: Block, printed: list[tuple[str, ...] | NotRun]) -> str:
+def _session(block: Block, printed: Printed) -> str:
     outputs = [
         command.shown if isinstance(lines, NotRun) else refreshed(command.shown, lines)
         for command, lines in zip(block.commands, printed, strict=True)
