@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.support.command_line import run
+from tests.support.command_line import run, run_process
 from tuner import release
 from tuner.cli.output import print_table
 
@@ -110,6 +110,20 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_one_clear_line_and_exit_code_2(name: str) -> None:
     assert_refused(*BAD[name])
+
+
+def test_a_process_answers_the_same() -> None:
+    """What the others ask in the process of the tests."""
+    for words, code in (
+        (PICK, 0),
+        ((*PICK, "--json"), 0),
+        ((), 2),
+        (("--help",), 0),
+        (BAD["machine"][0], 2),
+        (BAD["verb"][0], 2),
+    ):
+        one, other = run_process(*words, code=code), run(*words, code=code)
+        assert (one.stdout, one.stderr) == (other.stdout, other.stderr), words
 
 
 def test_an_unknown_command_says_which_there_are() -> None:
@@ -265,7 +279,7 @@ def test_fetch_offline_is_one_line_after_the_disk_it_would_need(
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # where nobody listens
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setenv("PIP_RETRIES", "1")
-    first, *_, last = run("fetch-nccl", "--all", code=2).stderr.splitlines()
+    first, *_, last = run_process("fetch-nccl", "--all", code=2).stderr.splitlines()
     assert first.startswith(f"fetching {len(release.names())} releases needs up to")
     assert last == "nccl-tuner: cannot download nvidia-nccl-cu12==2.18.1: the package index cannot be reached"
     assert list(tmp_path.iterdir()) == []

@@ -1,13 +1,38 @@
-"""The command line in a process of its own, as a user runs it."""
+"""The command line: in this process, which has everything loaded already, or in one of its own, as a user runs it."""
 
+import contextlib
+import io
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from tuner import cli
 
 COMMAND = Path(sys.executable).with_name("nccl-tuner")
 
 
 def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """In this process. An exception that the command line does not handle is raised."""
+    output, errors = io.StringIO(), io.StringIO()
+    words = [COMMAND.name, *arguments]
+    with (
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(errors),
+        patch.object(sys, "argv", words),
+        patch.object(sys.modules["__main__"], "__package__", None),  # else click prints "python -m pytest"
+        pytest.raises(SystemExit) as end,
+    ):
+        cli.main()
+    done = subprocess.CompletedProcess(words, int(end.value.code or 0), output.getvalue(), errors.getvalue())
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def run_process(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """In a process of its own."""
     done = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=300)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
