@@ -6,6 +6,7 @@ A release's file names it. Every rule says where NCCL has it.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -112,6 +113,7 @@ def sources_of(rule: Rule) -> tuple[Source, ...]:
     return _SOURCES[rule]
 
 
+@cache
 def source_of(rule: Rule, nccl: str) -> Source:
     """The source that holds for a release. LookupError where the rule has none that early."""
     held = [source for source in sources_of(rule) if _order(source.since) <= _order(nccl)]

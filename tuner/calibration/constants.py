@@ -96,7 +96,8 @@ def tables(nccl: Release, values: Mapping[Constant, float]) -> dict[str, Any]:
         table: dict[Any, Any] = made.setdefault(str(name), {})
         if name == "cap_gbs":
             kind, row = rows
-            own = plain(nccl.cap_gbs)[kind][row]
+            caps: Any = nccl.cap_gbs
+            own = plain(caps[kind][row])
             table.setdefault(kind, {}).setdefault(row, own)[last] = value
         elif name == "tree_correction":
             table[last] = [rounded(factor**value) for factor in nccl.tree_correction[PROTOCOL_KEYS[str(last)]]]

@@ -97,8 +97,9 @@ class Simulated:
         self._last: tuple[Point, AlgoProto, int] | None = None
         self._since_switch = 0
         self._plugin: DryRun | None = None
+        self._table = ""  # that the plugin has
         self._picks: dict[Point, Combination] = {}
-        self._decided: dict[Point, Combination] = {}  # by the plugin
+        self._decided: dict[tuple[str, Point], Combination] = {}  # by the plugin with this table
 
     @property
     def ranks(self) -> int:
@@ -142,7 +143,6 @@ class Simulated:
     def use_table(self, text: str | None) -> None:
         """Errors: PluginRefused for a table the plugin refuses, BadInput for releases that hand a plugin no costs."""
         self.close()
-        self._decided.clear()
         if text is None:
             return
         communicator = self._selection.communicator
@@ -154,6 +154,7 @@ class Simulated:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "decide.table")
             path.write_text(text, "utf-8")
+            self._table = text
             described = asked.size(communicator, interface)
             self._plugin = DryRun.of(path, described, version=interface.version, env={"NCCL_TUNER_STRICT": "1"})
 
@@ -171,9 +172,10 @@ class Simulated:
         """What runs where nothing is forced."""
         if self._plugin is None:
             return self._pick(point)
-        if point not in self._decided:
-            self._decided[point] = self._pick_by_table(point, self._plugin)
-        return self._decided[point]
+        known = self._table, point
+        if known not in self._decided:
+            self._decided[known] = self._pick_by_table(point, self._plugin)
+        return self._decided[known]
 
     def _pick(self, point: Point) -> Combination:
         """NCCL's, without a table."""
