@@ -21,12 +21,18 @@ settings.register_profile("same", derandomize=True, database=None, **PATIENT)
 settings.register_profile("explore", **PATIENT)
 settings.load_profile("same")
 
-LIVE = Path(__file__).parent / "live"
+ROOT = Path(__file__).parents[1]
+LIVE = ROOT / "tests" / "live"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Processes that tests start import what guards them."""
+    """What the processes inherit that tests start: among others a guard that they import."""
     folder = str(Path(not_live.__file__).parent)
+    # Where nothing is to be written beside the sources, each process would compile all of them.
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / "build" / "pycache"))
+    # The tests themselves run side by side: threads of a linear algebra library would only wait for each other.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
