@@ -175,8 +175,15 @@ def test_ranks_with_different_tables_are_named(tmp_path: Path) -> None:
 def test_a_rank_without_its_table_is_named(tmp_path: Path) -> None:
     counted(table(tmp_path), tmp_path / "a", (3,))
     counted(tmp_path / "missing", tmp_path / "b")
-    (found,) = stats.read([tmp_path / "a", tmp_path / "b"]).disagreements
+    counted(tmp_path / "gone", tmp_path / "b")
+    read = stats.read([tmp_path / "a", tmp_path / "b"])
+    (found,) = read.disagreements
     assert "none" in found.tables
+    assert found.paths["none"] == [str(tmp_path / "missing"), str(tmp_path / "gone")]
+    assert [one.table for one in read.tables if one.sha256 is None] == found.paths["none"]
+    shown = run("plugin", "stats", str(tmp_path / "a"), str(tmp_path / "b"), code=1).stdout
+    assert f"  no table that could be used ({tmp_path}/missing, {tmp_path}/gone) on " in shown
+    assert f"{tmp_path}/gone: could not be used by 1 ranks of communicators" in shown
 
 
 @pytest.mark.parametrize("content", ["", "x\n", "{}\n", '{"nccl_tuner_stats": 2}\n', "[1]\n"])

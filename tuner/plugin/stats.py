@@ -9,6 +9,7 @@ from typing import Any
 from tuner.base.errors import BadInput
 
 FORMAT = 1
+NONE = "none"  # instead of a hash: the table could not be used, or had no say
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class Disagreement:
 
     communicator: str
     tables: dict[str, list[str]]  # hash, or "none": hosts
+    paths: dict[str, list[str]]  # the same: where the table was looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +99,9 @@ def _records(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _tables(records: list[dict[str, Any]]) -> list[TableStats]:
-    groups: dict[str | None, list[dict[str, Any]]] = {}
-    for record in records:
-        groups.setdefault(record["sha256"], []).append(record)
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for record in records:  # what could not be used has no content: a table each path
+        groups.setdefault(record["sha256"] or f"none of {record['table']}", []).append(record)
     return [_sum(group) for group in groups.values()]
 
 
@@ -152,13 +154,21 @@ def _unmatched(each: list[list[list[int]]]) -> list[tuple[int, int]]:
 
 
 def _disagreements(records: list[dict[str, Any]]) -> Iterator[Disagreement]:
-    groups: dict[str, dict[str, list[str]]] = {}
+    groups: dict[str, list[dict[str, Any]]] = {}
     for record in records:
         shape = f"{record['ranks']} ranks on {record['nodes']} nodes"
-        who = f"commId {record['commId']}, {shape}" if record["commId"] else shape
-        hosts = groups.setdefault(who, {}).setdefault(record["sha256"] or "none", [])
-        if record["host"] not in hosts:
-            hosts.append(record["host"])
-    for who, tables in groups.items():
-        if len(tables) > 1:
-            yield Disagreement(who, tables)
+        groups.setdefault(f"commId {record['commId']}, {shape}" if record["commId"] else shape, []).append(record)
+    for who, those in groups.items():
+        hosts, table_paths = _by_content(those, "host"), _by_content(those, "table")
+        if len(hosts) > 1:
+            yield Disagreement(who, hosts, table_paths)
+
+
+def _by_content(records: list[dict[str, Any]], key: str) -> dict[str, list[str]]:
+    """What the records of each content of a table say there, each once."""
+    found: dict[str, list[str]] = {}
+    for record in records:
+        said = found.setdefault(record["sha256"] or NONE, [])
+        if str(record[key]) not in said:
+            said.append(str(record[key]))
+    return found

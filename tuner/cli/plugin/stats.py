@@ -31,7 +31,8 @@ def command(files: tuple[Path, ...], as_json: bool) -> None:
         for disagreement in found.disagreements:
             click.echo(f"different tables: {disagreement.communicator}")
             for sha256, hosts in disagreement.tables.items():
-                click.echo(f"  sha256 {sha256[:12]}: {', '.join(hosts)}")
+                content = "no table that could be used" if sha256 == stats.NONE else f"sha256 {sha256[:12]}"
+                click.echo(f"  {content} ({', '.join(disagreement.paths[sha256])}) on {', '.join(hosts)}")
     if found.disagreements:
         raise SystemExit(1)
 
