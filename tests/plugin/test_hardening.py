@@ -92,10 +92,15 @@ def test_a_bad_table_leaks_nothing(checked: Path, tmp_path: Path, content: bytes
     drive([checked, "calls", "1", "100"], tmp_path / "no" if content is None else table_of(tmp_path, content))
 
 
+@pytest.fixture(scope="module")
+def threaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    flags = ["-O1", "-fsanitize=thread", "-fno-sanitize-recover=all"]
+    return build(tmp_path_factory.mktemp("tsan"), "driver", flags)
+
+
 @pytest.mark.parametrize("unchecked", ["0", "1"])
-def test_many_threads_under_the_thread_sanitizer(tmp_path: Path, unchecked: str) -> None:
-    program = build(tmp_path, "driver", ["-O1", "-fsanitize=thread", "-fno-sanitize-recover=all"])
-    drive([program, "threads", "1", "200"], table_of(tmp_path, TABLE), NCCL_TUNER_UNCHECKED=unchecked)
+def test_many_threads_under_the_thread_sanitizer(threaded: Path, tmp_path: Path, unchecked: str) -> None:
+    drive([threaded, "threads", "1", "200"], table_of(tmp_path, TABLE), NCCL_TUNER_UNCHECKED=unchecked)
 
 
 SANITIZERS = ["address,undefined", "thread"]
@@ -108,7 +113,7 @@ def test_another_tuner_under_the_sanitizers(tmp_path: Path, sanitizer: str, fail
     flags = ["-O1", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"]
     program = build(tmp_path, "driver", flags)
     other = tmp_path / "other.so"
-    shared = ["-std=c11", "-g", "-fPIC", "-shared", "-fvisibility=hidden", CHECKS / "next.c", "-o", other]
+    shared = ["-std=c11", "-g", "-fPIC", "-shared", "-fvisibility=hidden", str(CHECKS / "next.c"), "-o", str(other)]
     subprocess.run([compiler(), *flags, *failing, *shared], check=True)
     table = table_of(tmp_path, TABLE)
     for words in (["calls", "1", "2000"], ["threads", "1", "20"]):
