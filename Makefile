@@ -37,6 +37,10 @@ docs: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $$($(BIN)/python -m tests.scripts.releases_to_fetch)
 	$(BIN)/python -m tests.scripts.write_docs
 
+# The calibrations of shipped measured times, and the intervals that the frozen splits say.
+calibrations: $(VENV)/.installed
+	$(BIN)/python -m tests.scripts.write_calibrations
+
 golden: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl --all
 	$(BIN)/python -m tests.scripts.record_golden

@@ -1,8 +1,9 @@
 """Measured times as calls that the time model knows: each row on the communicator that it was measured on."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 
 import numpy as np
 
@@ -35,11 +36,14 @@ class Site:
 class MeasuredCalls:
     """Rows with what the emulator knows of their calls, an element a row; ``skipped`` counts the others by reason.
 
-    ``nccl_us`` is what NCCL's own model says. ``dtype`` and ``gpus_per_node`` are there to choose rows by.
+    ``nccl`` is each row's release, ``nccl_us`` what NCCL's own model says. ``dtype`` and ``gpus_per_node`` are there to
+    choose rows by.
     """
 
     rows: tuple[MeasuredRow, ...]
-    site: Site
+    machine: str
+    generation: str
+    nccl: tuple[str, ...]
     measured: Measured
     nccl_us: features.Array
     dtype: Ints
@@ -53,7 +57,8 @@ class MeasuredCalls:
         """Those of a mask."""
         return replace(
             self,
-            rows=tuple(row for row, is_in in zip(self.rows, which.tolist(), strict=True) if is_in),
+            rows=tuple(compress(self.rows, which.tolist())),
+            nccl=tuple(compress(self.nccl, which.tolist())),
             measured=self.measured[which],
             nccl_us=self.nccl_us[which],
             dtype=self.dtype[which],
@@ -64,13 +69,14 @@ class MeasuredCalls:
         """Where each row was measured."""
         calls = self.measured.calls
         columns = zip(
+            self.nccl,
             calls.collective.tolist(),
             calls.algo_proto.tolist(),
             self.gpus_per_node.tolist(),
             calls.nodes.astype(int).tolist(),
             strict=True,
         )
-        return [Place(self.site.nccl, *each) for each in columns]
+        return [Place(*each) for each in columns]
 
     def scope(self) -> frozenset[Place]:
         """Where any row was measured."""
@@ -102,7 +108,7 @@ def of_table(table: MeasuredTable, site: Site, *, launch: int = 0) -> MeasuredCa
         assert collective is not None
         kinds[_Kind(row.nodes, row.gpus_per_node, environment, Request(collective, row.dtype, Op.sum))].append(row)
     rows: list[MeasuredRow] = []
-    calls, nccl_us = [], []
+    calls, nccl_us, generation = [], [], ""
     for kind, its_rows in kinds.items():
         try:
             selection = _selection(kind, site)
@@ -111,6 +117,7 @@ def of_table(table: MeasuredTable, site: Site, *, launch: int = 0) -> MeasuredCa
             skipped[str(error)] += len(its_rows)
             continue
         rows += its_rows
+        generation = selection.communicator.generation
         calls.append(features.of_picks(selection, kind.request, picks))
         nccl_us.append(picks.time_us.astype(np.float64))
     if not rows:
@@ -118,12 +125,34 @@ def of_table(table: MeasuredTable, site: Site, *, launch: int = 0) -> MeasuredCa
     times_us = np.array([row.time_us for row in rows])
     return MeasuredCalls(
         rows=tuple(rows),
-        site=site,
+        machine=site.machine,
+        generation=generation,
+        nccl=(site.nccl,) * len(rows),
         measured=Measured(features.concatenated(calls), times_us, np.full(len(rows), launch)),
         nccl_us=np.concatenate(nccl_us),
         dtype=np.array([row.dtype for row in rows], np.int64),
         gpus_per_node=np.array([row.gpus_per_node for row in rows], np.int64),
         skipped=dict(skipped),
+    )
+
+
+def joined(several: Sequence[MeasuredCalls]) -> MeasuredCalls:
+    """The rows of several tables of one machine."""
+    first, rest = several[0], [each.measured for each in several]
+    return MeasuredCalls(
+        rows=tuple(row for each in several for row in each.rows),
+        machine=first.machine,
+        generation=first.generation,
+        nccl=tuple(name for each in several for name in each.nccl),
+        measured=Measured(
+            features.concatenated(each.calls for each in rest),
+            np.concatenate([each.times_us for each in rest]),
+            np.concatenate([each.launch for each in rest]),
+        ),
+        nccl_us=np.concatenate([each.nccl_us for each in several]),
+        dtype=np.concatenate([each.dtype for each in several]),
+        gpus_per_node=np.concatenate([each.gpus_per_node for each in several]),
+        skipped=dict(sum((Counter(each.skipped) for each in several), Counter[str]())),
     )
 
 

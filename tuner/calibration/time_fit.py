@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
-from tuner.timemodel import surface
+from tuner.timemodel import intervals, surface
 from tuner.timemodel.features import Array, Features, Ints, Which
 from tuner.timemodel.form import Form
+from tuner.timemodel.intervals import REGIMES, Regime, Scatter
 from tuner.timemodel.parameters import PARAMETERS
 from tuner.timemodel.surface import Surface
 
@@ -17,6 +18,15 @@ _NODE_SCATTER = 0.03
 _NETWORK_SCATTER = 0.08
 _START_LOG_SD = 0.5
 _NO_EFFECT = 1e-9
+# The scatter of a machine of which little is measured, and how many rows that belief is worth.
+_BELIEVED_SCATTER = {
+    Regime.node_low_latency: 0.025,
+    Regime.node_simple: 0.035,
+    Regime.node_nvls: 0.05,
+    Regime.network_low_latency: 0.12,
+    Regime.network_simple: 0.07,
+}
+_BELIEVED_ROWS = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +51,7 @@ class TimeFit:
     parameters: Mapping[str, float]
     start_factors: Array
     surface: Surface
+    scatter: Scatter
 
 
 def fit(measured: Measured, beliefs: Mapping[str, float]) -> TimeFit:
@@ -71,13 +82,26 @@ def fit(measured: Measured, beliefs: Mapping[str, float]) -> TimeFit:
 
     settled = least_squares(residuals, np.concatenate([believed, np.zeros(launches - 1)])).x
     values, starts = parts(settled)
-    return TimeFit(values, starts, surface.learnt(measured.calls, differences(settled)))
+    off = differences(settled)
+    return TimeFit(values, starts, surface.learnt(measured.calls, off), _scatter(measured.calls, off))
 
 
 def started_us(parameters: Mapping[str, float], start_factors: Array, measured: Measured) -> Array:
     """The form's times, with the start of each call's way of launching."""
     more = parameters["start_us"] * (start_factors[measured.launch] - 1)
     return np.maximum(Form(parameters).times_us(measured.calls) + more, 1e-3)
+
+
+def _scatter(calls: Features, off: Array) -> Scatter:
+    """Mean absolute logarithms by regime, a few rows weighed against what other machines show."""
+    regimes = intervals.regimes(calls)
+    return {
+        regime: float(
+            (np.abs(off[regimes == at]).sum() + _BELIEVED_ROWS * _BELIEVED_SCATTER[regime])
+            / (np.count_nonzero(regimes == at) + _BELIEVED_ROWS)
+        )
+        for at, regime in enumerate(REGIMES)
+    }
 
 
 def _reached(calls: Features, values: Mapping[str, float]) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 from tuner.base.errors import BadCalibration, BadInput, one_of
 from tuner.base.names import ALGO_PROTOS, Collective
 from tuner.base.records import to_json
-from tuner.timemodel.intervals import CarriedOver, HalfWidths, Place, Regime
+from tuner.timemodel.intervals import CarriedOver, Certainty, Factors, Place, Regime, Scatter
 from tuner.timemodel.parameters import PARAMETERS, believed
 from tuner.timemodel.surface import Curve, Surface
 
@@ -26,7 +26,6 @@ class MeasuredFile:
     """One file of measured times that a calibration was fitted to."""
 
     name: str
-    sha256: str
     rows: int
 
 
@@ -38,18 +37,24 @@ class Calibration:
 
     name: str
     machine: str
+    gpu: str
     generation: str
     launch: str
     measured: tuple[MeasuredFile, ...]
     parameters: Mapping[str, float]
     surface: Surface
-    half_widths: HalfWidths
+    scatter: Scatter
+    factors: Factors
     scope: frozenset[Place]
 
     @property
     def releases(self) -> tuple[str, ...]:
         """The releases that it has measured times of."""
         return tuple(sorted({place.nccl for place in self.scope}))
+
+    def certainty(self, *, same_machine: bool) -> Certainty:
+        """How sure its times are."""
+        return Certainty(self.scope, self.scatter, self.factors, same_machine)
 
     def has_measured(self, collective: Collective, algo_proto: int) -> bool:
         """Whether any time of such calls was measured."""
@@ -86,22 +91,21 @@ def read(path: Path) -> Calibration:
 
 def text(calibration: Calibration) -> str:
     """The file of a calibration: JSON, numbers with five digits."""
-    beliefs = believed()
+    beliefs = believed(calibration.generation)
     scope = sorted(calibration.scope, key=lambda place: (place.nccl, *_numbers(place)))
     record = {
         "calibration": VERSION,
         "name": calibration.name,
         "machine": calibration.machine,
+        "gpu": calibration.gpu,
         "generation": calibration.generation,
         "launch": calibration.launch,
         "measured": to_json(calibration.measured),
         "parameters": {
             name: _rounded(value) for name, value in calibration.parameters.items() if value != beliefs[name]
         },
-        "half_widths": {
-            kind.name: {regime.name: _rounded(width) for regime, width in widths.items()}
-            for kind, widths in calibration.half_widths.items()
-        },
+        "scatter": {regime.name: _rounded(calibration.scatter[regime]) for regime in Regime},
+        "factors": {kind.name: _rounded(calibration.factors[kind]) for kind in CarriedOver},
         "scope": [[place.nccl, *_numbers(place)] for place in scope],
         "surface": [
             {
@@ -136,7 +140,9 @@ def _parsed(record: Mapping[str, Any]) -> Calibration:
         raise ValueError(f"version {record['calibration']}, valid: {VERSION}")
     if unknown := sorted(record["parameters"].keys() - PARAMETERS.keys()):
         raise ValueError(f"unknown parameters {', '.join(unknown)}")
-    parameters = {name: float(value) for name, value in {**believed(), **record["parameters"]}.items()}
+    parameters = {
+        name: float(value) for name, value in {**believed(str(record["generation"])), **record["parameters"]}.items()
+    }
     if wrong := [name for name, value in parameters.items() if not 0 < value < np.inf]:
         raise ValueError(f"{', '.join(wrong)}: not above 0")
     curves = (
@@ -150,15 +156,14 @@ def _parsed(record: Mapping[str, Any]) -> Calibration:
     return Calibration(
         name=str(record["name"]),
         machine=str(record["machine"]),
+        gpu=str(record["gpu"]),
         generation=str(record["generation"]),
         launch=str(record["launch"]),
         measured=tuple(MeasuredFile(**each) for each in record["measured"]),
         parameters=parameters,
         surface=Surface(list(curves)),
-        half_widths={
-            kind: {regime: float(record["half_widths"][kind.name][regime.name]) for regime in Regime}
-            for kind in CarriedOver
-        },
+        scatter={regime: float(record["scatter"][regime.name]) for regime in Regime},
+        factors={kind: float(record["factors"][kind.name]) for kind in CarriedOver},
         scope=scope,
     )
 

@@ -116,17 +116,19 @@ class Form:
 
     def _tree_ll(self, calls: Features) -> Array:
         hops_us = self._of("ll_hop_us", calls), self._ll_hop_us(2 * calls.bytes / calls.channels)
-        return _up_and_down_us(calls, *hops_us) + calls.bytes / _bytes_per_us(self._tree_gbs(calls) / 2)
+        share = self.parameters["tree_ll_share"]
+        return _up_and_down_us(calls, *hops_us) + calls.bytes / _bytes_per_us(self._tree_gbs(calls, share, share))
 
     def _tree_simple(self, calls: Features) -> Array:
         link_us = self._simple_hop_us("tree", calls.bytes / calls.channels)
         latency_us = _up_and_down_us(calls, self._of("simple_hop_us", calls), link_us)
-        return _joined(latency_us, calls.bytes / _bytes_per_us(self._tree_gbs(calls)), self.parameters["tree_overlap"])
+        gbs = self._tree_gbs(calls, self.parameters["tree_share"], self.parameters["tree_two_nodes_share"])
+        return _joined(latency_us, calls.bytes / _bytes_per_us(gbs), self.parameters["tree_overlap"])
 
-    def _tree_gbs(self, calls: Features) -> Array:
-        p = self.parameters
-        between = self._inter_gbs(calls) * np.where(calls.nodes > 2, p["tree_share"] / 2, p["tree_two_nodes_share"])
-        return np.where(calls.nodes > 1, between, p["ring_share"] * p["tree_share"] / 2 * calls.intra_gbs)
+    def _tree_gbs(self, calls: Features, share: float, two_nodes_share: float) -> Array:
+        """Between more than two nodes data go up and down the same links; two nodes have one way each."""
+        between = self._inter_gbs(calls) * np.where(calls.nodes > 2, share / 2, two_nodes_share)
+        return np.where(calls.nodes > 1, between, self.parameters["ring_share"] * share / 2 * calls.intra_gbs)
 
     def _nvls(self, calls: Features) -> Array:
         p, gbs = self.parameters, self._nvls_gbs(calls)

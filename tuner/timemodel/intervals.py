@@ -1,9 +1,10 @@
 """How far off a calibrated time may be: 90 % intervals by what has to be carried over, learnt on machines held out.
 
-What a calibration was fitted to has a scope. A call outside of it asks for something to be carried over: to GPUs of a
-node, to nodes between or beyond those measured, to another release, machine or collective, or to an algorithm and
-protocol that were never measured. Each has a half-width of its own, the 90 % quantile of the errors (absolute
-logarithms) that were seen when just that was held out (``nccl-tuner accuracy``).
+Half an interval is the scatter of the machine's own measurements around the form, in the call's regime, times a factor.
+What a calibration was fitted to has a scope, and a call outside of it asks for something to be carried over: to GPUs of
+a node, to nodes between or beyond those measured, to another release, machine or collective, or to an algorithm and
+protocol that were never measured. Each has a factor of its own, the 90 % quantile of the errors that were seen where
+just that was held out, in units of the scatter (``nccl-tuner accuracy``). Several at once add as independent errors do.
 """
 
 from collections.abc import Mapping
@@ -43,7 +44,8 @@ class Regime(StrEnum):
 
 
 REGIMES = tuple(Regime)
-HalfWidths = Mapping[CarriedOver, Mapping[Regime, float]]
+Scatter = Mapping[Regime, float]  # mean absolute logarithm of measured times over the form's
+Factors = Mapping[CarriedOver, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,29 @@ def regimes(calls: Features) -> Ints:
     return np.where(calls.nodes > 1, between, on_one)
 
 
-def carried_over(place: Place, scope: frozenset[Place], *, same_machine: bool) -> tuple[CarriedOver, ...]:
-    """What a call at ``place`` carries over, of what was measured in ``scope``."""
-    return tuple(_carried_over(place, scope, same_machine))
+@dataclass(frozen=True, slots=True, eq=False)
+class Certainty:
+    """What a fit knows: where its rows were measured, how they scatter, and how errors grow with what is carried over.
+
+    ``same_machine``: whether what is predicted is the machine that was measured.
+    """
+
+    scope: frozenset[Place]
+    scatter: Scatter
+    factors: Factors
+    same_machine: bool
+
+    def carried_over(self, place: Place) -> tuple[CarriedOver, ...]:
+        """What a call at ``place`` carries over."""
+        return tuple(_carried_over(place, self.scope, self.same_machine))
+
+    def half_widths(self, calls: Features, place: Place) -> Array:
+        """Half the interval around the logarithm of each call at ``place``, [call]."""
+        least = self.factors[CarriedOver.sizes] ** 2
+        more = (max(self.factors[kind] ** 2 - least, 0.0) for kind in self.carried_over(place))
+        by_regime = np.array([self.scatter[regime] for regime in REGIMES])
+        half: Array = np.sqrt(least + sum(more)) * by_regime[regimes(calls)]
+        return half
 
 
 def _carried_over(place: Place, scope: frozenset[Place], same_machine: bool) -> list[CarriedOver]:
@@ -79,9 +101,10 @@ def _carried_over(place: Place, scope: frozenset[Place], same_machine: bool) -> 
         carried.append(CarriedOver.machine)
     if place.nccl not in {each.nccl for each in scope}:
         carried.append(CarriedOver.release)
-    if place.collective not in {each.collective for each in scope}:
+    is_new = place.collective not in {each.collective for each in scope}
+    if is_new:
         carried.append(CarriedOver.collective)
-    if (place.collective, place.algo_proto) not in {(each.collective, each.algo_proto) for each in scope}:
+    if place.algo_proto not in {each.algo_proto for each in scope if each.collective == place.collective or is_new}:
         carried.append(CarriedOver.combination)
     if place.gpus_per_node not in {each.gpus_per_node for each in scope}:
         carried.append(CarriedOver.gpus)
@@ -92,10 +115,3 @@ def _carried_over(place: Place, scope: frozenset[Place], same_machine: bool) -> 
     elif place.nodes not in nodes:
         carried.append(CarriedOver.nodes_between)
     return carried
-
-
-def half_widths(calls: Features, carried: tuple[CarriedOver, ...], learnt: HalfWidths) -> Array:
-    """Half the interval around each call's logarithm: the widest of what is carried over."""
-    by_regime = np.array([[learnt[kind][regime] for regime in REGIMES] for kind in carried])
-    widest: Array = by_regime.max(axis=0)
-    return widest[regimes(calls)]

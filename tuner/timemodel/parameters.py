@@ -46,18 +46,19 @@ _NETWORK = (
     Parameter("net_congestion", 0.03, 0.8, "how much slower data flow between nodes, each time their number doubles"),
     Parameter("net_ll_hop_us", 5.0, 0.5, "one step of LL or LL128 between nodes, the smallest messages"),
     Parameter("net_ll_past_inline_us", 0.7, 0.7, "what such a step takes longer from 128 bytes on"),
-    Parameter("net_ll_rendezvous_us", 4.0, 1.0, "what such a step takes longer from the rendezvous on"),
+    Parameter("net_ll_rendezvous_us", 1.0, 1.5, "what such a step takes longer from the rendezvous on"),
     Parameter("net_ll_rendezvous_bytes", 8192.0, 0.7, "messages of LL that the network makes a rendezvous for"),
-    Parameter("net_ll_message_gbs", 2.0, 1.0, "one channel's messages of LL"),
-    Parameter("net_ll_service_share", 0.5, 0.7, "of such a step, that a link is busy with it"),
+    Parameter("net_ll_message_gbs", 10.0, 1.2, "one channel's messages of LL"),
+    Parameter("net_ll_service_share", 0.2, 1.0, "of such a step, that a link is busy with it"),
     Parameter("net_simple_hop_us", 12.0, 0.6, "one step of Simple between nodes, small messages"),
-    Parameter("net_simple_rendezvous_us", 20.0, 1.0, "what such a step takes longer from the rendezvous on"),
+    Parameter("net_simple_rendezvous_us", 10.0, 1.2, "what such a step takes longer from the rendezvous on"),
     Parameter("net_simple_rendezvous_bytes", 32768.0, 1.0, "messages of Simple that the network makes one for"),
-    Parameter("net_simple_service_share", 0.5, 0.7, "of such a step, that a link is busy with it"),
+    Parameter("net_simple_service_share", 0.3, 1.0, "of such a step, that a link is busy with it"),
     Parameter("tree_hop_us", 5.0, 0.7, "one level of a tree by Simple, small messages"),
-    Parameter("tree_rendezvous_us", 9.0, 1.0, "what such a level takes longer from the rendezvous on"),
+    Parameter("tree_rendezvous_us", 5.0, 1.2, "what such a level takes longer from the rendezvous on"),
     Parameter("tree_rendezvous_bytes", 20000.0, 1.0, "messages of a tree that the network makes one for"),
-    Parameter("tree_overlap", 0.6, 0.4, "exponent of the norm that joins a tree's latency and bandwidth"),
+    Parameter("tree_overlap", 0.9, 0.5, "exponent of the norm that joins a tree's latency and bandwidth"),
+    Parameter("tree_ll_share", 0.5, 0.8, "of a tree's bandwidth, for LL and LL128"),
     Parameter("tree_share", 0.95, 0.5, "of a tree's bandwidth between more than two nodes, beside net_share"),
     Parameter("tree_two_nodes_share", 1.1, 0.3, "of the bandwidth between two nodes, for a tree, beside net_share"),
     Parameter("nvls_tree_hop_us", 15.0, 0.7, "one level of NVLSTree between nodes"),
@@ -78,17 +79,31 @@ _BY_COLLECTIVE = (
     ("simple_hop_us", 0.1),
     ("step_data", 0.05),
 )
-_FACTORS = tuple(
-    Parameter(f"{name}.{collective.name}", 1.0, log_sd, f"factor of {name} for {collective.name}")
-    for name, log_sd in _BY_COLLECTIVE
-    for collective in Collective
-)
+# A broadcast or a reduction flows through the ranks: a hop passes on slices, not a whole step's data.
+_FLOWING = (Collective.Broadcast, Collective.Reduce)
+_OF_FLOWING = {"simple_hop_us": (0.3, 0.5), "latency_extra_steps": (1.0, 0.5), "bandwidth_extra_steps": (0.2, 1.0)}
+
+
+def _factor(name: str, log_sd: float, collective: Collective) -> Parameter:
+    median, width = _OF_FLOWING.get(name, (1.0, log_sd)) if collective in _FLOWING else (1.0, log_sd)
+    return Parameter(f"{name}.{collective.name}", median, width, f"factor of {name} for {collective.name}")
+
+
+_FACTORS = tuple(_factor(name, log_sd, collective) for name, log_sd in _BY_COLLECTIVE for collective in Collective)
 
 PARAMETERS: Mapping[str, Parameter] = {
     parameter.name: parameter for parameter in (*_LAUNCH, *_NVLINK, *_NETWORK, *_FACTORS)
 }
+# What GPUs of a generation move by LL and LL128 stands to what NCCL says of them (cap_gbs, 2.28.9) as in the others.
+_OF_GENERATION: Mapping[str, Mapping[str, float]] = {
+    "volta": {"ll_channel_gbs": 8.8, "ll128_channel_gbs": 8.0},
+    "ampere": {"ll_channel_gbs": 9.9, "ll128_channel_gbs": 8.0},
+    "hopper": {"ll_channel_gbs": 15.9, "ll128_channel_gbs": 14.7},
+    "blackwell": {"ll_channel_gbs": 23.8, "ll128_channel_gbs": 13.8},
+}
 
 
-def believed() -> dict[str, float]:
-    """The medians of the beliefs by name."""
-    return {parameter.name: parameter.median for parameter in PARAMETERS.values()}
+def believed(generation: str = "") -> dict[str, float]:
+    """The medians of the beliefs by name, for GPUs of a generation as NCCL's tables name it."""
+    medians = {parameter.name: parameter.median for parameter in PARAMETERS.values()}
+    return {**medians, **_OF_GENERATION.get(generation, {})}

@@ -6,15 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tuner.base.errors import BadInput, one_of
+from tuner.base.errors import BadInput
 from tuner.base.frames import Column, Framed
 from tuner.base.names import AlgoProto, Algorithm
 from tuner.base.numerics import SizeArray
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
+from tuner.machine import catalogue
 from tuner.timemodel import calibration as calibrations
-from tuner.timemodel import features, intervals
+from tuner.timemodel import features
 from tuner.timemodel.calibration import Calibration
 from tuner.timemodel.features import Array, Features
 from tuner.timemodel.form import Form
@@ -54,9 +55,9 @@ class TimeModel:
     def __init__(self, calibration: Calibration, selection: Selection, *, same_machine: bool, reason: str) -> None:
         self.calibration = calibration
         self.selection = selection
-        self.same_machine = same_machine
         self.reason = reason
         self._form = Form(calibration.parameters)
+        self._certainty = calibration.certainty(same_machine=same_machine)
 
     def of_picks(self, request: Request, picks: Picks) -> CalibratedTimes:
         """Of the calls that NCCL picks for, [size]."""
@@ -81,19 +82,17 @@ class TimeModel:
         carried: dict[CarriedOver, None] = {}
         combinations = calls.algo_proto
         for number in np.unique(combinations).tolist():
-            kinds = self._carried_over(request, number)
-            where = combinations == number
-            half[where] = intervals.half_widths(calls[where], kinds, self.calibration.half_widths)
+            place, where = self._place(request, number), combinations == number
+            half[where] = self._certainty.half_widths(calls[where], place)
             measured[where] = self.calibration.has_measured(request.collective, number)
-            carried.update(dict.fromkeys(kinds))
+            carried.update(dict.fromkeys(self._certainty.carried_over(place)))
         times = np.exp(log_us), np.exp(log_us - half), np.exp(log_us + half)
         return CalibratedTimes(*times, measured, tuple(carried))
 
-    def _carried_over(self, request: Request, number: int) -> tuple[CarriedOver, ...]:
+    def _place(self, request: Request, algo_proto: int) -> Place:
         communicator = self.selection.communicator
         name, local, nodes = communicator.release.name, communicator.local_ranks, communicator.nodes
-        place = Place(name, request.collective, number, local, nodes)
-        return intervals.carried_over(place, self.calibration.scope, same_machine=self.same_machine)
+        return Place(name, request.collective, algo_proto, local, nodes)
 
 
 def of_communicator(selection: Selection, machine: str | None, calibration: str | None = None) -> TimeModel:
@@ -109,17 +108,23 @@ def of_communicator(selection: Selection, machine: str | None, calibration: str 
             chosen, selection, same_machine=chosen.machine == machine, reason=f"{chosen.name}, as asked for"
         )
     _check_nvlink(communicator)
-    shipped = [calibrations.load(name) for name in calibrations.names()]
-    for each in shipped:
-        if each.machine == machine:
-            return TimeModel(each, selection, same_machine=True, reason=f"{each.name}, this machine's own")
+    gpu = catalogue.load(machine).gpu if machine else ""
     generation = communicator.generation
-    for each in shipped:
-        if each.generation == generation:
-            reason = f"{each.name}, of another machine with {generation.capitalize()} GPUs"
-            return TimeModel(each, selection, same_machine=False, reason=reason)
-    valid = one_of(sorted({each.generation for each in shipped}))
-    raise BadInput(f"no calibration for GPUs of the generation {generation}; {valid}, or a file with --calibration")
+    alike = [each for each in map(calibrations.load, calibrations.names()) if each.generation == generation]
+    if not alike:
+        raise BadInput(
+            f"no calibration for {generation.capitalize()} GPUs; valid: --calibration with a file of one's own"
+        )
+
+    def nearness(each: Calibration) -> tuple[bool, bool, bool, int]:
+        several = communicator.nodes > 1 and not any(place.nodes > 1 for place in each.scope)
+        rows = sum(file.rows for file in each.measured)
+        return each.machine != machine, several, each.gpu != gpu, -rows
+
+    chosen = min(alike, key=nearness)
+    same = chosen.machine == machine
+    reason = "this machine's own" if same else f"of another machine with {generation.capitalize()} GPUs"
+    return TimeModel(chosen, selection, same_machine=same, reason=f"{chosen.name}, {reason}")
 
 
 def _check_nvlink(communicator: Communicator) -> None:

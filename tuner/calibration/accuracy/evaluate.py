@@ -16,7 +16,7 @@ from tuner.calibration.time_fit import TimeFit
 from tuner.timemodel import intervals
 from tuner.timemodel.features import Array
 from tuner.timemodel.form import Form
-from tuner.timemodel.intervals import CarriedOver, HalfWidths, Place
+from tuner.timemodel.intervals import REGIMES, CarriedOver, Certainty, Factors, Place
 from tuner.timemodel.parameters import believed
 
 MODEL = "time model"
@@ -37,6 +37,7 @@ class SplitResult:
 class _Predicted:
     split: Split
     halves: Halves
+    fitted: TimeFit
     times_us: Array
 
     @property
@@ -45,7 +46,7 @@ class _Predicted:
         return times
 
 
-def run() -> tuple[tuple[SplitResult, ...], HalfWidths]:
+def run() -> tuple[tuple[SplitResult, ...], Factors]:
     """All splits, and the half-widths that their errors say, all machines together.
 
     The intervals of a split go by the errors on other machines.
@@ -54,9 +55,16 @@ def run() -> tuple[tuple[SplitResult, ...], HalfWidths]:
     scores = [_scores(each) for each in predicted if splits.carried_over(each.split)]
     results = []
     for each in predicted:
-        others = [score for score in scores if score.machine != each.split.machine]
-        results.append(_result(each, learn(others)))
+        results.append(_result(each, learn(_of_others(scores, each.split))))
     return tuple(results), learn(scores)
+
+
+def _of_others(scores: Sequence[Scores], split: Split) -> list[Scores]:
+    """The scores of other machines; of what only this one was tried for, those of its other splits."""
+    others = [score for score in scores if score.machine != split.machine]
+    tried = {score.kind for score in others}
+    own = [score for score in scores if score.kind not in tried and score.split != split]
+    return [*others, *own]
 
 
 def predicted_us(fitted: TimeFit, test: MeasuredCalls) -> Array:
@@ -68,19 +76,22 @@ def predicted_us(fitted: TimeFit, test: MeasuredCalls) -> Array:
 
 def _predict(split: Split) -> _Predicted:
     both = splits.halves(split)
-    return _Predicted(split, both, predicted_us(time_fit.fit(both.fit.measured, believed()), both.test))
+    fitted = time_fit.fit(both.fit.measured, believed(both.fit.generation))
+    return _Predicted(split, both, fitted, predicted_us(fitted, both.test))
 
 
 def _scores(predicted: _Predicted) -> Scores:
     kind = splits.carried_over(predicted.split)
     assert kind is not None
     regimes = intervals.regimes(predicted.halves.test.measured.calls)
-    return Scores(kind, predicted.split.machine, predicted.off, regimes)
+    scatter = np.array([predicted.fitted.scatter[regime] for regime in REGIMES])[regimes]
+    return Scores(kind, predicted.split, predicted.split.machine, predicted.off / scatter)
 
 
-def _result(predicted: _Predicted, learnt: HalfWidths) -> SplitResult:
+def _result(predicted: _Predicted, learnt: Factors) -> SplitResult:
     test = predicted.halves.test
-    half = half_widths(test, predicted.halves.fit.scope(), _same_machine(predicted), learnt)
+    scope, scatter = predicted.halves.fit.scope(), predicted.fitted.scatter
+    half = half_widths(test, Certainty(scope, scatter, learnt, _same_machine(predicted.split)))
     errors = {name: _mean_error(baseline(predicted.halves.fit, test), test) for name, baseline in BASELINES.items()}
     return SplitResult(
         split=predicted.split,
@@ -91,21 +102,19 @@ def _result(predicted: _Predicted, learnt: HalfWidths) -> SplitResult:
     )
 
 
-def half_widths(test: MeasuredCalls, scope: frozenset[Place], same_machine: bool, learnt: HalfWidths) -> Array:
-    """Half the interval around each row's logarithm, by what is carried over from ``scope`` to its place."""
+def half_widths(test: MeasuredCalls, certainty: Certainty) -> Array:
+    """Half the interval around each row's logarithm, [row]."""
     calls, half = test.measured.calls, np.empty(len(test))
     of_places: dict[Place, list[int]] = defaultdict(list)
     for at, place in enumerate(test.places()):
         of_places[place].append(at)
     for place, rows in of_places.items():
-        which = np.array(rows)
-        carried = intervals.carried_over(place, scope, same_machine=same_machine)
-        half[which] = intervals.half_widths(calls[which], carried, learnt)
+        half[rows] = certainty.half_widths(calls[np.array(rows)], place)
     return half
 
 
-def _same_machine(predicted: _Predicted) -> bool:
-    return not predicted.split.test or predicted.split.kind != CarriedOver.machine.name
+def _same_machine(split: Split) -> bool:
+    return split.kind != CarriedOver.machine.name
 
 
 def _mean_error(times_us: Array, test: MeasuredCalls) -> float | None:

@@ -1,0 +1,78 @@
+"""Calibrations from measured tables: the shipped ones, and those of files of one's own."""
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+from tuner import measured
+from tuner.base.errors import BadInput
+from tuner.calibration import time_fit
+from tuner.calibration.measured_calls import MeasuredCalls, Site, joined, of_table
+from tuner.machine import catalogue
+from tuner.measured import MeasuredTable
+from tuner.timemodel import calibration as calibrations
+from tuner.timemodel.calibration import Calibration, MeasuredFile
+from tuner.timemodel.intervals import Factors
+from tuner.timemodel.parameters import believed
+
+FEWEST_ROWS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationSource:
+    """What a shipped calibration is made of. ``machine`` is empty where the tables say it."""
+
+    name: str
+    tables: tuple[str, ...]
+    machine: str = ""
+
+
+def sources() -> tuple[CalibrationSource, ...]:
+    """The shipped calibrations' tables, as ``tables/calibrations/sources.toml`` lists them."""
+    text = (files("tuner.tables") / "calibrations" / "sources.toml").read_text(encoding="utf-8")
+    return tuple(
+        CalibrationSource(name, tuple(entry["tables"]), entry.get("machine", ""))
+        for name, entry in tomllib.loads(text).items()
+    )
+
+
+def shipped(source: CalibrationSource, factors: Factors) -> Calibration:
+    """A shipped calibration, made anew."""
+    tables = [measured.load(name) for name in source.tables]
+    return of_tables(source.name, tables, source.machine or tables[0].header.machine, factors)
+
+
+def of_tables(name: str, tables: Sequence[MeasuredTable], machine: str, factors: Factors) -> Calibration:
+    """A calibration of ``machine`` from tables that say their release. BadInput where they hold too few rows."""
+    launches = list(dict.fromkeys(table.header.launch for table in tables))
+    placed = [_placed(table, machine, launches.index(table.header.launch)) for table in tables]
+    everything = joined(placed)
+    if len(everything) < FEWEST_ROWS:
+        raise BadInput(f"{len(everything)} rows that NCCL's model can be asked about; valid: {FEWEST_ROWS} or more")
+    fitted = time_fit.fit(everything.measured, believed(everything.generation))
+    own = zip(tables, placed, strict=True)
+    return Calibration(
+        name=name,
+        machine=machine,
+        gpu=catalogue.load(machine).gpu,
+        generation=everything.generation,
+        launch=tables[0].header.launch.value,
+        measured=tuple(MeasuredFile(table.name, len(rows)) for table, rows in own),
+        parameters=fitted.parameters,
+        surface=fitted.surface,
+        scatter=fitted.scatter,
+        factors=factors,
+        scope=everything.scope(),
+    )
+
+
+def known_factors() -> Factors:
+    """The factors of the shipped calibrations, which are those of the frozen splits."""
+    return calibrations.load(calibrations.names()[0]).factors
+
+
+def _placed(table: MeasuredTable, machine: str, launch: int) -> MeasuredCalls:
+    if not table.header.nccl:
+        raise BadInput(f"{table.name}: which release of NCCL was measured is not known; valid: --nccl")
+    return of_table(table, Site(machine, table.header.nccl), launch=launch)
