@@ -40,8 +40,8 @@ def test_pick_has_the_calibrated_time_of_each_combination(calibration: str, time
         assert set(answer["calibrated"]) == set(answer["cost_us"])
         assert all(list(each) == ["time_us", "low_us", "high_us"] for each in answer["calibrated"].values())
         for name, each in answer["calibrated"].items():
-            kind = "sizes" if name in calibrations.MEASURED else "combination"
-            assert width(each) == pytest.approx(calibrations.HALF_WIDTHS[CarriedOver[kind]], abs=1e-4)
+            more = () if name in calibrations.MEASURED else (CarriedOver.combination,)
+            assert width(each) == pytest.approx(calibrations.half_width(*more), abs=1e-4)
         used = answer["calibration"]
         assert used["name"] == "made-up"
         assert used["carried_over"] == ["sizes"]
@@ -53,8 +53,8 @@ def test_what_is_carried_over_widens_the_interval_and_is_said(calibration: str) 
     (answer,) = answers(*words, "--bytes", "64M", "--calibration", calibration)
     expected = ["sizes", "another machine of the generation", "another release", "GPUs per node"]
     assert answer["calibration"]["carried_over"] == [*expected, "more nodes than measured"]
-    widths = calibrations.HALF_WIDTHS
-    assert width(answer["calibrated"]["Ring/Simple"]) == pytest.approx(widths[CarriedOver.machine], abs=1e-4)
+    carried = (CarriedOver.machine, CarriedOver.release, CarriedOver.gpus, CarriedOver.nodes_beyond)
+    assert width(answer["calibrated"]["Ring/Simple"]) == pytest.approx(calibrations.half_width(*carried), abs=1e-4)
     text = run(*words, "--bytes", "64M", "--calibration", calibration).stdout
     assert "another release, GPUs per node, more nodes than measured" in text
 

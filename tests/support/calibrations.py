@@ -1,5 +1,6 @@
-"""Calibrations that are made up: what was believed before any measurement, with half-widths that tests know."""
+"""Calibrations that are made up: what was believed before any measurement, with intervals that tests know."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,9 +12,17 @@ from tuner.timemodel.parameters import believed
 from tuner.timemodel.surface import Surface
 
 NAME, MACHINE, RELEASE = "made-up", "dgx-h100", "2.28.9"
-# Half an interval around the logarithm of a time, by what is carried over; alike for all regimes.
-HALF_WIDTHS = {kind: 0.05 + 0.03 * at for at, kind in enumerate(CarriedOver)}
+# Half an interval around the logarithm of a time is the scatter, alike for all regimes, times these.
+SCATTER = 0.05
+FACTORS = {kind: 1 + 0.6 * at for at, kind in enumerate(CarriedOver)}
 MEASURED = ("Ring/LL", "Ring/LL128", "Ring/Simple", "Tree/LL", "Tree/LL128")
+
+
+def half_width(*kinds: CarriedOver) -> float:
+    """Half the interval around the logarithm of a time that carries these over, beside sizes: their errors add up as
+    independent ones."""
+    least = FACTORS[CarriedOver.sizes] ** 2
+    return SCATTER * math.sqrt(least + sum(FACTORS[kind] ** 2 - least for kind in kinds))
 
 
 def made_up(parameters: Mapping[str, float] | None = None) -> Calibration:
@@ -28,12 +37,14 @@ def made_up(parameters: Mapping[str, float] | None = None) -> Calibration:
     return Calibration(
         name=NAME,
         machine=MACHINE,
+        gpu="H100 SXM5",
         generation="hopper",
         launch="a process a GPU",
         measured=(),
         parameters={**believed(), **(parameters or {})},
         surface=Surface([]),
-        half_widths={kind: dict.fromkeys(Regime, width) for kind, width in HALF_WIDTHS.items()},
+        scatter=dict.fromkeys(Regime, SCATTER),
+        factors=FACTORS,
         scope=frozenset(scope),
     )
 

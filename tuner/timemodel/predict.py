@@ -116,12 +116,13 @@ def of_communicator(selection: Selection, machine: str | None, calibration: str 
             f"no calibration for {generation.capitalize()} GPUs; valid: --calibration with a file of one's own"
         )
 
-    def nearness(each: Calibration) -> tuple[bool, bool, bool, int]:
+    def distance(each: Calibration) -> tuple[bool, bool, bool, bool, int]:
         several = communicator.nodes > 1 and not any(place.nodes > 1 for place in each.scope)
+        gpus = communicator.max_local_ranks not in {place.gpus_per_node for place in each.scope}
         rows = sum(file.rows for file in each.measured)
-        return each.machine != machine, several, each.gpu != gpu, -rows
+        return each.machine != machine, several, each.gpu != gpu, gpus, -rows
 
-    chosen = min(alike, key=nearness)
+    chosen = min(alike, key=distance)
     same = chosen.machine == machine
     reason = "this machine's own" if same else f"of another machine with {generation.capitalize()} GPUs"
     return TimeModel(chosen, selection, same_machine=same, reason=f"{chosen.name}, {reason}")
