@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +67,22 @@ def test_a_description_is_read_when_it_is_resolved(tmp_path: Path) -> None:
     assert scenario.settings == []
     with pytest.raises(BadInput, match="name one machine"):
         scenario.resolve().own.topology  # noqa: B018
+
+
+@pytest.mark.parametrize("others", [(), (Scenario("", 1, machine="dgx-a100"),)])
+def test_another_number_of_nodes_resolves_no_node_again(others: tuple[Scenario, ...]) -> None:
+    scenario = Scenario("2.28.9", 1, machine="dgx-h100", others=others)
+    resolved = scenario.resolve()
+    for count in (1, 2, 5):
+        other = resolved.with_nodes(count)
+        assert other.scenario.nodes == count
+        anew = replace(scenario, nodes=count).resolve()
+        assert other.ranks == anew.ranks
+        assert other.oracle_configuration() == anew.oracle_configuration()
+        for mine, theirs in zip(other.views, anew.views, strict=True):
+            names = [field.name for field in fields(mine)]
+            assert [getattr(mine, name) for name in names] == [getattr(theirs, name) for name in names]
+    several = [resolved.with_nodes(count).own.for_emulator(True) for count in (2, 5)]
+    assert several[0] is several[1]
+    assert resolved.with_nodes(2).own.topology is resolved.own.topology
+    assert resolved.own.for_emulator(False) is not several[0]

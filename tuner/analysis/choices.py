@@ -1,7 +1,7 @@
 """What NCCL picks over sizes and node counts: the records behind maps of choices."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,7 @@ def choices(scenario: Scenario, request: Request, sizes: SizeArray, nodes: Seque
 
     Errors: BadInput for what the emulator refuses, one rank among it.
     """
-    rows = [picks(Selection(replace(scenario, nodes=count).communicator()), request, sizes) for count in nodes]
+    rows = [picks(Selection(scenario.resolve().with_nodes(count).views[0]), request, sizes) for count in nodes]
     names = ("algorithm", "protocol", "channels", "threads", "time_us")
     return Choices(tuple(nodes), sizes, *(np.stack([getattr(row, name) for row in rows]) for name in names))
 

@@ -1,7 +1,7 @@
 """What NCCL picks as the number of nodes grows: ranges of node counts with one answer."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -137,7 +137,7 @@ class _Answers:
 
     def _of(self, count: int) -> NDArray[np.int64]:
         if count not in self.labels_of:
-            selection = Selection(replace(self.scenario, nodes=count).communicator())
+            selection = Selection(self.scenario.resolve().with_nodes(count).views[0])
             found = [self._picks(selection, request) for request in self.calls.requests]
             names = ("algorithm", "protocol", "channels", "threads")
             self.labels_of[count] = np.concatenate(

@@ -1,5 +1,7 @@
 """One kind of node of a scenario: its topology read once, and what emulator and oracle take of it."""
 
+from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,6 +29,13 @@ class ResolvedNode:
         self.scenario = scenario
         self.nodes = scenario.nodes
         self.name = scenario.name
+        self._for_emulator: dict[bool, Node] = {}
+
+    def with_nodes(self, nodes: int) -> "ResolvedNode":
+        """The same node, so many times; what was read and computed of it is not read again."""
+        other = copy(self)
+        other.scenario, other.nodes = replace(self.scenario, nodes=nodes), nodes
+        return other
 
     @cached_property
     def gpus(self) -> int:
@@ -56,6 +65,11 @@ class ResolvedNode:
 
     def for_emulator(self, several: bool) -> Node:
         """The node as the emulator takes it, alone or one of several."""
+        if several not in self._for_emulator:
+            self._for_emulator[several] = self._described(several)
+        return self._for_emulator[several]
+
+    def _described(self, several: bool) -> Node:
         topology, gpus = self.topology, self.gpus
         searched, net_gbs = self._searched(several)
         return Node(

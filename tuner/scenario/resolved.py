@@ -28,6 +28,13 @@ class ResolvedScenario:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
 
+    def with_nodes(self, nodes: int) -> "ResolvedScenario":
+        """The scenario with so many of its first kind of nodes, none of which is resolved again."""
+        other = ResolvedScenario(replace(self.scenario, nodes=nodes))
+        other.kinds = (self.own.with_nodes(nodes), *self.kinds[1:])
+        other.release = self.release
+        return other
+
     @cached_property
     def kinds(self) -> tuple[ResolvedNode, ...]:
         """The kinds of nodes in the order of ranks."""
