@@ -1,21 +1,19 @@
 """The argument and options that say which log, which communicator of it, and what it does not say."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from tuner.base.errors import BadInput
 from tuner.base.names import CPU_ARCHS, CPU_VENDORS, Collective
 from tuner.cli.options import Named
+from tuner.cli.stacked import F, stacked
 from tuner.logs import importer
 from tuner.logs.imported import Given, Imported
 from tuner.machine import graphs, topology
 from tuner.release.environment import parse_assignments
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class CompCaps(click.ParamType):  # type: ignore[type-arg]
@@ -34,46 +32,43 @@ class CompCaps(click.ParamType):  # type: ignore[type-arg]
 
 def log_options(function: F) -> F:
     """The argument FILE, and the options that :func:`read_log` takes."""
-    for option in reversed(
-        [
-            click.argument("file", type=click.Path(path_type=Path)),
-            click.option("--communicator", metavar="ID", help="Its commId in the log. [default: the largest]"),
-            click.option("--nccl", metavar="RELEASE", help="Release, instead of the log's line 'NCCL version'."),
-            click.option(
-                "--comp-cap",
-                type=CompCaps(),
-                default=(),
-                metavar="8.0",
-                help="GPUs' compute capability: one, or one per rank. No line of NCCL's says it.",
-            ),
-            click.option("--nodes", type=click.IntRange(1), help="Number of nodes."),
-            click.option("--cpu-arch", type=click.Choice(CPU_ARCHS), help="CPU architecture."),
-            click.option("--cpu-vendor", type=click.Choice(CPU_VENDORS), help="CPU vendor."),
-            click.option("--nvswitch/--no-nvswitch", default=None, help="Whether there is an NVSwitch."),
-            click.option("--net-latency-us", type=click.FloatRange(0), help="Latency the network plugin reports."),
-            click.option("--net-gbs", type=click.FloatRange(0), help="Slowest path from a GPU to its adapter, GB/s."),
-            click.option(
-                "--topology",
-                type=click.Path(path_type=Path),
-                metavar="FILE.xml",
-                help="A node's dump (NCCL_TOPO_DUMP_FILE): compute capability, CPU, NVSwitch.",
-            ),
-            click.option(
-                "--graphs",
-                type=click.Path(path_type=Path),
-                metavar="FILE.xml",
-                help="A node's graphs (NCCL_GRAPH_DUMP_FILE), instead of the log's.",
-            ),
-            click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable the log does not show."),
-            click.option(
-                "--collective",
-                type=Named(Collective, "collective"),
-                help="The collective of all choices that do not name theirs (2.20 to 2.22).",
-            ),
-        ]
-    ):
-        function = option(function)
-    return function
+    return stacked(
+        function,
+        click.argument("file", type=click.Path(path_type=Path)),
+        click.option("--communicator", metavar="ID", help="Its commId in the log. [default: the largest]"),
+        click.option("--nccl", metavar="RELEASE", help="Release, instead of the log's line 'NCCL version'."),
+        click.option(
+            "--comp-cap",
+            type=CompCaps(),
+            default=(),
+            metavar="8.0",
+            help="GPUs' compute capability: one, or one per rank. No line of NCCL's says it.",
+        ),
+        click.option("--nodes", type=click.IntRange(1), help="Number of nodes."),
+        click.option("--cpu-arch", type=click.Choice(CPU_ARCHS), help="CPU architecture."),
+        click.option("--cpu-vendor", type=click.Choice(CPU_VENDORS), help="CPU vendor."),
+        click.option("--nvswitch/--no-nvswitch", default=None, help="Whether there is an NVSwitch."),
+        click.option("--net-latency-us", type=click.FloatRange(0), help="Latency the network plugin reports."),
+        click.option("--net-gbs", type=click.FloatRange(0), help="Slowest path from a GPU to its adapter, GB/s."),
+        click.option(
+            "--topology",
+            type=click.Path(path_type=Path),
+            metavar="FILE.xml",
+            help="A node's dump (NCCL_TOPO_DUMP_FILE): compute capability, CPU, NVSwitch.",
+        ),
+        click.option(
+            "--graphs",
+            type=click.Path(path_type=Path),
+            metavar="FILE.xml",
+            help="A node's graphs (NCCL_GRAPH_DUMP_FILE), instead of the log's.",
+        ),
+        click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable the log does not show."),
+        click.option(
+            "--collective",
+            type=Named(Collective, "collective"),
+            help="The collective of all choices that do not name theirs (2.20 to 2.22).",
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op, by_name
 from tuner.base.sizes import size_bytes as size_bytes
 from tuner.cli.renamed import Change, Renamed
+from tuner.cli.stacked import F, stacked
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.release import BUILDS
@@ -22,8 +23,6 @@ from tuner.scenario.describe import describe
 
 if TYPE_CHECKING:
     from tuner.analysis.calibrated import TimesWanted
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Named(click.ParamType):  # type: ignore[type-arg]
@@ -48,108 +47,99 @@ class Sizes(click.ParamType):  # type: ignore[type-arg]
 
 def skeleton_options(function: F) -> F:
     """The options that say what a topology leaves to the machine."""
-    for option in reversed(
-        [
-            click.option(
-                "--gpu",
-                metavar="MODEL",
-                help="The GPU model of a topology that only places its GPUs, such as h100-sxm.",
-            ),
-            click.option(
-                "--net-gbps",
-                type=click.FloatRange(min=0.001, max=1e6),
-                metavar="GBPS",
-                help="Speed of adapters that the topology only places, 1e9 bits per second; with --gpu.",
-            ),
-            click.option(
-                "--net-latency-us",
-                type=click.FloatRange(min=0, max=1e6),
-                metavar="US",
-                help="Latency that the network plugin reports for these adapters. [default: 0, as NCCL's own]",
-            ),
-        ]
-    ):
-        function = option(function)
-    return function
+    return stacked(
+        function,
+        click.option(
+            "--gpu",
+            metavar="MODEL",
+            help="The GPU model of a topology that only places its GPUs, such as h100-sxm.",
+        ),
+        click.option(
+            "--net-gbps",
+            type=click.FloatRange(min=0.001, max=1e6),
+            metavar="GBPS",
+            help="Speed of adapters that the topology only places, 1e9 bits per second; with --gpu.",
+        ),
+        click.option(
+            "--net-latency-us",
+            type=click.FloatRange(min=0, max=1e6),
+            metavar="US",
+            help="Latency that the network plugin reports for these adapters. [default: 0, as NCCL's own]",
+        ),
+    )
 
 
 def scenario_options(function: F, several_releases: bool = False) -> F:
     """The options that describe a communicator, or one for each of several releases."""
     function = skeleton_options(function)
-    for option in reversed(
-        [
-            click.option(
-                "--machine",
-                metavar="NAME",
-                help="A machine by name (see: nccl-tuner machines), or a cloud's instance type such as p5.48xlarge.",
-            ),
-            click.option(
-                "--topology",
-                type=click.Path(path_type=Path),
-                metavar="FILE.xml",
-                help="A topology in NCCL's XML format; libnccl searches its graphs.",
-            ),
-            click.option(
-                "--graphs",
-                type=click.Path(path_type=Path),
-                metavar="FILE.xml",
-                help="Graphs that NCCL dumped (NCCL_GRAPH_DUMP_FILE), for the machine or topology.",
-            ),
-            click.option("--nodes", type=int, default=1, show_default=True, help="Number of nodes."),
-            click.option("--gpus-per-node", type=int, help="GPUs used of each node. [default: all]"),
-            click.option(
-                "--node",
-                multiple=True,
-                metavar="NODE[:GPUS][xN]",
-                help="Where nodes differ, instead of the options above: a machine or a FILE.xml, the GPUs used of it, "
-                "the number of such nodes; repeatable, in the order of ranks: dgx-h100x2, dgx-a100:4.",
-            ),
-            click.option(
-                "--nccl",
-                metavar="RELEASE",
-                multiple=several_releases,
-                help="A NCCL release; repeatable. [default: all captured for the machine]"
-                if several_releases
-                else "NCCL release. [default: the newest captured for the machine]",
-            ),
-            click.option(
-                "--env",
-                multiple=True,
-                metavar="NAME=VALUE",
-                help="A NCCL variable; repeatable. NCCL_COLLNET_ENABLE=1 also says that the network reduces.",
-            ),
-            click.option(
-                "--constants",
-                cls=Renamed,
-                former="--layer",
-                type=click.Path(path_type=Path),
-                metavar="FILE",
-                help="Fitted constants ('nccl-tuner fit') instead of NCCL's own; not for libnccl.",
-            ),
-        ]
-    ):
-        function = option(function)
-    return function
+    return stacked(
+        function,
+        click.option(
+            "--machine",
+            metavar="NAME",
+            help="A machine by name (see: nccl-tuner machines), or a cloud's instance type such as p5.48xlarge.",
+        ),
+        click.option(
+            "--topology",
+            type=click.Path(path_type=Path),
+            metavar="FILE.xml",
+            help="A topology in NCCL's XML format; libnccl searches its graphs.",
+        ),
+        click.option(
+            "--graphs",
+            type=click.Path(path_type=Path),
+            metavar="FILE.xml",
+            help="Graphs that NCCL dumped (NCCL_GRAPH_DUMP_FILE), for the machine or topology.",
+        ),
+        click.option("--nodes", type=int, default=1, show_default=True, help="Number of nodes."),
+        click.option("--gpus-per-node", type=int, help="GPUs used of each node. [default: all]"),
+        click.option(
+            "--node",
+            multiple=True,
+            metavar="NODE[:GPUS][xN]",
+            help="Where nodes differ, instead of the options above: a machine or a FILE.xml, the GPUs used of it, "
+            "the number of such nodes; repeatable, in the order of ranks: dgx-h100x2, dgx-a100:4.",
+        ),
+        click.option(
+            "--nccl",
+            metavar="RELEASE",
+            multiple=several_releases,
+            help="A NCCL release; repeatable. [default: all captured for the machine]"
+            if several_releases
+            else "NCCL release. [default: the newest captured for the machine]",
+        ),
+        click.option(
+            "--env",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="A NCCL variable; repeatable. NCCL_COLLNET_ENABLE=1 also says that the network reduces.",
+        ),
+        click.option(
+            "--constants",
+            cls=Renamed,
+            former="--layer",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Fitted constants ('nccl-tuner fit') instead of NCCL's own; not for libnccl.",
+        ),
+    )
 
 
 def request_options(function: F) -> F:
     """The options that describe a call besides the collective and its sizes."""
-    for option in reversed(
-        [
-            click.option(
-                "--dtype",
-                type=Named(DataType, "type"),
-                default="float32",
-                show_default=True,
-                help="Data type, NCCL's name.",
-            ),
-            click.option(
-                "--op", type=Named(Op, "operation"), default="sum", show_default=True, help="Reduction operation."
-            ),
-        ]
-    ):
-        function = option(function)
-    return function
+    return stacked(
+        function,
+        click.option(
+            "--dtype",
+            type=Named(DataType, "type"),
+            default="float32",
+            show_default=True,
+            help="Data type, NCCL's name.",
+        ),
+        click.option(
+            "--op", type=Named(Op, "operation"), default="sum", show_default=True, help="Reduction operation."
+        ),
+    )
 
 
 def time_options(default: str) -> Callable[[F], F]:
@@ -235,24 +225,19 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 def range_options(function: F) -> F:
     """The sizes that ranges are looked for in."""
-    for option in reversed(
-        [
-            click.option(
-                "--from", "low", type=size_bytes, metavar="SIZE", help="The least size. [default: one element]"
-            ),
-            click.option(
-                "--to",
-                "high",
-                type=size_bytes,
-                metavar="SIZE",
-                default="1T",
-                show_default=True,
-                help="The greatest size; NCCL's nBytes, as in pick.",
-            ),
-        ]
-    ):
-        function = option(function)
-    return function
+    return stacked(
+        function,
+        click.option("--from", "low", type=size_bytes, metavar="SIZE", help="The least size. [default: one element]"),
+        click.option(
+            "--to",
+            "high",
+            type=size_bytes,
+            metavar="SIZE",
+            default="1T",
+            show_default=True,
+            help="The greatest size; NCCL's nBytes, as in pick.",
+        ),
+    )
 
 
 def runnable(

@@ -3,19 +3,19 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from tuner.base.errors import BadInput
 from tuner.cli import options
 from tuner.cli.output import print_json
+from tuner.cli.stacked import F, stacked
 from tuner.costmodels.alphabeta import Level
 from tuner.costmodels.checks import divides, not_negative, part, positive, share, whole
 from tuner.costmodels.operations import Operation
 from tuner.costmodels.overheads import loggp
 
-F = TypeVar("F", bound=Callable[..., Any])
 Check = Callable[[str, Any], Any]
 _DECIMAL = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("KB", 10**3))
 _BINARY = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
@@ -77,7 +77,7 @@ ranks_option = click.option(
 
 def level_options(function: F) -> F:
     """``alpha_us`` and ``beta_gbs`` of the one network, or of nodes and what is between them."""
-    return _with(
+    return stacked(
         function,
         click.option(
             "--alpha-us", type=NOT_NEGATIVE, metavar="US", help="Latency of a step; inside a node of several GPUs."
@@ -92,12 +92,6 @@ def level_options(function: F) -> F:
         click.option("--inter-beta-gbs", type=POSITIVE, metavar="GBS", help="The same between nodes, of a GPU."),
         click.option("--gpus-per-node", type=int, help="GPUs of a node. [default: one network for all ranks]"),
     )
-
-
-def _with(function: F, *found: Callable[[F], F]) -> F:
-    for option in reversed(found):
-        function = option(function)
-    return function
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,39 +8,21 @@ import click
 from tuner.analysis import changes
 from tuner.analysis.choices import changed, choices, ratio
 from tuner.base.errors import BadInput
-from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.plot import shared
-from tuner.emulator.request import Request
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 @click.command(name="diff")
-@options.collective_argument
 @options.change_option
-@shared.size_options
-@shared.node_options
-@options.scenario_options
-@options.request_options
-@options.buffers_option
-@shared.out_option
-@options.json_option
+@shared.over_nodes
 def command(
-    collective: Collective,
     assignments: tuple[str, ...],
-    from_bytes: int,
-    to_bytes: int,
-    points: int,
-    to_nodes: int | None,
-    nodes_list: str | None,
-    dtype: DataType,
-    op: Op,
-    buffers: Buffers,
     out: Path | None,
     as_json: bool,
-    **scenario: Any,
+    **given: Any,
 ) -> None:
     """Where another release or setting changes what NCCL picks for COLLECTIVE: before, after, and the predicted times.
 
@@ -48,14 +30,13 @@ def command(
     nccl-tuner plot diff allreduce --machine dgx-h100 --nccl 2.18.1 --change nccl=2.28.9 --out diff.png
     nccl-tuner plot diff allreduce --machine dgx-h100 --nccl 2.28.9 --change NCCL_ALGO=Ring --to-nodes 16 --json
     """
-    first, request = options.scenario_of(**scenario), Request(collective, dtype, op, buffers=buffers)
+    asked = shared.asked(given)
+    first, request, sizes, nodes = asked.scenario, asked.request, asked.sizes, asked.nodes
     second = changes.changed(first, assignments)
     if second == first:
         raise BadInput("nothing differs; valid: --change KEY=VALUE, such as nccl=2.28.9 or NCCL_ALGO=Ring")
     if second.nodes != first.nodes:
         raise BadInput("--change nodes: the picture is over node counts; valid: another change")
-    nodes = shared.nodes_of(first, to_nodes, nodes_list)
-    sizes = shared.sizes_of(from_bytes, to_bytes, points)
     before, after = (choices(one, request, sizes, nodes) for one in (first, second))
 
     def record() -> dict[str, Any]:

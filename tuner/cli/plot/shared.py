@@ -1,6 +1,7 @@
 """What the verbs of ``plot`` share: options of sizes and node counts, headings, and writing what was asked for."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,8 @@ from tuner.base.names import Algorithm, Protocol
 from tuner.base.numerics import SizeArray, shortest
 from tuner.base.records import to_json
 from tuner.cli import options
-from tuner.cli.options import F
 from tuner.cli.output import print_json
+from tuner.cli.stacked import F, stacked
 from tuner.emulator.request import Request
 from tuner.scenario import MOST_NODES, Scenario
 
@@ -31,37 +32,34 @@ out_option = click.option(
 
 def size_options(function: F) -> F:
     """Parameters ``from_bytes``, ``to_bytes`` and ``points``."""
-    for option in reversed(
-        [
-            click.option(
-                "--from",
-                "from_bytes",
-                type=options.size_bytes,
-                default="8",
-                show_default=True,
-                metavar="SIZE",
-                help="The smallest size.",
-            ),
-            click.option(
-                "--to",
-                "to_bytes",
-                type=options.size_bytes,
-                default="16G",
-                show_default=True,
-                metavar="SIZE",
-                help="The largest size.",
-            ),
-            click.option(
-                "--points",
-                type=click.IntRange(2, 100_000),
-                default=400,
-                show_default=True,
-                help="Sizes between them, at equal ratios.",
-            ),
-        ]
-    ):
-        function = option(function)
-    return function
+    return stacked(
+        function,
+        click.option(
+            "--from",
+            "from_bytes",
+            type=options.size_bytes,
+            default="8",
+            show_default=True,
+            metavar="SIZE",
+            help="The smallest size.",
+        ),
+        click.option(
+            "--to",
+            "to_bytes",
+            type=options.size_bytes,
+            default="16G",
+            show_default=True,
+            metavar="SIZE",
+            help="The largest size.",
+        ),
+        click.option(
+            "--points",
+            type=click.IntRange(2, 100_000),
+            default=400,
+            show_default=True,
+            help="Sizes between them, at equal ratios.",
+        ),
+    )
 
 
 def sizes_of(from_bytes: int, to_bytes: int, points: int) -> SizeArray:
@@ -72,19 +70,59 @@ def sizes_of(from_bytes: int, to_bytes: int, points: int) -> SizeArray:
 
 def node_options(function: F) -> F:
     """Parameters ``to_nodes`` and ``nodes_list``."""
-    for option in reversed(
-        [
-            click.option(
-                "--to-nodes",
-                type=click.IntRange(1, MOST_ROWS),
-                metavar="N",
-                help="Every number of nodes up to this one. [default: 64]",
-            ),
-            click.option("--nodes-list", metavar="N,N,...", help="These numbers of nodes instead: 1,2,4,8,512."),
-        ]
-    ):
-        function = option(function)
-    return function
+    return stacked(
+        function,
+        click.option(
+            "--to-nodes",
+            type=click.IntRange(1, MOST_ROWS),
+            metavar="N",
+            help="Every number of nodes up to this one. [default: 64]",
+        ),
+        click.option("--nodes-list", metavar="N,N,...", help="These numbers of nodes instead: 1,2,4,8,512."),
+    )
+
+
+def over_nodes(function: F) -> F:
+    """What a picture over sizes and node counts takes: parameters ``out``, ``as_json``, and those of :func:`asked`."""
+    return stacked(
+        function,
+        options.collective_argument,
+        size_options,
+        node_options,
+        options.scenario_options,
+        options.request_options,
+        options.buffers_option,
+        out_option,
+        options.json_option,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A picture over sizes and node counts: of which call, and on which machine."""
+
+    scenario: Scenario
+    request: Request
+    sizes: SizeArray
+    nodes: list[int]
+
+
+def asked(given: dict[str, Any]) -> Asked:
+    """From the parameters of :func:`over_nodes`. Errors: BadInput for sizes or node counts that are none."""
+    own = {name: given[name] for name in _OF_THE_PICTURE}
+    described = options.scenario_of(**{name: value for name, value in given.items() if name not in own})
+    return Asked(
+        described,
+        Request(own["collective"], own["dtype"], own["op"], buffers=own["buffers"]),
+        sizes_of(own["from_bytes"], own["to_bytes"], own["points"]),
+        nodes_of(described, own["to_nodes"], own["nodes_list"]),
+    )
+
+
+_OF_THE_PICTURE = (
+    *("collective", "dtype", "op", "buffers"),
+    *("from_bytes", "to_bytes", "points", "to_nodes", "nodes_list"),
+)
 
 
 def nodes_of(scenario: Scenario, to_nodes: int | None, nodes_list: str | None) -> list[int]:
