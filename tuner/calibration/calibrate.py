@@ -2,10 +2,11 @@
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
+from pathlib import Path
 
-from tuner import measured
+from tuner import measured, release
 from tuner.base.errors import BadInput
 from tuner.calibration import time_fit
 from tuner.calibration.measured_calls import MeasuredCalls, Site, joined, of_table
@@ -65,6 +66,21 @@ def of_tables(name: str, tables: Sequence[MeasuredTable], machine: str, factors:
         factors=factors,
         scope=everything.scope(),
     )
+
+
+def of_paths(paths: Sequence[Path], machine: str | None, nccl: str | None, name: str) -> Calibration:
+    """A calibration of files; ``machine`` and ``nccl`` stand for what these do not say.
+
+    Errors: BadMeasurement for a file that is none, BadInput where machine or release are not known.
+    """
+    tables = [measured.read(path) for path in paths]
+    if nccl is not None:
+        own = release.load(nccl).name
+        tables = [replace(table, header=replace(table.header, nccl=own)) for table in tables]
+    site = machine or tables[0].header.machine
+    if not site:
+        raise BadInput(f"{paths[0]}: which machine was measured is not said; valid: --machine")
+    return of_tables(name, tables, catalogue.load(site).name, known_factors())
 
 
 def known_factors() -> Factors:

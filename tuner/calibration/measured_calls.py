@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
+from pathlib import Path
 
 import numpy as np
 
@@ -26,10 +27,28 @@ FORCED = {"algorithm": "NCCL_ALGO", "protocol": "NCCL_PROTO"}
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where rows are placed: a machine of the catalogue and a release."""
+    """Where rows are placed: a machine of the catalogue or a topology file, and a release."""
 
-    machine: str
+    machine: str | None
     nccl: str
+    topology: Path | None = None
+
+    def selection(self, nodes: int, gpus_per_node: int, variables: Mapping[str, str]) -> Selection:
+        """Of a communicator there. Errors: those of a scenario's communicator."""
+        described = describe(
+            self.machine,
+            topology=self.topology,
+            nodes=nodes,
+            gpus_per_node=gpus_per_node,
+            nccl=self.nccl,
+            env=dict(variables),
+        )
+        return Selection(described.communicator())
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The variables that the machine itself sets for NCCL's search."""
+        return catalogue.load(self.machine).environment if self.machine else {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +60,7 @@ class MeasuredCalls:
     """
 
     rows: tuple[MeasuredRow, ...]
-    machine: str
+    machine: str | None
     generation: str
     nccl: tuple[str, ...]
     measured: Measured
@@ -99,11 +118,11 @@ def of_table(table: MeasuredTable, site: Site, *, launch: int = 0) -> MeasuredCa
     nccl, skipped = release.load(site.nccl), Counter[str]()
     kinds: dict[_Kind, list[MeasuredRow]] = defaultdict(list)
     for row in table.rows:
-        why = _skipped(row) or _elsewhere(table, row, nccl, site.machine)
+        why = _skipped(row) or _elsewhere(table, row, nccl, site)
         if why is not None:
             skipped[why] += 1
             continue
-        environment = _environment(table, row, nccl, site.machine)
+        environment = _environment(table, row, nccl, site)
         collective = row.tuned_collective
         assert collective is not None
         kinds[_Kind(row.nodes, row.gpus_per_node, environment, Request(collective, row.dtype, Op.sum))].append(row)
@@ -111,7 +130,7 @@ def of_table(table: MeasuredTable, site: Site, *, launch: int = 0) -> MeasuredCa
     calls, nccl_us, generation = [], [], ""
     for kind, its_rows in kinds.items():
         try:
-            selection = _selection(kind, site)
+            selection = site.selection(kind.nodes, kind.gpus_per_node, dict(kind.environment))
             picks = selection.pick(kind.request, np.array([row.bytes for row in its_rows], np.uint64))
         except TunerError as error:
             skipped[str(error)] += len(its_rows)
@@ -170,9 +189,9 @@ def _skipped(row: MeasuredRow) -> str | None:
     return None
 
 
-def _elsewhere(table: MeasuredTable, row: MeasuredRow, nccl: Release, machine: str) -> str | None:
+def _elsewhere(table: MeasuredTable, row: MeasuredRow, nccl: Release, site: Site) -> str | None:
     """Why a row of another setting cannot be placed."""
-    own, of_run = catalogue.load(machine).environment, table.environment_of(row)
+    own, of_run = site.environment, table.environment_of(row)
     for name in sorted(of_run.keys() & set(nccl.environment.search)):
         if own.get(name, of_run[name]) != of_run[name]:
             return f"{name}={of_run[name]}: another search than the machine's"
@@ -184,9 +203,9 @@ def _elsewhere(table: MeasuredTable, row: MeasuredRow, nccl: Release, machine: s
     return None
 
 
-def _environment(table: MeasuredTable, row: MeasuredRow, nccl: Release, machine: str) -> tuple[tuple[str, str], ...]:
+def _environment(table: MeasuredTable, row: MeasuredRow, nccl: Release, site: Site) -> tuple[tuple[str, str], ...]:
     """The variables that NCCL's model reads."""
-    own = catalogue.load(machine).environment
+    own = site.environment
     forced = {
         variable: getattr(row, column).name for column, variable in FORCED.items() if getattr(row, column) is not None
     }
@@ -195,14 +214,3 @@ def _environment(table: MeasuredTable, row: MeasuredRow, nccl: Release, machine:
     known = nccl.environment.known
     read = {name: value for name, value in table.environment_of(row).items() if name in known and name not in own}
     return tuple(sorted({**read, **forced}.items()))
-
-
-def _selection(kind: _Kind, site: Site) -> Selection:
-    scenario = describe(
-        site.machine,
-        nodes=kind.nodes,
-        gpus_per_node=kind.gpus_per_node,
-        nccl=site.nccl,
-        env=dict(kind.environment),
-    )
-    return Selection(scenario.communicator())

@@ -36,6 +36,8 @@ SECTIONS = {
     "Measure, and change the pick": {
         "measure": "times every algorithm, protocol and channel count, on GPUs or a simulated machine",
         "measured": "public measured times that are shipped, and tables of one's own: list, check, import",
+        "accuracy": "how far off calibrated times are: on a file, or on the frozen splits",
+        "calibrate": "a calibration of one's own from measured times",
         "verify": "NCCL's picks against the measured best: regret, crossovers, errors of the model",
         "fit": "constants of NCCL's model that explain measured times, or alpha and beta",
         "decide": "a decision table from measurements, each row proven in an A/B run",

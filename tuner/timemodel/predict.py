@@ -95,18 +95,33 @@ class TimeModel:
         return Place(name, request.collective, algo_proto, local, nodes)
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A calibration, whether it is the machine's own, and why this one in words for people."""
+
+    calibration: Calibration
+    same_machine: bool
+    reason: str
+
+
 def of_communicator(selection: Selection, machine: str | None, calibration: str | None = None) -> TimeModel:
     """The model for a communicator of ``machine``: that of a ``calibration`` by name or file, or the one that fits.
 
-    Without a name it is the machine's own, else that of another machine with GPUs of its generation. Errors: BadInput
-    where there is none, or where GPUs of a node are not joined by NVLink; BadCalibration for a file that is none.
+    Errors: those of :func:`choose`.
     """
-    communicator = selection.communicator
+    chosen = choose(selection.communicator, machine, calibration)
+    return TimeModel(chosen.calibration, selection, same_machine=chosen.same_machine, reason=chosen.reason)
+
+
+def choose(communicator: Communicator, machine: str | None, calibration: str | None = None) -> Choice:
+    """The calibration by name or file; without, the machine's own, else that of another with such GPUs.
+
+    Errors: BadInput where there is none, or where GPUs of a node are not joined by NVLink; BadCalibration for a file
+    that is none.
+    """
     if calibration is not None:
-        chosen = calibrations.load(calibration)
-        return TimeModel(
-            chosen, selection, same_machine=chosen.machine == machine, reason=f"{chosen.name}, as asked for"
-        )
+        named = calibrations.load(calibration)
+        return Choice(named, named.machine == machine, f"{named.name}, as asked for")
     _check_nvlink(communicator)
     gpu = catalogue.load(machine).gpu if machine else ""
     generation = communicator.generation
@@ -122,10 +137,10 @@ def of_communicator(selection: Selection, machine: str | None, calibration: str 
         rows = sum(file.rows for file in each.measured)
         return each.machine != machine, several, each.gpu != gpu, gpus, -rows
 
-    chosen = min(alike, key=distance)
-    same = chosen.machine == machine
+    nearest = min(alike, key=distance)
+    same = nearest.machine == machine
     reason = "this machine's own" if same else f"of another machine with {generation.capitalize()} GPUs"
-    return TimeModel(chosen, selection, same_machine=same, reason=f"{chosen.name}, {reason}")
+    return Choice(nearest, same, f"{nearest.name}, {reason}")
 
 
 def _check_nvlink(communicator: Communicator) -> None:

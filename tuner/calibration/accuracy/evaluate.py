@@ -1,7 +1,7 @@
 """Runs the frozen splits: fit to what is kept, predict what is held out, say how far off and how well covered."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,17 +46,19 @@ class _Predicted:
         return times
 
 
-def run() -> tuple[tuple[SplitResult, ...], Factors]:
+def run(progress: Callable[[int, int], None] | None = None) -> tuple[tuple[SplitResult, ...], Factors]:
     """All splits, and the half-widths that their errors say, all machines together.
 
     The intervals of a split go by the errors on other machines.
     """
-    predicted = [_predict(split) for split in splits.splits()]
+    predicted, everything = [], splits.splits()
+    for done, split in enumerate(everything, 1):
+        predicted.append(_predict(split))
+        if progress:
+            progress(done, len(everything))
     scores = [_scores(each) for each in predicted if splits.carried_over(each.split)]
-    results = []
-    for each in predicted:
-        results.append(_result(each, learn(_of_others(scores, each.split))))
-    return tuple(results), learn(scores)
+    results = tuple(_result(each, learn(_of_others(scores, each.split))) for each in predicted)
+    return results, learn(scores)
 
 
 def _of_others(scores: Sequence[Scores], split: Split) -> list[Scores]:

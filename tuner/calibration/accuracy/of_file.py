@@ -1,0 +1,115 @@
+"""How far off calibrated times are on a file of measured times."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tuner import measured, release
+from tuner.base.errors import BadInput
+from tuner.base.records import to_json
+from tuner.calibration.accuracy.evaluate import half_widths
+from tuner.calibration.measured_calls import MeasuredCalls, Site, of_table
+from tuner.machine import catalogue
+from tuner.measured import MeasuredTable
+from tuner.timemodel.calibration import Calibration
+from tuner.timemodel.features import Array
+from tuner.timemodel.form import Form
+from tuner.timemodel.predict import Choice, choose
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Mean absolute errors as shares (|predicted / measured - 1|) and what 90 % intervals hold, over ``rows``.
+
+    ``half_width_90``: half an interval as a share of the time, mean; ``nccl_model_error`` is NCCL's own prediction's.
+    """
+
+    rows: int
+    mean_absolute_error: float
+    coverage_90: float
+    half_width_90: float
+    nccl_model_error: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileAccuracy:
+    """``skipped`` counts the rows that are left out by reason, ``reason`` says why this calibration answers."""
+
+    file: str
+    collectives: Accuracy
+    point_to_point: Accuracy | None
+    calibration: str
+    reason: str
+    skipped: Mapping[str, int]
+
+    def as_json(self) -> dict[str, Any]:
+        """The collectives' keys on top, those of sends and receives below ``point_to_point``."""
+        return {
+            **to_json(self.collectives),
+            "calibration": self.calibration,
+            "reason": self.reason,
+            "skipped": dict(self.skipped),
+            "point_to_point": to_json(self.point_to_point),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a file is held against: the machine or topology, the release and the calibration; None is what fits."""
+
+    machine: str | None = None
+    topology: Path | None = None
+    nccl: str | None = None
+    calibration: str | None = None
+
+
+def of_path(path: Path, held: Held) -> FileAccuracy:
+    """The same for a file. Errors: BadMeasurement also where it cannot be read."""
+    table = measured.read(path)
+    nccl = held.nccl or table.header.nccl
+    machine = held.machine or (None if held.topology else table.header.machine or None)
+    if machine is None and held.topology is None:
+        raise BadInput(f"{path}: which machine was measured is not said; valid: --machine, --topology")
+    if not nccl:
+        raise BadInput(f"{path}: which release was measured is not said; valid: --nccl")
+    name = catalogue.load(machine).name if machine else None
+    return of_file(table, Site(name, release.load(nccl).name, held.topology), held.calibration)
+
+
+def of_file(table: MeasuredTable, site: Site, calibration: str | None = None) -> FileAccuracy:
+    """The rows of a file that NCCL's model can be asked about, against the calibration that answers for their machine.
+
+    Errors: BadMeasurement where there is no such row, BadInput and BadCalibration as :func:`choose`.
+    """
+    calls = of_table(table, site)
+    chosen = chosen_for(calls, site, calibration)
+    name = chosen.calibration.name
+    return FileAccuracy(table.name, _accuracy(calls, chosen), None, name, chosen.reason, calls.skipped)
+
+
+def chosen_for(calls: MeasuredCalls, site: Site, calibration: str | None) -> Choice:
+    """The calibration that answers for the largest communicator of the rows."""
+    row = max(calls.rows, key=lambda each: (each.nodes, each.gpus_per_node))
+    return choose(site.selection(row.nodes, row.gpus_per_node, {}).communicator, calls.machine, calibration)
+
+
+def times_us(calls: MeasuredCalls, calibration: Calibration) -> Array:
+    """What the calibration says of each row."""
+    features = calls.measured.calls
+    times: Array = Form(calibration.parameters).times_us(features) * np.exp(calibration.surface.log_factors(features))
+    return times
+
+
+def _accuracy(calls: MeasuredCalls, chosen: Choice) -> Accuracy:
+    measured_us, predicted_us = calls.measured.times_us, times_us(calls, chosen.calibration)
+    half = half_widths(calls, chosen.calibration.certainty(same_machine=chosen.same_machine))
+    return Accuracy(
+        rows=len(calls),
+        mean_absolute_error=float(np.abs(predicted_us / measured_us - 1).mean()),
+        coverage_90=float((np.abs(np.log(predicted_us / measured_us)) <= half).mean()),
+        half_width_90=float(np.expm1(half).mean()),
+        nccl_model_error=float(np.abs(calls.nccl_us / measured_us - 1).mean()),
+    )

@@ -1,0 +1,43 @@
+"""``nccl-tuner calibrate``: a calibration of one's own from measured times."""
+
+from pathlib import Path
+
+import click
+
+from tuner.base.files import write_text
+from tuner.calibration import calibrate
+from tuner.cli import options
+from tuner.cli.output import print_json
+from tuner.timemodel import calibration
+
+
+@click.command(name="calibrate")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.option("--machine", metavar="NAME", help="The machine that was measured. [default: what the files say]")
+@click.option("--nccl", metavar="RELEASE", help="The release that was measured. [default: what the files say]")
+@click.option("--name", default="own", show_default=True, help="What answers call the calibration.")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT.json", help="The file to write."
+)
+@options.json_option
+def command(
+    files: tuple[Path, ...], machine: str | None, nccl: str | None, name: str, output: Path, as_json: bool
+) -> None:
+    """A calibration from FILEs of measured times, for '--calibration' of pick, budget, scale and others.
+
+    FILEs as 'nccl-tuner accuracy' takes them ('nccl-tuner measured import' makes them of nccl-tests' output). A dozen
+    rows do; beliefs from machines of the generation stand for what was not measured, with wide intervals.
+
+    \b
+    nccl-tuner calibrate sweep.csv --machine dgx-h100 --nccl 2.29.2 -o own.json
+    nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.29.2 --bytes 64M --calibration own.json
+    """
+    made = calibrate.of_paths(files, machine, nccl, name)
+    write_text(output, calibration.text(made))
+    rows = sum(each.rows for each in made.measured)
+    if as_json:
+        print_json({"file": output, "name": made.name, "machine": made.machine, "measured": made.measured})
+    else:
+        click.echo(
+            f"{output}: {made.machine}, fitted to {rows} rows of {', '.join(each.name for each in made.measured)}"
+        )
