@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -176,7 +176,7 @@ class Oracle:
 
     def seen(self) -> Seen:
         """What the forcing plugin was asked and did since its table was set."""
-        return Seen.of(asdict(self._forcing(messages.ReadCounts(), "asking the forcing plugin")))
+        return Seen.of(self._forcing(messages.ReadCounts(), "asking the forcing plugin"))
 
     def _forcing(self, request: messages.Request, what: str) -> messages.Counts:
         if self.configuration.plugin is None or not self.configuration.plugin.samefile(forcing_path()):

@@ -29,17 +29,15 @@ class Seen:
     costs_us: tuple[tuple[Algorithm, Protocol, float], ...] = ()  # that it was handed; what is ignored is not there
 
     @classmethod
-    def of(cls, fields: dict[str, Any]) -> Self:
-        """From the fields of struct nccl_tuner_seen, by name."""
-        cells = (
-            (Algorithm(i // len(Protocol)), Protocol(i % len(Protocol)), us) for i, us in enumerate(fields["costs_us"])
-        )
+    def of(cls, seen: Any) -> Self:
+        """From a struct nccl_tuner_seen, or a record with its fields."""
+        cells = ((Algorithm(i // len(Protocol)), Protocol(i % len(Protocol)), us) for i, us in enumerate(seen.costs_us))
         return cls(
-            fields["calls"],
-            fields["decided"],
-            fields["unavailable"],
-            None if fields["collective"] not in list(Collective) else Collective(fields["collective"]),
-            fields["bytes"],
+            seen.calls,
+            seen.decided,
+            seen.unavailable,
+            None if seen.collective not in list(Collective) else Collective(seen.collective),
+            seen.bytes,
             tuple(algo_proto for algo_proto in cells if algo_proto[2] != _MINUS_ONE),
         )
 
@@ -69,8 +67,7 @@ class Forcing:
         """What the plugin has been asked and has decided since the last look."""
         seen = self._ffi.new("struct nccl_tuner_seen *")
         self._lib.nccl_tuner_see(seen)
-        fields = {name: getattr(seen, name) for name in ("calls", "decided", "unavailable", "bytes", "collective")}
-        return Seen.of({**fields, "costs_us": list(seen.costs_us)})
+        return Seen.of(seen)
 
 
 class ForcingDryRun(DryRun):
