@@ -194,6 +194,22 @@ DOCUMENTED = {
         "c8",
         "cxi 0",
     ),
+    "a100-4x-2nic": Documented(
+        80,
+        12,
+        3,
+        0,
+        200000,
+        ("x86_64", AMD, 175, 1),
+        4,
+        64,
+        2,
+        {(GEN4, "16")},
+        {(1, 0), (0, 1)},
+        "07 46 85 c7",
+        "c8 47",
+        "cxi 0 1",
+    ),
     "aws-p4d": Documented(
         80,
         12,
@@ -414,7 +430,7 @@ def test_the_topology_is_the_one_in_the_xml(machine: Machine) -> None:
 
 
 def test_an_unknown_machine_lists_the_valid_ones() -> None:
-    with pytest.raises(UnknownMachine, match=r"'DGXH100'; did you mean dgx-h100\?; valid: a100-4x-1nic, aws-p4d, "):
+    with pytest.raises(UnknownMachine, match=r"'DGXH100'; did you mean dgx-h100\?; valid: a100-4x-1nic, a100-4x-2nic, "):
         catalogue.load("DGXH100")
     with pytest.raises(UnknownMachine, match=r"no machine '\.\./nccl'; valid: "):
         catalogue.load("../nccl")
