@@ -77,6 +77,22 @@ DGX_H100 = Documented(
     "18 40 4f 5e 9a c0 ce dc",
     "mlx5_ 0 3 4 5 6 9 10 11",
 )
+GH200 = Documented(
+    90,
+    18,
+    3,
+    0,
+    200000,
+    ("arm64", None, None, None),
+    4,
+    288,
+    1,
+    {(GEN5, "16"), (GEN4, "16")},
+    {(1, 0), (0, 1)},
+    "0009:01:00.0 0019:01:00.0 0029:01:00.0 0039:01:00.0",
+    "0001:01:00.0 0011:01:00.0 0021:01:00.0 0031:01:00.0",
+    "cxi 0 1 2 3",
+)
 DOCUMENTED = {
     "dgx-1v": Documented(
         70,
@@ -274,22 +290,8 @@ DOCUMENTED = {
         " ".join(f"010{n}:00:00.0" for n in range(1, 9)),
         "mlx5_ib 0 1 2 3 4 5 6 7",
     ),
-    "gh200-4x": Documented(
-        90,
-        18,
-        3,
-        0,
-        200000,
-        ("arm64", None, None, None),
-        4,
-        288,
-        1,
-        {(GEN5, "16"), (GEN4, "16")},
-        {(1, 0), (0, 1)},
-        "0009:01:00.0 0019:01:00.0 0029:01:00.0 0039:01:00.0",
-        "0001:01:00.0 0011:01:00.0 0021:01:00.0 0031:01:00.0",
-        "cxi 0 1 2 3",
-    ),
+    "gh200-4x": GH200,
+    "alps": GH200,
     "hgx-h100-amd": Documented(
         90,
         18,
@@ -430,7 +432,7 @@ def test_the_topology_is_the_one_in_the_xml(machine: Machine) -> None:
 
 
 def test_an_unknown_machine_lists_the_valid_ones() -> None:
-    with pytest.raises(UnknownMachine, match=r"'DGXH100'; did you mean dgx-h100\?; valid: a100-4x-1nic, a100-4x-2nic, "):
+    with pytest.raises(UnknownMachine, match=r"'DGXH100'; did you mean dgx-h100\?; valid: a100-4x-1nic, "):
         catalogue.load("DGXH100")
     with pytest.raises(UnknownMachine, match=r"no machine '\.\./nccl'; valid: "):
         catalogue.load("../nccl")
