@@ -132,3 +132,128 @@ def test_a_plain_pick_does_without_the_time_model() -> None:
     code = f"import sys; from tuner.cli import everything; everything({list(PICK)}, standalone_mode=False); {asked}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_release_from_before_a_gpu_does_not_change_whose_calibration_answers() -> None:
+    """NCCL 2.22.3 takes Blackwell GPUs for Hopper ones; what was measured of them stays."""
+    words = ("pick", "allreduce", "--machine", "dgx-b200", "--bytes", "1M", "--time", "calibrated")
+    (old,), (new,) = answers(*words, "--nccl", "2.22.3"), answers(*words, "--nccl", "2.28.9")
+    assert old["calibration"]["name"] == new["calibration"]["name"] == "dgx-b200"
+
+
+DIFF = ("diff", "allreduce", *H100[:-1], "2.22.3", "2.25.1")
+
+
+def test_diff_has_the_gain_by_nccl_and_by_measurements(calibration: str) -> None:
+    changes = answers(*DIFF, "--calibration", calibration, "--time", "both")
+    for change in changes:
+        found = change["calibrated"]
+        before, after, ratio = found["before"], found["after"], found["ratio"]
+        assert ratio["ratio"] == pytest.approx(after["time_us"] / before["time_us"], rel=1e-4)
+        # The calibration is wrong by the same in both or is not: bounds are added, not their squares.
+        assert ratio["low"] == pytest.approx(after["low_us"] / before["high_us"], rel=1e-4)
+        assert ratio["high"] == pytest.approx(after["high_us"] / before["low_us"], rel=1e-4)
+        assert found["calibration_before"]["carried_over"] == ["sizes", "another release"]
+        del change["calibrated"]
+    assert changes == answers(*DIFF, "--time", "nccl")
+    out = run(*DIFF, "--calibration", calibration, "--time", "both").stdout
+    assert "time by NCCL   by measurements" in out
+    assert out.count("by the calibration made-up") == 1
+    own = run(*DIFF, "--calibration", calibration).stdout
+    assert "by measurements" in own
+    assert "time by NCCL" not in own
+    assert "by measurements" not in run(*DIFF, "--time", "nccl").stdout
+
+
+def test_what_is_the_same_call_before_and_after_takes_the_same_time(calibration: str) -> None:
+    words = ("whatif", "allreduce", "nccl=2.29.2", *H100, "--bytes", "8,1M", "--calibration", calibration)
+    for size in answers(*words)["sizes"]:
+        assert size["before"] == size["after"]
+        assert size["calibrated"]["ratio"] == {"ratio": 1.0, "low": 1.0, "high": 1.0, "measured": True}
+        assert size["calibrated"]["before"]["time_us"] == size["calibrated"]["after"]["time_us"]
+    assert "+0.0 %" in run(*words).stdout
+
+
+def test_a_side_without_a_calibration_says_why() -> None:
+    words = ("whatif", "allgather", "machine=pcie-l40s", "--machine", "dgx-h100", "--nccl", "2.28.9", "--bytes", "1M")
+    (size,) = answers(*words)["sizes"]
+    assert size["calibrated"]["after"] is None
+    assert size["calibrated"]["ratio"] is None
+    assert size["calibrated"]["before"]["time_us"] > 0
+    assert "joined by SYS" in run(*words).stdout
+    assert "joined by SYS" in run(*words, "--time", "calibrated", code=2).stderr
+
+
+def test_all_releases_have_nccls_times_only(calibration: str) -> None:
+    words = ("diff", "allreduce", "--machine", "dgx-h100", "--nodes", "2", "--all-releases", "--calibration")
+    assert "NCCL's own times only" in run(*words, calibration, code=2).stderr
+
+
+BUDGET = ("budget", "docs/examples/step.csv", *H100[:-1], "2.22.3,2.25.1")
+
+
+def test_budget_adds_bounds_up(calibration: str) -> None:
+    budget = answers(*BUDGET, "--calibration", calibration, "--time", "both")
+    for at, variant in enumerate(budget["variants"]):
+        prices = [entry["prices"][at]["calibrated"] for entry in budget["entries"]]
+        calls = [entry["calls"] for entry in budget["entries"]]
+        for key in ("time_us", "low_us", "high_us"):
+            total = sum(number * price[key] for number, price in zip(calls, prices, strict=True))
+            assert variant["calibrated"][key] == pytest.approx(total)
+            assert sum(part["calibrated"][key] for part in variant["by_collective"]) == pytest.approx(total)
+            assert sum(part["calibrated"][key] for part in variant["by_combination"]) == pytest.approx(total)
+    first, other = (variant["calibrated"] for variant in budget["variants"])
+    assert first["difference_low_us"] == first["difference_high_us"] == 0
+    assert other["difference_us"] == pytest.approx(other["time_us"] - first["time_us"])
+    low, high = other["low_us"] - first["high_us"], other["high_us"] - first["low_us"]
+    # Calls that are the same in both releases do not add to the bounds.
+    assert low < other["difference_low_us"] < other["difference_us"] < other["difference_high_us"] < high
+    assert other["difference"] == pytest.approx(other["difference_us"] / first["time_us"])
+
+
+def test_budget_by_nccl_is_what_it_was(calibration: str) -> None:
+    both, plain = (answers(*BUDGET, *words) for words in (("--calibration", calibration), ("--time", "nccl")))
+    assert any("calibrated" in part for part in both["variants"])
+
+    def without(value: Any) -> Any:
+        if isinstance(value, dict):
+            kept = {key: each for key, each in value.items() if key not in ("calibrated", "calibration")}
+            return {key: without(each) for key, each in kept.items()}
+        return [without(each) for each in value] if isinstance(value, list) else value
+
+    assert without(both) == plain == without(plain)
+
+
+def test_budget_says_whose_times_and_that_nothing_computes_beside(calibration: str) -> None:
+    out = run(*BUDGET, "--calibration", calibration, "--time", "both").stdout
+    assert "ms by NCCL's own prediction, " in out
+    assert "ms by measurements (90 %: " in out
+    assert "predictions are of calls alone, with no compute beside them; --overlap says what SMs they take" in out
+    assert "difference by measurements" in out
+    own = run(*BUDGET, "--calibration", calibration).stdout
+    assert "NCCL's own prediction" not in own
+    plain = run(*BUDGET, "--time", "nccl").stdout
+    assert "measurements" not in plain
+    assert "with no compute beside them" in plain
+
+
+def test_overlap_says_the_sms_that_calls_take() -> None:
+    (variant, _) = answers(*BUDGET, "--overlap")["variants"]
+    budget = answers(*BUDGET)
+    prices = [entry["prices"][0] for entry in budget["entries"]]
+    assert variant["channels"]["least"] == min(price["channels"] for price in prices)
+    assert variant["channels"]["most"] == max(price["channels"] for price in prices)
+    weighted = sum(price["channels"] * price["total_us"] for price in prices)
+    assert variant["channels"]["mean"] == pytest.approx(weighted / variant["total_us"])
+    out = run(*BUDGET, "--overlap").stdout
+    assert f"{variant['channels']['mean']:.1f} on average over the predicted time" in out
+    assert "what that costs either is not known" in out
+
+
+def test_budget_without_a_calibration_says_why() -> None:
+    words = ("budget", "docs/examples/step.csv", "--machine", "pcie-l40s", "--nodes", "2", "--nccl", "2.28.9")
+    assert "calibrated times: none; no calibrated times where" in run(*words).stdout
+    (variant,) = answers(*words)["variants"]
+    assert "calibrated" not in variant
+    assert variant["calibration"]["name"] is None
+    assert "joined by" in run(*words, "--time", "calibrated", code=2).stderr

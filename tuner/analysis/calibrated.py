@@ -11,8 +11,9 @@ from typing import TypeAlias
 import numpy as np
 
 from tuner.base.errors import BadInput
-from tuner.base.names import ALGO_PROTOS, AlgoProto, Buffers
+from tuner.base.names import AlgoProto, Algorithm, Buffers, Protocol
 from tuner.base.records import json_form
+from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.scenario import Scenario
@@ -94,6 +95,15 @@ class CalibratedRatio:
     measured: bool
 
 
+@dataclass(frozen=True, slots=True)
+class CalibratedDifference:
+    """A calibrated time less another, with the bounds of both, in us; 0 where both calls are the same."""
+
+    difference_us: float
+    low_us: float
+    high_us: float
+
+
 Answering: TypeAlias = TimeModel | NoCalibration
 
 
@@ -145,6 +155,24 @@ def of_algo_proto(model: TimeModel, request: Request, sizes: Sequence[int], algo
     return estimates(model, request, Picks(nbytes, algorithm, protocol, unknown_us, channels, threads))
 
 
+def of_launches(model: TimeModel, request: Request, sizes: Sequence[int], launches: Sequence[Pick]) -> list[Estimate]:
+    """Of calls with these algorithms, protocols, channels and threads, [size]. ``sizes`` are NCCL's nBytes."""
+    if not launches:
+        return []
+    return estimates(
+        model,
+        request,
+        Picks(
+            np.array(sizes, np.uint64),
+            np.array([Algorithm[each.algorithm] for each in launches], np.int8),
+            np.array([Protocol[each.protocol] for each in launches], np.int8),
+            np.array([each.time_us for each in launches], np.float32),
+            np.array([each.channels for each in launches]),
+            np.array([each.threads for each in launches]),
+        ),
+    )
+
+
 def used(answers: Answering, found: Iterable[tuple[str, Estimate]] = ()) -> CalibrationUsed:
     """Which calibration answered, with what the estimates carry over, each with the name of its combination."""
     if isinstance(answers, NoCalibration):
@@ -178,10 +206,12 @@ def ratio(before: Estimate, after: Estimate) -> CalibratedRatio:
     return CalibratedRatio(_rounded(new.time_us / old.time_us), _rounded(least), _rounded(most), measured)
 
 
-def name_of(picks: Picks, at: int) -> str:
-    """Algorithm and protocol of a pick: ``Ring/LL``."""
-    algorithm, protocol = ALGO_PROTOS[int(picks.combinations[at])]
-    return f"{algorithm.name}/{protocol.name}"
+def difference(before: Estimate, after: Estimate, calls: float = 1) -> CalibratedDifference:
+    """Of so many calls, after less before; as in :func:`ratio`."""
+    if before.call == after.call:
+        return CalibratedDifference(0.0, 0.0, 0.0)
+    old, new = before.time.times(calls), after.time.times(calls)
+    return CalibratedDifference(new.time_us - old.time_us, new.low_us - old.high_us, new.high_us - old.low_us)
 
 
 def _machine(scenario: Scenario) -> str | None:

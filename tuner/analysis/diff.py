@@ -3,19 +3,24 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import AlgoProto
 from tuner.base.numerics import SizeArray, shortest
+from tuner.base.records import json_form
 from tuner.emulator.pick import Pick, of_picks
 from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges, combinations, launches
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.scenario import Scenario
+
+if TYPE_CHECKING:
+    from tuner.analysis.calibrated_changes import CalibratedChange
 
 
 class Side:
@@ -66,7 +71,7 @@ class Change:
 
     ``ratio`` is the predicted time after over that before, each by its own side; at both ends too. ``ratio_by_before``
     and ``ratio_by_after`` leave the models out of it: the new pick's time over the old pick's, both by one side; None
-    where that side cannot run the other's pick.
+    where that side cannot run the other's pick. ``calibrated`` are calibrated times, where they were asked for.
     """
 
     collective: str
@@ -80,6 +85,7 @@ class Change:
     ratio_to: float
     ratio_by_before: float | None
     ratio_by_after: float | None
+    calibrated: "CalibratedChange | None" = field(default=None, metadata=json_form(optional=True))
 
 
 def diff(before: Side, after: Side, request: Request) -> list[Change]:

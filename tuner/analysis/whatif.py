@@ -1,20 +1,28 @@
 """A communicator before and after a change, size by size."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tuner.analysis.diff import Side
 from tuner.base.numerics import shortest
+from tuner.base.records import json_form
 from tuner.costmodels.bandwidth import bus_gbs
 from tuner.emulator.pick import Pick, of_picks
 from tuner.emulator.request import Request
 
+if TYPE_CHECKING:
+    from tuner.analysis.calibrated_changes import CalibratedChange
+
 
 @dataclass(frozen=True, slots=True)
 class AtSize:
-    """Both picks at one size; ``ratio`` is the predicted time after over that before, each by its own side."""
+    """Both picks at one size; ``ratio`` is the predicted time after over that before, each by its own side.
+
+    ``calibrated`` are calibrated times, where they were asked for.
+    """
 
     collective: str
     bytes: int
@@ -23,6 +31,7 @@ class AtSize:
     busbw_gbs_before: float
     busbw_gbs_after: float
     ratio: float
+    calibrated: "CalibratedChange | None" = field(default=None, metadata=json_form(optional=True))
 
 
 def at_sizes(before: Side, after: Side, request: Request, sizes: Sequence[int]) -> list[AtSize]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from tuner.analysis.calibrated import TimesWanted
 from tuner.base.names import Buffers, DataType, Op
 from tuner.cli import budgeted, options
 from tuner.cli.output import print_json
@@ -51,6 +52,10 @@ MOST_ROWS = 32  # of sizes one by one
     metavar="RUN.jsonl",
     help="Times of this communicator ('nccl-tuner measure', nccl-tests): adds the regret of the picks.",
 )
+@options.time_options("both")
+@click.option(
+    "--overlap", is_flag=True, help="The SMs that calls take from compute beside them: the channels of their picks."
+)
 @click.option("--exact", is_flag=True, help=f"A row for every size, even where there are more than {MOST_ROWS}.")
 @options.json_option
 def command(
@@ -65,6 +70,8 @@ def command(
     settings: tuple[str, ...],
     tables: tuple[Path, ...],
     measured: Path | None,
+    times: TimesWanted | None,
+    overlap: bool,
     exact: bool,
     as_json: bool,
     **scenario: Any,
@@ -76,8 +83,9 @@ def command(
     up, so give the log or trace of one rank. A column "bytes" is NCCL's nBytes; counts are elements as in NCCL's
     calls, and are multiplied by the ranks for AllGather and ReduceScatter.
 
-    The time is a sum of NCCL's own predictions, one call after the other: calls that overlap with each other or with
-    computing cost a job less, and ranks that wait for each other cost it more. Releases in --nccl are separated by
+    The time is a sum of NCCL's own predictions, and of calibrated times where a calibration fits the machine, one call
+    after the other: calls that overlap with each other or with computing cost a job less, ranks that wait for each
+    other and SMs that computing shares cost it more. Releases in --nccl are separated by
     commas; the first is the one that others are compared with. --dtype and --op are of calls that do not say theirs.
 
     \b
@@ -89,8 +97,17 @@ def command(
     wanted = replace(
         job.wanted_of(scenarios[0], ranks), communicators=communicators, dtype=dtype, op=op, buffers=buffers
     )
-    budget = job.of_files(files, job.Compared(scenarios, settings, tables), wanted, measured)
+    budget = job.of_files(files, job.Compared(scenarios, settings, tables, times), wanted, measured)
     if as_json:
         print_json(budget)
     else:
-        budgeted.show(scenarios[0].title, budget, exact or len(budget.entries) <= MOST_ROWS)
+        budgeted.show(
+            scenarios[0].title,
+            budget,
+            budgeted.Shown(
+                exact=exact or len(budget.entries) <= MOST_ROWS,
+                nccl=times is None or times.beside_nccl,
+                calibrated=times is not None,
+                overlap=overlap,
+            ),
+        )

@@ -2,11 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import click
 
+from tuner.analysis.calibrated import CalibratedTime
 from tuner.base.names import Op
-from tuner.cli.output import human_bytes, print_table
+from tuner.cli import times
+from tuner.cli.output import human_bytes, print_table, span
 from tuner.workload.buckets import Bucket, buckets
 from tuner.workload.calls import number
 from tuner.workload.priced import (
@@ -29,76 +32,141 @@ TOP = 10  # rows of what makes up a difference or a regret
 LEAST_US = 0.5  # of a difference where the pick is the same: the last figure that is shown
 
 
-def show(title: str, budget: Budget, exact: bool) -> None:
-    """``exact``: a row for every size, else one for each power of two."""
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """``exact``: a row for every size, else one for each power of two. ``nccl`` and ``calibrated``: whose times.
+
+    ``overlap``: the SMs that calls take as well.
+    """
+
+    exact: bool
+    nccl: bool
+    calibrated: bool
+    overlap: bool
+
+    def of(self, own: Sequence[object], by_nccl: Sequence[object], by_calibration: Sequence[object]) -> list[object]:
+        """What a row begins with, and the times that are shown."""
+        return [*own, *(by_nccl if self.nccl else ()), *(by_calibration if self.calibrated else ())]
+
+
+def show(title: str, budget: Budget, asked: Shown) -> None:
+    """The budget; where no calibration answers, NCCL's times alone, and why."""
     for file in budget.files:
         click.echo(f"{file.file}: {file.kind}, {number(file.calls)} calls; size: {file.sizes}")
     base, *others = budget.variants
-    calls, total_ms = number(base.priced_calls), _ms(base.total_us)
-    click.echo(f"{title}: {calls} calls, {total_ms} ms predicted, one after the other\n")
-    _print_sizes(budget.entries, exact)
-    parts = [*map(_part, base.by_collective), *map(_part, base.by_combination)]
-    print_table("where it goes", ("by", "calls", "total ms", "share"), parts)
+    shown = asked if base.calibrated else replace(asked, nccl=True, calibrated=False)
+    click.echo(f"{title}: {number(base.priced_calls)} calls, {_totals(base, shown)}, one after the other\n")
+    _print_sizes(budget.entries, shown)
+    parts = [_part(part, shown) for parts in (base.by_collective, base.by_combination) for part in parts]
+    columns = shown.of(("by", "calls"), ("total ms", "share"), CALIBRATED_MS)
+    print_table("where it goes", [str(name) for name in columns], parts)
     if others:
-        columns = ("release and setting", "total ms", "difference ms", "difference")
-        print_table("by release and setting", columns, map(_column, budget.variants))
-    for other in others:
+        columns = shown.of(
+            ("release and setting",),
+            ("total ms", "difference ms", "difference"),
+            (*CALIBRATED_MS, "difference by measurements"),
+        )
+        rows = [_column(variant, shown) for variant in budget.variants]
+        print_table("by release and setting", [str(name) for name in columns], rows)
+    for other in others if shown.nccl else ():
         _print_changes(base.name, other)
     if base.kernels:
         _print_kernels(budget.entries, base.kernels)
     for at, variant in enumerate(budget.variants):
-        rows = [(entry, entry.prices[at]) for entry in budget.entries]
+        prices = [(entry, entry.prices[at]) for entry in budget.entries]
         if variant.regret:
-            _print_regret(variant.name, variant.regret, rows)
-        _print_unpriced(variant.name, rows)
+            _print_regret(variant.name, variant.regret, prices)
+        _print_unpriced(variant.name, prices)
     for left in budget.left_out:
         kernels = f", kernels of {_ms(left.kernels_us)} ms" if left.kernels_us else ""
         click.echo(f"left out: {left}{kernels}")
     for note in budget.notes:
         click.echo(f"note: {note}")
+    _print_whose(budget, shown)
 
 
-SIZE_COLUMNS = ("collective", "type", "size", "calls", "pick", "time us", "total ms", "share")
+ALONE = "predictions are of calls alone, with no compute beside them"
 
 
-def _part(part: Part[OfCollective] | Part[OfCombination]) -> tuple[object, ...]:
-    return part.of.name, number(part.calls), _ms(part.total_us), _percent(part.share)
+def _totals(base: VariantBudget, shown: Shown) -> str:
+    parts = [f"{_ms(base.total_us)} ms by NCCL's own prediction"] if shown.nccl else []
+    if shown.calibrated and base.calibrated:
+        total = base.calibrated.total
+        parts.append(f"{times.central(total, 1e3, 3)} ms by measurements (90 %: {times.interval(total, 1e3, 3)})")
+    return ", ".join(parts)
 
 
-def _print_sizes(entries: Sequence[EntryPrices], exact: bool) -> None:
-    if exact:
-        print_table("by size", SIZE_COLUMNS, map(_size, entries))
+def _print_whose(budget: Budget, shown: Shown) -> None:
+    used = [variant.calibration for variant in budget.variants if variant.calibration]
+    if used:
+        click.echo(times.whose_of_all(used))
+    click.echo(f"{ALONE}{'' if shown.overlap else '; --overlap says what SMs they take'}")
+    for variant in budget.variants if shown.overlap else ():
+        if sms := variant.channels:
+            least = f"{sms.least} to " if sms.least < sms.most else ""
+            click.echo(
+                f"{variant.name}: a call takes {least}{sms.most} SMs of each GPU from compute, one a channel, "
+                f"{sms.mean:.1f} on average over the predicted time; what that costs either is not known"
+            )
+
+
+CALIBRATED_US = ("calibrated us", f"{times.INTERVAL} us", "calibrated ms")
+CALIBRATED_MS = ("calibrated ms", f"{times.INTERVAL} ms")
+
+
+def _part(part: Part[OfCollective] | Part[OfCombination], shown: Shown) -> list[object]:
+    by_nccl = _ms(part.total_us), _percent(part.share)
+    return shown.of((part.of.name, number(part.calls)), by_nccl, _calibrated_ms(part.calibrated))
+
+
+def _calibrated_ms(time: CalibratedTime | None) -> tuple[str, str]:
+    return times.central(time, 1e3, 3), times.interval(time, 1e3, 3)
+
+
+def _print_sizes(entries: Sequence[EntryPrices], shown: Shown) -> None:
+    own = ("collective", "type", "size", "calls", "pick", *(["SMs"] if shown.overlap else []))
+    columns = [str(name) for name in shown.of(own, ("time us", "total ms", "share"), CALIBRATED_US)]
+    if shown.exact:
+        print_table("by size", columns, [_size(entry, shown) for entry in entries])
     else:
-        print_table("by sizes together", SIZE_COLUMNS, map(_bucket, buckets(entries)))
+        print_table("by sizes together", columns, [_bucket(row, shown) for row in buckets(entries)])
 
 
-def _size(entry: EntryPrices) -> tuple[object, ...]:
+def _size(entry: EntryPrices, shown: Shown) -> list[object]:
     price = entry.prices[0]
     kind = (*_kind(entry.call), number(entry.calls))
     if isinstance(price, NoPrice):
-        return (*kind, *4 * ("-",))
-    return (*kind, price.name, f"{price.time_us:.2f}", _ms(price.total_us), _percent(price.share))
-
-
-def _bucket(row: Bucket) -> tuple[object, ...]:
-    pick, *more = row.picks
-    return (
-        row.collective.name,
-        ", ".join(row.dtypes),
-        f"from {human_bytes(row.from_bytes)}",
-        number(row.calls),
-        f"{pick} and {len(more)} more" if more else pick,
-        f"{row.time_us:.2f}",
-        _ms(row.total_us),
-        _percent(row.share),
+        return shown.of((*kind, *(2 if shown.overlap else 1) * ("-",)), 3 * ("-",), 3 * ("-",))
+    found = price.calibrated
+    each, total = (found.each, found.total) if found else (None, None)
+    return shown.of(
+        (*kind, price.name, *([price.channels] if shown.overlap else [])),
+        (f"{price.time_us:.2f}", _ms(price.total_us), _percent(price.share)),
+        (times.central(each), times.interval(each), times.central(total, 1e3, 3)),
     )
 
 
-def _column(variant: VariantBudget) -> tuple[object, ...]:
-    difference = ("-", "-")
+def _bucket(row: Bucket, shown: Shown) -> list[object]:
+    pick, *more = row.picks
+    total = row.calibrated
+    each = total.times(1 / row.calls) if total and row.calls else None
+    picks = f"{pick} and {len(more)} more" if more else pick
+    kind = row.collective.name, ", ".join(row.dtypes), f"from {human_bytes(row.from_bytes)}", number(row.calls)
+    return shown.of(
+        (*kind, picks, *([span(row.channels)] if shown.overlap else [])),
+        (f"{row.time_us:.2f}", _ms(row.total_us), _percent(row.share)),
+        (times.central(each), times.interval(each), times.central(total, 1e3, 3)),
+    )
+
+
+def _column(variant: VariantBudget, shown: Shown) -> list[object]:
+    by_nccl, by_calibration = ("-", "-"), "-"
     if variant.changes:
-        difference = f"{variant.difference_us / 1000:+.3f}", f"{100 * variant.difference:+.1f} %"
-    return variant.name, _ms(variant.total_us), *difference
+        by_nccl = f"{variant.difference_us / 1000:+.3f}", f"{100 * variant.difference:+.1f} %"
+        if found := variant.calibrated:
+            by_calibration = times.change_between(found.difference_low, found.difference_high)
+    total = variant.calibrated.total if variant.calibrated else None
+    return shown.of((variant.name,), (_ms(variant.total_us), *by_nccl), (*_calibrated_ms(total), by_calibration))
 
 
 CHANGE_COLUMNS = ("collective", "type", "size", "calls", "from", "to", "us each", "now us", "difference ms")
@@ -121,7 +189,7 @@ def _print_changes(base: str, other: VariantBudget) -> None:
         )
         for change in changes[:TOP]
     ]
-    print_table(f"what makes up the difference of {other.name} to {base}", CHANGE_COLUMNS, rows)
+    print_table(f"what makes up the difference of {other.name} to {base}, by NCCL's prediction", CHANGE_COLUMNS, rows)
     if rest := changes[TOP:]:
         click.echo(f"and {len(rest)} more: {sum(each.difference_us for each in rest) / 1000:+.3f} ms\n")
 

@@ -1,6 +1,7 @@
 """``nccl-tuner diff``: what changes between two communicators."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +15,10 @@ from tuner.cli.diff_releases import print_pairs, releases_of
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
+
+if TYPE_CHECKING:
+    from tuner.analysis.calibrated import TimesWanted
+    from tuner.analysis.calibrated_changes import CalibratedChange
 
 TIE = 10_000  # shorter ranges, as a part of their size, are counted and not printed
 
@@ -35,6 +40,7 @@ class CollectiveOrRelease(options.Named):
 @options.range_options
 @options.scenario_options
 @options.request_options
+@options.time_options("both")
 @options.json_option
 def command(
     words: tuple[Collective | str, ...],
@@ -45,6 +51,7 @@ def command(
     high: int,
     dtype: DataType,
     op: Op,
+    times: "TimesWanted | None",
     as_json: bool,
     **scenario: Any,
 ) -> None:
@@ -63,6 +70,8 @@ def command(
     if all_releases:
         if releases or assignments or scenario["nccl"]:
             raise BadInput("--all-releases compares every release; valid with it: neither --nccl nor --change")
+        if times is not None and (times.calibration or not times.beside_nccl):
+            raise BadInput("--all-releases has NCCL's own times only; valid with it: neither --time nor --calibration")
         sides = [Side(one, low, high, whole) for one in releases_of(described)]
         selections = {f"on NCCL {side.scenario.nccl}": side.selection for side in sides}
         requests = options.runnable(selections, collectives, Request(Collective.AllReduce, dtype, op))
@@ -74,32 +83,41 @@ def command(
     if after == described:
         raise BadInput("nothing differs; valid: --nccl BEFORE AFTER, --change KEY=VALUE, --all-releases")
     old, new = Side(described, low, high, whole), Side(after, low, high, whole)
-    found = {
-        request.collective: diff(old, new, request)
-        for request in options.runnable(
-            {"before": old.selection, "after": new.selection}, collectives, Request(Collective.AllReduce, dtype, op)
-        )
-    }
+    requests = options.runnable(
+        {"before": old.selection, "after": new.selection}, collectives, Request(Collective.AllReduce, dtype, op)
+    )
+    found = {request.collective: diff(old, new, request) for request in requests}
+    if times is not None:
+        from tuner.analysis.calibrated_changes import CalibratedSides
+
+        calibrated = CalibratedSides(times, old, new)
+        found = {request.collective: calibrated.changes(request, found[request.collective]) for request in requests}
     if as_json:
         print_json([change for changes in found.values() for change in changes])
         return
     click.echo(f"before: {described.heading}\nafter:  {after.heading}\n")
     for collective, changes in found.items():
-        print_changes(collective.name, changes)
+        print_changes(collective.name, changes, by_nccl=times is None or times.beside_nccl)
+    print_whose([change.calibrated for changes in found.values() for change in changes])
     if alike := [collective.name for collective in found if not found[collective]]:
         click.echo(f"{SAME if whole else SAME_COMBINATION} at every size: {', '.join(alike)}")
 
 
 SAME = "the same"
 SAME_COMBINATION = "the same algorithm and protocol"  # channels and threads were not compared
-COLUMNS = ("from", "to", "before", "after", "time", "new pick by the model before", "by the model after")
+BY_NCCL, BY_MEASUREMENTS = "time by NCCL", "by measurements"
 
 
-def print_changes(title: str, changes: list[Change]) -> None:
-    """The ranges whose pick changes as a table, without those that are only rounding."""
+def print_changes(title: str, changes: list[Change], *, by_nccl: bool = True) -> None:
+    """The ranges whose pick changes as a table, without those that are only rounding.
+
+    With calibrated times these stand beside NCCL's, or without them where not ``by_nccl``.
+    """
     ties = [change for change in changes if change.to_bytes - change.from_bytes < change.from_bytes // TIE]
     if left := [change for change in changes if change not in ties]:
-        print_table(title, COLUMNS, map(_row, left))
+        shown = shown_times(by_nccl, [change.calibrated for change in left])
+        columns = ("from", "to", "before", "after", *shown, "new pick by the model before", "by the model after")
+        print_table(title, columns, [_row(change, shown) for change in left])
     if ties:
         sizes = sum(change.to_bytes - change.from_bytes + 1 for change in ties)
         click.echo(
@@ -107,13 +125,38 @@ def print_changes(title: str, changes: list[Change]) -> None:
         )
 
 
-def _row(change: Change) -> tuple[object, ...]:
+def shown_times(by_nccl: bool, calibrated: "Sequence[CalibratedChange | None]") -> list[str]:
+    """The columns of changes of time: NCCL's, those by measurements, or both."""
+    measured = any(each is not None and each.ratio is not None for each in calibrated)
+    return [*([BY_NCCL] if by_nccl or not measured else []), *([BY_MEASUREMENTS] if measured else [])]
+
+
+def times_row(ratio: float, calibrated: "CalibratedChange | None", shown: Sequence[str]) -> list[str]:
+    """The cells of :func:`shown_times`."""
+    from tuner.cli import times
+
+    by_measurements = times.change(calibrated.ratio if calibrated else None)
+    return [percent(ratio) if name == BY_NCCL else by_measurements for name in shown]
+
+
+def print_whose(calibrated: "Sequence[CalibratedChange | None]") -> None:
+    """Which calibrations the times before and after are by, or why there are none."""
+    known = [each for each in calibrated if each is not None]
+    if not known:
+        return
+    from tuner.cli import times
+
+    sides = [used for each in known for used in (each.calibration_before, each.calibration_after)]
+    click.echo(f"{times.whose_of_all(sides)}\n")
+
+
+def _row(change: Change, shown: Sequence[str]) -> tuple[object, ...]:
     return (
         human_bytes(change.from_bytes),
         human_bytes(change.to_bytes),
         pick_name(change.before),
         pick_name(change.after),
-        percent(change.ratio),
+        *times_row(change.ratio, change.calibrated, shown),
         percent(change.ratio_by_before),
         percent(change.ratio_by_after),
     )

@@ -1,5 +1,8 @@
 """Calibrated times as people read them: intervals, and whose times an answer shows."""
 
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
 from tuner.analysis.calibrated import CalibratedRatio, CalibratedTime, CalibrationUsed
 
 INTERVAL = "90 % interval"
@@ -17,10 +20,12 @@ def central(time: CalibratedTime | None, scale: float = 1, digits: int = 2) -> s
 
 def change(found: CalibratedRatio | None) -> str:
     """The bounds of a ratio of times as the change it is: ``-9.1 to -2.0 %``."""
-    if found is None:
-        return "-"
-    low, high = 100 * (found.low - 1), 100 * (found.high - 1)
-    return f"{low:+.1f} %" if low == high else f"{low:+.1f} to {high:+.1f} %"
+    return "-" if found is None else change_between(found.low - 1, found.high - 1)
+
+
+def change_between(low: float, high: float) -> str:
+    """The same of both bounds as parts of 1."""
+    return f"{100 * low:+.1f} %" if low == high else f"{100 * low:+.1f} to {100 * high:+.1f} %"
 
 
 def whose(used: CalibrationUsed) -> str:
@@ -29,7 +34,21 @@ def whose(used: CalibrationUsed) -> str:
         return f"calibrated times: none; {used.reason}"
     parts = [f"calibrated times: by the calibration {used.reason}; measured with {used.launch}"]
     if used.carried_over:
-        parts.append(f"intervals of 90 %, as measured times are carried over to: {', '.join(used.carried_over)}")
+        parts.append(f"intervals of 90 %; measured times are carried over to: {', '.join(used.carried_over)}")
     if used.not_measured:
         parts.append(f"never measured, so extrapolated: {', '.join(used.not_measured)}")
     return "\n".join(parts)
+
+
+def whose_of_all(several: Iterable[CalibrationUsed]) -> str:
+    """The same of several answers, once for each calibration or reason."""
+    by_reason: dict[str, list[CalibrationUsed]] = {}
+    for each in several:
+        by_reason.setdefault(each.reason, []).append(each)
+    return "\n".join(whose(_together(alike)) for alike in by_reason.values())
+
+
+def _together(alike: Sequence[CalibrationUsed]) -> CalibrationUsed:
+    carried = dict.fromkeys(kind for each in alike for kind in each.carried_over)
+    never = dict.fromkeys(name for each in alike for name in each.not_measured)
+    return replace(alike[0], carried_over=tuple(carried), not_measured=tuple(never))

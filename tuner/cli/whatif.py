@@ -1,7 +1,7 @@
 """``nccl-tuner whatif``: what a change of hardware, counts or variables does."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,10 +11,21 @@ from tuner.analysis.whatif import AtSize, at_sizes
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
-from tuner.cli.diff import SAME_COMBINATION, percent, pick_name, print_changes
+from tuner.cli.diff import (
+    BY_NCCL,
+    SAME_COMBINATION,
+    pick_name,
+    print_changes,
+    print_whose,
+    shown_times,
+    times_row,
+)
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.cli.renamed import Change
 from tuner.emulator.request import Request
+
+if TYPE_CHECKING:
+    from tuner.analysis.calibrated import TimesWanted
 
 
 class CollectiveOrChange(options.Named):
@@ -33,9 +44,16 @@ class CollectiveOrChange(options.Named):
 @options.bytes_option
 @options.scenario_options
 @options.request_options
+@options.time_options("both")
 @options.json_option
 def command(
-    words: tuple[Collective | str, ...], sizes: list[int], dtype: DataType, op: Op, as_json: bool, **scenario: Any
+    words: tuple[Collective | str, ...],
+    sizes: list[int],
+    dtype: DataType,
+    op: Op,
+    times: "TimesWanted | None",
+    as_json: bool,
+    **scenario: Any,
 ) -> None:
     """What NCCL picks for COLLECTIVE (all five by default) before and after each CHANGE, and where the pick changes.
 
@@ -57,6 +75,14 @@ def command(
         {"before": old.selection, "after": new.selection}, collectives, Request(Collective.AllReduce, dtype, op)
     )
     found = [(at_sizes(old, new, request, sizes), diff(old, new, request)) for request in requests]
+    if times is not None:
+        from tuner.analysis.calibrated_changes import CalibratedSides
+
+        calibrated = CalibratedSides(times, old, new)
+        found = [
+            (calibrated.sizes(request, ones), calibrated.changes(request, changes))
+            for request, (ones, changes) in zip(requests, found, strict=True)
+        ]
     if as_json:
         print_json(
             {
@@ -68,27 +94,31 @@ def command(
         )
         return
     click.echo(f"before: {described.heading}\nafter:  {after.heading}\n")
+    by_nccl = times is None or times.beside_nccl
     for request, (ones, changes) in zip(requests, found, strict=True):
-        print_table(request.collective.name, COLUMNS, _rows(ones))
-        print_changes(f"{request.collective.name}: where the pick changes", changes)
+        _print_sizes(request.collective.name, ones, by_nccl)
+        print_changes(f"{request.collective.name}: where the pick changes", changes, by_nccl=by_nccl)
         if not changes:
             click.echo(f"{request.collective.name}: {SAME_COMBINATION} at every size\n")
+    sized = [one.calibrated for ones, _ in found for one in ones]
+    print_whose([*sized, *(change.calibrated for _, changes in found for change in changes)])
 
 
-COLUMNS = ("size", "before", "after", "before us", "after us", "time", "before busbw GB/s", "after busbw GB/s")
+def _print_sizes(title: str, ones: Sequence[AtSize], by_nccl: bool) -> None:
+    shown = shown_times(by_nccl, [one.calibrated for one in ones])
+    measured = BY_NCCL not in shown
+    busbws = () if measured else ("before busbw GB/s", "after busbw GB/s")
+    rows = []
+    for one in ones:
+        picks = pick_name(one.before), pick_name(one.after)
+        times_us = _measured_us(one) if measured else (f"{one.before.time_us:.2f}", f"{one.after.time_us:.2f}")
+        cells = [human_bytes(one.bytes), *picks, *times_us, *times_row(one.ratio, one.calibrated, shown)]
+        rows.append([*cells, *([] if measured else [f"{one.busbw_gbs_before:.3f}", f"{one.busbw_gbs_after:.3f}"])])
+    print_table(title, ["size", "before", "after", "before us", "after us", *shown, *busbws], rows)
 
 
-def _rows(ones: Sequence[AtSize]) -> list[tuple[object, ...]]:
-    return [
-        (
-            human_bytes(one.bytes),
-            pick_name(one.before),
-            pick_name(one.after),
-            f"{one.before.time_us:.2f}",
-            f"{one.after.time_us:.2f}",
-            percent(one.ratio),
-            f"{one.busbw_gbs_before:.3f}",
-            f"{one.busbw_gbs_after:.3f}",
-        )
-        for one in ones
-    ]
+def _measured_us(one: AtSize) -> tuple[str, str]:
+    from tuner.cli import times
+
+    found = one.calibrated
+    return (times.central(found.before), times.central(found.after)) if found else ("-", "-")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.frames import Column, Framed
 from tuner.base.names import AlgoProto, Algorithm
@@ -124,7 +125,8 @@ def choose(communicator: Communicator, machine: str | None, calibration: str | N
         return Choice(named, named.machine == machine, f"{named.name}, as asked for")
     _check_nvlink(communicator)
     gpu = catalogue.load(machine).gpu if machine else ""
-    generation = communicator.generation
+    # By the newest release: an older one takes GPUs that it does not know for those of the generation before.
+    generation = release.load(release.names()[-1]).generation(communicator.min_comp_cap)
     alike = [each for each in map(calibrations.load, calibrations.names()) if each.generation == generation]
     if not alike:
         raise BadInput(

@@ -4,6 +4,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tuner.analysis import calibrated
+from tuner.analysis.calibrated import CalibratedTime
 from tuner.base.names import Collective
 from tuner.workload.priced import EntryPrices, PriceOf
 
@@ -12,7 +14,8 @@ from tuner.workload.priced import EntryPrices, PriceOf
 class Bucket:
     """Calls of a collective of ``from_bytes`` to ``to_bytes``, a power of two less 1; times are us.
 
-    ``picks`` are by their time, the longest first.
+    ``picks`` are by their time, the longest first; their ``channels`` from the fewest to the most. ``calibrated`` is
+    the time of all calls, None without a calibration.
     """
 
     collective: Collective
@@ -24,6 +27,8 @@ class Bucket:
     time_us: float
     total_us: float
     share: float
+    channels: tuple[int, int]
+    calibrated: CalibratedTime | None
 
 
 def buckets(entries: Sequence[EntryPrices]) -> list[Bucket]:
@@ -45,6 +50,8 @@ def _bucket(collective: Collective, bits: int, part: Sequence[tuple[EntryPrices,
         picks[price.name] += price.total_us
     calls = sum(entry.calls for entry, _ in part)
     total_us = sum(picks.values())
+    channels = [price.channels for _, price in part]
+    times = [price.calibrated.total for _, price in part if price.calibrated]
     return Bucket(
         collective=collective,
         from_bytes=1 << (bits - 1),
@@ -55,4 +62,6 @@ def _bucket(collective: Collective, bits: int, part: Sequence[tuple[EntryPrices,
         time_us=total_us / calls if calls else 0.0,
         total_us=total_us,
         share=sum(price.share for _, price in part),
+        channels=(min(channels), max(channels)),
+        calibrated=calibrated.together(times) if times else None,
     )

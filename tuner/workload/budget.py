@@ -5,6 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from tuner.analysis import calibrated
+from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed, Estimate, TimesWanted
+from tuner.workload.calibrated import column as calibrated_column
 from tuner.workload.calls import CallList
 from tuner.workload.count import Counted, Entry, Wanted
 from tuner.workload.price import Price, Unpriced, Variant, prices
@@ -12,6 +15,8 @@ from tuner.workload.priced import (
     AllKernels,
     Budget,
     BudgetRegret,
+    CalibratedBudget,
+    CalibratedPrice,
     EntryPrices,
     FileCounted,
     Kernels,
@@ -24,6 +29,7 @@ from tuner.workload.priced import (
     PriceChange,
     PriceOf,
     SizedCall,
+    SmsTaken,
     VariantBudget,
 )
 from tuner.workload.regret import Judged, Measured, NotMeasured
@@ -31,15 +37,20 @@ from tuner.workload.regret import Judged, Measured, NotMeasured
 
 @dataclass(frozen=True, slots=True)
 class _Priced:
-    """A row of one column; without measurements it is not judged."""
+    """A row of one column; without measurements it is not judged, without a calibration not estimated."""
 
     entry: Entry
     price: Price
     judged: Judged | NotMeasured | None
+    estimate: Estimate | None
 
     @property
     def total_us(self) -> float:
         return self.entry.calls * self.price.time_us
+
+    @property
+    def calibrated(self) -> CalibratedTime | None:
+        return None if self.estimate is None else self.estimate.time.times(self.entry.calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +59,16 @@ class _Without:
     reason: str
 
 
-_Column = Sequence[_Priced | _Without]  # a row for each entry
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A row for each entry; ``calibration`` is None where calibrated times were not wanted."""
+
+    rows: Sequence[_Priced | _Without]
+    calibration: CalibrationUsed | None
+
+    @property
+    def priced(self) -> list[_Priced]:
+        return [row for row in self.rows if isinstance(row, _Priced)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +80,19 @@ class CountedFiles:
     counted: Counted
 
 
-def budget(calls: CountedFiles, variants: Sequence[Variant], measured: Measured | None = None) -> Budget:
-    """The budget of the calls in each variant; they are compared with the first. Errors: those of :func:`prices`."""
+def budget(
+    calls: CountedFiles,
+    variants: Sequence[Variant],
+    measured: Measured | None = None,
+    times: TimesWanted | None = None,
+) -> Budget:
+    """The budget of the calls in each variant; they are compared with the first. Calibrated ``times`` where wanted.
+
+    Errors: those of :func:`prices` and of :func:`tuner.analysis.calibrated.answering`.
+    """
     entries, counted = calls.counted.entries, calls.counted
-    columns = [_column(variant, entries, measured) for variant in variants]
-    totals_us = [_total_us(_priced(column)) for column in columns]
+    columns = [_column(variant, entries, measured, times) for variant in variants]
+    totals_us = [_total_us(column.priced) for column in columns]
     return Budget(
         files=tuple(
             FileCounted(each.file, each.kind, each.sizes, sum(call.calls for call in each.calls))
@@ -84,7 +112,7 @@ def budget(calls: CountedFiles, variants: Sequence[Variant], measured: Measured 
                 entry.calls,
                 _kernels(entry),
                 tuple(
-                    _price(variant.name, column[at], total_us)
+                    _price(variant.name, column.rows[at], total_us)
                     for variant, column, total_us in zip(variants, columns, totals_us, strict=True)
                 ),
             )
@@ -93,20 +121,26 @@ def budget(calls: CountedFiles, variants: Sequence[Variant], measured: Measured 
     )
 
 
-def _column(variant: Variant, entries: Sequence[Entry], measured: Measured | None) -> _Column:
-    return [
+def _column(
+    variant: Variant, entries: Sequence[Entry], measured: Measured | None, times: TimesWanted | None
+) -> _Column:
+    found = prices(variant, entries)
+    by_calibration = None if times is None else calibrated_column(variant, entries, found, times)
+    estimates = by_calibration.estimates if by_calibration else [None] * len(entries)
+    rows = [
         _Without(entry, price.reason)
         if isinstance(price, Unpriced)
-        else _Priced(entry, price, None if measured is None else measured.judge(entry, price))
-        for entry, price in zip(entries, prices(variant, entries), strict=True)
+        else _Priced(entry, price, None if measured is None else measured.judge(entry, price), estimate)
+        for entry, price, estimate in zip(entries, found, estimates, strict=True)
     ]
+    return _Column(rows, by_calibration.used(found) if by_calibration else None)
 
 
 def _variant(variant: Variant, column: _Column, base: _Column, measured: Measured | None) -> VariantBudget:
-    rows = _priced(column)
+    rows = column.priced
     both = [
         (before, after)
-        for before, after in zip(base, column, strict=True)
+        for before, after in zip(base.rows, column.rows, strict=True)
         if isinstance(before, _Priced) and isinstance(after, _Priced)
     ]
     changes = _changes(both)
@@ -118,7 +152,7 @@ def _variant(variant: Variant, column: _Column, base: _Column, measured: Measure
         table=variant.table,
         total_us=_total_us(rows),
         priced_calls=sum(row.entry.calls for row in rows),
-        unpriced_calls=sum(row.entry.calls for row in column if isinstance(row, _Without)),
+        unpriced_calls=sum(row.entry.calls for row in column.rows if isinstance(row, _Without)),
         difference_us=difference_us,
         difference=_share(difference_us, _total_us([before for before, _ in both])),
         changes=changes,
@@ -126,11 +160,49 @@ def _variant(variant: Variant, column: _Column, base: _Column, measured: Measure
         by_combination=_parts(rows, lambda row: OfCombination(row.price.algorithm, row.price.protocol)),
         kernels=_all_kernels([row for row in rows if row.entry.kernels_us]),
         regret=None if measured is None else _regret(rows, measured),
+        calibrated=_calibrated(rows, both),
+        calibration=column.calibration,
+        channels=_sms_taken(rows),
     )
 
 
-def _priced(column: _Column) -> list[_Priced]:
-    return [row for row in column if isinstance(row, _Priced)]
+def _calibrated(rows: Sequence[_Priced], both: Sequence[tuple[_Priced, _Priced]]) -> CalibratedBudget | None:
+    total = _calibrated_total(rows)
+    if total is None:
+        return None
+    not_measured = _calibrated_total([row for row in rows if row.estimate and not row.estimate.measured])
+    pairs = [
+        (before.estimate, after.estimate, after.entry.calls)
+        for before, after in both
+        if before.estimate and after.estimate
+    ]
+    base_us = sum(before.time.time_us * calls for before, _, calls in pairs)
+    found = [calibrated.difference(*pair) for pair in pairs]
+    us = sum(each.difference_us for each in found)
+    low_us, high_us = sum(each.low_us for each in found), sum(each.high_us for each in found)
+    return CalibratedBudget(
+        total=total,
+        not_measured_share=_share(not_measured.time_us if not_measured else 0.0, total.time_us),
+        difference_us=us,
+        difference_low_us=low_us,
+        difference_high_us=high_us,
+        difference=_share(us, base_us),
+        difference_low=_share(low_us, base_us),
+        difference_high=_share(high_us, base_us),
+    )
+
+
+def _calibrated_total(rows: Sequence[_Priced]) -> CalibratedTime | None:
+    known = [row.calibrated for row in rows if row.calibrated is not None]
+    return calibrated.together(known) if known else None
+
+
+def _sms_taken(rows: Sequence[_Priced]) -> SmsTaken | None:
+    if not rows:
+        return None
+    channels = [row.price.channels for row in rows]
+    weighted = sum(row.price.channels * row.total_us for row in rows)
+    return SmsTaken(min(channels), max(channels), _share(weighted, _total_us(rows)))
 
 
 def _total_us(rows: Sequence[_Priced]) -> float:
@@ -144,7 +216,13 @@ def _parts(rows: Sequence[_Priced], key: Callable[[_Priced], P]) -> tuple[Part[P
     for row in rows:
         by_key[key(row)].append(row)
     parts = [
-        Part(of, sum(row.entry.calls for row in part), _total_us(part), _share(_total_us(part), total_us))
+        Part(
+            of,
+            sum(row.entry.calls for row in part),
+            _total_us(part),
+            _share(_total_us(part), total_us),
+            _calibrated_total(part),
+        )
         for of, part in by_key.items()
     ]
     return tuple(sorted(parts, key=lambda part: -part.total_us))
@@ -201,7 +279,14 @@ def _price(variant: str, row: _Priced | _Without, total_us: float) -> PriceOf | 
         total_us=row.total_us,
         share=_share(row.total_us, total_us),
         measured=_judged(row.entry, row.judged),
+        calibrated=_calibrated_price(row),
     )
+
+
+def _calibrated_price(row: _Priced) -> CalibratedPrice | None:
+    if row.estimate is None or row.calibrated is None:
+        return None
+    return CalibratedPrice(row.estimate.time, row.estimate.measured, row.calibrated)
 
 
 def _judged(entry: Entry, judged: Judged | NotMeasured | None) -> MeasuredPrice | NotMeasured | None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tuner.analysis.calibrated import TimesWanted
 from tuner.base.errors import BadInput
 from tuner.scenario import Scenario
 from tuner.workload import regret
@@ -19,12 +20,14 @@ from tuner.workload.read import read
 class Compared:
     """What a budget compares: each scenario as it is, then with each of the settings and each decision table.
 
-    ``settings`` are ``NAME=VALUE[,NAME=VALUE...]`` of NCCL's variables.
+    ``settings`` are ``NAME=VALUE[,NAME=VALUE...]`` of NCCL's variables. ``times``: which calibrated times stand beside
+    NCCL's; None for none.
     """
 
     scenarios: Sequence[Scenario]
     settings: Sequence[str] = ()
     tables: Sequence[Path] = ()
+    times: TimesWanted | None = None
 
     def variants(self) -> list[Variant]:
         """Each once, the first scenario as it is first. Errors: BadInput for a setting that is none."""
@@ -54,7 +57,7 @@ def of_files(files: Iterable[Path], compared: Compared, wanted: Wanted, measured
     variants, described = compared.variants(), compared.scenarios[0]
     found = [read(path, described.ranks) for path in files]
     times = None if measured is None else regret.read(measured, described)
-    return budget(CountedFiles(found, wanted, count(found, wanted)), variants, times)
+    return budget(CountedFiles(found, wanted, count(found, wanted)), variants, times, compared.times)
 
 
 def _with(scenario: Scenario, text: str) -> Scenario:

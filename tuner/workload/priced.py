@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed
 from tuner.base.frames import Rows
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.records import json_form
@@ -65,6 +66,15 @@ class MeasuredPrice:
 
 
 @dataclass(frozen=True, slots=True)
+class CalibratedPrice:
+    """By a calibration: one call, and all of them. ``measured``: whether its combination was, for its collective."""
+
+    each: CalibratedTime = field(metadata=json_form(merged=True))
+    measured: bool
+    total: CalibratedTime
+
+
+@dataclass(frozen=True, slots=True)
 class PriceOf:
     """What a kind of call takes in a variant: one call and all of them, and their share of the variant's time."""
 
@@ -76,6 +86,7 @@ class PriceOf:
     total_us: float
     share: float
     measured: MeasuredPrice | NotMeasured | None = field(default=None, metadata=json_form(optional=True))
+    calibrated: CalibratedPrice | None = field(default=None, metadata=json_form(optional=True))
 
     @property
     def name(self) -> str:
@@ -150,6 +161,37 @@ class Part(Generic[P]):
     calls: float
     total_us: float
     share: float
+    calibrated: CalibratedTime | None = field(default=None, metadata=json_form(optional=True))
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedBudget:
+    """All calls by a calibration. Bounds are added up, as it is wrong by the same in all calls.
+
+    ``difference_us`` and its bounds are to the first variant, over what both price; ``difference`` and its bounds are
+    that over the first variant's time. ``not_measured_share`` is of calls whose combination was never measured.
+    """
+
+    total: CalibratedTime = field(metadata=json_form(merged=True))
+    not_measured_share: float
+    difference_us: float
+    difference_low_us: float
+    difference_high_us: float
+    difference: float
+    difference_low: float
+    difference_high: float
+
+
+@dataclass(frozen=True, slots=True)
+class SmsTaken:
+    """Channels of the picks: blocks of NCCL's kernels, each of which takes an SM of every GPU while it runs.
+
+    ``mean`` is weighted by the predicted time of the calls.
+    """
+
+    least: int
+    most: int
+    mean: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +230,9 @@ class VariantBudget:
     by_combination: tuple[Part[OfCombination], ...]
     kernels: AllKernels | None
     regret: BudgetRegret | None
+    calibrated: CalibratedBudget | None = field(default=None, metadata=json_form(optional=True))
+    calibration: CalibrationUsed | None = field(default=None, metadata=json_form(optional=True))
+    channels: SmsTaken | None = field(default=None, metadata=json_form(optional=True))
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -1,0 +1,80 @@
+"""Calibrated times of changes: what the new pick takes beside the old one, by measurements."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tuner.analysis import calibrated
+from tuner.analysis.calibrated import (
+    CalibratedRatio,
+    CalibratedTime,
+    CalibrationUsed,
+    Estimate,
+    NoCalibration,
+    TimesWanted,
+)
+from tuner.emulator.pick import Pick
+from tuner.emulator.request import Request
+
+if TYPE_CHECKING:
+    from tuner.analysis.diff import Change, Side
+    from tuner.analysis.whatif import AtSize
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedChange:
+    """Both sides' calibrated times, each of its own pick, and the one after over the one before.
+
+    Without a calibration for a side its time and the ratio are None.
+    """
+
+    before: CalibratedTime | None
+    after: CalibratedTime | None
+    ratio: CalibratedRatio | None
+    calibration_before: CalibrationUsed
+    calibration_after: CalibrationUsed
+
+
+class CalibratedSides:
+    """What answers for both sides. Errors: those of :func:`tuner.analysis.calibrated.answering`."""
+
+    def __init__(self, wanted: TimesWanted, before: "Side", after: "Side") -> None:
+        self._models = [calibrated.answering(wanted, side.scenario, side.selection) for side in (before, after)]
+
+    def changes(self, request: Request, changes: "Sequence[Change]") -> "list[Change]":
+        """The changes with calibrated times at their middle."""
+        sizes = [each.at_bytes for each in changes]
+        found = self._of(request, sizes, [each.before for each in changes], [each.after for each in changes])
+        return [replace(each, calibrated=times) for each, times in zip(changes, found, strict=True)]
+
+    def sizes(self, request: Request, ones: "Sequence[AtSize]") -> "list[AtSize]":
+        """The sizes with calibrated times."""
+        sizes = [each.bytes for each in ones]
+        found = self._of(request, sizes, [each.before for each in ones], [each.after for each in ones])
+        return [replace(each, calibrated=times) for each, times in zip(ones, found, strict=True)]
+
+    def _of(
+        self, request: Request, sizes: Sequence[int], before: Sequence[Pick], after: Sequence[Pick]
+    ) -> list[CalibratedChange]:
+        olds, news = (
+            [None] * len(sizes)
+            if isinstance(model, NoCalibration)
+            else calibrated.of_launches(model, request, sizes, picks)
+            for model, picks in zip(self._models, (before, after), strict=True)
+        )
+        return [
+            CalibratedChange(
+                None if old is None else old.time,
+                None if new is None else new.time,
+                calibrated.ratio(old, new) if old and new else None,
+                *(
+                    calibrated.used(model, _named(pick, estimate))
+                    for model, pick, estimate in zip(self._models, picks, (old, new), strict=True)
+                ),
+            )
+            for *picks, old, new in zip(before, after, olds, news, strict=True)
+        ]
+
+
+def _named(pick: Pick, estimate: Estimate | None) -> list[tuple[str, Estimate]]:
+    return [(pick.name, estimate)] if estimate else []
