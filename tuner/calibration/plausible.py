@@ -12,7 +12,7 @@ from tuner.base.errors import BadMeasurement
 from tuner.calibration import links
 from tuner.machine.topology import Topology
 from tuner.measured import Kind, MeasuredRow, MeasuredTable, Problem, problems
-from tuner.measured.checks import named
+from tuner.measured.checks import SHORTEST_US, named
 
 _ABOVE = 1.02  # clocks of GPUs and hosts differ, and published bandwidths are rounded
 _SLIPS = ((1000.0, "milliseconds for microseconds?"), (8.0, "bits for bytes, or bytes for bits?"))
@@ -60,6 +60,11 @@ def least_us(row: MeasuredRow, topology: Topology) -> float:
     inside = _inside_bytes(row, links.reduces_in_switch(topology, row.gpus_per_node)) / gpu_gbs if gpu_gbs else 0.0
     between = _between_bytes(row) / net_gbs if net_gbs and row.nodes > 1 else 0.0
     return max(inside, between) / 1000
+
+
+def fastest_us(row: MeasuredRow, topology: Topology) -> float:
+    """The time in us below which a row is refused: what links take, less what clocks and rounding may differ by."""
+    return max(least_us(row, topology) / _ABOVE, SHORTEST_US)
 
 
 def _inside_bytes(row: MeasuredRow, in_switch: bool) -> float:

@@ -38,6 +38,7 @@ SECTIONS = {
         "measured": "public measured times that are shipped, and tables of one's own: list, check, import",
         "accuracy": "how far off calibrated times are: on a file, or on the frozen splits",
         "calibrate": "a calibration of one's own from measured times",
+        "accept": "whether a cluster is as fast as it should be, what a loss points to, floors for a gate",
         "verify": "NCCL's picks against the measured best: regret, crossovers, errors of the model",
         "fit": "constants of NCCL's model that explain measured times, or alpha and beta",
         "decide": "a decision table from measurements, each row proven in an A/B run",

@@ -35,6 +35,7 @@ class Kind(StrEnum):
     not_monotone = "not monotone"
     slow_run = "slow run"
     falling_bandwidth = "falling bandwidth"
+    drifting = "times drift"
 
 
 # With these the rows' times cannot be used; the others are said, and the rows stay.

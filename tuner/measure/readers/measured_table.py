@@ -19,7 +19,7 @@ from tuner.measure.records.samples import Combination, Measurements, Point, Samp
 from tuner.measured import Launch, MeasuredHeader, MeasuredRow, MeasuredRun, MeasuredTable, parquet, reader, words
 from tuner.measured.reader import check_row
 
-_WRONG = "results that were wrong"
+WRONG = "results that were wrong"
 _REPLACED = "NCCL ran something else than was requested"
 
 
@@ -115,11 +115,11 @@ def _of_measurements(path: Path, found: Measurements, given: Given) -> MeasuredT
         facts |= {"nodes": case.nodes, "nccl": facts.get("nccl") or case.nccl}
     nodes, gpus = _communicator(path, facts, given)
     blocks: dict[tuple[Point, Combination | None], list[tuple[int, SampleBlock]]] = {}
-    left = {_WRONG: 0, _REPLACED: 0}
+    left = {WRONG: 0, _REPLACED: 0}
     for line, block in enumerate(found.blocks, 2):  # after the header
         if block.counts and block.table is None:
             blocks.setdefault((block.point, block.requested), []).append((line, block))
-        left[_WRONG] += block.wrong > 0
+        left[WRONG] += block.wrong > 0
         left[_REPLACED] += block.wrong == 0 and block.replaced
     rows = []
     for (point, requested), those in blocks.items():
@@ -148,7 +148,7 @@ def _header(facts: Mapping[str, Any], nccl: str, wrong: int) -> MeasuredHeader:
         nccl=nccl,
         nccl_note="As nccl-tests prints." if nccl else "",
         how_measured=f"nccl-tests{calls}.",
-        left_out={_WRONG: wrong} if wrong else {},
+        left_out={WRONG: wrong} if wrong else {},
     )
 
 

@@ -1,0 +1,141 @@
+"""What calls should take: by a calibration, or where there is none by NCCL's own model with the error that it has."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+
+from tuner.acceptance.curves import Kind, Shape
+from tuner.acceptance.faults import Fault, faulty
+from tuner.base.errors import BadInput
+from tuner.base.names import ALGO_PROTOS
+from tuner.base.numerics import SizeArray
+from tuner.emulator.build import build
+from tuner.emulator.selection import Picks, Selection
+from tuner.scenario import Scenario
+from tuner.timemodel import predict
+from tuner.timemodel.calibration import Calibration
+from tuner.timemodel.features import Array
+from tuner.timemodel.predict import TimeModel
+
+# How far public measurements lie from NCCL's own time, natural logarithms of measured over NCCL's: where 90 % of the
+# rows of tables/measured are, machines counted alike, by (several nodes, from 1 MiB on). benchmarks/accept.py prints
+# them.
+NCCL_ERROR = {
+    (False, False): (-0.19, 0.88),
+    (False, True): (-0.13, 0.61),
+    (True, False): (-0.09, 1.5),
+    (True, True): (-0.18, 1.04),
+}
+LARGE_BYTES = 2**20
+_LATENCIES = ("net_ll_hop_us", "net_simple_hop_us", "tree_hop_us", "nvls_tree_hop_us", "pat_hop_us")
+
+
+class Whose(StrEnum):
+    """Whose times are expected."""
+
+    calibrated = "calibrated"
+    nccl = "NCCL's model"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expected:
+    """An element a size: the time in us, half its 90 % interval as a natural logarithm, and what NCCL picks.
+
+    ``measured``: whether the calibration has times of the pick's algorithm and protocol; False by NCCL's model.
+    """
+
+    time_us: Array
+    log_half: Array
+    picks: Picks
+    measured: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    whose: Whose
+
+    def pick_names(self) -> list[str]:
+        """Algorithm and protocol of each size, as in ``Ring/LL``."""
+        pairs = (ALGO_PROTOS[number] for number in self.picks.combinations.tolist())
+        return [f"{algorithm.name}/{protocol.name}" for algorithm, protocol in pairs]
+
+
+class Expectation:
+    """Expected times on a machine, healthy or with a fault. ``scenario`` describes the machine and release.
+
+    ``calibration``: a name or a file, None for the machine's own or its generation's. BadInput where nodes differ, or
+    the named calibration is none.
+    """
+
+    def __init__(self, scenario: Scenario, calibration: str | None = None) -> None:
+        if scenario.others:
+            raise BadInput("nodes that differ have no one expected time; valid: --machine or --topology with --nodes")
+        self.scenario = scenario
+        self._asked = calibration
+        self._healthy: dict[Shape, Selection] = {}
+        self._models: dict[Shape, TimeModel | None] = {}
+        self._faulty: dict[tuple[Shape, Fault], Selection] = {}
+        self.reasons: dict[str, None] = {}  # why these calibrations, or why none
+
+    def selection(self, shape: Shape) -> Selection:
+        """The healthy communicator."""
+        if shape not in self._healthy:
+            self._healthy[shape] = Selection(self._scenario(shape).communicator())
+        return self._healthy[shape]
+
+    def times(self, kind: Kind, sizes: SizeArray, fault: Fault | None = None) -> Expected:
+        """Of calls of ``sizes``, NCCL's nBytes, [size]."""
+        selection = self.selection(kind.shape) if fault is None else self._with_fault(kind.shape, fault)
+        picks = selection.pick(kind.request, sizes)
+        model = self._model(kind.shape)
+        if model is None:
+            return _by_nccl(picks, several=kind.shape.nodes > 1)
+        if fault is not None:
+            calibration = _with_slower_hops(model.calibration, fault.hop)
+            model = TimeModel(calibration, selection, same_machine=model.same_machine, reason=model.reason)
+        found = model.of_picks(kind.request, picks)
+        return Expected(found.time_us, np.log(found.high_us / found.time_us), picks, found.measured, Whose.calibrated)
+
+    def _model(self, shape: Shape) -> TimeModel | None:
+        if shape not in self._models:
+            self._models[shape] = self._found_model(shape)
+        return self._models[shape]
+
+    def _found_model(self, shape: Shape) -> TimeModel | None:
+        try:
+            model = predict.of_communicator(self.selection(shape), self.scenario.machine, self._asked)
+        except BadInput as error:
+            if self._asked is not None:
+                raise
+            self.reasons[f"NCCL's own model with its known error, as there is {error}"] = None
+            return None
+        self.reasons[model.reason] = None
+        return model
+
+    def _scenario(self, shape: Shape) -> Scenario:
+        environment = {**(self.scenario.environment or {}), **dict(shape.settings)}
+        return replace(self.scenario, nodes=shape.nodes, gpus_per_node=shape.gpus_per_node, environment=environment)
+
+    def _with_fault(self, shape: Shape, fault: Fault) -> Selection:
+        if (shape, fault) not in self._faulty:
+            resolved = self._scenario(shape).resolve()
+            several = shape.nodes > 1
+            node = faulty(resolved.own.for_emulator(several), resolved.own.for_emulator(False), fault, several)
+            environment = self.selection(shape).communicator.environment
+            communicator = build(resolved.release, [node] * shape.nodes, environment)
+            self._faulty[shape, fault] = Selection(communicator)
+        return self._faulty[shape, fault]
+
+
+def _by_nccl(picks: Picks, several: bool) -> Expected:
+    """NCCL's own times, moved to the middle of where measured ones are."""
+    errors = np.array([NCCL_ERROR[several, large] for large in (picks.bytes >= LARGE_BYTES).tolist()]).reshape(-1, 2)
+    times_us = picks.time_us.astype(np.float64) * np.exp(errors.mean(axis=1))
+    half = (errors[:, 1] - errors[:, 0]) / 2
+    return Expected(times_us, half, picks, np.zeros(len(times_us), np.bool_), Whose.nccl)
+
+
+def _with_slower_hops(calibration: Calibration, factor: float) -> Calibration:
+    if factor == 1:
+        return calibration
+    parameters: Mapping[str, float] = calibration.parameters
+    slower = {name: parameters[name] * factor for name in _LATENCIES}
+    return replace(calibration, parameters={**parameters, **slower})

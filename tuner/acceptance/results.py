@@ -1,0 +1,69 @@
+"""Files of results: read, checked against what is said of them and against the links of the machine."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tuner.acceptance import drift
+from tuner.base.errors import BadMeasurement
+from tuner.base.files import read_bytes
+from tuner.calibration import plausible
+from tuner.measure.readers import measured_table
+from tuner.measure.readers.measured_table import WRONG, Given
+from tuner.measure.readers.nccl_tests_text import is_text
+from tuner.measured import Kind, MeasuredTable, Problem
+from tuner.scenario import Scenario
+
+# With these a row is judged all the same, and fails.
+_JUDGED = (Kind.above_links, Kind.too_short)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFile:
+    """A file's rows that can be judged, and what is wrong with them and the others.
+
+    ``wrong_results``: how many calls had wrong values. ``executed``: what NCCL's log says ran, by line.
+    """
+
+    path: Path
+    table: MeasuredTable
+    problems: tuple[Problem, ...]
+    wrong_results: int
+    executed: dict[int, str]
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether rows are missing because something is wrong with them, or the results are wrong."""
+        return bool(self.wrong_results) or any(problem.refused for problem in self.problems)
+
+
+def read(path: Path, given: Given, scenario: Scenario) -> ResultFile:
+    """The rows of a file on the machine of ``scenario``.
+
+    BadMeasurement where it cannot be read, or says otherwise than ``given``.
+    """
+    table = measured_table.read(path, given)
+    executed: dict[int, str] = {}
+    if is_text(read_bytes(path, BadMeasurement).decode(errors="replace")):
+        executed = {
+            row.line: f"{row.algorithm.name}/{row.protocol.name}"
+            for row in table.rows
+            if row.algorithm and row.protocol
+        }
+        rows = (replace(row, algorithm=None, protocol=None, channels=None) for row in table.rows)
+        table = replace(table, rows=tuple(rows))
+    judged = plausible.judge(table, scenario.resolve().own.topology)
+    problems = (*judged.problems, *_other_machine(table, scenario), *drift.problems(path, table))
+    out = {line for each in problems if each.refused and each.kind not in _JUDGED for line in each.lines}
+    if any(each.kind in (Kind.mixed_machines, Kind.mixed_releases) for each in problems):
+        out = {row.line for row in table.rows}
+    rows = (row for row in table.rows if row.line not in out)
+    return ResultFile(path, replace(table, rows=tuple(rows)), problems, table.header.left_out.get(WRONG, 0), executed)
+
+
+def _other_machine(table: MeasuredTable, scenario: Scenario) -> Iterator[Problem]:
+    """Where the file names a GPU that the machine does not have."""
+    gpu, own = table.header.gpu, scenario.gpu_names
+    if gpu and own and not any(name in gpu.upper() for name in own):
+        text = f"the file says {gpu}, and {scenario.name} has {', '.join(own)}; valid: --machine of these GPUs"
+        yield Problem(Kind.mixed_machines, tuple(row.line for row in table.rows), text)

@@ -1,0 +1,181 @@
+"""``nccl-tuner accept``: is a cluster as fast as its machines should be?"""
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from tuner.acceptance import accept as acceptance
+from tuner.acceptance import floors as floor_tables
+from tuner.acceptance import junit
+from tuner.acceptance.accept import Acceptance, Asked, JudgedSize
+from tuner.acceptance.expected import Expectation, Whose
+from tuner.base.errors import BadInput
+from tuner.base.names import Collective, DataType, Op
+from tuner.cli import options
+from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.measure.readers.measured_table import Given
+
+COLUMNS = ("size", "pick", "us", "expected us", "from", "to", "busbw GB/s", "floor GB/s", "verdict")
+FLOOR_COLUMNS = ("collective", "size", "pick", "expected us", "busbw GB/s", "floor GB/s")
+NOT_MEASURED = "*"
+
+
+@click.command(name="accept")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="RESULTS...")
+@options.scenario_options
+@click.option("--collective", "program", default="", metavar="NAME", help="What was run, where RESULTS do not say it.")
+@click.option(
+    "--calibration",
+    metavar="NAME|FILE",
+    help="Expected times by this calibration. [default: that of the machine, else of another with GPUs of its "
+    "generation, else NCCL's own times with their known error]",
+)
+@click.option("--floors", is_flag=True, help="Print the bandwidths that pass, for a gate; without RESULTS.")
+@click.option(
+    "--bytes",
+    "sizes",
+    type=options.Sizes(),
+    default="1M,4M,16M,64M,256M,1G,4G",
+    show_default=True,
+    help="Sizes of --floors, NCCL's nBytes.",
+)
+@click.option(
+    "--dtype",
+    type=options.Named(DataType, "type"),
+    default="float32",
+    show_default=True,
+    help="Data type of --floors, NCCL's name.",
+)
+@click.option(
+    "--junit", "junit_file", type=click.Path(path_type=Path), metavar="FILE.xml", help="Write JUnit XML for CI."
+)
+@options.json_option
+def command(
+    files: tuple[Path, ...],
+    program: str,
+    calibration: str | None,
+    floors: bool,
+    sizes: list[int],
+    dtype: DataType,
+    junit_file: Path | None,
+    as_json: bool,
+    **scenario: Any,
+) -> None:
+    """Passes or fails RESULTS, by collective and size, and says what a loss points to.
+
+    RESULTS are what nccl-tests prints or writes as JSON, runs of 'measure', or columns. Too slow is what is above the
+    band in which 95 % of healthy machines have all of their sizes; too fast is what the links cannot do. Exit code 1
+    where anything fails.
+
+    \b
+    nccl-tuner accept all_reduce.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --junit accept.xml
+    nccl-tuner accept --floors --machine dgx-h100 --nccl 2.28.9
+    """
+    described = options.scenario_of(**scenario)
+    if floors:
+        if files or junit_file is not None:
+            raise BadInput("--floors judges nothing; valid with it: no RESULTS, no --junit")
+        _print_floors(Expectation(described, calibration), Request(Collective.AllReduce, dtype, Op.sum), sizes, as_json)
+        return
+    if not files:
+        raise BadInput("no RESULTS; valid: files of nccl-tests or of 'nccl-tuner measure', or --floors")
+    given = Given(
+        nccl=described.nccl if scenario["nccl"] else "",
+        nodes=scenario["nodes"] if _was_given("nodes") else None,
+        gpus_per_node=scenario["gpus_per_node"],
+        collective=program,
+    )
+    found = acceptance.accept(files, Asked(described, given, calibration))
+    if junit_file is not None:
+        junit.write(junit_file, found)
+    if as_json:
+        print_json(found)
+    else:
+        _print(found)
+    if not found.passes:
+        click.get_current_context().exit(1)
+
+
+def _was_given(name: str) -> bool:
+    return click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT
+
+
+def _print(found: Acceptance) -> None:
+    for title, sizes in groupby(found.sizes, junit.suite):
+        own = list(sizes)
+        several = len({each.file for each in found.sizes}) > 1
+        print_table(f"{own[0].file}: {title}" if several else title, COLUMNS, _rows(own))
+    for line in _notes(found):
+        click.echo(line)
+    failing = sum(each.verdict.fails for each in found.sizes)
+    sizes_failed = f"{failing} of {len(found.sizes)} sizes fail"
+    click.echo(f"{'pass' if found.passes else 'FAIL'}: {sizes_failed}")
+
+
+def _rows(sizes: list[JudgedSize]) -> Iterator[tuple[object, ...]]:
+    for each in sizes:
+        extrapolated = each.time is Whose.calibrated and not each.measured
+        yield (
+            human_bytes(each.bytes),
+            f"{each.pick}{NOT_MEASURED if extrapolated else ''}",
+            f"{each.time_us:.2f}",
+            f"{each.expected_us:.2f}",
+            f"{each.low_us:.2f}",
+            f"{each.high_us:.2f}",
+            f"{each.busbw_gbs:.2f}",
+            f"{each.floor_gbs:.2f}",
+            each.verdict,
+        )
+
+
+def _notes(found: Acceptance) -> Iterator[str]:
+    for reason in found.expected_by:
+        yield f"expected times: {reason}"
+    if any(each.time is Whose.calibrated and not each.measured for each in found.sizes):
+        yield f"{NOT_MEASURED} never measured for this collective: extrapolated, with a wide band"
+    for start in found.start_extra:
+        if start.extra_us:
+            on = f"{start.nodes} x {start.gpus_per_node} GPUs"
+            yield f"{on}: calls start {start.extra_us:.1f} us later than expected: the way of launching, or the host"
+    for reason, count in found.skipped.items():
+        yield f"not judged: {count} rows {reason}"
+    for each in found.problems:
+        yield f"{'refused: ' if each.refused else ''}{each.file}: {each.kind}: {each.text}"
+    if found.wrong_results:
+        yield f"refused: {found.wrong_results} calls had wrong results"
+    for number, one in enumerate(found.diagnosis):
+        before = "points to" if number == 0 else "or as well to"
+        yield f"{before} {one.resource}: {one.what}"
+    if any(each.verdict.name == "slow" for each in found.sizes) and not found.diagnosis:
+        yield "no single fault that is known here explains the loss"
+
+
+def _print_floors(expectation: Expectation, like: Request, sizes: list[int], as_json: bool) -> None:
+    selection = Selection(expectation.scenario.communicator())
+    requests = options.runnable({"here": selection}, [], like)
+    found = list(floor_tables.floors(expectation, requests, sizes))
+    if as_json:
+        print_json({"machine": expectation.scenario.title, "expected_by": list(expectation.reasons), "floors": found})
+        return
+    rows = (
+        (
+            each.collective,
+            human_bytes(each.bytes),
+            f"{each.pick}{NOT_MEASURED if each.time is Whose.calibrated and not each.measured else ''}",
+            f"{each.expected_us:.2f}",
+            f"{each.expected_busbw_gbs:.2f}",
+            f"{each.floor_gbs:.2f}",
+        )
+        for each in found
+    )
+    print_table(f"{expectation.scenario.title}, {like.dtype.name}", FLOOR_COLUMNS, rows)
+    for reason in expectation.reasons:
+        click.echo(f"expected times: {reason}")
+    if any(each.time is Whose.calibrated and not each.measured for each in found):
+        click.echo(f"{NOT_MEASURED} never measured for this collective: extrapolated, with a wide band")
