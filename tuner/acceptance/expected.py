@@ -90,7 +90,8 @@ class Expectation:
             return _by_nccl(picks, several=kind.shape.nodes > 1)
         if fault is not None:
             calibration = _with_slower_hops(model.calibration, fault.hop)
-            model = TimeModel(calibration, selection, same_machine=model.same_machine, reason=model.reason)
+            same = calibration.machine == self.scenario.machine
+            model = TimeModel(calibration, selection, same_machine=same, reason=model.reason)
         found = model.of_picks(kind.request, picks)
         return Expected(found.time_us, np.log(found.high_us / found.time_us), picks, found.measured, Whose.calibrated)
 
