@@ -1,9 +1,10 @@
 /* How long the plugin's calls take and what a table costs, as JSON; benchmarks/plugin.py builds this and prints it.
  *
- *     bench PLUGIN.so CORE
+ *     bench PLUGIN.so COUNTING_NOTHING.so CORE [EXAMPLE.so]
  *
- * Random sizes and collectives, NCCL's kind of logger attached, interface version 6; the floor is a plugin that does
- * nothing, the comparison one that scans its rows as NVIDIA's example does (without that one's logging).
+ * Random sizes and collectives, NCCL's kind of logger attached, interface version 6 (the example's: 5); the floor is a
+ * plugin that does nothing, which is also asked where the table has no row. Comparisons: the plugin built without its
+ * counts, a scan of the rows as NVIDIA's example does it (without that one's logging), and that example, where given.
  */
 #define _GNU_SOURCE /* sched_setaffinity */
 
@@ -18,9 +19,10 @@
 #include <unistd.h>
 
 #include "../interface.h"
+#include "bench_tables.h"
 #include "source.h"
 
-enum { CALLS = 1 << 18, REPEATS = 9, RANKS = 16, NODES = 2, MOST_ROWS = 100000 };
+enum { CALLS = 1 << 18, REPEATS = 9, MOST_ROWS = 100000 };
 
 static const size_t row_counts[] = {10, 1000, 10000, MOST_ROWS};
 enum { ROW_COUNTS = sizeof row_counts / sizeof row_counts[0] };
@@ -41,11 +43,6 @@ static double median(double times[REPEATS]) {
     return times[REPEATS / 2];
 }
 
-static void stop(const char *reason) {
-    fprintf(stderr, "bench: %s\n", reason);
-    exit(2);
-}
-
 /* As NCCL's own: a variadic function that formats what it gets; here it writes to nowhere. */
 __attribute__((format(printf, 5, 6))) static void listen(int level, unsigned long flags, const char *file, int line,
                                                          const char *format, ...) {
@@ -57,56 +54,12 @@ __attribute__((format(printf, 5, 6))) static void listen(int level, unsigned lon
     va_end(values);
 }
 
-/* The tables: rows side by side over 0 .. 1 GiB for each collective in turn */
-
-struct row {
-    int collective, algorithm, protocol, channels, nodes, ranks, pipelined, registered;
-    size_t least, most;
-};
-
-static struct row row_of(size_t number, size_t rows) {
-    size_t width = ((size_t)1 << 30) / (rows / COLLECTIVES), place = number / COLLECTIVES;
-    return (struct row){.collective = (int)(number % COLLECTIVES),
-                        .algorithm = ALGORITHM_RING,
-                        .protocol = (int)(place % PROTOCOLS),
-                        .channels = (int)(1 + place % 16),
-                        .nodes = NODES,
-                        .ranks = RANKS,
-                        .pipelined = -1,
-                        .registered = -1,
-                        .least = place * width,
-                        .most = (place + 1) * width - 1};
+/* NCCL's where NCCL_DEBUG asks for nothing: the example logs as it goes through its rows. */
+static void hear_nothing(int level, unsigned long flags, const char *file, int line, const char *format, ...) {
+    (void)level, (void)flags, (void)file, (void)line, (void)format;
 }
 
-static void write_table(const char *path, size_t rows) {
-    static const char *const collectives[] = {"broadcast", "reduce", "allgather", "reducescatter", "allreduce"};
-    static const char *const protocols[] = {"ll", "ll128", "simple"};
-    FILE *file = fopen(path, "w");
-    if (!file) {
-        stop("cannot write a table");
-    }
-    fprintf(file, "nccl-tuner-table 1\n");
-    for (size_t i = 0; i < rows; i++) {
-        struct row row = row_of(i, rows);
-        fprintf(file, "%s bytes=%zu..%zu ranks=%d nodes=%d -> ring/%s channels=%d\n", collectives[row.collective],
-                row.least, row.most, row.ranks, row.nodes, protocols[row.protocol], row.channels);
-    }
-    fclose(file);
-}
-
-/* Rows of NVIDIA's CSV that all hold the same sizes and that NCCL cannot run, before one that it can. */
-static void write_failing_table(const char *path, size_t rows) {
-    static const char *const algorithms[] = {"nvls", "nvls_tree", "pat"};
-    FILE *file = fopen(path, "w");
-    if (!file) {
-        stop("cannot write a table");
-    }
-    for (size_t i = 0; i < rows; i++) {
-        fprintf(file, "allreduce,0,%zu,%s,simple,-1,-1,-1\n", (i * 7919 + 1) % rows * 10000, algorithms[i % 3]);
-    }
-    fprintf(file, "allreduce,0,-1,ring,ll,-1,-1,-1\n");
-    fclose(file);
-}
+#define EXAMPLE "NVIDIA's example"
 
 /* What ours is compared with */
 
@@ -147,13 +100,26 @@ static int scan(void *context, int collective, size_t bytes, int pipelined, floa
     return RESULT_SUCCESS;
 }
 
-static const struct plugin_v6 empty = {.base = {.name = "empty", .get_coll_info = do_nothing}};
+static int start_nothing(void **context, uint64_t communicator, size_t ranks, size_t nodes, nccl_logger logger,
+                         struct domains *domains, struct constants *constants) {
+    (void)communicator, (void)ranks, (void)nodes, (void)logger, (void)domains, (void)constants;
+    *context = NULL;
+    return RESULT_SUCCESS;
+}
+
+static int end_nothing(void *context) {
+    (void)context;
+    return RESULT_SUCCESS;
+}
+
+/* NCCL_TUNER_NEXT=STATIC_PLUGIN finds it. */
+const struct plugin_v6 ncclTunerPlugin_v6 = {.base = {"empty", start_nothing, do_nothing, end_nothing}};
 static const struct plugin_v6 linear = {.base = {.name = "linear", .get_coll_info = scan}};
 
 /* A thing to measure: a plugin with a table. */
 struct subject {
     const char *name;
-    const struct plugin_v6 *plugin;
+    const struct plugin_v5 *plugin;
     size_t rows;
     void *context;
     int calls;
@@ -176,64 +142,96 @@ static double nanoseconds_a_call(const struct subject *subject) {
     for (int i = 0; i < subject->calls; i++) {
         int channels = 0;
         memcpy(cells, fresh, sizeof cells);
-        subject->plugin->base.get_coll_info(subject->context, calls[i].collective, calls[i].bytes, 1,
-                                            (float **)(void *)cells, ALGORITHMS, PROTOCOLS, 0, &channels);
+        subject->plugin->get_coll_info(subject->context, calls[i].collective, calls[i].bytes, 1,
+                                       (float **)(void *)cells, ALGORITHMS, PROTOCOLS, 0, &channels);
     }
     return (now_ns() - start) / subject->calls;
 }
 
-static void *open_ours(const struct plugin_v6 *ours) {
+static void *open_plugin(const struct plugin_v5 *plugin, nccl_logger logger) {
     void *context = NULL;
-    if (ours->base.init(&context, 0, RANKS, NODES, listen, NULL, NULL) != RESULT_SUCCESS || !context) {
+    if (plugin->init(&context, 0, RANKS, NODES, logger, NULL, NULL) != RESULT_SUCCESS || !context) {
         stop("init found no table");
     }
     return context;
 }
 
-static void measure_calls(const struct plugin_v6 *ours, const char *path) {
-    static struct scanned scanned[ROW_COUNTS];
-    struct subject subjects[1 + 3 * ROW_COUNTS] = {{.name = "empty", .plugin = &empty, .calls = CALLS}};
-    for (size_t i = 0; i < ROW_COUNTS; i++) {
-        size_t rows = row_counts[i];
-        char own[64]; /* the plugin reads a path once */
-        snprintf(own, sizeof own, "%s-%zu", path, i);
-        setenv("NCCL_TUNER_TABLE", own, 1);
-        write_table(own, rows);
-        scanned[i].count = rows;
-        for (size_t row = 0; row < rows; row++) {
-            scanned[i].rows[row] = row_of(row, rows);
-        }
-        subjects[1 + i] =
-            (struct subject){.name = "ours", .plugin = ours, .rows = rows, .context = open_ours(ours), .calls = CALLS};
-        subjects[1 + ROW_COUNTS + i] = (struct subject){.name = "linear scan",
-                                                        .plugin = &linear,
-                                                        .rows = rows,
-                                                        .context = &scanned[i],
-                                                        .calls = rows > 100 ? 1 << 11 : CALLS};
-        unlink(own);
-        snprintf(own, sizeof own, "%s-%zu-failing", path, i);
-        setenv("NCCL_TUNER_TABLE", own, 1);
-        write_failing_table(own, rows);
-        subjects[1 + 2 * ROW_COUNTS + i] = (struct subject){.name = "ours, rows that cannot run",
-                                                            .plugin = ours,
-                                                            .rows = rows,
-                                                            .context = open_ours(ours),
-                                                            .calls = CALLS};
-        unlink(own);
+/* What is measured: at most one of each kind and number of rows. */
+enum { MOST_SUBJECTS = 2 + 5 * ROW_COUNTS };
+static struct subject subjects[MOST_SUBJECTS];
+static size_t subject_count;
+
+static struct subject *add(const char *name, const struct plugin_v5 *plugin, size_t rows) {
+    struct subject *subject = &subjects[subject_count++];
+    *subject = (struct subject){.name = name, .plugin = plugin, .rows = rows, .calls = CALLS};
+    return subject;
+}
+
+typedef void table_writer(const char *path, size_t rows);
+
+/* A table of its own for each: the plugin reads a path once. */
+static void add_with_table(const char *name, const struct plugin_v5 *plugin, table_writer *write, size_t rows) {
+    char path[] = "/tmp/nccl-tuner-bench-XXXXXX";
+    int file = mkstemp(path);
+    if (file < 0 || close(file) != 0) {
+        stop("cannot write a table");
     }
-    size_t count = sizeof subjects / sizeof subjects[0];
+    write(path, rows);
+    setenv("NCCL_TUNER_TABLE", path, 1);
+    setenv("NCCL_TUNER_CONFIG_FILE", path, 1);
+    add(name, plugin, rows)->context = open_plugin(plugin, strcmp(name, EXAMPLE) == 0 ? hear_nothing : listen);
+    unlink(path);
+}
+
+static void add_scan(size_t rows) {
+    struct scanned *scanned = malloc(sizeof *scanned);
+    if (!scanned) {
+        stop("out of memory");
+    }
+    scanned->count = rows;
+    for (size_t row = 0; row < rows; row++) {
+        scanned->rows[row] = row_of(row, rows);
+    }
+    struct subject *subject = add("linear scan", &linear.base, rows);
+    subject->context = scanned;
+    subject->calls = rows > 100 ? 1 << 11 : CALLS;
+}
+
+struct plugins {
+    const struct plugin_v5 *ours, *counting_nothing, *example; /* no example: NULL */
+};
+
+static void add_subjects(const struct plugins *plugins) {
+    add("empty", &ncclTunerPlugin_v6.base, 0);
+    for (size_t i = 0; i < ROW_COUNTS; i++) {
+        add_with_table("ours", plugins->ours, write_table, row_counts[i]);
+        add_with_table("ours, counting nothing", plugins->counting_nothing, write_table, row_counts[i]);
+        add_with_table("ours, rows that cannot run", plugins->ours, write_failing_table, row_counts[i]);
+        if (plugins->example) {
+            add_with_table(EXAMPLE, plugins->example, write_csv, row_counts[i]);
+            subjects[subject_count - 1].calls = row_counts[i] > 100 ? 1 << 8 : CALLS;
+        }
+        add_scan(row_counts[i]);
+    }
+    setenv("NCCL_TUNER_NEXT", "STATIC_PLUGIN", 1);
+    add_with_table("ours, without a row asks the empty one", plugins->ours, write_table, 0);
+}
+
+static void measure_calls(const struct plugins *plugins) {
+    add_subjects(plugins);
     /* All in turn, so that what else the machine does meets all alike. */
     for (int repeat = 0; repeat < REPEATS; repeat++) {
-        for (size_t i = 0; i < count; i++) {
+        for (size_t i = 0; i < subject_count; i++) {
             subjects[i].times[repeat] = nanoseconds_a_call(&subjects[i]);
         }
     }
     printf("\"calls\": [");
-    for (size_t i = 0; i < count; i++) {
-        printf("%s{\"plugin\": \"%s\", \"rows\": %zu, \"ns\": %.2f}", i ? ", " : "", subjects[i].name, subjects[i].rows,
-               median(subjects[i].times));
-        if (subjects[i].plugin == ours) {
-            ours->base.finalize(subjects[i].context);
+    for (size_t i = 0; i < subject_count; i++) {
+        double middle = median(subjects[i].times); /* sorts them */
+        printf("%s{\"plugin\": \"%s\", \"rows\": %zu, \"ns\": %.2f, \"least_ns\": %.2f}", i ? ", " : "",
+               subjects[i].name, subjects[i].rows, middle, subjects[i].times[0]);
+        if (subjects[i].plugin->finalize) {
+            subjects[i].plugin->finalize(subjects[i].context);
         }
     }
     printf("]");
@@ -261,7 +259,7 @@ struct opened {
 };
 
 /* In a process of its own, which has the plugin loaded and nothing of it run. */
-static struct opened open_once(const struct plugin_v6 *ours) {
+static struct opened open_once(const struct plugin_v5 *ours) {
     struct opened opened;
     int ends[2];
     if (pipe(ends) != 0) {
@@ -275,7 +273,7 @@ static struct opened open_once(const struct plugin_v6 *ours) {
             stop("cannot reset VmHWM");
         }
         double start = now_ns();
-        open_ours(ours);
+        open_plugin(ours, listen);
         opened.init_ns = now_ns() - start;
         opened.resident_kib = status_kib("VmRSS") - before_kib;
         opened.peak_kib = status_kib("VmHWM") - before_kib;
@@ -289,7 +287,7 @@ static struct opened open_once(const struct plugin_v6 *ours) {
     return opened;
 }
 
-static void measure_opening(const struct plugin_v6 *ours, const char *path) {
+static void measure_opening(const struct plugin_v5 *ours, const char *path) {
     printf("\"openings\": [");
     for (size_t i = 0; i < ROW_COUNTS; i++) {
         double init_ns[REPEATS], resident_kib[REPEATS], peak_kib[REPEATS];
@@ -315,13 +313,23 @@ static void stay_on(int core) {
     }
 }
 
+/* NULL where there is none. */
+static const struct plugin_v5 *load(const char *path, const char *symbol) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    return library ? dlsym(library, symbol) : NULL;
+}
+
 int main(int count, char **words) {
-    void *library = count == 3 ? dlopen(words[1], RTLD_NOW) : NULL;
-    const struct plugin_v6 *ours = library ? dlsym(library, "ncclTunerPlugin_v6") : NULL;
-    if (!ours) {
-        stop("usage: bench PLUGIN.so CORE");
+    struct plugins plugins = {0};
+    if (count == 4 || count == 5) {
+        plugins.ours = load(words[1], "ncclTunerPlugin_v6");
+        plugins.counting_nothing = load(words[2], "ncclTunerPlugin_v6");
+        plugins.example = count == 5 ? load(words[4], "ncclTunerPlugin_v5") : NULL;
     }
-    stay_on(atoi(words[2]));
+    if (!plugins.ours || !plugins.counting_nothing || (count == 5 && !plugins.example)) {
+        stop("usage: bench PLUGIN.so COUNTING_NOTHING.so CORE [EXAMPLE.so]");
+    }
+    stay_on(atoi(words[3]));
     struct source source = {.seed = 1};
     for (int i = 0; i < CALLS; i++) {
         calls[i] = (struct call){(int)below(&source, COLLECTIVES), (size_t)(draw(&source) >> 34)};
@@ -332,10 +340,11 @@ int main(int count, char **words) {
         stop("cannot write a table");
     }
     setenv("NCCL_TUNER_TABLE", path, 1);
+    setenv("NCCL_TUNER_NEXT", "none", 1);
     printf("{");
-    measure_opening(ours, path); /* first: later, memory that others have freed would be used again */
+    measure_opening(plugins.ours, path); /* first: later, memory that others have freed would be used again */
     printf(", ");
-    measure_calls(ours, path);
+    measure_calls(&plugins);
     printf("}\n");
     unlink(path);
     return 0;
