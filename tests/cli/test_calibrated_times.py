@@ -174,6 +174,25 @@ def test_what_is_the_same_call_before_and_after_takes_the_same_time(calibration:
     assert "+0.0 %" in run(*words).stdout
 
 
+def test_an_error_that_both_sides_have_cancels_where_they_run_the_same(calibration: str) -> None:
+    """Two nodes and a release that were not measured: what is wrong by that is wrong on both sides."""
+    words = ("whatif", "allreduce", "--machine", "dgx-h200", "--nodes", "4", "--nccl", "2.29.2", "--bytes", "64M")
+    (rings,) = answers(
+        *words, "NCCL_MAX_NCHANNELS=8", "NCCL_ALGO=Ring", "NCCL_PROTO=Simple", *("--calibration", calibration)
+    )["sizes"]
+    assert rings["before"]["algorithm"] != rings["after"]["algorithm"]
+    forced = (*words, "--env", "NCCL_ALGO=Ring", "--env", "NCCL_PROTO=Simple", "--calibration", calibration)
+    (alike,) = answers(*forced, "NCCL_MAX_NCHANNELS=8")["sizes"]
+    assert alike["before"]["channels"] != alike["after"]["channels"]
+    ratio = alike["calibrated"]["ratio"]
+    only_sizes = calibrations.half_width()
+    assert math.log(ratio["high"] / ratio["ratio"]) == pytest.approx(2 * only_sizes, abs=1e-4)
+    ratio = rings["calibrated"]["ratio"]
+    carried = [CarriedOver.machine, CarriedOver.release, CarriedOver.nodes_beyond]
+    both = calibrations.half_width(*carried, CarriedOver.combination) + calibrations.half_width(*carried)
+    assert math.log(ratio["high"] / ratio["ratio"]) == pytest.approx(both, abs=1e-4)
+
+
 def test_a_side_without_a_calibration_says_why() -> None:
     words = ("whatif", "allgather", "machine=pcie-l40s", "--machine", "dgx-h100", "--nccl", "2.28.9", "--bytes", "1M")
     (size,) = answers(*words)["sizes"]

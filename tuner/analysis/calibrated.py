@@ -4,7 +4,7 @@ Whoever shows them says which calibration they are of, what was carried over, an
 are NCCL's in any case.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TypeAlias
 
@@ -18,10 +18,10 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.scenario import Scenario
 from tuner.timemodel import features, predict
+from tuner.timemodel.features import Features
 from tuner.timemodel.intervals import CarriedOver
 from tuner.timemodel.predict import TimeModel
 
-NEW_COMBINATION = CarriedOver.combination.value
 DIGITS = 6  # of times in records; calibrations have five
 
 
@@ -60,13 +60,15 @@ class CalibratedTime:
 class Estimate:
     """The calibrated time of a call. ``measured``: whether its combination was measured for its collective.
 
-    ``carried_over`` is what was carried over to it and to the calls it was asked with; ``call`` are the bytes of all
-    that its time depends on, the calibration among it: those of two calls are equal where their times must be.
+    ``widths`` are what its interval is made of: squares of half the interval around the time's logarithm, by what is
+    carried over and to which release, number of nodes and so on. ``combination`` is the calibration's name with the
+    numbers of collective, algorithm and protocol; ``call`` are the bytes of all else that its time depends on.
     """
 
     time: CalibratedTime = field(metadata=json_form(merged=True))
     measured: bool
-    carried_over: tuple[str, ...] = field(metadata=json_form(omitted=True))
+    widths: Mapping[tuple[CarriedOver, object], float] = field(metadata=json_form(omitted=True), repr=False)
+    combination: tuple[str, int, int] = field(metadata=json_form(omitted=True), repr=False)
     call: bytes = field(metadata=json_form(omitted=True), repr=False)
 
 
@@ -85,25 +87,6 @@ class CalibrationUsed:
     not_measured: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CalibratedRatio:
-    """A calibrated time over another, with the bounds of both: 1 where both calls are the same but for the release."""
-
-    ratio: float
-    low: float
-    high: float
-    measured: bool
-
-
-@dataclass(frozen=True, slots=True)
-class CalibratedDifference:
-    """A calibrated time less another, with the bounds of both, in us; 0 where both calls are the same."""
-
-    difference_us: float
-    low_us: float
-    high_us: float
-
-
 Answering: TypeAlias = TimeModel | NoCalibration
 
 
@@ -117,10 +100,10 @@ def answering(
     """
     reason = _not_measured(selection, buffers)
     if reason is None and wanted.calibration is not None:
-        return predict.of_communicator(selection, _machine(scenario), wanted.calibration)
+        return _model(scenario, selection, wanted.calibration)
     if reason is None:
         try:
-            return predict.of_communicator(selection, _machine(scenario))
+            return _model(scenario, selection, None)
         except BadInput as error:
             reason = str(error)
     if not wanted.beside_nccl:
@@ -131,19 +114,45 @@ def answering(
 def estimates(model: TimeModel, request: Request, picks: Picks) -> list[Estimate]:
     """Of what is launched for each size, [size]."""
     calls = features.of_picks(model.selection, request, picks)
+    found: dict[int, Estimate] = {}
+    for number in np.unique(calls.algo_proto).tolist():
+        where = np.flatnonzero(calls.algo_proto == number)
+        found |= zip(where.tolist(), _alike(model, request, calls[where], number), strict=True)
+    return [found[at] for at in range(len(calls))]
+
+
+def _alike(model: TimeModel, request: Request, calls: Features, number: int) -> Iterator[Estimate]:
+    """Of calls with one algorithm and protocol."""
     times = model.times(request, calls)
+    least = model.half_widths_of(calls, ()) ** 2
+    widths = {
+        (kind, _to(kind, model)): least
+        if kind is CarriedOver.sizes
+        else model.half_widths_of(calls, [kind]) ** 2 - least
+        for kind in times.carried_over
+    }
     own = np.column_stack([getattr(calls, each.name).astype(np.float64) for each in fields(calls)])
-    carried = tuple(kind.value for kind in times.carried_over)
-    name = model.calibration.name.encode()
-    return [
-        Estimate(
+    combination = model.calibration.name, int(request.collective), number
+    for at in range(len(calls)):
+        yield Estimate(
             CalibratedTime(*(_rounded(value[at]) for value in (times.time_us, times.low_us, times.high_us))),
             bool(times.measured[at]),
-            carried,
-            name + own[at].tobytes(),
+            {kind: float(squares[at]) for kind, squares in widths.items()},
+            combination,
+            own[at].tobytes(),
         )
-        for at in range(len(calls))
-    ]
+
+
+def _to(kind: CarriedOver, model: TimeModel) -> object:
+    """What it is carried over to: errors of two calls are one where that is the same."""
+    communicator = model.selection.communicator
+    if kind is CarriedOver.release:
+        return communicator.release.name
+    if kind is CarriedOver.gpus:
+        return communicator.local_ranks
+    if kind in (CarriedOver.nodes_between, CarriedOver.nodes_beyond):
+        return communicator.nodes
+    return model.reason if kind is CarriedOver.machine else None
 
 
 def of_algo_proto(model: TimeModel, request: Request, sizes: Sequence[int], algo_proto: AlgoProto) -> list[Estimate]:
@@ -182,7 +191,11 @@ def used(answers: Answering, found: Iterable[tuple[str, Estimate]] = ()) -> Cali
         answers.calibration.name,
         answers.reason,
         answers.calibration.launch,
-        tuple(dict.fromkeys(kind for _, each in several for kind in each.carried_over if kind != NEW_COMBINATION)),
+        tuple(
+            dict.fromkeys(
+                kind.value for _, each in several for kind, _ in each.widths if kind is not CarriedOver.combination
+            )
+        ),
         tuple(dict.fromkeys(name for name, each in several if not each.measured)),
     )
 
@@ -197,26 +210,17 @@ def together(times: Iterable[CalibratedTime]) -> CalibratedTime:
     )
 
 
-def ratio(before: Estimate, after: Estimate) -> CalibratedRatio:
-    """After over before. An error that is common to both would cancel, but how much of it is, is not known."""
-    old, new, measured = before.time, after.time, before.measured and after.measured
-    if before.call == after.call:
-        return CalibratedRatio(1.0, 1.0, 1.0, measured)
-    least, most = new.low_us / old.high_us, new.high_us / old.low_us
-    return CalibratedRatio(_rounded(new.time_us / old.time_us), _rounded(least), _rounded(most), measured)
-
-
-def difference(before: Estimate, after: Estimate, calls: float = 1) -> CalibratedDifference:
-    """Of so many calls, after less before; as in :func:`ratio`."""
-    if before.call == after.call:
-        return CalibratedDifference(0.0, 0.0, 0.0)
-    old, new = before.time.times(calls), after.time.times(calls)
-    return CalibratedDifference(new.time_us - old.time_us, new.low_us - old.high_us, new.high_us - old.low_us)
-
-
-def _machine(scenario: Scenario) -> str | None:
-    """The machine whose own calibration may answer: none for other hardware than the machine's."""
-    return None if scenario.hardware or scenario.others else scenario.machine
+def _model(scenario: Scenario, selection: Selection, calibration: str | None) -> TimeModel:
+    """With other hardware than the machine's own, what was measured of it is carried over as to another machine."""
+    machine = None if scenario.others else scenario.machine
+    chosen = predict.choose(selection.communicator, machine, calibration)
+    changed = f" before {', '.join(f'{key}={value}' for key, value in (scenario.hardware or {}).items())}"
+    return TimeModel(
+        chosen.calibration,
+        selection,
+        same_machine=chosen.same_machine and not scenario.hardware,
+        reason=chosen.reason + (changed if scenario.hardware else ""),
+    )
 
 
 def _not_measured(selection: Selection, buffers: Buffers) -> str | None:

@@ -5,14 +5,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tuner.analysis import calibrated
-from tuner.analysis.calibrated import (
-    CalibratedRatio,
-    CalibratedTime,
-    CalibrationUsed,
-    Estimate,
-    NoCalibration,
-    TimesWanted,
-)
+from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed, Estimate, NoCalibration, TimesWanted
+from tuner.analysis.calibrated_ratio import CalibratedRatio, ratio
 from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
 
@@ -66,7 +60,7 @@ class CalibratedSides:
             CalibratedChange(
                 None if old is None else old.time,
                 None if new is None else new.time,
-                calibrated.ratio(old, new) if old and new else None,
+                ratio(old, new) if old and new else None,
                 *(
                     calibrated.used(model, _named(pick, estimate))
                     for model, pick, estimate in zip(self._models, picks, (old, new), strict=True)

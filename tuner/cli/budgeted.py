@@ -164,7 +164,7 @@ def _column(variant: VariantBudget, shown: Shown) -> list[object]:
     if variant.changes:
         by_nccl = f"{variant.difference_us / 1000:+.3f}", f"{100 * variant.difference:+.1f} %"
         if found := variant.calibrated:
-            by_calibration = times.change_between(found.difference_low, found.difference_high)
+            by_calibration = times.change_between(found.compared.difference_low, found.compared.difference_high)
     total = variant.calibrated.total if variant.calibrated else None
     return shown.of((variant.name,), (_ms(variant.total_us), *by_nccl), (*_calibrated_ms(total), by_calibration))
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from tuner.analysis.calibrated import CalibratedRatio, CalibratedTime, CalibrationUsed
+from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed
+from tuner.analysis.calibrated_ratio import CalibratedRatio
 
 INTERVAL = "90 % interval"
 

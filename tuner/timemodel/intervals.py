@@ -7,7 +7,7 @@ protocol that were never measured. Each has a factor of its own, the 90 % quanti
 just that was held out, in units of the scatter (``nccl-tuner accuracy``). Several at once add as independent errors do.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -87,8 +87,12 @@ class Certainty:
 
     def half_widths(self, calls: Features, place: Place) -> Array:
         """Half the interval around the logarithm of each call at ``place``, [call]."""
+        return self.half_widths_of(calls, self.carried_over(place))
+
+    def half_widths_of(self, calls: Features, carried: Iterable[CarriedOver]) -> Array:
+        """The same where just that is carried over, beside sizes."""
         least = self.factors[CarriedOver.sizes] ** 2
-        more = (max(self.factors[kind] ** 2 - least, 0.0) for kind in self.carried_over(place))
+        more = (max(self.factors[kind] ** 2 - least, 0.0) for kind in carried)
         by_regime = np.array([self.scatter[regime] for regime in REGIMES])
         half: Array = np.sqrt(least + sum(more)) * by_regime[regimes(calls)]
         return half

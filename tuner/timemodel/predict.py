@@ -1,6 +1,6 @@
 """Calibrated times: which calibration answers for a communicator, and what it says of calls."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,6 +89,10 @@ class TimeModel:
             carried.update(dict.fromkeys(self._certainty.carried_over(place)))
         times = np.exp(log_us), np.exp(log_us - half), np.exp(log_us + half)
         return CalibratedTimes(*times, measured, tuple(carried))
+
+    def half_widths_of(self, calls: Features, carried: Iterable[CarriedOver]) -> Array:
+        """Half the interval around the logarithm of each call, [call], where just that is carried over beside sizes."""
+        return self._certainty.half_widths_of(calls, carried)
 
     def _place(self, request: Request, algo_proto: int) -> Place:
         communicator = self.selection.communicator

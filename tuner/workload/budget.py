@@ -7,6 +7,7 @@ from statistics import median
 
 from tuner.analysis import calibrated
 from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed, Estimate, TimesWanted
+from tuner.analysis.calibrated_ratio import difference
 from tuner.workload.calibrated import column as calibrated_column
 from tuner.workload.calls import CallList
 from tuner.workload.count import Counted, Entry, Wanted
@@ -176,19 +177,10 @@ def _calibrated(rows: Sequence[_Priced], both: Sequence[tuple[_Priced, _Priced]]
         for before, after in both
         if before.estimate and after.estimate
     ]
-    base_us = sum(before.time.time_us * calls for before, _, calls in pairs)
-    found = [calibrated.difference(*pair) for pair in pairs]
-    us = sum(each.difference_us for each in found)
-    low_us, high_us = sum(each.low_us for each in found), sum(each.high_us for each in found)
     return CalibratedBudget(
         total=total,
         not_measured_share=_share(not_measured.time_us if not_measured else 0.0, total.time_us),
-        difference_us=us,
-        difference_low_us=low_us,
-        difference_high_us=high_us,
-        difference=_share(us, base_us),
-        difference_low=_share(low_us, base_us),
-        difference_high=_share(high_us, base_us),
+        compared=difference(pairs),
     )
 
 

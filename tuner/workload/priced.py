@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed
+from tuner.analysis.calibrated_ratio import CalibratedDifference
 from tuner.base.frames import Rows
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.records import json_form
@@ -168,18 +169,13 @@ class Part(Generic[P]):
 class CalibratedBudget:
     """All calls by a calibration. Bounds are added up, as it is wrong by the same in all calls.
 
-    ``difference_us`` and its bounds are to the first variant, over what both price; ``difference`` and its bounds are
-    that over the first variant's time. ``not_measured_share`` is of calls whose combination was never measured.
+    The difference is to the first variant, over what both price. ``not_measured_share`` is of calls whose combination
+    was never measured.
     """
 
     total: CalibratedTime = field(metadata=json_form(merged=True))
     not_measured_share: float
-    difference_us: float
-    difference_low_us: float
-    difference_high_us: float
-    difference: float
-    difference_low: float
-    difference_high: float
+    compared: CalibratedDifference = field(metadata=json_form(merged=True))
 
 
 @dataclass(frozen=True, slots=True)
