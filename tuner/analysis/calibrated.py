@@ -5,7 +5,7 @@ are NCCL's in any case.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -198,6 +198,13 @@ def used(answers: Answering, found: Iterable[tuple[str, Estimate]] = ()) -> Cali
         ),
         tuple(dict.fromkeys(name for name, each in several if not each.measured)),
     )
+
+
+def merged(several: Sequence[CalibrationUsed]) -> CalibrationUsed:
+    """Several answers of one calibration as one, or of the one reason why there is none."""
+    carried = dict.fromkeys(kind for each in several for kind in each.carried_over)
+    never = dict.fromkeys(name for each in several for name in each.not_measured)
+    return replace(several[0], carried_over=tuple(carried), not_measured=tuple(never))
 
 
 def together(times: Iterable[CalibratedTime]) -> CalibratedTime:

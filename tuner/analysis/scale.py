@@ -1,8 +1,9 @@
 """What NCCL picks as the number of nodes grows: ranges of node counts with one answer."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +13,14 @@ from tuner.base import breakpoints
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Protocol
 from tuner.base.numerics import FloatArray, SizeArray, shortest
+from tuner.base.records import json_form
 from tuner.costmodels.bandwidth import bus_gbs
 from tuner.emulator.request import Request
 from tuner.emulator.selection import MAX_BYTES, Picks, Selection
 from tuner.scenario import Scenario
+
+if TYPE_CHECKING:
+    from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed
 
 TO_NODES = 16384
 
@@ -25,7 +30,8 @@ class Range:
     """Node counts with one answer, both ends among them; ``bytes`` as asked for.
 
     Where NCCL has nothing to run, or a rank would have less than one element, ``algorithm``, ``protocol``, the times
-    and the bandwidths are None.
+    and the bandwidths are None. ``calibrated_from`` and ``calibrated_to`` are calibrated times at both ends, where they
+    were asked for and there are some.
     """
 
     collective: str
@@ -42,6 +48,8 @@ class Range:
     time_us_to: float | None
     busbw_gbs_from: float | None
     busbw_gbs_to: float | None
+    calibrated_from: "CalibratedTime | None" = field(default=None, metadata=json_form(optional=True))
+    calibrated_to: "CalibratedTime | None" = field(default=None, metadata=json_form(optional=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +66,14 @@ class NodeCounts:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """``looked_at``: the node counts that were computed, as first and last of counts without a gap."""
+    """``looked_at``: the node counts that were computed, as first and last of counts without a gap.
+
+    ``calibrations`` are those that answered, or the reasons why none did.
+    """
 
     looked_at: tuple[tuple[int, int], ...]
     ranges: tuple[Range, ...]
+    calibrations: "tuple[CalibrationUsed, ...]" = field(default=(), metadata=json_form(optional=True))
 
     @property
     def counts(self) -> int:
@@ -171,8 +183,10 @@ class _Answers:
             None if nothing else Protocol(protocol).name,
             channels,
             threads,
-            *times_us,
-            *busbw_gbs,
+            time_us_from=times_us[0],
+            time_us_to=times_us[1],
+            busbw_gbs_from=busbw_gbs[0],
+            busbw_gbs_to=busbw_gbs[1],
         )
 
     def _busbw_gbs(self, request: Request, size: int, time_us: float, ranks: int) -> float:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,9 @@ from tuner.cli.output import human_bytes, print_json, print_table, span
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import MOST_NODES
+
+if TYPE_CHECKING:
+    from tuner.analysis.calibrated import TimesWanted
 
 
 @click.command(name="scale")
@@ -47,6 +50,7 @@ from tuner.scenario import MOST_NODES
 @click.option("--every", is_flag=True, help="Look at every number of nodes, which takes about 3 ms for each.")
 @options.scenario_options
 @options.request_options
+@options.time_options("both")
 @options.json_option
 def command(
     collectives: tuple[Collective, ...],
@@ -57,6 +61,7 @@ def command(
     every: bool,
     dtype: DataType,
     op: Op,
+    times: "TimesWanted | None",
     as_json: bool,
     **scenario: Any,
 ) -> None:
@@ -80,30 +85,35 @@ def command(
     with bar:
         over = NodeCounts(low, high, every, progress=lambda: bar.update(1))
         found = scale(described, requests, sizes, over, per_rank=per_rank)
+    if times is not None:
+        from tuner.analysis import calibrated_scale
+
+        found = calibrated_scale.with_times(found, described, requests, times, per_rank=per_rank)
     if as_json:
         print_json(found)
         return
+    measured = any(each.calibrated_from for each in found.ranges)
+    by_nccl = not measured or times is None or times.beside_nccl
+    columns = [*COLUMNS, *(BY_NCCL if by_nccl else ()), *(CALIBRATED if measured else ())]
     click.echo(_looked_at(found, low, high, every))
     for collective, ranges in groupby(found.ranges, key=lambda one: one.collective):
         title = f"{collective} on nodes of {described.name}, {described.gpus()} GPUs each, NCCL {described.nccl}"
         together = groupby(ranges, key=lambda one: (one.bytes, one.algorithm, one.protocol))
-        print_table(title, COLUMNS, [_row(list(same)) for _, same in together])
+        rows = []
+        for _, same in together:
+            alike = list(same)
+            by_calibration = _calibrated(alike[0], alike[-1]) if measured else ()
+            rows.append([*_row(alike), *(_by_nccl(alike[0], alike[-1]) if by_nccl else ()), *by_calibration])
+        print_table(title, columns, rows)
+    if found.calibrations:
+        from tuner.cli import times as calibrated_times
+
+        click.echo(calibrated_times.whose_of_all(found.calibrations))
 
 
-COLUMNS = (
-    "size",
-    "nodes",
-    "to",
-    "ranks",
-    "to",
-    "pick",
-    "channels",
-    "threads",
-    "time us",
-    "to",
-    "busbw GB/s",
-    "to",
-)
+COLUMNS = ("size", "nodes", "to", "ranks", "to", "pick", "channels", "threads")
+BY_NCCL = ("NCCL us", "to", "busbw GB/s", "to")
+CALIBRATED = ("calibrated us", "90 % interval us", "to us", "90 % interval us")
 
 
 def _looked_at(found: Scale, low: int, high: int, every: bool) -> str:
@@ -126,11 +136,23 @@ def _row(ranges: Sequence[Range]) -> tuple[object, ...]:
         "-" if first.algorithm is None else f"{first.algorithm}/{first.protocol}",
         span([one.channels for one in ranges]),
         span([one.threads for one in ranges]),
+    )
+
+
+def _by_nccl(first: Range, last: Range) -> tuple[str, ...]:
+    return (
         _number(first.time_us_from, 2),
         _number(last.time_us_to, 2),
         _number(first.busbw_gbs_from, 3),
         _number(last.busbw_gbs_to, 3),
     )
+
+
+def _calibrated(first: Range, last: Range) -> tuple[str, ...]:
+    from tuner.cli import times
+
+    ends = first.calibrated_from, last.calibrated_to
+    return tuple(text for end in ends for text in (times.central(end), times.interval(end)))
 
 
 def _number(value: float | None, digits: int) -> str:

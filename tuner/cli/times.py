@@ -1,9 +1,8 @@
 """Calibrated times as people read them: intervals, and whose times an answer shows."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 
-from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed
+from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed, merged
 from tuner.analysis.calibrated_ratio import CalibratedRatio
 
 INTERVAL = "90 % interval"
@@ -46,10 +45,4 @@ def whose_of_all(several: Iterable[CalibrationUsed]) -> str:
     by_reason: dict[str, list[CalibrationUsed]] = {}
     for each in several:
         by_reason.setdefault(each.reason, []).append(each)
-    return "\n".join(whose(_together(alike)) for alike in by_reason.values())
-
-
-def _together(alike: Sequence[CalibrationUsed]) -> CalibrationUsed:
-    carried = dict.fromkeys(kind for each in alike for kind in each.carried_over)
-    never = dict.fromkeys(name for each in alike for name in each.not_measured)
-    return replace(alike[0], carried_over=tuple(carried), not_measured=tuple(never))
+    return "\n".join(whose(merged(alike)) for alike in by_reason.values())
