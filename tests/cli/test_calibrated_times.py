@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import calibrations
+from tests.support import calibrations, nccl_tests_text
 from tests.support.command_line import run
 from tuner.timemodel.intervals import CarriedOver
 
@@ -276,3 +276,78 @@ def test_budget_without_a_calibration_says_why() -> None:
     assert "calibrated" not in variant
     assert variant["calibration"]["name"] is None
     assert "joined by" in run(*words, "--time", "calibrated", code=2).stderr
+
+
+def test_scale_has_calibrated_times_at_both_ends(calibration: str) -> None:
+    words = ("--machine", "dgx-h100", "--nccl", "2.28.9", "--calibration", calibration)
+    found = answers(
+        "scale", "allgather", "--bytes", "64K,16M", "--per-rank", "--to-nodes", "40", *words, "--time", "both"
+    )
+    assert len(found["ranges"]) > 2
+    for each in found["ranges"]:
+        for end in ("from", "to"):
+            nodes = each[f"{end}_nodes"]
+            whole = str(nodes * 8 * each["bytes"])
+            (pick,) = answers("pick", "allgather", "--nodes", str(nodes), "--bytes", whole, *words)
+            expected = pick["calibrated"][f"{each['algorithm']}/{each['protocol']}"]
+            assert each[f"calibrated_{end}"] == expected
+    (used,) = found["calibrations"]
+    assert used["carried_over"] == ["sizes", "more nodes than measured"]
+    plain = answers(
+        "scale", "allgather", "--bytes", "64K,16M", "--per-rank", "--to-nodes", "40", *words[:4], "--time", "nccl"
+    )
+    del found["calibrations"]
+    for each in found["ranges"]:
+        del each["calibrated_from"], each["calibrated_to"]
+    assert found == plain
+    out = run("scale", "allgather", "--bytes", "1M", "--to-nodes", "8", *words).stdout
+    assert "calibrated us" in out
+    assert "NCCL us" not in out
+
+
+def test_scale_without_a_calibration_says_why_once() -> None:
+    out = run(
+        "scale", "allreduce", "--bytes", "1M", "--machine", "pcie-l40s", "--nccl", "2.28.9", "--to-nodes", "8"
+    ).stdout
+    assert out.count("calibrated times: none; no calibrated times where") == 1
+    assert "calibrated us" not in out
+
+
+def test_cost_report_holds_calibrated_times_against_measured_ones(calibration: str, tmp_path: Path) -> None:
+    pick = answers("pick", "allreduce", *H100, "--bytes", "64K,1M", "--calibration", calibration)
+    best = [each["calibrated"][f"{each['pick']['algorithm']}/{each['pick']['protocol']}"] for each in pick]
+    file = nccl_tests_text.write(
+        tmp_path / "a.txt", [(1 << 16, best[0]["time_us"]), (1 << 20, 2 * best[1]["high_us"])], nodes=2
+    )
+    words = ("cost", "report", str(file), *H100, "--calibration", calibration)
+    small, large = answers(*words)["sizes"]
+    assert small["calibrated"]["holds"]
+    assert abs(small["calibrated"]["error"]) < 0.001
+    assert not large["calibrated"]["holds"]
+    assert large["calibrated"]["error"] == pytest.approx(best[1]["time_us"] / large["measured_us"] - 1, abs=1e-4)
+    out = run(*words, "--time", "both").stdout
+    assert "calibrated against 2 measured sizes: in the interval at 1" in out
+    assert "NCCL us" in out
+    assert "NCCL us" not in run(*words).stdout
+
+
+STEP = ("cost", "step", "--parameters", "70e9", "--layers", "80", "--hidden", "8192", "--sequence", "4096", "--tp", "8")
+NCCL_STEP = (*STEP, "--dp", "4", "--model", "nccl", "--machine", "dgx-h100", "--nccl", "2.28.9")
+
+
+def test_a_step_adds_calibrated_calls_up(calibration: str) -> None:
+    record = answers(*NCCL_STEP, "--calibration", calibration)
+    rows = [row for row in record["rows"] if "calibrated_call" in row]
+    assert rows
+    for key in ("time_us", "low_us", "high_us"):
+        total = sum(row["calls"] * row["calibrated_call"][key] for row in rows)
+        assert record["calibrated"][key] == pytest.approx(total)
+    words = (*NCCL_STEP, "--compute-us", "1e6", "--overlap", "0.5")
+    out = run(*words, "--calibration", calibration).stdout
+    assert "predictions are of calls alone, with no compute beside them" in out
+    assert "SMs of each GPU from compute, one a channel; what that costs either is not known" in out
+    assert "by measurements" in out
+    plain = answers(*NCCL_STEP, "--time", "nccl")
+    assert "calibrated" not in plain
+    assert [row["step_us"] for row in plain["rows"]] == [row["step_us"] for row in record["rows"]]
+    assert "--model nccl" in run(*STEP, "--calibration", calibration, code=2).stderr

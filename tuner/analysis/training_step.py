@@ -4,23 +4,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from tuner.analysis import calibrated
+from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed, NoCalibration, TimesWanted
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.costmodels import step
 from tuner.costmodels.step import Cluster, Traffic
 from tuner.emulator.request import Request
-from tuner.emulator.selection import Selection
+from tuner.emulator.selection import Picks, Selection
 from tuner.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """``nccl_us`` of a call and ``pick`` are None where NCCL has no model of it: sends, and all-to-all made of them."""
+    """``nccl_us`` of a call and ``pick`` are None where NCCL has no model of it: sends, and all-to-all made of them.
+
+    So are the pick's ``channels``, and its calibrated time where none is wanted or none answers: ``calibration`` is the
+    one that answered, or the reason why none did.
+    """
 
     traffic: Traffic
     alphabeta_us: float
     nccl_us: float | None = None
     pick: str | None = None
+    channels: int | None = None
+    calibrated: CalibratedTime | None = None
+    calibration: CalibrationUsed | None = None
 
     @property
     def call_us(self) -> float:
@@ -52,12 +61,17 @@ class Types:
 
 
 def rows(
-    traffics: Sequence[Traffic], cluster: Cluster, types: Types, scenario: Scenario | None = None
+    traffics: Sequence[Traffic],
+    cluster: Cluster,
+    types: Types,
+    scenario: Scenario | None = None,
+    times: TimesWanted | None = None,
 ) -> list[StepRow]:
     """One for each of :func:`tuner.costmodels.step.traffic`, of one size each.
 
     ``scenario`` describes a node and the release, and its number of nodes does not count. Without one there is only
-    alpha-beta. BadInput where the cluster has other nodes than the scenario.
+    alpha-beta. Calibrated ``times`` where wanted. BadInput where the cluster has other nodes than the scenario, and as
+    :func:`tuner.analysis.calibrated.answering`.
     """
     if scenario is not None and scenario.gpus() != cluster.gpus_per_node:
         raise BadInput(
@@ -69,6 +83,15 @@ def rows(
         assert scenario is not None
         return Selection(replace(scenario, nodes=nodes, gpus_per_node=gpus).communicator())
 
+    def estimated(row: StepRow, selected: Selection, request: Request, picks: Picks) -> StepRow:
+        if times is None or scenario is None or row.pick is None:
+            return row
+        model = calibrated.answering(times, scenario, selected)
+        if isinstance(model, NoCalibration):
+            return replace(row, calibration=calibrated.used(model))
+        (estimate,) = calibrated.estimates(model, request, picks)
+        return replace(row, calibrated=estimate.time, calibration=calibrated.used(model, [(row.pick, estimate)]))
+
     found = []
     for each in traffics:
         alphabeta_us = float(step.time_us(each, cluster))
@@ -78,7 +101,9 @@ def rows(
         request = Request(
             Collective[each.operation.name], types.gradient_dtype if each.gradients else types.dtype, Op.sum
         )
-        picks = selection(*each.shape(cluster.gpus_per_node)).pick(request, max(1, round(float(each.bytes))))
+        selected = selection(*each.shape(cluster.gpus_per_node))
+        picks = selected.pick(request, max(1, round(float(each.bytes))))
         pick = f"{Algorithm(picks.algorithm[0]).name}/{Protocol(picks.protocol[0]).name}"
-        found.append(StepRow(each, alphabeta_us, float(picks.time_us[0]), pick))
+        row = StepRow(each, alphabeta_us, float(picks.time_us[0]), pick, int(picks.channels[0]))
+        found.append(estimated(row, selected, request, picks))
     return found

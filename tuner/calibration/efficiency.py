@@ -1,8 +1,10 @@
 """How good measured times are: beside NCCL's prediction, the alpha-beta model, the ideal and what the links carry."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from tuner.analysis import calibrated
+from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed, NoCalibration, TimesWanted
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Protocol
 from tuner.base.records import json_form
@@ -21,6 +23,15 @@ from tuner.scenario import Scenario
 
 LATENCY, INTRA, INTER = "latency", "links inside the node", "network"
 ALPHA_INTRA_US, ALPHA_INTER_US = 1.0, 5.0  # the usual ones, where none were measured
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedRow:
+    """The calibrated time of the pick, its error relative to the measured time, and whether its interval holds that."""
+
+    time: CalibratedTime = field(metadata=json_form(merged=True))
+    error: float
+    holds: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +61,15 @@ class EfficiencyRow:
     limit: str
     verdict: str
     causes: tuple[str, ...]
+    calibrated: CalibratedRow | None = field(default=None, metadata=json_form(optional=True))
 
 
 @dataclass(frozen=True, slots=True)
 class EfficiencyReport:
-    """``intra`` and ``inter`` are the levels of the alpha-beta model, None where there is nothing of the kind."""
+    """``intra`` and ``inter`` are the levels of the alpha-beta model, None where there is nothing of the kind.
+
+    ``calibration`` is the one that answered, or the reason why none did; None where none was wanted.
+    """
 
     sweep: Sweep
     scenario: Scenario
@@ -62,6 +77,7 @@ class EfficiencyReport:
     intra: Level | None
     inter: Level | None
     rows: tuple[EfficiencyRow, ...]
+    calibration: CalibrationUsed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +101,12 @@ def report(
     scenario: Scenario,
     links: Links,
     assumed: Assumed = USUAL,
+    times: TimesWanted | None = None,
 ) -> EfficiencyReport:
     """Measured times against NCCL's model, the alpha-beta model of ``assumed`` levels, the ideal and the links.
 
-    BadInput where the file's ranks are not the machine's.
+    With calibrated ``times`` where wanted. BadInput where the file's ranks are not the machine's, and as
+    :func:`tuner.analysis.calibrated.answering`.
     """
     if sweep.ranks not in (None, scenario.ranks):
         raise BadInput(f"{sweep.path}: {sweep.ranks} ranks, but {scenario.title} has {scenario.ranks}; valid: the same")
@@ -99,7 +117,31 @@ def report(
         beta_intra_gbs = links.intra_gbs
     intra = None if links.intra_gbs is None or beta_intra_gbs is None else level(assumed.alpha_intra_us, beta_intra_gbs)
     inter = None if beta_inter_gbs is None else level(assumed.alpha_inter_us, beta_inter_gbs)
-    return EfficiencyReport(sweep, scenario, links, intra, inter, tuple(_rows(sweep, scenario, links, intra, inter)))
+    rows = tuple(_rows(sweep, scenario, links, intra, inter))
+    used = None
+    if times is not None:
+        rows, used = _calibrated(sweep, scenario, rows, times)
+    return EfficiencyReport(sweep, scenario, links, intra, inter, rows, used)
+
+
+def _calibrated(
+    sweep: Sweep, scenario: Scenario, rows: tuple[EfficiencyRow, ...], times: TimesWanted
+) -> tuple[tuple[EfficiencyRow, ...], CalibrationUsed]:
+    """The rows, which are of one kind of call, with calibrated times."""
+    selection, point = Selection(scenario.communicator()), sweep.results[0].point
+    model = calibrated.answering(times, scenario, selection)
+    if isinstance(model, NoCalibration):
+        return rows, calibrated.used(model)
+    request, sizes = Request(sweep.collective, point.dtype, point.op), [row.bytes for row in rows]
+    estimates = calibrated.estimates(model, request, selection.pick(request, sizes))
+    found = tuple(
+        replace(row, calibrated=_beside(each.time, row.measured_us)) for row, each in zip(rows, estimates, strict=True)
+    )
+    return found, calibrated.used(model, zip((row.pick for row in rows), estimates, strict=True))
+
+
+def _beside(time: CalibratedTime, measured_us: float) -> CalibratedRow:
+    return CalibratedRow(time, verdict.error(time.time_us, measured_us), time.low_us <= measured_us <= time.high_us)
 
 
 def _rows(

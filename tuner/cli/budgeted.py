@@ -85,9 +85,6 @@ def show(title: str, budget: Budget, asked: Shown) -> None:
     _print_whose(budget, shown)
 
 
-ALONE = "predictions are of calls alone, with no compute beside them"
-
-
 def _totals(base: VariantBudget, shown: Shown) -> str:
     parts = [f"{_ms(base.total_us)} ms by NCCL's own prediction"] if shown.nccl else []
     if shown.calibrated and base.calibrated:
@@ -100,13 +97,13 @@ def _print_whose(budget: Budget, shown: Shown) -> None:
     used = [variant.calibration for variant in budget.variants if variant.calibration]
     if used:
         click.echo(times.whose_of_all(used))
-    click.echo(f"{ALONE}{'' if shown.overlap else '; --overlap says what SMs they take'}")
+    click.echo(f"{times.ALONE}{'' if shown.overlap else '; --overlap says what SMs they take'}")
     for variant in budget.variants if shown.overlap else ():
         if sms := variant.channels:
             least = f"{sms.least} to " if sms.least < sms.most else ""
             click.echo(
                 f"{variant.name}: a call takes {least}{sms.most} SMs of each GPU from compute, one a channel, "
-                f"{sms.mean:.1f} on average over the predicted time; what that costs either is not known"
+                f"{sms.mean:.1f} on average over the predicted time; {times.COST_UNKNOWN}"
             )
 
 

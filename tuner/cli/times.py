@@ -6,6 +6,8 @@ from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed, merged
 from tuner.analysis.calibrated_ratio import CalibratedRatio
 
 INTERVAL = "90 % interval"
+ALONE = "predictions are of calls alone, with no compute beside them"
+COST_UNKNOWN = "what that costs either is not known"
 
 
 def interval(time: CalibratedTime | None, scale: float = 1, digits: int = 2) -> str:

@@ -5,11 +5,13 @@ from typing import Any
 
 import click
 
+from tuner.analysis.calibrated import TimesWanted
 from tuner.base.names import Collective
 from tuner.base.records import to_json
 from tuner.calibration import efficiency, links, sweep
-from tuner.calibration.efficiency import ALPHA_INTER_US, ALPHA_INTRA_US, Assumed, EfficiencyReport
+from tuner.calibration.efficiency import ALPHA_INTER_US, ALPHA_INTRA_US, Assumed, CalibratedRow, EfficiencyReport
 from tuner.cli import options
+from tuner.cli import times as calibrated_times
 from tuner.cli.cost import values
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.costmodels.alphabeta import Level
@@ -58,6 +60,7 @@ from tuner.costmodels.alphabeta import Level
     metavar="GBS",
     help="[default: a GPU's share of --inter-gbs]",
 )
+@options.time_options("both")
 @click.option(
     "--plot",
     type=click.Path(path_type=Path),
@@ -74,11 +77,12 @@ def command(
     beta_intra_gbs: float | None,
     alpha_inter_us: float,
     beta_inter_gbs: float | None,
+    times: TimesWanted | None,
     plot: Path | None,
     as_json: bool,
     **scenario: Any,
 ) -> None:
-    """By size: measured against NCCL's prediction, the alpha-beta model, the ideal and what the links carry.
+    """By size: measured against NCCL's prediction, calibrated times, the alpha-beta model, the ideal and the links.
 
     FILE is what nccl-tests prints or writes with -J, or what 'nccl-tuner measure' wrote, of NCCL's own choices.
 
@@ -96,6 +100,7 @@ def command(
         described,
         links.of_case(described, intra_gbs, inter_gbs),
         Assumed(alpha_intra_us, alpha_inter_us, beta_intra_gbs, beta_inter_gbs),
+        times,
     )
     if plot is not None:
         from tuner.plot import efficiency as picture
@@ -105,7 +110,7 @@ def command(
     if as_json:
         print_json(_record(found))
     else:
-        _print(found)
+        _print(found, by_nccl=times is None or times.beside_nccl or not found.rows[0].calibrated)
 
 
 def _record(found: EfficiencyReport) -> dict[str, Any]:
@@ -120,6 +125,7 @@ def _record(found: EfficiencyReport) -> dict[str, Any]:
         "inter": _level(found.inter),
         "in_cuda_graphs": found.sweep.in_graphs,
         "wrong_bytes": list(found.sweep.wrong_bytes),
+        **({"calibration": to_json(found.calibration)} if found.calibration else {}),
         "sizes": [to_json(row) for row in found.rows],
     }
 
@@ -128,43 +134,33 @@ def _level(level: Level | None) -> dict[str, float] | None:
     return None if level is None else {"alpha_us": float(level.alpha_us), "beta_gbs": float(level.beta_gbs)}
 
 
-def _print(found: EfficiencyReport) -> None:
+def _print(found: EfficiencyReport, *, by_nccl: bool) -> None:
+    measured = any(row.calibrated for row in found.rows)
+    columns = [
+        *("size", "us", "busbw GB/s", "NCCL's pick"),
+        *(("NCCL us", "off") if by_nccl else ()),
+        *(("calibrated us", "off", f"{calibrated_times.INTERVAL} us") if measured else ()),
+        *("alpha-beta us", "off", "of ideal", "links full at", "limit", "verdict"),
+    ]
     rows = [
-        (
-            human_bytes(row.bytes),
-            f"{row.measured_us:.2f}",
-            f"{row.busbw_gbs:.3f}",
-            row.pick,
-            f"{row.nccl_us:.2f}",
-            f"{100 * row.nccl_error:+.0f} %",
+        [
+            *(human_bytes(row.bytes), f"{row.measured_us:.2f}", f"{row.busbw_gbs:.3f}", row.pick),
+            *((f"{row.nccl_us:.2f}", f"{100 * row.nccl_error:+.0f} %") if by_nccl else ()),
+            *(_calibrated(row.calibrated) if row.calibrated else ()),
             f"{row.alphabeta_us:.2f}",
             f"{100 * row.alphabeta_error:+.0f} %",
             f"{100 * row.efficiency:.1f} %",
             "-" if row.link_busbw_gbs is None else f"{row.link_busbw_gbs:.1f}",
             row.limit,
             row.verdict,
-        )
+        ]
         for row in found.rows
     ]
-    columns = (
-        "size",
-        "us",
-        "busbw GB/s",
-        "NCCL's pick",
-        "NCCL us",
-        "off",
-        "alpha-beta us",
-        "off",
-        "of ideal",
-        "links full at",
-        "limit",
-        "verdict",
-    )
     print_table(f"{found.sweep.collective.name} on {found.scenario.title}: {found.sweep.path}", columns, rows)
     if found.sweep.wrong_bytes:
         click.echo(f"left out, as results were wrong: {', '.join(map(human_bytes, found.sweep.wrong_bytes))}")
     if found.sweep.in_graphs:
-        click.echo("measured in CUDA graphs; NCCL's picks and times are those of calls outside of them")
+        click.echo("measured in CUDA graphs; NCCL's picks and times are those of calls outside of them, calibrated too")
     ideal = {f"{row.ideal_busbw_gbs:.1f}" for row in found.rows}
     click.echo(f"ideal busbw {', '.join(ideal)} GB/s; {_links(found)}")
     for name, causes in {row.verdict: row.causes for row in found.rows if row.causes}.items():
@@ -173,6 +169,14 @@ def _print(found: EfficiencyReport) -> None:
         classes = [getattr(row, label) for row in found.rows]
         counts = ", ".join(f"{each} at {classes.count(each)}" for each in dict.fromkeys(classes))
         click.echo(f"{name} against {len(classes)} measured sizes: {counts}")
+    if held := [row.calibrated.holds for row in found.rows if row.calibrated]:
+        click.echo(f"calibrated against {len(held)} measured sizes: in the interval at {sum(held)}")
+    if found.calibration:
+        click.echo(calibrated_times.whose(found.calibration))
+
+
+def _calibrated(row: CalibratedRow) -> tuple[str, ...]:
+    return calibrated_times.central(row.time), f"{100 * row.error:+.0f} %", calibrated_times.interval(row.time)
 
 
 def _links(found: EfficiencyReport) -> str:

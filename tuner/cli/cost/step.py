@@ -5,10 +5,13 @@ from typing import Any
 import click
 
 from tuner.analysis import training_step
+from tuner.analysis.calibrated import TimesWanted, merged, together
 from tuner.analysis.training_step import StepRow, Types
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType
+from tuner.base.records import to_json
 from tuner.cli import options
+from tuner.cli import times as calibrated_times
 from tuner.cli.cost import values
 from tuner.cli.output import print_json, print_table
 from tuner.costmodels import overlap, step
@@ -79,13 +82,15 @@ from tuner.costmodels.step import Cluster, Model, Plan
     type=values.PART,
     default=0.0,
     show_default=True,
-    help="Share of the communication that runs beside the computation.",
+    help="Share of the communication that runs beside the computation; with nccl also the SMs that its calls take.",
 )
+@options.time_options("both")
 @options.json_option
 def command(
     model_name: str,
     machine: str | None,
     nccl: str | None,
+    times: TimesWanted | None,
     compute_us: float | None,
     overlapped: float,
     as_json: bool,
@@ -106,18 +111,23 @@ def command(
         raise BadInput("--model nccl and --machine belong together; valid: both or neither")
     if nccl is not None and machine is None:
         raise BadInput("--nccl without --machine; valid: with --model nccl and --machine")
+    if machine is None and times is not None and (times.calibration or not times.beside_nccl):
+        raise BadInput(
+            "calibrated times are a machine's; valid: --time and --calibration with --model nccl and --machine"
+        )
     if overlapped and compute_us is None:
         raise BadInput("--overlap without the computation to hide behind; valid: with --compute-us")
     scenario = options.scenario_of(machine=machine, nccl=nccl) if machine else None
     cluster = Cluster(gpus_per_node, level(alpha_us, beta_gbs), level(inter_alpha_us, inter_beta_gbs))
     model, plan = _model(given), _plan(given)
     types = Types(given["dtype"], given["gradient_dtype"] or given["dtype"])
-    rows = training_step.rows(step.traffic(model, plan), cluster, types, scenario)
+    rows = training_step.rows(step.traffic(model, plan), cluster, types, scenario, times)
     record = _record(rows, plan, cluster, compute_us, overlapped) | ({"nccl": scenario.nccl} if scenario else {})
     if as_json:
         print_json(record)
     else:
         _print(record, f", NCCL on {scenario.name}, {scenario.nccl}" if scenario else "")
+        _print_whose(rows, overlapped)
 
 
 def _model(given: dict[str, Any]) -> Model:
@@ -146,6 +156,10 @@ def _record(
         "alphabeta_us": float(sum(row.alphabeta_step_us for row in rows)),
         "rows": [_row(row, cluster, total_us) for row in rows],
     }
+    if known := [row.calibrated.times(row.traffic.calls) for row in rows if row.calibrated]:
+        found["calibrated"] = to_json(together(known))
+    if used := [row.calibration for row in rows if row.calibration]:
+        found["calibration"] = to_json(merged(used))
     if compute_us is not None:
         found |= {
             "compute_us": compute_us,
@@ -175,7 +189,31 @@ def _row(row: StepRow, cluster: Cluster, total_us: float) -> dict[str, Any]:
         "step_us": row.step_us,
         "difference": row.difference,
         "share": row.step_us / total_us,
+        **({} if row.channels is None else {"channels": row.channels}),
+        **({} if row.calibrated is None else {"calibrated_call": to_json(row.calibrated)}),
     }
+
+
+def _print_whose(rows: list[StepRow], overlapped: float) -> None:
+    """Which calibration answered, and what calls take from compute beside them."""
+    if used := [row.calibration for row in rows if row.calibration]:
+        click.echo(calibrated_times.whose_of_all(used))
+    channels = [row.channels for row in rows if row.channels is not None]
+    if channels:
+        click.echo(calibrated_times.ALONE)
+    if channels and overlapped:
+        taken = f"{min(channels)} to {max(channels)}" if min(channels) < max(channels) else str(channels[0])
+        click.echo(f"a call takes {taken} SMs of each GPU from compute, one a channel; {calibrated_times.COST_UNKNOWN}")
+
+
+CALIBRATED = ("calibrated ms", f"{calibrated_times.INTERVAL} ms")
+
+
+def _calibrated(call: dict[str, float] | None) -> tuple[str, str]:
+    if call is None:
+        return "-", "-"
+    time_us, low_us, high_us = call["time_us"], call["low_us"], call["high_us"]
+    return f"{time_us / 1000:.3f}", f"{low_us / 1000:.3f} to {high_us / 1000:.3f}"
 
 
 def _print(record: dict[str, Any], by: str) -> None:
@@ -190,6 +228,7 @@ def _print(record: dict[str, Any], by: str) -> None:
             "-" if row["nccl_call_us"] is None else f"{row['nccl_call_us'] / 1000:.3f}",
             row["nccl_pick"] or "-",
             "-" if row["difference"] is None else f"{100 * row['difference']:+.1f} %",
+            *_calibrated(row.get("calibrated_call")),
             f"{row['step_us'] / 1000:.2f}",
             f"{100 * row['share']:.1f} %",
         )
@@ -205,10 +244,13 @@ def _print(record: dict[str, Any], by: str) -> None:
         "NCCL ms",
         "NCCL's pick",
         "difference",
+        *CALIBRATED,
         "step ms",
         "share",
     )
-    kept = [at for at, name in enumerate(columns) if by or name not in ("NCCL ms", "NCCL's pick", "difference")]
+    left_out = () if "calibrated" in record else CALIBRATED
+    left_out = left_out if by else ("NCCL ms", "NCCL's pick", "difference", *left_out)
+    kept = [at for at, name in enumerate(columns) if name not in left_out]
     print_table(
         f"A step of {record['gpus']} GPUs{by}", [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
     )
@@ -216,6 +258,11 @@ def _print(record: dict[str, Any], by: str) -> None:
     if by:
         total += f" (all by alpha-beta {record['alphabeta_us'] / 1000:.2f} ms)"
     click.echo(total)
+    if found := record.get("calibrated"):
+        low, high = f"{found['low_us'] / 1000:.2f}", f"{found['high_us'] / 1000:.2f}"
+        click.echo(
+            f"by measurements {found['time_us'] / 1000:.2f} ms (90 %: {low} to {high}) of what NCCL has algorithms for"
+        )
     if "compute_us" in record:
         shown = f", {100 * record['overlap']:g} % of it hidden" if record["overlap"] else ""
         click.echo(
