@@ -351,3 +351,43 @@ def test_a_step_adds_calibrated_calls_up(calibration: str) -> None:
     assert "calibrated" not in plain
     assert [row["step_us"] for row in plain["rows"]] == [row["step_us"] for row in record["rows"]]
     assert "--model nccl" in run(*STEP, "--calibration", calibration, code=2).stderr
+
+
+def test_table_has_calibrated_times_where_a_call_may_run(calibration: str) -> None:
+    words = ("--machine", "dgx-h100", "--nccl", "2.28.9")
+    cells = answers("table", *words, "--calibration", calibration)
+    may_run = [cell for cell in cells if "calibrated" in cell]
+    (smallest, large) = answers("pick", "allgather", *words, "--bytes", "32,1G", "--calibration", calibration)
+    own = {f"{cell['algorithm']}/{cell['protocol']}": cell for cell in may_run if cell["collective"] == "AllGather"}
+    assert set(own) == set(smallest["cost_us"])
+    for name, cell in own.items():
+        found = cell["calibrated"]
+        assert found["smallest"] == smallest["calibrated"][name]
+        assert found["large_gbs"] == pytest.approx(2**30 / large["calibrated"][name]["time_us"] / 1e3)
+        assert found["large_low_gbs"] == pytest.approx(2**30 / large["calibrated"][name]["high_us"] / 1e3)
+        assert found["measured"] == (name in calibrations.MEASURED)
+    for cell in may_run:
+        del cell["calibrated"]
+    assert cells == answers("table", *words)
+    plain, both = run("table", *words).stdout, run("table", *words, "--time", "both").stdout
+    assert both.startswith(plain)
+    assert "by the calibration dgx-h100" in both
+    own_text = run("table", *words, "--calibration", calibration).stdout
+    assert own_text.startswith("calibrated times and algorithm bandwidths")
+
+
+def test_explain_has_calibrated_times_only_where_they_are_asked_for(calibration: str) -> None:
+    words = ("explain", "allreduce", *H100, "--bytes", "1M")
+    plain, found = answers(*words), answers(*words, "--calibration", calibration)
+    (pick,) = answers(*PICK, "--bytes", "1M", "--calibration", calibration)
+    assert found.pop("calibrated") == {name: pick["calibrated"][name] for name in found_names(plain)}
+    assert found.pop("calibration")["name"] == "made-up"
+    assert found == plain
+    out = run(*words, "--calibration", calibration).stdout
+    assert out.startswith(run(*words).stdout)
+    assert "what they take by measurements, which NCCL does not pick by" in out
+
+
+def found_names(explanation: Any) -> list[str]:
+    may_run = [explanation["pick"], *(other for other in explanation["others"] if "time_us" in other)]
+    return [f"{each['algorithm']}/{each['protocol']}" for each in may_run]

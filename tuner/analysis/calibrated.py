@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tuner.base.errors import BadInput
-from tuner.base.names import AlgoProto, Algorithm, Buffers, Protocol
+from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Buffers, Protocol
 from tuner.base.records import json_form
 from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
@@ -162,6 +162,14 @@ def of_algo_proto(model: TimeModel, request: Request, sizes: Sequence[int], algo
     algorithm, protocol = (np.full(nbytes.shape, number, np.int8) for number in algo_proto)
     unknown_us = np.full(nbytes.shape, np.nan, np.float32)
     return estimates(model, request, Picks(nbytes, algorithm, protocol, unknown_us, channels, threads))
+
+
+def of_combinations(
+    model: TimeModel, request: Request, sizes: Sequence[int], names: Iterable[str]
+) -> dict[str, list[Estimate]]:
+    """The same of several by name, ``Ring/LL``."""
+    numbers = {f"{algorithm.name}/{protocol.name}": (algorithm, protocol) for algorithm, protocol in ALGO_PROTOS}
+    return {name: of_algo_proto(model, request, sizes, numbers[name]) for name in names}
 
 
 def of_launches(model: TimeModel, request: Request, sizes: Sequence[int], launches: Sequence[Pick]) -> list[Estimate]:

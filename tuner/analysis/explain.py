@@ -1,8 +1,8 @@
 """Why NCCL picks what it picks for a size: the pick's numbers step by step, what the others lack, how far it holds."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from tuner.emulator.ranges import FOLLOWED_BYTES, combinations
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import ConstantsUsed, Scenario
+
+if TYPE_CHECKING:
+    from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed, TimesWanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,8 @@ class Explanation:
     """Why a call of ``bytes`` (NCCL's nBytes) gets its pick.
 
     ``steps`` lead to the pick's numbers; ``others`` are the slower combinations, the fastest first, then those that
-    cannot be used. As printed by ``nccl-tuner explain --json``.
+    cannot be used. ``calibrated`` are the times of all that the call may use by a calibration, where such were asked
+    for. As printed by ``nccl-tuner explain --json``.
     """
 
     collective: Collective
@@ -63,6 +67,8 @@ class Explanation:
     steps: tuple[Step, ...]
     others: tuple[Slower | Unavailable, ...]
     holds: Holds
+    calibrated: "Mapping[str, CalibratedTime] | None" = field(default=None, metadata=json_form(optional=True))
+    calibration: "CalibrationUsed | None" = field(default=None, metadata=json_form(optional=True))
 
     def __repr__(self) -> str:
         call = f"{self.collective.name} of {human_bytes(self.bytes)}"
@@ -111,6 +117,20 @@ def explain_pick(selection: Selection, constants: ConstantsUsed, request: Reques
         others=(*_slower(steps, algo_proto), *_unavailable(selection, request, steps)),
         holds=_holds(selection, request, size),
     )
+
+
+def with_times(explanation: Explanation, scenario: Scenario, request: Request, wanted: "TimesWanted") -> Explanation:
+    """The same with calibrated times. Errors: those of :func:`tuner.analysis.calibrated.answering`."""
+    from tuner.analysis import calibrated
+
+    model = calibrated.answering(wanted, scenario, Selection(scenario.communicator()), request.buffers)
+    if isinstance(model, calibrated.NoCalibration):
+        return replace(explanation, calibration=calibrated.used(model))
+    names = [explanation.pick.name, *(f"{each.algorithm.name}/{each.protocol.name}" for each in explanation.slower)]
+    several = calibrated.of_combinations(model, request, [explanation.bytes], names)
+    found = {name: estimate for name, (estimate,) in several.items()}
+    times = {name: each.time for name, each in found.items()}
+    return replace(explanation, calibrated=times, calibration=calibrated.used(model, found.items()))
 
 
 def last(steps: list[Step], *quantities: str) -> float:

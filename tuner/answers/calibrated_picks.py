@@ -6,7 +6,6 @@ from dataclasses import replace
 from tuner.analysis import calibrated
 from tuner.analysis.calibrated import NoCalibration, TimesWanted
 from tuner.answers.picks import PickAnswer
-from tuner.base.names import ALGO_PROTOS
 from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -25,8 +24,7 @@ def with_times(
     if isinstance(model, NoCalibration):
         return [replace(answer, calibration=calibrated.used(model)) for answer in answers]
     sizes, names = [answer.bytes for answer in answers], dict.fromkeys(name for one in answers for name in _names(one))
-    numbers = {f"{algorithm.name}/{protocol.name}": (algorithm, protocol) for algorithm, protocol in ALGO_PROTOS}
-    found = {name: calibrated.of_algo_proto(model, request, sizes, numbers[name]) for name in names}
+    found = calibrated.of_combinations(model, request, sizes, names)
     several = []
     for at, answer in enumerate(answers):
         own = {name: found[name][at] for name in _names(answer)}

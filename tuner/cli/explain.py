@@ -1,15 +1,18 @@
 """``nccl-tuner explain``: why NCCL picks what it picks."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.analysis.explain import Explanation, Slower, explain
+from tuner.analysis.explain import Explanation, Slower, explain, with_times
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.base.trace import Step
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.emulator.request import Request
+
+if TYPE_CHECKING:
+    from tuner.analysis.calibrated import CalibrationUsed, TimesWanted
 
 
 @click.command(name="explain")
@@ -25,17 +28,27 @@ from tuner.emulator.request import Request
 @options.scenario_options
 @options.request_options
 @options.buffers_option
+@options.time_options("nccl")
 @options.json_option
 def command(
-    collective: Collective, size: int, dtype: DataType, op: Op, buffers: Buffers, as_json: bool, **scenario: Any
+    collective: Collective,
+    size: int,
+    dtype: DataType,
+    op: Op,
+    buffers: Buffers,
+    times: "TimesWanted | None",
+    as_json: bool,
+    **scenario: Any,
 ) -> None:
     """Why NCCL picks what it picks for COLLECTIVE: each number step by step, and what the other combinations lack.
 
     \b
     nccl-tuner explain allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 1M
     """
-    described = options.scenario_of(**scenario)
-    explanation = explain(described, Request(collective, dtype, op, buffers=buffers), size)
+    described, request = options.scenario_of(**scenario), Request(collective, dtype, op, buffers=buffers)
+    explanation = explain(described, request, size)
+    if times is not None:
+        explanation = with_times(explanation, described, request, times)
     if as_json:
         print_json(explanation)
     else:
@@ -60,6 +73,21 @@ def _print(title: str, explanation: Explanation) -> None:
     missing = [(_name(other.algorithm, other.protocol), other.reason) for other in explanation.unavailable]
     if missing:
         print_table("what it may not use", ("combination", "because"), missing)
+    if explanation.calibration is not None:
+        _print_calibrated(explanation, explanation.calibration)
+
+
+def _print_calibrated(explanation: Explanation, used: "CalibrationUsed") -> None:
+    from tuner.cli import times
+
+    if explanation.calibrated:
+        rows = [
+            (name, times.central(time), times.interval(time), "no" if name in used.not_measured else "yes")
+            for name, time in explanation.calibrated.items()
+        ]
+        columns = ("combination", "calibrated us", f"{times.INTERVAL} us", "measured")
+        print_table("what they take by measurements, which NCCL does not pick by", columns, rows)
+    click.echo(times.whose(used))
 
 
 STEPS = ("quantity", "rule", "before", "after", "unit", "meaning")

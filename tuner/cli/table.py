@@ -1,29 +1,39 @@
 """``nccl-tuner table``: the tuning table."""
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tuner.answers.tables import cells
 from tuner.cli import options
-from tuner.cli.output import print_json
+from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.emulator import printed_table
 from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.model import Tables
 from tuner.emulator.selection import Selection
+from tuner.scenario import Scenario
+
+if TYPE_CHECKING:
+    from tuner.analysis.calibrated import TimesWanted
 
 
 @click.command(name="table")
 @options.scenario_options
+@options.time_options("nccl")
 @options.json_option
-def command(as_json: bool, **scenario: Any) -> None:
+def command(times: "TimesWanted | None", as_json: bool, **scenario: Any) -> None:
     """The latencies (us) and bandwidths (GB/s) of every combination, in the layout NCCL prints.
 
     \b
     nccl-tuner table --machine dgx-h100 --nodes 2 --nccl 2.28.9
     """
     described = options.scenario_of(**scenario)
-    print_tables(Selection(described.communicator()).tables, as_json, described.fitted_constants)
+    tables = Selection(described.communicator()).tables
+    if times is None or (times.beside_nccl and not as_json):
+        print_tables(tables, as_json, described.fitted_constants)
+    if times is not None:
+        _print_calibrated(tables, described, times, as_json)
 
 
 def print_tables(tables: Tables, as_json: bool, fitted: FittedConstants | None = None) -> None:
@@ -34,3 +44,35 @@ def print_tables(tables: Tables, as_json: bool, fitted: FittedConstants | None =
     if fitted is not None:
         click.echo(f"with fitted constants {fitted.file}, not NCCL's own")
     click.echo("\n".join(printed_table.lines(tables)))
+
+
+def _print_calibrated(tables: Tables, scenario: Scenario, wanted: "TimesWanted", as_json: bool) -> None:
+    from tuner.answers import calibrated_tables
+    from tuner.cli import times
+
+    fitted = scenario.fitted_constants
+    found = calibrated_tables.with_times(cells(tables, fitted.record if fitted else None), scenario, wanted)
+    said = times.whose(replace(found.calibration, not_measured=()))  # the column says it by collective
+    if as_json:
+        print_json(found.cells)
+        click.echo(said, err=True)
+        return
+    rows = [
+        (
+            cell.collective.name,
+            f"{cell.algorithm.name}/{cell.protocol.name}",
+            times.central(each.smallest),
+            times.interval(each.smallest),
+            f"{each.large_gbs:.1f}",
+            f"{each.large_low_gbs:.1f} to {each.large_high_gbs:.1f}",
+            "yes" if each.measured else "no",
+        )
+        for cell in found.cells
+        if (each := cell.calibrated)
+    ]
+    if rows:
+        size = human_bytes(calibrated_tables.LARGE_BYTES)
+        smallest = "smallest call us", f"{times.INTERVAL} us"
+        columns = ("collective", "combination", *smallest, f"GB/s at {size}", f"{times.INTERVAL} GB/s", "measured")
+        print_table(f"calibrated times and algorithm bandwidths on {scenario.title}", columns, rows)
+    click.echo(said)
