@@ -23,6 +23,7 @@ from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
 from tuner.plot import choicemap, save
 from tuner.scenario import Scenario
+from tuner.timemodel import predict
 
 CASE = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
 
@@ -50,6 +51,13 @@ def main() -> None:
         request = Request(collective, DataType.float32, Op.sum)
         picked = seconds(lambda r=request: selection.pick(r, sizes))
         report(f"picks of a million sizes, {collective.name}", picked, "150 ms")
+
+    model = predict.of_communicator(selection, CASE.machine)
+    for collective in Collective:
+        request = Request(collective, DataType.float32, Op.sum)
+        picks = selection.pick(request, sizes)
+        calibrated = seconds(lambda r=request, p=picks: model.of_picks(r, p))
+        report(f"a million calibrated times with intervals, {collective.name}", calibrated, "1000 ms")
 
     def edges() -> None:
         fresh = Selection(communicator)

@@ -1,6 +1,6 @@
 """What a call's time depends on, from the emulator: an element a call, so that many communicators go into one fit."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import TypeAlias
 
@@ -76,13 +76,17 @@ def of_algo_proto(selection: Selection, request: Request, sizes: SizeArray, algo
 
 def of_picks(selection: Selection, request: Request, picks: Picks) -> Features:
     """Of the calls that NCCL picked for, in their order."""
-    parts, places = [], []
-    for number in np.unique(picks.combinations).tolist():
-        where = np.flatnonzero(picks.combinations == number)
-        launches = _Launches(picks.bytes[where], picks.channels[where], picks.threads[where])
-        parts.append(_features(selection, request, ALGO_PROTOS[number], launches))
-        places.append(where)
+    places, parts = zip(*by_combination(selection, request, picks), strict=True)
     return concatenated(parts)[np.argsort(np.concatenate(places))]
+
+
+def by_combination(selection: Selection, request: Request, picks: Picks) -> Iterator[tuple[NDArray[np.intp], Features]]:
+    """The same for each algorithm and protocol alone, with the places of its calls among the picks."""
+    combinations = picks.combinations
+    for number in np.flatnonzero(np.bincount(combinations)).tolist():
+        where = np.flatnonzero(combinations == number)
+        launches = _Launches(picks.bytes[where], picks.channels[where], picks.threads[where])
+        yield where, _features(selection, request, ALGO_PROTOS[number], launches)
 
 
 def _features(selection: Selection, request: Request, algo_proto: AlgoProto, launches: _Launches) -> Features:

@@ -62,7 +62,16 @@ class TimeModel:
 
     def of_picks(self, request: Request, picks: Picks) -> CalibratedTimes:
         """Of the calls that NCCL picks for, [size]."""
-        return self.times(request, features.of_picks(self.selection, request, picks))
+        shape = len(picks.bytes)
+        time_us, low_us, high_us = np.empty((3, shape))
+        measured = np.empty(shape, np.bool_)
+        carried: dict[CarriedOver, None] = {}
+        for where, calls in features.by_combination(self.selection, request, picks):
+            part = self.times(request, calls)
+            time_us[where], low_us[where], high_us[where] = part.time_us, part.low_us, part.high_us
+            measured[where] = part.measured
+            carried.update(dict.fromkeys(part.carried_over))
+        return CalibratedTimes(time_us, low_us, high_us, measured, tuple(carried))
 
     def of_algo_proto(self, request: Request, sizes: ArrayLike, algo_proto: AlgoProto) -> CalibratedTimes:
         """Of calls that an algorithm and protocol are forced on. ``sizes`` are NCCL's nBytes, [size]."""
@@ -84,7 +93,7 @@ class TimeModel:
         combinations = calls.algo_proto
         for number in np.unique(combinations).tolist():
             place, where = self._place(request, number), combinations == number
-            half[where] = self._certainty.half_widths(calls[where], place)
+            half[where] = self._certainty.half_widths(calls if where.all() else calls[where], place)
             measured[where] = self.calibration.has_measured(request.collective, number)
             carried.update(dict.fromkeys(self._certainty.carried_over(place)))
         times = np.exp(log_us), np.exp(log_us - half), np.exp(log_us + half)

@@ -88,11 +88,15 @@ def learnt(calls: Features, residuals: Array) -> Surface:
 
 def _groups(calls: Features) -> dict[Key, np.ndarray[tuple[int], np.dtype[np.intp]]]:
     local = np.round(calls.ranks / calls.nodes).astype(np.int64)
-    keys, inverse = np.unique(np.stack([calls.collective, calls.algo_proto, local]), axis=1, return_inverse=True)
-    return {
-        (int(key[0]), int(key[1]), int(key[2])): np.flatnonzero(inverse.ravel() == index)
-        for index, key in enumerate(keys.T)
-    }
+    columns = calls.collective, calls.algo_proto, local
+    # One number a key, as numbers are told apart quicker than rows of them.
+    numbers = np.ravel_multi_index(columns, [int(column.max(initial=0)) + 1 for column in columns])
+    found: dict[Key, np.ndarray[tuple[int], np.dtype[np.intp]]] = {}
+    for number in np.unique(numbers):
+        which = np.flatnonzero(numbers == number)
+        collective, algo_proto, gpus = (int(column[which[0]]) for column in columns)
+        found[collective, algo_proto, gpus] = which
+    return found
 
 
 def _bilinear(axis: Array, table: Array, log_nodes: Array, places: Array) -> Array:
