@@ -46,6 +46,7 @@ def made_up(parameters: Mapping[str, float] | None = None) -> Calibration:
         scatter=dict.fromkeys(Regime, SCATTER),
         factors=FACTORS,
         scope=frozenset(scope),
+        exchange=None,
     )
 
 

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from tuner import measured, release
 from tuner.base.errors import BadInput
-from tuner.calibration import time_fit
+from tuner.calibration import point_to_point_fit, time_fit
 from tuner.calibration.measured_calls import MeasuredCalls, Site, joined, of_table
 from tuner.machine import catalogue
 from tuner.measured import MeasuredTable
 from tuner.timemodel import calibration as calibrations
-from tuner.timemodel.calibration import Calibration, MeasuredFile
+from tuner.timemodel.calibration import Calibration, ExchangeCalibration, MeasuredFile
 from tuner.timemodel.intervals import Factors
 from tuner.timemodel.parameters import believed
+from tuner.timemodel.point_to_point import MODELLED
 
 FEWEST_ROWS = 12
 
@@ -65,6 +66,7 @@ def of_tables(name: str, tables: Sequence[MeasuredTable], machine: str, factors:
         scatter=fitted.scatter,
         factors=factors,
         scope=everything.scope(),
+        exchange=_exchange(tables, machine),
     )
 
 
@@ -86,6 +88,18 @@ def of_paths(paths: Sequence[Path], machine: str | None, nccl: str | None, name:
 def known_factors() -> Factors:
     """The factors of the shipped calibrations, which are those of the frozen splits."""
     return calibrations.load(calibrations.names()[0]).factors
+
+
+def _exchange(tables: Sequence[MeasuredTable], machine: str) -> ExchangeCalibration | None:
+    """Of AllToAll, from the tables that were launched as the first that has it."""
+    having = [table for table in tables if any(row.collective in MODELLED for row in table.rows)]
+    alike = [table for table in having if table.header.launch == having[0].header.launch]
+    rows = point_to_point_fit.of_tables(alike, [Site(machine, table.header.nccl) for table in alike]) if alike else None
+    if rows is None:
+        return None
+    parameters = point_to_point_fit.fit(rows)
+    scope = frozenset((row.nodes, row.gpus_per_node) for row in rows.rows)
+    return ExchangeCalibration(parameters, point_to_point_fit.scatter(rows, parameters), len(rows.rows), scope)
 
 
 def _placed(table: MeasuredTable, machine: str, launch: int) -> MeasuredCalls:

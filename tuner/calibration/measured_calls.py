@@ -181,7 +181,7 @@ def _counted(skipped: Mapping[str, int]) -> str:
 
 def _skipped(row: MeasuredRow) -> str | None:
     if row.is_point_to_point:
-        return "sends and receives"
+        return f"{row.collective}: sends and receives"
     if row.in_place:
         return "in place"
     if row.dtype in (DataType.float8e4m3, DataType.float8e5m2):

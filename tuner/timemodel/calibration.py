@@ -14,6 +14,7 @@ import numpy as np
 from tuner.base.errors import BadCalibration, BadInput, one_of
 from tuner.base.names import ALGO_PROTOS, Collective
 from tuner.base.records import to_json
+from tuner.timemodel import point_to_point
 from tuner.timemodel.intervals import CarriedOver, Certainty, Factors, Place, Regime, Scatter
 from tuner.timemodel.parameters import PARAMETERS, believed
 from tuner.timemodel.surface import Curve, Surface
@@ -27,6 +28,17 @@ class MeasuredFile:
 
     name: str
     rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeCalibration:
+    """Of AllToAll. ``scatter``: mean absolute logarithm of measured times over the form's; ``scope`` holds the measured
+    numbers of nodes and GPUs per node."""
+
+    parameters: Mapping[str, float]
+    scatter: float
+    rows: int
+    scope: frozenset[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +58,7 @@ class Calibration:
     scatter: Scatter
     factors: Factors
     scope: frozenset[Place]
+    exchange: ExchangeCalibration | None
 
     @property
     def releases(self) -> tuple[str, ...]:
@@ -107,6 +120,7 @@ def text(calibration: Calibration) -> str:
         "scatter": {regime.name: _rounded(calibration.scatter[regime]) for regime in Regime},
         "factors": {kind.name: _rounded(calibration.factors[kind]) for kind in CarriedOver},
         "scope": [[place.nccl, *_numbers(place)] for place in scope],
+        "alltoall": _exchange_record(calibration.exchange),
         "surface": [
             {
                 "key": curve.key,
@@ -119,6 +133,28 @@ def text(calibration: Calibration) -> str:
     }
     lines = (f"{json.dumps(key)}: {_value(value)}" for key, value in record.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _exchange_record(exchange: ExchangeCalibration | None) -> dict[str, Any] | None:
+    if exchange is None:
+        return None
+    return {
+        "parameters": {name: _rounded(value) for name, value in exchange.parameters.items()},
+        "scatter": _rounded(exchange.scatter),
+        "rows": exchange.rows,
+        "scope": sorted(exchange.scope),
+    }
+
+
+def _exchange(record: Mapping[str, Any] | None) -> ExchangeCalibration | None:
+    if record is None:
+        return None
+    return ExchangeCalibration(
+        {name: float(record["parameters"][name]) for name in point_to_point.PARAMETERS},
+        float(record["scatter"]),
+        int(record["rows"]),
+        frozenset((int(nodes), int(gpus)) for nodes, gpus in record["scope"]),
+    )
 
 
 def _value(value: Any) -> str:
@@ -165,6 +201,7 @@ def _parsed(record: Mapping[str, Any]) -> Calibration:
         scatter={regime: float(record["scatter"][regime.name]) for regime in Regime},
         factors={kind: float(record["factors"][kind.name]) for kind in CarriedOver},
         scope=scope,
+        exchange=_exchange(record["alltoall"]),
     )
 
 

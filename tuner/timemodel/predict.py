@@ -16,11 +16,12 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.machine import catalogue
 from tuner.timemodel import calibration as calibrations
-from tuner.timemodel import features
+from tuner.timemodel import features, point_to_point
 from tuner.timemodel.calibration import Calibration
 from tuner.timemodel.features import Array, Features
 from tuner.timemodel.form import Form
 from tuner.timemodel.intervals import CarriedOver, Place
+from tuner.timemodel.point_to_point import Exchanges
 
 # What the paths of a ring within a node are where GPUs talk over NVLink. Others have no calibration.
 NVLINK = ("NVL", "NVB")
@@ -57,6 +58,7 @@ class TimeModel:
         self.calibration = calibration
         self.selection = selection
         self.reason = reason
+        self.same_machine = same_machine
         self._form = Form(calibration.parameters)
         self._certainty = calibration.certainty(same_machine=same_machine)
 
@@ -103,10 +105,37 @@ class TimeModel:
         """Half the interval around the logarithm of each call, [call], where just that is carried over beside sizes."""
         return self._certainty.half_widths_of(calls, carried)
 
+    def all_to_all(self, sizes: ArrayLike) -> CalibratedTimes:
+        """Of AllToAll, whose ranks send ``sizes`` bytes in all, [size]. BadInput where no such call was measured."""
+        nbytes: SizeArray = np.atleast_1d(np.asarray(sizes)).astype(np.uint64)
+        communicator = self.selection.communicator
+        return self.exchanges(point_to_point.of_communicator(communicator, nbytes))
+
+    def exchanges(self, calls: Exchanges) -> CalibratedTimes:
+        """The same of calls on communicators of this kind. BadInput where no such call was measured."""
+        return exchange_times(self.calibration, calls, same_machine=self.same_machine)
+
     def _place(self, request: Request, algo_proto: int) -> Place:
         communicator = self.selection.communicator
         name, local, nodes = communicator.release.name, communicator.local_ranks, communicator.nodes
         return Place(name, request.collective, algo_proto, local, nodes)
+
+
+def exchange_times(calibration: Calibration, calls: Exchanges, *, same_machine: bool) -> CalibratedTimes:
+    """Times of AllToAll by a calibration. BadInput where it has none of such calls."""
+    exchange = calibration.exchange
+    if exchange is None:
+        raise BadInput(f"no measured times of AllToAll in the calibration {calibration.name}")
+    several = any(nodes > 1 for nodes, _ in exchange.scope)
+    measured = (calls.nodes == 1) | several
+    kinds = (CarriedOver.sizes,) if same_machine else (CarriedOver.sizes, CarriedOver.machine)
+    known = np.array([pair in exchange.scope for pair in zip(calls.nodes, calls.ranks / calls.nodes, strict=True)])
+    factor = np.where(known, calibration.factors[CarriedOver.sizes], calibration.factors[CarriedOver.gpus])
+    factor = np.where(measured, factor, calibration.factors[CarriedOver.first_nodes])
+    if not same_machine:
+        factor = np.maximum(factor, calibration.factors[CarriedOver.machine])
+    half, time_us = exchange.scatter * factor, point_to_point.times_us(exchange.parameters, calls)
+    return CalibratedTimes(time_us, time_us * np.exp(-half), time_us * np.exp(half), measured, kinds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import numpy as np
 from tuner import measured, release
 from tuner.base.errors import BadInput
 from tuner.base.records import to_json
+from tuner.calibration import point_to_point_fit
 from tuner.calibration.accuracy.evaluate import half_widths
 from tuner.calibration.measured_calls import MeasuredCalls, Site, of_table
 from tuner.machine import catalogue
@@ -17,7 +18,7 @@ from tuner.measured import MeasuredTable
 from tuner.timemodel.calibration import Calibration
 from tuner.timemodel.features import Array
 from tuner.timemodel.form import Form
-from tuner.timemodel.predict import Choice, choose
+from tuner.timemodel.predict import Choice, choose, exchange_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +88,30 @@ def of_file(table: MeasuredTable, site: Site, calibration: str | None = None) ->
     calls = of_table(table, site)
     chosen = chosen_for(calls, site, calibration)
     name = chosen.calibration.name
-    return FileAccuracy(table.name, _accuracy(calls, chosen), None, name, chosen.reason, calls.skipped)
+    exchanges = _of_exchanges(table, site, chosen)
+    return FileAccuracy(table.name, _accuracy(calls, chosen), exchanges, name, chosen.reason, calls.skipped)
 
 
 def chosen_for(calls: MeasuredCalls, site: Site, calibration: str | None) -> Choice:
     """The calibration that answers for the largest communicator of the rows."""
     row = max(calls.rows, key=lambda each: (each.nodes, each.gpus_per_node))
     return choose(site.selection(row.nodes, row.gpus_per_node, {}).communicator, calls.machine, calibration)
+
+
+def _of_exchanges(table: MeasuredTable, site: Site, chosen: Choice) -> Accuracy | None:
+    """Of AllToAll; None where the file has none, or the calibration has none."""
+    rows = point_to_point_fit.of_tables([table], [site])
+    if rows is None or chosen.calibration.exchange is None:
+        return None
+    said = exchange_times(chosen.calibration, rows.calls, same_machine=chosen.same_machine)
+    held = (said.low_us <= rows.times_us) & (rows.times_us <= said.high_us)
+    return Accuracy(
+        rows=len(rows.rows),
+        mean_absolute_error=float(np.abs(said.time_us / rows.times_us - 1).mean()),
+        coverage_90=float(held.mean()),
+        half_width_90=float((said.high_us / said.time_us - 1).mean()),
+        nccl_model_error=None,
+    )
 
 
 def times_us(calls: MeasuredCalls, calibration: Calibration) -> Array:
