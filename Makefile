@@ -7,7 +7,7 @@ JOBS   ?= 2
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 LOG    := build/install.log
 
-.PHONY: demo test test-offline test-releases explore docs golden release lint bench plugin fuzz clean
+.PHONY: demo test test-offline test-releases explore docs accuracy calibrations golden release lint bench plugin fuzz clean
 
 demo: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL)
@@ -36,6 +36,10 @@ test-releases: $(VENV)/.installed
 docs: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $$($(BIN)/python -m tests.scripts.releases_to_fetch)
 	$(BIN)/python -m tests.scripts.write_docs
+
+# What the frozen splits reach, into docs/accuracy.json.
+accuracy: $(VENV)/.installed
+	$(BIN)/python -m tests.scripts.write_accuracy
 
 # The calibrations of shipped measured times, and the intervals that the frozen splits say.
 calibrations: $(VENV)/.installed

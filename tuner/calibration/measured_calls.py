@@ -114,6 +114,7 @@ def of_table(table: MeasuredTable, site: Site, *, launch: int = 0) -> MeasuredCa
     """The rows that the emulator can place on ``site``. ``launch`` numbers the way they were launched.
 
     In-place rows, sends and receives, and rows of another setting of the search or the network are skipped and counted.
+    BadMeasurement where none is left.
     """
     nccl, skipped = release.load(site.nccl), Counter[str]()
     kinds: dict[_Kind, list[MeasuredRow]] = defaultdict(list)

@@ -16,7 +16,7 @@ from tuner.timemodel.surface import Surface
 # How far a measured time may lie from the form before it counts less, natural log.
 _NODE_SCATTER = 0.03
 _NETWORK_SCATTER = 0.08
-_START_LOG_SD = 0.5
+_START_LOG_SD = 1.0
 _NO_EFFECT = 1e-9
 # The scatter of a machine of which little is measured, and how many rows that belief is worth.
 _BELIEVED_SCATTER = {
@@ -87,7 +87,7 @@ def fit(measured: Measured, beliefs: Mapping[str, float]) -> TimeFit:
 
 
 def started_us(parameters: Mapping[str, float], start_factors: Array, measured: Measured) -> Array:
-    """The form's times, with the start of each call's way of launching."""
+    """The form's times in us, [call], with the start of each call's way of launching."""
     more = parameters["start_us"] * (start_factors[measured.launch] - 1)
     return np.maximum(Form(parameters).times_us(measured.calls) + more, 1e-3)
 

@@ -60,7 +60,7 @@ class Place:
 
 
 def regimes(calls: Features) -> Ints:
-    """The regime of each call, an index into ``REGIMES``."""
+    """The regime of each call, [call], numbers that index ``REGIMES``."""
     simple = calls.protocol == Protocol.Simple
     nvls = simple & (calls.algorithm == Algorithm.NVLS)
     on_one = np.where(simple, REGIMES.index(Regime.node_simple), REGIMES.index(Regime.node_low_latency))
@@ -91,6 +91,8 @@ class Certainty:
 
     def half_widths_of(self, calls: Features, carried: Iterable[CarriedOver]) -> Array:
         """The same where just that is carried over, beside sizes."""
+
+        """Half the interval around the logarithm of each call at ``place``, [call]; numbers without a unit."""
         least = self.factors[CarriedOver.sizes] ** 2
         more = (max(self.factors[kind] ** 2 - least, 0.0) for kind in carried)
         by_regime = np.array([self.scatter[regime] for regime in REGIMES])

@@ -86,7 +86,7 @@ class TimeModel:
         return {each: self.of_algo_proto(request, sizes, each) for each in candidates}
 
     def times(self, request: Request, calls: Features) -> CalibratedTimes:
-        """Of calls of one kind on this communicator."""
+        """Of calls of one kind on this communicator. BadInput for registered buffers, which were not measured."""
         if request.buffers:
             raise BadInput(f"calibrated times: plain buffers only were measured, not {request.buffers.name} ones")
         log_us = np.log(self._form.times_us(calls)) + self.calibration.surface.log_factors(calls)

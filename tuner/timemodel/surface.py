@@ -3,6 +3,8 @@
 A curve belongs to a collective, an algorithm and protocol, the GPUs of a node and a number of nodes. Between two
 numbers of nodes that were measured it is interpolated; beyond them the nearest holds; GPUs of a node that were never
 measured have none.
+
+Shapes: what is added to logarithms are numbers without a unit, [half octave of bytes] in curves, [call] for calls.
 """
 
 from collections import defaultdict

@@ -1,6 +1,6 @@
 """Simpler means to predict times, for comparison: each is fitted to the same rows and predicts the same others.
 
-Each answers with times in us, [row], NaN where it has no answer.
+Shapes: each answers with times in us, [row], NaN where it has no answer.
 """
 
 from collections import defaultdict

@@ -61,6 +61,13 @@ def run(progress: Callable[[int, int], None] | None = None) -> tuple[tuple[Split
     return results, learn(scores)
 
 
+def error_of(split: Split) -> tuple[float, int]:
+    """The mean absolute error of the time model on a split, as a share, and the rows that are predicted."""
+    predicted = _predict(split)
+    test = predicted.halves.test
+    return float(np.abs(predicted.times_us / test.measured.times_us - 1).mean()), len(test)
+
+
 def _of_others(scores: Sequence[Scores], split: Split) -> list[Scores]:
     """The scores of other machines; of what only this one was tried for, those of its other splits."""
     others = [score for score in scores if score.machine != split.machine]
@@ -70,7 +77,7 @@ def _of_others(scores: Sequence[Scores], split: Split) -> list[Scores]:
 
 
 def predicted_us(fitted: TimeFit, test: MeasuredCalls) -> Array:
-    """Times by a fit in us, with the start of its first way of launching."""
+    """Times by a fit in us, [row], with the start of its first way of launching."""
     calls = test.measured.calls
     times: Array = Form(fitted.parameters).times_us(calls) * np.exp(fitted.surface.log_factors(calls))
     return times
@@ -105,7 +112,7 @@ def _result(predicted: _Predicted, learnt: Factors) -> SplitResult:
 
 
 def half_widths(test: MeasuredCalls, certainty: Certainty) -> Array:
-    """Half the interval around each row's logarithm, [row]."""
+    """Half the interval around each row's logarithm, [row]; numbers without a unit."""
     calls, half = test.measured.calls, np.empty(len(test))
     of_places: dict[Place, list[int]] = defaultdict(list)
     for at, place in enumerate(test.places()):

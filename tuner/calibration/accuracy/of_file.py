@@ -68,7 +68,10 @@ class Held:
 
 
 def of_path(path: Path, held: Held) -> FileAccuracy:
-    """The same for a file. Errors: BadMeasurement also where it cannot be read."""
+    """The same for a file.
+
+    Errors: BadMeasurement also where it cannot be read, BadInput where it does not say what was measured.
+    """
     table = measured.read(path)
     nccl = held.nccl or table.header.nccl
     machine = held.machine or (None if held.topology else table.header.machine or None)

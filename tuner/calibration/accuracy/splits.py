@@ -91,7 +91,7 @@ def shipped(name: str) -> MeasuredCalls:
 
 
 def matching(calls: MeasuredCalls, conditions: Mapping[str, Sequence[Any]]) -> Rows:
-    """The rows that meet all conditions."""
+    """A mask of the rows that meet all conditions, [row]."""
     found = np.ones(len(calls), np.bool_)
     for name, values in conditions.items():
         found &= _matching(calls, name, values)

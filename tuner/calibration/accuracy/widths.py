@@ -15,7 +15,7 @@ _NEVER_TRIED = 1.5  # what was never held out, against the widest that was
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """Absolute logarithms of predicted over measured times, [row], of one split, in units of the fit's scatter."""
+    """How far predictions of one split are off: absolute logarithms as numbers in units of the fit's scatter, [row]."""
 
     kind: CarriedOver
     split: Split

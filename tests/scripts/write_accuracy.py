@@ -1,0 +1,39 @@
+"""Runs the frozen splits and keeps what they reach in docs/accuracy.json: ``make accuracy``."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tuner.base.records import to_json
+from tuner.calibration.accuracy.splits_file import of_splits
+
+FILE = Path(__file__).parents[2] / "docs" / "accuracy.json"
+
+
+def read() -> dict[str, Any]:
+    """What is kept: ``splits`` in the order of the file, ``summary`` by kind, ``factors`` of the intervals."""
+    kept: dict[str, Any] = json.loads(FILE.read_text("utf-8"))
+    return kept
+
+
+def main() -> None:
+    """A minute."""
+    found = of_splits(lambda done, of: print(f"\rsplit {done} of {of}", end="\n" if done == of else "", flush=True))
+    splits = [
+        {
+            "kind": each.split.kind,
+            "machine": each.split.machine,
+            "title": each.split.title,
+            "rows": each.rows,
+            "errors": {name: None if error is None else round(error, 4) for name, error in each.errors.items()},
+            "coverage": round(each.coverage, 3),
+            "half_width": round(each.half_width, 3),
+        }
+        for each in found.splits
+    ]
+    kept = {"splits": splits, "summary": to_json(found.summary), "factors": to_json(found.factors)}
+    FILE.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

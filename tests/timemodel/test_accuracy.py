@@ -1,0 +1,127 @@
+"""The frozen splits reach what docs/accuracy.json says of them; and what calibrated times promise."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.scripts import write_accuracy
+from tests.support.command_line import run
+from tuner import measured
+from tuner.calibration.accuracy import evaluate, splits
+from tuner.calibration.accuracy.splits import Split
+
+KEPT = write_accuracy.read()
+POINTS = 0.002  # by how much a mean error may be worse than what is kept
+# Mean absolute errors that calibrated times promise, over machines.
+PROMISED = {
+    "sizes": 0.045,
+    "gpus": 0.06,
+    "release": 0.04,
+    "machine": 0.05,
+    "collective": 0.05,
+    "one_run": 0.08,
+    "nodes_between": 0.10,
+    "nodes_beyond": 0.15,
+}
+
+
+@pytest.mark.parametrize("at", range(len(splits.splits())))
+def test_no_split_gets_worse(at: int) -> None:
+    split, kept = splits.splits()[at], KEPT["splits"][at]
+    assert (split.kind, split.title) == (kept["kind"], kept["title"])
+    error, rows = evaluate.error_of(split)
+    assert rows == kept["rows"]
+    assert error <= kept["errors"][evaluate.MODEL] + POINTS
+
+
+def test_all_splits_are_kept() -> None:
+    assert len(KEPT["splits"]) == len(splits.splits())
+
+
+@pytest.mark.parametrize("kind", PROMISED)
+def test_what_is_kept_is_what_is_promised(kind: str) -> None:
+    summary = KEPT["summary"][kind]
+    assert summary[evaluate.MODEL] <= PROMISED[kind]
+    others = [error for name, error in summary.items() if name in ("NCCL's model", "one factor", "alpha-beta") and error]
+    assert summary[evaluate.MODEL] < min(others)
+
+
+@pytest.mark.parametrize("split", splits.splits(), ids=lambda split: f"{split.kind} {split.machine}")
+def test_what_is_held_out_is_not_fitted_to(split: Split) -> None:
+    both = splits.halves(split)
+    assert len(both.fit) > 0
+    assert len(both.test) > 0
+    if not split.test:
+        assert not {row.line for row in both.fit.rows} & {row.line for row in both.test.rows}
+
+
+H100 = "h100-8x__2.29.2__aiconfigurator"
+
+
+def columns_file(folder: Path, factor: float = 1.0) -> Path:
+    path = folder / "h100.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["collective", "dtype", "gpus", "bytes", "time_us"])
+        for row in measured.load(H100).rows:
+            writer.writerow([row.collective, row.dtype.name, row.gpus_per_node, row.bytes, factor * row.time_us])
+    return path
+
+
+def test_a_file_in_bare_columns_is_held_against_the_machines_calibration(tmp_path: Path) -> None:
+    words = ("accuracy", str(columns_file(tmp_path)), "--machine", "dgx-h100", "--nccl", "2.29.2", "--json")
+    answer = json.loads(run(*words).stdout)
+    assert answer["rows"] == 378
+    assert answer["mean_absolute_error"] < 0.02
+    assert answer["coverage_90"] > 0.9
+    assert answer["nccl_model_error"] == pytest.approx(0.139, abs=0.001)
+    assert answer["calibration"] == "dgx-h100"
+    assert answer["skipped"] == {"alltoall: sends and receives": 126}
+    assert answer["point_to_point"]["rows"] == 126
+    assert answer["point_to_point"]["mean_absolute_error"] < 0.08
+
+
+def test_times_that_are_twice_as_long_are_found_out(tmp_path: Path) -> None:
+    words = ("accuracy", str(columns_file(tmp_path, 2.0)), "--machine", "dgx-h100", "--nccl", "2.29.2", "--json")
+    answer = json.loads(run(*words).stdout)
+    assert answer["mean_absolute_error"] == pytest.approx(0.5, abs=0.02)
+    assert answer["coverage_90"] == 0
+
+
+def test_a_calibration_of_ones_own_is_used(tmp_path: Path) -> None:
+    sweep, own = str(columns_file(tmp_path, 2.0)), str(tmp_path / "own.json")
+    machine = ("--machine", "dgx-h100", "--nccl", "2.29.2")
+    run("calibrate", sweep, *machine, "-o", own)
+    answer = json.loads(run("accuracy", sweep, *machine, "--calibration", own, "--json").stdout)
+    assert answer["mean_absolute_error"] < 0.02
+    assert answer["calibration"] == "own"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "--machine, --topology"),
+        (("--machine", "dgx-h100"), "--nccl"),
+        (("--machine", "pcie-l40s", "--nccl", "2.29.2"), "joined by"),
+        (("--machine", "dgx-h100", "--nccl", "2.29.2", "--calibration", "nothing"), "no calibration 'nothing'"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_line(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    assert said in run("accuracy", str(columns_file(tmp_path)), *words, code=2).stderr
+
+
+def test_forced_rows_are_predicted_as_forced(tmp_path: Path) -> None:
+    """The same call by LL and by Simple: other times, each near its own."""
+    path = tmp_path / "forced.csv"
+    rows = "allgather,half,1,8,67108864,{time},0,Ring,{protocol},,"
+    head = "source_id,collective,dtype,nodes,gpus_per_node,bytes,time_us,in_place,algorithm,protocol,channels,notes"
+    times = {}
+    for protocol in ("LL", "Simple"):
+        path.write_text(f"{head}\nx,{rows.format(time=100.0, protocol=protocol)}\n", "utf-8")
+        words = ("accuracy", str(path), "--machine", "dgx-h100", "--nccl", "2.29.2", "--json")
+        times[protocol] = 1 + json.loads(run(*words).stdout)["mean_absolute_error"]
+    assert times["LL"] > 1.5 * times["Simple"]
+    assert np.isfinite(list(times.values())).all()

@@ -1,0 +1,99 @@
+"""The form of calibrated times: what holds for any parameters, and what a fit finds again."""
+
+import numpy as np
+import pytest
+
+import tuner
+from tuner.api import request
+from tuner.base.names import ALGO_PROTOS, Algorithm, Protocol
+from tuner.calibration import time_fit
+from tuner.calibration.time_fit import Measured
+from tuner.timemodel import features
+from tuner.timemodel.features import Features
+from tuner.timemodel.form import Form, nvls_chunk_bytes
+from tuner.timemodel.parameters import PARAMETERS, believed
+
+SIZES = np.array([1 << power for power in range(3, 34)], np.uint64)
+SHAPES = [("dgx-a100", 1), ("dgx-h100", 1), ("dgx-h100", 4), ("dgx-b200", 2), ("gh200-4x", 8)]
+ALLREDUCE = request("allreduce")
+
+
+def calls(machine: str, nodes: int, collective: str = "allreduce") -> Features:
+    selection = tuner.communicator(machine, nodes=nodes, nccl="2.28.9").selection
+    kind = request(collective)
+    return features.of_picks(selection, kind, selection.pick(kind, SIZES))
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "allgather", "broadcast"])
+@pytest.mark.parametrize(("machine", "nodes"), SHAPES)
+def test_each_combination_takes_longer_the_more_bytes(machine: str, nodes: int, collective: str) -> None:
+    selection = tuner.communicator(machine, nodes=nodes, nccl="2.28.9").selection
+    kind = request(collective)
+    for algo_proto in selection.candidates(kind):
+        times_us = Form(believed()).times_us(features.of_algo_proto(selection, kind, SIZES, algo_proto))
+        assert np.isfinite(times_us).all()
+        assert times_us.min() > PARAMETERS["start_us"].median
+        # Channels grow with the size in steps, and may cost more than a doubled size does.
+        assert (times_us[4:] > times_us[:-4]).all(), algo_proto
+
+
+def test_the_features_of_picks_are_those_of_what_was_picked() -> None:
+    selection = tuner.communicator("dgx-h100", nodes=2, nccl="2.28.9").selection
+    picks = selection.pick(ALLREDUCE, SIZES)
+    mixed = features.of_picks(selection, ALLREDUCE, picks)
+    assert len(set(picks.algo_protos())) > 2
+    for at, algo_proto in enumerate(picks.algo_protos()):
+        one = features.of_algo_proto(selection, ALLREDUCE, SIZES[at : at + 1], algo_proto)
+        for name in Features.__slots__:
+            assert getattr(mixed, name)[at] == getattr(one, name)[0], name
+
+
+def test_a_rings_time_is_the_sum_of_its_terms() -> None:
+    """AllGather of 8 GPUs by LL, one pass of the threads: start, seven hops, eight steps' data."""
+    selection = tuner.communicator("dgx-a100", nodes=1, nccl="2.28.9").selection
+    one = features.of_algo_proto(selection, request("allgather"), np.array([65536], np.uint64), ALGO_PROTOS[3])
+    p = believed("ampere")
+    assert 8 * one.channels[0] * one.threads[0] >= 65536 / 8
+    start_us = p["start_us"] + p["channels_start_us"] * (1 - 1 / one.channels[0])
+    data_us = 65536 / 8 / (one.channels[0] * p["ll_channel_gbs"] * 1e3)
+    expected_us = start_us + 7 * p["ll_hop_us"] + (7 + p["ll_extra_steps"]) * data_us
+    assert Form(p).times_us(one)[0] == pytest.approx(expected_us, rel=1e-12)
+
+
+def test_nvls_sends_in_chunks_as_nccl_does() -> None:
+    """16 channels and 8 heads: 128 chunks a round."""
+    selection = tuner.communicator("dgx-h100", nodes=1, nccl="2.28.9").selection
+    sizes = np.array([1 << 20, (8 << 20) - 16, 8 << 20, (64 << 20) - 16, 64 << 20, 1 << 30, 1 << 31], np.uint64)
+    kind = features.of_algo_proto(selection, ALLREDUCE, sizes, (Algorithm.NVLS, Protocol.Simple))
+    chunks = nvls_chunk_bytes(kind)
+    assert kind.channels[-1] * kind.heads[-1] == 128
+    assert chunks[2:].tolist() == [32768, 32768, 65536, 131072, 131072]
+    assert (chunks[:2] == 16384).all()
+
+
+@pytest.mark.parametrize(("machine", "nodes"), SHAPES)
+def test_a_fit_finds_the_times_again(machine: str, nodes: int) -> None:
+    """Times by parameters far from the beliefs, without noise: the fit's are within 1 % of them, held-out sizes too."""
+    rng = np.random.default_rng(7)
+    truth = {name: value * np.exp(rng.normal(0, 0.25)) for name, value in believed().items() if "." not in name}
+    both = features.concatenated([calls(machine, nodes), calls(machine, nodes, "allgather")])
+    times_us = Form({**believed(), **truth}).times_us(both)
+    kept = np.arange(len(both)) % 3 != 1
+    measured = Measured(both, times_us, np.zeros(len(both), np.int64))
+    fitted = time_fit.fit(measured[kept], believed())
+    again_us = Form(fitted.parameters).times_us(both) * np.exp(fitted.surface.log_factors(both))
+    assert np.abs(again_us / times_us - 1)[kept].mean() < 0.005
+    assert np.abs(again_us / times_us - 1)[~kept].mean() < 0.02
+    start_us = Form(believed()).times_us(both)
+    assert np.abs(start_us / times_us - 1).mean() > 0.05
+
+
+def test_another_way_of_launching_has_a_start_of_its_own() -> None:
+    one = calls("dgx-h100", 1)
+    slow = Form({**believed(), "start_us": 20.0}).times_us(one)
+    fast = Form(believed()).times_us(one)
+    both = Measured(features.concatenated([one, one]), np.concatenate([fast, slow]), np.repeat([0, 1], len(one)))
+    fitted = time_fit.fit(both, believed())
+    assert fitted.start_factors[0] == 1
+    assert fitted.parameters["start_us"] == pytest.approx(6.0, rel=0.15)
+    assert fitted.parameters["start_us"] * fitted.start_factors[1] == pytest.approx(20.0, rel=0.15)

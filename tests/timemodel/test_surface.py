@@ -1,0 +1,54 @@
+"""What measurements say beyond the form: learnt where they are, none elsewhere."""
+
+from dataclasses import replace
+
+import numpy as np
+
+import tuner
+from tuner.api import request
+from tuner.base.names import Algorithm, Protocol
+from tuner.timemodel import features, surface
+from tuner.timemodel.features import Features
+
+RING = (Algorithm.Ring, Protocol.Simple)
+SIZES = np.array([1 << power for power in range(20, 31)], np.uint64)
+
+
+def ring(nodes: int, collective: str = "allreduce") -> Features:
+    selection = tuner.communicator("dgx-h100", nodes=nodes, nccl="2.28.9").selection
+    return features.of_algo_proto(selection, request(collective), SIZES, RING)
+
+
+def test_it_says_what_was_measured_there() -> None:
+    calls = ring(2)
+    many = features.concatenated([calls] * 50)
+    residuals = np.tile(np.linspace(-0.2, 0.3, len(SIZES)), 50)
+    factors = surface.learnt(many, residuals).log_factors(calls)
+    assert np.abs(factors - residuals[: len(SIZES)]).max() < 0.03
+
+
+def test_one_measurement_weighs_less_than_many() -> None:
+    calls = ring(2)
+    once = surface.learnt(calls, np.full(len(SIZES), 0.3)).log_factors(calls)
+    assert (once > 0.15).all()
+    assert (once < 0.3).all()
+
+
+def test_between_two_numbers_of_nodes_it_is_between_them_and_beyond_it_stays() -> None:
+    both = features.concatenated([ring(2)] * 50 + [ring(8)] * 50)
+    residuals = np.repeat([0.4, 0.1], 50 * len(SIZES))
+    learnt = surface.learnt(both, residuals)
+    two, four, eight, more = (learnt.log_factors(ring(nodes))[5] for nodes in (2, 4, 8, 64))
+    assert eight < four < two
+    assert more == eight
+
+
+def test_what_was_not_measured_has_none() -> None:
+    learnt = surface.learnt(ring(2), np.full(len(SIZES), 0.3))
+    assert (learnt.log_factors(ring(2, "allgather")) == 0).all()
+    other = replace(ring(2), protocol=np.full(len(SIZES), int(Protocol.LL)))
+    assert (learnt.log_factors(other) == 0).all()
+    fewer_gpus = replace(ring(2), ranks=np.full(len(SIZES), 8.0))
+    assert (learnt.log_factors(fewer_gpus) == 0).all()
+    far = replace(ring(2), bytes=np.full(len(SIZES), 8.0))
+    assert (learnt.log_factors(far) == 0).all()
