@@ -22,6 +22,7 @@ def main() -> None:
     splits = [
         {
             "kind": each.split.kind,
+            "group": each.group,
             "machine": each.split.machine,
             "title": each.split.title,
             "rows": each.rows,

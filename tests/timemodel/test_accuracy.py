@@ -17,7 +17,7 @@ KEPT = write_accuracy.read()
 POINTS = 0.002  # by how much a mean error may be worse than what is kept
 # Mean absolute errors that calibrated times promise, over machines.
 PROMISED = {
-    "sizes": 0.045,
+    "sizes": 0.035,
     "gpus": 0.06,
     "release": 0.04,
     "machine": 0.05,
@@ -45,7 +45,9 @@ def test_all_splits_are_kept() -> None:
 def test_what_is_kept_is_what_is_promised(kind: str) -> None:
     summary = KEPT["summary"][kind]
     assert summary[evaluate.MODEL] <= PROMISED[kind]
-    others = [error for name, error in summary.items() if name in ("NCCL's model", "one factor", "alpha-beta") and error]
+    others = [
+        error for name, error in summary.items() if name in ("NCCL's model", "one factor", "alpha-beta") and error
+    ]
     assert summary[evaluate.MODEL] < min(others)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from tuner import measured, release
 from tuner.base.errors import BadInput
 from tuner.calibration import point_to_point_fit, time_fit
+from tuner.calibration.accuracy.splits import table_of_one_way
 from tuner.calibration.measured_calls import MeasuredCalls, Site, joined, of_table
 from tuner.machine import catalogue
 from tuner.measured import MeasuredTable
@@ -41,7 +42,7 @@ def sources() -> tuple[CalibrationSource, ...]:
 
 def shipped(source: CalibrationSource, factors: Factors) -> Calibration:
     """A shipped calibration, made anew."""
-    tables = [measured.load(name) for name in source.tables]
+    tables = [table_of_one_way(name) for name in source.tables]
     return of_tables(source.name, tables, source.machine or tables[0].header.machine, factors)
 
 

@@ -22,6 +22,7 @@ from tuner.timemodel import features
 from tuner.timemodel.features import Ints
 from tuner.timemodel.intervals import Place
 
+WITHOUT_COLLNET = "aws-ofi-nccl"  # a network plugin that has none
 FORCED = {"algorithm": "NCCL_ALGO", "protocol": "NCCL_PROTO"}
 
 
@@ -196,11 +197,11 @@ def _elsewhere(table: MeasuredTable, row: MeasuredRow, nccl: Release, site: Site
     for name in sorted(of_run.keys() & set(nccl.environment.search)):
         if own.get(name, of_run[name]) != of_run[name]:
             return f"{name}={of_run[name]}: another search than the machine's"
-    if of_run.get("NCCL_COLLNET_ENABLE", "0") != "0":
+    network = table.network_of(row)
+    if network == "sockets" and row.nodes > 1:
+        return "TCP sockets, which do not use the adapters as the topology has them"
+    if of_run.get("NCCL_COLLNET_ENABLE", "0") != "0" and not network.startswith(WITHOUT_COLLNET):
         return "NCCL_COLLNET_ENABLE: whether the network has a CollNet plugin is not said"
-    run = table.header.runs.get(row.run)
-    if run and any(name.startswith("FI_") for name in run.environment):
-        return "another setting of the network"
     return None
 
 
@@ -212,6 +213,6 @@ def _environment(table: MeasuredTable, row: MeasuredRow, nccl: Release, site: Si
     }
     if row.channels is not None:
         forced |= {"NCCL_MIN_NCHANNELS": str(row.channels), "NCCL_MAX_NCHANNELS": str(row.channels)}
-    known = nccl.environment.known
-    read = {name: value for name, value in table.environment_of(row).items() if name in known and name not in own}
+    known = set(nccl.environment.known) - own.keys() - {"NCCL_COLLNET_ENABLE"}
+    read = {name: value for name, value in table.environment_of(row).items() if name in known}
     return tuple(sorted({**read, **forced}.items()))

@@ -30,6 +30,7 @@ class CarriedOver(StrEnum):
     release = "another release"
     collective = "another collective"
     combination = "an algorithm and protocol not measured"
+    one_run = "other calls than those of one short run"
     machine = "another machine of the generation"
 
 
@@ -83,7 +84,12 @@ class Certainty:
 
     def carried_over(self, place: Place) -> tuple[CarriedOver, ...]:
         """What a call at ``place`` carries over."""
-        return tuple(_carried_over(place, self.scope, self.same_machine))
+        carried = _carried_over(place, self.scope, self.same_machine)
+        if len({(each.collective, each.gpus_per_node, each.nodes) for each in self.scope}) == 1:
+            # One collective on one communicator: what it says of others was learnt as a whole.
+            others = [kind for kind in carried if kind not in _OTHER_CALLS]
+            carried = [*others, CarriedOver.one_run] if len(others) < len(carried) else carried
+        return tuple(carried)
 
     def half_widths(self, calls: Features, place: Place) -> Array:
         """Half the interval around the logarithm of each call at ``place``, [call]."""
@@ -98,6 +104,9 @@ class Certainty:
         by_regime = np.array([self.scatter[regime] for regime in REGIMES])
         half: Array = np.sqrt(least + sum(more)) * by_regime[regimes(calls)]
         return half
+
+
+_OTHER_CALLS = (CarriedOver.collective, CarriedOver.gpus, CarriedOver.combination)
 
 
 def _carried_over(place: Place, scope: frozenset[Place], same_machine: bool) -> list[CarriedOver]:

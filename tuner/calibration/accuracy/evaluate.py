@@ -24,9 +24,13 @@ MODEL = "time model"
 
 @dataclass(frozen=True, slots=True)
 class SplitResult:
-    """One split: mean absolute errors by model (None where one has no answer), and what the intervals cover."""
+    """One split: mean absolute errors by model (None where one has no answer), and what the intervals cover.
+
+    ``group``: what it is counted with; its kind, and whether several nodes were predicted.
+    """
 
     split: Split
+    group: str
     rows: int
     errors: Mapping[str, float | None]
     coverage: float
@@ -56,7 +60,7 @@ def run(progress: Callable[[int, int], None] | None = None) -> tuple[tuple[Split
         predicted.append(_predict(split))
         if progress:
             progress(done, len(everything))
-    scores = [_scores(each) for each in predicted if splits.carried_over(each.split)]
+    scores = [_scores(each) for each in predicted]
     results = tuple(_result(each, learn(_of_others(scores, each.split))) for each in predicted)
     return results, learn(scores)
 
@@ -91,7 +95,6 @@ def _predict(split: Split) -> _Predicted:
 
 def _scores(predicted: _Predicted) -> Scores:
     kind = splits.carried_over(predicted.split)
-    assert kind is not None
     regimes = intervals.regimes(predicted.halves.test.measured.calls)
     scatter = np.array([predicted.fitted.scatter[regime] for regime in REGIMES])[regimes]
     return Scores(kind, predicted.split, predicted.split.machine, predicted.off / scatter)
@@ -104,6 +107,7 @@ def _result(predicted: _Predicted, learnt: Factors) -> SplitResult:
     errors = {name: _mean_error(baseline(predicted.halves.fit, test), test) for name, baseline in BASELINES.items()}
     return SplitResult(
         split=predicted.split,
+        group=_group(predicted.split, test),
         rows=len(test),
         errors={MODEL: _mean_error(predicted.times_us, test), **errors},
         coverage=float((predicted.off <= half).mean()),
@@ -122,6 +126,11 @@ def half_widths(test: MeasuredCalls, certainty: Certainty) -> Array:
     return half
 
 
+def _group(split: Split, test: MeasuredCalls) -> str:
+    about_nodes = "nodes" in split.kind
+    return split.kind if about_nodes or (test.measured.calls.nodes == 1).all() else f"{split.kind}, several nodes"
+
+
 def _same_machine(split: Split) -> bool:
     return split.kind != CarriedOver.machine.name
 
@@ -134,12 +143,12 @@ def _mean_error(times_us: Array, test: MeasuredCalls) -> float | None:
 
 
 def summary(results: Sequence[SplitResult]) -> dict[str, dict[str, float | None]]:
-    """Mean errors by kind of split and model, machines counted alike; None where a model has no answer."""
+    """Mean errors by group of splits and model, splits counted alike; None where a model has no answer."""
     found: dict[str, dict[str, float | None]] = {}
-    for kind in dict.fromkeys(each.split.kind for each in results):
-        own = [each for each in results if each.split.kind == kind]
-        found[kind] = {}
+    for group in dict.fromkeys(each.group for each in results):
+        own = [each for each in results if each.group == group]
+        found[group] = {}
         for model in own[0].errors:
             values = [value for each in own if (value := each.errors[model]) is not None]
-            found[kind][model] = float(np.mean(values)) if len(values) == len(own) else None
+            found[group][model] = float(np.mean(values)) if len(values) == len(own) else None
     return found

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -14,15 +14,15 @@ from tuner import measured
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType
 from tuner.calibration.measured_calls import MeasuredCalls, Site, of_table
+from tuner.measured import MeasuredTable
 from tuner.timemodel.intervals import CarriedOver
 
-ONE_RUN = "one_run"  # a whole machine from one short run: what is carried over differs row by row
 Rows = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One split. ``kind``: a name of :class:`CarriedOver`, or ``one_run``; conditions are lists of values by column."""
+    """One split. ``kind``: a name of :class:`CarriedOver`; conditions are lists of values by column."""
 
     kind: str
     fit: tuple[str, ...]
@@ -56,12 +56,18 @@ class Halves:
 
 def splits() -> tuple[Split, ...]:
     """All of them, in the order of the file."""
-    text = (files("tuner.tables") / "splits.toml").read_text(encoding="utf-8")
     found = []
-    for entry in tomllib.loads(text)["split"]:
+    for entry in _file()["split"]:
         lists = {key: tuple(entry[key]) for key in ("fit", "test") if key in entry}
         found.append(Split(**{**entry, **lists}))
     return tuple(found)
+
+
+@cache
+def one_way_runs() -> Mapping[str, Sequence[str]]:
+    """Of tables whose runs set the network up in several ways, by name, the runs that fits take."""
+    runs: Mapping[str, Sequence[str]] = _file()["runs"]
+    return runs
 
 
 def halves(split: Split) -> Halves:
@@ -81,10 +87,16 @@ def halves(split: Split) -> Halves:
     return Halves(own.chosen(~around), own.chosen(held & _large(own, split)))
 
 
+def table_of_one_way(name: str) -> MeasuredTable:
+    """A table of ``tables/measured`` with the runs that set the network up in one way."""
+    table, runs = measured.load(name), one_way_runs().get(name)
+    return table if runs is None else replace(table, rows=tuple(row for row in table.rows if row.run in runs))
+
+
 @cache
 def shipped(name: str) -> MeasuredCalls:
-    """A table of ``tables/measured`` on its own machine. BadInput where that is not known."""
-    table = measured.load(name)
+    """The rows of such a table on its own machine. BadInput where that is not known."""
+    table = table_of_one_way(name)
     if not table.header.machine or not table.header.nccl:
         raise BadInput(f"{name}: machine or release not known: {table.header.machine_note or table.header.nccl_note}")
     return of_table(table, Site(table.header.machine, table.header.nccl))
@@ -131,6 +143,10 @@ def _algo_proto(name: str) -> int:
     return next(at for at, (a, p) in enumerate(ALGO_PROTOS) if f"{a.name}/{p.name}" == name)
 
 
+def _file() -> Any:
+    return tomllib.loads((files("tuner.tables") / "splits.toml").read_text(encoding="utf-8"))
+
+
 def _words(conditions: Mapping[str, Sequence[Any]] | None) -> str:
     if conditions and "sizes" in conditions:
         first, step = conditions["sizes"]
@@ -138,6 +154,6 @@ def _words(conditions: Mapping[str, Sequence[Any]] | None) -> str:
     return ", ".join(f"{name} {'/'.join(map(str, values))}" for name, values in (conditions or {}).items())
 
 
-def carried_over(split: Split) -> CarriedOver | None:
-    """The kind as what is carried over; None for one short run."""
-    return None if split.kind == ONE_RUN else CarriedOver[split.kind]
+def carried_over(split: Split) -> CarriedOver:
+    """The kind as what is carried over."""
+    return CarriedOver[split.kind]
