@@ -11,12 +11,13 @@ from typing import Any
 
 import click
 
-from tests.scripts import check_builds
+from tests.scripts import check_builds, write_accuracy
 from tests.scripts import check_releases as releases
 from tests.support import published_numbers
 from tuner import cli, measured, release
 from tuner.conformance.check import KINDS
 from tuner.machine import catalogue
+from tuner.timemodel.intervals import CarriedOver
 
 ROOT = Path(__file__).parents[2]
 FOLDED = 6  # more changed values below one name than this are counted, not listed
@@ -235,6 +236,40 @@ def measured_tables() -> str:
     return "\n".join(lines) + f"\n\n{len(tables)} files, {sum(len(table.rows) for table in tables):,} rows.\n"
 
 
+def accuracy() -> str:
+    """Mean errors by group of splits and model."""
+    summary = write_accuracy.read()["summary"]
+    models = list(next(iter(summary.values())))
+    lines = [
+        f"| carried over to | {' | '.join(models)} |",
+        f"|---|{'--:|' * len(models)}",
+        *(f"| {_group(group)} | {' | '.join(map(_percent, row.values()))} |" for group, row in summary.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def splits() -> str:
+    """Each split with its errors and intervals."""
+    lines = [
+        "| carried over to | fitted to -> held out | rows | time model | NCCL's model | covered | half-width |",
+        "|---|---|--:|--:|--:|--:|--:|",
+    ]
+    for each in write_accuracy.read()["splits"]:
+        model, nccl = each["errors"]["time model"], each["errors"]["NCCL's model"]
+        shares = " | ".join(map(_percent, (model, nccl, each["coverage"], each["half_width"])))
+        lines += [f"| {_group(each['group'])} | {each['title']} | {each['rows']} | {shares} |"]
+    return "\n".join(lines) + "\n"
+
+
+def _group(name: str) -> str:
+    kind, several, _ = name.partition(", several nodes")
+    return f"{CarriedOver[kind].value}{several}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "proven": proven,
     "releases": by_release,
@@ -246,4 +281,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "options": options,
     "aliases": aliases,
     "measured": measured_tables,
+    "accuracy": accuracy,
+    "splits": splits,
 }
