@@ -76,7 +76,7 @@ def of_paths(paths: Sequence[Path], machine: str | None, nccl: str | None, name:
 
     Errors: BadMeasurement for a file that is none, BadInput where machine or release are not known.
     """
-    tables = [measured.read(path) for path in paths]
+    tables = [measured.named_or_read(path) for path in paths]
     if nccl is not None:
         own = release.load(nccl).name
         tables = [replace(table, header=replace(table.header, nccl=own)) for table in tables]

@@ -25,8 +25,9 @@ def command(
 ) -> None:
     """A calibration from FILEs of measured times, for '--calibration' of pick, budget, scale and others.
 
-    FILEs as 'nccl-tuner accuracy' takes them ('nccl-tuner measured import' makes them of nccl-tests' output). A dozen
-    rows do; beliefs from machines of the generation stand for what was not measured, with wide intervals.
+    FILEs, or names of shipped tables, as 'nccl-tuner accuracy' takes them ('nccl-tuner measured import' makes them of
+    nccl-tests' output). A dozen rows do; beliefs from machines of the generation stand for what was not measured, with
+    wide intervals.
 
     \b
     nccl-tuner calibrate sweep.csv --machine dgx-h100 --nccl 2.29.2 -o own.json

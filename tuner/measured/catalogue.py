@@ -3,9 +3,10 @@
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from pathlib import Path
 
 from tuner.base.errors import BadInput, one_of
-from tuner.measured.reader import parse
+from tuner.measured.reader import parse, read
 from tuner.measured.records import MeasuredTable
 
 
@@ -21,6 +22,11 @@ def load(name: str) -> MeasuredTable:
     if name not in names():
         raise BadInput(f"no measured table {name!r}; {one_of(names())}")
     return parse(name, (_folder() / f"{name}.csv").read_text(encoding="utf-8"), f"tables/measured/{name}.csv")
+
+
+def named_or_read(path: Path) -> MeasuredTable:
+    """A table that is shipped by its name, or that of a file. BadMeasurement for a file that is none."""
+    return load(str(path)) if str(path) in names() else read(path)
 
 
 def _folder() -> Traversable:

@@ -92,11 +92,11 @@ class Certainty:
         return tuple(carried)
 
     def half_widths(self, calls: Features, place: Place) -> Array:
-        """Half the interval around the logarithm of each call at ``place``, [call]."""
+        """Half the interval around the logarithm of each call at ``place``, [call]; numbers without a unit."""
         return self.half_widths_of(calls, self.carried_over(place))
 
     def half_widths_of(self, calls: Features, carried: Iterable[CarriedOver]) -> Array:
-        """The same where just that is carried over, beside sizes."""
+        """The same numbers, [call], where just that is carried over, beside sizes."""
 
         """Half the interval around the logarithm of each call at ``place``, [call]; numbers without a unit."""
         least = self.factors[CarriedOver.sizes] ** 2

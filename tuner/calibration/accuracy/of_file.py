@@ -72,7 +72,7 @@ def of_path(path: Path, held: Held) -> FileAccuracy:
 
     Errors: BadMeasurement also where it cannot be read, BadInput where it does not say what was measured.
     """
-    table = measured.read(path)
+    table = measured.named_or_read(path)
     nccl = held.nccl or table.header.nccl
     machine = held.machine or (None if held.topology else table.header.machine or None)
     if machine is None and held.topology is None:
