@@ -6,7 +6,10 @@ from typing import TypedDict, Unpack
 
 from numpy.typing import ArrayLike
 
+from tuner.analysis import calibrated_calls
 from tuner.analysis import explain as explaining
+from tuner.analysis.calibrated import TimesWanted
+from tuner.analysis.calibrated_calls import CalibratedCalls
 from tuner.analysis.call_picks import CallPicks
 from tuner.analysis.diff import Change, Side
 from tuner.analysis.diff import diff as changes
@@ -81,6 +84,22 @@ class Communicator:
         own = picks.bytes, picks.algorithm, picks.protocol, picks.time_us, picks.channels, picks.threads
         return CallPicks(*own, call, self.selection)
 
+    def calibrated(
+        self,
+        collective: Collective | str,
+        sizes: ArrayLike,
+        calibration: Path | str | None = None,
+        **kind: Unpack[CallKind],
+    ) -> CalibratedCalls:
+        """What the picks of ``sizes`` take by measurements: times in us with 90 % intervals, an element a size.
+
+        ``calibration``: a shipped one by name, or a file of ``nccl-tuner calibrate``; without, the machine's own, else
+        that of another machine with GPUs of its generation. Picks are those of :meth:`pick`.
+        Errors: those of :meth:`pick`; BadInput where no calibration fits the machine, or the call; BadCalibration.
+        """
+        named = None if calibration is None else str(calibration)
+        return calibrated_calls.calls(self.scenario, self.selection, request(collective, **kind), sizes, named)
+
     def cost_table(self, collective: Collective | str, sizes: ArrayLike, **kind: Unpack[CallKind]) -> FloatArray:
         """Predicted times in us, float32 [size][algorithm][protocol]; negative where NCCL ignores the combination.
 
@@ -153,29 +172,48 @@ def request(collective: Collective | str, **kind: Unpack[CallKind]) -> Request:
     )
 
 
+class Compared(TypedDict, total=False):
+    """What a budget compares and shows, each key with what it is without.
+
+    ``settings``: further columns with NCCL's variables, "NCCL_ALGO=Ring", none. ``tables``: further columns with the
+    choices of decision tables, none. ``measured``: a file of measured times, which adds what the picks lose, none.
+    ``calibration``: a shipped one by name, or a file of ``nccl-tuner calibrate``; that which fits the machine, if any.
+    """
+
+    settings: Sequence[str]
+    tables: Sequence[Path | str]
+    measured: Path | str | None
+    calibration: Path | str | None
+
+
 def budget(
     files: Path | str | Sequence[Path | str],
     communicators: Communicator | Sequence[Communicator],
-    *,
-    settings: Sequence[str] = (),
-    tables: Sequence[Path | str] = (),
-    measured: Path | str | None = None,
+    **compared: Unpack[Compared],
 ) -> Budget:
     """What the collectives in a job's ``files`` take by NCCL's model, in each of the ``communicators``.
 
     Files are lists, logs or traces, as ``nccl-tuner budget`` reads them; calls of communicators as large as the first
-    count. Each is priced as it is, with each of the ``settings`` ("NCCL_ALGO=Ring") and each decision table;
-    ``measured`` times add what the picks lose. Times are us; ``by_size`` is a frame.
-    Errors: BadInput for what cannot be read, counted or priced; BadTable, BadMeasurement.
+    count. Each is priced as it is and as the keys of :class:`Compared` say, by NCCL's own prediction and, where a
+    calibration fits the machine, by calibrated times with bounds. Times are us; ``by_size`` is a frame.
+    Errors: BadInput for what cannot be read, counted or priced; BadTable, BadMeasurement, BadCalibration.
     """
+    if unknown := sorted(compared.keys() - Compared.__annotations__.keys()):
+        raise BadInput(f"unknown {', '.join(unknown)}; valid: {', '.join(Compared.__annotations__)}")
     several = [communicators] if isinstance(communicators, Communicator) else communicators
     scenarios = [one.scenario for one in several]
     if not scenarios:
         raise BadInput("a budget of no communicator; valid: one or more")
     paths = [files] if isinstance(files, Path | str) else files
-    compared = job.Compared(scenarios, settings, [Path(table) for table in tables])
+    measured, calibration = compared.get("measured"), compared.get("calibration")
+    asked = job.Compared(
+        scenarios,
+        compared.get("settings", ()),
+        [Path(table) for table in compared.get("tables", ())],
+        TimesWanted(True, None if calibration is None else str(calibration)),
+    )
     times = None if measured is None else Path(measured)
-    return job.of_files(map(Path, paths), compared, job.wanted_of(scenarios[0]), times)
+    return job.of_files(map(Path, paths), asked, job.wanted_of(scenarios[0]), times)
 
 
 class Measuring(TypedDict, total=False):
