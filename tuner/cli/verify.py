@@ -1,19 +1,67 @@
 """``nccl-tuner verify``: is NCCL's pick the fastest?"""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
+from tuner.base.errors import BadInput
 from tuner.base.records import to_json
-from tuner.cli import options
+from tuner.cli import options, verify_arms
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.measure.comparison.compared import mean_regrets
 from tuner.measure.comparison.model_errors import ModelError
 from tuner.measure.verify import VerifiedFile, verify
+from tuner.regret import next_runs, workflow
+from tuner.regret.workflow import Asked
+
+
+class _ArmFile(click.ParamType):  # type: ignore[type-arg]
+    """``NAME=FILE``."""
+
+    name = "arm"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Path]:
+        if isinstance(value, tuple):
+            return value
+        label, equals, path = str(value).partition("=")
+        if not equals or not label or not path:
+            raise BadInput(f"--arm {value}; valid: NAME=FILE, such as Ring=ring.log or default=plain.log")
+        return label, Path(path)
 
 
 @click.command(name="verify")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="FILE...")
+@click.option(
+    "--arm",
+    "labelled",
+    multiple=True,
+    type=_ArmFile(),
+    metavar="NAME=FILE",
+    help="A file and what was forced in it: default (nothing), Ring, LL128, Ring/LL, or Ring/LL/8 with channels; "
+    "repeatable.",
+)
+@click.option("--table", "tables", multiple=True, metavar="NAME|FILE", help="A table of measured times; repeatable.")
+@click.option("--machine", metavar="NAME", help="The machine that was measured. [default: what tables say]")
+@click.option(
+    "--topology", type=click.Path(path_type=Path), metavar="FILE.xml", help="Instead of it, a topology in NCCL's XML."
+)
+@click.option("--nccl", metavar="RELEASE", default="", help="The release that was measured. [default: what files say]")
+@click.option("--nodes", type=click.IntRange(min=1), help="Nodes of files that do not say it; of a table, which rows.")
+@click.option("--gpus-per-node", type=click.IntRange(min=1), help="GPUs of each node, of files that do not say it.")
+@click.option(
+    "--noise",
+    "noise_percent",
+    type=click.FloatRange(min=0, max=1000),
+    metavar="PERCENT",
+    help="By how much two runs of the same differ, where more is known than repeats and neighbouring sizes show.",
+)
+@click.option("--next", "wants_next", is_flag=True, help="Which few combinations to force to know more.")
+@click.option(
+    "--calibration",
+    metavar="NAME|FILE",
+    help="The calibrated times that --next goes by. [default: the machine's own, else one of its generation]",
+)
 @click.option(
     "--histogram",
     type=click.Path(path_type=Path),
@@ -27,15 +75,29 @@ from tuner.measure.verify import VerifiedFile, verify
     help="The measured times as a picture: .png, .svg or .pdf; needs matplotlib.",
 )
 @options.json_option
-def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, as_json: bool) -> None:
-    """NCCL's pick against the measured best, by size, for FILEs that 'nccl-tuner measure' wrote.
+def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, as_json: bool, **given: Any) -> None:
+    """NCCL's pick against the measured best, by size.
 
-    A pick is "not best" only beyond the noise: with few rounds nothing is.
+    FILEs of 'nccl-tuner measure' alone are judged one by one. With --arm, --table, --machine or --next all files are
+    arms of one machine: what nccl-tests prints or writes, runs of 'measure', columns as in tables/measured. A FILE says
+    by its NCCL_ALGO and NCCL_PROTO what it forced.
+
+    A pick is "not best" only beyond the noise. What was not measured is unknown.
 
     \b
     nccl-tuner verify run.jsonl
     nccl-tuner verify run.jsonl --histogram training.csv --plot run.png --json
+    nccl-tuner verify --arm default=plain.log --arm Ring=ring.log --machine dgx-h100 --nodes 2 --nccl 2.28.9
+    nccl-tuner verify --table b200-8x-64n__2.29.7__together --nodes 16 --next
     """
+    noise, wants_next, calibration = given.pop("noise_percent"), given.pop("wants_next"), given.pop("calibration")
+    if any(given.values()) or wants_next:
+        if histogram is not None or plot is not None:
+            raise BadInput("--histogram and --plot are for FILEs of measure alone, without --arm, --table, --machine")
+        _arms(Asked(files=files, noise_percent=noise, **given), wants_next, calibration, as_json)
+        return
+    if not files:
+        raise click.UsageError("Missing argument 'FILE...'.")
     verified = verify(files, histogram=histogram)
     if plot is not None:
         from tuner.plot import measured, save
@@ -54,6 +116,17 @@ def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, 
             )
 
 
+def _arms(asked: Asked, wants_next: bool, calibration: str | None, as_json: bool) -> None:
+    found = workflow.of_arms(workflow.read(asked))
+    runs = next_runs.next_runs(found.measured, calibration) if wants_next else None
+    if as_json:
+        print_json({**to_json(found), **({"next": to_json(runs)} if runs else {})})
+        return
+    verify_arms.print_regret(found)
+    if runs is not None:
+        verify_arms.print_next(runs)
+
+
 def _print(file: VerifiedFile) -> None:
     sizes = file.comparison.sizes
     rows = [
@@ -64,7 +137,7 @@ def _print(file: VerifiedFile) -> None:
             f"{one.pick_us:.2f}",
             one.best,
             f"{one.best_us:.2f}",
-            f"{100 * one.regret:.1f} %",
+            f"{100 * one.regret:.1f} %" if one.others else "unknown",
             "yes" if one.significant else "",
         )
         for one in sizes
@@ -85,11 +158,16 @@ def _print(file: VerifiedFile) -> None:
         click.echo(f"not judged: {skipped.point.collective.name} {human_bytes(skipped.point.bytes)}: {skipped.reason}")
     if not any(block.requested for block in file.comparison.measurements.blocks):
         click.echo("only NCCL's own choices were measured: 'nccl-tuner measure' measures whether others are faster")
-    mean, beyond = mean_regrets(sizes)
-    worse = sum(one.significant for one in sizes)
+    known = [one for one in sizes if one.others]
+    means = mean_regrets(known)
+    if means is None:
+        click.echo(f"regret: unknown at all {len(sizes)} sizes: nothing but the picks was measured")
+        return
+    worse = sum(one.significant for one in known)
+    rest = f"; unknown at {len(sizes) - len(known)} more" if len(known) < len(sizes) else ""
     click.echo(
-        f"regret: mean {100 * mean:.2f} %, {100 * beyond:.2f} % of it beyond the noise; "
-        f"not best at {worse} of {len(sizes)} sizes"
+        f"regret: mean {100 * means[0]:.2f} %, {100 * means[1]:.2f} % of it beyond the noise; "
+        f"not best at {worse} of {len(known)} sizes{rest}"
     )
 
 

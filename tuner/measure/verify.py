@@ -26,8 +26,9 @@ Histogram = Mapping[tuple[Collective, int], float]  # calls by collective and nB
 class VerifiedSize:
     """NCCL's pick against the measured best at one size, times in us.
 
-    ``regret`` is the pick's time over the best's, minus 1, ``regret_low`` and ``regret_high`` its 95 % interval, None
-    where the rounds are too few for one; ``significant`` is one beyond the noise. ``emulated_pick`` is the emulator's,
+    ``regret`` is the pick's time over the best's, minus 1, None where nothing else was measured; ``regret_low`` and
+    ``regret_high`` are its 95 % interval, None where the rounds are too few for one; ``significant`` is one beyond the
+    noise. ``emulated_pick`` is the emulator's,
     None where it has none. ``bytes`` is NCCL's nBytes, ``ranks`` what the file says of them, if it does.
     """
 
@@ -35,7 +36,7 @@ class VerifiedSize:
     bytes: int
     pick: Combination = field(metadata=json_form(convert=str))
     best: Combination = field(metadata=json_form(convert=str))
-    regret: float
+    regret: float | None
     significant: bool
     pick_us: float
     best_us: float
@@ -81,13 +82,14 @@ class VerifiedFile:
 
 @dataclass(frozen=True, slots=True)
 class Verification(Framed):
-    """What :func:`verify` says: ``regret_mean`` over all sizes, and what of it is beyond the noise.
+    """What :func:`verify` says: ``regret_mean`` over all sizes at which something beside NCCL's pick was measured, and
+    what of it is beyond the noise; None where nothing was.
 
     As a frame it has a row for each of ``sizes``.
     """
 
-    regret_mean: float
-    regret_mean_beyond_noise: float
+    regret_mean: float | None
+    regret_mean_beyond_noise: float | None
     sizes: tuple[VerifiedSize, ...]
     files: tuple[VerifiedFile, ...]
 
@@ -100,7 +102,7 @@ class Verification(Framed):
             "pick_us": np.array([one.pick_us for one in self.sizes]),
             "best": [str(one.best) for one in self.sizes],
             "best_us": np.array([one.best_us for one in self.sizes]),
-            "regret": np.array([one.regret for one in self.sizes]),
+            "regret": np.array([one.regret for one in self.sizes], np.float64),
             "regret_low": np.array([one.regret_low for one in self.sizes], np.float64),
             "regret_high": np.array([one.regret_high for one in self.sizes], np.float64),
             "significant": np.array([one.significant for one in self.sizes]),
@@ -123,7 +125,8 @@ def verify(files: Files, *, histogram: str | PathLike[str] | Histogram | None = 
     given = paths(files)
     compared = [compare(path) for path in given]
     calls = read_histogram(Path(histogram)) if isinstance(histogram, str | PathLike) else histogram
-    mean, beyond = mean_regrets([one for comparison in compared for one in comparison.sizes])
+    means = mean_regrets([one for comparison in compared for one in comparison.sizes])
+    mean, beyond = means if means is not None else (None, None)
     return Verification(
         mean,
         beyond,
@@ -166,7 +169,7 @@ def _size(path: Path, comparison: Comparison, one: Judged) -> VerifiedSize:
         bytes=point.bytes,
         pick=one.pick,
         best=one.best,
-        regret=one.regret,
+        regret=one.regret if one.others else None,
         significant=one.significant,
         pick_us=one.pick_us,
         best_us=one.best_us,

@@ -11,7 +11,7 @@ from tuner.base.records import to_json
 from tuner.measured.records import Launch, MeasuredHeader, MeasuredRun, MeasuredSource
 
 Record = TypeVar("Record")
-_TABLES = ("source", "environment", "left_out", "runs")
+_TABLES = ("source", "environment", "noise_percent", "left_out", "runs")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -39,7 +39,7 @@ def lines(header: MeasuredHeader) -> list[str]:
     for key, value in to_json(header).items():
         if key not in _TABLES and value not in ("", [], False):
             found += [f"{key} = {_value(value)}"]
-    for key in ("source", "environment", "left_out"):
+    for key in ("source", "environment", "noise_percent", "left_out"):
         if inside := {name: value for name, value in to_json(getattr(header, key)).items() if value != ""}:
             found += ["", f"[{key}]", *(f"{_key(name)} = {_value(value)}" for name, value in inside.items())]
     if header.runs:
@@ -87,10 +87,11 @@ def _typed(facts: Mapping[str, Any]) -> dict[str, Any]:
             raise _WrongValue(f"{key}: {values!r}; expected a list of {kind.__name__}")
         if key in facts:
             found[key] = tuple(values)
-    for key, kind in (("environment", str), ("left_out", int)):
+    inside: dict[str, type] = {"environment": str, "noise_percent": float, "left_out": int}
+    for key, of in inside.items():
         for name, value in _mapping(key, facts.get(key, {})).items():
-            if not isinstance(value, kind):
-                raise _WrongValue(f"{key}.{name}: {value!r}; expected {kind.__name__}")
+            if not isinstance(value, of):
+                raise _WrongValue(f"{key}.{name}: {value!r}; expected {of.__name__}")
     if not isinstance(facts.get("cuda_graph", False), bool):
         raise _WrongValue(f"cuda_graph: {facts['cuda_graph']!r}; expected true or false")
     return found

@@ -176,10 +176,13 @@ def compare(path: Path) -> Comparison:
     return comparison
 
 
-def mean_regrets(sizes: Sequence[Judged]) -> tuple[float, float]:
-    """The mean of all, and what of it is beyond the noise."""
-    beyond = sum(one.regret for one in sizes if one.significant)
-    return sum(one.regret for one in sizes) / len(sizes), beyond / len(sizes)
+def mean_regrets(sizes: Sequence[Judged]) -> tuple[float, float] | None:
+    """The mean of all at which something else was measured, and what of it is beyond the noise; None without any."""
+    known = [one for one in sizes if one.others]
+    if not known:
+        return None
+    beyond = sum(one.regret for one in known if one.significant)
+    return sum(one.regret for one in known) / len(known), beyond / len(known)
 
 
 def fewest_segments(

@@ -15,7 +15,8 @@ class Judged:
     """One size: ``regret`` is the pick's time over the best's, minus 1; ``significant`` is one beyond the noise.
 
     ``pick`` is what NCCL ran by itself where that was measured, else the emulator's; ``model_pick`` the emulator's.
-    ``interval`` is the regret's, of 95 %.
+    ``interval`` is the regret's, of 95 %. ``others`` counts what was measured beside the pick: where there is nothing,
+    whether the pick is best is unknown, and its regret of 0 says nothing.
     """
 
     point: Point
@@ -29,6 +30,7 @@ class Judged:
     rounds: int
     alike: frozenset[Combination]
     model_pick: Combination | None
+    others: int
 
 
 def _call(point: Point) -> dict[str, object]:
@@ -70,6 +72,7 @@ def judge(point: Point, evidence: Evidence, model: Model | None) -> Judged | Ski
         rounds=len(evidence.log_us),
         alike=alike,
         model_pick=None if modelled is None else modelled.plain,
+        others=len(others),
     )
 
 

@@ -1,5 +1,6 @@
 """Measured times of any file as a table: columns, aiconfigurator's parquet, nccl-tests, runs of `measure`."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -20,6 +21,10 @@ from tuner.measured import Launch, MeasuredHeader, MeasuredRow, MeasuredRun, Mea
 from tuner.measured.reader import check_row
 
 WRONG = "results that were wrong"
+_CHOOSING = re.compile(
+    r"\b(NCCL_(?:ALGO|PROTO|(?:MIN|MAX)_NCHANNELS|NVLS_ENABLE|COLLNET_ENABLE))"
+    r"(?:=| set by environment to )[\"']?([\w,;:^]+)"
+)
 _REPLACED = "NCCL ran something else than was requested"
 
 
@@ -86,7 +91,7 @@ def _of_text(path: Path, content: str, given: Given) -> MeasuredTable:
             rows.append(_executed(row, ran))
     header = _header(text.header, text.release or "", left)
     launch = _launch(*text.threads_and_gpus) if text.threads_and_gpus else Launch.unknown
-    variables = dict(log.environment) if log else {}
+    variables = {**_said(content), **(log.environment if log else {})}
     graph = any(each.graph for each in text.rows)
     return _one_run(path, replace(header, launch=launch, cuda_graph=graph), rows, variables)
 
@@ -104,7 +109,7 @@ def _of_json(path: Path, record: Mapping[str, Any], given: Given) -> MeasuredTab
         rows.append(MeasuredRow(line, collective, each.dtype, nodes, gpus, each.bytes, time_us, each.in_place))
     graph = bool(record.get("config", {}).get("graph", 0))
     header = replace(_header(facts, facts["nccl"] or "", left), launch=_launch_of(record["args"]), cuda_graph=graph)
-    return _one_run(path, header, rows, {})
+    return _one_run(path, header, rows, nccl_tests.json_variables(record))
 
 
 def _of_measurements(path: Path, found: Measurements, given: Given) -> MeasuredTable:
@@ -129,6 +134,7 @@ def _of_measurements(path: Path, found: Measurements, given: Given) -> MeasuredT
         run = path.stem if requested is None else f"{path.stem}-forced"
         rows.append(replace(_executed(row, requested or those[-1][1].executed), run=run))
     header = MeasuredHeader(
+        machine=(case.machine or "") if case else "",
         gpu=facts.get("gpu") or "",
         nccl=facts.get("nccl") or "",
         nccl_note="As the file says.",
@@ -184,6 +190,11 @@ def _collective(path: Path, program: str | None, given: Given) -> str:
         return words.collective(named)
     except BadInput as error:
         raise BadMeasurement(f"{path}: {error}") from None
+
+
+def _said(content: str) -> dict[str, str]:
+    """The variables that choose algorithms, as a launcher's command line or NCCL's log in the text says them."""
+    return {name: value for name, value in _CHOOSING.findall(content) if value}
 
 
 def _communicator(path: Path, facts: Mapping[str, Any], given: Given) -> tuple[int, int]:

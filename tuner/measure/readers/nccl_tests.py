@@ -113,6 +113,12 @@ def json_rows(path: Path, record: Mapping[str, Any]) -> list[JsonRow]:
     return found
 
 
+def json_variables(record: Mapping[str, Any]) -> dict[str, str]:
+    """NCCL's variables among those of the process, which ``-J`` writes as a list of NAME=VALUE."""
+    given = (str(each).partition("=") for each in record.get("env") or ())
+    return {name: value for name, _, value in given if name.startswith("NCCL_")}
+
+
 def json_header(path: Path, record: Mapping[str, Any]) -> dict[str, Any]:
     """The head of the measurements of a record: where they are from, and what ran them."""
     config = record.get("config", {})

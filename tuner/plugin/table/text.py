@@ -27,7 +27,7 @@ def to_text(table: Table) -> str:
 
     BadTable where provenance would not read back, a row has ``bytes`` beside ``bytes_per_rank``, or it is too large.
     """
-    rows = [*map(_constant, table.constants), *map(_cost, table.costs), *map(_decision, table.decisions)]
+    rows = [*map(_constant, table.constants), *map(_cost, table.costs), *map(decision_text, table.decisions)]
     announced = f"# {ROWS}: {len(rows)}"  # at the end, and at the head: a file that is cut between lines shows, too
     provenance = [_provenance(*entry) for entry in table.provenance.items()]
     found = "\n".join([HEADER, announced, *provenance, *rows, announced, ""])
@@ -61,7 +61,8 @@ def _cost(cost: Cost) -> str:
     return " ".join(words if cost.time.batch == 1 else [*words, f"batch={cost.time.batch}"])
 
 
-def _decision(row: Decision) -> str:
+def decision_text(row: Decision) -> str:
+    """The row as it stands in a table. Errors: BadTable as of :func:`to_text`."""
     words = list(_conditions(row))
     if row.registered is not None:
         words.append(f"registered={'yes' if row.registered else 'no'}")

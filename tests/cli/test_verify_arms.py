@@ -1,0 +1,58 @@
+"""``nccl-tuner verify`` of several arms of one machine, as a user meets it."""
+
+import json
+from pathlib import Path
+
+from tests.support import nccl_tests_text
+from tests.support.command_line import run
+
+MIB = 1 << 20
+B200 = ("verify", "--table", "b200-8x-64n__2.29.7__together")
+
+
+def log(path: Path, factor: float) -> Path:
+    times = [(MIB << power, 100 * factor * 2**power) for power in range(6, 12)]
+    return nccl_tests_text.write(path, times, nodes=2)
+
+
+def test_arms_are_judged_and_the_row_is_printed(tmp_path: Path) -> None:
+    files = [f"default={log(tmp_path / 'a.log', 1.2)}", f"Ring/Simple={log(tmp_path / 'b.log', 1.0)}"]
+    words = ("verify", "--arm", files[0], "--arm", files[1], "--machine", "dgx-h100", "--noise", "3")
+    printed = run(*words).stdout
+    assert "allreduce bytes=64M..2G ranks=16 nodes=2 -> ring/simple" in printed
+    assert "not best at 12 of 12 sizes beyond the noise; a time may be off by 3.0 % (published)" in printed
+    answer = json.loads(run(*words, "--json").stdout)
+    assert {"machine", "nccl", "sizes", "agreement", "splits", "rows", "skipped"} == set(answer)
+    first = answer["sizes"][0]
+    assert (first["pick"], first["best"], first["verdict"]) == ("NVLSTree/Simple", "Ring/Simple", "loses")
+    assert first["low"] < first["regret"] < first["high"]
+
+
+def test_the_default_alone_is_unknown(tmp_path: Path) -> None:
+    plain = log(tmp_path / "a.log", 1.0)
+    for words in ((str(plain),), ("--arm", f"default={plain}", "--machine", "dgx-h100")):
+        done = run("verify", *words, code=0 if len(words) > 1 else 2)
+        if done.returncode == 0:
+            assert "regret: unknown at all 12 sizes" in done.stdout
+            assert "0.00 %" not in done.stdout
+
+
+def test_what_to_force_next_is_listed_with_its_variables() -> None:
+    printed = run(*B200, "--nodes", "4", "--next").stdout
+    assert "NCCL_ALGO=Ring NCCL_PROTO=LL128" in printed
+    assert "NCCL_ALGO=Ring NCCL_PROTO=Simple" not in printed
+    answer = json.loads(run(*B200, "--nodes", "4", "--next", "--json").stdout)
+    assert {"combination", "possible_gain", "low_us", "pick_us", "measured"} <= set(answer["next"]["runs"][0])
+
+
+def test_bad_input_is_one_line(tmp_path: Path) -> None:
+    for words, hint in (
+        (("--arm", "Ring"), "valid: NAME=FILE"),
+        (("--arm", f"Rong={log(tmp_path / 'a.log', 1)}", "--machine", "dgx-h100"), "valid: default"),
+        (("--table", "nowhere"), "b200-8x-64n__2.29.7__together"),
+        (("--table", B200[2], "--plot", "x.png"), "without --arm"),
+        ((), "FILE"),
+    ):
+        done = run("verify", *words, code=2)
+        assert hint in done.stderr
+        assert done.stdout == ""

@@ -1,0 +1,282 @@
+"""Forced and default runs against NCCL's picks: what is known, what is noise, and what is not known."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support import nccl_tests_text
+from tuner import measured
+from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm, Collective, DataType, Protocol
+from tuner.calibration.measured_calls import Site
+from tuner.measure.records.samples import Combination
+from tuner.plugin.table import parse
+from tuner.regret import arms, forced, kinks, next_runs, noise, workflow
+from tuner.regret.judged import Verdict
+from tuner.regret.noise import NoiseSource
+from tuner.regret.records import Arm, Call, MeasuredArms, MeasuredCall
+from tuner.regret.workflow import Asked, MeasuredRegret
+
+B200 = "b200-8x-64n__2.29.7__together"
+RING, NVLSTREE = Combination(Algorithm.Ring, Protocol.Simple), Combination(Algorithm.NVLSTree, Protocol.Simple)
+MIB, GIB = 1 << 20, 1 << 30
+LARGE = [(MIB << power, 100.0 * 2**power) for power in range(6, 12)]
+
+
+def of_files(*labelled: tuple[str, Path], **asked: object) -> MeasuredRegret:
+    given = {"machine": "dgx-h100", "nccl": "2.28.9", **asked}
+    return workflow.of_arms(workflow.read(Asked(labelled=labelled, **given)))  # type: ignore[arg-type]
+
+
+def log(path: Path, factor: float = 1.0, jitter: float = 0.0) -> Path:
+    """Times in proportion to the size on 2 x 8 GPUs, 64 MiB to 2 GiB, where NCCL picks NVLSTree/Simple."""
+    shakes = np.random.default_rng(len(path.name)).normal(0, jitter, len(LARGE))
+    times = [(size, us * factor * float(np.exp(shake))) for (size, us), shake in zip(LARGE, shakes, strict=True)]
+    return nccl_tests_text.write(path, times, nodes=2)
+
+
+@pytest.fixture(scope="module")
+def b200() -> MeasuredRegret:
+    return workflow.of_arms(workflow.read(Asked(tables=(B200,))))
+
+
+def test_what_nccl_ran_on_the_b200_cluster_is_the_emulated_pick_wherever_it_can_be_known(b200: MeasuredRegret) -> None:
+    known = {(one.nodes, one.bytes // GIB): one.executed for one in b200.sizes if one.executed}
+    assert sorted(known) == [(nodes, size) for nodes in (2, 4, 8, 16, 32, 64) for size in (2, 4, 8)]
+    nvlstree = {(2, 2), (2, 4), (2, 8), (16, 2), (32, 2), (32, 4), (64, 2), (64, 4), (64, 8)}
+    for place, ran in known.items():
+        assert ran.combination.algorithm is (Algorithm.NVLSTree if place in nvlstree else Algorithm.Ring), place
+        assert ran.agrees, place
+    found = b200.agreement
+    assert (found.clear, found.clear_agreeing, found.nearest, found.nearest_agreeing) == (15, 15, 3, 3)
+
+
+def test_what_the_b200_cluster_lost_is_recommended_only_beyond_the_published_noise(b200: MeasuredRegret) -> None:
+    lost = {(one.nodes, one.bytes // GIB): one for one in b200.sizes if one.regret}
+    assert {place: round(one.regret or 0, 3) for place, one in lost.items()} == {
+        (16, 2): 0.155,
+        (32, 2): 0.094,
+        (32, 4): 0.1,
+        (64, 4): 0.105,
+        (64, 8): 0.353,
+    }
+    assert {one.nodes for one in lost.values() if one.verdict is Verdict.loses} == {16, 32}
+    assert all(one.verdict is Verdict.tie for place, one in lost.items() if place[0] == 64)
+    assert [row.row for row in b200.rows] == [
+        "allreduce bytes=2G ranks=128 nodes=16 -> ring/simple",
+        "allreduce bytes=2G ranks=256 nodes=32 -> ring/ll128",
+        "allreduce bytes=4G ranks=256 nodes=32 -> ring/simple",
+    ]
+    assert all(one.verdict is Verdict.unknown for one in b200.sizes if one.collective is Collective.AllGather)
+
+
+def test_a_recommended_row_is_one_of_a_decision_table(b200: MeasuredRegret) -> None:
+    table = parse.from_text("nccl-tuner-table 1\n" + "\n".join(row.row for row in b200.rows) + "\n")
+    assert [decision.choices[0].algo_proto for decision in table.decisions] == [
+        row.choice.algo_proto for row in b200.rows
+    ]
+
+
+def test_a_pick_that_loses_beyond_the_noise_of_its_neighbours_is_named_with_the_row(tmp_path: Path) -> None:
+    default, ring = log(tmp_path / "plain.log", 1.3), log(tmp_path / "ring.log", 1.0)
+    found = of_files(("default", default), ("Ring/Simple", ring))
+    own = [one for one in found.sizes if not one.in_place]
+    assert {(one.pick, one.best, one.verdict) for one in own} == {(NVLSTREE, RING, Verdict.loses)}
+    assert {one.noise_source for one in own} == {"neighbouring sizes"}
+    assert own[0].regret == pytest.approx(0.3)
+    (row,) = found.rows
+    assert row.row == "allreduce bytes=64M..2G ranks=16 nodes=2 -> ring/simple"
+    assert (row.surely, row.gain_low, row.gain_high) == pytest.approx((0.3, 0.3, 0.3))  # without any scatter
+
+
+def test_a_gain_within_the_noise_is_a_tie_and_changes_nothing(tmp_path: Path) -> None:
+    known = of_files(("default", log(tmp_path / "c.log", 1.2)), ("Ring", log(tmp_path / "dd.log")), noise_percent=25.0)
+    assert {one.noise_source for one in known.sizes} == {"published"}
+    assert {one.verdict for one in known.sizes} == {Verdict.tie}
+    assert known.rows == ()
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_where_nothing_is_to_be_gained_few_picks_lose(repeats: int) -> None:
+    rng = np.random.default_rng(5)
+    verdicts = []
+    for _ in range(100):
+        calls = tuple(planted(MIB << power, rng.normal(0, 0.04, (2, repeats))) for power in range(14))
+        found = workflow.of_arms(MeasuredArms(Site("dgx-h100", "2.28.9"), calls, {}, {}))
+        verdicts += [one.verdict for one in found.sizes]
+    assert 0 < verdicts.count(Verdict.loses) < 0.05 * len(verdicts)
+
+
+def planted(size: int, shakes: np.ndarray) -> MeasuredCall:
+    """Two arms of the same time, [arm, repeat]."""
+    times = [tuple((size / 1e4 * np.exp(each)).tolist()) for each in shakes]
+    call = Call(Collective.AllReduce, DataType.float32, 2, 8, False, "", size)
+    own = Arm("default", NVLSTREE, times[0], None)
+    return MeasuredCall(call, NVLSTREE, own, (Arm("Ring", RING, times[1], None),))
+
+
+def test_repeats_are_joined_and_their_scatter_is_the_noise(tmp_path: Path) -> None:
+    files = [
+        (label, log(tmp_path / f"{label}{'x' * number}.log", factor, 0.05))
+        for number in range(4)
+        for label, factor in (("default", 1.0), ("Ring", 1.05))
+    ]
+    found = of_files(*files)
+    assert {len(arm.times_us) for one in found.sizes for arm in one.arms} == {4}
+    assert {one.noise_source for one in found.sizes} == {"repeats"}
+    assert 6 < (found.sizes[0].noise_percent or 0) < 18  # twice the deviation planted
+
+
+def test_where_nothing_but_the_default_was_measured_the_answer_is_unknown(tmp_path: Path) -> None:
+    found = of_files(("default", log(tmp_path / "a.log")))
+    assert {(one.verdict, one.regret, one.best) for one in found.sizes} == {(Verdict.unknown, None, None)}
+    assert {one.why for one in found.sizes} == {"nothing else was measured"}
+
+
+def test_where_the_pick_was_not_measured_the_answer_is_unknown(tmp_path: Path) -> None:
+    found = of_files(("Ring", log(tmp_path / "a.log")), ("Tree", log(tmp_path / "bb.log")))
+    assert {(one.verdict, one.why) for one in found.sizes} == {(Verdict.unknown, "NVLSTree/Simple was not measured")}
+
+
+def test_the_pick_may_be_among_forced_runs_without_a_default(tmp_path: Path) -> None:
+    found = of_files(("Ring", log(tmp_path / "a.log")), ("NVLSTree", log(tmp_path / "bb.log", 2.0)))
+    assert {one.verdict for one in found.sizes} == {Verdict.loses}
+    assert [one.regret for one in found.sizes] == pytest.approx([1.0] * len(found.sizes))
+
+
+def test_what_ran_unlike_the_emulated_pick_is_said(tmp_path: Path) -> None:
+    files = [("default", log(tmp_path / "a.log")), ("Ring", log(tmp_path / "bb.log", 1.001))]
+    found = of_files(*files, ("NVLSTree", log(tmp_path / "ccc.log", 1.5)))
+    assert found.agreement.clear == len(found.sizes)
+    assert found.agreement.clear_agreeing == 0
+    assert {(one.executed.label, one.verdict) for one in found.sizes if one.executed} == {("Ring", Verdict.best)}
+
+
+def test_a_text_that_names_its_variables_is_an_arm_of_these(tmp_path: Path) -> None:
+    ring, tree = log(tmp_path / "ring.log"), log(tmp_path / "tree.log")
+    ring.write_text("mpirun -np 16 -x NCCL_ALGO=Ring -x NCCL_PROTO=Simple all_reduce_perf\n" + ring.read_text())
+    tree.write_text("n:1:1 [0] NCCL INFO NCCL_ALGO set by environment to TREE\n" + tree.read_text())
+    found = workflow.read(Asked(files=(ring, tree), machine="dgx-h100", nccl="2.28.9"))
+    assert [[arm.label for arm in one.forced] for one in found.calls] == [["Ring/Simple", "Tree"]] * len(found.calls)
+    with pytest.raises(BadInput, match=r"ring\.log:\d+: Ring/Simple was forced; --arm says Tree"):
+        of_files(("Tree", ring))
+    with pytest.raises(BadInput, match="--arm says default"):
+        of_files(("default", ring))
+
+
+def test_json_of_nccl_tests_names_its_variables(tmp_path: Path) -> None:
+    record = {
+        "args": ["./all_reduce_perf"],
+        "env": ["HOME=/root", "NCCL_ALGO=Ring"],
+        "nccl_version": 22809,
+        "config": {"devices": [{"hostname": f"n{n // 8}", "device_info": "H100"} for n in range(16)]},
+        "results": [
+            {"size": 64 * MIB, "type": "float", "redop": "sum", "out_of_place": {"time": 500.0, "nwrong": 0}},
+        ],
+    }
+    path = tmp_path / "ring.json"
+    path.write_text(json.dumps(record))
+    (one,) = workflow.read(Asked(files=(path,), machine="dgx-h100")).calls
+    assert [arm.label for arm in one.forced] == ["Ring"]
+
+
+def test_rows_that_log_what_ran_are_the_default() -> None:
+    found = workflow.of_arms(workflow.read(Asked(tables=("v100-8x__2.27.5__dgx1",))))
+    (one,) = found.sizes
+    assert (one.verdict, one.why) == (Verdict.unknown, "the noise is not known")
+    assert one.executed is not None
+    assert (one.executed.logged, one.executed.agrees, one.regret) == (True, True, pytest.approx(0.446, abs=0.001))
+    assert str(one.best) == "Ring/LL channels=24"
+    known = workflow.of_arms(workflow.read(Asked(tables=("v100-8x__2.27.5__dgx1",), noise_percent=5.0)))
+    assert [row.row for row in known.rows] == ["allreduce bytes=1600K ranks=8 nodes=1 -> ring/ll channels=24"]
+
+
+@pytest.mark.parametrize(
+    ("label", "forces"),
+    [
+        ("default", ("", "", 0)),
+        ("ring", ("Ring", "", 0)),
+        ("LL128", ("", "LL128", 0)),
+        ("NVLS/Simple", ("NVLS", "Simple", 0)),
+        ("Ring/LL/8", ("Ring", "LL", 8)),
+    ],
+)
+def test_labels(label: str, forces: tuple[str, str, int]) -> None:
+    assert forced.by_label(label).parts == forces
+
+
+@pytest.mark.parametrize("label", ["", "Rings", "Ring/Tree", "Ring/LL/0", "Ring/", "default/Ring"])
+def test_labels_that_are_none(label: str) -> None:
+    with pytest.raises(BadInput, match="valid: default, or what was forced"):
+        forced.by_label(label)
+
+
+def test_two_smaller_calls_that_beat_one_are_found_in_default_runs(tmp_path: Path) -> None:
+    doubled = [(MIB << power, 100.0 * 2**power) for power in range(14)]
+    slow = [(size, us * (1.4 if size >= 512 * MIB else 1.0)) for size, us in doubled]
+    found = of_files(("default", nccl_tests_text.write(tmp_path / "a.log", slow, nodes=2)), noise_percent=2.0)
+    split = [one for one in found.splits if not one.in_place]
+    assert [(one.bytes, one.part_bytes, one.parts) for one in split] == [(512 * MIB, 256 * MIB, 2)]
+    assert split[0].gain == pytest.approx(0.4)
+    assert split[0].low < 0.4
+    assert of_files(("default", log(tmp_path / "b.log")), noise_percent=2.0).splits == ()
+
+
+def test_third_differences_see_the_noise_and_not_the_curve() -> None:
+    table = measured.load("h100-8x__2.29.2__aiconfigurator")
+    found = arms.of_sources([arms.Source(table)], Site("dgx-h100", "2.29.2"))
+    halves = {each.source: each for each in noise.of_arms(found).values()}
+    assert set(halves) == {NoiseSource.sizes}
+    assert all(0.5 < each.percent < 12 for each in noise.of_arms(found).values())
+
+
+def test_published_noise_holds_from_its_number_of_nodes_on(b200: MeasuredRegret) -> None:
+    known = {one.nodes: round(one.noise_percent or 0, 3) for one in b200.sizes}
+    assert known == {1: 5, 2: 5, 4: 5, 8: 5, 16: 5, 32: 5, 64: 30}
+
+
+def test_what_to_force_next_was_never_measured_and_may_be_faster(b200: MeasuredRegret) -> None:
+    found = next_runs.next_runs(b200.measured)
+    assert found.not_answered == ()
+    gains = [run.possible_gain for run in found.runs]
+    assert gains == sorted(gains, reverse=True)
+    assert gains
+    for run in found.runs:
+        assert run.low_us < run.pick_us
+        assert run.possible_gain == pytest.approx(run.pick_us / run.low_us - 1)
+        call = next(
+            one
+            for one in b200.measured.calls
+            if (one.call.collective, one.call.nodes, one.call.bytes) == (run.collective, run.nodes, run.bytes)
+        )
+        assert run.combination.algo_proto not in {arm.combination.algo_proto for arm in call.arms}
+    without_ring = replace(
+        b200.measured,
+        calls=tuple(
+            replace(one, forced=tuple(a for a in one.forced if a.label != "Ring")) for one in b200.measured.calls
+        ),
+    )
+    assert len(next_runs.next_runs(without_ring).runs) > len(found.runs)
+
+
+def test_a_kink_where_the_pick_changes_is_found(tmp_path: Path) -> None:
+    times = [(1 << power, 10.0 + (1 << power) / 1e4 * (1 if power < 17 else 0.5)) for power in range(10, 24)]
+    found = of_files(("default", nccl_tests_text.write(tmp_path / "a.log", times, nodes=2)))
+    curves = kinks.kinks(found.measured.calls)
+    assert sum(each.curves for each in curves) >= 2
+    assert sum(each.largest_there for each in curves) <= 1
+    assert all(0 < each.by_chance < each.curves for each in curves)
+    (again,) = kinks.together([curves[0], curves[0]])
+    assert (again.curves, again.by_chance) == (2 * curves[0].curves, pytest.approx(2 * curves[0].by_chance))
+
+
+def test_machine_and_release_are_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="--machine: no file says it"):
+        workflow.read(Asked(files=(log(tmp_path / "a.log"),)))
+    with pytest.raises(BadInput, match="files of several"):
+        workflow.read(Asked(tables=(B200, "h100-8x__2.29.2__aiconfigurator")))
+    with pytest.raises(BadInput, match="no row of 3 nodes; valid: 1, 2, 4"):
+        workflow.read(Asked(tables=(B200,), nodes=3))

@@ -1,0 +1,160 @@
+"""What ``nccl-tuner verify`` prints of forced and default runs of one machine."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+import click
+
+from tuner.cli.output import human_bytes, print_table
+from tuner.regret.halves import SplitGain
+from tuner.regret.judged import JudgedPick, Verdict
+from tuner.regret.next_runs import NextRuns
+from tuner.regret.workflow import Agreement, MeasuredRegret
+
+SPLITS_SHOWN = 10
+NEXT_SHOWN = 8
+
+
+def print_regret(found: MeasuredRegret) -> None:
+    """Sizes that something is known of, then what is not known and why, splits, and rows."""
+    where = found.machine or "the topology"
+    known = [one for one in found.sizes if one.regret is not None]
+    if known:
+        columns = ("call", "size", "pick", "us", "best", "us", "regret", "95 % interval", "", "NCCL ran")
+        print_table(f"NCCL's picks against the measured best on {where}, NCCL {found.nccl}", columns, map(_row, known))
+    unknown = Counter((_call(one), one.why) for one in found.sizes if one.regret is None)
+    for (call, why), sizes in unknown.items():
+        click.echo(f"{call}: whether the pick is best is unknown at {sizes} sizes: {why}")
+    for why, rows in found.skipped.items():
+        click.echo(f"left out: {rows} rows: {why}")
+    _print_agreement(found.agreement)
+    _print_splits(found.splits)
+    for row in found.rows:
+        click.echo(
+            f"{row.row}\n  {_percent(row.gain_low, row.gain_high)} faster than NCCL's pick, "
+            f"at least {100 * row.surely:.1f} % beyond the noise; measured: {', '.join(row.dtypes)}"
+        )
+    _print_total(found, known)
+
+
+def print_next(found: NextRuns) -> None:
+    """The combinations to force, the largest possible gain first."""
+    rows = [
+        (
+            f"{one.collective.name} {one.dtype.name}",
+            f"{one.nodes} x {one.gpus_per_node}",
+            one.variables,
+            _span(one.low_bytes, one.high_bytes),
+            human_bytes(one.bytes),
+            f"{one.pick} {one.pick_us:.1f}",
+            f"{one.low_us:.1f} to {one.high_us:.1f}{'' if one.measured else ' *'}",
+            f"up to {100 * one.possible_gain:.1f} %",
+        )
+        for one in found.runs[:NEXT_SHOWN]
+    ]
+    columns = ("call", "GPUs", "force", "sizes", "first at", "pick, us", "may take us", "possible gain")
+    if rows:
+        print_table("What to force next: never measured here, and maybe faster by calibrated times", columns, rows)
+        if any(not one.measured for one in found.runs[:NEXT_SHOWN]):
+            click.echo("* such calls were never measured: the interval is wide")
+        if len(found.runs) > NEXT_SHOWN:
+            click.echo(f"{len(found.runs) - NEXT_SHOWN} more have a smaller possible gain: --json")
+        click.echo(f"calibrated times: {found.runs[0].calibration}")
+    for reason in found.not_answered:
+        click.echo(f"not known what to force next: {reason}")
+    if not rows and not found.not_answered:
+        click.echo("nothing to force next: all that may be faster was measured")
+
+
+def _row(one: JudgedPick) -> tuple[object, ...]:
+    interval = "-" if one.low is None or one.high is None else f"{100 * one.low:.1f} to {100 * one.high:.1f} %"
+    ran = one.executed
+    return (
+        _call(one),
+        human_bytes(one.bytes),
+        one.pick,
+        f"{one.pick_us:.1f}",
+        one.best,
+        f"{one.best_us:.1f}",
+        f"{100 * (one.regret or 0):.1f} %",
+        interval,
+        one.why if one.verdict is Verdict.unknown else one.verdict,
+        "" if ran is None else f"{ran.combination.plain}{'' if ran.is_clear else '?'}{'' if ran.agrees else ' (!)'}",
+    )
+
+
+def _call(one: JudgedPick) -> str:
+    place = " in place" if one.in_place else ""
+    setting = f", {one.setting}" if one.setting else ""
+    return f"{one.collective.name} {one.dtype.name} {one.nodes} x {one.gpus_per_node}{place}{setting}"
+
+
+def _print_agreement(found: Agreement) -> None:
+    if found.clear:
+        click.echo(
+            f"what NCCL ran by itself is logged, or told from its time beyond the noise, at {found.clear} sizes: "
+            f"the emulated pick at {found.clear_agreeing}"
+        )
+    if found.nearest:
+        click.echo(
+            f"at {found.nearest} more the noise hides it: the nearest forced arm is the emulated pick "
+            f"at {found.nearest_agreeing}"
+        )
+
+
+def _print_splits(splits: Sequence[SplitGain]) -> None:
+    def by(one: SplitGain) -> tuple[int, int, int, int, int]:
+        return int(one.collective), one.nodes, one.gpus_per_node, one.bytes, one.part_bytes
+
+    rows = []
+    for _, several in groupby(sorted(splits, key=by), key=by):
+        same = list(several)
+        first, gains = same[0], [one.gain for one in same]
+        rows.append(
+            (
+                max(gains),
+                (
+                    f"{first.collective.name} {first.nodes} x {first.gpus_per_node}",
+                    human_bytes(first.bytes),
+                    f"{first.pick} {first.time_us:.1f}",
+                    f"{first.parts} of {human_bytes(first.part_bytes)}",
+                    f"{first.part_pick} {first.parts_us:.1f}",
+                    f"{_percent(min(gains), max(gains))}",
+                    len(same),
+                ),
+            )
+        )
+    if rows:
+        shown = [row for _, row in sorted(rows, key=lambda each: -each[0])[:SPLITS_SHOWN]]
+        columns = ("call", "size", "took us", "instead", "take us", "gain", "curves")
+        print_table("Where smaller calls one after the other take less, beyond the noise", columns, shown)
+        if len(rows) > SPLITS_SHOWN:
+            click.echo(f"{len(rows) - SPLITS_SHOWN} more: --json")
+
+
+def _print_total(found: MeasuredRegret, known: Sequence[JudgedPick]) -> None:
+    unknown = len(found.sizes) - len(known)
+    if not known:
+        click.echo(f"regret: unknown at all {unknown} sizes")
+        return
+    mean = sum(one.regret or 0 for one in known) / len(known)
+    loses = found.count(Verdict.loses)
+    rest = f"; unknown at {unknown} more" if unknown else ""
+    judged = f"not best at {loses} of {len(known)} sizes beyond the noise"
+    click.echo(f"regret: mean {100 * mean:.2f} %; {judged}{rest}{_noise(known)}")
+
+
+def _noise(known: Iterable[JudgedPick]) -> str:
+    noises = dict.fromkeys((one.noise_percent, one.noise_source) for one in known if one.noise_percent is not None)
+    each = (f"{percent:.1f} % ({source})" for percent, source in noises)
+    return f"; a time may be off by {', '.join(each)}" if noises else ""
+
+
+def _percent(low: float, high: float) -> str:
+    least, most = f"{100 * low:.1f}", f"{100 * high:.1f}"
+    return f"{least} %" if least == most else f"{least} to {most} %"
+
+
+def _span(low: int, high: int) -> str:
+    return human_bytes(low) if low == high else f"{human_bytes(low)} to {human_bytes(high)}"
