@@ -23,6 +23,8 @@ settings.load_profile("same")
 
 ROOT = Path(__file__).parents[1]
 LIVE = ROOT / "tests" / "live"
+_FOLDER = TemporaryDirectory(prefix="not-live-")  # of this process
+TRIED = Path(_FOLDER.name) / "tried.txt"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -58,13 +60,12 @@ def _guarded(item: pytest.Item) -> Iterator[None]:
         os.environ.pop(not_live.VARIABLE, None)
         yield
         return
-    with TemporaryDirectory(prefix="not-live-") as folder:
-        tried = Path(folder) / "tried.txt"
-        os.environ[not_live.VARIABLE] = str(tried)
-        try:
-            yield
-        finally:
-            os.environ.pop(not_live.VARIABLE, None)
-            what = sorted(set(tried.read_text("utf-8").splitlines())) if tried.exists() else []
-        if what:
-            pytest.fail(f"not marked live, but {'; '.join(what)}", pytrace=False)
+    os.environ[not_live.VARIABLE] = str(TRIED)
+    try:
+        yield
+    finally:
+        os.environ.pop(not_live.VARIABLE, None)
+        what = sorted(set(TRIED.read_text("utf-8").splitlines())) if TRIED.exists() else []
+        TRIED.unlink(missing_ok=True)
+    if what:
+        pytest.fail(f"not marked live, but {'; '.join(what)}", pytrace=False)

@@ -24,7 +24,7 @@ from tuner.measure.records.samples import Combination, Point, SampleBlock, read
 from tuner.plugin.table.parse import read as read_table
 
 A, B = Combination(Algorithm.Ring, Protocol.LL), Combination(Algorithm.Tree, Protocol.LL)
-SEEDS = range(20)  # benchmarks/decide.py has 200
+SEEDS = range(10)  # benchmarks/decide.py has 200
 
 
 def test_few_rows_as_long_as_they_cost_little() -> None:

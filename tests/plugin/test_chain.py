@@ -7,14 +7,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.support import command_line, next_tuner
+from tests.support.plugin_calls import COSTS, answer, by_default, said
 from tuner import plugin, release
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.plugin import loading
-from tuner.plugin.dry_run import INFO, WARN, DryRun, Named, PluginRefused, TunerCall
+from tuner.plugin.dry_run import WARN, DryRun, Named, PluginRefused, TunerCall
 
 AR, AG = Collective.AllReduce, Collective.AllGather
 TREE_LL, RING_SIMPLE, RING_LL = (
@@ -23,8 +23,6 @@ TREE_LL, RING_SIMPLE, RING_LL = (
     (Algorithm.Ring, Protocol.LL),
 )
 HEADER = "nccl-tuner-table 1"
-COSTS = np.full((len(Algorithm), len(Protocol)), 10.0, np.float32)
-COSTS[Algorithm.CollNetChain] = -1
 SAME = -1  # of TREE_LL in the costs: the call was left alone
 Build = Callable[..., Path]
 
@@ -53,25 +51,6 @@ def opened(version: int, next_value: object, folder: Path, *rows: str, **env: st
 def heard(run: DryRun) -> list[str]:
     """What the other tuner was asked."""
     return [line.text.removeprefix("NEXT ") for line in run.log if line.text.startswith("NEXT ")]
-
-
-def said(run: DryRun, level: int = INFO) -> list[str]:
-    """What the plugin itself logged."""
-    mark = "TUNER/nccl-tuner: "
-    return [line.text.removeprefix(mark) for line in run.log if line.level == level and line.text.startswith(mark)]
-
-
-def answer(run: DryRun, call: TunerCall) -> object:
-    """What is taken: a pair and channels, or None where nothing was written."""
-    if run.version < 3:
-        named = run.name(call)
-        return (*named.choice, named.channels) if named.choice else None
-    answered = run.ask(call, COSTS)
-    if answered.cost_us.tobytes() == COSTS.tobytes() and answered.channels == 0:
-        return None
-    cell = int(answered.cost_us[answered.cost_us >= 0].argmin())
-    usable = np.argwhere(answered.cost_us >= 0)[cell]
-    return Algorithm(int(usable[0])), Protocol(int(usable[1])), answered.channels
 
 
 def newest(version: int, versions: tuple[int, ...]) -> int | None:
@@ -244,6 +223,15 @@ def test_constants_of_the_table_win(build: Build, tmp_path: Path, version: int) 
 
 # Which library
 
+ALL = set(next_tuner.VERSIONS)
+
+
+def answering(folder: Path, loaded: str = "", value: str = "", **env: str) -> set[int]:
+    """The versions of the interface by which another tuner answers."""
+    asked = by_default(folder, ALL, loaded, value, **env)
+    assert asked.keys() == ALL
+    return {version for version, (answered, _) in asked.items() if answered}
+
 
 @pytest.mark.parametrize("value", ["none", "None"])
 @pytest.mark.parametrize("version", next_tuner.VERSIONS)
@@ -264,11 +252,10 @@ def test_never_itself(tmp_path: Path, version: int, copied: bool) -> None:
     assert [line for line in said(run) if "is this plugin itself: no other tuner is asked" in line]
 
 
-@pytest.mark.parametrize("version", next_tuner.VERSIONS)
-def test_a_tuner_that_is_loaded_for_all_libraries(tmp_path: Path, version: int) -> None:
+def test_a_tuner_that_is_loaded_for_all_libraries(tmp_path: Path) -> None:
     """Its symbols come before the plugin's own, and it is not taken for the plugin."""
     other = next_tuner.build(tmp_path / "other.so")
-    assert by_default(tmp_path, version, value=str(other), LD_PRELOAD=str(other))[0]
+    assert answering(tmp_path, value=str(other), LD_PRELOAD=str(other)) == ALL
 
 
 def test_never_in_a_circle(tmp_path: Path) -> None:
@@ -311,56 +298,30 @@ def test_a_library_that_is_not_there(tmp_path: Path, version: int) -> None:
         assert line.endswith("no other tuner is asked")
 
 
-ASK = """
-import sys
-from tests.plugin.test_chain import AR, COSTS, TunerCall, answer, said, heard
-from tuner.plugin.dry_run import DryRun
-import ctypes
-for name in filter(None, sys.argv[2].split(",")):
-    ctypes.CDLL(name)
-with DryRun(None, ranks=16, nodes=2, version=int(sys.argv[1]), env={"NCCL_TUNER_NEXT": sys.argv[3]}) as run:
-    print(answer(run, TunerCall(AR, 5)) is not None)
-print("\\n".join(said(run)))
-"""
-
-
-def by_default(folder: Path, version: int, loaded: str = "", value: str = "", **env: str) -> tuple[bool, str]:
-    """Whether another tuner answered in a process whose libraries lie in the folder, and what the log says."""
-    environment = {name: text for name, text in os.environ.items() if not name.startswith("NCCL_")}
-    environment |= {"LD_LIBRARY_PATH": str(folder), "PYTHONPATH": str(Path(__file__).resolve().parents[2]), **env}
-    command = [sys.executable, "-c", ASK, str(version), loaded, value]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    answered, _, rest = ran.stdout.partition("\n")
-    return answered == "True", rest
-
-
-@pytest.mark.parametrize("version", next_tuner.VERSIONS)
-def test_a_name_is_a_part_of_a_file_name(tmp_path: Path, version: int) -> None:
+def test_a_name_is_a_part_of_a_file_name(tmp_path: Path) -> None:
     next_tuner.build(tmp_path / "libnccl-tuner-other.so")
-    assert by_default(tmp_path, version, value="other")[0]
-    assert by_default(tmp_path, version, value="libnccl-tuner-other.so")[0]
-    assert not by_default(tmp_path, version)[0]
+    assert answering(tmp_path, value="other") == ALL
+    assert answering(tmp_path, value="libnccl-tuner-other.so") == ALL
+    assert answering(tmp_path) == set()
 
 
-@pytest.mark.parametrize("version", next_tuner.VERSIONS)
-def test_the_default_is_the_tuner_that_nccl_would_find(tmp_path: Path, version: int) -> None:
-    finds = version > 1  # 2.19 and 2.20 look for a tuner nowhere
-    assert not by_default(tmp_path, version)[0]
+def test_the_default_is_the_tuner_that_nccl_would_find(tmp_path: Path) -> None:
+    finding = ALL - {1}  # 2.19 and 2.20 look for a tuner nowhere
+    assert answering(tmp_path) == set()
     next_tuner.build(tmp_path / "libnccl-net.so")
-    assert by_default(tmp_path, version, "libnccl-net.so")[0] == finds
-    assert by_default(tmp_path, version)[0] == (version in (2, 3)), "from 2.24 on only what is loaded already"
-    assert not by_default(tmp_path, version, "libnccl-net.so", NCCL_NET_PLUGIN="none")[0]
+    assert answering(tmp_path, "libnccl-net.so") == finding
+    assert answering(tmp_path) == {2, 3}, "from 2.24 on only what is loaded already"
+    assert answering(tmp_path, "libnccl-net.so", NCCL_NET_PLUGIN="none") == set()
     next_tuner.build(tmp_path / "libnccl-net-cloud.so")
-    answered, log = by_default(tmp_path, version, "libnccl-net-cloud.so", NCCL_NET_PLUGIN="cloud")
-    assert answered == finds
-    assert ("libnccl-net-cloud.so)" in log) == finds
+    asked = by_default(tmp_path, ALL, "libnccl-net-cloud.so", NCCL_NET_PLUGIN="cloud")
+    assert {version for version, (answered, _) in asked.items() if answered} == finding
+    assert {version for version, (_, log) in asked.items() if "libnccl-net-cloud.so)" in log} == finding
     shutil.copy(plugin.path(), tmp_path / "libnccl-tuner.so")
-    answered, log = by_default(tmp_path, version, "libnccl-net.so")
-    assert answered == finds, "this plugin itself is passed over"
+    assert answering(tmp_path, "libnccl-net.so") == finding, "this plugin itself is passed over"
     next_tuner.build(tmp_path / "libnccl-tuner.so")
-    answered, log = by_default(tmp_path, version, "libnccl-net.so")
-    assert answered == finds
-    assert ("libnccl-tuner.so)" in log) == finds
+    asked = by_default(tmp_path, ALL, "libnccl-net.so")
+    assert {version for version, (answered, _) in asked.items() if answered} == finding
+    assert {version for version, (_, log) in asked.items() if "libnccl-tuner.so)" in log} == finding
 
 
 NCCL_OF_A_VERSION = r"""
@@ -405,16 +366,16 @@ def test_of_several_network_plugins_the_last_that_is_loaded(tmp_path: Path) -> N
     for name in "abc":
         next_tuner.build(tmp_path / f"libnccl-net-{name}.so")
     loaded = "libnccl-net-a.so,libnccl-net-b.so"
-    assert "libnccl-net-b.so)" in by_default(tmp_path, 5, loaded, NCCL_NET_PLUGIN="a,b,c")[1]
-    assert "libnccl-net-a.so)" in by_default(tmp_path, 5, loaded, NCCL_NET_PLUGIN=",a,,c,")[1]
-    assert not by_default(tmp_path, 5, loaded, NCCL_NET_PLUGIN=f"{'a' * 999},c")[0]
+    assert "libnccl-net-b.so)" in by_default(tmp_path, [5], loaded, NCCL_NET_PLUGIN="a,b,c")[5][1]
+    assert "libnccl-net-a.so)" in by_default(tmp_path, [5], loaded, NCCL_NET_PLUGIN=",a,,c,")[5][1]
+    assert not by_default(tmp_path, [5], loaded, NCCL_NET_PLUGIN=f"{'a' * 999},c")[5][0]
 
 
 def test_a_network_plugin_without_tuner_or_with_a_newer_one(tmp_path: Path) -> None:
     next_tuner.build(tmp_path / "libnccl-net.so", ())
-    assert "tuner" not in by_default(tmp_path, 5, "libnccl-net.so")[1].partition("\n")[2].replace("TUNER", "")
+    assert "tuner" not in by_default(tmp_path, [5], "libnccl-net.so")[5][1].replace("TUNER", "")
     next_tuner.build(tmp_path / "libnccl-net.so", (6,))
-    answered, log = by_default(tmp_path, 5, "libnccl-net.so")
+    answered, log = by_default(tmp_path, [5], "libnccl-net.so")[5]
     assert not answered
     assert "the tuner in the library of NCCL's network plugin has none of ncclTunerPlugin_v2 to v5" in log
 

@@ -1,9 +1,10 @@
 """A small tuner to ask where a table has no row: of any versions of the interface, failing where that is wanted."""
 
 import shutil
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
+
+from tests.support import programs
 
 VERSIONS = range(1, 7)
 
@@ -88,11 +89,8 @@ def build(
 
     ``constants`` is added to those of NCCL's model.
     """
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    assert compiler, "the tests compile a tuner: a C compiler has to be there"
-    source = target.with_suffix(".c")
-    source.write_text(_SOURCE + "\n".join(_EXPORTS[version] for version in versions))
+    text = _SOURCE + "\n".join(_EXPORTS[version] for version in versions)
     macros = [f"-DFAIL_INIT={fail_init}", f"-DFAIL_CALL={fail_call}", f"-DCONSTANTS={constants}"]
     options = ["-w", "-fPIC", "-shared", "-fvisibility=hidden", *macros]
-    subprocess.run([compiler, *options, str(source), "-o", str(target)], check=True)
-    return target
+    made = programs.compiled(programs.compiler(), options, text=text, suffix=".so")
+    return Path(shutil.copy(made, target))

@@ -1,5 +1,6 @@
 """Everything NCCL's init derives before it tunes, from the nodes of a communicator."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,9 +19,11 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
     Errors: BadInput where the shape is none, or where a variable is set that this release's emulation does not know.
     Source: initTransportsRank (src/init.cc) and ncclTopoPostset (src/graph/connect.cc), v2.28.9-1.
     """
-    ranks = sum(len(node.comp_caps) for node in nodes)
+    # There may be thousands, few of them distinct objects.
+    number, distinct = Counter(map(id, nodes)), dict(zip(map(id, nodes), nodes, strict=True))
+    ranks = sum(number[key] * len(node.comp_caps) for key, node in distinct.items())
     kinds: list[Node] = []  # the first node's kind first
-    for node in {id(node): node for node in nodes}.values():
+    for node in distinct.values():
         if node not in kinds:
             kinds.append(node)
     if not kinds:

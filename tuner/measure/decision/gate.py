@@ -1,6 +1,7 @@
 """The gate that rows have to pass: an A/B run through the plugin, and what it says of each row."""
 
 import random
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -76,7 +77,7 @@ class _Run:
     executed: dict[Point, set[Combination]] = field(default_factory=dict)  # under the table
 
     def take(self, block: SampleBlock) -> None:
-        median = float(np.log(np.median(block.times_us))) if block.counts else np.nan
+        median = float(np.log(statistics.median(block.times_us))) if block.counts else np.nan
         self.log_us.setdefault((block.point, block.table is not None), []).append(median)
         if block.table is not None and block.executed is not None:
             self.executed.setdefault(block.point, set()).add(block.executed)
