@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from tuner.base.records import to_json
+from tuner.calibration.accuracy import exchanges
 from tuner.calibration.accuracy.splits_file import of_splits
 
 FILE = Path(__file__).parents[2] / "docs" / "accuracy.json"
 
 
 def read() -> dict[str, Any]:
-    """What is kept: ``splits`` in the order of the file, ``summary`` by kind, ``factors`` of the intervals."""
+    """What is kept: ``splits`` and ``alltoall`` in the file's order, ``summary`` by group, ``factors`` of intervals."""
     kept: dict[str, Any] = json.loads(FILE.read_text("utf-8"))
     return kept
 
@@ -32,7 +33,13 @@ def main() -> None:
         }
         for each in found.splits
     ]
-    kept = {"splits": splits, "summary": to_json(found.summary), "factors": to_json(found.factors)}
+    alltoall = [{**to_json(each), "error": round(each.error, 4)} for each in exchanges.run()]
+    kept = {
+        "splits": splits,
+        "alltoall": alltoall,
+        "summary": to_json(found.summary),
+        "factors": to_json(found.factors),
+    }
     FILE.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 

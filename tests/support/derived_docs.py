@@ -261,6 +261,14 @@ def splits() -> str:
     return "\n".join(lines) + "\n"
 
 
+def alltoall() -> str:
+    """The same of AllToAll."""
+    lines = ["| carried over to | fitted to -> held out | rows | mean error |", "|---|---|--:|--:|"]
+    for each in write_accuracy.read()["alltoall"]:
+        lines += [f"| {_group(each['kind'])} | {each['title']} | {each['rows']} | {_percent(each['error'])} |"]
+    return "\n".join(lines) + "\n"
+
+
 def _group(name: str) -> str:
     kind, several, _ = name.partition(", several nodes")
     return f"{CarriedOver[kind].value}{several}"
@@ -283,4 +291,5 @@ PARTS: dict[str, Callable[[], str]] = {
     "measured": measured_tables,
     "accuracy": accuracy,
     "splits": splits,
+    "alltoall": alltoall,
 }

@@ -10,7 +10,7 @@ import pytest
 from tests.scripts import write_accuracy
 from tests.support.command_line import run
 from tuner import measured
-from tuner.calibration.accuracy import evaluate, splits
+from tuner.calibration.accuracy import evaluate, exchanges, splits
 from tuner.calibration.accuracy.splits import Split
 
 KEPT = write_accuracy.read()
@@ -58,6 +58,17 @@ def test_what_is_held_out_is_not_fitted_to(split: Split) -> None:
     assert len(both.test) > 0
     if not split.test:
         assert not {row.line for row in both.fit.rows} & {row.line for row in both.test.rows}
+
+
+def test_times_of_all_to_all_reach_what_is_kept_and_promised() -> None:
+    found = exchanges.run()
+    assert len(KEPT["alltoall"]) == len(found)
+    for each, kept in zip(found, KEPT["alltoall"], strict=True):
+        assert (each.kind, each.title, each.rows) == (kept["kind"], kept["title"], kept["rows"])
+        assert each.error <= kept["error"] + POINTS
+    for kind, promised in {"sizes": 0.06, "gpus": 0.10, "release": 0.09}.items():
+        errors = [each["error"] for each in KEPT["alltoall"] if each["kind"] == kind and "aicr" not in each["title"]]
+        assert np.mean(errors) <= promised
 
 
 H100 = "h100-8x__2.29.2__aiconfigurator"

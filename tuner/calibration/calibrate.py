@@ -92,15 +92,22 @@ def known_factors() -> Factors:
 
 
 def _exchange(tables: Sequence[MeasuredTable], machine: str) -> ExchangeCalibration | None:
-    """Of AllToAll, from the tables that were launched as the first that has it."""
+    """Of AllToAll, from the tables that were launched as the first that has it; between nodes, from the others too."""
     having = [table for table in tables if any(row.collective in MODELLED for row in table.rows)]
-    alike = [table for table in having if table.header.launch == having[0].header.launch]
-    rows = point_to_point_fit.of_tables(alike, [Site(machine, table.header.nccl) for table in alike]) if alike else None
+    alike = [
+        replace(table, rows=tuple(row for row in table.rows if row.nodes > 1 or _alike(table, having[0])))
+        for table in having
+    ]
+    rows = point_to_point_fit.of_tables(alike, [Site(machine, table.header.nccl) for table in alike])
     if rows is None:
         return None
     parameters = point_to_point_fit.fit(rows)
     scope = frozenset((row.nodes, row.gpus_per_node) for row in rows.rows)
     return ExchangeCalibration(parameters, point_to_point_fit.scatter(rows, parameters), len(rows.rows), scope)
+
+
+def _alike(table: MeasuredTable, first: MeasuredTable) -> bool:
+    return table.header.launch == first.header.launch
 
 
 def _placed(table: MeasuredTable, machine: str, launch: int) -> MeasuredCalls:

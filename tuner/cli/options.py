@@ -190,6 +190,18 @@ buffers_option = click.option(
     help="How the buffers are registered: plain (not at all), registered (ncclCommRegister), window "
     "(ncclCommWindowRegister, symmetric).",
 )
+
+
+class CollectiveOrAllToAll(Named):
+    """A collective, or the text ``alltoall``, which NCCL picks nothing for."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        word = str(value).lower().replace("_", "").replace("-", "")
+        return word if word == ALL_TO_ALL else super().convert(value, param, ctx)
+
+
+ALL_TO_ALL = "alltoall"
+collective_or_all_to_all_argument = click.argument("collective", type=CollectiveOrAllToAll(Collective, "collective"))
 collective_argument = click.argument("collective", type=Named(Collective, "collective"))
 collectives_argument = click.argument(
     "collectives", nargs=-1, type=Named(Collective, "collective"), metavar="[COLLECTIVE]..."

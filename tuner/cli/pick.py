@@ -12,13 +12,14 @@ from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.emulator.request import Request
+from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
     from tuner.analysis.calibrated import TimesWanted
 
 
 @click.command(name="pick")
-@options.collective_argument
+@options.collective_or_all_to_all_argument
 @options.bytes_option
 @options.scenario_options
 @options.request_options
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 @options.time_options("nccl")
 @options.json_option
 def command(
-    collective: Collective,
+    collective: Collective | str,
     sizes: list[int],
     dtype: DataType,
     op: Op,
@@ -42,7 +43,11 @@ def command(
     nccl-tuner pick allreduce --node dgx-h100:8x2 --node dgx-a100:4 --nccl 2.28.9
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --buffers window
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --time both
+    nccl-tuner pick alltoall --machine dgx-h100
     """
+    if not isinstance(collective, Collective):
+        _all_to_all(options.scenario_of(**scenario), sizes, times, as_json)
+        return
     described, request = options.scenario_of(**scenario), Request(collective, dtype, op, buffers=buffers)
     answers = picks.from_emulator(described, request, sizes)
     if times is not None:
@@ -57,6 +62,30 @@ def command(
         print_answers(title, answers)
     else:
         _print_calibrated(title, answers, times.beside_nccl)
+
+
+def _all_to_all(scenario: Scenario, sizes: list[int], wanted: "TimesWanted | None", as_json: bool) -> None:
+    """AllToAll, for which NCCL picks nothing: how long it takes by measured times."""
+    from tuner.answers import exchanges
+    from tuner.cli import times
+
+    answers = exchanges.all_to_all(scenario, sizes, wanted.calibration if wanted else None)
+    if as_json:
+        print_json(answers)
+        return
+    rows = [
+        (
+            human_bytes(each.bytes),
+            times.central(each.calibrated),
+            times.interval(each.calibrated),
+            f"{each.busbw_gbs:.3f}",
+        )
+        for each in answers
+    ]
+    columns = ("size", "calibrated us", f"{times.INTERVAL} us", "busbw GB/s")
+    print_table(f"AllToAll on {scenario.title}", columns, rows)
+    click.echo("NCCL makes it of sends and receives: it picks no algorithm and predicts no time")
+    click.echo(times.whose(answers[0].calibration))
 
 
 def print_answers(title: str, answers: Sequence[PickAnswer]) -> None:

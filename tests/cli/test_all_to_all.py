@@ -1,0 +1,46 @@
+"""``pick alltoall``: a measured time, and nothing that NCCL is said to have picked."""
+
+import json
+
+import pytest
+
+from tests.support.command_line import run
+from tuner import measured
+
+PICK = ("pick", "alltoall", "--machine", "dgx-h100")
+
+
+def test_it_has_a_time_with_an_interval_and_no_pick() -> None:
+    answers = json.loads(run(*PICK, "--bytes", "1K,1M,64M", "--json").stdout)
+    assert [each["bytes"] for each in answers] == [1 << 10, 1 << 20, 1 << 26]
+    for each in answers:
+        assert "pick" not in each
+        assert "cost_us" not in each
+        assert each["calibrated"]["low_us"] < each["calibrated"]["time_us"] < each["calibrated"]["high_us"]
+        assert each["busbw_gbs"] == pytest.approx(each["bytes"] * 7 / 8 / each["calibrated"]["time_us"] / 1e3)
+        assert each["calibration"]["name"] == "dgx-h100"
+        assert each["measured"]
+
+
+def test_it_is_near_what_was_measured() -> None:
+    (measured_us,) = (
+        row.time_us
+        for row in measured.load("h100-8x__2.29.2__aiconfigurator").rows
+        if (row.collective, row.dtype.name, row.gpus_per_node, row.bytes) == ("alltoall", "float16", 8, 1 << 28)
+    )
+    (answer,) = json.loads(run(*PICK, "--bytes", "256M", "--nccl", "2.29.2", "--json").stdout)
+    assert answer["calibrated"]["low_us"] < measured_us < answer["calibrated"]["high_us"]
+
+
+def test_people_read_whose_time_it_is() -> None:
+    out = run(*PICK, "--bytes", "1M").stdout
+    assert "NCCL makes it of sends and receives: it picks no algorithm and predicts no time" in out
+    assert "calibrated times: by the calibration dgx-h100" in out
+
+
+@pytest.mark.parametrize(
+    ("machine", "said"),
+    [("pcie-l40s", "joined by"), ("alps", "no measured times of AllToAll in the calibration alps")],
+)
+def test_without_measured_times_there_is_no_answer(machine: str, said: str) -> None:
+    assert said in run("pick", "alltoall", "--machine", machine, code=2).stderr
