@@ -92,9 +92,14 @@ def test_a_file_in_bare_columns_is_held_against_the_machines_calibration(tmp_pat
     assert answer["coverage_90"] > 0.9
     assert answer["nccl_model_error"] == pytest.approx(0.139, abs=0.001)
     assert answer["calibration"] == "dgx-h100"
-    assert answer["skipped"] == {"alltoall: sends and receives": 126}
+    assert answer["skipped"] == {}
     assert answer["point_to_point"]["rows"] == 126
     assert answer["point_to_point"]["mean_absolute_error"] < 0.08
+
+
+def test_milliseconds_for_microseconds_are_refused(tmp_path: Path) -> None:
+    words = ("accuracy", str(columns_file(tmp_path, 0.001)), "--machine", "dgx-h100", "--nccl", "2.29.2")
+    assert "milliseconds for microseconds?" in run(*words, code=2).stderr
 
 
 def test_times_that_are_twice_as_long_are_found_out(tmp_path: Path) -> None:

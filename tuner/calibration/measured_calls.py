@@ -181,9 +181,14 @@ def _counted(skipped: Mapping[str, int]) -> str:
     return "; ".join(f"{count} rows: {why}" for why, count in skipped.items()) or "it has none"
 
 
+def point_to_point_reason(collective: str) -> str:
+    """Why rows of a collective that is made of sends and receives are skipped."""
+    return f"{collective}: sends and receives"
+
+
 def _skipped(row: MeasuredRow) -> str | None:
     if row.is_point_to_point:
-        return f"{row.collective}: sends and receives"
+        return point_to_point_reason(row.collective)
     if row.in_place:
         return "in place"
     if row.dtype in (DataType.float8e4m3, DataType.float8e5m2):

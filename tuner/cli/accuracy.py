@@ -76,6 +76,8 @@ def _print_file(held: FileAccuracy) -> None:
     )
     for why, count in held.skipped.items():
         click.echo(f"left out: {count} rows: {why}")
+    for problem in held.problems:
+        click.echo(f"note: {problem}")
 
 
 def _print_splits(results: tuple[SplitResult, ...]) -> None:

@@ -81,7 +81,7 @@ def of_picks(selection: Selection, request: Request, picks: Picks) -> Features:
 
 
 def by_combination(selection: Selection, request: Request, picks: Picks) -> Iterator[tuple[NDArray[np.intp], Features]]:
-    """The same for each algorithm and protocol alone, with the places of its calls among the picks."""
+    """The same for each algorithm and protocol alone, with the numbers of its calls' places among the picks, [call]."""
     combinations = picks.combinations
     for number in np.flatnonzero(np.bincount(combinations)).tolist():
         where = np.flatnonzero(combinations == number)

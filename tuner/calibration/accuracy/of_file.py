@@ -1,23 +1,26 @@
 """How far off calibrated times are on a file of measured times."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tuner import measured, release
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.records import to_json
-from tuner.calibration import point_to_point_fit
+from tuner.calibration import plausible, point_to_point_fit
 from tuner.calibration.accuracy.evaluate import half_widths
-from tuner.calibration.measured_calls import MeasuredCalls, Site, of_table
+from tuner.calibration.measured_calls import MeasuredCalls, Site, of_table, point_to_point_reason
 from tuner.machine import catalogue
+from tuner.machine import topology as topologies
+from tuner.machine.topology import Topology
 from tuner.measured import MeasuredTable
 from tuner.timemodel.calibration import Calibration
 from tuner.timemodel.features import Array
 from tuner.timemodel.form import Form
+from tuner.timemodel.point_to_point import MODELLED
 from tuner.timemodel.predict import Choice, choose, exchange_times
 
 
@@ -37,7 +40,10 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class FileAccuracy:
-    """``skipped`` counts the rows that are left out by reason, ``reason`` says why this calibration answers."""
+    """``skipped`` counts the rows that are left out by reason, ``reason`` says why this calibration answers.
+
+    ``problems`` are what looks wrong with rows that count.
+    """
 
     file: str
     collectives: Accuracy
@@ -45,6 +51,7 @@ class FileAccuracy:
     calibration: str
     reason: str
     skipped: Mapping[str, int]
+    problems: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The collectives' keys on top, those of sends and receives below ``point_to_point``."""
@@ -53,6 +60,7 @@ class FileAccuracy:
             "calibration": self.calibration,
             "reason": self.reason,
             "skipped": dict(self.skipped),
+            "problems": list(self.problems),
             "point_to_point": to_json(self.point_to_point),
         }
 
@@ -70,7 +78,8 @@ class Held:
 def of_path(path: Path, held: Held) -> FileAccuracy:
     """The same for a file.
 
-    Errors: BadMeasurement also where it cannot be read, BadInput where it does not say what was measured.
+    Rows that the machine's links rule out are left out. Errors: BadMeasurement also where the file cannot be read, or
+    no row is left; BadInput where it does not say what was measured.
     """
     table = measured.named_or_read(path)
     nccl = held.nccl or table.header.nccl
@@ -80,7 +89,20 @@ def of_path(path: Path, held: Held) -> FileAccuracy:
     if not nccl:
         raise BadInput(f"{path}: which release was measured is not said; valid: --nccl")
     name = catalogue.load(machine).name if machine else None
-    return of_file(table, Site(name, release.load(nccl).name, held.topology), held.calibration)
+    judged = plausible.judge(table, _node(name, held.topology))
+    if not judged.rows:
+        raise BadMeasurement(f"{path}: no row is left; {'; '.join(each.text for each in judged.refused)}")
+    site = Site(name, release.load(nccl).name, held.topology)
+    found = of_file(replace(table, rows=judged.rows), site, held.calibration)
+    refused = {each.text: len(each.lines) for each in judged.refused}
+    said = tuple(f"{each.text} ({each.where})" for each in judged.problems if not each.refused)
+    return replace(found, skipped={**found.skipped, **refused}, problems=said)
+
+
+def _node(machine: str | None, topology: Path | None) -> Topology | None:
+    if topology is not None:
+        return topologies.read(topology.read_text(encoding="utf-8"))
+    return catalogue.load(machine).topology if machine else None
 
 
 def of_file(table: MeasuredTable, site: Site, calibration: str | None = None) -> FileAccuracy:
@@ -92,7 +114,9 @@ def of_file(table: MeasuredTable, site: Site, calibration: str | None = None) ->
     chosen = chosen_for(calls, site, calibration)
     name = chosen.calibration.name
     exchanges = _of_exchanges(table, site, chosen)
-    return FileAccuracy(table.name, _accuracy(calls, chosen), exchanges, name, chosen.reason, calls.skipped)
+    counted = () if exchanges is None else tuple(point_to_point_reason(name) for name in MODELLED)
+    skipped = {why: count for why, count in calls.skipped.items() if why not in counted}
+    return FileAccuracy(table.name, _accuracy(calls, chosen), exchanges, name, chosen.reason, skipped)
 
 
 def chosen_for(calls: MeasuredCalls, site: Site, calibration: str | None) -> Choice:
