@@ -14,15 +14,20 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support import browser as web
+from tests.support import calibrations
+from tuner.analysis.calibrated import TimesWanted
 from tuner.base.errors import BadInput
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, Protocol
 from tuner.cli import everything
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.plot.palette import COLOURS
+from tuner.report import calibrated
 from tuner.report.data import NODES, SIZES, collect
 from tuner.report.page import page
 from tuner.scenario import Scenario
+from tuner.timemodel import predict
+from tuner.timemodel.intervals import CarriedOver
 
 RELEASES = ("2.21.5", "2.25.1", "2.29.7")
 
@@ -129,6 +134,64 @@ def test_the_page_holds_the_steps_of_each_size(html: str) -> None:
                         assert np.float32(value(before, at)) == np.float32(step.before)
                         assert np.float32(value(after, at)) == np.float32(step.after)
                 assert found == [[step.quantity, step.name, step.unit, step.says, step.source] for step in expected]
+
+
+def with_times(folder: Path) -> tuple[Held, str]:
+    scenario, file = Scenario(nccl=RELEASES[-1], machine="dgx-h100", nodes=2), str(calibrations.file(folder))
+    report = collect(scenario, RELEASES[1:], DataType.float32, Op.sum)
+    html = page(report, calibrated.collect(report, TimesWanted(True, file))).html
+    return Held(html), html
+
+
+def test_the_page_holds_calibrated_times_where_such_are_given(html: str, tmp_path: Path) -> None:
+    assert Held(html).index["calibrated"] is None
+    held, _ = with_times(tmp_path)
+    found = held.index["calibrated"]
+    for release, nccl in enumerate(held.index["releases"]):
+        for column, nodes in list(enumerate(held.index["nodes"]))[:12:4]:
+            asked = selection(nccl, nodes)
+            model = predict.of_communicator(asked, "dgx-h100", str(tmp_path / "made-up.json"))
+            for collective in Collective:
+                *rows, measured, said = found["rows"][found["places"][release][collective][column]]
+                request = request_of(collective)
+                calls = request.unit_bytes(8 * nodes) <= SIZES
+                times = model.of_picks(request, asked.pick(request, SIZES[calls]))
+                for row, expected in zip(rows, (times.time_us, times.low_us, times.high_us), strict=True):
+                    assert held.floats[row][calls] == pytest.approx(expected, rel=5e-4)
+                    assert np.isnan(held.floats[row][~calls]).all()
+                assert np.array_equal(held.shorts[measured][calls] == 1, times.measured)
+                assert "made-up, as asked for; measured times are carried over to: sizes" in held.index["texts"][said]
+
+
+@pytest.mark.slow
+def test_a_clicked_cell_has_its_calibrated_time(tmp_path: Path) -> None:
+    _, html = with_times(tmp_path)
+    (tmp_path / "page.html").write_text(html, "utf-8")
+    model = predict.of_communicator(selection("2.29.7", 2), "dgx-h100", str(tmp_path / "made-up.json"))
+    request = request_of(Collective.AllReduce)
+    time_us = model.of_picks(request, model.selection.pick(request, [1 << 20])).time_us[0]
+    with web.chromium(tmp_path / "profile") as browser:
+        browser.get(f"file://{tmp_path / 'page.html'}")
+        web.until(lambda: browser.execute_script("return document.body.dataset.ready"))
+        shown = text(browser, "explanation")
+        told = re.search(r"By measurements: ([\d.]+) µs \(90 %: ([\d.]+) to ([\d.]+) µs\)\n", shown)
+        assert told
+        low_us, high_us = (time_us * np.exp(sign * calibrations.half_width(CarriedOver.release)) for sign in (-1, 1))
+        assert [float(number) for number in told.groups()] == pytest.approx([time_us, low_us, high_us], rel=1e-3)
+        assert "By the calibration made-up, as asked for" in shown
+        assert "never measured" not in shown
+        browser.execute_script("report.show({size: 61})")
+        assert "extrapolated, as it was never measured for this collective" in text(browser, "explanation")
+
+
+def test_a_page_of_a_machine_without_a_calibration_says_why() -> None:
+    scenario = Scenario(nccl="2.28.9", machine="pcie-l40s", nodes=1)
+    report = collect(scenario, ["2.28.9"], DataType.float32, Op.sum)
+    lines = calibrated.collect(report, TimesWanted(True))
+    assert all("joined by" in line.used.reason and np.isnan(line.time_us).all() for line in lines.values())
+    assert "By measurements: none" in page(report, lines).html
+    with pytest.raises(BadInput, match="joined by"):
+        calibrated.collect(report, TimesWanted(False))
 
 
 def test_a_call_has_an_element_of_each_rank() -> None:

@@ -9,21 +9,31 @@ from typing import Any
 import click
 
 from tuner import release
+from tuner.analysis.calibrated import TimesWanted
 from tuner.base.files import write_text
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import print_json
 from tuner.machine import catalogue
-from tuner.report import data
+from tuner.report import calibrated, data
 from tuner.report.page import page
 
 
 @click.command(name="report")
 @partial(options.scenario_options, several_releases=True)
 @options.request_options
+@options.time_options("both")
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FILE.html", help="The page.")
 @options.json_option
-def command(nccl: Sequence[str], dtype: DataType, op: Op, out: Path, as_json: bool, **described: Any) -> None:
+def command(
+    nccl: Sequence[str],
+    dtype: DataType,
+    op: Op,
+    times: TimesWanted | None,
+    out: Path,
+    as_json: bool,
+    **described: Any,
+) -> None:
     """A page to open in a browser: what NCCL picks on a machine, by size, nodes, collective and release, and why.
 
     The page is one file that needs no network. It opens with --nodes.
@@ -35,12 +45,13 @@ def command(nccl: Sequence[str], dtype: DataType, op: Op, out: Path, as_json: bo
     names = sorted({release.load(name).name for name in nccl}, key=catalogue.release_key)
     scenario = options.scenario_of(nccl=names[-1] if names else None, **described)
 
-    def along(releases: Sequence[str]) -> Iterator[str]:
-        with click.progressbar(releases, label=f"computing {scenario.name}", file=sys.stderr) as shown:
+    def along(what: str, releases: Sequence[str]) -> Iterator[str]:
+        with click.progressbar(releases, label=f"computing {what}", file=sys.stderr) as shown:
             yield from shown
 
-    report = data.collect(scenario, names or scenario.releases, dtype, op, along)
-    made = page(report)
+    report = data.collect(scenario, names or scenario.releases, dtype, op, partial(along, scenario.name))
+    lines = None if times is None else calibrated.collect(report, times, partial(along, "calibrated times"))
+    made = page(report, lines)
     write_text(out, made.html)
     found = {
         "file": str(out),
@@ -55,8 +66,12 @@ def command(nccl: Sequence[str], dtype: DataType, op: Op, out: Path, as_json: bo
         "picks": len(report.lines) * len(report.sizes),
         "different_lines": made.different_lines,
     }
+    used = {} if lines is None else {line.used.reason: line.used for line in lines.values()}
     if as_json:
-        print_json(found)
+        print_json({**found, "calibrations": [each.name for each in used.values() if each.name]})
     else:
         counts = ", ".join(f"{name} {len(found[name])}" for name in ("releases", "collectives", "nodes", "sizes_bytes"))
         click.echo(f"{out}: {found['picks']} picks ({counts.replace('_bytes', '')})")
+        for each in used.values():
+            by = f"by the calibration {each.reason}" if each.name else f"none; {each.reason}"
+            click.echo(f"calibrated times: {by}")

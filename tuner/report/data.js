@@ -2,7 +2,7 @@
 
 const NONE = 0xffff;
 const at = (id) => document.getElementById(id);
-let index, floats, lines, models, shown;
+let index, floats, shorts, lines, models, shown;
 
 async function inflated(id) {
   const bytes = Uint8Array.from(atob(at(id).textContent), (letter) => letter.charCodeAt(0));
@@ -18,7 +18,7 @@ function unpacked(numbers) {
     for (let plane = 0; plane < 4; plane++) bytes[4 * i + plane] = planes[plane * count + i];
   const rows = (values) => (place) => values.subarray(place * sizes, (place + 1) * sizes);
   floats = rows(new Float32Array(bytes.buffer));
-  const shorts = rows(new Uint16Array(numbers.slice(count * 4)));
+  shorts = rows(new Uint16Array(numbers.slice(count * 4)));
   const values = index.numbers.map(([candidates, pickTimes, pick, channels, threads]) => ({
     times: new Map(candidates.map(([cell, place]) => [cell, floats(place)])), pickTimes: floats(pickTimes),
     pick: shorts(pick), channels: shorts(channels), threads: shorts(threads),
@@ -45,6 +45,15 @@ function stepsOf(line, cell, size) {
   const value = (one) => (Array.isArray(one) ? floats(one[0])[size] : one);
   return index.traces[line.traces.get(cell)].map(([step, before, after]) => [step, value(before), value(after)])
     .filter(([, before, after]) => before !== after);
+}
+
+/* The calibrated time of a pick: bounds of 90 %, and which calibration it is by, or why there is none. */
+function calibratedOf(node, size) {
+  if (!index.calibrated) return null;
+  const place = index.calibrated.places[shown.release][shown.collective][node];
+  const [times, lows, highs, measured, said] = index.calibrated.rows[place];
+  return { timeUs: floats(times)[size], lowUs: floats(lows)[size], highUs: floats(highs)[size],
+    measured: shorts(measured)[size] === 1, said: index.texts[said] };
 }
 
 function nothing(line, size) {

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tuner.analysis.choices import NOTHING
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Collective
 from tuner.base.trace import Steps
+from tuner.report.calibrated import CalibratedLine, CalibratedLines
 from tuner.report.data import Line, PageData
 
 V = TypeVar("V", bound=Hashable)
@@ -50,8 +51,8 @@ class Packed:
 class Packer:
     """Takes the lines of a report one by one; in the index they are places in lists."""
 
-    def __init__(self, report: PageData) -> None:
-        self.report = report
+    def __init__(self, report: PageData, calibrated: CalibratedLines | None = None) -> None:
+        self.report, self.calibrated = report, calibrated
         self.floats: Once[bytes] = Once()
         self.shorts: Once[bytes] = Once()
         self.numbers: Once[tuple[Any, ...]] = Once()
@@ -68,8 +69,10 @@ class Packer:
             [[self._line(report.lines[release, one, count]) for count in nodes] for one in Collective]
             for release in report.releases
         ]
+        calibrated = None if self.calibrated is None else self._calibrated(self.calibrated)
         index = {
             **described,
+            "calibrated": calibrated,
             "releases": report.releases,
             "collectives": [one.name for one in Collective],
             "nodes": nodes,
@@ -89,6 +92,24 @@ class Packer:
         binary = planes + b"".join(self.shorts.values)
         text = json.dumps(index, separators=(",", ":"), allow_nan=False)
         return Packed(_deflated(text.encode()), _deflated(binary), len(self.numbers.values))
+
+    def _calibrated(self, lines: CalibratedLines) -> dict[str, Any]:
+        """By release, collective and nodes the place of what is known: rows of times, low and high, where measured."""
+        report, rows = self.report, Once[tuple[Any, ...]]()
+
+        def place(line: CalibratedLine) -> int:
+            times = tuple(self._floats(row) for row in (line.time_us, line.low_us, line.high_us))
+            used = line.used
+            carried = f"; measured times are carried over to: {', '.join(used.carried_over)}"
+            said = f"{used.reason}{carried if used.carried_over else ''}"
+            measured = self.shorts.place(line.measured.astype("<u2").tobytes())
+            return rows.place((*times, measured, self.texts.place(said)))
+
+        places = [
+            [[place(lines[release, one, count]) for count in report.nodes] for one in Collective]
+            for release in report.releases
+        ]
+        return {"places": places, "rows": rows.values}
 
     def _line(self, line: Line) -> int:
         pick = np.where(line.pick == NOTHING, 0xFFFF, line.pick)

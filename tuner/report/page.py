@@ -12,6 +12,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import ALGO_PROTOS, Collective, DataType, Op
 from tuner.machine import catalogue
 from tuner.plot.palette import COLOURS, DASHES, HATCHES, INKS, NOTHING_COLOUR, NOTHING_HATCH, NOTHING_INK
+from tuner.report.calibrated import CalibratedLines
 from tuner.report.data import PageData
 from tuner.report.pack import Packer
 
@@ -27,8 +28,11 @@ class Page:
     different_lines: int
 
 
-def page(report: PageData) -> Page:
-    """The page; the same report makes the same text. Errors: BadInput where bokeh is not installed."""
+def page(report: PageData, calibrated: CalibratedLines | None = None) -> Page:
+    """The page, with ``calibrated`` times where such are given; the same report makes the same text.
+
+    Errors: BadInput where bokeh is not installed.
+    """
     try:
         import bokeh
         from bokeh.core.types import ID
@@ -40,13 +44,14 @@ def page(report: PageData) -> Page:
         from tuner.report.figures import figures
     except ImportError:
         raise BadInput("report needs bokeh; 'pip install nccl-tuner[report]' installs it") from None
-    packed = Packer(report).pack(_described(report))
+    packed = Packer(report, calibrated).pack(_described(report))
     template = Environment(autoescape=True).from_string(_text("page.html"))
     html = template.render(
         title=f"What NCCL picks on {report.scenario.name}",
         subtitle=_subtitle(report),
         provenance=f"Computed by nccl-tuner {version('nccl-tuner')}, which emulates NCCL's tuning model and selection "
         f"bit for bit and is checked against libnccl; drawn with Bokeh {bokeh.__version__}. The page loads nothing.",
+        calibrated=calibrated is not None,
         style=Raw(_text("page.css")),
         libraries=[Raw(script) for script in Resources(mode="inline", components=["bokeh"]).js_raw],
         figures=Raw(_renumbered(json.dumps(json_item(figures(report), ID("plots")))).replace("<", "\\u003c")),

@@ -75,8 +75,9 @@ function drawExplanation() {
     const timeUs = line.pickTimes[size], rest = others(line, size);
     parts.push(
       element("p", { className: "pick" }, named(pick)),
-      element("p", {}, `${line.channels[size]} channels, ${line.threads[size]} threads, ${timeText(timeUs)}, `
-        + `${busGbs(node, size, timeUs).toFixed(2)} GB/s bus bandwidth`));
+      element("p", {}, `${line.channels[size]} channels, ${line.threads[size]} threads, ${timeText(timeUs)} by NCCL's own `
+        + `prediction, ${busGbs(node, size, timeUs).toFixed(2)} GB/s bus bandwidth`));
+    parts.push(...calibrated(node, size));
     parts.push(element("p", {}, rest.length
       ? `Runner-up: ${index.cells[rest[0][0]].name}, ${(rest[0][1] - timeUs).toFixed(2)} µs or ${percent(rest[0][1] / timeUs - 1)} slower`
       : "NCCL has nothing else to choose from here"));
@@ -96,6 +97,18 @@ function drawExplanation() {
         + `--nccl ${release} --bytes ${index.sizes[size]}`));
   }
   at("explanation").replaceChildren(...parts);
+}
+
+function calibrated(node, size) {
+  const found = calibratedOf(node, size);
+  if (!found) return [];
+  if (Number.isNaN(found.timeUs)) return [element("p", { className: "quiet" }, `By measurements: none; ${found.said}`)];
+  const extrapolated = found.measured ? "" : ", extrapolated, as it was never measured for this collective";
+  return [
+    element("p", {}, `By measurements: ${timeText(found.timeUs)} (90 %: ${found.lowUs.toFixed(2)} to `
+      + `${timeText(found.highUs)})${extrapolated}`),
+    element("p", { className: "quiet" }, `By the calibration ${found.said}`),
+  ];
 }
 
 function trace(line, size, pick) {
