@@ -138,7 +138,7 @@ def test_forced_rows_are_predicted_as_forced(tmp_path: Path) -> None:
     head = "source_id,collective,dtype,nodes,gpus_per_node,bytes,time_us,in_place,algorithm,protocol,channels,notes"
     times = {}
     for protocol in ("LL", "Simple"):
-        path.write_text(f"{head}\nx,{rows.format(time=100.0, protocol=protocol)}\n", "utf-8")
+        path.write_text(f"{head}\nx,{rows.format(time=150.0, protocol=protocol)}\n", "utf-8")
         words = ("accuracy", str(path), "--machine", "dgx-h100", "--nccl", "2.29.2", "--json")
         times[protocol] = 1 + json.loads(run(*words).stdout)["mean_absolute_error"]
     assert times["LL"] > 1.5 * times["Simple"]
