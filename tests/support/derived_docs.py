@@ -13,7 +13,7 @@ import click
 
 from tests.scripts import check_builds, write_accuracy
 from tests.scripts import check_releases as releases
-from tests.support import published_numbers
+from tests.support import measured_regret, published_numbers
 from tuner import cli, measured, release
 from tuner.conformance.check import KINDS
 from tuner.machine import catalogue
@@ -289,6 +289,12 @@ PARTS: dict[str, Callable[[], str]] = {
     "options": options,
     "aliases": aliases,
     "measured": measured_tables,
+    "regret": measured_regret.by_table,
+    "regret_b200": measured_regret.b200,
+    "regret_kinks": measured_regret.kinks_by_change,
+    "regret_rows": measured_regret.b200_rows,
+    "regret_sentence": measured_regret.sentence,
+    "regret_splits": measured_regret.splits,
     "accuracy": accuracy,
     "splits": splits,
     "alltoall": alltoall,

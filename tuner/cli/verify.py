@@ -31,7 +31,7 @@ class _ArmFile(click.ParamType):  # type: ignore[type-arg]
 
 
 @click.command(name="verify")
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="FILE...")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
 @click.option(
     "--arm",
     "labelled",

@@ -54,6 +54,7 @@ def print_next(found: NextRuns) -> None:
         for one in found.runs[:NEXT_SHOWN]
     ]
     columns = ("call", "GPUs", "force", "sizes", "first at", "pick, us", "may take us", "possible gain")
+    click.echo()
     if rows:
         print_table("What to force next: never measured here, and maybe faster by calibrated times", columns, rows)
         if any(not one.measured for one in found.runs[:NEXT_SHOWN]):

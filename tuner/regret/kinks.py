@@ -7,10 +7,10 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
-from tuner.measure.records.samples import Combination
 from tuner.regret.records import Arm, MeasuredCall
 
 FEWEST_SIZES = 8
+ANY = "any"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,8 @@ class Kinks:
     """Of curves in which the pick changes from ``before`` to ``after``: in how many the largest kink is there.
 
     A kink is a second difference of the time's logarithm over doubled sizes; it is at a change where it is centred on
-    the last size before it or on the first after it. ``by_chance`` is in how many it would be there by chance.
+    the last size before it or on the first after it. ``by_chance`` is in how many it would be there by chance. Where
+    ``before`` and ``after`` are ``ANY``, it is at one of all changes of its curve.
     """
 
     before: str
@@ -29,21 +30,25 @@ class Kinks:
 
 
 def kinks(calls: Iterable[MeasuredCall]) -> list[Kinks]:
-    """Of curves of NCCL's own choices out of place, over sizes that double; the commonest change first."""
+    """Of curves of NCCL's own choices out of place, over sizes that double: of any change, then the commonest first."""
     found: dict[tuple[str, str], list[tuple[bool, float]]] = defaultdict(list)
     for curve in _curves(calls):
         picks = [one.pick.plain for one, _ in curve]
         bends = np.abs(np.diff([arm.log_us for _, arm in curve], 2))
         largest = int(np.argmax(bends)) + 1  # the size that it is centred on
+        every: set[int] = set()
         for index, (before, after) in enumerate(pairwise(picks)):
             if before != after:
                 centres = {index, index + 1} & set(range(1, len(curve) - 1))
-                found[_name(before), _name(after)].append((largest in centres, len(centres) / len(bends)))
+                every |= centres
+                found[str(before), str(after)].append((largest in centres, len(centres) / len(bends)))
+        if every:
+            found[ANY, ANY].append((largest in every, len(every) / len(bends)))
     made = [
         Kinks(*names, len(each), sum(there for there, _ in each), sum(chance for _, chance in each))
         for names, each in found.items()
     ]
-    return sorted(made, key=lambda one: (-one.curves, one.before, one.after))
+    return sorted(made, key=_order)
 
 
 def together(several: Iterable[Kinks]) -> list[Kinks]:
@@ -60,11 +65,11 @@ def together(several: Iterable[Kinks]) -> list[Kinks]:
         )
         for names, its in by_name.items()
     ]
-    return sorted(made, key=lambda one: (-one.curves, one.before, one.after))
+    return sorted(made, key=_order)
 
 
-def _name(pick: Combination) -> str:
-    return str(pick)
+def _order(one: Kinks) -> tuple[bool, int, str, str]:
+    return one.before != ANY, -one.curves, one.before, one.after
 
 
 def _curves(calls: Iterable[MeasuredCall]) -> Iterator[Sequence[tuple[MeasuredCall, Arm]]]:

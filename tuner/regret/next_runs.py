@@ -85,8 +85,8 @@ def next_runs(measured: MeasuredArms, calibration: str | None = None) -> NextRun
 
 def _of_curve(calls: Sequence[MeasuredCall], site: Site, calibration: str | None) -> Iterator[NextRun]:
     call = calls[0].call
-    known = release.load(site.nccl).environment.known
-    read = {name: value for name, value in calls[0].environment if name in known and name not in site.environment}
+    known = set(release.load(site.nccl).environment.known) - site.environment.keys() - {"NCCL_COLLNET_ENABLE"}
+    read = {name: value for name, value in calls[0].environment if name in known}
     selection = site.selection(call.nodes, call.gpus_per_node, read)
     model = predict.of_communicator(selection, site.machine, calibration)
     request = Request(call.collective, call.dtype, Op.sum)

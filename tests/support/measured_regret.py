@@ -1,0 +1,173 @@
+"""What the shipped measured tables say of NCCL's picks, for docs/measured-regret.md: `make docs` writes it."""
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import groupby
+
+from tuner import measured
+from tuner.base.errors import TunerError
+from tuner.base.sizes import human_bytes
+from tuner.regret import kinks, workflow
+from tuner.regret.halves import SplitGain
+from tuner.regret.judged import JudgedPick, Verdict
+from tuner.regret.kinks import Kinks
+from tuner.regret.workflow import Asked, MeasuredRegret
+
+B200 = "b200-8x-64n__2.29.7__together"
+GAIN = 0.1  # of splits that are shown
+EVERYWHERE = 2 / 3  # of the curves that have both sizes
+
+
+@cache
+def of_table(name: str) -> MeasuredRegret | str:
+    """What a table says, or why it says nothing."""
+    head = measured.load(name).header
+    if all(row.is_point_to_point for row in measured.load(name).rows):
+        return "sends and receives alone"
+    if not head.machine:
+        return "the machine is not in the catalogue"
+    if not head.nccl:
+        return "no release is stated"
+    try:
+        return workflow.of_arms(workflow.read(Asked(tables=(name,))))
+    except TunerError as error:
+        return str(error).partition(": ")[2]
+
+
+def answered() -> Iterator[tuple[str, MeasuredRegret]]:
+    """The tables that the emulator can be asked about."""
+    for name in measured.names():
+        if isinstance(found := of_table(name), MeasuredRegret):
+            yield name, found
+
+
+def by_table() -> str:
+    """A line a table: how many picks were the best, tied, lost, and of how many nothing is known."""
+    lines = [
+        "| file | machine | NCCL | best | tie | loses | unknown | mean regret | largest | NCCL ran the emulated pick |",
+        "|---|---|---|--:|--:|--:|--:|--:|--:|---|",
+    ]
+    left_out = []
+    for name in measured.names():
+        found = of_table(name)
+        if isinstance(found, str):
+            left_out.append(f"`{name}` ({found})")
+            continue
+        lines.append(_table_line(name, found))
+    return "\n".join(lines) + f"\n\nNot asked: {', '.join(left_out)}.\n"
+
+
+def _table_line(name: str, found: MeasuredRegret) -> str:
+    counts = [found.count(verdict) for verdict in (Verdict.best, Verdict.tie, Verdict.loses, Verdict.unknown)]
+    regrets = [one.regret for one in found.sizes if one.regret is not None]
+    mean = f"{100 * sum(regrets) / len(regrets):.1f} %" if regrets else "unknown"
+    largest = f"{100 * max(regrets):.1f} %" if regrets else "unknown"
+    ran = found.agreement
+    agreed = [
+        *([f"{ran.clear_agreeing} of {ran.clear}"] if ran.clear else []),
+        *([f"{ran.nearest_agreeing} of {ran.nearest} by the nearest time alone"] if ran.nearest else []),
+    ]
+    cells = [f"`{name}`", f"`{found.machine}`", found.nccl, *map(str, counts), mean, largest, ", ".join(agreed) or "-"]
+    return f"| {' | '.join(cells)} |"
+
+
+def b200() -> str:
+    """The points of the B200 cluster at which more than one algorithm was forced."""
+    found = of_table(B200)
+    assert isinstance(found, MeasuredRegret)
+    lines = [
+        "| nodes | size | emulated pick | NCCL ran, by its time | Ring us | Tree us | NVLSTree us | default us "
+        "| regret | 95 % interval | |",
+        "|--:|--:|---|---|--:|--:|--:|--:|--:|---|---|",
+        *(_point(one) for one in found.sizes if one.executed is not None),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _point(one: JudgedPick) -> str:
+    assert one.executed is not None
+    assert one.low is not None
+    assert one.high is not None
+    times = {arm.label: f"{arm.time_us:,.0f}" for arm in one.arms}
+    nearest = f"{one.executed.combination.algorithm.name}{'' if one.executed.is_clear else ' (within the noise)'}"
+    cells = [
+        *(str(one.nodes), human_bytes(one.bytes), str(one.pick), nearest),
+        *(times.get(label, "-") for label in ("Ring", "Tree", "NVLSTree", "default")),
+        *(f"{100 * (one.regret or 0):.1f} %", f"{100 * one.low:.0f} to {100 * one.high:.0f} %", one.verdict.value),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def sentence() -> str:
+    """What the cluster says, for the README."""
+    found = of_table(B200)
+    assert isinstance(found, MeasuredRegret)
+    ran = found.agreement
+    lost = [100 * (one.regret or 0) for one in found.sizes if one.verdict is Verdict.loses]
+    points = ran.clear + ran.nearest
+    return (
+        f"On clusters of 2 to 64 nodes of B200, what NCCL ran by itself is seen in public measured times at {points} "
+        f"points:\nthe emulated pick at {ran.clear_agreeing + ran.nearest_agreeing}. At {len(lost)} of them it lost "
+        f"{min(lost):.0f} to {max(lost):.0f} %, beyond the noise, to a run that was forced.\n"
+    )
+
+
+def b200_rows() -> str:
+    """The rows of a decision table that the cluster's times support."""
+    found = of_table(B200)
+    assert isinstance(found, MeasuredRegret)
+    return "\n".join(["```", *(row.row for row in found.rows), "```", ""])
+
+
+def kinks_by_change() -> str:
+    """In how many curves of default runs the largest kink is where the pick changes."""
+    lines = [
+        "| nodes | the pick changes from | to | curves | largest kink there | by chance it would be |",
+        "|---|---|---|--:|--:|--:|",
+    ]
+    for nodes, several in (("one", False), ("several", True)):
+        calls = ([one for one in found.measured.calls if (one.call.nodes > 1) is several] for _, found in answered())
+        every = kinks.together(each for those in calls for each in kinks.kinks(those))
+        lines += [f"| {nodes} {_kink(each)}" for each in every if each.curves >= 3]
+    return "\n".join(lines) + "\n"
+
+
+def _kink(each: Kinks) -> str:
+    return f"| {each.before} | {each.after} | {each.curves} | {each.largest_there} | {each.by_chance:.1f} |"
+
+
+def splits() -> str:
+    """Where smaller calls would beat one in most curves that show both sizes."""
+    lines = [
+        "| file | call | one of | NCCL picks | instead | NCCL picks | gain | curves |",
+        "|---|---|--:|---|---|---|--:|--:|",
+    ]
+    for name, found in answered():
+        lines += [f"| `{name}` {line}" for line in _splits(found)]
+    return "\n".join(lines) + "\n"
+
+
+def _splits(found: MeasuredRegret) -> Iterator[str]:
+    def by(one: SplitGain) -> tuple[int, int, int, int, int]:
+        return int(one.collective), one.nodes, one.gpus_per_node, one.bytes, one.part_bytes
+
+    for _, several in groupby(sorted(found.splits, key=by), key=by):
+        same = list(several)
+        first, gains = same[0], sorted(one.gain for one in same)
+        curves = sum(
+            (int(one.call.collective), one.call.nodes, one.call.gpus_per_node, one.call.bytes) == by(first)[:4]
+            and one.default is not None
+            for one in found.measured.calls
+        )
+        if curves < 2 or len(same) < EVERYWHERE * curves or gains[len(gains) // 2] < GAIN:
+            continue
+        cells = [
+            f"{first.collective.name}, {first.nodes} x {first.gpus_per_node}",
+            human_bytes(first.bytes),
+            str(first.pick),
+            f"{first.parts} of {human_bytes(first.part_bytes)}",
+            str(first.part_pick),
+            f"{100 * gains[0]:.0f} to {100 * gains[-1]:.0f} %",
+            f"{len(same)} of {curves}",
+        ]
+        yield f"| {' | '.join(cells)} |"
