@@ -262,15 +262,34 @@ def test_what_to_force_next_was_never_measured_and_may_be_faster(b200: MeasuredR
     assert len(next_runs.next_runs(without_ring).runs) > len(found.runs)
 
 
-def test_a_kink_where_the_pick_changes_is_found(tmp_path: Path) -> None:
-    times = [(1 << power, 10.0 + (1 << power) / 1e4 * (1 if power < 17 else 0.5)) for power in range(10, 24)]
-    found = of_files(("default", nccl_tests_text.write(tmp_path / "a.log", times, nodes=2)))
-    curves = kinks.kinks(found.measured.calls)
-    assert sum(each.curves for each in curves) >= 2
-    assert sum(each.largest_there for each in curves) <= 1
-    assert all(0 < each.by_chance < each.curves for each in curves)
-    (again,) = kinks.together([curves[0], curves[0]])
-    assert (again.curves, again.by_chance) == (2 * curves[0].curves, pytest.approx(2 * curves[0].by_chance))
+def curve(bend_at: int, change_at: int) -> list[MeasuredCall]:
+    """Of 12 doubled sizes in proportion to which time grows; from one on it takes longer, and from one the pick is
+    another.
+    """
+    calls = []
+    for power in range(12):
+        call = Call(Collective.AllReduce, DataType.float32, 2, 8, False, "", MIB << power)
+        pick = RING if power < change_at else NVLSTREE
+        time_us = 100.0 * 2**power * (1.5 if power >= bend_at else 1.0)
+        calls.append(MeasuredCall(call, pick, Arm("default", pick, (time_us,), None), ()))
+    return calls
+
+
+@pytest.mark.parametrize(("bend_at", "there"), [(6, 1), (2, 0), (10, 0)])
+def test_the_largest_kink_is_where_the_curve_bends(bend_at: int, there: int) -> None:
+    found = kinks.kinks(curve(bend_at, change_at=6))
+    assert [(each.before, each.after) for each in found] == [
+        (kinks.ANY, kinks.ANY),
+        ("Ring/Simple", "NVLSTree/Simple"),
+    ]
+    assert [(each.curves, each.largest_there, each.by_chance) for each in found] == [(1, there, 0.2)] * 2
+    again = kinks.together([*found, *found])
+    assert [(each.curves, each.largest_there, each.by_chance) for each in again] == [(2, 2 * there, 0.4)] * 2
+
+
+def test_curves_of_few_sizes_or_without_a_change_have_no_kinks() -> None:
+    assert kinks.kinks(curve(6, change_at=99)) == []
+    assert kinks.kinks(curve(6, change_at=6)[3:10]) == []
 
 
 def test_machine_and_release_are_asked_for(tmp_path: Path) -> None:
