@@ -58,12 +58,12 @@ def show(title: str, budget: Budget, asked: Shown) -> None:
     click.echo(f"{title}: {number(base.priced_calls)} calls, {_totals(base, shown)}, one after the other\n")
     _print_sizes(budget.entries, shown)
     parts = [_part(part, shown) for parts in (base.by_collective, base.by_combination) for part in parts]
-    columns = shown.of(("by", "calls"), ("total ms", "share"), CALIBRATED_MS)
+    columns = shown.of(("by", "calls"), ("NCCL ms", "share"), CALIBRATED_MS)
     print_table("where it goes", [str(name) for name in columns], parts)
     if others:
         columns = shown.of(
             ("release and setting",),
-            ("total ms", "difference ms", "difference"),
+            ("NCCL ms", "difference ms", "difference"),
             (*CALIBRATED_MS, "difference by measurements"),
         )
         rows = [_column(variant, shown) for variant in budget.variants]
@@ -122,7 +122,7 @@ def _calibrated_ms(time: CalibratedTime | None) -> tuple[str, str]:
 
 def _print_sizes(entries: Sequence[EntryPrices], shown: Shown) -> None:
     own = ("collective", "type", "size", "calls", "pick", *(["SMs"] if shown.overlap else []))
-    columns = [str(name) for name in shown.of(own, ("time us", "total ms", "share"), CALIBRATED_US)]
+    columns = [str(name) for name in shown.of(own, ("NCCL us", "NCCL ms", "share"), CALIBRATED_US)]
     if shown.exact:
         print_table("by size", columns, [_size(entry, shown) for entry in entries])
     else:

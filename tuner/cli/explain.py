@@ -58,7 +58,8 @@ def command(
 def _print(title: str, explanation: Explanation) -> None:
     pick, holds = explanation.pick, explanation.holds
     click.echo(
-        f"{title}:\n{pick.name}, {pick.channels} channels, {pick.threads} threads, {pick.time_us:.2f} us; "
+        f"{title}:\n"
+        f"{pick.name}, {pick.channels} channels, {pick.threads} threads, {pick.time_us:.2f} us by NCCL's model; "
         f"the same algorithm and protocol from {human_bytes(holds.from_bytes)} to {human_bytes(holds.to_bytes)}\n"
     )
     changing = [step for step in explanation.steps if step.changes]
@@ -91,7 +92,7 @@ def _print_calibrated(explanation: Explanation, used: "CalibrationUsed") -> None
 
 
 STEPS = ("quantity", "rule", "before", "after", "unit", "meaning")
-OTHERS = ("combination", "latency us", "bandwidth GB/s", "time us", "slower by us", "slower by")
+OTHERS = ("combination", "latency us", "bandwidth GB/s", "NCCL us", "slower by us", "slower by")
 
 
 def _step_row(step: Step) -> tuple[object, ...]:

@@ -119,7 +119,7 @@ def print_group(title: str, answer: GroupAnswer) -> None:
         (number, _named(each.collective), _size(each.bytes), each.pipelined, _known(each.time_us))
         for number, each in enumerate(answer.choices)
     ]
-    print_table("Chosen together", ("choice", "collective", "bytes", "numPipeOps", "time us"), choices)
+    print_table("Chosen together", ("choice", "collective", "bytes", "numPipeOps", "NCCL us"), choices)
 
 
 def _known(value: object) -> object:

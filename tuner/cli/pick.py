@@ -101,7 +101,7 @@ def _print_disagreeing(answers: Sequence[PickAnswer]) -> None:
             click.echo(f"DISAGREE {human_bytes(answer.bytes)}: ranks on {other.nodes} pick {pick}")
 
 
-COLUMNS = ("size", "pick", "channels", "threads", "time us", "algbw GB/s", "busbw GB/s", "runner-up", "slower by")
+COLUMNS = ("size", "pick", "channels", "threads", "NCCL us", "algbw GB/s", "busbw GB/s", "runner-up", "slower by")
 
 
 def _row(answer: PickAnswer) -> tuple[object, ...]:
