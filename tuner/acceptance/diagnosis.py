@@ -13,17 +13,21 @@ from tuner.acceptance import faults
 from tuner.acceptance.curves import Curve, Shape
 from tuner.acceptance.expected import Expectation
 from tuner.acceptance.faults import Fault, Resource
+from tuner.acceptance.judge import LEAST_START_US, MOST_START_US
 from tuner.machine.topology import Topology
 from tuner.timemodel.features import Array
 
-_SCATTER = {False: 0.05, True: 0.08}  # of single times around a machine's own curve, natural log: one node, several
-_STARTS_US = np.concatenate([[0.0], np.geomspace(1, 500, 60)])
+_STARTS_US = np.concatenate([[0.0], np.geomspace(LEAST_START_US, MOST_START_US, 40)])
+_WIDEST = 0.5  # what extrapolations may be off by, here
+_NOISE = 0.03  # of single times, natural logarithm
+_COMMON = 0.8  # of what an expected time may be off by, that all sizes of a healthy machine have in common,
+_OWN = 0.6  # and that each has for itself
 _INDEPENDENT = 24  # sizes of one run are not independent: more of them than this count no more
 _HUBER = 2.0  # from how many scatters on a difference counts by itself and not by its square
-_CLEAR = 3.0  # by how much a cost is less where it explains more than healthy times do
+_CLEAR = 1.0  # by how much a cost is less where it explains more than healthy times do
 _AS_GOOD = 2.0  # and where another explanation is as good
-_PRIORS = dict.fromkeys(Resource, 0.0) | {Resource.p2p: 0.5, Resource.gpu_direct: 0.5}
-_SEVERAL = 0.5  # for each adapter or link beyond the first step that is missing
+_UNEXPLAINED = 0.25  # typical differences of logarithms that a fault that explains a loss does not leave
+_SEVERAL = 0.5  # what speaks against each further part that is missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ def diagnose(curves: Sequence[Curve], expectation: Expectation, topology: Topolo
         (_explained(curves, expectation, fault) for fault in _faults(curves, expectation, topology)),
         key=lambda each: each.cost,
     )
-    if not found or found[0].cost > healthy.cost - _CLEAR:
+    if not found or found[0].cost > healthy.cost - _CLEAR or found[0].left > _UNEXPLAINED:
         return ()
     best: dict[Resource, _Explained] = {}
     for each in found:
@@ -75,28 +79,38 @@ def _faults(curves: Iterable[Curve], expectation: Expectation, topology: Topolog
 
 
 def _explained(curves: Sequence[Curve], expectation: Expectation, fault: Fault | None) -> _Explained:
-    """How well a fault explains the times, with the start of each communicator's calls and one offset."""
+    """How well a fault explains the times, with the start of each communicator's calls and one common offset."""
     offs: list[Array] = []
-    scatters: list[Array] = []
-    halves: list[Array] = []
+    sds: list[Array] = []
     for shape, those in _by_shape(curves).items():
-        own = _fitting(shape, fault)
-        times = [expectation.times(curve.kind, curve.bytes, own) for curve in those]
+        times = [expectation.times(curve.kind, curve.bytes, _fitting(shape, fault)) for curve in those]
         measured = np.concatenate([curve.time_us for curve in those])
         modelled = np.concatenate([each.time_us for each in times])
-        scatter = np.full(len(measured), _SCATTER[shape.nodes > 1])
-        start_us = _start_us(measured, modelled, scatter)
-        offs.append(np.log(measured / (modelled + start_us)))
-        scatters.append(scatter)
-        halves.append(np.concatenate([each.log_half for each in times]))
-    off, scatter = np.concatenate(offs), np.concatenate(scatters)
-    offset_sd = float(np.median(np.concatenate(halves))) / 1.645
+        sd = np.concatenate([np.minimum(each.log_half, _WIDEST) for each in times]) / 1.645
+        offs.append(np.log(measured / (modelled + _start_us(measured, modelled, _scatter(sd)))))
+        sds.append(sd)
+    off, sd = np.concatenate(offs), np.concatenate(sds)
+    scatter, shape_of_offset = _scatter(sd), _COMMON * sd
     weight = min(_INDEPENDENT / len(off), 1.0)
-    # The offset that healthy machines have: as much of the mean difference as its own spread allows.
-    mean = float(np.median(off))
-    offset = mean / (1 + float(np.mean(scatter**2)) / (offset_sd**2 * max(len(off) * weight, 1)))
-    cost = weight * float(_loss(off - offset, scatter)) * len(off) + offset**2 / (2 * offset_sd**2) + _prior(fault)
-    return _Explained(fault, cost, float(np.sqrt(np.median((off - offset) ** 2))))
+    common = _common(off / scatter, shape_of_offset / scatter, weight)
+    left = off - common * shape_of_offset
+    cost = weight * len(off) * _loss(left, scatter) + common**2 / 2 + _prior(fault)
+    return _Explained(fault, cost, float(np.median(np.abs(left))))
+
+
+def _scatter(sd: Array) -> Array:
+    scatter: Array = np.hypot(_NOISE, _OWN * sd)
+    return scatter
+
+
+def _common(off: Array, of_offset: Array, weight: float) -> float:
+    """How many standard deviations all times are off alike: least squares with what is believed, all in scatters."""
+    found = 0.0
+    for _ in range(5):
+        size = np.abs(off - found * of_offset)
+        weights = weight * np.minimum(_HUBER / np.maximum(size, 1e-9), 1)
+        found = float((weights * off * of_offset).sum() / ((weights * of_offset**2).sum() + 1))
+    return found
 
 
 def _start_us(measured_us: Array, modelled_us: Array, scatter: Array) -> float:
@@ -112,10 +126,8 @@ def _loss(off: Array, scatter: Array) -> float:
 
 
 def _prior(fault: Fault | None) -> float:
-    """What speaks against a fault before any time is seen: less common ones, and several at once."""
-    if fault is None:
-        return 0.0
-    return _PRIORS[fault.resource] + _SEVERAL * max(fault.missing - 1, 0)
+    """What speaks against a fault before any time is seen: rare ones, and several at once."""
+    return 0.0 if fault is None else fault.rare + _SEVERAL * (fault.missing - 1)
 
 
 def _fitting(shape: Shape, fault: Fault | None) -> Fault | None:

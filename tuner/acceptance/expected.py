@@ -93,7 +93,12 @@ class Expectation:
             same = calibration.machine == self.scenario.machine
             model = TimeModel(calibration, selection, same_machine=same, reason=model.reason)
         found = model.of_picks(kind.request, picks)
-        return Expected(found.time_us, np.log(found.high_us / found.time_us), picks, found.measured, Whose.calibrated)
+        half = np.log(found.high_us / found.time_us)
+        # An extrapolation is trusted no more than NCCL's own model is.
+        guess = _by_nccl(picks, several=kind.shape.nodes > 1)
+        at_most = np.log(guess.time_us / found.time_us) + guess.log_half
+        half = np.where(found.measured, half, np.maximum(half, at_most))
+        return Expected(found.time_us, half, picks, found.measured, Whose.calibrated)
 
     def _model(self, shape: Shape) -> TimeModel | None:
         if shape not in self._models:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import product
 
 from tuner.base.names import Algorithm
 from tuner.emulator.communicator import Communicator, Node
@@ -17,11 +18,13 @@ from tuner.machine.topology import Topology
 
 _FALL_BACK = {"NVL", "NVB"}  # paths that NCCL takes for GPUs joined by NVLink
 _WORSE_PCIE = (0.5, 0.25)  # a generation less or half of the lanes, and both
-_HOST_MEMORY = ((0.6, 1.25), (0.45, 1.25), (0.45, 1.6), (0.3, 1.25), (0.3, 1.6), (0.2, 1.6))  # bandwidth, hop
+_HOST_MEMORY = (0.6, 0.5, 0.42, 0.33, 0.25, 0.2)
+_HOST_MEMORY_HOPS = (1.2, 1.4, 1.7)
 _SLOWER_HOPS = (1.3, 1.6, 2.0, 3.0)
 _NVLINKS_LEFT = (0.9, 0.75, 2 / 3, 0.5, 1 / 3, 0.25)
 _WITHOUT_P2P = (0.15, 0.1, 0.06, 0.03)  # of NVLink's bandwidth, through PCIe and the host's memory
 _WITHOUT_P2P_ON_PCIE = (0.7, 0.5, 0.3)
+_RARE = 1.0
 
 
 class Resource(StrEnum):
@@ -41,7 +44,7 @@ class Fault:
     """One fault in words, and what it leaves: shares of the bandwidth inside a node and between nodes.
 
     ``hop``: factor of the latency of each step between nodes. ``without_nvls``: NVLS is off. ``missing``: how many
-    parts, where there are several of a kind.
+    parts, where there are several of a kind. ``rare``: what speaks against it, as a natural logarithm.
     """
 
     resource: Resource
@@ -51,6 +54,7 @@ class Fault:
     hop: float = 1.0
     without_nvls: bool = False
     missing: int = 1
+    rare: float = 0.0
 
 
 def of_communicator(communicator: Communicator, topology: Topology) -> tuple[Fault, ...]:
@@ -71,7 +75,7 @@ def _between_nodes(communicator: Communicator, topology: Topology) -> Iterator[F
         yield Fault(Resource.adapters, what, inter=(adapters - missing) / adapters, missing=missing)
     for share in _WORSE_PCIE:
         yield Fault(Resource.pcie_link, f"a PCIe link of an adapter at {share:g} of its speed", inter=share)
-    for share, hop in _HOST_MEMORY:
+    for share, hop in product(_HOST_MEMORY, _HOST_MEMORY_HOPS):
         what = f"data go through the host's memory (GPUDirect off, or adapters of another NUMA node): {share:.0%} left"
         yield Fault(Resource.gpu_direct, what, inter=share, hop=hop)
     for hop in _SLOWER_HOPS:
@@ -82,13 +86,15 @@ def _in_a_node(communicator: Communicator, topology: Topology) -> Iterator[Fault
     if communicator.nvls:
         yield Fault(Resource.nvls, "NVLS is off", without_nvls=True)
     if communicator.graphs[Algorithm.Ring].type_intra in _FALL_BACK:
+        rare = _RARE if communicator.nodes > 1 else 0.0  # others show there as well
         links = max(sum(link.count for link in gpu.nvlinks) for gpu in topology.gpus)
         for left in dict.fromkeys(max(round(share * links), 1) for share in _NVLINKS_LEFT):
             if left < links:
-                yield Fault(Resource.nvlinks, f"{left} of {links} NVLinks of a GPU are left", intra=left / links)
+                what = f"{left} of {links} NVLinks of a GPU are left"
+                yield Fault(Resource.nvlinks, what, intra=left / links, rare=rare)
         for share in _WITHOUT_P2P:
             what = f"GPUs of a node do not reach each other over NVLink (P2P off): {share:.0%} of its bandwidth left"
-            yield Fault(Resource.p2p, what, intra=share, without_nvls=True)
+            yield Fault(Resource.p2p, what, intra=share, without_nvls=True, rare=rare)
         return
     if communicator.nodes == 1:
         for share in _WITHOUT_P2P_ON_PCIE:
@@ -112,22 +118,29 @@ def faulty(node: Node, alone: Node, fault: Fault, several: bool) -> Node:
     ring = alone.graphs.get("ring")
     most_gbs = math.inf if ring is None or fault.intra == 1 else fault.intra * ring.channels * ring.bw_intra_gbs
     graphs = {}
-    for name, graph in node.graphs.items():
+    for name, healthy in node.graphs.items():
+        graph = _less_between(healthy, fault) if several else healthy
         if name.startswith("nvls"):
             if not fault.without_nvls:
-                graphs[name] = _scaled(graph, fault.intra, fault.inter if several else 1.0)
-        elif several:
-            graphs[name] = _bounded(_scaled(graph, 1.0, fault.inter), most_gbs)
+                graphs[name] = replace(graph, bw_intra_gbs=graph.bw_intra_gbs * fault.intra)
         else:
-            graphs[name] = _scaled(graph, fault.intra, fault.intra)
+            graphs[name] = _bounded(graph, most_gbs) if several else _less_inside(graph, fault.intra)
     return replace(node, graphs=graphs)
 
 
-def _scaled(graph: Graph, intra: float, inter: float) -> Graph:
-    """With fewer channels where both bandwidths fall alike and channels divide, as NCCL's search prefers."""
-    if intra == inter and (left := graph.channels * intra) == int(left) and left:
+def _less_between(graph: Graph, fault: Fault) -> Graph:
+    """Without some adapters there are fewer channels, where these divide, as NCCL's search finds; else slower ones."""
+    left = graph.channels * fault.inter
+    if fault.resource is Resource.adapters and left >= 1 and left.is_integer():
         return replace(graph, channels=int(left))
-    return replace(graph, bw_intra_gbs=graph.bw_intra_gbs * intra, bw_inter_gbs=graph.bw_inter_gbs * inter)
+    return replace(graph, bw_inter_gbs=graph.bw_inter_gbs * fault.inter)
+
+
+def _less_inside(graph: Graph, share: float) -> Graph:
+    left = graph.channels * share
+    if left >= 1 and left.is_integer():
+        return replace(graph, channels=int(left))
+    return replace(graph, bw_intra_gbs=graph.bw_intra_gbs * share, bw_inter_gbs=graph.bw_inter_gbs * share)
 
 
 def _bounded(graph: Graph, most_gbs: float) -> Graph:

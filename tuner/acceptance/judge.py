@@ -1,7 +1,9 @@
 """Measured curves against expected times: which sizes pass, which are too slow or too fast, which the host delays."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
 
 import numpy as np
 
@@ -10,9 +12,11 @@ from tuner.acceptance.expected import Expected
 from tuner.costmodels.bandwidth import bus_gbs
 from tuner.timemodel.features import Array
 
-# How much wider than 90 % of single times the band is, so that 95 % of healthy machines pass with all of their sizes.
-# benchmarks/accept.py prints how many do.
-WIDENED = 1.35
+# The band: 90 % intervals of single times, joined with how far healthy machines of one kind differ, natural logarithm,
+# and widened, so that 95 % of healthy machines pass with all sizes of a curve. benchmarks/accept.py prints how many do.
+BETWEEN_MACHINES = 0.04
+WIDENED = 1.1
+IN_A_ROW = 3  # slow sizes that fail; two where one of them is the largest
 HOST_BYTES = 2**20  # smaller calls take mostly what the host takes to start them
 MOST_START_US = 60.0  # what no way of launching adds
 FIRST_BYTES = 2**22  # where no size is below HOST_BYTES, those up to here show the start as well,
@@ -26,7 +30,7 @@ class Verdict(StrEnum):
     passed = "pass"
     faster = "faster than expected"
     host_bound = "host-bound"
-    unsteady = "slower than its neighbours"
+    isolated = "slow alone"
     slow = "too slow"
     fast = "too fast"
 
@@ -84,17 +88,23 @@ def start_us(curve: Curve, expected: Expected) -> float | None:
     return None
 
 
+def band(expected: Expected) -> Array:
+    """Half the band that passes, natural logarithm, [size]."""
+    half: Array = WIDENED * np.sqrt(expected.log_half**2 + BETWEEN_MACHINES**2)
+    return half
+
+
 def judge(curve: Curve, expected: Expected, least_us: Array) -> Judged:
     """The verdicts of a curve. ``least_us`` is what the links alone take, [size].
 
-    A size is too slow where its time and that of its neighbours are above the band: a single slow size is noise.
+    Sizes above the band are too slow where three are in a row, or the two largest are: one or two alone are noise.
     """
     start = start_us(curve, expected)
     allowed = start if start is not None and start > LEAST_START_US else 0.0
-    width = np.exp(WIDENED * expected.log_half)
+    width = np.exp(band(expected))
     high_us = expected.time_us * width
-    above = np.log(curve.time_us / (high_us + allowed))
-    together = _with_neighbours(above)
+    above = curve.time_us > high_us + allowed
+    slow = _in_a_row(above.tolist())
     verdicts = []
     for at, time_us in enumerate(curve.time_us.tolist()):
         verdict = Verdict.passed
@@ -102,20 +112,19 @@ def judge(curve: Curve, expected: Expected, least_us: Array) -> Judged:
             verdict = Verdict.fast
         elif time_us * width[at] < expected.time_us[at]:
             verdict = Verdict.faster
-        elif above[at] > 0:
-            verdict = Verdict.slow if together[at] > 0 else Verdict.unsteady
+        elif above[at]:
+            verdict = Verdict.slow if slow[at] else Verdict.isolated
         elif time_us > high_us[at]:
             verdict = Verdict.host_bound
         verdicts.append(verdict)
     return Judged(curve, expected, expected.time_us / width, high_us + allowed, tuple(verdicts), start)
 
 
-def _with_neighbours(values: Array) -> Array:
-    """The median of each value and its two neighbours; at the ends the lesser of two; a single value as it is."""
-    if len(values) < 2:
-        return values
-    found = values.copy()
-    found[0], found[-1] = values[:2].min(), values[-2:].min()
-    if len(values) > 2:
-        found[1:-1] = np.median(np.stack([values[:-2], values[1:-1], values[2:]]), axis=0)
+def _in_a_row(above: Sequence[bool]) -> list[bool]:
+    """Which of the sizes above the band have enough others beside them."""
+    found: list[bool] = []
+    for is_above, group in groupby(above):
+        length = len(list(group))
+        at_the_end = length > 1 and len(found) + length == len(above)
+        found += [is_above and (length >= IN_A_ROW or at_the_end or length == len(above))] * length
     return found
