@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from tuner import release
-from tuner.acceptance import curves, diagnosis, judge, results
+from tuner.acceptance import curves, diagnosis, judge, results, slips
 from tuner.acceptance.curves import Curve, Shape
 from tuner.acceptance.diagnosis import Diagnosis
 from tuner.acceptance.expected import Expectation, Whose
 from tuner.acceptance.judge import Judged, Verdict
 from tuner.acceptance.results import ResultFile
-from tuner.base.errors import BadMeasurement
+from tuner.base.errors import BadMeasurement, TunerError
 from tuner.base.records import json_form
 from tuner.calibration import plausible
 from tuner.measure.readers.measured_table import Given
@@ -87,7 +87,8 @@ class Acceptance:
     """Whether results are those of a healthy machine, and why.
 
     ``sizes`` has every size that was judged, ``skipped`` counts the rows that were not. ``expected_by`` says whose
-    times were expected. ``diagnosis``: the faults that explain a loss, the best first.
+    times were expected. ``diagnosis``: the faults that explain a loss, the best first. ``passes_as``: releases that
+    all sizes would pass with, where some fail and the files do not name theirs.
     """
 
     passes: bool = field(metadata=json_form(key="pass"))
@@ -96,6 +97,7 @@ class Acceptance:
     problems: tuple[FileProblem, ...]
     wrong_results: int
     diagnosis: tuple[Diagnosis, ...]
+    passes_as: tuple[str, ...]
     start_extra: tuple[StartExtra, ...]
     skipped: Mapping[str, int]
     sizes: tuple[JudgedSize, ...]
@@ -120,18 +122,21 @@ def accept(files: Sequence[Path], asked: Asked) -> Acceptance:
         extras += _extras([each for _, each in own])
         found += _diagnosed([each for _, each in own], expectation)
         expected_by |= expectation.reasons
-    problems = tuple(_problem(file, each) for file in read for each in file.problems)
-    refused = any(file.is_refused for file in read)
+    problems = [_problem(str(file.path), each) for file in read for each in file.problems]
+    slipped = [_problem(each.curve.file, slip) for each, slip in slips.problems([each for _, _, each in judged])]
+    refused = bool(slipped) or any(file.is_refused for file in read)
+    passes = all(each.passes for _, _, each in judged)
     if not judged and not refused:
         reasons = "; ".join(f"{count} rows: {why}" for why, count in skipped.items())
         raise BadMeasurement(f"{', '.join(map(str, files))}: nothing to judge: {reasons}")
     return Acceptance(
-        passes=not refused and all(each.passes for _, _, each in judged),
+        passes=passes and not refused,
         machine=asked.scenario.name,
         expected_by=tuple(expected_by),
-        problems=problems,
+        problems=(*problems, *slipped),
         wrong_results=sum(file.wrong_results for file in read),
-        diagnosis=tuple(found),
+        diagnosis=() if slipped else tuple(found),
+        passes_as=() if refused or passes else _passes_as(read, asked),
         start_extra=tuple(extras),
         skipped=dict(skipped),
         sizes=tuple(size for file, nccl, each in judged for size in _sizes(file, nccl, each)),
@@ -161,6 +166,22 @@ def _judged(
         (file, judge.judge(each, expectation.times(each.kind, each.bytes), _least_us(file, each, expectation)))
         for file, each in of_files
     ]
+
+
+def _passes_as(files: Sequence[ResultFile], asked: Asked) -> tuple[str, ...]:
+    """The releases whose times the files have, where they do not say of which they are."""
+    if any(file.table.header.nccl for file in files):
+        return ()
+    found = []
+    for nccl in asked.scenario.releases:
+        expectation = Expectation(replace(asked.scenario, nccl=nccl), asked.calibration)
+        try:
+            judged = _judged(files, expectation, asked.given, Counter())
+        except TunerError:  # a setting or collective that the release does not have
+            continue
+        if judged and all(each.passes for _, each in judged):
+            found.append(nccl)
+    return tuple(found)
 
 
 def _wanted(rows: Sequence[MeasuredRow], given: Given, skipped: Counter[str]) -> Iterator[MeasuredRow]:
@@ -196,8 +217,8 @@ def _extras(judged: Sequence[Judged]) -> Iterator[StartExtra]:
         yield StartExtra(shape.nodes, shape.gpus_per_node, round(float(np.median(those)), 2) if those else None)
 
 
-def _problem(file: ResultFile, problem: Problem) -> FileProblem:
-    return FileProblem(str(file.path), problem.kind, problem.refused, problem.lines, problem.text)
+def _problem(file: str, problem: Problem) -> FileProblem:
+    return FileProblem(file, problem.kind, problem.refused, problem.lines, problem.text)
 
 
 def _sizes(file: ResultFile, nccl: str, judged: Judged) -> Iterator[JudgedSize]:

@@ -21,7 +21,7 @@ _WORSE_PCIE = (0.5, 0.25)  # a generation less or half of the lanes, and both
 _HOST_MEMORY = (0.6, 0.5, 0.42, 0.33, 0.25, 0.2)
 _HOST_MEMORY_HOPS = (1.2, 1.4, 1.7)
 _SLOWER_HOPS = (1.3, 1.6, 2.0, 3.0)
-_NVLINKS_LEFT = (0.9, 0.75, 2 / 3, 0.5, 1 / 3, 0.25)
+_NVLINKS_LEFT = (0.9, 0.75, 2 / 3, 0.5, 1 / 3, 0.25, 1 / 6, 1 / 12)
 _WITHOUT_P2P = (0.15, 0.1, 0.06, 0.03)  # of NVLink's bandwidth, through PCIe and the host's memory
 _WITHOUT_P2P_ON_PCIE = (0.7, 0.5, 0.3)
 _RARE = 1.0
@@ -44,7 +44,8 @@ class Fault:
     """One fault in words, and what it leaves: shares of the bandwidth inside a node and between nodes.
 
     ``hop``: factor of the latency of each step between nodes. ``without_nvls``: NVLS is off. ``missing``: how many
-    parts, where there are several of a kind. ``rare``: what speaks against it, as a natural logarithm.
+    parts, where there are several of a kind. ``rare``: what speaks against it, as a natural logarithm. ``channels``:
+    whether NCCL's search then finds fewer channels, where they divide, or slower ones; both occur.
     """
 
     resource: Resource
@@ -55,6 +56,7 @@ class Fault:
     without_nvls: bool = False
     missing: int = 1
     rare: float = 0.0
+    channels: bool = False
 
 
 def of_communicator(communicator: Communicator, topology: Topology) -> tuple[Fault, ...]:
@@ -72,7 +74,9 @@ def _between_nodes(communicator: Communicator, topology: Topology) -> Iterator[F
     for missing in range(1, adapters):
         words = "1 adapter of each node is" if missing == 1 else f"{missing} adapters of each node are"
         what = f"{words} missing of {adapters}"
-        yield Fault(Resource.adapters, what, inter=(adapters - missing) / adapters, missing=missing)
+        for fewer in (True, False):
+            share = (adapters - missing) / adapters
+            yield Fault(Resource.adapters, what, inter=share, missing=missing, channels=fewer)
     for share in _WORSE_PCIE:
         yield Fault(Resource.pcie_link, f"a PCIe link of an adapter at {share:g} of its speed", inter=share)
     for share, hop in product(_HOST_MEMORY, _HOST_MEMORY_HOPS):
@@ -91,10 +95,11 @@ def _in_a_node(communicator: Communicator, topology: Topology) -> Iterator[Fault
         for left in dict.fromkeys(max(round(share * links), 1) for share in _NVLINKS_LEFT):
             if left < links:
                 what = f"{left} of {links} NVLinks of a GPU are left"
-                yield Fault(Resource.nvlinks, what, intra=left / links, rare=rare)
+                for fewer in (True, False):
+                    yield Fault(Resource.nvlinks, what, intra=left / links, rare=rare, channels=fewer)
         for share in _WITHOUT_P2P:
             what = f"GPUs of a node do not reach each other over NVLink (P2P off): {share:.0%} of its bandwidth left"
-            yield Fault(Resource.p2p, what, intra=share, without_nvls=True, rare=rare)
+            yield Fault(Resource.p2p, what, intra=share, without_nvls=True, rare=rare + _RARE / 2)
         return
     if communicator.nodes == 1:
         for share in _WITHOUT_P2P_ON_PCIE:
@@ -119,31 +124,38 @@ def faulty(node: Node, alone: Node, fault: Fault, several: bool) -> Node:
     most_gbs = math.inf if ring is None or fault.intra == 1 else fault.intra * ring.channels * ring.bw_intra_gbs
     graphs = {}
     for name, healthy in node.graphs.items():
-        graph = _less_between(healthy, fault) if several else healthy
+        graph = _less_between(healthy, fault, name) if several else healthy
         if name.startswith("nvls"):
             if not fault.without_nvls:
                 graphs[name] = replace(graph, bw_intra_gbs=graph.bw_intra_gbs * fault.intra)
+        elif several:
+            graphs[name] = _bounded(graph, most_gbs, fault.channels)
         else:
-            graphs[name] = _bounded(graph, most_gbs) if several else _less_inside(graph, fault.intra)
+            graphs[name] = _less(graph, fault.intra, fault.intra, fault.channels)
     return replace(node, graphs=graphs)
 
 
-def _less_between(graph: Graph, fault: Fault) -> Graph:
-    """Without some adapters there are fewer channels, where these divide, as NCCL's search finds; else slower ones."""
-    left = graph.channels * fault.inter
-    if fault.resource is Resource.adapters and left >= 1 and left.is_integer():
+def _less_between(graph: Graph, fault: Fault, name: str) -> Graph:
+    """NCCL's search goes down with the bandwidth inside a node as well: to that between nodes, a tree's to twice it."""
+    if fault.inter == 1:
+        return graph
+    less = _less(graph, 1.0, fault.inter, fault.channels)
+    return replace(less, bw_intra_gbs=min(less.bw_intra_gbs, less.bw_inter_gbs * (2 if name == "tree" else 1)))
+
+
+def _less(graph: Graph, intra: float, inter: float, channels: bool) -> Graph:
+    """With shares of both bandwidths, by fewer channels where these divide."""
+    left = graph.channels * min(intra, inter)
+    if channels and left >= 1 and left.is_integer():
         return replace(graph, channels=int(left))
-    return replace(graph, bw_inter_gbs=graph.bw_inter_gbs * fault.inter)
+    return replace(graph, bw_intra_gbs=graph.bw_intra_gbs * intra, bw_inter_gbs=graph.bw_inter_gbs * inter)
 
 
-def _less_inside(graph: Graph, share: float) -> Graph:
-    left = graph.channels * share
-    if left >= 1 and left.is_integer():
-        return replace(graph, channels=int(left))
-    return replace(graph, bw_intra_gbs=graph.bw_intra_gbs * share, bw_inter_gbs=graph.bw_inter_gbs * share)
-
-
-def _bounded(graph: Graph, most_gbs: float) -> Graph:
+def _bounded(graph: Graph, most_gbs: float, channels: bool) -> Graph:
+    """With no more bandwidth inside the node, by fewer channels or slower ones."""
+    slowest_gbs = min(graph.bw_intra_gbs, graph.bw_inter_gbs)
+    if channels and most_gbs < graph.channels * slowest_gbs:
+        return replace(graph, channels=max(round(most_gbs / slowest_gbs), 1))
     each_gbs = most_gbs / max(graph.channels, 1)
     return replace(
         graph, bw_intra_gbs=min(graph.bw_intra_gbs, each_gbs), bw_inter_gbs=min(graph.bw_inter_gbs, each_gbs)

@@ -97,14 +97,15 @@ def band(expected: Expected) -> Array:
 def judge(curve: Curve, expected: Expected, least_us: Array) -> Judged:
     """The verdicts of a curve. ``least_us`` is what the links alone take, [size].
 
-    Sizes above the band are too slow where three are in a row, or the two largest are: one or two alone are noise.
+    Sizes above the band are too slow where three are in a row, or the two largest are: one or two alone are noise, and
+    so is one in the band between others.
     """
     start = start_us(curve, expected)
     allowed = start if start is not None and start > LEAST_START_US else 0.0
     width = np.exp(band(expected))
     high_us = expected.time_us * width
-    above = curve.time_us > high_us + allowed
-    slow = _in_a_row(above.tolist())
+    excess = np.log(curve.time_us / (high_us + allowed))
+    slow = _in_a_row((_smoothed(excess) > 0).tolist())
     verdicts = []
     for at, time_us in enumerate(curve.time_us.tolist()):
         verdict = Verdict.passed
@@ -112,12 +113,20 @@ def judge(curve: Curve, expected: Expected, least_us: Array) -> Judged:
             verdict = Verdict.fast
         elif time_us * width[at] < expected.time_us[at]:
             verdict = Verdict.faster
-        elif above[at]:
+        elif excess[at] > 0:
             verdict = Verdict.slow if slow[at] else Verdict.isolated
-        elif time_us > high_us[at]:
+        elif time_us > high_us[at] and curve.bytes[at] <= FIRST_BYTES:
             verdict = Verdict.host_bound
         verdicts.append(verdict)
     return Judged(curve, expected, expected.time_us / width, high_us + allowed, tuple(verdicts), start)
+
+
+def _smoothed(values: Array) -> Array:
+    """The median of each value and its two neighbours; those at the ends as they are."""
+    found = values.copy()
+    if len(values) > 2:
+        found[1:-1] = np.median(np.stack([values[:-2], values[1:-1], values[2:]]), axis=0)
+    return found
 
 
 def _in_a_row(above: Sequence[bool]) -> list[bool]:

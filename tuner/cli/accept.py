@@ -13,6 +13,7 @@ from tuner.acceptance import floors as floor_tables
 from tuner.acceptance import junit
 from tuner.acceptance.accept import Acceptance, Asked, JudgedSize
 from tuner.acceptance.expected import Expectation, Whose
+from tuner.acceptance.judge import Verdict
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
@@ -152,8 +153,15 @@ def _notes(found: Acceptance) -> Iterator[str]:
     for number, one in enumerate(found.diagnosis):
         before = "points to" if number == 0 else "or as well to"
         yield f"{before} {one.resource}: {one.what}"
-    if any(each.verdict.name == "slow" for each in found.sizes) and not found.diagnosis:
+    if any(each.verdict is Verdict.slow for each in found.sizes) and not found.diagnosis:
         yield "no single fault that is known here explains the loss"
+    if found.passes_as:
+        yield f"all sizes would pass as NCCL {', '.join(found.passes_as)}: is the release right?"
+    otherwise = [each for each in found.sizes if each.executed not in (None, each.pick)]
+    if otherwise:
+        first = otherwise[0]
+        on = f"{first.collective} of {human_bytes(first.bytes)} ran {first.executed} where NCCL would pick {first.pick}"
+        yield f"NCCL's log says that {len(otherwise)} sizes ran something else than a healthy machine picks: {on}"
 
 
 def _print_floors(expectation: Expectation, like: Request, sizes: list[int], as_json: bool) -> None:

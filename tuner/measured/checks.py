@@ -36,6 +36,7 @@ class Kind(StrEnum):
     slow_run = "slow run"
     falling_bandwidth = "falling bandwidth"
     drifting = "times drift"
+    scaled = "all times off alike"
 
 
 # With these the rows' times cannot be used; the others are said, and the rows stay.
@@ -47,6 +48,7 @@ REFUSED = frozenset(
         Kind.too_short,
         Kind.above_links,
         Kind.too_many_gpus,
+        Kind.scaled,
     }
 )
 

@@ -1,0 +1,250 @@
+"""How often 'nccl-tuner accept' is right: public runs of healthy machines, and faults planted behind noisy times.
+
+Planted: libnccl searches the graphs of a topology with the fault in it, the time model says what calls take on them,
+and that is what was "measured", with a start, an offset that all sizes have in common and noise. What is judged knows
+nothing of the fault. Prints; checks nothing. ``--splits`` fits to the frozen splits and judges what they hold out.
+"""
+
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from tuner import measured
+from tuner.acceptance import curves, diagnosis, judge
+from tuner.acceptance.accept import Asked, accept
+from tuner.acceptance.curves import Curve, Kind, Shape
+from tuner.acceptance.expected import Expectation
+from tuner.analysis.changes import changed
+from tuner.base.errors import TunerError
+from tuner.base.names import Collective, DataType, Op
+from tuner.calibration import calibrate
+from tuner.calibration.accuracy import splits
+from tuner.calibration.accuracy.splits import Split
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.measure.readers.measured_table import Given
+from tuner.scenario import Scenario
+from tuner.scenario.describe import describe
+from tuner.timemodel import calibration as calibrations
+from tuner.timemodel import predict
+from tuner.timemodel.features import Array
+
+RUNS = 40
+SIZES = np.array([1 << power for power in range(13, 34)], np.uint64)
+REQUESTS = [
+    Request(collective, DataType.float16, Op.sum)
+    for collective in (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
+]
+MACHINES = (
+    ("dgx-a100", 1, "2.27.3"),
+    ("dgx-a100", 2, "2.22.3"),
+    ("dgx-h100", 1, "2.29.2"),
+    ("dgx-h100", 2, "2.29.2"),
+    ("dgx-b200", 1, "2.28.9"),
+    ("dgx-b200", 4, "2.29.7"),
+    ("alps", 1, "2.23.4"),
+    ("alps", 8, "2.23.4"),
+    ("pcie-l40s", 1, "2.28.9"),
+)
+SHOWS = 0.03  # of the largest sizes' time, natural logarithm: less than this no fault can be seen by
+HOP = 1.4  # of each step between nodes, where data go through the host's memory; no public numbers of it
+NOISE = 0.02
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A fault: what it should be called, and the changes that ``whatif`` would take."""
+
+    names: tuple[str, ...]
+    changes: tuple[str, ...]
+    hop: float = 1.0
+
+
+def planted(scenario: Scenario) -> Iterator[Planted]:
+    topology = scenario.resolve().own.topology
+    adapters = len({net.dev for net in topology.nets})
+    links = max(sum(link.count for link in gpu.nvlinks) for gpu in topology.gpus)
+    yield Planted(("adapters",), (f"nics={max(adapters - 1, 1)}",))
+    if links:
+        yield Planted(("NVLinks",), (f"nvlinks={links // 2}",))
+    yield Planted(("NVLS",), ("NCCL_NVLS_ENABLE=0",))
+    yield Planted(("P2P",), ("NCCL_P2P_DISABLE=1",))
+    yield Planted(("PCIe link", "adapters"), ("pcie=4x8",))
+    yield Planted(("GPUDirect",), ("NCCL_NET_GDR_LEVEL=LOC",), HOP)
+
+
+def noisy(time_us: Array, log_half: Array, offset: float, rng: np.random.Generator) -> Array:
+    """Times of one curve: off as the intervals say that healthy ones are, mostly alike at all sizes."""
+    off = (0.8 * offset + 0.6 * rng.normal()) * log_half / 1.645
+    times: Array = time_us * np.exp(off + rng.normal(0, NOISE, len(time_us))) + abs(rng.normal(0, 4))
+    return times
+
+
+def truth(expectation: Expectation, scenario: Scenario, hop: float) -> Mapping[Request, Array]:
+    """What calls take, by the calibration of the healthy machine on these graphs; else by NCCL's model."""
+    selection = Selection(scenario.communicator())
+    own = expectation.scenario
+    try:
+        model = predict.of_communicator(Selection(own.communicator()), own.machine)
+    except TunerError:
+        picked = {request: selection.pick(request, SIZES).time_us.astype(np.float64) for request in REQUESTS}
+        return {request: times_us * 1.2 for request, times_us in picked.items()}
+    slower = replace(
+        model.calibration,
+        parameters={
+            name: value * (hop if name.startswith(("net_", "tree_", "nvls_tree_")) and name.endswith("hop_us") else 1)
+            for name, value in model.calibration.parameters.items()
+        },
+    )
+    model = predict.TimeModel(slower, selection, same_machine=True, reason="")
+    return {request: model.of_picks(request, selection.pick(request, SIZES)).time_us for request in REQUESTS}
+
+
+def planted_faults() -> None:
+    rng = np.random.default_rng(1)
+    totals: Counter[str] = Counter()
+    for machine, nodes, nccl in MACHINES:
+        scenario = describe(machine, nodes=nodes, nccl=nccl)
+        expectation, shape = Expectation(scenario), Shape(nodes, scenario.gpus())
+        healthy = {request: expectation.times(Kind(shape, request), SIZES) for request in REQUESTS}
+        print(f"{nodes} x {machine}, NCCL {nccl}: {'; '.join(expectation.reasons)}")
+        faults = [Planted((), ()), *planted(scenario)]
+        for fault in faults:
+            words = " ".join(fault.changes) or "healthy"
+            try:
+                times = truth(expectation, changed(scenario, fault.changes) if fault.changes else scenario, fault.hop)
+            except TunerError as error:
+                print(f"  {words:28} not emulated: {str(error)[:80]}")
+                continue
+            centre = truth(expectation, scenario, 1.0)
+            loss = max(float(np.log(times[each] / centre[each])[-3:].max()) for each in REQUESTS)
+            if fault.changes and loss < SHOWS:
+                print(f"  {words:28} does not show: {loss:.0%} at the largest sizes")
+                continue
+            found: Counter[str] = Counter()
+            for _ in range(RUNS):
+                offset = rng.normal()
+                those = [
+                    Curve(
+                        "planted",
+                        Kind(shape, request),
+                        SIZES,
+                        noisy(times[request], healthy[request].log_half, offset, rng),
+                        tuple((line,) for line in range(len(SIZES))),
+                    )
+                    for request in REQUESTS
+                ]
+                judged = [judge.judge(each, healthy[each.kind.request], np.zeros(len(SIZES))) for each in those]
+                if all(each.passes for each in judged):
+                    continue
+                found["failed"] += 1
+                named = diagnosis.diagnose(those, expectation, scenario.resolve().own.topology)
+                found["first"] += bool(named) and named[0].resource in fault.names
+                found["among"] += any(each.resource in fault.names for each in named)
+            if not fault.changes:
+                print(f"  {words:28} false fail {found['failed'] / RUNS:.0%}")
+                totals.update({"healthy": RUNS, "false fail": found["failed"]})
+                continue
+            print(
+                f"  {words:28} loss {np.expm1(loss):.0%}, false pass {1 - found['failed'] / RUNS:.0%}, "
+                f"right first {found['first']}, among those named {found['among']} of {found['failed']}"
+            )
+            totals.update({"faulty": RUNS, "false pass": RUNS - found["failed"], **found})
+    print(
+        f"all: false fail {totals['false fail'] / totals['healthy']:.1%} of {totals['healthy']} healthy runs, "
+        f"false pass {totals['false pass'] / totals['faulty']:.1%} of {totals['faulty']} faulty ones; "
+        f"the resource is right first in {totals['first'] / totals['failed']:.0%}, among those named in "
+        f"{totals['among'] / totals['failed']:.0%} of the failed ones"
+    )
+
+
+def public_runs() -> None:
+    """With the shipped calibrations, those fitted to them among them (marked)."""
+    for name in measured.names():
+        table = measured.load(name)
+        head = table.header
+        if not head.machine or not head.nccl:
+            print(f"{name}: machine or release not known")
+            continue
+        fitted = any(name in source.tables for source in calibrate.sources())
+        scenario = describe(head.machine, nccl=head.nccl)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"{name}.csv"
+            measured.write(path, table)
+            try:
+                found = accept([path], Asked(scenario, Given()))
+            except TunerError as error:
+                print(f"{name}: not judged: {str(error)[:120]}")
+                continue
+        verdicts = Counter(size.verdict.value for size in found.sizes)
+        words = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+        print(f"{name}{' (fitted to)' if fitted else ''}: {'pass' if found.passes else 'FAIL'}; {words}")
+        for each in found.diagnosis[:1]:
+            print(f"  points to {each.resource}: {each.what}")
+
+
+def held_out() -> None:
+    """Healthy curves that the calibration was not fitted to, by what was held out."""
+    factors = calibrate.known_factors()
+    failed: dict[str, list[bool]] = {}
+    for split in splits.splits():
+        if split.kind == "combination":
+            continue
+        own = list(_failed(split, calibrate.known_factors() if factors is None else factors))
+        print(f"  {split.kind:14} {split.title[:90]:90} {sum(own)} of {len(own)} curves fail", flush=True)
+        failed.setdefault(split.kind, []).extend(own)
+    for kind, each in failed.items():
+        print(f"{kind}: {sum(each)} of {len(each)} healthy curves fail")
+    every = [one for each in failed.values() for one in each]
+    print(f"all: {np.mean(every):.1%} of {len(every)} healthy curves fail")
+
+
+def _failed(split: Split, factors: Mapping[calibrate.calibrations.CarriedOver, float]) -> Iterator[bool]:
+    halves = splits.halves(split)
+    fit, test = measured.load(split.fit[0]), measured.load((split.test or split.fit)[0])
+    made = calibrate.of_tables("held out", [replace(fit, rows=halves.fit.rows)], fit.header.machine, factors)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "held-out.json"
+        path.write_text(calibrations.text(made), encoding="utf-8")
+        scenario = describe(test.header.machine, nccl=test.header.nccl)
+        expectation = Expectation(scenario, str(path))
+        for each in curves.of_table(replace(test, rows=halves.test.rows), test.name, scenario)[0]:
+            times = expectation.times(each.kind, each.bytes)
+            yield not judge.judge(each, times, np.zeros(len(each.bytes))).passes
+
+
+def nccl_errors() -> None:
+    """What ``NCCL_ERROR`` of tuner/acceptance/expected.py was taken from."""
+    found: dict[tuple[bool, bool], list[Array]] = {}
+    for name in measured.names():
+        try:
+            calls = splits.shipped(name)
+        except TunerError:
+            continue
+        off = np.log(calls.measured.times_us / calls.nccl_us)
+        several, large = calls.measured.calls.nodes > 1, calls.measured.calls.bytes >= 1 << 20
+        for key in ((a, b) for a in (False, True) for b in (False, True)):
+            which = (several == key[0]) & (large == key[1])
+            if which.any():
+                found.setdefault(key, []).append(off[which])
+    for (is_several, is_large), each in found.items():
+        weights = np.concatenate([np.full(len(one), 1 / len(one)) for one in each])
+        off = np.concatenate(each)
+        order = np.argsort(off)
+        reached = np.cumsum(weights[order]) / weights.sum()
+        low, high = (float(off[order][np.searchsorted(reached, level)]) for level in (0.05, 0.95))
+        where = f"{'several nodes' if is_several else 'one node'}, {'from' if is_large else 'below'} 1 MiB"
+        print(f"measured over NCCL's time, natural logarithm, {where}: {low:.2f} to {high:.2f}")
+
+
+if __name__ == "__main__":
+    nccl_errors()
+    public_runs()
+    planted_faults()
+    if "--splits" in sys.argv:
+        held_out()

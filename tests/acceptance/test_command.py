@@ -1,0 +1,223 @@
+"""``nccl-tuner accept`` as a user meets it: formats, exit codes, JUnit, and results that are broken."""
+
+import json
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import nccl_tests_text
+from tests.support.command_line import run
+from tuner import measured
+from tuner.base.names import Algorithm, DataType
+from tuner.measured import MeasuredHeader, MeasuredRow, MeasuredRun, MeasuredTable
+
+TABLE = measured.load("h100-8x__2.29.2__aiconfigurator")
+HEALTHY = replace(
+    TABLE,
+    rows=tuple(row for row in TABLE.rows if row.gpus_per_node == 8 and row.collective in ("allreduce", "allgather")),
+)
+OTHER = [row for row in measured.load("a100-8x__2.27.3__aiconfigurator").rows if row.gpus_per_node == 8]
+ALL_REDUCE = [
+    (row.bytes, row.time_us) for row in HEALTHY.rows if row.collective == "allreduce" and row.dtype is DataType.float16
+]
+MACHINE = ("--machine", "dgx-h100")
+
+
+def accepted(tmp_path: Path, table: MeasuredTable, *options: str, code: int = 0) -> dict[str, Any]:
+    measured.write(tmp_path / "given.csv", table)
+    found: dict[str, Any] = json.loads(
+        run("accept", str(tmp_path / "given.csv"), *MACHINE, *options, "--json", code=code).stdout
+    )
+    assert found["pass"] is (code == 0)
+    return found
+
+
+def timed(change: Callable[[int, MeasuredRow], float]) -> MeasuredTable:
+    rows = (replace(row, time_us=change(at, row)) for at, row in enumerate(HEALTHY.rows))
+    return replace(HEALTHY, rows=tuple(rows))
+
+
+def headed(**change: Any) -> MeasuredTable:
+    header: MeasuredHeader = replace(HEALTHY.header, **change)
+    return replace(HEALTHY, header=header)
+
+
+def problem(found: dict[str, Any], kind: str) -> dict[str, Any]:
+    return next(each for each in found["problems"] if each["kind"] == kind)
+
+
+def test_a_healthy_machine_passes(tmp_path: Path) -> None:
+    found = accepted(tmp_path, HEALTHY)
+    assert len(found["sizes"]) == len(HEALTHY.rows)
+    for size in found["sizes"]:
+        assert size["low_us"] < size["expected_us"] < size["high_us"]
+        assert size["time"] == "calibrated"
+        assert size["nccl"] == "2.29.2"  # the file's
+    assert found["diagnosis"] == []
+
+
+def test_a_slow_machine_fails_with_rows_and_floors(tmp_path: Path) -> None:
+    found = accepted(tmp_path, timed(lambda _, row: row.time_us * (2 if row.bytes > 1 << 22 else 1)), code=1)
+    slow = [size for size in found["sizes"] if size["verdict"] == "too slow"]
+    assert {size["bytes"] for size in slow} == {1 << power for power in range(23, 30)}
+    for size in slow:
+        assert size["busbw_gbs"] < size["floor_gbs"]
+        assert [HEALTHY.rows[line - found["sizes"][0]["lines"][0]].bytes for line in size["lines"]] == [size["bytes"]]
+    assert found["diagnosis"][0]["resource"] == "NVLinks"
+
+
+@pytest.mark.parametrize(
+    ("factor", "kind", "says"),
+    [
+        (1 / 1000, "above the links", "milliseconds for microseconds"),
+        (1 / 8, "above the links", "bits for bytes"),
+        (8.0, "all times off alike", "bits for bytes"),
+        (1000.0, "all times off alike", "milliseconds, microseconds"),
+        (1 / 1.75, "all times off alike", "the factor of the bus bandwidth"),
+    ],
+)
+def test_slips_of_units_fail_and_are_named(tmp_path: Path, factor: float, kind: str, says: str) -> None:
+    found = accepted(tmp_path, timed(lambda _, row: row.time_us * factor), code=1)
+    those = [each for each in found["problems"] if each["kind"] == kind and says in each["text"]]
+    assert those
+    assert those[0]["lines"]
+    assert found["diagnosis"] == []  # of no use where the unit is wrong
+
+
+def test_times_that_no_link_allows_are_too_fast(tmp_path: Path) -> None:
+    found = accepted(tmp_path, timed(lambda _, row: row.time_us / 8), code=1)
+    assert {size["verdict"] for size in found["sizes"] if size["bytes"] > 1 << 26} == {"too fast"}
+
+
+def test_mixed_machines(tmp_path: Path) -> None:
+    runs = {"a": MeasuredRun("NVIDIA H100"), "b": MeasuredRun("NVIDIA B200")}
+    first = tuple(replace(row, run="a") for row in HEALTHY.rows)
+    second = tuple(replace(row, run="b") for row in HEALTHY.rows)
+    table = replace(headed(gpu="", runs=runs), rows=(*first, *second))
+    said = problem(accepted(tmp_path, table, code=1), "mixed machines")
+    assert len(said["lines"]) == 2
+
+
+def test_another_gpu_than_the_machines(tmp_path: Path) -> None:
+    found = accepted(tmp_path, headed(gpu="A100-SXM4-80GB"), code=1)
+    assert "dgx-h100 has H100" in problem(found, "mixed machines")["text"]
+    assert found["sizes"] == []
+
+
+def test_rows_of_another_machine_among_them(tmp_path: Path) -> None:
+    """Unsaid; the points that both measured disagree."""
+    found = accepted(tmp_path, replace(headed(gpu=""), rows=(*HEALTHY.rows, *OTHER)), code=1)
+    assert "several machines" in problem(found, "repeated rows disagree")["text"]
+
+
+def test_wrong_release_labels(tmp_path: Path) -> None:
+    assert problem(accepted(tmp_path, headed(nccl="2.99.1"), code=1), "unknown release")["lines"]
+    measured.write(tmp_path / "given.csv", HEALTHY)
+    done = run("accept", str(tmp_path / "given.csv"), *MACHINE, "--nccl", "2.28.9", code=2)
+    assert "says NCCL 2.29.2; --nccl says 2.28.9" in done.stderr
+
+
+def test_releases_that_would_explain_the_times_are_looked_for(tmp_path: Path) -> None:
+    """Where the file names none; here none does."""
+    rows = tuple(replace(row, time_us=3 * row.time_us) for row in HEALTHY.rows if row.bytes > 1 << 20)
+    found = accepted(tmp_path, replace(headed(nccl=""), rows=rows), "--nccl", "2.29.2", code=1)
+    assert found["passes_as"] == []
+    forced = [replace(row, time_us=row.time_us, algorithm=Algorithm.Ring) for row in HEALTHY.rows]
+    assert accepted(tmp_path, replace(headed(nccl=""), rows=tuple(forced[:21])), "--nccl", "2.29.2")["pass"]
+
+
+def test_non_monotone_curves_and_repeated_rows_are_said(tmp_path: Path) -> None:
+    found = accepted(tmp_path, timed(lambda at, row: row.time_us * (2 if at % 21 == 15 else 1)))
+    assert problem(found, "not monotone")["lines"]
+    twice = tuple(replace(row, time_us=row.time_us * 1.6) for row in HEALTHY.rows)
+    found = accepted(tmp_path, replace(HEALTHY, rows=(*HEALTHY.rows, *twice)), code=1)
+    assert len(problem(found, "repeated rows disagree")["lines"]) == 2 * len(HEALTHY.rows)
+
+
+def test_times_that_drift_are_said(tmp_path: Path) -> None:
+    rows = (replace(row, time_us=row.time_us * (1 + 0.05 * round)) for round in range(8) for row in HEALTHY.rows)
+    found = accepted(tmp_path, replace(HEALTHY, rows=tuple(rows)), code=1)
+    assert "throttled" in problem(found, "times drift")["text"]
+
+
+def test_single_calls_that_drift_in_json_of_nccl_tests(tmp_path: Path) -> None:
+    def body(time_us: float) -> dict[str, object]:
+        return {"time": time_us, "alg_bw": 1.0, "bus_bw": 1.0, "nwrong": "0"}
+
+    def row(size: int, time_us: float, growth: float) -> dict[str, object]:
+        times = [time_us * (1 + growth * at / 20) for at in range(20)]
+        both = {"out_of_place": body(time_us), "in_place": body(time_us)}
+        calls = {"times_us": times}
+        return {"size": size, "type": "half", "redop": "sum", **both, "out_of_place_per_iter": calls}
+
+    devices = [{"hostname": "a", "device_info": "NVIDIA H100"}] * 8
+    record = {"nccl_version": 22902, "args": ["all_reduce_perf"], "config": {"devices": devices}}
+    for growth, drifts in ((0.0, False), (0.3, True)):
+        given = {**record, "results": [row(size, time_us, growth) for size, time_us in ALL_REDUCE]}
+        (tmp_path / "given.json").write_text(json.dumps(given))
+        found = json.loads(run("accept", str(tmp_path / "given.json"), *MACHINE, "--json").stdout)
+        assert ("times drift" in {each["kind"] for each in found["problems"]}) is drifts
+
+
+def test_rows_that_do_not_say_whether_they_are_in_place(tmp_path: Path) -> None:
+    table = replace(HEALTHY, rows=tuple(replace(row, in_place=None) for row in HEALTHY.rows))
+    assert problem(accepted(tmp_path, table), "in place or not unknown")["lines"]
+
+
+def test_text_of_nccl_tests_and_junit(tmp_path: Path) -> None:
+    file, junit = tmp_path / "all_reduce.log", tmp_path / "accept.xml"
+    nccl_tests_text.write(file, ALL_REDUCE, nccl=22902)
+    out = run("accept", str(file), *MACHINE, "--junit", str(junit)).stdout
+    assert out.splitlines()[-1] == "pass: 0 of 21 sizes fail"
+    assert "21 rows in place" in out
+    root = ET.parse(junit).getroot()
+    assert (root.get("tests"), root.get("failures")) == ("22", "0")
+
+    nccl_tests_text.write(file, [(size, 3 * time) for size, time in ALL_REDUCE], nccl=22902)
+    out = run("accept", str(file), *MACHINE, "--junit", str(junit), code=1).stdout
+    assert "FAIL: " in out
+    root = ET.parse(junit).getroot()
+    failures = root.findall("testsuite/testcase/failure")
+    assert root.get("failures") == str(len(failures))
+    assert any("too slow" in str(failure.get("message")) for failure in failures)
+
+
+def test_wrong_results_fail(tmp_path: Path) -> None:
+    file = tmp_path / "all_reduce.log"
+    nccl_tests_text.write(file, ALL_REDUCE, nccl=22902)
+    content = file.read_text()
+    file.write_text(content.replace(" 1.00 1.00 0 ", " 1.00 1.00 5 ", 1))
+    found = json.loads(run("accept", str(file), *MACHINE, "--json", code=1).stdout)
+    assert found["wrong_results"] == 1
+
+
+def test_floors(tmp_path: Path) -> None:
+    found = json.loads(run("accept", "--floors", *MACHINE, "--nccl", "2.28.9", "--bytes", "64M,1G", "--json").stdout)
+    assert {(each["collective"], each["bytes"]) for each in found["floors"]} >= {("AllReduce", 1 << 30)}
+    for each in found["floors"]:
+        assert 0 < each["floor_gbs"] < each["expected_busbw_gbs"]
+    assert "AllReduce" in run("accept", "--floors", *MACHINE, "--nccl", "2.28.9").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (MACHINE, "no RESULTS"),
+        (("--floors", "some.log", *MACHINE), "--floors judges nothing"),
+        (("absent.log", *MACHINE), "No such file"),
+        (("--floors", "--node", "dgx-h100", "--node", "dgx-a100"), "nodes that differ"),
+        (("--floors", *MACHINE, "--calibration", "absent"), "no calibration 'absent'"),
+    ],
+)
+def test_bad_input(words: tuple[str, ...], says: str) -> None:
+    assert says in run("accept", *words, code=2).stderr
+
+
+def test_rows_of_other_nodes_are_left_out(tmp_path: Path) -> None:
+    measured.write(tmp_path / "given.csv", HEALTHY)
+    done = run("accept", str(tmp_path / "given.csv"), *MACHINE, "--nodes", "2", code=2)
+    assert "nothing to judge: 84 rows: of 1 x 8 GPUs" in done.stderr

@@ -1,0 +1,143 @@
+"""Verdicts of curves: what is too slow, too fast, the host's, or noise; public runs of healthy machines pass."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tuner import measured
+from tuner.acceptance import curves, drift, floors, judge
+from tuner.acceptance.accept import Asked, accept
+from tuner.acceptance.curves import Curve, Kind, Shape
+from tuner.acceptance.expected import Expectation, Whose
+from tuner.acceptance.judge import Judged, Verdict
+from tuner.base.errors import BadInput
+from tuner.base.names import Collective, DataType, Op
+from tuner.calibration import calibrate
+from tuner.emulator.request import Request
+from tuner.measure.readers.measured_table import Given
+from tuner.scenario.describe import describe
+from tuner.timemodel.features import Array
+
+SIZES = np.array([1 << power for power in range(13, 33)], np.uint64)
+KIND = Kind(Shape(1, 8), Request(Collective.AllGather, DataType.float32, Op.sum))
+EXPECTATION = Expectation(describe("dgx-h100", nccl="2.29.2"))
+EXPECTED = EXPECTATION.times(KIND, SIZES)
+HEALTHY = [name for source in calibrate.sources() for name in source.tables]
+
+
+def judged(factors: Array | float, start_us: float = 0.0, least_us: float = 0.0) -> Judged:
+    times_us = EXPECTED.time_us * factors + start_us
+    curve = Curve("planted", KIND, SIZES, times_us, tuple((line,) for line in range(len(SIZES))))
+    return judge.judge(curve, EXPECTED, np.full(len(SIZES), least_us))
+
+
+def slower(*which: int) -> Array:
+    factors = np.ones(len(SIZES))
+    factors[list(which)] = 3.0
+    return factors
+
+
+def test_what_is_expected_passes() -> None:
+    assert set(judged(1.0).verdicts) == {Verdict.passed}
+
+
+def test_all_slow_sizes_fail() -> None:
+    found = judged(3.0)
+    large = [verdict for verdict, size in zip(found.verdicts, SIZES, strict=True) if size >= 1 << 20]
+    assert set(large) == {Verdict.slow}
+    assert not found.passes
+
+
+@pytest.mark.parametrize("which", [(12,), (12, 13), (10, 13), (19,)])
+def test_one_or_two_slow_sizes_alone_pass(which: tuple[int, ...]) -> None:
+    found = judged(slower(*which))
+    assert [at for at, verdict in enumerate(found.verdicts) if verdict is Verdict.isolated] == list(which)
+    assert found.passes
+
+
+@pytest.mark.parametrize("which", [(11, 12, 13), (18, 19), (11, 12, 14, 15)])
+def test_slow_sizes_in_a_row_fail(which: tuple[int, ...]) -> None:
+    found = judged(slower(*which))
+    assert [at for at, verdict in enumerate(found.verdicts) if verdict is Verdict.slow] == list(which)
+
+
+def test_a_later_start_is_the_hosts() -> None:
+    found = judged(1.0, start_us=20.0)
+    assert found.start_us == pytest.approx(20.0)
+    assert found.passes
+    assert {verdict for verdict, size in zip(found.verdicts, SIZES, strict=True) if size < 1 << 18} == {
+        Verdict.host_bound
+    }
+
+
+def test_a_start_that_no_way_of_launching_has_fails() -> None:
+    assert not judged(1.0, start_us=1000.0).passes
+
+
+def test_faster_than_expected_passes_unless_the_links_cannot() -> None:
+    assert Verdict.faster in judged(0.5).verdicts
+    assert judged(0.5).passes
+    assert Verdict.fast in judged(1.0, least_us=1e3).verdicts
+    assert not judged(1.0, least_us=1e3).passes
+
+
+def test_the_floor_is_what_just_passes() -> None:
+    found = judged(1.0)
+    width = np.exp(judge.band(EXPECTED))
+    assert found.floor_gbs == pytest.approx(found.busbw_gbs / width)
+    at_the_floor = judged(width * 0.999)
+    assert at_the_floor.passes
+    assert Verdict.slow in judged(width * 1.02).verdicts
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_public_runs_that_calibrations_stand_on_pass(name: str, tmp_path: Path) -> None:
+    table = measured.load(name)
+    measured.write(tmp_path / "given.csv", table)
+    scenario = describe(table.header.machine, nccl=table.header.nccl)
+    found = accept([tmp_path / "given.csv"], Asked(scenario, Given()))
+    verdicts = Counter(size.verdict for size in found.sizes)
+    assert found.passes, verdicts
+    assert {size.time for size in found.sizes} == {Whose.calibrated}
+
+
+def test_without_a_calibration_the_band_is_nccls_with_its_error() -> None:
+    expectation = Expectation(describe("pcie-l40s", nccl="2.28.9"))
+    found = expectation.times(KIND, SIZES)
+    assert found.whose is Whose.nccl
+    assert not found.measured.any()
+    picks = found.picks.time_us.astype(float)
+    assert (found.time_us * np.exp(-found.log_half) < picks).all()
+    assert (picks < found.time_us * np.exp(found.log_half)).all()
+    assert "NCCL's own model with its known error" in next(iter(expectation.reasons))
+
+
+def test_an_extrapolation_is_trusted_no_more_than_nccls_model() -> None:
+    """Broadcast was never measured on 8 H100."""
+    broadcast = Request(Collective.Broadcast, DataType.float32, Op.sum)
+    found = EXPECTATION.times(Kind(Shape(1, 8), broadcast), SIZES)
+    assert not found.measured.any()
+    assert (found.time_us * np.exp(found.log_half) > found.picks.time_us).all()
+
+
+def test_nodes_that_differ_are_refused() -> None:
+    with pytest.raises(BadInput, match="nodes that differ"):
+        Expectation(describe(node=["dgx-h100", "dgx-a100"]))
+
+
+def test_floors_allow_for_the_start_of_small_calls() -> None:
+    (small, large) = floors.floors(EXPECTATION, [KIND.request], [1 << 20, 1 << 30])
+    assert small.most_us > small.expected_us + judge.MOST_FIRST_US
+    assert small.floor_gbs < 0.7 * small.expected_busbw_gbs
+    assert large.floor_gbs > 0.8 * large.expected_busbw_gbs
+
+
+def test_rows_in_place_are_judged_where_there_are_no_others() -> None:
+    name = "h100-8x__2.29.2__aiconfigurator"
+    table = measured.load(name)
+    scenario = EXPECTATION.scenario
+    out_of_place, _ = curves.of_table(table, name, scenario)
+    assert not any(each.kind.in_place for each in out_of_place)
+    assert list(drift.problems(Path(__file__), table)) == []
