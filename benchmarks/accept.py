@@ -16,9 +16,11 @@ import numpy as np
 
 from tuner import measured
 from tuner.acceptance import curves, diagnosis, judge
-from tuner.acceptance.accept import Asked, accept
+from tuner.acceptance.accept import Acceptance, Asked, accept
 from tuner.acceptance.curves import Curve, Kind, Shape
 from tuner.acceptance.expected import Expectation
+from tuner.acceptance.faults import Resource
+from tuner.acceptance.judge import Verdict
 from tuner.analysis.changes import changed
 from tuner.base.errors import TunerError
 from tuner.base.names import Collective, DataType, Op
@@ -28,11 +30,13 @@ from tuner.calibration.accuracy.splits import Split
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.measure.readers.measured_table import Given
+from tuner.measured import MeasuredRow, MeasuredTable
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
 from tuner.timemodel import calibration as calibrations
 from tuner.timemodel import predict
 from tuner.timemodel.features import Array
+from tuner.timemodel.intervals import Factors
 
 RUNS = 40
 SIZES = np.array([1 << power for power in range(13, 34)], np.uint64)
@@ -164,28 +168,50 @@ def planted_faults() -> None:
 
 
 def public_runs() -> None:
-    """With the shipped calibrations, those fitted to them among them (marked)."""
+    """Each public run by itself, with the shipped calibrations: most were fitted to them, see ``--splits``."""
+    totals: Counter[tuple[str, bool]] = Counter()
     for name in measured.names():
         table = measured.load(name)
-        head = table.header
-        if not head.machine or not head.nccl:
-            print(f"{name}: machine or release not known")
+        if not table.header.machine or not table.header.nccl:
             continue
-        fitted = any(name in source.tables for source in calibrate.sources())
-        scenario = describe(head.machine, nccl=head.nccl)
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / f"{name}.csv"
-            measured.write(path, table)
+        runs = {(row.run, row.nodes, row.gpus_per_node) for row in table.rows if not row.is_point_to_point}
+        for run in sorted(runs):
+            rows = tuple(row for row in table.rows if (row.run, row.nodes, row.gpus_per_node) == run)
+            what = _what(table, rows[0])
             try:
-                found = accept([path], Asked(scenario, Given()))
-            except TunerError as error:
-                print(f"{name}: not judged: {str(error)[:120]}")
+                found = _accepted(replace(table, rows=rows))
+            except TunerError:
                 continue
-        verdicts = Counter(size.verdict.value for size in found.sizes)
-        words = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
-        print(f"{name}{' (fitted to)' if fitted else ''}: {'pass' if found.passes else 'FAIL'}; {words}")
-        for each in found.diagnosis[:1]:
-            print(f"  points to {each.resource}: {each.what}")
+            totals[what, found.passes] += 1
+            if found.passes != (what == "healthy"):
+                slow = sum(size.verdict is Verdict.slow for size in found.sizes)
+                print(
+                    f"{name} {run}, {what}: {'passes' if found.passes else 'fails'}, {slow} of {len(found.sizes)} slow"
+                )
+            if what != "healthy":
+                totals[f"{what}, named so", True] += any(each.resource in NAMED[what] for each in found.diagnosis)
+    for (what, passes), count in sorted(totals.items()):
+        print(f"public runs, {what}: {count} {'' if 'named' in what else 'pass' if passes else 'fail'}")
+
+
+NAMED = {
+    "TCP sockets": (Resource.sockets,),
+    "no GDRCopy": (Resource.network_latency, Resource.gpu_direct),
+}
+
+
+def _what(table: MeasuredTable, row: MeasuredRow) -> str:
+    if row.nodes > 1 and table.network_of(row) == curves.SOCKETS:
+        return "TCP sockets"
+    without = row.nodes > 1 and table.environment_of(row).get("FI_HMEM_CUDA_USE_GDRCOPY") == "0"
+    return "no GDRCopy" if without else "healthy"
+
+
+def _accepted(table: MeasuredTable) -> Acceptance:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "given.csv"
+        measured.write(path, table)
+        return accept([path], Asked(describe(table.header.machine, nccl=table.header.nccl), Given()))
 
 
 def held_out() -> None:
@@ -195,7 +221,7 @@ def held_out() -> None:
     for split in splits.splits():
         if split.kind == "combination":
             continue
-        own = list(_failed(split, calibrate.known_factors() if factors is None else factors))
+        own = list(_failed(split, factors))
         print(f"  {split.kind:14} {split.title[:90]:90} {sum(own)} of {len(own)} curves fail", flush=True)
         failed.setdefault(split.kind, []).extend(own)
     for kind, each in failed.items():
@@ -204,7 +230,7 @@ def held_out() -> None:
     print(f"all: {np.mean(every):.1%} of {len(every)} healthy curves fail")
 
 
-def _failed(split: Split, factors: Mapping[calibrate.calibrations.CarriedOver, float]) -> Iterator[bool]:
+def _failed(split: Split, factors: Factors) -> Iterator[bool]:
     halves = splits.halves(split)
     fit, test = measured.load(split.fit[0]), measured.load((split.test or split.fit)[0])
     made = calibrate.of_tables("held out", [replace(fit, rows=halves.fit.rows)], fit.header.machine, factors)

@@ -75,7 +75,7 @@ def test_faults_of_a_communicator() -> None:
         communicator = of.selection(Shape(nodes, of.scenario.gpus())).communicator
         return {each.resource for each in faults.of_communicator(communicator, of.scenario.resolve().own.topology)}
 
-    between = {Resource.adapters, Resource.pcie_link, Resource.gpu_direct, Resource.network_latency}
+    between = {Resource.adapters, Resource.pcie_link, Resource.gpu_direct, Resource.network_latency, Resource.sockets}
     assert resources("dgx-a100", 1) == {Resource.nvlinks, Resource.p2p}
     assert resources("dgx-h100", 1) == {Resource.nvlinks, Resource.p2p, Resource.nvls}
     assert resources("dgx-h100", 2) == {Resource.nvlinks, Resource.p2p, Resource.nvls, *between}

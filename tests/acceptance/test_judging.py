@@ -1,6 +1,7 @@
 """Verdicts of curves: what is too slow, too fast, the host's, or noise; public runs of healthy machines pass."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from tuner.acceptance import curves, drift, floors, judge
 from tuner.acceptance.accept import Asked, accept
 from tuner.acceptance.curves import Curve, Kind, Shape
 from tuner.acceptance.expected import Expectation, Whose
+from tuner.acceptance.faults import Resource
 from tuner.acceptance.judge import Judged, Verdict
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
@@ -24,7 +26,7 @@ SIZES = np.array([1 << power for power in range(13, 33)], np.uint64)
 KIND = Kind(Shape(1, 8), Request(Collective.AllGather, DataType.float32, Op.sum))
 EXPECTATION = Expectation(describe("dgx-h100", nccl="2.29.2"))
 EXPECTED = EXPECTATION.times(KIND, SIZES)
-HEALTHY = [name for source in calibrate.sources() for name in source.tables]
+HEALTHY = sorted({name for source in calibrate.sources() for name in source.tables})
 
 
 def judged(factors: Array | float, start_us: float = 0.0, least_us: float = 0.0) -> Judged:
@@ -95,12 +97,31 @@ def test_the_floor_is_what_just_passes() -> None:
 @pytest.mark.parametrize("name", HEALTHY)
 def test_public_runs_that_calibrations_stand_on_pass(name: str, tmp_path: Path) -> None:
     table = measured.load(name)
-    measured.write(tmp_path / "given.csv", table)
+    rows = tuple(row for row in table.rows if table.network_of(row) != curves.SOCKETS)
+    measured.write(tmp_path / "given.csv", replace(table, rows=rows))
     scenario = describe(table.header.machine, nccl=table.header.nccl)
     found = accept([tmp_path / "given.csv"], Asked(scenario, Given()))
     verdicts = Counter(size.verdict for size in found.sizes)
     assert found.passes, verdicts
     assert {size.time for size in found.sizes} == {Whose.calibrated}
+
+
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [
+        ("a100-4x-540n__2.21.5__polaris", "n2-s1"),
+        ("a100-4x-540n__2.21.5__polaris", "n8-s1"),
+        ("a100-4x-540n__2.18.3__polaris", "n8-s2"),
+        ("a100-4x-540n__2.18.3__polaris", "n128-s1"),
+    ],
+)
+def test_public_runs_without_their_network_plugin_fail(name: str, run: str, tmp_path: Path) -> None:
+    """NCCL went over TCP sockets there; the same nodes with the plugin pass above."""
+    table = measured.load(name)
+    measured.write(tmp_path / "given.csv", replace(table, rows=tuple(row for row in table.rows if row.run == run)))
+    found = accept([tmp_path / "given.csv"], Asked(describe(table.header.machine, nccl=table.header.nccl), Given()))
+    assert not found.passes
+    assert found.diagnosis[0].resource is Resource.sockets
 
 
 def test_without_a_calibration_the_band_is_nccls_with_its_error() -> None:

@@ -17,6 +17,7 @@ from tuner.scenario import Scenario
 from tuner.timemodel.features import Array
 
 _FORCED = {"algorithm": "NCCL_ALGO", "protocol": "NCCL_PROTO"}
+SOCKETS = "sockets"  # the network's name in tables of measured times
 _FP8 = (DataType.float8e4m3, DataType.float8e5m2)
 
 
@@ -36,11 +37,12 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What the rows of a curve have in common."""
+    """What the rows of a curve have in common. ``sockets``: they went over TCP sockets between nodes."""
 
     shape: Shape
     request: Request
     in_place: bool = False
+    sockets: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,7 +76,7 @@ def of_table(table: MeasuredTable, file: str, scenario: Scenario) -> tuple[list[
         assert row.tuned_collective is not None
         request = Request(row.tuned_collective, row.dtype, Op.sum)
         shape = Shape(row.nodes, row.gpus_per_node, tuple(sorted(settings.items())))
-        kinds[Kind(shape, request, bool(row.in_place))].append(row)
+        kinds[Kind(shape, request, bool(row.in_place), table.network_of(row) == SOCKETS)].append(row)
     found = []
     for kind, rows in kinds.items():
         if kind.in_place and replace(kind, in_place=False) in kinds:
@@ -118,5 +120,7 @@ def _settings(table: MeasuredTable, row: MeasuredRow, scenario: Scenario) -> dic
     }
     if row.channels is not None:
         forced |= {"NCCL_MIN_NCHANNELS": str(row.channels), "NCCL_MAX_NCHANNELS": str(row.channels)}
-    read = {name: value for name, value in of_run.items() if name in environment.known and name not in own}
+    # Whether the network has a CollNet plugin only --env says.
+    known = set(environment.known) - own.keys() - {"NCCL_COLLNET_ENABLE"}
+    read = {name: value for name, value in of_run.items() if name in known}
     return {**read, **given, **forced}

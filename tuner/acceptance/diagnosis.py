@@ -26,7 +26,7 @@ _INDEPENDENT = 24  # sizes of one run are not independent: more of them than thi
 _HUBER = 2.0  # from how many scatters on a difference counts by itself and not by its square
 _CLEAR = 1.0  # by how much a cost is less where it explains more than healthy times do
 _AS_GOOD = 2.0  # and where another explanation is as good
-_UNEXPLAINED = 0.25  # typical differences of logarithms that a fault that explains a loss does not leave
+_UNEXPLAINED = (0.25, 0.5)  # what a fault that explains a loss leaves of it: at most that, or that share
 _SEVERAL = 0.5  # what speaks against each further part that is missing
 
 
@@ -57,7 +57,9 @@ def diagnose(curves: Sequence[Curve], expectation: Expectation, topology: Topolo
         (_explained(curves, expectation, fault) for fault in _faults(curves, expectation, topology)),
         key=lambda each: each.cost,
     )
-    if not found or found[0].cost > healthy.cost - _CLEAR or found[0].left > _UNEXPLAINED:
+    if not found or found[0].cost > healthy.cost - _CLEAR:
+        return ()
+    if found[0].left > max(_UNEXPLAINED[0], _UNEXPLAINED[1] * healthy.left):
         return ()
     best: dict[Resource, _Explained] = {}
     for each in found:

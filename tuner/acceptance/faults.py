@@ -20,6 +20,7 @@ _FALL_BACK = {"NVL", "NVB"}  # paths that NCCL takes for GPUs joined by NVLink
 _WORSE_PCIE = (0.5, 0.25)  # a generation less or half of the lanes, and both
 _HOST_MEMORY = (0.6, 0.5, 0.42, 0.33, 0.25, 0.2)
 _HOST_MEMORY_HOPS = (1.2, 1.4, 1.7)
+_SOCKETS = tuple(product((0.15, 0.09, 0.05, 0.02), (1.0, 2.0, 4.0, 8.0)))  # bandwidth, hop
 _SLOWER_HOPS = (1.3, 1.6, 2.0, 3.0)
 _NVLINKS_LEFT = (0.9, 0.75, 2 / 3, 0.5, 1 / 3, 0.25, 1 / 6, 1 / 12)
 _WITHOUT_P2P = (0.15, 0.1, 0.06, 0.03)  # of NVLink's bandwidth, through PCIe and the host's memory
@@ -33,6 +34,7 @@ class Resource(StrEnum):
     adapters = "adapters"
     pcie_link = "PCIe link"
     gpu_direct = "GPUDirect"
+    sockets = "TCP sockets"
     network_latency = "network latency"
     nvlinks = "NVLinks"
     nvls = "NVLS"
@@ -82,6 +84,9 @@ def _between_nodes(communicator: Communicator, topology: Topology) -> Iterator[F
     for share, hop in product(_HOST_MEMORY, _HOST_MEMORY_HOPS):
         what = f"data go through the host's memory (GPUDirect off, or adapters of another NUMA node): {share:.0%} left"
         yield Fault(Resource.gpu_direct, what, inter=share, hop=hop)
+    for share, hop in _SOCKETS:
+        what = f"NCCL talks over TCP sockets and not over the adapters: {share:.0%} of their bandwidth left"
+        yield Fault(Resource.sockets, what, inter=share, hop=hop)
     for hop in _SLOWER_HOPS:
         yield Fault(Resource.network_latency, f"each step between nodes takes {hop:g} times as long", hop=hop)
 
