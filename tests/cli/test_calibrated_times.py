@@ -391,3 +391,23 @@ def test_explain_has_calibrated_times_only_where_they_are_asked_for(calibration:
 def found_names(explanation: Any) -> list[str]:
     may_run = [explanation["pick"], *(other for other in explanation["others"] if "time_us" in other)]
     return [f"{each['algorithm']}/{each['protocol']}" for each in may_run]
+
+
+def test_budget_has_all_to_all_by_measurements_alone(tmp_path: Path) -> None:
+    """NCCL has no algorithm for it: it stays left out of NCCL's total, and of the calibrated one."""
+    words = ("--machine", "dgx-h100", "--nccl", "2.29.2")
+    file, without = tmp_path / "with.csv", tmp_path / "without.csv"
+    without.write_text("collective,bytes,calls\nallreduce,64M,2\n")
+    file.write_text(f"{without.read_text()}alltoall,8M,3\nall_to_all,64M,1\nalltoallv,8M,7\n")
+    pick = answers("pick", "alltoall", *words, "--bytes", "8M,64M")
+    (variant,) = answers("budget", str(file), *words)["variants"]
+    found = variant.pop("all_to_all")
+    assert found["calls"] == 4
+    for key in ("time_us", "low_us", "high_us"):
+        expected = 3 * pick[0]["calibrated"][key] + pick[1]["calibrated"][key]
+        assert found[key] == pytest.approx(expected, rel=1e-4)
+    assert [variant] == answers("budget", str(without), *words)["variants"]
+    out = run("budget", str(file), *words).stdout
+    assert "4 AllToAll take" in out
+    assert "left out: 3 x alltoall: NCCL has no algorithms to choose from" in out
+    assert "AllToAll take" not in run("budget", str(file), *words, "--time", "nccl").stdout

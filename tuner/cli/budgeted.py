@@ -14,6 +14,7 @@ from tuner.workload.buckets import Bucket, buckets
 from tuner.workload.calls import number
 from tuner.workload.priced import (
     AllKernels,
+    AllToAllBudget,
     Budget,
     BudgetRegret,
     EntryPrices,
@@ -95,6 +96,9 @@ def _totals(base: VariantBudget, shown: Shown) -> str:
 
 def _print_whose(budget: Budget, shown: Shown) -> None:
     used = [variant.calibration for variant in budget.variants if variant.calibration]
+    for variant in budget.variants:
+        if variant.all_to_all:
+            _print_all_to_all(variant.name, variant.all_to_all)
     if used:
         click.echo(times.whose_of_all(used))
     click.echo(f"{times.ALONE}{'' if shown.overlap else '; --overlap says what SMs they take'}")
@@ -105,6 +109,15 @@ def _print_whose(budget: Budget, shown: Shown) -> None:
                 f"{variant.name}: a call takes {least}{sms.most} SMs of each GPU from compute, one a channel, "
                 f"{sms.mean:.1f} on average over the predicted time; {times.COST_UNKNOWN}"
             )
+
+
+def _print_all_to_all(variant: str, found: AllToAllBudget) -> None:
+    extrapolated = "" if found.measured else ", never measured between nodes, so extrapolated"
+    time_ms, interval_ms = times.central(found.time, 1e3, 3), times.interval(found.time, 1e3, 3)
+    click.echo(
+        f"{variant}: {number(found.calls)} AllToAll take {time_ms} ms by measurements (90 %: {interval_ms}){extrapolated}; "
+        "in no total"
+    )
 
 
 CALIBRATED_US = ("calibrated us", f"{times.INTERVAL} us", "calibrated ms")

@@ -8,12 +8,14 @@ from statistics import median
 from tuner.analysis import calibrated
 from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed, Estimate, TimesWanted
 from tuner.analysis.calibrated_ratio import difference
+from tuner.workload.calibrated import all_to_all
 from tuner.workload.calibrated import column as calibrated_column
 from tuner.workload.calls import CallList
 from tuner.workload.count import Counted, Entry, Wanted
 from tuner.workload.price import Price, Unpriced, Variant, prices
 from tuner.workload.priced import (
     AllKernels,
+    AllToAllBudget,
     Budget,
     BudgetRegret,
     CalibratedBudget,
@@ -66,6 +68,7 @@ class _Column:
 
     rows: Sequence[_Priced | _Without]
     calibration: CalibrationUsed | None
+    all_to_all: AllToAllBudget | None
 
     @property
     def priced(self) -> list[_Priced]:
@@ -92,7 +95,7 @@ def budget(
     Errors: those of :func:`prices` and of :func:`tuner.analysis.calibrated.answering`.
     """
     entries, counted = calls.counted.entries, calls.counted
-    columns = [_column(variant, entries, measured, times) for variant in variants]
+    columns = [_column(variant, counted, measured, times) for variant in variants]
     totals_us = [_total_us(column.priced) for column in columns]
     return Budget(
         files=tuple(
@@ -122,9 +125,8 @@ def budget(
     )
 
 
-def _column(
-    variant: Variant, entries: Sequence[Entry], measured: Measured | None, times: TimesWanted | None
-) -> _Column:
+def _column(variant: Variant, counted: Counted, measured: Measured | None, times: TimesWanted | None) -> _Column:
+    entries = counted.entries
     found = prices(variant, entries)
     by_calibration = None if times is None else calibrated_column(variant, entries, found, times)
     estimates = by_calibration.estimates if by_calibration else [None] * len(entries)
@@ -134,7 +136,9 @@ def _column(
         else _Priced(entry, price, None if measured is None else measured.judge(entry, price), estimate)
         for entry, price, estimate in zip(entries, found, estimates, strict=True)
     ]
-    return _Column(rows, by_calibration.used(found) if by_calibration else None)
+    if by_calibration is None:
+        return _Column(rows, None, None)
+    return _Column(rows, by_calibration.used(found), all_to_all(by_calibration.answers, counted.all_to_all))
 
 
 def _variant(variant: Variant, column: _Column, base: _Column, measured: Measured | None) -> VariantBudget:
@@ -164,6 +168,7 @@ def _variant(variant: Variant, column: _Column, base: _Column, measured: Measure
         calibrated=_calibrated(rows, both),
         calibration=column.calibration,
         channels=_sms_taken(rows),
+        all_to_all=column.all_to_all,
     )
 
 

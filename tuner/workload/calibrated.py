@@ -1,19 +1,27 @@
 """Calibrated times of a job's calls: what each takes by measurements, beside its price by NCCL's model."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tuner.analysis import calibrated
-from tuner.analysis.calibrated import Answering, CalibrationUsed, Estimate, NoCalibration, TimesWanted
+from tuner.analysis.calibrated import (
+    Answering,
+    CalibratedTime,
+    CalibrationUsed,
+    Estimate,
+    NoCalibration,
+    TimesWanted,
+)
 from tuner.base.names import AlgoProto, Buffers
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.timemodel.predict import TimeModel
 from tuner.workload.count import Entry
 from tuner.workload.price import Price, Unpriced, Variant
+from tuner.workload.priced import AllToAllBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +70,13 @@ def _estimates(
     algorithm, protocol = (np.full(sizes.shape, number, np.int8) for number in algo_proto)
     unknown_us = np.full(sizes.shape, np.nan, np.float32)
     return calibrated.estimates(model, request, Picks(sizes, algorithm, protocol, unknown_us, channels, threads))
+
+
+def all_to_all(answers: Answering, calls: Mapping[int, float]) -> AllToAllBudget | None:
+    """AllToAlls, as many by the bytes that a rank sends in all; None without any, or without measured times of them."""
+    if isinstance(answers, NoCalibration) or not calls or answers.calibration.exchange is None:
+        return None
+    found = answers.all_to_all(list(calls))
+    several = np.array(list(calls.values()))
+    time_us, low_us, high_us = (float(each @ several) for each in (found.time_us, found.low_us, found.high_us))
+    return AllToAllBudget(float(several.sum()), CalibratedTime(time_us, low_us, high_us), bool(found.measured.all()))

@@ -29,6 +29,11 @@ class Call:
     kernels_us: tuple[float, ...] = ()
     unusable: str | None = None
 
+    @property
+    def is_all_to_all(self) -> bool:
+        """Whether it is one that measured times say something about; ``bytes`` are then what a rank sends in all."""
+        return is_all_to_all(self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class CallList:
@@ -39,6 +44,20 @@ class CallList:
     sizes: str
     calls: tuple[Call, ...]
     notes: tuple[str, ...] = ()
+
+
+def is_all_to_all(name: str) -> bool:
+    """Whether a file's name is that of AllToAll with equal parts: ``alltoall``, ``all_to_all``, ``AlltoAll``."""
+    return _plain(name) == "alltoall"
+
+
+def is_untuned(name: str) -> bool:
+    """Whether a file's name is that of something without algorithms."""
+    return _plain(name) in UNTUNED
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
 
 
 def nbytes(collective: Collective, count: int, dtype: DataType, ranks: int) -> int:

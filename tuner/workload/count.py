@@ -1,7 +1,7 @@
 """The calls that the described communicator makes: each kind and size once, and whatever is left out named."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tuner.base.errors import BadInput, one_of
@@ -52,10 +52,14 @@ class LeftOut:
 
 @dataclass(slots=True)
 class Counted:
-    """What a trace holds: calls to price, calls that cannot be priced, and what to know about both."""
+    """What a trace holds: calls to price, calls that cannot be priced, and what to know about both.
+
+    ``all_to_all`` are of the latter, with measured times: how many by the bytes that a rank sends in all.
+    """
 
     entries: list[Entry]
     left_out: list[LeftOut]
+    all_to_all: Mapping[int, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -65,12 +69,15 @@ def count(found: Sequence[CallList], wanted: Wanted) -> Counted:
     _check_names(calls, wanted)
     counted: dict[tuple[Request, int], tuple[float, list[float]]] = {}
     without: dict[tuple[str, str], tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+    all_to_all: dict[int, float] = defaultdict(float)
     used: list[Call] = []
     for call in calls:
         reason = _left_out(call, wanted)
         if reason is not None:
             before, kernels = without[call.name, reason]
             without[call.name, reason] = before + call.calls, kernels + sum(call.kernels_us)
+            if call.is_all_to_all and call.bytes and call.unusable is None and _elsewhere(call, wanted) is None:
+                all_to_all[call.bytes] += call.calls
             continue
         assert call.collective is not None
         assert call.bytes is not None
@@ -86,7 +93,8 @@ def count(found: Sequence[CallList], wanted: Wanted) -> Counted:
         raise BadInput(f"no calls to price; {'; '.join([*map(str, left_out), *hint]) or 'the files have none'}")
     entries = [Entry(*key, times, tuple(durations)) for key, (times, durations) in counted.items()]
     entries.sort(key=lambda entry: (entry.request.collective, entry.request.dtype, entry.request.op, entry.bytes))
-    return Counted(entries, left_out, [note for each in found for note in each.notes] + list(_notes(used, wanted)))
+    notes = [*(note for each in found for note in each.notes), *_notes(used, wanted)]
+    return Counted(entries, left_out, all_to_all, notes)
 
 
 def _check_names(calls: Iterable[Call], wanted: Wanted) -> None:
@@ -101,17 +109,24 @@ def _left_out(call: Call, wanted: Wanted) -> str | None:
         return call.unusable
     if call.collective is None:
         return "NCCL has no algorithms to choose from"
+    if (elsewhere := _elsewhere(call, wanted)) is not None:
+        return elsewhere
+    if call.bytes is None:
+        return "its size is not known"
+    if call.bytes > MAX_BYTES:
+        return "of more than 2**62 bytes"
+    return None if call.bytes > 0 else "of 0 bytes, for which NCCL runs nothing"
+
+
+def _elsewhere(call: Call, wanted: Wanted) -> str | None:
+    """Of which other communicators a call is."""
     if wanted.communicators and call.communicator not in wanted.communicators:
         return f"of communicator {call.communicator or 'without a name'}"
     if call.ranks not in (None, wanted.ranks):
         return f"of communicators of {call.ranks} ranks"
     if wanted.nodes is not None and call.nodes not in (None, wanted.nodes):
         return f"of communicators on {call.nodes} nodes"
-    if call.bytes is None:
-        return "its size is not known"
-    if call.bytes > MAX_BYTES:
-        return "of more than 2**62 bytes"
-    return None if call.bytes > 0 else "of 0 bytes, for which NCCL runs nothing"
+    return None
 
 
 def _request(call: Call, wanted: Wanted) -> Request:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tuner.base.names import Collective, DataType
 from tuner.logs import choice
-from tuner.workload.calls import Call, CallList
+from tuner.workload.calls import Call, CallList, is_all_to_all
 
 RECORD = "record_param_comms"
 _NO_CALLS = ("wait", "init")  # recorded in the same way: a wait for a call, a process group that is made
@@ -111,6 +111,9 @@ def _call(arguments: Mapping[str, Any], kernels_us: tuple[float, ...]) -> Call:
             unusable = "their size is not recorded"
         else:
             size = elements * dtype.size_bytes
+    elif is_all_to_all(name) and dtype is not None:
+        elements = _whole(arguments.get("In msg nelems"))
+        size = None if elements is None else elements * dtype.size_bytes
     group, description = (str(arguments.get(f"Process Group {key}") or "") for key in ("Name", "Description"))
     named = f"{group} ({description})" if description not in ("", "undefined", group) else group
     return Call(

@@ -9,7 +9,7 @@ from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Collective, DataType, Op, by_name
 from tuner.base.sizes import size_bytes
 from tuner.emulator.selection import MAX_BYTES
-from tuner.workload.calls import UNTUNED, Call, CallList, nbytes
+from tuner.workload.calls import Call, CallList, is_all_to_all, is_untuned, nbytes
 
 COLUMNS = (
     "collective",
@@ -112,9 +112,12 @@ def _call(record: Mapping[str, str], default_ranks: int) -> tuple[str, Call]:
     dtype = by_name(DataType, given["dtype"], "type") if "dtype" in given else None
     ranks = _whole(given, "ranks")
     name = given["collective"]
-    untuned = name.lower().replace("_", "").replace("-", "") in UNTUNED
-    collective = None if untuned else by_name(Collective, name, "collective")
-    total = None if collective is None else _nbytes(given, size, collective, dtype, ranks or default_ranks)
+    collective = None if is_untuned(name) else by_name(Collective, name, "collective")
+    total: int | None = None
+    if collective is not None:
+        total = _nbytes(given, size, collective, dtype, ranks or default_ranks)
+    elif is_all_to_all(name):
+        total = _sent_bytes(given, size, dtype, ranks or default_ranks)
     if total is not None and total > MAX_BYTES:
         raise BadInput(f"{name} of {total} bytes; valid: to 2**62")
     return size, Call(
@@ -140,6 +143,14 @@ def _nbytes(given: Mapping[str, str], size: str, collective: Collective, dtype: 
     count = _whole(given, size)
     assert count is not None
     return nbytes(collective, count, dtype, ranks)
+
+
+def _sent_bytes(given: Mapping[str, str], size: str, dtype: DataType | None, ranks: int) -> int | None:
+    """What a rank sends to all in an AllToAll, whose count is that for one of them."""
+    if size in ("bytes", "bytes_per_rank"):
+        return size_bytes(given[size])
+    count = _whole(given, size)
+    return None if dtype is None or count is None else count * dtype.size_bytes * ranks
 
 
 def _whole(given: Mapping[str, str], name: str) -> int | None:

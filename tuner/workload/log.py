@@ -7,7 +7,7 @@ from tuner.base.names import DataType, Op
 from tuner.logs import choice, chosen, lines, reader
 from tuner.logs.groups import CommunicatorLines, groups
 from tuner.logs.reader import Log, RankLog
-from tuner.workload.calls import Call, CallList, nbytes
+from tuner.workload.calls import Call, CallList, is_all_to_all, nbytes
 
 _Member = tuple[tuple[str, int], str]  # process, address of the communicator in it
 
@@ -69,6 +69,8 @@ def _call(call: reader.Call, communicator: str) -> Call:
     collective = choice.collective(call.collective)
     dtype = DataType(call.dtype) if call.dtype in list(DataType) else None
     size = None if collective is None or dtype is None else nbytes(collective, call.count, dtype, call.ranks)
+    if is_all_to_all(call.collective) and dtype is not None:
+        size = call.count * dtype.size_bytes * call.ranks  # a count is for one rank
     return Call(
         call.collective,
         collective,

@@ -179,6 +179,18 @@ class CalibratedBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class AllToAllBudget:
+    """AllToAll, which NCCL has no algorithms for and predicts nothing of, by measured times; in no total.
+
+    ``measured``: whether such calls were measured on as many nodes, one or several.
+    """
+
+    calls: float
+    time: CalibratedTime = field(metadata=json_form(merged=True))
+    measured: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SmsTaken:
     """Channels of the picks: blocks of NCCL's kernels, each of which takes an SM of every GPU while it runs.
 
@@ -229,6 +241,7 @@ class VariantBudget:
     calibrated: CalibratedBudget | None = field(default=None, metadata=json_form(optional=True))
     calibration: CalibrationUsed | None = field(default=None, metadata=json_form(optional=True))
     channels: SmsTaken | None = field(default=None, metadata=json_form(optional=True))
+    all_to_all: AllToAllBudget | None = field(default=None, metadata=json_form(optional=True))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
