@@ -115,8 +115,8 @@ def _print_all_to_all(variant: str, found: AllToAllBudget) -> None:
     extrapolated = "" if found.measured else ", never measured between nodes, so extrapolated"
     time_ms, interval_ms = times.central(found.time, 1e3, 3), times.interval(found.time, 1e3, 3)
     click.echo(
-        f"{variant}: {number(found.calls)} AllToAll take {time_ms} ms by measurements (90 %: {interval_ms}){extrapolated}; "
-        "in no total"
+        f"{variant}: {number(found.calls)} AllToAll take {time_ms} ms by measurements "
+        f"(90 %: {interval_ms}){extrapolated}; in no total"
     )
 
 
