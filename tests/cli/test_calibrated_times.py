@@ -174,8 +174,8 @@ def test_what_is_the_same_call_before_and_after_takes_the_same_time(calibration:
     assert "+0.0 %" in run(*words).stdout
 
 
-def test_an_error_that_both_sides_have_cancels_where_they_run_the_same(calibration: str) -> None:
-    """Two nodes and a release that were not measured: what is wrong by that is wrong on both sides."""
+def test_an_error_that_both_sides_have_cancels_where_they_run_the_same_on_one_node(calibration: str) -> None:
+    """A machine and a release that were not measured: what is wrong by that is wrong on both sides."""
     words = ("whatif", "allreduce", "--machine", "dgx-h200", "--nodes", "4", "--nccl", "2.29.2", "--bytes", "64M")
     (rings,) = answers(
         *words, "NCCL_MAX_NCHANNELS=8", "NCCL_ALGO=Ring", "NCCL_PROTO=Simple", *("--calibration", calibration)
@@ -185,6 +185,11 @@ def test_an_error_that_both_sides_have_cancels_where_they_run_the_same(calibrati
     (alike,) = answers(*forced, "NCCL_MAX_NCHANNELS=8")["sizes"]
     assert alike["before"]["channels"] != alike["after"]["channels"]
     ratio = alike["calibrated"]["ratio"]
+    whole = calibrations.half_width(CarriedOver.machine, CarriedOver.release, CarriedOver.nodes_beyond)
+    assert math.log(ratio["high"] / ratio["ratio"]) == pytest.approx(2 * whole, abs=1e-4)
+    (alone,) = answers(*forced, "NCCL_MAX_NCHANNELS=8", "--nodes", "1")["sizes"]
+    assert alone["before"]["channels"] != alone["after"]["channels"]
+    ratio = alone["calibrated"]["ratio"]
     only_sizes = calibrations.half_width()
     assert math.log(ratio["high"] / ratio["ratio"]) == pytest.approx(2 * only_sizes, abs=1e-4)
     ratio = rings["calibrated"]["ratio"]

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,24 +109,35 @@ def test_bounds_of_different_combinations_are_added(file: Path) -> None:
 @pytest.mark.parametrize(
     ("others", "left"),
     [
-        ({"nodes": 8}, []),  # more nodes than measured on both sides, but as many
-        ({"nodes": 16}, [CarriedOver.nodes_beyond]),
-        ({"nodes": 8, "nccl": "2.29.2"}, [CarriedOver.release]),
+        ({"nccl": "2.29.2"}, []),  # on both sides a release and a number of GPUs that were not measured, but the same
+        ({"nccl": "2.29.3"}, [CarriedOver.release]),
+        ({"nccl": "2.29.2", "gpus_per_node": 2}, [CarriedOver.gpus]),
     ],
 )
-def test_what_both_carry_over_to_the_same_cancels_in_one_combination(
-    file: Path, others: dict[str, object], left: list[CarriedOver]
+def test_what_both_carry_over_to_the_same_cancels_in_one_combination_on_one_node(
+    file: Path, others: dict[str, Any], left: list[CarriedOver]
 ) -> None:
     forced = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
-    base = tuner.communicator("dgx-h100", nodes=8, nccl="2.28.9", env=forced)
     fewer = {**forced, "NCCL_MAX_NCHANNELS": "8"}
-    other = tuner.communicator("dgx-h100", **{"nccl": "2.28.9", **others}, env=fewer)  # type: ignore[arg-type]
+    base = tuner.communicator("dgx-h200", gpus_per_node=4, nccl="2.29.2", env=forced)
+    other = tuner.communicator("dgx-h200", **{"gpus_per_node": 4, **others}, env=fewer)
     (before,), (after,) = estimates(base, file, [1 << 28]), estimates(other, file, [1 << 28])
-    before_kinds = [CarriedOver.nodes_beyond] if CarriedOver.nodes_beyond in left else []
-    expected = calibrations.half_width(*before_kinds) + calibrations.half_width(*left)
+    expected = 2 * calibrations.half_width(*left)
     found = ratio(before, after)
     assert math.log(found.high / found.ratio) == pytest.approx(expected, abs=1e-4)
     assert math.log(found.ratio / found.low) == pytest.approx(expected, abs=1e-4)
+
+
+def test_between_nodes_nothing_cancels_but_what_is_the_same_call(file: Path) -> None:
+    forced = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
+    base, other = (
+        tuner.communicator("dgx-h100", nodes=8, nccl="2.28.9", env={**forced, **more})
+        for more in ({}, {"NCCL_MAX_NCHANNELS": "8"})
+    )
+    (before,), (after,) = estimates(base, file, [1 << 28]), estimates(other, file, [1 << 28])
+    expected = 2 * calibrations.half_width(CarriedOver.nodes_beyond)
+    assert math.log(ratio(before, after).high / ratio(before, after).ratio) == pytest.approx(expected, abs=1e-4)
+    assert ratio(before, before).high == 1
 
 
 def test_estimates_are_in_the_order_of_their_calls(file: Path) -> None:

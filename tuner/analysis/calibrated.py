@@ -63,6 +63,7 @@ class Estimate:
     ``widths`` are what its interval is made of: squares of half the interval around the time's logarithm, by what is
     carried over and to which release, number of nodes and so on. ``combination`` is the calibration's name with the
     numbers of collective, algorithm and protocol; ``call`` are the bytes of all else that its time depends on.
+    ``between_nodes``: whether it is one of several nodes.
     """
 
     time: CalibratedTime = field(metadata=json_form(merged=True))
@@ -70,6 +71,7 @@ class Estimate:
     widths: Mapping[tuple[CarriedOver, object], float] = field(metadata=json_form(omitted=True), repr=False)
     combination: tuple[str, int, int] = field(metadata=json_form(omitted=True), repr=False)
     call: bytes = field(metadata=json_form(omitted=True), repr=False)
+    between_nodes: bool = field(metadata=json_form(omitted=True), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,7 @@ def _alike(model: TimeModel, request: Request, calls: Features, number: int) -> 
             {kind: float(squares[at]) for kind, squares in widths.items()},
             combination,
             own[at].tobytes(),
+            bool(calls.nodes[at] > 1),
         )
 
 
