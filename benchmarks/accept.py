@@ -10,6 +10,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +19,13 @@ from tuner import measured
 from tuner.acceptance import curves, diagnosis, judge
 from tuner.acceptance.accept import Acceptance, Asked, accept
 from tuner.acceptance.curves import Curve, Kind, Shape
-from tuner.acceptance.expected import Expectation
+from tuner.acceptance.expected import ERROR_BYTES, Expectation
 from tuner.acceptance.faults import Resource
 from tuner.acceptance.judge import Verdict
 from tuner.analysis.changes import changed
 from tuner.base.errors import TunerError
 from tuner.base.names import Collective, DataType, Op
+from tuner.base.sizes import human_bytes
 from tuner.calibration import calibrate
 from tuner.calibration.accuracy import splits
 from tuner.calibration.accuracy.splits import Split
@@ -245,27 +247,29 @@ def _failed(split: Split, factors: Factors) -> Iterator[bool]:
 
 
 def nccl_errors() -> None:
-    """What ``NCCL_ERROR`` of tuner/acceptance/expected.py was taken from."""
-    found: dict[tuple[bool, bool], list[Array]] = {}
+    """What ``NCCL_ERROR`` was taken from, without nodes that NCCL finds no way through."""
+    found: dict[tuple[bool, int], list[Array]] = {}
     for name in measured.names():
         try:
             calls = splits.shipped(name)
         except TunerError:
             continue
+        features = calls.measured.calls
         off = np.log(calls.measured.times_us / calls.nccl_us)
-        several, large = calls.measured.calls.nodes > 1, calls.measured.calls.bytes >= 1 << 20
-        for key in ((a, b) for a in (False, True) for b in (False, True)):
-            which = (several == key[0]) & (large == key[1])
+        sizes = np.searchsorted(ERROR_BYTES, features.bytes, side="right")
+        for several, size in product((False, True), range(len(ERROR_BYTES) + 1)):
+            which = ((features.nodes > 1) == several) & (sizes == size) & (features.intra_gbs > 1)
             if which.any():
-                found.setdefault(key, []).append(off[which])
-    for (is_several, is_large), each in found.items():
+                found.setdefault((several, size), []).append(off[which])
+    for (several, size), each in sorted(found.items()):
         weights = np.concatenate([np.full(len(one), 1 / len(one)) for one in each])
         off = np.concatenate(each)
         order = np.argsort(off)
         reached = np.cumsum(weights[order]) / weights.sum()
         low, high = (float(off[order][np.searchsorted(reached, level)]) for level in (0.05, 0.95))
-        where = f"{'several nodes' if is_several else 'one node'}, {'from' if is_large else 'below'} 1 MiB"
-        print(f"measured over NCCL's time, natural logarithm, {where}: {low:.2f} to {high:.2f}")
+        where = f"{'several nodes' if several else 'one node'}, sizes {('below', 'from', 'from')[size]}"
+        limit = human_bytes(ERROR_BYTES[max(size - 1, 0)])
+        print(f"measured over NCCL's time, natural logarithm, {where} {limit}: {low:.2f} to {high:.2f}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from tuner import measured
 from tuner.acceptance import curves, drift, floors, judge
 from tuner.acceptance.accept import Asked, accept
 from tuner.acceptance.curves import Curve, Kind, Shape
-from tuner.acceptance.expected import Expectation, Whose
+from tuner.acceptance.expected import NCCL_ERROR, Expectation, Whose
 from tuner.acceptance.faults import Resource
 from tuner.acceptance.judge import Judged, Verdict
 from tuner.base.errors import BadInput
@@ -129,10 +129,18 @@ def test_without_a_calibration_the_band_is_nccls_with_its_error() -> None:
     found = expectation.times(KIND, SIZES)
     assert found.whose is Whose.nccl
     assert not found.measured.any()
-    picks = found.picks.time_us.astype(float)
-    assert (found.time_us * np.exp(-found.log_half) < picks).all()
-    assert (picks < found.time_us * np.exp(found.log_half)).all()
+    nccl_us = found.picks.time_us.astype(float)
+    small, large = NCCL_ERROR[False][0], NCCL_ERROR[False][-1]
+    for at, (low, high) in ((0, small), (-1, large)):
+        assert found.time_us[at] * np.exp(-found.log_half[at]) == pytest.approx(nccl_us[at] * np.exp(low))
+        assert found.time_us[at] * np.exp(found.log_half[at]) == pytest.approx(nccl_us[at] * np.exp(high))
     assert "NCCL's own model with its known error" in next(iter(expectation.reasons))
+
+
+def test_a_node_that_nccl_finds_no_way_through_is_said() -> None:
+    expectation = Expectation(describe("pcie-rtxpro6000", nccl="2.29.3"))
+    expectation.times(KIND, SIZES)
+    assert any("counts with 0.1 GB/s" in reason for reason in expectation.reasons)
 
 
 def test_an_extrapolation_is_trusted_no_more_than_nccls_model() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from tuner.acceptance.curves import Kind, Shape
 from tuner.acceptance.faults import Fault, faulty
 from tuner.base.errors import BadInput
-from tuner.base.names import ALGO_PROTOS
+from tuner.base.names import ALGO_PROTOS, Algorithm
 from tuner.base.numerics import SizeArray
 from tuner.emulator.build import build
 from tuner.emulator.selection import Picks, Selection
@@ -20,15 +20,20 @@ from tuner.timemodel.features import Array
 from tuner.timemodel.predict import TimeModel
 
 # How far public measurements lie from NCCL's own time, natural logarithms of measured over NCCL's: where 90 % of the
-# rows of tables/measured are, machines counted alike, by (several nodes, from 1 MiB on). benchmarks/accept.py prints
-# them.
+# rows of tables/measured are, machines counted alike, for calls below 1 MiB, below 64 MiB and above, on one node and on
+# several. benchmarks/accept.py prints them.
 NCCL_ERROR = {
-    (False, False): (-0.19, 0.88),
-    (False, True): (-0.13, 0.61),
-    (True, False): (-0.09, 1.5),
-    (True, True): (-0.18, 1.04),
+    False: ((-0.17, 0.88), (-0.10, 0.68), (0.03, 0.52)),
+    True: ((-0.04, 1.82), (0.00, 1.65), (-0.28, 0.64)),
 }
-LARGE_BYTES = 2**20
+ERROR_BYTES = (2**20, 2**26)
+# Where NCCL's search finds no way through a node it counts with 0.1 GB/s a channel.
+# Source: ncclTopoCompute, src/graph/search.cc, v2.28.9-1.
+_NO_WAY_GBS = 0.2
+_NO_WAY = (
+    "NCCL's search finds no way through this node and counts with 0.1 GB/s, so that nothing is too slow here; valid: "
+    "--calibration with a file that 'nccl-tuner calibrate' makes of a healthy machine's times"
+)
 _LATENCIES = ("net_ll_hop_us", "net_simple_hop_us", "tree_hop_us", "nvls_tree_hop_us", "pat_hop_us")
 
 
@@ -111,7 +116,10 @@ class Expectation:
         except BadInput as error:
             if self._asked is not None:
                 raise
-            self.reasons[f"NCCL's own model with its known error, as there is {error}"] = None
+            self.reasons[f"NCCL's own model with its known error: {error}"] = None
+            ring = self.selection(shape).communicator.graphs[Algorithm.Ring]
+            if ring.channels * ring.bw_intra_gbs < _NO_WAY_GBS:
+                self.reasons[_NO_WAY] = None
             return None
         self.reasons[model.reason] = None
         return model
@@ -133,7 +141,7 @@ class Expectation:
 
 def _by_nccl(picks: Picks, several: bool) -> Expected:
     """NCCL's own times, moved to the middle of where measured ones are."""
-    errors = np.array([NCCL_ERROR[several, large] for large in (picks.bytes >= LARGE_BYTES).tolist()]).reshape(-1, 2)
+    errors = np.array(NCCL_ERROR[several])[np.searchsorted(ERROR_BYTES, picks.bytes, side="right")]
     times_us = picks.time_us.astype(np.float64) * np.exp(errors.mean(axis=1))
     half = (errors[:, 1] - errors[:, 0]) / 2
     return Expected(times_us, half, picks, np.zeros(len(times_us), np.bool_), Whose.nccl)
