@@ -108,6 +108,13 @@ def test_another_gpu_than_the_machines(tmp_path: Path) -> None:
     assert found["sizes"] == []
 
 
+def test_two_kinds_of_gpus_in_one_run(tmp_path: Path) -> None:
+    file = nccl_tests_text.write(tmp_path / "all_reduce.log", ALL_REDUCE, nccl=22902)
+    file.write_text(file.read_text().replace("NVIDIA H100", "NVIDIA A100", 1))
+    found = json.loads(run("accept", str(file), *MACHINE, "--json", code=1).stdout)
+    assert "the file says A100, H100" in problem(found, "mixed machines")["text"]
+
+
 def test_rows_of_another_machine_among_them(tmp_path: Path) -> None:
     """Unsaid; the points that both measured disagree."""
     found = accepted(tmp_path, replace(headed(gpu=""), rows=(*HEALTHY.rows, *OTHER)), code=1)

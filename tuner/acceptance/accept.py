@@ -31,7 +31,7 @@ class Asked:
     """
 
     scenario: Scenario
-    given: Given
+    given: Given = field(default_factory=Given)
     calibration: str | None = None
 
 

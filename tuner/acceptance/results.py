@@ -62,8 +62,9 @@ def read(path: Path, given: Given, scenario: Scenario) -> ResultFile:
 
 
 def _other_machine(table: MeasuredTable, scenario: Scenario) -> Iterator[Problem]:
-    """Where the file names a GPU that the machine does not have."""
-    gpu, own = table.header.gpu, scenario.gpu_names
-    if gpu and own and not any(name in gpu.upper() for name in own):
-        text = f"the file says {gpu}, and {scenario.name} has {', '.join(own)}; valid: --machine of these GPUs"
-        yield Problem(Kind.mixed_machines, tuple(row.line for row in table.rows), text)
+    """Where the file names GPUs that the machine does not have."""
+    kinds, own = [kind for kind in table.header.gpu.split(", ") if kind], scenario.gpu_names
+    if not own or all(any(name in kind.upper() for name in own) for kind in kinds):
+        return
+    text = f"the file says {', '.join(kinds)}, and {scenario.name} has {', '.join(own)}; valid: --machine of these GPUs"
+    yield Problem(Kind.mixed_machines, tuple(row.line for row in table.rows), text)

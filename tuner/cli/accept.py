@@ -143,7 +143,8 @@ def _notes(found: Acceptance) -> Iterator[str]:
     for start in found.start_extra:
         if start.extra_us:
             on = f"{start.nodes} x {start.gpus_per_node} GPUs"
-            yield f"{on}: calls start {start.extra_us:.1f} us later than expected: the way of launching, or the host"
+            why = "the way of launching, or the host (CPU, NUMA)"
+            yield f"{on}: calls start {start.extra_us:.1f} us later than expected: {why}"
     for reason, count in found.skipped.items():
         yield f"not judged: {count} rows {reason}"
     for each in found.problems:
