@@ -11,6 +11,8 @@ import pytest
 
 from tests.support import calibrations, nccl_tests_text
 from tests.support.command_line import run
+from tuner.emulator import fitted_constants
+from tuner.emulator.fitted_constants import FittedConstants
 from tuner.timemodel.intervals import CarriedOver
 
 H100 = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
@@ -416,3 +418,21 @@ def test_budget_has_all_to_all_by_measurements_alone(tmp_path: Path) -> None:
     assert "4 AllToAll take" in out
     assert "left out: 3 x alltoall: NCCL has no algorithms to choose from" in out
     assert "AllToAll take" not in run("budget", str(file), *words, "--time", "nccl").stdout
+
+
+def test_fitted_constants_and_calibrations_are_told_apart(calibration: str, tmp_path: Path) -> None:
+    constants = tmp_path / "own.toml"
+    fitted_constants.write(constants, FittedConstants("2.28.9", {"base_latency_us": {"ring": {"ll": 7.5}}}, {}))
+    out = run(
+        *PICK, "--bytes", "1M", "--constants", str(constants), "--calibration", calibration, "--time", "both"
+    ).stdout
+    assert "fitted us" in out
+    assert "calibrated us" in out
+    assert "NCCL us" not in out
+    assert "NCCL us" in run(*PICK, "--bytes", "1M").stdout
+    refused = run(*PICK, "--calibration", str(constants), code=2).stderr
+    assert "not a calibration" in refused
+    assert "fitted constants are another thing, for --constants" in refused
+    refused = run(*PICK, "--constants", calibration, code=2).stderr
+    assert "calibrated times are another thing, for --calibration" in refused
+    assert "with fitted constants" in run(*BUDGET[:-1], "2.28.9", "--constants", str(constants)).stdout

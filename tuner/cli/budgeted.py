@@ -87,7 +87,8 @@ def show(title: str, budget: Budget, asked: Shown) -> None:
 
 
 def _totals(base: VariantBudget, shown: Shown) -> str:
-    parts = [f"{_ms(base.total_us)} ms by NCCL's own prediction"] if shown.nccl else []
+    by = "NCCL's model with fitted constants" if base.constants.fitted else "NCCL's own prediction"
+    parts = [f"{_ms(base.total_us)} ms by {by}"] if shown.nccl else []
     if shown.calibrated and base.calibrated:
         total = base.calibrated.total
         parts.append(f"{times.central(total, 1e3, 3)} ms by measurements (90 %: {times.interval(total, 1e3, 3)})")

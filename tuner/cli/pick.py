@@ -90,8 +90,14 @@ def _all_to_all(scenario: Scenario, sizes: list[int], wanted: "TimesWanted | Non
 
 def print_answers(title: str, answers: Sequence[PickAnswer]) -> None:
     """The answers as a table, with nccl-tests' bandwidths, the runner-up and its margin."""
-    print_table(title, COLUMNS, map(_row, answers))
+    by = _own(answers)
+    print_table(title, (*COLUMNS, f"{by} us", "algbw GB/s", "busbw GB/s", "runner-up", "slower by"), map(_row, answers))
     _print_disagreeing(answers)
+
+
+def _own(answers: Sequence[PickAnswer]) -> str:
+    """Whose times are NCCL's model's: NCCL's, or those of the constants that were fitted to measurements instead."""
+    return "fitted" if any(answer.constants.fitted for answer in answers) else "NCCL"
 
 
 def _print_disagreeing(answers: Sequence[PickAnswer]) -> None:
@@ -101,7 +107,7 @@ def _print_disagreeing(answers: Sequence[PickAnswer]) -> None:
             click.echo(f"DISAGREE {human_bytes(answer.bytes)}: ranks on {other.nodes} pick {pick}")
 
 
-COLUMNS = ("size", "pick", "channels", "threads", "NCCL us", "algbw GB/s", "busbw GB/s", "runner-up", "slower by")
+COLUMNS = ("size", "pick", "channels", "threads")
 
 
 def _row(answer: PickAnswer) -> tuple[object, ...]:
@@ -130,8 +136,9 @@ def _print_calibrated(title: str, answers: Sequence[PickAnswer], beside_nccl: bo
     if not used or used[0].name is None:
         print_answers(title, answers)
     else:
-        nccl = ("NCCL us", "NCCL busbw GB/s") if beside_nccl else ()
-        columns = (*COLUMNS[:4], *nccl, "calibrated us", f"{times.INTERVAL} us", "calibrated busbw GB/s")
+        by = _own(answers)
+        nccl = (f"{by} us", f"{by} busbw GB/s") if beside_nccl else ()
+        columns = (*COLUMNS, *nccl, "calibrated us", f"{times.INTERVAL} us", "calibrated busbw GB/s")
         print_table(title, columns, [_calibrated_row(answer, beside_nccl) for answer in answers])
         _print_disagreeing(answers)
     for one in used[:1]:

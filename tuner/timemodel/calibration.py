@@ -99,7 +99,8 @@ def read(path: Path) -> Calibration:
     except OSError as error:
         raise BadCalibration(f"{path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        raise BadCalibration(f"{path}: not a calibration: {type(error).__name__} {error}") from None
+        hint = "; fitted constants are another thing, for --constants" if path.suffix == ".toml" else ""
+        raise BadCalibration(f"{path}: not a calibration: {type(error).__name__} {error}{hint}") from None
 
 
 def text(calibration: Calibration) -> str:
