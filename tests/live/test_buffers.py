@@ -57,7 +57,7 @@ REGISTERS = [name for name in HERE if release.load(name).rules.registered]
 @pytest.mark.parametrize("name", REGISTERS)
 def test_registered(name: str, machine: str, nodes: int, gpus: int) -> None:
     report = check(Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus), REGISTERED)
-    assert report.mismatches == []
+    assert report.mismatches == ()
     assert report.compared["channels"] >= 5 * 60
 
 
@@ -67,7 +67,7 @@ def test_settings(name: str, settings: dict[str, str]) -> None:
     scenario = Scenario(nccl=name, machine="dgx-h100", nodes=1, environment=settings)
     selection = Selection(scenario.communicator())
     report = check(scenario, [request for request in REGISTERED if selection.usable(request)])
-    assert report.mismatches == []
+    assert report.mismatches == ()
     assert report.compared["channels"] >= 60
 
 
@@ -77,7 +77,7 @@ def test_seventeen_to_twenty_four_channels(name: str) -> None:
     ring = {"NCCL_MIN_NCHANNELS": "20", "NCCL_MAX_NCHANNELS": "20", "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
     every = Scenario(nccl=name, machine="dgx-1v", nodes=1, gpus_per_node=4, environment=ring)
     report = check(every, REGISTERED)
-    assert report.mismatches == []
+    assert report.mismatches == ()
     asked = [Selection(scenario.communicator()) for scenario in (every, dataclasses.replace(every, gpus_per_node=8))]
     broadcast = REGISTERED[Collective.Broadcast]
     if "cap_17_to_24_channels_at_16" in release.load(name).rules.registered:
@@ -104,7 +104,7 @@ def test_lone_ranks(name: str, machine: str) -> None:
         with pytest.raises(BadInput, match="adapter near the GPU"):
             selection.pick(REGISTERED[collective], 1 << 30)
     report = check(scenario, [request for request in REGISTERED if request.collective not in refused])
-    assert report.mismatches == []
+    assert report.mismatches == ()
     assert report.compared["channels"] >= 3 * 60
 
 
@@ -116,7 +116,7 @@ def test_adapters_of_the_processor(name: str, gpu_direct: bool, tmp_path: Path) 
     channels = Selection(scenario.communicator()).pick(REGISTERED[Collective.AllGather], 1 << 30).channels
     assert (channels == 1) == gpu_direct
     report = check(scenario, [REGISTERED[collective] for collective in KEPT])
-    assert report.mismatches == []
+    assert report.mismatches == ()
     assert report.compared["channels"] >= 2 * 60
 
 
@@ -158,7 +158,7 @@ def test_policy(name: str, policy: str) -> None:
             scenario.communicator()
         return
     report = check(scenario, [*REGISTERED[2:4], ALL_COLLECTIVES[2]])
-    assert report.mismatches == []
+    assert report.mismatches == ()
     assert report.compared["picks"] >= 3 * 40
 
 
@@ -180,7 +180,7 @@ WINDOW_SHAPES = [("dgx-h100", 8), ("dgx-h100", 5), ("dgx-h100", 2), ("dgx-b200",
 @pytest.mark.parametrize("name", LEAVES)
 def test_windows(name: str, machine: str, gpus: int) -> None:
     report = check(Scenario(nccl=name, machine=machine, nodes=1, gpus_per_node=gpus), WINDOWS)
-    assert report.mismatches == []
+    assert report.mismatches == ()
     assert report.compared["picks"] >= 5 * 60
 
 
@@ -189,7 +189,7 @@ def test_windows(name: str, machine: str, gpus: int) -> None:
 def test_settings_of_windows(name: str, settings: dict[str, str]) -> None:
     scenario = Scenario(nccl=name, machine="dgx-b200", nodes=1, gpus_per_node=4, environment=settings)
     report = check(scenario, [request for request in WINDOWS[2:] if Selection(scenario.communicator()).usable(request)])
-    assert report.mismatches == []
+    assert report.mismatches == ()
     assert report.compared["picks"] >= 3 * 60
 
 
@@ -208,7 +208,7 @@ def test_types_on_windows(name: str) -> None:
             oracle.launch_windows(request, [1 << 20])
     requests = [request for request in requests if request not in missing]
     report = check(scenario, requests)
-    assert report.mismatches == []
+    assert report.mismatches == ()
     assert report.compared["picks"] >= 60 * len(requests)
     assert len(requests) >= 2 * len(TYPES_AND_OPS) - 2
 

@@ -34,7 +34,7 @@ def test_it_answers_as_the_build_for_cuda_12(
 def test_check_asks_the_build(name: str, build: str) -> None:
     scenario = Scenario(name, 2, machine="dgx-b200", gpus_per_node=2, build=build)
     report = check(scenario)
-    assert report.mismatches == []
+    assert report.mismatches == ()
     assert report.compared["cells"] > 10_000
     assert build in scenario.title
     with Oracle(scenario.oracle_configuration()) as oracle:

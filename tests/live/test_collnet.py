@@ -56,7 +56,7 @@ TYPES = [
 def exact(scenario: Scenario, requests: tuple[Request, ...] = ALL_COLLECTIVES) -> MatchReport:
     selection = Selection(scenario.communicator())
     report = check(scenario, [request for request in requests if selection.usable(request)])
-    assert report.mismatches == []
+    assert report.mismatches == ()
     assert report.compared["picks"] >= 60
     return report
 

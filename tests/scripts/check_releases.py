@@ -70,7 +70,7 @@ class Totals:
     def add(self, report: MatchReport) -> None:
         self.communicators += 1
         self.compared.update(report.compared)
-        self.matched.update({kind: report.matched(kind) for kind in report.compared})
+        self.matched.update(report.matched)
 
 
 @click.command()

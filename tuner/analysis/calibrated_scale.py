@@ -28,7 +28,7 @@ def with_times(
     times: dict[tuple[int, int], CalibratedTime] = {}  # by place and nodes
     used: dict[str, list[CalibrationUsed]] = defaultdict(list)
     for nodes in sorted({nodes for nodes, _ in by_end}):
-        selection = Selection(replace(scenario, nodes=nodes).communicator())
+        selection = Selection(scenario.with_nodes(nodes).communicator())
         model = calibrated.answering(wanted, scenario, selection)
         if isinstance(model, NoCalibration):
             used[model.reason].append(calibrated.used(model))

@@ -51,7 +51,7 @@ def choices(scenario: Scenario, request: Request, sizes: SizeArray, nodes: Seque
 
     Errors: BadInput for what the emulator refuses, one rank among it.
     """
-    rows = [picks(Selection(scenario.resolve().with_nodes(count).views[0]), request, sizes) for count in nodes]
+    rows = [picks(Selection(scenario.with_nodes(count).communicator()), request, sizes) for count in nodes]
     names = ("algorithm", "protocol", "channels", "threads", "time_us")
     return Choices(tuple(nodes), sizes, *(np.stack([getattr(row, name) for row in rows]) for name in names))
 

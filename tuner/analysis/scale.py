@@ -149,7 +149,7 @@ class _Answers:
 
     def _of(self, count: int) -> NDArray[np.int64]:
         if count not in self.labels_of:
-            selection = Selection(self.scenario.resolve().with_nodes(count).views[0])
+            selection = Selection(self.scenario.with_nodes(count).communicator())
             found = [self._picks(selection, request) for request in self.calls.requests]
             names = ("algorithm", "protocol", "channels", "threads")
             self.labels_of[count] = np.concatenate(

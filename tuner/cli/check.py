@@ -1,10 +1,8 @@
 """``nccl-tuner check``: the emulator against the real library."""
 
-import dataclasses
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
@@ -58,13 +56,13 @@ def command(
         requests = [Request(collective, dtype, op, buffers=buffers) for collective in collectives or Collective]
         reports.append(check(scenario, requests, sizes, timeout_s))
     if as_json:
-        print_json([_record(report) for report in reports])
+        print_json(reports)
     else:
         _print(reports)
     sys.exit(1 if any(report.mismatches for report in reports) else 0)
 
 
-def _scenarios(nodes_given: bool, described: dict[str, Any]) -> Iterator[Scenario]:
+def _scenarios(nodes_given: bool, described: Mapping[str, Any]) -> Iterator[Scenario]:
     if described["node"]:
         yield options.scenario_of(**described)
         return
@@ -77,7 +75,7 @@ def _scenarios(nodes_given: bool, described: dict[str, Any]) -> Iterator[Scenari
         if nodes_given:
             yield scenario
         else:  # one rank has nothing to pick
-            yield from (each for nodes in (1, 2, 4) if (each := replace(scenario, nodes=nodes)).ranks > 1)
+            yield from (each for nodes in (1, 2, 4) if (each := scenario.with_nodes(nodes)).ranks > 1)
 
 
 def _print(reports: list[MatchReport]) -> None:
@@ -86,7 +84,7 @@ def _print(reports: list[MatchReport]) -> None:
     matched = Counter[str]()
     for report in reports:
         totals.update(report.compared)
-        matched.update({kind: report.matched(kind) for kind in KINDS})
+        matched.update(report.matched)
     rows.append(("all", *(f"{matched[kind]}/{totals[kind]}" for kind in KINDS)))
     print_table("matched / compared with libnccl", ("communicator", *KINDS), rows)
     for report in reports:
@@ -98,13 +96,4 @@ def _print(reports: list[MatchReport]) -> None:
 
 
 def _share(report: MatchReport, kind: str) -> str:
-    return f"{report.matched(kind)}/{report.compared.get(kind, 0)}"
-
-
-def _record(report: MatchReport) -> dict[str, Any]:
-    return {
-        "communicator": report.title,
-        "compared": report.compared,
-        "matched": {kind: report.matched(kind) for kind in report.compared},
-        "mismatches": [dataclasses.asdict(mismatch) for mismatch in report.mismatches],
-    }
+    return f"{report.matched.get(kind, 0)}/{report.compared.get(kind, 0)}"

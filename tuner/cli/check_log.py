@@ -1,6 +1,5 @@
 """``nccl-tuner check-log``: the emulator against what a run printed."""
 
-import dataclasses
 import sys
 from typing import Any
 
@@ -31,36 +30,27 @@ def command(dtype: DataType, op: Op, as_json: bool, **given: Any) -> None:
     imported = read_log(LogOptions(**given))
     compared = compare(imported, dtype, op)
     if not compared.report.compared:
-        raise BadInput(f"nothing to compare: {'; '.join(imported.missing + compared.not_compared)}")
+        raise BadInput(f"nothing to compare: {'; '.join(compared.missing + compared.not_compared)}")
     if as_json:
-        print_json(_record(compared, imported.missing))
+        print_json(compared)
     else:
-        _print(compared, imported.missing)
+        _print(compared)
     sys.exit(1 if compared.report.mismatches else 0)
 
 
-def _print(compared: Compared, missing: tuple[str, ...]) -> None:
+def _print(compared: Compared) -> None:
     report = compared.report
     print_table(
         "matched / compared with the log",
         ("communicator", *KINDS),
-        [(report.title, *(f"{report.matched(kind)}/{report.compared.get(kind, 0)}" for kind in KINDS))],
+        [(report.title, *(f"{report.matched.get(kind, 0)}/{report.compared.get(kind, 0)}" for kind in KINDS))],
     )
     for mismatch in report.mismatches:
         click.echo(f"MISMATCH {mismatch.what} {mismatch.where}: emulator {mismatch.emulator}, log {mismatch.libnccl}")
-    for what, texts in (("note", compared.notes), ("not printed", missing), ("not compared", compared.not_compared)):
+    for what, texts in (
+        ("note", compared.notes),
+        ("not printed", compared.missing),
+        ("not compared", compared.not_compared),
+    ):
         for text in texts:
             click.echo(f"{what}: {text}")
-
-
-def _record(compared: Compared, missing: tuple[str, ...]) -> dict[str, Any]:
-    report = compared.report
-    return {
-        "communicator": report.title,
-        "compared": report.compared,
-        "matched": {kind: report.matched(kind) for kind in report.compared},
-        "mismatches": [dataclasses.asdict(mismatch) for mismatch in report.mismatches],
-        "missing": missing,
-        "not_compared": compared.not_compared,
-        "notes": compared.notes,
-    }

@@ -78,7 +78,7 @@ def command(
     if described.nodes != 1:
         raise BadInput(f"--nodes {described.nodes}: what changes is their number; valid: --from-nodes, --to-nodes")
     ends = [nodes for nodes in (low, high) if nodes * described.gpus() > 1]
-    selections = {f"on {nodes} nodes": Selection(described.resolve().with_nodes(nodes).views[0]) for nodes in ends}
+    selections = {f"on {nodes} nodes": Selection(described.with_nodes(nodes).communicator()) for nodes in ends}
     requests = options.runnable(selections, collectives, Request(Collective.AllReduce, dtype, op), everywhere=False)
     hidden = not every or not sys.stderr.isatty()  # without --every it takes seconds
     bar: Any = click.progressbar(length=high - low + 1, label="numbers of nodes", file=sys.stderr, hidden=hidden)

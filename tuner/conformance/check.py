@@ -8,7 +8,7 @@ from tuner.base.errors import NoAlgorithm, OracleFailed
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.base.numerics import shortest
 from tuner.conformance import check_group
-from tuner.conformance.mismatches import MatchReport, Mismatch
+from tuner.conformance.mismatches import Comparing, MatchReport, Mismatch
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -49,35 +49,35 @@ def check(
 
     Where the emulator says that NCCL refuses a call, libnccl has to refuse it: that counts as one pick.
     """
-    report, requests = MatchReport(scenario.title), tuple(requests)
+    found, requests = Comparing(), tuple(requests)
     views = scenario.resolve().views
     selection = Selection(views[0])
     alone = scenario.resolve().oracle_configuration_to_launch().without_tuner
     with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
-        _compare_tables(report, selection, oracle.tables, oracle.facts)
+        _compare_tables(found, selection, oracle.tables, oracle.facts)
         if len(views) > 1:
             last = Selection(views[-1])
-            _compare_tables(report, last, oracle.last_rank_tables, oracle.last_rank_facts, " of the last rank")
+            _compare_tables(found, last, oracle.last_rank_tables, oracle.last_rank_facts, " of the last rank")
         taken = []
         for request in requests:
             chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
             if _refused(selection, request, chosen[0]):
-                report.compare("picks", name(request), "refused", _refused_or_picked(oracle, request, chosen[0]))
+                found.compare("picks", name(request), "refused", _refused_or_picked(oracle, request, chosen[0]))
                 continue
             taken.append(request)
             if request.buffers is not Buffers.window:  # nobody asks what a call costs that leaves the classic path
-                _compare_cells(report, selection, oracle, request, chosen)
+                _compare_cells(found, selection, oracle, request, chosen)
             if not alone:
-                _compare_picks(report, selection, oracle, request, chosen)
+                _compare_picks(found, selection, oracle, request, chosen)
         for number, group in enumerate(check_group.standard(selection, taken)):
             for where, (ours, theirs) in check_group.compare(selection, oracle, group).items():
-                report.compare("groups", f"group {number} of {len(group.picks)} calls, {where}", ours, theirs)
+                found.compare("groups", f"group {number} of {len(group.picks)} calls, {where}", ours, theirs)
     if alone:
         with Oracle(scenario.resolve().oracle_configuration_to_launch(), timeout_s=timeout_s) as oracle:
             for request in taken:
                 chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
-                _compare_picks(report, selection, oracle, request, chosen)
-    return report
+                _compare_picks(found, selection, oracle, request, chosen)
+    return found.report(scenario.title)
 
 
 def _refused(selection: Selection, request: Request, size: int) -> bool:
@@ -100,48 +100,53 @@ def _refused_or_picked(oracle: Oracle, request: Request, size: int) -> str:
     return pick_name(launched)
 
 
-def _compare_tables(report: MatchReport, selection: Selection, tables: Tables, facts: Facts, whose: str = "") -> None:
+def _compare_tables(found: Comparing, selection: Selection, tables: Tables, facts: Facts, whose: str = "") -> None:
     for name in TABLES:
         ours, theirs = getattr(selection.tables, name), getattr(tables, name)
         for at in np.ndindex(theirs.shape):  # an older release has fewer algorithms
-            report.compare("tables", f"{name}{list(at)}{whose}", ours[at].item(), theirs[at].item())
+            found.compare("tables", f"{name}{list(at)}{whose}", ours[at].item(), theirs[at].item())
     communicator = selection.communicator
-    report.compare("tables", f"channels{whose}", communicator.channels, facts.n_channels)
-    report.compare("tables", f"nvls_channels{whose}", communicator.nvls_channels, facts.nvls_channels)
+    found.compare("tables", f"channels{whose}", communicator.channels, facts.n_channels)
+    found.compare("tables", f"nvls_channels{whose}", communicator.nvls_channels, facts.nvls_channels)
 
 
 def _compare_cells(
-    report: MatchReport, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
+    found: Comparing, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
 ) -> None:
     ours = selection.cost_table(request, sizes)
     theirs = oracle.costs(request, sizes)
     ours = np.ascontiguousarray(ours[:, : theirs.shape[1]])  # an older release has fewer algorithms
     differ = ours.view(np.uint32) != theirs.view(np.uint32)
-    report.compared["cells"] = report.compared.get("cells", 0) + differ.size
-    for row, algorithm, protocol in np.argwhere(differ):
-        where = f"{name(request)} {sizes[row]} B {Algorithm(algorithm).name}/{Protocol(protocol).name}"
-        values = shortest(ours[row, algorithm, protocol]), shortest(theirs[row, algorithm, protocol])
-        report.mismatches.append(Mismatch("cells", where, *values))
+    mismatches = [
+        Mismatch(
+            "cells",
+            f"{name(request)} {sizes[row]} B {Algorithm(algorithm).name}/{Protocol(protocol).name}",
+            shortest(ours[row, algorithm, protocol]),
+            shortest(theirs[row, algorithm, protocol]),
+        )
+        for row, algorithm, protocol in np.argwhere(differ)
+    ]
+    found.add("cells", differ.size, mismatches)
 
 
 def _compare_picks(
-    report: MatchReport, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
+    found: Comparing, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
 ) -> None:
     if request.buffers is Buffers.window:
-        _compare_windows(report, selection, oracle, request, sizes)
+        _compare_windows(found, selection, oracle, request, sizes)
         return
     picks = selection.pick(request, sizes)
     launched = oracle.launch(request, sizes)
     for row, (size, real) in enumerate(zip(sizes, launched, strict=True)):
         where = f"{name(request)} {size} B"
         pick = f"{Algorithm(picks.algorithm[row]).name}/{Protocol(picks.protocol[row]).name}"
-        report.compare("picks", where, pick, pick_name(real))
-        report.compare("channels", where, int(picks.channels[row]), real.channels)
-        report.compare("threads", where, int(picks.threads[row]), real.threads)
+        found.compare("picks", where, pick, pick_name(real))
+        found.compare("channels", where, int(picks.channels[row]), real.channels)
+        found.compare("threads", where, int(picks.threads[row]), real.threads)
 
 
 def _compare_windows(
-    report: MatchReport, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
+    found: Comparing, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
 ) -> None:
     """As :func:`_compare_picks`; a call that leaves the classic path counts with its kernel, blocks and threads."""
     non_classic_paths = selection.non_classic_paths(request, sizes)
@@ -163,7 +168,7 @@ def _compare_windows(
         else:
             theirs = pick_name(real), real.channels, real.threads
         for what, own, library in zip(("picks", "channels", "threads"), ours, theirs, strict=True):
-            report.compare(what, where, own, library)
+            found.compare(what, where, own, library)
 
 
 def name(request: Request) -> str:

@@ -1,13 +1,14 @@
 """The emulator against what a log printed: the same text, or a mismatch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Algorithm, DataType, Op, Protocol
-from tuner.conformance.mismatches import MatchReport
+from tuner.base.records import json_form
+from tuner.conformance.mismatches import Comparing, MatchReport
 from tuner.emulator import printed_table
 from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
@@ -27,9 +28,13 @@ _THRESHOLDS = [(algorithm, protocol) for algorithm in (Algorithm.Tree, Algorithm
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What was compared, what was printed and could not be, each with the reason, and what was assumed."""
+    """What was compared, what was not printed, what was and could not be compared, each with the reason, and notes.
 
-    report: MatchReport
+    ``notes`` say what was assumed.
+    """
+
+    report: MatchReport = field(metadata=json_form(merged=True))
+    missing: tuple[str, ...]
     not_compared: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -41,46 +46,49 @@ def compare(imported: Imported, dtype: DataType = DataType.float32, op: Op = Op.
     """
     communicator = in_emulator(imported)
     selection = Selection(communicator)
-    report = MatchReport(
+    found = Comparing()
+    title = (
         f"{communicator.ranks} ranks on {communicator.nodes} nodes, NCCL {communicator.release.name}"
         f", communicator {imported.communicator}"
     )
-    _compare_table(report, imported, selection)
-    _compare_thresholds(report, imported, selection.tables)
+    _compare_table(found, imported, selection)
+    _compare_thresholds(found, imported, selection.tables)
     if imported.coll_channels is not None:
-        report.compare("channels", "coll channels", str(communicator.channels), imported.coll_channels)
+        found.compare("channels", "coll channels", str(communicator.channels), imported.coll_channels)
     if imported.nvls_channels is not None:
-        report.compare("channels", "nvls channels", str(communicator.nvls_channels), imported.nvls_channels)
-    not_compared = _compare_choices(report, imported.choices, selection, dtype, op)
+        found.compare("channels", "nvls channels", str(communicator.nvls_channels), imported.nvls_channels)
+    not_compared = _compare_choices(found, imported.choices, selection, dtype, op)
     silent = sum(made.count for made in imported.choices if made.dtype is None or made.op is None)
     notes = (f"{silent} choices do not show their call: taken as {dtype.name} {op.name}",) if silent else ()
-    return Compared(report, (*not_compared, *imported.symmetric), (*imported.notes, *notes))
+    return Compared(
+        found.report(title), imported.missing, (*not_compared, *imported.symmetric), (*imported.notes, *notes)
+    )
 
 
-def _compare_table(report: MatchReport, imported: Imported, selection: Selection) -> None:
+def _compare_table(found: Comparing, imported: Imported, selection: Selection) -> None:
     latency_us, bandwidth_gbs = printed_table.printed(selection.communicator, selection.tables)
     for index, block in enumerate(imported.table):
         columns = [(name, protocol) for name in block.names(index) for protocol in Protocol]
         for (name, protocol), text in zip(columns, block.threads, strict=False):
             algorithm = choice.algorithm(name)
             ours = "absent" if algorithm is None else str(selection.tables.max_threads[algorithm, protocol])
-            report.compare("max threads", f"{name}/{protocol.name}", ours, text)
+            found.compare("max threads", f"{name}/{protocol.name}", ours, text)
         for collective, cells in block.rows.items():
             for (name, protocol), (latency, bandwidth) in zip(columns, cells, strict=False):
                 algorithm = choice.algorithm(name)
                 at = collective, algorithm, protocol
                 ours = "absent" if algorithm is None else f"{latency_us[at]:.1f}/{bandwidth_gbs[at]:.1f}"
-                report.compare("table", f"{collective.name} {name}/{protocol.name}", ours, f"{latency}/{bandwidth}")
+                found.compare("table", f"{collective.name} {name}/{protocol.name}", ours, f"{latency}/{bandwidth}")
 
 
-def _compare_thresholds(report: MatchReport, imported: Imported, tables: Tables) -> None:
+def _compare_thresholds(found: Comparing, imported: Imported, tables: Tables) -> None:
     for (algorithm, protocol), text in zip(_THRESHOLDS, imported.thresholds or (), strict=False):
         ours = str(tables.thread_thresholds_bytes[algorithm, protocol])
-        report.compare("thread thresholds", f"{algorithm.name}/{protocol.name}", ours, text)
+        found.compare("thread thresholds", f"{algorithm.name}/{protocol.name}", ours, text)
 
 
 def _compare_choices(
-    report: MatchReport, choices: Sequence[LoggedChoice], selection: Selection, dtype: DataType, op: Op
+    found: Comparing, choices: Sequence[LoggedChoice], selection: Selection, dtype: DataType, op: Op
 ) -> list[str]:
     not_compared: dict[str, int] = {}
     for made in choices:
@@ -91,7 +99,7 @@ def _compare_choices(
         assert made.collective is not None
         request = Request(made.collective, made.dtype or dtype, op if made.op is None else made.op)
         where = f"{made.collective.name} {request.dtype.name} {request.op.name} {made.bytes} B"
-        report.compare("choices", where, _emulated(selection, request, made), _printed(made))
+        found.compare("choices", where, _emulated(selection, request, made), _printed(made))
     return [f"{count} choices: {reason}" for reason, count in not_compared.items()]
 
 

@@ -1,6 +1,10 @@
 """What an exact comparison found: how much was compared, and every difference with both values."""
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+from tuner.base.records import json_form
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,20 +17,36 @@ class Mismatch:
     libnccl: object
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class MatchReport:
-    """Numbers compared and the mismatches among them, by what was compared."""
+    """How many numbers and choices were compared and how many agreed, by what was compared, and what differs."""
 
-    title: str
-    compared: dict[str, int] = field(default_factory=dict)
-    mismatches: list[Mismatch] = field(default_factory=list)
+    title: str = field(metadata=json_form("communicator"))
+    compared: Mapping[str, int]
+    matched: Mapping[str, int]
+    mismatches: tuple[Mismatch, ...]
+
+
+class Comparing:
+    """An exact comparison under way: counts, and keeps what differs."""
+
+    def __init__(self) -> None:
+        self._compared = Counter[str]()
+        self._mismatches: list[Mismatch] = []
 
     def compare(self, what: str, where: str, emulator: object, libnccl: object) -> None:
         """Counts one comparison, and keeps both values where they differ."""
-        self.compared[what] = self.compared.get(what, 0) + 1
+        self._compared[what] += 1
         if emulator != libnccl:
-            self.mismatches.append(Mismatch(what, where, emulator, libnccl))
+            self._mismatches.append(Mismatch(what, where, emulator, libnccl))
 
-    def matched(self, what: str) -> int:
-        """How many comparisons of this kind agreed."""
-        return self.compared.get(what, 0) - sum(mismatch.what == what for mismatch in self.mismatches)
+    def add(self, what: str, number: int, mismatches: Sequence[Mismatch]) -> None:
+        """Counts so many comparisons at once, with those that differ."""
+        self._compared[what] += number
+        self._mismatches += mismatches
+
+    def report(self, title: str) -> MatchReport:
+        """What came of it so far."""
+        differing = Counter(each.what for each in self._mismatches)
+        matched = {what: number - differing[what] for what, number in self._compared.items()}
+        return MatchReport(title, dict(self._compared), matched, tuple(self._mismatches))

@@ -1,18 +1,17 @@
 """An efficiency report: measured times beside what models say, bus bandwidths below their limits."""
 
-from typing import Any
-
 import numpy as np
 from matplotlib.figure import Figure
 
 from tuner.calibration.efficiency import EfficiencyReport
 from tuner.plot.axes import LOWER, UPPER, grid, heading, legend, size_axis
+from tuner.plot.lines import Look
 
-MEASURED: dict[str, Any] = {"color": "#000000", "marker": "o", "label": "measured"}
-PREDICTED: dict[str, Any] = {"color": "#00487A", "linestyle": "dashed", "label": "NCCL's prediction"}
-ALPHABETA: dict[str, Any] = {"color": "#E69F00", "linestyle": "dotted", "linewidth": 2, "label": "alpha-beta"}
-IDEAL: dict[str, Any] = {"color": "#00875F", "label": "ideal"}
-LINKS: dict[str, Any] = {
+MEASURED: Look = {"color": "#000000", "marker": "o", "label": "measured"}
+PREDICTED: Look = {"color": "#00487A", "linestyle": "dashed", "label": "NCCL's prediction"}
+ALPHABETA: Look = {"color": "#E69F00", "linestyle": "dotted", "linewidth": 2, "label": "alpha-beta"}
+IDEAL: Look = {"color": "#00875F", "label": "ideal"}
+LINKS: Look = {
     "color": "#A63F00",
     "linestyle": "dashdot",
     "drawstyle": "steps-mid",

@@ -1,17 +1,19 @@
 """Lines of combinations: colour and marker of the algorithm, dashes of the protocol."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from matplotlib.patheffects import Normal, Stroke
 
 from tuner.base.names import AlgoProto, Protocol
 from tuner.plot import palette
 
+Look: TypeAlias = dict[str, Any]  # keyword arguments of matplotlib's Axes.plot
+
 WIDTH, OUTLINE = 1.6, 2.6  # points
-PICK: dict[str, Any] = {"color": "#000000", "alpha": 0.22, "linewidth": 7, "solid_capstyle": "butt", "zorder": 1}
+PICK: Look = {"color": "#000000", "alpha": 0.22, "linewidth": 7, "solid_capstyle": "butt", "zorder": 1}
 
 
-def style(algo_proto: AlgoProto) -> dict[str, Any]:
+def style(algo_proto: AlgoProto) -> Look:
     """Of a line; light colours have a dark outline, to be seen on white. Markers of LL are empty, of LL128 half."""
     algorithm, protocol = algo_proto
     light = palette.INKS[algorithm] == "#000000"

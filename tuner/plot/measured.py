@@ -12,9 +12,9 @@ from tuner.measure.comparison.judged import Judged
 from tuner.measure.records.samples import Point
 from tuner.measure.series import Series, series
 from tuner.plot.axes import grid, heading, legend, size_axis
-from tuner.plot.lines import style
+from tuner.plot.lines import Look, style
 
-PICK: dict[str, Any] = {
+PICK: Look = {
     "linestyle": "",
     "marker": "s",
     "markersize": 11,
@@ -22,10 +22,10 @@ PICK: dict[str, Any] = {
     "color": "#000000",
     "label": "NCCL's pick",
 }
-BEST: dict[str, Any] = {"linestyle": "", "marker": "+", "markersize": 11, "color": "#000000", "label": "measured best"}
+BEST: Look = {"linestyle": "", "marker": "+", "markersize": 11, "color": "#000000", "label": "measured best"}
 RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 1, 1.25, 2, 5, 10, 20, 50, 100)  # that are named along an axis
-DASH: dict[str, Any] = {"marker": "_", "markersize": 24, "markeredgewidth": 2.5}  # a prediction without a line
-OTHERS = {"color": "#8C8C8C", "linewidth": 0.7, "label": "with other channels"}
+DASH: Look = {"marker": "_", "markersize": 24, "markeredgewidth": 2.5}  # a prediction without a line
+OTHERS: Look = {"color": "#8C8C8C", "linewidth": 0.7, "label": "with other channels"}
 
 
 def figure(compared: Sequence[Comparison], names: Sequence[str]) -> Figure:

@@ -93,7 +93,7 @@ def lines(
     Errors: BadInput for what the emulator refuses.
     """
     for count in nodes:
-        described = replace(scenario, nodes=count)
+        described = scenario.with_nodes(count)
         selection = Selection(described.communicator())
         for collective in Collective:
             yield (scenario.nccl, collective, count), _line(described, selection, Request(collective, dtype, op), sizes)

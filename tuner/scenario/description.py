@@ -54,6 +54,10 @@ class Scenario:
         """What emulator and oracle take of it. Each part is read and checked when it is first asked for, once."""
         return self._resolved
 
+    def with_nodes(self, nodes: int) -> "Scenario":
+        """The same with so many of its first kind of nodes, none of which is resolved again."""
+        return self.resolve().with_nodes(nodes).scenario
+
     @cached_property
     def _resolved(self) -> "ResolvedScenario":
         from tuner.scenario.resolved import ResolvedScenario

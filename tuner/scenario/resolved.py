@@ -33,6 +33,7 @@ class ResolvedScenario:
         other = ResolvedScenario(replace(self.scenario, nodes=nodes))
         other.kinds = (self.own.with_nodes(nodes), *self.kinds[1:])
         other.release = self.release
+        vars(other.scenario)["_resolved"] = other  # what it resolves to is known
         return other
 
     @cached_property

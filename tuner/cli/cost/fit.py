@@ -1,16 +1,14 @@
 """``nccl-tuner cost fit``: alpha and beta of a measured sweep."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from tuner.base.names import Collective
 from tuner.calibration import sweep
-from tuner.calibration.sweep import AlphaBeta, Sweep
+from tuner.calibration.sweep_fit import SweepFit, described
 from tuner.cli import options
-from tuner.cli.cost import values
-from tuner.cli.output import human_bytes, print_table
+from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.costmodels import algorithms
 from tuner.costmodels.alphabeta import FORMULAS
 from tuner.costmodels.line import Repeated
@@ -47,60 +45,30 @@ def command(
     sweeps = [sweep.read(path, collective) for path in files]
     algorithm = algorithm or algorithms.names(Operation[sweeps[0].collective.name])[0]
     terms = sweep.terms_of(sweeps, algorithm, ranks)
-    found = sweep.fit(sweeps, terms)
+    found = described(sweeps, algorithm, sweep.fit(sweeps, terms))
     if as_json:
-        values.print_records([_record(sweeps, algorithm, found)])
+        print_json(found)
     else:
-        _print(sweeps, algorithm, found)
+        _print(found)
 
 
-def _record(sweeps: list[Sweep], algorithm: str, found: AlphaBeta) -> dict[str, Any]:
-    fit = found.fit
-    return {
-        "operation": sweeps[0].collective.name,
-        "algorithm": algorithm,
-        "files": [str(each.path) for each in sweeps],
-        "alpha_us": float(found.level.alpha_us),
-        "beta_gbs": float(found.level.beta_gbs),
-        "r2": fit.r2,
-        "alpha_deviation_us": fit.fixed_deviation_us * float(found.level.alpha_us) / fit.fixed_us,
-        "beta_deviation_gbs": fit.gbs_deviation * float(found.level.beta_gbs) / fit.gbs,
-        "fixed_us": fit.fixed_us,
-        "gbs": fit.gbs,
-        "error": found.error,
-        "class": found.verdict.name,
-        "causes": list(found.verdict.causes),
-        "runs": {"alpha_us": _repeated(found.alpha_us), "beta_gbs": _repeated(found.beta_gbs)},
-        "wrong": [{"file": str(each.path), "bytes": size} for each in sweeps for size in each.wrong_bytes],
-        "sizes": [
-            {"file": str(each.path), "bytes": int(size), "time_us": float(time_us)}
-            for each in sweeps
-            for size, time_us in zip(each.bytes, each.times_us, strict=True)
-        ],
-    }
-
-
-def _repeated(found: Repeated) -> dict[str, float | None]:
-    return {"mean": found.mean, "deviation": found.deviation}
-
-
-def _print(sweeps: list[Sweep], algorithm: str, found: AlphaBeta) -> None:
-    record = _record(sweeps, algorithm, found)
+def _print(found: SweepFit) -> None:
     rows = [
         (
             "alpha of a step, us",
-            f"{record['alpha_us']:.3f}",
-            f"{record['alpha_deviation_us']:.3f}",
-            *_shown(found.alpha_us),
+            f"{found.alpha_us:.3f}",
+            f"{found.alpha_deviation_us:.3f}",
+            *_shown(found.runs.alpha_us),
         ),
-        ("beta, GB/s", f"{record['beta_gbs']:.3f}", f"{record['beta_deviation_gbs']:.3f}", *_shown(found.beta_gbs)),
+        ("beta, GB/s", f"{found.beta_gbs:.3f}", f"{found.beta_deviation_gbs:.3f}", *_shown(found.runs.beta_gbs)),
     ]
-    title = f"{record['operation']}, taken for {algorithm}, {len(record['sizes'])} times of {len(sweeps)} runs"
+    title = f"{found.operation}, taken for {found.algorithm}, {len(found.sizes)} times of {len(found.files)} runs"
     print_table(title, ("", "all runs", "+-", "mean of runs", "deviation"), rows)
-    click.echo(f"R2 {record['r2']:.4f}, mean error {100 * found.error:.1f} %: {record['class']}")
-    for path, wrong_bytes in ((one.path, one.wrong_bytes) for one in sweeps if one.wrong_bytes):
-        click.echo(f"{path}: left out, as results were wrong: {', '.join(map(human_bytes, wrong_bytes))}")
-    for cause in record["causes"]:
+    click.echo(f"R2 {found.r2:.4f}, mean error {100 * found.error:.1f} %: {found.verdict}")
+    for file in dict.fromkeys(each.file for each in found.wrong):
+        sizes = ", ".join(human_bytes(each.bytes) for each in found.wrong if each.file == file)
+        click.echo(f"{file}: left out, as results were wrong: {sizes}")
+    for cause in found.causes:
         click.echo(f"  look for {cause}")
 
 

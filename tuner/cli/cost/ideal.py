@@ -1,13 +1,30 @@
 """``nccl-tuner cost ideal``: the ideal bus bandwidth."""
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import click
 
+from tuner.base.records import json_form
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import print_table
 from tuner.costmodels import ideal
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """Of one shape; bounds are None where the links carry nothing, the efficiency without a measured busbw."""
+
+    gpus_per_node: int
+    nodes: int
+    ideal_busbw_gbs: float
+    intra_bound_gbs: float | None
+    inter_bound_gbs: float | None
+    limited_by: str
+    inter_share: float
+    busbw_gbs: float | None = field(metadata=json_form(optional=True))
+    efficiency: float | None = field(metadata=json_form(optional=True))
 
 
 @click.command(name="ideal")
@@ -39,19 +56,19 @@ def command(
     \b
     nccl-tuner cost ideal --intra-gbs 450 --inter-gbs 100 --gpus-per-node 8 --nodes 2
     """
-    records = [_record(intra_gbs, inter_gbs, gpus, count, busbw_gbs) for gpus in gpus_per_node for count in nodes]
+    found = [_answer(intra_gbs, inter_gbs, gpus, count, busbw_gbs) for gpus in gpus_per_node for count in nodes]
     if as_json:
-        values.print_records(records)
+        values.print_records(found)
         return
     rows = [
         (
-            record["gpus_per_node"],
-            record["nodes"],
-            *(_gbs(record[key]) for key in _BOUNDS),
-            record["limited_by"],
-            f"{100 * record['efficiency']:.1f} %" if "efficiency" in record else "-",
+            one.gpus_per_node,
+            one.nodes,
+            *map(_gbs, (one.ideal_busbw_gbs, one.intra_bound_gbs, one.inter_bound_gbs)),
+            one.limited_by,
+            "-" if one.efficiency is None else f"{100 * one.efficiency:.1f} %",
         )
-        for record in records
+        for one in found
     ]
     columns = (
         "GPUs per node",
@@ -65,23 +82,21 @@ def command(
     print_table("Ideal communication bandwidth", columns, rows)
 
 
-_BOUNDS = ("ideal_busbw_gbs", "intra_bound_gbs", "inter_bound_gbs")
-
-
-def _record(
+def _answer(
     intra_gbs: float | None, inter_gbs: float | None, gpus: int, nodes: int, busbw_gbs: float | None
-) -> dict[str, Any]:
+) -> _Answer:
     found = ideal.ideal(intra_gbs, inter_gbs, gpus, nodes)
-    return {
-        "gpus_per_node": gpus,
-        "nodes": nodes,
-        "ideal_busbw_gbs": float(found.busbw_gbs),
-        "intra_bound_gbs": _bound(found.intra_gbs),
-        "inter_bound_gbs": _bound(found.inter_gbs),
-        "limited_by": "network" if found.inter_limits else "links in the node",
-        "inter_share": float(ideal.inter_share(gpus, nodes)),
-        **({} if busbw_gbs is None else {"busbw_gbs": busbw_gbs, "efficiency": float(found.efficiency(busbw_gbs))}),
-    }
+    return _Answer(
+        gpus,
+        nodes,
+        float(found.busbw_gbs),
+        _bound(found.intra_gbs),
+        _bound(found.inter_gbs),
+        "network" if found.inter_limits else "links in the node",
+        float(ideal.inter_share(gpus, nodes)),
+        busbw_gbs,
+        None if busbw_gbs is None else float(found.efficiency(busbw_gbs)),
+    )
 
 
 def _bound(gbs: Any) -> float | None:

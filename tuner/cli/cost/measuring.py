@@ -1,6 +1,6 @@
 """``nccl-tuner cost measuring``: how to measure alpha and beta, and what a measurement says."""
 
-from typing import Any
+from dataclasses import dataclass
 
 import click
 
@@ -11,6 +11,32 @@ from tuner.cli.output import print_json, print_table
 from tuner.costmodels import measuring
 from tuner.costmodels.line import Repeated, repeated
 from tuner.costmodels.measuring import EXPERIMENTS, Experiment
+
+
+@dataclass(frozen=True, slots=True)
+class _Protocol:
+    """How to measure a parameter: its AllReduce, how often, in what range it usually is, and nccl-tests' arguments."""
+
+    parameter: str
+    ranks: str
+    bytes: int
+    iterations: int
+    warmup: int
+    repetitions: int
+    usual_range: tuple[float, float]
+    nccl_tests: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What repetitions gave; in us of a latency, in GB/s of a bandwidth."""
+
+    parameter: str
+    mean: float
+    deviation: float | None
+    usual: bool
+    usual_range: tuple[float, float]
+
 
 _BY_NAME = {each.parameter: each for each in EXPERIMENTS}
 
@@ -55,15 +81,7 @@ def command(
     found = _of(experiment, elapsed_us, ranks, calls, (size or [experiment.bytes])[0])
     within = experiment.within(found.mean)
     if as_json:
-        print_json(
-            {
-                "parameter": parameter,
-                "mean": found.mean,
-                "deviation": found.deviation,
-                "usual": within,
-                "usual_range": list(experiment.usual),
-            }
-        )
+        print_json(_Measured(parameter, found.mean, found.deviation, within, experiment.usual))
         return
     spread = "" if found.deviation is None else f" +- {found.deviation:.3f}"
     usual = "{:g} to {:g}".format(*experiment.usual)
@@ -76,33 +94,33 @@ def _of(experiment: Experiment, elapsed_us: list[float], ranks: int, iterations:
     return repeated([float(measuring.beta_gbs(size, each, iterations, ranks)) for each in elapsed_us])
 
 
+def _protocol(each: Experiment) -> _Protocol:
+    return _Protocol(
+        each.parameter,
+        each.ranks,
+        each.bytes,
+        each.iterations,
+        each.warmup,
+        measuring.REPETITIONS,
+        each.usual,
+        each.nccl_tests,
+    )
+
+
 def _print_protocol(as_json: bool) -> None:
-    records: list[dict[str, Any]] = [
-        {
-            "parameter": each.parameter,
-            "ranks": each.ranks,
-            "bytes": each.bytes,
-            "iterations": each.iterations,
-            "warmup": each.warmup,
-            "repetitions": measuring.REPETITIONS,
-            "usual_range": list(each.usual),
-            "nccl_tests": each.nccl_tests,
-        }
-        for each in EXPERIMENTS
-    ]
     if as_json:
-        print_json(records)
+        print_json([_protocol(each) for each in EXPERIMENTS])
         return
     rows = [
         (
-            record["parameter"],
-            record["ranks"],
-            values.named_bytes(record["bytes"]),
-            record["iterations"],
-            "{:g} to {:g}".format(*record["usual_range"]),
-            record["nccl_tests"],
+            each.parameter,
+            each.ranks,
+            values.named_bytes(each.bytes),
+            each.iterations,
+            "{:g} to {:g}".format(*each.usual),
+            each.nccl_tests,
         )
-        for record in records
+        for each in EXPERIMENTS
     ]
     print_table("A ring AllReduce for each", ("parameter", "over", "size", "iterations", "usual", "nccl-tests"), rows)
     click.echo(

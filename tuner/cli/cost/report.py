@@ -1,15 +1,24 @@
 """``nccl-tuner cost report``: measured times against everything that says how fast they could be."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tuner.analysis.calibrated import TimesWanted
+from tuner.analysis.calibrated import CalibrationUsed, TimesWanted
 from tuner.base.names import Collective
-from tuner.base.records import to_json
+from tuner.base.records import json_form
 from tuner.calibration import efficiency, links, sweep
-from tuner.calibration.efficiency import ALPHA_INTER_US, ALPHA_INTRA_US, Assumed, CalibratedRow, EfficiencyReport
+from tuner.calibration.efficiency import (
+    ALPHA_INTER_US,
+    ALPHA_INTRA_US,
+    Assumed,
+    CalibratedRow,
+    EfficiencyReport,
+    EfficiencyRow,
+)
+from tuner.calibration.links import Links
 from tuner.cli import options
 from tuner.cli import times as calibrated_times
 from tuner.cli.cost import values
@@ -108,30 +117,54 @@ def command(
 
         save(picture.figure(found), plot)
     if as_json:
-        print_json(_record(found))
+        print_json(_as_json(found))
     else:
         _print(found, by_nccl=times is None or times.beside_nccl or not found.rows[0].calibrated)
 
 
-def _record(found: EfficiencyReport) -> dict[str, Any]:
-    return {
-        "file": str(found.sweep.path),
-        "collective": found.sweep.collective.name,
-        "nccl": found.scenario.nccl,
-        "ranks": found.scenario.ranks,
-        "nodes": found.scenario.nodes,
-        "links": to_json(found.links),
-        "intra": _level(found.intra),
-        "inter": _level(found.inter),
-        "in_cuda_graphs": found.sweep.in_graphs,
-        "wrong_bytes": list(found.sweep.wrong_bytes),
-        **({"calibration": to_json(found.calibration)} if found.calibration else {}),
-        "sizes": [to_json(row) for row in found.rows],
-    }
+@dataclass(frozen=True, slots=True)
+class _Level:
+    alpha_us: float
+    beta_gbs: float
 
 
-def _level(level: Level | None) -> dict[str, float] | None:
-    return None if level is None else {"alpha_us": float(level.alpha_us), "beta_gbs": float(level.beta_gbs)}
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """The report as JSON has it."""
+
+    file: Path
+    collective: str
+    nccl: str
+    ranks: int
+    nodes: int
+    links: Links
+    intra: _Level | None
+    inter: _Level | None
+    in_cuda_graphs: bool
+    wrong_bytes: tuple[int, ...]
+    calibration: CalibrationUsed | None = field(metadata=json_form(optional=True))
+    sizes: tuple[EfficiencyRow, ...]
+
+
+def _as_json(found: EfficiencyReport) -> _Report:
+    return _Report(
+        found.sweep.path,
+        found.sweep.collective.name,
+        found.scenario.nccl,
+        found.scenario.ranks,
+        found.scenario.nodes,
+        found.links,
+        _level(found.intra),
+        _level(found.inter),
+        found.sweep.in_graphs,
+        found.sweep.wrong_bytes,
+        found.calibration,
+        found.rows,
+    )
+
+
+def _level(level: Level | None) -> _Level | None:
+    return None if level is None else _Level(float(level.alpha_us), float(level.beta_gbs))
 
 
 def _print(found: EfficiencyReport, *, by_nccl: bool) -> None:

@@ -1,20 +1,18 @@
 """``nccl-tuner cost step``: what a training step communicates, and how long it takes."""
 
-from typing import Any
-
 import click
 
 from tuner.analysis import training_step
-from tuner.analysis.calibrated import TimesWanted, merged, together
+from tuner.analysis.calibrated import CalibratedTime, TimesWanted
+from tuner.analysis.step_report import Computation, StepReport, report
 from tuner.analysis.training_step import StepRow, Types
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType
-from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli import times as calibrated_times
 from tuner.cli.cost import values
 from tuner.cli.output import print_json, print_table
-from tuner.costmodels import overlap, step
+from tuner.costmodels import step
 from tuner.costmodels.alphabeta import level
 from tuner.costmodels.step import Cluster, Model, Plan
 
@@ -87,19 +85,38 @@ from tuner.costmodels.step import Cluster, Model, Plan
 @options.time_options("both")
 @options.json_option
 def command(
-    model_name: str,
-    machine: str | None,
-    nccl: str | None,
-    times: TimesWanted | None,
-    compute_us: float | None,
-    overlapped: float,
-    as_json: bool,
+    parameters: float,
+    layers: int,
+    hidden: int,
+    sequence: int,
+    dtype: DataType,
+    gradient_dtype: DataType | None,
+    expert_parameters: float,
+    expert_layers: int,
+    experts_per_token: int,
+    tp: int,
+    sp: bool,
+    dp: int,
+    zero: int,
+    ep: int,
+    pp: int,
+    micro_batches: int,
+    micro_batch_sequences: float,
+    buckets: int,
+    activation_bytes: list[int] | None,
+    gradient_bytes: list[int] | None,
     gpus_per_node: int,
     alpha_us: float,
     beta_gbs: float,
     inter_alpha_us: float,
     inter_beta_gbs: float,
-    **given: Any,
+    model_name: str,
+    machine: str | None,
+    nccl: str | None,
+    compute_us: float | None,
+    overlapped: float,
+    times: TimesWanted | None,
+    as_json: bool,
 ) -> None:
     """Every collective of a training step, its bytes, its calls and its time, by parallelism.
 
@@ -119,79 +136,39 @@ def command(
         raise BadInput("--overlap without the computation to hide behind; valid: with --compute-us")
     scenario = options.scenario_of(machine=machine, nccl=nccl) if machine else None
     cluster = Cluster(gpus_per_node, level(alpha_us, beta_gbs), level(inter_alpha_us, inter_beta_gbs))
-    model, plan = _model(given), _plan(given)
-    types = Types(given["dtype"], given["gradient_dtype"] or given["dtype"])
-    rows = training_step.rows(step.traffic(model, plan), cluster, types, scenario, times)
-    record = _record(rows, plan, cluster, compute_us, overlapped) | ({"nccl": scenario.nccl} if scenario else {})
-    if as_json:
-        print_json(record)
-    else:
-        _print(record, f", NCCL on {scenario.name}, {scenario.nccl}" if scenario else "")
-        _print_whose(rows, overlapped)
-
-
-def _model(given: dict[str, Any]) -> Model:
-    names = ("parameters", "layers", "hidden", "sequence", "expert_parameters", "expert_layers", "experts_per_token")
-    dtype, gradients = given["dtype"], given["gradient_dtype"] or given["dtype"]
-    return Model(
-        **{name: given[name] for name in names},
-        element_bytes=dtype.size_bytes,
-        gradient_element_bytes=gradients.size_bytes,
+    types = Types(dtype, gradient_dtype or dtype)
+    model = Model(
+        parameters,
+        layers,
+        hidden,
+        sequence,
+        types.dtype.size_bytes,
+        types.gradient_dtype.size_bytes,
+        expert_parameters,
+        expert_layers,
+        experts_per_token,
     )
-
-
-def _plan(given: dict[str, Any]) -> Plan:
-    names = ("tp", "dp", "pp", "ep", "zero", "micro_batches", "micro_batch_sequences", "buckets")
-    sizes: dict[str, Any] = {name: given[name] and given[name][0] for name in ("activation_bytes", "gradient_bytes")}
-    return Plan(**{name: given[name] for name in names}, sequence_parallel=given["sp"], **sizes)
-
-
-def _record(
-    rows: list[StepRow], plan: Plan, cluster: Cluster, compute_us: float | None, overlapped: float
-) -> dict[str, Any]:
-    total_us = float(sum(row.step_us for row in rows))
-    found: dict[str, Any] = {
-        "gpus": plan.gpus,
-        "communication_us": total_us,
-        "alphabeta_us": float(sum(row.alphabeta_step_us for row in rows)),
-        "rows": [_row(row, cluster, total_us) for row in rows],
-    }
-    if known := [row.calibrated.times(row.traffic.calls) for row in rows if row.calibrated]:
-        found["calibrated"] = to_json(together(known))
-    if used := [row.calibration for row in rows if row.calibration]:
-        found["calibration"] = to_json(merged(used))
-    if compute_us is not None:
-        found |= {
-            "compute_us": compute_us,
-            "overlap": overlapped,
-            "of_compute": total_us / compute_us,
-            "step_us": float(overlap.step_us(compute_us, total_us, overlapped)),
-            "speedup": float(overlap.speedup(compute_us, total_us, overlapped)),
-        }
-    return found
-
-
-def _row(row: StepRow, cluster: Cluster, total_us: float) -> dict[str, Any]:
-    one = row.traffic
-    gpus, nodes = one.shape(cluster.gpus_per_node)
-    return {
-        "parallelism": one.parallelism,
-        "operation": one.operation.name,
-        "ranks": one.ranks,
-        "gpus_per_node": gpus,
-        "nodes": nodes,
-        "bytes": float(one.bytes),
-        "calls": one.calls,
-        "sent_bytes": float(step.per_gpu_bytes(one)),
-        "alphabeta_call_us": row.alphabeta_us,
-        "nccl_call_us": row.nccl_us,
-        "nccl_pick": row.pick,
-        "step_us": row.step_us,
-        "difference": row.difference,
-        "share": row.step_us / total_us,
-        **({} if row.channels is None else {"channels": row.channels}),
-        **({} if row.calibrated is None else {"calibrated_call": to_json(row.calibrated)}),
-    }
+    plan = Plan(
+        tp=tp,
+        dp=dp,
+        pp=pp,
+        ep=ep,
+        sequence_parallel=sp,
+        zero=zero,
+        micro_batches=micro_batches,
+        micro_batch_sequences=micro_batch_sequences,
+        buckets=buckets,
+        activation_bytes=activation_bytes and activation_bytes[0],
+        gradient_bytes=gradient_bytes and gradient_bytes[0],
+    )
+    rows = training_step.rows(step.traffic(model, plan), cluster, types, scenario, times)
+    computation = None if compute_us is None else Computation(compute_us, overlapped)
+    found = report(rows, plan, cluster, computation, scenario.nccl if scenario else None)
+    if as_json:
+        print_json(found)
+    else:
+        _print(found, f", NCCL on {scenario.name}, {scenario.nccl}" if scenario else "")
+        _print_whose(rows, overlapped)
 
 
 def _print_whose(rows: list[StepRow], overlapped: float) -> None:
@@ -209,30 +186,29 @@ def _print_whose(rows: list[StepRow], overlapped: float) -> None:
 CALIBRATED = ("calibrated ms", f"{calibrated_times.INTERVAL} ms")
 
 
-def _calibrated(call: dict[str, float] | None) -> tuple[str, str]:
+def _calibrated(call: CalibratedTime | None) -> tuple[str, str]:
     if call is None:
         return "-", "-"
-    time_us, low_us, high_us = call["time_us"], call["low_us"], call["high_us"]
-    return f"{time_us / 1000:.3f}", f"{low_us / 1000:.3f} to {high_us / 1000:.3f}"
+    return f"{call.time_us / 1000:.3f}", f"{call.low_us / 1000:.3f} to {call.high_us / 1000:.3f}"
 
 
-def _print(record: dict[str, Any], by: str) -> None:
+def _print(found: StepReport, by: str) -> None:
     rows = [
         (
-            row["parallelism"],
-            row["operation"],
-            f"{row['gpus_per_node']} x {row['nodes']}",
-            values.named_bytes(row["bytes"]),
-            row["calls"],
-            f"{row['alphabeta_call_us'] / 1000:.3f}",
-            "-" if row["nccl_call_us"] is None else f"{row['nccl_call_us'] / 1000:.3f}",
-            row["nccl_pick"] or "-",
-            "-" if row["difference"] is None else f"{100 * row['difference']:+.1f} %",
-            *_calibrated(row.get("calibrated_call")),
-            f"{row['step_us'] / 1000:.2f}",
-            f"{100 * row['share']:.1f} %",
+            row.parallelism,
+            row.operation,
+            f"{row.gpus_per_node} x {row.nodes}",
+            values.named_bytes(row.bytes),
+            row.calls,
+            f"{row.alphabeta_call_us / 1000:.3f}",
+            "-" if row.nccl_call_us is None else f"{row.nccl_call_us / 1000:.3f}",
+            row.nccl_pick or "-",
+            "-" if row.difference is None else f"{100 * row.difference:+.1f} %",
+            *_calibrated(row.calibrated_call),
+            f"{row.step_us / 1000:.2f}",
+            f"{100 * row.share:.1f} %",
         )
-        for row in record["rows"]
+        for row in found.rows
     ]
     columns = (
         "for",
@@ -248,24 +224,24 @@ def _print(record: dict[str, Any], by: str) -> None:
         "step ms",
         "share",
     )
-    left_out = () if "calibrated" in record else CALIBRATED
+    left_out = () if found.calibrated else CALIBRATED
     left_out = left_out if by else ("NCCL ms", "NCCL's pick", "difference", *left_out)
     kept = [at for at, name in enumerate(columns) if name not in left_out]
     print_table(
-        f"A step of {record['gpus']} GPUs{by}", [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
+        f"A step of {found.gpus} GPUs{by}", [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
     )
-    total = f"communication {record['communication_us'] / 1000:.2f} ms"
+    total = f"communication {found.communication_us / 1000:.2f} ms"
     if by:
-        total += f" (all by alpha-beta {record['alphabeta_us'] / 1000:.2f} ms)"
+        total += f" (all by alpha-beta {found.alphabeta_us / 1000:.2f} ms)"
     click.echo(total)
-    if found := record.get("calibrated"):
-        low, high = f"{found['low_us'] / 1000:.2f}", f"{found['high_us'] / 1000:.2f}"
+    if (time := found.calibrated) is not None:
+        low, high = f"{time.low_us / 1000:.2f}", f"{time.high_us / 1000:.2f}"
         click.echo(
-            f"by measurements {found['time_us'] / 1000:.2f} ms (90 %: {low} to {high}) of what NCCL has algorithms for"
+            f"by measurements {time.time_us / 1000:.2f} ms (90 %: {low} to {high}) of what NCCL has algorithms for"
         )
-    if "compute_us" in record:
-        shown = f", {100 * record['overlap']:g} % of it hidden" if record["overlap"] else ""
+    if (beside := found.overlapped) is not None:
+        shown = f", {100 * beside.overlap:g} % of it hidden" if beside.overlap else ""
         click.echo(
-            f"{100 * record['of_compute']:.1f} % of {record['compute_us'] / 1000:g} ms of computation{shown}: "
-            f"a step of {record['step_us'] / 1000:.2f} ms, speed-up {record['speedup']:.3f}"
+            f"{100 * beside.of_compute:.1f} % of {beside.compute_us / 1000:g} ms of computation{shown}: "
+            f"a step of {beside.step_us / 1000:.2f} ms, speed-up {beside.speedup:.3f}"
         )

@@ -9,6 +9,7 @@ from tuner.analysis.curves import curves
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.plot import shared
+from tuner.cli.plot.records import PicturedCall, PicturedCurves, PicturedMachine, PicturedRow, known
 from tuner.emulator.request import Request
 
 if TYPE_CHECKING:
@@ -43,21 +44,17 @@ def command(
     described, request = options.scenario_of(**scenario), Request(collective, dtype, op, buffers=buffers)
     found = curves(described, request, shared.sizes_of(from_bytes, to_bytes, points))
 
-    def record() -> dict[str, Any]:
-        picked = {name: rows[0] for name, rows in shared.choices_record(found.picks).items()}
-        return {
-            **shared.request_record(request),
-            **shared.scenario_record(described),
-            "nodes": described.nodes,
-            "ranks": described.ranks,
-            "bytes": found.bytes.tolist(),
-            "bus_factor": found.bus_factor,
-            "pick": picked,
-            "time_us": {
-                f"{a.name}/{p.name}": shared.known(us)
-                for (a, p), us in zip(found.algo_protos, found.time_us, strict=True)
-            },
-        }
+    def record() -> PicturedCurves:
+        return PicturedCurves(
+            PicturedCall.of(request),
+            PicturedMachine.of(described),
+            described.nodes,
+            described.ranks,
+            found.bytes,
+            found.bus_factor,
+            PicturedRow.of(found.picks, 0),
+            {f"{a.name}/{p.name}": known(us) for (a, p), us in zip(found.algo_protos, found.time_us, strict=True)},
+        )
 
     def draw() -> "Figure":
         from tuner.plot import curves as picture

@@ -10,6 +10,7 @@ from tuner.analysis.choices import changed, choices, ratio
 from tuner.base.errors import BadInput
 from tuner.cli import options
 from tuner.cli.plot import shared
+from tuner.cli.plot.records import PicturedCall, PicturedChange, PicturedMachine, PicturedPicks, PicturedSide, known
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,16 +40,16 @@ def command(
         raise BadInput("--change nodes: the picture is over node counts; valid: another change")
     before, after = (choices(one, request, sizes, nodes) for one in (first, second))
 
-    def record() -> dict[str, Any]:
-        return {
-            **shared.request_record(request),
-            "nodes": nodes,
-            "bytes": sizes.tolist(),
-            "before": {**shared.scenario_record(first), **shared.choices_record(before)},
-            "after": {**shared.scenario_record(second), **shared.choices_record(after)},
-            "changed": changed(before, after).tolist(),
-            "ratio": [shared.known(row) for row in ratio(before, after)],
-        }
+    def record() -> PicturedChange:
+        return PicturedChange(
+            PicturedCall.of(request),
+            nodes,
+            sizes,
+            PicturedSide(PicturedMachine.of(first), PicturedPicks.of(before)),
+            PicturedSide(PicturedMachine.of(second), PicturedPicks.of(after)),
+            changed(before, after),
+            [known(row) for row in ratio(before, after)],
+        )
 
     def draw() -> "Figure":
         from tuner.plot import difference

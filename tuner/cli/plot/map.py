@@ -8,6 +8,7 @@ import numpy as np
 
 from tuner.analysis.choices import choices
 from tuner.cli.plot import shared
+from tuner.cli.plot.records import PicturedCall, PicturedMachine, PicturedMap, PicturedPicks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,14 +31,9 @@ def command(
     described, request = asked.scenario, asked.request
     found = choices(described, request, asked.sizes, asked.nodes)
 
-    def record() -> dict[str, Any]:
-        return {
-            **shared.request_record(request),
-            **shared.scenario_record(described),
-            "nodes": list(found.nodes),
-            "bytes": found.bytes.tolist(),
-            **shared.choices_record(found),
-        }
+    def record() -> PicturedMap:
+        where, picks = PicturedMachine.of(described), PicturedPicks.of(found)
+        return PicturedMap(PicturedCall.of(request), where, tuple(found.nodes), found.bytes, picks)
 
     def draw() -> "Figure":
         from tuner.plot import choicemap

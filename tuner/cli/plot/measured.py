@@ -1,5 +1,6 @@
 """``nccl-tuner plot measured``: measured times against the model's."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Collective
 from tuner.cli import options
 from tuner.cli.plot import shared
+from tuner.cli.plot.records import PicturedMachine, PicturedMeasurements, PicturedSeries
 from tuner.emulator.selection import Selection
 from tuner.measure import read_any
 from tuner.measure.comparison.compared import Comparison
@@ -55,8 +57,8 @@ def command(file: Path, collective: Collective | None, out: Path | None, as_json
         why = comparison.skipped[0].reason if comparison.skipped else "no times that count"
         raise BadMeasurement(f"{file}: nothing to draw: {why}")
 
-    def record() -> list[dict[str, Any]]:
-        return [_record(described, kind, series(comparison, kind)) for kind in comparison.kinds]
+    def record() -> list[PicturedMeasurements]:
+        return [_pictured(described, kind, series(comparison, kind)) for kind in comparison.kinds]
 
     def draw() -> "Figure":
         from tuner.plot import measured
@@ -71,7 +73,7 @@ def command(file: Path, collective: Collective | None, out: Path | None, as_json
     shared.deliver(out, as_json, record, draw, says)
 
 
-def _scenario(file: Path, measurements: Measurements, scenario: dict[str, Any]) -> Scenario:
+def _scenario(file: Path, measurements: Measurements, scenario: Mapping[str, Any]) -> Scenario:
     """What the options describe, or else the header of the file."""
     given = measurements.header
     if not (scenario["machine"] or scenario["topology"] or scenario["node"]):
@@ -90,27 +92,15 @@ def _said(name: str) -> bool:
     return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def _record(scenario: Scenario, kind: Point, drawn: list[Series]) -> dict[str, Any]:
-    return {
-        "collective": kind.collective.name,
-        "dtype": kind.dtype.name,
-        "op": kind.op.name,
-        "in_place": kind.in_place,
-        "graph": kind.graph,
-        **shared.scenario_record(scenario),
-        "nodes": scenario.nodes,
-        "ranks": scenario.ranks,
-        "series": [
-            {
-                "algorithm": one.combination.algorithm.name,
-                "protocol": one.combination.protocol.name,
-                "channels": one.combination.channels or None,
-                "bytes": one.bytes.tolist(),
-                "measured_us": shared.known(one.measured_us),
-                "low_us": shared.known(one.low_us),
-                "high_us": shared.known(one.high_us),
-                "predicted_us": shared.known(one.predicted_us),
-            }
-            for one in drawn
-        ],
-    }
+def _pictured(scenario: Scenario, kind: Point, drawn: list[Series]) -> PicturedMeasurements:
+    return PicturedMeasurements(
+        kind.collective,
+        kind.dtype,
+        kind.op,
+        kind.in_place,
+        kind.graph,
+        PicturedMachine.of(scenario),
+        scenario.nodes,
+        scenario.ranks,
+        tuple(map(PicturedSeries.of, drawn)),
+    )

@@ -1,19 +1,15 @@
 """What the verbs of ``plot`` share: options of sizes and node counts, headings, and writing what was asked for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 
-from tuner.analysis.choices import Choices
 from tuner.base.errors import BadInput
-from tuner.base.names import Algorithm, Protocol
-from tuner.base.numerics import SizeArray, shortest
-from tuner.base.records import to_json
+from tuner.base.numerics import SizeArray
 from tuner.cli import options
 from tuner.cli.output import print_json
 from tuner.cli.stacked import F, stacked
@@ -107,7 +103,7 @@ class Asked:
     nodes: list[int]
 
 
-def asked(given: dict[str, Any]) -> Asked:
+def asked(given: Mapping[str, Any]) -> Asked:
     """From the parameters of :func:`over_nodes`. Errors: BadInput for sizes or node counts that are none."""
     own = {name: given[name] for name in _OF_THE_PICTURE}
     described = options.scenario_of(**{name: value for name, value in given.items() if name not in own})
@@ -149,41 +145,6 @@ def nodes_alike(scenario: Scenario) -> str:
     gpus = f"{scenario.gpus()} GPU{'s' * (scenario.gpus() > 1)} per node"
     constants = [f"constants {scenario.fitted_constants.file}"] if scenario.fitted_constants else []
     return ", ".join([scenario.name, gpus, f"NCCL {scenario.nccl}", *constants, *scenario.settings])
-
-
-def choices_record(found: Choices) -> dict[str, Any]:
-    """Rows are node counts, columns sizes; null where NCCL finds nothing to run."""
-    return {
-        "algorithm": [[Algorithm(one).name if one >= 0 else None for one in row] for row in found.algorithm.tolist()],
-        "protocol": [[Protocol(one).name if one >= 0 else None for one in row] for row in found.protocol.tolist()],
-        "channels": found.channels.tolist(),
-        "threads": found.threads.tolist(),
-        "time_us": [known(row) for row in found.time_us],
-    }
-
-
-def request_record(request: Request) -> dict[str, str]:
-    return {
-        "collective": request.collective.name,
-        "dtype": request.dtype.name,
-        "op": request.op.name,
-        "buffers": request.buffers.name,
-    }
-
-
-def scenario_record(scenario: Scenario) -> dict[str, Any]:
-    """Without the number of nodes, which is the picture's."""
-    return {
-        **to_json(scenario.constants),
-        "machine": scenario.name,
-        "gpus_per_node": scenario.gpus(),
-        "environment": scenario.environment or {},
-    }
-
-
-def known(values: NDArray[Any]) -> list[float | None]:
-    """None for what is not a number."""
-    return [shortest(value) if np.isfinite(value) else None for value in values]
 
 
 def deliver(

@@ -1,5 +1,6 @@
 """``nccl-tuner plugin compile``: a decision table from a release's model, or from measurements."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -150,7 +151,7 @@ def _counts(text: str) -> list[int]:
 def _interpolated(scenario: Scenario, wanted: _Wanted, counts: list[int]) -> tuple[Table, list[str]]:
     if wanted.form == "costs" or scenario.nodes != 1:
         raise BadInput("--interpolate: edges of decisions between its own numbers of nodes; valid without --nodes")
-    compiled = {count: _emulated(replace(scenario, nodes=count), wanted) for count in counts}
+    compiled = {count: _emulated(scenario.with_nodes(count), wanted) for count in counts}
     known = {Shape(count * scenario.ranks, count): table.decisions for count, (table, _) in compiled.items()}
     rows = between(known)
     notes = [f"{count} nodes: {note}" for count, (_, each) in compiled.items() for note in each]
@@ -164,14 +165,14 @@ def _interpolated(scenario: Scenario, wanted: _Wanted, counts: list[int]) -> tup
     for number, (below, above) in enumerate(pairwise(counts), start=1):
         if above - below > 1:
             middle = round((below * above) ** 0.5)
-            there = Selection(replace(scenario, nodes=middle).communicator())
+            there = Selection(scenario.with_nodes(middle).communicator())
             provenance[f"held-out-{number}"] = str(held_out(rows, there))
             notes.append(f"held out between {below} and {above}, {provenance[f'held-out-{number}']}")
     every = [row for table, _ in compiled.values() for row in table.decisions]
     return Table((*every, *rows), provenance=provenance), notes
 
 
-def _measured(file: Path, wanted: _Wanted, scenario: dict[str, Any]) -> tuple[Table, list[str]]:
+def _measured(file: Path, wanted: _Wanted, scenario: Mapping[str, Any]) -> tuple[Table, list[str]]:
     asked = wanted.form == "costs" or wanted.channels or wanted.runs
     given = asked or any(scenario[name] for name in scenario if name != "nodes")
     if given or scenario["nodes"] != 1:
