@@ -42,7 +42,7 @@ def test_pick_has_the_calibrated_time_of_each_combination(calibration: str, time
         assert set(answer["calibrated"]) == set(answer["cost_us"])
         assert all(list(each) == ["time_us", "low_us", "high_us"] for each in answer["calibrated"].values())
         for name, each in answer["calibrated"].items():
-            more = () if name in calibrations.MEASURED else (CarriedOver.combination,)
+            more = () if name in calibrations.MEASURED else (CarriedOver.network_combination,)
             assert width(each) == pytest.approx(calibrations.half_width(*more), abs=1e-4)
         used = answer["calibration"]
         assert used["name"] == "made-up"
@@ -196,7 +196,7 @@ def test_an_error_that_both_sides_have_cancels_where_they_run_the_same_on_one_no
     assert math.log(ratio["high"] / ratio["ratio"]) == pytest.approx(2 * only_sizes, abs=1e-4)
     ratio = rings["calibrated"]["ratio"]
     carried = [CarriedOver.machine, CarriedOver.release, CarriedOver.nodes_beyond]
-    both = calibrations.half_width(*carried, CarriedOver.combination) + calibrations.half_width(*carried)
+    both = calibrations.half_width(*carried, CarriedOver.network_combination) + calibrations.half_width(*carried)
     assert math.log(ratio["high"] / ratio["ratio"]) == pytest.approx(both, abs=1e-4)
 
 

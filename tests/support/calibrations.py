@@ -7,14 +7,14 @@ from pathlib import Path
 from tuner.base.names import ALGO_PROTOS, Collective
 from tuner.timemodel import calibration
 from tuner.timemodel.calibration import Calibration
-from tuner.timemodel.intervals import CarriedOver, Place, Regime
+from tuner.timemodel.intervals import BEYOND, CarriedOver, Place, Regime
 from tuner.timemodel.parameters import believed
 from tuner.timemodel.surface import Surface
 
 NAME, MACHINE, RELEASE = "made-up", "dgx-h100", "2.28.9"
 # Half an interval around the logarithm of a time is the scatter, alike for all regimes, times these.
 SCATTER = 0.05
-FACTORS = {kind: 1 + 0.6 * at for at, kind in enumerate(CarriedOver)}
+FACTORS = {kind: (0.1 if kind in BEYOND else 1) * (1 + 0.6 * at) for at, kind in enumerate(CarriedOver)}
 MEASURED = ("Ring/LL", "Ring/LL128", "Ring/Simple", "Tree/LL", "Tree/LL128")
 
 
@@ -22,7 +22,8 @@ def half_width(*kinds: CarriedOver) -> float:
     """Half the interval around the logarithm of a time that carries these over, beside sizes: their errors add up as
     independent ones."""
     least = FACTORS[CarriedOver.sizes] ** 2
-    return SCATTER * math.sqrt(least + sum(FACTORS[kind] ** 2 - least for kind in kinds))
+    scaled = least + sum(FACTORS[kind] ** 2 - least for kind in kinds if kind not in BEYOND)
+    return math.sqrt(SCATTER**2 * scaled + sum(FACTORS[kind] ** 2 for kind in kinds if kind in BEYOND))
 
 
 def made_up(parameters: Mapping[str, float] | None = None) -> Calibration:

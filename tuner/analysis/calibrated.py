@@ -19,7 +19,7 @@ from tuner.emulator.selection import Picks, Selection
 from tuner.scenario import Scenario
 from tuner.timemodel import features, predict
 from tuner.timemodel.features import Features
-from tuner.timemodel.intervals import CarriedOver
+from tuner.timemodel.intervals import NOT_MEASURED, CarriedOver
 from tuner.timemodel.predict import TimeModel
 
 DIGITS = 6  # of times in records; calibrations have five
@@ -202,11 +202,7 @@ def used(answers: Answering, found: Iterable[tuple[str, Estimate]] = ()) -> Cali
         answers.calibration.name,
         answers.reason,
         answers.calibration.launch,
-        tuple(
-            dict.fromkeys(
-                kind.value for _, each in several for kind, _ in each.widths if kind is not CarriedOver.combination
-            )
-        ),
+        tuple(dict.fromkeys(kind.value for _, each in several for kind, _ in each.widths if kind not in NOT_MEASURED)),
         tuple(dict.fromkeys(name for name, each in several if not each.measured)),
     )
 

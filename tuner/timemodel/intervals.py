@@ -4,7 +4,9 @@ Half an interval is the scatter of the machine's own measurements around the for
 What a calibration was fitted to has a scope, and a call outside of it asks for something to be carried over: to GPUs of
 a node, to nodes between or beyond those measured, to another release, machine or collective, or to an algorithm and
 protocol that were never measured. Each has a factor of its own, the 90 % quantile of the errors that were seen where
-just that was held out, in units of the scatter (``nccl-tuner accuracy``). Several at once add as independent errors do.
+just that was held out, in units of the scatter (``nccl-tuner accuracy``). Several at once add as independent errors
+do. What nothing like it was measured of (``BEYOND``) is off by as much whatever the scatter is: there the factor is
+half the interval itself.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,6 +32,7 @@ class CarriedOver(StrEnum):
     release = "another release"
     collective = "another collective"
     combination = "an algorithm and protocol not measured"
+    network_combination = "an algorithm and protocol not measured between nodes"
     one_run = "other calls than those of one short run"
     machine = "another machine of the generation"
 
@@ -44,6 +47,8 @@ class Regime(StrEnum):
     network_simple = "Simple between nodes"
 
 
+NOT_MEASURED = (CarriedOver.combination, CarriedOver.network_combination)
+BEYOND = (*NOT_MEASURED, CarriedOver.first_nodes)
 REGIMES = tuple(Regime)
 Scatter = Mapping[Regime, float]  # mean absolute logarithm of measured times over the form's
 Factors = Mapping[CarriedOver, float]
@@ -100,13 +105,15 @@ class Certainty:
 
         """Half the interval around the logarithm of each call at ``place``, [call]; numbers without a unit."""
         least = self.factors[CarriedOver.sizes] ** 2
-        more = (max(self.factors[kind] ** 2 - least, 0.0) for kind in carried)
+        kinds = tuple(carried)
+        more = sum(max(self.factors[kind] ** 2 - least, 0.0) for kind in kinds if kind not in BEYOND)
+        beyond = sum(self.factors[kind] ** 2 for kind in kinds if kind in BEYOND)
         by_regime = np.array([self.scatter[regime] for regime in REGIMES])
-        half: Array = np.sqrt(least + sum(more)) * by_regime[regimes(calls)]
+        half: Array = np.sqrt((least + more) * by_regime[regimes(calls)] ** 2 + beyond)
         return half
 
 
-_OTHER_CALLS = (CarriedOver.collective, CarriedOver.gpus, CarriedOver.combination)
+_OTHER_CALLS = (CarriedOver.collective, CarriedOver.gpus, *NOT_MEASURED)
 
 
 def _carried_over(place: Place, scope: frozenset[Place], same_machine: bool) -> list[CarriedOver]:
@@ -120,7 +127,7 @@ def _carried_over(place: Place, scope: frozenset[Place], same_machine: bool) -> 
     if is_new:
         carried.append(CarriedOver.collective)
     if place.algo_proto not in {each.algo_proto for each in scope if each.collective == place.collective or is_new}:
-        carried.append(CarriedOver.combination)
+        carried.append(CarriedOver.combination if place.nodes == 1 else CarriedOver.network_combination)
     if place.gpus_per_node not in {each.gpus_per_node for each in scope}:
         carried.append(CarriedOver.gpus)
     if not nodes:

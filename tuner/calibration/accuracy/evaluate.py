@@ -16,7 +16,7 @@ from tuner.calibration.time_fit import TimeFit
 from tuner.timemodel import intervals
 from tuner.timemodel.features import Array
 from tuner.timemodel.form import Form
-from tuner.timemodel.intervals import REGIMES, CarriedOver, Certainty, Factors, Place
+from tuner.timemodel.intervals import BEYOND, REGIMES, CarriedOver, Certainty, Factors, Place
 from tuner.timemodel.parameters import believed
 
 MODEL = "time model"
@@ -97,7 +97,8 @@ def _scores(predicted: _Predicted) -> Scores:
     kind = splits.carried_over(predicted.split)
     regimes = intervals.regimes(predicted.halves.test.measured.calls)
     scatter = np.array([predicted.fitted.scatter[regime] for regime in REGIMES])[regimes]
-    return Scores(kind, predicted.split, predicted.split.machine, predicted.off / scatter)
+    off = predicted.off if kind in BEYOND else predicted.off / scatter
+    return Scores(kind, predicted.split, predicted.split.machine, off)
 
 
 def _result(predicted: _Predicted, learnt: Factors) -> SplitResult:

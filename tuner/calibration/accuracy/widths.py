@@ -8,14 +8,17 @@ import numpy as np
 
 from tuner.calibration.accuracy.splits import Split
 from tuner.timemodel.features import Array
-from tuner.timemodel.intervals import COVERED, CarriedOver, Factors
+from tuner.timemodel.intervals import BEYOND, COVERED, CarriedOver, Factors
 
 _NEVER_TRIED = 1.5  # what was never held out, against the widest that was
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """How far predictions of one split are off: absolute logarithms as numbers in units of the fit's scatter, [row]."""
+    """How far predictions of one split are off: absolute logarithms as numbers, [row], in units of the fit's scatter.
+
+    Without a unit where nothing like them was measured (``BEYOND``).
+    """
 
     kind: CarriedOver
     split: Split
@@ -29,8 +32,11 @@ def learn(scores: Iterable[Scores]) -> Factors:
     for each in scores:
         by_kind[each.kind].append(each)
     known = {kind: _quantile(its_scores) for kind, its_scores in by_kind.items()}
-    never = max(known.values()) * _NEVER_TRIED
-    return {kind: known.get(kind, never) for kind in CarriedOver}
+    never = {
+        beyond: max(value for kind, value in known.items() if (kind in BEYOND) == beyond) * _NEVER_TRIED
+        for beyond in (False, True)
+    }
+    return {kind: known.get(kind, never[kind in BEYOND]) for kind in CarriedOver}
 
 
 def _quantile(scores: list[Scores]) -> float:
