@@ -150,3 +150,8 @@ def test_what_nccl_tests_printed_says_that_nothing_else_was_measured(tmp_path: P
     executed = CliRunner().invoke(command, [str(tmp_path / "t.log")], catch_exceptions=False)
     assert "Ring/Simple" in executed.output
     assert "only NCCL's own choices were measured" in executed.output
+    assert "regret: unknown at all 2 sizes" in executed.output
+    assert "0.0 %" not in executed.output
+    answer = json.loads(CliRunner().invoke(command, [str(tmp_path / "t.log"), "--json"]).output)
+    assert (answer["regret_mean"], answer["regret_mean_beyond_noise"]) == (None, None)
+    assert {size["regret"] for size in answer["sizes"]} == {None}

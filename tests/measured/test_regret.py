@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tuner
 from tests.support import nccl_tests_text
 from tuner import measured
+from tuner.api import measure
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.calibration.measured_calls import Site
@@ -94,7 +96,7 @@ def test_a_pick_that_loses_beyond_the_noise_of_its_neighbours_is_named_with_the_
 
 def test_a_gain_within_the_noise_is_a_tie_and_changes_nothing(tmp_path: Path) -> None:
     known = of_files(("default", log(tmp_path / "c.log", 1.2)), ("Ring", log(tmp_path / "dd.log")), noise_percent=25.0)
-    assert {one.noise_source for one in known.sizes} == {"published"}
+    assert {one.noise_source for one in known.sizes} == {"stated"}
     assert {one.verdict for one in known.sizes} == {Verdict.tie}
     assert known.rows == ()
 
@@ -192,6 +194,19 @@ def test_rows_that_log_what_ran_are_the_default() -> None:
     assert str(one.best) == "Ring/LL channels=24"
     known = workflow.of_arms(workflow.read(Asked(tables=("v100-8x__2.27.5__dgx1",), noise_percent=5.0)))
     assert [row.row for row in known.rows] == ["allreduce bytes=1600K ranks=8 nodes=1 -> ring/ll channels=24"]
+
+
+def test_runs_of_measure_are_arms_with_their_rounds_as_repeats(tmp_path: Path) -> None:
+    run = tmp_path / "run.jsonl"
+    machine = tuner.communicator("dgx-h100", nodes=2, nccl="2.28.9")
+    measure("allreduce", out=run, simulated=machine, seed=7, sizes=[65536, MIB, 16 * MIB], rounds=6)
+    found = workflow.of_arms(workflow.read(Asked(files=(run,))))
+    assert [one.bytes for one in found.sizes] == [65536, MIB, 16 * MIB]
+    assert {one.noise_source for one in found.sizes} == {"repeats"}
+    assert all(len(arm.times_us) > 1 for one in found.sizes for arm in one.arms)
+    alone = tuner.verify(run)
+    assert [one.best for one in found.sizes] == [one.best for one in alone.sizes]
+    assert [one.regret for one in found.sizes] == pytest.approx([one.regret for one in alone.sizes], abs=0.02)
 
 
 @pytest.mark.parametrize(

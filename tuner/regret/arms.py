@@ -24,7 +24,7 @@ _PICK = "NCCL's pick in "  # before the name of a run: rows that ask the emulato
 @dataclass(frozen=True, slots=True)
 class Source:
     """A table. ``path``: of the file that it is from, where it is not a shipped one; ``said``: what all its rows
-    forced, where the user said so.
+    forced, where the user said so: whoever says so of several files says that they are of one setting.
     """
 
     table: MeasuredTable
@@ -148,7 +148,9 @@ def _call(source: Source, row: MeasuredRow) -> Call:
     collective = row.tuned_collective
     assert collective is not None
     place = (row.nodes, row.gpus_per_node, bool(row.in_place))
-    return Call(collective, row.dtype, *place, "" if source.path else _setting(source.table, row), row.bytes)
+    is_one_run = {row.run} <= {source.table.name, f"{source.table.name}-forced"}  # of nccl-tests or `measure`
+    setting = "" if is_one_run or source.said is not None else _setting(source.table, row)
+    return Call(collective, row.dtype, *place, setting, row.bytes)
 
 
 def _setting(table: MeasuredTable, row: MeasuredRow) -> str:

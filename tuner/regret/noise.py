@@ -27,7 +27,7 @@ class NoiseSource(StrEnum):
 
     repeats = "repeats"
     sizes = "neighbouring sizes"
-    published = "published"
+    stated = "stated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def of_arms(measured: MeasuredArms) -> dict[Group, Noise]:
             Noise(half, source)
             for source, half in (
                 (NoiseSource.repeats, _of_repeats([arm for _, arm in its])),
-                (NoiseSource.published, _published(measured.noise_percent, nodes)),
+                (NoiseSource.stated, _stated(measured.noise_percent, nodes)),
             )
             if half is not None
         ]
@@ -122,7 +122,7 @@ def _third_differences(curve: Sequence[tuple[float, float]]) -> np.ndarray[tuple
     return found
 
 
-def _published(percent: Mapping[str, float], nodes: int) -> float | None:
+def _stated(percent: Mapping[str, float], nodes: int) -> float | None:
     known = [(int(least), value) for least, value in percent.items() if int(least) <= nodes]
     return float(np.log1p(max(known)[1] / 100)) if known else None
 

@@ -10,6 +10,7 @@ from tuner.base.records import json_form
 from tuner.calibration import plausible
 from tuner.calibration.measured_calls import Site
 from tuner.machine import catalogue
+from tuner.machine.topology import read as read_topology
 from tuner.measure.readers import measured_table
 from tuner.measure.readers.measured_table import Given
 from tuner.measured import MeasuredTable
@@ -103,7 +104,7 @@ def read(asked: Asked) -> MeasuredArms:
     Errors: BadInput where machine or release are missing, where a label is none, or a file forced something else than
     its label; BadMeasurement for a file that has no times or some that cannot be true.
     """
-    given = Given(asked.nccl, asked.nodes, asked.gpus_per_node)
+    given = Given(asked.nccl, asked.nodes, asked.gpus_per_node, by_round=True)
     sources = [
         *(Source(measured_table.read(path, given), path, forced.by_label(label)) for label, path in asked.labelled),
         *(Source(measured_table.read(path, given), path) for path in asked.files),
@@ -112,7 +113,7 @@ def read(asked: Asked) -> MeasuredArms:
     if not sources:
         raise BadInput("nothing to judge; valid: --arm NAME=FILE, --table NAME, or FILE")
     site = _site(asked, [source.table for source in sources])
-    topology = None if site.machine is None else catalogue.load(site.machine).topology
+    topology = read_topology(site.topology) if site.topology else catalogue.load(site.machine or "").topology
     for source in sources:
         plausible.refuse(source.table, topology, str(source.path or source.table.name))
     found = arms.of_sources(sources, site)

@@ -33,7 +33,7 @@ class Given:
     """What is said of a file beside it; what the file itself says has to agree.
 
     ``nodes`` and ``gpus_per_node`` are for files that do not name their ranks, ``collective`` for an nccl-tests text
-    that does not name its program.
+    that does not name its program. ``by_round``: runs of `measure` have a row for each round, not one for all.
     """
 
     nccl: str = ""
@@ -41,6 +41,7 @@ class Given:
     gpus_per_node: int | None = None
     collective: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    by_round: bool = False
 
 
 def read(path: Path, given: Given | None = None) -> MeasuredTable:
@@ -113,21 +114,22 @@ def _of_json(path: Path, record: Mapping[str, Any], given: Given) -> MeasuredTab
 
 
 def _of_measurements(path: Path, found: Measurements, given: Given) -> MeasuredTable:
-    """Runs of `measure`: a row for each point and what was requested, the median of all its times."""
+    """Runs of `measure`: a row for each point and what was requested, the median of its times."""
     facts = dict(found.header)
     case = scenario_of(facts) if CASE in facts else None
     if case is not None:
         facts |= {"nodes": case.nodes, "nccl": facts.get("nccl") or case.nccl}
     nodes, gpus = _communicator(path, facts, given)
-    blocks: dict[tuple[Point, Combination | None], list[tuple[int, SampleBlock]]] = {}
+    blocks: dict[tuple[Point, Combination | None, int], list[tuple[int, SampleBlock]]] = {}
     left = {WRONG: 0, _REPLACED: 0}
     for line, block in enumerate(found.blocks, 2):  # after the header
         if block.counts and block.table is None:
-            blocks.setdefault((block.point, block.requested), []).append((line, block))
+            round_ = block.round if given.by_round else 0
+            blocks.setdefault((block.point, block.requested, round_), []).append((line, block))
         left[WRONG] += block.wrong > 0
         left[_REPLACED] += block.wrong == 0 and block.replaced
     rows = []
-    for (point, requested), those in blocks.items():
+    for (point, requested, _), those in blocks.items():
         time_us = median(time_us for _, block in those for time_us in block.times_us)
         name = point.collective.name.lower()
         row = MeasuredRow(those[0][0], name, point.dtype, nodes, gpus, point.bytes, time_us, point.in_place)
@@ -139,7 +141,7 @@ def _of_measurements(path: Path, found: Measurements, given: Given) -> MeasuredT
         nccl=facts.get("nccl") or "",
         nccl_note="As the file says.",
         how_measured="nccl-tuner measure: medians of all times of a combination.",
-        cuda_graph=any(point.graph for point, _ in blocks),
+        cuda_graph=any(point.graph for point, *_ in blocks),
         left_out={reason: count for reason, count in left.items() if count},
     )
     variables = facts.get("variables") or (dict(case.environment or {}) if case else {})
