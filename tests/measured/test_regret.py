@@ -132,6 +132,59 @@ def test_repeats_are_joined_and_their_scatter_is_the_noise(tmp_path: Path) -> No
     assert 6 < (found.sizes[0].noise_percent or 0) < 18  # twice the deviation planted
 
 
+def test_of_repeats_and_what_is_stated_the_larger_counts(tmp_path: Path) -> None:
+    files = [("default", log(tmp_path / f"{'x' * number}.log", 1.0, 0.05)) for number in range(1, 5)]
+    for stated, source in ((0.5, "repeats"), (60.0, "stated")):
+        assert {one.noise_source for one in of_files(*files, noise_percent=stated).sizes} == {source}
+
+
+def test_no_row_is_recommended_that_would_lose_in_place_or_in_another_type() -> None:
+    def calls(*faster: bool) -> tuple[MeasuredCall, ...]:
+        shakes = [np.log([[2.0], [1.0 if each else 2.0]]) for each in faster]
+        both = [planted(MIB, shake) for shake in shakes]
+        return tuple(replace(one, call=replace(one.call, in_place=bool(n))) for n, one in enumerate(both))
+
+    for faster, rows in (((True, True), 1), ((True, False), 0)):
+        found = workflow.of_arms(MeasuredArms(Site("dgx-h100", "2.28.9"), calls(*faster), {}, {"1": 5.0}))
+        assert [one.verdict is Verdict.loses for one in found.sizes] == list(faster)
+        assert len(found.rows) == rows
+
+
+def test_the_pick_is_that_of_the_default_run_and_its_variables(tmp_path: Path) -> None:
+    plain, ring = log(tmp_path / "plain.log"), log(tmp_path / "ring.log")
+    plain.write_text("mpirun -np 16 -x NCCL_NVLS_ENABLE=0 all_reduce_perf\n" + plain.read_text())
+    for files in ((("default", plain), ("Tree", ring)), (("Tree", ring), ("default", plain))):
+        assert NVLSTREE not in {one.pick for one in of_files(*files).sizes}
+
+
+def test_without_a_default_run_what_forced_runs_switch_off_is_on_for_the_pick() -> None:
+    table = measured.load(B200)
+    rows = tuple(row for row in table.rows if row.run in ("ring", "tree") and row.nodes == 2)
+    found = arms.of_sources([arms.Source(replace(table, rows=rows))], Site("dgx-b200", "2.29.7"))
+    assert {one.pick.plain for one in found.calls if one.call.collective is Collective.AllReduce} == {NVLSTREE}
+
+
+def test_default_runs_without_nvls_are_an_arm_beside_those_with_it() -> None:
+    head = measured.MeasuredHeader(
+        runs={
+            "plain": measured.MeasuredRun("plain"),
+            "off": measured.MeasuredRun("NVLS switched off", {"NCCL_NVLS_ENABLE": "0"}),
+        }
+    )
+    rows = tuple(
+        measured.MeasuredRow(number, "allreduce", DataType.float32, 2, 8, 64 * MIB, time_us, run=run)
+        for number, (run, time_us) in enumerate((("plain", 400.0), ("off", 500.0)))
+    )
+    table = measured.MeasuredTable("two", head, rows)
+    (one,) = arms.of_sources([arms.Source(table)], Site("dgx-h100", "2.28.9")).calls
+    assert [(arm.label, arm.time_us) for arm in one.arms] == [
+        ("default", pytest.approx(400)),
+        ("NCCL_NVLS_ENABLE=0", pytest.approx(500)),
+    ]
+    assert one.arms[1].combination.algorithm is Algorithm.Ring
+    assert one.pick.plain == NVLSTREE
+
+
 def test_where_nothing_but_the_default_was_measured_the_answer_is_unknown(tmp_path: Path) -> None:
     found = of_files(("default", log(tmp_path / "a.log")))
     assert {(one.verdict, one.regret, one.best) for one in found.sizes} == {(Verdict.unknown, None, None)}
@@ -150,8 +203,8 @@ def test_the_pick_may_be_among_forced_runs_without_a_default(tmp_path: Path) -> 
 
 
 def test_what_ran_unlike_the_emulated_pick_is_said(tmp_path: Path) -> None:
-    files = [("default", log(tmp_path / "a.log")), ("Ring", log(tmp_path / "bb.log", 1.001))]
-    found = of_files(*files, ("NVLSTree", log(tmp_path / "ccc.log", 1.5)))
+    files = [("default", log(tmp_path / "a.log")), ("Ring", log(tmp_path / "bb.log", 0.999))]
+    found = of_files(*files, ("NVLSTree", log(tmp_path / "ccc.log", 1.5)))  # Ring's small lead is no loss: it ran
     assert found.agreement.clear == len(found.sizes)
     assert found.agreement.clear_agreeing == 0
     assert {(one.executed.label, one.verdict) for one in found.sizes if one.executed} == {("Ring", Verdict.best)}
