@@ -150,15 +150,23 @@ def test_what_runs_on_some_numbers_of_nodes_is_scaled() -> None:
     }
 
 
-COMMAND = ("scale", "allreduce", "--bytes", "64K,16M", "--machine", "dgx-h100", "--nccl", "2.28.9")
+COMMAND = ("scale", "allreduce", "--bytes", "64K,16M", "--machine", "dgx-h100", "--nccl", "2.28.9", "--time", "nccl")
 
 
 def test_json_is_what_the_library_says() -> None:
     found = json.loads(run(*COMMAND, "--json").stdout)
     assert set(found) == {"looked_at", "ranges"}
-    assert set(found["ranges"][0]) == set(Range.__dataclass_fields__)
+    assert set(found["ranges"][0]) == set(Range.__dataclass_fields__) - {"calibrated_from", "calibrated_to"}
     same = scale(scenario("dgx-h100", "2.28.9"), ALL[-1:], [64 << 10, 16 << 20])
     assert [Range(**one) for one in found["ranges"]] == list(same.ranges)
+
+
+def test_calibrated_times_are_added_and_nothing_else() -> None:
+    own, both = (json.loads(run(*COMMAND, "--time", time, "--json").stdout) for time in ("nccl", "both"))
+    assert both.pop("calibrations")
+    for row in both["ranges"]:
+        assert row.pop("calibrated_from")["low_us"] <= row.pop("calibrated_to")["high_us"]
+    assert both == own
 
 
 def test_the_table_says_what_was_looked_at() -> None:

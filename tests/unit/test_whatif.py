@@ -278,7 +278,7 @@ def test_table_shows_both_sides_and_ranges() -> None:
 
 
 def test_a_pick_that_stays_is_said_so() -> None:
-    text = run("whatif", "allreduce", "NCCL_NTHREADS=512", *COMMAND[4:], "--bytes", "1K").stdout
+    text = run("whatif", "allreduce", "NCCL_NTHREADS=512", *COMMAND[4:], "--bytes", "1K", "--time", "nccl").stdout
     assert text.endswith("\nAllReduce: the same algorithm and protocol at every size\n\n")
 
 
