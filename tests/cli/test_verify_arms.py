@@ -43,12 +43,18 @@ def test_what_to_force_next_is_listed_with_its_variables() -> None:
     assert {"combination", "possible_gain", "low_us", "pick_us", "measured"} <= set(answer["next"]["runs"][0])
 
 
+def test_where_there_are_no_calibrated_times_the_reason_is_said() -> None:
+    printed = run("verify", "--table", "v100-8x__2.27.5__dgx1", "--next").stdout
+    assert "not known what to force next: no calibration for Volta GPUs" in printed
+
+
 def test_bad_input_is_one_line(tmp_path: Path) -> None:
     for words, hint in (
         (("--arm", "Ring"), "valid: NAME=FILE"),
         (("--arm", f"Rong={log(tmp_path / 'a.log', 1)}", "--machine", "dgx-h100"), "valid: default"),
         (("--table", "nowhere"), "b200-8x-64n__2.29.7__together"),
         (("--table", B200[2], "--plot", "x.png"), "without --arm"),
+        (("--table", B200[2], "--calibration", "dgx-b200"), "is for --next"),
         ((), "FILE"),
     ):
         done = run("verify", *words, code=2)

@@ -78,7 +78,7 @@ class _ArmFile(click.ParamType):  # type: ignore[type-arg]
 def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, as_json: bool, **given: Any) -> None:
     """NCCL's pick against the measured best, by size.
 
-    FILEs of 'nccl-tuner measure' alone are judged one by one. With --arm, --table, --machine or --next all files are
+    FILEs of 'nccl-tuner measure' alone are judged one by one. With any option but --histogram and --plot all files are
     arms of one machine: what nccl-tests prints or writes, runs of 'measure', columns as in tables/measured. A FILE says
     by its NCCL_ALGO and NCCL_PROTO what it forced.
 
@@ -91,7 +91,9 @@ def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, 
     nccl-tuner verify --table b200-8x-64n__2.29.7__together --nodes 16 --next
     """
     noise, wants_next, calibration = given.pop("noise_percent"), given.pop("wants_next"), given.pop("calibration")
-    if any(given.values()) or wants_next:
+    if calibration is not None and not wants_next:
+        raise BadInput(f"--calibration {calibration} is for --next")
+    if any(given.values()) or wants_next or noise is not None:
         if histogram is not None or plot is not None:
             raise BadInput("--histogram and --plot are for FILEs of measure alone, without --arm, --table, --machine")
         _arms(Asked(files=files, noise_percent=noise, **given), wants_next, calibration, as_json)

@@ -1,6 +1,6 @@
 """What ``nccl-tuner verify`` prints of forced and default runs of one machine."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
@@ -14,6 +14,7 @@ from tuner.regret.workflow import Agreement, MeasuredRegret
 
 SPLITS_SHOWN = 10
 NEXT_SHOWN = 8
+CALLS_NAMED = 4  # of which nothing is known
 
 
 def print_regret(found: MeasuredRegret) -> None:
@@ -23,9 +24,7 @@ def print_regret(found: MeasuredRegret) -> None:
     if known:
         columns = ("call", "size", "pick", "us", "best", "us", "regret", "95 % interval", "", "NCCL ran")
         print_table(f"NCCL's picks against the measured best on {where}, NCCL {found.nccl}", columns, map(_row, known))
-    unknown = Counter((_call(one), one.why) for one in found.sizes if one.regret is None)
-    for (call, why), sizes in unknown.items():
-        click.echo(f"{call}: whether the pick is best is unknown at {sizes} sizes: {why}")
+    _print_unknown([one for one in found.sizes if one.regret is None])
     for why, rows in found.skipped.items():
         click.echo(f"left out: {rows} rows: {why}")
     _print_agreement(found.agreement)
@@ -83,6 +82,15 @@ def _row(one: JudgedPick) -> tuple[object, ...]:
         one.why if one.verdict is Verdict.unknown else one.verdict,
         "" if ran is None else f"{ran.combination.plain}{'' if ran.is_clear else '?'}{'' if ran.agrees else ' (!)'}",
     )
+
+
+def _print_unknown(sizes: Sequence[JudgedPick]) -> None:
+    by_why: dict[str, Counter[str]] = defaultdict(Counter)
+    for one in sizes:
+        by_why[one.why][_call(one)] += 1
+    for why, calls in by_why.items():
+        named = "; ".join(calls) if len(calls) <= CALLS_NAMED else f"{len(calls)} kinds of calls"
+        click.echo(f"{named}: whether the pick is best is unknown at {calls.total()} sizes: {why}")
 
 
 def _call(one: JudgedPick) -> str:
