@@ -25,6 +25,7 @@ from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.measure.executed import Log
 from tuner.measure.gpu import opening
 from tuner.measure.gpu.backend import Gpu, Libraries, Options
+from tuner.measure.gpu.cuda import Noted
 from tuner.measure.gpu.kernels import Check, Values
 from tuner.measure.gpu.nccl import Nccl
 from tuner.measure.gpu.opening import allows_several, devices_of, open_gpus
@@ -345,8 +346,8 @@ class FakeCuda:
     def free_bytes(self, device: int) -> int:
         return 4 << 30
 
-    def noted(self) -> dict[str, Any]:
-        return {"cuda_driver": 0}
+    def noted(self) -> Noted:
+        return Noted(0, 0)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective
 from tuner.plugin import stats
 from tuner.plugin.dry_run import WARN, DryRun, TunerCall
+from tuner.plugin.stats_file import RowCount, Undecided
 
 AR = Collective.AllReduce
 ROWS = """nccl-tuner-table 1
@@ -123,7 +124,7 @@ def test_rows_that_fall_through_count_the_first_and_the_one_that_decides(tmp_pat
     lines = [f"allreduce,0,9,{choice},-1,-1,-1\n" for choice in ("nvls,simple", "nvls,simple", "ring,ll", "tree,ll")]
     counted(table(tmp_path, "".join(lines)), tmp_path / "s", (1, 2, 3))
     (found,) = stats.read([tmp_path / "s"]).tables
-    assert found.rows == [stats.RowCount(1, 0, 3), stats.RowCount(3, 3, 0)]
+    assert found.rows == [RowCount(1, 0, 3), RowCount(3, 3, 0)]
     assert (found.decided, found.could_not_run, found.undecided) == (3, 0, [])
 
 
@@ -156,9 +157,9 @@ def test_files_are_summed(tmp_path: Path) -> None:
     assert not found.disagreements
     (one,) = found.tables
     assert (one.communicators, one.calls, one.decided) == (3, 6, 3)
-    assert one.rows == [stats.RowCount(2, 1, 0), stats.RowCount(3, 0, 1), stats.RowCount(4, 2, 0)]
+    assert one.rows == [RowCount(2, 1, 0), RowCount(3, 0, 1), RowCount(4, 2, 0)]
     assert one.never_matched == [(5, 6)]
-    assert stats.Undecided("AllReduce", "no row", 300, 301, 2, 601) in one.undecided
+    assert Undecided("AllReduce", "no row", 300, 301, 2, 601) in one.undecided
     shown = run("plugin", "stats", str(tmp_path / "a"), str(tmp_path / "b"))
     assert "lines 5 to 6: never matched" in shown.stdout
     assert "AllReduce bytes=300..301: no row: 2 calls, 601 bytes" in shown.stdout
@@ -186,7 +187,10 @@ def test_a_rank_without_its_table_is_named(tmp_path: Path) -> None:
     assert f"{tmp_path}/gone: could not be used by 1 ranks of communicators" in shown
 
 
-@pytest.mark.parametrize("content", ["", "x\n", "{}\n", '{"nccl_tuner_stats": 2}\n', "[1]\n"])
+@pytest.mark.parametrize(
+    "content",
+    ["", "x\n", "{}\n", '{"nccl_tuner_stats": 2}\n', "[1]\n", '{"nccl_tuner_stats": 1, "host": "here"}\n'],
+)
 def test_what_is_no_line_of_the_plugins(content: str, tmp_path: Path) -> None:
     (tmp_path / "s").write_text(content)
     with pytest.raises(BadInput, match="statistics"):

@@ -1,44 +1,14 @@
 """What the plugin counted (``NCCL_TUNER_STATS``), summed over ranks and communicators, and whether these agree."""
 
-import json
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tuner.base.errors import BadInput
+from tuner.plugin.stats_file import CommunicatorStats, CostCount, Counts, RowCount, Undecided, lines
 
-FORMAT = 1
 NONE = "none"  # instead of a hash: the table could not be used, or had no say
-
-
-@dataclass(frozen=True, slots=True)
-class RowCount:
-    """Calls that a row decided, and those of which it was the first to match and NCCL could run nothing."""
-
-    line: int
-    decided: int
-    could_not_run: int
-
-
-@dataclass(frozen=True, slots=True)
-class CostCount:
-    """Calls to which a row of costs gave a time."""
-
-    line: int
-    calls: int
-
-
-@dataclass(frozen=True, slots=True)
-class Undecided:
-    """Calls that no row decided, of sizes from a power of two up to the next; ``reason`` as the plugin says it."""
-
-    collective: str
-    reason: str
-    least_bytes: int
-    most_bytes: int
-    calls: int
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,75 +47,80 @@ class Stats:
 
 def read(files: Iterable[Path]) -> Stats:
     """BadInput for a line that is none of the plugin's, with its place."""
-    records = [record for file in files for record in _records(file)]
-    if not records:
+    ranks = [rank for file in files for rank in lines(file)]
+    if not ranks:
         raise BadInput("no statistics in these files: the plugin writes them when a communicator ends")
-    return Stats(_tables(records), list(_disagreements(records)))
+    return Stats(_tables(ranks), list(_disagreements(ranks)))
 
 
-def _records(file: Path) -> Iterator[dict[str, Any]]:
-    try:
-        lines = file.read_text(errors="surrogateescape").splitlines()
-    except OSError as error:
-        raise BadInput(f"{file}: {error.strerror}") from error
-    for number, line in enumerate(lines, 1):
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise BadInput(f"{file}:{number}: not a line of the plugin's statistics: {error}") from error
-        if not isinstance(record, dict) or record.get("nccl_tuner_stats") != FORMAT:
-            raise BadInput(f"{file}:{number}: not a line of the plugin's statistics, version {FORMAT}")
-        yield record
-
-
-def _tables(records: list[dict[str, Any]]) -> list[TableStats]:
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for record in records:  # what could not be used has no content: a table each path
-        groups.setdefault(record["sha256"] or f"none of {record['table']}", []).append(record)
+def _tables(ranks: Sequence[CommunicatorStats]) -> list[TableStats]:
+    groups: dict[str, list[CommunicatorStats]] = defaultdict(list)
+    for one in ranks:  # what could not be used has no content: a table each path
+        groups[one.sha256 or f"none of {one.table}"].append(one)
     return [_sum(group) for group in groups.values()]
 
 
-def _sum(records: list[dict[str, Any]]) -> TableStats:
-    total = {key: sum(record.get(key, 0) for record in records) for key in TOTALS}
-    counted = [record for record in records if "rows" in record]
-    rows: dict[int, list[int]] = {}
-    costs: dict[int, int] = {}
-    left: dict[tuple[str, str, int], list[int]] = {}
-    for record in counted:
-        for row in record["rows"]:
-            count = rows.setdefault(row["line"], [0, 0])
-            count[0] += row["decided"]
-            count[1] += row["could_not_run"]
-        for cost in record["costs"]:
-            costs[cost["line"]] = costs.get(cost["line"], 0) + cost["calls"]
-        for one in record["undecided"]:
-            at = one["collective"], one["reason"], one["least_bytes"].bit_length()
-            sizes = left.setdefault(at, [one["least_bytes"], one["most_bytes"], 0, 0])
-            sizes[:2] = min(sizes[0], one["least_bytes"]), max(sizes[1], one["most_bytes"])
-            sizes[2] += one["calls"]
-            sizes[3] += one["bytes"]
+def _sum(ranks: Sequence[CommunicatorStats]) -> TableStats:
+    counted = [one.counts for one in ranks if one.counts is not None]
     return TableStats(
-        table=records[0]["table"],
-        sha256=records[0]["sha256"],
-        communicators=len(records),
-        **total,
-        rows=[RowCount(line, *count) for line, count in sorted(rows.items())],
-        costs=[CostCount(line, calls) for line, calls in sorted(costs.items())],
-        never_matched=_unmatched([record["never_matched"] for record in counted]),
-        undecided=[Undecided(collective, reason, *sizes) for (collective, reason, _), sizes in sorted(left.items())],
+        table=ranks[0].table,
+        sha256=ranks[0].sha256,
+        communicators=len(ranks),
+        calls=sum(one.calls for one in counted),
+        decided=sum(one.decided for one in counted),
+        could_not_run=sum(one.could_not_run for one in counted),
+        costed=sum(one.costed for one in counted),
+        rows=_rows(counted),
+        costs=_costs(counted),
+        never_matched=_unmatched(counted),
+        undecided=_undecided(counted),
     )
 
 
-TOTALS = ("calls", "decided", "could_not_run", "costed")
+def _rows(counted: Sequence[Counts]) -> list[RowCount]:
+    """By line, ascending."""
+    found: dict[int, RowCount] = {}
+    for row in (row for counts in counted for row in counts.rows):
+        so_far = found.get(row.line, RowCount(row.line, 0, 0))
+        found[row.line] = RowCount(row.line, so_far.decided + row.decided, so_far.could_not_run + row.could_not_run)
+    return [found[line] for line in sorted(found)]
 
 
-def _unmatched(each: list[list[list[int]]]) -> list[tuple[int, int]]:
+def _costs(counted: Sequence[Counts]) -> list[CostCount]:
+    """By line, ascending."""
+    calls: dict[int, int] = defaultdict(int)
+    for cost in (cost for counts in counted for cost in counts.costs):
+        calls[cost.line] += cost.calls
+    return [CostCount(line, calls[line]) for line in sorted(calls)]
+
+
+def _undecided(counted: Sequence[Counts]) -> list[Undecided]:
+    """By collective, reason and power of two, ascending."""
+    groups: dict[tuple[str, str, int], list[Undecided]] = defaultdict(list)
+    for one in (one for counts in counted for one in counts.undecided):
+        groups[one.collective, one.reason, one.least_bytes.bit_length()].append(one)
+    return [
+        Undecided(
+            collective,
+            reason,
+            min(one.least_bytes for one in group),
+            max(one.most_bytes for one in group),
+            sum(one.calls for one in group),
+            sum(one.bytes for one in group),
+        )
+        for (collective, reason, _), group in sorted(groups.items(), key=lambda item: item[0])
+    ]
+
+
+def _unmatched(counted: Sequence[Counts]) -> list[tuple[int, int]]:
     """The lines in all of them, as ranges."""
-    if not each:
+    if not counted:
         return []
-    lines = [{line for first, last in ranges for line in range(first, last + 1)} for ranges in each]
+    unmatched = [
+        {line for first, last in counts.never_matched for line in range(first, last + 1)} for counts in counted
+    ]
     found: list[tuple[int, int]] = []
-    for line in sorted(set.intersection(*lines)):
+    for line in sorted(set.intersection(*unmatched)):
         if found and found[-1][1] == line - 1:
             found[-1] = found[-1][0], line
         else:
@@ -153,22 +128,22 @@ def _unmatched(each: list[list[list[int]]]) -> list[tuple[int, int]]:
     return found
 
 
-def _disagreements(records: list[dict[str, Any]]) -> Iterator[Disagreement]:
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for record in records:
-        shape = f"{record['ranks']} ranks on {record['nodes']} nodes"
-        groups.setdefault(f"commId {record['commId']}, {shape}" if record["commId"] else shape, []).append(record)
+def _disagreements(ranks: Sequence[CommunicatorStats]) -> Iterator[Disagreement]:
+    groups: dict[str, list[CommunicatorStats]] = defaultdict(list)
+    for one in ranks:
+        shape = f"{one.ranks} ranks on {one.nodes} nodes"
+        groups[f"commId {one.communicator}, {shape}" if one.communicator else shape].append(one)
     for who, those in groups.items():
-        hosts, table_paths = _by_content(those, "host"), _by_content(those, "table")
+        hosts = _by_content((one.sha256, one.host) for one in those)
         if len(hosts) > 1:
-            yield Disagreement(who, hosts, table_paths)
+            yield Disagreement(who, hosts, _by_content((one.sha256, one.table) for one in those))
 
 
-def _by_content(records: list[dict[str, Any]], key: str) -> dict[str, list[str]]:
-    """What the records of each content of a table say there, each once."""
+def _by_content(said: Iterable[tuple[str | None, str]]) -> dict[str, list[str]]:
+    """What is said with each content of a table, by its hash, each once."""
     found: dict[str, list[str]] = {}
-    for record in records:
-        said = found.setdefault(record["sha256"] or NONE, [])
-        if str(record[key]) not in said:
-            said.append(str(record[key]))
+    for sha256, text in said:
+        texts = found.setdefault(sha256 or NONE, [])
+        if text not in texts:
+            texts.append(text)
     return found

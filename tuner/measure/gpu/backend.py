@@ -11,18 +11,19 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tuner import release
 from tuner.base.errors import BadInput, MeasuringFailed, TunerError
-from tuner.base.names import Collective, DataType, Op
+from tuner.base.records import to_json
 from tuner.measure.backend import Run
 from tuner.measure.executed import Log
-from tuner.measure.gpu import kernels
+from tuner.measure.gpu import kernels, orders
 from tuner.measure.gpu.calls import CALLS, Calls, Rank
+from tuner.measure.gpu.orders import Answer, Order
 from tuner.measure.gpu.rendezvous import Rendezvous
 from tuner.measure.records.header import CASE, scenario_record
 from tuner.measure.records.samples import NOTED, Combination, Point
@@ -150,7 +151,7 @@ class Gpu:
                 "date": datetime.now(UTC).isoformat(timespec="seconds"),
                 "hosts": sorted(nodes),
                 "library": str(self._nccl.path),
-                **self._cuda.noted(),
+                **to_json(self._cuda.noted()),
             },
         }
 
@@ -160,7 +161,7 @@ class Gpu:
         if not self._fits(point):
             return []
         if (key := replace(point, in_place=False, graph=False)) not in self._offered:
-            self._all({"do": "run", "point": asdict(key), "table": None, "repeats": 0})
+            self._all(key, None, 0)
             costs = self._forcing.seen().costs_us
             self._offered[key] = [Combination(algorithm, protocol) for algorithm, protocol, _ in costs]
         return self._offered[key]
@@ -174,12 +175,12 @@ class Gpu:
         if requested is not None:
             table = forced(point.collective, requested.algorithm, requested.protocol, requested.channels)
         self._log.skip()
-        answers = self._all({"do": "run", "point": asdict(point), "table": table, "repeats": repeats})
+        answers = self._all(point, table, repeats)
         seen, executed = self._forcing.seen(), self._log.since(point.collective, requested)
         if requested is not None and not seen.decided:
             raise BadInput(f"{requested} cannot run {point.collective.name} of {point.bytes} bytes here")
-        times = tuple(max(each) for each in zip(*(answer["times_us"] for answer in answers), strict=True))
-        return Run(times, executed, sum(answer["wrong"] for answer in answers))
+        times = tuple(max(each) for each in zip(*(answer.times_us for answer in answers), strict=True))
+        return Run(times, executed, sum(answer.wrong for answer in answers))
 
     def now_s(self) -> float:
         """Seconds of a clock that only goes forwards."""
@@ -196,44 +197,42 @@ class Gpu:
             return
         self._closed = True
         with suppress(TunerError):
-            self._met.share({"do": "close"})
+            self._met.share(orders.CLOSE)
         self._end(broken=False)
 
     # --- all ranks ---
 
-    def _all(self, order: dict[str, Any]) -> list[dict[str, Any]]:
-        """What every process made of an order. MeasuringFailed ends the communicator."""
+    def _all(self, point: Point, table: str | None, repeats: int) -> list[Answer]:
+        """What every process measured. MeasuringFailed ends the communicator."""
         if self._closed:
             raise MeasuringFailed("the communicator has ended")
         self._seed += 1
+        order = Order(point, table, repeats, self._seed)
         try:
-            answers: list[dict[str, Any]] = self._met.gather(self._do(self._met.share({**order, "seed": self._seed})))
-            if failed := [answer["error"] for answer in answers if "error" in answer]:
-                raise MeasuringFailed(failed[0])
+            self._met.share(order.message())
+            return list(map(orders.answer, self._met.gather(self._do(order).message())))
         except BaseException:
             self._closed = True
             self._end(broken=True)
             raise
-        return answers
 
     def serve(self) -> None:
         """On other ranks: what rank 0 says, until it says close or is gone. MeasuringFailed where a rank fails."""
         broken = True
         try:
-            while (order := self._met.share())["do"] != "close":
-                answer = self._answer(order)
-                self._met.gather(answer)
-                if "error" in answer:
-                    raise MeasuringFailed(answer["error"])
+            while (order := orders.order(self._met.share())) is not None:
+                said = self._said(order)
+                self._met.gather(said)
+                orders.answer(said)
             broken = False
         finally:
             self._end(broken)
 
-    def _answer(self, order: dict[str, Any]) -> dict[str, Any]:
+    def _said(self, order: Order) -> orders.Message:
         try:
-            return self._do(order)
+            return self._do(order).message()
         except TunerError as error:
-            return {"error": f"rank {self._met.place.rank}: {error}"}
+            return orders.failed(self._met.place.rank, error)
 
     def _end(self, broken: bool) -> None:
         def free() -> None:
@@ -249,13 +248,13 @@ class Gpu:
 
     # --- one block ---
 
-    def _do(self, order: dict[str, Any]) -> dict[str, Any]:
+    def _do(self, order: Order) -> Answer:
         """One call whose result is checked, one that is not timed, then the repeats."""
-        point, deadline_s = _point(order["point"]), time.monotonic() + self._options.limit_s
-        self._forcing.use_table(order["table"])
-        wrong = self._calls.checked(point, order["seed"], deadline_s)
-        times = self._calls.timed(point, order["repeats"], deadline_s) if order["repeats"] else []
-        return {"times_us": times, "wrong": wrong}
+        deadline_s = time.monotonic() + self._options.limit_s
+        self._forcing.use_table(order.table)
+        wrong = self._calls.checked(order.point, order.seed, deadline_s)
+        times_us = self._calls.timed(order.point, order.repeats, deadline_s) if order.repeats else ()
+        return Answer(tuple(times_us), wrong)
 
     def _fits(self, point: Point) -> bool:
         """Both buffers of all ranks on the GPU, whatever is allocated of them already."""
@@ -266,14 +265,3 @@ def _check_release(name: str) -> None:
     """BadInput where it has no tuner plugins; one that has no table is taken for one that has."""
     if name in release.names():
         loading.interface(release.load(name))
-
-
-def _point(record: Mapping[str, Any]) -> Point:
-    return Point(
-        Collective(record["collective"]),
-        record["bytes"],
-        DataType(record["dtype"]),
-        Op(record["op"]),
-        record["in_place"],
-        record["graph"],
-    )

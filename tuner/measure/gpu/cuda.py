@@ -4,14 +4,25 @@ import contextlib
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.base.errors import BadInput, MeasuringFailed
+from tuner.base.records import json_form
 from tuner.measure.gpu import kernels
 from tuner.measure.gpu.kernels import Check, Values
 
 _BLOCKS, _THREADS = 1024, 256
 _SMI = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,mig.mode.current"
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """CUDA's numbers of driver and runtime, and what nvidia-smi says of each GPU, None where there is none."""
+
+    cuda_driver: int
+    cuda_runtime: int
+    nvidia_smi: list[dict[str, str]] | None = field(default=None, metadata=json_form(optional=True))
 
 
 class Cuda:
@@ -43,18 +54,20 @@ class Cuda:
         with self.cupy.cuda.Device(device):
             return int(self.cupy.cuda.runtime.memGetInfo()[0])
 
-    def noted(self) -> dict[str, Any]:
+    def noted(self) -> Noted:
         """Driver, CUDA and clocks, as far as they can be had."""
         runtime = self.cupy.cuda.runtime
-        found: dict[str, Any] = {"cuda_driver": runtime.driverGetVersion(), "cuda_runtime": runtime.runtimeGetVersion()}
-        if (smi := shutil.which("nvidia-smi")) is not None:
-            command = [smi, f"--query-gpu={_SMI}", "--format=csv,noheader"]
-            asked = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-            names = _SMI.split(",")
-            found["nvidia_smi"] = [
-                dict(zip(names, map(str.strip, line.split(",")), strict=False)) for line in asked.stdout.splitlines()
-            ]
-        return found
+        return Noted(runtime.driverGetVersion(), runtime.runtimeGetVersion(), _nvidia_smi())
+
+
+def _nvidia_smi() -> list[dict[str, str]] | None:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    command = [program, f"--query-gpu={_SMI}", "--format=csv,noheader"]
+    asked = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    names = _SMI.split(",")
+    return [dict(zip(names, map(str.strip, line.split(",")), strict=False)) for line in asked.stdout.splitlines()]
 
 
 class Lane:
