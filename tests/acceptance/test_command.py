@@ -88,6 +88,14 @@ def test_slips_of_units_fail_and_are_named(tmp_path: Path, factor: float, kind: 
     assert found["diagnosis"] == []  # of no use where the unit is wrong
 
 
+def test_a_floor_of_small_messages_is_named(tmp_path: Path) -> None:
+    """Beyond what ways of launching differ by, and nothing at large sizes."""
+    table = timed(lambda _, row: row.time_us + (150 if row.bytes < 1 << 19 else 0))
+    found = accepted(tmp_path, table, code=1)
+    assert [each["resource"] for each in found["diagnosis"]] == ["small-message floor"]
+    assert "150 us longer" in found["diagnosis"][0]["what"]
+
+
 def test_times_that_no_link_allows_are_too_fast(tmp_path: Path) -> None:
     found = accepted(tmp_path, timed(lambda _, row: row.time_us / 8), code=1)
     assert {size["verdict"] for size in found["sizes"] if size["bytes"] > 1 << 26} == {"too fast"}

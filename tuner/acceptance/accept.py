@@ -12,6 +12,7 @@ from tuner.acceptance import curves, diagnosis, judge, results, slips
 from tuner.acceptance.curves import Curve, Shape
 from tuner.acceptance.diagnosis import Diagnosis
 from tuner.acceptance.expected import Expectation, Whose
+from tuner.acceptance.faults import Resource
 from tuner.acceptance.judge import Judged, Verdict
 from tuner.acceptance.results import ResultFile
 from tuner.base.errors import BadMeasurement, TunerError
@@ -206,7 +207,21 @@ def _diagnosed(judged: Sequence[Judged], expectation: Expectation) -> tuple[Diag
     if Verdict.slow not in verdicts or Verdict.fast in verdicts:
         return ()
     topology = expectation.scenario.resolve().own.topology
-    return diagnosis.diagnose([each.curve for each in judged], expectation, topology)
+    found = diagnosis.diagnose([each.curve for each in judged], expectation, topology)
+    return found or tuple(_small_messages(judged))
+
+
+def _small_messages(judged: Sequence[Judged]) -> Iterator[Diagnosis]:
+    """Where only small sizes are too slow, and no fault of the fabric explains it."""
+    slow = [np.array([verdict is Verdict.slow for verdict in each.verdicts]) for each in judged]
+    sizes = np.concatenate([each.curve.bytes[which] for each, which in zip(judged, slow, strict=True)])
+    if sizes.max() >= judge.HOST_BYTES:
+        return
+    extra = [each.curve.time_us - each.expected.time_us for each in judged]
+    extra_us = float(np.median(np.concatenate([us[which] for us, which in zip(extra, slow, strict=True)])))
+    off = [np.log(each.curve.time_us / each.expected.time_us)[which] for each, which in zip(judged, slow, strict=True)]
+    what = f"small calls take {extra_us:.3g} us longer, more than ways of launching differ by: the host, not the links"
+    yield Diagnosis(Resource.small_messages, what, 0.0, float(np.median(np.concatenate(off))))
 
 
 def _extras(judged: Sequence[Judged]) -> Iterator[StartExtra]:

@@ -39,6 +39,7 @@ class Resource(StrEnum):
     nvlinks = "NVLinks"
     nvls = "NVLS"
     p2p = "P2P"
+    small_messages = "small-message floor"
 
 
 @dataclass(frozen=True, slots=True)
