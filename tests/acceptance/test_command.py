@@ -178,6 +178,18 @@ def test_single_calls_that_drift_in_json_of_nccl_tests(tmp_path: Path) -> None:
         assert ("times drift" in {each["kind"] for each in found["problems"]}) is drifts
 
 
+def test_a_run_of_measure_with_forced_combinations(tmp_path: Path) -> None:
+    """Each is predicted as forced; NVLS off cannot be what they point to, where NVLS ran."""
+    file = tmp_path / "run.jsonl"
+    sizes = ("--bytes", "1M,16M,256M", "--rounds", "3")
+    run("measure", "allreduce", "--backend", "simulated", *MACHINE, "--nccl", "2.28.9", *sizes, "--out", str(file))
+    found = json.loads(run("accept", str(file), *MACHINE, "--json", code=1).stdout)
+    forced = {size["settings"].get("NCCL_ALGO") for size in found["sizes"]}
+    assert {"Ring", "NVLS"} <= forced
+    assert "NVLS" not in {each["resource"] for each in found["diagnosis"]}
+    assert len(found["start_extra"]) == 1
+
+
 def test_rows_that_do_not_say_whether_they_are_in_place(tmp_path: Path) -> None:
     table = replace(HEALTHY, rows=tuple(replace(row, in_place=None) for row in HEALTHY.rows))
     assert problem(accepted(tmp_path, table), "in place or not unknown")["lines"]

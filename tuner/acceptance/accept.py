@@ -9,7 +9,7 @@ import numpy as np
 
 from tuner import release
 from tuner.acceptance import curves, diagnosis, judge, results, slips
-from tuner.acceptance.curves import Curve, Shape
+from tuner.acceptance.curves import Curve
 from tuner.acceptance.diagnosis import Diagnosis
 from tuner.acceptance.expected import Expectation, Whose
 from tuner.acceptance.faults import Resource
@@ -163,10 +163,15 @@ def _judged(
         own, why = curves.of_table(table, str(file.path), expectation.scenario)
         skipped.update(why)
         of_files += [(file, each) for each in own]
-    return [
-        (file, judge.judge(each, expectation.times(each.kind, each.bytes), _least_us(file, each, expectation)))
-        for file, each in of_files
-    ]
+    found = []
+    for file, curve in of_files:
+        try:
+            expected = expectation.times(curve.kind, curve.bytes)
+        except TunerError as error:  # what was forced cannot run by NCCL's rules, or a setting is not emulated
+            skipped[str(error)] += sum(map(len, curve.lines))
+            continue
+        found.append((file, judge.judge(curve, expected, _least_us(file, curve, expectation))))
+    return found
 
 
 def _passes_as(files: Sequence[ResultFile], asked: Asked) -> tuple[str, ...]:
@@ -176,10 +181,7 @@ def _passes_as(files: Sequence[ResultFile], asked: Asked) -> tuple[str, ...]:
     found = []
     for nccl in asked.scenario.releases:
         expectation = Expectation(replace(asked.scenario, nccl=nccl), asked.calibration)
-        try:
-            judged = _judged(files, expectation, asked.given, Counter())
-        except TunerError:  # a setting or collective that the release does not have
-            continue
+        judged = _judged(files, expectation, asked.given, Counter())
         if judged and all(each.passes for _, each in judged):
             found.append(nccl)
     return tuple(found)
@@ -225,11 +227,14 @@ def _small_messages(judged: Sequence[Judged]) -> Iterator[Diagnosis]:
 
 
 def _extras(judged: Sequence[Judged]) -> Iterator[StartExtra]:
-    starts: dict[Shape, list[float]] = {}
+    starts: dict[tuple[int, int], list[float]] = {}
     for each in judged:
-        starts.setdefault(each.curve.kind.shape, []).extend([] if each.start_us is None else [each.start_us])
-    for shape, those in starts.items():
-        yield StartExtra(shape.nodes, shape.gpus_per_node, round(float(np.median(those)), 2) if those else None)
+        shape = each.curve.kind.shape
+        starts.setdefault((shape.nodes, shape.gpus_per_node), []).extend(
+            [] if each.start_us is None else [each.start_us]
+        )
+    for (nodes, gpus_per_node), those in starts.items():
+        yield StartExtra(nodes, gpus_per_node, round(float(np.median(those)), 2) if those else None)
 
 
 def _problem(file: str, problem: Problem) -> FileProblem:

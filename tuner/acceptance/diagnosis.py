@@ -14,6 +14,7 @@ from tuner.acceptance.curves import Curve, Shape
 from tuner.acceptance.expected import Expectation
 from tuner.acceptance.faults import Fault, Resource
 from tuner.acceptance.judge import LEAST_START_US, MOST_START_US
+from tuner.base.errors import NoAlgorithm
 from tuner.machine.topology import Topology
 from tuner.timemodel.features import Array
 
@@ -53,10 +54,8 @@ class _Explained:
 def diagnose(curves: Sequence[Curve], expectation: Expectation, topology: Topology) -> tuple[Diagnosis, ...]:
     """The best explanation of the curves' times, then others that are as good; none where no fault explains them."""
     healthy = _explained(curves, expectation, None)
-    found = sorted(
-        (_explained(curves, expectation, fault) for fault in _faults(curves, expectation, topology)),
-        key=lambda each: each.cost,
-    )
+    explained = (_tried(curves, expectation, fault) for fault in _faults(curves, expectation, topology))
+    found = sorted(filter(None, explained), key=lambda each: each.cost)
     if not found or found[0].cost > healthy.cost - _CLEAR:
         return ()
     if found[0].left > max(_UNEXPLAINED[0], _UNEXPLAINED[1] * healthy.left):
@@ -78,6 +77,14 @@ def _faults(curves: Iterable[Curve], expectation: Expectation, topology: Topolog
     shapes = dict.fromkeys(curve.kind.shape for curve in curves)
     communicators = (expectation.selection(shape).communicator for shape in shapes)
     return iter(dict.fromkeys(fault for each in communicators for fault in faults.of_communicator(each, topology)))
+
+
+def _tried(curves: Sequence[Curve], expectation: Expectation, fault: Fault) -> _Explained | None:
+    """None where NCCL could not have run some of the calls with the fault, such as NVLS forced without NVLS."""
+    try:
+        return _explained(curves, expectation, fault)
+    except NoAlgorithm:
+        return None
 
 
 def _explained(curves: Sequence[Curve], expectation: Expectation, fault: Fault | None) -> _Explained:

@@ -14,6 +14,7 @@ from tuner.base.numerics import SizeArray
 from tuner.emulator.build import build
 from tuner.emulator.selection import Picks, Selection
 from tuner.scenario import Scenario
+from tuner.timemodel import calibration as calibrations
 from tuner.timemodel import predict
 from tuner.timemodel.calibration import Calibration
 from tuner.timemodel.features import Array
@@ -73,6 +74,8 @@ class Expectation:
     def __init__(self, scenario: Scenario, calibration: str | None = None) -> None:
         if scenario.others:
             raise BadInput("nodes that differ have no one expected time; valid: --machine or --topology with --nodes")
+        if calibration is not None:
+            calibrations.load(calibration)
         self.scenario = scenario
         self._asked = calibration
         self._healthy: dict[Shape, Selection] = {}
