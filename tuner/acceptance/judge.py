@@ -89,7 +89,7 @@ def start_us(curve: Curve, expected: Expected) -> float | None:
 
 
 def band(expected: Expected) -> Array:
-    """Half the band that passes, natural logarithm, [size]."""
+    """Half the band that passes, [size]: numbers, natural logarithms of times over the expected ones."""
     half: Array = WIDENED * np.sqrt(expected.log_half**2 + BETWEEN_MACHINES**2)
     return half
 
