@@ -20,7 +20,7 @@ from tuner.acceptance import curves, diagnosis, judge
 from tuner.acceptance.accept import Acceptance, Asked, accept
 from tuner.acceptance.curves import Curve, Kind, Shape
 from tuner.acceptance.expected import ERROR_BYTES, Expectation
-from tuner.acceptance.faults import Resource
+from tuner.acceptance.faults import Fault, Resource
 from tuner.acceptance.judge import Verdict
 from tuner.analysis.changes import changed
 from tuner.base.errors import TunerError
@@ -64,11 +64,15 @@ NOISE = 0.02
 
 @dataclass(frozen=True)
 class Planted:
-    """A fault: what it should be called, and the changes that ``whatif`` would take."""
+    """A fault: what it should be called, and the changes that ``whatif`` would take.
+
+    ``by_hand``: instead of these, where NCCL's way with the change is not emulated.
+    """
 
     names: tuple[str, ...]
     changes: tuple[str, ...]
     hop: float = 1.0
+    by_hand: Fault | None = None
 
 
 def planted(scenario: Scenario) -> Iterator[Planted]:
@@ -79,7 +83,11 @@ def planted(scenario: Scenario) -> Iterator[Planted]:
     if links:
         yield Planted(("NVLinks",), (f"nvlinks={links // 2}",))
     yield Planted(("NVLS",), ("NCCL_NVLS_ENABLE=0",))
-    yield Planted(("P2P",), ("NCCL_P2P_DISABLE=1",))
+    if links and scenario.nodes == 1:
+        through_host = Fault(Resource.p2p, "", intra=0.08, without_nvls=True)  # 30 GB/s of 360
+        yield Planted(("P2P", "NVLinks"), ("P2P off, 8 % left",), by_hand=through_host)
+    else:
+        yield Planted(("P2P",), ("NCCL_P2P_DISABLE=1",))
     yield Planted(("PCIe link", "adapters"), ("pcie=4x8",))
     yield Planted(("GPUDirect",), ("NCCL_NET_GDR_LEVEL=LOC",), HOP)
 
@@ -111,6 +119,15 @@ def truth(expectation: Expectation, scenario: Scenario, hop: float) -> Mapping[R
     return {request: model.of_picks(request, selection.pick(request, SIZES)).time_us for request in REQUESTS}
 
 
+def made(expectation: Expectation, fault: Planted) -> Mapping[Request, Array]:
+    """What calls take with a planted fault."""
+    scenario = expectation.scenario
+    if fault.by_hand is not None:
+        shape = Shape(scenario.nodes, scenario.gpus())
+        return {each: expectation.times(Kind(shape, each), SIZES, fault.by_hand).time_us for each in REQUESTS}
+    return truth(expectation, changed(scenario, fault.changes) if fault.changes else scenario, fault.hop)
+
+
 def planted_faults() -> None:
     rng = np.random.default_rng(1)
     totals: Counter[str] = Counter()
@@ -123,7 +140,7 @@ def planted_faults() -> None:
         for fault in faults:
             words = " ".join(fault.changes) or "healthy"
             try:
-                times = truth(expectation, changed(scenario, fault.changes) if fault.changes else scenario, fault.hop)
+                times = made(expectation, fault)
             except TunerError as error:
                 print(f"  {words:28} not emulated: {str(error)[:80]}")
                 continue
