@@ -42,7 +42,7 @@ def test_calibrated_times_of_the_picks(file: Path) -> None:
     assert (found.protocol == picks.protocol).all()
     assert found.calibration == "made-up, as asked for"
     assert found.launch == "a process a GPU"
-    assert found.carried_over == ("sizes", "an algorithm and protocol not measured")
+    assert found.carried_over == ("sizes", "an algorithm and protocol not measured between nodes")
     assert list(found.to_pandas()) == ["bytes", "algorithm", "protocol", "time_us", "low_us", "high_us", "measured"]
 
 

@@ -96,9 +96,9 @@ def command(
         print_json([change for changes in found.values() for change in changes])
         return
     click.echo(f"before: {described.heading}\nafter:  {after.heading}\n")
+    print_whose([change.calibrated for changes in found.values() for change in changes])
     for collective, changes in found.items():
         print_changes(collective.name, changes, by_nccl=times is None or times.beside_nccl)
-    print_whose([change.calibrated for changes in found.values() for change in changes])
     if alike := [collective.name for collective in found if not found[collective]]:
         click.echo(f"{SAME if whole else SAME_COMBINATION} at every size: {', '.join(alike)}")
 

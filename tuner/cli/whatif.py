@@ -95,13 +95,13 @@ def command(
         return
     click.echo(f"before: {described.heading}\nafter:  {after.heading}\n")
     by_nccl = times is None or times.beside_nccl
+    sized = [one.calibrated for ones, _ in found for one in ones]
+    print_whose([*sized, *(change.calibrated for _, changes in found for change in changes)])
     for request, (ones, changes) in zip(requests, found, strict=True):
         _print_sizes(request.collective.name, ones, by_nccl)
         print_changes(f"{request.collective.name}: where the pick changes", changes, by_nccl=by_nccl)
         if not changes:
             click.echo(f"{request.collective.name}: {SAME_COMBINATION} at every size\n")
-    sized = [one.calibrated for ones, _ in found for one in ones]
-    print_whose([*sized, *(change.calibrated for _, changes in found for change in changes)])
 
 
 def _print_sizes(title: str, ones: Sequence[AtSize], by_nccl: bool) -> None:
