@@ -12,7 +12,7 @@ import pytest
 from tests.support import nccl_tests_text
 from tests.support.command_line import run
 from tuner import measured
-from tuner.base.names import Algorithm, DataType
+from tuner.base.names import DataType
 from tuner.measured import MeasuredHeader, MeasuredRow, MeasuredRun, MeasuredTable
 
 TABLE = measured.load("h100-8x__2.29.2__aiconfigurator")
@@ -136,13 +136,15 @@ def test_wrong_release_labels(tmp_path: Path) -> None:
     assert "says NCCL 2.29.2; --nccl says 2.28.9" in done.stderr
 
 
-def test_releases_that_would_explain_the_times_are_looked_for(tmp_path: Path) -> None:
-    """Where the file names none; here none does."""
-    rows = tuple(replace(row, time_us=3 * row.time_us) for row in HEALTHY.rows if row.bytes > 1 << 20)
-    found = accepted(tmp_path, replace(headed(nccl=""), rows=rows), "--nccl", "2.29.2", code=1)
-    assert found["passes_as"] == []
-    forced = [replace(row, time_us=row.time_us, algorithm=Algorithm.Ring) for row in HEALTHY.rows]
-    assert accepted(tmp_path, replace(headed(nccl=""), rows=tuple(forced[:21])), "--nccl", "2.29.2")["pass"]
+def test_releases_that_would_explain_the_times_are_named(tmp_path: Path) -> None:
+    """Of 2 H100, whose release nobody noted: 2.18.3 has Simple from 64 KiB on, where later ones have LL."""
+    table = measured.load("h100-8x-2n__unknown__mghpcc")
+    measured.write(tmp_path / "given.csv", replace(table, rows=tuple(row for row in table.rows if row.nodes == 1)))
+    words = ("accept", str(tmp_path / "given.csv"), *MACHINE, "--json", "--nccl")
+    assert json.loads(run(*words, "2.18.3").stdout)["pass"]
+    found = json.loads(run(*words, "2.27.7", code=1).stdout)
+    assert "2.18.3" in found["passes_as"]
+    assert "2.27.7" not in found["passes_as"]
 
 
 def test_non_monotone_curves_and_repeated_rows_are_said(tmp_path: Path) -> None:
@@ -211,6 +213,17 @@ def test_text_of_nccl_tests_and_junit(tmp_path: Path) -> None:
     failures = root.findall("testsuite/testcase/failure")
     assert root.get("failures") == str(len(failures))
     assert any("too slow" in str(failure.get("message")) for failure in failures)
+
+
+def test_what_ran_by_nccls_log_is_said_where_a_healthy_machine_picks_otherwise(tmp_path: Path) -> None:
+    """With NCCL's log between the rows: a call that a machine without NVLS makes."""
+    file = nccl_tests_text.write(tmp_path / "all_reduce.log", ALL_REDUCE, nccl=22902)
+    head = "node0:1:1 [0] NCCL INFO "
+    chosen = f"{head}AllReduce: {1 << 29} Bytes -> Algo RING proto SIMPLE channel{{Lo..Hi}}={{0..23}}\n"
+    file.write_text(f"{chosen}{file.read_text()}")
+    out = run("accept", str(file), *MACHINE).stdout
+    assert "something else ran than a healthy machine picks, at 1 of 21 sizes" in out
+    assert "AllReduce of 512 MiB ran Ring/Simple where NCCL would pick NVLS/Simple" in out
 
 
 def test_wrong_results_fail(tmp_path: Path) -> None:

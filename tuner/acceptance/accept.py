@@ -176,7 +176,7 @@ def _judged(
 
 def _passes_as(files: Sequence[ResultFile], asked: Asked) -> tuple[str, ...]:
     """The releases whose times the files have, where they do not say of which they are."""
-    if any(file.table.header.nccl for file in files):
+    if any(file.names_release for file in files):
         return ()
     found = []
     for nccl in asked.scenario.releases:

@@ -11,7 +11,7 @@ from tuner.calibration import plausible
 from tuner.measure.readers import measured_table
 from tuner.measure.readers.measured_table import WRONG, Given
 from tuner.measure.readers.nccl_tests_text import is_text
-from tuner.measured import Kind, MeasuredTable, Problem
+from tuner.measured import Kind, MeasuredTable, Problem, parquet
 from tuner.scenario import Scenario
 
 # With these a row is judged all the same, and fails.
@@ -22,12 +22,14 @@ _JUDGED = (Kind.above_links, Kind.too_short)
 class ResultFile:
     """A file's rows that can be judged, and what is wrong with them and the others.
 
-    ``wrong_results``: how many calls had wrong values. ``executed``: what NCCL's log says ran, by line.
+    ``names_release``: whether it says itself of which release it is. ``wrong_results``: how many calls had wrong
+    values. ``executed``: what NCCL's log says ran, by line.
     """
 
     path: Path
     table: MeasuredTable
     problems: tuple[Problem, ...]
+    names_release: bool
     wrong_results: int
     executed: dict[int, str]
 
@@ -48,7 +50,7 @@ def read(path: Path, given: Given, scenario: Scenario) -> ResultFile:
         executed = {
             row.line: f"{row.algorithm.name}/{row.protocol.name}"
             for row in table.rows
-            if row.algorithm and row.protocol
+            if row.algorithm is not None and row.protocol is not None
         }
         rows = (replace(row, algorithm=None, protocol=None, channels=None) for row in table.rows)
         table = replace(table, rows=tuple(rows))
@@ -57,8 +59,20 @@ def read(path: Path, given: Given, scenario: Scenario) -> ResultFile:
     out = {line for each in problems if each.refused and each.kind not in _JUDGED for line in each.lines}
     if any(each.kind in (Kind.mixed_machines, Kind.mixed_releases) for each in problems):
         out = {row.line for row in table.rows}
-    rows = (row for row in table.rows if row.line not in out)
-    return ResultFile(path, replace(table, rows=tuple(rows)), problems, table.header.left_out.get(WRONG, 0), executed)
+    return ResultFile(
+        path,
+        replace(table, rows=tuple(row for row in table.rows if row.line not in out)),
+        problems,
+        names_release=_names_release(path, table, given),
+        wrong_results=table.header.left_out.get(WRONG, 0),
+        executed=executed,
+    )
+
+
+def _names_release(path: Path, table: MeasuredTable, given: Given) -> bool:
+    if not given.nccl or read_bytes(path, BadMeasurement).startswith(parquet.MAGIC):
+        return bool(table.header.nccl)
+    return bool(measured_table.read(path, replace(given, nccl="")).header.nccl)
 
 
 def _other_machine(table: MeasuredTable, scenario: Scenario) -> Iterator[Problem]:

@@ -162,7 +162,8 @@ def _notes(found: Acceptance) -> Iterator[str]:
     if otherwise:
         first = otherwise[0]
         on = f"{first.collective} of {human_bytes(first.bytes)} ran {first.executed} where NCCL would pick {first.pick}"
-        yield f"NCCL's log says that {len(otherwise)} sizes ran something else than a healthy machine picks: {on}"
+        of = f"{len(otherwise)} of {len(found.sizes)} sizes"
+        yield f"NCCL's log says that something else ran than a healthy machine picks, at {of}: {on}"
 
 
 def _print_floors(expectation: Expectation, like: Request, sizes: list[int], as_json: bool) -> None:
