@@ -8,6 +8,7 @@ import pkgutil
 import re
 import textwrap
 from collections.abc import Callable, Iterator
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -46,7 +47,11 @@ def public(module: ModuleType) -> Iterator[tuple[str, Any, str]]:
             yield name, inspect.unwrap(value), inspect.getdoc(value) or ""
 
 
-PUBLIC = {module: list(public(importlib.import_module(module))) for module in MODULES}
+@cache
+def public_of(module: str) -> list[tuple[str, Any, str]]:
+    return list(public(importlib.import_module(module)))
+
+
 EACH_MODULE = pytest.mark.parametrize("module", MODULES)
 
 
@@ -64,7 +69,7 @@ def module_shapes(value: Any) -> str:
 
 def objects_with_faults(module: str, fault: Callable[[Any, str], str]) -> list[str]:
     """The module's public objects that have the fault, each with what it is."""
-    found = ((name, fault(value, said)) for name, value, said in PUBLIC[module])
+    found = ((name, fault(value, said)) for name, value, said in public_of(module))
     return [f"{module}.{name}: {what}" for name, what in found if what]
 
 
@@ -119,7 +124,7 @@ def test_modules_and_arrays_are_there_to_be_looked_at() -> None:
     """What is checked above exists: an annotation printed in another way would pass unseen."""
     packages = {module.split(".")[1] for module in MODULES}
     assert {"api", "scenario", "base", "release", "emulator", "oracle", "measure", "plugin"} <= packages
-    assert sum(bool(arrays_of(value)) for found in PUBLIC.values() for _, value, _ in found) > 150
+    assert sum(bool(arrays_of(value)) for module in MODULES for _, value, _ in public_of(module)) > 150
 
 
 def test_examples_are_true() -> None:

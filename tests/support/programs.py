@@ -58,8 +58,11 @@ def compiled(program: str, words: Sequence[str | Path], *, text: str = "", suffi
     return made
 
 
-def checker(name: str, flags: Sequence[str], program: str | None = None) -> Path:
-    """The plugin and ``check/NAME.c`` in one program; skips where the compiler lacks what the flags need."""
+def checker(name: str, flags: Sequence[str], program: str | None = None, link: Sequence[str] = ()) -> Path:
+    """The plugin and ``check/NAME.c`` in one program; skips where the compiler lacks what the flags need.
+
+    Programs of the same flags share their objects; those of ``link`` are the linker's alone.
+    """
     program = program or compiler()
     flags = ["-std=c11", "-g", *flags]
     try:
@@ -68,7 +71,8 @@ def checker(name: str, flags: Sequence[str], program: str | None = None) -> Path
         pytest.skip(f"{program} cannot link with {' '.join(flags)} here")
     checks = (CHECKS / f"{part}.c" for part in (name, "checks", "checks_calls", "scan", "source"))
     sources = [*sorted(PLUGIN.glob("*.c")), PLUGIN.parent / "call" / "versions.c", *checks]
-    return compiled(program, [*flags, *sources, "-lpthread", "-ldl"])
+    objects = [compiled(program, [*flags, "-c", source], suffix=".o") for source in sources]
+    return compiled(program, [*flags, *link, *objects, "-lpthread", "-ldl"])
 
 
 @functools.cache
