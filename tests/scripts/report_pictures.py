@@ -6,7 +6,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.support import browser as web
+from tuner.analysis.calibrated import TimesWanted
 from tuner.base.names import DataType, Op
+from tuner.report import calibrated
 from tuner.report.data import NODES, collect
 from tuner.report.page import page
 from tuner.scenario import Scenario
@@ -20,7 +22,8 @@ def main() -> None:
     releases = scenario.releases
     with TemporaryDirectory() as folder, web.chromium(Path(folder) / "profile") as browser:
         file = Path(folder) / "page.html"
-        file.write_text(page(collect(scenario, releases, DataType.float32, Op.sum)).html, "utf-8")
+        report = collect(scenario, releases, DataType.float32, Op.sum)
+        file.write_text(page(report, calibrated.collect(report, TimesWanted(beside_nccl=True))).html, "utf-8")
         browser.get(f"file://{file}")
         web.until(lambda: browser.execute_script("return document.body.dataset.ready"))
         web.move(browser, log2(3 << 23), NODES.index(24), click=True)
