@@ -124,7 +124,8 @@ class Expectation:
             if ring.channels * ring.bw_intra_gbs < _NO_WAY_GBS:
                 self.reasons[_NO_WAY] = None
             return None
-        self.reasons[model.reason] = None
+        launch = model.calibration.launch
+        self.reasons[f"calibrated, by the calibration {model.reason}; measured with {launch}"] = None
         return model
 
     def _scenario(self, shape: Shape) -> Scenario:
