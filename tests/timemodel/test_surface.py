@@ -50,5 +50,14 @@ def test_what_was_not_measured_has_none() -> None:
     assert (learnt.log_factors(other) == 0).all()
     fewer_gpus = replace(ring(2), ranks=np.full(len(SIZES), 8.0))
     assert (learnt.log_factors(fewer_gpus) == 0).all()
-    far = replace(ring(2), bytes=np.full(len(SIZES), 8.0))
-    assert (learnt.log_factors(far) == 0).all()
+    assert (learnt.log_factors(ring(1)) == 0).all()
+
+
+def test_beyond_the_measured_sizes_it_fades_without_a_jump() -> None:
+    many = features.concatenated([ring(2)] * 50)
+    learnt = surface.learnt(many, np.full(len(many), 0.6))
+    past = 2.0 ** np.arange(30, 41, 0.25)
+    factors = learnt.log_factors(replace(ring(2)[np.zeros(len(past), np.intp)], bytes=past))
+    assert (np.diff(factors) <= 0).all()
+    assert (np.diff(factors) > -0.1).all()
+    assert factors[-1] < 0.01

@@ -183,9 +183,14 @@ def _parsed(record: Mapping[str, Any]) -> Calibration:
     if wrong := [name for name, value in parameters.items() if not 0 < value < np.inf]:
         raise ValueError(f"{', '.join(wrong)}: not above 0")
     curves = (
-        Curve((int(key[0]), int(key[1]), int(key[2])), int(each["nodes"]), int(each["first"]), np.array(each["values"]))
+        Curve(
+            (int(one), int(two), int(three), int(four)),
+            int(each["nodes"]),
+            int(each["first"]),
+            np.array(each["values"]),
+        )
         for each in record["surface"]
-        for key in [each["key"]]
+        for one, two, three, four in [each["key"]]
     )
     scope = frozenset(Place(str(nccl), *map(int, numbers)) for nccl, *numbers in record["scope"])
     if any(place.algo_proto >= len(ALGO_PROTOS) for place in scope):

@@ -22,7 +22,7 @@ _WIDTH_NODES = 0.6  # the same, in powers of two of the nodes
 _PRIOR_WEIGHT = 0.5  # of the form alone, against a measurement at the same place
 _LEAST = 5e-4
 
-Key = tuple[int, int, int]  # collective, algorithm and protocol, GPUs per node
+Key = tuple[int, int, int, int]  # collective, algorithm and protocol, GPUs per node, 1 where there are several nodes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,10 +35,12 @@ class Curve:
     values: Array
 
     def spread(self) -> Array:
-        """The values on all half octaves, 0 where nothing was measured."""
-        whole = np.zeros(POINTS)
-        whole[self.first : self.first + len(self.values)] = self.values
-        return whole
+        """The values on all half octaves; beyond what was measured they fade, to half with each octave."""
+        places = np.arange(POINTS)
+        last = self.first + len(self.values) - 1
+        nearest = np.clip(places, self.first, last)
+        faded: Array = self.values[nearest - self.first] * 0.5 ** (np.abs(places - nearest) / PER_OCTAVE)
+        return faded
 
 
 class Surface:
@@ -64,12 +66,6 @@ class Surface:
                 factors[which] = _bilinear(*self._tables[key], np.log2(calls.nodes[which]), places[which])
         return factors
 
-    def measured(self, calls: Features) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Whether something like each call was measured: its algorithm and protocol, for its collective."""
-        known = {key[:2] for key in self._tables}
-        pairs = calls.collective * 1000 + calls.algo_proto
-        return np.isin(pairs, [collective * 1000 + algo_proto for collective, algo_proto in known])
-
 
 def learnt(calls: Features, residuals: Array) -> Surface:
     """The surface that ``residuals`` draw: logarithms of measured over the form's times, [call]."""
@@ -90,14 +86,14 @@ def learnt(calls: Features, residuals: Array) -> Surface:
 
 def _groups(calls: Features) -> dict[Key, np.ndarray[tuple[int], np.dtype[np.intp]]]:
     local = np.round(calls.ranks / calls.nodes).astype(np.int64)
-    columns = calls.collective, calls.algo_proto, local
+    columns = calls.collective, calls.algo_proto, local, (calls.nodes > 1).astype(np.int64)
     # One number a key, as numbers are told apart quicker than rows of them.
     numbers = np.ravel_multi_index(columns, [int(column.max(initial=0)) + 1 for column in columns])
     found: dict[Key, np.ndarray[tuple[int], np.dtype[np.intp]]] = {}
     for number in np.unique(numbers):
         which = np.flatnonzero(numbers == number)
-        collective, algo_proto, gpus = (int(column[which[0]]) for column in columns)
-        found[collective, algo_proto, gpus] = which
+        collective, algo_proto, gpus, several = (int(column[which[0]]) for column in columns)
+        found[collective, algo_proto, gpus, several] = which
     return found
 
 
