@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 from tuner.analysis import calibrated
 from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed, NoCalibration, TimesWanted
@@ -73,37 +72,46 @@ def rows(
     alpha-beta. Calibrated ``times`` where wanted. BadInput where the cluster has other nodes than the scenario, and as
     :func:`tuner.analysis.calibrated.answering`.
     """
-    if scenario is not None and scenario.gpus() != cluster.gpus_per_node:
+    if scenario is None:
+        return [StepRow(each, float(step.time_us(each, cluster))) for each in traffics]
+    if scenario.gpus() != cluster.gpus_per_node:
         raise BadInput(
             f"gpus_per_node: {cluster.gpus_per_node}, but {scenario.name} has {scenario.gpus()}; valid: the same"
         )
+    machine = _Machine(scenario, cluster, types, times)
+    return [machine.row(each) for each in traffics]
 
-    @cache
-    def selection(gpus: int, nodes: int) -> Selection:
-        assert scenario is not None
-        return Selection(replace(scenario, nodes=nodes, gpus_per_node=gpus).communicator())
 
-    def estimated(row: StepRow, selected: Selection, request: Request, picks: Picks) -> StepRow:
-        if times is None or scenario is None or row.pick is None:
-            return row
-        model = calibrated.answering(times, scenario, selected)
+class _Machine:
+    """NCCL's predictions on parts of a cluster, each part's communicator made once."""
+
+    def __init__(self, scenario: Scenario, cluster: Cluster, types: Types, times: TimesWanted | None) -> None:
+        self._scenario, self._cluster, self._types, self._times = scenario, cluster, types, times
+        self._selections: dict[tuple[int, int], Selection] = {}
+
+    def row(self, traffic: Traffic) -> StepRow:
+        """What NCCL picks for the call, and takes."""
+        plain = StepRow(traffic, float(step.time_us(traffic, self._cluster)))
+        if traffic.operation.name not in Collective.__members__:
+            return plain
+        dtype = self._types.gradient_dtype if traffic.gradients else self._types.dtype
+        request = Request(Collective[traffic.operation.name], dtype, Op.sum)
+        selection = self._selection(*traffic.shape(self._cluster.gpus_per_node))
+        picks = selection.pick(request, max(1, round(float(traffic.bytes))))
+        pick = f"{Algorithm(picks.algorithm[0]).name}/{Protocol(picks.protocol[0]).name}"
+        row = replace(plain, nccl_us=float(picks.time_us[0]), pick=pick, channels=int(picks.channels[0]))
+        return row if self._times is None else self._calibrated(row, pick, selection, request, picks)
+
+    def _selection(self, gpus: int, nodes: int) -> Selection:
+        if (gpus, nodes) not in self._selections:
+            part = replace(self._scenario, nodes=nodes, gpus_per_node=gpus)
+            self._selections[gpus, nodes] = Selection(part.communicator())
+        return self._selections[gpus, nodes]
+
+    def _calibrated(self, row: StepRow, pick: str, selection: Selection, request: Request, picks: Picks) -> StepRow:
+        assert self._times is not None
+        model = calibrated.answering(self._times, self._scenario, selection)
         if isinstance(model, NoCalibration):
             return replace(row, calibration=calibrated.used(model))
         (estimate,) = calibrated.estimates(model, request, picks)
-        return replace(row, calibrated=estimate.time, calibration=calibrated.used(model, [(row.pick, estimate)]))
-
-    found = []
-    for each in traffics:
-        alphabeta_us = float(step.time_us(each, cluster))
-        if scenario is None or each.operation.name not in Collective.__members__:
-            found.append(StepRow(each, alphabeta_us))
-            continue
-        request = Request(
-            Collective[each.operation.name], types.gradient_dtype if each.gradients else types.dtype, Op.sum
-        )
-        selected = selection(*each.shape(cluster.gpus_per_node))
-        picks = selected.pick(request, max(1, round(float(each.bytes))))
-        pick = f"{Algorithm(picks.algorithm[0]).name}/{Protocol(picks.protocol[0]).name}"
-        row = StepRow(each, alphabeta_us, float(picks.time_us[0]), pick, int(picks.channels[0]))
-        found.append(estimated(row, selected, request, picks))
-    return found
+        return replace(row, calibrated=estimate.time, calibration=calibrated.used(model, [(pick, estimate)]))

@@ -8,7 +8,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
 from tuner.emulator.communicator import Communicator, Node
 from tuner.emulator.rules import collnet, init, resolved
-from tuner.machine.graphs import COLLNET_GRAPHS, EMPTY, OF_ALGORITHM, Graphs
+from tuner.machine.graphs import COLLNET_GRAPHS, EMPTY, OF_ALGORITHM, Graph, Graphs
 from tuner.release import Release
 from tuner.release.environment import Environment
 
@@ -19,55 +19,33 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
     Errors: BadInput where the shape is none, or where a variable is set that this release's emulation does not know.
     Source: initTransportsRank (src/init.cc) and ncclTopoPostset (src/graph/connect.cc), v2.28.9-1.
     """
-    # There may be thousands, few of them distinct objects.
-    number, distinct = Counter(map(id, nodes)), dict(zip(map(id, nodes), nodes, strict=True))
-    ranks = sum(number[key] * len(node.comp_caps) for key, node in distinct.items())
-    kinds: list[Node] = []  # the first node's kind first
-    for node in distinct.values():
-        if node not in kinds:
-            kinds.append(node)
-    if not kinds:
-        raise BadInput("no nodes; valid: 1 or more")
-    if ranks < 2:
-        raise BadInput("a communicator of one rank has nothing to pick: NCCL copies; valid: two ranks or more")
+    kinds, ranks = _kinds(nodes)
     _check_environment(release, environment)
     environment = replace(environment, non_numeric_is_default=release.environment.non_numeric_is_default)
     rules = resolved.of(release)
-
-    searched_graphs = [
+    searched = [
         init.searched(kind.graphs, environment) | init.without_channels(release, rules, environment, kind)
         for kind in kinds
     ]
-    searched = {
-        name: init.weakest([graphs.get(name, EMPTY) for graphs in searched_graphs], release.paths.types)
-        for name in set(OF_ALGORITHM.values())
-    }
-    # Ring and tree run on the same channels: the fewer of both.
-    channels = min(searched[name].channels for name in ("tree", "ring"))
-    graphs = {algorithm: searched[name] for algorithm, name in OF_ALGORITHM.items()}
-    for algorithm in (Algorithm.Tree, Algorithm.Ring, Algorithm.PAT):
-        graphs[algorithm] = init.with_channels(graphs[algorithm], channels)
-
-    comp_caps = rules.comp_caps([cap for kind in kinds for cap in kind.comp_caps])
+    graphs, channels = _weakest(searched, release)
+    first, comp_caps = kinds[0], rules.comp_caps([cap for kind in kinds for cap in kind.comp_caps])
     local_ranks = [len(kind.comp_caps) for kind in kinds]
     net_gbs = min(kind.net_gbs for kind in kinds)
     cpus = [(kind.cpu_arch, kind.cpu_vendor) for kind in kinds]
     cpu_arch, cpu_vendor = rules.cpu(cpus)
     table_cpu_arch, table_cpu_vendor = rules.table_cpu(cpus)
-    entries = {(size, _heads(graphs)) for size, graphs in zip(local_ranks, searched_graphs, strict=True)}
-    if len(entries) > 1 and collnet.requested(environment):
-        raise BadInput("NCCL_COLLNET_ENABLE=1: not emulated where nodes differ in GPUs or heads; valid there: 0")
+    _check_collnet(environment, local_ranks, searched)
     network = collnet.set_up(rules, collnet.CollNetFacts(release, environment, len(nodes), max(local_ranks), graphs))
     facts = init.InitFacts(
         release=release,
         rules=rules,
         environment=environment,
         nodes=len(nodes),
-        comp_cap=kinds[0].comp_caps[0],
+        comp_cap=first.comp_caps[0],
         min_comp_cap=min(comp_caps),
         ring=graphs[Algorithm.Ring],
         nvls=graphs[Algorithm.NVLS],
-        own_nvls=searched_graphs[0].get("nvls", EMPTY),
+        own_nvls=searched[0].get("nvls", EMPTY),
         min_local_ranks=min(local_ranks),
         net_gbs=net_gbs,
         collnet_chain=graphs[Algorithm.CollNetChain] if network else None,
@@ -91,15 +69,44 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
         cpu_vendor=cpu_vendor,
         table_cpu_arch=table_cpu_arch,
         table_cpu_vendor=table_cpu_vendor,
-        tree_pattern=rules.tree_pattern([graphs["tree"].pattern for graphs in searched_graphs]),
-        has_nvswitch=kinds[0].has_nvswitch,
-        direct_nvlink=kinds[0].direct_nvlink and graphs[Algorithm.Ring].type_intra == "NVL",
+        tree_pattern=rules.tree_pattern([graphs["tree"].pattern for graphs in searched]),
+        has_nvswitch=first.has_nvswitch,
+        direct_nvlink=first.direct_nvlink and graphs[Algorithm.Ring].type_intra == "NVL",
         net_gbs=net_gbs,
-        gpu_direct=kinds[0].gpu_direct,
+        gpu_direct=first.gpu_direct,
         ctas=facts.ctas(),
         collnet=network,
         rules=rules,
     )
+
+
+def _kinds(nodes: Sequence[Node]) -> tuple[list[Node], int]:
+    """The kinds of nodes that differ, the first node's first, and the ranks of all nodes."""
+    # There may be thousands, few of them distinct objects.
+    number, distinct = Counter(map(id, nodes)), dict(zip(map(id, nodes), nodes, strict=True))
+    kinds: list[Node] = []
+    for node in distinct.values():
+        if node not in kinds:
+            kinds.append(node)
+    if not kinds:
+        raise BadInput("no nodes; valid: 1 or more")
+    ranks = sum(number[key] * len(node.comp_caps) for key, node in distinct.items())
+    if ranks < 2:
+        raise BadInput("a communicator of one rank has nothing to pick: NCCL copies; valid: two ranks or more")
+    return kinds, ranks
+
+
+def _weakest(searched: Sequence[Graphs], release: Release) -> tuple[dict[Algorithm, Graph], int]:
+    """Of all kinds' graphs the weakest by algorithm, and the channels of ring and tree: the fewer of both."""
+    weakest = {
+        name: init.weakest([graphs.get(name, EMPTY) for graphs in searched], release.paths.types)
+        for name in set(OF_ALGORITHM.values())
+    }
+    channels = min(weakest[name].channels for name in ("tree", "ring"))
+    graphs = {algorithm: weakest[name] for algorithm, name in OF_ALGORITHM.items()}
+    for algorithm in (Algorithm.Tree, Algorithm.Ring, Algorithm.PAT):
+        graphs[algorithm] = init.with_channels(graphs[algorithm], channels)
+    return graphs, channels
 
 
 def with_release(communicator: Communicator, release: Release) -> Communicator:
@@ -119,6 +126,12 @@ def _check_environment(release: Release, environment: Environment) -> None:
             f"{', '.join(release.environment.known)}, "
             f"and {len(release.indifferent_variables)} that reach no choice, such as NCCL_DEBUG"
         )
+
+
+def _check_collnet(environment: Environment, local_ranks: Sequence[int], searched: Sequence[Graphs]) -> None:
+    entries = {(size, _heads(graphs)) for size, graphs in zip(local_ranks, searched, strict=True)}
+    if len(entries) > 1 and collnet.requested(environment):
+        raise BadInput("NCCL_COLLNET_ENABLE=1: not emulated where nodes differ in GPUs or heads; valid there: 0")
 
 
 def _heads(graphs: Graphs) -> tuple[tuple[int, ...] | None, ...]:

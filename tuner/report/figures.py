@@ -91,7 +91,25 @@ def _map(report: PageData, edges: Any) -> Any:
         y_axis_label="nodes",
     )
     drawn.add_layout(_title("NCCL's pick by size and number of nodes; click a cell for its reasons", "map"), "above")
-    # Bokeh makes a hatch of its own for each quad, so that drawing whole runs is what keeps the page quick.
+    _add_runs(drawn)
+    borders = ColumnDataSource({name: [] for name in ENDS}, name="borders")
+    drawn.segment(*ENDS, source=borders, line_color="#ffffff", line_width=2.5, line_cap="square")
+    quads = drawn.quad(*SIDES, source=cells, fill_color=None, line_color=None)
+    _add_labels(drawn)
+    place = ColumnDataSource({name: [] for name in SIDES}, name="place")
+    for colour, width in (("#ffffff", 5), ("#000000", 2.5)):
+        drawn.quad(*SIDES, source=place, fill_color=None, line_color=colour, line_width=width)
+    _add_pointer(drawn, quads)
+    drawn.yaxis.ticker = FixedTicker(ticks=list(range(rows)))
+    drawn.yaxis.major_label_overrides = {row: str(count) for row, count in enumerate(report.nodes)}
+    drawn.yaxis.major_label_text_font_size = "10px"
+    drawn.grid.visible = False
+    drawn.background_fill_color = NOTHING_COLOUR
+    return drawn
+
+
+def _add_runs(drawn: Any) -> None:
+    """Neighbours of one pick as one area: Bokeh makes a hatch of its own for each, and runs keep the page quick."""
     runs = ColumnDataSource({name: [] for name in (*SIDES, *RUNS)}, name="runs")
     drawn.quad(
         *SIDES,
@@ -105,9 +123,9 @@ def _map(report: PageData, edges: Any) -> Any:
         hatch_weight=1.2,
         hatch_alpha=0.8,
     )
-    borders = ColumnDataSource({name: [] for name in ENDS}, name="borders")
-    drawn.segment(*ENDS, source=borders, line_color="#ffffff", line_width=2.5, line_cap="square")
-    quads = drawn.quad(*SIDES, source=cells, fill_color=None, line_color=None)
+
+
+def _add_labels(drawn: Any) -> None:
     labels = ColumnDataSource({"x": [], "y": [], "text": []}, name="labels")
     drawn.text(
         x="x",
@@ -124,9 +142,10 @@ def _map(report: PageData, edges: Any) -> Any:
         padding=3,
         border_radius=3,
     )
-    place = ColumnDataSource({name: [] for name in SIDES}, name="place")
-    for colour, width in (("#ffffff", 5), ("#000000", 2.5)):
-        drawn.quad(*SIDES, source=place, fill_color=None, line_color=colour, line_width=width)
+
+
+def _add_pointer(drawn: Any, quads: Any) -> None:
+    """What the pointer shows of a cell, and what a click on it does."""
     clicked = CustomJS(
         code="""
         const [cell] = cb_data.source.selected.indices
@@ -138,12 +157,6 @@ def _map(report: PageData, edges: Any) -> Any:
         TapTool(renderers=[quads], callback=clicked, visible=False),
         *_moving(),
     )
-    drawn.yaxis.ticker = FixedTicker(ticks=list(range(rows)))
-    drawn.yaxis.major_label_overrides = {row: str(count) for row, count in enumerate(report.nodes)}
-    drawn.yaxis.major_label_text_font_size = "10px"
-    drawn.grid.visible = False
-    drawn.background_fill_color = NOTHING_COLOUR
-    return drawn
 
 
 def _curve(what: str, curves: ColumnDataSource, envelope: ColumnDataSource, **axes: Any) -> Any:
