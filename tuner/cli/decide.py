@@ -1,7 +1,6 @@
 """``nccl-tuner decide``: measurements to a decision table."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -12,7 +11,6 @@ from tuner.cli.provenance import command_line
 from tuner.cli.renamed import Renamed
 from tuner.measure.decide import Decided, decide
 from tuner.measure.decision.gate import GateSettings
-from tuner.measure.decision.interpolated import Interpolated
 from tuner.measure.decision.interpolated import interpolate as interpolated
 from tuner.plugin.between import Shape
 
@@ -69,7 +67,7 @@ def command(
     if interpolate:
         between = interpolated(out, {Shape(file.ranks, file.nodes): file.file for file in decided.files})
     if as_json:
-        print_json(to_json(decided) | _record(between))
+        print_json(to_json(decided) | (to_json(between) if between else {}))
         return
     _print(decided)
     if between:
@@ -78,13 +76,6 @@ def command(
         if not between.held_out:
             click.echo("nothing held out: that takes a FILE for a number of nodes between the others")
         click.echo(f"{out}: {len(between.rows)} rows more, interpolated, for the numbers of nodes between")
-
-
-def _record(between: Interpolated | None) -> dict[str, Any]:
-    if between is None:
-        return {}
-    held_out = {"held_out": to_json(between.held_out)} if between.held_out else {}
-    return {"interpolated_rows": len(between.rows), **held_out}
 
 
 def _print(decided: Decided) -> None:

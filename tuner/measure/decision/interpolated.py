@@ -36,8 +36,8 @@ class HeldOutMeasured:
 class Interpolated:
     """``rows`` that were added, and what each number of nodes but the outermost says of such rows."""
 
-    rows: tuple[Decision, ...]
-    held_out: tuple[HeldOutMeasured, ...]
+    rows: tuple[Decision, ...] = field(metadata=json_form("interpolated_rows", convert=len))
+    held_out: tuple[HeldOutMeasured, ...] = field(metadata=json_form(optional=True))
 
 
 def interpolate(table: Path, files: Mapping[Shape, Path]) -> Interpolated:
