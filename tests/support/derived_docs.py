@@ -237,14 +237,14 @@ def measured_tables() -> str:
 
 
 def accuracy() -> str:
-    """Mean errors by group of splits and model."""
-    summary = write_accuracy.read()["summary"]
-    models = list(next(iter(summary.values())))
-    lines = [
-        f"| carried over to | {' | '.join(models)} |",
-        f"|---|{'--:|' * len(models)}",
-        *(f"| {_group(group)} | {' | '.join(map(_percent, row.values()))} |" for group, row in summary.items()),
-    ]
+    """Mean errors by group of splits and model, and what the intervals of the time model cover."""
+    kept = write_accuracy.read()
+    models = [*next(iter(kept["summary"].values())), "covered", "half-width"]
+    lines = [f"| carried over to | {' | '.join(models)} |", f"|---|{'--:|' * len(models)}"]
+    for group, row in kept["summary"].items():
+        own = [each for each in kept["splits"] if each["group"] == group]
+        intervals = [sum(each[key] for each in own) / len(own) for key in ("coverage", "half_width")]
+        lines += [f"| {_group(group)} | {' | '.join(map(_percent, (*row.values(), *intervals)))} |"]
     return "\n".join(lines) + "\n"
 
 

@@ -48,7 +48,7 @@ class Regime(StrEnum):
 
 
 NOT_MEASURED = (CarriedOver.combination, CarriedOver.network_combination)
-BEYOND = (*NOT_MEASURED, CarriedOver.first_nodes)
+BEYOND = (*NOT_MEASURED, CarriedOver.first_nodes, CarriedOver.nodes_beyond)
 REGIMES = tuple(Regime)
 Scatter = Mapping[Regime, float]  # mean absolute logarithm of measured times over the form's
 Factors = Mapping[CarriedOver, float]
@@ -94,6 +94,9 @@ class Certainty:
             # One collective on one communicator: what it says of others was learnt as a whole.
             others = [kind for kind in carried if kind not in _OTHER_CALLS]
             carried = [*others, CarriedOver.one_run] if len(others) < len(carried) else carried
+        if CarriedOver.first_nodes in carried:
+            # Nothing was measured between nodes, whatever the algorithm: that was learnt as a whole, too.
+            carried = [kind for kind in carried if kind not in NOT_MEASURED]
         return tuple(carried)
 
     def half_widths(self, calls: Features, place: Place) -> Array:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tuner.calibration import time_fit
 from tuner.calibration.accuracy import splits
@@ -20,6 +21,7 @@ from tuner.timemodel.intervals import BEYOND, REGIMES, CarriedOver, Certainty, F
 from tuner.timemodel.parameters import believed
 
 MODEL = "time model"
+FEWEST_ROWS = 8  # fewer say nothing of a kind alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,10 @@ class _Predicted:
     halves: Halves
     fitted: TimeFit
     times_us: Array
+
+    @property
+    def places(self) -> list[Place]:
+        return self.halves.test.places()
 
     @property
     def off(self) -> Array:
@@ -98,7 +104,17 @@ def _scores(predicted: _Predicted) -> Scores:
     regimes = intervals.regimes(predicted.halves.test.measured.calls)
     scatter = np.array([predicted.fitted.scatter[regime] for regime in REGIMES])[regimes]
     off = predicted.off if kind in BEYOND else predicted.off / scatter
+    alone = _nothing_else_carried_over(predicted, kind)
+    off = off[alone] if np.count_nonzero(alone) >= FEWEST_ROWS else off
     return Scores(kind, predicted.split, predicted.split.machine, off)
+
+
+def _nothing_else_carried_over(predicted: _Predicted, kind: CarriedOver) -> NDArray[np.bool_]:
+    """A mask of the held-out rows whose errors say something of this kind alone."""
+    scope, same = predicted.halves.fit.scope(), _same_machine(predicted.split)
+    certainty = Certainty(scope, predicted.fitted.scatter, {}, same)
+    carried = {place: set(certainty.carried_over(place)) - {CarriedOver.sizes, kind} for place in predicted.places}
+    return np.array([not carried[place] for place in predicted.places])
 
 
 def _result(predicted: _Predicted, learnt: Factors) -> SplitResult:
