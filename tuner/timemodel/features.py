@@ -108,7 +108,8 @@ def _features(selection: Selection, request: Request, algo_proto: AlgoProto, lau
         bytes=launches.bytes.astype(np.float64),
         ranks=numbers(communicator.ranks),
         nodes=numbers(communicator.nodes),
-        channels=launches.channels.astype(np.float64),
+        # A call of less than an element a rank is launched on no channel: timed as the smallest call.
+        channels=np.maximum(launches.channels, 1).astype(np.float64),
         threads=launches.threads.astype(np.float64),
         intra_gbs=numbers(graph.bw_intra_gbs * graph.channels),
         inter_gbs=numbers(graph.bw_inter_gbs * graph.channels),
