@@ -7,8 +7,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from tuner import measured, release
-from tuner.base.errors import BadInput
-from tuner.calibration import point_to_point_fit, time_fit
+from tuner.base.errors import BadInput, BadMeasurement
+from tuner.calibration import plausible, point_to_point_fit, time_fit
 from tuner.calibration.accuracy.splits import table_of_one_way
 from tuner.calibration.measured_calls import MeasuredCalls, Site, joined, of_table
 from tuner.machine import catalogue
@@ -74,7 +74,8 @@ def of_tables(name: str, tables: Sequence[MeasuredTable], machine: str, factors:
 def of_paths(paths: Sequence[Path], machine: str | None, nccl: str | None, name: str) -> Calibration:
     """A calibration of files; ``machine`` and ``nccl`` stand for what these do not say.
 
-    Errors: BadMeasurement for a file that is none, BadInput where machine or release are not known.
+    Errors: BadMeasurement for a file that is none, is of other GPUs or has times that cannot be true; BadInput where
+    machine or release are not known.
     """
     tables = [measured.named_or_read(path) for path in paths]
     if nccl is not None:
@@ -83,7 +84,13 @@ def of_paths(paths: Sequence[Path], machine: str | None, nccl: str | None, name:
     site = machine or tables[0].header.machine
     if not site:
         raise BadInput(f"{paths[0]}: which machine was measured is not said; valid: --machine")
-    return of_tables(name, tables, catalogue.load(site).name, known_factors())
+    there = catalogue.load(site)
+    for path, table in zip(paths, tables, strict=True):
+        said = table.header.machine
+        if said and catalogue.load(said).gpu != there.gpu:
+            raise BadMeasurement(f"{path}: of {said}, and the calibration is of {there.name}, which has other GPUs")
+        plausible.refuse(table, there.topology, str(path))
+    return of_tables(name, tables, there.name, known_factors())
 
 
 def known_factors() -> Factors:
