@@ -50,6 +50,13 @@ def problem(found: dict[str, Any], kind: str) -> dict[str, Any]:
     return next(each for each in found["problems"] if each["kind"] == kind)
 
 
+def test_a_shipped_table_is_taken_by_name() -> None:
+    found = json.loads(run("accept", TABLE.name, *MACHINE, "--json").stdout)
+    assert found["pass"]
+    assert {size["file"] for size in found["sizes"]} == {TABLE.name}
+    assert len(found["sizes"]) == sum(not row.is_point_to_point for row in TABLE.rows)
+
+
 def test_a_healthy_machine_passes(tmp_path: Path) -> None:
     found = accepted(tmp_path, HEALTHY)
     assert len(found["sizes"]) == len(HEALTHY.rows)

@@ -150,3 +150,73 @@ def test_forced_rows_are_predicted_as_forced(tmp_path: Path) -> None:
         times[protocol] = 1 + json.loads(run(*words).stdout)["mean_absolute_error"]
     assert times["LL"] > 1.5 * times["Simple"]
     assert np.isfinite(list(times.values())).all()
+
+
+def test_a_file_of_all_to_all_alone_has_its_errors(tmp_path: Path) -> None:
+    path = tmp_path / "exchanges.csv"
+    path.write_text("collective,dtype,gpus,bytes,time_us\nalltoall,half,8,67108864,200\n", "utf-8")
+    words = ("accuracy", str(path), "--machine", "dgx-h100", "--nccl", "2.29.2")
+    answer = json.loads(run(*words, "--json").stdout)
+    assert (answer["rows"], answer["mean_absolute_error"], answer["skipped"]) == (0, None, {})
+    assert answer["point_to_point"]["rows"] == 1
+    assert "point to point" in run(*words).stdout
+
+
+def test_rows_of_all_to_all_in_place_are_counted_as_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "exchanges.csv"
+    head = "collective,dtype,nodes,gpus_per_node,bytes,time_us,in_place,algorithm,protocol,channels,run"
+    rows = [f"alltoall,half,1,8,67108864,200,{in_place},,,," for in_place in (0, 1)]
+    path.write_text("\n".join([head, *rows, "allreduce,half,1,8,67108864,300,0,,,,"]) + "\n", "utf-8")
+    words = ("accuracy", str(path), "--machine", "dgx-h100", "--nccl", "2.29.2", "--json")
+    answer = json.loads(run(*words).stdout)
+    assert (answer["rows"], answer["point_to_point"]["rows"], answer["skipped"]) == (1, 1, {"in place": 1})
+
+
+def test_a_row_is_left_out_for_one_reason(tmp_path: Path) -> None:
+    path = tmp_path / "short.csv"
+    rows = [f"allreduce,half,8,67108864,{time}" for time in (0.001, 300)]
+    path.write_text("\n".join(["collective,dtype,gpus,bytes,time_us", *rows]) + "\n", "utf-8")
+    words = ("accuracy", str(path), "--machine", "dgx-h100", "--nccl", "2.29.2", "--json")
+    answer = json.loads(run(*words).stdout)
+    assert (answer["rows"], sum(answer["skipped"].values())) == (1, 1)
+
+
+@pytest.mark.parametrize("content", [None, b"\x93\x00\xff not XML"])
+def test_a_topology_that_cannot_be_read_is_said_in_one_line(content: bytes | None, tmp_path: Path) -> None:
+    topology = tmp_path / "tray.xml"
+    if content is not None:
+        topology.write_bytes(content)
+    for words in (("accuracy", "--nccl", "2.29.2"), ("measured", "check")):
+        said = run(*words, str(columns_file(tmp_path)), "--topology", str(topology), code=2).stderr
+        assert said.startswith(f"nccl-tuner: {topology}")
+        assert said.count("\n") == 1
+
+
+def test_what_a_table_says_otherwise_is_said() -> None:
+    answer = json.loads(run("accuracy", H100, "--machine", "dgx-b200", "--nccl", "2.28.9", "--json").stdout)
+    assert answer["problems"][-2:] == [
+        "the file says NCCL 2.29.2, and is held against 2.28.9",
+        "the file says dgx-h100, and is held against dgx-b200, which has other GPUs",
+    ]
+
+
+def test_calls_of_less_than_an_element_a_rank_have_times() -> None:
+    words = ("pick", "allgather", "--machine", "a100-4x-2nic", "--nodes", "4", "--nccl", "2.21.5", "--time", "both")
+    of_whole, of_part = (
+        json.loads(run(*words, "--bytes", size, "--json").stdout)[0]["calibrated"] for size in ("64", "8")
+    )
+    for combination, times in of_part.items():
+        assert 0 < times["low_us"] < times["time_us"] < times["high_us"]
+        assert times["time_us"] <= of_whole[combination]["time_us"]
+
+
+def test_a_calibration_of_several_machines_is_refused(tmp_path: Path) -> None:
+    words = ("calibrate", H100, "a100-8x__2.27.3__aiconfigurator", "-o", str(tmp_path / "own.json"))
+    assert (
+        "a100-8x__2.27.3__aiconfigurator: of dgx-a100, and the calibration is of dgx-h100" in run(*words, code=2).stderr
+    )
+
+
+def test_a_calibration_of_milliseconds_is_refused(tmp_path: Path) -> None:
+    words = ("calibrate", str(columns_file(tmp_path, 0.001)), "--machine", "dgx-h100", "--nccl", "2.29.2")
+    assert "milliseconds for microseconds?" in run(*words, "-o", str(tmp_path / "own.json"), code=2).stderr

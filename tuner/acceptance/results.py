@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tuner import measured
 from tuner.acceptance import drift
 from tuner.base.errors import BadMeasurement
 from tuner.base.files import read_bytes
@@ -40,13 +41,14 @@ class ResultFile:
 
 
 def read(path: Path, given: Given, scenario: Scenario) -> ResultFile:
-    """The rows of a file on the machine of ``scenario``.
+    """The rows of a file, or of a shipped table by its name, on the machine of ``scenario``.
 
     BadMeasurement where it cannot be read, or says otherwise than ``given``.
     """
-    table = measured_table.read(path, given)
+    file = measured.file_of(path)
+    table = measured_table.read(file, given)
     executed: dict[int, str] = {}
-    if is_text(read_bytes(path, BadMeasurement).decode(errors="replace")):
+    if is_text(read_bytes(file, BadMeasurement).decode(errors="replace")):
         executed = {
             row.line: f"{row.algorithm.name}/{row.protocol.name}"
             for row in table.rows
@@ -55,7 +57,7 @@ def read(path: Path, given: Given, scenario: Scenario) -> ResultFile:
         rows = (replace(row, algorithm=None, protocol=None, channels=None) for row in table.rows)
         table = replace(table, rows=tuple(rows))
     judged = plausible.judge(table, scenario.resolve().own.topology)
-    problems = (*judged.problems, *_other_machine(table, scenario), *drift.problems(path, table))
+    problems = (*judged.problems, *_other_machine(table, scenario), *drift.problems(file, table))
     out = {line for each in problems if each.refused and each.kind not in _JUDGED for line in each.lines}
     if any(each.kind in (Kind.mixed_machines, Kind.mixed_releases) for each in problems):
         out = {row.line for row in table.rows}
@@ -63,7 +65,7 @@ def read(path: Path, given: Given, scenario: Scenario) -> ResultFile:
         path,
         replace(table, rows=tuple(row for row in table.rows if row.line not in out)),
         problems,
-        names_release=_names_release(path, table, given),
+        names_release=_names_release(file, table, given),
         wrong_results=table.header.left_out.get(WRONG, 0),
         executed=executed,
     )

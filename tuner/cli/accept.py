@@ -70,9 +70,9 @@ def command(
 ) -> None:
     """Passes or fails RESULTS, by collective and size, and says what a loss points to.
 
-    RESULTS are what nccl-tests prints or writes as JSON, runs of 'measure', or columns. Too slow are three sizes in a
-    row, or the two largest, above the band in which 95 % of healthy machines lie; too fast is what the links cannot do.
-    Exit code 1 where anything fails.
+    RESULTS are what nccl-tests prints or writes as JSON, runs of 'measure', columns, or names of shipped tables. Too
+    slow are three sizes in a row, or the two largest, above the band in which 95 % of healthy machines lie; too fast is
+    what the links cannot do. Exit code 1 where anything fails.
 
     \b
     nccl-tuner accept all_reduce.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --junit accept.xml

@@ -11,9 +11,8 @@ from tuner.base.records import to_json
 from tuner.calibration import importing, plausible
 from tuner.cli import options
 from tuner.cli.output import print_json, print_table, span
-from tuner.machine import catalogue
+from tuner.machine import catalogue, skeleton
 from tuner.machine.topology import Topology
-from tuner.machine.topology import read as read_topology
 from tuner.measure.readers import measured_table
 from tuner.measure.readers.measured_table import Given
 from tuner.measured import Launch, MeasuredHeader, MeasuredSource, MeasuredTable, Problem
@@ -98,7 +97,11 @@ def check(files: tuple[Path, ...], machine: str | None, topology: Path | None, a
     nccl-tuner measured check run.log --machine dgx-h100
     """
     nodes = _topology(machine, topology)
-    found = [(path, each) for path in files for each in plausible.judge(measured_table.read(path), nodes).problems]
+    found = [
+        (path, each)
+        for path in files
+        for each in plausible.judge(measured_table.read(measured.file_of(path)), nodes).problems
+    ]
     if as_json:
         print_json([_record(path, each) for path, each in found])
     else:
@@ -231,10 +234,7 @@ def _topology(machine: str | None, file: Path | None) -> Topology | None:
     if machine is not None and file is not None:
         raise BadInput("--machine and --topology; valid: one of both")
     if file is not None:
-        try:
-            return read_topology(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise BadInput(f"{file}: {error.strerror}") from None
+        return skeleton.read_complete(file)[1]
     return None if machine is None else catalogue.load(machine).topology
 
 

@@ -4,7 +4,7 @@
 a table as far as they alone show it; what the links of a machine allow is judged on a higher floor.
 """
 
-from tuner.measured.catalogue import load, named_or_read, names
+from tuner.measured.catalogue import file_of, load, named_or_read, names
 from tuner.measured.checks import Kind, Problem, problems
 from tuner.measured.reader import parse, read
 from tuner.measured.records import Launch, MeasuredHeader, MeasuredRow, MeasuredRun, MeasuredSource, MeasuredTable
@@ -22,6 +22,7 @@ __all__ = [
     "MeasuredSource",
     "MeasuredTable",
     "Problem",
+    "file_of",
     "load",
     "named_or_read",
     "names",

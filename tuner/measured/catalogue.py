@@ -29,5 +29,10 @@ def named_or_read(path: Path) -> MeasuredTable:
     return load(str(path)) if str(path) in names() else read(path)
 
 
+def file_of(path: Path) -> Path:
+    """The file of a table that is shipped, where ``path`` is the name of one; else ``path`` itself."""
+    return Path(str(_folder() / f"{path}.csv")) if str(path) in names() else path
+
+
 def _folder() -> Traversable:
     return files("tuner.tables") / "measured"

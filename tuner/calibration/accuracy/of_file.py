@@ -1,7 +1,8 @@
 """How far off calibrated times are on a file of measured times."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from tuner.base.records import to_json
 from tuner.calibration import plausible, point_to_point_fit
 from tuner.calibration.accuracy.evaluate import half_widths
 from tuner.calibration.measured_calls import MeasuredCalls, Site, of_table, point_to_point_reason
-from tuner.machine import catalogue
-from tuner.machine import topology as topologies
+from tuner.calibration.point_to_point_fit import MeasuredExchanges
+from tuner.machine import catalogue, skeleton
 from tuner.machine.topology import Topology
-from tuner.measured import MeasuredTable
+from tuner.measured import MeasuredRow, MeasuredTable
 from tuner.timemodel.calibration import Calibration
 from tuner.timemodel.features import Array
 from tuner.timemodel.form import Form
@@ -38,15 +39,20 @@ class Accuracy:
     nccl_model_error: float | None
 
 
+_NO_ROWS = {"rows": 0} | {each.name: None for each in fields(Accuracy) if each.name != "rows"}
+
+
 @dataclass(frozen=True, slots=True)
 class FileAccuracy:
-    """``skipped`` counts the rows that are left out by reason, ``reason`` says why this calibration answers.
+    """``collectives`` is None where the file has sends and receives alone.
+
+    ``skipped`` counts the rows that are left out by reason, ``reason`` says why this calibration answers.
 
     ``problems`` are what looks wrong with rows that count.
     """
 
     file: str
-    collectives: Accuracy
+    collectives: Accuracy | None
     point_to_point: Accuracy | None
     calibration: str
     reason: str
@@ -56,7 +62,7 @@ class FileAccuracy:
     def as_json(self) -> dict[str, Any]:
         """The collectives' keys on top, those of sends and receives below ``point_to_point``."""
         return {
-            **to_json(self.collectives),
+            **(to_json(self.collectives) if self.collectives else _NO_ROWS),
             "calibration": self.calibration,
             "reason": self.reason,
             "skipped": dict(self.skipped),
@@ -94,14 +100,28 @@ def of_path(path: Path, held: Held) -> FileAccuracy:
         raise BadMeasurement(f"{path}: no row is left; {'; '.join(each.text for each in judged.refused)}")
     site = Site(name, release.load(nccl).name, held.topology)
     found = of_file(replace(table, rows=judged.rows), site, held.calibration)
-    refused = {each.text: len(each.lines) for each in judged.refused}
+    refused, counted = dict[str, int](), set[int]()
+    for each in judged.refused:
+        if rest := set(each.lines) - counted:
+            refused[each.text] = len(rest)
+            counted |= rest
     said = tuple(f"{each.text} ({each.where})" for each in judged.problems if not each.refused)
+    said += tuple(_contradictions(table, name, site.nccl))
     return replace(found, skipped={**found.skipped, **refused}, problems=said)
+
+
+def _contradictions(table: MeasuredTable, machine: str | None, nccl: str) -> Iterator[str]:
+    """What the file says otherwise than what it is held against."""
+    head = table.header
+    if head.nccl and head.nccl != nccl:
+        yield f"the file says NCCL {head.nccl}, and is held against {nccl}"
+    if machine and head.machine and catalogue.load(head.machine).gpu != catalogue.load(machine).gpu:
+        yield f"the file says {head.machine}, and is held against {machine}, which has other GPUs"
 
 
 def _node(machine: str | None, topology: Path | None) -> Topology | None:
     if topology is not None:
-        return topologies.read(topology.read_text(encoding="utf-8"))
+        return skeleton.read_complete(topology)[1]
     return catalogue.load(machine).topology if machine else None
 
 
@@ -110,24 +130,43 @@ def of_file(table: MeasuredTable, site: Site, calibration: str | None = None) ->
 
     Errors: BadMeasurement where there is no such row, BadInput and BadCalibration as :func:`choose`.
     """
-    calls = of_table(table, site)
-    chosen = chosen_for(calls, site, calibration)
-    name = chosen.calibration.name
-    exchanges = _of_exchanges(table, site, chosen)
-    counted = () if exchanges is None else tuple(point_to_point_reason(name) for name in MODELLED)
-    skipped = {why: count for why, count in calls.skipped.items() if why not in counted}
-    return FileAccuracy(table.name, _accuracy(calls, chosen), exchanges, name, chosen.reason, skipped)
+    exchanges = point_to_point_fit.of_tables([table], [site])
+    alone = exchanges is not None and all(row.is_point_to_point for row in table.rows)
+    calls = None if alone else of_table(table, site)
+    placed = calls if calls is not None else exchanges
+    assert placed is not None
+    chosen = _chosen(placed.rows, site, calibration)
+    of_exchanges = _of_exchanges(exchanges, chosen)
+    counted = {row.line for row in exchanges.rows} if exchanges and of_exchanges else set[int]()
+    return FileAccuracy(
+        table.name,
+        _accuracy(calls, chosen) if calls else None,
+        of_exchanges,
+        chosen.calibration.name,
+        chosen.reason,
+        _skipped(table, calls, counted),
+    )
 
 
-def chosen_for(calls: MeasuredCalls, site: Site, calibration: str | None) -> Choice:
+def _skipped(table: MeasuredTable, calls: MeasuredCalls | None, counted: Set[int]) -> Mapping[str, int]:
+    """Rows left out by reason; ``counted`` are lines of sends and receives that are not."""
+    reasons = {point_to_point_reason(row.collective) for row in table.rows if row.is_point_to_point}
+    skipped = Counter({why: count for why, count in (calls.skipped if calls else {}).items() if why not in reasons})
+    for row in table.rows:
+        if row.is_point_to_point and row.line not in counted:
+            in_place = row.in_place and row.collective in MODELLED
+            skipped["in place" if in_place else point_to_point_reason(row.collective)] += 1
+    return dict(skipped)
+
+
+def _chosen(rows: Sequence[MeasuredRow], site: Site, calibration: str | None) -> Choice:
     """The calibration that answers for the largest communicator of the rows."""
-    row = max(calls.rows, key=lambda each: (each.nodes, each.gpus_per_node))
-    return choose(site.selection(row.nodes, row.gpus_per_node, {}).communicator, calls.machine, calibration)
+    row = max(rows, key=lambda each: (each.nodes, each.gpus_per_node))
+    return choose(site.selection(row.nodes, row.gpus_per_node, {}).communicator, site.machine, calibration)
 
 
-def _of_exchanges(table: MeasuredTable, site: Site, chosen: Choice) -> Accuracy | None:
+def _of_exchanges(rows: MeasuredExchanges | None, chosen: Choice) -> Accuracy | None:
     """Of AllToAll; None where the file has none, or the calibration has none."""
-    rows = point_to_point_fit.of_tables([table], [site])
     if rows is None or chosen.calibration.exchange is None:
         return None
     said = exchange_times(chosen.calibration, rows.calls, same_machine=chosen.same_machine)
