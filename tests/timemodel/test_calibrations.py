@@ -124,3 +124,15 @@ def test_all_to_all_has_a_time_where_it_was_measured() -> None:
     assert said.measured.all()
     with pytest.raises(BadInput, match="AllToAll"):
         of_communicator(tuner.communicator("alps", nodes=2).selection, "alps").all_to_all([8])
+
+
+def test_all_to_all_between_nodes_that_nobody_measured_has_a_wide_interval() -> None:
+    one, several = (
+        of_communicator(tuner.communicator("dgx-h100", nodes=nodes).selection, "dgx-h100").all_to_all(
+            [1 << 20, 1 << 30]
+        )
+        for nodes in (1, 4)
+    )
+    assert not several.measured.any()
+    assert CarriedOver.first_nodes in several.carried_over
+    assert (several.high_us / several.time_us > 1.3 * one.high_us / one.time_us).all()

@@ -131,10 +131,13 @@ def exchange_times(calibration: Calibration, calls: Exchanges, *, same_machine: 
     kinds = (CarriedOver.sizes,) if same_machine else (CarriedOver.sizes, CarriedOver.machine)
     known = np.array([pair in exchange.scope for pair in zip(calls.nodes, calls.ranks / calls.nodes, strict=True)])
     factor = np.where(known, calibration.factors[CarriedOver.sizes], calibration.factors[CarriedOver.gpus])
-    factor = np.where(measured, factor, calibration.factors[CarriedOver.first_nodes])
     if not same_machine:
         factor = np.maximum(factor, calibration.factors[CarriedOver.machine])
-    half, time_us = exchange.scatter * factor, point_to_point.times_us(exchange.parameters, calls)
+    # What several nodes add is not in units of the scatter: nothing like it was measured.
+    half = np.hypot(exchange.scatter * factor, np.where(measured, 0.0, calibration.factors[CarriedOver.first_nodes]))
+    if not measured.all():
+        kinds = (*kinds, CarriedOver.first_nodes)
+    time_us = point_to_point.times_us(exchange.parameters, calls)
     return CalibratedTimes(time_us, time_us * np.exp(-half), time_us * np.exp(half), measured, kinds)
 
 
