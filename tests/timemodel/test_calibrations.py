@@ -84,6 +84,7 @@ def test_a_parameter_that_cannot_be_is_refused(key: str, value: object, tmp_path
         ("dgx-h200", 1, "dgx-h100"),
         ("aws-p5", 1, "dgx-h100"),
         ("azure-nd-a100-v4", 2, "dgx-a100"),
+        ("aws-p5", 3, "dgx-h100"),
         ("dgx-b200", 16, "dgx-b200"),
         ("gh200-4x", 8, "gh200-4x"),
         ("alps", 8, "alps"),

@@ -182,7 +182,8 @@ def choose(communicator: Communicator, machine: str | None, calibration: str | N
         several = communicator.nodes > 1 and not any(place.nodes > 1 for place in each.scope)
         gpus = communicator.max_local_ranks not in {place.gpus_per_node for place in each.scope}
         rows = sum(file.rows for file in each.measured)
-        return each.machine != machine, several, each.gpu != gpu, gpus, -rows
+        # Networks differ by site: another machine of as many GPUs and a believed network comes before another network.
+        return each.machine != machine, gpus, each.gpu != gpu, several, -rows
 
     nearest = min(alike, key=distance)
     same = nearest.machine == machine
