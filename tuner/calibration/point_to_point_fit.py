@@ -8,6 +8,7 @@ from scipy.optimize import least_squares
 
 from tuner.base.errors import TunerError
 from tuner.calibration.measured_calls import Site
+from tuner.calibration.time_fit import softened
 from tuner.emulator.communicator import Communicator
 from tuner.measured import MeasuredRow, MeasuredTable
 from tuner.timemodel import point_to_point
@@ -72,7 +73,7 @@ def fit(measured: MeasuredExchanges) -> Mapping[str, float]:
     def residuals(vector: Array) -> Array:
         values = dict(zip(names, np.exp(vector).tolist(), strict=True))
         off = np.log(point_to_point.times_us(values, measured.calls) / measured.times_us) / _SCATTER
-        return np.concatenate([np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off**2) - 1)), (vector - believed) / widths])
+        return np.concatenate([softened(off), (vector - believed) / widths])
 
     return dict(zip(names, np.exp(least_squares(residuals, believed).x).tolist(), strict=True))
 

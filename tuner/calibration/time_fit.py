@@ -76,8 +76,7 @@ def fit(measured: Measured, beliefs: Mapping[str, float]) -> TimeFit:
         return log_times - np.log(started_us(values, starts, measured))
 
     def residuals(vector: Array) -> Array:
-        off = differences(vector) / scatter
-        off = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off**2) - 1))
+        off = softened(differences(vector) / scatter)
         return np.concatenate([off, (vector[: len(names)] - believed) / widths, vector[len(names) :] / _START_LOG_SD])
 
     settled = least_squares(residuals, np.concatenate([believed, np.zeros(launches - 1)])).x
@@ -90,6 +89,12 @@ def started_us(parameters: Mapping[str, float], start_factors: Array, measured: 
     """The form's times in us, [call], with the start of each call's way of launching."""
     more = parameters["start_us"] * (start_factors[measured.launch] - 1)
     return np.maximum(Form(parameters).times_us(measured.calls) + more, 1e-3)
+
+
+def softened(off: Array) -> Array:
+    """Differences as numbers in units of what is expected, [row]: small ones stay, large ones count as their roots."""
+    soft: Array = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off**2) - 1))
+    return soft
 
 
 def _scatter(calls: Features, off: Array) -> Scatter:

@@ -15,6 +15,7 @@ from tuner.calibration.accuracy.widths import Scores, learn
 from tuner.calibration.measured_calls import MeasuredCalls
 from tuner.calibration.time_fit import TimeFit
 from tuner.timemodel import intervals
+from tuner.timemodel.calibration import Calibration
 from tuner.timemodel.features import Array
 from tuner.timemodel.form import Form
 from tuner.timemodel.intervals import BEYOND, REGIMES, CarriedOver, Certainty, Factors, Place
@@ -75,7 +76,7 @@ def error_of(split: Split) -> tuple[float, int]:
     """The mean absolute error of the time model on a split, as a share, and the rows that are predicted."""
     predicted = _predict(split)
     test = predicted.halves.test
-    return float(np.abs(predicted.times_us / test.measured.times_us - 1).mean()), len(test)
+    return mean_absolute_error(predicted.times_us, test.measured.times_us), len(test)
 
 
 def _of_others(scores: Sequence[Scores], split: Split) -> list[Scores]:
@@ -86,8 +87,8 @@ def _of_others(scores: Sequence[Scores], split: Split) -> list[Scores]:
     return [*others, *own]
 
 
-def predicted_us(fitted: TimeFit, test: MeasuredCalls) -> Array:
-    """Times by a fit in us, [row], with the start of its first way of launching."""
+def predicted_us(fitted: TimeFit | Calibration, test: MeasuredCalls) -> Array:
+    """Times by a fit or a calibration in us, [row], with the start of its first way of launching."""
     calls = test.measured.calls
     times: Array = Form(fitted.parameters).times_us(calls) * np.exp(fitted.surface.log_factors(calls))
     return times
@@ -156,7 +157,12 @@ def _mean_error(times_us: Array, test: MeasuredCalls) -> float | None:
     known = np.isfinite(times_us)
     if known.mean() < 0.99:
         return None
-    return float(np.abs(times_us[known] / test.measured.times_us[known] - 1).mean())
+    return mean_absolute_error(times_us[known], test.measured.times_us[known])
+
+
+def mean_absolute_error(predicted_us: Array, measured_us: Array) -> float:
+    """The mean of abs(predicted / measured - 1) over times in us, [row]."""
+    return float(np.abs(predicted_us / measured_us - 1).mean())
 
 
 def summary(results: Sequence[SplitResult]) -> dict[str, dict[str, float | None]]:

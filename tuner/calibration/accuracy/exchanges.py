@@ -6,6 +6,7 @@ import numpy as np
 
 from tuner import measured
 from tuner.calibration import point_to_point_fit
+from tuner.calibration.accuracy.evaluate import mean_absolute_error
 from tuner.calibration.accuracy.splits import Split, splits
 from tuner.calibration.measured_calls import Site
 from tuner.calibration.point_to_point_fit import MeasuredExchanges
@@ -32,7 +33,7 @@ def run() -> tuple[ExchangeResult, ...]:
         if split.kind in KINDS and (both := _halves(split)):
             fitted, test = both
             predicted_us = point_to_point.times_us(point_to_point_fit.fit(fitted), test.calls)
-            error = float(np.abs(predicted_us / test.times_us - 1).mean())
+            error = mean_absolute_error(predicted_us, test.times_us)
             results.append(ExchangeResult(split.kind, split.title, len(test.rows), error))
     return tuple(results)
 

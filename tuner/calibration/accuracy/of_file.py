@@ -12,15 +12,12 @@ from tuner import measured, release
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.records import to_json
 from tuner.calibration import plausible, point_to_point_fit
-from tuner.calibration.accuracy.evaluate import half_widths
+from tuner.calibration.accuracy.evaluate import half_widths, mean_absolute_error, predicted_us
 from tuner.calibration.measured_calls import MeasuredCalls, Site, of_table, point_to_point_reason
 from tuner.calibration.point_to_point_fit import MeasuredExchanges
 from tuner.machine import catalogue, skeleton
 from tuner.machine.topology import Topology
 from tuner.measured import MeasuredRow, MeasuredTable
-from tuner.timemodel.calibration import Calibration
-from tuner.timemodel.features import Array
-from tuner.timemodel.form import Form
 from tuner.timemodel.point_to_point import MODELLED
 from tuner.timemodel.predict import Choice, choose, exchange_times
 
@@ -173,27 +170,20 @@ def _of_exchanges(rows: MeasuredExchanges | None, chosen: Choice) -> Accuracy | 
     held = (said.low_us <= rows.times_us) & (rows.times_us <= said.high_us)
     return Accuracy(
         rows=len(rows.rows),
-        mean_absolute_error=float(np.abs(said.time_us / rows.times_us - 1).mean()),
+        mean_absolute_error=mean_absolute_error(said.time_us, rows.times_us),
         coverage_90=float(held.mean()),
         half_width_90=float((said.high_us / said.time_us - 1).mean()),
         nccl_model_error=None,
     )
 
 
-def times_us(calls: MeasuredCalls, calibration: Calibration) -> Array:
-    """What the calibration says of each row."""
-    features = calls.measured.calls
-    times: Array = Form(calibration.parameters).times_us(features) * np.exp(calibration.surface.log_factors(features))
-    return times
-
-
 def _accuracy(calls: MeasuredCalls, chosen: Choice) -> Accuracy:
-    measured_us, predicted_us = calls.measured.times_us, times_us(calls, chosen.calibration)
+    measured_us, times_us = calls.measured.times_us, predicted_us(chosen.calibration, calls)
     half = half_widths(calls, chosen.calibration.certainty(same_machine=chosen.same_machine))
     return Accuracy(
         rows=len(calls),
-        mean_absolute_error=float(np.abs(predicted_us / measured_us - 1).mean()),
-        coverage_90=float((np.abs(np.log(predicted_us / measured_us)) <= half).mean()),
+        mean_absolute_error=mean_absolute_error(times_us, measured_us),
+        coverage_90=float((np.abs(np.log(times_us / measured_us)) <= half).mean()),
         half_width_90=float(np.expm1(half).mean()),
-        nccl_model_error=float(np.abs(calls.nccl_us / measured_us - 1).mean()),
+        nccl_model_error=mean_absolute_error(calls.nccl_us, measured_us),
     )
