@@ -43,8 +43,9 @@ static status device_get_attribute(int *value, int attribute, int device) {
 }
 
 static status device_get_uuid(unsigned char uuid[16], int device) {
+    int gpu[] = {sim_host_of(device), sim_gpu_of(device)};
     memset(uuid, 0, 16);
-    memcpy(uuid, &device, sizeof device);
+    memcpy(uuid, gpu, sizeof gpu);
     uuid[15] = 1; /* no device has the all-zero identity */
     return SUCCESS;
 }

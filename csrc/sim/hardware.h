@@ -7,6 +7,7 @@
 enum {
     SIM_MAX_RANKS = 4096,
     SIM_MAX_LOCAL_GPUS = 64,
+    SIM_MAX_LOCAL_RANKS = 512,
     SIM_MAX_NETS = 64,
     SIM_BUS_ID_CHARS = 16, /* "0000:1b:00.0" and its end */
     SIM_NET_NAME_CHARS = 64,
@@ -37,10 +38,12 @@ struct sim_net {
 /* One kind of host. */
 struct sim_host {
     int gpus_per_host;
+    int ranks_per_host;
     int nets_per_host;
     int multicast;              /* 1: the GPUs offer NVLink multicast, which NVLS needs */
     int coll_nets;              /* how many of the nets offer in-network collectives */
     char sysfs[SIM_PATH_CHARS]; /* a folder per PCI device, by bus id; empty: this host has no sysfs */
+    int gpu_of_rank[SIM_MAX_LOCAL_RANKS]; /* which of the gpus each rank is on; several may share one */
     struct sim_gpu gpus[SIM_MAX_LOCAL_GPUS];
     struct sim_net nets[SIM_MAX_NETS];
     char topology[SIM_PATH_CHARS]; /* the file NCCL reads there */

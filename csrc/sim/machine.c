@@ -21,16 +21,20 @@ SIM_EXPORT int sim_configure(const struct sim_machine *machine) {
     for (int k = 0; k < machine->kinds; k++) {
         const struct sim_host *kind = &machine->kind[k];
         if (kind->gpus_per_host < 1 || kind->gpus_per_host > SIM_MAX_LOCAL_GPUS || kind->nets_per_host < 1 ||
-            kind->nets_per_host > SIM_MAX_NETS)
+            kind->nets_per_host > SIM_MAX_NETS || kind->ranks_per_host < 1 ||
+            kind->ranks_per_host > SIM_MAX_LOCAL_RANKS)
             return -1;
+        for (int rank = 0; rank < kind->ranks_per_host; rank++)
+            if (kind->gpu_of_rank[rank] < 0 || kind->gpu_of_rank[rank] >= kind->gpus_per_host)
+                return -1;
     }
     devices = 0;
     for (int host = 0; host < machine->hosts; host++) {
         int kind = machine->kind_of_host[host];
-        if (kind < 0 || kind >= machine->kinds || devices + machine->kind[kind].gpus_per_host > SIM_MAX_RANKS)
+        if (kind < 0 || kind >= machine->kinds || devices + machine->kind[kind].ranks_per_host > SIM_MAX_RANKS)
             return -1;
         first_device[host] = devices;
-        for (int i = 0; i < machine->kind[kind].gpus_per_host; i++)
+        for (int i = 0; i < machine->kind[kind].ranks_per_host; i++)
             host_of[devices++] = host;
     }
     sim_machine = *machine;
@@ -64,8 +68,23 @@ int sim_host_of(int device) {
     return host_of[device];
 }
 
-int sim_local_index(int device) {
+int sim_local_rank(int device) {
     return device - first_device[host_of[device]];
+}
+
+int sim_gpu_of(int device) {
+    return sim_host(host_of[device])->gpu_of_rank[sim_local_rank(device)];
+}
+
+/* The calling thread's own device where that is the GPU, else the first: as a process that sees each GPU once. */
+static int device_of_gpu(int gpu, int host) {
+    const struct sim_host *kind = sim_host(host);
+    if (host_of[current_device] == host && sim_gpu_of(current_device) == gpu)
+        return current_device;
+    for (int rank = 0; rank < kind->ranks_per_host; rank++)
+        if (kind->gpu_of_rank[rank] == gpu)
+            return first_device[host] + rank;
+    return -1;
 }
 
 int sim_device_of_bus_id(const char *bus_id, int host) {
@@ -76,7 +95,7 @@ int sim_device_of_bus_id(const char *bus_id, int host) {
         size_t own_chars = strlen(own), chars = strlen(bus_id);
         const char *tail = chars > own_chars ? bus_id + (chars - own_chars) : bus_id;
         if (strcasecmp(own, tail) == 0)
-            return first_device[host] + i;
+            return device_of_gpu(i, host);
     }
     return -1;
 }
@@ -113,7 +132,7 @@ static int shared_memory_optin_bytes(int compute_capability) {
 
 int sim_device_attribute(int attribute, int device) {
     const struct sim_host *kind = sim_host(sim_host_of(device));
-    int capability = kind->gpus[sim_local_index(device)].compute_capability;
+    int capability = kind->gpus[sim_gpu_of(device)].compute_capability;
     switch (attribute) {
     case 10:
         return 32; /* warp size */

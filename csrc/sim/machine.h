@@ -1,4 +1,8 @@
-/* The machine: hosts, their devices, and which of them the calling thread is on. */
+/* The machine: hosts, their devices, and which of them the calling thread is on.
+ *
+ * A device is a rank's own view of its GPU, as in a job with one process per rank. Ranks that share a GPU have a device
+ * each, and all that identifies the GPU is the same: bus id, UUID, NVML's index.
+ */
 #ifndef NCCL_TUNER_SIM_MACHINE_H
 #define NCCL_TUNER_SIM_MACHINE_H
 
@@ -15,7 +19,8 @@ int sim_device(void);
 int sim_set_device(int device);
 int sim_devices(void);
 int sim_host_of(int device);
-int sim_local_index(int device);
+int sim_local_rank(int device); /* among the ranks of its host */
+int sim_gpu_of(int device);     /* which of its host's GPUs it is */
 int sim_device_of_bus_id(const char *bus_id, int host);
 
 /* Whether two GPUs of a host, by local index, reach each other's memory. */

@@ -60,7 +60,7 @@ SIM_EXPORT status nvmlDeviceGetHandleByPciBusId(const char *bus_id, device *hand
     int device = sim_device_of_bus_id(bus_id, sim_host_of(sim_device()));
     if (device < 0)
         return NOT_FOUND;
-    *handle = handle_of(sim_local_index(device));
+    *handle = handle_of(sim_gpu_of(device));
     return SUCCESS;
 }
 

@@ -25,7 +25,7 @@ static uint64_t host_hash(void) {
     return 0x1000u + (uint64_t)sim_host_of(sim_device());
 }
 
-/* As in a job with one process per GPU. */
+/* As in a job with one process per rank. */
 static uint64_t process_hash(void) {
     return 0x2000u + (uint64_t)sim_device();
 }
@@ -83,7 +83,7 @@ static status proxy_call(void *comm SIM_UNUSED, void *connection SIM_UNUSED, int
 /* The ranks of a node tell each other what they have registered. Only one rank is asked for a collective; the others
  * would do as it does, so they would say the same. */
 static status node_says_the_same(void *comm SIM_UNUSED, void *memory SIM_UNUSED, void *own, void *all, size_t bytes) {
-    for (int i = 0; i < sim_own_host()->gpus_per_host; i++)
+    for (int i = 0; i < sim_own_host()->ranks_per_host; i++)
         memcpy((char *)all + (size_t)i * bytes, own, bytes);
     return SUCCESS;
 }

@@ -79,7 +79,7 @@ static status get_properties(void *properties, int device) {
 static status get_bus_id(char *bus_id, int chars, int device) {
     if (device < 0 || device >= sim_devices() || chars < 1)
         return INVALID_VALUE;
-    snprintf(bus_id, (size_t)chars, "%s", sim_host(sim_host_of(device))->gpus[sim_local_index(device)].bus_id);
+    snprintf(bus_id, (size_t)chars, "%s", sim_host(sim_host_of(device))->gpus[sim_gpu_of(device)].bus_id);
     return SUCCESS;
 }
 
@@ -89,7 +89,9 @@ static status get_by_bus_id(int *device, const char *bus_id) {
 }
 
 static status can_access_peer(int *can, int device, int peer) {
-    *can = device != peer && sim_peers(sim_local_index(device), sim_local_index(peer));
+    int gpu = sim_gpu_of(device), peer_gpu = sim_gpu_of(peer);
+    int same = sim_host_of(device) == sim_host_of(peer) && gpu == peer_gpu;
+    *can = !same && sim_peers(gpu, peer_gpu);
     return SUCCESS;
 }
 

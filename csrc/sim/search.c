@@ -1,4 +1,4 @@
-/* The search for channel graphs: every rank repeats its node's, and it is most of an initialisation. Here the first GPU of
+/* The search for channel graphs: every rank repeats its node's, and it is most of an initialisation. Here the first rank of
  * a host searches and the others take its graphs, which are the same where they see the whole host. */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -63,10 +63,10 @@ static status shared(void *system, void *graph) {
     int gpus;
     memcpy(&gpus, (char *)system + gpus_at, sizeof gpus);
     int host = sim_host_of(sim_device()), number = searches++;
-    if (gpus != sim_own_host()->gpus_per_host || number >= MOST_SEARCHES)
+    if (gpus != sim_own_host()->ranks_per_host || number >= MOST_SEARCHES)
         return original(system, graph);
     struct searched *here = &searched[host][number];
-    return sim_local_index(sim_device()) == 0 ? search_and_keep(system, graph, here) : take(graph, here);
+    return sim_local_rank(sim_device()) == 0 ? search_and_keep(system, graph, here) : take(graph, here);
 }
 
 /* Bytes of whole instructions from the start of a function, enough for a jump over them, that do the same elsewhere:

@@ -18,11 +18,25 @@ class Host:
     topology: str
     gpus: int
     peer_to_peer_across_sockets: bool = True  # whether NVML and CUDA say that GPUs of two sockets reach each other
+    gpu_of_rank: tuple[int, ...] = ()  # which of the GPUs each of its ranks is on; empty: one rank on each
+
+    @property
+    def placed(self) -> tuple[int, ...]:
+        """Which of the GPUs each rank is on, by their number in the order of ``dev``."""
+        return self.gpu_of_rank or tuple(range(self.gpus))
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Whether several ranks are on one GPU."""
+        return len(set(self.placed)) < len(self.placed)
 
 
 @dataclass(frozen=True, slots=True)
 class OracleConfiguration:
-    """One communicator of ``nodes * gpus_per_node`` ranks on ``nodes`` machines that are alike, and on ``others``."""
+    """One communicator on ``nodes`` machines that are alike, and on ``others``; a rank on each of their GPUs.
+
+    With ``gpu_of_rank`` the nodes have a rank for each of its numbers instead, and several may share a GPU.
+    """
 
     topology: str  # text of a topology XML in NCCL's format, of one node, with <gpu> and <net> elements
     nodes: int
@@ -37,13 +51,24 @@ class OracleConfiguration:
     others: tuple[Host, ...] = ()  # nodes after the ``nodes``, in the order of their ranks
     peer_to_peer_across_sockets: bool = True  # as of a Host, of the ``nodes``
     build: str = BUILDS[0]  # of the release's libnccl
+    gpu_of_rank: tuple[int, ...] = ()  # as of a Host, of the ``nodes``
 
     @property
     def hosts(self) -> tuple[Host, ...]:
         """The nodes in the order of ranks."""
-        return (Host(self.topology, self.gpus_per_node, self.peer_to_peer_across_sockets),) * self.nodes + self.others
+        return (self.host,) * self.nodes + self.others
+
+    @property
+    def host(self) -> Host:
+        """One of the ``nodes``."""
+        return Host(self.topology, self.gpus_per_node, self.peer_to_peer_across_sockets, self.gpu_of_rank)
 
     @property
     def ranks(self) -> int:
-        """GPUs of all nodes."""
-        return sum(host.gpus for host in self.hosts)
+        """Ranks of all nodes."""
+        return sum(len(host.placed) for host in self.hosts)
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Whether several ranks are on one GPU of any node."""
+        return any(host.shares_gpus for host in self.hosts)

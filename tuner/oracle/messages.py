@@ -42,10 +42,12 @@ class SimulatedHost:
     """One kind of host: ``struct sim_host``."""
 
     gpus_per_host: int
+    ranks_per_host: int
     nets_per_host: int
     multicast: int
     coll_nets: int
     sysfs: str
+    gpu_of_rank: tuple[int, ...]
     gpus: tuple[Gpu, ...]
     nets: tuple[Net, ...]
     topology: str

@@ -24,15 +24,22 @@ def search(configuration: OracleConfiguration) -> tuple[Graphs, float]:
     Nodes are alike here. A configuration is searched once: nothing but what it says reaches libnccl. Errors: the
     oracle's, :func:`check_nodes`'s.
     """
-    node = Host(configuration.topology, configuration.gpus_per_node, configuration.peer_to_peer_across_sockets)
-    return _search(node, configuration.nodes, configuration.release, tuple(sorted(configuration.env.items())))
+    return _search(
+        configuration.host, configuration.nodes, configuration.release, tuple(sorted(configuration.env.items()))
+    )
 
 
 @cache
 def _search(node: Host, nodes: int, nccl: str, env: tuple[tuple[str, str], ...]) -> tuple[Graphs, float]:
     across = node.peer_to_peer_across_sockets
     configuration = OracleConfiguration(
-        node.topology, nodes, node.gpus, nccl, dict(env), peer_to_peer_across_sockets=across
+        node.topology,
+        nodes,
+        node.gpus,
+        nccl,
+        dict(env),
+        peer_to_peer_across_sockets=across,
+        gpu_of_rank=node.gpu_of_rank,
     )
     with Oracle(configuration) as oracle:
         check_nodes(oracle)
@@ -89,7 +96,7 @@ def graphs(oracle: Oracle) -> Graphs:
             type_intra=paths[searched.type_intra],
             type_inter=paths[searched.type_inter],
             cross_nic=searched.cross_nic,
-            heads=_heads(searched, oracle.configuration.gpus_per_node)
+            heads=_heads(searched, len(oracle.configuration.host.placed))
             if OF_ALGORITHM[algorithm] in ENTER_THE_NETWORK
             else None,
         )

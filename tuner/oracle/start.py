@@ -29,6 +29,9 @@ from tuner.plugin import loading
 MAX_RANKS = 512  # each rank is a thread with NCCL's memory for a rank
 RANK_BYTES = 40 << 20  # of host memory per rank; 21 MB were measured with 128 ranks, 8 per node
 
+SHARE_GPUS = "NCCL_MULTI_RANK_GPU_ENABLE"
+SHARES_GPUS = "ncclParamMultiRankGpuEnable"  # the function that reads it (src/init.cc, v2.30.3-1)
+
 _PROFILER = "ncclPatternProfiler"  # no pattern of a collective: NCCL informs its profiler of one
 
 
@@ -77,6 +80,8 @@ def prepare(configuration: OracleConfiguration) -> Preparation:
     else:
         nccl = library.at(given)
     prepared = Preparation(configuration, nccl, symbols.load(nccl.path, nccl.sha256, library.cache()), kinds)
+    if configuration.shares_gpus and SHARES_GPUS not in prepared.symbols.functions:
+        raise BadInput(f"NCCL {configuration.release} refuses several ranks on one GPU; valid: 2.30.3 and later")
     if configuration.plugin is not None and "tuner" not in prepared.symbols.comm.members:
         raise BadInput(f"NCCL {configuration.release} has no tuner plugins; valid: 2.19 and later")
     if configuration.plugin is not None and configuration.record_plugin and not prepared.simulates:
@@ -92,7 +97,7 @@ def launch_child(prepared: Preparation) -> Child:
     return Child(
         ChildConfiguration(
             topologies=tuple(map(hardware.for_x86, xml)),
-            env=configuration.env,
+            env={**({SHARE_GPUS: "1"} if configuration.shares_gpus else {}), **configuration.env},
             tuner_plugin=plugin,
             by_path=plugin is not None
             and plugin is configuration.plugin
@@ -125,6 +130,9 @@ def request(prepared: Preparation, child: Child) -> Start:
 def _check(configuration: OracleConfiguration) -> None:
     if configuration.nodes < 1 or any(host.gpus < 1 for host in configuration.hosts):
         raise BadInput(f"{configuration.nodes} nodes of {configuration.gpus_per_node} GPUs; both have to be at least 1")
+    for host in configuration.hosts:
+        if set(host.placed) != set(range(host.gpus)):
+            raise BadInput(f"ranks on GPUs {host.placed} of {host.gpus} per node; valid: at least one rank on each")
     if configuration.ranks > MAX_RANKS:
         raise BadInput(f"{configuration.ranks} ranks; the oracle holds all ranks in one process: at most {MAX_RANKS}")
     available = _available_bytes()
@@ -162,21 +170,26 @@ def _machine(prepared: Preparation, child: Child) -> SimulatedMachine:
         net_name=configuration.env.get("NCCL_NET", "IB"),
         kind_of_host=tuple(numbers[host] for host in configuration.hosts),
         kind=tuple(
-            _host(configuration.skeleton, kind, path, child.sysfs)
-            for kind, path in zip(kinds.values(), child.topologies, strict=True)
+            _host(configuration.skeleton, (host, kind), path, child.sysfs)
+            for host, kind, path in zip(kinds, kinds.values(), child.topologies, strict=True)
         ),
     )
 
 
-def _host(skeleton: Skeleton | None, machine: hardware.Hardware, topology: Path, sysfs: Path | None) -> SimulatedHost:
+def _host(
+    skeleton: Skeleton | None, node: tuple[Host, hardware.Hardware], topology: Path, sysfs: Path | None
+) -> SimulatedHost:
+    host, machine = node
     nvlinks = skeleton.nvlinks if skeleton else {}
     placed = {name: str(sysfs / bus_id) for name, bus_id in skeleton.adapters.items()} if skeleton and sysfs else {}
     return SimulatedHost(
         gpus_per_host=len(machine.gpus),
+        ranks_per_host=len(host.placed),
         nets_per_host=len(machine.nets),
         multicast=int(machine.multicast),
         coll_nets=machine.coll_nets,
         sysfs=str(sysfs or ""),
+        gpu_of_rank=host.placed,
         gpus=tuple(replace(gpu, nvlinks=tuple(nvlinks.get(gpu.bus_id, ()))) for gpu in machine.gpus),
         nets=tuple(replace(net, pci_path=placed.get(net.name, "")) for net in machine.nets),
         topology=str(topology),

@@ -12,7 +12,7 @@ def connect(world: World) -> None:
     """Neighbours of its node write each other's memory; to the others it is as NCCL says of the adapter."""
     start, comm = world.start, world.comms[0]
     machine, at = start.machine, start.ring
-    local = machine.kind[machine.kind_of_host[0]].gpus_per_host
+    local = machine.kind[machine.kind_of_host[0]].ranks_per_host
     direct = []
     for number in range(scalar(comm, start.comm.members["nChannels"])):
         channel = comm + at.channels + number * at.channel_bytes
