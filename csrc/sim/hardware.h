@@ -40,9 +40,9 @@ struct sim_host {
     int gpus_per_host;
     int ranks_per_host;
     int nets_per_host;
-    int multicast;              /* 1: the GPUs offer NVLink multicast, which NVLS needs */
-    int coll_nets;              /* how many of the nets offer in-network collectives */
-    char sysfs[SIM_PATH_CHARS]; /* a folder per PCI device, by bus id; empty: this host has no sysfs */
+    int multicast;                        /* 1: the GPUs offer NVLink multicast, which NVLS needs */
+    int coll_nets;                        /* how many of the nets offer in-network collectives */
+    char sysfs[SIM_PATH_CHARS];           /* a folder per PCI device, by bus id; empty: this host has no sysfs */
     int gpu_of_rank[SIM_MAX_LOCAL_RANKS]; /* which of the gpus each rank is on; several may share one */
     struct sim_gpu gpus[SIM_MAX_LOCAL_GPUS];
     struct sim_net nets[SIM_MAX_NETS];
