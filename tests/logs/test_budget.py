@@ -19,8 +19,7 @@ from tuner.base.records import to_json
 from tuner.cli import everything
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.measure.records.header import CASE as HEADER_CASE
-from tuner.measure.records.header import scenario_record
+from tuner.measure.records.header import Header
 from tuner.measure.records.samples import Combination, Point, SampleBlock, Writer
 from tuner.oracle.api import Oracle
 from tuner.oracle.process import Child
@@ -539,7 +538,7 @@ def timed(
     scenario: Scenario = TWO,
     collective: Collective = AR,
 ) -> Path:
-    with Writer(path, {HEADER_CASE: scenario_record(scenario)}) as file:
+    with Writer(path, Header(scenario=scenario)) as file:
         for size, columns in times_us.items():
             for asked, time_us in columns.items():
                 ran = asked or replace(TREE, channels=16)

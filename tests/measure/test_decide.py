@@ -201,7 +201,7 @@ def test_no_row_survives_is_an_answer(tmp_path: Path) -> None:
 def test_bad_input_writes_no_table(tmp_path: Path) -> None:
     found = measured(5).comparison.measurements
     path = write(tmp_path / "run.jsonl", found)
-    other = write(tmp_path / "other.jsonl", replace(found, header={**found.header, "backend": "abacus"}))
+    other = write(tmp_path / "other.jsonl", replace(found, header=replace(found.header, backend="abacus")))
     more = write(tmp_path / "more.jsonl", replace(found, blocks=found.blocks[:-1]))
     out = tmp_path / "pod.table"
     for files, reason in (

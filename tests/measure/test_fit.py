@@ -28,7 +28,7 @@ from tuner.emulator import fitted_constants
 from tuner.emulator.build import with_release
 from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.selection import Selection
-from tuner.measure.records.header import CASE, scenario_record
+from tuner.measure.records.header import Header
 from tuner.measure.records.samples import Combination, Writer
 from tuner.plugin.table.parse import read as read_table
 from tuner.scenario import Scenario
@@ -411,7 +411,7 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
         replace(each, requested=replace(each.requested, channels=2), executed=None) for each in some if each.requested
     ]
     refused(write(tmp_path / "f.jsonl", TWO, forced), match="sample blocks with forced channels")
-    with Writer(tmp_path / "h.jsonl", {}) as file:
+    with Writer(tmp_path / "h.jsonl", Header()) as file:
         file.add(some[0])
     refused(tmp_path / "h.jsonl", match=r"h\.jsonl: the header does not say which communicator")
 
@@ -454,8 +454,8 @@ def test_nccl_s_own_choices_count_as_what_ran(tmp_path: Path) -> None:
 
 
 def test_a_case_reads_back_from_a_header_without_constants(tmp_path: Path) -> None:
-    made = scenario_record(replace(TWO, fitted_constants=FittedConstants(NCCL, {}, {})))
-    with Writer(tmp_path / "a.jsonl", {CASE: made}) as file:
+    fitted = replace(TWO, fitted_constants=FittedConstants(NCCL, {}, {}))
+    with Writer(tmp_path / "a.jsonl", Header(scenario=fitted)) as file:
         for block in blocks(TWO, {}, collectives=[Collective.AllGather], sizes=SIZES[:4]):
             file.add(block)
     assert observations.read([tmp_path / "a.jsonl"]).cases == (replace(TWO, environment={}),)

@@ -3,12 +3,14 @@ a whole run over GPUs and a libnccl that are NumPy's arrays.
 """
 
 import ctypes
+import json
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,16 +22,16 @@ from numpy.typing import NDArray
 
 from tests.support.available_releases import HERE
 from tests.support.compiled_kernels import NUMPY, compiled
-from tuner.base.errors import BadInput, MeasuringFailed, OracleUnavailable
+from tuner.base.errors import BadInput, BadMeasurement, MeasuringFailed, OracleUnavailable
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.measure.executed import Log
 from tuner.measure.gpu import opening
-from tuner.measure.gpu.backend import Gpu, Libraries, Options
-from tuner.measure.gpu.cuda import Noted
+from tuner.measure.gpu.backend import Gpu, Libraries, Options, options_of
 from tuner.measure.gpu.kernels import Check, Values
 from tuner.measure.gpu.nccl import Nccl
 from tuner.measure.gpu.opening import allows_several, devices_of, open_gpus
 from tuner.measure.gpu.rendezvous import ALONE, Place, Rendezvous
+from tuner.measure.records.header import Noted, from_record, to_record
 from tuner.measure.records.samples import Combination, Point
 from tuner.oracle import library
 from tuner.plugin import forcing_path
@@ -347,7 +349,7 @@ class FakeCuda:
         return 4 << 30
 
     def noted(self) -> Noted:
-        return Noted(0, 0)
+        return Noted(cuda_driver=0, cuda_runtime=0)
 
 
 @contextmanager
@@ -542,9 +544,29 @@ def test_a_rank_that_fails_ends_all_with_its_own_words(tmp_path: Path) -> None:
 def test_the_header_says_what_was_measured(tmp_path: Path) -> None:
     (tmp_path / "topology.xml").write_text("<system/>")
     with opened(tmp_path) as (backend, _):
-        header = backend.describe()
+        described = backend.describe()
+    header = to_record(described)
     assert (header["backend"], header["ranks"], header["nccl"], header["gpu"]) == ("gpu", 3, "2.28.9", "NumPy")
     assert header["topology_xml"] == "<system/>"
     assert header["case"]["topology"] == str(tmp_path / "topology.xml")
     assert (header["case"]["nodes"], header["case"]["gpus_per_node"]) == (1, 3)
-    assert {"date", "hosts", "cuda_driver"} <= header["noted"].keys()
+    assert list(header) == [
+        "backend",
+        "ranks",
+        "nccl",
+        "library_sha256",
+        "case",
+        "gpu",
+        "ranks_per_gpu",
+        "launcher",
+        "calls_per_time",
+        "variables",
+        "topology_xml",
+        "noted",
+    ]
+    assert list(header["noted"]) == ["date", "hosts", "library", "cuda_driver", "cuda_runtime"]
+    assert from_record(json.loads(json.dumps(header))) == described
+    assert described.noted is not None
+    assert options_of(described) == Options(1, described.noted.library, tmp_path / "topology.xml")
+    with pytest.raises(BadMeasurement, match="does not say how to measure again: ranks_per_gpu 1, library None"):
+        options_of(replace(described, noted=None))

@@ -28,7 +28,7 @@ from tuner.measure.backend import Run
 from tuner.measure.loop import AFTER_ROUNDS, LEAST_ROUNDS, End, Loop, Settings, State
 from tuner.measure.plan import SIZES, Task, Wanted, points, tasks
 from tuner.measure.records import samples
-from tuner.measure.records.header import scenario_of, scenario_record
+from tuner.measure.records.header import Header, Noted, from_record, scenario_of, scenario_record, to_record
 from tuner.measure.records.samples import Combination, Point, SampleBlock, Writer
 from tuner.measure.results import results
 from tuner.measure.simulated.backend import Simulated, from_header
@@ -40,6 +40,7 @@ from tuner.scenario import Scenario
 
 COMMAND = Path(sys.executable).with_name("nccl-tuner")
 CASE = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
+CHANGED = {"efficiency": {"ring": {"simple": 0.5}}}
 SIMULATED = ("measure", "--backend", "simulated", "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
 THREE = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
 RING_LL, RING = Combination(Algorithm.Ring, Protocol.LL), Combination(Algorithm.Ring, Protocol.Simple)
@@ -248,7 +249,7 @@ def test_replaced_combinations_are_marked_dropped_and_never_counted() -> None:
     (result,) = [result for result in results(blocks) if result.requested == combination]
     assert result.estimate is None
     assert result.replaced == AFTER_ROUNDS
-    assert combination not in samples.Measurements({}, tuple(blocks)).times_us(point)
+    assert combination not in samples.Measurements(Header(), tuple(blocks)).times_us(point)
 
 
 def test_only_what_the_model_has_a_time_for_is_offered() -> None:
@@ -290,7 +291,7 @@ def test_tables_that_cannot_be_followed_are_refused() -> None:
 def test_the_header_builds_the_same_backend_again(truth: dict[str, Any] | None) -> None:
     scenario = replace(CASE, gpus_per_node=4, environment={"NCCL_ALGO": "Ring,Tree"})
     backend = Simulated(scenario, 11, truth)
-    header = json.loads(json.dumps(backend.describe()))
+    header = from_record(json.loads(json.dumps(to_record(backend.describe()))))
     again = from_header(header)
     assert again.describe() == backend.describe()
     assert scenario_of(header) == scenario
@@ -308,7 +309,7 @@ def test_the_header_says_of_the_communicator_what_earlier_files_do() -> None:
 
 
 def test_the_header_never_says_the_truth() -> None:
-    text = json.dumps(Simulated(CASE, 11, {"efficiency": {"ring": {"simple": 0.5}}}).describe())
+    text = json.dumps(to_record(Simulated(CASE, 11, CHANGED).describe()))
     assert not any(word in text for word in ("efficiency", 'latency_us": {', "sigma", "replaced"))
 
 
@@ -316,15 +317,36 @@ def test_the_header_never_says_the_truth() -> None:
     ("header", "message"),
     [
         ({"backend": "gpu"}, "measured with backend 'gpu'"),
-        ({**Simulated(CASE, 1, {"efficiency": {"ring": {"simple": 0.5}}}).describe()}, "does not say how to build"),
-        ({**Simulated(CASE, 1).describe(), "seed": None}, "does not say how to build"),
+        (
+            to_record(Simulated(CASE, 1, CHANGED).describe()),
+            "does not say how to build",
+        ),
+        ({**to_record(Simulated(CASE, 1).describe()), "seed": None}, "does not say how to build"),
         ({"backend": "simulated", "truth": "of the seed", "seed": 1}, "no 'case' in it"),
-        ({**Simulated(CASE, 1).describe(), "case": {"nodes": 2}}, "describes no communicator"),
+        ({**to_record(Simulated(CASE, 1).describe()), "case": {"nodes": 2}}, "describes no communicator"),
+        ({"ranks": "eight"}, "the header's 'ranks' is 'eight'; valid: a whole number"),
+        ({"calls_per_time": [[1, 2], 3]}, r"the header's 'calls_per_time' is \[\[1, 2\], 3\]: "),
+        ({"noted": "today"}, "the header's 'noted' is 'today': "),
     ],
 )
 def test_a_header_that_builds_no_backend_is_refused(header: dict[str, Any], message: str) -> None:
     with pytest.raises(BadMeasurement, match=message):
-        from_header(header)
+        from_header(from_record(header))
+
+
+def test_the_line_of_a_header_has_its_keys_in_their_order_and_those_of_others(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    with Writer(path, Simulated(CASE, 7).describe()):
+        pass
+    line = json.loads(path.read_text())
+    assert list(line) == [samples.FORMAT, "backend", "case", "ranks", "seed", "truth"]
+    path.write_text(json.dumps({**line, "of": {"another": "program"}}) + "\n")
+    again = samples.read(path).header
+    assert again == replace(Simulated(CASE, 7).describe(), others={"of": {"another": "program"}})
+    assert to_record(again)["of"] == {"another": "program"}
+    path.write_text(json.dumps({**line, "seed": "x"}) + "\n")
+    with pytest.raises(BadMeasurement, match=r"run\.jsonl:1: the header's 'seed' is 'x'"):
+        samples.read(path)
 
 
 def test_nodes_that_differ_are_refused() -> None:
@@ -376,8 +398,10 @@ class Scripted:
         self.runs = runs
         self.requested: list[tuple[Point, Combination | None, int]] = []
 
-    def describe(self) -> dict[str, Any]:
-        return {"backend": "scripted"}
+    ranks = 16
+
+    def describe(self) -> Header:
+        return Header("scripted")
 
     def combinations(self, point: Point) -> list[Combination]:
         return [combination for combination in self.runs if combination is not None]
@@ -551,14 +575,14 @@ def test_the_interval_holds_the_median_as_often_as_it_says() -> None:
 def test_a_second_start_goes_on_after_a_line_that_was_cut(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     block = SampleBlock(calls(8)[0], RING, None, (1.0, 2.0))
-    with Writer(path, {"backend": "scripted"}) as writer:
+    with Writer(path, Header("scripted")) as writer:
         writer.add(block)
         writer.add(block)
     path.write_bytes(path.read_bytes()[:-20])
     there = samples.existing(path)
     assert there is not None
     assert there.truncated
-    with Writer(path, {"backend": "scripted"}) as writer:
+    with Writer(path, Header("scripted")) as writer:
         writer.add(replace(block, round=1))
     again = samples.read(path)
     assert [each.round for each in again.blocks] == [0, 1]
@@ -567,7 +591,11 @@ def test_a_second_start_goes_on_after_a_line_that_was_cut(tmp_path: Path) -> Non
 
 def test_two_runs_do_not_write_to_one_file(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    with Writer(path, {}), pytest.raises(BadMeasurement, match="another run is writing to it"), Writer(path, {}):
+    with (
+        Writer(path, Header()),
+        pytest.raises(BadMeasurement, match="another run is writing to it"),
+        Writer(path, Header()),
+    ):
         pass
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -576,16 +604,16 @@ def test_two_runs_do_not_write_to_one_file(tmp_path: Path) -> None:
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     path.write_text("no measurements")
-    with pytest.raises(BadMeasurement, match="no line in it is whole"), Writer(path, {}):
+    with pytest.raises(BadMeasurement, match="no line in it is whole"), Writer(path, Header()):
         pass
     assert path.read_text() == "no measurements"
 
 
 def test_what_may_differ_in_a_header_does_not_matter(tmp_path: Path) -> None:
-    there = samples.Measurements({samples.FORMAT: 1, "seed": 1, "case": {"nodes": 1}, "noted": {"date": "a"}}, ())
-    samples.check_same(tmp_path, there, {"seed": 1, "case": {"nodes": 1}, "noted": {"date": "b"}})
-    with pytest.raises(BadMeasurement, match=r"case\.nodes 1 there, 2 now; seed 1 there, null now"):
-        samples.check_same(tmp_path, there, {"case": {"nodes": 2}})
+    there = samples.Measurements(Header(seed=1, scenario=CASE, noted=Noted(date="a")), ())
+    samples.check_same(tmp_path, there, Header(seed=1, scenario=CASE, noted=Noted(date="b")))
+    with pytest.raises(BadMeasurement, match=r"case\.nodes 2 there, 3 now; seed 1 there, null now"):
+        samples.check_same(tmp_path, there, Header(scenario=replace(CASE, nodes=3)))
 
 
 # The command
@@ -608,7 +636,7 @@ def test_measure_by_default(tmp_path: Path) -> None:
     assert {point.bytes for point in found.points if point.collective is Collective.AllReduce} == set(SIZES)
     known = {(each["collective"], each["bytes"], json.dumps(each["asked"])): each for each in answer["results"]}
     assert len(known) == len(answer["results"]) > 400
-    assert {**from_header(found.header).describe(), samples.FORMAT: samples.VERSION} == found.header
+    assert from_header(found.header).describe() == found.header
     truth = from_header(found.header).reveal().truth
     for each in answer["results"]:
         requested = each["asked"]
@@ -681,7 +709,7 @@ def test_measure_prints_as_nccl_tests_does(tmp_path: Path) -> None:
 def test_measure_without_anything_planted(tmp_path: Path) -> None:
     run(*SIMULATED, "allreduce", "--bytes", "8", "--nothing-planted", "--out", tmp_path / "a", "--json")
     header = samples.read(tmp_path / "a").header
-    assert header["truth"] == "NCCL's own"
+    assert header.truth == "NCCL's own"
     assert from_header(header).reveal().truth.change == {}
 
 

@@ -11,6 +11,7 @@ import pytest
 from tuner.base.errors import BadMeasurement
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.measure.readers.any_file import read_any
+from tuner.measure.records.header import Header
 from tuner.measure.records.samples import Combination, Measurements, Point, SampleBlock, Writer
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
@@ -81,8 +82,8 @@ def test_version_1_prints_milliseconds(tmp_path: Path) -> None:
     found = read(tmp_path, "$ ./build/all_reduce_perf -g 2\n" + V1)
     assert rows(found) == [(8, False, 32.0, 0), (8, True, 31.0, 0), (16, False, 33.0, 1), (16, True, 34.0, 0)]
     assert found.blocks[0].point == Point(AR, 8)
-    assert found.header["ranks"] == found.header["nodes"] == 2
-    assert found.header["out_of_bounds"] == 1
+    assert found.header.ranks == found.header.nodes == 2
+    assert found.header.out_of_bounds == 1
 
 
 def test_version_2_without_redop_and_root_prints_errors(tmp_path: Path) -> None:
@@ -94,7 +95,7 @@ def test_version_2_without_redop_and_root_prints_errors(tmp_path: Path) -> None:
         (2048, True, 17.2, 0),
     ]
     assert found.blocks[2].point.dtype is DataType.float16
-    assert (found.header["gpus"], found.header["nodes"]) == (["Tesla V100-SXM2-16GB"], 1)
+    assert (found.header.gpus, found.header.nodes) == (("Tesla V100-SXM2-16GB",), 1)
 
 
 def test_a_collective_is_given_only_where_the_file_names_none(tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_version_2_19_names_all_and_prints_single_calls(tmp_path: Path) -> None:
     found = read(tmp_path, V219)
     assert rows(found) == [(65536, False, 20.5, 0), (65536, True, 21.5, 0)]
     assert found.blocks[0].point == Point(AG, 65536)
-    assert (found.header["nccl"], found.header["warmup"], found.header["calls"]) == ("2.30.3", 1, 20)
+    assert (found.header.nccl, found.header.warmup_calls, found.header.calls) == ("2.30.3", 1, 20)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_rows_in_pieces_with_nccls_log_between(tmp_path: Path) -> None:
     assert rows(found) == [(64, False, 10.5, 0), (64, True, 11.5, 0), (128, False, 12.5, 0), (128, True, 13.5, 0)]
     assert [each.executed for each in found.blocks] == [Combination(Algorithm.Ring, Protocol.LL, 4)] * 2 + [None] * 2
     assert all(each.requested is None for each in found.blocks)
-    assert found.header["nccl"] == "2.28.9"
+    assert found.header.nccl == "2.28.9"
 
 
 def test_a_line_that_may_be_cut_is_left_out(tmp_path: Path) -> None:
@@ -174,7 +175,7 @@ def test_several_runs_of_the_same_gpus(tmp_path: Path) -> None:
     found = read(tmp_path, V213 + V213.replace("nodeA", "nodeC").replace("graph: 5", "graph: 0"), AR)
     assert rows(found) == rows(read(tmp_path, V213, AR)) * 2
     assert [each.point.graph for each in found.blocks] == [True] * 4 + [False] * 4
-    assert (found.header["ranks"], found.header["nodes"]) == (2, 2)
+    assert (found.header.ranks, found.header.nodes) == (2, 2)
 
 
 def test_gzipped(tmp_path: Path) -> None:
@@ -182,7 +183,7 @@ def test_gzipped(tmp_path: Path) -> None:
     file.write_bytes(gzip.compress(("node-1:77:77 [0] NCCL INFO NCCL version 2.28.9+cuda12.9\n" + V213).encode()))
     found = read_any(file, AR)
     assert rows(found) == rows(read(tmp_path, V213, AR))
-    assert found.header["nccl"] == "2.28.9"
+    assert found.header.nccl == "2.28.9"
     file.write_bytes(file.read_bytes()[:40])
     with pytest.raises(BadMeasurement, match=r"output.txt.gz: Compressed file ended"):
         read_any(file)
@@ -262,7 +263,7 @@ def test_json(tmp_path: Path) -> None:
         (Point(AR, 64, in_place=True), (11.5,), 0),
         (Point(AR, 128, DataType.float16, Op.max, in_place=True), (12.0, 13.0), 2),
     ]
-    assert (found.header["nccl"], found.header["ranks"], found.header["gpus"]) == ("2.28.9", 2, ["NVIDIA H100"])
+    assert (found.header.nccl, found.header.ranks, found.header.gpus) == ("2.28.9", 2, ("NVIDIA H100",))
 
 
 @pytest.mark.parametrize(
@@ -281,7 +282,7 @@ def test_bad_json(tmp_path: Path, change: dict[str, object], reason: str) -> Non
 
 def test_our_own_file(tmp_path: Path) -> None:
     block = SampleBlock(Point(AR, 64), None, Combination(Algorithm.Ring, Protocol.LL, 2), (1.0, 2.0))
-    with Writer(tmp_path / "own.jsonl", {"backend": "simulated"}) as writer:
+    with Writer(tmp_path / "own.jsonl", Header("simulated")) as writer:
         writer.add(block)
     assert read_any(tmp_path / "own.jsonl").blocks == (block,)
 
@@ -304,7 +305,7 @@ def test_a_real_interleaved_run(kind: str, log: str, channels: int) -> None:
         (size, in_place): times[in_place] for size, times in expected.items() for in_place in (False, True)
     }
     assert {each.executed for each in found.blocks} == {Combination(Algorithm.Ring, Protocol.Simple, channels)}
-    assert (found.header["nccl"], found.header["ranks"], found.header["nodes"]) == ("2.27.7", 2, 1)
+    assert (found.header.nccl, found.header.ranks, found.header.nodes) == ("2.27.7", 2, 1)
 
 
 @pytest.mark.skipif(not CASES.is_dir(), reason="../shared/cases is absent")

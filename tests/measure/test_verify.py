@@ -15,6 +15,7 @@ from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.cli.verify import command
 from tuner.measure.comparison.compared import Comparison, compare, fewest_segments
 from tuner.measure.comparison.model import Model
+from tuner.measure.records.header import Header
 from tuner.measure.records.samples import Combination, Measurements, Point, SampleBlock
 from tuner.measure.verify import read_histogram
 
@@ -40,7 +41,7 @@ def blocks(
 
 
 def test_a_gain_beyond_the_noise_is_significant_and_its_regret_right() -> None:
-    (one,) = Comparison(Measurements({}, blocks({None: 11.0, LL: 11.0, SIMPLE: 10.0}, 6)), None).sizes
+    (one,) = Comparison(Measurements(Header(), blocks({None: 11.0, LL: 11.0, SIMPLE: 10.0}, 6)), None).sizes
     assert (one.pick, one.best, one.significant) == (LL, SIMPLE, True)
     assert one.regret == pytest.approx(0.1, abs=0.02)
     assert one.interval[0] < 0.1 < one.interval[1]
@@ -52,7 +53,7 @@ def test_ties_noise_and_one_round_are_not_significant() -> None:
         ({None: 10.0, SIMPLE: 9.99}, 6, 0.05),
         ({None: 20.0, SIMPLE: 10.0}, 1, 0.01),
     ):
-        (one,) = Comparison(Measurements({}, blocks(times, rounds, sigma)), None).sizes
+        (one,) = Comparison(Measurements(Header(), blocks(times, rounds, sigma)), None).sizes
         assert not one.significant
 
 
@@ -70,7 +71,7 @@ def test_the_planted_best_is_found() -> None:
 def test_what_was_replaced_does_not_count() -> None:
     fast = tuple(replace(block, times_us=(1.0,)) for block in blocks({SIMPLE: 1.0}, 6))
     replaced = tuple(replace(block, executed=LL) for block in fast)
-    (one,) = Comparison(Measurements({}, blocks({None: 10.0}, 6) + replaced), None).sizes
+    (one,) = Comparison(Measurements(Header(), blocks({None: 10.0}, 6) + replaced), None).sizes
     assert one.best == LL
 
 
@@ -78,7 +79,7 @@ def test_crossovers_are_as_few_as_the_measurements_allow() -> None:
     a, b = frozenset({LL}), frozenset({SIMPLE})
     assert [found[:2] for found in fewest_segments([a, a | b, b, b, a])] == [(0, 2), (2, 4), (4, 5)]
     run = Measurements(
-        {},
+        Header(),
         tuple(
             block
             for power in range(4)

@@ -15,6 +15,7 @@ from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.calibration import importing
 from tuner.measure.readers import measured_table
 from tuner.measure.readers.measured_table import Given
+from tuner.measure.records.header import Header
 from tuner.measure.records.samples import Combination, Point, SampleBlock, Writer
 from tuner.measured import Launch, MeasuredHeader
 
@@ -94,7 +95,7 @@ def test_json_with_an_impossible_size_is_refused_with_its_result(tmp_path: Path)
 def test_our_own_runs_are_medians_by_what_was_requested(tmp_path: Path) -> None:
     point = Point(Collective.AllReduce, 1024, DataType.float16)
     ring = Combination(Algorithm.Ring, Protocol.LL, 4)
-    with Writer(tmp_path / "own.jsonl", {"backend": "simulated", "ranks": 8, "nodes": 1, "nccl": "2.28.9"}) as writer:
+    with Writer(tmp_path / "own.jsonl", Header("simulated", ranks=8, nodes=1, nccl="2.28.9")) as writer:
         writer.add(SampleBlock(point, None, None, (10.0, 11.0, 30.0)))
         writer.add(SampleBlock(point, ring, ring, (9.0, 9.5)))
         writer.add(SampleBlock(point, ring, ring, (8.0,)))

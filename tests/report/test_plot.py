@@ -22,7 +22,7 @@ from tuner.emulator.selection import Selection
 from tuner.measure import read_any
 from tuner.measure.comparison.compared import Comparison
 from tuner.measure.comparison.model import Model
-from tuner.measure.records import header
+from tuner.measure.records.header import Header
 from tuner.measure.records.samples import Point, SampleBlock, Writer
 from tuner.scenario import Scenario
 
@@ -296,7 +296,7 @@ def test_measured_needs_the_communicator_and_that_of_the_file(tmp_path: Path) ->
 def test_a_file_that_says_its_communicator_is_of_no_other(tmp_path: Path) -> None:
     file = tmp_path / "run.jsonl"
     scenario = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
-    with Writer(file, {header.CASE: header.scenario_record(scenario), "ranks": 16}) as writer:
+    with Writer(file, Header(scenario=scenario, ranks=16)) as writer:
         writer.add(SampleBlock(Point(Collective.AllReduce, 1 << 20), None, None, (50.0,)))
     drawn = ("plot", "measured", str(file), "--json")
     theirs, newer = (json.loads(invoke(*drawn, *more).output)[0] for more in ((), (*WHERE[:4], "--nccl", "2.32.3")))

@@ -6,7 +6,7 @@ from tuner.measure.records.samples import Measurements, Writer
 
 
 def write(path: Path, found: Measurements) -> Path:
-    with Writer(path, {key: value for key, value in found.header.items() if key != "nccl-tuner-measurements"}) as file:
+    with Writer(path, found.header) as file:
         for block in found.blocks:
             file.add(block)
     return path

@@ -13,7 +13,7 @@ from tuner.emulator.build import with_release
 from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.measure.records.header import CASE, scenario_record
+from tuner.measure.records.header import Header
 from tuner.measure.records.samples import Combination, Point, SampleBlock, Writer
 from tuner.scenario import Scenario
 
@@ -63,7 +63,7 @@ def blocks(
 
 
 def write(path: Path, scenario: Scenario, what: Iterable[SampleBlock]) -> Path:
-    with Writer(path, {CASE: scenario_record(scenario)}) as file:
+    with Writer(path, Header(scenario=scenario)) as file:
         for block in what:
             file.add(block)
     return path

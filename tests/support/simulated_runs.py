@@ -62,7 +62,7 @@ class Measured:
         return times.get(executed, times[self.pick(point)]) / min(times.values()) - 1
 
     def gated(self, seed: int, proposal: Proposal | None = None) -> list[Verdict]:
-        truth = None if self.backend.describe()["truth"] == "of the seed" else NOTHING
+        truth = None if self.backend.describe().truth == "of the seed" else NOTHING
         own = self.proposal
         again = Simulated(
             self.backend.scenario, self.backend.seed, truth, after=len(own.comparison.measurements.blocks)

@@ -1,10 +1,9 @@
 """Measured times as a fit takes them: medians by call and combination, with how far they are known."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.call import Call
 from tuner.emulator.selection import Selection
 from tuner.measure.records import samples
-from tuner.measure.records.header import scenario_of
+from tuner.measure.records.header import Header, scenario_of
 from tuner.measure.records.samples import Point, SampleBlock
 from tuner.measure.statistics import estimate
 from tuner.release import Release
@@ -89,7 +88,7 @@ def read(paths: Sequence[Path]) -> Observations:
     return Observations(tuple(cases), calls[0][0].release, tuple(groups), left_out, files)
 
 
-def _case(path: Path, header: Mapping[str, Any]) -> Scenario:
+def _case(path: Path, header: Header) -> Scenario:
     try:
         return replace(scenario_of(header), fitted_constants=None)
     except BadMeasurement as error:

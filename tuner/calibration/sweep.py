@@ -81,14 +81,12 @@ def read(path: Path, collective: Collective | None = None) -> Sweep:
     for each in sorted(own, key=lambda each: each.point.in_place):
         if each.point.collective is collective:
             by_size.setdefault(each.point.bytes, each)
-    header = measured.header
-    nccl = header.get("nccl") or header.get("case", {}).get("nccl")
     kept = [by_size[size] for size in sorted(by_size) if size]
     right = tuple(each for each in kept if each.estimate)
     if not right:
         raise BadMeasurement(f"{path}: the results of all sizes are wrong (#wrong); valid: times of right results")
     wrong_bytes = tuple(each.point.bytes for each in kept if not each.estimate)
-    return Sweep(path, collective, header.get("ranks"), nccl, right, wrong_bytes)
+    return Sweep(path, collective, measured.header.ranks, measured.header.release, right, wrong_bytes)
 
 
 def _one_of(collectives: Sequence[Collective]) -> str:

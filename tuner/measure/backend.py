@@ -1,9 +1,10 @@
 """What measures: GPUs, or a planted truth. The loop above knows nothing else of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+from tuner.measure.records.header import Header
 from tuner.measure.records.samples import Combination, Point
 
 
@@ -19,10 +20,14 @@ class Run:
 class Backend(Protocol):
     """One communicator on which calls can be forced, one after the other."""
 
-    def describe(self) -> Mapping[str, Any]:
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+
+    def describe(self) -> Header:
         """What a header says of it: everything that a second run needs to be the same, and that explains the times.
 
-        What explains the times and may be another in a second run (date, clocks, driver) is under ``samples.NOTED``.
+        What explains the times and may be another in a second run (date, clocks, driver) is its ``noted``.
         """
 
     def combinations(self, point: Point) -> Sequence[Combination]:

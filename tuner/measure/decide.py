@@ -232,10 +232,10 @@ def _measured(sources: Sequence[str], proposals: Sequence[Proposal]) -> dict[str
         header = proposal.comparison.measurements.header
         found[f"measured-{number}"] = source
         found[f"communicator-{number}"] = scenario_of(header).title
-        found[f"backend-{number}"] = str(header.get("backend"))
+        found[f"backend-{number}"] = str(header.backend)
     headers = [proposal.comparison.measurements.header for proposal in proposals]
     found[NCCL] = ", ".join(dict.fromkeys(scenario_of(header).nccl for header in headers))
-    known = [[str(header["gpu"])] if "gpu" in header else scenario_of(header).gpu_names for header in headers]
+    known = [[header.gpu] if header.gpu else scenario_of(header).gpu_names for header in headers]
     if all(known):
         found[GPUS] = ", ".join(dict.fromkeys(chain.from_iterable(known)))
     return found

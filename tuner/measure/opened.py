@@ -12,7 +12,7 @@ from tuner.measure.simulated import backend as simulated
 
 def again(path: Path, measurements: Measurements) -> Backend:
     """BadMeasurement where it cannot be had here, or is another by now."""
-    name = measurements.header.get("backend")
+    name = measurements.header.backend
     if name == simulated.NAME:
         return simulated.from_header(measurements.header, after=len(measurements.blocks))
     if name != gpu.NAME:

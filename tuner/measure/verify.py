@@ -181,7 +181,7 @@ def _size(path: Path, comparison: Comparison, one: Judged) -> VerifiedSize:
         op=point.op,
         in_place=point.in_place,
         graph=point.graph,
-        ranks=comparison.measurements.header.get("ranks"),
+        ranks=comparison.measurements.header.ranks,
         file=path,
     )
 

@@ -96,8 +96,7 @@ def measure(out: Path, opener: Opener, plan: Plan = Plan(), progress: Progress =
         header = backend.describe()
         if there is not None:
             samples.check_same(out, there, header)
-        ranks = int(header["ranks"])
-        calls = points(list(dict.fromkeys(plan.collectives)), plan.sizes, ranks, plan.how)
+        calls = points(list(dict.fromkeys(plan.collectives)), plan.sizes, backend.ranks, plan.how)
         wanted = tasks(backend, calls, plan.wanted)
         with samples.Writer(out, header) as writer:
             ended = _run(Loop(backend, wanted, plan.settings, writer.add, before), progress)
@@ -109,9 +108,9 @@ def measure(out: Path, opener: Opener, plan: Plan = Plan(), progress: Progress =
         ended=ended,
         blocks=len(kept),
         new_blocks=len(kept) - len(before),
-        ranks=ranks,
-        results=Rows(tuple(record(each, ranks) for each in summaries)),
-        backend=str(header["backend"]),
+        ranks=backend.ranks,
+        results=Rows(tuple(record(each, backend.ranks) for each in summaries)),
+        backend=str(header.backend),
         scenario=scenario_of(header),
         summaries=summaries,
     )

@@ -10,7 +10,7 @@ from tuner.base.errors import BadMeasurement
 from tuner.measure import read_any
 from tuner.measure.comparison.compared import between
 from tuner.measure.evidence import Evidence, by_size, collect
-from tuner.measure.records.header import CASE, check, scenario_of
+from tuner.measure.records.header import check
 from tuner.measure.records.samples import Combination, Measurements
 from tuner.scenario import Scenario
 from tuner.workload.count import Entry
@@ -93,8 +93,8 @@ def read(path: Path, scenario: Scenario) -> Measured:
     measurements = read_any(path)
     header = measurements.header
     check(path, header, scenario)
-    if CASE in header:
-        note = f"{path}: measured with NCCL {scenario_of(header).nccl}"
+    if header.scenario is not None:
+        note = f"{path}: measured with NCCL {header.scenario.nccl}"
     else:
         note = f"{path} does not describe the communicator that was measured: taken as this one"
     if not any(block.counts and block.table is None for block in measurements.blocks):

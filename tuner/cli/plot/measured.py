@@ -77,13 +77,13 @@ def _scenario(file: Path, measurements: Measurements, scenario: Mapping[str, Any
     """What the options describe, or else the header of the file."""
     given = measurements.header
     if not (scenario["machine"] or scenario["topology"] or scenario["node"]):
-        if header.CASE not in given:
+        if given.scenario is None:
             raise BadInput(f"{file} does not say where it was measured; valid: --machine NAME --nodes N --nccl RELEASE")
         if said := [name for name in scenario if _said(name)]:
             option = f"--{said[0].replace('_', '-')}"
             raise BadInput(f"{option}: {file} says its own communicator; valid: with --machine or --topology, or none")
-        return header.scenario_of(given)
-    described = options.scenario_of(**{**scenario, "nccl": scenario["nccl"] or given.get("nccl")})
+        return given.scenario
+    described = options.scenario_of(**{**scenario, "nccl": scenario["nccl"] or given.nccl})
     header.check(file, given, described)
     return described
 

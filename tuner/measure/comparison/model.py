@@ -6,7 +6,6 @@ from numpy.typing import NDArray
 from tuner.base.errors import NoAlgorithm
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Protocol
 from tuner.emulator.selection import Selection
-from tuner.measure.records.header import CASE, scenario_of
 from tuner.measure.records.samples import Combination, Measurements, Point
 
 WORD = 4  # bytes; sizes are whole numbers of these
@@ -55,4 +54,5 @@ class Model:
 
 def model_of(measurements: Measurements) -> Model | None:
     """The emulator for a file's header; None where the header has no communicator that can be emulated."""
-    return Model(Selection(scenario_of(measurements.header).communicator())) if CASE in measurements.header else None
+    scenario = measurements.header.scenario
+    return None if scenario is None else Model(Selection(scenario.communicator()))

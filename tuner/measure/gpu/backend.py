@@ -17,22 +17,21 @@ from pathlib import Path
 from typing import Any
 
 from tuner import release
-from tuner.base.errors import BadInput, MeasuringFailed, TunerError
-from tuner.base.records import to_json
+from tuner.base.errors import BadInput, BadMeasurement, MeasuringFailed, TunerError
 from tuner.measure.backend import Run
 from tuner.measure.executed import Log
 from tuner.measure.gpu import kernels, orders
 from tuner.measure.gpu.calls import CALLS, Calls, Rank
 from tuner.measure.gpu.orders import Answer, Order
 from tuner.measure.gpu.rendezvous import Rendezvous
-from tuner.measure.records.header import CASE, scenario_record
-from tuner.measure.records.samples import NOTED, Combination, Point
+from tuner.measure.records.header import GPU, Header, as_written, scenario_of
+from tuner.measure.records.samples import Combination, Point
 from tuner.oracle import library
 from tuner.plugin import loading
 from tuner.plugin.forcing import forced
 from tuner.scenario import Scenario
 
-NAME = "gpu"
+NAME = GPU
 SEVERAL = "NCCL_MULTI_RANK_GPU_ENABLE"
 LEFT_BYTES = 2 << 30  # of a GPU's memory, for NCCL and CUDA
 _FREE_S = 5.0  # that a broken communicator is given to end
@@ -57,9 +56,15 @@ class Libraries:
     forcing: Any
 
 
-def options_of(header: Mapping[str, Any]) -> Options:
-    """The options that a file with this header was measured with."""
-    return Options(int(header["ranks_per_gpu"]), Path(header[NOTED]["library"]), Path(header[CASE]["topology"]))
+def options_of(header: Header) -> Options:
+    """The options that a file with this header was measured with; BadMeasurement where it does not say them."""
+    topology, library = scenario_of(header).topology, header.noted.library if header.noted else None
+    if header.ranks_per_gpu is None or topology is None or library is None:
+        raise BadMeasurement(
+            f"the header does not say how to measure again: ranks_per_gpu {header.ranks_per_gpu}, library {library}, "
+            f"topology {topology}"
+        )
+    return Options(header.ranks_per_gpu, library, topology)
 
 
 class Gpu:
@@ -123,37 +128,36 @@ class Gpu:
 
     # --- Backend ---
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> Header:
         """Machine, libraries and settings, for the head of the samples."""
         topology = self._options.topology
         nodes: dict[str, int] = {}
         for host, count in self._hosts:
             nodes[host] = nodes.get(host, 0) + count
-        return {
-            "backend": NAME,
-            "ranks": self.ranks,
-            "nccl": self.release,
-            "library_sha256": library.sha256(self._nccl.path),
-            CASE: scenario_record(
-                Scenario(self.release, len(nodes), topology=topology, gpus_per_node=next(iter(nodes.values())))
-            ),
-            "gpu": self._cuda.name(self._local[0].lane.device),
-            "ranks_per_gpu": self._options.ranks_per_gpu,
-            "launcher": self._met.place.launcher,
-            "calls_per_time": [list(step) for step in CALLS],
-            "variables": {
+        node_gpus = next(iter(nodes.values()))
+        return Header(
+            backend=NAME,
+            ranks=self.ranks,
+            nccl=self.release,
+            library_sha256=library.sha256(self._nccl.path),
+            scenario=as_written(Scenario(self.release, len(nodes), topology=topology, gpus_per_node=node_gpus)),
+            gpu=self._cuda.name(self._local[0].lane.device),
+            ranks_per_gpu=self._options.ranks_per_gpu,
+            launcher=self._met.place.launcher,
+            calls_per_time=CALLS,
+            variables={
                 name: value
                 for name, value in sorted(os.environ.items())
                 if name.startswith("NCCL_") and name not in self._variables()
             },
-            "topology_xml": topology.read_text() if topology.is_file() else None,
-            NOTED: {
-                "date": datetime.now(UTC).isoformat(timespec="seconds"),
-                "hosts": sorted(nodes),
-                "library": str(self._nccl.path),
-                **to_json(self._cuda.noted()),
-            },
-        }
+            topology_xml=topology.read_text() if topology.is_file() else None,
+            noted=replace(
+                self._cuda.noted(),
+                date=datetime.now(UTC).isoformat(timespec="seconds"),
+                hosts=tuple(sorted(nodes)),
+                library=self._nccl.path,
+            ),
+        )
 
     def combinations(self, point: Point) -> list[Combination]:
         """The cells that NCCL hands its tuner for this very call, channels NCCL's own; none where memory is short."""

@@ -4,25 +4,15 @@ import contextlib
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.base.errors import BadInput, MeasuringFailed
-from tuner.base.records import json_form
 from tuner.measure.gpu import kernels
 from tuner.measure.gpu.kernels import Check, Values
+from tuner.measure.records.header import Noted
 
 _BLOCKS, _THREADS = 1024, 256
 _SMI = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,mig.mode.current"
-
-
-@dataclass(frozen=True, slots=True)
-class Noted:
-    """CUDA's numbers of driver and runtime, and what nvidia-smi says of each GPU, None where there is none."""
-
-    cuda_driver: int
-    cuda_runtime: int
-    nvidia_smi: list[dict[str, str]] | None = field(default=None, metadata=json_form(optional=True))
 
 
 class Cuda:
@@ -57,17 +47,20 @@ class Cuda:
     def noted(self) -> Noted:
         """Driver, CUDA and clocks, as far as they can be had."""
         runtime = self.cupy.cuda.runtime
-        return Noted(runtime.driverGetVersion(), runtime.runtimeGetVersion(), _nvidia_smi())
+        return Noted(
+            cuda_driver=runtime.driverGetVersion(), cuda_runtime=runtime.runtimeGetVersion(), nvidia_smi=_nvidia_smi()
+        )
 
 
-def _nvidia_smi() -> list[dict[str, str]] | None:
+def _nvidia_smi() -> tuple[dict[str, str], ...] | None:
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
     command = [program, f"--query-gpu={_SMI}", "--format=csv,noheader"]
     asked = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     names = _SMI.split(",")
-    return [dict(zip(names, map(str.strip, line.split(",")), strict=False)) for line in asked.stdout.splitlines()]
+    lines = (map(str.strip, line.split(",")) for line in asked.stdout.splitlines())
+    return tuple(dict(zip(names, line, strict=False)) for line in lines)
 
 
 class Lane:

@@ -15,7 +15,7 @@ from tuner.measure.readers import any_file, nccl_tests
 from tuner.measure.readers.nccl_log import executed_by_size, imported_log
 from tuner.measure.readers.nccl_tests_names import PROGRAMS
 from tuner.measure.readers.nccl_tests_text import Text, is_text, wrong_count
-from tuner.measure.records.header import CASE, scenario_of
+from tuner.measure.records.header import Header
 from tuner.measure.records.samples import Combination, Measurements, Point, SampleBlock
 from tuner.measured import Launch, MeasuredHeader, MeasuredRow, MeasuredRun, MeasuredTable, parquet, reader, words
 from tuner.measured.reader import check_row
@@ -98,9 +98,9 @@ def _of_text(path: Path, content: str, given: Given) -> MeasuredTable:
 
 
 def _of_json(path: Path, record: Mapping[str, Any], given: Given) -> MeasuredTable:
-    facts = nccl_tests.json_header(path, record)
+    said = nccl_tests.json_header(path, record)
     collective = _collective(path, nccl_tests.program_of(record), given)
-    nodes, gpus = _communicator(path, facts, given)
+    nodes, gpus = _communicator(path, said, given)
     rows, left = [], 0
     for each in nccl_tests.json_rows(path, record):
         if each.wrong:
@@ -109,20 +109,18 @@ def _of_json(path: Path, record: Mapping[str, Any], given: Given) -> MeasuredTab
         line, time_us = each.index + 1, fmean(each.times_us)
         rows.append(MeasuredRow(line, collective, each.dtype, nodes, gpus, each.bytes, time_us, each.in_place))
     graph = bool(record.get("config", {}).get("graph", 0))
-    header = replace(_header(facts, facts["nccl"] or "", left), launch=_launch_of(record["args"]), cuda_graph=graph)
+    header = replace(_header(said, said.nccl or "", left), launch=_launch_of(record["args"]), cuda_graph=graph)
     return _one_run(path, header, rows, nccl_tests.json_variables(record))
 
 
-def _of_measurements(path: Path, found: Measurements, given: Given) -> MeasuredTable:
+def _of_measurements(path: Path, measurements: Measurements, given: Given) -> MeasuredTable:
     """Runs of `measure`: a row for each point and what was requested, the median of its times."""
-    facts = dict(found.header)
-    case = scenario_of(facts) if CASE in facts else None
-    if case is not None:
-        facts |= {"nodes": case.nodes, "nccl": facts.get("nccl") or case.nccl}
-    nodes, gpus = _communicator(path, facts, given)
+    said = measurements.header
+    scenario = said.scenario
+    nodes, gpus = _communicator(path, replace(said, nodes=scenario.nodes) if scenario else said, given)
     blocks: dict[tuple[Point, Combination | None, int], list[tuple[int, SampleBlock]]] = {}
     left = {WRONG: 0, _REPLACED: 0}
-    for line, block in enumerate(found.blocks, 2):  # after the header
+    for line, block in enumerate(measurements.blocks, 2):  # after the header
         if block.counts and block.table is None:
             round_ = block.round if given.by_round else 0
             blocks.setdefault((block.point, block.requested, round_), []).append((line, block))
@@ -136,23 +134,23 @@ def _of_measurements(path: Path, found: Measurements, given: Given) -> MeasuredT
         run = path.stem if requested is None else f"{path.stem}-forced"
         rows.append(replace(_executed(row, requested or those[-1][1].executed), run=run))
     header = MeasuredHeader(
-        machine=(case.machine or "") if case else "",
-        gpu=facts.get("gpu") or "",
-        nccl=facts.get("nccl") or "",
+        machine=(scenario.machine or "") if scenario else "",
+        gpu=said.gpu or "",
+        nccl=said.release or "",
         nccl_note="As the file says.",
         how_measured="nccl-tuner measure: medians of all times of a combination.",
         cuda_graph=any(point.graph for point, *_ in blocks),
         left_out={reason: count for reason, count in left.items() if count},
     )
-    variables = facts.get("variables") or (dict(case.environment or {}) if case else {})
+    variables = said.variables or (scenario.environment if scenario else None) or {}
     return _one_run(path, header, rows, variables)
 
 
-def _header(facts: Mapping[str, Any], nccl: str, wrong: int) -> MeasuredHeader:
+def _header(said: Header, nccl: str, wrong: int) -> MeasuredHeader:
     """The head of what nccl-tests printed."""
-    calls = f", {facts['warmup']} warm-up calls, {facts['calls']} calls" if facts.get("calls") else ""
+    calls = f", {said.warmup_calls} warm-up calls, {said.calls} calls" if said.calls else ""
     return MeasuredHeader(
-        gpu=", ".join(facts["gpus"]).replace("NVIDIA ", ""),
+        gpu=", ".join(said.gpus).replace("NVIDIA ", ""),
         nccl=nccl,
         nccl_note="As nccl-tests prints." if nccl else "",
         how_measured=f"nccl-tests{calls}.",
@@ -199,17 +197,17 @@ def _said(content: str) -> dict[str, str]:
     return {name: value for name, value in _CHOOSING.findall(content) if value}
 
 
-def _communicator(path: Path, facts: Mapping[str, Any], given: Given) -> tuple[int, int]:
+def _communicator(path: Path, said: Header, given: Given) -> tuple[int, int]:
     """Nodes and GPUs of each."""
-    ranks, nodes = facts.get("ranks"), given.nodes or facts.get("nodes")
-    if given.nodes and facts.get("nodes") not in (None, given.nodes):
-        raise BadMeasurement(f"{path}: {facts['nodes']} nodes; --nodes says {given.nodes}")
+    ranks, nodes = said.ranks, given.nodes or said.nodes
+    if given.nodes and said.nodes not in (None, given.nodes):
+        raise BadMeasurement(f"{path}: {said.nodes} nodes; --nodes says {given.nodes}")
     gpus = given.gpus_per_node or (ranks // nodes if ranks and nodes else None)
     if not nodes or not gpus:
         raise BadMeasurement(f"{path}: does not name its ranks; valid: --nodes N --gpus-per-node N")
     if ranks not in (None, nodes * gpus):
         raise BadMeasurement(f"{path}: {ranks} ranks on {nodes} nodes; valid: as many GPUs on each node")
-    return int(nodes), int(gpus)
+    return nodes, gpus
 
 
 def _agreed(path: Path, table: MeasuredTable, given: Given) -> MeasuredTable:

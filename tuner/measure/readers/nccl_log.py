@@ -7,6 +7,7 @@ from tuner.base.names import Collective
 from tuner.logs import importer, lines, reader
 from tuner.logs.imported import Given, Imported
 from tuner.measure.executed import combination
+from tuner.measure.records.header import Header
 from tuner.measure.records.samples import Combination, Measurements, Point, SampleBlock
 
 
@@ -20,13 +21,9 @@ def from_log(path: Path) -> Measurements:
     except BadInput as error:
         raise BadMeasurement(str(error)) from None
     executed = executed_by_size(imported)
-    header = {
-        "backend": "nccl-log",
-        "from": str(path),
-        "ranks": imported.ranks,
-        "nodes": imported.node_count,
-        "nccl": imported.release,
-    }
+    header = Header(
+        "nccl-log", source=str(path), ranks=imported.ranks, nodes=imported.node_count, nccl=imported.release
+    )
     blocks = (SampleBlock(Point(collective, size), None, took, ()) for (collective, size), took in executed.items())
     return Measurements(header, tuple(blocks))
 
@@ -41,9 +38,9 @@ def imported_log(path: Path, collective: Collective, name: str | None) -> Import
 
 def executed_by_size(imported: Imported | None) -> dict[tuple[Collective, int], Combination]:
     """Where NCCL printed one choice for a collective and size, and not several."""
-    found: dict[tuple[Collective, int], set[Combination]] = {}
+    printed: dict[tuple[Collective, int], set[Combination]] = {}
     for each in imported.choices if imported else ():
         executed = combination(each)
         if each.collective is not None and each.bytes is not None and executed is not None:
-            found.setdefault((each.collective, each.bytes), set()).add(executed)
-    return {key: one for key, (one, *others) in found.items() if not others}
+            printed.setdefault((each.collective, each.bytes), set()).add(executed)
+    return {key: one for key, (one, *others) in printed.items() if not others}

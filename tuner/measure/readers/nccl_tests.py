@@ -5,7 +5,7 @@ What was executed is taken from NCCL's log where that is in the same file.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.measure.readers.nccl_log import executed_by_size, imported_log
 from tuner.measure.readers.nccl_tests_names import NAME, OPS, PROGRAMS, TYPES, WITHOUT_OP, program
 from tuner.measure.readers.nccl_tests_text import CPU_TIMES, Text, wrong_count
+from tuner.measure.records.header import Header
 from tuner.measure.records.samples import Measurements, Point, SampleBlock
 from tuner.release import of_code
 
@@ -47,7 +48,7 @@ def from_text(path: Path, content: str, collective: Collective | None = None) ->
             point = Point(collective, row.bytes, row.dtype, row.op, in_place, row.graph)
             wrong = wrong_count(body.wrong, row.dtype, text.prints_errors)
             blocks.append(SampleBlock(point, None, executed.get((collective, row.bytes)), (body.time_us,), wrong=wrong))
-    header = {**text.header, "nccl": text.release or (imported.release if imported else None)}
+    header = replace(text.header, nccl=text.release or (imported.release if imported else None))
     return Measurements(header, tuple(blocks), truncated=bool(cut))
 
 
@@ -93,7 +94,7 @@ def program_of(record: Mapping[str, Any]) -> str | None:
 
 def json_rows(path: Path, record: Mapping[str, Any]) -> list[JsonRow]:
     """The rows of a record of any program. BadMeasurement where it is not what nccl-tests writes."""
-    found = []
+    rows = []
     try:
         for index, row in enumerate(record["results"]):
             if row["redop"] in WITHOUT_OP:
@@ -107,10 +108,10 @@ def json_rows(path: Path, record: Mapping[str, Any]) -> list[JsonRow]:
                 per_call = row.get(f"{key}_per_iter") or {}
                 times = tuple(map(float, per_call.get("times_us") or [body["time"]]))
                 wrong = int(float(body["nwrong"] or 0))
-                found.append(JsonRow(index, int(row["size"]), dtype, op, in_place, times, wrong))
+                rows.append(JsonRow(index, int(row["size"]), dtype, op, in_place, times, wrong))
     except (KeyError, TypeError, ValueError) as error:
-        raise BadMeasurement(f"{path}: results[{len(found)}]: not what nccl-tests writes: {error!r}") from None
-    return found
+        raise BadMeasurement(f"{path}: results[{len(rows)}]: not what nccl-tests writes: {error!r}") from None
+    return rows
 
 
 def json_variables(record: Mapping[str, Any]) -> dict[str, str]:
@@ -119,22 +120,22 @@ def json_variables(record: Mapping[str, Any]) -> dict[str, str]:
     return {name: value for name, _, value in given if name.startswith("NCCL_")}
 
 
-def json_header(path: Path, record: Mapping[str, Any]) -> dict[str, Any]:
+def json_header(path: Path, record: Mapping[str, Any]) -> Header:
     """The head of the measurements of a record: where they are from, and what ran them."""
     config = record.get("config", {})
     devices = config.get("devices") or []
     code = record.get("nccl_version")
-    return {
-        "backend": NAME,
-        "from": str(path),
-        "ranks": len(devices) or None,
-        "nodes": len({each["hostname"] for each in devices}) or None,
-        "gpus": sorted({each["device_info"] for each in devices}),
-        "nccl": of_code(code) if code else None,
-        "date": record.get("start_time"),
-        "warmup": config.get("warmup_iters"),
-        "calls": config.get("iterations"),
-    }
+    return Header(
+        NAME,
+        source=str(path),
+        ranks=len(devices) or None,
+        nodes=len({each["hostname"] for each in devices}) or None,
+        gpus=tuple(sorted({each["device_info"] for each in devices})),
+        nccl=of_code(code) if code else None,
+        date=record.get("start_time"),
+        warmup_calls=config.get("warmup_iters"),
+        calls=config.get("iterations"),
+    )
 
 
 def load_json(content: bytes) -> Any:

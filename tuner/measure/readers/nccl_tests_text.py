@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tuner.base.errors import BadMeasurement
 from tuner.base.names import Collective, DataType, Op
 from tuner.measure.readers.nccl_tests_names import NAME, OPS, PROGRAMS, TYPES, WITHOUT_OP, program
+from tuner.measure.records.header import Header
 from tuner.release import of_code
 
 # Largest error that nccl-tests took for right, while it printed errors and not counts (deltaMaxValue, v2.10.0).
@@ -87,19 +87,19 @@ class Text:
             raise BadMeasurement(f"{path}: runs on different GPUs in one file ({each}); valid: a file for each")
 
     @property
-    def header(self) -> dict[str, Any]:
+    def header(self) -> Header:
         """The head of the measurements: where they are from, and what ran them."""
         ranks, nodes, gpus = _machine(self._runs[0] if self._runs else {})
-        return {
-            "backend": NAME,
-            "from": str(self._path),
-            "ranks": ranks or None,
-            "nodes": nodes or None,
-            "gpus": list(gpus),
-            "warmup": int(self._settings[2]) if self._settings else None,
-            "calls": int(self._settings[3]) if self._settings else None,
-            "out_of_bounds": self._out_of_bounds,
-        }
+        return Header(
+            NAME,
+            source=str(self._path),
+            ranks=ranks or None,
+            nodes=nodes or None,
+            gpus=gpus,
+            warmup_calls=int(self._settings[2]) if self._settings else None,
+            calls=int(self._settings[3]) if self._settings else None,
+            out_of_bounds=self._out_of_bounds,
+        )
 
     @property
     def prints_errors(self) -> bool:
@@ -143,14 +143,14 @@ class Text:
     def _bodies(self, words: Sequence[str]) -> list[_Body]:
         """One or two halves of a row; none where the words are something else."""
         width = 8 if "i_min" in self._columns else 4
-        found = []
+        bodies = []
         for start in range(0, len(words) - len(words) % width, width):
             time, *bandwidths, wrong = words[start : start + 4]
             numbers = [time, *bandwidths, *([] if wrong == "N/A" else [wrong])]
             if not all(re.fullmatch(_NUMBER, number) for number in numbers):
                 break
-            found.append(_Body(float(time) * (1000 if "bytes" in self._columns else 1), wrong))  # 1.x prints ms
-        return found[:2]
+            bodies.append(_Body(float(time) * (1000 if "bytes" in self._columns else 1), wrong))  # 1.x prints ms
+        return bodies[:2]
 
     def _comment(self, line: str) -> None:
         if name := program(line):

@@ -1,14 +1,16 @@
-"""The communicator in the header of a file of measurements, as every backend writes it under ``case``."""
+"""The head of a file of measurements: where, when and how was measured, as a record and as the file's first line."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from tuner.base.errors import BadMeasurement
+from tuner.base.records import json_form, to_json
 from tuner.scenario import Scenario
 
-CASE = "case"
+SIMULATED, GPU = "simulated", "gpu"  # the backends that write files
+CASE = "case"  # the key of the communicator
 _PATHS = ("topology", "graphs")
 
 
@@ -22,28 +24,152 @@ def scenario_record(scenario: Scenario) -> dict[str, Any]:
     return {**record, "environment": scenario.environment or {}, "others": others}
 
 
-def scenario_of(header: Mapping[str, Any]) -> Scenario:
+def _case(scenario: Scenario | None) -> dict[str, Any] | None:
+    return None if scenario is None else scenario_record(scenario)
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What explains the times and may be another in a second run; None for what is not known.
+
+    ``library`` is the libnccl.so.2; ``cuda_driver`` and ``cuda_runtime`` are releases by CUDA's numbers; ``nvidia_smi``
+    is what that says of each GPU.
+    """
+
+    date: str | None = None
+    hosts: tuple[str, ...] = ()
+    library: Path | None = None
+    cuda_driver: int | None = None
+    cuda_runtime: int | None = None
+    nvidia_smi: tuple[Mapping[str, str], ...] | None = None
+
+
+def _noted_record(noted: Noted | None) -> dict[str, Any] | None:
+    return None if noted is None else _said(to_json(noted))
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What is said of a run by a file of ``measure``, by nccl-tests or by NCCL's log; None for what is not said.
+
+    ``scenario`` is the communicator where the file describes it; else ``ranks`` and ``nodes`` say how large it was.
+    ``nccl`` is a release, ``source`` the file of another program, ``gpus`` each kind's name once. ``calls_per_time``
+    says below which nBytes one time is the mean of how many calls, ``variables`` which of NCCL's were set. ``others``
+    are keys of the file that are none of these.
+    """
+
+    backend: str | None = None
+    source: str | None = field(default=None, metadata=json_form("from"))
+    scenario: Scenario | None = field(default=None, metadata=json_form(CASE, convert=_case))
+    ranks: int | None = None
+    nodes: int | None = None
+    gpus: tuple[str, ...] = ()
+    nccl: str | None = None
+    date: str | None = None
+    warmup_calls: int | None = field(default=None, metadata=json_form("warmup"))
+    calls: int | None = None
+    out_of_bounds: int | None = None  # values, by nccl-tests
+    seed: int | None = None  # of a simulated machine
+    truth: str | None = None  # whose times it has
+    library_sha256: str | None = None
+    gpu: str | None = None
+    ranks_per_gpu: int | None = None
+    launcher: str | None = None
+    calls_per_time: tuple[tuple[int, int], ...] | None = None
+    variables: Mapping[str, str] | None = None
+    topology_xml: str | None = None
+    noted: Noted | None = field(default=None, metadata=json_form(convert=_noted_record))
+    others: Mapping[str, Any] = field(default_factory=dict, metadata=json_form(merged=True))
+
+    @property
+    def release(self) -> str | None:
+        """The release of NCCL that was measured."""
+        return self.nccl or (self.scenario.nccl if self.scenario else None)
+
+
+# The keys that a backend writes, in their order; each is there, null where there is nothing to say.
+_WRITTEN = {
+    SIMULATED: ("backend", CASE, "ranks", "seed", "truth"),
+    GPU: (
+        *("backend", "ranks", "nccl", "library_sha256", CASE, "gpu", "ranks_per_gpu", "launcher", "calls_per_time"),
+        *("variables", "topology_xml", "noted"),
+    ),
+}
+_WHOLE_NUMBERS = ("ranks", "nodes", "warmup", "calls", "out_of_bounds", "seed", "ranks_per_gpu")
+_KEYS = {"source": "from", "scenario": CASE, "warmup_calls": "warmup"}  # that are not named as their field
+
+
+def to_record(header: Header) -> dict[str, Any]:
+    """The header as a line of the file has it; paths are absolute."""
+    record: dict[str, Any] = to_json(header)
+    return {key: record[key] for key in _WRITTEN.get(header.backend or "", ())} | _said(record)
+
+
+def from_record(record: Mapping[str, Any]) -> Header:
+    """The header that a line says. BadMeasurement names the key whose value cannot be."""
+    left = {key: value for key, value in record.items() if value is not None}
+    for key in _WHOLE_NUMBERS:
+        if not isinstance(left.get(key, 0), int):
+            raise BadMeasurement(f"the header's '{key}' is {left[key]!r}; valid: a whole number")
+    keys = {each.name: _KEYS.get(each.name, each.name) for each in fields(Header) if each.name != "others"}
+    own = {name: left.pop(key) for name, key in keys.items() if key in left}
+    for name, read in _READ.items():
+        try:
+            own |= {name: read(own[name])} if name in own else {}
+        except (AttributeError, TypeError, ValueError) as error:
+            raise BadMeasurement(f"the header's '{keys[name]}' is {own[name]!r}: {error}") from None
+    return Header(**own, others=left)
+
+
+def as_written(scenario: Scenario) -> Scenario:
+    """The communicator that a file says of ``scenario``: paths are absolute, and NCCL's constants its own."""
+    return _scenario(scenario_record(scenario))
+
+
+def scenario_of(header: Header) -> Scenario:
     """The scenario of a header; BadMeasurement where it has none."""
-    if CASE not in header:
+    if header.scenario is None:
         raise BadMeasurement(f"the header does not say which communicator was measured: no '{CASE}' in it")
-    return _scenario(header[CASE])
+    return header.scenario
 
 
-def check(file: Path, header: Mapping[str, Any], scenario: Scenario) -> None:
+def check(file: Path, header: Header, scenario: Scenario) -> None:
     """BadMeasurement where the header says another communicator than ``scenario``, or another number of ranks."""
     valid = f"valid: measurements of {scenario.title}"
-    if CASE in header:
-        theirs = scenario_of(header)
+    if (theirs := header.scenario) is not None:
         alike = None in (theirs.machine, scenario.machine) or theirs.machine == scenario.machine
         if not alike or (theirs.nodes, theirs.ranks) != (scenario.nodes, scenario.ranks):
             raise BadMeasurement(f"{file}: measured on {theirs.title}; {valid}")
-    elif header.get("ranks") not in (None, scenario.ranks):
-        raise BadMeasurement(f"{file}: measured on {header['ranks']} ranks; {valid}")
+    elif header.ranks not in (None, scenario.ranks):
+        raise BadMeasurement(f"{file}: measured on {header.ranks} ranks; {valid}")
+
+
+def _said(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if value not in (None, [])}
+
+
+def _noted(record: Mapping[str, Any]) -> Noted:
+    own = {each.name: record[each.name] for each in fields(Noted) if record.get(each.name) is not None}
+    if "library" in own:
+        own["library"] = Path(own["library"])
+    return Noted(**{**own, "hosts": tuple(own.get("hosts", ()))})
+
+
+def _calls_per_time(steps: Any) -> tuple[tuple[int, int], ...]:
+    return tuple((int(nbytes), int(calls)) for nbytes, calls in steps)
 
 
 def _scenario(record: Mapping[str, Any]) -> Scenario:
-    paths = {name: Path(record[name]) for name in _PATHS if record.get(name) is not None}
     try:
+        paths = {name: Path(record[name]) for name in _PATHS if record.get(name) is not None}
         return Scenario(**{**record, **paths, "others": tuple(map(_scenario, record["others"]))})
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise BadMeasurement(f"the header's '{CASE}' describes no communicator: {error!r}") from None
+
+
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "scenario": _scenario,
+    "noted": _noted,
+    "calls_per_time": _calls_per_time,
+    "gpus": tuple,
+}

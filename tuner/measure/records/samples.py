@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 from tuner.base.errors import BadMeasurement, one_of
 from tuner.base.files import GZIPPED, read_bytes
 from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.records import json_form, to_json
 from tuner.emulator.request import Request
+from tuner.measure.records.header import Header, from_record, to_record
 
 FORMAT = "nccl-tuner-measurements"
 VERSION = 1
-NOTED = "noted"  # the part of a header that may be another in a second run
+_NOTED = "noted"  # the part of a header that may be another in a second run
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -70,6 +72,17 @@ class Point:
         return self.request.unit_bytes(ranks)
 
 
+def _combination_record(combination: Combination | None) -> dict[str, Any] | None:
+    if combination is None:
+        return None
+    record: dict[str, Any] = {"algorithm": combination.algorithm.name, "protocol": combination.protocol.name}
+    return {**record, "channels": combination.channels} if combination.channels else record
+
+
+def _rounded(at_s: float) -> float:
+    return round(at_s, 6)
+
+
 @dataclass(frozen=True, slots=True)
 class SampleBlock:
     """Some runs of one point, one after the other.
@@ -79,14 +92,14 @@ class SampleBlock:
     results.
     """
 
-    point: Point
-    requested: Combination | None
-    executed: Combination | None
+    point: Point = field(metadata=json_form(merged=True))
+    requested: Combination | None = field(metadata=json_form("asked", convert=_combination_record))
+    executed: Combination | None = field(metadata=json_form("ran", convert=_combination_record))
     times_us: tuple[float, ...]
     round: int = 0
-    at_s: float = 0.0  # since the run began
+    at_s: float = field(default=0.0, metadata=json_form(convert=_rounded))  # since the run began
     wrong: int = 0
-    table: str | None = None
+    table: str | None = field(default=None, metadata=json_form(optional=True))
 
     @property
     def replaced(self) -> bool:
@@ -107,7 +120,7 @@ class SampleBlock:
 class Measurements:
     """A file: ``header`` says where, when and how; ``blocks`` are in the order of the run."""
 
-    header: Mapping[str, Any]
+    header: Header
     blocks: tuple[SampleBlock, ...]
     truncated: bool = False
 
@@ -118,11 +131,11 @@ class Measurements:
 
     def times_us(self, point: Point) -> dict[Combination, NDArray[np.float64]]:
         """All times that count, us, by what was requested, [sample] each."""
-        found: dict[Combination, list[float]] = {}
+        by_request: dict[Combination, list[float]] = {}
         for block in self.blocks:
             if block.point == point and block.requested is not None and block.counts:
-                found.setdefault(block.requested, []).extend(block.times_us)
-        return {requested: np.array(times) for requested, times in sorted(found.items())}
+                by_request.setdefault(block.requested, []).extend(block.times_us)
+        return {requested: np.array(times) for requested, times in sorted(by_request.items())}
 
 
 @dataclass
@@ -133,7 +146,7 @@ class Writer:
     """
 
     path: Path
-    header: Mapping[str, Any]
+    header: Header
     _file: FileIO | None = field(default=None, repr=False)
 
     def __enter__(self) -> Self:
@@ -146,14 +159,14 @@ class Writer:
         except OSError as error:
             raise BadMeasurement(f"{self.path}: {error.strerror}") from error
         if self.path.stat().st_size == 0:
-            self._line({FORMAT: VERSION, **self.header})
+            self._line({FORMAT: VERSION, **to_record(self.header)})
         else:
             _drop_cut_line(self.path)
         return self
 
     def add(self, block: SampleBlock) -> None:
         """Writes one block at once. Errors: BadMeasurement where the file cannot be written."""
-        self._line(to_record(block))
+        self._line(to_json(block))
 
     def _line(self, record: Mapping[str, Any]) -> None:
         assert self._file is not None
@@ -169,26 +182,6 @@ class Writer:
             self._file.close()
 
 
-def to_record(block: SampleBlock) -> dict[str, Any]:
-    """The sample block as a line of the file has it."""
-    point = block.point
-    record: dict[str, Any] = {
-        "collective": point.collective.name,
-        "bytes": point.bytes,
-        "dtype": point.dtype.name,
-        "op": point.op.name,
-        "in_place": point.in_place,
-        "graph": point.graph,
-        "asked": _combination_record(block.requested),
-        "ran": _combination_record(block.executed),
-        "times_us": list(block.times_us),
-        "round": block.round,
-        "at_s": round(block.at_s, 6),
-        "wrong": block.wrong,
-    }
-    return record if block.table is None else {**record, "table": block.table}
-
-
 def read(path: Path) -> Measurements:
     """BadMeasurement names file and line; a last line without its end is left out (``truncated``)."""
     return from_content(path, read_bytes(path, BadMeasurement))
@@ -196,28 +189,33 @@ def read(path: Path) -> Measurements:
 
 def from_content(path: Path, content: bytes) -> Measurements:
     """The same of what was read from ``path`` already. Errors: BadMeasurement."""
-    *lines, rest = content.split(b"\n")
+    *lines, cut = content.split(b"\n")
     records = list(_records(path, lines))
     if not records or records[0].get(FORMAT) != VERSION:
         raise BadMeasurement(f"{path}:1: not a file of measurements: no '{FORMAT}': {VERSION} in its first line")
+    head, *rest = records
+    try:
+        header = from_record({key: value for key, value in head.items() if key != FORMAT})
+    except BadMeasurement as error:
+        raise BadMeasurement(f"{path}:1: {error}") from None
     blocks = []
-    for number, record in enumerate(records[1:], start=2):
+    for number, record in enumerate(rest, start=2):
         try:
             blocks.append(_block(record))
         except (KeyError, TypeError, ValueError) as error:
             raise BadMeasurement(f"{path}:{number}: not a sample block: {error!r}") from None
-    return Measurements(records[0], tuple(blocks), truncated=bool(rest))
+    return Measurements(header, tuple(blocks), truncated=bool(cut))
 
 
 def sha256s(paths: Sequence[Path]) -> tuple[str, ...]:
     """Of each file. BadMeasurement where two of them say the same: it would count twice."""
-    found: dict[str, Path] = {}
+    by_sha256: dict[str, Path] = {}
     for path in paths:
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-        if sha256 in found:
-            raise BadMeasurement(f"{path}: the same measurements as {found[sha256]}; valid: each file once")
-        found[sha256] = path
-    return tuple(found)
+        if sha256 in by_sha256:
+            raise BadMeasurement(f"{path}: the same measurements as {by_sha256[sha256]}; valid: each file once")
+        by_sha256[sha256] = path
+    return tuple(by_sha256)
 
 
 def _records(path: Path, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
@@ -265,13 +263,6 @@ def _combination(record: Mapping[str, Any] | None) -> Combination | None:
     return Combination(algorithm, protocol, int(record.get("channels", 0)))
 
 
-def _combination_record(combination: Combination | None) -> dict[str, Any] | None:
-    if combination is None:
-        return None
-    record: dict[str, Any] = {"algorithm": combination.algorithm.name, "protocol": combination.protocol.name}
-    return {**record, "channels": combination.channels} if combination.channels else record
-
-
 def existing(path: Path) -> Measurements | None:
     """What a run that writes to ``path`` goes on from; None where there is nothing yet.
 
@@ -290,16 +281,15 @@ def existing(path: Path) -> Measurements | None:
     return there
 
 
-def check_same(path: Path, there: Measurements, header: Mapping[str, Any]) -> None:
+def check_same(path: Path, there: Measurements, header: Header) -> None:
     """BadMeasurement where a file's header is not that of the same backend, with what differs."""
-    now = json.loads(json.dumps(header))
-    then = {key: value for key, value in there.header.items() if key != FORMAT}
+    then, now = to_record(there.header), to_record(header)
     if differing := list(_differing(then, now)):
         raise BadMeasurement(f"{path}: measured otherwise: {'; '.join(differing)}; valid: the same, or another --out")
 
 
 def _differing(then: Mapping[str, Any], now: Mapping[str, Any], inside: str = "") -> Iterator[str]:
-    for key in sorted((then.keys() | now.keys()) - {NOTED}):
+    for key in sorted((then.keys() | now.keys()) - {_NOTED}):
         old, new = then.get(key), now.get(key)
         if isinstance(old, dict) and isinstance(new, dict):
             yield from _differing(old, new, f"{inside}{key}.")

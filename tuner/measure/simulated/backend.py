@@ -17,14 +17,14 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Collective, Protocol
 from tuner.emulator.selection import Selection
 from tuner.measure.backend import Run
-from tuner.measure.records.header import CASE, scenario_of, scenario_record
+from tuner.measure.records.header import SIMULATED, Header, as_written, scenario_of
 from tuner.measure.records.samples import Combination, Point
 from tuner.measure.simulated.truth import Truth, draw
 from tuner.plugin import asked, loading
 from tuner.plugin.dry_run import DryRun, TunerCall
 from tuner.scenario import Scenario
 
-NAME = "simulated"
+NAME = SIMULATED
 SEED, NCCLS, GIVEN = "of the seed", "NCCL's own", "given"  # what "truth" in the header says
 _TRUTH_STREAM, _NOISE_STREAM = 0, 1
 _BETWEEN_RUNS_S = 2e-4  # what a block costs besides its runs
@@ -106,15 +106,9 @@ class Simulated:
         """The number of ranks."""
         return self._selection.communicator.ranks
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Header:
         """The scenario, and what the planted times are, for the head of the samples."""
-        return {
-            "backend": NAME,
-            CASE: scenario_record(self.scenario),
-            "ranks": self.ranks,
-            "seed": self.seed,
-            "truth": self._from,
-        }
+        return Header(NAME, scenario=as_written(self.scenario), ranks=self.ranks, seed=self.seed, truth=self._from)
 
     def combinations(self, point: Point) -> list[Combination]:
         """Each as NCCL would run it, with NCCL's own number of channels."""
@@ -207,12 +201,12 @@ class Simulated:
         return slower
 
 
-def from_header(header: Mapping[str, Any], *, after: int = 0) -> Simulated:
+def from_header(header: Header, *, after: int = 0) -> Simulated:
     """The backend that a file was measured with; BadMeasurement where the header does not say all of it."""
-    if header.get("backend") != NAME:
-        raise BadMeasurement(f"measured with backend {header.get('backend')!r}, not with {NAME!r}")
-    truth, seed = header.get("truth"), header.get("seed")
-    if truth not in (SEED, NCCLS) or not isinstance(seed, int):
+    if header.backend != NAME:
+        raise BadMeasurement(f"measured with backend {header.backend!r}, not with {NAME!r}")
+    truth, seed = header.truth, header.seed
+    if truth not in (SEED, NCCLS) or seed is None:
         raise BadMeasurement(f"the header does not say how to build the backend again: truth {truth!r}, seed {seed!r}")
     return Simulated(scenario_of(header), seed, None if truth == SEED else {}, after=after)
 
