@@ -25,6 +25,7 @@ from tests.support.compiled_kernels import NUMPY, compiled
 from tuner.base.errors import BadInput, BadMeasurement, MeasuringFailed, OracleUnavailable
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.measure.executed import Log
+from tuner.measure.gpu import backend as backend_module
 from tuner.measure.gpu import opening
 from tuner.measure.gpu.backend import Gpu, Libraries, Options, options_of
 from tuner.measure.gpu.kernels import Check, Values
@@ -255,6 +256,12 @@ class FakeNccl:
     def unique_id(self) -> bytes:
         return bytes(range(128))
 
+    def load_tuner(self) -> None:
+        """Nothing races here."""
+
+    def close(self) -> None:
+        """No variable was set."""
+
     def init_rank(self, ranks: int, unique_id: bytes, rank: int) -> list[int]:
         assert unique_id == bytes(range(128))
         self.ranks = ranks
@@ -345,6 +352,9 @@ class FakeCuda:
     def name(self, device: int) -> str:
         return "NumPy"
 
+    def multiprocessors(self, device: int) -> int:
+        return 132
+
     def free_bytes(self, device: int) -> int:
         return 4 << 30
 
@@ -353,9 +363,11 @@ class FakeCuda:
 
 
 @contextmanager
-def opened(folder: Path, ranks: int = 3, limit_s: float = 5.0) -> Iterator[tuple[Gpu, FakeNccl]]:
+def opened(
+    folder: Path, ranks: int = 3, limit_s: float = 5.0, ranks_per_gpu: int = 1
+) -> Iterator[tuple[Gpu, FakeNccl]]:
     world = FakeNccl()
-    options = Options(topology=folder / "topology.xml", limit_s=limit_s)
+    options = Options(ranks_per_gpu, topology=folder / "topology.xml", limit_s=limit_s)
     met, cuda = Rendezvous(ALONE), FakeCuda(world, folder)
     backend = Gpu(met, [0] * ranks, options, Libraries(cuda, lambda variables: world, FakeForcing(world)))
     world.log = backend._log.path
@@ -450,6 +462,44 @@ def test_a_collective_that_hangs_ends_within_its_time(tmp_path: Path) -> None:
         assert world.ended == "aborted"
         with pytest.raises(MeasuringFailed, match=r"^the communicator has ended$"):
             backend.run(Point(AR, 1200), None, 1)
+
+
+def test_an_init_that_hangs_ends_within_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    never = threading.Event()
+    monkeypatch.setattr(FakeNccl, "end_group", lambda world: never.wait(60))
+    monkeypatch.setattr(backend_module, "_LATER_S", 0.0)
+    complaint = r"^the communicator's init took longer than 0\.2 s and was given up: a rank is missing or hangs$"
+    with pytest.raises(MeasuringFailed, match=complaint), opened(tmp_path, limit_s=0.2):
+        pass
+    never.set()
+
+
+def test_a_call_that_hangs_inside_nccl_ends_within_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend_module, "_LATER_S", 0.0)
+    with opened(tmp_path, limit_s=0.2) as (backend, world):
+        never = threading.Event()
+        monkeypatch.setattr(FakeNccl, "end_group", lambda world: never.wait(60))
+        with pytest.raises(MeasuringFailed, match=r"^a block of calls took longer than 0\.2 s and was given up"):
+            backend.run(Point(AR, 1200), None, 1)
+        assert world.ended == "aborted"
+        never.set()
+
+
+def test_ranks_that_share_a_gpu_fit_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NCCL_MAX_CTAS", "NCCL_MULTI_RANK_GPU_ENABLE"):
+        monkeypatch.delenv(name, raising=False)
+    with opened(tmp_path, ranks=4, ranks_per_gpu=4) as (backend, _):
+        header = backend.describe()
+        assert header.variables is not None
+        assert header.variables["NCCL_MAX_CTAS"] == "33", "132 multiprocessors"
+        assert header.variables["NCCL_MULTI_RANK_GPU_ENABLE"] == "1"
+        assert header.scenario is not None
+        assert header.scenario.environment == header.variables
+    monkeypatch.setenv("NCCL_MAX_CTAS", "8")
+    with opened(tmp_path, ranks=2, ranks_per_gpu=2) as (backend, _):
+        assert dict(backend.describe().variables or {})["NCCL_MAX_CTAS"] == "8", "the user's own"
+    with opened(tmp_path) as (backend, _):
+        assert "NCCL_MULTI_RANK_GPU_ENABLE" not in dict(backend.describe().variables or {})
 
 
 # Several processes: threads here, each with a rank of its own

@@ -19,10 +19,18 @@ def combination(said: choice.Printed | imported.LoggedChoice) -> Combination | N
 
 @dataclass
 class Log:
-    """NCCL_DEBUG_FILE of a process with NCCL_DEBUG=INFO and the subsystem TUNING."""
+    """NCCL_DEBUG_FILE of a process with NCCL_DEBUG=INFO and the subsystem TUNING, from where it ends now.
+
+    It is the process's, not the communicator's: what earlier ones wrote is left out.
+    """
 
     path: Path
     _read_bytes: int = 0
+    _first_bytes: int = 0  # what was there before this communicator
+
+    def __post_init__(self) -> None:
+        self.skip()
+        self._first_bytes = self._read_bytes
 
     def skip(self) -> None:
         """Leaves out what the log holds so far."""
@@ -54,5 +62,7 @@ class Log:
         """NCCL's own words, for the message of a failure."""
         if not self.path.is_file():
             return None
-        lines = self.path.read_text(errors="replace").splitlines()
+        with self.path.open("rb") as file:
+            file.seek(self._first_bytes)
+            lines = file.read().decode(errors="replace").splitlines()
         return next((line.partition(" NCCL WARN ")[2] for line in reversed(lines) if " NCCL WARN " in line), None)

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from tuner.base.errors import NoAlgorithm
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Protocol
 from tuner.emulator.selection import Selection
+from tuner.measure.records.header import scenario_of
 from tuner.measure.records.samples import Combination, Measurements, Point
 
 WORD = 4  # bytes; sizes are whole numbers of these
@@ -54,5 +55,5 @@ class Model:
 
 def model_of(measurements: Measurements) -> Model | None:
     """The emulator for a file's header; None where the header has no communicator that can be emulated."""
-    scenario = measurements.header.scenario
-    return None if scenario is None else Model(Selection(scenario.communicator()))
+    header = measurements.header
+    return None if header.scenario is None else Model(Selection(scenario_of(header).communicator()))

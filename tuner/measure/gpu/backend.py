@@ -6,7 +6,6 @@ Rank 0 runs the loop and says what is next; the others do the same until it ends
 
 import os
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,10 +19,11 @@ from tuner import release
 from tuner.base.errors import BadInput, BadMeasurement, MeasuringFailed, TunerError
 from tuner.measure.backend import Run
 from tuner.measure.executed import Log
-from tuner.measure.gpu import kernels, orders
+from tuner.measure.gpu import kernels, orders, process
 from tuner.measure.gpu.calls import CALLS, Calls, Rank
 from tuner.measure.gpu.orders import Answer, Order
 from tuner.measure.gpu.rendezvous import Rendezvous
+from tuner.measure.gpu.within import within
 from tuner.measure.records.header import GPU, Header, as_written, scenario_of
 from tuner.measure.records.samples import Combination, Point
 from tuner.oracle import library
@@ -33,8 +33,10 @@ from tuner.scenario import Scenario
 
 NAME = GPU
 SEVERAL = "NCCL_MULTI_RANK_GPU_ENABLE"
+MOST_BLOCKS = "NCCL_MAX_CTAS"
 LEFT_BYTES = 2 << 30  # of a GPU's memory, for NCCL and CUDA
 _FREE_S = 5.0  # that a broken communicator is given to end
+_LATER_S = 5.0  # after the limit of a block, which what hangs inside NCCL does not look at
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,8 @@ class Options:
     ranks_per_gpu: int = 1
     library: Path | None = None  # this libnccl instead of the installed wheel's
     topology: Path = Path("nccl-topology.xml")  # where NCCL's view of the machine is written
-    limit_s: float = 60.0  # for each block, and for meeting
+    limit_s: float = 60.0  # for each block, for the communicator's init, and for meeting
+    log: Path | None = None  # where NCCL's log is kept, of rank 0's process
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +82,17 @@ class Gpu:
     ) -> None:
         self._met, self._options = met, options
         self._cuda, self._forcing = libraries.cuda, libraries.forcing
-        self._folder = tempfile.TemporaryDirectory(prefix="nccl-tuner-measure-")
-        self._log = Log(Path(self._folder.name) / "nccl.log")
-        self._nccl = libraries.nccl(self._variables())
+        self._log = Log(process.log(options.log if met.place.rank == 0 else None))
+        self._conditions = self._sharing(devices)
+        self._nccl = libraries.nccl({**self._instruments(), **self._conditions})
+        try:
+            self._open(devices)
+        except BaseException:
+            self._nccl.close()
+            raise
+
+    def _open(self, devices: Sequence[int]) -> None:
+        met, options = self._met, self._options
         self.release: str = self._nccl.release
         _check_release(self.release)
         self.ranks = met.place.world * len(devices)
@@ -95,13 +106,14 @@ class Gpu:
         self._closed = False
         self._hosts = met.gather([socket.gethostname(), len(devices)])
         try:
-            self._init()
-        except BaseException:
-            self._folder.cleanup()
-            raise
+            within(options.limit_s + _LATER_S, "the communicator's init", self._init)
+        except MeasuringFailed as error:
+            warning = self._log.last_warning()
+            raise MeasuringFailed(f"{error}; NCCL's last warning: {warning}" if warning else str(error)) from None
 
-    def _variables(self) -> dict[str, str]:
-        own = {
+    def _instruments(self) -> dict[str, str]:
+        """What measuring takes, and no choice depends on."""
+        return {
             "NCCL_DEBUG": "INFO",
             "NCCL_DEBUG_SUBSYS": "INIT,TUNING",
             "NCCL_DEBUG_FILE": str(self._log.path),
@@ -109,20 +121,27 @@ class Gpu:
             "NCCL_TUNER_PLUGIN": self._forcing.path.name,
             "NCCL_TOPO_DUMP_FILE": str(self._options.topology.resolve()),
         }
-        return {**own, SEVERAL: "1"} if self._options.ranks_per_gpu > 1 else own
+
+    def _sharing(self, devices: Sequence[int]) -> dict[str, str]:
+        """What ranks need that share a GPU: their kernels wait for each other, so all of them have to fit at once.
+
+        Without a limit NCCL takes up to 64 blocks for each rank, of which a multiprocessor surely runs one.
+        """
+        if self._options.ranks_per_gpu == 1:
+            return {}
+        blocks = max(1, self._cuda.multiprocessors(devices[0]) // self._options.ranks_per_gpu)
+        return {SEVERAL: "1", MOST_BLOCKS: os.environ.get(MOST_BLOCKS, str(blocks))}
 
     def _init(self) -> None:
+        if len(self._local) > 1:
+            self._nccl.load_tuner()
         unique = self._met.share(self._nccl.unique_id().hex() if self._met.place.rank == 0 else None)
         handles = []
         self._nccl.start_group()
         for rank in self._local:
             with rank.lane.current():
                 handles.append(self._nccl.init_rank(self.ranks, bytes.fromhex(unique), rank.number))
-        try:
-            self._nccl.end_group()
-        except MeasuringFailed as error:
-            warning = self._log.last_warning()
-            raise MeasuringFailed(f"{error}; NCCL's last warning: {warning}" if warning else str(error)) from None
+        self._nccl.end_group()
         for rank, handle in zip(self._local, handles, strict=True):
             rank.comm = handle[0]
 
@@ -134,22 +153,25 @@ class Gpu:
         nodes: dict[str, int] = {}
         for host, count in self._hosts:
             nodes[host] = nodes.get(host, 0) + count
-        node_gpus = next(iter(nodes.values()))
         return Header(
             backend=NAME,
             ranks=self.ranks,
             nccl=self.release,
             library_sha256=library.sha256(self._nccl.path),
-            scenario=as_written(Scenario(self.release, len(nodes), topology=topology, gpus_per_node=node_gpus)),
+            scenario=as_written(
+                Scenario(
+                    self.release,
+                    len(nodes),
+                    topology=topology,
+                    gpus_per_node=next(iter(nodes.values())),
+                    environment=self._environment(),
+                )
+            ),
             gpu=self._cuda.name(self._local[0].lane.device),
             ranks_per_gpu=self._options.ranks_per_gpu,
             launcher=self._met.place.launcher,
             calls_per_time=CALLS,
-            variables={
-                name: value
-                for name, value in sorted(os.environ.items())
-                if name.startswith("NCCL_") and name not in self._variables()
-            },
+            variables=self._environment(),
             topology_xml=topology.read_text() if topology.is_file() else None,
             noted=replace(
                 self._cuda.noted(),
@@ -158,6 +180,12 @@ class Gpu:
                 library=self._nccl.path,
             ),
         )
+
+    def _environment(self) -> dict[str, str]:
+        """NCCL's variables but those that only measuring takes."""
+        left_out = self._instruments()
+        named = {name: value for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")}
+        return {name: value for name, value in (named | self._conditions).items() if name not in left_out}
 
     def combinations(self, point: Point) -> list[Combination]:
         """The cells that NCCL hands its tuner for this very call, channels NCCL's own; none where memory is short."""
@@ -248,12 +276,15 @@ class Gpu:
         freeing.start()
         freeing.join(_FREE_S)
         self._met.close()
-        self._folder.cleanup()
+        self._nccl.close()
 
     # --- one block ---
 
     def _do(self, order: Order) -> Answer:
         """One call whose result is checked, one that is not timed, then the repeats."""
+        return within(self._options.limit_s + _LATER_S, "a block of calls", lambda: self._block(order))
+
+    def _block(self, order: Order) -> Answer:
         deadline_s = time.monotonic() + self._options.limit_s
         self._forcing.use_table(order.table)
         wrong = self._calls.checked(order.point, order.seed, deadline_s)

@@ -12,6 +12,8 @@ from tuner.measure.gpu.kernels import Check, Values
 from tuner.measure.records.header import Noted
 
 _BLOCKS, _THREADS = 1024, 256
+_NOT_READY = 600  # cudaErrorNotReady
+_NVRTC = "valid: pip install 'cupy-cuda12x[ctk]' (or 13x, as the driver), which brings NVRTC"
 _SMI = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,mig.mode.current"
 
 
@@ -38,6 +40,10 @@ class Cuda:
     def name(self, device: int) -> str:
         """The GPU's name as CUDA says it."""
         return str(self.cupy.cuda.runtime.getDeviceProperties(device)["name"].decode())
+
+    def multiprocessors(self, device: int) -> int:
+        """How many blocks of NCCL's kernels a GPU surely runs at once: one on each of its multiprocessors."""
+        return int(self.cupy.cuda.runtime.getDeviceProperties(device)["multiProcessorCount"])
 
     def free_bytes(self, device: int) -> int:
         """Free memory of a GPU."""
@@ -89,6 +95,10 @@ class Lane:
             cuda.compiler.CompileException,
         ) as error:
             raise MeasuringFailed(f"GPU {self.device}: {' '.join(str(error).split())}") from None
+        except Exception as error:
+            if type(error).__name__ != "DynamicLibNotFoundError":  # cuda.pathfinder's, which cupy asks for NVRTC
+                raise
+            raise BadInput(f"a library of CUDA is missing: {' '.join(str(error).split())}; {_NVRTC}") from None
 
     @property
     def stream(self) -> int:
@@ -136,8 +146,12 @@ class Lane:
         return event
 
     def done(self, mark: Any) -> bool:
-        """Whether a mark has been reached."""
-        return bool(mark.done)
+        """Whether a mark has been reached. CUDARuntimeError where the work before it failed."""
+        runtime = self._cupy.cuda.runtime
+        status = int(runtime.eventQuery(mark.ptr))
+        if status not in (0, _NOT_READY):
+            raise runtime.CUDARuntimeError(status)
+        return status == 0
 
     def between_us(self, start: Any, end: Any) -> float:
         """Time between two marks, us."""

@@ -1,14 +1,18 @@
 """libnccl as the process that measures calls it: communicators, groups and the five collectives."""
 
-import os
 from collections.abc import Mapping
+from contextlib import ExitStack
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
 import cffi
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
 
 from tuner.base.errors import MeasuringFailed, OracleUnavailable
 from tuner.base.names import Collective
+from tuner.measure.gpu import process
 from tuner.measure.records.samples import Point
 from tuner.release import of_code
 
@@ -33,20 +37,44 @@ int ncclAllReduce(const void *send, void *receive, size_t count, int type, int o
 """
 ROOT = 0
 _IN_PROGRESS = 7  # ncclInProgress
+_LOADS_TUNER = "ncclLoadTunerPlugin"  # src/misc/tuner.cc, v2.19.3-1 and v2.20.5-1; later ones are called otherwise
 
 
 class Nccl:
-    """A loaded libnccl. ``variables`` are set before: NCCL reads most of them once, when it is first called."""
+    """A loaded libnccl, with ``variables`` set until it is closed: NCCL reads most of them when it is first called.
+
+    BadInput where the process cannot have it: it has another libnccl, or NCCL read other values.
+    """
 
     def __init__(self, path: Path, variables: Mapping[str, str]) -> None:
-        os.environ.update(variables)
         self.path = path
         self.ffi: Any = cffi.FFI()
         self.ffi.cdef(_DECLARATIONS)
+        self._variables = ExitStack()
+        self._variables.enter_context(process.variables(path.resolve(), variables))
         try:
             self._library: Any = self.ffi.dlopen(str(path))
         except OSError as error:
+            self.close()
             raise OracleUnavailable(f"{path} cannot be loaded: {error}") from None
+
+    def close(self) -> None:
+        """Gives back the variables that were set. The library itself stays in the process."""
+        self._variables.close()
+
+    def load_tuner(self) -> None:
+        """Loads the tuner plugin where ranks of one process would race for it.
+
+        In 2.19 and 2.20 a rank that comes while another is loading it goes without (ncclLoadTunerPlugin,
+        src/misc/tuner.cc, v2.19.3-1); later releases lock, and have no such function.
+        """
+        if (offset := _offset(self.path, _LOADS_TUNER)) is None:
+            return
+        exported = _offset(self.path, "ncclGetVersion")
+        assert exported is not None
+        base = int(self.ffi.cast("uintptr_t", self.ffi.addressof(self._library, "ncclGetVersion"))) - exported
+        load = self.ffi.cast("int (*)(void **)", base + offset)
+        self._check(load(self.ffi.new("void **")), _LOADS_TUNER)
 
     @property
     def release(self) -> str:
@@ -113,3 +141,16 @@ class Nccl:
 
     def _text(self, pointer: Any) -> str:
         return "" if pointer == self.ffi.NULL else str(self.ffi.string(pointer).decode(errors="replace"))
+
+
+def _offset(path: Path, name: str) -> int | None:
+    """Where in a libnccl a function is, of NCCL's own too; None where it has none of that name, or no symbols."""
+    with path.open("rb") as file:
+        with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+            if content.find(name.encode()) < 0:
+                return None
+        symbols = ELFFile(file).get_section_by_name(".symtab")
+        if not isinstance(symbols, SymbolTableSection):
+            return None
+        named = (name, f"_Z{len(name)}{name}")
+        return next((int(one["st_value"]) for one in symbols.iter_symbols() if one.name.startswith(named)), None)

@@ -7,6 +7,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from tuner.base.errors import BadInput
+from tuner.measure.gpu import process
 from tuner.measure.gpu.backend import SEVERAL, Gpu, Libraries, Options
 from tuner.measure.gpu.cuda import Cuda
 from tuner.measure.gpu.nccl import Nccl
@@ -15,6 +16,8 @@ from tuner.oracle import library
 from tuner.plugin.forcing import Forcing
 
 WHEELS = tuple(library.WHEELS.values())
+# Each rank's stream has a queue of the GPU to itself, so that none waits behind another rank's; CUDA reads it at first.
+_CONNECTIONS = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 FORBIDDEN = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_TUNER_PLUGIN", "NCCL_TUNER_TABLE", "NCCL_TUNER_CONFIG_FILE")
 
 
@@ -27,6 +30,15 @@ def open_gpus(options: Options | None = None) -> Gpu | None:
     here = place(os.environ)
     if set_here := [name for name in FORBIDDEN if name in os.environ]:
         raise BadInput(f"{', '.join(set_here)} is set, and measuring forces what NCCL takes; valid: unset")
+    with process.environment(_CONNECTIONS if options.ranks_per_gpu > 1 else {}):
+        gpu = _opened(here, options)
+    if here.rank == 0:
+        return gpu
+    gpu.serve()
+    return None
+
+
+def _opened(here: Place, options: Options) -> Gpu:
     cuda = Cuda()
     path = _library(options)
     if options.ranks_per_gpu > 1 and not allows_several(path):
@@ -39,14 +51,10 @@ def open_gpus(options: Options | None = None) -> Gpu | None:
         )
     met = Rendezvous.meet(here, options.limit_s)
     try:
-        gpu = Gpu(met, devices, options, Libraries(cuda, lambda variables: Nccl(path, variables), Forcing()))
+        return Gpu(met, devices, options, Libraries(cuda, lambda variables: Nccl(path, variables), Forcing()))
     except BaseException:
         met.close()
         raise
-    if here.rank == 0:
-        return gpu
-    gpu.serve()
-    return None
 
 
 def devices_of(here: Place, count: int, ranks_per_gpu: int) -> list[int]:

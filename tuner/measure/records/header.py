@@ -7,6 +7,7 @@ from typing import Any
 
 from tuner.base.errors import BadMeasurement
 from tuner.base.records import json_form, to_json
+from tuner.measure.records.run_elsewhere import usable
 from tuner.scenario import Scenario
 
 SIMULATED, GPU = "simulated", "gpu"  # the backends that write files
@@ -127,16 +128,17 @@ def as_written(scenario: Scenario) -> Scenario:
 
 
 def scenario_of(header: Header) -> Scenario:
-    """The scenario of a header; BadMeasurement where it has none."""
+    """The scenario of a header, on whatever computer it is read; BadMeasurement where it has none."""
     if header.scenario is None:
         raise BadMeasurement(f"the header does not say which communicator was measured: no '{CASE}' in it")
-    return header.scenario
+    return usable(header.scenario, header.topology_xml)
 
 
 def check(file: Path, header: Header, scenario: Scenario) -> None:
     """BadMeasurement where the header says another communicator than ``scenario``, or another number of ranks."""
     valid = f"valid: measurements of {scenario.title}"
-    if (theirs := header.scenario) is not None:
+    if header.scenario is not None:
+        theirs = scenario_of(header)
         alike = None in (theirs.machine, scenario.machine) or theirs.machine == scenario.machine
         if not alike or (theirs.nodes, theirs.ranks) != (scenario.nodes, scenario.ranks):
             raise BadMeasurement(f"{file}: measured on {theirs.title}; {valid}")

@@ -1,0 +1,61 @@
+"""The communicator of a header, read on another computer than the one that measured."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.available_releases import HERE
+from tuner.machine import catalogue
+from tuner.measure.records.header import Header, as_written, scenario_of
+from tuner.scenario import Scenario
+
+XML = catalogue.load("dgx-h100").topology_xml
+
+
+def header(topology: Path, environment: dict[str, str] | None = None, nccl: str = "2.28.9") -> Header:
+    scenario = Scenario(nccl, 1, topology=topology, environment=environment)
+    return Header(scenario=as_written(scenario), topology_xml=XML)
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path / "cache"))
+
+
+def test_the_topology_is_read_from_the_header(tmp_path: Path) -> None:
+    there = tmp_path / "cluster" / "run.jsonl.topology.xml"
+    found = scenario_of(header(there)).topology
+    assert found is not None
+    assert (found.read_text(), found.name) == (XML, there.name)
+    assert len(scenario_of(header(there)).resolve().own.topology.gpus) == 8
+    there.parent.mkdir()
+    there.write_text("<system/>")
+    assert scenario_of(header(there)).topology == found, "another file of that name"
+    there.write_text(XML)
+    assert scenario_of(header(there)).topology == there
+
+
+def test_the_environment_of_the_run_is_the_scenario_s(tmp_path: Path) -> None:
+    set_there = {
+        "NCCL_MAX_CTAS": "4",
+        "NCCL_P2P_LEVEL": "NVL",  # of the search
+        "NCCL_IB_HCA": "mlx5",  # reaches no choice
+        "NCCL_DEBUG": "INFO",  # the oracle's own
+        "NCCL_TOPO_FILE": "/etc/topology.xml",  # is in the topology that was dumped
+        "NCCL_OF_A_FORK": "1",  # known to nobody
+    }
+    scenario = scenario_of(header(tmp_path / "t.xml", set_there))
+    assert scenario.environment is not None
+    assert scenario.environment.keys() >= {"NCCL_MAX_CTAS", "NCCL_P2P_LEVEL"}
+    assert not scenario.environment.keys() & {"NCCL_DEBUG", "NCCL_TOPO_FILE", "NCCL_OF_A_FORK"}
+    unknown_release = scenario_of(header(tmp_path / "t.xml", set_there, nccl="9.9.9"))
+    assert unknown_release.environment is not None
+    assert "NCCL_OF_A_FORK" in unknown_release.environment
+
+
+@pytest.mark.live
+@pytest.mark.skipif("2.28.9" not in HERE, reason="no libnccl 2.28.9 here")
+def test_the_model_has_the_channels_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NCCL_TUNER_CACHE")
+    limited = scenario_of(header(tmp_path / "t.xml", {"NCCL_MAX_CTAS": "4"})).communicator()
+    assert limited.channels == 4

@@ -1,0 +1,83 @@
+"""What lasts as long as the process that libnccl is loaded into: the library, its log, and the variables it read once.
+
+NCCL opens NCCL_DEBUG_FILE and reads most variables once for a process, whatever communicators come later. So a process
+has one libnccl, one log, and the same variables in all its communicators, one of which measures at a time.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+from tuner.base.errors import BadInput
+
+# src/init.cc, src/misc/tuner.cc and src/graph/topo.cc ask for these again at every communicator.
+_READ_EACH_TIME = frozenset({"NCCL_TUNER_PLUGIN", "NCCL_TOPO_DUMP_FILE"})
+_ELSEWHERE = "valid: a process of its own for each"
+
+
+@dataclass
+class _Process:
+    folder: tempfile.TemporaryDirectory[str] | None = None
+    log: Path | None = None
+    library: Path | None = None
+    read_once: dict[str, str] = field(default_factory=dict)
+    lock: Lock = field(default_factory=Lock)  # held while a communicator of this process measures
+
+
+_process = _Process()
+
+
+def log(wanted: Path | None = None) -> Path:
+    """The file of NCCL's log: the first one ``wanted`` in this process, else one that goes with the process."""
+    if _process.log is None:
+        if wanted is None:
+            _process.folder = tempfile.TemporaryDirectory(prefix="nccl-tuner-measure-")
+            wanted = Path(_process.folder.name) / "nccl.log"
+        _process.log = wanted.resolve()
+    return _process.log
+
+
+@contextmanager
+def variables(library: Path, own: Mapping[str, str]) -> Iterator[None]:
+    """Sets ``own`` for a communicator of this libnccl, and gives back what was there before.
+
+    BadInput where another libnccl is in the process, another communicator measures, or NCCL has read other values.
+    """
+    if not _process.lock.acquire(blocking=False):
+        raise BadInput(f"another communicator of this process measures; {_ELSEWHERE}, or close it first")
+    try:
+        _check(library, {name: value for name, value in own.items() if name not in _READ_EACH_TIME})
+        with environment(own):
+            yield
+    finally:
+        _process.lock.release()
+
+
+@contextmanager
+def environment(own: Mapping[str, str]) -> Iterator[None]:
+    """Sets variables, and gives back what was there before."""
+    before = {name: os.environ.get(name) for name in own}
+    os.environ.update(own)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _check(library: Path, read_once: dict[str, str]) -> None:
+    if _process.library is None:
+        _process.library, _process.read_once = library, read_once
+    if _process.library != library:
+        raise BadInput(f"{library}: {_process.library} is in this process already; {_ELSEWHERE}")
+    for name in sorted(read_once.keys() | _process.read_once.keys()):
+        then, now = _process.read_once.get(name, "unset"), read_once.get(name, "unset")
+        if then != now:
+            raise BadInput(f"{name} {now}: NCCL has read it as {then} in this process; {_ELSEWHERE}")
