@@ -24,6 +24,7 @@ from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges, launches
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.measure import workflow
+from tuner.measure.gpu.options import GRAPHS_BELOW_BYTES, Options
 from tuner.measure.loop import Settings
 from tuner.measure.plan import How, Wanted
 from tuner.measure.workflow import Measured, Plan
@@ -225,7 +226,8 @@ class Measuring(TypedDict, total=False):
     within this of it. ``rounds``, 30: the most sample blocks of a combination; ``repeats``, 10: runs kept of a block;
     ``warmup``, 5: runs before them. ``budget_s``: seconds until it stops, no limit. ``seed``, 0: of the order, and of
     what a simulated machine hides. ``library``: of GPUs, this libnccl.so.2 instead of the installed wheel's;
-    ``ranks_per_gpu``: 1.
+    ``ranks_per_gpu``: 1; ``graphs_below``, 4 MiB: smaller calls (bytes) are timed inside CUDA graphs, so that the
+    host's time does not count; ``nccl_log``: where NCCL's own log is kept, nowhere.
     """
 
     sizes: Sequence[int] | None
@@ -244,6 +246,8 @@ class Measuring(TypedDict, total=False):
     seed: int
     library: Path | str | None
     ranks_per_gpu: int
+    graphs_below: int
+    nccl_log: Path | str | None
 
 
 def measure(
@@ -286,9 +290,17 @@ def measure(
         wanted,
         settings,
     )
-    library = how.get("library")
+    library, nccl_log = how.get("library"), how.get("nccl_log")
     opener = (
-        workflow.gpus(how.get("ranks_per_gpu", 1), None if library is None else Path(library))
+        workflow.gpus(
+            Options(
+                how.get("ranks_per_gpu", 1),
+                None if library is None else Path(library),
+                log=None if nccl_log is None else Path(nccl_log),
+                graphs_below_bytes=int(_at_least("graphs_below", how.get("graphs_below", GRAPHS_BELOW_BYTES), 0)),
+                registered=how.get("graph", False),
+            )
+        )
         if simulated is None
         else workflow.simulated(simulated.scenario, how.get("seed", 0))
     )

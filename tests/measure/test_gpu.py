@@ -24,16 +24,20 @@ from tests.support.available_releases import HERE
 from tests.support.compiled_kernels import NUMPY, compiled
 from tuner.base.errors import BadInput, BadMeasurement, MeasuringFailed, OracleUnavailable
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.cli import measured_results
 from tuner.measure.executed import Log
 from tuner.measure.gpu import backend as backend_module
 from tuner.measure.gpu import opening
-from tuner.measure.gpu.backend import Gpu, Libraries, Options, options_of
+from tuner.measure.gpu.backend import Gpu, Libraries
 from tuner.measure.gpu.kernels import Check, Values
 from tuner.measure.gpu.nccl import Nccl
 from tuner.measure.gpu.opening import allows_several, devices_of, open_gpus
+from tuner.measure.gpu.options import Options, options_of
 from tuner.measure.gpu.rendezvous import ALONE, Place, Rendezvous
-from tuner.measure.records.header import Noted, from_record, to_record
-from tuner.measure.records.samples import Combination, Point
+from tuner.measure.records import samples
+from tuner.measure.records.header import Header, Noted, from_record, to_record
+from tuner.measure.records.samples import Combination, Point, SampleBlock
+from tuner.measure.results import record, results
 from tuner.oracle import library
 from tuner.plugin import forcing_path
 from tuner.plugin.forcing import Seen
@@ -223,14 +227,17 @@ class FakeLane:
         kernels.check(data, check.elements, check.first, values.ranks, check.per_rank, values.seed, found)
         return int(wrong[0])
 
-    def mark(self) -> float:
-        return self.world.clock_us
+    def mark(self) -> list[float]:
+        return []
 
-    def done(self, mark: float) -> bool:
+    def record(self, mark: list[float]) -> None:
+        mark[:] = [self.world.clock_us]
+
+    def done(self, mark: list[float]) -> bool:
         return not self.world.hangs
 
-    def between_us(self, start: float, end: float) -> float:
-        return end - start
+    def between_us(self, start: list[float], end: list[float]) -> float:
+        return end[0] - start[0]
 
     def begin_capture(self) -> None:
         self.captured = self.world.calls
@@ -239,6 +246,7 @@ class FakeLane:
         return self.world.calls - self.captured
 
     def launch(self, graph: int) -> None:
+        self.world.launches += 1
         self.world.clock_us += graph / self.world.ranks
 
 
@@ -250,6 +258,7 @@ class FakeNccl:
     def __init__(self) -> None:
         self.ranks, self.clock_us, self.calls, self.hangs, self.corrupts = 0, 0.0, 0, False, False
         self.table: str | None = None
+        self.launches = 0
         self.replaces, self.log, self.ended = False, Path("/dev/null"), ""
         self._pending: list[tuple[Any, ...]] = []
 
@@ -270,8 +279,8 @@ class FakeNccl:
     def start_group(self) -> None:
         self._pending = []
 
-    def call(self, *arguments: Any) -> None:
-        self._pending.append(arguments)
+    def prepared(self, *arguments: Any) -> Any:
+        return lambda: self._pending.append(arguments)
 
     def end_group(self) -> None:
         if not self._pending:
@@ -364,10 +373,12 @@ class FakeCuda:
 
 @contextmanager
 def opened(
-    folder: Path, ranks: int = 3, limit_s: float = 5.0, ranks_per_gpu: int = 1
+    folder: Path, ranks: int = 3, limit_s: float = 5.0, ranks_per_gpu: int = 1, graphs_below_bytes: int = 0
 ) -> Iterator[tuple[Gpu, FakeNccl]]:
     world = FakeNccl()
-    options = Options(ranks_per_gpu, topology=folder / "topology.xml", limit_s=limit_s)
+    options = Options(
+        ranks_per_gpu, topology=folder / "topology.xml", limit_s=limit_s, graphs_below_bytes=graphs_below_bytes
+    )
     met, cuda = Rendezvous(ALONE), FakeCuda(world, folder)
     backend = Gpu(met, [0] * ranks, options, Libraries(cuda, lambda variables: world, FakeForcing(world)))
     world.log = backend._log.path
@@ -432,12 +443,59 @@ def test_calls_in_a_graph_are_launched_together(tmp_path: Path) -> None:
     with opened(tmp_path) as (backend, world):
         run = backend.run(Point(AR, 1200, graph=True), None, 3)
         assert run.times_us == pytest.approx((1.0, 1.0, 1.0)), "a twentieth of a launch"
-        assert world.calls == 1 + 20 + 1, "the one that is checked, those captured, one before the first time"
+        assert world.calls == 1 + 20, "the one that is checked, and those captured"
+        assert world.launches == 3 * (1 + 3), "on each rank once before the first time"
+
+
+def test_small_calls_are_timed_in_graphs_without_registering_their_buffers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NCCL_GRAPH_REGISTER", raising=False)
+    with opened(tmp_path, graphs_below_bytes=2400) as (backend, world):
+        backend.run(Point(AR, 1200), None, 3)
+        assert world.launches == 3 * (1 + 3)
+        backend.run(Point(AR, 2400), None, 3)
+        assert world.launches == 3 * (1 + 3), "not below"
+        header = backend.describe()
+        assert (header.graphs_below_bytes, header.graph_buffers_registered) == (2400, False)
+        assert header.variables is not None
+        assert header.variables["NCCL_GRAPH_REGISTER"] == "0"
+
+
+def test_a_time_near_the_host_s_own_is_host_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path) as (backend, _):
+        for host_us, host_bound in ((7.5, False), (8.5, True)):
+            clock = (number * 20 * host_us * 1e-6 for number in range(1000))
+            monkeypatch.setattr(backend._calls, "_host_s", lambda clock=clock: next(clock))
+            run = backend.run(Point(AR, 1200), RING_LL, 4)
+            assert run.times_us == (10.0,) * 4
+            assert run.host_us == pytest.approx(host_us)
+            block = SampleBlock(Point(AR, 1200), RING_LL, run.executed, run.times_us, host_us=run.host_us)
+            assert block.host_bound is host_bound
+            assert results([block])[0].host_bound is host_bound
+    assert not SampleBlock(Point(AR, 1200), RING_LL, None, (10.0,)).host_bound
+    assert results([SampleBlock(Point(AR, 1200), RING_LL, None, (10.0,))])[0].host_bound is None
+
+
+def test_what_is_host_bound_is_in_the_file_and_in_print(tmp_path: Path) -> None:
+    blocks = [
+        SampleBlock(Point(AR, 1200), requested, None, (10.0,), host_us=host_us)
+        for requested, host_us in ((RING_LL, 9.5), (TREE_LL, 2.0))
+    ]
+    with samples.Writer(tmp_path / "run.jsonl", Header(backend="gpu", ranks=3)) as writer:
+        for block in blocks:
+            writer.add(block)
+    read = samples.read(tmp_path / "run.jsonl").blocks
+    assert [block.host_us for block in read] == [9.5, 2.0]
+    found = results(read)
+    assert [record(each, 3).host_bound for each in found] == [True, False]
+    printed = {line.split()[5]: line.split()[8] for line in measured_results.lines(found, 3) if " float32 " in line}
+    assert printed == {"Ring": "10.00h", "Tree": "10.00"}
 
 
 def test_the_slowest_gpu_of_a_process_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path) as (backend, _):
-        monkeypatch.setattr(backend._local[1].lane, "between_us", lambda start, end: 2 * (end - start))
+        monkeypatch.setattr(backend._local[1].lane, "between_us", lambda start, end: 2 * (end[0] - start[0]))
         assert backend.run(Point(AR, 1200), None, 2).times_us == (20.0, 20.0)
 
 
@@ -544,7 +602,8 @@ def three_processes(folder: Path) -> Iterator[tuple[Gpu, list[Slow], list[str]]]
     ]
 
     def make(rank: int) -> Gpu:
-        options, world = Options(topology=folder / "topology.xml", limit_s=60), worlds[rank]
+        options = Options(topology=folder / "topology.xml", limit_s=60, graphs_below_bytes=0)
+        world = worlds[rank]
         return Gpu(
             met[rank], [0], options, Libraries(BlindCuda(world, folder), lambda variables: world, FakeForcing(world))
         )
@@ -610,6 +669,8 @@ def test_the_header_says_what_was_measured(tmp_path: Path) -> None:
         "ranks_per_gpu",
         "launcher",
         "calls_per_time",
+        "graphs_below_bytes",
+        "graph_buffers_registered",
         "variables",
         "topology_xml",
         "noted",
@@ -617,6 +678,6 @@ def test_the_header_says_what_was_measured(tmp_path: Path) -> None:
     assert list(header["noted"]) == ["date", "hosts", "library", "cuda_driver", "cuda_runtime"]
     assert from_record(json.loads(json.dumps(header))) == described
     assert described.noted is not None
-    assert options_of(described) == Options(1, described.noted.library, tmp_path / "topology.xml")
+    assert options_of(described) == Options(1, described.noted.library, tmp_path / "topology.xml", graphs_below_bytes=0)
     with pytest.raises(BadMeasurement, match="does not say how to measure again: ranks_per_gpu 1, library None"):
         options_of(replace(described, noted=None))

@@ -13,7 +13,9 @@ import click
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.cli import measured_results, options
+from tuner.cli.gpu_options import gpu_options
 from tuner.cli.output import print_json
+from tuner.measure.gpu.options import Options
 from tuner.measure.loop import End, Loop, Settings
 from tuner.measure.plan import How, Wanted
 from tuner.measure.workflow import DEFAULT, INTERRUPTED, Plan, gpus, measure, simulated
@@ -107,19 +109,7 @@ class Channels(click.ParamType):  # type: ignore[type-arg]
     show_default=True,
     help="Of the order of sample blocks, and of what the simulated backend plants.",
 )
-@click.option(
-    "--ranks-per-gpu",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="With --backend gpu: several need NCCL 2.30.3 or later.",
-)
-@click.option(
-    "--library",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="With --backend gpu: this libnccl.so.2. [default: the installed wheel's]",
-)
+@gpu_options
 @click.option(
     "--nothing-planted",
     is_flag=True,
@@ -146,6 +136,8 @@ def command(
     seed: int,
     ranks_per_gpu: int,
     library: Path | None,
+    graphs_below: int,
+    nccl_log: Path | None,
     nothing_planted: bool,
     dtype: DataType,
     op: Op,
@@ -169,7 +161,7 @@ def command(
     opener = (
         simulated(options.scenario_of(**scenario), seed, nothing_planted=nothing_planted)
         if kind == "simulated"
-        else gpus(ranks_per_gpu, library)
+        else gpus(Options(ranks_per_gpu, library, log=nccl_log, graphs_below_bytes=graphs_below, registered=graph))
     )
     plan = Plan(
         collectives or DEFAULT,
@@ -186,6 +178,8 @@ def command(
     else:
         click.echo(f"# {found.scenario.title}; backend {found.backend}")
         click.echo("# times are medians, +- half of their 95 % confidence interval; *: NCCL's own choice")
+        if any(result.host_bound for result in found.summaries):
+            click.echo(f"# {measured_results.HOST_BOUND}")
         click.echo("\n".join(measured_results.lines(found.summaries, found.ranks)))
         click.echo(
             f"# {out}: {found.blocks} sample blocks, {found.new_blocks} of them new; ended: {_ENDS[found.ended]}"

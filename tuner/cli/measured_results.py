@@ -8,6 +8,7 @@ from tuner.costmodels.bandwidth import algorithm_gbs, bus_factor
 from tuner.measure.records.samples import Combination, Point
 from tuner.measure.results import Result
 
+HOST_BOUND = "h: host-bound: no slower than the host starts such calls, whatever the GPUs would take"
 _Row = dict[bool, Result]  # by in_place
 _KEYS = ("size", "count", "type", "redop", "root", "algorithm", "protocol", "channels")
 _UNITS = ("(B)", "(elements)", "", "", "", "", "", "")
@@ -85,7 +86,8 @@ def _timed(result: Result | None, ranks: int) -> tuple[object, ...]:
     algbw = algorithm_gbs(result.point.bytes, known.median_us)
     busbw = algbw * bus_factor(result.point.collective, ranks)
     within = f"{100 * known.half_width:.2f}" if known.is_bounded else "?"
-    return f"{known.median_us:.2f}", within, f"{algbw:.2f}", f"{busbw:.2f}", result.wrong
+    mark = "h" if result.host_bound else ""
+    return f"{known.median_us:.2f}{mark}", within, f"{algbw:.2f}", f"{busbw:.2f}", result.wrong
 
 
 def _aligned(cells: Iterable[object], widths: Iterable[int]) -> Iterator[str]:

@@ -10,11 +10,15 @@ from tuner.measure.records.samples import Combination, Point
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Repeats of one point: times of each in us, what was executed (None: not seen), how many results were wrong."""
+    """Repeats of one point: times of each in us, what was executed (None: not seen), how many results were wrong.
+
+    ``host_us`` is the least that the host took to start one call on all ranks; None where nobody looked.
+    """
 
     times_us: tuple[float, ...]
     executed: Combination | None
     wrong: int = 0
+    host_us: float | None = None
 
 
 class Backend(Protocol):

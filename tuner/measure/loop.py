@@ -150,7 +150,16 @@ class Loop:
             self._backend.run(task.point, task.requested, self._settings.warmup)
         run = self._backend.run(task.point, task.requested, self._settings.repeats)
         at_s = self._offset_s + self._spent_s()
-        block = SampleBlock(task.point, task.requested, run.executed, run.times_us, self.round, at_s, run.wrong)
+        block = SampleBlock(
+            task.point,
+            task.requested,
+            run.executed,
+            run.times_us,
+            self.round,
+            at_s,
+            run.wrong,
+            host_us=run.host_us,
+        )
         self._add(block)
         self.known[task].add(block)
         self._blocks += 1

@@ -6,6 +6,7 @@ from tuner.base.errors import BadMeasurement
 from tuner.measure.backend import Backend
 from tuner.measure.gpu import backend as gpu
 from tuner.measure.gpu import opening
+from tuner.measure.gpu.options import options_of
 from tuner.measure.records.samples import Measurements, check_same
 from tuner.measure.simulated import backend as simulated
 
@@ -18,7 +19,7 @@ def again(path: Path, measurements: Measurements) -> Backend:
     if name != gpu.NAME:
         valid = f"{gpu.NAME}, {simulated.NAME}, or --no-gate"
         raise BadMeasurement(f"{path}: unknown backend {name!r}; valid: {valid}")
-    backend = opening.open_gpus(gpu.options_of(measurements.header))
+    backend = opening.open_gpus(options_of(measurements.header))
     if backend is None:
         raise BadMeasurement(f"{path}: measured by several processes; valid: --no-gate, or one process with all GPUs")
     check_same(path, measurements, backend.describe())

@@ -13,7 +13,10 @@ from tuner.measure.statistics import Estimate, estimate
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """``executed`` is that of the last block; no ``estimate`` where no time counts. ``wrong`` counts results."""
+    """``executed`` is that of the last block; no ``estimate`` where no time counts. ``wrong`` counts results.
+
+    ``host_bound``: most blocks are no slower than the host starts such calls; None where nobody looked.
+    """
 
     point: Point
     requested: Combination | None
@@ -22,6 +25,7 @@ class Result:
     blocks: int
     replaced: int
     wrong: int
+    host_bound: bool | None = None
 
 
 def _named(combination: Combination | None) -> dict[str, object] | None:
@@ -56,6 +60,7 @@ class MeasuredResult:
     wrong: int
     algbw_gbs: float | None
     busbw_gbs: float | None
+    host_bound: bool | None = field(default=None, metadata=json_form(optional=True))
 
 
 def results(blocks: Iterable[SampleBlock]) -> list[Result]:
@@ -89,6 +94,7 @@ def record(result: Result, ranks: int) -> MeasuredResult:
         wrong=result.wrong,
         algbw_gbs=gbs,
         busbw_gbs=float(gbs * bus_factor(point.collective, ranks)) if gbs is not None else None,
+        host_bound=result.host_bound,
     )
 
 
@@ -102,7 +108,13 @@ def _result(task: Task, blocks: list[SampleBlock]) -> Result:
         len(blocks),
         sum(block.replaced for block in blocks),
         sum(block.wrong for block in blocks),
+        _host_bound(blocks),
     )
+
+
+def _host_bound(blocks: list[SampleBlock]) -> bool | None:
+    known = [block.host_bound for block in blocks if block.counts and block.host_us is not None]
+    return sum(known) * 2 > len(known) if known else None
 
 
 def _place(result: Result) -> tuple[Point, bool, float]:

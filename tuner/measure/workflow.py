@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tuner.base.frames import Rows
 from tuner.base.names import Collective
 from tuner.base.records import json_form
 from tuner.measure.backend import Backend
+from tuner.measure.gpu.options import Options
 from tuner.measure.loop import Loop, Settings
 from tuner.measure.plan import PLAIN_CALLS, How, Wanted, points, tasks
 from tuner.measure.records import samples
@@ -65,14 +66,13 @@ def simulated(scenario: Scenario, seed: int = 0, *, nothing_planted: bool = Fals
     return opened
 
 
-def gpus(ranks_per_gpu: int = 1, library: Path | None = None) -> Opener:
-    """The GPUs at hand, by the libnccl.so.2 of ``library`` or of the installed wheel."""
+def gpus(options: Options | None = None) -> Opener:
+    """The GPUs at hand. NCCL's view of the machine is written beside the file of measurements."""
 
     def opened(out: Path, blocks: int) -> Backend | None:
-        from tuner.measure.gpu.backend import Options
         from tuner.measure.gpu.opening import open_gpus
 
-        return open_gpus(Options(ranks_per_gpu, library, topology=out.with_name(f"{out.name}.topology.xml")))
+        return open_gpus(replace(options or Options(), topology=out.with_name(f"{out.name}.topology.xml")))
 
     return opened
 

@@ -105,7 +105,7 @@ def _blocks(backend: Backend, proposal: Proposal, settings: GateSettings, points
                     backend.run(point, None, settings.warmup)
                 run = backend.run(point, None, settings.repeats)
                 at_s, name = backend.now_s() - start_s, CANDIDATE if with_table else None
-                yield SampleBlock(point, None, run.executed, run.times_us, number, at_s, run.wrong, name)
+                yield SampleBlock(point, None, run.executed, run.times_us, number, at_s, run.wrong, name, run.host_us)
     backend.use_table(None)
 
 

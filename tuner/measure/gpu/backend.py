@@ -12,19 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from tuner import release
-from tuner.base.errors import BadInput, BadMeasurement, MeasuringFailed, TunerError
+from tuner.base.errors import BadInput, MeasuringFailed, TunerError
 from tuner.measure.backend import Run
 from tuner.measure.executed import Log
 from tuner.measure.gpu import kernels, orders, process
 from tuner.measure.gpu.calls import CALLS, Calls, Rank
+from tuner.measure.gpu.options import Options
 from tuner.measure.gpu.orders import Answer, Order
 from tuner.measure.gpu.rendezvous import Rendezvous
 from tuner.measure.gpu.within import within
-from tuner.measure.records.header import GPU, Header, as_written, scenario_of
+from tuner.measure.records.header import GPU, Header, as_written
 from tuner.measure.records.samples import Combination, Point
 from tuner.oracle import library
 from tuner.plugin import loading
@@ -34,20 +34,10 @@ from tuner.scenario import Scenario
 NAME = GPU
 SEVERAL = "NCCL_MULTI_RANK_GPU_ENABLE"
 MOST_BLOCKS = "NCCL_MAX_CTAS"
+REGISTERS = "NCCL_GRAPH_REGISTER"
 LEFT_BYTES = 2 << 30  # of a GPU's memory, for NCCL and CUDA
 _FREE_S = 5.0  # that a broken communicator is given to end
 _LATER_S = 5.0  # after the limit of a block, which what hangs inside NCCL does not look at
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How the GPUs are measured, as the command line says it."""
-
-    ranks_per_gpu: int = 1
-    library: Path | None = None  # this libnccl instead of the installed wheel's
-    topology: Path = Path("nccl-topology.xml")  # where NCCL's view of the machine is written
-    limit_s: float = 60.0  # for each block, for the communicator's init, and for meeting
-    log: Path | None = None  # where NCCL's log is kept, of rank 0's process
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +47,6 @@ class Libraries:
     cuda: Any  # tuner.measure.gpu.cuda.Cuda, or what stands for it in a test, as of the others
     nccl: Callable[[Mapping[str, str]], Any]
     forcing: Any
-
-
-def options_of(header: Header) -> Options:
-    """The options that a file with this header was measured with; BadMeasurement where it does not say them."""
-    topology, library = scenario_of(header).topology, header.noted.library if header.noted else None
-    if header.ranks_per_gpu is None or topology is None or library is None:
-        raise BadMeasurement(
-            f"the header does not say how to measure again: ranks_per_gpu {header.ranks_per_gpu}, library {library}, "
-            f"topology {topology}"
-        )
-    return Options(header.ranks_per_gpu, library, topology)
 
 
 class Gpu:
@@ -83,7 +62,7 @@ class Gpu:
         self._met, self._options = met, options
         self._cuda, self._forcing = libraries.cuda, libraries.forcing
         self._log = Log(process.log(options.log if met.place.rank == 0 else None))
-        self._conditions = self._sharing(devices)
+        self._conditions = {**self._sharing(devices), **self._registering()}
         self._nccl = libraries.nccl({**self._instruments(), **self._conditions})
         try:
             self._open(devices)
@@ -99,7 +78,7 @@ class Gpu:
         first = met.place.rank * len(devices)
         self._local = [Rank(first + number, self._cuda.lane(device)) for number, device in enumerate(devices)]
         self._free_bytes: int = self._cuda.free_bytes(devices[0])
-        self._calls = Calls(self._nccl, met, self._local, self.ranks, options.limit_s)
+        self._calls = Calls(self._nccl, met, self._local, self.ranks, options)
         self._table: str | None = None
         self._offered: dict[Point, list[Combination]] = {}
         self._seed = 0
@@ -131,6 +110,10 @@ class Gpu:
             return {}
         blocks = max(1, self._cuda.multiprocessors(devices[0]) // self._options.ranks_per_gpu)
         return {SEVERAL: "1", MOST_BLOCKS: os.environ.get(MOST_BLOCKS, str(blocks))}
+
+    def _registering(self) -> dict[str, str]:
+        """Calls that are only timed in graphs are to be as outside: there, NCCL would register their buffers."""
+        return {} if self._options.registered else {REGISTERS: os.environ.get(REGISTERS, "0")}
 
     def _init(self) -> None:
         if len(self._local) > 1:
@@ -171,6 +154,8 @@ class Gpu:
             ranks_per_gpu=self._options.ranks_per_gpu,
             launcher=self._met.place.launcher,
             calls_per_time=CALLS,
+            graphs_below_bytes=self._options.graphs_below_bytes,
+            graph_buffers_registered=self._options.registered,
             variables=self._environment(),
             topology_xml=topology.read_text() if topology.is_file() else None,
             noted=replace(
@@ -212,7 +197,8 @@ class Gpu:
         if requested is not None and not seen.decided:
             raise BadInput(f"{requested} cannot run {point.collective.name} of {point.bytes} bytes here")
         times = tuple(max(each) for each in zip(*(answer.times_us for answer in answers), strict=True))
-        return Run(times, executed, sum(answer.wrong for answer in answers))
+        host_us = max((answer.host_us for answer in answers if answer.host_us is not None), default=None)
+        return Run(times, executed, sum(answer.wrong for answer in answers), host_us)
 
     def now_s(self) -> float:
         """Seconds of a clock that only goes forwards."""
@@ -288,8 +274,10 @@ class Gpu:
         deadline_s = time.monotonic() + self._options.limit_s
         self._forcing.use_table(order.table)
         wrong = self._calls.checked(order.point, order.seed, deadline_s)
-        times_us = self._calls.timed(order.point, order.repeats, deadline_s) if order.repeats else ()
-        return Answer(tuple(times_us), wrong)
+        if not order.repeats:
+            return Answer((), wrong)
+        timed = self._calls.timed(order.point, order.repeats, deadline_s)
+        return Answer(timed.times_us, wrong, timed.host_us)
 
     def _fits(self, point: Point) -> bool:
         """Both buffers of all ranks on the GPU, whatever is allocated of them already."""

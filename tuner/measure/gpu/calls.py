@@ -1,14 +1,16 @@
 """The calls of a point on the ranks of this process: checked, timed, in CUDA graphs where the point says so."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tuner.base.errors import BadInput, MeasuringFailed
 from tuner.base.names import Collective
 from tuner.measure.gpu import kernels
 from tuner.measure.gpu.nccl import Nccl
+from tuner.measure.gpu.options import Options
 from tuner.measure.gpu.rendezvous import Rendezvous
 from tuner.measure.records.samples import Point
 
@@ -24,11 +26,20 @@ class Rank:
     comm: Any = None
 
 
-class Calls:
-    """Calls on ``local`` of ``ranks`` ranks; ``limit_s`` is what an error names where one takes too long."""
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Times of one call in us, [repeat], of the slowest rank here; the least that the host took to start one."""
 
-    def __init__(self, nccl: Nccl, met: Rendezvous, local: Sequence[Rank], ranks: int, limit_s: float) -> None:
-        self._nccl, self._met, self._local, self._ranks, self._limit_s = nccl, met, local, ranks, limit_s
+    times_us: tuple[float, ...]
+    host_us: float
+
+
+class Calls:
+    """Calls on ``local`` of ``ranks`` ranks; ``options`` say which are in graphs, and what is too long for a block."""
+
+    def __init__(self, nccl: Nccl, met: Rendezvous, local: Sequence[Rank], ranks: int, options: Options) -> None:
+        self._nccl, self._met, self._local, self._ranks, self._options = nccl, met, local, ranks, options
+        self._host_s = time.perf_counter
 
     def checked(self, point: Point, seed: int, deadline_s: float) -> int:
         """How many elements of the results of one call are wrong. MeasuringFailed past the deadline."""
@@ -40,8 +51,12 @@ class Calls:
                 items = count * (self._ranks if point.collective is Collective.ReduceScatter else 1)
                 if not root_only or rank.number == 0:
                     rank.lane.fill(send, items, rank.number, values)
-        self._call(point)
-        self._wait([(rank, self._mark(rank)) for rank in self._local], deadline_s)
+        done = [(rank, self._marks(rank, 1)[0]) for rank in self._local]
+        with self._local[0].lane.current():
+            self._several(self._prepared(point), 1)
+            for rank, mark in done:
+                rank.lane.record(mark)
+        self._wait(done, deadline_s)
         wrong = 0
         for rank in self._local:
             check = kernels.checked(point.collective, rank.number, self._ranks, count)
@@ -51,53 +66,75 @@ class Calls:
                     wrong += rank.lane.wrong(result, check, values)
         return wrong
 
-    def timed(self, point: Point, repeats: int, deadline_s: float) -> list[float]:
-        """Times in us, [repeat], of the slowest rank here. MeasuringFailed past the deadline."""
+    def timed(self, point: Point, repeats: int, deadline_s: float) -> Timed:
+        """Repeats on all ranks here. MeasuringFailed past the deadline."""
         calls = next((calls for below, calls in CALLS if point.bytes < below), 1)
-        graphs = self._captured(point, calls) if point.graph else None
-        self._call(point)  # the ranks' streams begin together
-        marks: list[list[tuple[Any, Any]]] = [[] for _ in self._local]
-        for _ in range(repeats):
-            starts = [self._mark(rank) for rank in self._local]
-            if graphs is None:
-                for _ in range(calls):
-                    self._call(point)
-            else:
-                for rank, graph in zip(self._local, graphs, strict=True):
-                    with rank.lane.current():
-                        rank.lane.launch(graph)
-            for each, rank, start in zip(marks, self._local, starts, strict=True):
-                each.append((start, self._mark(rank)))
-        self._wait([(rank, each[-1][1]) for rank, each in zip(self._local, marks, strict=True)], deadline_s)
-        return [
-            max(rank.lane.between_us(*each[repeat]) for rank, each in zip(self._local, marks, strict=True)) / calls
+        once = self._prepared(point)
+        if point.graph or point.bytes < self._options.graphs_below_bytes:
+            start = self._graphs(once, calls)
+        else:
+            start = partial(self._several, once, calls)
+        starts, ends = ([self._marks(rank, repeats) for rank in self._local] for _ in range(2))
+        host_s = []
+        with self._local[0].lane.current():
+            start()  # so that the ranks' streams begin together, and a graph is on its GPU
+            for repeat in range(repeats):
+                before_s = self._host_s()
+                for rank, marks in zip(self._local, starts, strict=True):
+                    rank.lane.record(marks[repeat])
+                start()
+                for rank, marks in zip(self._local, ends, strict=True):
+                    rank.lane.record(marks[repeat])
+                host_s.append(self._host_s() - before_s)
+        self._wait([(rank, marks[-1]) for rank, marks in zip(self._local, ends, strict=True)], deadline_s)
+        times_us = [
+            max(
+                rank.lane.between_us(first[repeat], last[repeat])
+                for rank, first, last in zip(self._local, starts, ends, strict=True)
+            )
+            / calls
             for repeat in range(repeats)
         ]
+        return Timed(tuple(times_us), min(host_s) * 1e6 / calls)
 
-    def _captured(self, point: Point, calls: int) -> list[Any]:
+    def _graphs(self, once: Sequence[Callable[[], None]], calls: int) -> Callable[[], None]:
+        """What launches a graph of so many calls on all ranks of this process."""
         for rank in self._local:
             with rank.lane.current():
                 rank.lane.begin_capture()
+        with self._local[0].lane.current():
+            self._several(once, calls)
+        launches = []
+        for rank in self._local:
+            with rank.lane.current():
+                launches.append(partial(rank.lane.launch, rank.lane.end_capture()))
+
+        def launch() -> None:
+            for each in launches:
+                each()
+
+        return launch
+
+    def _several(self, once: Sequence[Callable[[], None]], calls: int) -> None:
+        """So many calls in a row, each on all ranks of this process."""
         for _ in range(calls):
-            self._call(point)
-        graphs = []
+            self._nccl.start_group()
+            for each in once:
+                each()
+            self._nccl.end_group()
+
+    def _prepared(self, point: Point) -> list[Callable[[], None]]:
+        """The collective on each rank of this process."""
+        count, prepared = self._count(point), []
         for rank in self._local:
             with rank.lane.current():
-                graphs.append(rank.lane.end_capture())
-        return graphs
+                addresses = self._addresses(rank, point)
+            prepared.append(self._nccl.prepared(point, addresses, count, rank.comm, rank.lane.stream))
+        return prepared
 
-    def _call(self, point: Point) -> None:
-        """The collective, once, on all ranks of this process."""
-        count = self._count(point)
-        self._nccl.start_group()
-        for rank in self._local:
-            with rank.lane.current():
-                self._nccl.call(point, self._addresses(rank, point), count, rank.comm, rank.lane.stream)
-        self._nccl.end_group()
-
-    def _mark(self, rank: Rank) -> Any:
+    def _marks(self, rank: Rank, count: int) -> list[Any]:
         with rank.lane.current():
-            return rank.lane.mark()
+            return [rank.lane.mark() for _ in range(count)]
 
     def _wait(self, marks: Sequence[tuple[Rank, Any]], deadline_s: float) -> None:
         """Until all are done; MeasuringFailed where NCCL failed, another process is gone, or it takes too long."""
@@ -111,7 +148,7 @@ class Calls:
                 self._met.check()
                 if time.monotonic() > deadline_s:
                     raise MeasuringFailed(
-                        f"a collective was not done within {self._limit_s:g} s: a rank is missing or hangs"
+                        f"a collective was not done within {self._options.limit_s:g} s: a rank is missing or hangs"
                     )
                 time.sleep(pause_s)
                 pause_s = min(pause_s + 1e-4, 1e-2)

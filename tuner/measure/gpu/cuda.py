@@ -83,7 +83,7 @@ class Lane:
 
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
-        """Makes it the thread's device; errors of CUDA become MeasuringFailed."""
+        """Makes it the thread's device; errors of CUDA become MeasuringFailed, a missing NVRTC BadInput."""
         cuda = self._cupy.cuda
         try:
             with cuda.Device(self.device):
@@ -140,10 +140,12 @@ class Lane:
         return self._modules[key].get_function(name)
 
     def mark(self) -> Any:
-        """An event that has its time when the work before it is done."""
-        event = self._cupy.cuda.Event()
-        event.record(self._stream)
-        return event
+        """An event; once recorded, it has its time when the work before it is done."""
+        return self._cupy.cuda.Event()
+
+    def record(self, mark: Any) -> None:
+        """Puts a mark behind the work so far. Asks for no current device, as all that is called between times."""
+        mark.record(self._stream)
 
     def done(self, mark: Any) -> bool:
         """Whether a mark has been reached. CUDARuntimeError where the work before it failed."""
@@ -166,5 +168,5 @@ class Lane:
         return self._stream.end_capture()
 
     def launch(self, graph: Any) -> None:
-        """Launches a graph on the stream."""
+        """Launches a graph on the stream; asks for no current device."""
         graph.launch(self._stream)

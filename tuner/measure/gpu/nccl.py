@@ -1,6 +1,6 @@
 """libnccl as the process that measures calls it: communicators, groups and the five collectives."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -105,18 +105,26 @@ class Nccl:
         self._check(self._library.ncclCommInitRank(handle, ranks, copied[0], rank), "ncclCommInitRank")
         return handle
 
-    def call(self, point: Point, buffers: tuple[int, int], count: int, comm: Any, stream: int) -> None:
-        """One call from the first of ``buffers`` to the second, addresses on the device, as the stream is.
+    def prepared(
+        self, point: Point, buffers: tuple[int, int], count: int, comm: Any, stream: int
+    ) -> Callable[[], None]:
+        """What makes one call from the first of ``buffers`` to the second, addresses on the device, as the stream is.
 
-        ``count`` is what the collective's own function takes.
+        ``count`` is what the collective's own function takes. Nothing is looked up or converted in the call itself.
         """
         collective = point.collective
         reduces = collective in (Collective.Reduce, Collective.ReduceScatter, Collective.AllReduce)
         rooted = collective in (Collective.Broadcast, Collective.Reduce)
         name = f"nccl{collective.name}"
-        arguments = [int(point.dtype), *([int(point.op)] if reduces else []), *([ROOT] if rooted else [])]
+        numbers = [int(point.dtype), *([int(point.op)] if reduces else []), *([ROOT] if rooted else [])]
         send, receive, stream = (self.ffi.cast("void *", address) for address in (*buffers, stream))
-        self._check(getattr(self._library, name)(send, receive, count, *arguments, comm, stream), name)
+        function, arguments = getattr(self._library, name), (send, receive, count, *numbers, comm, stream)
+
+        def call() -> None:
+            if (result := function(*arguments)) != 0:
+                self._check(result, name)
+
+        return call
 
     def check_async(self, comm: Any) -> None:
         """MeasuringFailed where the communicator broke since."""

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from tuner.base.errors import BadInput
 from tuner.measure.gpu import process
-from tuner.measure.gpu.backend import SEVERAL, Gpu, Libraries, Options
+from tuner.measure.gpu.backend import SEVERAL, Gpu, Libraries
 from tuner.measure.gpu.cuda import Cuda
 from tuner.measure.gpu.nccl import Nccl
+from tuner.measure.gpu.options import Options
 from tuner.measure.gpu.rendezvous import ALONE, Place, Rendezvous, place
 from tuner.oracle import library
 from tuner.plugin.forcing import Forcing

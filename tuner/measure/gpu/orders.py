@@ -28,14 +28,18 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one process measured: its times in us, and how many of its results were wrong."""
+    """What one process measured: its times in us, how many of its results were wrong.
+
+    ``host_us`` is the least that it took to start one call; None without a time.
+    """
 
     times_us: tuple[float, ...]
     wrong: int
+    host_us: float | None = None
 
     def message(self) -> Message:
         """To be gathered."""
-        return {"times_us": list(self.times_us), "wrong": self.wrong}
+        return {"times_us": list(self.times_us), "wrong": self.wrong, "host_us": self.host_us}
 
 
 def failed(rank: int, error: Exception) -> Message:
@@ -67,4 +71,4 @@ def answer(message: Message) -> Answer:
     """What was gathered. MeasuringFailed where the process says that it failed."""
     if "error" in message:
         raise MeasuringFailed(message["error"])
-    return Answer(tuple(message["times_us"]), message["wrong"])
+    return Answer(tuple(message["times_us"]), message["wrong"], message["host_us"])

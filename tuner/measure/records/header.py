@@ -55,8 +55,9 @@ class Header:
 
     ``scenario`` is the communicator where the file describes it; else ``ranks`` and ``nodes`` say how large it was.
     ``nccl`` is a release, ``source`` the file of another program, ``gpus`` each kind's name once. ``calls_per_time``
-    says below which nBytes one time is the mean of how many calls, ``variables`` which of NCCL's were set. ``others``
-    are keys of the file that are none of these.
+    says below which nBytes one time is the mean of how many calls, ``graphs_below_bytes`` below which they were timed
+    inside CUDA graphs, with their buffers registered or not; ``variables`` which of NCCL's were set. ``others`` are
+    keys of the file that are none of these.
     """
 
     backend: str | None = None
@@ -77,6 +78,8 @@ class Header:
     ranks_per_gpu: int | None = None
     launcher: str | None = None
     calls_per_time: tuple[tuple[int, int], ...] | None = None
+    graphs_below_bytes: int | None = None
+    graph_buffers_registered: bool | None = None
     variables: Mapping[str, str] | None = None
     topology_xml: str | None = None
     noted: Noted | None = field(default=None, metadata=json_form(convert=_noted_record))
@@ -93,10 +96,10 @@ _WRITTEN = {
     SIMULATED: ("backend", CASE, "ranks", "seed", "truth"),
     GPU: (
         *("backend", "ranks", "nccl", "library_sha256", CASE, "gpu", "ranks_per_gpu", "launcher", "calls_per_time"),
-        *("variables", "topology_xml", "noted"),
+        *("graphs_below_bytes", "graph_buffers_registered", "variables", "topology_xml", "noted"),
     ),
 }
-_WHOLE_NUMBERS = ("ranks", "nodes", "warmup", "calls", "out_of_bounds", "seed", "ranks_per_gpu")
+_WHOLE_NUMBERS = ("ranks", "nodes", "warmup", "calls", "out_of_bounds", "seed", "ranks_per_gpu", "graphs_below_bytes")
 _KEYS = {"source": "from", "scenario": CASE, "warmup_calls": "warmup"}  # that are not named as their field
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
+from statistics import median
 from typing import Any, Self
 
 import numpy as np
@@ -25,6 +26,7 @@ from tuner.measure.records.header import Header, from_record, to_record
 
 FORMAT = "nccl-tuner-measurements"
 VERSION = 1
+NEAR = 1.25  # times the host's own time: what is not slower is host-bound
 _NOTED = "noted"  # the part of a header that may be another in a second run
 
 
@@ -89,7 +91,7 @@ class SampleBlock:
 
     ``requested`` is None where NCCL chose by itself, with the table called ``table`` where there is one;
     ``executed`` is what NCCL says it ran, None where that could not be seen; ``wrong`` counts wrong
-    results.
+    results. ``host_us`` is the least that the host took to start one such call on all ranks, None where nobody looked.
     """
 
     point: Point = field(metadata=json_form(merged=True))
@@ -100,6 +102,14 @@ class SampleBlock:
     at_s: float = field(default=0.0, metadata=json_form(convert=_rounded))  # since the run began
     wrong: int = 0
     table: str | None = field(default=None, metadata=json_form(optional=True))
+    host_us: float | None = field(
+        default=None, metadata=json_form(optional=True)
+    )  # that the host takes to start a call
+
+    @property
+    def host_bound(self) -> bool:
+        """Whether its times are near what the host takes to start such calls, which hides what the GPUs take."""
+        return self.host_us is not None and bool(self.times_us) and median(self.times_us) <= NEAR * self.host_us
 
     @property
     def replaced(self) -> bool:
@@ -247,6 +257,7 @@ def _block(record: Mapping[str, Any]) -> SampleBlock:
         float(record["at_s"]),
         int(record["wrong"]),
         record.get("table"),
+        None if record.get("host_us") is None else float(record["host_us"]),
     )
 
 

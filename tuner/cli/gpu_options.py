@@ -1,0 +1,52 @@
+"""What the command line says of measuring on GPUs."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tuner.base.sizes import size_bytes
+from tuner.cli.stacked import F, stacked
+
+
+class _Size(click.ParamType):  # type: ignore[type-arg]
+    """A size, or 0."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return value if isinstance(value, int) else 0 if value == "0" else size_bytes(str(value))
+
+
+def gpu_options(function: F) -> F:
+    """How GPUs are measured; the callback takes ``ranks_per_gpu``, ``library``, ``graphs_below`` and ``nccl_log``."""
+    return stacked(
+        function,
+        click.option(
+            "--ranks-per-gpu",
+            type=click.IntRange(min=1),
+            default=1,
+            show_default=True,
+            help="With --backend gpu: several need NCCL 2.30.3 or later.",
+        ),
+        click.option(
+            "--library",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="With --backend gpu: this libnccl.so.2. [default: the installed wheel's]",
+        ),
+        click.option(
+            "--graphs-below",
+            type=_Size(),
+            default="4M",
+            show_default=True,
+            metavar="BYTES",
+            help="With --backend gpu: smaller calls are timed inside CUDA graphs: the host's time does not count.",
+        ),
+        click.option(
+            "--nccl-log",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="With --backend gpu: keep NCCL's own log, of rank 0's process.",
+        ),
+    )
