@@ -71,6 +71,7 @@ force = linked("_force", "libnccl_tuner_force", _LOGGER + '#include "force/force
 force.cdef(_CALLS + declarations("force/force.h"))
 
 _SIM = """
+#include "sim/double.h"
 #include "sim/oracle.h"
 
 static const char *sim_expected_sources(void) {
@@ -78,6 +79,6 @@ static const char *sim_expected_sources(void) {
 }
 """
 sim = linked("_sim", "libnccl_tuner_sim", _SIM)
-for header in ("hardware", "observed", "oracle"):
+for header in ("hardware", "observed", "oracle", "double"):
     sim.cdef(declarations(f"sim/{header}.h"))
 sim.cdef("const char *sim_expected_sources(void);")

@@ -1,8 +1,10 @@
-/* A stream whose work goes into a CUDA graph instead of being run. The graph is never launched: kernels are written down
- * as if they were, and all else in it is forgotten. */
+/* Streams whose work goes into a CUDA graph instead of being run. Kernels are written down as if they were launched, and
+ * all else in a graph is forgotten. */
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "export.h"
+#include "oracle.h"
 #include "record.h"
 #include "redirect.h"
 
@@ -17,37 +19,69 @@ struct user_object {
     struct user_object *next;
 };
 
-static struct {
-    const void *stream; /* NULL: nothing is captured */
+struct graph {
+    const void *stream;
     unsigned long long id;
     struct user_object *kept;
-} graph;
+    struct graph *next;
+};
 
-void sim_capture_begin(const void *stream) {
-    graph.stream = stream;
-    graph.id++;
+static struct graph *captured; /* those that are being made */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+SIM_EXPORT int sim_capture_begin(const void *stream) {
+    static unsigned long long last;
+    struct graph *graph = malloc(sizeof *graph);
+    if (graph == NULL)
+        return -1;
+    pthread_mutex_lock(&lock);
+    *graph = (struct graph){stream, ++last, NULL, captured};
+    captured = graph;
+    pthread_mutex_unlock(&lock);
+    return 0;
 }
 
-/* The graph is complete, and destroyed at once. */
-void sim_capture_end(void) {
-    graph.stream = NULL;
-    while (graph.kept != NULL) {
-        struct user_object *object = graph.kept;
-        graph.kept = object->next;
+static struct graph *graph_of(const void *stream) {
+    pthread_mutex_lock(&lock);
+    struct graph *graph = captured;
+    while (graph != NULL && graph->stream != stream)
+        graph = graph->next;
+    pthread_mutex_unlock(&lock);
+    return graph;
+}
+
+SIM_EXPORT void *sim_capture_end(const void *stream) {
+    struct graph *graph = graph_of(stream);
+    pthread_mutex_lock(&lock);
+    for (struct graph **at = &captured; graph != NULL && *at != NULL; at = &(*at)->next)
+        if (*at == graph) {
+            *at = graph->next;
+            break;
+        }
+    pthread_mutex_unlock(&lock);
+    return graph;
+}
+
+SIM_EXPORT void sim_graph_destroy(void *ended) {
+    struct graph *graph = ended;
+    while (graph != NULL && graph->kept != NULL) {
+        struct user_object *object = graph->kept;
+        graph->kept = object->next;
         object->destroy(object->argument);
         free(object);
     }
+    free(graph);
 }
 
 static status is_capturing(const void *stream, int *capturing) {
-    *capturing = stream != NULL && stream == graph.stream;
+    *capturing = stream != NULL && graph_of(stream) != NULL;
     return SUCCESS;
 }
 
 static status info(const void *stream, int *capturing, unsigned long long *id) {
     is_capturing(stream, capturing);
     if (id != NULL && *capturing)
-        *id = graph.id;
+        *id = graph_of(stream)->id;
     return SUCCESS;
 }
 
@@ -55,7 +89,7 @@ static status info(const void *stream, int *capturing, unsigned long long *id) {
 static status info_v2(const void *stream, int *capturing, unsigned long long *id, void **captured_in, void **nodes,
                       size_t *n_nodes) {
     if (captured_in != NULL)
-        *captured_in = &graph;
+        *captured_in = stream == NULL ? NULL : graph_of(stream);
     if (nodes != NULL)
         *nodes = NULL;
     if (n_nodes != NULL)
@@ -78,14 +112,15 @@ static status create_object(struct user_object **object, void *argument, void (*
     return SUCCESS;
 }
 
-static status keep_object(void *kept_in SIM_UNUSED, struct user_object *object) {
-    object->next = graph.kept;
-    graph.kept = object;
+static status keep_object(struct graph *graph, struct user_object *object) {
+    object->next = graph->kept;
+    graph->kept = object;
     return SUCCESS;
 }
 
 static status add_node(void **node) {
-    *node = &graph;
+    static int any;
+    *node = &any;
     return SUCCESS;
 }
 
@@ -98,12 +133,12 @@ struct kernel_node {
 
 static status add_kernel_node(void **node, void *added_to SIM_UNUSED, const void *after SIM_UNUSED, size_t n SIM_UNUSED,
                               const struct kernel_node *kernel) {
-    sim_record_kernel(kernel->function, kernel->grid[0], kernel->block[0]);
-    return add_node(node);
+    add_node(node);
+    return sim_record_kernel(kernel->function, kernel->grid[0], kernel->block[0], NULL);
 }
 
 static status launch_host_function(void *stream SIM_UNUSED, void (*function)(void *), void *argument) {
-    if (graph.stream == NULL)
+    if (captured == NULL)
         function(argument);
     return SUCCESS;
 }

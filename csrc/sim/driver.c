@@ -149,17 +149,21 @@ static status pointer_attribute(void *value, int attribute, void *address SIM_UN
 
 /* --- launches --- */
 
-/* CUlaunchConfig begins with grid x, y, z and block x, y, z. */
-static status launch_extended(const uint32_t *config, const void *function, void **parameters SIM_UNUSED,
+/* CUlaunchConfig begins so. */
+struct launch_config {
+    uint32_t grid[3], block[3], shared_bytes;
+    void *stream;
+};
+
+static status launch_extended(const struct launch_config *config, const void *function, void **parameters SIM_UNUSED,
                               void **extra SIM_UNUSED) {
-    sim_record_kernel(function, config[0], config[3]);
-    return SUCCESS;
+    return sim_record_kernel(function, config->grid[0], config->block[0], config->stream);
 }
 
 static status launch(const void *function, uint32_t grid_x, uint32_t grid_y SIM_UNUSED, uint32_t grid_z SIM_UNUSED,
-                     uint32_t block_x) {
-    sim_record_kernel(function, grid_x, block_x);
-    return SUCCESS;
+                     uint32_t block_x, uint32_t block_y SIM_UNUSED, uint32_t block_z SIM_UNUSED,
+                     uint32_t shared_bytes SIM_UNUSED, void *stream) {
+    return sim_record_kernel(function, grid_x, block_x, stream);
 }
 
 static status get_proc_address(const char *name, void **function, int version SIM_UNUSED,

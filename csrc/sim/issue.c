@@ -78,11 +78,11 @@ SIM_EXPORT int sim_issue(const struct sim_issue *issue, const struct sim_call *c
         if (issue->simulated) {
             answer->result = simulate(issue->comm, &calls[i], &answer->simulated_us);
         } else {
-            if (issue->captured)
-                sim_capture_begin(&stream);
+            if (issue->captured && sim_capture_begin(&stream) != 0)
+                return -1;
             answer->result = issue_one(issue->comm, &calls[i]);
             if (issue->captured)
-                sim_capture_end();
+                sim_graph_destroy(sim_capture_end(&stream));
         }
         collect(answer, issue->log_file);
         if (answer->result != 0)

@@ -12,6 +12,7 @@ struct sim_kernel {
     uint32_t grid_x;
     uint32_t block_x;
     int device;
+    const void *stream; /* NULL: a node of a CUDA graph */
 };
 
 /* One call of a tuner plugin. */
@@ -35,6 +36,7 @@ struct sim_operation {
     int pattern;
     int protocol;
     int type;
+    const void *comm;
 };
 
 struct sim_record {

@@ -29,6 +29,9 @@ struct sim_redirect {
     int cuda; /* the major version of the CUDA runtime inside libnccl that the row is for; 0: every one */
 };
 
+/* The table of what ranks exchange before they are connected, which goes through memory where they are threads. */
+enum { SIM_MEETING_REDIRECTS = 1 };
+
 /* The tables, for whoever knows where libnccl's functions are; the last row of each has no name. NULL after the last. */
 const struct sim_redirect *sim_redirects(int table);
 int sim_jump_bytes(void);
@@ -102,6 +105,12 @@ struct sim_issue {
     int simulated; /* ask for the time only */
     int captured;  /* each call in a CUDA graph of its own */
 };
+
+/* What is launched on the stream from here on goes into a CUDA graph, which has a lifetime of its own once the capture has
+ * ended. 0, or -1 without memory. */
+int sim_capture_begin(const void *stream);
+void *sim_capture_end(const void *stream);
+void sim_graph_destroy(void *graph);
 
 /* The calls one after the other. Stops at the first error. Returns how many answers were written, or -1 when there is no
  * address space for the buffers. */

@@ -51,13 +51,14 @@ SIM_EXPORT void sim_record_operations(const struct sim_operation_layout *known) 
 }
 
 /* Asked whether an operation needs the proxy, or to hand it one: it never does. */
-static status no_proxy(void *comm SIM_UNUSED, const unsigned char *operation, bool *needed) {
+static status no_proxy(void *comm, const unsigned char *operation, bool *needed) {
     int pattern = operation[layout.pattern];
     if (pattern != layout.profiler) {
-        uint64_t number;
-        memcpy(&number, operation + layout.number, sizeof number);
-        sim_record_operation(number, operation[layout.channel], pattern, operation[layout.protocol],
-                             operation[layout.type]);
+        struct sim_operation seen = {.pattern = pattern, .comm = comm};
+        memcpy(&seen.number, operation + layout.number, sizeof seen.number);
+        seen.protocol = operation[layout.protocol];
+        seen.type = operation[layout.type];
+        sim_record_operation(operation[layout.channel], &seen);
     }
     if (needed != NULL)
         *needed = false;

@@ -1,7 +1,9 @@
 /* What NCCL launched, asked a tuner plugin, and prepared for its network, for one collective or group at a time. */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "double.h"
 #include "export.h"
 #include "machine.h"
 #include "oracle.h"
@@ -11,9 +13,22 @@ static struct sim_kernel *kernels;
 static struct sim_operation *operations;
 static struct sim_question *questions;
 static int n_kernels, n_operations, n_questions, cell_of_question;
+static int first_operation; /* of the collectives that operations are of now */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int planted_error, launches_before_error;
 
 void sim_record_start(void) {
-    n_kernels = n_operations = n_questions = 0;
+    n_kernels = n_operations = n_questions = first_operation = 0;
+}
+
+void sim_record_next_collective(void) {
+    first_operation = n_operations;
+}
+
+SIM_EXPORT void sim_plant_launch_error(int error, int launches) {
+    planted_error = error;
+    launches_before_error = launches;
 }
 
 /* Room for one more item behind n: the list, moved where it had to grow. */
@@ -26,22 +41,32 @@ static void *grown(void *list, int n, size_t bytes) {
     return moved;
 }
 
-void sim_record_kernel(const void *function, uint32_t grid_x, uint32_t block_x) {
-    kernels = grown(kernels, n_kernels, sizeof *kernels);
-    kernels[n_kernels++] = (struct sim_kernel){function, grid_x, block_x, sim_device()};
+int sim_record_kernel(const void *function, uint32_t grid_x, uint32_t block_x, const void *stream) {
+    pthread_mutex_lock(&lock);
+    int error = planted_error != 0 && launches_before_error-- <= 0 ? planted_error : 0;
+    if (error == 0) {
+        kernels = grown(kernels, n_kernels, sizeof *kernels);
+        kernels[n_kernels++] = (struct sim_kernel){function, grid_x, block_x, sim_device(), stream};
+    }
+    pthread_mutex_unlock(&lock);
+    return error;
 }
 
 /* NCCL prepares an operation of its network for every channel of a collective, all with the number that the collective
  * has in its kernel. */
-void sim_record_operation(uint64_t number, int channel, int pattern, int protocol, int type) {
+void sim_record_operation(int channel, const struct sim_operation *operation) {
     uint64_t bit = (uint64_t)1 << channel;
-    struct sim_operation *last = n_operations > 0 ? &operations[n_operations - 1] : NULL;
-    if (last != NULL && last->number == number && (last->channels & bit) == 0) {
+    pthread_mutex_lock(&lock);
+    struct sim_operation *last = n_operations > first_operation ? &operations[n_operations - 1] : NULL;
+    if (last != NULL && last->number == operation->number && last->comm == operation->comm &&
+        (last->channels & bit) == 0) {
         last->channels |= bit;
-        return;
+    } else {
+        operations = grown(operations, n_operations, sizeof *operations);
+        operations[n_operations] = *operation;
+        operations[n_operations++].channels = bit;
     }
-    operations = grown(operations, n_operations, sizeof *operations);
-    operations[n_operations++] = (struct sim_operation){number, bit, pattern, protocol, type};
+    pthread_mutex_unlock(&lock);
 }
 
 struct sim_question *sim_record_question(void) {

@@ -7,8 +7,14 @@
 void sim_record_start(void);
 struct sim_record sim_record(void);
 
-void sim_record_kernel(const void *function, uint32_t grid_x, uint32_t block_x);
-void sim_record_operation(uint64_t number, int channel, int pattern, int protocol, int type);
+/* 0, or the error of CUDA that was planted for this launch. */
+int sim_record_kernel(const void *function, uint32_t grid_x, uint32_t block_x, const void *stream);
+
+/* `operation` is of one channel. */
+void sim_record_operation(int channel, const struct sim_operation *operation);
+
+/* Operations from here on are of other collectives than those before. */
+void sim_record_next_collective(void);
 
 /* A question in a list of them: the pointer holds until the next one. */
 struct sim_question *sim_record_question(void);
@@ -19,9 +25,5 @@ struct sim_question *sim_record_cell(int cell, int algorithms, int protocols);
 
 /* What was launched has run: its work is taken. */
 void sim_work_done(void);
-
-/* What is launched on the stream from here goes into a CUDA graph; the end destroys the graph. */
-void sim_capture_begin(const void *stream);
-void sim_capture_end(void);
 
 #endif

@@ -13,10 +13,10 @@ extern const struct sim_redirect sim_bootstrap_redirects[];
 extern const struct sim_redirect sim_nccl_redirects[];
 extern const struct sim_redirect sim_capture_redirects[];
 
-/* The tables, for whoever knows where libnccl's functions are; NULL after the last. */
 SIM_EXPORT const struct sim_redirect *sim_redirects(int table) {
-    static const struct sim_redirect *const tables[] = {sim_runtime_redirects, sim_bootstrap_redirects,
-                                                        sim_nccl_redirects, sim_capture_redirects};
+    static const struct sim_redirect *const tables[] = {
+        sim_runtime_redirects, [SIM_MEETING_REDIRECTS] = sim_bootstrap_redirects, sim_nccl_redirects,
+        sim_capture_redirects};
     return table >= 0 && table < 4 ? tables[table] : NULL;
 }
 

@@ -231,15 +231,19 @@ static status function_by_symbol(const void **function, const void *symbol) {
 }
 
 static status launch(const void *function, struct dim3 grid, struct dim3 block, void **arguments SIM_UNUSED,
-                     size_t shared_bytes SIM_UNUSED, void *stream SIM_UNUSED) {
-    sim_record_kernel(function, grid.x, block.x);
-    return SUCCESS;
+                     size_t shared_bytes SIM_UNUSED, void *stream) {
+    return sim_record_kernel(function, grid.x, block.x, stream);
 }
 
-/* cudaLaunchConfig_t begins with the two dim3. */
-static status launch_extended(const struct dim3 *grid_and_block, const void *function, void **arguments SIM_UNUSED) {
-    sim_record_kernel(function, grid_and_block[0].x, grid_and_block[1].x);
-    return SUCCESS;
+/* cudaLaunchConfig_t begins so. */
+struct launch_config {
+    struct dim3 grid, block;
+    size_t shared_bytes;
+    void *stream;
+};
+
+static status launch_extended(const struct launch_config *config, const void *function, void **arguments SIM_UNUSED) {
+    return sim_record_kernel(function, config->grid.x, config->block.x, config->stream);
 }
 
 const struct sim_redirect sim_runtime_redirects[] = {

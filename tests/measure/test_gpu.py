@@ -367,6 +367,9 @@ class FakeCuda:
     def free_bytes(self, device: int) -> int:
         return 4 << 30
 
+    def stood_in(self) -> dict[str, Any]:
+        return {}
+
     def noted(self) -> Noted:
         return Noted(cuda_driver=0, cuda_runtime=0)
 

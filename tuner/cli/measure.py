@@ -15,13 +15,14 @@ from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.cli import measured_results, options
 from tuner.cli.gpu_options import gpu_options
 from tuner.cli.output import print_json
+from tuner.measure.double.settings import DoubleSettings, Fault, FaultKind
 from tuner.measure.gpu.options import Options
 from tuner.measure.loop import End, Loop, Settings
 from tuner.measure.plan import How, Wanted
-from tuner.measure.workflow import DEFAULT, INTERRUPTED, Plan, gpus, measure, simulated
+from tuner.measure.workflow import DEFAULT, INTERRUPTED, Plan, double, gpus, measure, simulated
 from tuner.plugin.table.records import MAX_CHANNELS
 
-BACKENDS = ("simulated", "gpu")
+BACKENDS = ("simulated", "gpu", "double")
 SAY_EVERY_S = 10.0
 _ENDS: dict[str, str] = {
     End.precise: "every median is within --precision",
@@ -67,7 +68,7 @@ class Channels(click.ParamType):  # type: ignore[type-arg]
     default="gpu",
     show_default=True,
     metavar="|".join(BACKENDS),
-    help="The GPUs at hand, or a planted truth behind noise.",
+    help="The GPUs at hand; a planted truth behind noise; or a rehearsal of gpu without GPUs.",
 )
 @click.option(
     "--out",
@@ -107,13 +108,25 @@ class Channels(click.ParamType):  # type: ignore[type-arg]
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Of the order of sample blocks, and of what the simulated backend plants.",
+    help="Of the order of sample blocks, and of what the backends simulated and double plant.",
 )
 @gpu_options
 @click.option(
     "--nothing-planted",
     is_flag=True,
-    help="With --backend simulated: the truth is NCCL's own model, so nothing is to be gained.",
+    help="With --backend simulated or double: the truth is NCCL's own model, so nothing is to be gained.",
+)
+@click.option(
+    "--process-per-rank",
+    is_flag=True,
+    help="With --backend double: a process for each rank, as a launcher starts them. [default: one for all]",
+)
+@click.option(
+    "--fault",
+    "faults",
+    multiple=True,
+    metavar="KIND:rank=N,after=N,...",
+    help=f"With --backend double: what goes wrong: {', '.join(FaultKind)}.",
 )
 @options.scenario_options
 @options.request_options
@@ -139,6 +152,8 @@ def command(
     graphs_below: int,
     nccl_log: Path | None,
     nothing_planted: bool,
+    process_per_rank: bool,
+    faults: tuple[str, ...],
     dtype: DataType,
     op: Op,
     as_json: bool,
@@ -156,13 +171,25 @@ def command(
         raise BadInput(f"unknown backend {kind!r}; {one_of(BACKENDS)}")
     if scenario["constants"] is not None:
         raise BadInput("--constants: what is measured does not depend on them; valid for: pick, table, group")
-    if nothing_planted and kind != "simulated":
-        raise BadInput(f"--nothing-planted: there is nothing to plant with --backend {kind}; valid: simulated")
-    opener = (
-        simulated(options.scenario_of(**scenario), seed, nothing_planted=nothing_planted)
-        if kind == "simulated"
-        else gpus(Options(ranks_per_gpu, library, log=nccl_log, graphs_below_bytes=graphs_below, registered=graph))
-    )
+    if nothing_planted and kind == "gpu":
+        raise BadInput(f"--nothing-planted: there is nothing to plant with --backend {kind}; valid: simulated, double")
+    if (process_per_rank or faults) and kind != "double":
+        raise BadInput(f"--process-per-rank, --fault: not with --backend {kind}; valid: double")
+    on_gpus = Options(ranks_per_gpu, library, log=nccl_log, graphs_below_bytes=graphs_below, registered=graph)
+    if kind == "gpu":
+        opener = gpus(on_gpus)
+    elif kind == "simulated":
+        opener = simulated(options.scenario_of(**scenario), seed, nothing_planted=nothing_planted)
+    else:
+        settings = DoubleSettings(
+            options.scenario_of(**scenario),
+            seed,
+            planted=not nothing_planted,
+            process_per_rank=process_per_rank,
+            ranks_per_gpu=ranks_per_gpu,
+            faults=tuple(map(Fault.parsed, faults)),
+        )
+        opener = double(settings, on_gpus)
     plan = Plan(
         collectives or DEFAULT,
         sizes,

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from tuner.base.errors import BadMeasurement
 from tuner.measure.backend import Backend
+from tuner.measure.double import backend as double
 from tuner.measure.gpu import backend as gpu
 from tuner.measure.gpu import opening
 from tuner.measure.gpu.options import options_of
@@ -16,8 +17,12 @@ def again(path: Path, measurements: Measurements) -> Backend:
     name = measurements.header.backend
     if name == simulated.NAME:
         return simulated.from_header(measurements.header, after=len(measurements.blocks))
+    if name == double.NAME:
+        again = double.from_header(measurements.header)
+        check_same(path, measurements, again.describe())
+        return again
     if name != gpu.NAME:
-        valid = f"{gpu.NAME}, {simulated.NAME}, or --no-gate"
+        valid = f"{gpu.NAME}, {double.NAME}, {simulated.NAME}, or --no-gate"
         raise BadMeasurement(f"{path}: unknown backend {name!r}; valid: {valid}")
     backend = opening.open_gpus(options_of(measurements.header))
     if backend is None:

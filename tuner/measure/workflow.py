@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tuner.base.frames import Rows
 from tuner.base.names import Collective
@@ -16,6 +17,9 @@ from tuner.measure.records import samples
 from tuner.measure.records.header import scenario_of
 from tuner.measure.results import MeasuredResult, Result, record, results
 from tuner.scenario import Scenario
+
+if TYPE_CHECKING:
+    from tuner.measure.double.settings import DoubleSettings
 
 DEFAULT = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
 INTERRUPTED = "interrupted"
@@ -62,6 +66,17 @@ def simulated(scenario: Scenario, seed: int = 0, *, nothing_planted: bool = Fals
         from tuner.measure.simulated.backend import Simulated
 
         return Simulated(scenario, seed, {} if nothing_planted else None, after=blocks)
+
+    return opened
+
+
+def double(settings: "DoubleSettings", options: Options | None = None) -> Opener:
+    """The code for GPUs on simulated ones, under the real libnccl; times are planted by what was launched."""
+
+    def opened(out: Path, blocks: int) -> Backend:
+        from tuner.measure.double.backend import Double
+
+        return Double(settings, replace(options or Options(), topology=out.with_name(f"{out.name}.topology.xml")))
 
     return opened
 

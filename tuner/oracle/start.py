@@ -1,9 +1,10 @@
 """What a child process is started with: the machine, the library, and where its functions and structs are."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import Protocol
 
 from tuner import release
 from tuner.base.errors import BadInput
@@ -93,10 +94,9 @@ def launch_child(prepared: Preparation) -> Child:
     """The process, which waits for :func:`request`."""
     configuration, skeleton = prepared.configuration, prepared.configuration.skeleton
     plugin = None if configuration.without_tuner else SIM if prepared.recorded else configuration.plugin
-    xml = [host.topology for host in prepared.kinds] if skeleton is None else [skeleton.xml]
     return Child(
         ChildConfiguration(
-            topologies=tuple(map(hardware.for_x86, xml)),
+            topologies=topologies(prepared),
             env={**({SHARE_GPUS: "1"} if configuration.shares_gpus else {}), **configuration.env},
             tuner_plugin=plugin,
             by_path=plugin is not None
@@ -107,7 +107,30 @@ def launch_child(prepared: Preparation) -> Child:
     )
 
 
-def request(prepared: Preparation, child: Child) -> Start:
+def topologies(prepared: Preparation) -> tuple[str, ...]:
+    """The topology XML that NCCL is given on each kind of node."""
+    skeleton = prepared.configuration.skeleton
+    xml = [host.topology for host in prepared.kinds] if skeleton is None else [skeleton.xml]
+    return tuple(map(hardware.for_x86, xml))
+
+
+class Files(Protocol):
+    """Files of the child."""
+
+    @property
+    def log(self) -> Path:
+        """NCCL's log."""
+
+    @property
+    def topologies(self) -> Sequence[Path]:
+        """The topology of each kind of node."""
+
+    @property
+    def sysfs(self) -> Path | None:
+        """The simulated one, None where there is none."""
+
+
+def request(prepared: Preparation, child: Files) -> Start:
     """The first request of the child."""
     configuration, located = prepared.configuration, prepared.symbols
     wrapped = configuration.plugin if configuration.record_plugin else None
@@ -160,7 +183,7 @@ def _available_bytes() -> int | None:
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None)
 
 
-def _machine(prepared: Preparation, child: Child) -> SimulatedMachine:
+def _machine(prepared: Preparation, child: Files) -> SimulatedMachine:
     configuration, kinds = prepared.configuration, prepared.kinds
     numbers = {host: number for number, host in enumerate(kinds)}
     return SimulatedMachine(

@@ -136,7 +136,7 @@ class Gpu:
         nodes: dict[str, int] = {}
         for host, count in self._hosts:
             nodes[host] = nodes.get(host, 0) + count
-        return Header(
+        header = Header(
             backend=NAME,
             ranks=self.ranks,
             nccl=self.release,
@@ -165,6 +165,7 @@ class Gpu:
                 library=self._nccl.path,
             ),
         )
+        return replace(header, **self._cuda.stood_in())
 
     def _environment(self) -> dict[str, str]:
         """NCCL's variables but those that only measuring takes."""

@@ -3,7 +3,7 @@
 import contextlib
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tuner.base.errors import BadInput, MeasuringFailed
@@ -49,6 +49,11 @@ class Cuda:
         """Free memory of a GPU."""
         with self.cupy.cuda.Device(device):
             return int(self.cupy.cuda.runtime.memGetInfo()[0])
+
+    def stood_in(self) -> dict[str, Any]:
+        """What a header says where something stands in for the GPUs (tuner.measure.double); nothing on real ones."""
+        stood_in: Callable[[], dict[str, Any]] = getattr(self.cupy, "nccl_tuner_header", dict)
+        return stood_in()
 
     def noted(self) -> Noted:
         """Driver, CUDA and clocks, as far as they can be had."""

@@ -10,7 +10,7 @@ from tuner.base.records import json_form, to_json
 from tuner.measure.records.run_elsewhere import usable
 from tuner.scenario import Scenario
 
-SIMULATED, GPU = "simulated", "gpu"  # the backends that write files
+SIMULATED, GPU, DOUBLE = "simulated", "gpu", "double"  # the backends that write files
 CASE = "case"  # the key of the communicator
 _PATHS = ("topology", "graphs")
 
@@ -92,13 +92,11 @@ class Header:
 
 
 # The keys that a backend writes, in their order; each is there, null where there is nothing to say.
-_WRITTEN = {
-    SIMULATED: ("backend", CASE, "ranks", "seed", "truth"),
-    GPU: (
-        *("backend", "ranks", "nccl", "library_sha256", CASE, "gpu", "ranks_per_gpu", "launcher", "calls_per_time"),
-        *("graphs_below_bytes", "graph_buffers_registered", "variables", "topology_xml", "noted"),
-    ),
-}
+_ON_GPUS = (
+    *("backend", "ranks", "nccl", "library_sha256", CASE, "gpu", "ranks_per_gpu", "launcher", "calls_per_time"),
+    *("graphs_below_bytes", "graph_buffers_registered", "variables", "topology_xml", "noted"),
+)
+_WRITTEN = {SIMULATED: ("backend", CASE, "ranks", "seed", "truth"), GPU: _ON_GPUS, DOUBLE: _ON_GPUS}
 _WHOLE_NUMBERS = ("ranks", "nodes", "warmup", "calls", "out_of_bounds", "seed", "ranks_per_gpu", "graphs_below_bytes")
 _KEYS = {"source": "from", "scenario": CASE, "warmup_calls": "warmup"}  # that are not named as their field
 
@@ -127,7 +125,7 @@ def from_record(record: Mapping[str, Any]) -> Header:
 
 def as_written(scenario: Scenario) -> Scenario:
     """The communicator that a file says of ``scenario``: paths are absolute, and NCCL's constants its own."""
-    return _scenario(scenario_record(scenario))
+    return scenario_from(scenario_record(scenario))
 
 
 def scenario_of(header: Header) -> Scenario:
@@ -164,16 +162,17 @@ def _calls_per_time(steps: Any) -> tuple[tuple[int, int], ...]:
     return tuple((int(nbytes), int(calls)) for nbytes, calls in steps)
 
 
-def _scenario(record: Mapping[str, Any]) -> Scenario:
+def scenario_from(record: Mapping[str, Any]) -> Scenario:
+    """The scenario of a record that :func:`scenario_record` made; BadMeasurement for any other."""
     try:
         paths = {name: Path(record[name]) for name in _PATHS if record.get(name) is not None}
-        return Scenario(**{**record, **paths, "others": tuple(map(_scenario, record["others"]))})
+        return Scenario(**{**record, **paths, "others": tuple(map(scenario_from, record["others"]))})
     except (AttributeError, KeyError, TypeError) as error:
         raise BadMeasurement(f"the header's '{CASE}' describes no communicator: {error!r}") from None
 
 
 _READ: Mapping[str, Callable[[Any], Any]] = {
-    "scenario": _scenario,
+    "scenario": scenario_from,
     "noted": _noted,
     "calls_per_time": _calls_per_time,
     "gpus": tuple,

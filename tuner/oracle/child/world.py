@@ -15,10 +15,13 @@ class Failure(Exception):
     """What the parent gets instead of an answer."""
 
 
-class World:
-    """Everything is done in this order: what libnccl calls has to be there before it is used."""
+class Loaded:
+    """The library, with everything redirected that reaches for hardware.
 
-    def __init__(self, start: Start) -> None:
+    Where ``threads``, all ranks are threads of this process, and meet in its memory instead of over NCCL's sockets.
+    """
+
+    def __init__(self, start: Start, *, threads: bool = True) -> None:
         self.start = start
         check_build()
         configure(start.machine)
@@ -26,22 +29,17 @@ class World:
             raise Failure(f"cannot load {start.library}: {text(error)}")
         anchor, offset = start.anchor
         self.base = int(ffi.cast("uintptr_t", lib.sim_nccl_function(anchor.encode()))) - offset
-        self.redirect()
-        if start.wrapped_plugin is not None:
-            wrap(start.wrapped_plugin)
-        self.copied_graphs = self.intercept(start.intercepted)
-        self.log_file = os.open(start.log, os.O_RDONLY | os.O_CREAT)
-        self.load_tuner(start.functions.get("ncclLoadTunerPlugin", ()))
-        self.comms = self.init(start.ranks)
-        self.acknowledge_work()
+        self.redirect(threads)
 
     def function(self, offset: int) -> Any:
         """The address of a function of libnccl."""
         return ffi.cast("void *", self.base + offset)
 
-    def redirect(self) -> None:
-        """Everything that reaches for hardware, in every copy that the compiler made of it."""
-        for table in takewhile(lambda rows: rows != ffi.NULL, map(lib.sim_redirects, count())):
+    def redirect(self, threads: bool) -> None:
+        """Every row, in every copy that the compiler made of the function."""
+        for number, table in enumerate(takewhile(lambda rows: rows != ffi.NULL, map(lib.sim_redirects, count()))):
+            if number == lib.SIM_MEETING_REDIRECTS and not threads:
+                continue
             row = table
             while row.name != ffi.NULL:
                 name = text(row.name) if row.cuda in (0, self.start.cuda) else ""
@@ -50,13 +48,42 @@ class World:
                         raise Failure(f"cannot redirect {name} of {size} bytes: {os.strerror(error)}")
                 row += 1
 
+    def record_operations(self) -> None:
+        """From here on what NCCL hands its proxy is written down."""
+        operations = asdict(self.start.intercepted.operations)
+        lib.sim_record_operations(ffi.new("struct sim_operation_layout *", operations))
+
+    def share_search(self) -> None:
+        """One rank of a host searches for all of them, which have to be threads of this process."""
+        search = self.start.intercepted.search
+        lib.sim_share_search(self.function(search.function), self.start.graph.bytes, search.gpus)
+
+    def error(self, result: int) -> str:
+        """A result of NCCL's in its number and words."""
+        error_string = ffi.cast("const char *(*)(int)", lib.sim_nccl_function(b"ncclGetErrorString"))
+        return f"{result} ({text(error_string(result))})"
+
+
+class World(Loaded):
+    """Everything is done in this order: what libnccl calls has to be there before it is used."""
+
+    def __init__(self, start: Start) -> None:
+        super().__init__(start)
+        if start.wrapped_plugin is not None:
+            wrap(start.wrapped_plugin)
+        self.copied_graphs = self.intercept(start.intercepted)
+        self.log_file = os.open(start.log, os.O_RDONLY | os.O_CREAT)
+        self.load_tuner(start.functions.get("ncclLoadTunerPlugin", ()))
+        self.comms = self.init(start.ranks)
+        self.acknowledge_work()
+
     def intercept(self, at: Intercepted) -> Any:
         """Where a release does not say what is asked for. The graphs, where they are copied."""
-        lib.sim_record_operations(ffi.new("struct sim_operation_layout *", asdict(at.operations)))
+        self.record_operations()
         if at.topology_file is not None:
             check(lib.sim_intercept_topology_file(self.function(at.topology_file)), "the topology file")
+        self.share_search()
         graph_bytes = self.start.graph.bytes
-        lib.sim_share_search(self.function(at.search.function), graph_bytes, at.search.gpus)
         if (times := at.times) is not None:
             function = self.function(times.function)
             check(
@@ -95,11 +122,6 @@ class World:
         sent, taken = members.get("workFifoSent"), members.get("workFifoAckdMin")
         if sent is not None and taken is not None:
             lib.sim_acknowledge_work(*(ffi.cast("uint32_t *", self.comms[0] + at.offset) for at in (sent, taken)))
-
-    def error(self, result: int) -> str:
-        """A result of NCCL's in its number and words."""
-        error_string = ffi.cast("const char *(*)(int)", lib.sim_nccl_function(b"ncclGetErrorString"))
-        return f"{result} ({text(error_string(result))})"
 
     def started(self) -> Started:
         """The answer to the first request."""

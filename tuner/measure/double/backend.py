@@ -1,0 +1,192 @@
+"""The code for GPUs as a backend, run in processes of its own on simulated GPUs."""
+
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tuner.base.errors import BadMeasurement, MeasuringFailed
+from tuner.measure.backend import Run
+from tuner.measure.double.environment import Environment
+from tuner.measure.double.requests import Answer, Opened, Request
+from tuner.measure.double.settings import DoubleSettings
+from tuner.measure.gpu.options import Options, options_of
+from tuner.measure.records.header import DOUBLE, Header
+from tuner.measure.records.samples import Combination, Point
+
+NAME = DOUBLE
+CHILD = "tuner.measure.double.child"
+START_S = 120.0  # that a start may take, besides what the ranks wait for each other
+_LAST_LINES = 3
+
+
+class Double:
+    """A Backend (tuner.measure.backend) whose processes have one GPU code, :mod:`tuner.measure.gpu`, as it is.
+
+    Errors: those of that code; MeasuringFailed where a process dies, or takes longer than the code's own limit.
+    """
+
+    def __init__(self, settings: DoubleSettings, options: Options) -> None:
+        self.settings, self._limit_s = settings, options.limit_s
+        self._environment = Environment(settings)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.launched: Mapping[tuple[Point, Combination], int] = {}  # by rank 0's process, in the last request
+        try:
+            self._start(replace(options, ranks_per_gpu=settings.ranks_per_gpu, library=self._environment.library))
+            opened: Opened = self._receive("opening").result
+        except BaseException:
+            self._end()
+            raise
+        self.header, self.release, self.ranks = opened.header, opened.release, opened.ranks
+
+    def _start(self, options: Options) -> None:
+        own, theirs = socket.socketpair()
+        self._socket, self._stream = own, own.makefile("rwb")
+        variables = self._environment.variables()
+        count = self.settings.ranks if self.settings.process_per_rank else 1
+        port = _free_port()
+        with theirs:
+            for rank in range(count):
+                descriptor = theirs.fileno() if rank == 0 else -1
+                with self._output(rank).open("wb") as output:
+                    process = subprocess.Popen(
+                        [sys.executable, "-P", "-m", CHILD, str(descriptor)],
+                        env={**variables, **(self._launched(rank, port) if self.settings.process_per_rank else {})},
+                        stdin=subprocess.PIPE,
+                        stdout=output,
+                        stderr=output,
+                        pass_fds=(descriptor,) if rank == 0 else (),
+                        start_new_session=True,
+                    )
+                self._processes.append(process)
+                assert process.stdin is not None
+                with suppress(BrokenPipeError), process.stdin as stdin:
+                    stdin.write(pickle.dumps(options))
+
+    def _launched(self, rank: int, port: int) -> dict[str, str]:
+        """What torchrun says to a process."""
+        per_node = self.settings.ranks // self.settings.scenario.nodes
+        said = {
+            "RANK": rank,
+            "LOCAL_RANK": rank % per_node,
+            "WORLD_SIZE": self.settings.ranks,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+            "TORCHELASTIC_RUN_ID": f"double-{os.getpid()}-{port}",
+        }
+        return {name: str(value) for name, value in said.items()}
+
+    def _output(self, rank: int) -> Path:
+        return self._environment.folder / f"output-{rank}"
+
+    # --- Backend ---
+
+    def describe(self) -> Header:
+        """As the code for GPUs says it."""
+        return self.header
+
+    def combinations(self, point: Point) -> list[Combination]:
+        """The cells that NCCL hands its tuner."""
+        found: list[Combination] = self._ask("combinations", point)
+        return found
+
+    def run(self, point: Point, requested: Combination | None, repeats: int) -> Run:
+        """Planted times of what was launched. MeasuringFailed where NCCL's log says that it was something else."""
+        run: Run = self._ask("run", point, requested, repeats)
+        launched = {combination for _, combination in self.launched}
+        if run.executed is not None and launched != {run.executed}:
+            names = ", ".join(map(str, sorted(launched)))
+            raise MeasuringFailed(f"NCCL's log says that {run.executed} ran, and it launched {names or 'nothing'}")
+        return run
+
+    def now_s(self) -> float:
+        """Seconds of a clock that only goes forwards: real ones."""
+        return time.monotonic()
+
+    def use_table(self, text: str | None) -> None:
+        """The decision table from here on."""
+        self._ask("use_table", text)
+
+    def close(self) -> None:
+        """Ends the processes."""
+        if self._processes:
+            with suppress(MeasuringFailed):
+                self._ask("close")
+            for process in self._processes:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(self._limit_s)
+            self._end()
+
+    # --- the processes ---
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        if not self._processes:
+            raise MeasuringFailed("the double has ended")
+        try:
+            pickle.dump(Request(name, arguments), self._stream, pickle.HIGHEST_PROTOCOL)
+            self._stream.flush()
+        except OSError:
+            raise self._died(name) from None
+        answer = self._receive(name)
+        self.launched = answer.launched
+        return answer.result
+
+    def _receive(self, doing: str) -> Answer:
+        try:
+            self._socket.settimeout(self._limit_s + START_S)
+            answer: Answer = pickle.load(self._stream)
+        except TimeoutError:
+            seconds = self._limit_s + START_S
+            raise MeasuringFailed(f"the double did not answer within {seconds:g} s ({doing})") from None
+        except (EOFError, OSError, pickle.UnpicklingError):
+            raise self._died(doing) from None
+        if answer.error is not None:
+            raise answer.error
+        return answer
+
+    def _died(self, doing: str) -> MeasuringFailed:
+        process = self._processes[0]
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+        code = process.poll()
+        how = "closed its connection"
+        if code is not None:
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+        lines = self._output(0).read_text(errors="replace").splitlines()[-_LAST_LINES:]
+        last = " | ".join(line.strip() for line in lines)
+        return MeasuringFailed(f"the double's process {how} ({doing})" + (f": {last}" if last else ""))
+
+    def _end(self) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        self._processes.clear()
+        self._stream.close()
+        self._socket.close()
+        self._environment.close()
+
+
+def from_header(header: Header) -> Double:
+    """The double that a file was made with; BadMeasurement where the header does not say all of it."""
+    try:
+        settings = DoubleSettings.from_record(header.others[DOUBLE])
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadMeasurement(f"the header does not say how to build the double again: {error!r}") from None
+    return Double(settings, options_of(header))
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port

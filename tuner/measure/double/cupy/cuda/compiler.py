@@ -1,0 +1,5 @@
+"""cupy.cuda.compiler."""
+
+
+class CompileException(Exception):
+    """NVRTC refused a source."""
