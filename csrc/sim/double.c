@@ -40,10 +40,10 @@ static void note(int collective, const struct sim_called *call) {
 }
 
 /* Calls the function itself. */
-#define WHOLE(number, call)                  \
-    sim_hook_set(&hooks[number], 0);         \
-    status result = sim_nccl.call;           \
-    sim_hook_set(&hooks[number], 1);         \
+#define WHOLE(number, call)          \
+    sim_hook_set(&hooks[number], 0); \
+    status result = sim_nccl.call;   \
+    sim_hook_set(&hooks[number], 1); \
     return result
 
 static status broadcast(const void *send, void *receive, size_t count, int type, int root, void *comm, void *stream) {
@@ -76,7 +76,8 @@ static status all_reduce(const void *send, void *receive, size_t count, int type
 /* Ranks that share a GPU have a device each, of which the process only sees the first: the rank's own one. */
 static int own_device(int rank) {
     int device = sim_device();
-    int same = rank < sim_devices() && sim_host_of(rank) == sim_host_of(device) && sim_gpu_of(rank) == sim_gpu_of(device);
+    int same =
+        rank < sim_devices() && sim_host_of(rank) == sim_host_of(device) && sim_gpu_of(rank) == sim_gpu_of(device);
     return same ? rank : device;
 }
 
