@@ -6,6 +6,7 @@ import click
 
 from tuner.base.records import to_json
 from tuner.cli import options
+from tuner.cli.gpu_options import library_option
 from tuner.cli.output import print_json
 from tuner.cli.provenance import command_line
 from tuner.cli.renamed import Renamed
@@ -38,6 +39,7 @@ from tuner.plugin.between import Shape
     is_flag=True,
     help="Also rows for the numbers of nodes between those of the FILEs, where both neighbours choose the same.",
 )
+@library_option
 @options.json_option
 def command(
     files: tuple[Path, ...],

@@ -10,6 +10,7 @@ from tuner.base.records import to_json
 from tuner.calibration.fit import KEPT_ALIKE, KEPT_WITHOUT_EFFECT, Fitted
 from tuner.calibration.workflow import AlphaBetaReport, FitReport, FittedFiles, fit, fit_alpha_beta
 from tuner.cli import options
+from tuner.cli.gpu_options import library_option
 from tuner.cli.output import print_json, print_table
 from tuner.cli.provenance import command_line
 
@@ -38,6 +39,7 @@ MODELS = ("nccl", "alpha-beta")
     metavar="TABLE",
     help="With alpha-beta: the times as `cost` rows of a decision table, for the plugin.",
 )
+@library_option
 @options.json_option
 def command(files: tuple[Path, ...], out: Path | None, model_name: str, cost_table: Path | None, as_json: bool) -> None:
     """Fits the constants of NCCL's model to the measurements in FILE, of one machine and release.

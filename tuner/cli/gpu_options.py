@@ -18,6 +18,25 @@ class _Size(click.ParamType):  # type: ignore[type-arg]
         return value if isinstance(value, int) else 0 if value == "0" else size_bytes(str(value))
 
 
+def _give(ctx: click.Context, param: click.Parameter, path: Path | None) -> None:
+    if path is not None:
+        from tuner.oracle import library
+
+        library.give(path)
+
+
+def library_option(function: F) -> F:
+    """Which libnccl is asked, and measures again; the callback takes nothing of it."""
+    return click.option(
+        "--library",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        callback=_give,
+        expose_value=False,
+        help="This libnccl.so.2 for its release, whatever its sha256. [default: the installed wheel's, or the cached]",
+    )(function)
+
+
 def gpu_options(function: F) -> F:
     """How GPUs are measured; the callback takes ``ranks_per_gpu``, ``library``, ``graphs_below`` and ``nccl_log``."""
     return stacked(

@@ -8,6 +8,7 @@ import click
 from tuner.base.errors import BadInput
 from tuner.base.records import to_json
 from tuner.cli import options, verify_arms
+from tuner.cli.gpu_options import library_option
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.measure.comparison.compared import mean_regrets
 from tuner.measure.comparison.model_errors import ModelError
@@ -74,6 +75,7 @@ class _ArmFile(click.ParamType):  # type: ignore[type-arg]
     metavar="OUT.png",
     help="The measured times as a picture: .png, .svg or .pdf; needs matplotlib.",
 )
+@library_option
 @options.json_option
 def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, as_json: bool, **given: Any) -> None:
     """NCCL's pick against the measured best, by size.

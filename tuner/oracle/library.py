@@ -20,6 +20,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 import platformdirs
@@ -36,7 +37,9 @@ WHEELS = {build: f"nvidia-nccl-{build}" for build in BUILDS}
 BUILD = BUILDS[0]  # where none is named: every release has it
 MEMBER = "nvidia/nccl/lib/libnccl.so.2"
 LARGEST_BYTES = 512 << 20  # of a libnccl that no release table knows
+_SAYS_RELEASE = re.compile(rb"NCCL version (\d+\.\d+\.\d+)\+cuda")  # src/init.cc, VERSION_STRING
 _RELEASE = re.compile(r"\d+\.\d+\.\d+")
+_given: dict[str, Path] = {}  # by release, instead of the installed or cached one
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 
 
@@ -81,6 +84,8 @@ def find(release: str, build: str = BUILD) -> Library:
     Errors: OracleUnavailable where it is not there, or another; BadInput for what cannot be; UnknownRelease.
     """
     _check_release(release, build)
+    if (given := _given.get(release)) is not None:
+        return Library(given, release, sha256(given))
     places = []
     if (installed := installed_release(build)) == release:
         places.append(Path(str(importlib.metadata.distribution(WHEELS[build]).locate_file(MEMBER))))
@@ -93,6 +98,26 @@ def find(release: str, build: str = BUILD) -> Library:
     raise OracleUnavailable(
         f"no libnccl {release}: {wheel} and {cached(release, build)} does not exist; {_getting(release, build)}"
     )
+
+
+def give(path: Path) -> str:
+    """Makes this file the libnccl of its release for the rest of the process, whatever its sha256; says which that is.
+
+    Errors: OracleUnavailable for no libnccl that this machine could load.
+    """
+    check(path)
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        said = [match[1].decode() for match in _SAYS_RELEASE.finditer(content)]
+    if not said:
+        raise OracleUnavailable(f"{path} does not say which release of NCCL it is")
+    release = said[0]
+    _given[release] = path.resolve()
+    return release
+
+
+def given(release: str) -> Path | None:
+    """The file that :func:`give` made the libnccl of a release; None where none was."""
+    return _given.get(release)
 
 
 def _getting(release: str, build: str) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tuner.base.errors import BadMeasurement
 from tuner.measure.records.header import Header
+from tuner.oracle.library import given
 
 GRAPHS_BELOW_BYTES = 4 << 20  # above, a call takes longer than the host takes to start it
 
@@ -32,7 +33,7 @@ class Options:
 def options_of(header: Header) -> Options:
     """The options that a file with this header was measured with; BadMeasurement where it does not say them."""
     topology = header.scenario.topology if header.scenario else None
-    library = header.noted.library if header.noted else None
+    library = given(header.nccl or "") or (header.noted.library if header.noted else None)
     if header.ranks_per_gpu is None or topology is None or library is None:
         raise BadMeasurement(
             f"the header does not say how to measure again: ranks_per_gpu {header.ranks_per_gpu}, library {library}, "
