@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.base.names import ALGO_PROTOS, AlgoProto, Protocol
+from tuner.base.names import ALGO_PROTOS, AlgoProto, Collective, Protocol
 from tuner.base.numerics import SizeArray
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
@@ -17,7 +18,7 @@ Ints = NDArray[np.int64]
 Which: TypeAlias = NDArray[np.bool_] | NDArray[np.intp]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)  # without slots, for what a fit asks thousands of times
 class Features:
     """Arrays of one length, an element a call.
 
@@ -52,6 +53,42 @@ class Features:
     def algo_proto(self) -> Ints:
         """Algorithm and protocol as one number, an index into ``ALGO_PROTOS``."""
         return self.algorithm * len(Protocol) + self.protocol
+
+    @property
+    def by_algo_proto(self) -> "tuple[Part, ...]":
+        """The elements of each algorithm and protocol, with the mask that chooses them, one boolean a call."""
+        if self._parts is not None:
+            return self._parts
+        return ((ALGO_PROTOS[int(self.algo_proto[0])], np.ones(len(self), np.bool_), self),)
+
+    @cached_property
+    def _parts(self) -> "tuple[Part, ...] | None":
+        """None where all are of one algorithm and protocol: nothing is copied then."""
+        combinations = self.algo_proto
+        numbers = np.unique(combinations).tolist()
+        if len(numbers) == 1:
+            return None
+        masks = [combinations == number for number in numbers]
+        return tuple((ALGO_PROTOS[number], which, self[which]) for number, which in zip(numbers, masks, strict=True))
+
+    @cached_property
+    def steps(self) -> Array:
+        """The steps of a ring: a chain through all ranks, and once more to spread what was reduced."""
+        return (self.ranks - 1) * np.where(self.collective == Collective.AllReduce, 2, 1)
+
+    @cached_property
+    def passes(self) -> Array:
+        """How often a rank sends a rank's part: a broadcast or a reduction sends all parts once."""
+        rooted = (self.collective == Collective.Broadcast) | (self.collective == Collective.Reduce)
+        return np.where(rooted, self.ranks, self.steps)
+
+    @cached_property
+    def step_bytes(self) -> Array:
+        """The bytes of a ring's step."""
+        return self.bytes / self.ranks
+
+
+Part: TypeAlias = tuple[AlgoProto, NDArray[np.bool_], Features]
 
 
 def concatenated(parts: Iterable[Features]) -> Features:

@@ -7,10 +7,11 @@ of (CollNet) goes by NCCL's own latency and bandwidth.
 """
 
 from collections.abc import Callable, Mapping
+from functools import cache
 
 import numpy as np
 
-from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, Protocol
+from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.timemodel.features import Array, Features
 
 LL_MESSAGE_BYTES = 32768  # the most of LL that a step sends at once
@@ -30,12 +31,8 @@ class Form:
     def times_us(self, calls: Features) -> Array:
         """The time of each call, [call]."""
         times = np.empty(len(calls))
-        combinations = calls.algo_proto
-        for number in np.unique(combinations).tolist():
-            algorithm, protocol = ALGO_PROTOS[number]
-            where = combinations == number
-            one = calls if where.all() else calls[where]
-            times[where] = self._start_us(one) + self._moving(algorithm, protocol)(one)
+        for algo_proto, where, one in calls.by_algo_proto:
+            times[where] = self._start_us(one) + self._moving(*algo_proto)(one)
         return times
 
     def _moving(self, algorithm: Algorithm, protocol: Protocol) -> Callable[[Features], Array]:
@@ -51,7 +48,7 @@ class Form:
 
     def _of(self, name: str, calls: Features) -> Array:
         """A parameter with each call's factor for its collective."""
-        factors = np.array([self.parameters[f"{name}.{collective.name}"] for collective in Collective])
+        factors = np.array([self.parameters[factor] for factor in _factors(name)])
         values: Array = self.parameters.get(name, 1.0) * factors[calls.collective]
         return values
 
@@ -66,7 +63,7 @@ class Form:
         return p["net_share"] * calls.inter_gbs / (1 + p["net_congestion"] * doublings)
 
     def _ring_ll(self, calls: Features) -> Array:
-        p, step = self.parameters, _step_bytes(calls)
+        p, step = self.parameters, calls.step_bytes
         gbs = calls.channels * p["ll_channel_gbs"]
         gbs = np.where(calls.nodes > 1, np.minimum(gbs, self._inter_gbs(calls) / 2), gbs)
         passes = np.maximum(np.ceil(step / (8 * calls.channels * calls.threads)) - 1, 0)
@@ -76,20 +73,20 @@ class Form:
         return times_us
 
     def _ring_ll128(self, calls: Features) -> Array:
-        step, gbs = _step_bytes(calls), calls.channels * self.parameters["ll128_channel_gbs"]
+        step, gbs = calls.step_bytes, calls.channels * self.parameters["ll128_channel_gbs"]
         gbs = np.where(calls.nodes > 1, np.minimum(gbs, self._inter_gbs(calls) * 120 / 128), gbs)
         latency_us = self._low_latency_chain_us(calls, self._of("ll128_hop_us", calls), step / calls.channels)
         data_us = step * self._slowdown(calls) / _bytes_per_us(gbs)
         return latency_us + self._steps_of_data(calls, "ll_extra_steps") * data_us
 
     def _ring_simple(self, calls: Features) -> Array:
-        p, step = self.parameters, _step_bytes(calls)
+        p, step = self.parameters, calls.step_bytes
         gbs = p["ring_share"] * calls.intra_gbs
         gbs = np.where(calls.nodes > 1, np.minimum(gbs, self._inter_gbs(calls)), gbs)
         data_us = self._steps_of_data(calls, "bandwidth_extra_steps") * step
         data_us = data_us * self._slowdown(calls) / _bytes_per_us(gbs)
         hop_us = self._of("simple_hop_us", calls)
-        waiting = (_steps(calls) + self._of("latency_extra_steps", calls)) * hop_us
+        waiting = (calls.steps + self._of("latency_extra_steps", calls)) * hop_us
         message = np.minimum(step / calls.channels, SIMPLE_MESSAGE_BYTES)
         link_us = self._simple_hop_us("net_simple", message)
         chain_us = _chain_us(calls, hop_us, link_us, p["net_simple_service_share"])
@@ -148,7 +145,7 @@ class Form:
 
     def _pat(self, calls: Features) -> Array:
         p = self.parameters
-        data_us = _steps(calls) * _step_bytes(calls) / _bytes_per_us(self._inter_gbs(calls) * p["pat_share"])
+        data_us = calls.steps * calls.step_bytes / _bytes_per_us(self._inter_gbs(calls) * p["pat_share"])
         return _joined(np.ceil(np.log2(calls.ranks)) * p["pat_hop_us"], data_us, 1.0)
 
     def _by_nccl(self, calls: Features) -> Array:
@@ -156,7 +153,13 @@ class Form:
 
     def _steps_of_data(self, calls: Features, extra: str) -> Array:
         """How many steps' data a call waits for: those of the ring, and what copies add."""
-        return _passes(calls) + self._of(extra, calls)
+        return calls.passes + self._of(extra, calls)
+
+
+@cache
+def _factors(name: str) -> tuple[str, ...]:
+    """The names of a parameter's factors, by NCCL's numbers of the collectives."""
+    return tuple(f"{name}.{collective.name}" for collective in Collective)
 
 
 def nvls_chunk_bytes(calls: Features) -> Array:
@@ -172,24 +175,9 @@ def _bytes_per_us(gbs: Array | float) -> Array:
     return np.maximum(gbs, 1e-9) * 1e3
 
 
-def _steps(calls: Features) -> Array:
-    """The steps of a ring: a chain through all ranks, and once more to spread what was reduced."""
-    return (calls.ranks - 1) * np.where(calls.collective == Collective.AllReduce, 2, 1)
-
-
-def _passes(calls: Features) -> Array:
-    """How often a rank sends a rank's part: a broadcast or a reduction sends all parts once."""
-    rooted = (calls.collective == Collective.Broadcast) | (calls.collective == Collective.Reduce)
-    return np.where(rooted, calls.ranks, _steps(calls))
-
-
-def _step_bytes(calls: Features) -> Array:
-    return calls.bytes / calls.ranks
-
-
 def _chain_us(calls: Features, hop_us: Array, link_us: Array, service_share: float) -> Array:
     """The steps of a ring, some of them between nodes; no link faster than it gets done with its messages."""
-    steps = _steps(calls)
+    steps = calls.steps
     between = np.where(calls.nodes > 1, steps * calls.nodes / calls.ranks, 0)
     chain_us = (steps - between) * hop_us + between * link_us
     return _joined(chain_us, np.where(calls.nodes > 1, steps * service_share * link_us, 0), _LINK_NORM)
