@@ -52,7 +52,11 @@ def public_of(module: str) -> list[tuple[str, Any, str]]:
     return list(public(importlib.import_module(module)))
 
 
-EACH_MODULE = pytest.mark.parametrize("module", MODULES)
+def package_of(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+EACH_PACKAGE = pytest.mark.parametrize("package", sorted(set(map(package_of, MODULES))))
 
 
 def arrays_of(value: Any) -> dict[str, str]:
@@ -67,10 +71,11 @@ def module_shapes(value: Any) -> str:
     return said[0] if said else ""
 
 
-def objects_with_faults(module: str, fault: Callable[[Any, str], str]) -> list[str]:
-    """The module's public objects that have the fault, each with what it is."""
-    found = ((name, fault(value, said)) for name, value, said in public_of(module))
-    return [f"{module}.{name}: {what}" for name, what in found if what]
+def objects_with_faults(within: str, fault: Callable[[Any, str], str]) -> list[str]:
+    """The public objects of a package's modules that have the fault, each with what it is."""
+    own = [module for module in MODULES if package_of(module) == within]
+    faults = ((f"{module}.{name}", fault(value, said)) for module in own for name, value, said in public_of(module))
+    return [f"{name}: {what}" for name, what in faults if what]
 
 
 def without_first_line(value: Any, said: str) -> str:
@@ -105,19 +110,22 @@ def without_its_errors(value: Any, said: str) -> str:
     return f"raises {', '.join(missing)}" if missing else ""
 
 
-@EACH_MODULE
-def test_each_says_what_it_is(module: str) -> None:
-    assert objects_with_faults(module, without_first_line) == []
+@EACH_PACKAGE
+def test_each_says_what_it_is(package: str) -> None:
+    faults = objects_with_faults(package, without_first_line)
+    assert not faults, "\n".join(faults)
 
 
-@EACH_MODULE
-def test_arrays_have_shapes_and_units(module: str) -> None:
-    assert objects_with_faults(module, without_shapes_and_units) == []
+@EACH_PACKAGE
+def test_arrays_have_shapes_and_units(package: str) -> None:
+    faults = objects_with_faults(package, without_shapes_and_units)
+    assert not faults, "\n".join(faults)
 
 
-@EACH_MODULE
-def test_errors_that_are_raised_are_named(module: str) -> None:
-    assert objects_with_faults(module, without_its_errors) == []
+@EACH_PACKAGE
+def test_errors_that_are_raised_are_named(package: str) -> None:
+    faults = objects_with_faults(package, without_its_errors)
+    assert not faults, "\n".join(faults)
 
 
 def test_modules_and_arrays_are_there_to_be_looked_at() -> None:
