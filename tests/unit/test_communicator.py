@@ -59,7 +59,7 @@ OTHER = Node(
 
 
 def built(*nodes: Node, nccl: str = "2.28.9") -> Communicator:
-    return build(release.load(nccl), nodes, Environment({}))
+    return build(release.load(nccl), [(node, 1) for node in nodes], Environment({}))
 
 
 def test_the_weakest_of_all_graphs_counts() -> None:

@@ -100,13 +100,13 @@ class Expectation:
             calibration = _with_slower_hops(model.calibration, fault.hop)
             same = calibration.machine == self.scenario.machine
             model = TimeModel(calibration, selection, same_machine=same, reason=model.reason)
-        found = model.of_picks(kind.request, picks)
-        half = np.log(found.high_us / found.time_us)
+        calibrated = model.of_picks(kind.request, picks)
+        half = np.log(calibrated.high_us / calibrated.time_us)
         # An extrapolation is trusted no more than NCCL's own model is.
         guess = _by_nccl(picks, several=kind.shape.nodes > 1)
-        at_most = np.log(guess.time_us / found.time_us) + guess.log_half
-        half = np.where(found.measured, half, np.maximum(half, at_most))
-        return Expected(found.time_us, half, picks, found.measured, Whose.calibrated)
+        at_most = np.log(guess.time_us / calibrated.time_us) + guess.log_half
+        half = np.where(calibrated.measured, half, np.maximum(half, at_most))
+        return Expected(calibrated.time_us, half, picks, calibrated.measured, Whose.calibrated)
 
     def _model(self, shape: Shape) -> TimeModel | None:
         if shape not in self._models:
@@ -138,7 +138,7 @@ class Expectation:
             several = shape.nodes > 1
             node = faulty(resolved.own.for_emulator(several), resolved.own.for_emulator(False), fault, several)
             environment = self.selection(shape).communicator.environment
-            communicator = build(resolved.release, [node] * shape.nodes, environment)
+            communicator = build(resolved.release, [(node, shape.nodes)], environment)
             self._faulty[shape, fault] = Selection(communicator)
         return self._faulty[shape, fault]
 

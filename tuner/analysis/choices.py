@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.errors import NoAlgorithm
 from tuner.base.frames import Column, Framed, Named
-from tuner.base.names import Algorithm, Protocol
+from tuner.base.names import Algorithm, Buffers, Protocol
 from tuner.base.numerics import FloatArray, SizeArray
 from tuner.emulator.ranges import largest
 from tuner.emulator.request import Request
@@ -62,7 +63,7 @@ def picks(selection: Selection, request: Request, sizes: SizeArray) -> Picks:
     There is nothing below one element in each part of nBytes, nor beyond the largest size that NCCL takes.
     """
     shape = sizes.shape
-    found = Picks(
+    made = Picks(
         sizes,
         np.full(shape, NOTHING, np.int8),
         np.full(shape, NOTHING, np.int8),
@@ -70,19 +71,32 @@ def picks(selection: Selection, request: Request, sizes: SizeArray) -> Picks:
         np.zeros(shape, np.int64),
         np.zeros(shape, np.int64),
     )
-    least, most = request.unit_bytes(selection.communicator.ranks), largest(selection, request, int(sizes[-1]))
-    there = slice(*np.searchsorted(sizes, np.array([least, most + 1], np.uint64)))
-    if there.start < there.stop:
-        picked = selection.pick(request, sizes[there])
+    first = int(np.searchsorted(sizes, np.uint64(request.unit_bytes(selection.communicator.ranks))))
+    picked = _picked(selection, request, sizes[first:])
+    if picked is None:
+        most = largest(selection, request, int(sizes[-1]))
+        last = int(np.searchsorted(sizes, np.uint64(most + 1)))
+        picked = selection.pick(request, sizes[first:last]) if first < last else None
+    if picked is not None:
         for name in ("algorithm", "protocol", "time_us", "channels", "threads"):
-            getattr(found, name)[there] = getattr(picked, name)
-    return found
+            getattr(made, name)[first : first + len(picked.bytes)] = getattr(picked, name)
+    return made
+
+
+def _picked(selection: Selection, request: Request, sizes: SizeArray) -> Picks | None:
+    """None where there is none of a size, and of buffers that not every size can be asked with."""
+    if not len(sizes) or request.buffers is Buffers.window:
+        return None
+    try:
+        return selection.pick(request, sizes)
+    except NoAlgorithm:
+        return None
 
 
 def changed(before: Choices, after: Choices) -> NDArray[np.bool_]:
     """Where algorithm or protocol is another: true or false, numbers [size] as in both."""
-    found: NDArray[np.bool_] = (before.algorithm != after.algorithm) | (before.protocol != after.protocol)
-    return found
+    differ: NDArray[np.bool_] = (before.algorithm != after.algorithm) | (before.protocol != after.protocol)
+    return differ
 
 
 def ratio(before: Choices, after: Choices) -> FloatArray:

@@ -1,6 +1,5 @@
 """Everything NCCL's init derives before it tunes, from the nodes of a communicator."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,13 +12,14 @@ from tuner.release import Release
 from tuner.release.environment import Environment
 
 
-def build(release: Release, nodes: Sequence[Node], environment: Environment) -> Communicator:
-    """The communicator of these nodes as rank 0 sees it, the first GPU of the first node; ``[node] * n`` are n alike.
+def build(release: Release, alike: Sequence[tuple[Node, int]], environment: Environment) -> Communicator:
+    """The communicator as rank 0 sees it, the first GPU of the first node. ``alike``: nodes in the order of ranks, each
+    with how many there are of it in a row.
 
     Errors: BadInput where the shape is none, or where a variable is set that this release's emulation does not know.
     Source: initTransportsRank (src/init.cc) and ncclTopoPostset (src/graph/connect.cc), v2.28.9-1.
     """
-    kinds, ranks = _kinds(nodes)
+    kinds, nodes, ranks = _kinds(alike)
     _check_environment(release, environment)
     environment = replace(environment, non_numeric_is_default=release.environment.non_numeric_is_default)
     rules = resolved.of(release)
@@ -35,12 +35,12 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
     cpu_arch, cpu_vendor = rules.cpu(cpus)
     table_cpu_arch, table_cpu_vendor = rules.table_cpu(cpus)
     _check_collnet(environment, local_ranks, searched)
-    network = collnet.set_up(rules, collnet.CollNetFacts(release, environment, len(nodes), max(local_ranks), graphs))
+    network = collnet.set_up(rules, collnet.CollNetFacts(release, environment, nodes, max(local_ranks), graphs))
     facts = init.InitFacts(
         release=release,
         rules=rules,
         environment=environment,
-        nodes=len(nodes),
+        nodes=nodes,
         comp_cap=first.comp_caps[0],
         min_comp_cap=min(comp_caps),
         ring=graphs[Algorithm.Ring],
@@ -54,7 +54,7 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
         release=release,
         environment=environment,
         ranks=ranks,
-        nodes=len(nodes),
+        nodes=nodes,
         nodes_are_alike=len(kinds) == 1,
         local_ranks=local_ranks[0],
         min_local_ranks=min(local_ranks),
@@ -80,20 +80,18 @@ def build(release: Release, nodes: Sequence[Node], environment: Environment) -> 
     )
 
 
-def _kinds(nodes: Sequence[Node]) -> tuple[list[Node], int]:
-    """The kinds of nodes that differ, the first node's first, and the ranks of all nodes."""
-    # There may be thousands, few of them distinct objects.
-    number, distinct = Counter(map(id, nodes)), dict(zip(map(id, nodes), nodes, strict=True))
+def _kinds(alike: Sequence[tuple[Node, int]]) -> tuple[list[Node], int, int]:
+    """The kinds of nodes that differ, the first node's first, how many nodes there are, and their ranks."""
     kinds: list[Node] = []
-    for node in distinct.values():
-        if node not in kinds:
+    for node, number in alike:
+        if number and node not in kinds:
             kinds.append(node)
     if not kinds:
         raise BadInput("no nodes; valid: 1 or more")
-    ranks = sum(number[key] * len(node.comp_caps) for key, node in distinct.items())
+    ranks = sum(number * len(node.comp_caps) for node, number in alike)
     if ranks < 2:
         raise BadInput("a communicator of one rank has nothing to pick: NCCL copies; valid: two ranks or more")
-    return kinds, ranks
+    return kinds, sum(number for _, number in alike), ranks
 
 
 def _weakest(searched: Sequence[Graphs], release: Release) -> tuple[dict[Algorithm, Graph], int]:

@@ -113,4 +113,4 @@ def in_emulator(imported: Imported) -> Communicator:
         )
         for node in imported.nodes
     ]
-    return build(nccl, nodes, Environment(environment))
+    return build(nccl, [(node, 1) for node in nodes], Environment(environment))

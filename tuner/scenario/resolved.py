@@ -77,10 +77,9 @@ class ResolvedScenario:
             searched = frozenset(nccl.environment.search)
         environment = Environment(self.scenario.environment or {}, searched)
         several = sum(kind.nodes for kind in self.kinds) > 1
-        nodes = [[kind.for_emulator(several)] * kind.nodes for kind in self.kinds]
+        nodes = [(kind.for_emulator(several), kind.nodes) for kind in self.kinds]
         return tuple(
-            build(nccl, list(chain(own, *nodes[:first], *nodes[first + 1 :])), environment)
-            for first, own in enumerate(nodes)
+            build(nccl, [own, *nodes[:first], *nodes[first + 1 :]], environment) for first, own in enumerate(nodes)
         )
 
     def oracle_configuration(self) -> "OracleConfiguration":
