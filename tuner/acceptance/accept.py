@@ -114,14 +114,14 @@ def accept(files: Sequence[Path], asked: Asked) -> Acceptance:
     skipped = Counter[str]()
     judged: list[tuple[ResultFile, str, Judged]] = []
     extras: list[StartExtra] = []
-    found: list[Diagnosis] = []
+    diagnoses: list[Diagnosis] = []
     expected_by: dict[str, None] = {}
     for nccl, those in _by_release(read, asked).items():
         expectation = Expectation(replace(asked.scenario, nccl=nccl), asked.calibration)
         own = _judged(those, expectation, asked.given, skipped)
         judged += [(file, nccl, each) for file, each in own]
         extras += _extras([each for _, each in own])
-        found += _diagnosed([each for _, each in own], expectation)
+        diagnoses += _diagnosed([each for _, each in own], expectation)
         expected_by |= expectation.reasons
     problems = [_problem(str(file.path), each) for file in read for each in file.problems]
     slipped = [_problem(each.curve.file, slip) for each, slip in slips.problems([each for _, _, each in judged])]
@@ -136,7 +136,7 @@ def accept(files: Sequence[Path], asked: Asked) -> Acceptance:
         expected_by=tuple(expected_by),
         problems=(*problems, *slipped),
         wrong_results=sum(file.wrong_results for file in read),
-        diagnosis=() if slipped else tuple(found),
+        diagnosis=() if slipped else tuple(diagnoses),
         passes_as=() if refused or passes else _passes_as(read, asked),
         start_extra=tuple(extras),
         skipped=dict(skipped),
@@ -146,12 +146,12 @@ def accept(files: Sequence[Path], asked: Asked) -> Acceptance:
 
 def _by_release(files: Sequence[ResultFile], asked: Asked) -> dict[str, list[ResultFile]]:
     """The files by what was run in them: the release that is given, else that of the file, else the scenario's."""
-    found: dict[str, list[ResultFile]] = {}
+    files_of: dict[str, list[ResultFile]] = {}
     for file in files:
         own = file.table.header.nccl
         nccl = own if own in release.names() and not asked.given.nccl else asked.scenario.nccl
-        found.setdefault(nccl, []).append(file)
-    return found
+        files_of.setdefault(nccl, []).append(file)
+    return files_of
 
 
 def _judged(
@@ -163,28 +163,28 @@ def _judged(
         own, why = curves.of_table(table, str(file.path), expectation.scenario)
         skipped.update(why)
         of_files += [(file, each) for each in own]
-    found = []
+    judged = []
     for file, curve in of_files:
         try:
             expected = expectation.times(curve.kind, curve.bytes)
         except TunerError as error:  # what was forced cannot run by NCCL's rules, or a setting is not emulated
             skipped[str(error)] += sum(map(len, curve.lines))
             continue
-        found.append((file, judge.judge(curve, expected, _least_us(file, curve, expectation))))
-    return found
+        judged.append((file, judge.judge(curve, expected, _least_us(file, curve, expectation))))
+    return judged
 
 
 def _passes_as(files: Sequence[ResultFile], asked: Asked) -> tuple[str, ...]:
     """The releases whose times the files have, where they do not say of which they are."""
     if any(file.names_release for file in files):
         return ()
-    found = []
+    accepted = []
     for nccl in asked.scenario.releases:
         expectation = Expectation(replace(asked.scenario, nccl=nccl), asked.calibration)
         judged = _judged(files, expectation, asked.given, Counter())
         if judged and all(each.passes for _, each in judged):
-            found.append(nccl)
-    return tuple(found)
+            accepted.append(nccl)
+    return tuple(accepted)
 
 
 def _wanted(rows: Sequence[MeasuredRow], given: Given, skipped: Counter[str]) -> Iterator[MeasuredRow]:
@@ -209,8 +209,8 @@ def _diagnosed(judged: Sequence[Judged], expectation: Expectation) -> tuple[Diag
     if Verdict.slow not in verdicts or Verdict.fast in verdicts:
         return ()
     topology = expectation.scenario.resolve().own.topology
-    found = diagnosis.diagnose([each.curve for each in judged], expectation, topology)
-    return found or tuple(_small_messages(judged))
+    explained = diagnosis.diagnose([each.curve for each in judged], expectation, topology)
+    return explained or tuple(_small_messages(judged))
 
 
 def _small_messages(judged: Sequence[Judged]) -> Iterator[Diagnosis]:

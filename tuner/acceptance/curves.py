@@ -77,13 +77,13 @@ def of_table(table: MeasuredTable, file: str, scenario: Scenario) -> tuple[list[
         request = Request(row.tuned_collective, row.dtype, Op.sum)
         shape = Shape(row.nodes, row.gpus_per_node, tuple(sorted(settings.items())))
         kinds[Kind(shape, request, bool(row.in_place), table.network_of(row) == SOCKETS)].append(row)
-    found = []
+    curves = []
     for kind, rows in kinds.items():
         if kind.in_place and replace(kind, in_place=False) in kinds:
             skipped["in place, where the same calls were measured out of place"] += len(rows)
         else:
-            found.append(_curve(file, kind, rows))
-    return found, skipped
+            curves.append(_curve(file, kind, rows))
+    return curves, skipped
 
 
 def _curve(file: str, kind: Kind, rows: list[MeasuredRow]) -> Curve:

@@ -55,15 +55,15 @@ def diagnose(curves: Sequence[Curve], expectation: Expectation, topology: Topolo
     """The best explanation of the curves' times, then others that are as good; none where no fault explains them."""
     healthy = _explained(curves, expectation, None)
     explained = (_tried(curves, expectation, fault) for fault in _faults(curves, expectation, topology))
-    found = sorted(filter(None, explained), key=lambda each: each.cost)
-    if not found or found[0].cost > healthy.cost - _CLEAR:
+    diagnoses = sorted(filter(None, explained), key=lambda each: each.cost)
+    if not diagnoses or diagnoses[0].cost > healthy.cost - _CLEAR:
         return ()
-    if found[0].left > max(_UNEXPLAINED[0], _UNEXPLAINED[1] * healthy.left):
+    if diagnoses[0].left > max(_UNEXPLAINED[0], _UNEXPLAINED[1] * healthy.left):
         return ()
     best: dict[Resource, _Explained] = {}
-    for each in found:
+    for each in diagnoses:
         assert each.fault is not None
-        if each.cost < found[0].cost + _AS_GOOD:
+        if each.cost < diagnoses[0].cost + _AS_GOOD:
             best.setdefault(each.fault.resource, each)
     return tuple(
         Diagnosis(resource, each.fault.what, each.left, healthy.left)
@@ -114,12 +114,12 @@ def _scatter(sd: Array) -> Array:
 
 def _common(off: Array, of_offset: Array, weight: float) -> float:
     """How many standard deviations all times are off alike: least squares with what is believed, all in scatters."""
-    found = 0.0
+    common = 0.0
     for _ in range(5):
-        size = np.abs(off - found * of_offset)
+        size = np.abs(off - common * of_offset)
         weights = weight * np.minimum(_HUBER / np.maximum(size, 1e-9), 1)
-        found = float((weights * off * of_offset).sum() / ((weights * of_offset**2).sum() + 1))
-    return found
+        common = float((weights * off * of_offset).sum() / ((weights * of_offset**2).sum() + 1))
+    return common
 
 
 def _start_us(measured_us: Array, modelled_us: Array, scatter: Array) -> float:
@@ -147,7 +147,7 @@ def _fitting(shape: Shape, fault: Fault | None) -> Fault | None:
 
 
 def _by_shape(curves: Iterable[Curve]) -> Mapping[Shape, list[Curve]]:
-    found: dict[Shape, list[Curve]] = {}
+    by_shape: dict[Shape, list[Curve]] = {}
     for curve in curves:
-        found.setdefault(curve.kind.shape, []).append(curve)
-    return found
+        by_shape.setdefault(curve.kind.shape, []).append(curve)
+    return by_shape

@@ -64,12 +64,12 @@ class Fault:
 
 def of_communicator(communicator: Communicator, topology: Topology) -> tuple[Fault, ...]:
     """The faults that could show on a communicator, those that are more common first."""
-    found: list[Fault] = []
+    faults: list[Fault] = []
     if communicator.nodes > 1:
-        found += _between_nodes(communicator, topology)
+        faults += _between_nodes(communicator, topology)
     if communicator.max_local_ranks > 1:
-        found += _in_a_node(communicator, topology)
-    return tuple(found)
+        faults += _in_a_node(communicator, topology)
+    return tuple(faults)
 
 
 def _between_nodes(communicator: Communicator, topology: Topology) -> Iterator[Fault]:

@@ -123,17 +123,17 @@ def judge(curve: Curve, expected: Expected, least_us: Array) -> Judged:
 
 def _smoothed(values: Array) -> Array:
     """The median of each value and its two neighbours; those at the ends as they are."""
-    found = values.copy()
+    smoothed = values.copy()
     if len(values) > 2:
-        found[1:-1] = np.median(np.stack([values[:-2], values[1:-1], values[2:]]), axis=0)
-    return found
+        smoothed[1:-1] = np.median(np.stack([values[:-2], values[1:-1], values[2:]]), axis=0)
+    return smoothed
 
 
 def _in_a_row(above: Sequence[bool]) -> list[bool]:
     """Which of the sizes above the band have enough others beside them."""
-    found: list[bool] = []
+    kept: list[bool] = []
     for is_above, group in groupby(above):
         length = len(list(group))
-        at_the_end = length > 1 and len(found) + length == len(above)
-        found += [is_above and (length >= IN_A_ROW or at_the_end or length == len(above))] * length
-    return found
+        at_the_end = length > 1 and len(kept) + length == len(above)
+        kept += [is_above and (length >= IN_A_ROW or at_the_end or length == len(above))] * length
+    return kept

@@ -116,11 +116,11 @@ def answering(
 def estimates(model: TimeModel, request: Request, picks: Picks) -> list[Estimate]:
     """Of what is launched for each size, [size]."""
     calls = features.of_picks(model.selection, request, picks)
-    found: dict[int, Estimate] = {}
+    by_place: dict[int, Estimate] = {}
     for number in np.unique(calls.algo_proto).tolist():
         where = np.flatnonzero(calls.algo_proto == number)
-        found |= zip(where.tolist(), _alike(model, request, calls[where], number), strict=True)
-    return [found[at] for at in range(len(calls))]
+        by_place |= zip(where.tolist(), _alike(model, request, calls[where], number), strict=True)
+    return [by_place[at] for at in range(len(calls))]
 
 
 def _alike(model: TimeModel, request: Request, calls: Features, number: int) -> Iterator[Estimate]:
@@ -193,11 +193,11 @@ def of_launches(model: TimeModel, request: Request, sizes: Sequence[int], launch
     )
 
 
-def used(answers: Answering, found: Iterable[tuple[str, Estimate]] = ()) -> CalibrationUsed:
+def used(answers: Answering, named_estimates: Iterable[tuple[str, Estimate]] = ()) -> CalibrationUsed:
     """Which calibration answered, with what the estimates carry over, each with the name of its combination."""
     if isinstance(answers, NoCalibration):
         return CalibrationUsed(None, answers.reason)
-    several = list(found)
+    several = list(named_estimates)
     return CalibrationUsed(
         answers.calibration.name,
         answers.reason,

@@ -38,14 +38,14 @@ class CalibratedSides:
     def changes(self, request: Request, changes: "Sequence[Change]") -> "list[Change]":
         """The changes with calibrated times at their middle."""
         sizes = [each.at_bytes for each in changes]
-        found = self._of(request, sizes, [each.before for each in changes], [each.after for each in changes])
-        return [replace(each, calibrated=times) for each, times in zip(changes, found, strict=True)]
+        of_both = self._of(request, sizes, [each.before for each in changes], [each.after for each in changes])
+        return [replace(each, calibrated=times) for each, times in zip(changes, of_both, strict=True)]
 
     def sizes(self, request: Request, ones: "Sequence[AtSize]") -> "list[AtSize]":
         """The sizes with calibrated times."""
         sizes = [each.bytes for each in ones]
-        found = self._of(request, sizes, [each.before for each in ones], [each.after for each in ones])
-        return [replace(each, calibrated=times) for each, times in zip(ones, found, strict=True)]
+        of_both = self._of(request, sizes, [each.before for each in ones], [each.after for each in ones])
+        return [replace(each, calibrated=times) for each, times in zip(ones, of_both, strict=True)]
 
     def _of(
         self, request: Request, sizes: Sequence[int], before: Sequence[Pick], after: Sequence[Pick]

@@ -40,8 +40,8 @@ class CalibratedDifference:
 
 def ratio(before: Estimate, after: Estimate) -> CalibratedRatio:
     """After over before."""
-    found, low, high = (float(f"{value:.6g}") for value in _bounds(before, after))
-    return CalibratedRatio(found, low, high, before.measured and after.measured)
+    middle, low, high = (float(f"{value:.6g}") for value in _bounds(before, after))
+    return CalibratedRatio(middle, low, high, before.measured and after.measured)
 
 
 def difference(pairs: Iterable[tuple[Estimate, Estimate, float]]) -> CalibratedDifference:
@@ -49,12 +49,12 @@ def difference(pairs: Iterable[tuple[Estimate, Estimate, float]]) -> CalibratedD
     before_us = before_low_us = before_high_us = us = low_us = high_us = 0.0
     for before, after, calls in pairs:
         old = before.time.times(calls)
-        found, low, high = _bounds(before, after)
+        middle, low, high = _bounds(before, after)
         # Where one takes least or most beside the other, it is the other that takes most or least.
         slowest_us, fastest_us = (old.high_us, old.low_us) if low < high else (old.time_us, old.time_us)
         before_us, before_high_us = before_us + old.time_us, before_high_us + slowest_us
         before_low_us += fastest_us
-        us += (found - 1) * old.time_us
+        us += (middle - 1) * old.time_us
         low_us += (low - 1) * slowest_us
         high_us += (high - 1) * fastest_us
     parts = [_share(us, before_us), _share(low_us, before_high_us), _share(high_us, before_low_us)]
@@ -63,8 +63,8 @@ def difference(pairs: Iterable[tuple[Estimate, Estimate, float]]) -> CalibratedD
 
 def _bounds(before: Estimate, after: Estimate) -> tuple[float, float, float]:
     """The ratio, and its least and most."""
-    found, width = after.time.time_us / before.time.time_us, _width(before, after)
-    return found, found * math.exp(-width), found * math.exp(width)
+    middle, width = after.time.time_us / before.time.time_us, _width(before, after)
+    return middle, middle * math.exp(-width), middle * math.exp(width)
 
 
 def _width(before: Estimate, after: Estimate) -> float:

@@ -14,14 +14,14 @@ from tuner.scenario import Scenario
 
 
 def with_times(
-    found: Scale, scenario: Scenario, requests: Sequence[Request], wanted: TimesWanted, *, per_rank: bool = False
+    emulated: Scale, scenario: Scenario, requests: Sequence[Request], wanted: TimesWanted, *, per_rank: bool = False
 ) -> Scale:
     """The ranges with calibrated times at both ends; ``per_rank`` as it was where they were found.
 
     Errors: those of :func:`tuner.analysis.calibrated.answering`.
     """
     by_end: dict[tuple[int, str], list[int]] = defaultdict(list)  # places of ranges by nodes and collective
-    for at, each in enumerate(found.ranges):
+    for at, each in enumerate(emulated.ranges):
         if each.algorithm is not None:
             for nodes in {each.from_nodes, each.to_nodes}:
                 by_end[nodes, each.collective].append(at)
@@ -36,8 +36,10 @@ def with_times(
         for request in requests:
             places = by_end.get((nodes, request.collective.name), [])
             parts = request.parts(selection.communicator.ranks) if per_rank else 1
-            picks = [_pick(found.ranges[at]) for at in places]
-            estimates = calibrated.of_launches(model, request, [found.ranges[at].bytes * parts for at in places], picks)
+            picks = [_pick(emulated.ranges[at]) for at in places]
+            estimates = calibrated.of_launches(
+                model, request, [emulated.ranges[at].bytes * parts for at in places], picks
+            )
             times |= {(at, nodes): each.time for at, each in zip(places, estimates, strict=True)}
             named = zip((pick.name for pick in picks), estimates, strict=True)
             used[model.reason].append(calibrated.used(model, named))
@@ -47,10 +49,10 @@ def with_times(
             calibrated_from=times.get((at, each.from_nodes)),
             calibrated_to=times.get((at, each.to_nodes)),
         )
-        for at, each in enumerate(found.ranges)
+        for at, each in enumerate(emulated.ranges)
     )
     return replace(
-        found, ranges=tuple(ranges), calibrations=tuple(calibrated.merged(several) for several in used.values())
+        emulated, ranges=tuple(ranges), calibrations=tuple(calibrated.merged(several) for several in used.values())
     )
 
 

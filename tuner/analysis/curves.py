@@ -30,8 +30,8 @@ class Curves:
 
     def busbw_gbs(self, time_us: FloatArray) -> NDArray[np.float64]:
         """nccl-tests' bus bandwidth, GB/s (1e9 bytes per second), of times by size in us."""
-        found: NDArray[np.float64] = self.bytes.astype(np.float64) / time_us * 1e-3 * self.bus_factor
-        return found
+        busbw_gbs: NDArray[np.float64] = self.bytes.astype(np.float64) / time_us * 1e-3 * self.bus_factor
+        return busbw_gbs
 
 
 def curves(scenario: Scenario, request: Request, sizes: SizeArray) -> Curves:

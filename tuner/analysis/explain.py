@@ -128,9 +128,9 @@ def with_times(explanation: Explanation, scenario: Scenario, request: Request, w
         return replace(explanation, calibration=calibrated.used(model))
     names = [explanation.pick.name, *(f"{each.algorithm.name}/{each.protocol.name}" for each in explanation.slower)]
     several = calibrated.of_combinations(model, request, [explanation.bytes], names)
-    found = {name: estimate for name, (estimate,) in several.items()}
-    times = {name: each.time for name, each in found.items()}
-    return replace(explanation, calibrated=times, calibration=calibrated.used(model, found.items()))
+    estimates = {name: estimate for name, (estimate,) in several.items()}
+    times = {name: each.time for name, each in estimates.items()}
+    return replace(explanation, calibrated=times, calibration=calibrated.used(model, estimates.items()))
 
 
 def last(steps: list[Step], *quantities: str) -> float:

@@ -138,24 +138,24 @@ class _Answers:
 
     def ranges(self, starts: Sequence[int], high: int) -> list[Range]:
         """Of each request and size the starts at which it changes itself."""
-        found = []
+        ranges = []
         for column in range(len(self.each)):
             labels = np.stack([self.labels_of[start][column] for start in starts])
             changed = np.append(True, (labels[1:] != labels[:-1]).any(axis=1))
             own = [start for start, begins in zip(starts, changed, strict=True) if begins]
             ends = [*(start - 1 for start in own[1:]), high]
-            found += [self._range(column, start, end) for start, end in zip(own, ends, strict=True)]
-        return found
+            ranges += [self._range(column, start, end) for start, end in zip(own, ends, strict=True)]
+        return ranges
 
     def _of(self, count: int) -> NDArray[np.int64]:
         if count not in self.labels_of:
             selection = Selection(self.scenario.with_nodes(count).communicator())
-            found = [self._picks(selection, request) for request in self.calls.requests]
+            own = [self._picks(selection, request) for request in self.calls.requests]
             names = ("algorithm", "protocol", "channels", "threads")
             self.labels_of[count] = np.concatenate(
-                [np.column_stack([getattr(one, name).astype(np.int64) for name in names]) for one in found]
+                [np.column_stack([getattr(one, name).astype(np.int64) for name in names]) for one in own]
             )
-            self.times_us[count] = np.concatenate([one.time_us for one in found])
+            self.times_us[count] = np.concatenate([one.time_us for one in own])
             self.progress()
         return self.labels_of[count]
 

@@ -24,10 +24,10 @@ def with_times(
     if isinstance(model, NoCalibration):
         return [replace(answer, calibration=calibrated.used(model)) for answer in answers]
     sizes, names = [answer.bytes for answer in answers], dict.fromkeys(name for one in answers for name in _names(one))
-    found = calibrated.of_combinations(model, request, sizes, names)
+    estimates = calibrated.of_combinations(model, request, sizes, names)
     several = []
     for at, answer in enumerate(answers):
-        own = {name: found[name][at] for name in _names(answer)}
+        own = {name: estimates[name][at] for name in _names(answer)}
         times = {name: each.time for name, each in own.items()}
         several.append(replace(answer, calibrated=times, calibration=calibrated.used(model, own.items())))
     return several

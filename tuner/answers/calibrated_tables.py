@@ -43,16 +43,16 @@ def with_times(cells: Sequence[TableCell], scenario: Scenario, wanted: TimesWant
     model = calibrated.answering(wanted, scenario, selection)
     if isinstance(model, NoCalibration):
         return CalibratedTable(tuple(cells), calibrated.used(model))
-    found: dict[tuple[Collective, str], tuple[Estimate, Estimate]] = {}
+    ends: dict[tuple[Collective, str], tuple[Estimate, Estimate]] = {}
     for collective in Collective:
         request = Request(collective, DataType.float32, Op.sum)
         names = [f"{algorithm.name}/{protocol.name}" for algorithm, protocol in selection.candidates(request)]
         sizes = [request.unit_bytes(selection.communicator.ranks), LARGE_BYTES]
         for name, (smallest, large) in calibrated.of_combinations(model, request, sizes, names).items():
-            found[collective, name] = smallest, large
-    several = [(name, each) for (_, name), pair in found.items() for each in pair]
+            ends[collective, name] = smallest, large
+    several = [(name, each) for (_, name), pair in ends.items() for each in pair]
     return CalibratedTable(
-        tuple(replace(cell, calibrated=_cell(found.get((cell.collective, _name(cell))))) for cell in cells),
+        tuple(replace(cell, calibrated=_cell(ends.get((cell.collective, _name(cell))))) for cell in cells),
         calibrated.used(model, several),
     )
 

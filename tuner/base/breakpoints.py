@@ -39,20 +39,20 @@ class _Looked:
     """Sizes in order with the label of each, computed once."""
 
     def __init__(self, labels: Labels, sizes: SizeArray) -> None:
-        self.labels, self.sizes, self.found = labels, sizes, labels(sizes)
+        self.labels, self.sizes, self.labelled = labels, sizes, labels(sizes)
 
     def look_at(self, sizes: SizeArray) -> None:
         """Both are ascending and distinct; the last size is the greatest there is."""
         at = np.searchsorted(self.sizes, sizes)
         fresh = self.sizes[at] != sizes
         if fresh.any():
-            self.found = np.insert(self.found, at[fresh], self.labels(sizes[fresh]), axis=0)
+            self.labelled = np.insert(self.labelled, at[fresh], self.labels(sizes[fresh]), axis=0)
             self.sizes = np.insert(self.sizes, at[fresh], sizes[fresh])
 
     def bisect(self) -> SizeArray:
         """Adds sizes between those that differ until they are neighbours; the second of each such pair."""
         while True:
-            changed = self.found[1:] != self.found[:-1]
+            changed = self.labelled[1:] != self.labelled[:-1]
             at = np.flatnonzero(changed if changed.ndim == 1 else changed.any(axis=1))
             gaps = self.sizes[at + 1] - self.sizes[at]
             wide = gaps > 1

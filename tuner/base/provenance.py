@@ -24,7 +24,7 @@ def sha256(path: Path) -> str:
 
 def paths(files: Files) -> tuple[Path, ...]:
     """One file or several, as paths. BadInput for none."""
-    found = (Path(files),) if isinstance(files, str | PathLike) else tuple(map(Path, files))
-    if not found:
+    several = (Path(files),) if isinstance(files, str | PathLike) else tuple(map(Path, files))
+    if not several:
         raise BadInput("no files; valid: one at least")
-    return found
+    return several

@@ -66,7 +66,7 @@ def to_json(value: Any) -> Any:
 
 
 def _record(record: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    converted: dict[str, Any] = {}
     for each in fields(record):
         form: _Form = each.metadata.get(_METADATA) or _Form(None, None, False, False, False)
         if form.omitted:
@@ -76,10 +76,10 @@ def _record(record: Any) -> dict[str, Any]:
             continue
         made = to_json(value if form.convert is None else form.convert(value))
         if form.merged:
-            found |= made
+            converted |= made
         else:
-            found[form.key or each.name] = made
-    return found
+            converted[form.key or each.name] = made
+    return converted
 
 
 def _key(key: object) -> str:

@@ -66,20 +66,20 @@ class Registry(dict[str, F]):
 
     def __call__(self, *sources: Source) -> Callable[[F], F]:
         """The decorator that adds a function. TypeError without a source."""
-        found = found_in(*sources)
+        note_sources = found_in(*sources)
 
         def add(function: F) -> F:
-            self[function.__name__] = found(function)
+            self[function.__name__] = note_sources(function)
             return function
 
         return add
 
     def variant(self, *sources: Source) -> Callable[[Callable[[], F]], Callable[[], F]]:
         """The decorator that adds a class of rules. TypeError without a source."""
-        found = found_in(*sources)
+        note_sources = found_in(*sources)
 
         def add(kind: Callable[[], F]) -> Callable[[], F]:
-            rule = found(kind())
+            rule = note_sources(kind())
             self[rule.__name__] = rule
             return kind
 

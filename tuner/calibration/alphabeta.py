@@ -40,14 +40,14 @@ class AlphaBeta:
 
 def fit(observations: Observations) -> tuple[list[AlphaBeta], list[str]]:
     """What could be fitted, then what has too few sizes to be."""
-    found, without = [], []
+    fits, without = [], []
     for group in _of_all_types(observations.groups):
         if len(np.unique(group.sizes.nbytes[~group.held_out])) < line.LEAST_SIZES:
             name = f"{group.request.collective.name} {group.algo_proto[0].name}/{group.algo_proto[1].name}"
             without.append(f"{name}: too few sizes; needed: {line.LEAST_SIZES} that are not held out")
         else:
-            found.append(_fit(group))
-    return found, without
+            fits.append(_fit(group))
+    return fits, without
 
 
 def cost_table(fits: Iterable[AlphaBeta], provenance: dict[str, str]) -> Table:
@@ -85,20 +85,20 @@ def _of_all_types(groups: Iterable[ObservationGroup]) -> Iterable[ObservationGro
 
 def _fit(group: ObservationGroup) -> AlphaBeta:
     used = ~group.held_out
-    found = line.fit(group.sizes.nbytes, group.median_us, group.deviation, used)
-    request, shape, error = group.request, group.communicator, 100 * np.abs(found.error)
+    fitted = line.fit(group.sizes.nbytes, group.median_us, group.deviation, used)
+    request, shape, error = group.request, group.communicator, 100 * np.abs(fitted.error)
     return AlphaBeta(
         request.collective,
         *group.algo_proto,
         shape.ranks,
         shape.nodes,
         int(used.sum()),
-        found.fixed_us,
-        found.fixed_deviation_us,
-        found.gbs,
-        found.gbs_deviation,
-        found.r2,
+        fitted.fixed_us,
+        fitted.fixed_deviation_us,
+        fitted.gbs,
+        fitted.gbs_deviation,
+        fitted.r2,
         float(error[used].mean()),
         float(error[~used].mean()) if (~used).any() else None,
-        max(found.fixed_deviation_us / found.fixed_us, found.gbs_deviation / found.gbs) <= LARGEST_DEVIATION,
+        max(fitted.fixed_deviation_us / fitted.fixed_us, fitted.gbs_deviation / fitted.gbs) <= LARGEST_DEVIATION,
     )

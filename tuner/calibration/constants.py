@@ -60,8 +60,8 @@ class Constant:
 
 def constants(nccl: Release) -> tuple[list[Constant], list[str]]:
     """Those that can change, then the names of those that NCCL sets to 0, for which there is no factor."""
-    found = list(_all(nccl))
-    return [one for one in found if one.nccl > 0], [str(one) for one in found if one.nccl <= 0]
+    numbers = list(_all(nccl))
+    return [one for one in numbers if one.nccl > 0], [str(one) for one in numbers if one.nccl <= 0]
 
 
 def _all(nccl: Release) -> Iterator[Constant]:

@@ -134,10 +134,10 @@ def _calibrated(
         return rows, calibrated.used(model)
     request, sizes = Request(sweep.collective, point.dtype, point.op), [row.bytes for row in rows]
     estimates = calibrated.estimates(model, request, selection.pick(request, sizes))
-    found = tuple(
+    with_times = tuple(
         replace(row, calibrated=_beside(each.time, row.measured_us)) for row, each in zip(rows, estimates, strict=True)
     )
-    return found, calibrated.used(model, zip((row.pick for row in rows), estimates, strict=True))
+    return with_times, calibrated.used(model, zip((row.pick for row in rows), estimates, strict=True))
 
 
 def _beside(time: CalibratedTime, measured_us: float) -> CalibratedRow:

@@ -101,13 +101,13 @@ class Problem:
 
     def off(self, values: Mapping[Constant, float], noise: float) -> Array:
         """The model's logarithms of us less the measured ones, in units of their deviations, [call]."""
-        found: Array = (self.forward.log_us(values)[self.used] - self.target) * self.weight / noise
-        return found
+        residuals: Array = (self.forward.log_us(values)[self.used] - self.target) * self.weight / noise
+        return residuals
 
     def slope(self, values: Mapping[Constant, float], by: Sequence[Constant], noise: float) -> Array:
         """How :meth:`off` changes with the logarithm of each constant, numbers [call][constant]."""
-        found: Array = self.forward.jacobian(values, by)[self.used] * (self.weight / noise)[:, None]
-        return found
+        jacobian: Array = self.forward.jacobian(values, by)[self.used] * (self.weight / noise)[:, None]
+        return jacobian
 
     def cost(self, values: Mapping[Constant, float], noise: float) -> float:
         """Half the sum of the robust losses: what a fit makes small."""
@@ -157,16 +157,18 @@ def fit(observations: Observations) -> Fit:
     target, weight, used = _flat(observations)
     problem = Problem(forward, target[used], weight[used], used)
     nccl = {constant: constant.nccl for constant in everything}
-    found = _settled(problem, nccl, nccl)
+    settled = _settled(problem, nccl, nccl)
     for kind in dict.fromkeys(constant.path[1] for constant in everything if constant.is_cap):
         caps = [constant for constant in everything if constant.is_cap and constant.path[1] == kind]
-        shares = [each for each in _free(problem, found) if each.is_efficiency and forward.meet([each], caps)]
+        shares = [each for each in _free(problem, settled) if each.is_efficiency and forward.meet([each], caps)]
         for share in shares:  # what they say together may be split otherwise
-            factor = found.values[share] / share.nccl
-            found = _moved(problem, found, {**dict.fromkeys(caps, factor), **dict.fromkeys(shares, 1 / factor)})
-    values = {constant: value if value == constant.nccl else rounded(value) for constant, value in found.values.items()}
-    known = found.known
-    spread = deviations(problem.slope(values, [everything[index] for index in known.fitted], found.noise))
+            factor = settled.values[share] / share.nccl
+            settled = _moved(problem, settled, {**dict.fromkeys(caps, factor), **dict.fromkeys(shares, 1 / factor)})
+    values = {
+        constant: value if value == constant.nccl else rounded(value) for constant, value in settled.values.items()
+    }
+    known = settled.known
+    spread = deviations(problem.slope(values, [everything[index] for index in known.fitted], settled.noise))
     no_bound = {cap for cap in everything if cap.is_cap and not _binds(problem, values, cap)}
     residuals = _residuals(observations, forward, values)
     return Fit(
@@ -174,7 +176,7 @@ def fit(observations: Observations) -> Fit:
         unreached=tuple(forward.unreached),
         zeros=tuple(forward.zeros),
         tables=tables(observations.release, values),
-        noise=found.noise,
+        noise=settled.noise,
         errors=_errors(residuals),
         residuals=residuals,
     )
@@ -200,23 +202,23 @@ def _settled(
     return Settled(dict(start), values, known, noise)
 
 
-def _free(problem: Problem, found: Settled) -> list[Constant]:
-    return [problem.forward.constants[index] for index in found.known.fitted]
+def _free(problem: Problem, settled: Settled) -> list[Constant]:
+    return [problem.forward.constants[index] for index in settled.known.fitted]
 
 
-def _moved(problem: Problem, found: Settled, jump: Mapping[Constant, float]) -> Settled:
+def _moved(problem: Problem, origin: Settled, jump: Mapping[Constant, float]) -> Settled:
     """A fit from where these factors lead, if it is better: past the point where a cap binds, no slope leads back."""
-    before = problem.cost(found.values, found.noise)
-    others = [each for each in _free(problem, found) if not each.is_latency]
+    before = problem.cost(origin.values, origin.noise)
+    others = [each for each in _free(problem, origin) if not each.is_latency]
     near = [each for each in others if problem.forward.meet([each], list(jump))]
     free = [each for each in others if problem.forward.meet([each], [*jump, *near])]  # caps of other node counts, too
-    start = {constant: constant.within(found.values[constant] * factor) for constant, factor in jump.items()}
-    moved = problem.solve({**found.values, **start}, list(dict.fromkeys([*free, *jump])), found.noise)
-    if problem.cost(moved, found.noise) > before - WORTH:
-        return found
+    start = {constant: constant.within(origin.values[constant] * factor) for constant, factor in jump.items()}
+    moved = problem.solve({**origin.values, **start}, list(dict.fromkeys([*free, *jump])), origin.noise)
+    if problem.cost(moved, origin.noise) > before - WORTH:
+        return origin
     caps = {constant: moved[constant] for constant in jump if constant.is_cap}
-    settled = _settled(problem, {**found.start, **caps}, moved, found.noise)
-    return settled if problem.cost(settled.values, found.noise) < before - WORTH else found
+    settled = _settled(problem, {**origin.start, **caps}, moved, origin.noise)
+    return settled if problem.cost(settled.values, origin.noise) < before - WORTH else origin
 
 
 def _binds(problem: Problem, values: Mapping[Constant, float], cap: Constant) -> bool:
@@ -300,15 +302,15 @@ def _errors(residuals: Sequence[Residual]) -> tuple[Error, ...]:
     measured, nccl_us, fitted_us = np.array([(one.measured_us, one.nccl_us, one.fitted_us) for one in residuals]).T
     names, held_out = np.array([one.combination for one in residuals]), np.array([one.held_out for one in residuals])
     off = [100 * np.abs(times_us / measured - 1) for times_us in (nccl_us, fitted_us)]
-    found = []
+    errors = []
     for name in [*dict.fromkeys(names.tolist()), "all"]:
         these = names == name if name != "all" else np.full(len(names), True)
         inside, outside = (
             (int(part.sum()), _mean(off[0], part), _mean(off[1], part))
             for part in (these & ~held_out, these & held_out)
         )
-        found.append(Error(name, *inside, *outside))
-    return tuple(found)
+        errors.append(Error(name, *inside, *outside))
+    return tuple(errors)
 
 
 def _mean(off: Array, calls: NDArray[np.bool_]) -> float | None:

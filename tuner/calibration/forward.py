@@ -63,15 +63,15 @@ class Forward:
 
         A smaller factor is tried where a larger one is out of the bounds.
         """
-        found = np.zeros((self._places[-1].stop, len(by)))
+        jacobian = np.zeros((self._places[-1].stop, len(by)))
         for column, constant in enumerate(by):
             log = float(np.log(values[constant] / constant.nccl))
             low, high = max(constant.low, log - STEP), min(constant.high, log + STEP)
             ends = [self.release({**values, constant: constant.value(end)}) for end in (low, high)]
             for index in self._reach[constant]:
                 below, above = (_log_us(self._groups[index], nccl) for nccl in ends)
-                found[self._places[index], column] = (above - below) / (high - low)
-        return found
+                jacobian[self._places[index], column] = (above - below) / (high - low)
+        return jacobian
 
 
 def _may_reach(constant: Constant, group: ObservationGroup) -> bool:

@@ -72,7 +72,7 @@ def _head(files: Sequence[Path], tables: Sequence[MeasuredTable], facts: Measure
 
 def _unused(name: str, used: dict[str, MeasuredRun]) -> str:
     number = 2
-    found = name
-    while found in used:
-        found, number = f"{name}-{number}", number + 1
-    return found
+    unused = name
+    while unused in used:
+        unused, number = f"{name}-{number}", number + 1
+    return unused

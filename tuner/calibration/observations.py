@@ -76,13 +76,13 @@ def read(paths: Sequence[Path]) -> Observations:
     for (path, measured), scenario in zip(read_files, cases, strict=True):
         if measured.truncated:
             left_out["last lines that were cut off"] += 1
-        found = _times_us(measured.blocks, left_out)
-        if not found:
+        times_us = _times_us(measured.blocks, left_out)
+        if not times_us:
             why = _counts(left_out) or "there is none"
             raise BadMeasurement(f"{path}: no sample block counts of {len(measured.blocks)}: {why}")
-        calls.append((scenario.communicator(), found))
-    held_out = _held_out(point.bytes for _, found in calls for point, _ in found)
-    groups = [group for shape, found in calls for group in _groups(shape, found, held_out, left_out)]
+        calls.append((scenario.communicator(), times_us))
+    held_out = _held_out(point.bytes for _, times_us in calls for point, _ in times_us)
+    groups = [group for shape, times_us in calls for group in _groups(shape, times_us, held_out, left_out)]
     if not groups:
         raise BadMeasurement(f"{paths[0]}: the model has a time for nothing that was measured: {_counts(left_out)}")
     return Observations(tuple(cases), calls[0][0].release, tuple(groups), left_out, files)
@@ -101,14 +101,14 @@ def _where(scenario: Scenario) -> str:
 
 def _times_us(blocks: Iterable[SampleBlock], left_out: Counter[str]) -> dict[tuple[Point, AlgoProto], list[float]]:
     """All times that count, by call and by what was executed."""
-    found: dict[tuple[Point, AlgoProto], list[float]] = {}
+    times_us: dict[tuple[Point, AlgoProto], list[float]] = {}
     for block in blocks:
         what = block.requested or (block.executed if block.table is None else None)
         if reason := _useless(block):
             left_out[reason] += 1
         elif what is not None:
-            found.setdefault((block.point, what.algo_proto), []).extend(block.times_us)
-    return found
+            times_us.setdefault((block.point, what.algo_proto), []).extend(block.times_us)
+    return times_us
 
 
 def _useless(block: SampleBlock) -> str | None:
@@ -131,11 +131,14 @@ def _held_out(sizes: Iterable[int]) -> set[int]:
 
 
 def _groups(
-    shape: Communicator, found: dict[tuple[Point, AlgoProto], list[float]], held_out: set[int], left_out: Counter[str]
+    shape: Communicator,
+    times_us_of: dict[tuple[Point, AlgoProto], list[float]],
+    held_out: set[int],
+    left_out: Counter[str],
 ) -> Iterable[ObservationGroup]:
     selection = Selection(shape)
     kinds: dict[tuple[Request, AlgoProto], list[tuple[int, list[float]]]] = {}
-    for (point, algo_proto), times_us in found.items():
+    for (point, algo_proto), times_us in times_us_of.items():
         kinds.setdefault((point.request, algo_proto), []).append((point.bytes, times_us))
     excluded = {request: selection.excluded(request) for request, _ in kinds}
     for (request, algo_proto), calls in sorted(kinds.items(), key=lambda item: (item[0][0].collective, item[0][1])):

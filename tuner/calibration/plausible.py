@@ -35,11 +35,11 @@ class Judged:
 
 def judge(table: MeasuredTable, topology: Topology | None) -> Judged:
     """The table's rows without those that are refused; ``topology`` is one node, None where it is not known."""
-    found = [*problems(table), *(() if topology is None else _beyond(table.rows, topology))]
-    out = {line for problem in found if problem.refused for line in problem.lines}
-    if any(problem.kind in (Kind.mixed_machines, Kind.mixed_releases) for problem in found):
+    seen = [*problems(table), *(() if topology is None else _beyond(table.rows, topology))]
+    out = {line for problem in seen if problem.refused for line in problem.lines}
+    if any(problem.kind in (Kind.mixed_machines, Kind.mixed_releases) for problem in seen):
         out = {row.line for row in table.rows}
-    return Judged(tuple(row for row in table.rows if row.line not in out), tuple(found))
+    return Judged(tuple(row for row in table.rows if row.line not in out), tuple(seen))
 
 
 def refuse(table: MeasuredTable, topology: Topology | None, where: str) -> Judged:
@@ -87,13 +87,13 @@ def _between_bytes(row: MeasuredRow) -> float:
 
 
 def _beyond(rows: Sequence[MeasuredRow], topology: Topology) -> list[Problem]:
-    found = []
+    beyond = []
     there = len(topology.gpus)
     fitting = [row for row in rows if row.gpus_per_node <= there]
     if many := tuple(row.line for row in rows if row.gpus_per_node > there):
         most = max(row.gpus_per_node for row in rows)
         text = f"{len(many)} rows have up to {most} GPUs a node, and the machine has {there}"
-        found.append(Problem(Kind.too_many_gpus, many, text))
+        beyond.append(Problem(Kind.too_many_gpus, many, text))
     over = [(least_us(row, topology) / row.time_us, row) for row in fitting]
     above = [(factor, row) for factor, row in over if factor > _ABOVE]
     if above:
@@ -102,8 +102,8 @@ def _beyond(rows: Sequence[MeasuredRow], topology: Topology) -> list[Problem]:
             f"{len(above)} rows are faster than the machine's links "
             f"({named(row)}, line {row.line}: {row.time_us:g} us, the links alone take {factor * row.time_us:.4g} us)"
         )
-        found.append(Problem(Kind.above_links, tuple(row.line for _, row in above), f"{text}{_slip(over)}"))
-    return found
+        beyond.append(Problem(Kind.above_links, tuple(row.line for _, row in above), f"{text}{_slip(over)}"))
+    return beyond
 
 
 def _slip(over: Sequence[tuple[float, MeasuredRow]]) -> str:

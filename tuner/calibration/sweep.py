@@ -67,13 +67,13 @@ def read(path: Path, collective: Collective | None = None) -> Sweep:
     """BadMeasurement where the file has no such time of a right result, or several collectives and none is named."""
     measured = read_any(path, collective)
     own = [each for each in results(measured.blocks) if each.requested is None and (each.estimate or each.wrong)]
-    found = sorted({each.point.collective for each in own})
-    if not found or (collective is not None and collective not in found):
+    collectives = sorted({each.point.collective for each in own})
+    if not collectives or (collective is not None and collective not in collectives):
         what = "anything" if collective is None else collective.name
-        raise BadMeasurement(f"{path}: no times of {what} that NCCL chose itself; {_one_of(found)}")
-    if collective is None and len(found) > 1:
-        raise BadMeasurement(f"{path}: several collectives; valid: --collective with {_one_of(found)}")
-    collective = found[0] if collective is None else collective
+        raise BadMeasurement(f"{path}: no times of {what} that NCCL chose itself; {_one_of(collectives)}")
+    if collective is None and len(collectives) > 1:
+        raise BadMeasurement(f"{path}: several collectives; valid: --collective with {_one_of(collectives)}")
+    collective = collectives[0] if collective is None else collective
     kinds = {(each.point.dtype, each.point.op, each.point.graph) for each in own if each.point.collective is collective}
     if len(kinds) > 1:
         raise BadMeasurement(f"{path}: several types or operations, or some in CUDA graphs; valid: a file of one kind")
@@ -96,7 +96,7 @@ def _one_of(collectives: Sequence[Collective]) -> str:
 def fit(sweeps: Sequence[Sweep], terms: Terms) -> AlphaBeta:
     """Alpha and beta of an algorithm with these terms. BadInput for fewer than three sizes."""
     sizes, times = (
-        np.concatenate(found) for found in ([sweep.bytes for sweep in sweeps], [sweep.times_us for sweep in sweeps])
+        np.concatenate(parts) for parts in ([sweep.bytes for sweep in sweeps], [sweep.times_us for sweep in sweeps])
     )
     together = line.fit(sizes, times)
     runs = tuple(line.fit(sweep.bytes, sweep.times_us).level(terms) for sweep in sweeps)

@@ -60,9 +60,9 @@ class SweepFit:
     sizes: tuple[TimeOfFile, ...]
 
 
-def described(sweeps: Sequence[Sweep], algorithm: str, found: AlphaBeta) -> SweepFit:
+def described(sweeps: Sequence[Sweep], algorithm: str, fitted: AlphaBeta) -> SweepFit:
     """What :func:`tuner.calibration.sweep.fit` found for that algorithm in these sweeps, with the times it is of."""
-    fit, alpha_us, beta_gbs = found.fit, float(found.level.alpha_us), float(found.level.beta_gbs)
+    fit, alpha_us, beta_gbs = fitted.fit, float(fitted.level.alpha_us), float(fitted.level.beta_gbs)
     return SweepFit(
         operation=sweeps[0].collective.name,
         algorithm=algorithm,
@@ -74,10 +74,10 @@ def described(sweeps: Sequence[Sweep], algorithm: str, found: AlphaBeta) -> Swee
         beta_deviation_gbs=fit.gbs_deviation * beta_gbs / fit.gbs,
         fixed_us=fit.fixed_us,
         gbs=fit.gbs,
-        error=found.error,
-        verdict=found.verdict.name,
-        causes=tuple(found.verdict.causes),
-        runs=Runs(found.alpha_us, found.beta_gbs),
+        error=fitted.error,
+        verdict=fitted.verdict.name,
+        causes=tuple(fitted.verdict.causes),
+        runs=Runs(fitted.alpha_us, fitted.beta_gbs),
         wrong=tuple(SizeOfFile(each.path, size) for each in sweeps for size in each.wrong_bytes),
         sizes=tuple(
             TimeOfFile(each.path, int(size), float(time_us))

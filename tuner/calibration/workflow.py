@@ -99,11 +99,11 @@ def fit(files: Files, *, out: str | PathLike[str] | None = None, command: str | 
     cannot be written.
     """
     observed = observations.read(paths(files))
-    found = model.fit(observed)
+    fitted = model.fit(observed)
     written = None if out is None else Path(out)
     if written is not None:
-        write_text(written, fitted_constants.to_text(_constants(observed, found, command)))
-    return FitReport(written, _read(observed), found)
+        write_text(written, fitted_constants.to_text(_constants(observed, fitted, command)))
+    return FitReport(written, _read(observed), fitted)
 
 
 def fit_alpha_beta(
@@ -133,8 +133,8 @@ def _read(observed: Observations) -> FittedFiles:
     return FittedFiles(observed.release.name, titles, observed.calls, dict(observed.left_out))
 
 
-def _constants(observed: Observations, found: Fit, command: str | None) -> FittedConstants:
-    *_, all_errors = found.errors
+def _constants(observed: Observations, fitted: Fit, command: str | None) -> FittedConstants:
+    *_, all_errors = fitted.errors
     first = observed.cases[0]
     gpus = {scenario.gpus() for scenario in observed.cases}
     provenance = {
@@ -147,10 +147,10 @@ def _constants(observed: Observations, found: Fit, command: str | None) -> Fitte
         "command": command,
         "holdout_mape_percent": all_errors.fitted_held_out_percent,
         "nccl_holdout_mape_percent": all_errors.nccl_held_out_percent,
-        "residuals": [_known(to_json(error)) for error in found.errors],
-        "kept_as_alike": [one.name for one in found.constants if one.status == KEPT_ALIKE],
+        "residuals": [_known(to_json(error)) for error in fitted.errors],
+        "kept_as_alike": [one.name for one in fitted.constants if one.status == KEPT_ALIKE],
     }
-    return FittedConstants(observed.release.name, found.tables, _known(provenance))
+    return FittedConstants(observed.release.name, fitted.tables, _known(provenance))
 
 
 def _known(record: Mapping[str, object]) -> dict[str, object]:

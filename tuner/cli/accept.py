@@ -92,14 +92,14 @@ def command(
         gpus_per_node=scenario["gpus_per_node"],
         collective=program,
     )
-    found = acceptance.accept(files, Asked(described, given, calibration))
+    result = acceptance.accept(files, Asked(described, given, calibration))
     if junit_file is not None:
-        junit.write(junit_file, found)
+        junit.write(junit_file, result)
     if as_json:
-        print_json(found)
+        print_json(result)
     else:
-        _print(found)
-    if not found.passes:
+        _print(result)
+    if not result.passes:
         click.get_current_context().exit(1)
 
 
@@ -107,16 +107,16 @@ def _was_given(name: str) -> bool:
     return click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
-def _print(found: Acceptance) -> None:
-    for title, sizes in groupby(found.sizes, junit.suite):
+def _print(result: Acceptance) -> None:
+    for title, sizes in groupby(result.sizes, junit.suite):
         own = list(sizes)
-        several = len({each.file for each in found.sizes}) > 1
+        several = len({each.file for each in result.sizes}) > 1
         print_table(f"{own[0].file}: {title}" if several else title, COLUMNS, _rows(own))
-    for line in _notes(found):
+    for line in _notes(result):
         click.echo(line)
-    failing = sum(each.verdict.fails for each in found.sizes)
-    sizes_failed = f"{failing} of {len(found.sizes)} sizes fail"
-    click.echo(f"{'pass' if found.passes else 'FAIL'}: {sizes_failed}")
+    failing = sum(each.verdict.fails for each in result.sizes)
+    sizes_failed = f"{failing} of {len(result.sizes)} sizes fail"
+    click.echo(f"{'pass' if result.passes else 'FAIL'}: {sizes_failed}")
 
 
 def _rows(sizes: list[JudgedSize]) -> Iterator[tuple[object, ...]]:
@@ -135,43 +135,43 @@ def _rows(sizes: list[JudgedSize]) -> Iterator[tuple[object, ...]]:
         )
 
 
-def _notes(found: Acceptance) -> Iterator[str]:
-    for reason in found.expected_by:
+def _notes(result: Acceptance) -> Iterator[str]:
+    for reason in result.expected_by:
         yield f"expected times: {reason}"
-    if any(each.time is Whose.calibrated and not each.measured for each in found.sizes):
+    if any(each.time is Whose.calibrated and not each.measured for each in result.sizes):
         yield f"{NOT_MEASURED} never measured for this collective: extrapolated, with a wide band"
-    for start in found.start_extra:
+    for start in result.start_extra:
         if start.extra_us:
             on = f"{start.nodes} x {start.gpus_per_node} GPUs"
             why = "the way of launching, or the host (CPU, NUMA)"
             yield f"{on}: calls start {start.extra_us:.1f} us later than expected: {why}"
-    for reason, count in found.skipped.items():
+    for reason, count in result.skipped.items():
         yield f"not judged: {count} rows {reason}"
-    for each in found.problems:
+    for each in result.problems:
         yield f"{'refused: ' if each.refused else ''}{each.file}: {each.kind}: {each.text}"
-    if found.wrong_results:
-        yield f"refused: {found.wrong_results} calls had wrong results"
-    for number, one in enumerate(found.diagnosis):
+    if result.wrong_results:
+        yield f"refused: {result.wrong_results} calls had wrong results"
+    for number, one in enumerate(result.diagnosis):
         before = "points to" if number == 0 else "or as well to"
         yield f"{before} {one.resource}: {one.what}"
-    if any(each.verdict is Verdict.slow for each in found.sizes) and not found.diagnosis:
+    if any(each.verdict is Verdict.slow for each in result.sizes) and not result.diagnosis:
         yield "no single fault that is known here explains the loss"
-    if found.passes_as:
-        yield f"all sizes would pass as NCCL {', '.join(found.passes_as)}: is the release right?"
-    otherwise = [each for each in found.sizes if each.executed not in (None, each.pick)]
+    if result.passes_as:
+        yield f"all sizes would pass as NCCL {', '.join(result.passes_as)}: is the release right?"
+    otherwise = [each for each in result.sizes if each.executed not in (None, each.pick)]
     if otherwise:
         first = otherwise[0]
         on = f"{first.collective} of {human_bytes(first.bytes)} ran {first.executed} where NCCL would pick {first.pick}"
-        of = f"{len(otherwise)} of {len(found.sizes)} sizes"
+        of = f"{len(otherwise)} of {len(result.sizes)} sizes"
         yield f"NCCL's log says that something else ran than a healthy machine picks, at {of}: {on}"
 
 
 def _print_floors(expectation: Expectation, like: Request, sizes: list[int], as_json: bool) -> None:
     selection = Selection(expectation.scenario.communicator())
     requests = options.runnable({"here": selection}, [], like)
-    found = list(floor_tables.floors(expectation, requests, sizes))
+    floors = list(floor_tables.floors(expectation, requests, sizes))
     if as_json:
-        print_json({"machine": expectation.scenario.title, "expected_by": list(expectation.reasons), "floors": found})
+        print_json({"machine": expectation.scenario.title, "expected_by": list(expectation.reasons), "floors": floors})
         return
     rows = (
         (
@@ -182,10 +182,10 @@ def _print_floors(expectation: Expectation, like: Request, sizes: list[int], as_
             f"{each.expected_busbw_gbs:.2f}",
             f"{each.floor_gbs:.2f}",
         )
-        for each in found
+        for each in floors
     )
     print_table(f"{expectation.scenario.title}, {like.dtype.name}", FLOOR_COLUMNS, rows)
     for reason in expectation.reasons:
         click.echo(f"expected times: {reason}")
-    if any(each.time is Whose.calibrated and not each.measured for each in found):
+    if any(each.time is Whose.calibrated and not each.measured for each in floors):
         click.echo(f"{NOT_MEASURED} never measured for this collective: extrapolated, with a wide band")

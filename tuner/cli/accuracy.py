@@ -43,11 +43,11 @@ def command(
     nccl-tuner accuracy
     """
     if file is None:
-        found = of_splits(lambda done, of: click.echo(f"\rsplit {done} of {of}", err=True, nl=done == of))
+        accuracy = of_splits(lambda done, of: click.echo(f"\rsplit {done} of {of}", err=True, nl=done == of))
         if as_json:
-            print_json(found)
+            print_json(accuracy)
         else:
-            _print_splits(found.splits)
+            _print_splits(accuracy.splits)
         return
     held = of_path(file, Held(machine, topology, nccl, calibration))
     if as_json:

@@ -112,11 +112,11 @@ def _print_whose(budget: Budget, shown: Shown) -> None:
             )
 
 
-def _print_all_to_all(variant: str, found: AllToAllBudget) -> None:
-    extrapolated = "" if found.measured else ", never measured between nodes, so extrapolated"
-    time_ms, interval_ms = times.central(found.time, 1e3, 3), times.interval(found.time, 1e3, 3)
+def _print_all_to_all(variant: str, exchanges: AllToAllBudget) -> None:
+    extrapolated = "" if exchanges.measured else ", never measured between nodes, so extrapolated"
+    time_ms, interval_ms = times.central(exchanges.time, 1e3, 3), times.interval(exchanges.time, 1e3, 3)
     click.echo(
-        f"{variant}: {number(found.calls)} AllToAll take {time_ms} ms by measurements "
+        f"{variant}: {number(exchanges.calls)} AllToAll take {time_ms} ms by measurements "
         f"(90 %: {interval_ms}){extrapolated}; in no total"
     )
 
@@ -148,8 +148,8 @@ def _size(entry: EntryPrices, shown: Shown) -> list[object]:
     kind = (*_kind(entry.call), number(entry.calls))
     if isinstance(price, NoPrice):
         return shown.of((*kind, *(2 if shown.overlap else 1) * ("-",)), 3 * ("-",), 3 * ("-",))
-    found = price.calibrated
-    each, total = (found.each, found.total) if found else (None, None)
+    calibrated = price.calibrated
+    each, total = (calibrated.each, calibrated.total) if calibrated else (None, None)
     return shown.of(
         (*kind, price.name, *([price.channels] if shown.overlap else [])),
         (f"{price.time_us:.2f}", _ms(price.total_us), _percent(price.share)),
@@ -174,8 +174,10 @@ def _column(variant: VariantBudget, shown: Shown) -> list[object]:
     by_nccl, by_calibration = ("-", "-"), "-"
     if variant.changes:
         by_nccl = f"{variant.difference_us / 1000:+.3f}", f"{100 * variant.difference:+.1f} %"
-        if found := variant.calibrated:
-            by_calibration = times.change_between(found.compared.difference_low, found.compared.difference_high)
+        if calibrated := variant.calibrated:
+            by_calibration = times.change_between(
+                calibrated.compared.difference_low, calibrated.compared.difference_high
+            )
     total = variant.calibrated.total if variant.calibrated else None
     return shown.of((variant.name,), (_ms(variant.total_us), *by_nccl), (*_calibrated_ms(total), by_calibration))
 

@@ -86,20 +86,22 @@ def command(
     requests = options.runnable(
         {"before": old.selection, "after": new.selection}, collectives, Request(Collective.AllReduce, dtype, op)
     )
-    found = {request.collective: diff(old, new, request) for request in requests}
+    changes_of = {request.collective: diff(old, new, request) for request in requests}
     if times is not None:
         from tuner.analysis.calibrated_changes import CalibratedSides
 
         calibrated = CalibratedSides(times, old, new)
-        found = {request.collective: calibrated.changes(request, found[request.collective]) for request in requests}
+        changes_of = {
+            request.collective: calibrated.changes(request, changes_of[request.collective]) for request in requests
+        }
     if as_json:
-        print_json([change for changes in found.values() for change in changes])
+        print_json([change for changes in changes_of.values() for change in changes])
         return
     click.echo(f"before: {described.heading}\nafter:  {after.heading}\n")
-    print_whose([change.calibrated for changes in found.values() for change in changes])
-    for collective, changes in found.items():
+    print_whose([change.calibrated for changes in changes_of.values() for change in changes])
+    for collective, changes in changes_of.items():
         print_changes(collective.name, changes, by_nccl=times is None or times.beside_nccl)
-    if alike := [collective.name for collective in found if not found[collective]]:
+    if alike := [collective.name for collective in changes_of if not changes_of[collective]]:
         click.echo(f"{SAME if whole else SAME_COMBINATION} at every size: {', '.join(alike)}")
 
 

@@ -23,7 +23,7 @@ def releases_of(scenario: Scenario) -> list[Scenario]:
 def print_pairs(scenario: Scenario, sides: Sequence[Side], requests: Sequence[Request], as_json: bool) -> None:
     """As JSON every pair with its changes; as a table each release against the one before it."""
     pairs = list(combinations(sides, 2)) if as_json else list(pairwise(sides))
-    found = [(before, after, [diff(before, after, request) for request in requests]) for before, after in pairs]
+    compared = [(before, after, [diff(before, after, request) for request in requests]) for before, after in pairs]
     if as_json:
         print_json(
             [
@@ -32,7 +32,7 @@ def print_pairs(scenario: Scenario, sides: Sequence[Side], requests: Sequence[Re
                     "after": after.scenario.nccl,
                     "changes": [change for changes in of_all for change in changes],
                 }
-                for before, after, of_all in found
+                for before, after, of_all in compared
             ]
         )
         return
@@ -44,7 +44,7 @@ def print_pairs(scenario: Scenario, sides: Sequence[Side], requests: Sequence[Re
             *map(_share, of_all),
             _loss([change for some in of_all for change in some]),
         )
-        for before, after, of_all in found
+        for before, after, of_all in compared
     ]
     click.echo(
         f"{scenario.nodes} x {scenario.name}: the part of the sizes from 1 KiB to 1 GiB, in octaves, whose pick "

@@ -37,10 +37,10 @@ def command(releases: tuple[str, ...], every: bool, builds: tuple[str, ...], as_
     fetched = []
     for build in dict.fromkeys(builds):
         wanted = releases or library.with_build(build)
-        for found in library.fetch_all(wanted, lambda message: click.echo(message, err=True), build):
-            row = {"release": found.release, "build": build, "path": str(found.path), "sha256": found.sha256}
+        for wheel in library.fetch_all(wanted, lambda message: click.echo(message, err=True), build):
+            row = {"release": wheel.release, "build": build, "path": str(wheel.path), "sha256": wheel.sha256}
             fetched.append(row)
             if not as_json:
-                click.echo(f"{found.release} {found.path} sha256 {found.sha256}")
+                click.echo(f"{wheel.release} {wheel.path} sha256 {wheel.sha256}")
     if as_json:
         print_json(fetched)

@@ -63,20 +63,20 @@ def command(files: tuple[Path, ...], out: Path | None, model_name: str, cost_tab
         else:
             _print_alpha_beta(fits, cost_table)
         return
-    found = fit(files, out=out, command=command_line())
+    report = fit(files, out=out, command=command_line())
     if as_json:
-        print_json(to_json(found))
+        print_json(to_json(report))
     else:
-        _print(found)
+        _print(report)
         if out is not None:
-            click.echo(f"{out}: {len(found.fitted)} constants of NCCL {found.files.nccl}")
+            click.echo(f"{out}: {len(report.fitted)} constants of NCCL {report.files.nccl}")
 
 
-def _print(found: FitReport) -> None:
-    fitted, title = found.fit, _title(found.files)
+def _print(report: FitReport) -> None:
+    fitted, title = report.fit, _title(report.files)
     rows = [
         (one.name, f"{one.nccl:.5g}", f"{one.value:.5g}", _interval(one), one.status, _alike(one))
-        for one in found.fitted
+        for one in report.fitted
     ]
     print_table(title, ("constant", "NCCL", "fitted", "95 %", "status", "kept constants of the same effect"), rows)
     kept = [one for one in fitted.constants if one.status == KEPT_ALIKE]
@@ -104,7 +104,7 @@ def _print(found: FitReport) -> None:
             click.echo(f"kept at NCCL's value, {what}: {_few(names)}")
     if fitted.noise > 1:
         click.echo(f"the model misses the times by {fitted.noise:g} of their deviations; intervals are as much wider")
-    _print_left_out(found.files)
+    _print_left_out(report.files)
 
 
 def _title(files: FittedFiles) -> str:
@@ -132,7 +132,7 @@ def _print_left_out(files: FittedFiles) -> None:
         click.echo(f"left out: {count} {reason}")
 
 
-def _print_alpha_beta(found: AlphaBetaReport, cost_table: Path | None) -> None:
+def _print_alpha_beta(report: AlphaBetaReport, cost_table: Path | None) -> None:
     columns = (
         "collective",
         "combination",
@@ -148,7 +148,7 @@ def _print_alpha_beta(found: AlphaBetaReport, cost_table: Path | None) -> None:
         "held out %",
     )
     print_table(
-        _title(found.files),
+        _title(report.files),
         columns,
         [
             (
@@ -165,11 +165,11 @@ def _print_alpha_beta(found: AlphaBetaReport, cost_table: Path | None) -> None:
                 _percent(one.error_percent),
                 _percent(one.held_out_error_percent),
             )
-            for one in found.fits
+            for one in report.fits
         ],
     )
-    for reason in found.without:
+    for reason in report.without:
         click.echo(f"not fitted: {reason}")
-    _print_left_out(found.files)
+    _print_left_out(report.files)
     if cost_table is not None:
-        click.echo(f"{cost_table}: {sum(one.known for one in found.fits)} rows")
+        click.echo(f"{cost_table}: {sum(one.known for one in report.fits)} rows")

@@ -197,21 +197,22 @@ def command(
         Wanted(algorithms, protocols, channels),
         Settings(precision / 100, rounds, repeats, warmup, budget_s, seed),
     )
-    found = measure(out, opener, plan, partial(_progress, quiet=as_json))
-    if found is None:  # a rank other than 0 has served it to the end
+    measured = measure(out, opener, plan, partial(_progress, quiet=as_json))
+    if measured is None:  # a rank other than 0 has served it to the end
         sys.exit(0)
     if as_json:
-        print_json(found)
+        print_json(measured)
     else:
-        click.echo(f"# {found.scenario.title}; backend {found.backend}")
+        click.echo(f"# {measured.scenario.title}; backend {measured.backend}")
         click.echo("# times are medians, +- half of their 95 % confidence interval; *: NCCL's own choice")
-        if any(result.host_bound for result in found.summaries):
+        if any(result.host_bound for result in measured.summaries):
             click.echo(f"# {measured_results.HOST_BOUND}")
-        click.echo("\n".join(measured_results.lines(found.summaries, found.ranks)))
+        click.echo("\n".join(measured_results.lines(measured.summaries, measured.ranks)))
         click.echo(
-            f"# {out}: {found.blocks} sample blocks, {found.new_blocks} of them new; ended: {_ENDS[found.ended]}"
+            f"# {out}: {measured.blocks} sample blocks, {measured.new_blocks} of them new; "
+            f"ended: {_ENDS[measured.ended]}"
         )
-    if found.ended == INTERRUPTED:
+    if measured.ended == INTERRUPTED:
         click.echo(f"nccl-tuner: interrupted; {out} keeps what was measured; the same command continues", err=True)
         sys.exit(130)
 

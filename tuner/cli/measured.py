@@ -97,19 +97,19 @@ def check(files: tuple[Path, ...], machine: str | None, topology: Path | None, a
     nccl-tuner measured check run.log --machine dgx-h100
     """
     nodes = _topology(machine, topology)
-    found = [
+    problems = [
         (path, each)
         for path in files
         for each in plausible.judge(measured_table.read(measured.file_of(path)), nodes).problems
     ]
     if as_json:
-        print_json([_record(path, each) for path, each in found])
+        print_json([_record(path, each) for path, each in problems])
     else:
-        for path, each in found:
+        for path, each in problems:
             click.echo(_line(path, each))
-        if not found:
+        if not problems:
             click.echo("nothing is wrong")
-    if any(each.refused for _, each in found):
+    if any(each.refused for _, each in problems):
         click.get_current_context().exit(1)
 
 

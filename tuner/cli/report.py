@@ -53,7 +53,7 @@ def command(
     lines = None if times is None else calibrated.collect(report, times, partial(along, "calibrated times"))
     made = page(report, lines)
     write_text(out, made.html)
-    found = {
+    summary = {
         "file": str(out),
         "file_bytes": len(made.html.encode()),
         "data_bytes": made.data_bytes,
@@ -68,10 +68,12 @@ def command(
     }
     used = {} if lines is None else {line.used.reason: line.used for line in lines.values()}
     if as_json:
-        print_json({**found, "calibrations": [each.name for each in used.values() if each.name]})
+        print_json({**summary, "calibrations": [each.name for each in used.values() if each.name]})
     else:
-        counts = ", ".join(f"{name} {len(found[name])}" for name in ("releases", "collectives", "nodes", "sizes_bytes"))
-        click.echo(f"{out}: {found['picks']} picks ({counts.replace('_bytes', '')})")
+        counts = ", ".join(
+            f"{name} {len(summary[name])}" for name in ("releases", "collectives", "nodes", "sizes_bytes")
+        )
+        click.echo(f"{out}: {summary['picks']} picks ({counts.replace('_bytes', '')})")
         for each in used.values():
             by = f"by the calibration {each.reason}" if each.name else f"none; {each.reason}"
             click.echo(f"calibrated times: {by}")

@@ -84,19 +84,19 @@ def command(
     bar: Any = click.progressbar(length=high - low + 1, label="numbers of nodes", file=sys.stderr, hidden=hidden)
     with bar:
         over = NodeCounts(low, high, every, progress=lambda: bar.update(1))
-        found = scale(described, requests, sizes, over, per_rank=per_rank)
+        scaled = scale(described, requests, sizes, over, per_rank=per_rank)
     if times is not None:
         from tuner.analysis import calibrated_scale
 
-        found = calibrated_scale.with_times(found, described, requests, times, per_rank=per_rank)
+        scaled = calibrated_scale.with_times(scaled, described, requests, times, per_rank=per_rank)
     if as_json:
-        print_json(found)
+        print_json(scaled)
         return
-    measured = any(each.calibrated_from for each in found.ranges)
+    measured = any(each.calibrated_from for each in scaled.ranges)
     by_nccl = not measured or times is None or times.beside_nccl
     columns = [*COLUMNS, *(BY_NCCL if by_nccl else ()), *(CALIBRATED if measured else ())]
-    click.echo(_looked_at(found, low, high, every))
-    for collective, ranges in groupby(found.ranges, key=lambda one: one.collective):
+    click.echo(_looked_at(scaled, low, high, every))
+    for collective, ranges in groupby(scaled.ranges, key=lambda one: one.collective):
         title = f"{collective} on nodes of {described.name}, {described.gpus()} GPUs each, NCCL {described.nccl}"
         together = groupby(ranges, key=lambda one: (one.bytes, one.algorithm, one.protocol))
         rows = []
@@ -105,10 +105,10 @@ def command(
             by_calibration = _calibrated(alike[0], alike[-1]) if measured else ()
             rows.append([*_row(alike), *(_by_nccl(alike[0], alike[-1]) if by_nccl else ()), *by_calibration])
         print_table(title, columns, rows)
-    if found.calibrations:
+    if scaled.calibrations:
         from tuner.cli import times as calibrated_times
 
-        click.echo(calibrated_times.whose_of_all(found.calibrations))
+        click.echo(calibrated_times.whose_of_all(scaled.calibrations))
 
 
 COLUMNS = ("size", "nodes", "to", "ranks", "to", "pick", "channels", "threads")
@@ -116,11 +116,11 @@ BY_NCCL = ("NCCL us", "to", "busbw GB/s", "to")
 CALIBRATED = ("calibrated us", "90 % interval us", "to us", "90 % interval us")
 
 
-def _looked_at(found: Scale, low: int, high: int, every: bool) -> str:
+def _looked_at(scaled: Scale, low: int, high: int, every: bool) -> str:
     if every:
         return f"every number of nodes from {low} to {high}\n"
     return (
-        f"{found.counts} numbers of nodes from {low} to {high} were looked at; a choice that changes and returns "
+        f"{scaled.counts} numbers of nodes from {low} to {high} were looked at; a choice that changes and returns "
         "between two of them is missed (--every looks at all)\n"
     )
 

@@ -51,10 +51,10 @@ def _print_calibrated(tables: Tables, scenario: Scenario, wanted: "TimesWanted",
     from tuner.cli import times
 
     fitted = scenario.fitted_constants
-    found = calibrated_tables.with_times(cells(tables, fitted.record if fitted else None), scenario, wanted)
-    said = times.whose(replace(found.calibration, not_measured=()))  # the column says it by collective
+    table = calibrated_tables.with_times(cells(tables, fitted.record if fitted else None), scenario, wanted)
+    said = times.whose(replace(table.calibration, not_measured=()))  # the column says it by collective
     if as_json:
-        print_json(found.cells)
+        print_json(table.cells)
         click.echo(said, err=True)
         return
     rows = [
@@ -67,7 +67,7 @@ def _print_calibrated(tables: Tables, scenario: Scenario, wanted: "TimesWanted",
             f"{each.large_low_gbs:.1f} to {each.large_high_gbs:.1f}",
             "yes" if each.measured else "no",
         )
-        for cell in found.cells
+        for cell in table.cells
         if (each := cell.calibrated)
     ]
     if rows:

@@ -20,9 +20,9 @@ def central(time: CalibratedTime | None, scale: float = 1, digits: int = 2) -> s
     return "-" if time is None else f"{time.time_us / scale:.{digits}f}"
 
 
-def change(found: CalibratedRatio | None) -> str:
+def change(times: CalibratedRatio | None) -> str:
     """The bounds of a ratio of times as the change it is: ``-9.1 to -2.0 %``."""
-    return "-" if found is None else change_between(found.low - 1, found.high - 1)
+    return "-" if times is None else change_between(times.low - 1, times.high - 1)
 
 
 def change_between(low: float, high: float) -> str:

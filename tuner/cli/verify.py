@@ -121,12 +121,12 @@ def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, 
 
 
 def _arms(asked: Asked, wants_next: bool, calibration: str | None, as_json: bool) -> None:
-    found = workflow.of_arms(workflow.read(asked))
-    runs = next_runs.next_runs(found.measured, calibration) if wants_next else None
+    regret = workflow.of_arms(workflow.read(asked))
+    runs = next_runs.next_runs(regret.measured, calibration) if wants_next else None
     if as_json:
-        print_json({**to_json(found), **({"next": to_json(runs)} if runs else {})})
+        print_json({**to_json(regret), **({"next": to_json(runs)} if runs else {})})
         return
-    verify_arms.print_regret(found)
+    verify_arms.print_regret(regret)
     if runs is not None:
         verify_arms.print_next(runs)
 

@@ -17,27 +17,27 @@ NEXT_SHOWN = 8
 CALLS_NAMED = 4  # of which nothing is known
 
 
-def print_regret(found: MeasuredRegret) -> None:
+def print_regret(regret: MeasuredRegret) -> None:
     """Sizes that something is known of, then what is not known and why, splits, and rows."""
-    where = found.machine or "the topology"
-    known = [one for one in found.sizes if one.regret is not None]
+    where = regret.machine or "the topology"
+    known = [one for one in regret.sizes if one.regret is not None]
     if known:
         columns = ("call", "size", "pick", "us", "best", "us", "regret", "95 % interval", "", "NCCL ran")
-        print_table(f"NCCL's picks against the measured best on {where}, NCCL {found.nccl}", columns, map(_row, known))
-    _print_unknown([one for one in found.sizes if one.regret is None])
-    for why, rows in found.skipped.items():
+        print_table(f"NCCL's picks against the measured best on {where}, NCCL {regret.nccl}", columns, map(_row, known))
+    _print_unknown([one for one in regret.sizes if one.regret is None])
+    for why, rows in regret.skipped.items():
         click.echo(f"left out: {rows} rows: {why}")
-    _print_agreement(found.agreement)
-    _print_splits(found.splits)
-    for row in found.rows:
+    _print_agreement(regret.agreement)
+    _print_splits(regret.splits)
+    for row in regret.rows:
         click.echo(
             f"{row.row}\n  {_percent(row.gain_low, row.gain_high)} faster than NCCL's pick, "
             f"at least {100 * row.surely:.1f} % beyond the noise; measured: {', '.join(row.dtypes)}"
         )
-    _print_total(found, known)
+    _print_total(regret, known)
 
 
-def print_next(found: NextRuns) -> None:
+def print_next(runs: NextRuns) -> None:
     """The combinations to force, the largest possible gain first."""
     rows = [
         (
@@ -50,20 +50,20 @@ def print_next(found: NextRuns) -> None:
             f"{one.low_us:.1f} to {one.high_us:.1f}{'' if one.measured else ' *'}",
             f"up to {100 * one.possible_gain:.1f} %",
         )
-        for one in found.runs[:NEXT_SHOWN]
+        for one in runs.runs[:NEXT_SHOWN]
     ]
     columns = ("call", "GPUs", "force", "sizes", "first at", "pick, us", "may take us", "possible gain")
     click.echo()
     if rows:
         print_table("What to force next: never measured here, and maybe faster by calibrated times", columns, rows)
-        if any(not one.measured for one in found.runs[:NEXT_SHOWN]):
+        if any(not one.measured for one in runs.runs[:NEXT_SHOWN]):
             click.echo("* such calls were never measured: the interval is wide")
-        if len(found.runs) > NEXT_SHOWN:
-            click.echo(f"{len(found.runs) - NEXT_SHOWN} more have a smaller possible gain: --json")
-        click.echo(f"calibrated times: {found.runs[0].calibration}")
-    for reason in found.not_answered:
+        if len(runs.runs) > NEXT_SHOWN:
+            click.echo(f"{len(runs.runs) - NEXT_SHOWN} more have a smaller possible gain: --json")
+        click.echo(f"calibrated times: {runs.runs[0].calibration}")
+    for reason in runs.not_answered:
         click.echo(f"not known what to force next: {reason}")
-    if not rows and not found.not_answered:
+    if not rows and not runs.not_answered:
         click.echo("nothing to force next: all that may be faster was measured")
 
 
@@ -99,16 +99,16 @@ def _call(one: JudgedPick) -> str:
     return f"{one.collective.name} {one.dtype.name} {one.nodes} x {one.gpus_per_node}{place}{setting}"
 
 
-def _print_agreement(found: Agreement) -> None:
-    if found.clear:
+def _print_agreement(agreement: Agreement) -> None:
+    if agreement.clear:
         click.echo(
-            f"what NCCL ran by itself is logged, or told from its time beyond the noise, at {found.clear} sizes: "
-            f"the emulated pick at {found.clear_agreeing}"
+            f"what NCCL ran by itself is logged, or told from its time beyond the noise, at {agreement.clear} sizes: "
+            f"the emulated pick at {agreement.clear_agreeing}"
         )
-    if found.nearest:
+    if agreement.nearest:
         click.echo(
-            f"at {found.nearest} more the noise hides it: the nearest forced arm is the emulated pick "
-            f"at {found.nearest_agreeing}"
+            f"at {agreement.nearest} more the noise hides it: the nearest forced arm is the emulated pick "
+            f"at {agreement.nearest_agreeing}"
         )
 
 
@@ -142,13 +142,13 @@ def _print_splits(splits: Sequence[SplitGain]) -> None:
             click.echo(f"{len(rows) - SPLITS_SHOWN} more: --json")
 
 
-def _print_total(found: MeasuredRegret, known: Sequence[JudgedPick]) -> None:
-    unknown = len(found.sizes) - len(known)
+def _print_total(regret: MeasuredRegret, known: Sequence[JudgedPick]) -> None:
+    unknown = len(regret.sizes) - len(known)
     if not known:
         click.echo(f"regret: unknown at all {unknown} sizes")
         return
     mean = sum(one.regret or 0 for one in known) / len(known)
-    loses = found.count(Verdict.loses)
+    loses = regret.count(Verdict.loses)
     rest = f"; unknown at {unknown} more" if unknown else ""
     judged = f"not best at {loses} of {len(known)} sizes beyond the noise"
     click.echo(f"regret: mean {100 * mean:.2f} %; {judged}{rest}{_noise(known)}")

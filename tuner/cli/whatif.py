@@ -74,30 +74,30 @@ def command(
     requests = options.runnable(
         {"before": old.selection, "after": new.selection}, collectives, Request(Collective.AllReduce, dtype, op)
     )
-    found = [(at_sizes(old, new, request, sizes), diff(old, new, request)) for request in requests]
+    compared = [(at_sizes(old, new, request, sizes), diff(old, new, request)) for request in requests]
     if times is not None:
         from tuner.analysis.calibrated_changes import CalibratedSides
 
         calibrated = CalibratedSides(times, old, new)
-        found = [
+        compared = [
             (calibrated.sizes(request, ones), calibrated.changes(request, changes))
-            for request, (ones, changes) in zip(requests, found, strict=True)
+            for request, (ones, changes) in zip(requests, compared, strict=True)
         ]
     if as_json:
         print_json(
             {
                 "before": described.heading,
                 "after": after.heading,
-                "sizes": [one for ones, _ in found for one in ones],
-                "changes": [change for _, changes in found for change in changes],
+                "sizes": [one for ones, _ in compared for one in ones],
+                "changes": [change for _, changes in compared for change in changes],
             }
         )
         return
     click.echo(f"before: {described.heading}\nafter:  {after.heading}\n")
     by_nccl = times is None or times.beside_nccl
-    sized = [one.calibrated for ones, _ in found for one in ones]
-    print_whose([*sized, *(change.calibrated for _, changes in found for change in changes)])
-    for request, (ones, changes) in zip(requests, found, strict=True):
+    sized = [one.calibrated for ones, _ in compared for one in ones]
+    print_whose([*sized, *(change.calibrated for _, changes in compared for change in changes)])
+    for request, (ones, changes) in zip(requests, compared, strict=True):
         _print_sizes(request.collective.name, ones, by_nccl)
         print_changes(f"{request.collective.name}: where the pick changes", changes, by_nccl=by_nccl)
         if not changes:
@@ -120,5 +120,5 @@ def _print_sizes(title: str, ones: Sequence[AtSize], by_nccl: bool) -> None:
 def _measured_us(one: AtSize) -> tuple[str, str]:
     from tuner.cli import times
 
-    found = one.calibrated
-    return (times.central(found.before), times.central(found.after)) if found else ("-", "-")
+    calibrated = one.calibrated
+    return (times.central(calibrated.before), times.central(calibrated.after)) if calibrated else ("-", "-")

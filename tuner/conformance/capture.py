@@ -19,7 +19,7 @@ import numpy as np
 from tuner.base.names import Pattern
 from tuner.machine.catalogue import Machine, Shape, folder, load, net_gbs, release_key, shapes
 from tuner.machine.graphs import COLLNET_GRAPHS, WITH_COLLNET, Graph, Graphs
-from tuner.oracle import search as found
+from tuner.oracle import search
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
 
@@ -63,18 +63,18 @@ def ask(machine: Machine, release: str, nodes: int, gpus_per_node: int) -> tuple
     another graph, the other is there twice.
     """
     scenario = Scenario(release, nodes, machine=machine.name, gpus_per_node=gpus_per_node)
-    graphs, net_gbs, sha256 = _found(scenario)
-    with_collnet, _, _ = _found(replace(scenario, environment={"NCCL_COLLNET_ENABLE": "1"}))
+    graphs, net_gbs, sha256 = _searched(scenario)
+    with_collnet, _, _ = _searched(replace(scenario, environment={"NCCL_COLLNET_ENABLE": "1"}))
     for name, graph in with_collnet.items():
         if graph != graphs.get(name):
             graphs[name if name in COLLNET_GRAPHS else f"{name}{WITH_COLLNET}"] = graph
     return graphs, net_gbs, sha256
 
 
-def _found(scenario: Scenario) -> tuple[dict[str, Graph], float | None, str]:
+def _searched(scenario: Scenario) -> tuple[dict[str, Graph], float | None, str]:
     with Oracle(scenario.oracle_configuration(), TIMEOUT_S) as oracle:
-        found.check_nodes(oracle)
-        return dict(found.graphs(oracle)), found.net_gbs(oracle), oracle.facts.library_sha256
+        search.check_nodes(oracle)
+        return dict(search.graphs(oracle)), search.net_gbs(oracle), oracle.facts.library_sha256
 
 
 def render(
@@ -108,17 +108,17 @@ Found = Graph | float
 Entry = tuple[tuple[str, Found], tuple[str, ...], tuple[int, ...], tuple[str, ...]]
 
 
-def _lists(found: Mapping[Shape, Mapping[str, Found]]) -> list[str]:
+def _lists(by_shape: Mapping[Shape, Mapping[str, Found]]) -> list[str]:
     lines = []
-    for kind, entries in groupby(_entries(found), key=lambda entry: entry[0][0]):
+    for kind, entries in groupby(_entries(by_shape), key=lambda entry: entry[0][0]):
         lines += [f"{kind} = [", *map(_line, entries), "]"]
     return lines
 
 
-def _entries(found: Mapping[Shape, Mapping[str, Found]]) -> list[Entry]:
+def _entries(by_shape: Mapping[Shape, Mapping[str, Found]]) -> list[Entry]:
     """Releases x GPUs per node x nodes with one graph; by its name, one node first, fewest GPUs first."""
-    order = sorted(found, key=lambda shape: (release_key(shape[0]), *shape[1:]))
-    cells = [(graph, *shape) for shape in order for graph in found[shape].items()]
+    order = sorted(by_shape, key=lambda shape: (release_key(shape[0]), *shape[1:]))
+    cells = [(graph, *shape) for shape in order for graph in by_shape[shape].items()]
     releases = _gather(((graph, gpus, several), release) for graph, release, gpus, several in cells)
     gpus_per_node = _gather(((graph, r, several), gpus) for (graph, gpus, several), r in releases.items())
     nodes = _gather(
@@ -137,8 +137,8 @@ def _gather(pairs: Iterable[tuple[K, V]]) -> dict[K, tuple[V, ...]]:
 
 
 def _line(entry: Entry) -> str:
-    (_, found), releases, gpus_per_node, nodes = entry
-    values = asdict(found) if isinstance(found, Graph) else {"gbs": found}
+    (_, graph), releases, gpus_per_node, nodes = entry
+    values = asdict(graph) if isinstance(graph, Graph) else {"gbs": graph}
     known = {name: value for name, value in values.items() if value is not None}
     cells = {"nodes": nodes, "gpus_per_node": gpus_per_node} | known | {"releases": releases}
     return "    {" + ", ".join(f"{name} = {_value(value)}" for name, value in cells.items()) + "},"

@@ -49,35 +49,35 @@ def check(
 
     Where the emulator says that NCCL refuses a call, libnccl has to refuse it: that counts as one pick.
     """
-    found, requests = Comparing(), tuple(requests)
+    comparing, requests = Comparing(), tuple(requests)
     views = scenario.resolve().views
     selection = Selection(views[0])
     alone = scenario.resolve().oracle_configuration_to_launch().without_tuner
     with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
-        _compare_tables(found, selection, oracle.tables, oracle.facts)
+        _compare_tables(comparing, selection, oracle.tables, oracle.facts)
         if len(views) > 1:
             last = Selection(views[-1])
-            _compare_tables(found, last, oracle.last_rank_tables, oracle.last_rank_facts, " of the last rank")
+            _compare_tables(comparing, last, oracle.last_rank_tables, oracle.last_rank_facts, " of the last rank")
         taken = []
         for request in requests:
             chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
             if _refused(selection, request, chosen[0]):
-                found.compare("picks", name(request), "refused", _refused_or_picked(oracle, request, chosen[0]))
+                comparing.compare("picks", name(request), "refused", _refused_or_picked(oracle, request, chosen[0]))
                 continue
             taken.append(request)
             if request.buffers is not Buffers.window:  # nobody asks what a call costs that leaves the classic path
-                _compare_cells(found, selection, oracle, request, chosen)
+                _compare_cells(comparing, selection, oracle, request, chosen)
             if not alone:
-                _compare_picks(found, selection, oracle, request, chosen)
+                _compare_picks(comparing, selection, oracle, request, chosen)
         for number, group in enumerate(check_group.standard(selection, taken)):
             for where, (ours, theirs) in check_group.compare(selection, oracle, group).items():
-                found.compare("groups", f"group {number} of {len(group.picks)} calls, {where}", ours, theirs)
+                comparing.compare("groups", f"group {number} of {len(group.picks)} calls, {where}", ours, theirs)
     if alone:
         with Oracle(scenario.resolve().oracle_configuration_to_launch(), timeout_s=timeout_s) as oracle:
             for request in taken:
                 chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
-                _compare_picks(found, selection, oracle, request, chosen)
-    return found.report(scenario.title)
+                _compare_picks(comparing, selection, oracle, request, chosen)
+    return comparing.report(scenario.title)
 
 
 def _refused(selection: Selection, request: Request, size: int) -> bool:
@@ -100,18 +100,18 @@ def _refused_or_picked(oracle: Oracle, request: Request, size: int) -> str:
     return pick_name(launched)
 
 
-def _compare_tables(found: Comparing, selection: Selection, tables: Tables, facts: Facts, whose: str = "") -> None:
+def _compare_tables(comparing: Comparing, selection: Selection, tables: Tables, facts: Facts, whose: str = "") -> None:
     for name in TABLES:
         ours, theirs = getattr(selection.tables, name), getattr(tables, name)
         for at in np.ndindex(theirs.shape):  # an older release has fewer algorithms
-            found.compare("tables", f"{name}{list(at)}{whose}", ours[at].item(), theirs[at].item())
+            comparing.compare("tables", f"{name}{list(at)}{whose}", ours[at].item(), theirs[at].item())
     communicator = selection.communicator
-    found.compare("tables", f"channels{whose}", communicator.channels, facts.n_channels)
-    found.compare("tables", f"nvls_channels{whose}", communicator.nvls_channels, facts.nvls_channels)
+    comparing.compare("tables", f"channels{whose}", communicator.channels, facts.n_channels)
+    comparing.compare("tables", f"nvls_channels{whose}", communicator.nvls_channels, facts.nvls_channels)
 
 
 def _compare_cells(
-    found: Comparing, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
+    comparing: Comparing, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
 ) -> None:
     ours = selection.cost_table(request, sizes)
     theirs = oracle.costs(request, sizes)
@@ -126,27 +126,27 @@ def _compare_cells(
         )
         for row, algorithm, protocol in np.argwhere(differ)
     ]
-    found.add("cells", differ.size, mismatches)
+    comparing.add("cells", differ.size, mismatches)
 
 
 def _compare_picks(
-    found: Comparing, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
+    comparing: Comparing, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
 ) -> None:
     if request.buffers is Buffers.window:
-        _compare_windows(found, selection, oracle, request, sizes)
+        _compare_windows(comparing, selection, oracle, request, sizes)
         return
     picks = selection.pick(request, sizes)
     launched = oracle.launch(request, sizes)
     for row, (size, real) in enumerate(zip(sizes, launched, strict=True)):
         where = f"{name(request)} {size} B"
         pick = f"{Algorithm(picks.algorithm[row]).name}/{Protocol(picks.protocol[row]).name}"
-        found.compare("picks", where, pick, pick_name(real))
-        found.compare("channels", where, int(picks.channels[row]), real.channels)
-        found.compare("threads", where, int(picks.threads[row]), real.threads)
+        comparing.compare("picks", where, pick, pick_name(real))
+        comparing.compare("channels", where, int(picks.channels[row]), real.channels)
+        comparing.compare("threads", where, int(picks.threads[row]), real.threads)
 
 
 def _compare_windows(
-    found: Comparing, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
+    comparing: Comparing, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
 ) -> None:
     """As :func:`_compare_picks`; a call that leaves the classic path counts with its kernel, blocks and threads."""
     non_classic_paths = selection.non_classic_paths(request, sizes)
@@ -168,7 +168,7 @@ def _compare_windows(
         else:
             theirs = pick_name(real), real.channels, real.threads
         for what, own, library in zip(("picks", "channels", "threads"), ours, theirs, strict=True):
-            found.compare(what, where, own, library)
+            comparing.compare(what, where, own, library)
 
 
 def name(request: Request) -> str:

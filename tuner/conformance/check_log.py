@@ -46,49 +46,49 @@ def compare(imported: Imported, dtype: DataType = DataType.float32, op: Op = Op.
     """
     communicator = in_emulator(imported)
     selection = Selection(communicator)
-    found = Comparing()
+    comparing = Comparing()
     title = (
         f"{communicator.ranks} ranks on {communicator.nodes} nodes, NCCL {communicator.release.name}"
         f", communicator {imported.communicator}"
     )
-    _compare_table(found, imported, selection)
-    _compare_thresholds(found, imported, selection.tables)
+    _compare_table(comparing, imported, selection)
+    _compare_thresholds(comparing, imported, selection.tables)
     if imported.coll_channels is not None:
-        found.compare("channels", "coll channels", str(communicator.channels), imported.coll_channels)
+        comparing.compare("channels", "coll channels", str(communicator.channels), imported.coll_channels)
     if imported.nvls_channels is not None:
-        found.compare("channels", "nvls channels", str(communicator.nvls_channels), imported.nvls_channels)
-    not_compared = _compare_choices(found, imported.choices, selection, dtype, op)
+        comparing.compare("channels", "nvls channels", str(communicator.nvls_channels), imported.nvls_channels)
+    not_compared = _compare_choices(comparing, imported.choices, selection, dtype, op)
     silent = sum(made.count for made in imported.choices if made.dtype is None or made.op is None)
     notes = (f"{silent} choices do not show their call: taken as {dtype.name} {op.name}",) if silent else ()
     return Compared(
-        found.report(title), imported.missing, (*not_compared, *imported.symmetric), (*imported.notes, *notes)
+        comparing.report(title), imported.missing, (*not_compared, *imported.symmetric), (*imported.notes, *notes)
     )
 
 
-def _compare_table(found: Comparing, imported: Imported, selection: Selection) -> None:
+def _compare_table(comparing: Comparing, imported: Imported, selection: Selection) -> None:
     latency_us, bandwidth_gbs = printed_table.printed(selection.communicator, selection.tables)
     for index, block in enumerate(imported.table):
         columns = [(name, protocol) for name in block.names(index) for protocol in Protocol]
         for (name, protocol), text in zip(columns, block.threads, strict=False):
             algorithm = choice.algorithm(name)
             ours = "absent" if algorithm is None else str(selection.tables.max_threads[algorithm, protocol])
-            found.compare("max threads", f"{name}/{protocol.name}", ours, text)
+            comparing.compare("max threads", f"{name}/{protocol.name}", ours, text)
         for collective, cells in block.rows.items():
             for (name, protocol), (latency, bandwidth) in zip(columns, cells, strict=False):
                 algorithm = choice.algorithm(name)
                 at = collective, algorithm, protocol
                 ours = "absent" if algorithm is None else f"{latency_us[at]:.1f}/{bandwidth_gbs[at]:.1f}"
-                found.compare("table", f"{collective.name} {name}/{protocol.name}", ours, f"{latency}/{bandwidth}")
+                comparing.compare("table", f"{collective.name} {name}/{protocol.name}", ours, f"{latency}/{bandwidth}")
 
 
-def _compare_thresholds(found: Comparing, imported: Imported, tables: Tables) -> None:
+def _compare_thresholds(comparing: Comparing, imported: Imported, tables: Tables) -> None:
     for (algorithm, protocol), text in zip(_THRESHOLDS, imported.thresholds or (), strict=False):
         ours = str(tables.thread_thresholds_bytes[algorithm, protocol])
-        found.compare("thread thresholds", f"{algorithm.name}/{protocol.name}", ours, text)
+        comparing.compare("thread thresholds", f"{algorithm.name}/{protocol.name}", ours, text)
 
 
 def _compare_choices(
-    found: Comparing, choices: Sequence[LoggedChoice], selection: Selection, dtype: DataType, op: Op
+    comparing: Comparing, choices: Sequence[LoggedChoice], selection: Selection, dtype: DataType, op: Op
 ) -> list[str]:
     not_compared: dict[str, int] = {}
     for made in choices:
@@ -99,7 +99,7 @@ def _compare_choices(
         assert made.collective is not None
         request = Request(made.collective, made.dtype or dtype, op if made.op is None else made.op)
         where = f"{made.collective.name} {request.dtype.name} {request.op.name} {made.bytes} B"
-        found.compare("choices", where, _emulated(selection, request, made), _printed(made))
+        comparing.compare("choices", where, _emulated(selection, request, made), _printed(made))
     return [f"{count} choices: {reason}" for reason, count in not_compared.items()]
 
 

@@ -154,17 +154,17 @@ def crossover_bytes(one: Linear, other: Linear) -> Array:
     alike = np.abs(us_per_byte) <= _ROUNDING * np.maximum(one.us_per_byte, other.us_per_byte)
     together = np.abs(fixed_us) <= _ROUNDING * np.maximum(one.fixed_us, other.fixed_us)
     size = fixed_us / np.where(alike, 1.0, us_per_byte)
-    found: Array = np.where(~alike & ~together & (size > 0), size, np.nan)[()]
-    return found
+    crossing: Array = np.where(~alike & ~together & (size > 0), size, np.nan)[()]
+    return crossing
 
 
 def fastest(costs: Mapping[str, Linear]) -> list[tuple[float, str]]:
     """Who is fastest from which size on, ascending from 0 bytes; of equals the first named. Scalars only."""
     order = {name: place for place, name in enumerate(costs)}
     name = min(costs, key=lambda each: (costs[each].fixed_us, costs[each].us_per_byte, order[each]))
-    found = [(0.0, name)]
+    steps = [(0.0, name)]
     while True:
-        now = costs[found[-1][1]]
+        now = costs[steps[-1][1]]
         faster = [
             (float(crossover_bytes(now, cost)), float(cost.us_per_byte), order[each], each)
             for each, cost in costs.items()
@@ -172,6 +172,6 @@ def fastest(costs: Mapping[str, Linear]) -> list[tuple[float, str]]:
         ]
         later = [one for one in faster if np.isfinite(one[0])]
         if not later:
-            return found
+            return steps
         at, _, _, name = min(later)
-        found.append((at, name))
+        steps.append((at, name))

@@ -17,27 +17,29 @@ LARGEST = 1e30  # and one over it the least that may divide: far from any machin
 
 def positive(name: str, value: ArrayLike) -> Array:
     """Finite numbers above 0; a number for a number, an array for an array, as of all checks."""
-    return _checked(name, value, lambda found: found > 0, "above 0", 1 / LARGEST)
+    return _checked(name, value, lambda number: number > 0, "above 0", 1 / LARGEST)
 
 
 def not_negative(name: str, value: ArrayLike) -> Array:
     """Finite numbers that are not below 0."""
-    return _checked(name, value, lambda found: found >= 0, "0 or above")
+    return _checked(name, value, lambda number: number >= 0, "0 or above")
 
 
 def share(name: str, value: ArrayLike) -> Array:
     """The numbers as parts of 1 that leave something: 0 to below 1."""
-    return _checked(name, value, lambda found: (found >= 0) & (found < 1), "0 to below 1")
+    return _checked(name, value, lambda number: (number >= 0) & (number < 1), "0 to below 1")
 
 
 def part(name: str, value: ArrayLike) -> Array:
     """The numbers as parts of 1, all of it as well."""
-    return _checked(name, value, lambda found: (found >= 0) & (found <= 1), "0 to 1")
+    return _checked(name, value, lambda number: (number >= 0) & (number <= 1), "0 to 1")
 
 
 def whole(name: str, value: ArrayLike, least: int = 1) -> Array:
     """Whole numbers from ``least`` on."""
-    return _checked(name, value, lambda found: (found >= least) & (found == np.floor(found)), f"{least} or more, whole")
+    return _checked(
+        name, value, lambda number: (number >= least) & (number == np.floor(number)), f"{least} or more, whole"
+    )
 
 
 def divides(part: str, value: ArrayLike, of: str, total: ArrayLike) -> Array:
@@ -46,22 +48,22 @@ def divides(part: str, value: ArrayLike, of: str, total: ArrayLike) -> Array:
     parts, totals = np.broadcast_arrays(parts, totals)
     bad = np.flatnonzero(totals % parts)
     if len(bad):
-        one, other = (found.flat[bad[0]] for found in (parts, totals))
+        one, other = (numbers.flat[bad[0]] for numbers in (parts, totals))
         raise BadInput(f"{part} {one:g} does not divide {of} {other:g}; valid: a divisor of it")
-    found: Array = totals / parts
-    return found
+    quotient: Array = totals / parts
+    return quotient
 
 
 def _checked(name: str, value: ArrayLike, holds: Callable[[Array], Any], valid: str, least: float = 0.0) -> Array:
     try:
-        found = np.asarray(value, dtype=np.float64)
+        numbers = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         raise BadInput(f"{name}: {value!r} is no number; valid: {valid}") from None
-    good = np.isfinite(found) & holds(found)
+    good = np.isfinite(numbers) & holds(numbers)
     if not np.all(good):
-        raise BadInput(f"{name}: {found[~good].flat[0]:g}; valid: {valid}")
-    good = (found >= least) & (found <= LARGEST)
+        raise BadInput(f"{name}: {numbers[~good].flat[0]:g}; valid: {valid}")
+    good = (numbers >= least) & (numbers <= LARGEST)
     if not np.all(good):
-        raise BadInput(f"{name}: {found[~good].flat[0]:g}; valid: {valid}, {least:g} to {LARGEST:g}")
-    checked: Array = found[()]
+        raise BadInput(f"{name}: {numbers[~good].flat[0]:g}; valid: {valid}, {least:g} to {LARGEST:g}")
+    checked: Array = numbers[()]
     return checked

@@ -148,7 +148,7 @@ class Measured:
 def measured(table: Mapping[str, Any]) -> list[Measured]:
     """A file's tables. BadInput where one is not whole, or there is none."""
     try:
-        found = [
+        tables = [
             Measured(
                 one["title"],
                 one["path"],
@@ -160,17 +160,17 @@ def measured(table: Mapping[str, Any]) -> list[Measured]:
         ]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"tables: {error!r}; valid: title, path, bytes, rows of nodes, ranks per node and ms") from None
-    if not found:
+    if not tables:
         raise BadInput("no tables in the file; valid: --bytes, or tables")
-    return found
+    return tables
 
 
 def _profile(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     profiles = table.get("profiles")
     if not isinstance(profiles, Mapping) or not isinstance(profiles.get(name), Mapping):
         raise BadInput(f"no profile {name!r}; {one_of(profiles if isinstance(profiles, Mapping) else ['none'])}")
-    found: Mapping[str, Any] = profiles[name]
-    return found
+    profile: Mapping[str, Any] = profiles[name]
+    return profile
 
 
 def fabric(table: Mapping[str, Any], profile: str, **other: float | None) -> Fabric:

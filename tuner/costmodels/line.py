@@ -55,13 +55,13 @@ def fit(
         return made
 
     def off(logs: Array) -> Array:
-        found: Array = ((np.log(line_us(logs)) - target) / spread_of)[kept]
-        return found
+        residuals: Array = ((np.log(line_us(logs)) - target) / spread_of)[kept]
+        return residuals
 
     def slope(logs: Array) -> Array:
         parts = np.stack([np.exp(logs[0]) + 0 * kilobytes, -kilobytes / np.exp(logs[1])], axis=1)
-        found: Array = (parts / (line_us(logs) * spread_of)[:, None])[kept]
-        return found
+        jacobian: Array = (parts / (line_us(logs) * spread_of)[:, None])[kept]
+        return jacobian
 
     largest = int(np.argmax(kilobytes))
     start = np.log([measured.min(), kilobytes[largest] / measured[largest]])
@@ -101,12 +101,12 @@ def deviations(jacobian: Array) -> Array:
     Infinite for one without any effect.
     """
     lengths = np.linalg.norm(jacobian, axis=0)
-    found = np.full(len(lengths), np.inf)
+    relative = np.full(len(lengths), np.inf)
     reached = np.flatnonzero(lengths)
     if len(reached):
         scaled = jacobian[:, reached] / lengths[reached]
-        found[reached] = np.sqrt(np.diag(np.linalg.pinv(scaled.T @ scaled))) / lengths[reached]
-    return found
+        relative[reached] = np.sqrt(np.diag(np.linalg.pinv(scaled.T @ scaled))) / lengths[reached]
+    return relative
 
 
 def robust(off: Array) -> Array:

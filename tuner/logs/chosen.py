@@ -32,11 +32,11 @@ def choices(
             continue
         key = line.printed, tuple(call for call in line.calls if own is None or call.comm == own)
         tally[key] = tally.get(key, 0) + 1
-    found: dict[LoggedChoice, int] = {}
+    counts: dict[LoggedChoice, int] = {}
     for (text, calls), count in tally.items():
         made = _choice(text, calls, group.ranks if group else None, collective)
-        found[made] = found.get(made, 0) + count
-    return tuple(replace(made, count=count) for made, count in found.items()), ambiguous
+        counts[made] = counts.get(made, 0) + count
+    return tuple(replace(made, count=count) for made, count in counts.items()), ambiguous
 
 
 def of_group(thread: lines.Thread, group: CommunicatorLines | None) -> bool:

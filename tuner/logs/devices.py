@@ -42,7 +42,7 @@ def comp_cap(name: str) -> int | None:
     words = re.split(r"[\s-]+", name.removeprefix("NVIDIA").removeprefix("Tesla").strip())
     for length in (3, 2, 1):
         for start in range(len(words)):
-            found = COMP_CAPS.get(" ".join(words[start : start + length]))
-            if found is not None:
-                return found
+            known = COMP_CAPS.get(" ".join(words[start : start + length]))
+            if known is not None:
+                return known
     return None

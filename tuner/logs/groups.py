@@ -26,20 +26,20 @@ class CommunicatorLines:
 
 def groups(logs: Sequence[RankLog]) -> list[CommunicatorLines]:
     """The communicators in their order; ranks that show no communicator count only where no rank shows one."""
-    found: dict[str, CommunicatorLines] = {}
+    by_name: dict[str, CommunicatorLines] = {}
     for log in logs:
         if log.group is not None:
-            found.setdefault(log.group, CommunicatorLines(log.group, [])).logs.append(log)
+            by_name.setdefault(log.group, CommunicatorLines(log.group, [])).logs.append(log)
     for log in logs:
         if log.group is None and log.ranks is not None:
-            home = next((g for g in found.values() if g.ranks == log.ranks and not _has(g, log.rank)), None)
+            home = next((g for g in by_name.values() if g.ranks == log.ranks and not _has(g, log.rank)), None)
             if home is None:
                 name = f"{log.comm}"
-                home = found.setdefault(name, CommunicatorLines(name, []))
+                home = by_name.setdefault(name, CommunicatorLines(name, []))
             home.logs.append(log)
-    if not found and logs:
+    if not by_name and logs:
         return [CommunicatorLines("unnamed", list(logs))]
-    return list(found.values())
+    return list(by_name.values())
 
 
 def _has(group: CommunicatorLines, rank: int | None) -> bool:

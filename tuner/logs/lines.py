@@ -65,10 +65,10 @@ def split(lines: Iterable[str]) -> list[Line]:
     Lines without NCCL's prefix stay, of an UNKNOWN thread, only where no line has one: otherwise they are other
     programs' output, or pieces of lines that several processes wrote into each other.
     """
-    found = [_line(line) for line in lines]
-    if any(line.thread is not UNKNOWN for line in found):
-        found = [line for line in found if line.thread is not UNKNOWN or _KEPT.search(line.text)]
-    return _with_whole_hosts(found)
+    own = [_line(line) for line in lines]
+    if any(line.thread is not UNKNOWN for line in own):
+        own = [line for line in own if line.thread is not UNKNOWN or _KEPT.search(line.text)]
+    return _with_whole_hosts(own)
 
 
 def _line(line: str) -> Line:

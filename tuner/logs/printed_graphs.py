@@ -15,18 +15,18 @@ def of_rank(printed: Sequence[PrintedGraph], latency_us: float) -> tuple[Graphs,
     ``latency_us`` is the network's, which no line says. NCCL prints ring, tree, CollNet's and NVLS's in this order
     (initTransportsRank, src/init.cc, v2.18.1-1 to v2.30.7-1).
     """
-    found: dict[str, Graph] = {}
+    graphs: dict[str, Graph] = {}
     doubts: list[str] = []
     for line in printed:
         if line.pattern not in list(Pattern) or not {line.type_intra, line.type_inter} <= set(PATH_NAMES):
             doubts.append(f"a graph of an unknown kind was passed over: {line}")
             continue
         pattern = Pattern(line.pattern)
-        name = _NAMES.get(pattern, "collnet_chain" if "tree" in found else "tree")
-        found[name] = _graph(line, pattern, latency_us, doubts)
-    if "collnet_chain" in found:  # one graph for both up to 2.21
-        found.setdefault("collnet_direct", found["collnet_chain"])
-    return found, doubts
+        name = _NAMES.get(pattern, "collnet_chain" if "tree" in graphs else "tree")
+        graphs[name] = _graph(line, pattern, latency_us, doubts)
+    if "collnet_chain" in graphs:  # one graph for both up to 2.21
+        graphs.setdefault("collnet_direct", graphs["collnet_chain"])
+    return graphs, doubts
 
 
 _NAMES = {Pattern.Ring: "ring", Pattern.NVLS: "nvls", Pattern.CollNetDirect: "collnet_direct"}

@@ -151,13 +151,13 @@ def net_gbs(table: Mapping[str, Any]) -> dict[Shape, float]:
 
 def shapes(table: Mapping[str, Any]) -> dict[Shape, dict[str, Graph]]:
     """The graphs of a graphs.toml by release, GPUs per node and whether there are several nodes."""
-    found: dict[Shape, dict[str, Graph]] = {}
+    by_shape: dict[Shape, dict[str, Graph]] = {}
     for name, rows in table.get("graphs", {}).items():
         for row in rows:
             graph = _graph({column: row.get(column) for column in Graph.__dataclass_fields__})
             for nccl, gpus, nodes in product(row["releases"], row["gpus_per_node"], row["nodes"]):
-                found.setdefault((nccl, gpus, nodes == "several"), {})[name] = graph
-    return found
+                by_shape.setdefault((nccl, gpus, nodes == "several"), {})[name] = graph
+    return by_shape
 
 
 def release_key(release: str) -> tuple[int, ...]:

@@ -46,15 +46,15 @@ def read_complete(file: Path) -> tuple[str, Topology]:
 
     BadTopology where it is none, or GPUs are placed in it without being described.
     """
-    found = _File(file)
-    placed = _gpus(found.where, (element for element in found.elements if element.tag == "pci"))
+    skeleton = _File(file)
+    placed = _gpus(skeleton.where, (element for element in skeleton.elements if element.tag == "pci"))
     bare = [pci for pci in placed if (gpu := pci.find("gpu")) is None or gpu.get("sm") is None]
     if bare:
-        found.fail(
+        skeleton.fail(
             f"{len(bare)} of {len(placed)} GPUs have no <gpu> with sm: a skeleton for NCCL to complete on its machine; "
             f"say what they are with --gpu MODEL; {one_of(gpus.names())}"
         )
-    return found.text.replace("\r\n", "\n").replace("\r", "\n"), of_elements(found.elements, found.where)
+    return skeleton.text.replace("\r\n", "\n").replace("\r", "\n"), of_elements(skeleton.elements, skeleton.where)
 
 
 def read(file: Path, gpu: str, net_gbps: float | None, net_latency_us: float | None) -> Skeleton:
@@ -64,24 +64,24 @@ def read(file: Path, gpu: str, net_gbps: float | None, net_latency_us: float | N
     networks report). Errors: BadTopology for what the file lacks, BadInput for what contradicts it.
     """
     model = gpus.load(gpu)
-    found = _File(file)
-    placed = found.gpus()
+    skeleton = _File(file)
+    placed = skeleton.gpus()
     if not placed:
-        found.fail('no GPU in it: no <gpu>, and no <pci> with class="0x0302.." of NVIDIA')
-    found.check_places()
-    found.describe_gpus(placed, model)
-    adapters = found.describe_adapters(net_gbps, net_latency_us, model.gpudirect_rdma)
+        skeleton.fail('no GPU in it: no <gpu>, and no <pci> with class="0x0302.." of NVIDIA')
+    skeleton.check_places()
+    skeleton.describe_gpus(placed, model)
+    adapters = skeleton.describe_adapters(net_gbps, net_latency_us, model.gpudirect_rdma)
     bus_ids = sorted(map(_bus_id, placed))
     linked = all(pci.find("gpu/nvlink") is not None for pci in placed)
     return Skeleton(
-        xml=found.text,
-        topology=to_text(found.root),
+        xml=skeleton.text,
+        topology=to_text(skeleton.root),
         gpus=len(placed),
         nvlinks={} if linked else model.far_ends(bus_ids),
         adapters=adapters,
         classes={
             _bus_id(pci): pci.get("class", "")
-            for pci in found.root.iter("pci")
+            for pci in skeleton.root.iter("pci")
             if _bus_id(pci) in (*bus_ids, *adapters.values())
         },
     )

@@ -139,15 +139,15 @@ def decide(
     sources = [f"{path} sha256 {digest}" for path, digest in read.items()]
     origin = {"by": "nccl-tuner decide", "date": today(), **({} if command is None else {"command": command})}
     write(out, table(rows, {**origin, **_measured(sources, proposals), **_constants(fitted), **_rows(decisions, gate)}))
-    found = [each.file for each in decisions]
+    decided = [each.file for each in decisions]
     return Decided(
         table=out,
         gate=gate is not None,
         kept=tuple(row for each in decisions for row in each.kept),
         dropped=tuple(row for each in decisions for row in each.dropped),
-        regret_before=sum(file.regret_before for file in found) / len(found),
-        regret_after=sum(file.regret_after for file in found) / len(found),
-        files=tuple(found),
+        regret_before=sum(file.regret_before for file in decided) / len(decided),
+        regret_after=sum(file.regret_after for file in decided) / len(decided),
+        files=tuple(decided),
         other_ranks=tuple(
             OtherRanks(own.proposal.ranks, other.ranks, regrets(other.sizes, own.rows))
             for own in decisions
@@ -227,18 +227,18 @@ def _gated(path: Path, proposal: Proposal, beside: Path, settings: GateSettings)
 
 def _measured(sources: Sequence[str], proposals: Sequence[Proposal]) -> dict[str, str]:
     """What the table says of the files."""
-    found = {}
+    said = {}
     for number, (source, proposal) in enumerate(zip(sources, proposals, strict=True), start=1):
         header = proposal.comparison.measurements.header
-        found[f"measured-{number}"] = source
-        found[f"communicator-{number}"] = scenario_of(header).title
-        found[f"backend-{number}"] = str(header.backend)
+        said[f"measured-{number}"] = source
+        said[f"communicator-{number}"] = scenario_of(header).title
+        said[f"backend-{number}"] = str(header.backend)
     headers = [proposal.comparison.measurements.header for proposal in proposals]
-    found[NCCL] = ", ".join(dict.fromkeys(scenario_of(header).nccl for header in headers))
+    said[NCCL] = ", ".join(dict.fromkeys(scenario_of(header).nccl for header in headers))
     known = [[header.gpu] if header.gpu else scenario_of(header).gpu_names for header in headers]
     if all(known):
-        found[GPUS] = ", ".join(dict.fromkeys(chain.from_iterable(known)))
-    return found
+        said[GPUS] = ", ".join(dict.fromkeys(chain.from_iterable(known)))
+    return said
 
 
 def _constants(path: Path | None) -> dict[str, str]:
@@ -248,16 +248,16 @@ def _constants(path: Path | None) -> dict[str, str]:
 def _rows(decisions: Sequence[_Decision], settings: GateSettings | None) -> dict[str, str]:
     """What the table says of its rows."""
     none = "none: rows are as measured"
-    found = {"gate": none if settings is None else f"A/B run of {settings.rounds} rounds through the plugin"}
+    said = {"gate": none if settings is None else f"A/B run of {settings.rounds} rounds through the plugin"}
     kept = [row for each in decisions for row in each.kept]
     for number, row in enumerate(kept if settings is not None else [], start=1):
         assert row.gain is not None
-        found[f"gate-{number}"] = (
+        said[f"gate-{number}"] = (
             f"{row.row}, {row.ranks} ranks: gains {100 * row.gain:.1f} %, "
             f"probability {row.probability:.4f}, at " + ", ".join(map(size_text, row.sizes))
         )
     if kept:
-        found[GAPS] = "sizes without a row keep NCCL's own choice: nothing better is proven there"
+        said[GAPS] = "sizes without a row keep NCCL's own choice: nothing better is proven there"
     else:
-        found["result"] = "no row: NCCL's default is the best that was found"
-    return found
+        said["result"] = "no row: NCCL's default is the best that was found"
+    return said

@@ -45,14 +45,14 @@ class Evidence:
     @cached_property
     def _common(self) -> NDArray[np.float64]:
         """What each round adds to all its times."""
-        found: NDArray[np.float64] = np.nanmedian(self.log_us - np.nanmedian(self.log_us, axis=0), axis=1)
-        return found
+        medians: NDArray[np.float64] = np.nanmedian(self.log_us - np.nanmedian(self.log_us, axis=0), axis=1)
+        return medians
 
     @cached_property
     def levels(self) -> NDArray[np.float64]:
         """Typical logarithm of the time by column, without what the rounds have in common."""
-        found: NDArray[np.float64] = np.nanmedian(self.log_us - self._common[:, None], axis=0)
-        return found
+        medians: NDArray[np.float64] = np.nanmedian(self.log_us - self._common[:, None], axis=0)
+        return medians
 
     @cached_property
     def _squares(self) -> NDArray[np.float64]:
@@ -62,8 +62,8 @@ class Evidence:
     @cached_property
     def _counts(self) -> NDArray[np.int64]:
         """Rounds by column."""
-        found: NDArray[np.int64] = np.isfinite(self.log_us).sum(axis=0)
-        return found
+        counts: NDArray[np.int64] = np.isfinite(self.log_us).sum(axis=0)
+        return counts
 
     @property
     def _freedom(self) -> int:
@@ -109,10 +109,10 @@ class Evidence:
 
 def gain_of(differences: NDArray[np.float64]) -> Gain:
     """A gain from logarithms of ratios, numbers [round]."""
-    found = differences[np.isfinite(differences)]
-    if len(found) < FEWEST_ROUNDS:
-        return Gain(float(found.mean()) if len(found) else 0.0, -np.inf, np.inf, 1.0)
-    return _gain(float(found.mean()), float(found.std(ddof=1) / np.sqrt(len(found))), len(found) - 1)
+    known = differences[np.isfinite(differences)]
+    if len(known) < FEWEST_ROUNDS:
+        return Gain(float(known.mean()) if len(known) else 0.0, -np.inf, np.inf, 1.0)
+    return _gain(float(known.mean()), float(known.std(ddof=1) / np.sqrt(len(known))), len(known) - 1)
 
 
 def _gain(estimate: float, error: float, freedom: int) -> Gain:
@@ -126,11 +126,11 @@ def _gain(estimate: float, error: float, freedom: int) -> Gain:
 
 def collect(blocks: Iterable[SampleBlock]) -> dict[Point, Evidence]:
     """By point, in their order; what was replaced, was wrong, or ran under a table does not count."""
-    found: dict[Point, list[SampleBlock]] = {}
+    by_point: dict[Point, list[SampleBlock]] = {}
     for block in blocks:
         if block.counts and block.table is None:
-            found.setdefault(block.point, []).append(block)
-    return {point: _evidence(found[point]) for point in sorted(found)}
+            by_point.setdefault(block.point, []).append(block)
+    return {point: _evidence(by_point[point]) for point in sorted(by_point)}
 
 
 def _evidence(blocks: Sequence[SampleBlock]) -> Evidence:
@@ -161,9 +161,9 @@ def together(parts: Sequence[Evidence]) -> Evidence:
     return Evidence(columns, np.concatenate(centred), parts[0].executed)
 
 
-def by_size(found: Mapping[Point, Evidence]) -> dict[tuple[Collective, int], Evidence]:
+def by_size(by_point: Mapping[Point, Evidence]) -> dict[tuple[Collective, int], Evidence]:
     """(collective, bytes) -> evidence of all kinds of calls."""
     sizes: dict[tuple[Collective, int], list[Evidence]] = {}
-    for point, evidence in found.items():
+    for point, evidence in by_point.items():
         sizes.setdefault((point.collective, point.bytes), []).append(evidence)
     return {size: together(parts) for size, parts in sorted(sizes.items())}

@@ -38,9 +38,9 @@ class Log:
 
     def since(self, collective: Collective, requested: Combination | None) -> Combination | None:
         """What of a collective was executed since; None where NCCL does not say. Of several, one not requested."""
-        found = list(dict.fromkeys(self._combinations(collective)))
-        others = [each for each in found if requested is not None and each.algo_proto != requested.algo_proto]
-        return next(iter(others or found), None)
+        executed = list(dict.fromkeys(self._combinations(collective)))
+        others = [each for each in executed if requested is not None and each.algo_proto != requested.algo_proto]
+        return next(iter(others or executed), None)
 
     def _combinations(self, collective: Collective) -> list[Combination]:
         if not self.path.is_file():
@@ -51,12 +51,12 @@ class Log:
         self._read_bytes += len(text)
         printed = [line for each in text.decode(errors="replace").splitlines() if (line := choice.printed(each))]
         planned = [line for line in printed if line.planned]
-        found = []
+        combinations = []
         for line in planned or printed:
             own = line.collective is None or choice.collective(line.collective) is collective
             if own and (executed := combination(line)) is not None:
-                found.append(executed)
-        return found
+                combinations.append(executed)
+        return combinations
 
     def last_warning(self) -> str | None:
         """NCCL's own words, for the message of a failure."""

@@ -77,16 +77,16 @@ def points(
 
 def tasks(backend: Backend, points: Iterable[Point], wanted: Wanted) -> list[Task]:
     """NCCL's own choice and the wanted combinations at each point. BadInput where there is none at any point."""
-    found: list[Task] = []
+    wanted_tasks: list[Task] = []
     offered: set[str] = set()
     for point in points:
         here = backend.combinations(point)
         offered.update(str(combination) for combination in here)
         if chosen := wanted.of(here):
-            found += [Task(point, None), *(Task(point, combination) for combination in chosen)]
-    if not found:
+            wanted_tasks += [Task(point, None), *(Task(point, combination) for combination in chosen)]
+    if not wanted_tasks:
         raise BadInput(f"nothing to measure: none of the combinations requested runs here; {one_of(sorted(offered))}")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(wanted_tasks))
 
 
 def _rounded(unit: int) -> list[int]:

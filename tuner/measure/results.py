@@ -69,7 +69,7 @@ def results(blocks: Iterable[SampleBlock]) -> list[Result]:
     for block in blocks:
         if block.table is None:
             by_task.setdefault(Task(block.point, block.requested), []).append(block)
-    return sorted((_result(task, found) for task, found in by_task.items()), key=_place)
+    return sorted((_result(task, own) for task, own in by_task.items()), key=_place)
 
 
 def record(result: Result, ranks: int) -> MeasuredResult:

@@ -33,18 +33,18 @@ def series(comparison: Comparison, kind: Point) -> list[Series]:
 
     What was executed by NCCL's own choice, where the file does not say it, is what the model picks.
     """
-    found: dict[Combination, list[Row]] = {}
+    by_combination: dict[Combination, list[Row]] = {}
     for point, evidence in comparison.evidence.items():
         if kind_of(point) == kind:
             for combination, row in _rows(comparison, point, evidence).items():
-                found.setdefault(combination, []).append(row)
-    return [_series(combination, rows) for combination, rows in sorted(found.items())]
+                by_combination.setdefault(combination, []).append(row)
+    return [_series(combination, rows) for combination, rows in sorted(by_combination.items())]
 
 
 def _rows(comparison: Comparison, point: Point, evidence: Evidence) -> dict[Combination, Row]:
     model = comparison.model
     predicted_us = {} if model is None else model.times_us(point)
-    found = {}
+    rows = {}
     for column in sorted(evidence.columns, key=lambda column: column is not None):  # what was requested goes last
         combination = column or evidence.executed or (model.pick(point) if model else None)
         if combination is None:
@@ -53,8 +53,8 @@ def _rows(comparison: Comparison, point: Point, evidence: Evidence) -> dict[Comb
             combination = Combination(combination.algorithm, combination.protocol)
         algo_proto = combination.algorithm, combination.protocol
         model_us = np.nan if combination.channels else predicted_us.get(algo_proto, np.nan)
-        found[combination] = (point.bytes, *evidence.band_us(column), model_us)
-    return found
+        rows[combination] = (point.bytes, *evidence.band_us(column), model_us)
+    return rows
 
 
 def _series(combination: Combination, rows: list[Row]) -> Series:

@@ -141,7 +141,7 @@ def verify(files: Files, *, histogram: str | PathLike[str] | Histogram | None = 
 
 def read_histogram(path: Path) -> dict[tuple[Collective, int], float]:
     """A CSV of collective,bytes,count, with or without that line; sizes as in 64K. BadMeasurement names the line."""
-    found: dict[tuple[Collective, int], float] = {}
+    histogram: dict[tuple[Collective, int], float] = {}
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = [(number, row) for number, row in enumerate(csv.reader(file), start=1) if row]
@@ -158,8 +158,8 @@ def read_histogram(path: Path) -> dict[tuple[Collective, int], float]:
                 raise ValueError(count)
         except (ValueError, BadInput) as error:
             raise BadMeasurement(f"{path}:{number}: not collective,bytes,count: {error}") from None
-        found[key] = found.get(key, 0.0) + calls
-    return found
+        histogram[key] = histogram.get(key, 0.0) + calls
+    return histogram
 
 
 def _size(path: Path, comparison: Comparison, one: Judged) -> VerifiedSize:

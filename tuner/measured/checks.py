@@ -74,7 +74,7 @@ class Problem:
 
 def problems(table: MeasuredTable) -> tuple[Problem, ...]:
     """What the rows alone show, worst first: labels, units, placement, repeated rows, curves."""
-    found = [
+    listed = [
         *_release(table),
         *_mixed(table),
         *_too_short(table),
@@ -83,15 +83,15 @@ def problems(table: MeasuredTable) -> tuple[Problem, ...]:
         *_curves(table),
         *_slow_runs(table),
     ]
-    return tuple(found)
+    return tuple(listed)
 
 
 def curves(table: MeasuredTable) -> Iterator[tuple[MeasuredRow, ...]]:
     """Rows that differ in size alone, by size; replicates of a size stay in the file's order."""
-    found: dict[object, list[MeasuredRow]] = defaultdict(list)
+    by_curve: dict[object, list[MeasuredRow]] = defaultdict(list)
     for row in table.rows:
-        found[replace(row, line=0, bytes=0, time_us=0.0)].append(row)
-    return (tuple(sorted(rows, key=lambda row: row.bytes)) for rows in found.values())
+        by_curve[replace(row, line=0, bytes=0, time_us=0.0)].append(row)
+    return (tuple(sorted(rows, key=lambda row: row.bytes)) for rows in by_curve.values())
 
 
 def named(row: MeasuredRow) -> str:

@@ -35,19 +35,19 @@ def parse(name: str, comments: Iterable[str]) -> MeasuredHeader:
 
 def lines(header: MeasuredHeader) -> list[str]:
     """The head as comment lines; what is empty is left out."""
-    found: list[str] = []
+    text: list[str] = []
     for key, value in to_json(header).items():
         if key not in _TABLES and value not in ("", [], False):
-            found += [f"{key} = {_value(value)}"]
+            text += [f"{key} = {_value(value)}"]
     for key in ("source", "environment", "noise_percent", "left_out"):
         if inside := {name: value for name, value in to_json(getattr(header, key)).items() if value != ""}:
-            found += ["", f"[{key}]", *(f"{_key(name)} = {_value(value)}" for name, value in inside.items())]
+            text += ["", f"[{key}]", *(f"{_key(name)} = {_value(value)}" for name, value in inside.items())]
     if header.runs:
-        found += ["", "[runs]"]
+        text += ["", "[runs]"]
     for key, run in header.runs.items():
         there = {name: value for name, value in to_json(run).items() if value not in ("", None, [], {})}
-        found += [f"{_key(key)} = {_value(there)}"]
-    return [f"# {line}".rstrip() for line in found]
+        text += [f"{_key(key)} = {_value(there)}"]
+    return [f"# {line}".rstrip() for line in text]
 
 
 class _WrongValue(Exception):
@@ -76,17 +76,17 @@ def _known(record: type[Record], where: str, facts: Any) -> dict[str, Any]:
 
 def _typed(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that are no texts, checked and converted."""
-    found: dict[str, Any] = {}
+    typed: dict[str, Any] = {}
     if "launch" in facts:
         if facts["launch"] not in list(Launch):
             raise _WrongValue(f"launch: {facts['launch']!r}; {one_of(repr(each.value) for each in Launch)}")
-        found["launch"] = Launch(facts["launch"])
+        typed["launch"] = Launch(facts["launch"])
     for key, kind in (("traps", str), ("devices", int)):
         values = facts.get(key, [])
         if not isinstance(values, list) or not all(isinstance(value, kind) for value in values):
             raise _WrongValue(f"{key}: {values!r}; expected a list of {kind.__name__}")
         if key in facts:
-            found[key] = tuple(values)
+            typed[key] = tuple(values)
     inside: dict[str, type] = {"environment": str, "noise_percent": float, "left_out": int}
     for key, of in inside.items():
         for name, value in _mapping(key, facts.get(key, {})).items():
@@ -94,7 +94,7 @@ def _typed(facts: Mapping[str, Any]) -> dict[str, Any]:
                 raise _WrongValue(f"{key}.{name}: {value!r}; expected {of.__name__}")
     if not isinstance(facts.get("cuda_graph", False), bool):
         raise _WrongValue(f"cuda_graph: {facts['cuda_graph']!r}; expected true or false")
-    return found
+    return typed
 
 
 def _mapping(where: str, value: Any) -> dict[str, Any]:

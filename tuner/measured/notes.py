@@ -34,9 +34,9 @@ def runs(noted: Iterable[tuple[str, str]]) -> Noted:
             others = sum(1 for known, _ in names if known == source)
             names[source, own] = f"{source}#{others + 1}" if others else source or "notes"
         of_rows.append(names[source, own])
-    found = {name: MeasuredRun(what=note, environment=variables(note)) for (_, note), name in names.items()}
+    named = {name: MeasuredRun(what=note, environment=variables(note)) for (_, note), name in names.items()}
     texts = [" ; ".join(key) for key in names]
-    return Noted(of_rows, found, _agreed(map(nccl_release, texts)), _agreed(map(gpu, texts)))
+    return Noted(of_rows, named, _agreed(map(nccl_release, texts)), _agreed(map(gpu, texts)))
 
 
 def nccl_release(text: str) -> str:

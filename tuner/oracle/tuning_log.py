@@ -42,7 +42,7 @@ class TunedChoice:
 
 def choices(log: bytes) -> list[TunedChoice]:
     """Every choice in a piece of NCCL's log, in its order; the later and fuller kind of line where there are both."""
-    lines = [found for line in log.decode(errors="replace").splitlines() if (found := choice.printed(line))]
+    lines = [made for line in log.decode(errors="replace").splitlines() if (made := choice.printed(line))]
     planned = [line for line in lines if line.planned]
     return [
         TunedChoice(
@@ -68,15 +68,15 @@ def algorithm(text: str) -> Algorithm:
 
     Such as ``COLLNET_DIRECT``, ``NVLS_TREE``, ``NVLSTree``.
     """
-    found = choice.algorithm(text)
-    if found is None:
+    known = choice.algorithm(text)
+    if known is None:
         raise OracleFailed(f"NCCL named an algorithm this project does not know: {text}")
-    return found
+    return known
 
 
 def protocol(text: str) -> Protocol:
     """By number, or by NCCL's spelling, in any case; OracleFailed for any other."""
-    found = choice.protocol(text)
-    if found is None:
+    known = choice.protocol(text)
+    if known is None:
         raise OracleFailed(f"NCCL named a protocol this project does not know: {text}")
-    return found
+    return known

@@ -14,14 +14,14 @@ def figure(choices: Choices, what: str, where: str) -> Figure:
 
     ``what`` and ``where`` are the heading: the call, and machine, release and settings.
     """
-    found = Figure(figsize=(11, 6), layout="constrained")
-    axes = found.subplots()
+    canvas = Figure(figsize=(11, 6), layout="constrained")
+    axes = canvas.subplots()
     draw(axes, choices)
     node_axis(axes, choices.nodes)
     size_axis(axes, choices.bytes)
-    legend(found, choices)
-    heading(found, axes, what, where)
-    return found
+    legend(canvas, choices)
+    heading(canvas, axes, what, where)
+    return canvas
 
 
 def draw(axes: Any, choices: Choices) -> None:

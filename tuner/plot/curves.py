@@ -12,8 +12,8 @@ MARKERS = 12  # along a line
 
 def figure(curves: Curves, what: str, where: str) -> Figure:
     """Over the curves a bar says which combination is the pick; the broad grey line is the time that NCCL gives it."""
-    found = Figure(figsize=(11, 8), layout="constrained")
-    bar, times, bandwidths = found.subplots(3, 1, height_ratios=[0.5, 6, 5])
+    canvas = Figure(figsize=(11, 8), layout="constrained")
+    bar, times, bandwidths = canvas.subplots(3, 1, height_ratios=[0.5, 6, 5])
     choicemap.draw(bar, curves.picks)
     bar.set_ylim(-0.5, 0.5)
     bar.set_yticks([0], ["pick"])
@@ -36,6 +36,6 @@ def figure(curves: Curves, what: str, where: str) -> Figure:
     for axes in (times, bandwidths):
         grid(axes)
     nothing = [cells.NOTHING_STYLE.handle()] if (curves.picks.algorithm < 0).any() else []
-    legend(found, [*times.get_lines(), *nothing])
-    heading(found, bar, what, where)
-    return found
+    legend(canvas, [*times.get_lines(), *nothing])
+    heading(canvas, bar, what, where)
+    return canvas

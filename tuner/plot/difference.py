@@ -35,27 +35,27 @@ STYLES = {
 def classes(before: Choices, after: Choices) -> cells.Classes:
     """The classes of ``STYLES``, numbers [row][size]: the ratio's where the pick changes."""
     ratios = 1 + np.searchsorted(np.array(_BOUNDS, np.float32), ratio(before, after))
-    found = np.where(changed(before, after), ratios, SAME)
+    classed = np.where(changed(before, after), ratios, SAME)
     runs = before.algorithm >= 0, after.algorithm >= 0
     for number, which in ((ONLY_BEFORE, runs[0] & ~runs[1]), (ONLY_AFTER, runs[1] & ~runs[0])):
-        found[which] = number
-    found[~runs[0] & ~runs[1]] = NOTHING
-    return found
+        classed[which] = number
+    classed[~runs[0] & ~runs[1]] = NOTHING
+    return classed
 
 
 def figure(before: Choices, after: Choices, what: str, where: tuple[str, str]) -> Figure:
     """Both maps, and the predicted time after over before where the pick changes; ``where`` names the maps."""
-    found = Figure(figsize=(11, 10), layout="constrained")
-    panels = found.subplots(3, 1)
+    canvas = Figure(figsize=(11, 10), layout="constrained")
+    panels = canvas.subplots(3, 1)
     for axes, choices in zip(panels, (before, after), strict=False):
         choicemap.draw(axes, choices)
     differing = classes(before, after)
     cells.draw(panels[2], before.bytes, differing, STYLES)
     titles = f"before: {where[0]}", f"after: {where[1]}", "where the pick changes"
     for axes, title in zip(panels, titles, strict=True):
-        heading(found, axes, what, title)
+        heading(canvas, axes, what, title)
         node_axis(axes, before.nodes, most=8)
         size_axis(axes, before.bytes, named=axes is panels[2])
-    choicemap.legend(found, before, after)
-    cells.legend(found, cells.occurring(differing), STYLES, "predicted time, after/before", LOWER)
-    return found
+    choicemap.legend(canvas, before, after)
+    cells.legend(canvas, cells.occurring(differing), STYLES, "predicted time, after/before", LOWER)
+    return canvas

@@ -22,8 +22,8 @@ LINKS: Look = {
 def figure(report: EfficiencyReport) -> Figure:
     """Two panels over sizes: times and bus bandwidths."""
     sizes = np.array([row.bytes for row in report.rows], np.uint64)
-    found = Figure(figsize=(11, 7.5), layout="constrained")
-    times, bandwidths = panels = found.subplots(2, 1)
+    canvas = Figure(figsize=(11, 7.5), layout="constrained")
+    times, bandwidths = panels = canvas.subplots(2, 1)
     times.plot(sizes, [row.measured_us for row in report.rows], **MEASURED)
     times.plot(sizes, [row.nccl_us for row in report.rows], **PREDICTED)
     times.plot(sizes, [row.alphabeta_us for row in report.rows], **ALPHABETA)
@@ -38,6 +38,6 @@ def figure(report: EfficiencyReport) -> Figure:
     for axes, where in zip(panels, (UPPER, LOWER), strict=True):
         size_axis(axes, sizes, named=axes is bandwidths, margin=1.25)
         grid(axes)
-        legend(found, axes.get_legend_handles_labels()[0], "", where)
-    heading(found, times, f"{report.sweep.collective.name}: how good what was measured is", report.scenario.heading)
-    return found
+        legend(canvas, axes.get_legend_handles_labels()[0], "", where)
+    heading(canvas, times, f"{report.sweep.collective.name}: how good what was measured is", report.scenario.heading)
+    return canvas

@@ -36,10 +36,10 @@ def figure(compared: Sequence[Comparison], names: Sequence[str]) -> Figure:
     kinds = [
         (comparison, kind, name) for comparison, name in zip(compared, names, strict=True) for kind in comparison.kinds
     ]
-    found = Figure(figsize=(11, 6.5 * len(kinds)), layout="constrained")
-    for part, kind in zip(found.subfigures(len(kinds), 1, squeeze=False)[:, 0], kinds, strict=True):
+    canvas = Figure(figsize=(11, 6.5 * len(kinds)), layout="constrained")
+    for part, kind in zip(canvas.subfigures(len(kinds), 1, squeeze=False)[:, 0], kinds, strict=True):
         _panels(part, *kind)
-    return found
+    return canvas
 
 
 def _panels(part: Any, comparison: Comparison, kind: Point, name: str) -> None:

@@ -126,22 +126,22 @@ def _of(rows: Sequence[Decision], collective: Collective) -> list[Decision]:
 
 def edges(rows: Sequence[Decision]) -> list[Edged]:
     """Rows of one collective in the order of their sizes, with what lies between them, from 0 to the largest size."""
-    found = [Edged(0, None)]
+    all_edges = [Edged(0, None)]
     end = 0
     for row in sorted(rows, key=lambda row: row.bytes.low):
         if row.bytes.low > end:
-            found.append(Edged(end, None))
-        found.append(Edged(row.bytes.low, row.choices))
+            all_edges.append(Edged(end, None))
+        all_edges.append(Edged(row.bytes.low, row.choices))
         end = -1 if row.bytes.high is None else row.bytes.high + 1
     if end >= 0:
-        found.append(Edged(end, None))
+        all_edges.append(Edged(end, None))
     wide = [
         one
-        for one, following in pairwise([*found, None])
+        for one, following in pairwise([*all_edges, None])
         if one is not None and (following is None or following.low > max(one.low, 1) * FLICKER)
     ]
     merged = [one for before, one in pairwise([None, *wide]) if one and (not before or before.choices != one.choices)]
-    return [replace(merged[0], low=0), *merged[1:]] if merged else found[:1]
+    return [replace(merged[0], low=0), *merged[1:]] if merged else all_edges[:1]
 
 
 def _aligned(below: Sequence[Edged], above: Sequence[Edged]) -> Iterator[tuple[int, int, Choices | None, bool]]:
@@ -159,8 +159,8 @@ def _aligned(below: Sequence[Edged], above: Sequence[Edged]) -> Iterator[tuple[i
             yield _low(below, stop), its.low, its.choices, False
 
 
-def _low(found: Sequence[Edged], at: int) -> int:
-    return found[at].low if at < len(found) else max(PAST_ALL, found[-1].low)
+def _low(edged: Sequence[Edged], at: int) -> int:
+    return edged[at].low if at < len(edged) else max(PAST_ALL, edged[-1].low)
 
 
 def _interpolated(low: int, high: int, share: float) -> int:

@@ -193,12 +193,12 @@ class DryRun:
     def rows(self, call: TunerCall, cost_us: ArrayLike) -> DecidingRows:
         """Which rows decide such a call; the plugin does not count it. Versions 1 and 2 make no use of ``cost_us``."""
         table = np.array(cost_us, dtype=np.float32, order="C")
-        found = self._ffi.new("struct explanation *")
-        self._lib.nccl_tuner_explain(self.version, self._context, self._call(call), self._cells(table), found)
-        lines = ((divmod(cell, len(Protocol)), line) for cell, line in enumerate(found.costs) if line)
+        explanation = self._ffi.new("struct explanation *")
+        self._lib.nccl_tuner_explain(self.version, self._context, self._call(call), self._cells(table), explanation)
+        lines = ((divmod(cell, len(Protocol)), line) for cell, line in enumerate(explanation.costs) if line)
         return DecidingRows(
-            found.decision or None,
-            found.unavailable or None,
+            explanation.decision or None,
+            explanation.unavailable or None,
             {(Algorithm(algorithm), Protocol(protocol)): line for (algorithm, protocol), line in lines},
         )
 

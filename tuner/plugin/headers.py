@@ -34,16 +34,16 @@ def check_release(table: Table, running: str) -> list[Finding]:
 
 def check_machine(table: Table, machine: str) -> list[Finding]:
     """Whether the table is for this machine of the catalogue, and for its GPUs."""
-    found = []
+    findings = []
     here = catalogue.load(machine)
     named = _machines(table)
     if named and here.name not in named:
-        found.append(_finding(table, MACHINE, WARNING, f"the table is for {', '.join(named)}, not for {here.name}"))
+        findings.append(_finding(table, MACHINE, WARNING, f"the table is for {', '.join(named)}, not for {here.name}"))
     chip, listed = gpus.chip(here.gpu), _words(table, GPUS)
     if listed and not any(_alike(each, chip) for each in listed):
         reason = f"the table is for GPUs {', '.join(listed)}, and {here.name} has {chip}"
-        found.append(_finding(table, GPUS, WARNING, reason))
-    return found
+        findings.append(_finding(table, GPUS, WARNING, reason))
+    return findings
 
 
 def contains(text: str, words: str) -> bool:

@@ -38,19 +38,19 @@ _Row = TypeVar("_Row", bound=Conditions)
 
 def check(table: Table) -> list[Finding]:
     """Findings in the order of lines."""
-    found = [
+    findings = [
         *headers.check(table),
         *_impossible(table.decisions),
         *_impossible(table.costs),
         *_registered(table.decisions),
     ]
     for rows in _groups(table.decisions, lambda row: row.collective):
-        found.extend(_geometry(rows, gaps_are_meant=GAPS in table.provenance))
+        findings.extend(_geometry(rows, gaps_are_meant=GAPS in table.provenance))
     for costs in _groups(table.costs, lambda row: (row.collective, row.algorithm, row.protocol)):
         shapes = [boxes.of(row) for row in costs]
         index = Boxes(shapes)
-        found.extend(finding for at in range(len(costs)) if (finding := _unreachable(costs, shapes, index, at)))
-    return sorted(found, key=lambda finding: finding.line)
+        findings.extend(finding for at in range(len(costs)) if (finding := _unreachable(costs, shapes, index, at)))
+    return sorted(findings, key=lambda finding: finding.line)
 
 
 def cells(row: Decision | Cost) -> list[tuple[Algorithm, Protocol]]:
@@ -179,9 +179,9 @@ def _gaps(
 
 def _open(gap: Box, shapes: Sequence[Box | None], index: Boxes) -> bool:
     """Whether any part of it is no row's."""
-    found = [box for at in index.meeting(gap, 0, len(shapes)) if (box := shapes[at]) is not None]
+    covering = [box for at in index.meeting(gap, 0, len(shapes)) if (box := shapes[at]) is not None]
     try:
-        return not boxes.covered(gap, found)
+        return not boxes.covered(gap, covering)
     except boxes.TooManyOverlaps:
         return False
 

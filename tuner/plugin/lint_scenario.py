@@ -39,11 +39,11 @@ def check_communicator(table: Table, communicator: Communicator, dtype: DataType
         return []
     selection = Selection(communicator)
     excluded = {one: selection.excluded(Request(one, dtype, op)) for one in Collective}
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for row in _rows(table):
         if not _applies(row, communicator):
             shape = f"{communicator.ranks} ranks on {communicator.nodes} nodes"
-            found.append(Finding(row.line, NOTE, f"does not apply to this communicator of {shape}"))
+            findings.append(Finding(row.line, NOTE, f"does not apply to this communicator of {shape}"))
             continue
         for algo_proto in cells(row):
             known = exists(row.collective, *algo_proto) and algo_proto[0] in _algorithms(
@@ -51,10 +51,10 @@ def check_communicator(table: Table, communicator: Communicator, dtype: DataType
             )
             if known and algo_proto in excluded[row.collective]:
                 reason = excluded[row.collective][algo_proto]
-                found.append(Finding(row.line, WARNING, f"{name(algo_proto)} cannot run here: {reason}"))
+                findings.append(Finding(row.line, WARNING, f"{name(algo_proto)} cannot run here: {reason}"))
         if isinstance(row, Decision):
-            found.extend(_channels(row, communicator))
-    return found
+            findings.extend(_channels(row, communicator))
+    return findings
 
 
 def check_types(table: Table, communicator: Communicator) -> list[Finding]:

@@ -79,11 +79,11 @@ def _sum(ranks: Sequence[CommunicatorStats]) -> TableStats:
 
 def _rows(counted: Sequence[Counts]) -> list[RowCount]:
     """By line, ascending."""
-    found: dict[int, RowCount] = {}
+    by_line: dict[int, RowCount] = {}
     for row in (row for counts in counted for row in counts.rows):
-        so_far = found.get(row.line, RowCount(row.line, 0, 0))
-        found[row.line] = RowCount(row.line, so_far.decided + row.decided, so_far.could_not_run + row.could_not_run)
-    return [found[line] for line in sorted(found)]
+        so_far = by_line.get(row.line, RowCount(row.line, 0, 0))
+        by_line[row.line] = RowCount(row.line, so_far.decided + row.decided, so_far.could_not_run + row.could_not_run)
+    return [by_line[line] for line in sorted(by_line)]
 
 
 def _costs(counted: Sequence[Counts]) -> list[CostCount]:
@@ -119,13 +119,13 @@ def _unmatched(counted: Sequence[Counts]) -> list[tuple[int, int]]:
     unmatched = [
         {line for first, last in counts.never_matched for line in range(first, last + 1)} for counts in counted
     ]
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for line in sorted(set.intersection(*unmatched)):
-        if found and found[-1][1] == line - 1:
-            found[-1] = found[-1][0], line
+        if ranges and ranges[-1][1] == line - 1:
+            ranges[-1] = ranges[-1][0], line
         else:
-            found.append((line, line))
-    return found
+            ranges.append((line, line))
+    return ranges
 
 
 def _disagreements(ranks: Sequence[CommunicatorStats]) -> Iterator[Disagreement]:
@@ -141,9 +141,9 @@ def _disagreements(ranks: Sequence[CommunicatorStats]) -> Iterator[Disagreement]
 
 def _by_content(said: Iterable[tuple[str | None, str]]) -> dict[str, list[str]]:
     """What is said with each content of a table, by its hash, each once."""
-    found: dict[str, list[str]] = {}
+    texts_of: dict[str, list[str]] = {}
     for sha256, text in said:
-        texts = found.setdefault(sha256 or NONE, [])
+        texts = texts_of.setdefault(sha256 or NONE, [])
         if text not in texts:
             texts.append(text)
-    return found
+    return texts_of

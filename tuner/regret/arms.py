@@ -106,7 +106,7 @@ def _read(source: Source) -> dict[int, _Read]:
     """The rows that NCCL tunes, by their place in the table."""
     table = source.table
     without_nvls = {_is_without_nvls(table, row) for row in table.rows if _forced(source, row) == Forced()}
-    found = {}
+    read = {}
     for number, row in enumerate(table.rows):
         if row.is_point_to_point:
             continue
@@ -117,18 +117,18 @@ def _read(source: Source) -> dict[int, _Read]:
             label = NO_NVLS
         logged = _logged(table, row)
         unforced = {name: value for name, value in environment.items() if name not in away}
-        found[number] = _Read(row, _call(source, row), label, what, logged, unforced)
-    return found
+        read[number] = _Read(row, _call(source, row), label, what, logged, unforced)
+    return read
 
 
 def _forced(source: Source, row: MeasuredRow) -> Forced:
-    found = forced.of_row(source.table, row)
-    if source.said is None or found == source.said:
-        return found
-    both = zip(found.parts, source.said.parts, strict=True)
-    if any(one and other and one != other for one, other in both) or (source.said == Forced() and found != Forced()):
-        raise BadInput(f"{source.path}:{row.line}: {found.label} was forced; --arm says {source.said.label}")
-    return Forced(*(one or other for one, other in zip(found.parts, source.said.parts, strict=True)))  # type: ignore[arg-type]
+    settings = forced.of_row(source.table, row)
+    if source.said is None or settings == source.said:
+        return settings
+    both = zip(settings.parts, source.said.parts, strict=True)
+    if any(one and other and one != other for one, other in both) or (source.said == Forced() and settings != Forced()):
+        raise BadInput(f"{source.path}:{row.line}: {settings.label} was forced; --arm says {source.said.label}")
+    return Forced(*(one or other for one, other in zip(settings.parts, source.said.parts, strict=True)))  # type: ignore[arg-type]
 
 
 def _logged(table: MeasuredTable, row: MeasuredRow) -> Combination | None:

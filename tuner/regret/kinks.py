@@ -31,7 +31,7 @@ class Kinks:
 
 def kinks(calls: Iterable[MeasuredCall]) -> list[Kinks]:
     """Of curves of NCCL's own choices out of place, over sizes that double: of any change, then the commonest first."""
-    found: dict[tuple[str, str], list[tuple[bool, float]]] = defaultdict(list)
+    changes: dict[tuple[str, str], list[tuple[bool, float]]] = defaultdict(list)
     for curve in _curves(calls):
         picks = [one.pick.plain for one, _ in curve]
         bends = np.abs(np.diff([arm.log_us for _, arm in curve], 2))
@@ -41,12 +41,12 @@ def kinks(calls: Iterable[MeasuredCall]) -> list[Kinks]:
             if before != after:
                 centres = {index, index + 1} & set(range(1, len(curve) - 1))
                 every |= centres
-                found[str(before), str(after)].append((largest in centres, len(centres) / len(bends)))
+                changes[str(before), str(after)].append((largest in centres, len(centres) / len(bends)))
         if every:
-            found[ANY, ANY].append((largest in every, len(every) / len(bends)))
+            changes[ANY, ANY].append((largest in every, len(every) / len(bends)))
     made = [
         Kinks(*names, len(each), sum(there for there, _ in each), sum(chance for _, chance in each))
-        for names, each in found.items()
+        for names, each in changes.items()
     ]
     return sorted(made, key=_order)
 

@@ -66,7 +66,7 @@ def next_runs(measured: MeasuredArms, calibration: str | None = None) -> NextRun
     groups: dict[tuple[object, ...], list[MeasuredCall]] = defaultdict(list)
     for one in measured.calls:
         groups[(*one.call.curve, one.environment)].append(one)
-    found: dict[tuple[object, ...], NextRun] = {}
+    best: dict[tuple[object, ...], NextRun] = {}
     reasons: dict[str, None] = {}
     for calls in groups.values():
         try:
@@ -78,9 +78,9 @@ def next_runs(measured: MeasuredArms, calibration: str | None = None) -> NextRun
             continue
         for run in runs:
             key = (run.collective, run.nodes, run.gpus_per_node, run.combination)
-            if key not in found or run.possible_gain > found[key].possible_gain:
-                found[key] = run
-    return NextRuns(tuple(sorted(found.values(), key=lambda run: -run.possible_gain)), tuple(reasons))
+            if key not in best or run.possible_gain > best[key].possible_gain:
+                best[key] = run
+    return NextRuns(tuple(sorted(best.values(), key=lambda run: -run.possible_gain)), tuple(reasons))
 
 
 def _of_curve(calls: Sequence[MeasuredCall], site: Site, calibration: str | None) -> Iterator[NextRun]:

@@ -61,7 +61,7 @@ def of_arms(measured: MeasuredArms) -> dict[Group, Noise]:
     arms: dict[Group, list[tuple[Call, Arm]]] = defaultdict(list)
     for one in measured.calls:
         arms[group_of(one.call)] += [(one.call, arm) for arm in one.arms]
-    found = {}
+    noise_of = {}
     for group, its in arms.items():
         nodes = its[0][0].nodes
         known = [
@@ -73,10 +73,10 @@ def of_arms(measured: MeasuredArms) -> dict[Group, Noise]:
             if half is not None
         ]
         if known:
-            found[group] = max(known, key=lambda noise: noise.half_width)
+            noise_of[group] = max(known, key=lambda noise: noise.half_width)
         elif (half := _of_sizes(its)) is not None:
-            found[group] = Noise(half, NoiseSource.sizes)
-    return found
+            noise_of[group] = Noise(half, NoiseSource.sizes)
+    return noise_of
 
 
 def _of_repeats(arms: Sequence[Arm]) -> float | None:
@@ -118,8 +118,8 @@ def _third_differences(curve: Sequence[tuple[float, float]]) -> np.ndarray[tuple
     steps = np.diff(log_bytes)
     even = np.abs(np.diff(steps)) < 1e-6
     which = even[:-1] & even[1:] & (steps[:-2] > _SMOOTH) if len(curve) > 3 else np.zeros(0, np.bool_)
-    found: np.ndarray[tuple[int], np.dtype[np.float64]] = np.diff(log_us, 3)[which]
-    return found
+    differences: np.ndarray[tuple[int], np.dtype[np.float64]] = np.diff(log_us, 3)[which]
+    return differences
 
 
 def _stated(percent: Mapping[str, float], nodes: int) -> float | None:

@@ -40,12 +40,12 @@ def recommended(judged: Sequence[JudgedPick]) -> list[RecommendedRow]:
     sizes: list[list[JudgedPick]] = []
     for _, several in groupby(sorted(judged, key=_by_size), key=_by_size):
         sizes.append([one for one in several if one.verdict is not Verdict.unknown])
-    found: list[RecommendedRow] = []
+    rows: list[RecommendedRow] = []
     for _, of_communicator in groupby(filter(None, sizes), key=lambda its: _by_size(its[0])[:3]):
         for choice, run in groupby(of_communicator, key=_faster):
             if choice is not None:
-                found.append(_row(choice, [one for its in run for one in its]))
-    return found
+                rows.append(_row(choice, [one for its in run for one in its]))
+    return rows
 
 
 def _by_size(one: JudgedPick) -> tuple[int, int, int, int]:

@@ -56,19 +56,19 @@ class MeasuredRegret:
         return sum(one.verdict is verdict for one in self.sizes)
 
 
-def of_arms(found: MeasuredArms) -> MeasuredRegret:
+def of_arms(placed: MeasuredArms) -> MeasuredRegret:
     """Everything that the arms say without a calibration."""
-    noises = noise.of_arms(found)
-    judged = tuple(judge(one, noises.get(noise.group_of(one.call))) for one in found.calls)
+    noises = noise.of_arms(placed)
+    judged = tuple(judge(one, noises.get(noise.group_of(one.call))) for one in placed.calls)
     return MeasuredRegret(
-        found.site.machine,
-        found.site.nccl,
+        placed.site.machine,
+        placed.site.nccl,
         judged,
         _agreement(judged),
-        tuple(split_gains(found.calls, noises)),
+        tuple(split_gains(placed.calls, noises)),
         tuple(recommended(judged)),
-        found.skipped,
-        found,
+        placed.skipped,
+        placed,
     )
 
 
@@ -116,8 +116,8 @@ def read(asked: Asked) -> MeasuredArms:
     topology = read_topology(site.topology) if site.topology else catalogue.load(site.machine or "").topology
     for source in sources:
         plausible.refuse(source.table, topology, str(source.path or source.table.name))
-    found = arms.of_sources(sources, site)
-    return found if asked.noise_percent is None else replace(found, noise_percent={"1": asked.noise_percent})
+    placed = arms.of_sources(sources, site)
+    return placed if asked.noise_percent is None else replace(placed, noise_percent={"1": asked.noise_percent})
 
 
 def _table(name: str) -> MeasuredTable:
@@ -145,8 +145,8 @@ def _site(asked: Asked, tables: Sequence[MeasuredTable]) -> Site:
 
 def _one(what: str, tables: Sequence[MeasuredTable]) -> str:
     """What all tables say that say anything. BadInput where none does, or several things are said."""
-    found = list(dict.fromkeys(getattr(table.header, what) for table in tables if getattr(table.header, what)))
-    if len(found) == 1:
-        return str(found[0])
-    says = f"files of several ({', '.join(found)})" if found else "no file says it"
+    names = list(dict.fromkeys(getattr(table.header, what) for table in tables if getattr(table.header, what)))
+    if len(names) == 1:
+        return str(names[0])
+    says = f"files of several ({', '.join(names)})" if names else "no file says it"
     raise BadInput(f"--{what}: {says}; valid: --{what} NAME, and files of one")

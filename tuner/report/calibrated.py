@@ -39,7 +39,7 @@ def collect(
     report: PageData, wanted: TimesWanted, along: Callable[[Sequence[str]], Iterable[str]] = iter
 ) -> CalibratedLines:
     """Of each line of the report. Errors: those of :func:`tuner.analysis.calibrated.answering`."""
-    return dict(found for release in along(report.releases) for found in _lines(report, release, wanted))
+    return dict(pair for release in along(report.releases) for pair in _lines(report, release, wanted))
 
 
 def _lines(
@@ -63,10 +63,12 @@ def _line(report: PageData, request: Request, line: Line, model: TimeModel | NoC
         number = line.pick[there]
         algorithm, protocol = np.array(ALGO_PROTOS, np.int8)[number].T
         launched = line.channels[there], line.threads[there]
-        found = model.of_picks(request, Picks(report.sizes[there], algorithm, protocol, line.pick_us[there], *launched))
-        times_us[:, there] = found.time_us, found.low_us, found.high_us
-        measured[there] = found.measured
-        used = replace(used, carried_over=tuple(kind.value for kind in found.carried_over))
+        answer = model.of_picks(
+            request, Picks(report.sizes[there], algorithm, protocol, line.pick_us[there], *launched)
+        )
+        times_us[:, there] = answer.time_us, answer.low_us, answer.high_us
+        measured[there] = answer.measured
+        used = replace(used, carried_over=tuple(kind.value for kind in answer.carried_over))
     time_us, low_us, high_us = map(_few_digits, times_us)
     return CalibratedLine(time_us, low_us, high_us, measured, used)
 

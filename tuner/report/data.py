@@ -76,8 +76,10 @@ def collect(
     if scenario.others or scenario.graphs:
         raise BadInput("report: --node and --graphs are of one number of nodes; valid: --machine, --topology")
     nodes = nodes_of(scenario)
-    found = (line for name in along(releases) for line in lines(replace(scenario, nccl=name), dtype, op, nodes, SIZES))
-    return PageData(scenario, dtype, op, tuple(releases), nodes, SIZES, dict(found))
+    collected = (
+        line for name in along(releases) for line in lines(replace(scenario, nccl=name), dtype, op, nodes, SIZES)
+    )
+    return PageData(scenario, dtype, op, tuple(releases), nodes, SIZES, dict(collected))
 
 
 def nodes_of(scenario: Scenario) -> tuple[int, ...]:

@@ -125,7 +125,7 @@ def _subtitle(report: PageData) -> str:
 def _renumbered(figures: str) -> str:
     """With bokeh's ids in the order they appear: they count what a process has made before."""
     seen: dict[str, str] = {}
-    return re.sub(r'"p\d+"', lambda found: seen.setdefault(found[0], f'"p{len(seen)}"'), figures)
+    return re.sub(r'"p\d+"', lambda match: seen.setdefault(match[0], f'"p{len(seen)}"'), figures)
 
 
 def _text(name: str) -> str:

@@ -89,12 +89,12 @@ def _groups(calls: Features) -> dict[Key, np.ndarray[tuple[int], np.dtype[np.int
     columns = calls.collective, calls.algo_proto, local, (calls.nodes > 1).astype(np.int64)
     # One number a key, as numbers are told apart quicker than rows of them.
     numbers = np.ravel_multi_index(columns, [int(column.max(initial=0)) + 1 for column in columns])
-    found: dict[Key, np.ndarray[tuple[int], np.dtype[np.intp]]] = {}
+    groups: dict[Key, np.ndarray[tuple[int], np.dtype[np.intp]]] = {}
     for number in np.unique(numbers):
         which = np.flatnonzero(numbers == number)
         collective, algo_proto, gpus, several = (int(column[which[0]]) for column in columns)
-        found[collective, algo_proto, gpus, several] = which
-    return found
+        groups[collective, algo_proto, gpus, several] = which
+    return groups
 
 
 def _bilinear(axis: Array, table: Array, log_nodes: Array, places: Array) -> Array:

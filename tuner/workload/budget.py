@@ -127,18 +127,18 @@ def budget(
 
 def _column(variant: Variant, counted: Counted, measured: Measured | None, times: TimesWanted | None) -> _Column:
     entries = counted.entries
-    found = prices(variant, entries)
-    by_calibration = None if times is None else calibrated_column(variant, entries, found, times)
+    priced = prices(variant, entries)
+    by_calibration = None if times is None else calibrated_column(variant, entries, priced, times)
     estimates = by_calibration.estimates if by_calibration else [None] * len(entries)
     rows = [
         _Without(entry, price.reason)
         if isinstance(price, Unpriced)
         else _Priced(entry, price, None if measured is None else measured.judge(entry, price), estimate)
-        for entry, price, estimate in zip(entries, found, estimates, strict=True)
+        for entry, price, estimate in zip(entries, priced, estimates, strict=True)
     ]
     if by_calibration is None:
         return _Column(rows, None, None)
-    return _Column(rows, by_calibration.used(found), all_to_all(by_calibration.answers, counted.all_to_all))
+    return _Column(rows, by_calibration.used(priced), all_to_all(by_calibration.answers, counted.all_to_all))
 
 
 def _variant(variant: Variant, column: _Column, base: _Column, measured: Measured | None) -> VariantBudget:

@@ -46,9 +46,9 @@ def column(
     selection = Selection(variant.scenario.communicator())
     buffers = next((entry.request.buffers for entry in entries), Buffers.plain)
     model = calibrated.answering(wanted, variant.scenario, selection, buffers)
-    found: list[Estimate | None] = [None] * len(entries)
+    estimates: list[Estimate | None] = [None] * len(entries)
     if isinstance(model, NoCalibration):
-        return CalibratedColumn(model, found)
+        return CalibratedColumn(model, estimates)
     alike: dict[tuple[Request, AlgoProto], list[int]] = defaultdict(list)
     for at, (entry, price) in enumerate(zip(entries, prices, strict=True)):
         if isinstance(price, Price):
@@ -57,8 +57,8 @@ def column(
         sizes = [entries[at].bytes for at in places]
         channels = [price.channels for at in places if isinstance(price := prices[at], Price)]
         for at, each in zip(places, _estimates(model, request, algo_proto, (sizes, channels)), strict=True):
-            found[at] = each
-    return CalibratedColumn(model, found)
+            estimates[at] = each
+    return CalibratedColumn(model, estimates)
 
 
 def _estimates(
@@ -76,7 +76,7 @@ def all_to_all(answers: Answering, calls: Mapping[int, float]) -> AllToAllBudget
     """AllToAlls, as many by the bytes that a rank sends in all; None without any, or without measured times of them."""
     if isinstance(answers, NoCalibration) or not calls or answers.calibration.exchange is None:
         return None
-    found = answers.all_to_all(list(calls))
+    answer = answers.all_to_all(list(calls))
     several = np.array(list(calls.values()))
-    time_us, low_us, high_us = (float(each @ several) for each in (found.time_us, found.low_us, found.high_us))
-    return AllToAllBudget(float(several.sum()), CalibratedTime(time_us, low_us, high_us), bool(found.measured.all()))
+    time_us, low_us, high_us = (float(each @ several) for each in (answer.time_us, answer.low_us, answer.high_us))
+    return AllToAllBudget(float(several.sum()), CalibratedTime(time_us, low_us, high_us), bool(answer.measured.all()))

@@ -63,9 +63,9 @@ class Counted:
     notes: list[str] = field(default_factory=list)
 
 
-def count(found: Sequence[CallList], wanted: Wanted) -> Counted:
+def count(lists: Sequence[CallList], wanted: Wanted) -> Counted:
     """Sums up calls of the same kind and size. BadInput for an unknown communicator, and where nothing is left."""
-    calls = [call for each in found for call in each.calls]
+    calls = [call for each in lists for call in each.calls]
     _check_names(calls, wanted)
     counted: dict[tuple[Request, int], tuple[float, list[float]]] = {}
     without: dict[tuple[str, str], tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
@@ -93,7 +93,7 @@ def count(found: Sequence[CallList], wanted: Wanted) -> Counted:
         raise BadInput(f"no calls to price; {'; '.join([*map(str, left_out), *hint]) or 'the files have none'}")
     entries = [Entry(*key, times, tuple(durations)) for key, (times, durations) in counted.items()]
     entries.sort(key=lambda entry: (entry.request.collective, entry.request.dtype, entry.request.op, entry.bytes))
-    notes = [*(note for each in found for note in each.notes), *_notes(used, wanted)]
+    notes = [*(note for each in lists for note in each.notes), *_notes(used, wanted)]
     return Counted(entries, left_out, all_to_all, notes)
 
 

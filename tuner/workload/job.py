@@ -55,9 +55,9 @@ def of_files(files: Iterable[Path], compared: Compared, wanted: Wanted, measured
     Errors: BadInput for what cannot be read, counted or priced; BadMeasurement, BadTable.
     """
     variants, described = compared.variants(), compared.scenarios[0]
-    found = [read(path, described.ranks) for path in files]
+    lists = [read(path, described.ranks) for path in files]
     times = None if measured is None else regret.read(measured, described)
-    return budget(CountedFiles(found, wanted, count(found, wanted)), variants, times, compared.times)
+    return budget(CountedFiles(lists, wanted, count(lists, wanted)), variants, times, compared.times)
 
 
 def _with(scenario: Scenario, text: str) -> Scenario:

@@ -16,11 +16,11 @@ def from_log(file: str, content: bytes) -> CallList:
     """The calls of a log with NCCL_DEBUG_SUBSYS=COLL, else the choices of one with TUNING. BadInput without either."""
     read, cut = lines.of(content)
     log = reader.parse(read)
-    found = groups(log.ranks)
+    communicators = groups(log.ranks)
     notes = [f"the log is of NCCL {name}" for name in log.versions]
     notes += ["the last line is cut and not counted"] if cut else []
     if log.calls:
-        calls = tuple(_calls(file, log, found))
+        calls = tuple(_calls(file, log, communicators))
         if log.symmetric:
             notes.append(
                 f"{len(log.symmetric)} times a symmetric kernel ran, which has no predicted time: "
@@ -28,17 +28,17 @@ def from_log(file: str, content: bytes) -> CallList:
             )
         sizes = "count x type, times the ranks for AllGather and ReduceScatter"
         return CallList(file, "NCCL log", sizes, calls, tuple(notes))
-    calls = (*_choices(log, found), *_symmetric(log))
+    calls = (*_choices(log, communicators), *_symmetric(log))
     if not calls:
         raise BadInput(f"{file}: no calls in this log; valid: one with NCCL_DEBUG_SUBSYS=INIT,COLL (or INIT,TUNING)")
     notes.append("no COLL lines: counted are rank 0's choices, which up to 2.23 are one for a group of calls")
     return CallList(file, "NCCL log (choices)", "nBytes as the choices print them", calls, tuple(notes))
 
 
-def _calls(file: str, log: Log, found: list[CommunicatorLines]) -> Iterator[Call]:
+def _calls(file: str, log: Log, communicators: list[CommunicatorLines]) -> Iterator[Call]:
     there = {(thread.process, call.comm): call.ranks for thread, call in log.calls}
-    names = dict(_one_of_each(found, there))
-    in_groups = {_member(rank) for group in found for rank in group.logs}
+    names = dict(_one_of_each(communicators, there))
+    in_groups = {_member(rank) for group in communicators for rank in group.logs}
     for ranks in set(there.values()):
         unattributed = [member for member, size in there.items() if size == ranks and member not in in_groups]
         if len(unattributed) > 1:
@@ -53,9 +53,9 @@ def _calls(file: str, log: Log, found: list[CommunicatorLines]) -> Iterator[Call
             yield _call(call, name)
 
 
-def _one_of_each(found: list[CommunicatorLines], there: dict[_Member, int]) -> Iterator[tuple[_Member, str]]:
+def _one_of_each(communicators: list[CommunicatorLines], there: dict[_Member, int]) -> Iterator[tuple[_Member, str]]:
     """The lowest rank of each communicator that made calls."""
-    for group in found:
+    for group in communicators:
         members = [log for log in group.logs if _member(log) in there]
         if members:
             yield _member(min(members, key=lambda log: log.rank or 0)), group.name
@@ -83,11 +83,11 @@ def _call(call: reader.Call, communicator: str) -> Call:
     )
 
 
-def _choices(log: Log, found: list[CommunicatorLines]) -> Iterator[Call]:
+def _choices(log: Log, communicators: list[CommunicatorLines]) -> Iterator[Call]:
     ambiguous: dict[tuple[str, int] | None, int] = {}  # by process, whose communicators share these lines
-    every: list[CommunicatorLines | None] = [*found] or [None]
+    every: list[CommunicatorLines | None] = [*communicators] or [None]
     for group in every:
-        made, lines_of_several = chosen.choices(log.choices, group, found, None)
+        made, lines_of_several = chosen.choices(log.choices, group, communicators, None)
         ranks, name = (group.ranks, group.name) if group else (None, None)
         for each in made:
             yield Call(

@@ -56,16 +56,16 @@ def prices(variant: Variant, entries: Sequence[Entry]) -> list[Price | Unpriced]
     for a release without plugins; BadTable for a table that the plugin refuses.
     """
     selection = Selection(variant.scenario.communicator())
-    found: list[Price | Unpriced] = []
+    priced: list[Price | Unpriced] = []
     for request, group in groupby(entries, key=lambda entry: entry.request):
         if request.buffers is Buffers.window:
             raise BadInput("--buffers window: calls may leave the model, without a time; valid: plain, registered")
         sizes = [entry.bytes for entry in group]
         try:
-            found += _of(selection, request, sizes, variant.table)
+            priced += _of(selection, request, sizes, variant.table)
         except NoAlgorithm:  # of one of them at least
-            found += [_one(selection, request, size, variant.table) for size in sizes]
-    return found
+            priced += [_one(selection, request, size, variant.table) for size in sizes]
+    return priced
 
 
 def _one(selection: Selection, request: Request, size: int, table: Path | None) -> Price | Unpriced:

@@ -45,10 +45,10 @@ class Measured:
     @cached_property
     def _sizes(self) -> Mapping[int, dict[int, Evidence]]:
         """By collective's number and size, in the order of sizes; all kinds of calls of a size are one."""
-        found: dict[int, dict[int, Evidence]] = {}
+        by_collective: dict[int, dict[int, Evidence]] = {}
         for (collective, size), evidence in by_size(collect(self.measurements.blocks)).items():
-            found.setdefault(collective, {})[size] = evidence
-        return found
+            by_collective.setdefault(collective, {})[size] = evidence
+        return by_collective
 
     def judge(self, entry: Entry, price: Price) -> Judged | NotMeasured:
         """Between two measured sizes each combination's time is straight in logarithms of both, as in ``verify``."""
@@ -80,12 +80,12 @@ def _combination(price: Price) -> Combination:
 def _times_us(evidence: Evidence, price: Price) -> dict[Combination, float]:
     """By combination; what has the channels that NCCL takes by itself is without them."""
     own = Combination(price.algorithm, price.protocol, price.channels) if price.own_channels else None
-    found: dict[Combination, float] = {}
+    times_us: dict[Combination, float] = {}
     for column in evidence.columns:
         ran = column or (None if evidence.executed is None else replace(evidence.executed, channels=0))
         if ran is not None:
-            found.setdefault(replace(ran, channels=0) if ran == own else ran, evidence.time_us(column))
-    return found
+            times_us.setdefault(replace(ran, channels=0) if ran == own else ran, evidence.time_us(column))
+    return times_us
 
 
 def read(path: Path, scenario: Scenario) -> Measured:

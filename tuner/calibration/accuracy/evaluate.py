@@ -167,11 +167,11 @@ def mean_absolute_error(predicted_us: Array, measured_us: Array) -> float:
 
 def summary(results: Sequence[SplitResult]) -> dict[str, dict[str, float | None]]:
     """Mean errors by group of splits and model, splits counted alike; None where a model has no answer."""
-    found: dict[str, dict[str, float | None]] = {}
+    mean_errors: dict[str, dict[str, float | None]] = {}
     for group in dict.fromkeys(each.group for each in results):
         own = [each for each in results if each.group == group]
-        found[group] = {}
+        mean_errors[group] = {}
         for model in own[0].errors:
             values = [value for each in own if (value := each.errors[model]) is not None]
-            found[group][model] = float(np.mean(values)) if len(values) == len(own) else None
-    return found
+            mean_errors[group][model] = float(np.mean(values)) if len(values) == len(own) else None
+    return mean_errors

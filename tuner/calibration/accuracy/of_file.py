@@ -96,7 +96,7 @@ def of_path(path: Path, held: Held) -> FileAccuracy:
     if not judged.rows:
         raise BadMeasurement(f"{path}: no row is left; {'; '.join(each.text for each in judged.refused)}")
     site = Site(name, release.load(nccl).name, held.topology)
-    found = of_file(replace(table, rows=judged.rows), site, held.calibration)
+    result = of_file(replace(table, rows=judged.rows), site, held.calibration)
     refused, counted = dict[str, int](), set[int]()
     for each in judged.refused:
         if rest := set(each.lines) - counted:
@@ -104,7 +104,7 @@ def of_path(path: Path, held: Held) -> FileAccuracy:
             counted |= rest
     said = tuple(f"{each.text} ({each.where})" for each in judged.problems if not each.refused)
     said += tuple(_contradictions(table, name, site.nccl))
-    return replace(found, skipped={**found.skipped, **refused}, problems=said)
+    return replace(result, skipped={**result.skipped, **refused}, problems=said)
 
 
 def _contradictions(table: MeasuredTable, machine: str | None, nccl: str) -> Iterator[str]:

@@ -56,11 +56,11 @@ class Halves:
 
 def splits() -> tuple[Split, ...]:
     """All of them, in the order of the file."""
-    found = []
+    read = []
     for entry in _file()["split"]:
         lists = {key: tuple(entry[key]) for key in ("fit", "test") if key in entry}
-        found.append(Split(**{**entry, **lists}))
-    return tuple(found)
+        read.append(Split(**{**entry, **lists}))
+    return tuple(read)
 
 
 @cache
@@ -104,10 +104,10 @@ def shipped(name: str) -> MeasuredCalls:
 
 def matching(calls: MeasuredCalls, conditions: Mapping[str, Sequence[Any]]) -> Rows:
     """A mask of the rows that meet all conditions, [row]."""
-    found = np.ones(len(calls), np.bool_)
+    kept = np.ones(len(calls), np.bool_)
     for name, values in conditions.items():
-        found &= _matching(calls, name, values)
-    return found
+        kept &= _matching(calls, name, values)
+    return kept
 
 
 def _matching(calls: MeasuredCalls, name: str, values: Sequence[Any]) -> Rows:

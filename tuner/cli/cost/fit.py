@@ -45,32 +45,32 @@ def command(
     sweeps = [sweep.read(path, collective) for path in files]
     algorithm = algorithm or algorithms.names(Operation[sweeps[0].collective.name])[0]
     terms = sweep.terms_of(sweeps, algorithm, ranks)
-    found = described(sweeps, algorithm, sweep.fit(sweeps, terms))
+    fitted = described(sweeps, algorithm, sweep.fit(sweeps, terms))
     if as_json:
-        print_json(found)
+        print_json(fitted)
     else:
-        _print(found)
+        _print(fitted)
 
 
-def _print(found: SweepFit) -> None:
+def _print(fitted: SweepFit) -> None:
     rows = [
         (
             "alpha of a step, us",
-            f"{found.alpha_us:.3f}",
-            f"{found.alpha_deviation_us:.3f}",
-            *_shown(found.runs.alpha_us),
+            f"{fitted.alpha_us:.3f}",
+            f"{fitted.alpha_deviation_us:.3f}",
+            *_shown(fitted.runs.alpha_us),
         ),
-        ("beta, GB/s", f"{found.beta_gbs:.3f}", f"{found.beta_deviation_gbs:.3f}", *_shown(found.runs.beta_gbs)),
+        ("beta, GB/s", f"{fitted.beta_gbs:.3f}", f"{fitted.beta_deviation_gbs:.3f}", *_shown(fitted.runs.beta_gbs)),
     ]
-    title = f"{found.operation}, taken for {found.algorithm}, {len(found.sizes)} times of {len(found.files)} runs"
+    title = f"{fitted.operation}, taken for {fitted.algorithm}, {len(fitted.sizes)} times of {len(fitted.files)} runs"
     print_table(title, ("", "all runs", "+-", "mean of runs", "deviation"), rows)
-    click.echo(f"R2 {found.r2:.4f}, mean error {100 * found.error:.1f} %: {found.verdict}")
-    for file in dict.fromkeys(each.file for each in found.wrong):
-        sizes = ", ".join(human_bytes(each.bytes) for each in found.wrong if each.file == file)
+    click.echo(f"R2 {fitted.r2:.4f}, mean error {100 * fitted.error:.1f} %: {fitted.verdict}")
+    for file in dict.fromkeys(each.file for each in fitted.wrong):
+        sizes = ", ".join(human_bytes(each.bytes) for each in fitted.wrong if each.file == file)
         click.echo(f"{file}: left out, as results were wrong: {sizes}")
-    for cause in found.causes:
+    for cause in fitted.causes:
         click.echo(f"  look for {cause}")
 
 
-def _shown(found: Repeated) -> tuple[str, str]:
-    return f"{found.mean:.3f}", "-" if found.deviation is None else f"{found.deviation:.3f}"
+def _shown(value: Repeated) -> tuple[str, str]:
+    return f"{value.mean:.3f}", "-" if value.deviation is None else f"{value.deviation:.3f}"

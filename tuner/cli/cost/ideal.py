@@ -56,9 +56,9 @@ def command(
     \b
     nccl-tuner cost ideal --intra-gbs 450 --inter-gbs 100 --gpus-per-node 8 --nodes 2
     """
-    found = [_answer(intra_gbs, inter_gbs, gpus, count, busbw_gbs) for gpus in gpus_per_node for count in nodes]
+    answers = [_answer(intra_gbs, inter_gbs, gpus, count, busbw_gbs) for gpus in gpus_per_node for count in nodes]
     if as_json:
-        values.print_records(found)
+        values.print_records(answers)
         return
     rows = [
         (
@@ -68,7 +68,7 @@ def command(
             one.limited_by,
             "-" if one.efficiency is None else f"{100 * one.efficiency:.1f} %",
         )
-        for one in found
+        for one in answers
     ]
     columns = (
         "GPUs per node",
@@ -85,17 +85,17 @@ def command(
 def _answer(
     intra_gbs: float | None, inter_gbs: float | None, gpus: int, nodes: int, busbw_gbs: float | None
 ) -> _Answer:
-    found = ideal.ideal(intra_gbs, inter_gbs, gpus, nodes)
+    times = ideal.ideal(intra_gbs, inter_gbs, gpus, nodes)
     return _Answer(
         gpus,
         nodes,
-        float(found.busbw_gbs),
-        _bound(found.intra_gbs),
-        _bound(found.inter_gbs),
-        "network" if found.inter_limits else "links in the node",
+        float(times.busbw_gbs),
+        _bound(times.intra_gbs),
+        _bound(times.inter_gbs),
+        "network" if times.inter_limits else "links in the node",
         float(ideal.inter_share(gpus, nodes)),
         busbw_gbs,
-        None if busbw_gbs is None else float(found.efficiency(busbw_gbs)),
+        None if busbw_gbs is None else float(times.efficiency(busbw_gbs)),
     )
 
 

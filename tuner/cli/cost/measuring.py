@@ -78,14 +78,14 @@ def command(
         raise BadInput(f"{parameter}: --elapsed-us and --ranks of what was measured; valid: both")
     experiment = _BY_NAME[parameter]
     calls = experiment.iterations if iterations is None else iterations
-    found = _of(experiment, elapsed_us, ranks, calls, (size or [experiment.bytes])[0])
-    within = experiment.within(found.mean)
+    value = _of(experiment, elapsed_us, ranks, calls, (size or [experiment.bytes])[0])
+    within = experiment.within(value.mean)
     if as_json:
-        print_json(_Measured(parameter, found.mean, found.deviation, within, experiment.usual))
+        print_json(_Measured(parameter, value.mean, value.deviation, within, experiment.usual))
         return
-    spread = "" if found.deviation is None else f" +- {found.deviation:.3f}"
+    spread = "" if value.deviation is None else f" +- {value.deviation:.3f}"
     usual = "{:g} to {:g}".format(*experiment.usual)
-    click.echo(f"{parameter}: {found.mean:.3f}{spread}, {'as usual' if within else 'not as usual'}: {usual}")
+    click.echo(f"{parameter}: {value.mean:.3f}{spread}, {'as usual' if within else 'not as usual'}: {usual}")
 
 
 def _of(experiment: Experiment, elapsed_us: list[float], ranks: int, iterations: int, size: int) -> Repeated:

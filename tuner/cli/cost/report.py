@@ -104,7 +104,7 @@ def command(
         check_ending(plot)
     measured = sweep.read(file, collective)
     described = options.scenario_of(**{**scenario, "nccl": scenario["nccl"] or measured.nccl})
-    found = efficiency.report(
+    report = efficiency.report(
         measured,
         described,
         links.of_case(described, intra_gbs, inter_gbs),
@@ -115,11 +115,11 @@ def command(
         from tuner.plot import efficiency as picture
         from tuner.plot import save
 
-        save(picture.figure(found), plot)
+        save(picture.figure(report), plot)
     if as_json:
-        print_json(_as_json(found))
+        print_json(_as_json(report))
     else:
-        _print(found, by_nccl=times is None or times.beside_nccl or not found.rows[0].calibrated)
+        _print(report, by_nccl=times is None or times.beside_nccl or not report.rows[0].calibrated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,20 +146,20 @@ class _Report:
     sizes: tuple[EfficiencyRow, ...]
 
 
-def _as_json(found: EfficiencyReport) -> _Report:
+def _as_json(report: EfficiencyReport) -> _Report:
     return _Report(
-        found.sweep.path,
-        found.sweep.collective.name,
-        found.scenario.nccl,
-        found.scenario.ranks,
-        found.scenario.nodes,
-        found.links,
-        _level(found.intra),
-        _level(found.inter),
-        found.sweep.in_graphs,
-        found.sweep.wrong_bytes,
-        found.calibration,
-        found.rows,
+        report.sweep.path,
+        report.sweep.collective.name,
+        report.scenario.nccl,
+        report.scenario.ranks,
+        report.scenario.nodes,
+        report.links,
+        _level(report.intra),
+        _level(report.inter),
+        report.sweep.in_graphs,
+        report.sweep.wrong_bytes,
+        report.calibration,
+        report.rows,
     )
 
 
@@ -167,8 +167,8 @@ def _level(level: Level | None) -> _Level | None:
     return None if level is None else _Level(float(level.alpha_us), float(level.beta_gbs))
 
 
-def _print(found: EfficiencyReport, *, by_nccl: bool) -> None:
-    measured = any(row.calibrated for row in found.rows)
+def _print(report: EfficiencyReport, *, by_nccl: bool) -> None:
+    measured = any(row.calibrated for row in report.rows)
     columns = [
         *("size", "us", "busbw GB/s", "NCCL's pick"),
         *(("NCCL us", "off") if by_nccl else ()),
@@ -187,37 +187,37 @@ def _print(found: EfficiencyReport, *, by_nccl: bool) -> None:
             row.limit,
             row.verdict,
         ]
-        for row in found.rows
+        for row in report.rows
     ]
-    print_table(f"{found.sweep.collective.name} on {found.scenario.title}: {found.sweep.path}", columns, rows)
-    if found.sweep.wrong_bytes:
-        click.echo(f"left out, as results were wrong: {', '.join(map(human_bytes, found.sweep.wrong_bytes))}")
-    if found.sweep.in_graphs:
+    print_table(f"{report.sweep.collective.name} on {report.scenario.title}: {report.sweep.path}", columns, rows)
+    if report.sweep.wrong_bytes:
+        click.echo(f"left out, as results were wrong: {', '.join(map(human_bytes, report.sweep.wrong_bytes))}")
+    if report.sweep.in_graphs:
         click.echo("measured in CUDA graphs; NCCL's picks and times are those of calls outside of them, calibrated too")
-    ideal = {f"{row.ideal_busbw_gbs:.1f}" for row in found.rows}
-    click.echo(f"ideal busbw {', '.join(ideal)} GB/s; {_links(found)}")
-    for name, causes in {row.verdict: row.causes for row in found.rows if row.causes}.items():
+    ideal = {f"{row.ideal_busbw_gbs:.1f}" for row in report.rows}
+    click.echo(f"ideal busbw {', '.join(ideal)} GB/s; {_links(report)}")
+    for name, causes in {row.verdict: row.causes for row in report.rows if row.causes}.items():
         click.echo(f"{name}: {'; '.join(causes)}")
     for name, label in (("NCCL", "nccl_class"), ("alpha-beta", "alphabeta_class")):
-        classes = [getattr(row, label) for row in found.rows]
+        classes = [getattr(row, label) for row in report.rows]
         counts = ", ".join(f"{each} at {classes.count(each)}" for each in dict.fromkeys(classes))
         click.echo(f"{name} against {len(classes)} measured sizes: {counts}")
-    if held := [row.calibrated.holds for row in found.rows if row.calibrated]:
+    if held := [row.calibrated.holds for row in report.rows if row.calibrated]:
         click.echo(f"calibrated against {len(held)} measured sizes: in the interval at {sum(held)}")
-    if found.calibration:
-        click.echo(calibrated_times.whose(found.calibration))
+    if report.calibration:
+        click.echo(calibrated_times.whose(report.calibration))
 
 
 def _calibrated(row: CalibratedRow) -> tuple[str, ...]:
     return calibrated_times.central(row.time), f"{100 * row.error:+.0f} %", calibrated_times.interval(row.time)
 
 
-def _links(found: EfficiencyReport) -> str:
+def _links(report: EfficiencyReport) -> str:
     parts = []
-    if found.links.intra_gbs is not None and found.intra is not None:
-        parts.append(f"{found.links.intra_gbs:g} GB/s of a GPU in its node (alpha {_of(found.intra)})")
-    if found.links.inter_gbs is not None and found.inter is not None:
-        parts.append(f"{found.links.inter_gbs:g} GB/s of a node (alpha {_of(found.inter)} of a GPU)")
+    if report.links.intra_gbs is not None and report.intra is not None:
+        parts.append(f"{report.links.intra_gbs:g} GB/s of a GPU in its node (alpha {_of(report.intra)})")
+    if report.links.inter_gbs is not None and report.inter is not None:
+        parts.append(f"{report.links.inter_gbs:g} GB/s of a node (alpha {_of(report.inter)} of a GPU)")
     return ", ".join(parts)
 
 

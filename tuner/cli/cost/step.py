@@ -163,11 +163,11 @@ def command(
     )
     rows = training_step.rows(step.traffic(model, plan), cluster, types, scenario, times)
     computation = None if compute_us is None else Computation(compute_us, overlapped)
-    found = report(rows, plan, cluster, computation, scenario.nccl if scenario else None)
+    answer = report(rows, plan, cluster, computation, scenario.nccl if scenario else None)
     if as_json:
-        print_json(found)
+        print_json(answer)
     else:
-        _print(found, f", NCCL on {scenario.name}, {scenario.nccl}" if scenario else "")
+        _print(answer, f", NCCL on {scenario.name}, {scenario.nccl}" if scenario else "")
         _print_whose(rows, overlapped)
 
 
@@ -192,7 +192,7 @@ def _calibrated(call: CalibratedTime | None) -> tuple[str, str]:
     return f"{call.time_us / 1000:.3f}", f"{call.low_us / 1000:.3f} to {call.high_us / 1000:.3f}"
 
 
-def _print(found: StepReport, by: str) -> None:
+def _print(answer: StepReport, by: str) -> None:
     rows = [
         (
             row.parallelism,
@@ -208,7 +208,7 @@ def _print(found: StepReport, by: str) -> None:
             f"{row.step_us / 1000:.2f}",
             f"{100 * row.share:.1f} %",
         )
-        for row in found.rows
+        for row in answer.rows
     ]
     columns = (
         "for",
@@ -224,22 +224,22 @@ def _print(found: StepReport, by: str) -> None:
         "step ms",
         "share",
     )
-    left_out = () if found.calibrated else CALIBRATED
+    left_out = () if answer.calibrated else CALIBRATED
     left_out = left_out if by else ("NCCL ms", "NCCL's pick", "difference", *left_out)
     kept = [at for at, name in enumerate(columns) if name not in left_out]
     print_table(
-        f"A step of {found.gpus} GPUs{by}", [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
+        f"A step of {answer.gpus} GPUs{by}", [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
     )
-    total = f"communication {found.communication_us / 1000:.2f} ms"
+    total = f"communication {answer.communication_us / 1000:.2f} ms"
     if by:
-        total += f" (all by alpha-beta {found.alphabeta_us / 1000:.2f} ms)"
+        total += f" (all by alpha-beta {answer.alphabeta_us / 1000:.2f} ms)"
     click.echo(total)
-    if (time := found.calibrated) is not None:
+    if (time := answer.calibrated) is not None:
         low, high = f"{time.low_us / 1000:.2f}", f"{time.high_us / 1000:.2f}"
         click.echo(
             f"by measurements {time.time_us / 1000:.2f} ms (90 %: {low} to {high}) of what NCCL has algorithms for"
         )
-    if (beside := found.overlapped) is not None:
+    if (beside := answer.overlapped) is not None:
         shown = f", {100 * beside.overlap:g} % of it hidden" if beside.overlap else ""
         click.echo(
             f"{100 * beside.of_compute:.1f} % of {beside.compute_us / 1000:g} ms of computation{shown}: "

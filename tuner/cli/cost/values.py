@@ -46,12 +46,12 @@ class Numbers(click.ParamType):  # type: ignore[type-arg]
         if isinstance(value, list):
             return value
         try:
-            found = [self.kind(word) for word in str(value).split(",")]
+            numbers = [self.kind(word) for word in str(value).split(",")]
         except ValueError:
             what = "whole numbers" if self.kind is int else "numbers"
             raise BadInput(f"{_name(param)} {value}: not {what}; valid: {what}, with commas between them") from None
-        self.check(_name(param), found)
-        return found
+        self.check(_name(param), numbers)
+        return numbers
 
 
 def _name(param: click.Parameter | None) -> str:
@@ -128,8 +128,8 @@ def shape(ranks: int, gpus_per_node: int | None) -> tuple[int, int]:
     return gpus, int(divides("--gpus-per-node", gpus, "--ranks", ranks))
 
 
-def floats(found: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(value) for name, value in found.items()}
+def floats(numbers: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in numbers.items()}
 
 
 def named_bytes(nbytes: float) -> str:

@@ -42,7 +42,7 @@ def command(
     nccl-tuner plot curves allreduce --machine dgx-h100 --nodes 4 --nccl 2.28.9 --out curves.svg
     """
     described, request = options.scenario_of(**scenario), Request(collective, dtype, op, buffers=buffers)
-    found = curves(described, request, shared.sizes_of(from_bytes, to_bytes, points))
+    drawn = curves(described, request, shared.sizes_of(from_bytes, to_bytes, points))
 
     def record() -> PicturedCurves:
         return PicturedCurves(
@@ -50,19 +50,19 @@ def command(
             PicturedMachine.of(described),
             described.nodes,
             described.ranks,
-            found.bytes,
-            found.bus_factor,
-            PicturedRow.of(found.picks, 0),
-            {f"{a.name}/{p.name}": known(us) for (a, p), us in zip(found.algo_protos, found.time_us, strict=True)},
+            drawn.bytes,
+            drawn.bus_factor,
+            PicturedRow.of(drawn.picks, 0),
+            {f"{a.name}/{p.name}": known(us) for (a, p), us in zip(drawn.algo_protos, drawn.time_us, strict=True)},
         )
 
     def draw() -> "Figure":
         from tuner.plot import curves as picture
 
         what = f"{request.title}: predicted time and bus bandwidth"
-        return picture.figure(found, what, described.heading)
+        return picture.figure(drawn, what, described.heading)
 
     def says() -> str:
-        return f"{len(found.algo_protos)} combinations at {len(found.bytes)} sizes"
+        return f"{len(drawn.algo_protos)} combinations at {len(drawn.bytes)} sizes"
 
     shared.deliver(out, as_json, record, draw, says)

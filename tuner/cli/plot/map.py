@@ -29,20 +29,20 @@ def command(
     """
     asked = shared.asked(given)
     described, request = asked.scenario, asked.request
-    found = choices(described, request, asked.sizes, asked.nodes)
+    drawn = choices(described, request, asked.sizes, asked.nodes)
 
     def record() -> PicturedMap:
-        where, picks = PicturedMachine.of(described), PicturedPicks.of(found)
-        return PicturedMap(PicturedCall.of(request), where, tuple(found.nodes), found.bytes, picks)
+        where, picks = PicturedMachine.of(described), PicturedPicks.of(drawn)
+        return PicturedMap(PicturedCall.of(request), where, tuple(drawn.nodes), drawn.bytes, picks)
 
     def draw() -> "Figure":
         from tuner.plot import choicemap
 
-        return choicemap.figure(found, f"{request.title}: what NCCL picks", shared.nodes_alike(described))
+        return choicemap.figure(drawn, f"{request.title}: what NCCL picks", shared.nodes_alike(described))
 
     def says() -> str:
-        picks = np.stack([found.algorithm, found.protocol], axis=2)[found.algorithm >= 0]
+        picks = np.stack([drawn.algorithm, drawn.protocol], axis=2)[drawn.algorithm >= 0]
         number = len(np.unique(picks, axis=0))
-        return f"{number} combinations on {len(found.nodes)} node counts at {len(found.bytes)} sizes"
+        return f"{number} combinations on {len(drawn.nodes)} node counts at {len(drawn.bytes)} sizes"
 
     shared.deliver(out, as_json, record, draw, says)

@@ -56,13 +56,13 @@ class PicturedRow:
     time_us: list[float | None]
 
     @classmethod
-    def of(cls, found: Choices, row: int) -> "PicturedRow":
+    def of(cls, picks: Choices, row: int) -> "PicturedRow":
         return cls(
-            [Algorithm(one).name if one >= 0 else None for one in found.algorithm[row].tolist()],
-            [Protocol(one).name if one >= 0 else None for one in found.protocol[row].tolist()],
-            found.channels[row].tolist(),
-            found.threads[row].tolist(),
-            known(found.time_us[row]),
+            [Algorithm(one).name if one >= 0 else None for one in picks.algorithm[row].tolist()],
+            [Protocol(one).name if one >= 0 else None for one in picks.protocol[row].tolist()],
+            picks.channels[row].tolist(),
+            picks.threads[row].tolist(),
+            known(picks.time_us[row]),
         )
 
 
@@ -77,8 +77,8 @@ class PicturedPicks:
     time_us: list[list[float | None]]
 
     @classmethod
-    def of(cls, found: Choices) -> "PicturedPicks":
-        rows = [PicturedRow.of(found, row) for row in range(len(found.nodes))]
+    def of(cls, picks: Choices) -> "PicturedPicks":
+        rows = [PicturedRow.of(picks, row) for row in range(len(picks.nodes))]
         return cls(
             [row.algorithm for row in rows],
             [row.protocol for row in rows],

@@ -38,11 +38,11 @@ def path(as_json: bool) -> None:
     \b
     export NCCL_TUNER_PLUGIN=$(nccl-tuner plugin path)
     """
-    found = str(plugin.path())
+    installed = str(plugin.path())
     if as_json:
-        print_json({"path": found})
+        print_json({"path": installed})
     else:
-        click.echo(found)
+        click.echo(installed)
 
 
 @command.command()
@@ -73,11 +73,11 @@ def env(nccl: str | None, table: Path | None, strict: bool, following: str | Non
             raise BadInput(f"{table}: the plugin does not read {read.format} ({one_of(convert.OF_THE_PLUGIN)})")
         for finding in headers.check_release(read.table, chosen.name):
             click.echo(f"{read.place(finding.line)}: {finding.severity}: {finding.reason}", err=True)
-    found = loading.environment(chosen, plugin.path(), table, strict, following)
+    variables = loading.environment(chosen, plugin.path(), table, strict, following)
     if as_json:
-        print_json({"release": chosen.name, "set": found.set, "prepend": found.prepend})
+        print_json({"release": chosen.name, "set": variables.set, "prepend": variables.prepend})
     else:
-        click.echo("\n".join(found.exports()))
+        click.echo("\n".join(variables.exports()))
 
 
 def _installed() -> str | None:

@@ -23,17 +23,17 @@ def command(files: tuple[Path, ...], as_json: bool) -> None:
     NCCL_TUNER_STATS=$PWD/stats.%h.%p.%c torchrun train.py
     nccl-tuner plugin stats stats.*
     """
-    found = stats.read(files)
+    counts = stats.read(files)
     if as_json:
-        print_json(to_json(found))
+        print_json(to_json(counts))
     else:
-        click.echo("\n".join(line for table in found.tables for line in _table(table)))
-        for disagreement in found.disagreements:
+        click.echo("\n".join(line for table in counts.tables for line in _table(table)))
+        for disagreement in counts.disagreements:
             click.echo(f"different tables: {disagreement.communicator}")
             for sha256, hosts in disagreement.tables.items():
                 content = "no table that could be used" if sha256 == stats.NONE else f"sha256 {sha256[:12]}"
                 click.echo(f"  {content} ({', '.join(disagreement.paths[sha256])}) on {', '.join(hosts)}")
-    if found.disagreements:
+    if counts.disagreements:
         raise SystemExit(1)
 
 

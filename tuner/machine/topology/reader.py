@@ -40,8 +40,8 @@ def of_elements(elements: list[Element], where: str) -> Topology:
     cpus = tuple(_cpu(element) for element in by_tag["cpu"])
     gpus = sorted((_gpu(element) for element in by_tag["gpu"]), key=lambda gpu: gpu.dev)
     # Every rank puts an adapter that is no PCI device below its own first CPU: one device, several times in a dump.
-    found = {(net.dev, net.name): net for net in map(_net, reversed(by_tag["net"]))}
-    nets = sorted(found.values(), key=lambda net: net.dev)
+    by_place = {(net.dev, net.name): net for net in map(_net, reversed(by_tag["net"]))}
+    nets = sorted(by_place.values(), key=lambda net: net.dev)
     if not gpus:
         raise BadTopology(f"{where}: no <gpu> in it; {DUMP}")
     _distinct(where, "<cpu numaid>", (cpu.numaid for cpu in cpus))

@@ -60,22 +60,22 @@ class Comparison:
     @cached_property
     def kinds(self) -> dict[Point, list[Judged]]:
         """Sizes by kind of call, which is a point of 0 bytes."""
-        found: dict[Point, list[Judged]] = {}
+        by_kind: dict[Point, list[Judged]] = {}
         for one in self.sizes:
-            found.setdefault(kind_of(one.point), []).append(one)
-        return found
+            by_kind.setdefault(kind_of(one.point), []).append(one)
+        return by_kind
 
     def crossovers(self) -> list[Crossover]:
         """Where the measured best changes beyond the noise: as few changes as the measurements allow."""
-        found = []
+        crossovers = []
         for sizes in self.kinds.values():
             segments = fewest_segments([one.alike for one in sizes])
             winners = [_likeliest(sizes[start:stop], common) for start, stop, common in segments]
             for (start, _, _), before, after in zip(segments[1:], winners, winners[1:], strict=False):
                 low, high = sizes[start - 1].point, sizes[start].point
                 at = self._crossing(low, high, before, after)
-                found.append(Crossover(low.collective, before, after, low.bytes, high.bytes, at))
-        return found
+                crossovers.append(Crossover(low.collective, before, after, low.bytes, high.bytes, at))
+        return crossovers
 
     def _crossing(self, low: Point, high: Point, before: Combination, after: Combination) -> int:
         """Where the logarithms of the times, straight between the two sizes, cross; the middle where they do not."""
@@ -121,10 +121,10 @@ class Comparison:
         for point, times in sizes.items():
             if len(times) > 1 and np.isfinite(tau := float(kendalltau(*np.array(times).T).statistic)):
                 taus.setdefault(point.collective, []).append(tau)
-        return {collective: float(np.mean(found)) for collective, found in taus.items()}
+        return {collective: float(np.mean(own)) for collective, own in taus.items()}
 
     def _both(self) -> list[tuple[Point, AlgoProto, float, float]]:
-        found = []
+        pairs = []
         for point, evidence in self.evidence.items() if self.model is not None else ():
             assert self.model is not None
             model_us = self.model.times_us(point)
@@ -132,8 +132,8 @@ class Comparison:
                 if column is None or column.channels:
                     continue
                 if column.algo_proto in model_us:
-                    found.append((point, column.algo_proto, evidence.time_us(column), model_us[column.algo_proto]))
-        return found
+                    pairs.append((point, column.algo_proto, evidence.time_us(column), model_us[column.algo_proto]))
+        return pairs
 
     def total(self, histogram: Mapping[tuple[Collective, int], float]) -> "Total":
         """Over calls of other sizes as well: times are straight between measured sizes, in logarithms of both.
@@ -142,7 +142,7 @@ class Comparison:
         """
         pick_us = best_us = 0.0
         for (collective, size), count in histogram.items():
-            sizes = next((found for kind, found in self.kinds.items() if kind.collective is collective), [])
+            sizes = next((judged for kind, judged in self.kinds.items() if kind.collective is collective), [])
             if not sizes:
                 valid = one_of(sorted({kind.collective.name for kind in self.kinds}))
                 raise BadMeasurement(f"the histogram has {collective.name}, which was not measured; {valid}")
@@ -189,15 +189,15 @@ def fewest_segments(
     allowed: Sequence[frozenset[Combination]],
 ) -> list[tuple[int, int, frozenset[Combination]]]:
     """[start, stop) in order with what is allowed in all of each, as few as there can be."""
-    found, start = [], 0
+    segments, start = [], 0
     while start < len(allowed):
         stop, common = start + 1, allowed[start]
         while stop < len(allowed) and common & allowed[stop]:
             common &= allowed[stop]
             stop += 1
-        found.append((start, stop, common))
+        segments.append((start, stop, common))
         start = stop
-    return found
+    return segments
 
 
 def _likeliest(sizes: Sequence[Judged], common: frozenset[Combination]) -> Combination:

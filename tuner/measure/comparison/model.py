@@ -40,14 +40,14 @@ class Model:
         """First sizes of another pick in (low, high], exact to a word."""
         sizes = np.unique(np.append(np.geomspace(low, high, 512).astype(np.int64) // WORD * WORD, [low, high]))
         algo_protos = self._cells(kind, sizes)
-        found = []
+        changes = []
         for index in np.flatnonzero(algo_protos[1:] != algo_protos[:-1]):
             below, above = int(sizes[index]), int(sizes[index + 1])
             while (between := (below + above) // 2 // WORD * WORD) > below:
                 same = self._cells(kind, np.array([between]))[0] == algo_protos[index]
                 below, above = (between, above) if same else (below, between)
-            found.append(above)
-        return found
+            changes.append(above)
+        return changes
 
     def _cells(self, kind: Point, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         return self.selection.pick(kind.request, sizes).combinations

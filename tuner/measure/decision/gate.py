@@ -59,12 +59,12 @@ def gate(
     if not proposal.rows:
         return []
     tests = {row: points_to_test(proposal, row) for row in proposal.rows}
-    found = _Run()
+    executed = _Run()
     for block in _blocks(backend, proposal, settings, [point for those in tests.values() for point in those]):
         add(block)
-        found.take(block)
+        executed.take(block)
     return [
-        verdict(row, points, {point: found.log_gains(point) for point in points}, found.executed)
+        verdict(row, points, {point: executed.log_gains(point) for point in points}, executed.executed)
         for row, points in tests.items()
     ]
 

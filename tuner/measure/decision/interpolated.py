@@ -28,8 +28,10 @@ class HeldOutMeasured:
     own: float = field(metadata=json_form("regret_own"))
 
     def __str__(self) -> str:
-        found = f"{100 * self.regrets.before:.2f} % by NCCL's picks, {100 * self.regrets.after:.2f} % interpolated"
-        return f"{self.nodes} nodes: regret {found}, {100 * self.own:.2f} % decided there"
+        before_and_after = (
+            f"{100 * self.regrets.before:.2f} % by NCCL's picks, {100 * self.regrets.after:.2f} % interpolated"
+        )
+        return f"{self.nodes} nodes: regret {before_and_after}, {100 * self.own:.2f} % decided there"
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,15 +70,15 @@ class Size:
     def credits(self) -> dict[Combination, float]:
         """By option: its gain over the pick, a logarithm, which is none where it is small or may be noise."""
         others = [column for column in self.evidence.columns if column is not None]
-        found: dict[Combination, float] = {}
+        gains: dict[Combination, float] = {}
         for option in others:  # plain ones sort before those with channels
             if is_same(option, self.pick):
-                found[option] = -_IDLE
-            elif option.channels and option.plain in found:
-                found[option] = found[option.plain] + self._credit(option, option.plain, len(others), _FEWER)
+                gains[option] = -_IDLE
+            elif option.channels and option.plain in gains:
+                gains[option] = gains[option.plain] + self._credit(option, option.plain, len(others), _FEWER)
             else:
-                found[option] = self._credit(option, self.own, len(others))
-        return found
+                gains[option] = self._credit(option, self.own, len(others))
+        return gains
 
     def _credit(self, option: Combination, over: Option, comparisons: int, idle: float = _IDLE) -> float:
         gain = self.evidence.gain(option, over)
@@ -109,15 +109,15 @@ class Proposal:
         """What can be decided, in order; sizes whose pick is not known are not."""
         picks = {(one.point.collective, one.point.bytes): one.pick for one in self.comparison.sizes}
         model = self.comparison.model
-        found: dict[Collective, list[Size]] = {}
+        by_collective: dict[Collective, list[Size]] = {}
         for (collective, size), evidence in by_size(self.comparison.evidence).items():
             if (collective, size) not in picks:
                 continue
             modelled = model.pick(Point(collective, size)) if model else None
             pick = evidence.executed or modelled or picks[collective, size]
             if same := columns_of(pick, evidence):
-                found.setdefault(collective, []).append(Size(size, evidence, pick, same[0]))
-        return found
+                by_collective.setdefault(collective, []).append(Size(size, evidence, pick, same[0]))
+        return by_collective
 
     @cached_property
     def rows(self) -> list[DecisionRow]:
@@ -161,8 +161,8 @@ class Proposal:
 
     def _border(self, collective: Collective, low: int, high: int, before: Option, after: Option) -> int:
         """The first of ``after``, in (low, high]: by fitted constants, or where NCCL's pick changes, else between."""
-        if self.fitted is not None and (found := self._modelled(collective, low, high, before, after)) is not None:
-            return found
+        if self.fitted is not None and (modelled := self._modelled(collective, low, high, before, after)) is not None:
+            return modelled
         model = self.comparison.model
         if model is not None and None in (before, after):
             changes = model.changes(self._kind(collective), low, high)

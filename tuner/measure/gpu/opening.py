@@ -88,6 +88,6 @@ def _library(options: Options) -> Path:
         return options.library.resolve()
     for wheel in WHEELS:
         with suppress(PackageNotFoundError):
-            if (found := Path(str(distribution(wheel).locate_file(library.MEMBER)))).is_file():
-                return found
+            if (installed := Path(str(distribution(wheel).locate_file(library.MEMBER)))).is_file():
+                return installed
     raise BadInput(f"no libnccl: none of {', '.join(WHEELS)} is installed; valid: pip install {WHEELS[0]}")

@@ -225,12 +225,12 @@ def _noise(rng: np.random.Generator) -> Noise:
 
 def _replacements(rng: np.random.Generator) -> list[Replaced]:
     """One to three ranges of some octaves, of any combination: some are NCCL's own pick there, or cannot run at all."""
-    found = []
+    replacements = []
     for _ in range(rng.integers(1, 4)):
         collective = (Collective.AllGather, Collective.ReduceScatter, Collective.AllReduce)[rng.integers(3)]
         choices = [(algorithm, protocol) for algorithm in (Algorithm.Tree, Algorithm.Ring) for protocol in Protocol]
         choices += [(Algorithm.NVLS, Protocol.Simple), (Algorithm.NVLSTree, Protocol.Simple)]
         low = int(rng.integers(3, 28))
         sizes = 1 << low, (1 << low + int(rng.integers(2, 7))) - 1
-        found.append(Replaced(collective, *choices[rng.integers(len(choices))], *sizes))
-    return found
+        replacements.append(Replaced(collective, *choices[rng.integers(len(choices))], *sizes))
+    return replacements

@@ -124,7 +124,7 @@ class Truth:
         nbytes = np.array(sizes, np.uint64)
         table_us = self._selection.cost_table(request, nbytes)
         excluded = self._selection.excluded(request)
-        found: list[dict[AlgoProto, Cost]] = [{} for _ in sizes]
+        by_size: list[dict[AlgoProto, Cost]] = [{} for _ in sizes]
         for algo_proto in ALGO_PROTOS:
             if algo_proto in excluded:
                 continue
@@ -133,8 +133,8 @@ class Truth:
             call = Call(communicator, request, algo_proto)
             latency_us = timing.time_us(start_us, f32(np.inf), call, Sizes(nbytes))
             channels, _ = communicator.rules.launch(call, tables, nbytes)
-            for row, costs in enumerate(found):
+            for row, costs in enumerate(by_size):
                 if 0 < total_us[row] < NO_TIME_US:
                     transfer_us = float(total_us[row]) - float(latency_us[row])
                     costs[algo_proto] = Cost(float(latency_us[row]), transfer_us, max(1, int(channels[row])))
-        return found
+        return by_size

@@ -47,11 +47,11 @@ def read(path: Path) -> File:
 def from_content(content: bytes, name: str) -> File:
     """A decision table of any of the formats. BadTable for what is none; ``name`` names it in errors."""
     letters = shared.text_of(content, name)
-    found = _format(letters, name)
-    if found == "table":
-        return File(name, found, parse.from_text(content, name))
-    table = READERS[found](letters, name)
-    return File(name, found, replace(table, provenance={"converted-from": found, **table.provenance}))
+    kind = _format(letters, name)
+    if kind == "table":
+        return File(name, kind, parse.from_text(content, name))
+    table = READERS[kind](letters, name)
+    return File(name, kind, replace(table, provenance={"converted-from": kind, **table.provenance}))
 
 
 def to_text(file: File, target: str) -> str:
@@ -80,8 +80,8 @@ def _format(content: str, name: str) -> str:
     if first.startswith("{"):
         return "ncclx-json"
     fields = ncclx.split(first)
-    for found, at in (("ncclx-csv", 2), ("nvidia", 3)):
+    for kind, at in (("ncclx-csv", 2), ("nvidia", 3)):
         algorithm, protocol = [*fields, *[""] * 5][at : at + 2]
         if algorithm in ALGORITHM_KEYS or protocol in PROTOCOL_KEYS:
-            return found
+            return kind
     raise BadTable(f"{name}:{number}: '{shared.shown(first)}' begins no format that is known ({one_of(FORMATS)})")

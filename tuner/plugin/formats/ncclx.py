@@ -64,12 +64,12 @@ def split(line: str) -> list[str]:
 def _columns_of(text: str, lines: list[tuple[int, list[str]]], name: str) -> list[str]:
     """As a comment names them; without one they are the newest."""
     comments = (re.sub(r"[#\s]", "", line) for line in text.split("\n") if line.lstrip().startswith("#"))
-    found = {comment for comment in comments if comment.startswith(("collective,bytes,", "collective,bytesPerRank,"))}
-    if len(found) > 1 or not found <= set(VERSIONS):
-        shown = shared.shown(" and ".join(sorted(found)))
+    columns = {comment for comment in comments if comment.startswith(("collective,bytes,", "collective,bytesPerRank,"))}
+    if len(columns) > 1 or not columns <= set(VERSIONS):
+        shown = shared.shown(" and ".join(sorted(columns)))
         raise BadTable(f"{name}: comments name the columns {shown}; valid: one of {' or '.join(VERSIONS)}")
-    if found:
-        return found.pop().split(",")
+    if columns:
+        return columns.pop().split(",")
     for number, fields in lines:
         if len(fields) > NEWEST.count(",") + 1:
             raise BadTable(

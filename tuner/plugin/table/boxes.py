@@ -94,10 +94,10 @@ class Boxes:
 
     def meeting(self, box: Box, first: int, last: int) -> list[int]:
         """Those from number ``first`` up to, without, ``last`` that have something in common with ``box``."""
-        found: NDArray[np.bool_] = np.ones(last - first, np.bool_)
+        meets: NDArray[np.bool_] = np.ones(last - first, np.bool_)
         for low, high, (box_low, box_high) in zip(self.lows, self.highs, box, strict=True):
-            found &= (low[first:last] <= np.uint64(box_high)) & (high[first:last] >= np.uint64(box_low))
-        return [first + int(index) for index in np.flatnonzero(found)]
+            meets &= (low[first:last] <= np.uint64(box_high)) & (high[first:last] >= np.uint64(box_low))
+        return [first + int(index) for index in np.flatnonzero(meets)]
 
 
 class TooManyOverlaps(Exception):

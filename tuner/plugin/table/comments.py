@@ -29,8 +29,8 @@ class Comments:
             raise Mistake("a zero byte: this is not a text file")
         if not self.gpus and (gpus := _GPUS.fullmatch(line)):
             self.gpus, self.gpus_line = "".join(map(_printable, gpus[1])), number
-        found = _ROWS.fullmatch(line)
-        rows = values.whole(found[1]) if found else None
+        match = _ROWS.fullmatch(line)
+        rows = values.whole(match[1]) if match else None
         if rows is None:
             return
         if self._rows_line and rows != self._rows:

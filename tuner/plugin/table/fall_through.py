@@ -21,7 +21,7 @@ Place = Callable[[int], str]  # where a row was read, by its line
 
 def ranked(rows: Sequence[Decision], place: Place) -> tuple[Decision, ...]:
     """Rows that fall through as rows that do not. BadTable where they meet in too many ways."""
-    found: list[Decision] = []
+    decisions: list[Decision] = []
     shapes = [boxes.of(row) for row in rows]
     index = Boxes(shapes)
     for number, (row, shape) in enumerate(zip(rows, shapes, strict=True)):
@@ -29,10 +29,10 @@ def ranked(rows: Sequence[Decision], place: Place) -> tuple[Decision, ...]:
             continue
         below = [rows[other] for other in index.meeting(shape, number + 1, len(rows))]
         parts = _ranked(row, [other for other in below if other.collective is row.collective])
-        found.extend(islice(parts, MOST_ROWS + 1 - len(found)))
-        if len(found) > MOST_ROWS:
+        decisions.extend(islice(parts, MOST_ROWS + 1 - len(decisions)))
+        if len(decisions) > MOST_ROWS:
             raise BadTable(f"{place(row.line)}: rows meet in so many ways that a table needs over {MOST_ROWS} rows")
-    return tuple(found)
+    return tuple(decisions)
 
 
 def _ranked(row: Decision, below: Sequence[Decision]) -> Iterator[Decision]:

@@ -105,11 +105,11 @@ class _Reader:
         return Table(*rows, self.provenance, self.provenance_lines)
 
     def _take_provenance(self, number: int, line: bytes) -> None:
-        found = PROVENANCE.fullmatch(line.decode(errors="replace")) if self._in_provenance else None
-        self._in_provenance = found is not None
-        if found and found[1] not in (ROWS, *self.provenance):
-            self.provenance[found[1]] = found[2]
-            self.provenance_lines[found[1]] = number
+        match = PROVENANCE.fullmatch(line.decode(errors="replace")) if self._in_provenance else None
+        self._in_provenance = match is not None
+        if match and match[1] not in (ROWS, *self.provenance):
+            self.provenance[match[1]] = match[2]
+            self.provenance_lines[match[1]] = number
 
     def _take_decision(self, words: list[bytes], number: int) -> None:
         row = _decision(words, number)

@@ -30,10 +30,10 @@ def to_text(table: Table) -> str:
     rows = [*map(_constant, table.constants), *map(_cost, table.costs), *map(decision_text, table.decisions)]
     announced = f"# {ROWS}: {len(rows)}"  # at the end, and at the head: a file that is cut between lines shows, too
     provenance = [_provenance(*entry) for entry in table.provenance.items()]
-    found = "\n".join([HEADER, announced, *provenance, *rows, announced, ""])
-    if len(found) > MOST_BYTES:
+    text = "\n".join([HEADER, announced, *provenance, *rows, announced, ""])
+    if len(text) > MOST_BYTES:
         raise BadTable(f"a table of {len(rows)} rows is {LARGE}, which the plugin does not read")
-    return found
+    return text
 
 
 def write(path: Path, table: Table) -> None:
@@ -43,8 +43,8 @@ def write(path: Path, table: Table) -> None:
 
 def _provenance(key: str, value: str) -> str:
     line = f"# {key}: {value}"
-    found = PROVENANCE.fullmatch(line)
-    if not found or found.groups() != (key, value) or key == ROWS or any(letter in line for letter in "\0\r\n"):
+    match = PROVENANCE.fullmatch(line)
+    if not match or match.groups() != (key, value) or key == ROWS or any(letter in line for letter in "\0\r\n"):
         raise BadTable(f"provenance {key!r}: {value!r} is not a word and one line of text")
     return line
 
