@@ -80,9 +80,9 @@ def test_a_choice_that_changes_and_returns_needs_every_count() -> None:
 
 @pytest.mark.slow
 def test_ranges_are_without_gaps_and_looked_at_on_both_sides() -> None:
-    sizes, requests = SIZES[-1:], [ALL[Collective.AllGather], ALL[Collective.AllReduce]]
-    found = scale(scenario("dgx-h100", "2.22.3"), requests, sizes)
-    for request in requests:
+    sizes = SIZES[-1:]
+    found = scale(scenario("dgx-h100", "2.22.3"), ALL, sizes)
+    for request in ALL:
         for size in sizes:
             ranges = [one for one in found.ranges if (one.collective, one.bytes) == (request.collective.name, size)]
             assert ranges[0].from_nodes == 1
