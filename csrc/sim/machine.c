@@ -3,13 +3,17 @@
 #include <string.h>
 #include <strings.h>
 
+#include "double.h"
 #include "export.h"
 #include "machine.h"
 #include "oracle.h"
 
 struct sim_machine sim_machine;
 
-static _Thread_local int current_device;
+enum { NEVER_SET = -1 };
+
+static int first_device_of_process;
+static _Thread_local int current_device = NEVER_SET;
 
 static int devices;
 static int first_device[SIM_MAX_RANKS + 1]; /* of each host */
@@ -54,7 +58,14 @@ int sim_devices(void) {
 }
 
 int sim_device(void) {
-    return current_device;
+    return current_device == NEVER_SET ? first_device_of_process : current_device;
+}
+
+SIM_EXPORT int sim_start_on(int device) {
+    if (device < 0 || device >= sim_devices())
+        return -1;
+    first_device_of_process = device;
+    return 0;
 }
 
 int sim_set_device(int device) {
@@ -79,8 +90,9 @@ int sim_gpu_of(int device) {
 /* The calling thread's own device where that is the GPU, else the first: as a process that sees each GPU once. */
 static int device_of_gpu(int gpu, int host) {
     const struct sim_host *kind = sim_host(host);
-    if (host_of[current_device] == host && sim_gpu_of(current_device) == gpu)
-        return current_device;
+    int device = sim_device();
+    if (host_of[device] == host && sim_gpu_of(device) == gpu)
+        return device;
     for (int rank = 0; rank < kind->ranks_per_host; rank++)
         if (kind->gpu_of_rank[rank] == gpu)
             return first_device[host] + rank;

@@ -36,7 +36,7 @@ class Double:
 
     def __init__(self, settings: DoubleSettings, options: Options) -> None:
         self.settings, self._limit_s = settings, options.limit_s
-        self._environment = Environment(settings)
+        self._environment = Environment(settings, options.library)
         self._processes: list[subprocess.Popen[bytes]] = []
         self.launched: Mapping[tuple[Point, Combination], int] = {}  # by rank 0's process, in the last request
         try:
@@ -171,7 +171,8 @@ class Double:
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         self._processes.clear()
-        self._stream.close()
+        with suppress(OSError):  # what nobody reads any more
+            self._stream.close()
         self._socket.close()
         self._environment.close()
 

@@ -31,9 +31,12 @@ class Places:
 
 
 class Environment(AbstractContextManager["Environment"]):
-    """A folder, and the variables that lead a process there. Errors: those of :func:`tuner.oracle.start.prepare`."""
+    """A folder, and the variables that lead a process there; ``library`` instead of the release's own libnccl.
 
-    def __init__(self, settings: DoubleSettings) -> None:
+    Errors: those of :func:`tuner.oracle.start.prepare`, BadInput for what a double cannot be.
+    """
+
+    def __init__(self, settings: DoubleSettings, library: Path | None = None) -> None:
         check_platform()
         scenario = settings.scenario
         if scenario.others:
@@ -45,7 +48,7 @@ class Environment(AbstractContextManager["Environment"]):
         if (sharing := settings.ranks_per_gpu) > 1:
             gpu_of_rank = tuple(gpu for gpu in range(configuration.gpus_per_node) for _ in range(sharing))
             configuration = replace(configuration, gpu_of_rank=gpu_of_rank)
-        prepared = start.prepare(configuration)
+        prepared = start.prepare(replace(configuration, library=library))
         self.library = prepared.library.path
         self._folder = tempfile.TemporaryDirectory(prefix="nccl-tuner-double-")
         self.folder = folder = Path(self._folder.name)

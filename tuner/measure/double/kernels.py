@@ -24,6 +24,7 @@ _BYTES = {
     "unsigned int": 4,
     "float": 4,
     "long long": 8,
+    "unsigned long long": 8,
     "double": 8,
 }
 _FLOATS = {"float": np.float32, "double": np.float64}

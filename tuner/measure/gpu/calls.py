@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -76,17 +77,20 @@ class Calls:
             start = partial(self._several, once, calls)
         starts, ends = ([self._marks(rank, repeats) for rank in self._local] for _ in range(2))
         host_s = []
-        with self._local[0].lane.current():
-            start()  # so that the ranks' streams begin together, and a graph is on its GPU
-            for repeat in range(repeats):
-                before_s = self._host_s()
-                for rank, marks in zip(self._local, starts, strict=True):
-                    rank.lane.record(marks[repeat])
-                start()
-                for rank, marks in zip(self._local, ends, strict=True):
-                    rank.lane.record(marks[repeat])
-                host_s.append(self._host_s() - before_s)
-        self._wait([(rank, marks[-1]) for rank, marks in zip(self._local, ends, strict=True)], deadline_s)
+        try:
+            with self._local[0].lane.current():
+                start()  # so that the ranks' streams begin together, and a graph is on its GPU
+                for repeat in range(repeats):
+                    before_s = self._host_s()
+                    for rank, marks in zip(self._local, starts, strict=True):
+                        rank.lane.record(marks[repeat])
+                    start()
+                    for rank, marks in zip(self._local, ends, strict=True):
+                        rank.lane.record(marks[repeat])
+                    host_s.append(self._host_s() - before_s)
+            self._wait([(rank, marks[-1]) for rank, marks in zip(self._local, ends, strict=True)], deadline_s)
+        finally:
+            del start  # an error would keep the graphs, and NCCL does not end a communicator that graphs have work of
         times_us = [
             max(
                 rank.lane.between_us(first[repeat], last[repeat])
@@ -102,8 +106,14 @@ class Calls:
         for rank in self._local:
             with rank.lane.current():
                 rank.lane.begin_capture()
-        with self._local[0].lane.current():
-            self._several(once, calls)
+        try:
+            with self._local[0].lane.current():
+                self._several(once, calls)
+        except MeasuringFailed:
+            for rank in self._local:  # what was captured goes, for the same reason
+                with suppress(MeasuringFailed), rank.lane.current():
+                    rank.lane.end_capture()
+            raise
         launches = []
         for rank in self._local:
             with rank.lane.current():
