@@ -1,7 +1,7 @@
 """Runs a command on a computer whose GPUs are simulated.
 
-``python -m tuner.measure.double --machine NAME --nccl RELEASE ... -- COMMAND``: everything that the command starts finds the
-GPUs, also by torchrun or mpirun. Files of measurements say that they are of the double.
+``python -m tuner.measure.double --machine NAME --nccl RELEASE ... -- COMMAND``: everything that the command starts
+finds the GPUs, also by torchrun or mpirun. Files of measurements say that they are of the double.
 """
 
 import argparse
