@@ -1,143 +1,146 @@
-"""The whole loop on the GPUs at hand, in one bounded call: measure, verify, fit, decide with the gate.
+"""The whole loop on borrowed GPUs, in stages that each have a time limit: what fails costs seconds, not the session.
 
-    python benchmarks/gpu_loop.py --out FOLDER                        all GPUs here
-    python benchmarks/gpu_loop.py --out FOLDER --ranks-per-gpu 4      several ranks on each, NCCL 2.30.3 and later
+    python benchmarks/gpu_loop.py --out FOLDER [--copies FOLDER] [--library libnccl.so.2] [--seconds 540]
 
-Every combination that NCCL offers, AllReduce, AllGather and ReduceScatter, 8 B to 1 GiB as far as memory goes. A
-step that cannot be done says so in one line, and the others go on with what there is; what was measured is on the disk
-after every block. FOLDER then holds run.jsonl, topology.xml, verify.json, constants.toml, fit.json, decided.table,
-decide.json and steps.json (what was done, with versions), to be committed under tables/measured/. Exit code 1 where a
-step failed.
+1. A self-test (20 s) says which layer fails: driver, NVRTC, libnccl, ranks, a call, a call in a graph, forced calls.
+2. Seven sizes of AllReduce, AllGather and ReduceScatter, every combination that NCCL offers, 3 rounds; then verify.
+3. 'decide' with its A/B run.
+4. All sizes, 8 B to 1 GiB, until the time is over; then 'verify', 'fit' and 'decide' on all of it.
 
-On a machine without a network the plugin has to come along built (tuner/_native), and libnccl as --library.
+On a computer with one GPU several ranks share it, which takes NCCL 2.30.3 or later: first 2, then 4, then 8, as long as
+the self-test succeeds. Stages run in processes of their own; each writes to FOLDER, and after each all that is there is
+packed into results.tar.gz in the folder of --copies. The same command goes on after the stages that succeeded:
+stages.json says which. Beside the measurements there are NCCL's log, and clocks, temperatures and what slowed the GPUs
+down in each round, where nvidia-ml-py is installed. Exit code 1 where a stage failed.
 """
 
 import argparse
-import importlib.metadata
-import json
-import platform
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from tuner.base.errors import TunerError
+from tuner.measure.gpu.stages import Ended, Stage, Stages
 
-PACKAGES = (
-    "nccl-tuner",
-    "numpy",
-    "scipy",
-    "cffi",
-    "cupy-cuda12x",
-    "cupy-cuda13x",
-    "nvidia-nccl-cu12",
-    "nvidia-nccl-cu13",
-)
-COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter")
-MEASURED_SHARE = 0.6  # of the time; the gate's A/B run and the fit have the rest
+SEVEN = "1K,16K,256K,1M,8M,64M,512M"
+CLIMB = (2, 4, 8)
+COUNT_GPUS = "from tuner.measure.gpu.cuda import Cuda; print(Cuda().count)"
+NCCL_TUNER = (sys.executable, "-c", "from tuner.cli import main; main()")
+KEPT_S = 150.0  # of the time for the last 'verify', 'fit' and 'decide'
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the command line says, and the folder of one number of ranks on a GPU."""
+
+    out: Path
+    library: Path | None
+    ranks_per_gpu: int
+
+    @property
+    def suffix(self) -> str:
+        return f"-{self.ranks_per_gpu}" if self.ranks_per_gpu > 1 else ""
+
+    @property
+    def run(self) -> Path:
+        return self.out / f"run{self.suffix}.jsonl"
+
+    def of_library(self) -> list[str]:
+        return [] if self.library is None else ["--library", str(self.library)]
+
+    def name(self, stage: str) -> str:
+        return f"{stage}{self.suffix}"
+
+    def log(self, stage: str) -> Path:
+        return self.out / f"{stage}{self.suffix}.nccl.log"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--ranks-per-gpu", type=int, default=1)
+    parser.add_argument("--copies", type=Path, help="where results.tar.gz is written after each stage")
+    parser.add_argument("--ranks-per-gpu", type=int, help="this number alone [default: 1; on a single GPU 2, 4, 8]")
     parser.add_argument("--library", type=Path, help="a libnccl.so.2 [default: that of the installed wheel]")
-    parser.add_argument("--seconds", type=float, default=510.0, help="for all of it [default: 510]")
+    parser.add_argument("--seconds", type=float, default=540.0, help="for all of it [default: 540]")
     given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    loop = Steps(given)
-    loop.step("versions", versions)
-    loop.step("measure", lambda: measure(given, loop.left_s() * MEASURED_SHARE))
-    run = given.out / "run.jsonl"
-    if run.is_file() and run.stat().st_size > 0:
-        loop.step("verify", lambda: command(loop, "verify", str(run)))
-        loop.step("fit", lambda: command(loop, "fit", str(run), "--out", str(given.out / "constants.toml")))
-        loop.step("decide", lambda: command(loop, "decide", str(run), "--out", str(given.out / "decided.table")))
-    return loop.end()
+    stages = Stages(given.out, given.seconds, given.copies, lambda line: print(line, flush=True))
+    several = (given.ranks_per_gpu,) if given.ranks_per_gpu else climb()
+    all_of_it(stages, [Given(given.out, given.library, ranks) for ranks in several])
+    bad = [done.name for done in stages.done.values() if done.ended in (Ended.failed, Ended.limit)]
+    print(f"== done; failed: {', '.join(bad) or 'nothing'}; in {given.out}", flush=True)
+    return 1 if bad else 0
 
 
-class Steps:
-    """Does one after the other, and writes down after each what came of them."""
-
-    def __init__(self, given: argparse.Namespace) -> None:
-        self.out: Path = given.out
-        self._end_s = time.monotonic() + given.seconds
-        self._done: list[dict[str, Any]] = []
-
-    def left_s(self) -> float:
-        return max(1.0, self._end_s - time.monotonic())
-
-    def step(self, name: str, do: Callable[[], Any]) -> None:
-        start_s = time.monotonic()
-        print(f"== {name}", flush=True)
-        record: dict[str, Any] = {"step": name}
-        try:
-            record["said"] = do()
-        except (TunerError, OSError, ImportError, subprocess.SubprocessError) as error:
-            record["failed"] = " ".join(str(error).split())
-        except KeyboardInterrupt:
-            record["failed"] = "interrupted"
-        record["seconds"] = round(time.monotonic() - start_s, 1)
-        print(json.dumps(record, indent=1) if name == "versions" else f"{name}: {record}", flush=True)
-        self._done.append(record)
-        (self.out / "steps.json").write_text(json.dumps(self._done, indent=1) + "\n")
-
-    def end(self) -> int:
-        failed = [record["step"] for record in self._done if "failed" in record]
-        print(f"== done; failed: {', '.join(failed) or 'nothing'}; in {self.out}", flush=True)
-        return 1 if failed else 0
+def climb() -> tuple[int, ...]:
+    """Ranks on a GPU to try. Where the GPUs cannot be counted the self-test says why."""
+    command = [sys.executable, "-c", COUNT_GPUS]
+    try:
+        counted = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout.strip()
+    except subprocess.TimeoutExpired:
+        counted = ""
+    return (1,) if counted.isdecimal() and int(counted) > 1 else CLIMB
 
 
-def versions() -> dict[str, Any]:
-    from tuner.measure.gpu.cuda import Cuda
-
-    found: dict[str, Any] = {"python": platform.python_version(), "machine": platform.platform()}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    print(json.dumps(found, indent=1), flush=True)  # what there is, should CUDA be missing
-    cuda = Cuda()
-    return {**found, "gpus": [cuda.name(device) for device in range(cuda.count)], **cuda.noted()}
-
-
-def measure(given: argparse.Namespace, budget_s: float) -> str:
-    from tuner.base.names import Collective
-    from tuner.measure.gpu.backend import Options
-    from tuner.measure.gpu.opening import open_gpus
-    from tuner.measure.loop import Loop, Settings
-    from tuner.measure.plan import Wanted, points, tasks
-    from tuner.measure.records import samples
-
-    start_s = time.monotonic()
-    options = Options(given.ranks_per_gpu, given.library, given.out / "topology.xml")
-    backend = open_gpus(options)
-    if backend is None:  # another rank, which has served until rank 0 was done
-        sys.exit(0)
-    with closing(backend):
-        calls = points([Collective[name] for name in COLLECTIVES], None, backend.ranks)
-        wanted = tasks(backend, calls, Wanted())
-        print(f"{backend.ranks} ranks, NCCL {backend.release}: {len(wanted)} combinations", flush=True)
-        settings = Settings(budget_s=max(1.0, budget_s - (time.monotonic() - start_s)), repeats=5, warmup=1)
-        with samples.Writer(given.out / "run.jsonl", backend.describe()) as writer:
-            loop = Loop(backend, wanted, settings, writer.add)
-            blocks = sum(1 for _ in loop.run())
-    return f"{blocks} blocks of {len(wanted)} combinations; ended: {loop.end}"
+def all_of_it(stages: Stages, several: list[Given]) -> None:
+    """Stage by stage, each at all numbers of ranks that the self-test was good for."""
+    working = list(while_it_works(stages, several))
+    for each in working:
+        stages.run(quick(each))
+        stages.run(analysis(each, "verify", "verify-quick", needs="quick"))
+    for each in working[:1]:
+        stages.run(gate(each, "gate", needs="quick", limit_s=150))
+    for position, each in enumerate(working):
+        left_s = stages.left_s() - KEPT_S
+        stages.run(sweep(each, left_s / (len(working) - position)))
+    for each in working:
+        stages.run(analysis(each, "verify", "verify", needs="sweep"))
+        stages.run(analysis(each, "fit", "fit", "--out", str(each.out / f"constants{each.suffix}.toml"), needs="sweep"))
+    for each in working[:1]:
+        stages.run(gate(each, "decide", needs="sweep", limit_s=KEPT_S))
 
 
-def command(loop: Steps, *words: str) -> str:
-    """One of nccl-tuner's, in what time is left; its JSON goes beside the other results, its errors are passed on."""
-    call = [sys.executable, "-c", "from tuner.cli import main; main()", *words, "--json"]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=loop.left_s(), check=False)
-    if done.stdout:
-        (loop.out / f"{words[0]}.json").write_text(done.stdout)
-    if done.returncode not in (0, 1):  # 1 is an answer: "no"
-        raise OSError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}")
-    return f"exit code {done.returncode}; {words[0]}.json"
+def while_it_works(stages: Stages, several: list[Given]) -> Iterator[Given]:
+    """A self-test that takes too long is tried once more: the first has loaded the libraries from the disk."""
+    for each in several:
+        first, again = self_test(each, "selftest", 20), self_test(each, "selftest-again", 60)
+        if not stages.run(first) and not (stages.done[first.name].ended is Ended.limit and stages.run(again)):
+            return
+        yield each
+
+
+def self_test(given: Given, name: str, limit_s: float) -> Stage:
+    """Ends itself a little earlier, with the places where it hangs."""
+    said = ["--ranks-per-gpu", str(given.ranks_per_gpu), "--limit-s", str(limit_s), *given.of_library()]
+    command = [sys.executable, "-m", "tuner.measure.gpu.selftest", *said, "--log", str(given.log(name))]
+    return Stage(given.name(name), command, limit_s + 5)
+
+
+def quick(given: Given) -> Stage:
+    return Stage(given.name("quick"), measure(given, "quick", 60, "--bytes", SEVEN, "--rounds", "3"), 90, goes_on=True)
+
+
+def sweep(given: Given, seconds: float) -> Stage:
+    needs = (given.name("quick"),)
+    return Stage(given.name("sweep"), measure(given, "sweep", seconds), seconds + 30, needs, goes_on=True)
+
+
+def measure(given: Given, stage: str, seconds: float, *words: str) -> list[str]:
+    """A budget that a process of its own, and its start, can keep."""
+    said = ["--repeats", "5", "--warmup", "1", "--budget-s", str(max(1, round(seconds)))]
+    where = ["--out", str(given.run), "--nccl-log", str(given.log(stage)), *given.of_library()]
+    return [*NCCL_TUNER, "measure", "--ranks-per-gpu", str(given.ranks_per_gpu), *where, *said, *words]
+
+
+def analysis(given: Given, command: str, name: str, *words: str, needs: str) -> Stage:
+    said = [*NCCL_TUNER, command, str(given.run), *words, *given.of_library()]
+    return Stage(given.name(name), said, 60, (given.name(needs),))
+
+
+def gate(given: Given, name: str, *, needs: str, limit_s: float) -> Stage:
+    table = given.out / f"{name}{given.suffix}.table"
+    said = [*NCCL_TUNER, "decide", str(given.run), "--out", str(table), *given.of_library()]
+    return Stage(given.name(name), said, limit_s, (given.name(needs),))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,19 @@
-"""What the command line says of measuring on GPUs."""
+"""What the command line says of measuring on GPUs, and what it notes of them."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tuner.base.sizes import size_bytes
 from tuner.cli.stacked import F, stacked
+from tuner.measure.gpu.states import States
+
+if TYPE_CHECKING:
+    from tuner.measure.loop import Loop
+    from tuner.measure.workflow import Progress
 
 
 class _Size(click.ParamType):  # type: ignore[type-arg]
@@ -69,3 +76,22 @@ def gpu_options(function: F) -> F:
             help="With --backend gpu: keep NCCL's own log, of rank 0's process.",
         ),
     )
+
+
+def noting(progress: "Progress", states: States) -> "Progress":
+    """The progress of a measurement, with the states noted after the first block of each round."""
+
+    @contextmanager
+    def both(loop: "Loop") -> Iterator[Callable[[int], None]]:
+        noted: set[int] = set()
+        with progress(loop) as show:
+
+            def shown(blocks: int) -> None:
+                if loop.round not in noted:
+                    noted.add(loop.round)
+                    states.note(loop.round)
+                show(blocks)
+
+            yield shown
+
+    return both

@@ -13,13 +13,14 @@ import click
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.cli import measured_results, options
-from tuner.cli.gpu_options import gpu_options
+from tuner.cli.gpu_options import gpu_options, noting
 from tuner.cli.output import print_json
 from tuner.measure.double.settings import DoubleSettings, Fault, FaultKind
 from tuner.measure.gpu.options import Options
+from tuner.measure.gpu.states import States
 from tuner.measure.loop import End, Loop, Settings
 from tuner.measure.plan import How, Wanted
-from tuner.measure.workflow import DEFAULT, INTERRUPTED, Plan, double, gpus, measure, simulated
+from tuner.measure.workflow import DEFAULT, INTERRUPTED, Plan, Progress, double, gpus, measure, simulated
 from tuner.plugin.table.records import MAX_CHANNELS
 
 BACKENDS = ("simulated", "gpu", "double")
@@ -197,7 +198,10 @@ def command(
         Wanted(algorithms, protocols, channels),
         Settings(precision / 100, rounds, repeats, warmup, budget_s, seed),
     )
-    measured = measure(out, opener, plan, partial(_progress, quiet=as_json))
+    progress: Progress = partial(_progress, quiet=as_json)
+    if kind == "gpu":
+        progress = noting(progress, States(out.with_name(f"{out.name}.gpu-states.jsonl")))
+    measured = measure(out, opener, plan, progress)
     if measured is None:  # a rank other than 0 has served it to the end
         sys.exit(0)
     if as_json:

@@ -41,7 +41,7 @@ def open_gpus(options: Options | None = None) -> Gpu | None:
 
 def _opened(here: Place, options: Options) -> Gpu:
     cuda = Cuda()
-    path = _library(options)
+    path = library_of(options)
     if options.ranks_per_gpu > 1 and not allows_several(path):
         raise BadInput(f"{path} refuses several ranks on one GPU; valid: --ranks-per-gpu 1, or NCCL 2.30.3 and later")
     devices = devices_of(here, cuda.count, options.ranks_per_gpu)
@@ -80,8 +80,11 @@ def allows_several(path: Path) -> bool:
         return content.find(SEVERAL.encode()) >= 0
 
 
-def _library(options: Options) -> Path:
-    """The one given, else that of an installed wheel, of any CUDA: the program that is tuned has it too."""
+def library_of(options: Options) -> Path:
+    """The one given, else that of an installed wheel, of any CUDA: the program that is tuned has it too.
+
+    BadInput where there is none.
+    """
     if options.library is not None:
         if not options.library.is_file():
             raise BadInput(f"{options.library} does not exist; valid: a libnccl.so.2")

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain, count
 from pathlib import Path
 from threading import Lock
 
@@ -32,13 +33,19 @@ _process = _Process()
 
 
 def log(wanted: Path | None = None) -> Path:
-    """The file of NCCL's log: the first one ``wanted`` in this process, else one that goes with the process."""
+    """The file of NCCL's log: the first that was ``wanted`` in this process, else one that goes with the process."""
     if _process.log is None:
         if wanted is None:
             _process.folder = tempfile.TemporaryDirectory(prefix="nccl-tuner-measure-")
             wanted = Path(_process.folder.name) / "nccl.log"
-        _process.log = wanted.resolve()
+        _process.log = _not_there(wanted.resolve())
     return _process.log
+
+
+def _not_there(path: Path) -> Path:
+    """With a number before its ending where another process has written it: NCCL would begin the file anew."""
+    numbered = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in count(2))
+    return next(each for each in chain([path], numbered) if not each.exists())
 
 
 @contextmanager

@@ -1,0 +1,119 @@
+"""Stages with time limits, what is written and copied out after each, and how a run goes on."""
+
+import json
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tuner.base.errors import BadInput
+from tuner.measure.gpu import stages as stages_module
+from tuner.measure.gpu.stages import ARCHIVE, Ended, Stage, Stages
+
+PLANNED = "h:1:1 [0] NCCL INFO AllReduce: 64 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}\n"
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    return tmp_path / "out", tmp_path / "copies"
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setattr(stages_module, "_LET_END_S", 1.0)
+        yield
+
+
+def python(name: str, code: str, limit_s: float = 30.0, needs: tuple[str, ...] = (), goes_on: bool = False) -> Stage:
+    return Stage(name, (sys.executable, "-c", code), limit_s, needs, goes_on)
+
+
+def test_a_stage_writes_and_its_results_are_copied_out(folders: tuple[Path, Path], said: list[str]) -> None:
+    out, copies = folders
+    stages = Stages(out, 60, copies, said.append)
+    (out / "quick.nccl.log").write_text(f"NCCL version 2.30.7\n{PLANNED}{PLANNED}the end\n")
+    assert stages.run(python("first", "print('begun'); print('its last line')"))
+    assert said[-1].startswith("first: ok, ")
+    assert said[-1].endswith(": its last line")
+    assert (out / "first.out").read_text() == "begun\nits last line\n"
+    with tarfile.open(copies / ARCHIVE) as packed:
+        assert set(packed.getnames()) == {"first.out", "first.err", "quick.nccl.log", "stages.json"}
+        log = packed.extractfile("quick.nccl.log")
+        assert log is not None
+        assert log.read() == b"NCCL version 2.30.7\nthe end\n", "without the lines of single calls"
+
+
+def test_what_fails_is_named_and_what_needs_it_left_out(folders: tuple[Path, Path], said: list[str]) -> None:
+    stages = Stages(folders[0], 60, say=said.append)
+    assert not stages.run(python("first", "import sys; print('half'); sys.exit('nccl-tuner: no GPU')"))
+    assert stages.done["first"].ended is Ended.failed
+    assert stages.done["first"].said == "nccl-tuner: no GPU"
+    assert not stages.run(python("second", "", needs=("first",)))
+    assert (stages.done["second"].ended, stages.done["second"].said) == (Ended.left_out, "needs first")
+    assert not stages.run(python("third", "import os; os.abort()"))
+    assert stages.done["third"].said.startswith("killed by SIGABRT")
+    assert not stages.run(Stage("fourth", ("/no/such/program",), 5.0))
+    assert stages.done["fourth"].ended is Ended.failed
+
+
+def test_what_hangs_is_ended_at_its_limit(folders: tuple[Path, Path], said: list[str]) -> None:
+    hangs = """
+import signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+print('init', flush=True)
+time.sleep(60)
+"""
+    stages = Stages(folders[0], 60, say=said.append)
+    for name, goes_on in (("first", False), ("second", True)):
+        assert not stages.run(python(name, hangs, limit_s=1.0, goes_on=goes_on))
+        assert stages.done[name].ended is Ended.limit
+        assert stages.done[name].said == "init"
+        assert stages.done[name].seconds < 30
+
+
+def test_what_goes_on_may_be_interrupted(folders: tuple[Path, Path], said: list[str]) -> None:
+    ends = """
+import sys, time
+try:
+    print('measured', flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+    stages = Stages(folders[0], 60, say=said.append)
+    assert stages.run(python("sweep", ends, limit_s=1.0, goes_on=True))
+    assert not stages.run(python("other", ends, limit_s=1.0))
+
+
+def test_no_time_left(folders: tuple[Path, Path], said: list[str]) -> None:
+    stages = Stages(folders[0], 0.5, say=said.append)
+    assert not stages.run(python("first", ""))
+    assert (stages.done["first"].ended, stages.done["first"].said) == (Ended.left_out, "no time left")
+
+
+def test_a_run_goes_on_after_what_succeeded(folders: tuple[Path, Path], said: list[str]) -> None:
+    count = "from pathlib import Path; p = Path({0!r}); p.open('a').write('x')"
+    out = folders[0]
+
+    def times() -> list[int]:
+        return [len((out / name).read_text()) for name in ("a", "b", "c")]
+
+    for again in range(2):
+        stages = Stages(out, 60, say=said.append)
+        stages.run(python("a", count.format(str(out / "a"))))
+        stages.run(python("b", count.format(str(out / "b")) + "; raise SystemExit(2)"))
+        stages.run(python("c", count.format(str(out / "c")), goes_on=True))
+        assert times() == [1, 1 + again, 1 + again]
+    assert "== a: done before" in said
+    assert [each["ended"] for each in json.loads((out / "stages.json").read_text())] == ["ok", "failed", "ok"]
+    (out / "stages.json").write_text("[{}]")
+    with pytest.raises(BadInput, match=r"stages\.json: not the stages of an earlier run"):
+        Stages(out, 60, say=said.append)
