@@ -222,12 +222,13 @@ class Measuring(TypedDict, total=False):
 
     ``sizes``: NCCL's nBytes, powers of two from 8 B to 1 GiB. ``dtype``, ``op``: float32, sum. ``algorithms``,
     ``protocols``: all. ``channels``: numbers of channels besides NCCL's own, none. ``in_place``, also in place, and
-    ``graph``, inside CUDA graphs: not. ``precision_percent``, 1: a median is known when its 95 % confidence interval is
-    within this of it. ``rounds``, 30: the most sample blocks of a combination; ``repeats``, 10: runs kept of a block;
-    ``warmup``, 5: runs before them. ``budget_s``: seconds until it stops, no limit. ``seed``, 0: of the order, and of
-    what a simulated machine hides. ``library``: of GPUs, this libnccl.so.2 instead of the installed wheel's;
-    ``ranks_per_gpu``: 1; ``graphs_below``, 4 MiB: smaller calls (bytes) are timed inside CUDA graphs, so that the
-    host's time does not count; ``nccl_log``: where NCCL's own log is kept, nowhere.
+    ``graph``, inside CUDA graphs: not. ``precision_percent``, 2: a median is known when its 95 % confidence interval is
+    within this of it. ``rounds``, 30: the most sample blocks of a combination; ``rounds_per_process``, 3: until it goes
+    on in a fresh process; ``repeats``, 10: runs kept of a block; ``warmup``, 5: runs before them. ``budget_s``: seconds
+    until it stops, no limit. ``seed``, 0: of the order, and of what a simulated machine hides. ``library``: of GPUs,
+    this libnccl.so.2 instead of the installed wheel's; ``ranks_per_gpu``: 1; ``graphs_below``, 4 MiB: smaller calls
+    (bytes) are timed inside CUDA graphs, so that the host's time does not count; ``nccl_log``: where NCCL's own log is
+    kept, nowhere.
     """
 
     sizes: Sequence[int] | None
@@ -240,6 +241,7 @@ class Measuring(TypedDict, total=False):
     graph: bool
     precision_percent: float
     rounds: int
+    rounds_per_process: int
     repeats: int
     warmup: int
     budget_s: float | None
@@ -276,12 +278,13 @@ def measure(
     )
     usual = Settings()
     settings = Settings(
-        _at_least("precision_percent", how.get("precision_percent", 1.0), 1e-6) / 100,
+        _at_least("precision_percent", how.get("precision_percent", 2.0), 1e-6) / 100,
         int(_at_least("rounds", how.get("rounds", usual.rounds), 1)),
         int(_at_least("repeats", how.get("repeats", usual.repeats), 1)),
         int(_at_least("warmup", how.get("warmup", usual.warmup), 0)),
         how.get("budget_s"),
         int(_at_least("seed", how.get("seed", usual.seed), 0)),
+        int(_at_least("rounds_per_process", how.get("rounds_per_process", usual.rounds_per_process or 1), 1)),
     )
     plan = Plan(
         [by_name(Collective, name, "collective") for name in several],

@@ -46,13 +46,17 @@ class ObservationGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observations:
-    """What some files of one machine and one release say; ``left_out`` counts calls and sample blocks by the reason."""
+    """What some files of one machine and one release say; ``left_out`` counts calls and sample blocks by the reason.
+
+    ``times`` says how they were had: ``measured`` or ``simulated``, or both.
+    """
 
     cases: tuple[Scenario, ...]
     release: Release
     groups: tuple[ObservationGroup, ...]
     left_out: Counter[str]
     files: tuple[tuple[str, str], ...]  # with their sha256
+    times: str
 
     @property
     def calls(self) -> int:
@@ -85,7 +89,8 @@ def read(paths: Sequence[Path]) -> Observations:
     groups = [group for shape, times_us in calls for group in _groups(shape, times_us, held_out, left_out)]
     if not groups:
         raise BadMeasurement(f"{paths[0]}: the model has a time for nothing that was measured: {_counts(left_out)}")
-    return Observations(tuple(cases), calls[0][0].release, tuple(groups), left_out, files)
+    times = " and ".join(dict.fromkeys(measured.header.how for _, measured in read_files))
+    return Observations(tuple(cases), calls[0][0].release, tuple(groups), left_out, files, times)
 
 
 def _case(path: Path, header: Header) -> Scenario:

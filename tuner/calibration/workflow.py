@@ -34,12 +34,16 @@ def _former_reasons(left_out: Mapping[str, int]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class FittedFiles:
-    """What was read: the release, the communicators in words, how many calls; ``left_out`` counts others by reason."""
+    """What was read: the release, the communicators in words, how many calls; ``left_out`` counts others by reason.
+
+    ``times`` says how they were had: ``measured`` or ``simulated``, or both.
+    """
 
     nccl: str
     communicators: tuple[str, ...]
     calls: int
     left_out: Mapping[str, int] = field(metadata=json_form(convert=_former_reasons))
+    times: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +126,7 @@ def fit_alpha_beta(
             "nccl": observed.release.name,
             "measurements": " ".join(f"{name} sha256 {sha256}" for name, sha256 in observed.files),
             **({} if command is None else {"command": command}),
+            "times": observed.times,
             "date": today(),
         }
         text.write(Path(cost_table), alphabeta.cost_table(fits, provenance))
@@ -130,7 +135,7 @@ def fit_alpha_beta(
 
 def _read(observed: Observations) -> FittedFiles:
     titles = tuple(scenario.title for scenario in observed.cases)
-    return FittedFiles(observed.release.name, titles, observed.calls, dict(observed.left_out))
+    return FittedFiles(observed.release.name, titles, observed.calls, dict(observed.left_out), observed.times)
 
 
 def _constants(observed: Observations, fitted: Fit, command: str | None) -> FittedConstants:
@@ -143,6 +148,7 @@ def _constants(observed: Observations, fitted: Fit, command: str | None) -> Fitt
         "gpus_per_node": gpus.pop() if len(gpus) == 1 else None,
         "nodes": [scenario.nodes for scenario in observed.cases],
         "measurements": [{"file": name, "sha256": sha256} for name, sha256 in observed.files],
+        "times": observed.times,
         "date": today(),
         "command": command,
         "holdout_mape_percent": all_errors.fitted_held_out_percent,

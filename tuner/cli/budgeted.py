@@ -230,7 +230,7 @@ def _print_kernels(entries: Sequence[EntryPrices], total: AllKernels) -> None:
     click.echo(f"{total.calls} kernels took {_ms(total.measured_us)} ms; predicted {_ms(total.predicted_us)} ms\n")
 
 
-REGRET_COLUMNS = ("collective", "type", "size", "calls", "pick", "measured us", "best", "us", "lost ms", "sizes")
+REGRET_COLUMNS = ("collective", "type", "size", "calls", "pick", "us", "best", "us", "lost ms", "sizes")
 
 
 def _print_regret(variant: str, total: BudgetRegret, rows: Sequence[tuple[EntryPrices, PriceOf | NoPrice]]) -> None:
@@ -251,20 +251,21 @@ def _print_regret(variant: str, total: BudgetRegret, rows: Sequence[tuple[EntryP
                 measured.best,
                 f"{measured.best_us:.2f}",
                 _ms(measured.regret_us),
-                "between" if measured.interpolated else "measured",
+                "between" if measured.interpolated else total.times,
             )
             for entry, price, measured in lost[:TOP]
         ]
         more = f", {len(lost) - TOP} sizes more" if len(lost) > TOP else ""
-        print_table(f"what the picks of {variant} lose by {total.file}{more}", REGRET_COLUMNS, cells)
+        title = f"what the picks of {variant} lose by the {total.times} times of {total.file}{more}"
+        print_table(title, REGRET_COLUMNS, cells)
     reasons: dict[str, float] = defaultdict(float)
     for entry, price in priced:
         if isinstance(price.measured, NotMeasured):
             reasons[f"{entry.call.collective.name}: {price.measured.reason}"] += entry.calls
     click.echo(
-        f"{variant}: {number(total.calls)} calls take {_ms(total.pick_us)} ms by measured times, "
+        f"{variant}: {number(total.calls)} calls take {_ms(total.pick_us)} ms by {total.times} times, "
         f"{_ms(total.best_us)} ms by the best: regret {_ms(total.regret_us)} ms, {_percent(total.regret)}; "
-        f"{number(total.interpolated_calls)} of them between measured sizes"
+        f"{number(total.interpolated_calls)} of them between {total.times} sizes"
     )
     for reason, calls in reasons.items():
         click.echo(f"not measured: {number(calls)} calls, {reason}")

@@ -10,10 +10,11 @@ from tuner.cli.gpu_options import library_option
 from tuner.cli.output import print_json
 from tuner.cli.provenance import command_line
 from tuner.cli.renamed import Renamed
-from tuner.measure.decide import Decided, decide
+from tuner.measure.decide import Decided, DecidedRow, decide
 from tuner.measure.decision.gate import GateSettings
 from tuner.measure.decision.interpolated import interpolate as interpolated
 from tuner.plugin.between import Shape
+from tuner.plugin.table.text import size_text
 
 
 @click.command(name="decide")
@@ -28,6 +29,13 @@ from tuner.plugin.between import Shape
     help="Fitted constants ('nccl-tuner fit'): rows end where these say, not halfway between two sizes.",
 )
 @click.option("--rounds", type=click.IntRange(min=3), default=20, show_default=True, help="Of the A/B run.")
+@click.option(
+    "--processes",
+    type=click.IntRange(min=3),
+    default=5,
+    show_default=True,
+    help="Fresh ones that the rounds are dealt out to, each with and without the table.",
+)
 @click.option(
     "--repeats", type=click.IntRange(min=1), default=10, show_default=True, help="Runs kept per sample block."
 )
@@ -46,6 +54,7 @@ def command(
     out: Path,
     constants: Path | None,
     rounds: int,
+    processes: int,
     repeats: int,
     warmup: int,
     seed: int,
@@ -55,15 +64,16 @@ def command(
 ) -> None:
     """Few rows of a decision table from FILEs that 'nccl-tuner measure' wrote, one for each number of ranks.
 
-    A row stays only if an A/B run through the plugin shows that it gains more than 2 %, with a probability of 0.95 at
-    least. That none does is an answer as well: NCCL's default is the best. The A/B run is kept in TABLE.ab.jsonl.
+    A row stays only if an A/B run through the plugin, in several fresh processes, shows that it gains more than 2 %,
+    with a probability of 0.975 at least for all rows together. That none does is an answer as well: NCCL's default is
+    the best. The A/B run is kept in TABLE.ab.jsonl.
 
     \b
     nccl-tuner decide run.jsonl --out pod.table
     nccl-tuner decide 2nodes.jsonl 4nodes.jsonl --constants pod.toml --out pod.table --json
     nccl-tuner decide 2nodes.jsonl 4nodes.jsonl 8nodes.jsonl --interpolate --out pod.table
     """
-    settings = None if no_gate else GateSettings(rounds, repeats, warmup, seed)
+    settings = None if no_gate else GateSettings(rounds, repeats, warmup, seed, processes)
     decided = decide(files, out=out, constants=constants, gate=settings, command=command_line())
     between = None
     if interpolate:
@@ -82,23 +92,38 @@ def command(
 
 def _print(decided: Decided) -> None:
     for row in decided.kept:
-        gains = "not gated" if row.gain is None else f"gains {100 * row.gain:.1f} %, probability {row.probability:.4f}"
-        click.echo(f"kept     {row.row} ({row.ranks} ranks): {gains}")
+        click.echo(f"kept     {row.row} ({row.ranks} ranks): {_gains(row)}")
+        if row.cut:
+            click.echo(
+                f"         ends before {', '.join(map(size_text, row.cut))}: slower there, or beyond where it is"
+            )
     for row in decided.dropped:
         click.echo(f"dropped  {row.row} ({row.ranks} ranks): {row.reason}")
     if not decided.kept:
         click.echo("no row survives: NCCL's default is the best")
     for file in decided.files:
         out = file.hold_out
+        click.echo(f"{file.file}: {file.origin}")
         click.echo(
-            f"{file.file}: regret {_percents(file.regret_before, file.regret_after)} with the table; "
-            f"rows of every other size at the {out.sizes} others: {_percents(out.before, out.after)}"
+            f"  at the measured sizes NCCL's picks take {100 * file.regret_before:.2f} % longer than the best that was "
+            f"measured, with the table {100 * file.regret_after:.2f} % (means; the regret of 'verify')"
         )
+        if out.sizes:
+            click.echo(
+                f"  checked at sizes left out: rows made from every other size leave {100 * out.after:.2f} % of "
+                f"{100 * out.before:.2f} % at the {out.sizes} sizes between"
+            )
     for other in decided.other_ranks:
-        percents = _percents(other.regrets.before, other.regrets.after)
-        click.echo(f"rows of {other.decided_at} ranks at {other.tried_at}: regret {percents}")
+        click.echo(
+            f"the rows of {other.decided_at} ranks would leave {100 * other.regrets.after:.2f} % of "
+            f"{100 * other.regrets.before:.2f} % at {other.tried_at} ranks, for which they are not"
+        )
     click.echo(f"{decided.table}: {len(decided.kept)} rows")
 
 
-def _percents(before: float, after: float) -> str:
-    return f"{100 * before:.2f} % by NCCL's picks, {100 * after:.2f} %"
+def _gains(row: DecidedRow) -> str:
+    if row.gain is None or row.probability is None:
+        return "not gated"
+    low, high = (None if end is None else 100 * end for end in (row.gain_low, row.gain_high))
+    interval = "" if low is None or high is None else f" ({low:.1f} to {high:.1f} %)"
+    return f"gains {100 * row.gain:.1f} %{interval}, probability {row.probability:.4f}"

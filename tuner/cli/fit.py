@@ -108,7 +108,7 @@ def _print(report: FitReport) -> None:
 
 
 def _title(files: FittedFiles) -> str:
-    return f"{files.calls} calls on {'; '.join(files.communicators)}"
+    return f"{files.calls} calls, {files.times} times, on {'; '.join(files.communicators)}"
 
 
 def _interval(one: Fitted) -> str:

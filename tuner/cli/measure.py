@@ -29,6 +29,7 @@ _ENDS: dict[str, str] = {
     End.precise: "every median is within --precision",
     End.rounds: "--rounds",
     End.budget: "--budget-s",
+    End.process: "this process has its rounds; the same command goes on in another",
     INTERRUPTED: INTERRUPTED,
 }
 
@@ -87,7 +88,7 @@ class Channels(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--precision",
     type=click.FloatRange(min=0, min_open=True),
-    default=1.0,
+    default=2.0,
     show_default=True,
     metavar="PERCENT",
     help="A median is known when its 95 % confidence interval is within this of it.",
@@ -98,6 +99,13 @@ class Channels(click.ParamType):  # type: ignore[type-arg]
     default=30,
     show_default=True,
     help="The most sample blocks of each combination.",
+)
+@click.option(
+    "--rounds-per-process",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Rounds until it goes on in a fresh process; how much processes differ takes 3 of them.",
 )
 @click.option(
     "--repeats", type=click.IntRange(min=1), default=10, show_default=True, help="Runs kept per sample block."
@@ -144,6 +152,7 @@ def command(
     graph: bool,
     precision: float,
     rounds: int,
+    rounds_per_process: int,
     repeats: int,
     warmup: int,
     budget_s: float | None,
@@ -196,7 +205,7 @@ def command(
         sizes,
         How(dtype, op, (False, True) if in_place else (False,), graph),
         Wanted(algorithms, protocols, channels),
-        Settings(precision / 100, rounds, repeats, warmup, budget_s, seed),
+        Settings(precision / 100, rounds, repeats, warmup, budget_s, seed, rounds_per_process),
     )
     progress: Progress = partial(_progress, quiet=as_json)
     if kind == "gpu":

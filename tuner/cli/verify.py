@@ -147,15 +147,19 @@ def _print(file: VerifiedFile) -> None:
         for one in sizes
     ]
     cut = ", its last line cut off" if file.truncated else ""
-    print_table(f"{file.file}{cut}", ("collective", "size", "pick", "us", "best", "us", "regret", "beyond noise"), rows)
+    print_table(
+        f"{file.file}: {file.origin}{cut}",
+        ("collective", "size", "pick", "us", "best", "us", "regret", "beyond noise"),
+        rows,
+    )
     if file.crossovers:
         changed = [(each.collective.name, each.before, each.after, each.at_bytes) for each in file.crossovers]
-        print_table("where the measured best changes", ("collective", "from", "to", "about bytes"), changed)
+        print_table(f"where the {_how(file)} best changes", ("collective", "from", "to", "about bytes"), changed)
     for each in file.model_changes:
         click.echo(f"{each.collective.name}: NCCL's pick changes at {', '.join(map(str, each.bytes)) or 'no size'}")
     if file.model_errors:
         columns = ("collective", "combination", "sizes", "MAPE", "MAPE scaled", "scale", "tau")
-        print_table("the model against the times", columns, map(_error, file.model_errors))
+        print_table(f"the model against the {_how(file)} times", columns, map(_error, file.model_errors))
     for collective, tau in file.rank_agreement.items():
         click.echo(f"{collective.name}: the model orders the combinations of a size with Kendall's tau {tau:.3f}")
     for skipped in file.skipped:
@@ -169,10 +173,15 @@ def _print(file: VerifiedFile) -> None:
         return
     worse = sum(one.significant for one in known)
     rest = f"; unknown at {len(sizes) - len(known)} more" if len(known) < len(sizes) else ""
+    of_simulated = " of simulated times" if file.comparison.measurements.header.is_simulated else ""
     click.echo(
-        f"regret: mean {100 * means[0]:.2f} %, {100 * means[1]:.2f} % of it beyond the noise; "
+        f"regret{of_simulated}: mean {100 * means[0]:.2f} %, {100 * means[1]:.2f} % of it beyond the noise; "
         f"not best at {worse} of {len(known)} sizes{rest}"
     )
+
+
+def _how(file: VerifiedFile) -> str:
+    return file.comparison.measurements.header.how
 
 
 def _error(one: ModelError) -> tuple[object, ...]:

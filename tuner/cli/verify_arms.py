@@ -23,7 +23,10 @@ def print_regret(regret: MeasuredRegret) -> None:
     known = [one for one in regret.sizes if one.regret is not None]
     if known:
         columns = ("call", "size", "pick", "us", "best", "us", "regret", "95 % interval", "", "NCCL ran")
-        print_table(f"NCCL's picks against the measured best on {where}, NCCL {regret.nccl}", columns, map(_row, known))
+        how = "best of simulated times" if regret.simulated else "measured best"
+        print_table(f"NCCL's picks against the {how} on {where}, NCCL {regret.nccl}", columns, map(_row, known))
+    if regret.simulated:
+        click.echo(f"simulated times, which no machine took: {', '.join(regret.simulated)}")
     _print_unknown([one for one in regret.sizes if one.regret is None])
     for why, rows in regret.skipped.items():
         click.echo(f"left out: {rows} rows: {why}")

@@ -46,5 +46,8 @@ class Backend(Protocol):
     def use_table(self, text: str | None) -> None:
         """The decision table that NCCL's own choices follow from here on; None for none."""
 
+    def renew(self) -> bool:
+        """Goes on in a fresh process, in which everything is set up anew. False where there can be no other here."""
+
     def close(self) -> None:
         """Gives back what it holds; nothing is run afterwards."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from os import PathLike
 from pathlib import Path
@@ -14,12 +14,12 @@ from tuner.base.frames import Column, Framed, Named
 from tuner.base.names import Collective
 from tuner.base.provenance import Files, paths, sha256, today
 from tuner.base.records import json_form
-from tuner.measure.decision.gate import GateSettings, Verdict, gate
+from tuner.measure.decision.gate import GateSettings, Verdict, of_one_table, tried
 from tuner.measure.decision.proposed import proposed
 from tuner.measure.decision.rows import DecisionRow, Proposal, Regrets, regrets, table
 from tuner.measure.opened import again
 from tuner.measure.records.header import scenario_of
-from tuner.measure.records.samples import Combination, Writer, check_same, existing, sha256s
+from tuner.measure.records.samples import Combination, SampleBlock, Writer, check_same, existing, sha256s
 from tuner.plugin.headers import GPUS, NCCL
 from tuner.plugin.lint import GAPS
 from tuner.plugin.table.text import size_text, write
@@ -31,8 +31,10 @@ DEFAULT_GATE = GateSettings()
 class DecidedRow:
     """One row, for communicators of so many ranks and nodes; ``row`` is its text in the table.
 
-    ``high_bytes`` None: for everything from ``low_bytes`` on. ``gain`` and ``probability`` of improvement are shares of
-    1, None where nothing was gated; ``sizes`` those that were tried, in bytes. ``reason`` says why it was dropped.
+    ``high_bytes`` None: for everything from ``low_bytes`` on. ``gain``, the 95 % interval of it from ``gain_low`` to
+    ``gain_high``, and the ``probability`` of improvement are shares of 1, None where nothing was gated; the probability
+    is that of all rows of the table together. ``sizes`` are those that were tried, in bytes; ``cut`` measured ones that
+    the row lost, as it was slower there or beyond. ``reason`` says why it was dropped.
     """
 
     ranks: int
@@ -46,13 +48,17 @@ class DecidedRow:
     probability: float | None
     sizes: tuple[int, ...]
     reason: str | None = field(metadata=json_form(optional=True))
+    gain_low: float | None = None
+    gain_high: float | None = None
+    cut: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class DecidedFile:
     """One file: mean regrets at its sizes, by NCCL's picks and with the table.
 
-    ``hold_out`` are those of rows made from every other size, at the sizes in between.
+    ``hold_out`` are those of rows made from every other size, at the sizes in between. ``origin`` says whose times they
+    are.
     """
 
     file: Path
@@ -61,6 +67,7 @@ class DecidedFile:
     regret_before: float
     regret_after: float
     hold_out: Regrets
+    origin: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,8 @@ class Decided(Framed):
             "nodes": np.array([row.nodes for row in rows], int),
             "gain": np.array([row.gain for row in rows], np.float64),
             "probability": np.array([row.probability for row in rows], np.float64),
+            "gain_low": np.array([row.gain_low for row in rows], np.float64),
+            "gain_high": np.array([row.gain_high for row in rows], np.float64),
             "reason": [row.reason for row in rows],
         }
 
@@ -114,8 +123,9 @@ def decide(
 ) -> Decided:
     """Writes ``out``, a table of few rows from files that ``nccl-tuner measure`` wrote, one for each communicator size.
 
-    A row stays only if an A/B run through the plugin, on the backend that measured the file, shows that it gains more
-    than 2 %, with a probability of 0.95 at least; that run is kept beside ``out``, as out.ab.jsonl. ``gate`` None: no
+    A row stays only if an A/B run through the plugin, on the backend that measured the file and in several fresh
+    processes, shows that it gains more than 2 %, with a probability of 0.975 at least for all rows of the table
+    together; that run is kept beside ``out``, as out.ab.jsonl. ``gate`` None: no
     such run, and the table says so. With a file of fitted ``constants`` rows end where these say, not halfway between
     two sizes. ``command`` is named in the table.
     Errors: BadMeasurement for files that cannot be judged, or two of one communicator size; BadConstants; BadInput
@@ -131,9 +141,12 @@ def decide(
     verdicts = [
         [_not_gated(row) for row in proposal.rows]
         if gate is None
-        else _gated(path, proposal, _beside(out, proposal, proposals), gate)
+        else _tried(path, proposal, _beside(out, proposal, proposals), gate)
         for path, proposal in zip(given, proposals, strict=True)
     ]
+    if gate is not None:
+        controlled = iter(of_one_table(list(chain.from_iterable(verdicts))))
+        verdicts = [[next(controlled) for _ in its] for its in verdicts]
     decisions = [_Decision(*each) for each in zip(given, proposals, verdicts, strict=True)]
     rows = [(each.proposal.ranks, each.proposal.nodes, row) for each in decisions for row in each.rows]
     sources = [f"{path} sha256 {digest}" for path, digest in read.items()]
@@ -181,7 +194,13 @@ class _Decision:
     def file(self) -> DecidedFile:
         proposal, total = self.proposal, regrets(self.proposal.sizes, self.rows)
         return DecidedFile(
-            self.path, proposal.ranks, proposal.nodes, total.before, total.after, hold_out=proposal.hold_out()
+            self.path,
+            proposal.ranks,
+            proposal.nodes,
+            total.before,
+            total.after,
+            hold_out=proposal.hold_out(),
+            origin=proposal.comparison.measurements.header.origin,
         )
 
     def _row(self, verdict: Verdict) -> DecidedRow:
@@ -198,6 +217,9 @@ class _Decision:
             probability=verdict.probability if gated else None,
             sizes=verdict.sizes,
             reason=verdict.why_not,
+            gain_low=_finite(verdict.interval[0]) if gated else None,
+            gain_high=_finite(verdict.interval[1]) if gated else None,
+            cut=verdict.cut,
         )
 
 
@@ -213,7 +235,11 @@ def _not_gated(row: DecisionRow) -> Verdict:
     return Verdict(row, float("nan"), float("nan"), row.sizes, None)
 
 
-def _gated(path: Path, proposal: Proposal, beside: Path, settings: GateSettings) -> list[Verdict]:
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def _tried(path: Path, proposal: Proposal, beside: Path, settings: GateSettings) -> list[Verdict]:
     if not proposal.rows:
         return []
     measurements = proposal.comparison.measurements
@@ -221,8 +247,13 @@ def _gated(path: Path, proposal: Proposal, beside: Path, settings: GateSettings)
         header = backend.describe()
         if (there := existing(beside)) is not None:
             check_same(beside, there, header)
+        first = 0 if there is None else 1 + max((block.process for block in there.blocks), default=-1)
         with Writer(beside, header) as writer:
-            return gate(backend, proposal, settings, writer.add)
+
+            def add(block: SampleBlock) -> None:
+                writer.add(replace(block, process=first + block.process))
+
+            return tried(backend, proposal, settings, add)
 
 
 def _measured(sources: Sequence[str], proposals: Sequence[Proposal]) -> dict[str, str]:
@@ -233,6 +264,8 @@ def _measured(sources: Sequence[str], proposals: Sequence[Proposal]) -> dict[str
         said[f"measured-{number}"] = source
         said[f"communicator-{number}"] = scenario_of(header).title
         said[f"backend-{number}"] = str(header.backend)
+        if header.is_simulated:
+            said[f"times-{number}"] = header.origin
     headers = [proposal.comparison.measurements.header for proposal in proposals]
     said[NCCL] = ", ".join(dict.fromkeys(scenario_of(header).nccl for header in headers))
     known = [[header.gpu] if header.gpu else scenario_of(header).gpu_names for header in headers]
@@ -248,7 +281,8 @@ def _constants(path: Path | None) -> dict[str, str]:
 def _rows(decisions: Sequence[_Decision], settings: GateSettings | None) -> dict[str, str]:
     """What the table says of its rows."""
     none = "none: rows are as measured"
-    said = {"gate": none if settings is None else f"A/B run of {settings.rounds} rounds through the plugin"}
+    run = "" if settings is None else f"A/B run of {settings.rounds} rounds in {settings.count} processes"
+    said = {"gate": f"{run} through the plugin" if run else none}
     kept = [row for each in decisions for row in each.kept]
     for number, row in enumerate(kept if settings is not None else [], start=1):
         assert row.gain is not None

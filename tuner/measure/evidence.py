@@ -1,22 +1,24 @@
-"""What measured rounds say of one size: typical times, and which differences between them are beyond the noise.
+"""What measurements say of one size: typical times, and which differences between them are beyond the noise.
 
-Within a round every combination is sampled once, so what a round has in common (clocks, drift) cancels in ratios.
+Within a round every combination is sampled once, so what a round has in common (clocks, drift) cancels in ratios. What
+is fixed in a process does not: from three processes on, the process is the unit and not the round.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base.names import Collective
 from tuner.measure.records.samples import Combination, Point, SampleBlock
+from tuner.measure.statistics import LEAST_PROCESSES, MEDIAN_VARIANCE
 
 LEVEL = 0.05  # of significance, for all comparisons of one size together
-FEWEST_ROUNDS = 3  # to tell anything from noise
-MEDIAN_VARIANCE = np.pi / 2  # a median's over a mean's
+FEWEST_UNITS = 3  # to tell anything from noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,26 +35,36 @@ class Gain:
 
 @dataclass(eq=False)
 class Evidence:
-    """One size: ``log_us`` are logarithms of the medians of blocks, [round][column], NaN where nothing counts.
+    """One size: ``log_us`` are logarithms of the medians of blocks, [unit][column], NaN where nothing counts.
 
-    Columns are what was requested, None for NCCL's own choice; ``executed`` is what it came to.
+    A unit is a round; with ``by_process``, a process, whose times are the medians of its rounds. Columns are what was
+    requested, None for NCCL's own choice; ``executed`` is what it came to. ``rounds`` and ``processes`` are how many
+    there were.
     """
 
     columns: tuple[Combination | None, ...]
     log_us: NDArray[np.float64]
     executed: Combination | None = None
+    by_process: bool = False
+    rounds: int = 0
+    processes: int = 1
 
     @cached_property
     def _common(self) -> NDArray[np.float64]:
-        """What each round adds to all its times."""
-        medians: NDArray[np.float64] = np.nanmedian(self.log_us - np.nanmedian(self.log_us, axis=0), axis=1)
-        return medians
+        """What each unit adds to all its times."""
+        return _common(self.log_us)
 
     @cached_property
     def levels(self) -> NDArray[np.float64]:
-        """Typical logarithm of the time by column, without what the rounds have in common."""
-        medians: NDArray[np.float64] = np.nanmedian(self.log_us - self._common[:, None], axis=0)
+        """Typical logarithm of the time by column, without what the units have in common."""
+        typical = np.nanmean if self.by_process else np.nanmedian
+        medians: NDArray[np.float64] = typical(self.log_us - self._common[:, None], axis=0)
         return medians
+
+    @property
+    def _typical_variance(self) -> float:
+        """Of a typical logarithm, over that of a mean of as many."""
+        return 1.0 if self.by_process else MEDIAN_VARIANCE
 
     @cached_property
     def _squares(self) -> NDArray[np.float64]:
@@ -61,13 +73,13 @@ class Evidence:
 
     @cached_property
     def _counts(self) -> NDArray[np.int64]:
-        """Rounds by column."""
+        """Units by column."""
         counts: NDArray[np.int64] = np.isfinite(self.log_us).sum(axis=0)
         return counts
 
     @property
     def _freedom(self) -> int:
-        """Of the residuals: what columns and rounds have in common is taken off."""
+        """Of the residuals: what columns and units have in common is taken off."""
         return int(self._counts.sum()) - len(self.columns) - len(self.log_us) + 1
 
     def time_us(self, column: Combination | None) -> float:
@@ -75,31 +87,34 @@ class Evidence:
         return float(np.exp(self.levels[self.columns.index(column)]))
 
     def band_us(self, column: Combination | None) -> tuple[float, float, float]:
-        """The typical time with its 95 % interval, which is the time itself where rounds are too few."""
+        """The typical time with its 95 % interval, which is the time itself where units are too few."""
         from scipy.special import stdtrit  # Student's t; slow to load
 
         index = self.columns.index(column)
         freedom, half = self._freedom, 0.0
         if freedom > 0:
             variance = float(np.nansum(self._squares)) / freedom
-            error = float(np.sqrt(MEDIAN_VARIANCE * variance / self._counts[index]))
+            error = float(np.sqrt(self._typical_variance * variance / self._counts[index]))
             half = float(stdtrit(freedom, 1 - LEVEL / 2)) * error
         return tuple(np.exp(self.levels[index] + np.array([0, -half, half])).tolist())
 
-    def gain(self, column: Combination | None, over: Combination | None) -> Gain:
-        """Of ``column`` over ``over``. The noise is that of all columns, or of these two where they have more of it."""
+    def gain(self, column: Combination | None, over: Combination | None, comparisons: int = 1) -> Gain:
+        """Of ``column`` over ``over``. The noise is that of all columns, or of these two where they have more of it.
+
+        The interval is of 95 % for all of so many ``comparisons`` together, the chance that of this one.
+        """
         pair = [self.columns.index(column), self.columns.index(over)]
         estimate = float(self.levels[pair[1]] - self.levels[pair[0]])
         counts, total, freedom = self._counts, int(self._counts.sum()), self._freedom
-        if len(self.log_us) < FEWEST_ROUNDS or freedom < 1 or column == over:
+        if len(self.log_us) < FEWEST_UNITS or freedom < 1 or column == over:
             return Gain(estimate, -np.inf, np.inf, 1.0)
         share = freedom / total  # of the residuals that is free
         variance = max(
             float(np.nansum(squares)) / (share * size)
             for squares, size in ((self._squares, total), (self._squares[:, pair], int(counts[pair].sum())))
         )
-        error = float(np.sqrt(MEDIAN_VARIANCE * variance * (1 / counts[pair]).sum()))
-        return _gain(estimate, error, freedom)
+        error = float(np.sqrt(self._typical_variance * variance * (1 / counts[pair]).sum()))
+        return _gain(estimate, error, freedom, comparisons)
 
     def alike(self, column: Combination | None) -> frozenset[Combination | None]:
         """Columns that are not slower than ``column`` beyond the noise, itself included."""
@@ -108,19 +123,24 @@ class Evidence:
 
 
 def gain_of(differences: NDArray[np.float64]) -> Gain:
-    """A gain from logarithms of ratios, numbers [round]."""
+    """A gain from logarithms of ratios, numbers [unit]."""
     known = differences[np.isfinite(differences)]
-    if len(known) < FEWEST_ROUNDS:
+    if len(known) < FEWEST_UNITS:
         return Gain(float(known.mean()) if len(known) else 0.0, -np.inf, np.inf, 1.0)
     return _gain(float(known.mean()), float(known.std(ddof=1) / np.sqrt(len(known))), len(known) - 1)
 
 
-def _gain(estimate: float, error: float, freedom: int) -> Gain:
+def _common(log_us: NDArray[np.float64]) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = np.nanmedian(log_us - np.nanmedian(log_us, axis=0), axis=1)
+    return found
+
+
+def _gain(estimate: float, error: float, freedom: int, comparisons: int = 1) -> Gain:
     from scipy.special import stdtr, stdtrit  # Student's t; slow to load
 
     if error == 0:
         return Gain(estimate, estimate, estimate, 0.0 if estimate > 0 else 1.0)
-    half = float(stdtrit(freedom, 1 - LEVEL / 2)) * error
+    half = float(stdtrit(freedom, 1 - LEVEL / 2 / max(1, comparisons))) * error
     return Gain(estimate, estimate - half, estimate + half, float(stdtr(freedom, -estimate / error)))
 
 
@@ -134,23 +154,54 @@ def collect(blocks: Iterable[SampleBlock]) -> dict[Point, Evidence]:
 
 
 def _evidence(blocks: Sequence[SampleBlock]) -> Evidence:
-    times: dict[tuple[int, Combination | None], list[float]] = {}
+    medians_us: dict[tuple[int, int], dict[Combination | None, list[float]]] = {}  # by process and round
     for block in blocks:
-        times.setdefault((block.round, block.requested), []).extend(block.times_us)
-    rounds = sorted({number for number, _ in times})
-    requested = {column for _, column in times}
+        of_round = medians_us.setdefault((block.process, block.round), {})
+        of_round.setdefault(block.requested, []).append(block.median_us)
+    rounds = sorted(medians_us)
+    requested = {column for of_round in medians_us.values() for column in of_round}
     columns = (*([None] if None in requested else []), *sorted(column for column in requested if column is not None))
     log_us = np.full((len(rounds), len(columns)), np.nan)
-    for (number, column), values in times.items():
-        log_us[rounds.index(number), columns.index(column)] = np.log(np.median(values))
+    for row, number in enumerate(rounds):
+        for column, values in medians_us[number].items():
+            log_us[row, columns.index(column)] = np.log(median(values))
     executed = Counter(
         block.executed for block in blocks if block.requested is None and block.executed is not None
     ).most_common(1)
-    return Evidence(columns, log_us, executed[0][0] if executed else None)
+    processes = np.array([process for process, _ in rounds])
+    several = np.unique(processes)
+    by_process = len(several) >= LEAST_PROCESSES
+    return Evidence(
+        columns,
+        _of_processes(log_us, processes, several) if by_process else log_us,
+        executed[0][0] if executed else None,
+        by_process,
+        len({number for _, number in rounds}),
+        len(several),
+    )
+
+
+def _of_processes(
+    log_us: NDArray[np.float64], processes: NDArray[np.int64], several: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Medians over the rounds of each process, of ``log_us`` [round][column], without what the rounds have in common.
+
+    ``processes`` are those of the rounds, ``several`` each of them once.
+    """
+    common = _common(log_us)
+    rest = log_us - common[:, None]
+    rows = []
+    for each in several:
+        of_process = rest[processes == each]
+        known = np.isfinite(of_process).any(axis=0)
+        row = np.full(log_us.shape[1], np.nan)
+        row[known] = np.nanmedian(of_process[:, known], axis=0) + np.median(common[processes == each])
+        rows.append(row)
+    return np.array(rows)
 
 
 def together(parts: Sequence[Evidence]) -> Evidence:
-    """Several kinds of calls of one size (types, in place, graphs) as one: their rounds after each other."""
+    """Several kinds of calls of one size (types, in place, graphs) as one: their units after each other."""
     if len(parts) == 1:
         return parts[0]
     common = set(parts[0].columns).intersection(*(part.columns for part in parts))
@@ -158,7 +209,24 @@ def together(parts: Sequence[Evidence]) -> Evidence:
     rows = [part.log_us[:, [part.columns.index(column) for column in columns]] for part in parts]
     # Kinds differ in how long they take, which is nothing of a round's: each as a ratio to its own level.
     centred = [part - np.nanmedian(part) + np.nanmedian(np.concatenate(rows)) for part in rows]
-    return Evidence(columns, np.concatenate(centred), parts[0].executed)
+    by_process = all(part.by_process for part in parts)
+    # Kinds of one process share what is fixed in it, and are no units of their own.
+    same = by_process and len({len(part) for part in rows}) == 1
+    return Evidence(
+        columns,
+        _mean(np.array(centred)) if same else np.concatenate(centred),
+        parts[0].executed,
+        by_process=by_process,
+        rounds=sum(part.rounds for part in parts),
+        processes=parts[0].processes,
+    )
+
+
+def _mean(parts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Over the kinds, [kind][unit][column]; NaN where none has a number."""
+    counts = np.isfinite(parts).sum(axis=0)
+    found: NDArray[np.float64] = np.where(counts, np.nansum(parts, axis=0) / np.maximum(counts, 1), np.nan)
+    return found
 
 
 def by_size(by_point: Mapping[Point, Evidence]) -> dict[tuple[Collective, int], Evidence]:

@@ -1,22 +1,27 @@
 """The measuring loop: rounds in random order over everything, until each median is known well enough.
 
-Everything is sampled once in a round, so that drift reaches all combinations alike.
+Everything is sampled once in a round, so that drift reaches all combinations alike. After a few rounds it goes on in a
+fresh process, so that what is fixed in one is not taken for the machine's.
 """
 
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from tuner.measure.backend import Backend
 from tuner.measure.plan import Task
-from tuner.measure.records.samples import Point, SampleBlock
-from tuner.measure.statistics import Estimate, estimate
+from tuner.measure.records.samples import Combination, Point, SampleBlock
+from tuner.measure.statistics import Estimate, estimate, of_blocks
 
 AFTER_ROUNDS = 2  # before anything is dropped
-LEAST_ROUNDS = 3  # before anything is known well: within one, all of its runs share the machine's drift
+LEAST_ROUNDS = 8  # before anything is known well: of fewer sample blocks nobody knows how much they differ
 HOPELESS = 3.0  # times slower than the best, beyond both intervals
+# Who looks after each round whether an interval is narrow enough stops at those that are so by luck. So one of more
+# confidence has to be narrow, too, at the sizes beside it as well.
+SURE, SURE_SHARE = 0.99, 1.5  # times the precision
+BESIDE = 2  # sizes, to either side
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +29,16 @@ class Settings:
     """``precision`` is half the confidence interval over the median; ``budget_s`` counts the backend's seconds.
 
     ``rounds`` is the most blocks of a combination, ``repeats`` the runs of a block that are kept, ``warmup`` those that
-    are not, before them.
+    are not, before them. ``rounds_per_process``: after how many the loop goes on in a fresh process; None for never.
     """
 
-    precision: float = 0.01
+    precision: float = 0.02
     rounds: int = 30
     repeats: int = 10
     warmup: int = 5
     budget_s: float | None = None
     seed: int = 0
+    rounds_per_process: int | None = 3
 
 
 class State(StrEnum):
@@ -49,6 +55,7 @@ class End(StrEnum):
     precise = "precise"
     rounds = "rounds"
     budget = "budget"
+    process = "process"  # there can be no other here
 
 
 @dataclass
@@ -57,11 +64,15 @@ class Known:
 
     state: State = State.open
     times_us: list[float] = field(default_factory=list)
+    medians_us: list[float] = field(default_factory=list)  # of the blocks that count
+    processes: list[int] = field(default_factory=list)  # of each of those
     blocks: int = 0
     replaced: int = 0
     wrong: int = 0
     last_round: int = -1
     estimate: Estimate | None = None
+    sure_width: float = math.inf  # half of the interval of SURE, over the median
+    runs: Estimate | None = None  # of all runs that count, which is all there is to know after two rounds
 
     def add(self, block: SampleBlock) -> None:
         """Takes in what one more run of this point has shown."""
@@ -71,6 +82,15 @@ class Known:
         self.last_round = block.round
         if block.counts:
             self.times_us.extend(block.times_us)
+            self.medians_us.append(block.median_us)
+            self.processes.append(block.process)
+
+    def judge(self) -> None:
+        """What the blocks so far say, where there are new ones."""
+        if self.medians_us and (self.runs is None or self.runs.samples != len(self.times_us)):
+            self.estimate = of_blocks(self.medians_us, self.processes)
+            self.sure_width = of_blocks(self.medians_us, self.processes, SURE).half_width
+            self.runs = estimate(self.times_us)
 
 
 class Loop:
@@ -86,14 +106,16 @@ class Loop:
     ) -> None:
         self._backend, self._settings, self._add = backend, settings, add
         self.known = {task: Known() for task in tasks}
-        self.round = 0
+        self.round = self.process = self._since_renewed = 0
         self._offset_s = 0.0
         self._blocks = 0
         for block in before:
             self._offset_s = max(self._offset_s, block.at_s)
+            self.process = max(self.process, block.process + 1)
             if block.table is None and (known := self.known.get(Task(block.point, block.requested))) is not None:
                 known.add(block)
                 self.round = max(self.round, block.round)
+        self._beside = _beside(tasks)
         self._start_s = backend.now_s()
         self.end: End | None = None
         self._judge()
@@ -120,6 +142,9 @@ class Loop:
     def run(self) -> Iterator[SampleBlock]:
         """Each block after it was added; ``end`` says afterwards why there are no more. Stop at any of them."""
         while any(self.known[task].blocks < self._settings.rounds for task in self.open):
+            if not self._renewed():
+                self.end = End.process
+                return
             for task in self._order():
                 if self._settings.budget_s is not None and self._spent_s() >= self._settings.budget_s:
                     self._judge()
@@ -128,7 +153,17 @@ class Loop:
                 yield self._block(task)
             self._judge()
             self.round += 1
+            self._since_renewed += 1
         self.end = End.rounds if self.open else End.precise
+
+    def _renewed(self) -> bool:
+        """In a fresh process where this one had its rounds; False where there can be no other."""
+        if self._settings.rounds_per_process is None or self._since_renewed < self._settings.rounds_per_process:
+            return True
+        if not self._backend.renew():
+            return False
+        self.process, self._since_renewed = self.process + 1, 0
+        return True
 
     def _order(self) -> list[Task]:
         """What this round still has to sample; the same order in every start with the same seed."""
@@ -159,6 +194,7 @@ class Loop:
             at_s,
             run.wrong,
             host_us=run.host_us,
+            process=self.process,
         )
         self._add(block)
         self.known[task].add(block)
@@ -169,10 +205,9 @@ class Loop:
         """Which tasks need no further block."""
         best_us: dict[Point, float] = {}
         for task, known in self.known.items():
-            if known.times_us and (known.estimate is None or known.estimate.samples != len(known.times_us)):
-                known.estimate = estimate(known.times_us)
-            if known.estimate is not None:
-                best_us[task.point] = min(best_us.get(task.point, float("inf")), known.estimate.high_us)
+            known.judge()
+            if known.runs is not None:
+                best_us[task.point] = min(best_us.get(task.point, float("inf")), known.runs.high_us)
         for task, known in self.known.items():
             known.state = self._state(task, known, best_us.get(task.point, float("inf")))
 
@@ -183,9 +218,28 @@ class Loop:
             return State.replaced
         if known.wrong >= AFTER_ROUNDS:
             return State.wrong
-        if known.estimate is None:
+        if known.estimate is None or known.runs is None:
             return State.open
-        if known.blocks >= LEAST_ROUNDS and known.estimate.half_width <= self._settings.precision:
+        if known.blocks >= LEAST_ROUNDS and self._is_precise(task, known):
             return State.precise
-        hopeless = task.requested is not None and known.estimate.low_us > HOPELESS * best_us
+        hopeless = task.requested is not None and known.runs.low_us > HOPELESS * best_us
         return State.hopeless if hopeless else State.open
+
+    def _is_precise(self, task: Task, known: Known) -> bool:
+        beside = [self.known[each].sure_width for each in self._beside[task] if self.known[each].blocks >= LEAST_ROUNDS]
+        typical = math.sqrt(sum(width**2 for width in beside) / max(1, len(beside)))
+        sure = max(known.sure_width, typical) <= SURE_SHARE * self._settings.precision
+        return sure and known.estimate is not None and known.estimate.half_width <= self._settings.precision
+
+
+def _beside(tasks: Sequence[Task]) -> dict[Task, list[Task]]:
+    """Each task with those of the same request at sizes next to its own, itself included."""
+    kinds: dict[tuple[Point, Combination | None], list[Task]] = {}
+    for task in tasks:
+        kinds.setdefault((replace(task.point, bytes=0), task.requested), []).append(task)
+    found = {}
+    for same in kinds.values():
+        same.sort(key=lambda task: task.point.bytes)
+        for place, task in enumerate(same):
+            found[task] = same[max(0, place - BESIDE) : place + BESIDE + 1]
+    return found

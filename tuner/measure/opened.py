@@ -1,5 +1,7 @@
-"""The backend that a file was measured with, once more."""
+"""GPUs in a fresh process, and the backend that a file was measured with, once more."""
 
+import os
+from functools import partial
 from pathlib import Path
 
 from tuner.base.errors import BadMeasurement
@@ -7,9 +9,25 @@ from tuner.measure.backend import Backend
 from tuner.measure.double import backend as double
 from tuner.measure.gpu import backend as gpu
 from tuner.measure.gpu import opening
-from tuner.measure.gpu.options import options_of
+from tuner.measure.gpu.options import Options, options_of
+from tuner.measure.gpu.rendezvous import ALONE, place
+from tuner.measure.own_process import OwnProcess
 from tuner.measure.records.samples import Measurements, check_same
 from tuner.measure.simulated import backend as simulated
+
+
+def fresh(options: Options) -> Backend | None:
+    """The GPUs: of this computer in a process of its own, which can be renewed; or of all processes of a launcher.
+
+    None on ranks other than 0 of these, which have served until rank 0 was done. Errors: those of ``open_gpus``.
+    """
+    return OwnProcess(partial(_here, options)) if place(os.environ) == ALONE else opening.open_gpus(options)
+
+
+def _here(options: Options) -> Backend:
+    backend = opening.open_gpus(options)
+    assert backend is not None  # rank 0, as there is no other
+    return backend
 
 
 def again(path: Path, measurements: Measurements) -> Backend:
@@ -24,7 +42,7 @@ def again(path: Path, measurements: Measurements) -> Backend:
     if name != gpu.NAME:
         valid = f"{gpu.NAME}, {double.NAME}, {simulated.NAME}, or --no-gate"
         raise BadMeasurement(f"{path}: unknown backend {name!r}; valid: {valid}")
-    backend = opening.open_gpus(options_of(measurements.header))
+    backend = fresh(options_of(measurements.header))
     if backend is None:
         raise BadMeasurement(f"{path}: measured by several processes; valid: --no-gate, or one process with all GPUs")
     check_same(path, measurements, backend.describe())

@@ -8,7 +8,7 @@ from tuner.base.records import json_form
 from tuner.costmodels.bandwidth import algorithm_gbs, bus_factor
 from tuner.measure.plan import Task
 from tuner.measure.records.samples import Combination, Point, SampleBlock
-from tuner.measure.statistics import Estimate, estimate
+from tuner.measure.statistics import Estimate, of_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,7 @@ class Result:
     """``executed`` is that of the last block; no ``estimate`` where no time counts. ``wrong`` counts results.
 
     ``host_bound``: most blocks are no slower than the host starts such calls; None where nobody looked.
+    ``samples`` are the times that count, ``processes`` those they are from.
     """
 
     point: Point
@@ -26,6 +27,8 @@ class Result:
     replaced: int
     wrong: int
     host_bound: bool | None = None
+    samples: int = 0
+    processes: int = 0
 
 
 def _named(combination: Combination | None) -> dict[str, object] | None:
@@ -60,6 +63,7 @@ class MeasuredResult:
     wrong: int
     algbw_gbs: float | None
     busbw_gbs: float | None
+    processes: int
     host_bound: bool | None = field(default=None, metadata=json_form(optional=True))
 
 
@@ -88,27 +92,31 @@ def record(result: Result, ranks: int) -> MeasuredResult:
         median_us=known.median_us if known else None,
         low_us=known.low_us if known and known.is_bounded else None,
         high_us=known.high_us if known and known.is_bounded else None,
-        samples=known.samples if known else 0,
+        samples=result.samples,
         blocks=result.blocks,
         replaced=result.replaced,
         wrong=result.wrong,
         algbw_gbs=gbs,
         busbw_gbs=float(gbs * bus_factor(point.collective, ranks)) if gbs is not None else None,
         host_bound=result.host_bound,
+        processes=result.processes,
     )
 
 
 def _result(task: Task, blocks: list[SampleBlock]) -> Result:
-    times_us = [time_us for block in blocks if block.counts for time_us in block.times_us]
+    counted = [block for block in blocks if block.counts]
+    processes = [block.process for block in counted]
     return Result(
         task.point,
         task.requested,
         blocks[-1].executed,
-        estimate(times_us) if times_us else None,
+        of_blocks([block.median_us for block in counted], processes) if counted else None,
         len(blocks),
         sum(block.replaced for block in blocks),
         sum(block.wrong for block in blocks),
         _host_bound(blocks),
+        sum(len(block.times_us) for block in counted),
+        len(set(processes)),
     )
 
 

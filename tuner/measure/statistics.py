@@ -1,12 +1,23 @@
-"""Statistics of times that have outliers, drift and no known distribution: medians and order statistics."""
+"""Statistics of times that have outliers, drift and no known distribution.
 
+Runs of one sample block share whatever disturbs the machine just then, and sample blocks of one process share how that
+process was set up. So the unit is the process, or the sample block where there are too few processes: what is known
+of a time is how much the medians of these differ.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import exp, log, pi, sqrt
+from statistics import fmean, median
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 CONFIDENCE = 0.95
+LEAST_PROCESSES = 3  # for how much they differ to be known
+FEWEST_BLOCKS = 3
+MEDIAN_VARIANCE = pi / 2  # a median's over a mean's
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +38,33 @@ class Estimate:
     def half_width(self) -> float:
         """Half the interval over the median: 0.01 is +-1 %."""
         return (self.high_us - self.low_us) / 2 / self.median_us
+
+
+def of_blocks(medians_us: Sequence[float], processes: Sequence[int], confidence: float = CONFIDENCE) -> Estimate:
+    """What a call takes, from the medians of its sample blocks in us, [block], and the process of each.
+
+    From three processes on: the geometric mean of each process's median, and Student's interval of those. Else the
+    median of the sample blocks, with Student's interval of them: it says nothing of how processes differ. At least one
+    sample block.
+    """
+    from scipy.special import stdtrit  # Student's t; slow to load
+
+    of_process: dict[int, list[float]] = {}
+    for number, median_us in zip(processes, medians_us, strict=True):
+        of_process.setdefault(number, []).append(log(median_us))
+    if len(of_process) >= LEAST_PROCESSES:
+        units, variance_of_centre = [median(log_us) for log_us in of_process.values()], 1.0
+        centre = fmean(units)
+    else:
+        units, variance_of_centre = [log_us for its in of_process.values() for log_us in its], MEDIAN_VARIANCE
+        centre = log(median(medians_us))
+    if len(units) < FEWEST_BLOCKS:
+        return Estimate(exp(centre), 0.0, float("inf"), len(medians_us))
+    mean = fmean(units)
+    variance = sum((unit - mean) ** 2 for unit in units) / (len(units) - 1)
+    error = sqrt(variance_of_centre * variance / len(units))
+    half = float(stdtrit(len(units) - 1, (1 + confidence) / 2)) * error
+    return Estimate(exp(centre), exp(centre - half), exp(centre + half), len(medians_us))
 
 
 def estimate(times_us: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:

@@ -64,6 +64,7 @@ class ModelChanges:
 class VerifiedFile:
     """One file: where the measured best and the emulated pick change, and how well the model knows its times.
 
+    ``origin`` says whose times they are: simulated or measured, of which machine and release.
     ``truncated``: its last line was cut off. ``rank_agreement`` is Kendall's tau of the model's order of combinations,
     by collective. ``histogram`` is the total over the calls of a histogram, if one was given. ``comparison`` has the
     measurements themselves.
@@ -77,6 +78,7 @@ class VerifiedFile:
     rank_agreement: Mapping[Collective, float]
     skipped: tuple[Skipped, ...]
     histogram: Total | None = field(metadata=json_form(optional=True))
+    origin: str
     comparison: Comparison = field(repr=False, metadata=json_form(omitted=True))
 
 
@@ -196,5 +198,6 @@ def _file(path: Path, comparison: Comparison, calls: Histogram | None) -> Verifi
         comparison.rank_agreement(),
         tuple(comparison.skipped),
         None if calls is None else comparison.total(calls),
+        comparison.measurements.header.origin,
         comparison,
     )

@@ -85,9 +85,9 @@ def gpus(options: Options | None = None) -> Opener:
     """The GPUs at hand. NCCL's view of the machine is written beside the file of measurements."""
 
     def opened(out: Path, blocks: int) -> Backend | None:
-        from tuner.measure.gpu.opening import open_gpus
+        from tuner.measure.opened import fresh
 
-        return open_gpus(replace(options or Options(), topology=out.with_name(f"{out.name}.topology.xml")))
+        return fresh(replace(options or Options(), topology=out.with_name(f"{out.name}.topology.xml")))
 
     return opened
 

@@ -22,7 +22,7 @@ PICK: Look = {
     "color": "#000000",
     "label": "NCCL's pick",
 }
-BEST: Look = {"linestyle": "", "marker": "+", "markersize": 11, "color": "#000000", "label": "measured best"}
+BEST: Look = {"linestyle": "", "marker": "+", "markersize": 11, "color": "#000000"}
 RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 1, 1.25, 2, 5, 10, 20, 50, 100)  # that are named along an axis
 DASH: Look = {"marker": "_", "markersize": 24, "markeredgewidth": 2.5}  # a prediction without a line
 OTHERS: Look = {"color": "#8C8C8C", "linewidth": 0.7, "label": "with other channels"}
@@ -31,7 +31,8 @@ OTHERS: Look = {"color": "#8C8C8C", "linewidth": 0.7, "label": "with other chann
 def figure(compared: Sequence[Comparison], names: Sequence[str]) -> Figure:
     """For each kind of call of each file times over sizes, and where there is a model its own with the ratio to them.
 
-    ``names`` say where each file is from. Markers are what was measured, lines what the model predicts.
+    ``names`` are those of the files; beside them stands whose times they are. Markers are what was measured, or
+    simulated, lines what the model predicts.
     """
     kinds = [
         (comparison, kind, name) for comparison, name in zip(compared, names, strict=True) for kind in comparison.kinds
@@ -43,13 +44,14 @@ def figure(compared: Sequence[Comparison], names: Sequence[str]) -> Figure:
 
 
 def _panels(part: Any, comparison: Comparison, kind: Point, name: str) -> None:
-    drawn = series(comparison, kind)
+    drawn, head = series(comparison, kind), comparison.measurements.header
+    how = head.how
     if comparison.model is None:
         panels = [part.subplots()]
     else:
         panels = [*part.subplots(2, 1, height_ratios=[3, 1.6])]
-        _ratios(panels[1], drawn)
-    _times(panels[0], drawn, comparison.kinds[kind])
+        _ratios(panels[1], drawn, how)
+    _times(panels[0], drawn, comparison.kinds[kind], how)
     sizes = np.unique(np.concatenate([one.bytes for one in drawn])).astype(np.uint64)
     for axes in panels:
         size_axis(axes, sizes, named=axes is panels[-1], margin=1.25)
@@ -58,11 +60,11 @@ def _panels(part: Any, comparison: Comparison, kind: Point, name: str) -> None:
     named = dict(zip(names, lines, strict=True))  # one for several lines of a name
     legend(part, list(named.values()))
     placed = f"{'in place' if kind.in_place else 'out of place'}{', CUDA graph' if kind.graph else ''}"
-    marks = "measured" if comparison.model is None else "markers measured, lines predicted"
-    heading(part, panels[0], f"{kind.request.title}, {placed}: {marks}", name)
+    marks = how if comparison.model is None else f"markers {how}, lines predicted"
+    heading(part, panels[0], f"{kind.request.title}, {placed}: {marks}", f"{name}: {head.origin}")
 
 
-def _times(axes: Any, drawn: Sequence[Series], judged: Sequence[Judged]) -> None:
+def _times(axes: Any, drawn: Sequence[Series], judged: Sequence[Judged], how: str) -> None:
     for one in sorted(drawn, key=lambda one: one.combination.channels > 0):
         combination = one.combination
         if combination.channels:
@@ -77,12 +79,12 @@ def _times(axes: Any, drawn: Sequence[Series], judged: Sequence[Judged]) -> None
         axes.plot(one.bytes, one.measured_us, **look | {"linestyle": "", "label": "_measured"})
     sizes = [one.point.bytes for one in judged]
     axes.plot(sizes, [one.pick_us for one in judged], **PICK)
-    axes.plot(sizes, [one.best_us for one in judged], **BEST)
+    axes.plot(sizes, [one.best_us for one in judged], **BEST | {"label": f"{how} best"})
     axes.set_yscale("log")
     axes.set_ylabel("time (us), 95 % interval")
 
 
-def _ratios(axes: Any, drawn: Sequence[Series]) -> None:
+def _ratios(axes: Any, drawn: Sequence[Series], how: str) -> None:
     for one in drawn:
         if not one.combination.channels:
             look = style((one.combination.algorithm, one.combination.protocol))
@@ -95,4 +97,4 @@ def _ratios(axes: Any, drawn: Sequence[Series]) -> None:
     axes.set_yticks([tick for tick in RATIOS if low <= tick <= high])
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_ylabel("measured / predicted")
+    axes.set_ylabel(f"{how} / predicted")

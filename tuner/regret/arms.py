@@ -9,6 +9,7 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import ALGO_PROTOS
 from tuner.calibration import measured_calls
 from tuner.calibration.measured_calls import Site
+from tuner.measure.readers.measured_table import SIMULATED_TRAP
 from tuner.measure.records.samples import Combination
 from tuner.measured import MeasuredRow, MeasuredRun, MeasuredTable
 from tuner.regret import forced
@@ -90,7 +91,9 @@ def of_sources(sources: Sequence[Source], site: Site) -> MeasuredArms:
         raise failed or BadMeasurement(f"no row that NCCL's model can be asked about; {reasons}")
     noise = {nodes: value for source in sources for nodes, value in source.table.header.noise_percent.items()}
     calls = tuple(_measured_call(call, times[call], picks[call]) for call in sorted(times) if call in picks)
-    return MeasuredArms(site, calls, dict(skipped), noise)
+    simulated = [source for source in sources if SIMULATED_TRAP in source.table.header.traps]
+    names = dict.fromkeys(str(source.path or source.table.name) for source in simulated)
+    return MeasuredArms(site, calls, dict(skipped), noise, tuple(names))
 
 
 def _measured_call(call: Call, times: Mapping[str, Sequence[_Time]], pick: _Pick) -> MeasuredCall:

@@ -86,10 +86,12 @@ class MeasuredCall:
 class MeasuredArms:
     """All calls of one machine and release, sorted. ``skipped`` counts rows that could not be placed, by reason.
 
-    ``noise_percent`` is what the source says of its noise, by the number of nodes from which it holds.
+    ``noise_percent`` is what the source says of its noise, by the number of nodes from which it holds. ``simulated``
+    are the files whose times no machine took.
     """
 
     site: Site
     calls: tuple[MeasuredCall, ...]
     skipped: Mapping[str, int]
     noise_percent: Mapping[str, float]
+    simulated: tuple[str, ...] = ()

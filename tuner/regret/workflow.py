@@ -39,7 +39,8 @@ class Agreement:
 @dataclass(frozen=True, slots=True)
 class MeasuredRegret:
     """``sizes`` are NCCL's picks against what was measured; ``splits`` where two smaller calls would beat one; ``rows``
-    what the measurements support. ``skipped`` counts rows that could not be placed, by reason.
+    what the measurements support. ``skipped`` counts rows that could not be placed, by reason; ``simulated`` are the
+    files whose times no machine took.
     """
 
     machine: str | None
@@ -49,6 +50,7 @@ class MeasuredRegret:
     splits: tuple[SplitGain, ...]
     rows: tuple[RecommendedRow, ...]
     skipped: Mapping[str, int]
+    simulated: tuple[str, ...]
     measured: MeasuredArms = field(metadata=json_form(omitted=True))
 
     def count(self, verdict: Verdict) -> int:
@@ -68,6 +70,7 @@ def of_arms(placed: MeasuredArms) -> MeasuredRegret:
         tuple(split_gains(placed.calls, noises)),
         tuple(recommended(judged)),
         placed.skipped,
+        placed.simulated,
         placed,
     )
 

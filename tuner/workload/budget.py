@@ -313,6 +313,7 @@ def _regret(rows: Sequence[_Priced], measured: Measured) -> BudgetRegret:
         best_us=best_us,
         regret_us=pick_us - best_us,
         regret=_share(pick_us - best_us, best_us),
+        times=measured.measurements.header.how,
     )
 
 

@@ -204,7 +204,10 @@ class SmsTaken:
 
 @dataclass(frozen=True, slots=True)
 class BudgetRegret:
-    """By measured times, of the calls whose pick was measured; ``unmeasured_share`` is the others' predicted time."""
+    """By measured times, of the calls whose pick was measured; ``unmeasured_share`` is the others' predicted time.
+
+    ``times`` says how they were had: ``measured`` or ``simulated``.
+    """
 
     file: str
     calls: float
@@ -215,6 +218,7 @@ class BudgetRegret:
     best_us: float
     regret_us: float
     regret: float
+    times: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,8 @@ def read(path: Path, scenario: Scenario) -> Measured:
     header = measurements.header
     check(path, header, scenario)
     if header.scenario is not None:
-        note = f"{path}: measured with NCCL {header.scenario.nccl}"
+        origin = f"{header.origin}, which no machine took"
+        note = f"{path}: {origin if header.is_simulated else f'measured with NCCL {header.scenario.nccl}'}"
     else:
         note = f"{path} does not describe the communicator that was measured: taken as this one"
     if not any(block.counts and block.table is None for block in measurements.blocks):

@@ -51,6 +51,7 @@ def command(file: Path, collective: Collective | None, out: Path | None, as_json
         if not blocks:
             raise BadMeasurement(f"{file}: no {collective.name} in it")
         measurements = replace(measurements, blocks=blocks)
+    given = measurements.header
     described = _scenario(file, measurements, scenario)
     comparison = Comparison(measurements, Model(Selection(described.communicator())))
     if not comparison.kinds:
@@ -63,12 +64,14 @@ def command(file: Path, collective: Collective | None, out: Path | None, as_json
     def draw() -> "Figure":
         from tuner.plot import measured
 
-        return measured.figure([comparison], [f"{file.name}: {described.heading}"])
+        own = given.scenario is None or given.scenario == described
+        name = file.name if own and not described.settings else f"{file.name}, predicted for {described.heading}"
+        return measured.figure([comparison], [name])
 
     def says() -> str:
         kinds = comparison.kinds
         names = ", ".join(sorted({kind.collective.name for kind in kinds}))
-        return f"{sum(map(len, kinds.values()))} points of {names}"
+        return f"{sum(map(len, kinds.values()))} points of {names}, {given.origin}"
 
     shared.deliver(out, as_json, record, draw, says)
 

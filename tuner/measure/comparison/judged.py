@@ -57,8 +57,9 @@ def judge(point: Point, evidence: Evidence, model: Model | None) -> Judged | Ski
     column, others = same[0], [other for other in evidence.columns if other not in same]
     at = {other: evidence.levels[evidence.columns.index(other)] for other in (column, *others)}
     best = min(at, key=at.__getitem__)
-    gain = evidence.gain(best, column)
-    alike = frozenset(name if other is None or other in same else other for other in evidence.alike(best))
+    contenders = evidence.alike(best)
+    gain = evidence.gain(best, column, len(contenders))  # the best of many may be so by luck
+    alike = frozenset(name if other is None or other in same else other for other in contenders)
     return Judged(
         point,
         name,
@@ -67,9 +68,8 @@ def judge(point: Point, evidence: Evidence, model: Model | None) -> Judged | Ski
         float(np.exp(at[best])),
         regret=float(np.expm1(at[column] - at[best])),
         interval=(0.0, 0.0) if best == column else (float(np.expm1(gain.low)), float(np.expm1(gain.high))),
-        # The best of many may be so by luck: as Holm has it for the first of them.
         significant=best != column and gain.p * len(others) <= LEVEL,
-        rounds=len(evidence.log_us),
+        rounds=evidence.rounds,
         alike=alike,
         model_pick=None if modelled is None else modelled.plain,
         others=len(others),

@@ -86,10 +86,15 @@ class Size:
         return gain.estimate if sure else min(gain.estimate, 0.0) - idle
 
     def regret(self, option: Option) -> float:
-        """Over the best that was measured, as a share; an option that was not measured here leaves it to NCCL."""
+        """Over the best that was measured, as a share; an option that was not measured here leaves it to NCCL.
+
+        As ``verify`` has it: what is the same as the pick counts once, as NCCL's own choice where that was measured.
+        """
         levels, columns = self.evidence.levels, self.evidence.columns
-        known = option is not None and option in columns and not is_same(option, self.pick)
-        return float(np.expm1(levels[columns.index(option if known else self.own)] - levels.min()))
+        same = columns_of(self.pick, self.evidence)
+        at = {column: level for column, level in zip(columns, levels, strict=True) if column not in same}
+        at[self.own] = levels[columns.index(self.own)]
+        return float(np.expm1(at.get(option, at[self.own]) - min(at.values())))
 
 
 Sizes = Mapping[Collective, Sequence[Size]]

@@ -210,6 +210,10 @@ class Gpu:
         self._forcing.use_table(text)  # a mistake in it is said here and now
         self._table = text
 
+    def renew(self) -> bool:
+        """There is none: the processes are those that were started."""
+        return False
+
     def close(self) -> None:
         """Ends the communicator on all ranks."""
         if self._closed:

@@ -17,10 +17,12 @@ from tuner.measure.readers.nccl_tests_names import PROGRAMS
 from tuner.measure.readers.nccl_tests_text import Text, is_text, wrong_count
 from tuner.measure.records.header import Header
 from tuner.measure.records.samples import Combination, Measurements, Point, SampleBlock
+from tuner.measure.statistics import LEAST_PROCESSES
 from tuner.measured import Launch, MeasuredHeader, MeasuredRow, MeasuredRun, MeasuredTable, parquet, reader, words
 from tuner.measured.reader import check_row
 
 WRONG = "results that were wrong"
+SIMULATED_TRAP = "The times are simulated: no machine took them."
 _CHOOSING = re.compile(
     r"\b(NCCL_(?:ALGO|PROTO|(?:MIN|MAX)_NCHANNELS|NVLS_ENABLE|COLLNET_ENABLE))"
     r"(?:=| set by environment to )[\"']?([\w,;:^]+)"
@@ -33,7 +35,8 @@ class Given:
     """What is said of a file beside it; what the file itself says has to agree.
 
     ``nodes`` and ``gpus_per_node`` are for files that do not name their ranks, ``collective`` for an nccl-tests text
-    that does not name its program. ``by_round``: runs of `measure` have a row for each round, not one for all.
+    that does not name its program. ``by_round``: runs of `measure` have a row for each round, not one for all; from
+    three processes on, for each process.
     """
 
     nccl: str = ""
@@ -118,12 +121,13 @@ def _of_measurements(path: Path, measurements: Measurements, given: Given) -> Me
     said = measurements.header
     scenario = said.scenario
     nodes, gpus = _communicator(path, replace(said, nodes=scenario.nodes) if scenario else said, given)
-    blocks: dict[tuple[Point, Combination | None, int], list[tuple[int, SampleBlock]]] = {}
+    blocks: dict[tuple[Point, Combination | None, tuple[int, int]], list[tuple[int, SampleBlock]]] = {}
+    by_process = len({block.process for block in measurements.blocks}) >= LEAST_PROCESSES
     left = {WRONG: 0, _REPLACED: 0}
     for line, block in enumerate(measurements.blocks, 2):  # after the header
         if block.counts and block.table is None:
-            round_ = block.round if given.by_round else 0
-            blocks.setdefault((block.point, block.requested, round_), []).append((line, block))
+            unit = (block.process, 0 if by_process else block.round) if given.by_round else (0, 0)
+            blocks.setdefault((block.point, block.requested, unit), []).append((line, block))
         left[WRONG] += block.wrong > 0
         left[_REPLACED] += block.wrong == 0 and block.replaced
     rows = []
@@ -138,7 +142,8 @@ def _of_measurements(path: Path, measurements: Measurements, given: Given) -> Me
         gpu=said.gpu or "",
         nccl=said.release or "",
         nccl_note="As the file says.",
-        how_measured="nccl-tuner measure: medians of all times of a combination.",
+        how_measured=f"nccl-tuner measure, {said.how} times: medians of all times of a combination.",
+        traps=(SIMULATED_TRAP,) if said.is_simulated else (),
         cuda_graph=any(point.graph for point, *_ in blocks),
         left_out={reason: count for reason, count in left.items() if count},
     )

@@ -11,6 +11,7 @@ from tuner.measure.records.run_elsewhere import usable
 from tuner.scenario import Scenario
 
 SIMULATED, GPU, DOUBLE = "simulated", "gpu", "double"  # the backends that write files
+PLANTED = (SIMULATED, DOUBLE)  # those whose times nobody measured: they were made up
 CASE = "case"  # the key of the communicator
 _PATHS = ("topology", "graphs")
 
@@ -89,6 +90,26 @@ class Header:
     def release(self) -> str | None:
         """The release of NCCL that was measured."""
         return self.nccl or (self.scenario.nccl if self.scenario else None)
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the times are planted, and say nothing of any real machine."""
+        return self.backend in PLANTED
+
+    @property
+    def how(self) -> str:
+        """How the times were had: ``simulated`` or ``measured``."""
+        return SIMULATED if self.is_simulated else "measured"
+
+    @property
+    def origin(self) -> str:
+        """Whose times these are, in words: simulated or measured, and machine and release as far as they are said."""
+        kind = f"{self.how} times"
+        if self.scenario is not None:
+            return f"{kind} of {scenario_of(self).title}"
+        ranks = [f"{self.ranks} ranks"] if self.ranks else []
+        known = [*self.gpus, *ranks, *([f"NCCL {self.release}"] if self.release else [])]
+        return f"{kind} of {', '.join(known)}" if known else kind
 
 
 # The keys that a backend writes, in their order; each is there, null where there is nothing to say.

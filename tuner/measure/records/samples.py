@@ -92,6 +92,7 @@ class SampleBlock:
     ``requested`` is None where NCCL chose by itself, with the table called ``table`` where there is one;
     ``executed`` is what NCCL says it ran, None where that could not be seen; ``wrong`` counts wrong
     results. ``host_us`` is the least that the host took to start one such call on all ranks, None where nobody looked.
+    ``process`` numbers the processes that were measured in one after the other.
     """
 
     point: Point = field(metadata=json_form(merged=True))
@@ -102,14 +103,18 @@ class SampleBlock:
     at_s: float = field(default=0.0, metadata=json_form(convert=_rounded))  # since the run began
     wrong: int = 0
     table: str | None = field(default=None, metadata=json_form(optional=True))
-    host_us: float | None = field(
-        default=None, metadata=json_form(optional=True)
-    )  # that the host takes to start a call
+    host_us: float | None = field(default=None, metadata=json_form(optional=True))
+    process: int = 0
+
+    @property
+    def median_us(self) -> float:
+        """The typical time of its runs; of none where there are none."""
+        return median(self.times_us) if self.times_us else float("nan")
 
     @property
     def host_bound(self) -> bool:
         """Whether its times are near what the host takes to start such calls, which hides what the GPUs take."""
-        return self.host_us is not None and bool(self.times_us) and median(self.times_us) <= NEAR * self.host_us
+        return self.host_us is not None and bool(self.times_us) and self.median_us <= NEAR * self.host_us
 
     @property
     def replaced(self) -> bool:
@@ -258,6 +263,7 @@ def _block(record: Mapping[str, Any]) -> SampleBlock:
         int(record["wrong"]),
         record.get("table"),
         None if record.get("host_us") is None else float(record["host_us"]),
+        int(record.get("process", 0)),
     )
 
 

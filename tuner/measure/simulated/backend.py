@@ -26,7 +26,7 @@ from tuner.scenario import Scenario
 
 NAME = SIMULATED
 SEED, NCCLS, GIVEN = "of the seed", "NCCL's own", "given"  # what "truth" in the header says
-_TRUTH_STREAM, _NOISE_STREAM = 0, 1
+_TRUTH_STREAM, _NOISE_STREAM, _PROCESS_STREAM = 0, 1, 2
 _BETWEEN_RUNS_S = 2e-4  # what a block costs besides its runs
 
 
@@ -41,6 +41,7 @@ class Noise:
     drift_memory: float
     switch: float  # the first run after another combination is slower by this
     switch_runs: float  # in so many runs it fades by e
+    process_sigma: float = 0.0  # of each combination, fixed in a process
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +93,13 @@ class Simulated:
         self._noise = _noise(planting)
         self._replaced = tuple(_replacements(planting))
         self._rng = np.random.default_rng([seed, _NOISE_STREAM, after])
+        self._processes = np.random.default_rng([seed, _PROCESS_STREAM, after])
+        self._of_process: dict[AlgoProto, float] = {}  # logarithms
         self._drift = self._rng.normal(0, self._noise.drift_sigma)
         self._now_s = 0.0
         self._last: tuple[Point, AlgoProto, int] | None = None
         self._since_switch = 0
+        self.renew()
         self._plugin: DryRun | None = None
         self._table = ""  # that the plugin has
         self._picks: dict[Point, Combination] = {}
@@ -152,6 +156,13 @@ class Simulated:
             described = asked.size(communicator, interface)
             self._plugin = DryRun.of(path, described, version=interface.version, env={"NCCL_TUNER_STRICT": "1"})
 
+    def renew(self) -> bool:
+        """Draws anew what is fixed in a process."""
+        drawn = self._processes.normal(0, self._noise.process_sigma, len(ALGO_PROTOS))
+        self._of_process = dict(zip(ALGO_PROTOS, drawn.tolist(), strict=True))
+        self._last = None
+        return True
+
     def close(self) -> None:
         """Unloads the plugin."""
         if self._plugin is not None:
@@ -195,7 +206,7 @@ class Simulated:
         fresh = math.sqrt(1 - noise.drift_memory**2) * noise.drift_sigma
         self._drift = noise.drift_memory * self._drift + rng.normal(0, fresh)
         spikes = np.exp(rng.uniform(math.log(noise.spikes[0]), math.log(noise.spikes[1]), repeats))
-        factors = np.exp(rng.normal(self._drift, noise.sigma, repeats))
+        factors = np.exp(rng.normal(self._drift + self._of_process[what[1]], noise.sigma, repeats))
         factors *= np.where(rng.random(repeats) < noise.spike_chance, spikes, 1.0)
         slower: NDArray[np.float64] = factors * (1 + noise.switch * np.exp(-runs / noise.switch_runs))
         return slower
@@ -220,6 +231,7 @@ def _noise(rng: np.random.Generator) -> Noise:
         drift_memory=0.98,
         switch=rng.uniform(0.1, 0.3),
         switch_runs=1.5,
+        process_sigma=0.003,
     )
 
 

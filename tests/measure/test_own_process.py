@@ -1,0 +1,70 @@
+"""A backend in a process of its own: what it answers, begun anew, and what its death is called."""
+
+import os
+import signal
+from contextlib import closing
+from functools import partial
+
+import pytest
+
+from tuner.base.errors import BadInput, MeasuringFailed
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.measure.loop import Loop, Settings
+from tuner.measure.own_process import OwnProcess
+from tuner.measure.plan import Wanted, tasks
+from tuner.measure.records.samples import Combination, Point, SampleBlock
+from tuner.measure.simulated.backend import Simulated
+from tuner.scenario import Scenario
+
+CASE = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
+POINT = Point(Collective.AllReduce, 1 << 20)
+RING = Combination(Algorithm.Ring, Protocol.Simple)
+
+
+def test_it_answers_as_the_backend_in_it() -> None:
+    own = Simulated(CASE, 7)
+    with closing(OwnProcess(partial(Simulated, CASE, 7))) as there:
+        assert there.ranks == own.ranks == 16
+        assert there.describe() == own.describe()
+        assert there.combinations(POINT) == own.combinations(POINT)
+        assert there.run(POINT, RING, 5) == own.run(POINT, RING, 5)
+        assert there.now_s() == own.now_s() > 0
+
+
+def test_it_begins_anew_with_the_table_that_is_in_use() -> None:
+    with closing(OwnProcess(partial(Simulated, CASE, 7))) as there:
+        first = there.run(POINT, RING, 5)
+        there.use_table("nccl-tuner-table 1\nallreduce -> ring/ll\n")
+        assert there.renew()
+        assert there.run(POINT, RING, 5) == first  # a process without a past
+        executed = there.run(POINT, None, 1).executed
+        assert executed is not None
+        assert executed.plain == Combination(Algorithm.Ring, Protocol.LL)
+
+
+def test_errors_and_death_are_said() -> None:
+    there = OwnProcess(partial(Simulated, CASE, 7))
+    with pytest.raises(BadInput, match="cannot run AllReduce"):
+        there.run(POINT, Combination(Algorithm.PAT, Protocol.Simple), 1)
+    assert there.run(POINT, RING, 2).times_us
+    assert there._process is not None
+    os.kill(there._process.pid, signal.SIGKILL)
+    with pytest.raises(MeasuringFailed, match=r"was killed by SIGKILL \(run\)"):
+        there.run(POINT, RING, 2)
+    with pytest.raises(MeasuringFailed, match="has ended"):
+        there.run(POINT, RING, 2)
+    there.close()
+    with pytest.raises(BadInput, match="nodes that differ"):
+        OwnProcess(partial(Simulated, Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1, others=(CASE,)), 7))
+
+
+def test_a_loop_numbers_its_processes() -> None:
+    blocks: list[SampleBlock] = []
+    with closing(OwnProcess(partial(Simulated, CASE, 7))) as there:
+        loop = Loop(there, tasks(there, [POINT], Wanted()), Settings(rounds=8, precision=1e-6), blocks.append)
+        list(loop.run())
+    assert [sorted({block.round for block in blocks if block.process == number}) for number in range(3)] == [
+        [0, 1, 2],
+        [3, 4, 5],
+        [6, 7],
+    ]
