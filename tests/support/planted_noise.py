@@ -6,6 +6,7 @@ Everything above it is the true code: the loop, the evidence, the rows, the gate
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,7 +97,7 @@ class Planted:
     """
 
     def __init__(self, noise: Noise, seed: Sequence[int], gain: float = 0.0) -> None:
-        self._rng = np.random.default_rng(list(seed))
+        self._rng = np.random.default_rng([*seed, crc32(noise.name.encode())])
         self.noise, self.gain = noise, gain
         self._runs, self._blocks, self._drift = _Stream(self._run_noise), _Stream(self._normal), _Stream(self._drifts)
         self._level = {

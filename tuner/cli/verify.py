@@ -106,7 +106,8 @@ def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, 
     if plot is not None:
         from tuner.plot import measured, save
 
-        save(measured.figure([file.comparison for file in verified.files], list(map(str, files))), plot)
+        names = [f"{file.file}: {file.origin}" for file in verified.files]
+        save(measured.figure([file.comparison for file in verified.files], names), plot)
     if as_json:
         print_json(to_json(verified))
         return

@@ -30,6 +30,7 @@ PROVENANCE: Mapping[str, type] = {
     "gpus_per_node": int,
     "nodes": list,
     "measurements": list,  # {file, sha256} of each
+    "times": str,  # "measured", or "simulated" where no machine took them
     "date": str,
     "command": str,
     "holdout_mape_percent": float,

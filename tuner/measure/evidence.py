@@ -98,7 +98,7 @@ class Evidence:
             half = float(stdtrit(freedom, 1 - LEVEL / 2)) * error
         return tuple(np.exp(self.levels[index] + np.array([0, -half, half])).tolist())
 
-    def gain(self, column: Combination | None, over: Combination | None, comparisons: int = 1) -> Gain:
+    def gain(self, column: Combination | None, over: Combination | None, comparisons: float = 1) -> Gain:
         """Of ``column`` over ``over``. The noise is that of all columns, or of these two where they have more of it.
 
         The interval is of 95 % for all of so many ``comparisons`` together, the chance that of this one.
@@ -135,12 +135,12 @@ def _common(log_us: NDArray[np.float64]) -> NDArray[np.float64]:
     return found
 
 
-def _gain(estimate: float, error: float, freedom: int, comparisons: int = 1) -> Gain:
+def _gain(estimate: float, error: float, freedom: int, comparisons: float = 1) -> Gain:
     from scipy.special import stdtr, stdtrit  # Student's t; slow to load
 
     if error == 0:
         return Gain(estimate, estimate, estimate, 0.0 if estimate > 0 else 1.0)
-    half = float(stdtrit(freedom, 1 - LEVEL / 2 / max(1, comparisons))) * error
+    half = float(stdtrit(freedom, 1 - LEVEL / 2 / max(1.0, comparisons))) * error
     return Gain(estimate, estimate - half, estimate + half, float(stdtr(freedom, -estimate / error)))
 
 

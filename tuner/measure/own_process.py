@@ -3,6 +3,7 @@
 ``python -m tuner.measure.own_process DESCRIPTOR`` is that process. It serves the one that started it over a socket.
 """
 
+import copyreg
 import os
 import pickle
 import signal
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from tuner.base.errors import MeasuringFailed, TunerError
@@ -22,6 +24,13 @@ from tuner.measure.records.samples import Combination, Point
 CLOSE_S = 30.0  # that a process is given to end by itself
 
 Opener = Callable[[], Backend]  # a function that pickle knows: of a module, or a partial of one
+
+
+def _frozen(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(values)
+
+
+copyreg.pickle(MappingProxyType, lambda frozen: (_frozen, (dict(frozen),)))  # scenarios have them
 
 
 @dataclass(frozen=True, slots=True)

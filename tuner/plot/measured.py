@@ -31,8 +31,7 @@ OTHERS: Look = {"color": "#8C8C8C", "linewidth": 0.7, "label": "with other chann
 def figure(compared: Sequence[Comparison], names: Sequence[str]) -> Figure:
     """For each kind of call of each file times over sizes, and where there is a model its own with the ratio to them.
 
-    ``names`` are those of the files; beside them stands whose times they are. Markers are what was measured, or
-    simulated, lines what the model predicts.
+    ``names`` say where each file is from. Markers are what was measured, or simulated, lines what the model predicts.
     """
     kinds = [
         (comparison, kind, name) for comparison, name in zip(compared, names, strict=True) for kind in comparison.kinds
@@ -44,8 +43,7 @@ def figure(compared: Sequence[Comparison], names: Sequence[str]) -> Figure:
 
 
 def _panels(part: Any, comparison: Comparison, kind: Point, name: str) -> None:
-    drawn, head = series(comparison, kind), comparison.measurements.header
-    how = head.how
+    drawn, how = series(comparison, kind), comparison.measurements.header.how
     if comparison.model is None:
         panels = [part.subplots()]
     else:
@@ -61,7 +59,7 @@ def _panels(part: Any, comparison: Comparison, kind: Point, name: str) -> None:
     legend(part, list(named.values()))
     placed = f"{'in place' if kind.in_place else 'out of place'}{', CUDA graph' if kind.graph else ''}"
     marks = how if comparison.model is None else f"markers {how}, lines predicted"
-    heading(part, panels[0], f"{kind.request.title}, {placed}: {marks}", f"{name}: {head.origin}")
+    heading(part, panels[0], f"{kind.request.title}, {placed}: {marks}", name)
 
 
 def _times(axes: Any, drawn: Sequence[Series], judged: Sequence[Judged], how: str) -> None:

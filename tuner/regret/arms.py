@@ -9,7 +9,7 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import ALGO_PROTOS
 from tuner.calibration import measured_calls
 from tuner.calibration.measured_calls import Site
-from tuner.measure.readers.measured_table import SIMULATED_TRAP
+from tuner.measure.readers.measured_table import BY_MEASURE, SIMULATED_TRAP
 from tuner.measure.records.samples import Combination
 from tuner.measured import MeasuredRow, MeasuredRun, MeasuredTable
 from tuner.regret import forced
@@ -126,12 +126,17 @@ def _read(source: Source) -> dict[int, _Read]:
 
 def _forced(source: Source, row: MeasuredRow) -> Forced:
     settings = forced.of_row(source.table, row)
-    if source.said is None or settings == source.said:
+    if source.said is None or settings == source.said or _says_its_arms(source.table, settings):
         return settings
     both = zip(settings.parts, source.said.parts, strict=True)
     if any(one and other and one != other for one, other in both) or (source.said == Forced() and settings != Forced()):
         raise BadInput(f"{source.path}:{row.line}: {settings.label} was forced; --arm says {source.said.label}")
     return Forced(*(one or other for one, other in zip(settings.parts, source.said.parts, strict=True)))  # type: ignore[arg-type]
+
+
+def _says_its_arms(table: MeasuredTable, settings: Forced) -> bool:
+    """Whether a row of NCCL's own choice is one whatever the file is said to force: `measure` has both in a file."""
+    return settings == Forced() and table.header.how_measured.startswith(BY_MEASURE)
 
 
 def _logged(table: MeasuredTable, row: MeasuredRow) -> Combination | None:

@@ -64,9 +64,8 @@ def command(file: Path, collective: Collective | None, out: Path | None, as_json
     def draw() -> "Figure":
         from tuner.plot import measured
 
-        own = given.scenario is None or given.scenario == described
-        name = file.name if own and not described.settings else f"{file.name}, predicted for {described.heading}"
-        return measured.figure([comparison], [name])
+        simulated = ", simulated times" if given.is_simulated else ""
+        return measured.figure([comparison], [f"{file.name}: {described.heading}{simulated}"])
 
     def says() -> str:
         kinds = comparison.kinds

@@ -58,7 +58,8 @@ def judge(point: Point, evidence: Evidence, model: Model | None) -> Judged | Ski
     at = {other: evidence.levels[evidence.columns.index(other)] for other in (column, *others)}
     best = min(at, key=at.__getitem__)
     contenders = evidence.alike(best)
-    gain = evidence.gain(best, column, len(contenders))  # the best of many may be so by luck
+    # The best of many may be so by luck, and is then too fast, never too slow.
+    gain = evidence.gain(best, column, len(contenders) / 2)
     alike = frozenset(name if other is None or other in same else other for other in contenders)
     return Judged(
         point,

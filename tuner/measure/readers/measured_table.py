@@ -22,6 +22,7 @@ from tuner.measured import Launch, MeasuredHeader, MeasuredRow, MeasuredRun, Mea
 from tuner.measured.reader import check_row
 
 WRONG = "results that were wrong"
+BY_MEASURE = "nccl-tuner measure"  # how the times of such files were measured, to begin with
 SIMULATED_TRAP = "The times are simulated: no machine took them."
 _CHOOSING = re.compile(
     r"\b(NCCL_(?:ALGO|PROTO|(?:MIN|MAX)_NCHANNELS|NVLS_ENABLE|COLLNET_ENABLE))"
@@ -142,7 +143,7 @@ def _of_measurements(path: Path, measurements: Measurements, given: Given) -> Me
         gpu=said.gpu or "",
         nccl=said.release or "",
         nccl_note="As the file says.",
-        how_measured=f"nccl-tuner measure, {said.how} times: medians of all times of a combination.",
+        how_measured=f"{BY_MEASURE}, {said.how} times: medians of all times of a combination.",
         traps=(SIMULATED_TRAP,) if said.is_simulated else (),
         cuda_graph=any(point.graph for point, *_ in blocks),
         left_out={reason: count for reason, count in left.items() if count},
