@@ -16,6 +16,7 @@ from typing import Any
 from tuner.base.errors import BadMeasurement, MeasuringFailed
 from tuner.measure.backend import Run
 from tuner.measure.double.environment import Environment
+from tuner.measure.double.planted import STARTED
 from tuner.measure.double.requests import Answer, Opened, Request
 from tuner.measure.double.settings import DoubleSettings
 from tuner.measure.gpu.options import Options, options_of
@@ -39,18 +40,26 @@ class Double:
         self._environment = Environment(settings, options.library)
         self._processes: list[subprocess.Popen[bytes]] = []
         self.launched: Mapping[tuple[Point, Combination], int] = {}  # by rank 0's process, in the last request
+        self._options = replace(options, ranks_per_gpu=settings.ranks_per_gpu, library=self._environment.library)
+        self._started = 0
+        self._table: str | None = None
+        opened = self._begin()
+        self.header, self.release, self.ranks = opened.header, opened.release, opened.ranks
+
+    def _begin(self) -> Opened:
         try:
-            self._start(replace(options, ranks_per_gpu=settings.ranks_per_gpu, library=self._environment.library))
+            self._start(self._options)
             opened: Opened = self._receive("opening").result
         except BaseException:
             self._end()
             raise
-        self.header, self.release, self.ranks = opened.header, opened.release, opened.ranks
+        return opened
 
     def _start(self, options: Options) -> None:
         own, theirs = socket.socketpair()
         self._socket, self._stream = own, own.makefile("rwb")
-        variables = self._environment.variables()
+        variables = {**self._environment.variables(), STARTED: str(self._started)}
+        self._started += 1
         count = self.settings.ranks if self.settings.process_per_rank else 1
         port = _free_port()
         with theirs:
@@ -112,18 +121,31 @@ class Double:
         return time.monotonic()
 
     def use_table(self, text: str | None) -> None:
-        """The decision table from here on."""
+        """The decision table from here on, in later processes as well."""
+        self._table = text
         self._ask("use_table", text)
+
+    def renew(self) -> bool:
+        """Ends the processes and begins others."""
+        self._stop()
+        self._begin()
+        if self._table is not None:
+            self._ask("use_table", self._table)
+        return True
 
     def close(self) -> None:
         """Ends the processes."""
         if self._processes:
-            with suppress(MeasuringFailed):
-                self._ask("close")
-            for process in self._processes:
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(self._limit_s)
-            self._end()
+            self._stop()
+            self._environment.close()
+
+    def _stop(self) -> None:
+        with suppress(MeasuringFailed):
+            self._ask("close")
+        for process in self._processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(self._limit_s)
+        self._kill()
 
     # --- the processes ---
 
@@ -165,6 +187,10 @@ class Double:
         return MeasuringFailed(f"the double's process {how} ({doing})" + (f": {last}" if last else ""))
 
     def _end(self) -> None:
+        self._kill()
+        self._environment.close()
+
+    def _kill(self) -> None:
         for process in self._processes:
             if process.poll() is None:
                 with suppress(ProcessLookupError):
@@ -174,7 +200,6 @@ class Double:
         with suppress(OSError):  # what nobody reads any more
             self._stream.close()
         self._socket.close()
-        self._environment.close()
 
 
 def from_header(header: Header) -> Double:
