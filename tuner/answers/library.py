@@ -1,6 +1,6 @@
 """What the real library answers, in the records of the emulator's answers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from tuner.emulator.model import Tables
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
-from tuner.machine.graphs import Graphs
+from tuner.machine.graphs import OrderedGraph
 from tuner.oracle import search
 from tuner.oracle.answers import Launched
 from tuner.oracle.api import Oracle
@@ -98,7 +98,7 @@ def tables(scenario: Scenario, timeout_s: float) -> Tables:
     )
 
 
-def graphs(scenario: Scenario, timeout_s: float) -> Graphs:
+def graphs(scenario: Scenario, timeout_s: float) -> Mapping[str, OrderedGraph]:
     """The channel graphs that libnccl's search finds, by name."""
     with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
-        return search.graphs(oracle)
+        return search.ordered_graphs(oracle)

@@ -25,6 +25,7 @@ SECTIONS = {
     },
     "Machines": {
         "machines": "the machines known by name, their topologies, and completing a vendor's skeleton",
+        "graphs": "the channels that NCCL's search finds on a topology, each with its GPUs and adapters",
     },
     "Compare with the real NCCL": {
         "check": "the emulator against the real libnccl: every cell, pick, channel and thread",

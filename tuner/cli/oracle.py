@@ -1,19 +1,18 @@
 """``nccl-tuner oracle``: the real libnccl on simulated GPUs."""
 
-from dataclasses import fields
 from typing import Any
 
 import click
 
 from tuner.answers import library
-from tuner.base.names import Buffers, Collective, DataType, Op, Pattern
+from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
+from tuner.cli.graphs import print_graphs
 from tuner.cli.group import calls_argument, operations_of, print_group
-from tuner.cli.output import print_json, print_table
+from tuner.cli.output import print_json
 from tuner.cli.pick import print_answers
 from tuner.cli.table import print_tables
 from tuner.emulator.request import Request
-from tuner.machine.graphs import Graph
 
 
 @click.group(name="oracle")
@@ -108,10 +107,4 @@ def graphs(as_json: bool, timeout_s: float, **scenario: Any) -> None:
     if as_json:
         print_json(searched)
         return
-    columns = [each.name for each in fields(Graph)]
-    rows = [(name, *(_shown(getattr(graph, column)) for column in columns)) for name, graph in searched.items()]
-    print_table(f"Graphs of {described.title}", ("graph", *columns), rows)
-
-
-def _shown(value: object) -> object:
-    return value.name if isinstance(value, Pattern) else value
+    print_graphs(f"Graphs of {described.title}", searched)

@@ -5,12 +5,13 @@ A graph that NCCL did not search is absent from the mapping; NCCL then computes 
 
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
 from tuner.base.errors import BadTopology, one_of
 from tuner.base.names import PATH_NAMES, Algorithm, Pattern
+from tuner.base.records import json_form
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,18 @@ class Graph:
 
 
 Graphs: TypeAlias = Mapping[str, Graph]
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedGraph:
+    """A graph with its channels: the devices of each in order, such as ``net:0`` and ``gpu:3`` by NCCL's numbers.
+
+    Of NVLS NCCL says only the GPU at which a channel begins.
+    """
+
+    graph: Graph = field(metadata=json_form(merged=True))
+    orders: tuple[tuple[str, ...], ...]
+
 
 EMPTY = Graph(
     pattern=None,
@@ -90,6 +103,30 @@ def read_dump(path: Path) -> tuple[dict[str, Graph], int]:
     if missing:
         raise BadTopology(f"{path}: no {' and no '.join(missing)} graph with channels in it; NCCL always finds both")
     return graphs, len(gpus)
+
+
+def read_orders(dump: str) -> dict[str, tuple[tuple[str, ...], ...]]:
+    """The channels of each graph of a dump's text, as an :class:`OrderedGraph` has them."""
+    orders: dict[str, tuple[tuple[str, ...], ...]] = {}
+    for element in ET.fromstring(dump).iter("graph"):
+        name, channels = DUMP_IDS[int(element.get("id", ""))], tuple(map(_order, element.iter("channel")))
+        if name in orders:  # the ids of both of CollNet's graphs are one in 2.22, and the first is the direct one's
+            orders["collnet_direct"] = orders[name]
+        orders[name] = channels
+    orders.setdefault("collnet_direct", orders.get("collnet_chain", ()))  # one graph up to 2.21
+    orders["nvls"] = tuple(_head_of(order) for order in orders.get("nvls", ()))
+    return orders
+
+
+def _order(channel: ET.Element) -> tuple[str, ...]:
+    numbers = ((device.tag, int(device.get("dev", ""), 0)) for device in channel)
+    return tuple(f"{kind}:{number - 2**64 if number >= 2**63 else number}" for kind, number in numbers)
+
+
+def _head_of(order: tuple[str, ...]) -> tuple[str, ...]:
+    """A channel of NVLS with its head alone; NCCL up to 2.20 writes GPUs after it that mean nothing."""
+    gpus = [device for device in order if device.startswith("gpu")]
+    return tuple(device for device in order if device not in gpus or device is gpus[0])
 
 
 def _graph(name: str, element: ET.Element, gpus: Sequence[int], path: Path) -> Graph:

@@ -11,7 +11,7 @@ from tuner import release
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Pattern
 from tuner.machine import skeleton
-from tuner.machine.graphs import ENTER_THE_NETWORK, OF_ALGORITHM, Graph, Graphs
+from tuner.machine.graphs import ENTER_THE_NETWORK, OF_ALGORITHM, Graph, Graphs, OrderedGraph, read_orders
 from tuner.machine.skeleton import Skeleton
 from tuner.oracle.api import Oracle
 from tuner.oracle.configuration import Host, OracleConfiguration
@@ -103,6 +103,15 @@ def graphs(oracle: Oracle) -> Graphs:
         for algorithm, searched in oracle.graphs.items()
         if searched.n_channels > 0
     }
+
+
+def ordered_graphs(oracle: Oracle) -> dict[str, OrderedGraph]:
+    """The same with their channels, as rank 0 found them. OracleFailed where NCCL wrote none."""
+    dump = oracle.graph_xml()
+    if dump is None:
+        raise OracleFailed(f"NCCL {oracle.facts.release} wrote no graphs")
+    orders = read_orders(dump)
+    return {name: OrderedGraph(graph, orders[name][: graph.channels]) for name, graph in graphs(oracle).items()}
 
 
 def _heads(searched: OracleGraph, gpus: int) -> tuple[int, ...] | None:

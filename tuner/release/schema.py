@@ -14,6 +14,7 @@ from tuner.base.errors import BadReleaseFile
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.release.convert import PARTIAL
 from tuner.release.rule_names import RuleNames
+from tuner.release.search import Search
 from tuner.release.symmetric import Symmetric
 
 T = TypeVar("T")
@@ -227,6 +228,7 @@ class Release:
     nvls_channels: NvlsChannels
     registered_nvls_channels: RegisteredNvlsChannels
     symmetric: Symmetric
+    search: Search
     rules: RuleNames
     environment: Variables
     plugin: Plugin | None = None

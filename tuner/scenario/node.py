@@ -15,6 +15,7 @@ from tuner.scenario.description import Scenario
 
 if TYPE_CHECKING:
     from tuner.oracle.configuration import OracleConfiguration
+    from tuner.search import Request
 
 
 class _Source(NamedTuple):
@@ -98,6 +99,19 @@ class ResolvedNode:
             env={**(machine.environment if machine else {}), **(scenario.environment or {})},
             peer_to_peer_across_sockets=machine is None or machine.peer_to_peer_across_sockets,
             build=scenario.build,
+        )
+
+    def for_search(self, several: bool) -> "Request":
+        """The node as the search of graphs takes it, alone or one of several."""
+        from tuner.search import Request
+
+        asked = self.for_oracle(1)
+        return Request(
+            asked.topology,
+            asked.gpus_per_node,
+            several,
+            dict(asked.env),
+            asked.peer_to_peer_across_sockets,
         )
 
     def _searched(self, several: bool) -> tuple[Graphs, float]:

@@ -1,0 +1,122 @@
+"""Our own search for channels against what libnccl's found, as captured, and the forms in which it is answered."""
+
+import json
+from itertools import cycle, product
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import run
+from tuner import release
+from tuner.machine import catalogue
+from tuner.machine.graphs import COLLNET_GRAPHS, PLAIN_GRAPHS, WITH_COLLNET, Graph, read_dump, read_orders
+from tuner.search import Request, cached, find
+from tuner.search.graphs import search
+from tuner.search.load import Given, Taken
+from tuner.search.local import mirrored
+
+SEVERAL = (False, True)
+# Each machine with one release, in turn; and two whose search is short with all of them.
+IN_TURN = list(zip(catalogue.names(), cycle(reversed(release.names())), strict=False))
+CASES = [(machine, nccl, None) for machine, nccl in IN_TURN]
+CASES += [(machine, nccl, 2) for machine in ("dgx-h100", "pcie-l40s-no-p2p") for nccl in release.names()]
+
+
+def request_of(machine: str, gpus: int | None, several: bool, **variables: str) -> Request:
+    node = catalogue.load(machine)
+    environment = {**node.environment, **variables}
+    return Request(
+        node.topology_xml, gpus or node.gpus_per_node, several, environment, node.peer_to_peer_across_sockets
+    )
+
+
+def graphs_of(request: Request, nccl: str) -> dict[str, Graph]:
+    return {name: found.graph for name, found in search(request, nccl).items() if found.graph.channels}
+
+
+@pytest.mark.parametrize(("machine", "nccl", "gpus"), CASES)
+@pytest.mark.parametrize("several", SEVERAL, ids=["one", "several"])
+def test_graphs_are_those_that_libnccl_found(machine: str, nccl: str, gpus: int | None, several: bool) -> None:
+    node = catalogue.load(machine)
+    captured = node.graphs(nccl, gpus or node.gpus_per_node, several)
+    expected = {name: graph for name, graph in captured.items() if name in PLAIN_GRAPHS}
+    assert graphs_of(request_of(machine, gpus, several), nccl) == expected
+
+
+@pytest.mark.parametrize("nccl", ["2.18.3", "2.22.3", "2.28.9", "2.32.3"])
+@pytest.mark.parametrize("several", SEVERAL, ids=["one", "several"])
+def test_graphs_with_collnet_are_those_that_libnccl_found(nccl: str, several: bool) -> None:
+    captured = catalogue.load("dgx-h100").graphs(nccl, 2, several)
+    expected = {name: captured.get(f"{name}{WITH_COLLNET}", captured.get(name)) for name in (*COLLNET_GRAPHS, "ring")}
+    found = graphs_of(request_of("dgx-h100", 2, several, NCCL_COLLNET_ENABLE="1"), nccl)
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_a_channel_says_every_device_in_its_order() -> None:
+    ring = search(request_of("dgx-h100", None, True), "2.28.9")["ring"]
+    assert len(ring.orders) == ring.graph.channels == 8
+    assert ring.orders[0] == ("net:0", *(f"gpu:{gpu}" for gpu in (0, 7, 6, 5, 4, 3, 2, 1)), "net:1")
+    for order in ring.orders:
+        assert sorted(order[1:-1]) == [f"gpu:{gpu}" for gpu in range(8)]
+    assert search(request_of("dgx-h100", None, True), "2.28.9")["nvls"].orders[3] == ("net:3", "gpu:3", "net:3")
+
+
+def test_a_variable_of_the_search_reaches_it() -> None:
+    found = [graphs_of(request_of("dgx-h100", None, True, NCCL_CROSS_NIC=value), "2.28.9") for value in "01"]
+    assert [graphs["ring"].cross_nic for graphs in found] == [0, 1]
+    far = graphs_of(request_of("dgx-h100", None, True, NCCL_NET_GDR_LEVEL="LOC"), "2.28.9")
+    assert far["ring"].type_inter == "PHB"
+
+
+def test_bandwidths_are_rounded_to_thousandths_as_nccl_rounds_them() -> None:
+    left = Taken(45.1 / 8)[12.0]
+    assert left == pytest.approx(6.363, abs=1e-6)  # 6.3625, half away from zero
+    assert Given(45.1 / 8)[left or 0] != 12.0  # which giving back does not undo
+    assert Taken(24.0)[23.999] is None
+
+
+def test_bits_are_mirrored() -> None:
+    assert [mirrored(value, 8) for value in range(8)] == [0, 4, 2, 6, 1, 5, 3, 7]
+    assert mirrored(5, 1) == 0
+
+
+def test_a_second_question_is_answered_from_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path))
+    monkeypatch.setattr(cached, "_searched", cached._searched.__wrapped__)  # without what this process remembers
+    first, other = request_of("ws-2x-a6000", None, False), request_of("ws-2x-a6000", 1, False)
+    found = find(first, "2.28.9")
+    (file,) = cached.folder().iterdir()
+    monkeypatch.setattr("tuner.search.graphs.search", None)
+    assert find(first, "2.28.9") == found
+    with pytest.raises(TypeError):
+        find(other, "2.28.9")  # another request is another file
+    file.write_text("{")
+    with pytest.raises(TypeError):
+        find(first, "2.28.9")  # and what cannot be read is searched again
+
+
+def test_the_dump_is_read_back(tmp_path: Path) -> None:
+    for nccl, nodes in product(("2.20.5", "2.22.3", "2.30.7"), ("1", "2")):
+        file = tmp_path / f"{nccl}-{nodes}.xml"
+        words = ("graphs", "--machine", "dgx-h100", "--gpus-per-node", "2", "--nodes", nodes, "--nccl", nccl)
+        answered = json.loads(run(*words, "--json", "--dump", str(file)).stdout)
+        dumped, gpus = read_dump(file)
+        assert gpus == 2
+        orders = read_orders(file.read_text())
+        for name, graph in dumped.items():
+            assert graph.channels == answered[name]["channels"]
+            assert [list(order) for order in orders[name]] == answered[name]["orders"]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--node", "dgx-h100", "--node", "dgx-a100"), "one kind of node"),
+        (("--machine", "dgx-h100", "--env", "NCCL_GRAPH_FILE=a.xml"), "does not know NCCL_GRAPH_FILE"),
+        (("--machine", "dgx-h100", "--env", "NCCL_NET_MERGE_LEVEL=SYS"), "does not know NCCL_NET_MERGE_LEVEL"),
+    ],
+)
+def test_what_it_cannot_do_is_one_line(words: tuple[str, ...], why: str) -> None:
+    refused = run("graphs", "--nccl", "2.28.9", *words, code=2).stderr
+    assert why in refused
+    assert refused.count("\n") == 1

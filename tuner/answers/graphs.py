@@ -1,0 +1,41 @@
+"""The graphs of a scenario's node, as our own search finds them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tuner.base.errors import BadInput, one_of
+from tuner.base.files import write_text
+from tuner.machine.graphs import OrderedGraph
+from tuner.release import Release
+from tuner.scenario import Scenario
+from tuner.search import Request, dump, find
+from tuner.search.cached import searched
+
+SEARCH_ALSO_READS = frozenset({"NCCL_NETDEVS_POLICY", "NCCL_MNNVL_SCATTER_NETS_ENABLE"})
+
+
+def of_scenario(scenario: Scenario) -> Mapping[str, OrderedGraph]:
+    """By name; a graph without channels is absent. Errors: BadInput for nodes that differ and unknown variables."""
+    return find(_request(scenario), scenario.nccl)
+
+
+def write_dump(scenario: Scenario, file: Path) -> None:
+    """Writes them as NCCL writes NCCL_GRAPH_DUMP_FILE. Errors: as :func:`of_scenario`, BadInput for the file."""
+    form = scenario.resolve().release.search.dump
+    write_text(file, dump.text(searched(_request(scenario), scenario.nccl), form))
+
+
+def _request(scenario: Scenario) -> Request:
+    resolved = scenario.resolve()
+    if len(resolved.kinds) > 1:
+        raise BadInput("graphs: those of one kind of node; valid: --machine or --topology, without --node")
+    if scenario.graphs is not None:
+        raise BadInput("graphs: searched, not read; valid without --graphs")
+    _check_variables(scenario.environment or {}, resolved.release)
+    return resolved.own.for_search(resolved.own.nodes > 1)
+
+
+def _check_variables(variables: Mapping[str, str], nccl: Release) -> None:
+    read = {*nccl.environment.search, *SEARCH_ALSO_READS}
+    if unknown := nccl.unknown_variables(variables.keys() - read):
+        raise BadInput(f"graphs: the search does not know {unknown[0]}; {one_of(sorted(read))}")

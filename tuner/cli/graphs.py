@@ -1,0 +1,65 @@
+"""``nccl-tuner graphs``: the channels that NCCL's search finds."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tuner.answers import graphs
+from tuner.base.names import Pattern
+from tuner.cli import options
+from tuner.cli.output import print_json, print_table
+from tuner.machine.graphs import Graph, OrderedGraph
+
+
+@click.command(name="graphs")
+@options.scenario_options
+@click.option(
+    "--dump",
+    type=click.Path(path_type=Path),
+    metavar="FILE.xml",
+    help="Write them to a file as NCCL does (NCCL_GRAPH_DUMP_FILE), which it reads back (NCCL_GRAPH_FILE).",
+)
+@options.json_option
+def command(dump: Path | None, as_json: bool, **scenario: Any) -> None:
+    """The graphs that NCCL's search finds on a node, every channel with its GPUs and adapters; without libnccl.
+
+    \b
+    nccl-tuner graphs --machine dgx-h100 --nodes 2 --nccl 2.28.9
+    nccl-tuner graphs --topology node.xml --nodes 2 --nccl 2.28.9 --dump graphs.xml
+    """
+    described = options.scenario_of(**scenario)
+    found = graphs.of_scenario(described)
+    if dump is not None:
+        graphs.write_dump(described, dump)
+        click.echo(f"graphs of {described.title} written to {dump}", err=True)
+    if as_json:
+        print_json(found)
+    elif dump is None:
+        print_graphs(f"Graphs of {described.title}", found)
+        print_channels(found)
+
+
+def print_graphs(title: str, found: Mapping[str, OrderedGraph]) -> None:
+    """The numbers of each graph."""
+    columns = [each.name for each in fields(Graph)]
+    rows = [(name, *(_shown(getattr(each.graph, column)) for column in columns)) for name, each in found.items()]
+    print_table(title, ("graph", *columns), rows)
+
+
+def print_channels(found: Mapping[str, OrderedGraph]) -> None:
+    """The devices of each channel; equal channels that follow each other are one line."""
+    for name, each in found.items():
+        rows: list[tuple[str, str]] = []
+        first = 0
+        for channel, order in enumerate(each.orders):
+            if channel + 1 == len(each.orders) or each.orders[channel + 1] != order:
+                rows.append((str(first) if first == channel else f"{first}-{channel}", " ".join(order)))
+                first = channel + 1
+        print_table(f"Channels of {name}", ("channel", "devices in their order"), rows)
+
+
+def _shown(value: object) -> object:
+    return value.name if isinstance(value, Pattern) else value

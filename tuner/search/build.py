@@ -1,0 +1,285 @@
+"""The system graph of a topology XML: devices, and the links between them.
+
+Source: ncclTopoGetSystemFromXml and what it calls, src/graph/topo.cc, v2.28.9-1. All bandwidths are rounded to float32
+where NCCL stores them.
+"""
+
+import xml.etree.ElementTree as ET
+
+from tuner.base.errors import BadTopology
+from tuner.base.numerics import f32, f64, parse_long
+from tuner.release.search import CpuLinks, Devices
+from tuner.search.switches import flatten, sort
+from tuner.search.system import Adapter, Cpu, Gpu, Kind, Link, Node, PathTypes, System
+
+LOCAL_GBS = 5000.0
+# 1e8 bits per second and lane; the first that the text begins with. Source: kvDictPciGen.
+LANE_SPEEDS = (
+    ("2.5 GT/s", 15),
+    ("5 GT/s", 30),
+    ("8 GT/s", 60),
+    ("16 GT/s", 120),
+    ("32 GT/s", 240),
+    ("5.0 GT/s PCIe", 30),
+    ("8.0 GT/s PCIe", 60),
+    ("16.0 GT/s PCIe", 120),
+    ("32.0 GT/s PCIe", 240),
+    ("64.0 GT/s PCIe", 480),
+)
+UNKNOWN_LANE_SPEED = 60
+UNKNOWN_WIDTH = 16
+UNKNOWN_MBPS = 10000
+FUNCTION_OF_BUS_ID = 0xF
+NO_PCI_DEVICE = 0  # the id of an adapter that is none
+
+
+def build(root: ET.Element, devices: Devices, types: PathTypes, peer_groups: dict[str, int]) -> System:
+    """The system graph of a <system>; ``peer_groups`` are the GPUs between which peer-to-peer works, by bus id."""
+    return _Builder(devices, types, peer_groups).build(root)
+
+
+class _Builder:
+    def __init__(self, devices: Devices, types: PathTypes, peer_groups: dict[str, int]) -> None:
+        self.devices = devices
+        self.system = System(types)
+        self.peer_groups = peer_groups
+
+    def build(self, root: ET.Element) -> System:
+        for cpu in root:
+            self.add_cpu(cpu)
+        self.add_nvlinks(root, None)
+        self.add_c2c(root, None)
+        self.add_pci_links(root, None)
+        flatten(self.system, self.devices)
+        self.connect_cpus()
+        sort(self.system)
+        return self.system
+
+    def add_cpu(self, element: ET.Element) -> None:
+        cpu = Cpu(Kind.CPU, _int(element, "numaid"), arch=element.get("arch", ""))
+        if cpu.arch == "x86_64":
+            cpu.vendor = element.get("vendor")
+            cpu.family, cpu.model = _int(element, "familyid", 0), _int(element, "modelid", 0)
+        self.system.nodes[Kind.CPU].append(cpu)
+        for child in element:
+            if child.tag == "pci":
+                self.add_pci(child, cpu)
+            elif child.tag == "nic":
+                nic = self.system.find(Kind.NIC, NO_PCI_DEVICE)  # one for all CPUs, below the first (sic)
+                if nic is None:
+                    nic = self.new(Node(Kind.NIC, NO_PCI_DEVICE))
+                    join(cpu, nic, "PIX", LOCAL_GBS)
+                self.add_nets(child, nic, "")
+
+    def new(self, node: Node) -> Node:
+        self.system.nodes[node.kind].append(node)
+        return node
+
+    def add_pci(self, element: ET.Element, parent: Node) -> None:
+        bus = bus_id(element.get("busid", ""))
+        gpu, nic = element.find("gpu"), element.find("nic")
+        kind = self.kind_of(element.get("class", ""))
+        node: Node | None = None
+        if gpu is not None:
+            if gpu.get("rank") is None:
+                return
+            node = self.add_gpu(element, gpu, bus)
+        if nic is not None:
+            own = bus & ~FUNCTION_OF_BUS_ID if self.devices.ports_share_nic else bus
+            there = self.system.find(Kind.NIC, own)
+            if there is None:
+                there = node = self.new(Node(Kind.NIC, own))
+            self.add_nets(nic, there, element.get("busid", ""))
+        elif kind == "PCI" and gpu is None:
+            node = self.new(Node(Kind.PCI, bus, device=_device(element)))
+            for child in element:
+                if child.tag == "pci":
+                    self.add_pci(child, node)
+        if node is not None:
+            join(parent, node, "PIX", pci_gbs(element))
+
+    def kind_of(self, pci_class: str) -> str:
+        return next((kind for prefix, kind in self.devices.pci_classes if pci_class.startswith(prefix)), "PCI")
+
+    def add_gpu(self, pci: ET.Element, element: ET.Element, bus: int) -> Node:
+        gpu = Gpu(
+            Kind.GPU,
+            bus,
+            dev=_int(element, "dev"),
+            rank=_int(element, "rank"),
+            compute_capability=_int(element, "sm"),
+            gpu_direct=_int(element, "gdr") != 0,
+            peer_group=self.peer_groups[pci.get("busid", "").lower()],
+        )
+        self.new(gpu)
+        if not self.devices.gpu_and_rank_apart:
+            return gpu
+        hardware = Gpu(Kind.DEV, bus, dev=gpu.dev, rank=gpu.rank, compute_capability=gpu.compute_capability)
+        self.new(hardware)
+        join(gpu, hardware, "LOC", LOCAL_GBS)
+        return hardware
+
+    def add_nets(self, element: ET.Element, nic: Node, pci: str) -> None:
+        for child in element:
+            if child.get("dev") is None:
+                continue
+            dev, mbps = _int(child, "dev"), _int(child, "speed", 0)
+            gbs = float(f32((mbps if mbps > 0 else UNKNOWN_MBPS) / 8000.0))
+            guid = child.get("guid")
+            net = Adapter(
+                Kind.NET,
+                dev,
+                dev=dev,
+                guid=dev if guid is None else int(guid, 16),
+                port=_int(child, "port", 0),
+                pci=pci,
+                gbs=gbs,
+                latency_us=float(f32(child.get("latency", "0"))),
+                gpu_direct=_int(child, "gdr", 0) != 0,
+                in_network=_int(child, "coll", 0) != 0,
+                most_channels=_int(child, "maxconn", 1 << 20),
+            )
+            self.new(net)
+            join(net, nic, "NET", gbs)
+
+    def hardware(self, bus: int) -> Node:
+        """The GPU that links end at."""
+        kind = Kind.DEV if self.devices.gpu_and_rank_apart else Kind.GPU
+        gpu = self.system.find(kind, bus)
+        if gpu is None:
+            raise BadTopology(f"no GPU in use has the bus id {bus:x}, which a link begins at")
+        return gpu
+
+    def add_nvlinks(self, element: ET.Element, own: str | None) -> None:
+        for child in element:
+            if child.tag != "nvlink":
+                self.add_nvlinks(child, child.get("busid") or own)
+                continue
+            gpu = self.hardware(bus_id(own or ""))
+            gbs = float(f32(_int(child, "count")) * f32(nvlink_gbs(gpu, self.devices)))
+            far = self.far_end(gpu, child)
+            if far is not None:
+                connect(gpu, far, "NVL", gbs)
+                if far.kind is not gpu.kind:
+                    connect(far, gpu, "NVL", gbs)
+
+    def far_end(self, gpu: Node, link: ET.Element) -> Node | None:
+        kind = self.kind_of(link.get("tclass", ""))
+        if kind == "GPU":
+            return self.system.find(gpu.kind, bus_id(link.get("target", "")))
+        if kind == "CPU":
+            return cpu_above(gpu, None)
+        return (self.system.nodes[Kind.NVS] or [self.new(Node(Kind.NVS, 0))])[0]
+
+    def add_c2c(self, element: ET.Element, own: str | None) -> None:
+        for child in element:
+            if child.tag != "c2c":
+                self.add_c2c(child, child.get("busid") or own)
+                continue
+            gpu = self.hardware(bus_id(own or ""))
+            cpu = cpu_above(gpu, None)
+            if cpu is not None:
+                gbs = float(f32(_int(child, "bw") * _int(child, "count") / 1000.0))
+                join(cpu, gpu, self.devices.c2c, gbs)
+
+    def add_pci_links(self, element: ET.Element, own: str | None) -> None:
+        for child in element:
+            if child.tag != "pcilink":
+                self.add_pci_links(child, child.get("busid") or own)
+                continue
+            near = self.system.find(Kind.PCI, bus_id(own or ""))
+            far = self.system.find(Kind.PCI, bus_id(child.get("target", "")))
+            if near is not None and far is not None:
+                connect(near, far, "LOC", LOCAL_GBS)
+
+    def connect_cpus(self) -> None:
+        cpus = self.system.cpus
+        for cpu in cpus:
+            for other in cpus:
+                if other is not cpu:
+                    connect(cpu, other, "SYS", float(f32(cpu_gbs(cpu, self.devices.cpu_links))))
+
+
+def join(parent: Node, node: Node, kind: str, gbs: float) -> None:
+    """Adds both directions of a link."""
+    connect(node, parent, kind, gbs)
+    connect(parent, node, kind, gbs)
+
+
+def connect(node: Node, far: Node, kind: str, gbs: float) -> None:
+    """Adds one direction: to a link that is there, or a new one; wide links come first (ncclTopoConnectNodes)."""
+    links = node.links
+    at = next((at for at, link in enumerate(links) if link.to is far and link.kind == kind), len(links))
+    link = links.pop(at) if at < len(links) else Link(kind, far, 0.0)
+    link.gbs = float(f32(link.gbs) + f32(gbs))
+    while at > 0 and links[at - 1].gbs < link.gbs:
+        at -= 1
+    links.insert(at, link)
+
+
+def cpu_above(node: Node, below: Node | None) -> Node | None:
+    """The CPU that a device hangs on, over PCI switches (findLocalCpu)."""
+    if node.kind is Kind.CPU:
+        return node
+    for link in node.links:
+        if link.kind == "PIX" and link.to is not below and link.to.kind in (Kind.PCI, Kind.CPU):
+            found = cpu_above(link.to, node)
+            if found is not None:
+                return found
+    return None
+
+
+def cpu_gbs(cpu: Cpu, links: CpuLinks) -> float:
+    """The bandwidth from a CPU to each other of its host (ncclTopoGetInterCpuBw)."""
+    if cpu.arch == "ppc64":
+        return links.power_gbs
+    if cpu.arch == "arm64":
+        return links.arm_gbs
+    if cpu.vendor == "GenuineIntel":
+        of_family = (gbs for model, gbs in links.intel_model_gbs if cpu.family == 6 and cpu.model >= model)
+        return next(of_family, links.intel_gbs)
+    if cpu.vendor == "AuthenticAMD":
+        return next((gbs for family, gbs in links.amd_family_gbs if cpu.family == family), links.amd_gbs)
+    if cpu.vendor in ("CentaurHauls", "  Shanghai  "):
+        return links.yongfeng_gbs if (cpu.family, cpu.model) == (7, 0x5B) else links.zhaoxin_gbs
+    return LOCAL_GBS
+
+
+def nvlink_gbs(gpu: Node, devices: Devices) -> float:
+    """One NVLink of this GPU (ncclTopoNVLinkBw)."""
+    assert isinstance(gpu, Gpu)
+    capability = gpu.compute_capability
+    exact = (gbs for one, gbs in devices.nvlink_exactly_gbs if one == capability)
+    return next(exact, next(gbs for least, gbs in devices.nvlink_gbs if capability >= least))
+
+
+def pci_gbs(element: ET.Element) -> float:
+    """The link of a PCI device."""
+    speed = next(
+        (speed for text, speed in LANE_SPEEDS if element.get("link_speed", "").startswith(text)), UNKNOWN_LANE_SPEED
+    )
+    width = _int(element, "link_width") or UNKNOWN_WIDTH
+    return float(f32(f64(width * speed) / 80.0))
+
+
+def bus_id(text: str) -> int:
+    """The hexadecimal digits of a bus id, as one number (busIdToInt64). BadTopology for other ones."""
+    digits = "".join(char for char in text if char not in ".:-")
+    try:
+        return int(digits, 16)
+    except ValueError:
+        raise BadTopology(f"bus id {text!r} is not of hexadecimal digits, such as 0000:1b:00.0") from None
+
+
+def _device(element: ET.Element) -> int:
+    names = ("vendor", "device", "subsystem_vendor", "subsystem_device")
+    return sum(_int(element, name, 0) << shift for name, shift in zip(names, (48, 32, 16, 0), strict=True))
+
+
+def _int(element: ET.Element, name: str, default: int | None = None) -> int:
+    text = element.get(name)
+    if text is None:
+        if default is None:
+            raise BadTopology(f"<{element.tag}> has no {name}")
+        return default
+    return parse_long(text)

@@ -1,0 +1,69 @@
+"""Graphs that were searched before, kept on disk by all that they depend on: request, release, and the code."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from tuner import release
+from tuner.base.files import remember
+from tuner.base.names import Pattern
+from tuner.base.records import to_json
+from tuner.machine.graphs import Graph, OrderedGraph
+from tuner.search.request import Request
+
+
+def find(request: Request, nccl: str) -> Mapping[str, OrderedGraph]:
+    """The graphs with channels that NCCL ``nccl`` finds, by name; a request is searched once.
+
+    Errors: those of :func:`tuner.search.graphs.search`.
+    """
+    return {name: found for name, found in searched(request, nccl).items() if found.graph.channels}
+
+
+@cache
+def _searched(key: str, request: str, nccl: str) -> Mapping[str, OrderedGraph]:
+    file = folder() / f"{key}.json"
+    try:
+        return {name: _ordered(found) for name, found in json.loads(file.read_text("utf-8")).items()}
+    except (OSError, ValueError, KeyError, TypeError):
+        from tuner.search.graphs import search  # not where the answer is there
+
+        found = search(Request(**json.loads(request)), nccl)
+        remember(file, json.dumps(to_json(found)))
+        return found
+
+
+def searched(request: Request, nccl: str) -> Mapping[str, OrderedGraph]:
+    """With the graphs that have no channels. Errors: those of :func:`tuner.search.graphs.search`."""
+    text = json.dumps(asdict(request), sort_keys=True)
+    of_release = [file.table for file in release.load(nccl).files]
+    content = "\n".join([text, json.dumps(of_release, sort_keys=True, default=str), _code()])
+    return _searched(hashlib.sha256(content.encode()).hexdigest(), text, nccl)
+
+
+def folder() -> Path:
+    """Where the graphs are kept: below NCCL_TUNER_CACHE, or the user's cache folder."""
+    own = os.environ.get("NCCL_TUNER_CACHE")
+    return (Path(own) if own else Path(platformdirs.user_cache_dir("nccl-tuner"))) / "graphs"
+
+
+@cache
+def _code() -> str:
+    """The sha256 of what searches."""
+    modules = sorted(file.name for file in files("tuner.search").iterdir() if file.name.endswith(".py"))
+    return hashlib.sha256(b"".join((files("tuner.search") / name).read_bytes() for name in modules)).hexdigest()
+
+
+def _ordered(table: Mapping[str, Any]) -> OrderedGraph:
+    row = {field.name: table[field.name] for field in fields(Graph)}
+    heads = None if row["heads"] is None else tuple(row["heads"])
+    graph = Graph(**{**row, "pattern": Pattern[row["pattern"]], "heads": heads})
+    return OrderedGraph(graph, tuple(tuple(order) for order in table["orders"]))

@@ -1,0 +1,96 @@
+"""The graphs of a node, in the order in which NCCL searches them, as records.
+
+Source: initTransportsRank, src/init.cc; ncclNvlsInit, src/transport/nvls.cc, v2.28.9-1.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from tuner import release
+from tuner.base.names import Pattern
+from tuner.machine.graphs import ENTER_THE_NETWORK, Graph, OrderedGraph
+from tuner.machine.topology import Target
+from tuner.machine.topology import read as read_topology
+from tuner.release import Release
+from tuner.release.environment import Environment
+from tuner.search.bounds import HOPPER
+from tuner.search.loop import Loop
+from tuner.search.prepare import prepared
+from tuner.search.request import Request
+from tuner.search.system import System
+from tuner.search.trial import Trial
+
+ASK_THE_DRIVER = 2  # default of NCCL_NVLS_ENABLE
+
+
+def search(request: Request, nccl: str) -> Mapping[str, OrderedGraph]:
+    """The graphs by name that NCCL ``nccl`` searches on the request's node; one that it finds no channels for has none.
+
+    Errors: BadTopology for a topology that is none, BadInput for what NCCL refuses.
+    """
+    loaded = release.load(nccl)
+    variables = Environment(request.environment, non_numeric_is_default=loaded.environment.non_numeric_is_default)
+    system = prepared(request, loaded, variables)
+    return {
+        name: OrderedGraph(_record(system, name, trial), _orders(system, name, trial))
+        for name, trial in _searched(system, request, loaded, variables)
+    }
+
+
+def _searched(system: System, request: Request, nccl: Release, variables: Environment) -> Iterator[tuple[str, Trial]]:
+    loop, most = Loop(system, nccl, variables), nccl.limits.max_channels
+    ring = Trial(Pattern.Ring, False, 1, most // 2)
+    loop.compute(ring)
+    yield "ring", ring
+    tree = Trial(Pattern.BalancedTree, False, ring.channels, ring.channels)
+    loop.compute(tree)
+    yield "tree", tree
+    if request.in_network:
+        chain = Trial(Pattern.Tree, True, ring.channels, ring.channels)
+        loop.compute(chain)
+        yield "collnet_chain", chain
+        direct = chain
+        if nccl.search.loop.direct_graph:
+            direct = Trial(Pattern.CollNetDirect, True, 1, most)
+            loop.compute(direct)
+        yield "collnet_direct", direct
+    if _multicast(system, request, nccl, variables):
+        nvls = Trial(Pattern.NVLS, False, 1, most)
+        loop.compute(nvls)
+        yield "nvls", nvls
+
+
+def _multicast(system: System, request: Request, nccl: Release, variables: Environment) -> bool:
+    """Whether NCCL searches for NVLS: as its variable says, or where the GPUs and an NVSwitch do multicast."""
+    wanted = variables.number("NCCL_NVLS_ENABLE", ASK_THE_DRIVER)
+    if not wanted or len(system.gpus) <= nccl.search.loop.gpus_without_nvls:
+        return False
+    topology = read_topology(request.topology)
+    switched = any(gpu.count_nvlinks(kind) for gpu in topology.gpus for kind in (Target.SWITCH, Target.CPU))
+    return wanted != ASK_THE_DRIVER or (switched and min(topology.compute_capabilities(request.gpus)) >= HOPPER)
+
+
+def _record(system: System, name: str, trial: Trial) -> Graph:
+    names = system.types.names
+    heads = tuple(sorted({system.gpus[order[0]].rank for order in trial.intra[: trial.channels]}))
+    enters = name in ENTER_THE_NETWORK and 0 < len(heads) < len(system.gpus)
+    return Graph(
+        pattern=trial.pattern,
+        channels=trial.channels,
+        same_channels=trial.same_channels,
+        bw_intra_gbs=trial.bw_intra,
+        bw_inter_gbs=trial.bw_inter,
+        latency_inter_us=trial.latency_us,
+        type_intra=names[trial.type_intra],
+        type_inter=names[trial.type_inter],
+        cross_nic=trial.cross_nic,
+        heads=heads if enters else None,
+    )
+
+
+def _orders(system: System, name: str, trial: Trial) -> tuple[tuple[str, ...], ...]:
+    """Each channel as NCCL dumps it (ncclTopoGetXmlFromChannel, src/graph/search.cc)."""
+    orders = []
+    for order, (first, last) in zip(trial.intra[: trial.channels], trial.inter[: trial.channels], strict=True):
+        gpus = [f"gpu:{system.gpus[gpu].dev}" for gpu in (order[:1] if name == "nvls" else order)]
+        orders.append((f"net:{first}", *gpus, f"net:{last}") if system.several_nodes else tuple(gpus))
+    return tuple(orders)

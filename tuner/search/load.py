@@ -1,0 +1,164 @@
+"""What is left of every link while channels are laid over them.
+
+NCCL keeps float32 values and rounds them to a thousandth after each change, which is not exactly undone by adding
+again; so each change is looked up in a table of its amount that is filled when it is first needed.
+Source: followPath, ncclTopoFollowPath, src/graph/search.cc, v2.28.9-1.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tuner.base.numerics import f32
+from tuner.search.system import Cpu, Gpu, Kind, Link, Node, Path, System
+
+THOUSAND = f32(1000)
+REVERSE_TRAFFIC_BELOW = 80  # compute capability of GPUs that answer with an eighth of what they are sent
+
+
+class Taken(dict[float, float | None]):
+    """What is left of a bandwidth when an amount is taken; None where there is not so much."""
+
+    def __init__(self, amount: float) -> None:
+        self.amount = f32(amount)
+
+    def __missing__(self, have: float) -> float | None:
+        left = None if have < self.amount else _rounded(f32(have) - self.amount)
+        self[have] = left
+        return left
+
+
+class Given(dict[float, float]):
+    """What a bandwidth is when an amount was given back."""
+
+    def __init__(self, amount: float) -> None:
+        self.amount = f32(amount)
+
+    def __missing__(self, have: float) -> float:
+        sum_ = _rounded(f32(have) + self.amount)
+        self[have] = sum_
+        return sum_
+
+
+def _rounded(value: f32) -> float:
+    thousandths = float(value * THOUSAND)
+    whole = math.floor(abs(thousandths) + 0.5)  # half away from zero, as roundf
+    return float(f32(math.copysign(whole, thousandths)) / THOUSAND)
+
+
+Step = tuple[int, Taken, Given]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Route:
+    """A path with the amounts that are taken of its links; ``back`` where some links are also taken the other way."""
+
+    steps: tuple[Step, ...]
+    hops: int
+    part: float = 0.0  # of hops, where a part of a path's bandwidth is taken
+    back: tuple[Step | None, ...] = ()
+
+
+class Load:
+    """The bandwidth that is left of each link, by its number."""
+
+    def __init__(self, system: System, reverse_needs_type: bool, power_only: bool) -> None:
+        self.system = system
+        self.reverse_needs_type = reverse_needs_type
+        self.power_only = power_only  # CPUs of other kinds pay nothing for NVLinks
+        self.left: list[float] = []
+        self.links: list[Link] = []
+        self._numbers: dict[int, int] = {}
+        self._owners: dict[int, Node] = {}
+        for node in system.everything():
+            for link in node.links:
+                self._numbers[id(link)] = len(self.left)
+                self._owners[id(link)] = node
+                self.left.append(link.gbs)
+                self.links.append(link)
+        self._taken: dict[float, Taken] = {}
+        self._given: dict[float, Given] = {}
+
+    def number(self, link: Link) -> int:
+        """The number of a link in ``left``."""
+        return self._numbers[id(link)]
+
+    def _step(self, link: Link, amount: float) -> Step:
+        if amount not in self._taken:
+            self._taken[amount], self._given[amount] = Taken(amount), Given(amount)
+        return self._numbers[id(link)], self._taken[amount], self._given[amount]
+
+    def route(self, start: Node, path: Path, gbs: float, hops: int) -> Route:
+        """A path from a device on which ``gbs`` are taken of each link."""
+        overhead = path.type == self.system.types.PHB and start.kind is Kind.GPU
+        through_intel = any(isinstance(link.to, Cpu) and link.to.vendor == "GenuineIntel" for link in path.links)
+        pci_gbs = float(f32(gbs) * f32(6) / f32(5)) if overhead and through_intel else gbs
+        steps, back = list[Step](), list[Step | None]()
+        for link in path.links:
+            amount = pci_gbs if link.kind == "PIX" else gbs
+            steps.append(self._step(link, amount))
+            reverse = self._reverse(link, start, amount)
+            back.append(None if reverse == 0 else self._step(self._way_back(link), reverse))
+        return Route(tuple(steps), hops, back=tuple(back) if any(back) else ())
+
+    def _reverse(self, link: Link, start: Node, gbs: float) -> float:
+        """What a link's traffic takes of the other direction."""
+        far, amount = link.to, 0.0
+        hardware = Kind.DEV if self.system.nodes[Kind.DEV] else Kind.GPU
+        if far.kind is hardware and isinstance(far, Gpu) and start.kind is not Kind.GPU:
+            amount += gbs / 8 if far.compute_capability < REVERSE_TRAFFIC_BELOW else 0.0
+        if isinstance(far, Cpu) and link.kind == "NVL" and (far.arch == "ppc64" or not self.power_only):
+            amount += gbs
+        return amount
+
+    def _way_back(self, link: Link) -> Link:
+        owner = self._owners[id(link)]
+        return next(
+            back
+            for back in link.to.links
+            if back.to is owner and (back.kind == link.kind or not self.reverse_needs_type)
+        )
+
+    def take(self, route: Route) -> bool:
+        """Takes what a route needs; says whether there was enough, and else leaves all as NCCL does."""
+        if route.back:
+            return self._take_both_ways(route)
+        left = self.left
+        for at, (link, taken, _) in enumerate(route.steps):
+            rest = taken[left[link]]
+            if rest is None:
+                for link, _, given in route.steps[:at]:
+                    left[link] = given[left[link]]
+                return False
+            left[link] = rest
+        return True
+
+    def _take_both_ways(self, route: Route) -> bool:
+        left = self.left
+        for at, ((link, taken, _), back) in enumerate(zip(route.steps, route.back, strict=True)):
+            rest = taken[left[link]]
+            if rest is None or (back is not None and back[1][left[back[0]]] is None):
+                self._give_both_ways(route.steps[:at], route.back[:at])
+                return False
+            left[link] = rest
+            if back is not None:
+                there = back[1][left[back[0]]]
+                assert there is not None
+                left[back[0]] = there
+        return True
+
+    def give(self, route: Route) -> None:
+        """Gives back what a route had taken."""
+        if route.back:
+            self._give_both_ways(route.steps, route.back)
+            return
+        left = self.left
+        for link, _, given in route.steps:
+            left[link] = given[left[link]]
+
+    def _give_both_ways(self, steps: Sequence[Step], backs: Sequence[Step | None]) -> None:
+        left = self.left
+        for (link, _, given), back in zip(steps, backs, strict=True):
+            left[link] = given[left[link]]
+            if back is not None:
+                left[back[0]] = back[2][left[back[0]]]

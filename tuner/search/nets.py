@@ -1,0 +1,116 @@
+"""Which network devices a channel may enter and leave through, and in which order they are tried.
+
+Source: ncclTopoSelectNets, ncclTopoSearchCheckNet, src/graph/search.cc, v2.28.9-1.
+"""
+
+from collections.abc import Callable
+
+from tuner.base.names import Pattern
+from tuner.release import Release
+from tuner.release.environment import Environment
+from tuner.search.local import LocalNets, max_nets
+from tuner.search.system import Kind, System
+from tuner.search.trial import Trial
+
+ANY_GPU = -1
+MANY_HOPS = 1 << 28
+
+
+class Nets:
+    """The network devices of a system, as a search takes them."""
+
+    def __init__(self, system: System, nccl: Release, variables: Environment) -> None:
+        self.system = system
+        self.devices = system.nets
+        self.rules = nccl.search.channels
+        self.limit = nccl.limits.max_channels if self.rules.nets_limit else len(system.nets)
+        self.local = LocalNets(system, nccl.search.routing, nccl.limits.max_channels, variables)
+        policy = self.local.policy or ""
+        limits = self.rules.policy_limits_nets and policy.upper().startswith("MAX:")
+        self.most_per_gpu = max_nets(policy) if limits else 0
+        self.number_of = {net.id: system.number(net) for net in system.nets}
+        self.same_port = [
+            [n for n, other in enumerate(system.nets) if (other.guid, other.port) == (net.guid, net.port)]
+            for net in system.nets
+        ]
+        self._listed: dict[tuple[int, int], list[int]] = {}
+
+    def listed(self, farthest: int, gpu: int) -> list[int]:
+        """The devices for a GPU by number, or for ``ANY_GPU``: its own, then others up to a path type."""
+        key = farthest, gpu
+        if key not in self._listed:
+            self._listed[key] = list(dict.fromkeys(self._list(farthest, gpu)))[: self._most(gpu)]
+        return self._listed[key]
+
+    def _most(self, gpu: int) -> int | None:
+        if not self.most_per_gpu:
+            return None
+        most = self.most_per_gpu * (len(self.system.gpus) if gpu == ANY_GPU else 1)
+        return max(most, len(set(self._own(self._gpus(gpu)))))
+
+    def _gpus(self, gpu: int) -> list[int]:
+        """The GPUs that are meant; none for a number that no GPU has."""
+        return [number for number in range(len(self.system.gpus)) if gpu in (number, ANY_GPU)]
+
+    def _own(self, gpus: list[int]) -> list[int]:
+        return [net for gpu in gpus for net in self.local.of_gpu(self.system.gpus[gpu])]
+
+    def _list(self, farthest: int, gpu: int) -> list[int]:
+        gpus, system = self._gpus(gpu), self.system
+        shuffled = self.rules.nets == "by_type_shuffled"
+        found = [] if shuffled else self._own(gpus)
+        for type_ in range(farthest + 1):
+            for number in gpus:
+                paths = system.gpus[number].paths.get(Kind.NET, [])[: self.limit]
+                nets = [net for net, path in enumerate(paths) if path.type == type_]
+                start = system.gpus[number].dev % len(nets) if shuffled and nets else 0
+                found += nets[start:] + nets[:start]
+        return found
+
+    def may_leave(self, trial: Trial, net: int, step: int) -> bool:
+        """Whether the channel that is laid may leave through a device, after how it entered."""
+        nets, inter, channel = self.devices, trial.inter, trial.channels
+        device, start = nets[net], nets[self.number_of[inter[channel][0]]]
+        if trial.pattern is Pattern.Tree and device.id != start.id:
+            return False
+        same_port = (device.guid, device.port) == (start.guid, start.port)
+        if self.rules.alternate == "rings":
+            if trial.pattern is Pattern.Ring and trial.cross_nic == 2:
+                if channel & 1 and device.id != inter[channel - 1][0]:
+                    return False
+            elif trial.cross_nic == 0 and not same_port:
+                return False
+        else:
+            if trial.cross_nic != 1 and not same_port:
+                return False
+            alternates = self.rules.alternate == "any_pattern" and trial.cross_nic
+            if alternates and channel & 1 and device.id != inter[channel - 1][0]:
+                return False
+        return not (trial.pattern is Pattern.BalancedTree and step != 0 and device.id != inter[channel][1])
+
+    def may_enter(self, trial: Trial, net: int) -> bool:
+        """Whether the next channel may enter through a device, after how the last one left."""
+        rules = self.rules.alternate
+        alternates = (rules == "any_pattern" and trial.cross_nic) or (
+            rules == "rings" and trial.pattern is Pattern.Ring and trial.cross_nic == 2
+        )
+        last = trial.channels - 1
+        return not (alternates and trial.channels & 1 and self.devices[net].id != trial.inter[last][1])
+
+    def widest(self, net: int, least_gbs: int, channel: int, pci_left: Callable[[int], float]) -> list[int]:
+        """The GPUs that a device reaches with the most bandwidth, and over the fewest links; none below a bandwidth."""
+        paths = self.devices[net].paths[Kind.GPU]
+        without_links = self.rules.starts != "widest_reached_in_turn"
+        widest, hops = 0.0, MANY_HOPS
+        for path in paths:
+            if path.gbs > widest:
+                widest, hops = path.gbs, path.hops
+            elif path.gbs == widest and path.hops < hops and (path.hops > 0 or without_links):
+                hops = path.hops
+        if widest < least_gbs:
+            return []
+        found = [gpu for gpu, path in enumerate(paths) if (path.gbs, path.hops) == (widest, hops)]
+        if self.rules.starts == "widest_unused_first":
+            return sorted(found, key=lambda gpu: pci_left(gpu) <= 0)
+        first = channel % len(paths)
+        return [gpu for gpu in found if gpu >= first] + [gpu for gpu in found if gpu < first]

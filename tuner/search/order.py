@@ -1,0 +1,105 @@
+"""In which order the next GPUs of a channel are tried.
+
+Source: ncclTopoSearchNextGpuSort, src/graph/search.cc, v2.28.9-1.
+"""
+
+from tuner.base.names import Pattern
+from tuner.release.search import Channels
+from tuner.search.load import Load
+from tuner.search.system import Gpu, Kind, Node, System
+
+
+class NextGpus:
+    """The order for each GPU, from what is known before the search and what is left of the PCI links."""
+
+    def __init__(self, system: System, load: Load, channels: Channels) -> None:
+        self.load = load
+        self.neighbours = channels.neighbours if system.switched else "none"
+        self.only_near = self.neighbours == "only"
+        gpus = system.gpus
+        self.count = len(gpus)
+        self.peers = [
+            [
+                (peer, at, gpu.paths[Kind.GPU][peer].hops, int(gpu.paths[Kind.GPU][peer].gbs))
+                for at, peer in ((at, (number + at) % len(gpus)) for at in range(1, len(gpus)))
+                if gpu.paths[Kind.GPU][peer].hops
+            ]
+            for number, gpu in enumerate(gpus)
+        ]
+        self.by_peers = [
+            [(peer, hops, gbs) for peer, _, hops, gbs in sorted(peers, key=lambda peer: (-peer[3], peer[2], peer[1]))]
+            for peers in self.peers
+        ]
+        self.pci = [self._pci_links(system, gpu) for gpu in gpus]
+        self.from_net = [[(path.hops, int(path.gbs)) for path in net.paths.get(Kind.GPU, ())] for net in system.nets]
+        self._near_free: dict[tuple[Pattern, int, int], list[int]] = {}
+        self._near: dict[tuple[Pattern, int], tuple[int, ...]] = {}
+
+    def _pci_links(self, system: System, gpu: Gpu) -> tuple[int, int] | None:
+        """The numbers of a GPU's PCI link and of the way back."""
+        hardware: Node = gpu
+        if system.nodes[Kind.DEV]:
+            hardware = next(node for node in system.nodes[Kind.DEV] if node.id == gpu.id)
+        for link in hardware.links:
+            if link.kind == "PIX":
+                for back in link.to.links:
+                    if back.to is hardware:
+                        return self.load.number(link), self.load.number(back)
+        return None
+
+    def pci_left(self, gpu: int) -> float:
+        """What is left of a GPU's PCI link, of the direction that has less; -1 where it has none."""
+        links, left = self.pci[gpu], self.load.left
+        return -1.0 if links is None else min(left[links[0]], left[links[1]])
+
+    def after(self, gpu: int, used: int, pattern: Pattern, near_net: int, net: int) -> list[int]:
+        """The GPUs to try after ``gpu``; ``used`` are bits of those in the channel.
+
+        ``near_net`` is 1 where the next GPU is the one that leaves for the network, -1 where a later one is, and 0
+        where none is; ``net`` is the network device that the channel came from.
+        """
+        if near_net == 0:
+            found = [peer for peer, _, _ in self.by_peers[gpu] if not used >> peer & 1]
+        else:
+            found = self._by_net(gpu, used, near_net, self.from_net[net])
+        if self.neighbours == "first":
+            first = [peer for peer in self._neighbours(gpu, pattern) if peer in found]
+            found = first + [peer for peer in found if peer not in first]
+        return found
+
+    def near(self, gpu: int, used: int, pattern: Pattern) -> list[int]:
+        """The GPUs to try after ``gpu`` where only its neighbours are tried."""
+        key = pattern, gpu, used
+        found = self._near_free.get(key)
+        if found is None:
+            found = [peer for peer in self._neighbours(gpu, pattern) if not used >> peer & 1]
+            self._near_free[key] = found
+        return found
+
+    def _by_net(self, gpu: int, used: int, near_net: int, from_net: list[tuple[int, int]]) -> list[int]:
+        free = [peer for peer in self.peers[gpu] if not used >> peer[0] & 1]
+
+        def score(peer: tuple[int, int, int, int]) -> tuple[int, int, int, int, int, int]:
+            number, at, hops, gbs = peer
+            net_hops, net_gbs = from_net[number]
+            return -net_gbs, -int(self.pci_left(number)), net_hops, -gbs, hops, at
+
+        found = [peer[0] for peer in sorted(free, key=score)]
+        if near_net == -1 and len({peer[2:] for peer in free}) <= 1:
+            found.reverse()
+        return found
+
+    def _neighbours(self, gpu: int, pattern: Pattern) -> tuple[int, ...]:
+        """The GPUs before and after one by number, those first that NCCL puts first last."""
+        key = pattern, gpu
+        if key not in self._near:
+            last, following = (gpu - 1) % self.count, (gpu + 1) % self.count
+            if pattern is Pattern.Ring:
+                order = [last, following]
+            elif pattern in (Pattern.SplitTree, Pattern.BalancedTree):
+                order = [following, last]
+            else:
+                order = [following]
+            reached = {peer[0] for peer in self.peers[gpu]}
+            self._near[key] = tuple(peer for peer in dict.fromkeys(order) if peer in reached)
+        return self._near[key]

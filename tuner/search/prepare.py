@@ -1,0 +1,82 @@
+"""A system graph ready to be searched: paths, what is cut off, and the bandwidths that bound a channel.
+
+Source: initTransportsRank, src/init.cc; ncclTopoComputePaths, ncclTopoTrimSystem, src/graph/paths.cc;
+ncclTopoSearchInit, src/graph/search.cc, v2.28.9-1.
+"""
+
+from tuner.base.numerics import f32
+from tuner.machine.topology import read as read_topology
+from tuner.release import Release
+from tuner.release.environment import Environment
+from tuner.search import xml
+from tuner.search.adapters import Adapters
+from tuner.search.build import LOCAL_GBS, build
+from tuner.search.local import LocalNets
+from tuner.search.paths import set_paths
+from tuner.search.peers import Peers
+from tuner.search.request import Request
+from tuner.search.system import Kind, PathTypes, System
+
+
+def prepared(request: Request, nccl: Release, variables: Environment) -> System:
+    """The system that rank 0 of the host searches. Errors: BadTopology, BadInput for what NCCL cannot work with."""
+    search = nccl.search
+    topology = read_topology(request.topology)
+    root = xml.of_host(request, topology, search.reading)
+    sockets = {number: at for at, number in enumerate(cpu.numaid for cpu in topology.cpus)}
+    across = request.peer_to_peer_across_sockets
+    peer_groups = {gpu.busid: 0 if across else sockets[gpu.numaid] for gpu in topology.gpus}
+    system = build(root, search.devices, PathTypes.of(nccl.paths.types), peer_groups)
+    compute_paths(system, nccl, variables)
+    trim(system, request, nccl)
+    compute_paths(system, nccl, variables)
+    bound(system, unbounded_if_one=search.loop.one_gpu_unbounded)
+    return system
+
+
+def compute_paths(system: System, nccl: Release, variables: Environment) -> None:
+    """Finds all paths anew."""
+    routing = nccl.search.routing
+    set_paths(system, routing, nvb=variables.number("NCCL_NVB_DISABLE", 0) == 0)
+    Peers(system, routing, variables).divert_all()
+    local = LocalNets(system, routing, nccl.limits.max_channels, variables)
+    Adapters(system, routing, local, variables).change_all()
+
+
+def trim(system: System, request: Request, nccl: Release) -> None:
+    """Cuts off the GPUs that rank 0 only reaches over the network, and the network where there is nobody else."""
+    domains = list(range(len(system.gpus)))
+    for gpu, node in enumerate(system.gpus):
+        for peer in range(gpu):
+            if node.paths[Kind.GPU][peer].type < system.types.NET:
+                domains[gpu] = min(domains[gpu], domains[peer])
+    own = next(domain for domain, gpu in zip(domains, system.gpus, strict=True) if gpu.rank == 0)
+    all_gpus = len(system.gpus)
+    for domain, apart in zip(domains, list(system.gpus), strict=True):
+        if domain != own:
+            system.remove(apart)
+    several = request.several_nodes or len(system.gpus) < all_gpus
+    if nccl.search.routing.nets_removed_on_one_node:
+        if not several:
+            for net in list(system.nets):
+                system.remove(net)
+        several = bool(system.nets)
+    system.several_nodes = several
+
+
+def bound(system: System, unbounded_if_one: bool) -> None:
+    """Sets the most bandwidth that a channel, and that all channels together may have."""
+    if not system.several_nodes and len(system.gpus) == 1:
+        system.max_gbs, system.total_gbs = LOCAL_GBS, 0.0 if unbounded_if_one else LOCAL_GBS
+        return
+    kind = Kind.NET if system.several_nodes else (Kind.DEV if system.nodes[Kind.DEV] else Kind.GPU)
+    for node in system.nodes[Kind.DEV] or system.nodes[Kind.GPU]:
+        pci, nvlink = 0.0, f32(0)
+        for link in node.links:
+            if link.kind == "NVL":
+                nvlink = nvlink + f32(link.gbs)
+            elif link.kind == "PIX":
+                pci = link.gbs
+        best = max((path.gbs for path in node.paths.get(kind, ()) if path.hops), default=0.0)
+        system.max_gbs = max(system.max_gbs, best)
+        system.total_gbs = max(system.total_gbs, pci, float(nvlink))

@@ -1,0 +1,61 @@
+"""Paths with what a channel of the graph that is searched takes of them.
+
+Source: ncclTopoFollowPath, src/graph/search.cc, v2.28.9-1.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from tuner.base.numerics import f32
+from tuner.release.search import Channels
+from tuner.search.load import Load, Route
+from tuner.search.system import Kind, System
+from tuner.search.trial import Trial
+
+Ends = tuple[Kind, int, Kind, int]  # from a device of a kind, by number, to another
+UNKNOWN: Final = Route((), 0)
+
+
+class Routes:
+    """All routes of one search, each made when it is first needed."""
+
+    def __init__(self, system: System, load: Load, rules: Channels, trial: Trial) -> None:
+        self.system, self.load, self.rules, self.trial = system, load, rules, trial
+        gpus = len(system.gpus)
+        # from each GPU to each other; UNKNOWN: not made yet
+        self.between: list[list[Route | None]] = [[UNKNOWN] * gpus for _ in range(gpus)]
+        self._made: dict[tuple[Ends, float, float | None], Route | None] = {}
+
+    def route(self, ends: Ends, share: float = 1, gbs: float | None = None) -> Route | None:
+        """The path with what it takes, ``share`` of a channel's bandwidth; None where it may not be taken."""
+        key = ends, share, gbs
+        if key not in self._made:
+            self._made[key] = self._new(ends, share, gbs)
+        return self._made[key]
+
+    def new_between(self, gpu: int, peer: int) -> Route | None:
+        """The route between two GPUs, kept in ``between``."""
+        route = self.between[gpu][peer] = self._new((Kind.GPU, gpu, Kind.GPU, peer), 1, None)
+        return route
+
+    def _new(self, ends: Ends, share: float, gbs: float | None) -> Route | None:
+        kind, number, to_kind, to = ends
+        trial, types, rules = self.trial, self.system.types, self.rules
+        start, end = self.system.nodes[kind][number], self.system.nodes[to_kind][to]
+        path, back = start.paths[to_kind][to], end.paths[kind][number]
+        intra = Kind.NET not in (kind, to_kind)
+        farthest = trial.type_intra if intra else trial.type_inter
+        if rules.no_hops_succeed and not path.hops:
+            return self.load.route(start, path, 0.0, 0)
+        if rules.unreached_fails and path.type >= types.DIS:
+            return None
+        if share == 1 and path.type > farthest:
+            return None
+        if share == 1 and rules.trees_need_way_back and trial.is_tree and back.type > farthest:
+            return None
+        if gbs is None:
+            gbs = trial.bw_intra if intra else trial.bw_inter
+        amount = float(f32(gbs) * f32(share))
+        if share != int(share):
+            return replace(self.load.route(start, path, amount, 0), part=float(f32(share) * f32(path.hops)))
+        return self.load.route(start, path, amount, path.hops * int(share))

@@ -1,0 +1,175 @@
+"""NCCL's system graph of one node: devices, the links between them, and the paths found over these links.
+
+Sources are files of ``src/graph`` at v2.28.9-1; bandwidths are float32 values in Python floats, 1e9 bytes per second.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tuner.base.names import PATH_NAMES
+
+
+class Kind(Enum):
+    """What a device is, in the order in which NCCL keeps its sets (topo.h)."""
+
+    GPU = 0
+    PCI = 1
+    NVS = 2  # all NVSwitches together
+    CPU = 3  # a NUMA node
+    NIC = 4  # an adapter's PCI device
+    NET = 5  # one of its network devices
+    DEV = 6  # a GPU's hardware, in releases that tell it from the rank on it
+
+    __hash__ = object.__hash__  # as fast as a member of an enumeration is looked up
+
+
+@dataclass(frozen=True, slots=True)
+class PathTypes:
+    """The numbers of a release's path types, the nearest first; -1 for one that it does not have."""
+
+    LOC: int
+    NVL: int
+    NVB: int
+    C2C: int
+    PIX: int
+    PXB: int
+    P2C: int
+    PXN: int
+    PHB: int
+    SYS: int
+    NET: int
+    DIS: int
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, names: tuple[str, ...]) -> "PathTypes":
+        """Those of a release that has these names in this order."""
+        numbers = {name: names.index(name) if name in names else -1 for name in PATH_NAMES}
+        return cls(**numbers, names=names)
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    """One direction of a link; ``kind`` is a name of a path type, and PCI links are PIX."""
+
+    kind: str
+    to: "Node"
+    gbs: float
+
+
+@dataclass(slots=True, eq=False)
+class Path:
+    """How one device reaches another; ``type`` by :class:`PathTypes`. Without links and bandwidth: unreached."""
+
+    type: int
+    links: tuple[Link, ...] = ()
+    gbs: float = 0.0
+
+    @property
+    def hops(self) -> int:
+        """Number of links."""
+        return len(self.links)
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A device; ``id`` is unique within its kind but for broken files, as NCCL looks devices up by it."""
+
+    kind: Kind
+    id: int
+    links: list[Link] = field(default_factory=list)
+    paths: dict[Kind, list[Path]] = field(default_factory=dict)  # to every device of a kind; absent: none reached
+    device: int = 0  # of a PCI switch: vendor, device, subsystem vendor and device, 16 bits each
+
+
+@dataclass(slots=True, eq=False)
+class Gpu(Node):
+    """A GPU as a rank uses it."""
+
+    dev: int = -1  # NVML's number
+    rank: int = -1
+    compute_capability: int = 0  # 90 is 9.0
+    gpu_direct: bool = False
+    peer_group: int = 0  # of GPUs between which NVML and CUDA allow peer-to-peer
+
+
+@dataclass(slots=True, eq=False)
+class Adapter(Node):
+    """A network device."""
+
+    dev: int = -1  # the network plugin's number
+    guid: int = 0
+    port: int = 0
+    pci: str = ""  # bus id of its PCI device
+    gbs: float = 0.0  # what is left of it during the search
+    latency_us: float = 0.0
+    gpu_direct: bool = False
+    in_network: bool = False  # it does collectives
+    most_channels: int = 0
+    local_gpu: int = -1  # number of the GPU that is its own, -1: none
+
+
+@dataclass(slots=True, eq=False)
+class Cpu(Node):
+    """A NUMA node."""
+
+    arch: str = ""
+    vendor: str | None = None
+    family: int = 0
+    model: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class System:
+    """All devices of a node, by kind in NCCL's order."""
+
+    types: PathTypes
+    nodes: dict[Kind, list[Node]] = field(default_factory=lambda: {kind: [] for kind in Kind})
+    several_nodes: bool = False  # the communicator has ranks that are not in this system
+    max_gbs: float = 0.0  # of one channel, NCCL's maxBw
+    total_gbs: float = 0.0  # of a GPU, NCCL's totalBw
+
+    @property
+    def gpus(self) -> list[Gpu]:
+        """The GPUs."""
+        return self.nodes[Kind.GPU]  # type: ignore[return-value]
+
+    @property
+    def nets(self) -> list[Adapter]:
+        """The network devices."""
+        return self.nodes[Kind.NET]  # type: ignore[return-value]
+
+    @property
+    def cpus(self) -> list[Cpu]:
+        """The NUMA nodes."""
+        return self.nodes[Kind.CPU]  # type: ignore[return-value]
+
+    @property
+    def switched(self) -> bool:
+        """Whether there are NVSwitches."""
+        return bool(self.nodes[Kind.NVS])
+
+    def everything(self) -> Iterator[Node]:
+        """Every device, kind by kind."""
+        for nodes in self.nodes.values():
+            yield from nodes
+
+    def find(self, kind: Kind, node_id: int) -> Node | None:
+        """The first device with that id, as NCCL looks it up (ncclTopoGetNode, topo.cc)."""
+        return next((node for node in self.nodes[kind] if node.id == node_id), None)
+
+    def number(self, node: Node) -> int:
+        """The number under which a device's paths are kept: that of the first with its id (getPath, paths.cc)."""
+        return next(number for number, other in enumerate(self.nodes[node.kind]) if other.id == node.id)
+
+    def remove(self, gone: Node) -> None:
+        """Takes a device and the links to it out (ncclTopoRemoveNode, topo.cc)."""
+        self.nodes[gone.kind] = [node for node in self.nodes[gone.kind] if node is not gone]
+        for node in self.everything():
+            node.links = [link for link in node.links if link.to is not gone]
+
+    @property
+    def compute_capabilities(self) -> list[int]:
+        """Of each GPU: 80, 90, 100 ..."""
+        return [gpu.compute_capability for gpu in self.gpus]

@@ -1,0 +1,146 @@
+"""The topology XML as NCCL has it when it builds its system graph: what each rank keeps of the file, fused.
+
+A rank marks its own GPU and all network devices and drops what leads to none of them; the XMLs of a host's ranks are
+then put together (ncclTopoGetSystem, src/graph/topo.cc, and src/graph/xml.cc, v2.28.9-1). The order of elements is what
+the search goes by, so it is kept here as NCCL makes it.
+"""
+
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from itertools import islice
+
+from tuner.base.errors import BadTopology
+from tuner.machine.topology import Gpu, Topology
+from tuner.release.search import Reading
+from tuner.search.request import Request
+
+CHILDREN = {
+    "system": ("cpu",),
+    "cpu": ("pci", "nic"),
+    "pci": ("pci", "gpu", "nic", "pcilink"),
+    "gpu": ("nvlink", "c2c"),
+    "nic": ("net",),
+}
+MOST_ATTRIBUTES = 16  # MAX_ATTR_COUNT, xml.h
+KEEP = "keep"
+MOST_CONNECTIONS = "131072"  # of an adapter, as NCCL's own InfiniBand network has it
+ETHERNET = {
+    "name": "eth0",
+    "dev": "0",
+    "latency": "0",
+    "speed": "10000",
+    "port": "1",
+    "guid": "0x1",
+    "maxconn": MOST_CONNECTIONS,
+    "gdr": "0",
+}
+
+
+def of_host(request: Request, topology: Topology, reading: Reading) -> ET.Element:
+    """The <system> that all ranks of the host see."""
+    file = _known(ET.fromstring(request.topology), reading)
+    gpus = topology.first_gpus(request.gpus)
+    with_ranks = reading.own_gpu_only
+    seen: ET.Element | None = None
+    for ranks in [[rank] for rank in range(len(gpus))] if with_ranks else [list(range(len(gpus)))]:
+        own = _copy(file)
+        _mark_gpus(own, gpus, ranks)
+        _mark_nets(own, topology, request.in_network, reading)
+        _trim(own, reading.trimmed)
+        if seen is None:
+            seen = own
+        else:
+            _fuse(seen, own)
+    assert seen is not None
+    return seen
+
+
+def _known(element: ET.Element, reading: Reading) -> ET.Element:
+    """The elements that NCCL's parser knows, with the attributes that it has room for."""
+    known = ET.Element(element.tag, dict(islice(element.attrib.items(), MOST_ATTRIBUTES)))
+    names = CHILDREN.get(element.tag, ())
+    known.extend(_known(child, reading) for child in element if child.tag in names and child.tag not in reading.unread)
+    return known
+
+
+def _copy(element: ET.Element) -> ET.Element:
+    copy = ET.Element(element.tag, dict(element.attrib))
+    copy.extend(map(_copy, element))
+    return copy
+
+
+def _mark_gpus(root: ET.Element, gpus: Sequence[Gpu], ranks: Sequence[int]) -> None:
+    """Marks the GPUs of these ranks, and fills what the file lacks on the way from there to the CPU."""
+    parents = {child: parent for parent in root.iter() for child in parent}
+    by_bus_id = {pci.get("busid", "").lower(): pci for pci in root.iter("pci")}
+    for rank in ranks:
+        pci: ET.Element | None = by_bus_id[gpus[rank].busid]
+        gpu = pci.find("gpu") if pci is not None else None
+        if pci is None or gpu is None:
+            raise BadTopology(f"<pci busid={gpus[rank].busid!r}> has no <gpu> of its own")
+        gpu.attrib.update({KEEP: "1", "rank": str(rank)})
+        gpu.attrib.setdefault("gdr", "1")
+        pci.attrib.setdefault("class", "0x03")
+        while pci is not None and pci.tag == "pci":
+            for name in ("link_speed", "link_width"):
+                pci.attrib.setdefault(name, "")
+            pci = parents.get(pci)
+
+
+def _mark_nets(root: ET.Element, topology: Topology, in_network: bool, reading: Reading) -> None:
+    """Marks the network devices by name, as the network lists them: its numbers replace those of the file."""
+    if not topology.nets:
+        _add_ethernet(root)
+    elements: dict[str, ET.Element] = {}
+    for each in root.iter("net"):
+        elements.setdefault(each.get("name", ""), each)
+    for dev, net in enumerate(topology.nets):
+        element = elements[net.name]
+        if not (reading.drops_collnet_adapters and not in_network and element.get("coll") == "1"):
+            element.set(KEEP, "1")
+        element.set("dev", str(dev))
+        facts = {
+            "latency": f"{net.latency_us:f}",
+            "speed": str(net.speed_mbps),
+            "port": "1",
+            "guid": hex(dev + 1),
+            "maxconn": MOST_CONNECTIONS,
+            "gdr": "1",
+        }
+        for name, value in facts.items():
+            element.attrib.setdefault(name, value)
+        if in_network:
+            element.attrib.setdefault("coll", "1")
+
+
+def _add_ethernet(root: ET.Element) -> None:
+    """The network that a host without network devices still has: no PCI device, below the first CPU."""
+    cpu = root.find("cpu")
+    if cpu is None:
+        raise BadTopology("no <cpu> in it")
+    nic = cpu.find("nic")
+    net = ET.SubElement(ET.SubElement(cpu, "nic") if nic is None else nic, "net", ETHERNET)
+    net.set(KEEP, "1")
+
+
+def _trim(element: ET.Element, trimmed: Sequence[str]) -> bool:
+    """Drops elements below which nothing is kept; says whether to keep this one. ``trimmed``: which, empty: all."""
+    if element.attrib.pop(KEEP, None) == "1":
+        return True
+    kept = False
+    for child in list(element):
+        keep = _trim(child, trimmed)
+        kept |= keep
+        if not keep and (not trimmed or child.tag in trimmed):
+            element.remove(child)
+    return kept
+
+
+def _fuse(into: ET.Element, other: ET.Element) -> None:
+    """Adds the children that have no equal, and goes on below those that have."""
+    for child in other:
+        equal = next((own for own in into if own.tag == child.tag and own.attrib == child.attrib), None)
+        if equal is None:
+            into.append(child)
+        else:
+            _fuse(equal, child)
