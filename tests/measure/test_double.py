@@ -2,17 +2,20 @@
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.available_releases import HERE
-from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.errors import BadInput, BadTable
+from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, Protocol
 from tuner.measure.double.backend import Double
 from tuner.measure.double.planted import Planted
-from tuner.measure.double.settings import DoubleSettings
+from tuner.measure.double.settings import DoubleSettings, Fault, FaultKind
 from tuner.measure.gpu.options import Options
+from tuner.measure.records.header import from_record, scenario_of, to_record
 from tuner.measure.records.samples import Combination, Point
 from tuner.scenario import Scenario
 
@@ -36,6 +39,13 @@ def opened(folder: Path, planned: DoubleSettings, limit_s: float = 20.0) -> Iter
         yield double
 
 
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Double]:
+    """Two GPUs; each test leaves them as they were."""
+    with opened(tmp_path_factory.mktemp("pair"), settings()) as double:
+        yield double
+
+
 @pytest.mark.parametrize("nccl", [name for name in HERE if name not in ("2.18.1", "2.18.3")])
 def test_what_is_forced_is_launched_checked_and_takes_the_planted_time(tmp_path: Path, nccl: str) -> None:
     planned = settings(nccl)
@@ -53,3 +63,113 @@ def test_what_is_forced_is_launched_checked_and_takes_the_planted_time(tmp_path:
                 true_us = truth.time_us(point, launched)
                 assert run.times_us == pytest.approx((true_us, true_us), rel=1e-5)
                 assert (run.executed, run.wrong) == (launched, 0)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("collective", FIVE, ids=lambda collective: collective.name)
+def test_results_are_right_in_place_and_of_any_size(pair: Double, collective: Collective, in_place: bool) -> None:
+    for size in (8, 120, 4096, 3 << 20, 1 << 30):
+        assert pair.run(Point(collective, size, in_place=in_place), RING_LL, 1).wrong == 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op"),
+    [
+        (DataType.float16, Op.sum),
+        (DataType.bfloat16, Op.prod),
+        (DataType.int8, Op.max),
+        (DataType.uint64, Op.min),
+        (DataType.float64, Op.sum),
+    ],
+    ids=lambda each: each.name,
+)
+def test_types_and_operations(pair: Double, dtype: DataType, op: Op) -> None:
+    for collective in (AR, RS):
+        assert pair.run(Point(collective, 1 << 20, dtype, op), RING_LL, 1).wrong == 0
+
+
+def test_what_is_not_measured_on_gpus(pair: Double) -> None:
+    with pytest.raises(BadInput, match=r"^float8e4m3 is not measured on GPUs; valid: "):
+        pair.combinations(Point(AR, 1 << 20, DataType.float8e4m3))
+
+
+def test_what_cannot_run_is_refused(pair: Double) -> None:
+    complaint = "^CollNetDirect/Simple cannot run AllReduce of 4096 bytes here$"
+    with pytest.raises(BadInput, match=complaint):
+        pair.run(Point(AR, 4096), Combination(Algorithm.CollNetDirect, Protocol.Simple), 1)
+
+
+def test_sizes_that_are_no_whole_elements_and_those_that_do_not_fit(tmp_path: Path) -> None:
+    with opened(tmp_path, settings()) as double:
+        complaint = "^100 bytes: no whole number of float32 for AllGather on 2 ranks; valid: multiples of 8$"
+        assert double.combinations(Point(AR, 64 << 30)) == []
+        with pytest.raises(BadInput, match=complaint):
+            double.run(Point(AG, 100), None, 1)
+
+
+def test_channels_are_forced(pair: Double) -> None:
+    for channels in (1, 4, 2):
+        run = pair.run(Point(AR, 64 << 20), Combination(Algorithm.Ring, Protocol.Simple, channels), 1)
+        assert [launched.channels for _, launched in pair.launched] == [channels]
+        assert run.executed == Combination(Algorithm.Ring, Protocol.Simple, channels)
+
+
+def test_a_table_decides_where_nothing_is_forced(pair: Double) -> None:
+    point = Point(AR, 1 << 20)
+
+    def launched(requested: Combination | None) -> AlgoProto:
+        pair.run(point, requested, 1)
+        ((_, combination),) = pair.launched
+        return combination.algo_proto
+
+    own = launched(None)
+    pair.use_table("nccl-tuner-table 1\nallreduce -> tree/ll\n")
+    assert launched(None) == TREE_LL.algo_proto != own
+    assert launched(RING_LL) == RING_LL.algo_proto
+    assert launched(None) == TREE_LL.algo_proto
+    with pytest.raises(BadTable, match=r"^table: 2: unknown protocol 'l' "):
+        pair.use_table("nccl-tuner-table 1\nallreduce -> ring/l\n")
+    pair.use_table(None)
+    assert launched(None) == own
+
+
+def test_calls_in_a_graph_take_as_long_and_are_launched_together(pair: Double) -> None:
+    times = {}
+    for graph in (False, True):
+        run = pair.run(Point(AR, 8 << 20, graph=graph), RING_LL, 3)
+        times[graph] = run.times_us
+        ((_, count),) = ((each, number) for each, number in pair.launched.items())
+        assert count == 2 * (1 + 5 + 3 * 5), "by both ranks: the one that is checked, those before the first time"
+    assert times[True] == pytest.approx(times[False], rel=1e-5)
+
+
+def test_the_slowest_rank_counts(tmp_path: Path) -> None:
+    planned = settings(faults=(Fault(FaultKind.slow, rank=1),))
+    point = Point(AR, 8 << 20)
+    with opened(tmp_path, planned) as double:
+        run = double.run(point, RING_LL, 2)
+        ((_, launched),) = double.launched
+    true_us = Planted(planned).truth.time_us(point, launched)
+    assert run.times_us == pytest.approx((2 * true_us, 2 * true_us), rel=1e-5)
+
+
+def test_what_the_host_takes_counts_outside_of_graphs(tmp_path: Path) -> None:
+    planned, point = settings(host_us=40.0), Point(AR, 1024)
+    true_us = Planted(planned).truth.time_us(point, Combination(Algorithm.Ring, Protocol.LL, 1))
+    assert true_us < 20.0
+    options = Options(topology=tmp_path / "topology.xml", graphs_below_bytes=0)
+    with closing(Double(planned, options)) as double:
+        plain, captured = (double.run(replace(point, graph=graph), RING_LL, 3).times_us for graph in (False, True))
+    assert min(plain) > 79.0, "two ranks' launches"
+    assert max(captured) < 1.5 * true_us, "two launches of graphs, of 20 calls each"
+
+
+def test_the_header_says_what_is_planted(pair: Double) -> None:
+    header = pair.describe()
+    assert (header.backend, header.nccl, header.ranks, header.gpu) == ("double", NCCL, 2, "simulated GPU sm_90")
+    record = to_record(header)
+    assert record["double"] == pair.settings.record()
+    assert from_record(record) == header
+    assert header.topology_xml is not None
+    assert "<gpu " in header.topology_xml
+    assert scenario_of(header).communicator().ranks == 2

@@ -113,7 +113,7 @@ def test_faults_are_texts(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("hangs", r"^fault 'hangs'; valid: hang, error, launch-error, killed, wrong, replaced$"),
+        ("hangs", r"^fault 'hangs'; valid: hang, error, launch-error, killed, wrong, slow, replaced$"),
         ("hang:node=1", r"valid: KIND:rank=N,after=N,error=NAME,forced=tree/ll,instead=ring/ll$"),
         ("hang:rank=x", r"valid: KIND:rank=N"),
         ("replaced:forced=tree/ll", r"valid: replaced:forced=tree/ll,instead=ring/ll$"),

@@ -50,6 +50,8 @@ class Running:
         if computer.planted_wrong(communicator.rank, self.number):
             computer.spoil(launch)
         computer.meeting.leave(key, computer.local_ranks(communicator.name))
+        if computer.settings.of_rank(FaultKind.slow, communicator.rank):
+            time_us *= 2
         return max(each.at_us for each in arrived.values()) + time_us
 
 

@@ -1,9 +1,10 @@
 """Where the ranks of a collective meet: in this process' memory, and in a file of each process that the others read."""
 
+import hashlib
 import pickle
 from dataclasses import dataclass
-from io import BufferedRandom, BufferedReader
 from pathlib import Path
+from typing import BinaryIO
 
 from tuner.measure.double.contents import Formula
 from tuner.measure.records.samples import Combination
@@ -26,25 +27,25 @@ class Meeting:
     """Arrivals of all ranks. With ``processes`` others, those of each are in a file of its own in ``folder``."""
 
     def __init__(self, folder: Path, process: int, processes: int) -> None:
+        self._folder, self._process, self._processes = folder, process, processes
         self._here: dict[Key, dict[int, Arrival]] = {}
         self._left: dict[Key, int] = {}
-        self._own: BufferedRandom | None = None
-        self._others: dict[Path, BufferedReader] = {}
-        if processes > 1:
-            self._own = _file(folder, process).open("w+b", buffering=0)  # type: ignore[assignment]
-            self._paths = [_file(folder, each) for each in range(processes) if each != process]
+        self._own: dict[str, BinaryIO] = {}  # by communicator, as the others
+        self._others: dict[tuple[str, int], BinaryIO] = {}
 
     def arrive(self, key: Key, arrival: Arrival) -> None:
         """Once for each rank of this process."""
         self._here.setdefault(key, {})[arrival.rank] = arrival
-        if self._own is not None:
+        if self._processes > 1:
             content = pickle.dumps((key, arrival), pickle.HIGHEST_PROTOCOL)
-            self._own.write(len(content).to_bytes(_LENGTH_BYTES, "little") + content)
+            own = self._own.get(key[0]) or self._own.setdefault(key[0], self._file(key[0], self._process).open("wb"))
+            own.write(len(content).to_bytes(_LENGTH_BYTES, "little") + content)
+            own.flush()
 
     def all_arrived(self, key: Key, ranks: int) -> dict[int, Arrival] | None:
         """By rank; None as long as one is missing."""
-        if len(self._here.get(key, {})) < ranks and self._own is not None:
-            self._look()
+        if len(self._here.get(key, {})) < ranks and self._processes > 1:
+            self._look(key[0])
         arrived = self._here.get(key, {})
         return arrived if len(arrived) == ranks else None
 
@@ -54,21 +55,20 @@ class Meeting:
         if self._left[key] == local_ranks:
             del self._left[key], self._here[key]
 
-    def _look(self) -> None:
-        for path in self._paths:
-            if path not in self._others and path.exists():
-                self._others[path] = path.open("rb")
-        for file in self._others.values():
-            while (found := _next(file)) is not None:
+    def _look(self, communicator: str) -> None:
+        for process in range(self._processes):
+            other, path = (communicator, process), self._file(communicator, process)
+            if process != self._process and other not in self._others and path.exists():
+                self._others[other] = path.open("rb")
+            while other in self._others and (found := _next(self._others[other])) is not None:
                 key, arrival = found
                 self._here.setdefault(key, {})[arrival.rank] = arrival
 
+    def _file(self, communicator: str, process: int) -> Path:
+        return self._folder / f"arrivals-{hashlib.sha256(communicator.encode()).hexdigest()[:16]}-{process}"
 
-def _file(folder: Path, process: int) -> Path:
-    return folder / f"arrivals-{process}"
 
-
-def _next(file: BufferedReader) -> tuple[Key, Arrival] | None:
+def _next(file: BinaryIO) -> tuple[Key, Arrival] | None:
     """The next whole arrival; None where there is none yet."""
     start = file.tell()
     length = int.from_bytes(file.read(_LENGTH_BYTES), "little")

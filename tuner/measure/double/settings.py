@@ -18,6 +18,7 @@ class FaultKind(StrEnum):
     launch_error = "launch-error"  # CUDA refuses to launch it
     killed = "killed"  # the process is killed when it has launched it
     wrong = "wrong"  # one element of every result is wrong from here on
+    slow = "slow"  # it takes twice as long at this rank
     replaced = "replaced"  # another combination runs than the one that is forced
 
 
