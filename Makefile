@@ -7,7 +7,7 @@ JOBS   ?= 2
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 LOG    := build/install.log
 
-.PHONY: demo test test-offline test-releases explore docs accuracy calibrations golden release lint bench plugin fuzz clean
+.PHONY: demo test test-offline test-releases explore docs accuracy calibrations golden release lint bench gpu-bundle plugin fuzz clean
 
 demo: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL)
@@ -63,6 +63,15 @@ lint: $(VENV)/.installed
 	@if [ -x $(BIN)/clang-format ]; \
 	then echo $(BIN)/clang-format csrc; $(BIN)/clang-format --dry-run --Werror $(SOURCES_C); \
 	else echo "no $(BIN)/clang-format: the form of csrc is not checked"; fi
+
+# One file for a bare machine with a GPU, under 60 MiB: make gpu-bundle GPU=sm_100 BUNDLE_OPTIONS='--with scipy --linked-only'
+GPU            ?= sm_90
+BUNDLE_NCCL    ?= 2.30.7
+BUNDLE_OPTIONS ?=
+
+gpu-bundle: $(VENV)/.installed
+	$(BIN)/nccl-tuner fetch-nccl $(BUNDLE_NCCL)
+	$(BIN)/python benchmarks/gpu_bundle.py --gpu $(GPU) --nccl $(BUNDLE_NCCL) $(BUNDLE_OPTIONS)
 
 bench: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL)

@@ -71,5 +71,6 @@ NATIVE = {
 setup(
     packages=[*find_packages(include=["tuner", "tuner.*"]), "tuner.tables"],
     cmdclass={"build_ext": BuildExt},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if sys.platform == "linux" else {},  # as cffi's modules are
     **(NATIVE if sys.platform == "linux" else {}),
 )

@@ -557,8 +557,11 @@ def test_ranks_that_share_a_gpu_fit_at_once(tmp_path: Path, monkeypatch: pytest.
         assert header.scenario is not None
         assert header.scenario.environment == header.variables
     monkeypatch.setenv("NCCL_MAX_CTAS", "8")
+    monkeypatch.setenv("NCCL_TUNER_CACHE", "/elsewhere")
     with opened(tmp_path, ranks=2, ranks_per_gpu=2) as (backend, _):
-        assert dict(backend.describe().variables or {})["NCCL_MAX_CTAS"] == "8", "the user's own"
+        variables = dict(backend.describe().variables or {})
+        assert variables["NCCL_MAX_CTAS"] == "8", "the user's own"
+        assert "NCCL_TUNER_CACHE" not in variables
     with opened(tmp_path) as (backend, _):
         assert "NCCL_MULTI_RANK_GPU_ENABLE" not in dict(backend.describe().variables or {})
 

@@ -35,6 +35,7 @@ NAME = GPU
 SEVERAL = "NCCL_MULTI_RANK_GPU_ENABLE"
 MOST_BLOCKS = "NCCL_MAX_CTAS"
 REGISTERS = "NCCL_GRAPH_REGISTER"
+OWN = "NCCL_TUNER_"
 LEFT_BYTES = 2 << 30  # of a GPU's memory, for NCCL and CUDA
 _FREE_S = 5.0  # that a broken communicator is given to end
 _LATER_S = 5.0  # after the limit of a block, which what hangs inside NCCL does not look at
@@ -168,10 +169,11 @@ class Gpu:
         return replace(header, **self._cuda.stood_in())
 
     def _environment(self) -> dict[str, str]:
-        """NCCL's variables but those that only measuring takes."""
+        """NCCL's variables but those that only measuring takes, and this project's own."""
         left_out = self._instruments()
-        named = {name: value for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")}
-        return {name: value for name, value in (named | self._conditions).items() if name not in left_out}
+        given = {name: value for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")}
+        given |= self._conditions
+        return {name: given[name] for name in given if name not in left_out and not name.startswith(OWN)}
 
     def combinations(self, point: Point) -> list[Combination]:
         """The cells that NCCL hands its tuner for this very call, channels NCCL's own; none where memory is short."""

@@ -1,0 +1,105 @@
+"""One file with all that a bare machine with a GPU lacks to run the loop: nccl-tuner, its wheels and a small libnccl.
+
+    make gpu-bundle [GPU=sm_90] [BUNDLE_NCCL=2.30.7] [BUNDLE_OPTIONS='--with scipy --linked-only']
+
+writes build/nccl-tuner-gpu-sm_90.pyz, which runs there as `python3 FILE --out FOLDER` and needs Python 3.11 or later,
+numpy, cupy with NVRTC (`cupy-cuda12x[ctk]`) and scipy. With --with these come along, too, for one Python. The libnccl
+has the cubins of that GPU alone (tuner/measure/gpu/cubins.py); both sha256 are printed, and in bundle.json inside.
+"""
+
+import argparse
+import json
+import lzma
+import subprocess
+import sys
+import tempfile
+import zipfile
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+from tuner import release
+from tuner.base.errors import TunerError
+from tuner.measure.gpu.cubins import thin
+from tuner.oracle import library
+
+ROOT = Path(__file__).parents[1]
+MOST_BYTES = 60 << 20
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+PURE = ("click", "rich", "markdown-it-py", "mdurl", "pygments", "platformdirs", "pyelftools", "pycparser")
+NVML = "nvidia-ml-py"  # no part of this environment: the newest
+MANYLINUX = ("2_28", "2_27", "2_17")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpu", default="sm_90", help="whose cubins stay [default: sm_90, an H100 or H200]")
+    parser.add_argument("--nccl", default="2.30.7", help="[default: 2.30.7]")
+    parser.add_argument("--build", choices=release.BUILDS, default=library.BUILD, help="[default: cu12]")
+    parser.add_argument("--linked-only", action="store_true", help="without relocatable cubins: a third smaller")
+    parser.add_argument("--with", dest="extra", nargs="*", default=[], metavar="PACKAGE", help="such as scipy")
+    parser.add_argument("--python", default="3.12", help="of the machine, for --with [default: 3.12]")
+    parser.add_argument("--out", type=Path, help="[default: build/nccl-tuner-gpu-GPU.pyz]")
+    given = parser.parse_args()
+    out = given.out or ROOT / "build" / f"nccl-tuner-gpu-{given.gpu}.pyz"
+    try:
+        size = bundle(given, out)
+    except (TunerError, OSError, subprocess.SubprocessError) as error:
+        print(f"gpu_bundle: {error}", file=sys.stderr)
+        return 2
+    print(f"{out}: {size / (1 << 20):.1f} MiB")
+    if size > MOST_BYTES:
+        print(f"gpu_bundle: more than {MOST_BYTES >> 20} MiB; smaller: --linked-only, less --with", file=sys.stderr)
+        return 1
+    return 0
+
+
+def bundle(given: argparse.Namespace, out: Path) -> int:
+    """Writes it; its size in bytes."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    original = library.find(given.nccl, given.build)
+    with tempfile.TemporaryDirectory() as folder:
+        wheels = fetch_wheels(Path(folder, "wheels"), given.extra, given.python)
+        thinned = thin(original.path, Path(folder, "libnccl.so.2"), given.gpu, linked_only=given.linked_only)
+        squeezed = lzma.compress(Path(folder, "libnccl.so.2").read_bytes(), preset=6)
+        manifest = {
+            "nccl": given.nccl,
+            "build": given.build,
+            **asdict(thinned),
+            "pythons": PYTHONS,
+            "wheels": [wheel.name for wheel in wheels],
+        }
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as packed:
+            packed.write(ROOT / "benchmarks" / "gpu_bundle_main.py", "__main__.py")
+            packed.write(ROOT / "benchmarks" / "gpu_loop.py", "gpu_loop.py")
+            packed.writestr("bundle.json", json.dumps(manifest, indent=1) + "\n")
+            packed.writestr("libnccl.so.2.xz", squeezed)
+            for wheel in wheels:
+                packed.write(wheel, f"wheels/{wheel.name}")
+    print(f"libnccl {given.nccl} {given.build}: sha256 {thinned.sha256}")
+    print(f"  with {thinned.kept} alone: sha256 {thinned.thinned_sha256}, {len(squeezed) / (1 << 20):.1f} MiB packed")
+    print(f"{len(wheels)} wheels: {', '.join(wheel.name for wheel in wheels)}")
+    return out.stat().st_size
+
+
+def fetch_wheels(folder: Path, extra: list[str], python: str) -> list[Path]:
+    """This project's own, built here, and those it needs, in the versions that it has here."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, ROOT], check=True)
+    download = [*pip, "download", "--no-deps", "--only-binary=:all:", "--dest", folder]
+    subprocess.run([*download, *(f"{name}=={version(name)}" for name in PURE), NVML], check=True)
+    for each in PYTHONS:
+        subprocess.run([*download, *_for(each), f"cffi=={version('cffi')}"], check=True)
+    if extra:
+        subprocess.run([*download, *_for(python), *extra], check=True)
+    return sorted(folder.glob("*.whl"))
+
+
+def _for(python: str) -> list[str]:
+    """What pip is told of the machine: it matches each manylinux exactly."""
+    platforms = [word for each in MANYLINUX for word in ("--platform", f"manylinux_{each}_x86_64")]
+    return ["--python-version", python, "--implementation", "cp", *platforms, "--platform", "manylinux2014_x86_64"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
