@@ -72,6 +72,7 @@ class Expectation:
     """
 
     def __init__(self, scenario: Scenario, calibration: str | None = None) -> None:
+        scenario.check_gpu_for_each_rank("accept")
         if scenario.others:
             raise BadInput("nodes that differ have no one expected time; valid: --machine or --topology with --nodes")
         if calibration is not None:

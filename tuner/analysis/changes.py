@@ -63,6 +63,10 @@ def _gpus_per_node(scenario: Scenario, value: str) -> Scenario:
     return replace(scenario, gpus_per_node=_whole("gpus-per-node", value))
 
 
+def _ranks_per_gpu(scenario: Scenario, value: str) -> Scenario:
+    return replace(scenario, ranks_per_gpu=_whole("ranks-per-gpu", value))
+
+
 def _constants(scenario: Scenario, value: str) -> Scenario:
     from tuner.emulator import fitted_constants
 
@@ -86,6 +90,7 @@ SETTINGS: dict[str, Callable[[Scenario, str], Scenario]] = {
     "machine": _machine,
     "nodes": _nodes,
     "gpus-per-node": _gpus_per_node,
+    "ranks-per-gpu": _ranks_per_gpu,
     "constants": _constants,
 }
 KEYS: dict[str, Callable[[Scenario, str], Scenario]] = {

@@ -98,7 +98,7 @@ def scale(
     """
     if scenario.others:
         raise BadInput("where nodes differ there is no number of nodes to change; valid: nodes that are alike")
-    gpus = scenario.gpus()
+    gpus = scenario.local_ranks()
     high, low = over.high, max(over.low, 2) if gpus == 1 else over.low  # one rank has nothing to pick
     if not 1 <= low <= high:
         raise BadInput(f"nodes from {low} to {high}: valid: the first not above the last")
@@ -127,7 +127,7 @@ class _Answers:
 
     def __init__(self, scenario: Scenario, calls: _Calls, progress: Callable[[], None]) -> None:
         self.scenario, self.calls, self.progress = scenario, calls, progress
-        self.gpus = scenario.gpus()
+        self.gpus = scenario.local_ranks()
         self.each = [(request, int(size)) for request in calls.requests for size in calls.sizes]
         self.labels_of: dict[int, NDArray[np.int64]] = {}  # [answer][algorithm, protocol, channels, threads]
         self.times_us: dict[int, FloatArray] = {}

@@ -74,6 +74,7 @@ def rows(
     """
     if scenario is None:
         return [StepRow(each, float(step.time_us(each, cluster))) for each in traffics]
+    scenario.check_gpu_for_each_rank("a training step")
     if scenario.gpus() != cluster.gpus_per_node:
         raise BadInput(
             f"gpus_per_node: {cluster.gpus_per_node}, but {scenario.name} has {scenario.gpus()}; valid: the same"

@@ -29,6 +29,7 @@ def of_case(scenario: Scenario, intra_gbs: float | None = None, inter_gbs: float
     for name, given_gbs in (("intra_gbs", intra_gbs), ("inter_gbs", inter_gbs)):
         if given_gbs is not None:
             positive(name, given_gbs)
+    scenario.check_gpu_for_each_rank("what links carry")
     gpus = scenario.gpus()
     if gpus > 1 and intra_gbs is None:
         intra_gbs = _nvlink_gbs(scenario, gpus)

@@ -46,6 +46,7 @@ def command(
     nccl-tuner check --nccl 2.28.9
     nccl-tuner check allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9
     nccl-tuner check --node dgx-h100 --node dgx-a100:4 --nccl 2.28.9
+    nccl-tuner check --machine dgx-h100 --gpus-per-node 1 --ranks-per-gpu 2 --nccl 2.32.3
     """
     given = click.get_current_context().get_parameter_source("nodes")
     nodes_given = given is click.core.ParameterSource.COMMANDLINE

@@ -45,16 +45,9 @@ def library_option(function: F) -> F:
 
 
 def gpu_options(function: F) -> F:
-    """How GPUs are measured; the callback takes ``ranks_per_gpu``, ``library``, ``graphs_below`` and ``nccl_log``."""
+    """How GPUs are measured; the callback takes ``library``, ``graphs_below`` and ``nccl_log``."""
     return stacked(
         function,
-        click.option(
-            "--ranks-per-gpu",
-            type=click.IntRange(min=1),
-            default=1,
-            show_default=True,
-            help="With --backend gpu: several need NCCL 2.30.3 or later.",
-        ),
         click.option(
             "--library",
             type=click.Path(path_type=Path),

@@ -157,7 +157,6 @@ def command(
     warmup: int,
     budget_s: float | None,
     seed: int,
-    ranks_per_gpu: int,
     library: Path | None,
     graphs_below: int,
     nccl_log: Path | None,
@@ -185,6 +184,7 @@ def command(
         raise BadInput(f"--nothing-planted: there is nothing to plant with --backend {kind}; valid: simulated, double")
     if (process_per_rank or faults) and kind != "double":
         raise BadInput(f"--process-per-rank, --fault: not with --backend {kind}; valid: double")
+    ranks_per_gpu = scenario["ranks_per_gpu"] or 1
     on_gpus = Options(ranks_per_gpu, library, log=nccl_log, graphs_below_bytes=graphs_below, registered=graph)
     if kind == "gpu":
         opener = gpus(on_gpus)
@@ -192,7 +192,7 @@ def command(
         opener = simulated(options.scenario_of(**scenario), seed, nothing_planted=nothing_planted)
     else:
         settings = DoubleSettings(
-            options.scenario_of(**scenario),
+            options.scenario_of(**{**scenario, "ranks_per_gpu": None}),
             seed,
             planted=not nothing_planted,
             process_per_rank=process_per_rank,

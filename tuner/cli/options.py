@@ -94,6 +94,11 @@ def scenario_options(function: F, several_releases: bool = False) -> F:
         click.option("--nodes", type=int, default=1, show_default=True, help="Number of nodes."),
         click.option("--gpus-per-node", type=int, help="GPUs used of each node. [default: all]"),
         click.option(
+            "--ranks-per-gpu",
+            type=click.IntRange(min=1),
+            help="Ranks on each GPU, which NCCL 2.30.3 and later allow. [default: 1, or as in FILE.xml]",
+        ),
+        click.option(
             "--node",
             multiple=True,
             metavar="NODE[:GPUS][xN]",

@@ -47,6 +47,7 @@ def pick(
 
     \b
     nccl-tuner oracle pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --json
+    nccl-tuner oracle pick allreduce --machine dgx-h100 --gpus-per-node 1 --ranks-per-gpu 2 --nccl 2.32.3
     """
     described = options.scenario_of(**scenario)
     answers = library.of_sizes(described, Request(collective, dtype, op, buffers=buffers), sizes, timeout_s)

@@ -42,6 +42,7 @@ def command(
     nccl-tuner pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --json
     nccl-tuner pick allreduce --node dgx-h100:8x2 --node dgx-a100:4 --nccl 2.28.9
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --buffers window
+    nccl-tuner pick allreduce --machine dgx-h100 --gpus-per-node 1 --ranks-per-gpu 2 --nccl 2.32.3
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --time both
     nccl-tuner pick alltoall --machine dgx-h100
     """

@@ -77,7 +77,7 @@ def command(
     described = options.scenario_of(**scenario)
     if described.nodes != 1:
         raise BadInput(f"--nodes {described.nodes}: what changes is their number; valid: --from-nodes, --to-nodes")
-    ends = [nodes for nodes in (low, high) if nodes * described.gpus() > 1]
+    ends = [nodes for nodes in (low, high) if nodes * described.local_ranks() > 1]
     selections = {f"on {nodes} nodes": Selection(described.with_nodes(nodes).communicator()) for nodes in ends}
     requests = options.runnable(selections, collectives, Request(Collective.AllReduce, dtype, op), everywhere=False)
     hidden = not every or not sys.stderr.isatty()  # without --every it takes seconds
@@ -97,7 +97,8 @@ def command(
     columns = [*COLUMNS, *(BY_NCCL if by_nccl else ()), *(CALIBRATED if measured else ())]
     click.echo(_looked_at(scaled, low, high, every))
     for collective, ranges in groupby(scaled.ranges, key=lambda one: one.collective):
-        title = f"{collective} on nodes of {described.name}, {described.gpus()} GPUs each, NCCL {described.nccl}"
+        gpus = f"{described.gpus()} GPUs each{described.resolve().own.sharing}"
+        title = f"{collective} on nodes of {described.name}, {gpus}, NCCL {described.nccl}"
         together = groupby(ranges, key=lambda one: (one.bytes, one.algorithm, one.protocol))
         rows = []
         for _, same in together:

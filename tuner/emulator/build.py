@@ -11,6 +11,8 @@ from tuner.machine.graphs import COLLNET_GRAPHS, EMPTY, OF_ALGORITHM, Graph, Gra
 from tuner.release import Release
 from tuner.release.environment import Environment
 
+_JOINED = ("LOC", "NVL")  # paths between ranks on one GPU, and of NVLink
+
 
 def build(release: Release, alike: Sequence[tuple[Node, int]], environment: Environment) -> Communicator:
     """The communicator as rank 0 sees it, the first GPU of the first node. ``alike``: nodes in the order of ranks, each
@@ -71,9 +73,10 @@ def build(release: Release, alike: Sequence[tuple[Node, int]], environment: Envi
         table_cpu_vendor=table_cpu_vendor,
         tree_pattern=rules.tree_pattern([graphs["tree"].pattern for graphs in searched]),
         has_nvswitch=first.has_nvswitch,
-        direct_nvlink=first.direct_nvlink and graphs[Algorithm.Ring].type_intra == "NVL",
+        direct_nvlink=first.direct_nvlink and graphs[Algorithm.Ring].type_intra in _JOINED,
         net_gbs=net_gbs,
         gpu_direct=first.gpu_direct,
+        shares_gpus=any(kind.shares_gpus for kind in kinds),
         ctas=facts.ctas(),
         collnet=network,
         rules=rules,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # the rules are about communicators: they import this
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node: its graphs, its GPUs' compute capabilities (90 for 9.0), its CPU as NCCL spells it, its switches."""
+    """One node: its graphs, its ranks' compute capabilities (90 for 9.0), its CPU as NCCL spells it, its switches."""
 
     graphs: Graphs
     comp_caps: tuple[int, ...]
@@ -27,6 +27,7 @@ class Node:
     net_gbs: float  # slowest path from a GPU to its own adapter, 0 where there is no adapter
     some_nvlink: bool = False  # a GPU reaches another over NVLink without passing a third
     gpu_direct: bool | None = None  # whether adapters can read and write GPU memory; None where some do or none knows
+    shares_gpus: bool = False  # several ranks are on one GPU; ``comp_caps`` has one for each rank
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,6 +60,7 @@ class Communicator:
     direct_nvlink: bool  # of rank 0's node, where NCCL may use it: NCCL_P2P_DISABLE and others leave the ring no NVLink
     net_gbs: float  # the least of a node's
     gpu_direct: bool | None  # of rank 0's node, as of a Node
+    shares_gpus: bool  # on any node
     ctas: tuple[int, int]  # the fewest and the most blocks of a collective
     collnet: CollNet | None
     rules: "Rules" = field(repr=False)  # those of the release

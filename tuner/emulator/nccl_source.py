@@ -31,7 +31,11 @@ TASK_APPEND_MOVED = partial(Source, "src/enqueue/enqueue.cc", "taskAppend")
 CONNECT_COLL_NET = partial(Source, "src/graph/connect.cc", "connectCollNet")
 TOPO_POSTSET = partial(Source, "src/graph/connect.cc", "ncclTopoPostset")
 
+TOPO_PATH_ALL_DIRECT_NVLINK = partial(Source, "src/graph/paths.cc", "ncclTopoPathAllDirectNVLink")
+
 TOPO_COMPUTE = partial(Source, "src/graph/search.cc", "ncclTopoCompute")
+
+CHECK_MULTI_RANK = partial(Source, "src/graph/topo.cc", "ncclCheckMultiRank")
 
 PAT_ENABLE = partial(Source, "src/graph/tuning.cc", "ncclPatEnable")
 TOPO_GET_ALGO_TIME = partial(Source, "src/graph/tuning.cc", "ncclTopoGetAlgoTime")

@@ -81,9 +81,10 @@ def _node(reading: Reading, logs: list[RankLog], path_types: Sequence[str], late
     local_ranks = next((size for log in logs if (size := log.local_ranks or log.ring_gpus)), None)
     arch, vendor = next((_cpu(cpu) for log in logs for cpu in log.cpus), (None, None))
     nvswitch = any(log.nvswitch for log in logs) if any(log.system for log in logs) else None
-    if topology is not None and local_ranks is not None and local_ranks <= len(topology.gpus):
+    placed = None if topology is None or local_ranks is None else topology.placed(local_ranks)
+    if topology is not None and placed is not None:
         arch, vendor = topology.cpu_arch, topology.cpu_vendor
-        nvswitch = topology.has_nvswitch(local_ranks)
+        nvswitch = topology.has_nvswitch(max(placed) + 1)
     graphs = given.graphs or _graphs(reading, logs, path_types, latency_us or 0.0)
     return NodeFacts(
         ranks=ranks,
@@ -124,8 +125,8 @@ def _comp_caps(reading: Reading, ranks: tuple[int, ...], local_ranks: int | None
             )
         return tuple(given[rank] for rank in ranks)
     topology = reading.given.topology
-    if topology is not None and local_ranks <= len(topology.gpus):
-        return topology.compute_capabilities(local_ranks)
+    if topology is not None and (placed := topology.placed(local_ranks)) is not None:
+        return tuple(topology.gpus[gpu].sm for gpu in placed)
     names = [reading.log.devices.get(rank) for rank in ranks]
     if len(reading.log.devices) == total and len(ranks) == local_ranks:
         caps = [devices.comp_cap(name) if name else None for name in names]

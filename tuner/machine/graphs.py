@@ -4,7 +4,7 @@ A graph that NCCL did not search is absent from the mapping; NCCL then computes 
 """
 
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -77,7 +77,7 @@ DUMP_IDS = {0: "ring", 1: "tree", 2: "collnet_chain", 3: "nvls", 4: "collnet_dir
 
 
 def read_dump(path: Path) -> tuple[dict[str, Graph], int]:
-    """The graphs of a file that NCCL_GRAPH_DUMP_FILE wrote, and the number of GPUs they run through.
+    """The graphs of a file that NCCL_GRAPH_DUMP_FILE wrote, and the number of ranks they run through.
 
     BadTopology where it is not such a file.
     """
@@ -90,19 +90,21 @@ def read_dump(path: Path) -> tuple[dict[str, Graph], int]:
     if root.tag != "graphs":
         raise BadTopology(f"{path}: root element is <{root.tag}>; valid: <graphs>, as NCCL_GRAPH_DUMP_FILE writes it")
     channel = root.find("graph/channel")
-    gpus = sorted({_dev(gpu, path) for gpu in channel.iter("gpu")}) if channel is not None else []
+    devs = [_dev(gpu, path) for gpu in channel.iter("gpu")] if channel is not None else []
+    place = _dev if len(set(devs)) == len(devs) else _rank  # GPUs that ranks share come several times
+    places = _Places(sorted({place(gpu, path) for gpu in channel.iter("gpu")} if channel is not None else ()), place)
     named = [(DUMP_IDS.get(_number(element, "id", path, int)), element) for element in root.iter("graph")]
     if "collnet_direct" not in dict(named):  # its id is collnet_chain's up to 2.22, and it comes first; one up to 2.21
         named += [("collnet_direct", element) for name, element in named if name == "collnet_chain"][:1]
     graphs = {
-        name: _graph(name, element, gpus, path)
+        name: _graph(name, element, places, path)
         for name, element in named
         if name is not None and _number(element, "nchannels", path, int) > 0
     }
     missing = [name for name in ("ring", "tree") if name not in graphs]
     if missing:
         raise BadTopology(f"{path}: no {' and no '.join(missing)} graph with channels in it; NCCL always finds both")
-    return graphs, len(gpus)
+    return graphs, len(places.all)
 
 
 def read_orders(dump: str) -> dict[str, tuple[tuple[str, ...], ...]]:
@@ -129,7 +131,15 @@ def _head_of(order: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(device for device in order if device not in gpus or device is gpus[0])
 
 
-def _graph(name: str, element: ET.Element, gpus: Sequence[int], path: Path) -> Graph:
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """What tells the ranks of a node apart in a dump, of all of them in order, and how to read it."""
+
+    all: Sequence[int]
+    of: Callable[[ET.Element, Path], int]
+
+
+def _graph(name: str, element: ET.Element, places: _Places, path: Path) -> Graph:
     pattern = _number(element, "pattern", path, int)
     if pattern not in list(Pattern):
         valid = one_of(f"{known.value} ({known.name})" for known in Pattern)
@@ -144,13 +154,14 @@ def _graph(name: str, element: ET.Element, gpus: Sequence[int], path: Path) -> G
         type_intra=_path_type(element, "typeintra", path),
         type_inter=_path_type(element, "typeinter", path),
         cross_nic=_number(element, "crossnic", path, int, default="0"),
-        heads=_heads(element, gpus, path) if name in ENTER_THE_NETWORK else None,
+        heads=_heads(element, places, path) if name in ENTER_THE_NETWORK else None,
     )
 
 
-def _heads(element: ET.Element, gpus: Sequence[int], path: Path) -> tuple[int, ...] | None:
+def _heads(element: ET.Element, places: _Places, path: Path) -> tuple[int, ...] | None:
     """The first GPUs of the channels, by their place among all of them."""
-    firsts = {_dev(gpu, path) for channel in element.iter("channel") for gpu in channel.findall("gpu")[:1]}
+    gpus = places.all
+    firsts = {places.of(gpu, path) for channel in element.iter("channel") for gpu in channel.findall("gpu")[:1]}
     if unknown := firsts - set(gpus):
         raise BadTopology(f"{path}: a channel starts at GPU {min(unknown)}; {one_of(gpus)}, those of the first channel")
     return None if len(firsts) == len(gpus) else tuple(gpus.index(dev) for dev in sorted(firsts))
@@ -158,11 +169,20 @@ def _heads(element: ET.Element, gpus: Sequence[int], path: Path) -> tuple[int, .
 
 def _dev(gpu: ET.Element, path: Path) -> int:
     """A GPU's number: decimal, or hexadecimal with 0x in newer releases."""
-    text = gpu.get("dev", "")
+    return _whole(gpu, "dev", path)
+
+
+def _rank(gpu: ET.Element, path: Path) -> int:
+    """The rank, which releases say that let several share a GPU."""
+    return _whole(gpu, "rank", path)
+
+
+def _whole(gpu: ET.Element, name: str, path: Path) -> int:
+    text = gpu.get(name, "")
     try:
         return int(text, 0)
     except ValueError:
-        raise BadTopology(f"{path}: <gpu> attribute dev={text!r} is not a number") from None
+        raise BadTopology(f"{path}: <gpu> attribute {name}={text!r} is not a number") from None
 
 
 def _number(element: ET.Element, name: str, path: Path, kind: type, default: str | None = None) -> int:

@@ -15,6 +15,7 @@ from typing import NoReturn, Protocol, TypeVar
 from tuner.base.errors import BadInput, BadTopology, one_of
 from tuner.machine import gpus
 from tuner.machine.gpus import GpuModel
+from tuner.machine.topology.edit import each_gpu_once
 from tuner.machine.topology.reader import of_elements
 from tuner.machine.topology.records import Topology
 from tuner.machine.topology.xml import parse, to_text
@@ -54,7 +55,9 @@ def read_complete(file: Path) -> tuple[str, Topology]:
             f"{len(bare)} of {len(placed)} GPUs have no <gpu> with sm: a skeleton for NCCL to complete on its machine; "
             f"say what they are with --gpu MODEL; {one_of(gpus.names())}"
         )
-    return skeleton.text.replace("\r\n", "\n").replace("\r", "\n"), of_elements(skeleton.elements, skeleton.where)
+    topology = of_elements(skeleton.elements, skeleton.where)
+    text = skeleton.text.replace("\r\n", "\n").replace("\r", "\n")
+    return each_gpu_once(text) if topology.gpu_of_rank else text, topology
 
 
 def read(file: Path, gpu: str, net_gbps: float | None, net_latency_us: float | None) -> Skeleton:

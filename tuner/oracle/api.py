@@ -118,7 +118,7 @@ class Oracle:
         return self._child.graph.read_text() if self._child.graph.is_file() else None
 
     def topology_xml(self) -> str | None:
-        """What NCCL wrote to NCCL_TOPO_DUMP_FILE, which is asked for where there is a skeleton to complete."""
+        """What NCCL wrote to NCCL_TOPO_DUMP_FILE; None where that was not asked for."""
         return self._child.completed.read_text() if self._child.completed.is_file() else None
 
     def reachable(self, collective: Collective, dtype: DataType, size_bytes: int) -> tuple[int, int]:

@@ -52,6 +52,7 @@ class OracleConfiguration:
     peer_to_peer_across_sockets: bool = True  # as of a Host, of the ``nodes``
     build: str = BUILDS[0]  # of the release's libnccl
     gpu_of_rank: tuple[int, ...] = ()  # as of a Host, of the ``nodes``
+    dumps_topology: bool = False  # NCCL writes the topology it made, which takes time; of a skeleton it always does
 
     @property
     def hosts(self) -> tuple[Host, ...]:

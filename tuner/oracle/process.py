@@ -72,7 +72,8 @@ class ChildConfiguration:
     env: Mapping[str, str]  # NCCL_* variables
     tuner_plugin: Path | None = None
     by_path: bool = False  # the plugin is loaded by its path, not by a name
-    pci_classes: Mapping[str, str] | None = None  # by bus id, in its sysfs; NCCL then writes the topology it completed
+    pci_classes: Mapping[str, str] | None = None  # by bus id, in its sysfs
+    dumps_topology: bool = False  # NCCL writes the topology it made
 
 
 class Child:
@@ -109,7 +110,7 @@ class Child:
         with other, (self.folder / "stderr").open("wb") as stderr:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", CHILD, str(other.fileno())],
-                env=self._environment(env, tuner_value),
+                env=self._environment(configuration, tuner_value),
                 stdin=subprocess.DEVNULL,
                 stdout=stderr,
                 stderr=stderr,
@@ -117,7 +118,7 @@ class Child:
                 start_new_session=True,
             )
 
-    def _environment(self, env: Mapping[str, str], plugin: str) -> dict[str, str]:
+    def _environment(self, configuration: ChildConfiguration, plugin: str) -> dict[str, str]:
         own = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
         own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), own.get("PYTHONPATH")]))
         own["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(self.folder), own.get("LD_LIBRARY_PATH")]))
@@ -125,7 +126,7 @@ class Child:
             **own,
             # The default, the tuner in the network plugin's library, is the recorder.
             "NCCL_TUNER_NEXT": "none",
-            **env,
+            **configuration.env,
             # A heap for every rank, as in a process of its own: 2.18 reads past the end of its adapters, and crashed
             # on what other ranks left there (ncclTopoSearchRecNet, src/graph/search.cc, v2.18.3-1).
             "MALLOC_ARENA_MAX": "1024",
@@ -140,7 +141,7 @@ class Child:
             "NCCL_RAS_ENABLE": "0",
             "NCCL_SOCKET_IFNAME": "lo",
             "NCCL_TOPO_FILE": str(self.topologies[0]),
-            **({} if self.sysfs is None else {"NCCL_TOPO_DUMP_FILE": str(self.completed)}),
+            **({"NCCL_TOPO_DUMP_FILE": str(self.completed)} if configuration.dumps_topology else {}),
             "NCCL_TUNER_PLUGIN": plugin,
         }
 

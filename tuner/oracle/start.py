@@ -103,6 +103,7 @@ def launch_child(prepared: Preparation) -> Child:
             and plugin is configuration.plugin
             and _takes_path(prepared.library.release, plugin.resolve()),
             pci_classes=None if skeleton is None else skeleton.classes,
+            dumps_topology=skeleton is not None or configuration.dumps_topology,
         )
     )
 

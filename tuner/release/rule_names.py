@@ -31,6 +31,7 @@ class RuleNames:
     cpu: str
     table_cpu: str
     tree_pattern: str
+    nvls_if_shared: str | None  # whether each node's own search says if NVLS is off as ranks share GPUs; None: none do
 
     # The tables of latency and bandwidth
     exists: Mapping[Collective, tuple[Algorithm, ...]]  # the rows the model fills
@@ -69,6 +70,7 @@ class RuleNames:
     device_op: str
     function: str
     symmetric_queue: str | None  # what waits for symmetric kernels even without windows
+    symmetric_reach: str | None  # where symmetric kernels reach every rank
     group_bytes: str | None  # bytes of a group that shrink a channel's share
     channel_bytes: str | None  # the most bytes of a channel before that
     work_estimate: str | None  # bytes that decide whether a kernel has room

@@ -197,6 +197,7 @@ class Variables:
     search: tuple[str, ...]  # the search of graphs alone
     registered_buffers: tuple[str, ...]  # only calls on registered buffers, which are refused with them
     indifferent: Mapping[str, tuple[str, ...]]  # no choice, by what they are for
+    shares_gpus: str | None = None  # the one that lets several ranks share a GPU; without it none do
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -252,7 +253,7 @@ class Release:
 
     def unknown_variables(self, variables: Iterable[str]) -> list[str]:
         """The given variables that may reach a choice in a way that is not emulated."""
-        known = {*self.environment.known, *self.environment.registered_buffers}
+        known = {*self.environment.known, *self.environment.registered_buffers, self.environment.shares_gpus}
         return sorted(set(variables) - known - self.indifferent_variables)
 
     def file_of(self, key: str) -> str:

@@ -58,7 +58,7 @@ class PageData:
 
     def bus_factor(self, collective: Collective, nodes: int) -> float:
         """What turns algorithm into bus bandwidth on so many nodes."""
-        return float(bus_factor(collective, nodes * self.scenario.gpus()))
+        return float(bus_factor(collective, nodes * self.scenario.local_ranks()))
 
 
 def collect(
@@ -84,7 +84,7 @@ def collect(
 
 def nodes_of(scenario: Scenario) -> tuple[int, ...]:
     """The numbers of nodes on the map, the scenario's own among them; of one rank there is nothing to pick."""
-    return tuple(sorted(count for count in {*NODES, scenario.nodes} if count * scenario.gpus() > 1))
+    return tuple(sorted(count for count in {*NODES, scenario.nodes} if count * scenario.local_ranks() > 1))
 
 
 def lines(

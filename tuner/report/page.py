@@ -98,6 +98,7 @@ def _options(report: PageData) -> str:
         "--net-gbps": scenario.net_gbps,
         "--net-latency-us": scenario.net_latency_us,
         "--gpus-per-node": scenario.gpus_per_node,
+        "--ranks-per-gpu": scenario.ranks_per_gpu,
         "--constants": scenario.fitted_constants and scenario.fitted_constants.file,
     }
     words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
@@ -117,7 +118,8 @@ def _subtitle(report: PageData) -> str:
     constants = f", constants of {fitted.file}" if fitted else ""
     releases = f"{report.releases[0]} to {report.releases[-1]}" if len(report.releases) > 1 else report.releases[0]
     return (
-        f"{kind}{report.scenario.gpus()} GPUs per node, {report.nodes[0]} to {report.nodes[-1]} nodes; "
+        f"{kind}{report.scenario.gpus()} GPUs per node{report.scenario.resolve().own.sharing}, "
+        f"{report.nodes[0]} to {report.nodes[-1]} nodes; "
         f"NCCL {releases}; {report.dtype.name}, {report.op.name}{settings}{constants}."
     )
 

@@ -5,6 +5,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner import release
+from tuner.base.errors import BadInput
 from tuner.base.records import json_form
 from tuner.emulator.communicator import Communicator
 from tuner.machine import catalogue, gpus
@@ -49,6 +51,7 @@ class Scenario:
     hardware: dict[str, str] | None = None  # what differs from the machine or topology, in the words of topology.edit
     search: bool = False  # libnccl searches the graphs of a known machine too, as variables of the search are set
     build: str = BUILDS[0]  # of libnccl, where it is asked
+    ranks_per_gpu: int | None = None  # the first of a node on its first GPU; None: one, or as in the topology
 
     def resolve(self) -> "ResolvedScenario":
         """What emulator and oracle take of it. Each part is read and checked when it is first asked for, once."""
@@ -67,7 +70,7 @@ class Scenario:
     @property
     def title(self) -> str:
         """What the communicator is, in words: ``2 x dgx-h100, 8 GPUs each, NCCL 2.28.9``."""
-        nodes = (f"{kind.nodes} x {kind.name}, {kind.gpus} GPUs each" for kind in self.resolve().kinds)
+        nodes = (f"{kind.nodes} x {kind.name}, {kind.gpus} GPUs each{kind.sharing}" for kind in self.resolve().kinds)
         build = "" if self.build == BUILDS[0] else f" {self.build}"
         constants = f", constants {self.fitted_constants.file}" if self.fitted_constants else ""
         return f"{' + '.join(nodes)}, NCCL {self.nccl}{build}{constants}"
@@ -84,8 +87,13 @@ class Scenario:
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """The releases it can be asked of without libnccl, oldest first: its machine's; else its own."""
-        return (self.nccl,) if self.machine is None or self.fitted_constants else catalogue.load(self.machine).releases
+        """The releases it can be asked of, oldest first: those its machine's graphs are captured for; else its own."""
+        if self.machine is None or self.fitted_constants:
+            return (self.nccl,)
+        captured = catalogue.load(self.machine).releases
+        if (self.ranks_per_gpu or 1) == 1:
+            return captured
+        return tuple(name for name in captured if release.load(name).environment.shares_gpus is not None)
 
     @property
     def name(self) -> str:
@@ -109,7 +117,16 @@ class Scenario:
         """Nodes that are alike, each kind as a scenario of its own: this one without the others, then each of them."""
         return (
             self,
-            *(replace(other, nccl=self.nccl, environment=self.environment, build=self.build) for other in self.others),
+            *(
+                replace(
+                    other,
+                    nccl=self.nccl,
+                    environment=self.environment,
+                    build=self.build,
+                    ranks_per_gpu=self.ranks_per_gpu,
+                )
+                for other in self.others
+            ),
         )
 
     @property
@@ -120,6 +137,20 @@ class Scenario:
     def gpus(self) -> int:
         """GPUs used per node: as many as described, else all. BadInput where there are not as many."""
         return self.resolve().own.gpus
+
+    def local_ranks(self) -> int:
+        """Ranks of the first kind of nodes. Errors: those of :meth:`gpus`, BadInput for GPUs that cannot be shared."""
+        return len(self.resolve().own.gpu_of_rank)
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Whether several ranks are on one GPU of any node. Errors: those of :meth:`local_ranks`."""
+        return any(kind.shares_gpus for kind in self.resolve().kinds)
+
+    def check_gpu_for_each_rank(self, what: str) -> None:
+        """BadInput where ranks share GPUs, for what is known of ranks with a GPU each alone."""
+        if self.shares_gpus:
+            raise BadInput(f"{what}: not where ranks share a GPU; valid: --ranks-per-gpu 1")
 
     def communicator(self) -> Communicator:
         """The communicator as the emulator sees it, by rank 0: :attr:`ResolvedScenario.views`."""

@@ -1,10 +1,13 @@
 """One kind of node of a scenario: its topology read once, and what emulator and oracle take of it."""
 
+from collections import Counter
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from tuner import release
 from tuner.base.errors import BadInput, BadTopology
 from tuner.emulator.communicator import Node
 from tuner.machine import catalogue, graphs
@@ -48,6 +51,40 @@ class ResolvedNode:
             raise BadInput(f"GPUs per node: {gpus}; valid: 1 to {have} on {node}")
         return gpus
 
+    @cached_property
+    def gpu_of_rank(self) -> tuple[int, ...]:
+        """Which of these GPUs each rank of the node is on.
+
+        BadInput where several are on one, and NCCL refuses that.
+        """
+        per_gpu = self.scenario.ranks_per_gpu
+        if per_gpu is None:
+            dumped = self._own.topology.gpu_of_rank  # other hardware has the same GPUs
+            placed = tuple(gpu for gpu in dumped if gpu < self.gpus) or tuple(range(self.gpus))
+        else:
+            placed = tuple(gpu for gpu in range(self.gpus) for _ in range(per_gpu))
+        if len(placed) > self.gpus:
+            _check_shares(self.scenario.nccl, self.scenario.environment or {})
+        return placed
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Whether several ranks are on one GPU."""
+        return len(self.gpu_of_rank) > self.gpus
+
+    @property
+    def last_two_share(self) -> bool:
+        """Whether the node's last two ranks are on one GPU."""
+        return len(set(self.gpu_of_rank[-2:])) < len(self.gpu_of_rank[-2:])
+
+    @property
+    def sharing(self) -> str:
+        """How many ranks share the GPUs, in words that go after their number; none where they have one each."""
+        if not self.shares_gpus:
+            return ""
+        counts = set(Counter(self.gpu_of_rank).values())
+        return f", {counts.pop()} ranks on each" if len(counts) == 1 else f", {len(self.gpu_of_rank)} ranks on them"
+
     @property
     def topology(self) -> Topology:
         """Of one node. BadInput where that is not described, BadTopology where it cannot be read."""
@@ -62,7 +99,8 @@ class ResolvedNode:
     def searched_by_library(self) -> bool:
         """Whether the graphs are not known from the catalogue or a dump."""
         scenario = self.scenario
-        return scenario.graphs is None and (scenario.machine is None or bool(scenario.hardware) or scenario.search)
+        changed = bool(scenario.hardware) or scenario.search or self.shares_gpus
+        return scenario.graphs is None and (scenario.machine is None or changed)
 
     def for_emulator(self, several: bool) -> Node:
         """The node as the emulator takes it, alone or one of several."""
@@ -76,13 +114,14 @@ class ResolvedNode:
         return Node(
             graphs=searched,
             net_gbs=net_gbs,
-            comp_caps=tuple(topology.compute_capabilities(gpus)),
+            comp_caps=tuple(map(topology.compute_capabilities(gpus).__getitem__, self.gpu_of_rank)),
             cpu_arch=topology.cpu_arch,
             cpu_vendor=topology.cpu_vendor,
             has_nvswitch=topology.has_nvswitch(gpus),
             direct_nvlink=topology.all_direct_nvlink(gpus),
             some_nvlink=topology.any_direct_nvlink(gpus),
             gpu_direct=topology.gpu_direct(gpus),
+            shares_gpus=self.shares_gpus,
         )
 
     def for_oracle(self, nodes: int) -> "OracleConfiguration":
@@ -99,12 +138,15 @@ class ResolvedNode:
             env={**(machine.environment if machine else {}), **(scenario.environment or {})},
             peer_to_peer_across_sockets=machine is None or machine.peer_to_peer_across_sockets,
             build=scenario.build,
+            gpu_of_rank=self.gpu_of_rank if self.shares_gpus else (),
         )
 
     def for_search(self, several: bool) -> "Request":
         """The node as the search of graphs takes it, alone or one of several."""
         from tuner.search import Request
 
+        if self.shares_gpus:
+            raise BadInput("the search does not know ranks that share a GPU; valid: one per GPU, or nccl-tuner oracle graphs")
         asked = self.for_oracle(1)
         return Request(
             asked.topology,
@@ -121,9 +163,10 @@ class ResolvedNode:
             if scenario.hardware:
                 names = ", ".join(scenario.hardware)
                 raise BadInput(f"--graphs: found on the node as it was; valid with {names}: none")
-            dumped, gpus = graphs.read_dump(scenario.graphs)
-            if gpus != self.gpus:
-                raise BadTopology(f"{scenario.graphs}: graphs of {gpus} GPUs for {self.gpus} GPUs per node")
+            dumped, found = graphs.read_dump(scenario.graphs)
+            ranks, each = len(self.gpu_of_rank), "ranks" if self.shares_gpus else "GPUs"
+            if found != ranks:
+                raise BadTopology(f"{scenario.graphs}: graphs of {found} {each} for {ranks} {each} per node")
             return dumped, self._dumped_net_gbs(several)
         if self.searched_by_library:
             from tuner.oracle import search
@@ -171,3 +214,13 @@ class ResolvedNode:
             scenario.topology, scenario.gpu, scenario.net_gbps, scenario.net_latency_us, scenario.nccl
         )
         return _Source(text, read_topology(text))
+
+
+def _check_shares(nccl: str, environment: Mapping[str, str]) -> None:
+    """BadInput where the release, or the variable that allows it, has no several ranks on one GPU."""
+    variable = release.load(nccl).environment.shares_gpus
+    if variable is None:
+        since = next(name for name in release.names() if release.load(name).environment.shares_gpus is not None)
+        raise BadInput(f"NCCL {nccl} refuses several ranks on one GPU; valid: 1 per GPU, or NCCL {since} and later")
+    if environment.get(variable, "1") == "0":
+        raise BadInput(f"{variable}=0: NCCL then refuses several ranks on one GPU; valid: 1, or not set")

@@ -9,7 +9,7 @@ from tuner import release
 from tuner.base.errors import BadInput
 from tuner.emulator.build import build
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.rules import cta_policy
+from tuner.emulator.rules import cta_policy, resolved
 from tuner.release import Release
 from tuner.release.environment import Environment
 from tuner.scenario.description import Scenario
@@ -49,7 +49,7 @@ class ResolvedScenario:
     @cached_property
     def ranks(self) -> int:
         """The ranks of the whole communicator."""
-        return sum(kind.nodes * kind.gpus for kind in self.kinds)
+        return sum(kind.nodes * len(kind.gpu_of_rank) for kind in self.kinds)
 
     @cached_property
     def release(self) -> Release:
@@ -73,6 +73,7 @@ class ResolvedScenario:
         Graphs come from the catalogue, from a dump, or from the real library.
         """
         nccl, searched = self.release, frozenset[str]()
+        self._check_sharing()
         if all(kind.searched_by_library for kind in self.kinds):
             searched = frozenset(nccl.environment.search)
         environment = Environment(self.scenario.environment or {}, searched)
@@ -81,6 +82,15 @@ class ResolvedScenario:
         return tuple(
             build(nccl, [own, *nodes[:first], *nodes[first + 1 :]], environment) for first, own in enumerate(nodes)
         )
+
+    def _check_sharing(self) -> None:
+        """BadInput where a node's own search does not tell whether its NVLS is off."""
+        rule = resolved.of(self.release).nvls_if_shared
+        if rule is not None and not rule([kind.last_two_share for kind in self.kinds]):
+            raise BadInput(
+                f"NCCL {self.release.name} leaves NVLS on where the last two ranks of all have a GPU each and others "
+                "share; not emulated where nodes differ so; valid: the nodes whose ranks share GPUs last"
+            )
 
     def oracle_configuration(self) -> "OracleConfiguration":
         """The same communicator for the oracle. BadInput for what libnccl cannot take: other constants, graphs."""

@@ -165,6 +165,8 @@ def choose(communicator: Communicator, machine: str | None, calibration: str | N
     Errors: BadInput where there is none, or where GPUs of a node are not joined by NVLink; BadCalibration for a file
     that is none.
     """
+    if communicator.shares_gpus:
+        raise BadInput("no calibrated times where ranks share a GPU: none were measured; valid: one rank per GPU")
     if calibration is not None:
         named = calibrations.load(calibration)
         return Choice(named, named.machine == machine, f"{named.name}, as asked for")

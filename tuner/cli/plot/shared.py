@@ -127,7 +127,9 @@ def nodes_of(scenario: Scenario, to_nodes: int | None, nodes_list: str | None) -
         raise BadInput("--nodes and --node: the picture is over node counts; valid: --to-nodes N, --nodes-list N,N,...")
     if nodes_list is None:
         most = to_nodes or 64
-        return list(range(min(most, 1 if scenario.gpus() > 1 else 2), most + 1))  # one rank alone has nothing to choose
+        return list(
+            range(min(most, 1 if scenario.local_ranks() > 1 else 2), most + 1)
+        )  # one rank alone has nothing to choose
     words = nodes_list.split(",")
     if to_nodes is not None or len(words) > MOST_ROWS or not all(map(_is_count, words)):
         raise BadInput(
@@ -142,7 +144,7 @@ def _is_count(word: str) -> bool:
 
 def nodes_alike(scenario: Scenario) -> str:
     """Machine, release and settings in words, whatever the number of nodes."""
-    gpus = f"{scenario.gpus()} GPU{'s' * (scenario.gpus() > 1)} per node"
+    gpus = f"{scenario.gpus()} GPU{'s' * (scenario.gpus() > 1)} per node{scenario.resolve().own.sharing}"
     constants = [f"constants {scenario.fitted_constants.file}"] if scenario.fitted_constants else []
     return ", ".join([scenario.name, gpus, f"NCCL {scenario.nccl}", *constants, *scenario.settings])
 

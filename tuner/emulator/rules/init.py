@@ -62,6 +62,7 @@ NVLS_RULES: Registry[Callable[[InitFacts], int]] = Registry()
 COMP_CAP_RULES: Registry[Callable[[Sequence[int]], Sequence[int]]] = Registry()
 START_RULES: Registry[Callable[[bool], str]] = Registry()
 CPU_RULES: Registry[Callable[[Sequence[Cpu]], Cpu]] = Registry()
+SHARED_RULES: Registry[Callable[[Sequence[bool]], bool]] = Registry()
 TREE_PATTERN_RULES: Registry[Callable[[Sequence[Pattern | None]], Pattern | None]] = Registry()
 
 
@@ -184,6 +185,20 @@ def of_all_cpus(cpus: Sequence[Cpu]) -> Cpu:
 def of_own_cpu(cpus: Sequence[Cpu]) -> Cpu:
     """Each rank tunes for its own, so that ranks may disagree (sic)."""
     return cpus[0]
+
+
+@SHARED_RULES(
+    nccl.CHECK_MULTI_RANK(since="2.30.3"), nccl.BINARY("NVLS is off where any two ranks share", since="2.31.2")
+)
+def off_where_ranks_share(last_two_share: Sequence[bool]) -> bool:
+    """NVLS is off on a node whose ranks share GPUs, or everywhere: the weakest graph of all nodes is the same."""
+    return True
+
+
+@SHARED_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.30.7"))
+def off_if_the_last_two_ranks_share(last_two_share: Sequence[bool]) -> bool:
+    """sic: a loop over all pairs of ranks that keeps the last one's answer, so NVLS goes by the last node alone."""
+    return last_two_share[-1] or not any(last_two_share)
 
 
 @TREE_PATTERN_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.26.2"))

@@ -71,6 +71,7 @@ class Rules:
     collnet: tuple[Callable[[CollNetFacts], bool], ...]
     collnet_heads: Callable[[CollNetFacts], Algorithm]
     collnet_direct_heads: Callable[[CollNetFacts], int]
+    nvls_if_shared: Callable[[Sequence[bool]], bool] | None
     comp_caps: Callable[[Sequence[int]], Sequence[int]]
     cpu: Callable[[Sequence[init.Cpu]], init.Cpu]
     table_cpu: Callable[[Sequence[init.Cpu]], init.Cpu]
@@ -105,6 +106,7 @@ class Rules:
     device_op: Callable[[Op], Op]
     function: Callable[[task.Task, Op], DataType]
     symmetric_queue: Callable[[Request], bool] | None
+    symmetric_reach: Callable[[Communicator], bool] | None
     group_bytes: Callable[[task.Task], int] | None
     channel_bytes: Callable[[Communicator], int] | None
     work_estimate: Callable[[task.Task], int] | None
@@ -179,6 +181,7 @@ def _resolved(names: _Names) -> Rules:
         collnet=names.several("collnet", collnet.SUPPORT_RULES),
         collnet_heads=names.one("collnet_heads", collnet.HEADS_RULES),
         collnet_direct_heads=names.one("collnet_direct_heads", collnet.DIRECT_HEADS_RULES),
+        nvls_if_shared=names.optional("nvls_if_shared", init.SHARED_RULES),
         comp_caps=names.one("comp_caps", init.COMP_CAP_RULES),
         cpu=names.one("cpu", init.CPU_RULES),
         table_cpu=names.one("table_cpu", init.CPU_RULES),
@@ -212,6 +215,7 @@ def _resolved(names: _Names) -> Rules:
         counted_traffic=names.one("counted_traffic", cells.COUNTED_TRAFFIC_RULES),
         device_op=names.one("device_op", task.DEVICE_OP_RULES),
         function=names.one("function", task.FUNCTION_RULES),
+        symmetric_reach=names.optional("symmetric_reach", symmetric.REACH_RULES),
         symmetric_queue=names.optional("symmetric_queue", cells.SYMMETRIC_RULES),
         group_bytes=names.optional("group_bytes", least_loaded.TOTAL_RULES),
         channel_bytes=names.optional("channel_bytes", least_loaded.SHARE_RULES),

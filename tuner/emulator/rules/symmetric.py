@@ -25,6 +25,7 @@ from tuner.release.symmetric import SymmetricKernel
 ClassicProtocol = Callable[[int], Protocol]  # what the classic path would take for a size
 NonClassicRule = Callable[[Communicator, Request, int, ClassicProtocol], NonClassicPath | None]
 RULES: Registry[NonClassicRule] = Registry()
+REACH_RULES: Registry[Callable[[Communicator], bool]] = Registry()
 
 REDUCIBLE = (DataType.float32, DataType.float16, DataType.bfloat16, *FP8)
 
@@ -98,6 +99,18 @@ def symmetric_by_cells_low_latency_if_classic_is_ll(
     return _dealt(communicator, request, nbytes, choice)
 
 
+@REACH_RULES(nccl.TOPO_PATH_ALL_DIRECT_NVLINK(since="2.29.2"))
+def nvlink_between_gpus(communicator: Communicator) -> bool:
+    """NVLink joins all ranks: not those that all share one GPU, whose path is nearer (sic)."""
+    return communicator.direct_nvlink and communicator.graphs[Algorithm.Ring].type_intra == "NVL"
+
+
+@REACH_RULES(nccl.TOPO_PATH_ALL_DIRECT_NVLINK(since="2.30.7"))
+def nvlink_or_one_gpu(communicator: Communicator) -> bool:
+    """NVLink or a GPU that they share joins all ranks."""
+    return communicator.direct_nvlink
+
+
 def _in_cells(communicator: Communicator, request: Request, nbytes: int) -> KernelChoice | NonClassicPath | None:
     if communicator.nodes > 1:
         raise BadInput("symmetric windows on several nodes are not emulated; valid: one node")
@@ -118,7 +131,7 @@ def _copied(communicator: Communicator, request: Request, nbytes: int) -> bool:
         return True
     table = communicator.release.symmetric
     count = _own_bytes(communicator, request, nbytes) // request.dtype.size_bytes
-    if communicator.min_comp_cap < 100 or table.copied_over_elements is None:
+    if communicator.min_comp_cap < 100 or table.copied_over_elements is None or not _reaches(communicator):
         return False
     times = (
         1
@@ -146,6 +159,8 @@ def _implemented(communicator: Communicator, request: Request) -> bool:
     if request.collective not in (Collective.AllGather, Collective.AllReduce, Collective.ReduceScatter):
         return False
     _check_links(communicator)
+    if not _reaches(communicator):
+        return False
     if request.collective is Collective.AllGather:
         return True
     table, release = communicator.release.symmetric, communicator.release.name
@@ -160,11 +175,19 @@ def _implemented(communicator: Communicator, request: Request) -> bool:
 
 def _check_links(communicator: Communicator) -> None:
     """BadInput where a GPU does not reach every other over NVLink: whether windows are symmetric then is not known."""
-    direct = communicator.has_nvswitch or communicator.ranks == 2
-    if communicator.graphs[Algorithm.Ring].type_intra != "NVL" or not direct:
+    near = communicator.graphs[Algorithm.Ring].type_intra in ("LOC", "NVL")
+    direct = communicator.direct_nvlink if communicator.shares_gpus else communicator.ranks == 2
+    if not near or not (communicator.has_nvswitch or direct):
         raise BadInput("symmetric windows without NVLink between all GPUs are not emulated; valid: machines with it")
     if communicator.min_comp_cap != communicator.max_comp_cap:
         raise BadInput("symmetric windows on GPUs of several compute capabilities are not emulated; valid: equal GPUs")
+
+
+def _reaches(communicator: Communicator) -> bool:
+    """Whether symmetric kernels reach every rank; without shared GPUs :func:`_check_links` knows that they do."""
+    return not communicator.shares_gpus or given(communicator.rules.symmetric_reach, "rules.symmetric_reach")(
+        communicator
+    )
 
 
 def _best(communicator: Communicator, request: Request, own_bytes: int, modelled_bytes: int) -> KernelChoice | None:

@@ -40,6 +40,16 @@ def _edited(topology: str, changes: tuple[tuple[str, str], ...]) -> str:
     return to_text(root)
 
 
+def each_gpu_once(topology: str) -> str:
+    """The text of a topology whose GPUs ranks shared as libnccl has to be given it: a <gpu> for every rank in it is one
+    that this rank had, and NCCL would take them for ranks of the new communicator as well."""
+    root = ET.fromstring(topology)
+    for pci in root.iter("pci"):
+        for gpu in pci.findall("gpu")[1:]:
+            pci.remove(gpu)
+    return to_text(root)
+
+
 def _nic_gbps(root: ET.Element, value: str) -> None:
     """The speed of every adapter, 1e9 bits per second."""
     if not re.fullmatch(r"\d+(\.\d{1,3})?", value) or not 0.001 <= float(value) <= MOST_GBPS:

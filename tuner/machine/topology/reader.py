@@ -4,6 +4,7 @@ xml.h's (``src/graph``, v2.28.9-1)."""
 import math
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 from tuner.base.errors import BadTopology, one_of
@@ -38,7 +39,10 @@ def of_elements(elements: list[Element], where: str) -> Topology:
     for element in elements:
         by_tag.get(element.tag, []).append(element)
     cpus = tuple(_cpu(element) for element in by_tag["cpu"])
-    gpus = sorted((_gpu(element) for element in by_tag["gpu"]), key=lambda gpu: gpu.dev)
+    ranks = by_tag["gpu"]
+    for element in ranks:
+        _check_whole(element)
+    gpus = sorted((_gpu(element) for element in ranks if _first_rank(element) is element), key=lambda gpu: gpu.dev)
     # Every rank puts an adapter that is no PCI device below its own first CPU: one device, several times in a dump.
     by_place = {(net.dev, net.name): net for net in map(_net, reversed(by_tag["net"]))}
     nets = sorted(by_place.values(), key=lambda net: net.dev)
@@ -48,7 +52,7 @@ def of_elements(elements: list[Element], where: str) -> Topology:
     _distinct(where, "<gpu dev>", (gpu.dev for gpu in gpus))
     _distinct(where, "GPU <pci busid>", (gpu.busid for gpu in gpus))
     _distinct(where, "<net dev>", (net.dev for net in nets))
-    return Topology(cpus, tuple(gpus), tuple(nets))
+    return Topology(cpus, tuple(gpus), tuple(nets), _gpu_of_rank(ranks, gpus) if len(ranks) > len(gpus) else ())
 
 
 def _distinct(where: str, what: str, values: Iterable[object]) -> None:
@@ -87,6 +91,32 @@ def _gpu(element: Element) -> Gpu:
             if link.tag == "nvlink"
         ),
     )
+
+
+def _first_rank(element: Element) -> Element:
+    """The <gpu> of the first rank on the same GPU: NCCL writes one for every rank into the GPU's <pci>."""
+    beside = element.parent.children if element.parent is not None and element.parent.tag == "pci" else []
+    return next((each for each in beside if each.tag == element.tag), element)
+
+
+def _check_whole(element: Element) -> None:
+    """A GPU has one number, whoever uses it; NCCL's MLOPart divides one into several."""
+    if _integer(element, "mlopart", low=-1, default=-1) >= 0:
+        element.fail("is a part of a GPU (mlopart); valid: whole GPUs, MLOPart is not emulated")
+    first = _first_rank(element)
+    for name in ("dev", "sm"):
+        if _integer(element, name) != _integer(first, name):
+            element.fail(f"has another {name} than the first <gpu> of its <pci>; valid: ranks that share one GPU")
+
+
+def _gpu_of_rank(ranks: list[Element], gpus: list[Gpu]) -> tuple[int, ...]:
+    """Which of the GPUs each rank is on, in the order of ranks."""
+    devs = [gpu.dev for gpu in gpus]
+    placed = sorted((_integer(element, "rank"), devs.index(_integer(element, "dev"))) for element in ranks)
+    for (rank, _), (after, _) in pairwise(placed):
+        if rank == after:
+            raise BadTopology(f"{ranks[0].where}: <gpu rank>={rank} twice; valid: each rank once")
+    return tuple(gpu for _, gpu in placed)
 
 
 def _net(element: Element) -> Net:

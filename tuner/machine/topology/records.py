@@ -85,6 +85,7 @@ class Topology:
     cpus: tuple[Cpu, ...]
     gpus: tuple[Gpu, ...]
     nets: tuple[Net, ...]
+    gpu_of_rank: tuple[int, ...] = ()  # which of the GPUs each local rank of a dump was on; empty: none is shared
 
     @property
     def cpu(self) -> Cpu:
@@ -113,6 +114,11 @@ class Topology:
         if not 1 <= count <= len(self.gpus):
             raise BadInput(f"{count} GPUs per node asked for; valid: 1 to {len(self.gpus)}")
         return self.gpus[:count]
+
+    def placed(self, ranks: int) -> tuple[int, ...] | None:
+        """Which of the GPUs each of the first ``ranks`` local ranks is on; None for more than there are."""
+        all_ranks = self.gpu_of_rank or tuple(range(len(self.gpus)))
+        return all_ranks[:ranks] if ranks <= len(all_ranks) else None
 
     def compute_capabilities(self, count: int) -> tuple[int, ...]:
         """``sm`` of the first ``count`` GPUs: 80, 90, 100 ..."""

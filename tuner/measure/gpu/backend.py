@@ -133,7 +133,7 @@ class Gpu:
 
     def describe(self) -> Header:
         """Machine, libraries and settings, for the head of the samples."""
-        topology = self._options.topology
+        topology, per_gpu = self._options.topology, self._options.ranks_per_gpu
         nodes: dict[str, int] = {}
         for host, count in self._hosts:
             nodes[host] = nodes.get(host, 0) + count
@@ -147,7 +147,8 @@ class Gpu:
                     self.release,
                     len(nodes),
                     topology=topology,
-                    gpus_per_node=next(iter(nodes.values())),
+                    gpus_per_node=next(iter(nodes.values())) // per_gpu,
+                    ranks_per_gpu=per_gpu if per_gpu > 1 else None,
                     environment=self._environment(),
                 )
             ),

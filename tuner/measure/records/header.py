@@ -21,6 +21,8 @@ def scenario_record(scenario: Scenario) -> dict[str, Any]:
     record = asdict(replace(scenario, fitted_constants=None))
     del record["fitted_constants"]  # of what was measured before: no part of a communicator
     del record["build"]  # of the libnccl that is asked without GPUs
+    if scenario.ranks_per_gpu is None:
+        del record["ranks_per_gpu"]
     record.update({name: str(path.resolve()) for name in _PATHS if (path := getattr(scenario, name)) is not None})
     others = [scenario_record(other) for other in scenario.others]
     return {**record, "environment": scenario.environment or {}, "others": others}

@@ -74,7 +74,9 @@ def _symmetric_last(communicator: Communicator, ordered: list[Task]) -> list[Tas
     Source: ncclMakeSymmetricTaskList, src/scheduler/symmetric_sched.cc, v2.29.2-1.
     """
     waits = communicator.rules.symmetric_queue
-    if waits is None or communicator.nodes > 1 or not communicator.direct_nvlink:
+    if waits is None or communicator.nodes > 1:
+        return ordered
+    if not given(communicator.rules.symmetric_reach, "rules.symmetric_reach")(communicator):
         return ordered
     most = given(communicator.release.limits.symmetric_bytes, "limits.symmetric_bytes")
     aside = [task for task in ordered if waits(task.request) and task.nbytes < most]
