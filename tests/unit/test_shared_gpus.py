@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import tuner
-from tests.unit.test_topology import cpu, net, system
+from tests.support.small_topologies import cpu, net, system
 from tuner import release
 from tuner.base.errors import BadInput, BadTopology
 from tuner.emulator.rules import init
