@@ -146,7 +146,7 @@ class ResolvedNode:
         from tuner.search import Request
 
         if self.shares_gpus:
-            raise BadInput("the search knows no ranks that share a GPU; valid: one per GPU, or nccl-tuner oracle graphs")
+            raise BadInput("the search knows one rank per GPU only; valid: that, or nccl-tuner oracle graphs")
         asked = self.for_oracle(1)
         return Request(
             asked.topology,
