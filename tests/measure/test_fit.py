@@ -21,6 +21,7 @@ from tuner.calibration import alphabeta, observations
 from tuner.calibration import fit as model
 from tuner.calibration.constants import constants, tables
 from tuner.calibration.fit import AT_LEAST, IDENTIFIED, KEPT_ALIKE, KEPT_WITHOUT_EFFECT, TOGETHER, Fit
+from tuner.calibration.held_out import held_out
 from tuner.calibration.identify import identify
 from tuner.cli import everything as cli
 from tuner.costmodels.line import deviations
@@ -29,7 +30,7 @@ from tuner.emulator.build import with_release
 from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.selection import Selection
 from tuner.measure.records.header import Header
-from tuner.measure.records.samples import Combination, Writer
+from tuner.measure.records.samples import Combination, SampleBlock, Writer
 from tuner.plugin.table.parse import read as read_table
 from tuner.scenario import Scenario
 
@@ -248,6 +249,71 @@ def test_a_model_that_misses_the_times_says_so(tmp_path: Path) -> None:
     rough = [one for one in found.constants if one.low is not None]
     assert rough
     assert np.mean([one.low <= one.nccl <= one.high for one in rough]) > 0.75
+
+
+def test_a_host_s_floor_is_not_taken_for_a_latency(tmp_path: Path) -> None:
+    """Small calls take what the host does; without a word of it, that would be an identified latency of the GPUs."""
+    change = {"hw_latency_us": {"nvlink": {"ring": {"ll": 0.9}}}}
+    scenario, floor_us, rng = replace(TWO, nodes=1), 30.0, np.random.default_rng(3)
+    with_floor = [
+        replace(each, times_us=tuple(max(time_us, floor_us * np.exp(rng.normal(0, 0.02))) for time_us in each.times_us))
+        for each in blocks(scenario, change)
+    ]
+    path = write(tmp_path / "a.jsonl", scenario, with_floor)
+    read = observations.read([path])
+    (floor,) = read.floors
+    assert floor.floor_us == pytest.approx(floor_us, rel=0.02)
+    assert min(group.median_us.min() for group in read.groups) > 1.2 * floor_us
+    assert any(f"{floor.calls}" == str(count) and "the host takes" in why for why, count in read.left_out.items())
+    one = by_name(model.fit(read))["hw_latency_us.nvlink.ring.ll"]
+    assert one.low is None or one.low <= 0.9 <= one.high
+    said = CliRunner().invoke(cli, ["fit", str(path)], catch_exceptions=False).output
+    assert "several combinations take the same 30.0 us at the least, which is the host's time" in said
+    assert observations.read([write(tmp_path / "b.jsonl", scenario, blocks(scenario, change))]).floors == ()
+    # What the backend says of its host's time.
+    bound = [replace(each, host_us=0.9 * each.median_us) for each in blocks(scenario, change, sizes=SIZES[:4])]
+    rest = blocks(scenario, change, sizes=SIZES[4:])
+    marked = observations.read([write(tmp_path / "c.jsonl", scenario, [*bound, *rest])])
+    assert min(group.sizes.nbytes.min() for group in marked.groups) == SIZES[4]
+    assert marked.left_out["sample blocks whose times are the host's, not the GPUs'"] == len(bound)
+
+
+def test_sessions_and_communicators_are_held_out(files: list[Path], tmp_path: Path) -> None:
+    of_node = observations.read(files[:2])
+    titles = [scenario.title for scenario in of_node.cases]
+    errors = {one.what: one for one in held_out(of_node)}
+    assert list(errors) == titles  # one session each
+    calls = {shape: sum(len(group.median_us) for group in of_node.groups if group.shape == shape) for shape in (0, 1)}
+    assert [errors[title].calls for title in titles] == list(calls.values())
+    assert all(one.nccl_percent > 5 for one in errors.values())
+    # Three sessions, of which the third is another machine: a fit to the others cannot know it.
+    scenario = replace(TWO, nodes=1)
+    sessions = [
+        replace(each, process=number, times_us=tuple((1 + 0.2 * (number == 2)) * time_us for time_us in each.times_us))
+        for number in range(3)
+        for each in blocks(scenario, CHANGE, seed=number, collectives=[Collective.AllReduce])
+    ]
+    (of_sessions,) = held_out(observations.read([write(tmp_path / "a.jsonl", scenario, sessions)]))
+    assert of_sessions.what == "sessions"
+    assert of_sessions.calls == len(sessions) / 3
+    assert of_sessions.fitted_percent == pytest.approx(100 * 0.2 / 1.2, abs=1.5)
+
+
+def test_sizes_that_the_model_misses_are_named_and_do_not_speak_for_the_others(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+
+    def off(block: SampleBlock) -> SampleBlock:
+        factor = np.exp(rng.normal(0, 0.5)) if block.point.bytes <= 64 else 1.0
+        return replace(block, times_us=tuple(factor * time_us for time_us in block.times_us))
+
+    path = write(tmp_path / "a.jsonl", TWO, [off(each) for each in blocks(TWO, {})])
+    found = fitted(path)
+    by_bytes = {one.from_bytes: one.noise for one in found.noise_by_size}
+    assert min(by_bytes[size] for size in (8, 16, 64)) > 10
+    assert max(noise for size, noise in by_bytes.items() if size > 64) < 3
+    assert found.noise < 3
+    said = CliRunner().invoke(cli, ["fit", str(path)], catch_exceptions=False).output
+    assert "more than elsewhere at some sizes, which count as much less: from 8 B" in said
 
 
 def test_nccl_s_own_machine_is_left_as_it_is(tmp_path: Path) -> None:

@@ -11,13 +11,15 @@ from tuner.base.names import Collective, DataType
 from tuner.calibration.constants import Constant, rounded, tables
 from tuner.calibration.forward import Forward
 from tuner.calibration.identify import Known, identify
-from tuner.calibration.observations import NORMAL_95, Observations
+from tuner.calibration.observations import Observations
 from tuner.costmodels.line import OUTLIER, deviations, robust
+from tuner.measure.statistics import NORMAL_95
 
 Array = NDArray[np.float64]
 ROUNDS = 4  # of choosing constants and fitting them: other constants count where a minimum changes sides
 WORTH = 5.0  # of the logarithm of the likelihood, for moved caps to be taken
 HIGHER = 1.1
+FEWEST_OF_SIZE = 8  # calls, for what they are off to be their own
 IDENTIFIED_DEVIATION = 0.025  # of a logarithm: 95 % are within 5 % of the value
 IDENTIFIED = "identified"
 ROUGH = "known roughly"
@@ -75,14 +77,27 @@ class Residual:
 
 
 @dataclass(frozen=True, slots=True)
+class SizeNoise:
+    """How many of their own deviations the times of sizes from ``from_bytes`` to twice that are off, and how many."""
+
+    from_bytes: int
+    calls: int
+    noise: float
+
+
+@dataclass(frozen=True, slots=True)
 class Fit:
-    """``noise`` is how many of their own deviations the times are off; above 1 the model misses something."""
+    """``noise`` is how many of their own deviations the times are off; above 1 the model misses something.
+
+    ``noise_by_size`` says so of each doubling of sizes: what one of them is off counts as much less there.
+    """
 
     constants: tuple[Fitted, ...]
     unreached: tuple[str, ...]
     zeros: tuple[str, ...]
     tables: Mapping[str, Any]
     noise: float
+    noise_by_size: tuple[SizeNoise, ...]
     errors: tuple[Error, ...]  # by algorithm and protocol, then all
     residuals: tuple[Residual, ...]
 
@@ -91,29 +106,32 @@ class Fit:
 class Problem:
     """The calls that are fitted, [call]: logarithms of their times in us, and one over their deviations.
 
-    ``used`` are the calls among those that :class:`Forward` computes.
+    ``used`` are the calls among those that :class:`Forward` computes; ``octave`` is the logarithm of each one's size.
     """
 
     forward: Forward
     target: Array
     weight: Array
     used: NDArray[np.bool_]
+    octave: NDArray[np.int64]
 
-    def off(self, values: Mapping[Constant, float], noise: float) -> Array:
+    def off(self, values: Mapping[Constant, float], noise: float | Array) -> Array:
         """The model's logarithms of us less the measured ones, in units of their deviations, [call]."""
         residuals: Array = (self.forward.log_us(values)[self.used] - self.target) * self.weight / noise
         return residuals
 
-    def slope(self, values: Mapping[Constant, float], by: Sequence[Constant], noise: float) -> Array:
+    def slope(self, values: Mapping[Constant, float], by: Sequence[Constant], noise: float | Array) -> Array:
         """How :meth:`off` changes with the logarithm of each constant, numbers [call][constant]."""
         jacobian: Array = self.forward.jacobian(values, by)[self.used] * (self.weight / noise)[:, None]
         return jacobian
 
-    def cost(self, values: Mapping[Constant, float], noise: float) -> float:
+    def cost(self, values: Mapping[Constant, float], noise: float | Array) -> float:
         """Half the sum of the robust losses: what a fit makes small."""
         return float(np.sum(robust(self.off(values, noise)))) / 2
 
-    def solve(self, values: Mapping[Constant, float], free: Sequence[Constant], noise: float) -> dict[Constant, float]:
+    def solve(
+        self, values: Mapping[Constant, float], free: Sequence[Constant], noise: float | Array
+    ) -> dict[Constant, float]:
         """From these values on; what is not free stays."""
         from scipy.optimize import least_squares  # slow to load
 
@@ -142,20 +160,23 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Values of all constants, those of ``known`` fitted and the others as in ``start``."""
+    """Values of all constants, those of ``known`` fitted and the others as in ``start``.
+
+    ``noise`` are numbers, [call]: how many of its deviations a time of its size is off.
+    """
 
     start: dict[Constant, float]
     values: dict[Constant, float]
     known: Known
-    noise: float
+    noise: Array
 
 
 def fit(observations: Observations) -> Fit:
     """A robust least-squares fit of the logarithms of times to the sizes that are not held out."""
     forward = Forward(observations)
     everything = forward.constants
-    target, weight, used = _flat(observations)
-    problem = Problem(forward, target[used], weight[used], used)
+    target, weight, used, octave = _flat(observations)
+    problem = Problem(forward, target[used], weight[used], used, octave[used])
     nccl = {constant: constant.nccl for constant in everything}
     settled = _settled(problem, nccl, nccl)
     for kind in dict.fromkeys(constant.path[1] for constant in everything if constant.is_cap):
@@ -176,30 +197,49 @@ def fit(observations: Observations) -> Fit:
         unreached=tuple(forward.unreached),
         zeros=tuple(forward.zeros),
         tables=tables(observations.release, values),
-        noise=settled.noise,
+        noise=float(np.median(settled.noise)),
+        noise_by_size=_by_size(problem, settled),
         errors=_errors(residuals),
         residuals=residuals,
     )
 
 
 def _settled(
-    problem: Problem, start: Mapping[Constant, float], first: Mapping[Constant, float], noise: float = 1.0
+    problem: Problem, start: Mapping[Constant, float], first: Mapping[Constant, float], noise: Array | None = None
 ) -> Settled:
     """Chooses constants and fits them from ``first`` on until the choice stays; the others are as in ``start``."""
     everything = problem.forward.constants
     values, known, solved = dict(first), Known((), {}), None
+    noise = np.ones(len(problem.target)) if noise is None else noise
     for _ in range(ROUNDS):
         jacobian = problem.slope(values, everything, noise)
         known = identify(jacobian, [constant.after for constant in everything], known.fitted)
-        if solved == (set(known.fitted), noise):
+        if solved == (set(known.fitted), noise.tolist()):
             break
-        solved = set(known.fitted), noise
+        solved = set(known.fitted), noise.tolist()
         free = [everything[index] for index in known.fitted]
         values = problem.solve({**start, **{constant: values[constant] for constant in free}}, free, noise)
         off = np.abs(problem.off(values, 1.0))
         freedom = len(off) / max(1, len(off) - len(known.fitted))
-        noise = max(1.0, round(float(_MEDIAN_DEVIATION * np.median(off) * np.sqrt(freedom)), 1))
+        noise = _noise(off * np.sqrt(freedom), problem.octave)
     return Settled(dict(start), values, known, noise)
+
+
+def _noise(off: Array, octave: NDArray[np.int64]) -> Array:
+    """By call: the median of what times like it are off, in their deviations, by size; at least 1.
+
+    A size with few calls is taken together with all of them.
+    """
+    noise = np.full(len(off), _MEDIAN_DEVIATION * float(np.median(off)))
+    for each in np.unique(octave):
+        if (these := octave == each).sum() >= FEWEST_OF_SIZE:
+            noise[these] = _MEDIAN_DEVIATION * np.median(off[these])
+    return np.maximum(1.0, np.round(noise, 1))
+
+
+def _by_size(problem: Problem, settled: Settled) -> tuple[SizeNoise, ...]:
+    which = [(int(each), problem.octave == each) for each in np.unique(problem.octave)]
+    return tuple(SizeNoise(1 << each, int(these.sum()), float(settled.noise[these][0])) for each, these in which)
 
 
 def _free(problem: Problem, settled: Settled) -> list[Constant]:
@@ -240,11 +280,12 @@ def _rivals(forward: Forward, values: Mapping[Constant, float], known: Known) ->
     }
 
 
-def _flat(observations: Observations) -> tuple[Array, Array, NDArray[np.bool_]]:
+def _flat(observations: Observations) -> tuple[Array, Array, NDArray[np.bool_], NDArray[np.int64]]:
     groups = observations.groups
     target = np.log(np.concatenate([group.median_us for group in groups]))
     weight = 1 / np.concatenate([group.deviation for group in groups])
-    return target, weight, ~np.concatenate([group.held_out for group in groups])
+    octave = np.log2(np.concatenate([group.sizes.nbytes for group in groups]).astype(np.float64)).astype(np.int64)
+    return target, weight, ~np.concatenate([group.held_out for group in groups]), octave
 
 
 def _fitted(

@@ -19,6 +19,8 @@ from tuner.calibration import alphabeta, observations
 from tuner.calibration import fit as model
 from tuner.calibration.alphabeta import AlphaBeta
 from tuner.calibration.fit import AT_LEAST, KEPT_ALIKE, Fit, Fitted
+from tuner.calibration.floors import Floor
+from tuner.calibration.held_out import HeldOut, held_out
 from tuner.calibration.observations import Observations
 from tuner.emulator import fitted_constants
 from tuner.emulator.fitted_constants import FittedConstants
@@ -36,7 +38,8 @@ def _former_reasons(left_out: Mapping[str, int]) -> dict[str, int]:
 class FittedFiles:
     """What was read: the release, the communicators in words, how many calls; ``left_out`` counts others by reason.
 
-    ``times`` says how they were had: ``measured`` or ``simulated``, or both.
+    ``times`` says how they were had: ``measured`` or ``simulated``, or both; ``floors`` where the host's time hid that
+    of the GPUs.
     """
 
     nccl: str
@@ -44,15 +47,20 @@ class FittedFiles:
     calls: int
     left_out: Mapping[str, int] = field(metadata=json_form(convert=_former_reasons))
     times: str
+    floors: tuple[Floor, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FitReport(Framed):
-    """What :func:`fit` says: ``out`` is the file that was written, None for none; as a frame its constants."""
+    """What :func:`fit` says: ``out`` is the file that was written, None for none; as a frame its constants.
+
+    ``held_out`` are errors at sessions and communicators that a fit to the others did not see.
+    """
 
     out: Path | None = field(metadata=json_form("layer"))
     files: FittedFiles = field(metadata=json_form(merged=True))
     fit: Fit = field(metadata=json_form(merged=True))
+    held_out: tuple[HeldOut, ...]
 
     @property
     def fitted(self) -> tuple[Fitted, ...]:
@@ -97,7 +105,8 @@ def fit(files: Files, *, out: str | PathLike[str] | None = None, command: str | 
     """The constants of NCCL's model that explain measured times best, from files of one machine and one release.
 
     ``files`` are what ``nccl-tuner measure`` wrote; several numbers of nodes tell more constants apart. What they
-    cannot tell keeps NCCL's value; every fourth size is held out, for honest errors. ``out`` is a file of fitted
+    cannot tell keeps NCCL's value; every fourth size is held out, for honest errors, and so are sessions and
+    communicators, each from a fit of its own. ``out`` is a file of fitted
     constants to write, which ``communicator(constants=...)`` takes; ``command`` is named in it.
     Errors: BadMeasurement for files with nothing to fit to, of several machines or releases; BadInput where ``out``
     cannot be written.
@@ -107,7 +116,7 @@ def fit(files: Files, *, out: str | PathLike[str] | None = None, command: str | 
     written = None if out is None else Path(out)
     if written is not None:
         write_text(written, fitted_constants.to_text(_constants(observed, fitted, command)))
-    return FitReport(written, _read(observed), fitted)
+    return FitReport(written, _read(observed), fitted, held_out(observed))
 
 
 def fit_alpha_beta(
@@ -135,7 +144,8 @@ def fit_alpha_beta(
 
 def _read(observed: Observations) -> FittedFiles:
     titles = tuple(scenario.title for scenario in observed.cases)
-    return FittedFiles(observed.release.name, titles, observed.calls, dict(observed.left_out), observed.times)
+    left_out = dict(observed.left_out)
+    return FittedFiles(observed.release.name, titles, observed.calls, left_out, observed.times, observed.floors)
 
 
 def _constants(observed: Observations, fitted: Fit, command: str | None) -> FittedConstants:

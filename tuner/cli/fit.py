@@ -11,10 +11,12 @@ from tuner.calibration.fit import KEPT_ALIKE, KEPT_WITHOUT_EFFECT, Fitted
 from tuner.calibration.workflow import AlphaBetaReport, FitReport, FittedFiles, fit, fit_alpha_beta
 from tuner.cli import options
 from tuner.cli.gpu_options import library_option
-from tuner.cli.output import print_json, print_table
+from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.cli.provenance import command_line
+from tuner.measure.records.samples import NEAR
 
 MODELS = ("nccl", "alpha-beta")
+WORSE = 2.0  # times what the model misses in the middle: sizes that are named
 
 
 @click.command(name="fit")
@@ -45,7 +47,8 @@ def command(files: tuple[Path, ...], out: Path | None, model_name: str, cost_tab
     """Fits the constants of NCCL's model to the measurements in FILE, of one machine and release.
 
     What the measurements do not determine keeps NCCL's value; several node counts determine more. Every fourth
-    size is held out: the errors there are those of sizes that were not used.
+    size is held out: the errors there are those of sizes that were not used. Sessions and communicators are held out
+    in turn as well.
 
     \b
     nccl-tuner fit one-node.jsonl two-nodes.jsonl --out pod.toml
@@ -98,13 +101,27 @@ def _print(report: FitReport) -> None:
     ]
     columns = ("combination", "calls", "NCCL", "fitted", "held out", "NCCL there", "fitted there")
     print_table("Mean absolute error of the times, %", columns, errors)
+    _print_held_out(report)
     without_effect = [one.name for one in fitted.constants if one.status == KEPT_WITHOUT_EFFECT]
     for what, names in (("too little effect", without_effect), ("not reached", fitted.unreached)):
         if names:
             click.echo(f"kept at NCCL's value, {what}: {_few(names)}")
     if fitted.noise > 1:
         click.echo(f"the model misses the times by {fitted.noise:g} of their deviations; intervals are as much wider")
+    worse = [one for one in fitted.noise_by_size if one.noise > WORSE * fitted.noise]
+    if worse:
+        sizes = ", ".join(f"from {human_bytes(one.from_bytes)} {one.noise:g}" for one in worse)
+        click.echo(f"more than elsewhere at some sizes, which count as much less: {sizes}")
     _print_left_out(report.files)
+
+
+def _print_held_out(report: FitReport) -> None:
+    rows = [(one.what, one.calls, _percent(one.nccl_percent), _percent(one.fitted_percent)) for one in report.held_out]
+    if rows:
+        columns = ("held out of a fit to all others", "calls", "NCCL there", "fitted there")
+        print_table("Mean absolute error at what a fit did not see, %", columns, rows)
+    else:
+        click.echo("no session and no communicator held out: that takes three processes, or FILEs of two communicators")
 
 
 def _title(files: FittedFiles) -> str:
@@ -130,6 +147,12 @@ def _percent(value: float | None) -> str:
 def _print_left_out(files: FittedFiles) -> None:
     for reason, count in sorted(files.left_out.items()):
         click.echo(f"left out: {count} {reason}")
+    for floor in files.floors:
+        click.echo(
+            f"{floor.communicator}: several combinations take the same {floor.floor_us:.1f} us at the least, which is "
+            f"the host's time; left out are calls that take less than {NEAR:g} times that, "
+            f"to {human_bytes(floor.to_bytes)}"
+        )
 
 
 def _print_alpha_beta(report: AlphaBetaReport, cost_table: Path | None) -> None:

@@ -8,7 +8,7 @@ from tuner.base.records import json_form
 from tuner.costmodels.bandwidth import algorithm_gbs, bus_factor
 from tuner.measure.plan import Task
 from tuner.measure.records.samples import Combination, Point, SampleBlock
-from tuner.measure.statistics import Estimate, estimate, of_blocks
+from tuner.measure.statistics import Estimate, of_runs_or_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +106,17 @@ def record(result: Result, ranks: int) -> MeasuredResult:
 def _result(task: Task, blocks: list[SampleBlock]) -> Result:
     counted = [block for block in blocks if block.counts]
     processes = [block.process for block in counted]
+    times_us = [time_us for block in counted for time_us in block.times_us]
     return Result(
         task.point,
         task.requested,
         blocks[-1].executed,
-        _estimate(counted) if counted else None,
+        of_runs_or_blocks([block.median_us for block in counted], processes, times_us) if counted else None,
         len(blocks),
         sum(block.replaced for block in blocks),
         sum(block.wrong for block in blocks),
         _host_bound(blocks),
-        sum(len(block.times_us) for block in counted),
+        len(times_us),
         len(set(processes)),
     )
 
@@ -123,12 +124,6 @@ def _result(task: Task, blocks: list[SampleBlock]) -> Result:
 def _host_bound(blocks: list[SampleBlock]) -> bool | None:
     known = [block.host_bound for block in blocks if block.counts and block.host_us is not None]
     return sum(known) * 2 > len(known) if known else None
-
-
-def _estimate(counted: list[SampleBlock]) -> Estimate:
-    """By its sample blocks; of what was dropped before there were enough of them, by its runs."""
-    by_blocks = of_blocks([block.median_us for block in counted], [block.process for block in counted])
-    return by_blocks if by_blocks.is_bounded else estimate([each for block in counted for each in block.times_us])
 
 
 def _place(result: Result) -> tuple[Point, bool, float]:

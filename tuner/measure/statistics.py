@@ -17,17 +17,22 @@ from numpy.typing import ArrayLike
 CONFIDENCE = 0.95
 LEAST_PROCESSES = 3  # for how much they differ to be known
 FEWEST_BLOCKS = 3
+NORMAL_95 = 1.96  # deviations to either side that hold 95 %
 MEDIAN_VARIANCE = pi / 2  # a median's over a mean's
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A median with its confidence interval, us; the interval is 0 to infinity where the samples are too few."""
+    """A median with its confidence interval, us; the interval is 0 to infinity where the samples are too few.
+
+    ``deviation`` is that of the median's logarithm, infinite where the samples are too few.
+    """
 
     median_us: float
     low_us: float
     high_us: float
     samples: int
+    deviation: float = float("inf")
 
     @property
     def is_bounded(self) -> bool:
@@ -64,7 +69,13 @@ def of_blocks(medians_us: Sequence[float], processes: Sequence[int], confidence:
     variance = sum((unit - mean) ** 2 for unit in units) / (len(units) - 1)
     error = sqrt(variance_of_centre * variance / len(units))
     half = float(stdtrit(len(units) - 1, (1 + confidence) / 2)) * error
-    return Estimate(exp(centre), exp(centre - half), exp(centre + half), len(medians_us))
+    return Estimate(exp(centre), exp(centre - half), exp(centre + half), len(medians_us), error)
+
+
+def of_runs_or_blocks(medians_us: Sequence[float], processes: Sequence[int], times_us: Sequence[float]) -> Estimate:
+    """By the sample blocks; where they are too few for an interval, by all their ``times_us``."""
+    by_blocks = of_blocks(medians_us, processes)
+    return by_blocks if by_blocks.is_bounded else estimate(times_us)
 
 
 def estimate(times_us: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
@@ -78,7 +89,8 @@ def estimate(times_us: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
     median = float((times[(n - 1) // 2] + times[n // 2]) / 2)
     if below < 0:
         return Estimate(median, 0.0, float("inf"), n)
-    return Estimate(median, float(times[below]), float(times[n - 1 - below]), n)
+    low, high = float(times[below]), float(times[n - 1 - below])
+    return Estimate(median, low, high, n, (high - low) / 2 / median / NORMAL_95)
 
 
 @lru_cache(maxsize=4096)
