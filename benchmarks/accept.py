@@ -29,6 +29,7 @@ from tuner.base.sizes import human_bytes
 from tuner.calibration import calibrate
 from tuner.calibration.accuracy import splits
 from tuner.calibration.accuracy.splits import Split
+from tuner.calibration.calibrate import Measured, Widths
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.measure.readers.measured_table import Given
@@ -38,7 +39,6 @@ from tuner.scenario.describe import describe
 from tuner.timemodel import calibration as calibrations
 from tuner.timemodel import predict
 from tuner.timemodel.features import Array
-from tuner.timemodel.intervals import Factors
 
 RUNS = 40
 SIZES = np.array([1 << power for power in range(13, 34)], np.uint64)
@@ -235,12 +235,12 @@ def _accepted(table: MeasuredTable) -> Acceptance:
 
 def held_out() -> None:
     """Healthy curves that the calibration was not fitted to, by what was held out."""
-    factors = calibrate.known_factors()
+    widths = calibrate.known_widths()
     failed: dict[str, list[bool]] = {}
     for split in splits.splits():
         if split.kind == "combination":
             continue
-        own = list(_failed(split, factors))
+        own = list(_failed(split, widths))
         print(f"  {split.kind:14} {split.title[:90]:90} {sum(own)} of {len(own)} curves fail", flush=True)
         failed.setdefault(split.kind, []).extend(own)
     for kind, each in failed.items():
@@ -249,10 +249,10 @@ def held_out() -> None:
     print(f"all: {np.mean(every):.1%} of {len(every)} healthy curves fail")
 
 
-def _failed(split: Split, factors: Factors) -> Iterator[bool]:
+def _failed(split: Split, widths: Widths) -> Iterator[bool]:
     halves = splits.halves(split)
     fit, test = measured.load(split.fit[0]), measured.load((split.test or split.fit)[0])
-    made = calibrate.of_tables("held out", [replace(fit, rows=halves.fit.rows)], fit.header.machine, factors)
+    made = calibrate.of_tables("held out", [replace(fit, rows=halves.fit.rows)], Measured(fit.header.machine), widths)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "held-out.json"
         path.write_text(calibrations.text(made), encoding="utf-8")

@@ -54,7 +54,37 @@ def test_a_shipped_table_is_taken_by_name() -> None:
     found = json.loads(run("accept", TABLE.name, *MACHINE, "--json").stdout)
     assert found["pass"]
     assert {size["file"] for size in found["sizes"]} == {TABLE.name}
-    assert len(found["sizes"]) == sum(not row.is_point_to_point for row in TABLE.rows)
+    assert len(found["sizes"]) == len(TABLE.rows)
+    assert found["skipped"] == {}
+    exchanges = [size for size in found["sizes"] if size["collective"] == "AllToAll"]
+    assert len(exchanges) == sum(row.collective == "alltoall" for row in TABLE.rows) > 0
+    assert {(size["pick"], size["time"]) for size in exchanges} == {("-", "calibrated")}
+
+
+def test_slow_exchanges_fail(tmp_path: Path) -> None:
+    rows = [row for row in TABLE.rows if row.collective == "alltoall" and row.gpus_per_node == 8]
+    assert accepted(tmp_path, replace(TABLE, rows=tuple(rows)))["pass"]
+    slow = replace(TABLE, rows=tuple(replace(row, time_us=2.5 * row.time_us) for row in rows if row.bytes > 1 << 20))
+    found = accepted(tmp_path, slow, code=1)
+    assert {size["verdict"] for size in found["sizes"] if size["bytes"] > 1 << 24} == {"too slow"}
+
+
+def test_exchanges_without_a_calibration_are_not_judged(tmp_path: Path) -> None:
+    path = tmp_path / "given.csv"
+    rows = [f"{collective},half,8,67108864,900" for collective in ("alltoall", "allreduce")]
+    path.write_text("\n".join(["collective,dtype,gpus,bytes,time_us", *rows]) + "\n", "utf-8")
+    said = run("accept", str(path), "--machine", "pcie-l40s", "--nccl", "2.28.9", "--json", code=1).stdout
+    found = json.loads(said)
+    assert [size["collective"] for size in found["sizes"]] == ["AllReduce"]
+    assert list(found["skipped"]) == ["of AllToAll: no calibration has times of it here, and NCCL's model has none"]
+
+
+def test_more_gpus_than_the_machine_has_are_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "given.csv"
+    path.write_text("collective,dtype,gpus,bytes,time_us\nallreduce,half,16,67108864,300\n", "utf-8")
+    said = run("accept", str(path), *MACHINE, "--nccl", "2.29.2", code=2).stderr
+    says = "1 rows have up to 16 GPUs a node, and the machine has 8; valid: --machine of the machine that was measured"
+    assert said == f"nccl-tuner: {path}:2: {says}\n"
 
 
 def test_a_healthy_machine_passes(tmp_path: Path) -> None:

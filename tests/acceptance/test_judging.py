@@ -17,13 +17,15 @@ from tuner.acceptance.judge import Judged, Verdict
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.calibration import calibrate
+from tuner.calibration.accuracy import splits
 from tuner.emulator.request import Request
 from tuner.measure.readers.measured_table import Given
 from tuner.scenario.describe import describe
 from tuner.timemodel.features import Array
 
 SIZES = np.array([1 << power for power in range(13, 33)], np.uint64)
-KIND = Kind(Shape(1, 8), Request(Collective.AllGather, DataType.float32, Op.sum))
+REQUEST = Request(Collective.AllGather, DataType.float32, Op.sum)
+KIND = Kind(Shape(1, 8), REQUEST)
 EXPECTATION = Expectation(describe("dgx-h100", nccl="2.29.2"))
 EXPECTED = EXPECTATION.times(KIND, SIZES)
 HEALTHY = sorted({name for source in calibrate.sources() for name in source.tables})
@@ -96,8 +98,11 @@ def test_the_floor_is_what_just_passes() -> None:
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_public_runs_that_calibrations_stand_on_pass(name: str, tmp_path: Path) -> None:
+    """Of AllToAll those of one way to set the network up: others take four times as long on 256 nodes of Polaris."""
     table = measured.load(name)
-    rows = tuple(row for row in table.rows if table.network_of(row) != curves.SOCKETS)
+    one_way = splits.one_way_runs().get(name, table.header.runs.keys() | {""})
+    with_plugin = [row for row in table.rows if table.network_of(row) != curves.SOCKETS]
+    rows = tuple(row for row in with_plugin if row.collective != "alltoall" or row.run in one_way)
     measured.write(tmp_path / "given.csv", replace(table, rows=rows))
     scenario = describe(table.header.machine, nccl=table.header.nccl)
     found = accept([tmp_path / "given.csv"], Asked(scenario, Given()))
@@ -129,6 +134,7 @@ def test_without_a_calibration_the_band_is_nccls_with_its_error() -> None:
     found = expectation.times(KIND, SIZES)
     assert found.whose is Whose.nccl
     assert not found.measured.any()
+    assert found.picks is not None
     nccl_us = found.picks.time_us.astype(float)
     small, large = NCCL_ERROR[False][0], NCCL_ERROR[False][-1]
     for at, (low, high) in ((0, small), (-1, large)):
@@ -148,6 +154,7 @@ def test_an_extrapolation_is_trusted_no_more_than_nccls_model() -> None:
     broadcast = Request(Collective.Broadcast, DataType.float32, Op.sum)
     found = EXPECTATION.times(Kind(Shape(1, 8), broadcast), SIZES)
     assert not found.measured.any()
+    assert found.picks is not None
     assert (found.time_us * np.exp(found.log_half) > found.picks.time_us).all()
 
 
@@ -157,7 +164,7 @@ def test_nodes_that_differ_are_refused() -> None:
 
 
 def test_floors_allow_for_the_start_of_small_calls() -> None:
-    (small, large) = floors.floors(EXPECTATION, [KIND.request], [1 << 20, 1 << 30])
+    (small, large) = floors.floors(EXPECTATION, [REQUEST], [1 << 20, 1 << 30])
     assert small.most_us > small.expected_us + judge.MOST_FIRST_US
     assert small.floor_gbs < 0.7 * small.expected_busbw_gbs
     assert large.floor_gbs > 0.8 * large.expected_busbw_gbs

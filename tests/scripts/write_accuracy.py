@@ -18,7 +18,7 @@ def read() -> dict[str, Any]:
 
 
 def main() -> None:
-    """A minute."""
+    """A few minutes."""
     found = of_splits(lambda done, of: print(f"\rsplit {done} of {of}", end="\n" if done == of else "", flush=True))
     splits = [
         {
@@ -33,7 +33,11 @@ def main() -> None:
         }
         for each in found.splits
     ]
-    alltoall = [{**to_json(each), "error": round(each.error, 4)} for each in exchanges.run()]
+    rounded = {"error": 4, "coverage": 3, "half_width": 3}
+    alltoall = [
+        {**to_json(each), **{key: round(getattr(each, key), digits) for key, digits in rounded.items()}}
+        for each in exchanges.run()
+    ]
     kept = {
         "splits": splits,
         "alltoall": alltoall,

@@ -18,12 +18,12 @@ FACTORS = {kind: (0.1 if kind in BEYOND else 1) * (1 + 0.6 * at) for at, kind in
 MEASURED = ("Ring/LL", "Ring/LL128", "Ring/Simple", "Tree/LL", "Tree/LL128")
 
 
-def half_width(*kinds: CarriedOver) -> float:
+def half_width(*kinds: CarriedOver, doublings: int = 1) -> float:
     """Half the interval around the logarithm of a time that carries these over, beside sizes: their errors add up as
-    independent ones."""
-    least = FACTORS[CarriedOver.sizes] ** 2
-    scaled = least + sum(FACTORS[kind] ** 2 - least for kind in kinds if kind not in BEYOND)
-    return math.sqrt(SCATTER**2 * scaled + sum(FACTORS[kind] ** 2 for kind in kinds if kind in BEYOND))
+    independent ones. ``doublings``: from the most nodes that were measured to those asked about, 1 or more."""
+    of = {**dict.fromkeys(CarriedOver, SCATTER), **dict.fromkeys(BEYOND, 1.0)}
+    of[CarriedOver.nodes_beyond] = math.sqrt(doublings)
+    return math.hypot(*(FACTORS[kind] * of[kind] for kind in (CarriedOver.sizes, *kinds)))
 
 
 def made_up(parameters: Mapping[str, float] | None = None) -> Calibration:
@@ -45,6 +45,7 @@ def made_up(parameters: Mapping[str, float] | None = None) -> Calibration:
         parameters={**believed(), **(parameters or {})},
         surface=Surface([]),
         scatter=dict.fromkeys(Regime, SCATTER),
+        spread=Surface([]),
         factors=FACTORS,
         scope=frozenset(scope),
         exchange=None,

@@ -10,8 +10,13 @@ import pytest
 from tests.scripts import write_accuracy
 from tests.support.command_line import run
 from tuner import measured
+from tuner.calibration import calibrate
 from tuner.calibration.accuracy import evaluate, exchanges, splits
+from tuner.calibration.accuracy.evaluate import of_others
 from tuner.calibration.accuracy.splits import Split
+from tuner.calibration.accuracy.widths import Scores, learn
+from tuner.timemodel import calibration
+from tuner.timemodel.intervals import CarriedOver
 
 KEPT = write_accuracy.read()
 POINTS = 0.002  # by how much a mean error may be worse than what is kept
@@ -58,6 +63,35 @@ def test_intervals_hold_as_many_times_as_they_promise(kind: str) -> None:
     assert 0.85 <= np.mean(covered) <= 0.95
 
 
+@pytest.mark.parametrize("group", [*PROMISED, "sizes, several nodes", "collective, several nodes"])
+def test_intervals_are_no_wider_than_three_times_the_error(group: str) -> None:
+    own = [each for each in KEPT["splits"] if each["group"] == group]
+    assert np.mean([each["half_width"] for each in own]) <= 3 * KEPT["summary"][group][evaluate.MODEL]
+
+
+def test_the_shipped_intervals_are_those_of_the_splits() -> None:
+    for source in calibrate.sources():
+        shipped = calibration.load(source.name)
+        for kind, factor in shipped.factors.items():
+            assert factor == pytest.approx(KEPT["factors"][kind.name], rel=1e-4), (source.name, kind)
+
+
+@pytest.mark.parametrize("at", [0, 60])
+def test_no_interval_is_learnt_from_what_it_is_judged_by(at: int) -> None:
+    """Errors of the split's own machine that are a hundred times as large change nothing of its widths."""
+
+    def scores(split: Split, factor: float) -> Scores:
+        off = np.linspace(0.01, 0.1, 20) * factor
+        return Scores(splits.carried_over(split), split, split.machine, off, np.full(20, 0.05), np.full(20, 0.05))
+
+    judged = splits.splits()[at]
+    learnt = []
+    for factor in (1.0, 100.0):
+        every = [scores(each, factor if each.machine == judged.machine else 1.0) for each in splits.splits()]
+        learnt.append(learn(of_others(every, judged))[CarriedOver[judged.kind]])
+    assert learnt[0] == learnt[1]
+
+
 @pytest.mark.parametrize("split", splits.splits(), ids=lambda split: f"{split.kind} {split.machine}")
 def test_what_is_held_out_is_not_fitted_to(split: Split) -> None:
     both = splits.halves(split)
@@ -73,6 +107,9 @@ def test_times_of_all_to_all_reach_what_is_kept_and_promised() -> None:
     for each, kept in zip(found, KEPT["alltoall"], strict=True):
         assert (each.kind, each.title, each.rows) == (kept["kind"], kept["title"], kept["rows"])
         assert each.error <= kept["error"] + POINTS
+        assert each.coverage == pytest.approx(kept["coverage"], abs=0.05)
+    covered = [each["coverage"] for each in KEPT["alltoall"]]
+    assert 0.85 <= np.mean(covered) <= 0.95
     for kind, promised in {"sizes": 0.06, "gpus": 0.10, "release": 0.09}.items():
         errors = [each["error"] for each in KEPT["alltoall"] if each["kind"] == kind and "aicr" not in each["title"]]
         assert np.mean(errors) <= promised
@@ -215,6 +252,39 @@ def test_a_calibration_of_several_machines_is_refused(tmp_path: Path) -> None:
     assert (
         "a100-8x__2.27.3__aiconfigurator: of dgx-a100, and the calibration is of dgx-h100" in run(*words, code=2).stderr
     )
+
+
+def test_a_calibration_of_another_release_than_its_table_says_is_refused(tmp_path: Path) -> None:
+    words = ("calibrate", H100, "--nccl", "2.30.7", "-o", str(tmp_path / "own.json"))
+    assert f"{H100}: says NCCL 2.29.2, not 2.30.7" in run(*words, code=2).stderr
+    assert not (tmp_path / "own.json").exists()
+    run("calibrate", H100, "--nccl", "2.29.2", "-o", str(tmp_path / "own.json"))
+
+
+@pytest.mark.live
+def test_a_calibration_of_a_topology_answers_for_it_as_for_its_own_machine(tmp_path: Path) -> None:
+    topology, sweep, own = tmp_path / "tray.xml", columns_file(tmp_path), tmp_path / "own.json"
+    topology.write_text(run("machines", "show", "dgx-h100").stdout, "utf-8")
+    words = ("--topology", str(topology), "--nccl", "2.29.2")
+    said = run("calibrate", str(sweep), *words, "-o", str(own)).stdout
+    assert said.startswith(f"{own}: tray.xml ")
+    by_topology, by_name = (
+        json.loads(run("accuracy", str(sweep), *place, "--calibration", str(own), "--json").stdout)
+        for place in (words, ("--machine", "dgx-h100", "--nccl", "2.29.2"))
+    )
+    assert by_topology["mean_absolute_error"] == by_name["mean_absolute_error"] < 0.02
+    assert by_topology["half_width_90"] < by_name["half_width_90"]  # by name it is another machine
+    both = ("--machine", "dgx-h100", "--topology", str(topology), "--nccl", "2.29.2")
+    assert "one node has one of them" in run("calibrate", str(sweep), *both, "-o", str(own), code=2).stderr
+
+
+def test_a_mistyped_table_is_pointed_to_the_list(tmp_path: Path) -> None:
+    wrong = "h100-8x__2.29.2__aiconfigurater"
+    for words in (("accuracy", wrong), ("calibrate", wrong, "-o", str(tmp_path / "own.json")), ("accept", wrong)):
+        machine = () if words[0] == "calibrate" else ("--machine", "dgx-h100")
+        said = run(*words, *machine, code=2).stderr
+        assert f"did you mean {H100}?" in said
+        assert "nccl-tuner measured list" in said
 
 
 def test_a_calibration_of_milliseconds_is_refused(tmp_path: Path) -> None:

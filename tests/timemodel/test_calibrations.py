@@ -8,6 +8,7 @@ import pytest
 
 import tuner
 from tests.support.calibrations import made_up
+from tests.support.command_line import run
 from tuner.api import request
 from tuner.base.errors import BadCalibration, BadInput
 from tuner.base.names import ALGO_PROTOS
@@ -38,7 +39,7 @@ def test_a_fit_anew_gives_the_shipped_one(name: str) -> None:
     """Another processor may round otherwise: times agree to a thousandth."""
     (source,) = (each for each in calibrate.sources() if each.name == name)
     shipped = calibration.load(name)
-    anew = calibrate.shipped(source, shipped.factors)
+    anew = calibrate.shipped(source, calibrate.known_widths())
     assert anew.scope == shipped.scope
     selection = tuner.communicator(shipped.machine, nodes=1).selection
     for each in (shipped, anew):
@@ -51,8 +52,9 @@ def test_a_fit_anew_gives_the_shipped_one(name: str) -> None:
 BROKEN = {
     "not JSON": "{",
     "a list": "[]",
-    "another version": '{"calibration": 2}',
+    "another version": '{"calibration": 3}',
     "nothing else": '{"calibration": 1}',
+    "a number": "7",
 }
 
 
@@ -62,6 +64,38 @@ def test_what_is_no_calibration_is_one_error(name: str, tmp_path: Path) -> None:
     path.write_text(BROKEN[name], "utf-8")
     with pytest.raises(BadCalibration, match=r"broken\.json: not a calibration"):
         calibration.read(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"\x93NUMPY\x01\x00\xff\xfe", "not JSON"),
+        (b"{]", "not JSON"),
+        (b'{"calibration": 2}', "'parameters' is missing"),
+        (b'{"calibration": 9, "parameters": {}}', "version 9, valid: 2"),
+        (b"[1]", "a value of another kind than it has"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_in_plain_words(content: bytes, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.json"
+    path.write_bytes(content)
+    words = ("pick", "allreduce", "--machine", "dgx-h100", "--nccl", "2.29.2", "--bytes", "1M")
+    said = run(*words, "--calibration", str(path), code=2).stderr
+    assert said == f"nccl-tuner: {path}: not a calibration: {says}\n"
+
+
+def test_a_file_of_the_version_before_answers_with_the_intervals_of_now(tmp_path: Path) -> None:
+    """Its factors were in other units: 4.5 for another machine was 4.5 scatters."""
+    record = json.loads(calibration.text(calibration.load("dgx-h100")))
+    del record["spread"], record["alltoall"]["factors"], record["factors"]["network_collective"]
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps({**record, "calibration": 1, "factors": {**record["factors"], "machine": 4.5}}), "utf-8")
+    old, now = calibration.read(path), calibration.load("dgx-h100")
+    assert old.factors == now.factors
+    assert old.exchange is not None
+    assert now.exchange is not None
+    assert old.exchange.factors == now.exchange.factors
+    assert old.spread.curves == ()
 
 
 @pytest.mark.parametrize(
@@ -116,6 +150,40 @@ def test_intervals_hold_the_time_and_widen_with_what_is_carried_over() -> None:
     own, later, several = times(1, "2.29.2"), times(1, "2.32.3"), times(4, "2.29.2")
     assert (later >= own).all()
     assert (several > 2 * later).all()
+
+
+def test_an_interval_is_as_wide_as_errors_are_near_the_call() -> None:
+    """On 2 nodes of Alps, LL from 256 KiB on is off by far more than the smallest calls are."""
+    selection = tuner.communicator("alps", nodes=2, nccl="2.23.4").selection
+    model = of_communicator(selection, "alps")
+    small, large = (model.of_algo_proto(ALLREDUCE, size, ALGO_PROTOS[at]) for size, at in ((64, 0), (1 << 19, 3)))
+    assert small.measured.all()
+    assert large.measured.all()
+    assert np.log(large.high_us / large.time_us)[0] > 3 * np.log(small.high_us / small.time_us)[0]
+
+
+def test_with_more_nodes_than_measured_an_interval_grows() -> None:
+    halves = []
+    for nodes in (64, 128, 1024):
+        model = of_communicator(tuner.communicator("alps", nodes=nodes, nccl="2.23.4").selection, "alps")
+        said = model.of_algo_proto(ALLREDUCE, [1 << 30], ALGO_PROTOS[5])
+        assert CarriedOver.nodes_beyond in said.carried_over
+        halves.append(np.log(said.high_us / said.time_us)[0])
+    assert halves[0] < halves[1] < halves[2]
+    # 1, 2 and 5 doublings of the 32 nodes that were measured; the rest is alike.
+    assert halves[2] ** 2 - halves[0] ** 2 == pytest.approx(4 * (halves[1] ** 2 - halves[0] ** 2), rel=0.01)
+
+
+def test_what_was_measured_on_one_node_says_little_of_several() -> None:
+    """Between nodes of B200 no ReduceScatter was measured; on one node it was."""
+    scatter = request("reducescatter")
+
+    def carried(nodes: int) -> tuple[CarriedOver, ...]:
+        selection = tuner.communicator("dgx-b200", nodes=nodes, nccl="2.29.7").selection
+        return of_communicator(selection, "dgx-b200").of_algo_proto(scatter, [1 << 30], ALGO_PROTOS[5]).carried_over
+
+    assert CarriedOver.network_collective in carried(4)
+    assert not {CarriedOver.collective, CarriedOver.network_collective} & set(carried(1))
 
 
 def test_all_to_all_has_a_time_where_it_was_measured() -> None:

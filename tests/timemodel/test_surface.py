@@ -27,6 +27,17 @@ def test_it_says_what_was_measured_there() -> None:
     assert np.abs(factors - residuals[: len(SIZES)]).max() < 0.03
 
 
+def test_how_large_errors_are_is_learnt_where_they_are() -> None:
+    calls = ring(2)
+    many = features.concatenated([calls] * 50)
+    spread = surface.spread(many, np.tile(np.geomspace(0.25, 4, len(SIZES)), 50))
+    near = np.exp(spread.log_factors(calls))
+    assert (np.diff(near) > 0).all()
+    assert near[0] < 0.5
+    assert near[-1] > 2.5
+    assert (spread.log_factors(ring(2, "allgather")) == 0).all()
+
+
 def test_one_measurement_weighs_less_than_many() -> None:
     calls = ring(2)
     once = surface.learnt(calls, np.full(len(SIZES), 0.3)).log_factors(calls)

@@ -135,7 +135,7 @@ def test_between_nodes_nothing_cancels_but_what_is_the_same_call(file: Path) -> 
         for more in ({}, {"NCCL_MAX_NCHANNELS": "8"})
     )
     (before,), (after,) = estimates(base, file, [1 << 28]), estimates(other, file, [1 << 28])
-    expected = 2 * calibrations.half_width(CarriedOver.nodes_beyond)
+    expected = 2 * calibrations.half_width(CarriedOver.nodes_beyond, doublings=2)
     assert math.log(ratio(before, after).high / ratio(before, after).ratio) == pytest.approx(expected, abs=1e-4)
     assert ratio(before, before).high == 1
 

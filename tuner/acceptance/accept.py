@@ -9,7 +9,7 @@ import numpy as np
 
 from tuner import release
 from tuner.acceptance import curves, diagnosis, judge, results, slips
-from tuner.acceptance.curves import Curve
+from tuner.acceptance.curves import Curve, Exchange
 from tuner.acceptance.diagnosis import Diagnosis
 from tuner.acceptance.expected import Expectation, Whose
 from tuner.acceptance.faults import Resource
@@ -209,7 +209,10 @@ def _diagnosed(judged: Sequence[Judged], expectation: Expectation) -> tuple[Diag
     if Verdict.slow not in verdicts or Verdict.fast in verdicts:
         return ()
     topology = expectation.scenario.resolve().own.topology
-    explained = diagnosis.diagnose([each.curve for each in judged], expectation, topology)
+    curves_of = [each.curve for each in judged]
+    # The form of AllToAll says less of the links than those of collectives do.
+    of_collectives = [each for each in curves_of if not isinstance(each.kind.request, Exchange)]
+    explained = diagnosis.diagnose(of_collectives or curves_of, expectation, topology)
     return explained or tuple(_small_messages(judged))
 
 

@@ -10,11 +10,13 @@ import numpy as np
 from tuner import release
 from tuner.base.names import DataType, Op
 from tuner.base.numerics import SizeArray
+from tuner.costmodels.operations import Operation
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
 from tuner.measured import MeasuredRow, MeasuredTable
 from tuner.scenario import Scenario
 from tuner.timemodel.features import Array
+from tuner.timemodel.point_to_point import MODELLED
 
 _FORCED = {"algorithm": "NCCL_ALGO", "protocol": "NCCL_PROTO"}
 SOCKETS = "sockets"  # the network's name in tables of measured times
@@ -36,11 +38,28 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Exchange:
+    """AllToAll, which is made of sends and receives: NCCL picks nothing for it."""
+
+    dtype: DataType
+
+    @property
+    def collective(self) -> Operation:
+        """What it is, as a request's collective."""
+        return Operation.AllToAll
+
+    @property
+    def title(self) -> str:
+        """As that of a request."""
+        return f"AllToAll {self.dtype.name}"
+
+
+@dataclass(frozen=True, slots=True)
 class Kind:
     """What the rows of a curve have in common. ``sockets``: they went over TCP sockets between nodes."""
 
     shape: Shape
-    request: Request
+    request: Request | Exchange
     in_place: bool = False
     sockets: bool = False
 
@@ -73,8 +92,8 @@ def of_table(table: MeasuredTable, file: str, scenario: Scenario) -> tuple[list[
             skipped[why] += 1
             continue
         assert isinstance(settings, dict)
-        assert row.tuned_collective is not None
-        request = Request(row.tuned_collective, row.dtype, Op.sum)
+        tuned = row.tuned_collective
+        request = Exchange(row.dtype) if tuned is None else Request(tuned, row.dtype, Op.sum)
         shape = Shape(row.nodes, row.gpus_per_node, tuple(sorted(settings.items())))
         kinds[Kind(shape, request, bool(row.in_place), table.network_of(row) == SOCKETS)].append(row)
     curves = []
@@ -101,8 +120,8 @@ def _curve(file: str, kind: Kind, rows: list[MeasuredRow]) -> Curve:
 
 
 def _skipped(row: MeasuredRow) -> str | None:
-    if row.is_point_to_point:
-        return "sends and receives, which have no algorithm to judge"
+    if row.is_point_to_point and row.collective not in MODELLED:
+        return f"of {row.collective}: no time is expected of it"
     return "8-bit floats, which NCCL's model was not measured with" if row.dtype in _FP8 else None
 
 

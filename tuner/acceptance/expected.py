@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from tuner.acceptance.curves import Kind, Shape
+from tuner.acceptance.curves import Exchange, Kind, Shape
 from tuner.acceptance.faults import Fault, faulty
 from tuner.base.errors import BadInput
 from tuner.base.names import ALGO_PROTOS, Algorithm
@@ -35,6 +35,8 @@ _NO_WAY = (
     "NCCL's search finds no way through this node and counts with 0.1 GB/s, so that nothing is too slow here; valid: "
     "--calibration with a file that 'nccl-tuner calibrate' makes of a healthy machine's times"
 )
+# AllToAll between nodes is in no frozen split: half again as wide, as intervals are of what was never held out.
+_NEVER_HELD_OUT = 1.5
 _LATENCIES = ("net_ll_hop_us", "net_simple_hop_us", "tree_hop_us", "nvls_tree_hop_us", "pat_hop_us")
 
 
@@ -49,17 +51,20 @@ class Whose(StrEnum):
 class Expected:
     """An element a size: the time in us, half its 90 % interval as a natural logarithm, and what NCCL picks.
 
-    ``measured``: whether the calibration has times of the pick's algorithm and protocol; False by NCCL's model.
+    ``picks`` is None for AllToAll, which NCCL picks nothing for. ``measured``: whether the calibration has times of the
+    pick's algorithm and protocol; False by NCCL's model.
     """
 
     time_us: Array
     log_half: Array
-    picks: Picks
+    picks: Picks | None
     measured: np.ndarray[tuple[int], np.dtype[np.bool_]]
     whose: Whose
 
     def pick_names(self) -> list[str]:
-        """Algorithm and protocol of each size, as in ``Ring/LL``."""
+        """Algorithm and protocol of each size, as in ``Ring/LL``; ``-`` where NCCL picks nothing."""
+        if self.picks is None:
+            return ["-"] * len(self.time_us)
         pairs = (ALGO_PROTOS[number] for number in self.picks.combinations.tolist())
         return [f"{algorithm.name}/{protocol.name}" for algorithm, protocol in pairs]
 
@@ -91,16 +96,17 @@ class Expectation:
         return self._healthy[shape]
 
     def times(self, kind: Kind, sizes: SizeArray, fault: Fault | None = None) -> Expected:
-        """Of calls of ``sizes``, NCCL's nBytes, [size]."""
+        """Of calls of ``sizes``, NCCL's nBytes, [size]. BadInput for AllToAll that no calibration has times of."""
         selection = self.selection(kind.shape) if fault is None else self._with_fault(kind.shape, fault)
-        picks = selection.pick(kind.request, sizes)
         model = self._model(kind.shape)
+        if model is not None and fault is not None:
+            calibration = _with_slower_hops(model.calibration, fault.hop)
+            model = TimeModel(calibration, selection, same_machine=model.same_machine, reason=model.reason)
+        if isinstance(kind.request, Exchange):
+            return _of_exchange(model, sizes)
+        picks = selection.pick(kind.request, sizes)
         if model is None:
             return _by_nccl(picks, several=kind.shape.nodes > 1)
-        if fault is not None:
-            calibration = _with_slower_hops(model.calibration, fault.hop)
-            same = calibration.machine == self.scenario.machine
-            model = TimeModel(calibration, selection, same_machine=same, reason=model.reason)
         calibrated = model.of_picks(kind.request, picks)
         half = np.log(calibrated.high_us / calibrated.time_us)
         # An extrapolation is trusted no more than NCCL's own model is.
@@ -116,7 +122,7 @@ class Expectation:
 
     def _found_model(self, shape: Shape) -> TimeModel | None:
         try:
-            model = predict.of_communicator(self.selection(shape), self.scenario.machine, self._asked)
+            model = predict.of_communicator(self.selection(shape), self.scenario.site, self._asked)
         except BadInput as error:
             if self._asked is not None:
                 raise
@@ -142,6 +148,17 @@ class Expectation:
             communicator = build(resolved.release, [(node, shape.nodes)], environment)
             self._faulty[shape, fault] = Selection(communicator)
         return self._faulty[shape, fault]
+
+
+def _of_exchange(model: TimeModel | None, sizes: SizeArray) -> Expected:
+    """NCCL has no model of AllToAll, which a calibration alone has times of."""
+    if model is None:
+        raise BadInput("of AllToAll: no calibration has times of it here, and NCCL's model has none")
+    calibrated = model.all_to_all(sizes)
+    half = np.log(calibrated.high_us / calibrated.time_us)
+    if model.selection.communicator.nodes > 1:
+        half *= _NEVER_HELD_OUT
+    return Expected(calibrated.time_us, half, None, calibrated.measured, Whose.calibrated)
 
 
 def _by_nccl(picks: Picks, several: bool) -> Expected:

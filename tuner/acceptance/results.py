@@ -57,6 +57,11 @@ def read(path: Path, given: Given, scenario: Scenario) -> ResultFile:
         rows = (replace(row, algorithm=None, protocol=None, channels=None) for row in table.rows)
         table = replace(table, rows=tuple(rows))
     judged = plausible.judge(table, scenario.resolve().own.topology)
+    for each in judged.problems:
+        if each.kind is Kind.too_many_gpus:
+            raise BadMeasurement(
+                f"{path}:{each.lines[0]}: {each.text}; valid: --machine of the machine that was measured"
+            )
     problems = (*judged.problems, *_other_machine(table, scenario), *drift.problems(file, table))
     out = {line for each in problems if each.refused and each.kind not in _JUDGED for line in each.lines}
     if any(each.kind in (Kind.mixed_machines, Kind.mixed_releases) for each in problems):

@@ -226,7 +226,7 @@ def together(times: Iterable[CalibratedTime]) -> CalibratedTime:
 
 def _model(scenario: Scenario, selection: Selection, calibration: str | None) -> TimeModel:
     """With other hardware than the machine's own, what was measured of it is carried over as to another machine."""
-    machine = None if scenario.others else scenario.machine
+    machine = None if scenario.others else scenario.site
     chosen = predict.choose(selection.communicator, machine, calibration)
     changed = f" before {', '.join(f'{key}={value}' for key, value in (scenario.hardware or {}).items())}"
     return TimeModel(

@@ -14,7 +14,7 @@ from tuner.base.names import DataType, Op
 from tuner.calibration.time_fit import Measured
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.machine import catalogue
+from tuner.machine import catalogue, skeleton
 from tuner.measured import MeasuredRow, MeasuredTable
 from tuner.release import Release
 from tuner.scenario.describe import describe
@@ -45,6 +45,11 @@ class Site:
             env=dict(variables),
         )
         return Selection(described.communicator())
+
+    @property
+    def name(self) -> str | None:
+        """What the machine is called: by the catalogue, or by its topology file."""
+        return skeleton.name_of(self.topology) if self.topology and not self.machine else self.machine
 
     @property
     def environment(self) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from scipy.optimize import least_squares
 from tuner.timemodel import intervals, surface
 from tuner.timemodel.features import Array, Features, Ints, Which
 from tuner.timemodel.form import Form
-from tuner.timemodel.intervals import REGIMES, Regime, Scatter
+from tuner.timemodel.intervals import BELIEVED_SCATTER, REGIMES, Scatter
 from tuner.timemodel.parameters import PARAMETERS
 from tuner.timemodel.surface import Surface
 
@@ -18,15 +18,9 @@ _NODE_SCATTER = 0.03
 _NETWORK_SCATTER = 0.08
 _START_LOG_SD = 1.0
 _NO_EFFECT = 1e-9
-# The scatter of a machine of which little is measured, and how many rows that belief is worth.
-_BELIEVED_SCATTER = {
-    Regime.node_low_latency: 0.025,
-    Regime.node_simple: 0.035,
-    Regime.node_nvls: 0.05,
-    Regime.network_low_latency: 0.12,
-    Regime.network_simple: 0.07,
-}
-_BELIEVED_ROWS = 10
+_BELIEVED_ROWS = 10  # what the belief in a regime's scatter weighs
+_PARTS = 5  # of the sizes, each held out once
+_STEPS = 6  # of a search that begins near its end
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,13 +45,21 @@ class TimeFit:
     parameters: Mapping[str, float]
     start_factors: Array
     surface: Surface
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Uncertainty:
+    """How far fits are off at sizes that they have not seen: by regime, and near each call in units of that."""
+
     scatter: Scatter
+    spread: Surface
 
 
-def fit(measured: Measured, beliefs: Mapping[str, float]) -> TimeFit:
+def fit(measured: Measured, beliefs: Mapping[str, float], begin: Mapping[str, float] | None = None) -> TimeFit:
     """The parameters that explain the times best, beliefs counted; and the surface of what is left.
 
-    ``beliefs``: medians by name. Loss: soft absolute differences of logarithms.
+    ``beliefs``: medians by name; ``begin``: parameters near the result, where there are any. Loss: soft absolute
+    differences of logarithms.
     """
     names = _reached(measured.calls, beliefs)
     believed = np.log([beliefs[name] for name in names])
@@ -79,10 +81,38 @@ def fit(measured: Measured, beliefs: Mapping[str, float]) -> TimeFit:
         off = softened(differences(vector) / scatter)
         return np.concatenate([off, (vector[: len(names)] - believed) / widths, vector[len(names) :] / _START_LOG_SD])
 
-    settled = least_squares(residuals, np.concatenate([believed, np.zeros(launches - 1)])).x
+    first = np.log([(begin or beliefs)[name] for name in names])
+    steps = _STEPS if begin else None
+    settled = least_squares(residuals, np.concatenate([first, np.zeros(launches - 1)]), max_nfev=steps).x
     values, starts = parts(settled)
-    off = differences(settled)
-    return TimeFit(values, starts, surface.learnt(measured.calls, off), _scatter(measured.calls, off))
+    return TimeFit(values, starts, surface.learnt(measured.calls, differences(settled)))
+
+
+def uncertainty(measured: Measured, fitted: TimeFit, beliefs: Mapping[str, float]) -> Uncertainty:
+    """By fits to four fifths of the sizes, held against the others: none has seen the times that it is judged by.
+
+    A few rows are weighed against what other machines show.
+    """
+    sizes = np.searchsorted(np.unique(measured.calls.bytes), measured.calls.bytes)
+    off = np.full(len(measured), np.nan)
+    for part in range(_PARTS):
+        held = sizes % _PARTS == part
+        if held.any() and not held.all():
+            again = fit(measured[~held], beliefs, fitted.parameters)
+            off[held] = np.abs(np.log(measured.times_us[held] / _predicted_us(again, measured[held])))
+    known = np.flatnonzero(np.isfinite(off))
+    calls, off = measured.calls[known], off[known]
+    scatter = _scatter(calls, off)
+    usual = np.array([scatter[regime] for regime in REGIMES])[intervals.regimes(calls)]
+    return Uncertainty(scatter, surface.spread(calls, off / usual))
+
+
+def _predicted_us(fitted: TimeFit, measured: Measured) -> Array:
+    """Times in us, [call]; a way of launching that was not fitted starts as the first."""
+    missing = max(int(measured.launch.max()) + 1 - len(fitted.start_factors), 0)
+    starts = np.concatenate([fitted.start_factors, np.ones(missing)])
+    times: Array = started_us(fitted.parameters, starts, measured)
+    return times * np.exp(fitted.surface.log_factors(measured.calls))
 
 
 def started_us(parameters: Mapping[str, float], start_factors: Array, measured: Measured) -> Array:
@@ -98,11 +128,11 @@ def softened(off: Array) -> Array:
 
 
 def _scatter(calls: Features, off: Array) -> Scatter:
-    """Mean absolute logarithms by regime, a few rows weighed against what other machines show."""
+    """Mean absolute logarithms by regime."""
     regimes = intervals.regimes(calls)
     return {
         regime: float(
-            (np.abs(off[regimes == at]).sum() + _BELIEVED_ROWS * _BELIEVED_SCATTER[regime])
+            (off[regimes == at].sum() + _BELIEVED_ROWS * BELIEVED_SCATTER[regime])
             / (np.count_nonzero(regimes == at) + _BELIEVED_ROWS)
         )
         for at, regime in enumerate(REGIMES)

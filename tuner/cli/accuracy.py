@@ -36,7 +36,7 @@ def command(
 
     FILE has the columns of tables/measured, or those of nccl-tests collections: collective, dtype, gpus, bytes,
     time_us; or it is the name of a shipped table ('nccl-tuner measured list'). Without FILE all frozen splits are run,
-    a minute: fitted to some measured times, predicting others, beside simpler models.
+    a few minutes: fitted to some measured times, predicting others, beside simpler models.
 
     \b
     nccl-tuner accuracy h100.csv --machine dgx-h100 --nccl 2.29.2 --json

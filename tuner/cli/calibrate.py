@@ -6,6 +6,7 @@ import click
 
 from tuner.base.files import write_text
 from tuner.calibration import calibrate
+from tuner.calibration.calibrate import Measured
 from tuner.cli import options
 from tuner.cli.output import print_json
 from tuner.timemodel import calibration
@@ -14,6 +15,9 @@ from tuner.timemodel import calibration
 @click.command(name="calibrate")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 @click.option("--machine", metavar="NAME", help="The machine that was measured. [default: what the files say]")
+@click.option(
+    "--topology", type=click.Path(path_type=Path), metavar="FILE.xml", help="Instead of it, a topology in NCCL's XML."
+)
 @click.option("--nccl", metavar="RELEASE", help="The release that was measured. [default: what the files say]")
 @click.option("--name", default="own", show_default=True, help="What answers call the calibration.")
 @click.option(
@@ -21,7 +25,13 @@ from tuner.timemodel import calibration
 )
 @options.json_option
 def command(
-    files: tuple[Path, ...], machine: str | None, nccl: str | None, name: str, output: Path, as_json: bool
+    files: tuple[Path, ...],
+    machine: str | None,
+    topology: Path | None,
+    nccl: str | None,
+    name: str,
+    output: Path,
+    as_json: bool,
 ) -> None:
     """A calibration from FILEs of measured times, for '--calibration' of pick, budget, scale and others.
 
@@ -33,7 +43,7 @@ def command(
     nccl-tuner calibrate sweep.csv --machine dgx-h100 --nccl 2.29.2 -o own.json
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.29.2 --bytes 64M --calibration own.json
     """
-    made = calibrate.of_paths(files, machine, nccl, name)
+    made = calibrate.of_paths(files, Measured(machine, topology, nccl), name)
     write_text(output, calibration.text(made))
     rows = sum(each.rows for each in made.measured)
     if as_json:

@@ -9,10 +9,12 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import NoReturn, Protocol, TypeVar
 
 from tuner.base.errors import BadInput, BadTopology, one_of
+from tuner.base.files import read_bytes
 from tuner.machine import gpus
 from tuner.machine.gpus import GpuModel
 from tuner.machine.topology.edit import each_gpu_once
@@ -58,6 +60,14 @@ def read_complete(file: Path) -> tuple[str, Topology]:
     topology = of_elements(skeleton.elements, skeleton.where)
     text = skeleton.text.replace("\r\n", "\n").replace("\r", "\n")
     return each_gpu_once(text) if topology.gpu_of_rank else text, topology
+
+
+def name_of(file: Path) -> str:
+    """What a topology file is called where machines have names: its own name, and what tells its content from others'.
+
+    BadTopology where it cannot be read.
+    """
+    return f"{file.name} {sha256(read_bytes(file, BadTopology)).hexdigest()[:8]}"
 
 
 def read(file: Path, gpu: str, net_gbps: float | None, net_latency_us: float | None) -> Skeleton:

@@ -5,9 +5,11 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from tuner.base.errors import BadInput, one_of
+from tuner.base.errors import BadInput, BadMeasurement, did_you_mean, one_of
 from tuner.measured.reader import parse, read
 from tuner.measured.records import MeasuredTable
+
+_WHERE = "; 'nccl-tuner measured list' shows the tables"
 
 
 def names() -> tuple[str, ...]:
@@ -20,18 +22,25 @@ def names() -> tuple[str, ...]:
 def load(name: str) -> MeasuredTable:
     """A table that is shipped. BadInput for another name."""
     if name not in names():
-        raise BadInput(f"no measured table {name!r}; {one_of(names())}")
+        raise BadInput(f"no measured table {name!r}; {one_of(names())}{_WHERE}")
     return parse(name, (_folder() / f"{name}.csv").read_text(encoding="utf-8"), f"tables/measured/{name}.csv")
 
 
 def named_or_read(path: Path) -> MeasuredTable:
     """A table that is shipped by its name, or that of a file. BadMeasurement for a file that is none."""
-    return load(str(path)) if str(path) in names() else read(path)
+    return load(str(path)) if str(path) in names() else read(file_of(path))
 
 
 def file_of(path: Path) -> Path:
-    """The file of a table that is shipped, where ``path`` is the name of one; else ``path`` itself."""
-    return Path(str(_folder() / f"{path}.csv")) if str(path) in names() else path
+    """The file of a table that is shipped, where ``path`` is the name of one; else ``path`` itself.
+
+    BadMeasurement where there is neither.
+    """
+    if str(path) in names():
+        return Path(str(_folder() / f"{path}.csv"))
+    if not path.exists():
+        raise BadMeasurement(f"{path}: No such file or shipped table{did_you_mean(str(path), names())}{_WHERE}")
+    return path
 
 
 def _folder() -> Traversable:

@@ -88,7 +88,7 @@ def _of_curve(calls: Sequence[MeasuredCall], site: Site, calibration: str | None
     known = set(release.load(site.nccl).environment.known) - site.environment.keys() - {"NCCL_COLLNET_ENABLE"}
     read = {name: value for name, value in calls[0].environment if name in known}
     selection = site.selection(call.nodes, call.gpus_per_node, read)
-    model = predict.of_communicator(selection, site.machine, calibration)
+    model = predict.of_communicator(selection, site.name, calibration)
     request = Request(call.collective, call.dtype, Op.sum)
     sizes = [one.call.bytes for one in calls]
     for algo_proto, times in model.of_candidates(request, sizes).items():

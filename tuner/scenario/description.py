@@ -9,7 +9,7 @@ from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.records import json_form
 from tuner.emulator.communicator import Communicator
-from tuner.machine import catalogue, gpus
+from tuner.machine import catalogue, gpus, skeleton
 from tuner.release import BUILDS
 
 if TYPE_CHECKING:
@@ -94,6 +94,13 @@ class Scenario:
         if (self.ranks_per_gpu or 1) == 1:
             return captured
         return tuple(name for name in captured if release.load(name).environment.shares_gpus is not None)
+
+    @property
+    def site(self) -> str | None:
+        """What calibrations call the machine: its name, or that of its topology; None for one that only places GPUs."""
+        if self.topology is None or self.gpu is not None:
+            return self.machine
+        return skeleton.name_of(self.topology)
 
     @property
     def name(self) -> str:

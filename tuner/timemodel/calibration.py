@@ -1,7 +1,7 @@
 """A calibration: what was learnt of one machine's measured times, and from which; shipped ones and one's own files."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -19,7 +19,8 @@ from tuner.timemodel.intervals import CarriedOver, Certainty, Factors, Place, Re
 from tuner.timemodel.parameters import PARAMETERS, believed
 from tuner.timemodel.surface import Curve, Surface
 
-VERSION = 1
+VERSIONS = (1, 2)
+EXCHANGES_CARRIED_OVER = (CarriedOver.sizes, CarriedOver.gpus, CarriedOver.machine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +33,12 @@ class MeasuredFile:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeCalibration:
-    """Of AllToAll. ``scatter``: mean absolute logarithm of measured times over the form's; ``scope`` holds the measured
-    numbers of nodes and GPUs per node."""
+    """Of AllToAll. ``scatter``: mean absolute logarithm of measured times over the form's; ``factors``: half an
+    interval in scatters, by what is carried over; ``scope`` holds the measured numbers of nodes and GPUs per node."""
 
     parameters: Mapping[str, float]
     scatter: float
+    factors: Factors
     rows: int
     scope: frozenset[tuple[int, int]]
 
@@ -56,6 +58,7 @@ class Calibration:
     parameters: Mapping[str, float]
     surface: Surface
     scatter: Scatter
+    spread: Surface
     factors: Factors
     scope: frozenset[Place]
     exchange: ExchangeCalibration | None
@@ -67,7 +70,7 @@ class Calibration:
 
     def certainty(self, *, same_machine: bool) -> Certainty:
         """How sure its times are."""
-        return Certainty(self.scope, self.scatter, self.factors, same_machine)
+        return Certainty(self.scope, self.scatter, self.spread, self.factors, same_machine)
 
     def has_measured(self, collective: Collective, algo_proto: int) -> bool:
         """Whether any time of such calls was measured."""
@@ -95,12 +98,23 @@ def load(name: str) -> Calibration:
 def read(path: Path) -> Calibration:
     """BadCalibration where the file cannot be read or is none."""
     try:
-        return _parsed(json.loads(path.read_text(encoding="utf-8")))
+        return _parsed(_json(path))
+    except KeyError as error:
+        raise BadCalibration(f"{path}: not a calibration: {error} is missing") from None
+    except ValueError as error:
+        raise BadCalibration(f"{path}: not a calibration: {error}") from None
+    except (TypeError, IndexError, AttributeError):
+        raise BadCalibration(f"{path}: not a calibration: a value of another kind than it has") from None
+
+
+def _json(path: Path) -> Any:
+    hint = "; fitted constants are another thing, for --constants" if path.suffix == ".toml" else ""
+    try:
+        return json.loads(path.read_bytes())
     except OSError as error:
         raise BadCalibration(f"{path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        hint = "; fitted constants are another thing, for --constants" if path.suffix == ".toml" else ""
-        raise BadCalibration(f"{path}: not a calibration: {type(error).__name__} {error}{hint}") from None
+    except (ValueError, RecursionError):  # also bytes that are no text
+        raise BadCalibration(f"{path}: not a calibration: not JSON{hint}") from None
 
 
 def text(calibration: Calibration) -> str:
@@ -108,7 +122,7 @@ def text(calibration: Calibration) -> str:
     beliefs = believed(calibration.generation)
     scope = sorted(calibration.scope, key=lambda place: (place.nccl, *_numbers(place)))
     record = {
-        "calibration": VERSION,
+        "calibration": VERSIONS[-1],
         "name": calibration.name,
         "machine": calibration.machine,
         "gpu": calibration.gpu,
@@ -122,18 +136,38 @@ def text(calibration: Calibration) -> str:
         "factors": {kind.name: _rounded(calibration.factors[kind]) for kind in CarriedOver},
         "scope": [[place.nccl, *_numbers(place)] for place in scope],
         "alltoall": _exchange_record(calibration.exchange),
-        "surface": [
-            {
-                "key": curve.key,
-                "nodes": curve.nodes,
-                "first": curve.first,
-                "values": [round(v, 4) for v in curve.values],
-            }
-            for curve in calibration.surface.curves
-        ],
+        "surface": _curve_records(calibration.surface, 4),
+        "spread": _curve_records(calibration.spread, 2),
     }
     lines = (f"{json.dumps(key)}: {_value(value)}" for key, value in record.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _curve_records(surface: Surface, digits: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "key": curve.key,
+            "nodes": curve.nodes,
+            "first": curve.first,
+            "values": [round(v, digits) for v in curve.values],
+        }
+        for curve in surface.curves
+    ]
+
+
+def _surface(records: Sequence[Mapping[str, Any]]) -> Surface:
+    curves = []
+    for each in records:
+        one, two, three, four = map(int, each["key"])
+        curves.append(Curve((one, two, three, four), int(each["nodes"]), int(each["first"]), np.array(each["values"])))
+    return Surface(curves)
+
+
+def _factors(record: Mapping[str, Any]) -> Factors:
+    """Those of version 1 are in other units: the shipped calibrations' stand in for them, which they were, too."""
+    if record["calibration"] == 1:
+        return _shipped(names()[0]).factors
+    return {kind: float(record["factors"][kind.name]) for kind in CarriedOver}
 
 
 def _exchange_record(exchange: ExchangeCalibration | None) -> dict[str, Any] | None:
@@ -142,6 +176,7 @@ def _exchange_record(exchange: ExchangeCalibration | None) -> dict[str, Any] | N
     return {
         "parameters": {name: _rounded(value) for name, value in exchange.parameters.items()},
         "scatter": _rounded(exchange.scatter),
+        "factors": {kind.name: _rounded(exchange.factors[kind]) for kind in EXCHANGES_CARRIED_OVER},
         "rows": exchange.rows,
         "scope": sorted(exchange.scope),
     }
@@ -150,9 +185,14 @@ def _exchange_record(exchange: ExchangeCalibration | None) -> dict[str, Any] | N
 def _exchange(record: Mapping[str, Any] | None) -> ExchangeCalibration | None:
     if record is None:
         return None
+    if "factors" in record:
+        factors = {kind: float(record["factors"][kind.name]) for kind in EXCHANGES_CARRIED_OVER}
+    else:  # version 1, whose factors were those of collectives
+        factors = dict(shipped_exchange_factors())
     return ExchangeCalibration(
         {name: float(record["parameters"][name]) for name in point_to_point.PARAMETERS},
         float(record["scatter"]),
+        factors,
         int(record["rows"]),
         frozenset((int(nodes), int(gpus)) for nodes, gpus in record["scope"]),
     )
@@ -173,8 +213,8 @@ def _numbers(place: Place) -> tuple[int, int, int, int]:
 
 
 def _parsed(record: Mapping[str, Any]) -> Calibration:
-    if record["calibration"] != VERSION:
-        raise ValueError(f"version {record['calibration']}, valid: {VERSION}")
+    if record["calibration"] not in VERSIONS:
+        raise ValueError(f"version {record['calibration']}, valid: {VERSIONS[-1]}")
     if unknown := sorted(record["parameters"].keys() - PARAMETERS.keys()):
         raise ValueError(f"unknown parameters {', '.join(unknown)}")
     parameters = {
@@ -182,16 +222,6 @@ def _parsed(record: Mapping[str, Any]) -> Calibration:
     }
     if wrong := [name for name, value in parameters.items() if not 0 < value < np.inf]:
         raise ValueError(f"{', '.join(wrong)}: not above 0")
-    curves = (
-        Curve(
-            (int(one), int(two), int(three), int(four)),
-            int(each["nodes"]),
-            int(each["first"]),
-            np.array(each["values"]),
-        )
-        for each in record["surface"]
-        for one, two, three, four in [each["key"]]
-    )
     scope = frozenset(Place(str(nccl), *map(int, numbers)) for nccl, *numbers in record["scope"])
     if any(place.algo_proto >= len(ALGO_PROTOS) for place in scope):
         raise ValueError("an algorithm and protocol that there is not in scope")
@@ -203,12 +233,19 @@ def _parsed(record: Mapping[str, Any]) -> Calibration:
         launch=str(record["launch"]),
         measured=tuple(MeasuredFile(**each) for each in record["measured"]),
         parameters=parameters,
-        surface=Surface(list(curves)),
+        surface=_surface(record["surface"]),
         scatter={regime: float(record["scatter"][regime.name]) for regime in Regime},
-        factors={kind: float(record["factors"][kind.name]) for kind in CarriedOver},
+        spread=_surface(record.get("spread", ())),
+        factors=_factors(record),
         scope=scope,
         exchange=_exchange(record["alltoall"]),
     )
+
+
+def shipped_exchange_factors() -> Factors:
+    """How wide intervals of AllToAll are, alike in all shipped calibrations."""
+    shipped = (_shipped(name).exchange for name in names())
+    return next(exchange.factors for exchange in shipped if exchange is not None)
 
 
 @cache

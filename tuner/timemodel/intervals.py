@@ -1,12 +1,13 @@
 """How far off a calibrated time may be: 90 % intervals by what has to be carried over, learnt on machines held out.
 
-Half an interval is the scatter of the machine's own measurements around the form, in the call's regime, times a factor.
-What a calibration was fitted to has a scope, and a call outside of it asks for something to be carried over: to GPUs of
-a node, to nodes between or beyond those measured, to another release, machine or collective, or to an algorithm and
-protocol that were never measured. Each has a factor of its own, the 90 % quantile of the errors that were seen where
-just that was held out, in units of the scatter (``nccl-tuner accuracy``). Several at once add as independent errors
-do. What nothing like it was measured of (``BEYOND``) is off by as much whatever the scatter is: there the factor is
-half the interval itself.
+Half an interval is the scatter of the machine's own times around a fit that has not seen their sizes, near the call,
+times a factor. What a calibration was fitted to has a scope, and a call outside of it asks for something to be carried
+over: to GPUs of a node, to nodes between or beyond those measured, to another release, machine or collective, or to an
+algorithm and protocol that were never measured. What is measured on one node and what between nodes are two scopes.
+Each adds, as independent errors add, a factor of its own: the 90 % quantile of what was seen where just that was held
+out (``nccl-tuner accuracy``), in units of the scatter. What nothing like it was measured of (``BEYOND``) is off by as
+much whatever the scatter is: there the factor is half the interval itself; with more nodes than measured it grows by
+the square root of the doublings, as that of a random walk.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,6 +18,7 @@ import numpy as np
 
 from tuner.base.names import Algorithm, Protocol
 from tuner.timemodel.features import Array, Features, Ints
+from tuner.timemodel.surface import Surface
 
 COVERED = 0.9
 
@@ -31,6 +33,7 @@ class CarriedOver(StrEnum):
     first_nodes = "several nodes, where one was measured"
     release = "another release"
     collective = "another collective"
+    network_collective = "another collective between nodes"
     combination = "an algorithm and protocol not measured"
     network_combination = "an algorithm and protocol not measured between nodes"
     one_run = "other calls than those of one short run"
@@ -48,10 +51,25 @@ class Regime(StrEnum):
 
 
 NOT_MEASURED = (CarriedOver.combination, CarriedOver.network_combination)
-BEYOND = (*NOT_MEASURED, CarriedOver.first_nodes, CarriedOver.nodes_beyond)
+BEYOND = (
+    *NOT_MEASURED,
+    CarriedOver.network_collective,
+    CarriedOver.nodes_beyond,
+    CarriedOver.first_nodes,
+    CarriedOver.one_run,
+    CarriedOver.machine,
+)
 REGIMES = tuple(Regime)
-Scatter = Mapping[Regime, float]  # mean absolute logarithm of measured times over the form's
+Scatter = Mapping[Regime, float]  # mean absolute logarithm of measured times over those of a fit without their sizes
 Factors = Mapping[CarriedOver, float]
+# The scatter of a machine of which little is measured.
+BELIEVED_SCATTER: Scatter = {
+    Regime.node_low_latency: 0.025,
+    Regime.node_simple: 0.035,
+    Regime.node_nvls: 0.05,
+    Regime.network_low_latency: 0.12,
+    Regime.network_simple: 0.07,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +97,13 @@ def regimes(calls: Features) -> Ints:
 class Certainty:
     """What a fit knows: where its rows were measured, how they scatter, and how errors grow with what is carried over.
 
-    ``same_machine``: whether what is predicted is the machine that was measured.
+    ``spread``: the logarithm of the scatter near a call over that of its regime. ``same_machine``: whether what is
+    predicted is the machine that was measured.
     """
 
     scope: frozenset[Place]
     scatter: Scatter
+    spread: Surface
     factors: Factors
     same_machine: bool
 
@@ -105,33 +125,48 @@ class Certainty:
 
     def half_widths_of(self, calls: Features, carried: Iterable[CarriedOver]) -> Array:
         """The same numbers, [call], where just that is carried over, beside sizes."""
-
-        """Half the interval around the logarithm of each call at ``place``, [call]; numbers without a unit."""
-        least = self.factors[CarriedOver.sizes] ** 2
-        kinds = tuple(carried)
-        more = sum(max(self.factors[kind] ** 2 - least, 0.0) for kind in kinds if kind not in BEYOND)
-        beyond = sum(self.factors[kind] ** 2 for kind in kinds if kind in BEYOND)
-        by_regime = np.array([self.scatter[regime] for regime in REGIMES])
-        half: Array = np.sqrt((least + more) * by_regime[regimes(calls)] ** 2 + beyond)
+        kinds = {CarriedOver.sizes, *carried}
+        half: Array = np.sqrt(sum((self.factors[kind] * self.unit(kind, calls)) ** 2 for kind in kinds))
         return half
 
+    def unit(self, kind: CarriedOver, calls: Features) -> Array:
+        """What the factor of ``kind`` multiplies, [call]; numbers without a unit."""
+        if kind is CarriedOver.nodes_beyond:
+            most = max(place.nodes for place in self.scope)
+            return np.sqrt(np.maximum(np.log2(calls.nodes / most), 1.0))
+        if kind is CarriedOver.first_nodes:
+            return _believed_between_nodes(calls)
+        return np.ones(len(calls)) if kind in BEYOND else self._scatter_near(calls)
 
-_OTHER_CALLS = (CarriedOver.collective, CarriedOver.gpus, *NOT_MEASURED)
+    def _scatter_near(self, calls: Features) -> Array:
+        by_regime = np.array([self.scatter[regime] for regime in REGIMES])
+        near: Array = by_regime[regimes(calls)] * np.exp(self.spread.log_factors(calls))
+        return near
+
+
+def _believed_between_nodes(calls: Features) -> Array:
+    simple, low_latency = (BELIEVED_SCATTER[each] for each in (Regime.network_simple, Regime.network_low_latency))
+    return np.where(calls.protocol == Protocol.Simple, simple, low_latency)
+
+
+_OTHER_CALLS = (CarriedOver.collective, CarriedOver.network_collective, CarriedOver.gpus, *NOT_MEASURED)
 
 
 def _carried_over(place: Place, scope: frozenset[Place], same_machine: bool) -> list[CarriedOver]:
-    nodes = {each.nodes for each in scope if (each.nodes > 1) == (place.nodes > 1)}
+    several = place.nodes > 1
+    alike = frozenset(each for each in scope if (each.nodes > 1) == several)
+    nodes, known = {each.nodes for each in alike}, alike or scope
     carried = [CarriedOver.sizes]
     if not same_machine:
         carried.append(CarriedOver.machine)
-    if place.nccl not in {each.nccl for each in scope}:
+    if place.nccl not in {each.nccl for each in known}:
         carried.append(CarriedOver.release)
-    is_new = place.collective not in {each.collective for each in scope}
+    is_new = place.collective not in {each.collective for each in known}
     if is_new:
-        carried.append(CarriedOver.collective)
-    if place.algo_proto not in {each.algo_proto for each in scope if each.collective == place.collective or is_new}:
-        carried.append(CarriedOver.combination if place.nodes == 1 else CarriedOver.network_combination)
-    if place.gpus_per_node not in {each.gpus_per_node for each in scope}:
+        carried.append(CarriedOver.network_collective if several and alike else CarriedOver.collective)
+    if place.algo_proto not in {each.algo_proto for each in known if each.collective == place.collective or is_new}:
+        carried.append(CarriedOver.network_combination if several else CarriedOver.combination)
+    if place.gpus_per_node not in {each.gpus_per_node for each in known}:
         carried.append(CarriedOver.gpus)
     if not nodes:
         carried.append(CarriedOver.first_nodes)

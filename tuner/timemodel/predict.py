@@ -20,7 +20,7 @@ from tuner.timemodel import features, point_to_point
 from tuner.timemodel.calibration import Calibration
 from tuner.timemodel.features import Array, Features
 from tuner.timemodel.form import Form
-from tuner.timemodel.intervals import CarriedOver, Place
+from tuner.timemodel.intervals import BELIEVED_SCATTER, CarriedOver, Place, Regime
 from tuner.timemodel.point_to_point import Exchanges
 
 # What the paths of a ring within a node are where GPUs talk over NVLink. Others have no calibration.
@@ -126,19 +126,21 @@ def exchange_times(calibration: Calibration, calls: Exchanges, *, same_machine: 
     exchange = calibration.exchange
     if exchange is None:
         raise BadInput(f"no measured times of AllToAll in the calibration {calibration.name}")
+    factors, kinds = exchange.factors, [CarriedOver.sizes]
     several = any(nodes > 1 for nodes, _ in exchange.scope)
     measured = (calls.nodes == 1) | several
-    kinds = (CarriedOver.sizes,) if same_machine else (CarriedOver.sizes, CarriedOver.machine)
     known = np.array([pair in exchange.scope for pair in zip(calls.nodes, calls.ranks / calls.nodes, strict=True)])
-    factor = np.where(known, calibration.factors[CarriedOver.sizes], calibration.factors[CarriedOver.gpus])
+    square = factors[CarriedOver.sizes] ** 2 + np.where(known, 0.0, factors[CarriedOver.gpus]) ** 2
     if not same_machine:
-        factor = np.maximum(factor, calibration.factors[CarriedOver.machine])
+        square += factors[CarriedOver.machine] ** 2
+        kinds.append(CarriedOver.machine)
     # What several nodes add is not in units of the scatter: nothing like it was measured.
-    half = np.hypot(exchange.scatter * factor, np.where(measured, 0.0, calibration.factors[CarriedOver.first_nodes]))
+    first_nodes = calibration.factors[CarriedOver.first_nodes] * BELIEVED_SCATTER[Regime.network_simple]
+    half = np.hypot(exchange.scatter * np.sqrt(square), np.where(measured, 0.0, first_nodes))
     if not measured.all():
-        kinds = (*kinds, CarriedOver.first_nodes)
+        kinds.append(CarriedOver.first_nodes)
     time_us = point_to_point.times_us(exchange.parameters, calls)
-    return CalibratedTimes(time_us, time_us * np.exp(-half), time_us * np.exp(half), measured, kinds)
+    return CalibratedTimes(time_us, time_us * np.exp(-half), time_us * np.exp(half), measured, tuple(kinds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,7 @@ def of_communicator(selection: Selection, machine: str | None, calibration: str 
 def choose(communicator: Communicator, machine: str | None, calibration: str | None = None) -> Choice:
     """The calibration by name or file; without, the machine's own, else that of another with such GPUs.
 
+    ``machine``: its name in the catalogue, or that of a topology (:func:`tuner.machine.skeleton.name_of`).
     Errors: BadInput where there is none, or where GPUs of a node are not joined by NVLink; BadCalibration for a file
     that is none.
     """
@@ -171,7 +174,7 @@ def choose(communicator: Communicator, machine: str | None, calibration: str | N
         named = calibrations.load(calibration)
         return Choice(named, named.machine == machine, f"{named.name}, as asked for")
     _check_nvlink(communicator)
-    gpu = catalogue.load(machine).gpu if machine else ""
+    gpu = catalogue.load(machine).gpu if machine in catalogue.names() else ""
     # By the newest release: an older one takes GPUs that it does not know for those of the generation before.
     generation = release.load(release.names()[-1]).generation(communicator.min_comp_cap)
     alike = [each for each in map(calibrations.load, calibrations.names()) if each.generation == generation]

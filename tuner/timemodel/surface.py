@@ -1,4 +1,4 @@
-"""What measurements say beyond the form: residuals, smoothed over sizes and nodes.
+"""What measurements say beyond the form, smoothed over sizes and nodes: residuals, and how large they are where.
 
 A curve belongs to a collective, an algorithm and protocol, the GPUs of a node and a number of nodes. Between two
 numbers of nodes that were measured it is interpolated; beyond them the nearest holds; GPUs of a node that were never
@@ -8,8 +8,8 @@ Shapes: what is added to logarithms are numbers without a unit, [half octave of 
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,9 +17,7 @@ from tuner.timemodel.features import Array, Features
 
 PER_OCTAVE = 2  # points of a curve
 POINTS = 50 * PER_OCTAVE
-_WIDTH_OCTAVES = 0.5  # of the Gaussian that smooths
-_WIDTH_NODES = 0.6  # the same, in powers of two of the nodes
-_PRIOR_WEIGHT = 0.5  # of the form alone, against a measurement at the same place
+_WIDTH_NODES = 0.6  # of the Gaussian that smooths, in powers of two of the nodes
 _LEAST = 5e-4
 
 Key = tuple[int, int, int, int]  # collective, algorithm and protocol, GPUs per node, 1 where there are several nodes
@@ -67,21 +65,40 @@ class Surface:
         return factors
 
 
+@dataclass(frozen=True, slots=True)
+class _Smoothing:
+    """``octaves``: width of the Gaussian; ``prior``: what is believed of all calls, weighing as so many rows nearby."""
+
+    octaves: float
+    prior: float
+    prior_weight: float
+
+
+_OF_RESIDUALS = _Smoothing(octaves=0.5, prior=0.0, prior_weight=0.5)
+_OF_SIZES = _Smoothing(octaves=1.0, prior=1.0, prior_weight=6.0)
+
+
 def learnt(calls: Features, residuals: Array) -> Surface:
     """The surface that ``residuals`` draw: logarithms of measured over the form's times, [call]."""
-    curves = []
+    return Surface([each for each in _smoothed(calls, residuals, _OF_RESIDUALS) if np.abs(each.values).max() > _LEAST])
+
+
+def spread(calls: Features, sizes: Array) -> Surface:
+    """The logarithms of how large errors are near each call; ``sizes`` of errors, 1 where they are as usual, [call]."""
+    return Surface([replace(each, values=np.log(each.values)) for each in _smoothed(calls, sizes, _OF_SIZES)])
+
+
+def _smoothed(calls: Features, numbers: Array, by: _Smoothing) -> Iterator[Curve]:
     for key, which in _groups(calls).items():
         log_nodes, log_bytes = np.log2(calls.nodes[which]), np.log2(calls.bytes[which])
-        first = int(np.floor((log_bytes.min() - _WIDTH_OCTAVES) * PER_OCTAVE))
-        last = int(np.ceil((log_bytes.max() + _WIDTH_OCTAVES) * PER_OCTAVE))
+        first = int(np.floor((log_bytes.min() - by.octaves) * PER_OCTAVE))
+        last = int(np.ceil((log_bytes.max() + by.octaves) * PER_OCTAVE))
         grid = np.arange(max(first, 0), min(last, POINTS - 1) + 1)
-        away = np.subtract.outer(grid / PER_OCTAVE, log_bytes) / _WIDTH_OCTAVES
+        away = np.subtract.outer(grid / PER_OCTAVE, log_bytes) / by.octaves
         for nodes in np.unique(calls.nodes[which]).tolist():
             weights = np.exp(-(away**2 + ((np.log2(nodes) - log_nodes) / _WIDTH_NODES) ** 2) / 2)
-            values = weights @ residuals[which] / (weights.sum(axis=1) + _PRIOR_WEIGHT)
-            if np.abs(values).max() > _LEAST:
-                curves.append(Curve(key, int(nodes), int(grid[0]), values))
-    return Surface(curves)
+            values = weights @ numbers[which] + by.prior * by.prior_weight
+            yield Curve(key, int(nodes), int(grid[0]), values / (weights.sum(axis=1) + by.prior_weight))
 
 
 def _groups(calls: Features) -> dict[Key, np.ndarray[tuple[int], np.dtype[np.intp]]]:

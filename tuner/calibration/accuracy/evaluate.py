@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tuner.calibration import time_fit
 from tuner.calibration.accuracy import splits
@@ -13,12 +12,11 @@ from tuner.calibration.accuracy.baselines import BASELINES
 from tuner.calibration.accuracy.splits import Halves, Split
 from tuner.calibration.accuracy.widths import Scores, learn
 from tuner.calibration.measured_calls import MeasuredCalls
-from tuner.calibration.time_fit import TimeFit
-from tuner.timemodel import intervals
+from tuner.calibration.time_fit import TimeFit, Uncertainty
 from tuner.timemodel.calibration import Calibration
 from tuner.timemodel.features import Array
 from tuner.timemodel.form import Form
-from tuner.timemodel.intervals import BEYOND, REGIMES, CarriedOver, Certainty, Factors, Place
+from tuner.timemodel.intervals import CarriedOver, Certainty, Factors, Place
 from tuner.timemodel.parameters import believed
 
 MODEL = "time model"
@@ -46,6 +44,7 @@ class _Predicted:
     halves: Halves
     fitted: TimeFit
     times_us: Array
+    uncertainty: Uncertainty
 
     @property
     def places(self) -> list[Place]:
@@ -68,18 +67,18 @@ def run(progress: Callable[[int, int], None] | None = None) -> tuple[tuple[Split
         if progress:
             progress(done, len(everything))
     scores = [_scores(each) for each in predicted]
-    results = tuple(_result(each, learn(_of_others(scores, each.split))) for each in predicted)
+    results = tuple(_result(each, learn(of_others(scores, each.split))) for each in predicted)
     return results, learn(scores)
 
 
 def error_of(split: Split) -> tuple[float, int]:
     """The mean absolute error of the time model on a split, as a share, and the rows that are predicted."""
-    predicted = _predict(split)
-    test = predicted.halves.test
-    return mean_absolute_error(predicted.times_us, test.measured.times_us), len(test)
+    both = splits.halves(split)
+    fitted = time_fit.fit(both.fit.measured, believed(both.fit.generation))
+    return mean_absolute_error(predicted_us(fitted, both.test), both.test.measured.times_us), len(both.test)
 
 
-def _of_others(scores: Sequence[Scores], split: Split) -> list[Scores]:
+def of_others(scores: Sequence[Scores], split: Split) -> list[Scores]:
     """The scores of other machines; of what only this one was tried for, those of its other splits."""
     others = [score for score in scores if score.machine != split.machine]
     tried = {score.kind for score in others}
@@ -96,32 +95,40 @@ def predicted_us(fitted: TimeFit | Calibration, test: MeasuredCalls) -> Array:
 
 def _predict(split: Split) -> _Predicted:
     both = splits.halves(split)
-    fitted = time_fit.fit(both.fit.measured, believed(both.fit.generation))
-    return _Predicted(split, both, fitted, predicted_us(fitted, both.test))
+    beliefs = believed(both.fit.generation)
+    fitted = time_fit.fit(both.fit.measured, beliefs)
+    uncertainty = time_fit.uncertainty(both.fit.measured, fitted, beliefs)
+    return _Predicted(split, both, fitted, predicted_us(fitted, both.test), uncertainty)
 
 
 def _scores(predicted: _Predicted) -> Scores:
-    kind = splits.carried_over(predicted.split)
-    regimes = intervals.regimes(predicted.halves.test.measured.calls)
-    scatter = np.array([predicted.fitted.scatter[regime] for regime in REGIMES])[regimes]
-    off = predicted.off if kind in BEYOND else predicted.off / scatter
-    alone = _nothing_else_carried_over(predicted, kind)
-    off = off[alone] if np.count_nonzero(alone) >= FEWEST_ROWS else off
-    return Scores(kind, predicted.split, predicted.split.machine, off)
-
-
-def _nothing_else_carried_over(predicted: _Predicted, kind: CarriedOver) -> NDArray[np.bool_]:
-    """A mask of the held-out rows whose errors say something of this kind alone."""
-    scope, same = predicted.halves.fit.scope(), _same_machine(predicted.split)
-    certainty = Certainty(scope, predicted.fitted.scatter, {}, same)
+    kind, calls = _kind(predicted), predicted.halves.test.measured.calls
+    certainty = _certainty(predicted, {})
+    scatter, unit = certainty.unit(CarriedOver.sizes, calls), certainty.unit(kind, calls)
     carried = {place: set(certainty.carried_over(place)) - {CarriedOver.sizes, kind} for place in predicted.places}
-    return np.array([not carried[place] for place in predicted.places])
+    # Rows whose errors say something of this kind alone.
+    alone = np.array([not carried[place] for place in predicted.places])
+    if np.count_nonzero(alone) < FEWEST_ROWS:
+        alone[:] = True
+    split = predicted.split
+    return Scores(kind, split, split.machine, predicted.off[alone], scatter[alone], unit[alone])
+
+
+def _kind(predicted: _Predicted) -> CarriedOver:
+    """What the split carries over; another collective is another thing between nodes."""
+    kind = splits.carried_over(predicted.split)
+    between = (predicted.halves.test.measured.calls.nodes > 1).all()
+    return CarriedOver.network_collective if kind is CarriedOver.collective and between else kind
+
+
+def _certainty(predicted: _Predicted, factors: Factors) -> Certainty:
+    known, same_machine = predicted.uncertainty, predicted.split.kind != CarriedOver.machine.name
+    return Certainty(predicted.halves.fit.scope(), known.scatter, known.spread, factors, same_machine)
 
 
 def _result(predicted: _Predicted, learnt: Factors) -> SplitResult:
     test = predicted.halves.test
-    scope, scatter = predicted.halves.fit.scope(), predicted.fitted.scatter
-    half = half_widths(test, Certainty(scope, scatter, learnt, _same_machine(predicted.split)))
+    half = half_widths(test, _certainty(predicted, learnt))
     errors = {name: _mean_error(baseline(predicted.halves.fit, test), test) for name, baseline in BASELINES.items()}
     return SplitResult(
         split=predicted.split,
@@ -129,7 +136,7 @@ def _result(predicted: _Predicted, learnt: Factors) -> SplitResult:
         rows=len(test),
         errors={MODEL: _mean_error(predicted.times_us, test), **errors},
         coverage=float((predicted.off <= half).mean()),
-        half_width=float(np.expm1(half).mean()),
+        half_width=float(np.sinh(half).mean()),
     )
 
 
@@ -147,10 +154,6 @@ def half_widths(test: MeasuredCalls, certainty: Certainty) -> Array:
 def _group(split: Split, test: MeasuredCalls) -> str:
     about_nodes = "nodes" in split.kind
     return split.kind if about_nodes or (test.measured.calls.nodes == 1).all() else f"{split.kind}, several nodes"
-
-
-def _same_machine(split: Split) -> bool:
-    return split.kind != CarriedOver.machine.name
 
 
 def _mean_error(times_us: Array, test: MeasuredCalls) -> float | None:

@@ -159,7 +159,7 @@ def _skipped(table: MeasuredTable, calls: MeasuredCalls | None, counted: Set[int
 def _chosen(rows: Sequence[MeasuredRow], site: Site, calibration: str | None) -> Choice:
     """The calibration that answers for the largest communicator of the rows."""
     row = max(rows, key=lambda each: (each.nodes, each.gpus_per_node))
-    return choose(site.selection(row.nodes, row.gpus_per_node, {}).communicator, site.machine, calibration)
+    return choose(site.selection(row.nodes, row.gpus_per_node, {}).communicator, site.name, calibration)
 
 
 def _of_exchanges(rows: MeasuredExchanges | None, chosen: Choice) -> Accuracy | None:
@@ -172,7 +172,7 @@ def _of_exchanges(rows: MeasuredExchanges | None, chosen: Choice) -> Accuracy | 
         rows=len(rows.rows),
         mean_absolute_error=mean_absolute_error(said.time_us, rows.times_us),
         coverage_90=float(held.mean()),
-        half_width_90=float((said.high_us / said.time_us - 1).mean()),
+        half_width_90=float(((said.high_us - said.low_us) / said.time_us).mean() / 2),
         nccl_model_error=None,
     )
 
@@ -184,6 +184,6 @@ def _accuracy(calls: MeasuredCalls, chosen: Choice) -> Accuracy:
         rows=len(calls),
         mean_absolute_error=mean_absolute_error(times_us, measured_us),
         coverage_90=float((np.abs(np.log(times_us / measured_us)) <= half).mean()),
-        half_width_90=float(np.expm1(half).mean()),
+        half_width_90=float(np.sinh(half).mean()),
         nccl_model_error=mean_absolute_error(calls.nccl_us, measured_us),
     )
