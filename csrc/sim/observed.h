@@ -29,13 +29,14 @@ struct sim_question {
 };
 
 /* A collective as NCCL prepares it for its network, whether or not that is needed: its number in its kernel, its
- * channels (bit c is channel c), and ncclPattern_t, protocol and ncclDataType_t. */
+ * channels (bit c is channel c), ncclPattern_t, protocol and ncclDataType_t, and the first channel's chunk. */
 struct sim_operation {
     uint64_t number;
     uint64_t channels;
     int pattern;
     int protocol;
     int type;
+    int chunk_bytes;
     const void *comm;
 };
 

@@ -40,7 +40,7 @@ int sim_jump_bytes(void);
  * running. 0, or errno: ENOSPC where it is too short even for that. */
 int sim_redirect(void *function, uint64_t bytes, void *replacement);
 
-/* Where struct ncclProxyOp has them, each in its first byte, the number in eight; and the pattern of operations that are
+/* Where struct ncclProxyOp has them, each in its first byte, the number in eight, the chunk in four; and the pattern of operations that are
  * the profiler's own, -1 where there are none. */
 struct sim_operation_layout {
     int number;
@@ -48,6 +48,7 @@ struct sim_operation_layout {
     int pattern;
     int protocol;
     int type;
+    int chunk;
     int profiler;
 };
 

@@ -58,6 +58,7 @@ static status no_proxy(void *comm, const unsigned char *operation, bool *needed)
         memcpy(&seen.number, operation + layout.number, sizeof seen.number);
         seen.protocol = operation[layout.protocol];
         seen.type = operation[layout.type];
+        memcpy(&seen.chunk_bytes, operation + layout.chunk, sizeof seen.chunk_bytes);
         sim_record_operation(operation[layout.channel], &seen);
     }
     if (needed != NULL)

@@ -37,6 +37,7 @@ class Launched:
     kernel: str  # its name, as in the library's symbol table
     channel_lo: int
     channel_hi: int
+    chunk_bytes: int  # what the first channel moves at once
     time_us: float | None  # the pick's cell of the cost table as it was left; None without the recorder
 
 
@@ -104,6 +105,7 @@ class Reader:
             kernel=self.kernel_name(record["kernel"]),
             channel_lo=0 if choice.channel_lo is None else choice.channel_lo,
             channel_hi=channels - 1 if choice.channel_hi is None else choice.channel_hi,
+            chunk_bytes=int(record["operation"]["chunk_bytes"]),
             time_us=_time_us(record, choice),
         )
 

@@ -74,6 +74,7 @@ class OperationOffsets:
     pattern: int
     protocol: int
     type: int
+    chunk: int
     profiler: int
 
 

@@ -239,6 +239,7 @@ def _intercepted(located: symbols.Symbols, kinds: int) -> Intercepted:
             pattern=operation["pattern"].offset,
             protocol=operation["protocol"].offset,
             type=operation["dtype"].offset,
+            chunk=operation["chunkSize"].offset,
             profiler=next((int(value) for value, name in located.patterns.items() if name == _PROFILER), -1),
         ),
         # a system's GPUs are the first of its sets of nodes, which begin with their count
