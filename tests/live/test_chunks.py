@@ -15,7 +15,7 @@ from tuner.timemodel.form import nvls_chunk_bytes
 
 pytestmark = pytest.mark.live
 NVLS = {"NCCL_ALGO": "NVLS"}
-# Powers of two, at some of which the chunk changes, and an eighth less and more: nearer to these sizes the channels of a
+# Powers of two, at some of which the chunk changes, and an eighth less and more: nearer to these the channels of a
 # call have different chunks, as their shares are whole cells.
 POWERS = [1 << power for power in range(20, 34)]
 SIZES = sorted({size + more for size in POWERS for more in (-(size >> 3), 0, size >> 3)})
