@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from tuner import search
 from tuner.base.errors import BadInput
 from tuner.cli import everything
 from tuner.emulator.rules import time as timing
 from tuner.machine import catalogue, skeleton
+from tuner.machine.graphs import OrderedGraph
 from tuner.machine.topology import reader
-from tuner.oracle import search
 from tuner.scenario import Scenario
+from tuner.search.result import SearchResult
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, calls: list[Any]) -> None:
@@ -44,7 +46,8 @@ def test_one_pick_parses_a_topology_once_and_computes_each_time_once(
         counted(monkeypatch, module, "parse", parsed)
     counted(monkeypatch, timing, "time_us", timed)
     known = catalogue.load("dgx-h100").graphs("2.28.9", 8, several_nodes=True)
-    monkeypatch.setattr(search, "search", lambda _: (known, 50.0))  # so that this needs no libnccl
+    found = {name: OrderedGraph(graph, ()) for name, graph in known.items()}
+    monkeypatch.setattr(search, "searched", lambda *_: SearchResult(found, 50.0, 1))  # which reads the text by itself
     words = f"pick allreduce --topology {topology} --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB"
     done = CliRunner().invoke(everything, shlex.split(words), catch_exceptions=False)
     assert done.exit_code == 0, done.output

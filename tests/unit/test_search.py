@@ -31,7 +31,7 @@ def request_of(machine: str, gpus: int | None, several: bool, **variables: str) 
 
 
 def graphs_of(request: Request, nccl: str) -> dict[str, Graph]:
-    return {name: found.graph for name, found in search(request, nccl).items() if found.graph.channels}
+    return {name: found.graph for name, found in search(request, nccl).graphs.items() if found.graph.channels}
 
 
 @pytest.mark.parametrize(("machine", "nccl", "gpus"), CASES)
@@ -53,12 +53,12 @@ def test_graphs_with_collnet_are_those_that_libnccl_found(nccl: str, several: bo
 
 
 def test_a_channel_says_every_device_in_its_order() -> None:
-    ring = search(request_of("dgx-h100", None, True), "2.28.9")["ring"]
+    ring = search(request_of("dgx-h100", None, True), "2.28.9").graphs["ring"]
     assert len(ring.orders) == ring.graph.channels == 8
     assert ring.orders[0] == ("net:0", *(f"gpu:{gpu}" for gpu in (0, 7, 6, 5, 4, 3, 2, 1)), "net:1")
     for order in ring.orders:
         assert sorted(order[1:-1]) == [f"gpu:{gpu}" for gpu in range(8)]
-    assert search(request_of("dgx-h100", None, True), "2.28.9")["nvls"].orders[3] == ("net:3", "gpu:3", "net:3")
+    assert search(request_of("dgx-h100", None, True), "2.28.9").graphs["nvls"].orders[3] == ("net:3", "gpu:3", "net:3")
 
 
 def test_a_variable_of_the_search_reaches_it() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.available_releases import HERE
 from tests.support.command_line import run, run_process
+from tuner import search
 from tuner.analysis.changes import changed
 from tuner.analysis.diff import Side
 from tuner.analysis.whatif import at_sizes
@@ -21,10 +22,9 @@ from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.machine.topology import read
 from tuner.machine.topology.edit import edited
-from tuner.oracle import search as found
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
 from tuner.scenario import Scenario
+from tuner.search.result import SearchResult
 
 ALLREDUCE = Request(Collective.AllReduce, DataType.float32, Op.sum)
 SIZES = [4 << shift for shift in range(0, 31, 2)]
@@ -201,19 +201,17 @@ def test_the_search_is_asked_as_described(monkeypatch: pytest.MonkeyPatch) -> No
     class AskedError(Exception):
         pass
 
-    def ask(configuration: OracleConfiguration) -> Oracle:
-        raise AskedError(configuration)
+    def ask(request: search.Request, nccl: str) -> SearchResult:
+        raise AskedError(request, nccl)
 
-    monkeypatch.setattr(found, "Oracle", ask)
+    monkeypatch.setattr(search, "searched", ask)
     machine, several = catalogue.load("pcie-l40s-no-p2p"), changed(H100, ["machine=pcie-l40s-no-p2p", "nic-gbps=26"])
-    for nodes, search in ((1, 1), (2, 2), (4096, 2)):
+    for nodes, together in ((1, False), (2, True), (4096, True)):
         with pytest.raises(AskedError) as asked:
             replace(several, nodes=nodes).communicator()
         topology = edited(machine.topology_xml, {"nic-gbps": "26"})
-        expected = OracleConfiguration(
-            topology, search, 8, "2.28.9", dict(machine.environment), peer_to_peer_across_sockets=False
-        )
-        assert asked.value.args == (expected,)
+        expected = search.Request(topology, 8, together, dict(machine.environment), peer_to_peer_across_sockets=False)
+        assert asked.value.args == (expected, "2.28.9")
 
 
 @pytest.mark.live
@@ -303,8 +301,11 @@ def test_diff_takes_hardware_too() -> None:
     assert {change["collective"] for change in answer} == {"AllReduce"}
 
 
-def test_without_libnccl_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_libnccl_it_answers_and_the_oracle_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path))
     # In this process a search may be known from another test.
-    error = run_process("whatif", "allreduce", "nic-gbps=100", *COMMAND[4:], code=2).stderr
+    assert "after:  2 x dgx-h100" in run_process("whatif", "allreduce", "nic-gbps=100", *COMMAND[4:]).stdout
+    error = run_process("oracle", "graphs", *COMMAND[4:], code=2).stderr
     assert "`nccl-tuner fetch-nccl 2.28.9` gets it" in error

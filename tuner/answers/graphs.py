@@ -8,8 +8,7 @@ from tuner.base.files import write_text
 from tuner.machine.graphs import OrderedGraph
 from tuner.release import Release
 from tuner.scenario import Scenario
-from tuner.search import Request, dump, find
-from tuner.search.cached import searched
+from tuner.search import Request, dump, find, searched
 
 SEARCH_ALSO_READS = frozenset({"NCCL_NETDEVS_POLICY", "NCCL_MNNVL_SCATTER_NETS_ENABLE"})
 
@@ -22,7 +21,7 @@ def of_scenario(scenario: Scenario) -> Mapping[str, OrderedGraph]:
 def write_dump(scenario: Scenario, file: Path) -> None:
     """Writes them as NCCL writes NCCL_GRAPH_DUMP_FILE. Errors: as :func:`of_scenario`, BadInput for the file."""
     form = scenario.resolve().release.search.dump
-    write_text(file, dump.text(searched(_request(scenario), scenario.nccl), form))
+    write_text(file, dump.text(searched(_request(scenario), scenario.nccl).graphs, form))
 
 
 def _request(scenario: Scenario) -> Request:

@@ -83,7 +83,7 @@ def scenario_options(function: F, several_releases: bool = False) -> F:
             "--topology",
             type=click.Path(path_type=Path),
             metavar="FILE.xml",
-            help="A topology in NCCL's XML format; libnccl searches its graphs.",
+            help="A topology in NCCL's XML format.",
         ),
         click.option(
             "--graphs",

@@ -1,6 +1,8 @@
 """The emulator against the real library, on one communicator: every cell, pick, channel and thread, exactly."""
 
 from collections.abc import Sequence
+from dataclasses import fields
+from itertools import zip_longest
 
 import numpy as np
 
@@ -12,17 +14,21 @@ from tuner.conformance.mismatches import Comparing, MatchReport, Mismatch
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.machine.graphs import EMPTY, Graph, OrderedGraph
 from tuner.oracle.answers import Launched
 from tuner.oracle.api import Oracle
 from tuner.oracle.facts import Facts, Tables
+from tuner.oracle.search import ordered_graphs
 from tuner.scenario import Scenario
+from tuner.search import find
 
 ALL_COLLECTIVES = tuple(Request(collective, DataType.float32, Op.sum) for collective in Collective)
 
+NO_GRAPH = OrderedGraph(EMPTY, ())
 TABLES = ("latency_us", "bandwidth_gbs", "max_threads", "thread_thresholds_bytes")
 
 # What a report counts, in the order it prints them.
-KINDS = ("tables", "cells", "picks", "channels", "threads", "groups")
+KINDS = ("graphs", "tables", "cells", "picks", "channels", "threads", "groups")
 
 
 def sizes_bytes(request: Request, ranks: int, most: int = 16 << 30) -> list[int]:
@@ -54,6 +60,7 @@ def check(
     selection = Selection(views[0])
     alone = scenario.resolve().oracle_configuration_to_launch().without_tuner
     with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
+        _compare_graphs(comparing, scenario, oracle)
         _compare_tables(comparing, selection, oracle.tables, oracle.facts)
         if len(views) > 1:
             last = Selection(views[-1])
@@ -78,6 +85,21 @@ def check(
                 chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
                 _compare_picks(comparing, selection, oracle, request, chosen)
     return comparing.report(scenario.title)
+
+
+def _compare_graphs(comparing: Comparing, scenario: Scenario, oracle: Oracle) -> None:
+    """Every number and every channel of what our own search finds; not where nodes differ or ranks share GPUs."""
+    kinds = scenario.resolve().kinds
+    if len(kinds) > 1 or kinds[0].shares_gpus:
+        return
+    ours, theirs = find(kinds[0].for_search(scenario.nodes > 1), scenario.nccl), ordered_graphs(oracle)
+    for graph in sorted(ours.keys() | theirs.keys()):
+        own, other = ours.get(graph, NO_GRAPH), theirs.get(graph, NO_GRAPH)
+        for each in fields(Graph):
+            number, real = getattr(own.graph, each.name), getattr(other.graph, each.name)
+            comparing.compare("graphs", f"{graph} {each.name}", number, real)
+        for channel, (order, real) in enumerate(zip_longest(own.orders, other.orders)):
+            comparing.compare("graphs", f"{graph} channel {channel}", order, real)
 
 
 def _refused(selection: Selection, request: Request, size: int) -> bool:

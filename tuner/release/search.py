@@ -75,6 +75,7 @@ class Routing:
     local_nets: Literal["by_masks", "mirrored", "mirrored_modulo_gpus"]
     nets_policy: bool  # NCCL_NETDEVS_POLICY
     nets_removed_on_one_node: bool
+    net_gbs: Literal["unknown", "slowest_adapter", "slowest_path_to_own"]  # what tuning knows of adapters
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -49,7 +49,7 @@ class Scenario:
     others: tuple["Scenario", ...] = ()
     fitted_constants: "FittedConstants | None" = None  # instead of NCCL's; libnccl has none
     hardware: dict[str, str] | None = None  # what differs from the machine or topology, in the words of topology.edit
-    search: bool = False  # libnccl searches the graphs of a known machine too, as variables of the search are set
+    search: bool = False  # the graphs of a known machine are searched too, as variables of the search are set
     build: str = BUILDS[0]  # of libnccl, where it is asked
     ranks_per_gpu: int | None = None  # the first of a node on its first GPU; None: one, or as in the topology
 

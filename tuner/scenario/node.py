@@ -96,8 +96,8 @@ class ResolvedNode:
         return self._changed.text
 
     @property
-    def searched_by_library(self) -> bool:
-        """Whether the graphs are not known from the catalogue or a dump."""
+    def searches(self) -> bool:
+        """Whether the graphs are searched, as they are not known from the catalogue or a dump."""
         scenario = self.scenario
         changed = bool(scenario.hardware) or scenario.search or self.shares_gpus
         return scenario.graphs is None and (scenario.machine is None or changed)
@@ -168,13 +168,34 @@ class ResolvedNode:
             if found != ranks:
                 raise BadTopology(f"{scenario.graphs}: graphs of {found} {each} for {ranks} {each} per node")
             return dumped, self._dumped_net_gbs(several)
-        if self.searched_by_library:
-            from tuner.oracle import search
-
-            return search.search(self.for_oracle(2 if several else 1))
+        if self.searches:
+            return self._search(several)
         assert scenario.machine is not None
         machine, shape = catalogue.load(scenario.machine), (scenario.nccl, self.gpus, several)
         return machine.graphs(*shape), machine.net_gbs(*shape)
+
+    def _search(self, several: bool) -> tuple[Graphs, float]:
+        """The same, searched; by libnccl where ranks share GPUs.
+
+        BadInput where NCCL takes a host for several nodes (ncclTopoCheckNet, src/graph/paths.cc).
+        """
+        from tuner.search import searched
+
+        if self.shares_gpus:
+            from tuner.oracle import search
+
+            return search.search(self.for_oracle(2 if several else 1))
+
+        found = searched(self.for_search(several), self.scenario.nccl)
+        if found.parts > 1:
+            hosts = 2 if several else 1
+            raise BadInput(
+                f"NCCL takes {hosts} of these hosts with {self.gpus} GPUs for {hosts * found.parts} nodes, as GPUs of "
+                "two sockets reach their adapters faster than each other; not emulated; valid with "
+                "NCCL_NET_DISABLE_INTRA=1"
+            )
+        graphs = {name: each.graph for name, each in found.graphs.items() if each.graph.channels}
+        return graphs, found.net_gbs
 
     def _dumped_net_gbs(self, several: bool) -> float:
         """A dump of graphs does not say it, so the machine's own; a topology's is not known."""

@@ -18,6 +18,7 @@ from tuner.base.names import Pattern
 from tuner.base.records import to_json
 from tuner.machine.graphs import Graph, OrderedGraph
 from tuner.search.request import Request
+from tuner.search.result import SearchResult
 
 
 def find(request: Request, nccl: str) -> Mapping[str, OrderedGraph]:
@@ -25,14 +26,14 @@ def find(request: Request, nccl: str) -> Mapping[str, OrderedGraph]:
 
     Errors: those of :func:`tuner.search.graphs.search`.
     """
-    return {name: found for name, found in searched(request, nccl).items() if found.graph.channels}
+    return {name: found for name, found in searched(request, nccl).graphs.items() if found.graph.channels}
 
 
 @cache
-def _searched(key: str, request: str, nccl: str) -> Mapping[str, OrderedGraph]:
+def _searched(key: str, request: str, nccl: str) -> SearchResult:
     file = folder() / f"{key}.json"
     try:
-        return {name: _ordered(found) for name, found in json.loads(file.read_text("utf-8")).items()}
+        return _result(json.loads(file.read_text("utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
         from tuner.search.graphs import search  # not where the answer is there
 
@@ -41,8 +42,8 @@ def _searched(key: str, request: str, nccl: str) -> Mapping[str, OrderedGraph]:
         return found
 
 
-def searched(request: Request, nccl: str) -> Mapping[str, OrderedGraph]:
-    """With the graphs that have no channels. Errors: those of :func:`tuner.search.graphs.search`."""
+def searched(request: Request, nccl: str) -> SearchResult:
+    """All of it, with the graphs that have no channels. Errors: those of :func:`tuner.search.graphs.search`."""
     text = json.dumps(asdict(request), sort_keys=True)
     of_release = [file.table for file in release.load(nccl).files]
     content = "\n".join([text, json.dumps(of_release, sort_keys=True, default=str), _code()])
@@ -60,6 +61,11 @@ def _code() -> str:
     """The sha256 of what searches."""
     modules = sorted(file.name for file in files("tuner.search").iterdir() if file.name.endswith(".py"))
     return hashlib.sha256(b"".join((files("tuner.search") / name).read_bytes() for name in modules)).hexdigest()
+
+
+def _result(table: Mapping[str, Any]) -> SearchResult:
+    graphs = {name: _ordered(found) for name, found in table["graphs"].items()}
+    return SearchResult(graphs, table["net_gbs"], table["parts"])
 
 
 def _ordered(table: Mapping[str, Any]) -> OrderedGraph:

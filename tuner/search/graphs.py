@@ -3,7 +3,9 @@
 Source: initTransportsRank, src/init.cc; ncclNvlsInit, src/transport/nvls.cc, v2.28.9-1.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+
+import numpy as np
 
 from tuner import release
 from tuner.base.names import Pattern
@@ -12,32 +14,47 @@ from tuner.machine.topology import Target
 from tuner.machine.topology import read as read_topology
 from tuner.release import Release
 from tuner.release.environment import Environment
+from tuner.release.search import Routing
 from tuner.search.bounds import HOPPER
 from tuner.search.loop import Loop
 from tuner.search.prepare import prepared
 from tuner.search.request import Request
-from tuner.search.system import System
+from tuner.search.result import SearchResult
+from tuner.search.system import Kind, System
 from tuner.search.trial import Trial
 
 ASK_THE_DRIVER = 2  # default of NCCL_NVLS_ENABLE
 
 
-def search(request: Request, nccl: str) -> Mapping[str, OrderedGraph]:
-    """The graphs by name that NCCL ``nccl`` searches on the request's node; one that it finds no channels for has none.
+def search(request: Request, nccl: str) -> SearchResult:
+    """What NCCL ``nccl`` finds on the request's node.
 
     Errors: BadTopology for a topology that is none, BadInput for what NCCL refuses.
     """
     loaded = release.load(nccl)
     variables = Environment(request.environment, non_numeric_is_default=loaded.environment.non_numeric_is_default)
     system = prepared(request, loaded, variables)
-    return {
+    loop = Loop(system, loaded, variables)
+    graphs = {
         name: OrderedGraph(_record(system, name, trial), _orders(system, name, trial))
-        for name, trial in _searched(system, request, loaded, variables)
+        for name, trial in _searched(loop, request, loaded, variables)
     }
+    return SearchResult(graphs, _net_gbs(loop, request, loaded.search.routing), system.parts)
 
 
-def _searched(system: System, request: Request, nccl: Release, variables: Environment) -> Iterator[tuple[str, Trial]]:
-    loop, most = Loop(system, nccl, variables), nccl.limits.max_channels
+def _net_gbs(loop: Loop, request: Request, routing: Routing) -> float:
+    """What the release's tuning knows of the adapters (ncclTopoGetMinNetBw, src/graph/topo.cc)."""
+    system, nets = loop.system, loop.channels.nets
+    if routing.net_gbs == "slowest_adapter":
+        alone = request.gpus == 1 and not request.several_nodes
+        return 0.0 if alone else min(loop.channels.net_left, default=float(np.finfo(np.float32).max))
+    if routing.net_gbs == "slowest_path_to_own":
+        return min(gpu.paths[Kind.NET][net].gbs for gpu in system.gpus for net in nets.local.of_gpu(gpu))
+    return 0.0
+
+
+def _searched(loop: Loop, request: Request, nccl: Release, variables: Environment) -> Iterator[tuple[str, Trial]]:
+    system, most = loop.system, nccl.limits.max_channels
     ring = Trial(Pattern.Ring, False, 1, most // 2)
     loop.compute(ring)
     yield "ring", ring

@@ -4,6 +4,7 @@ Source: initTransportsRank, src/init.cc; ncclTopoComputePaths, ncclTopoTrimSyste
 ncclTopoSearchInit, src/graph/search.cc, v2.28.9-1.
 """
 
+from tuner.base.errors import BadTopology
 from tuner.base.numerics import f32
 from tuner.machine.topology import read as read_topology
 from tuner.release import Release
@@ -22,6 +23,8 @@ def prepared(request: Request, nccl: Release, variables: Environment) -> System:
     """The system that rank 0 of the host searches. Errors: BadTopology, BadInput for what NCCL cannot work with."""
     search = nccl.search
     topology = read_topology(request.topology)
+    if request.several_nodes and not topology.nets:
+        raise BadTopology("topology has no <net> element, which a communicator of several nodes needs")
     root = xml.of_host(request, topology, search.reading)
     sockets = {number: at for at, number in enumerate(cpu.numaid for cpu in topology.cpus)}
     across = request.peer_to_peer_across_sockets
@@ -51,11 +54,11 @@ def trim(system: System, request: Request, nccl: Release) -> None:
             if node.paths[Kind.GPU][peer].type < system.types.NET:
                 domains[gpu] = min(domains[gpu], domains[peer])
     own = next(domain for domain, gpu in zip(domains, system.gpus, strict=True) if gpu.rank == 0)
-    all_gpus = len(system.gpus)
+    system.parts = len(set(domains))
     for domain, apart in zip(domains, list(system.gpus), strict=True):
         if domain != own:
             system.remove(apart)
-    several = request.several_nodes or len(system.gpus) < all_gpus
+    several = request.several_nodes or system.parts > 1
     if nccl.search.routing.nets_removed_on_one_node:
         if not several:
             for net in list(system.nets):

@@ -1,0 +1,15 @@
+"""What the search of a node gives."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tuner.machine.graphs import OrderedGraph
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """What the search of a node gives."""
+
+    graphs: Mapping[str, OrderedGraph]  # by name; one that NCCL finds no channels for has none
+    net_gbs: float  # slowest path from a GPU to its own adapter, 1e9 bytes per second; 0 for a release without it
+    parts: int  # as how many nodes NCCL takes the host
