@@ -12,7 +12,7 @@ from tuner.base.numerics import f32
 from tuner.release import Release
 from tuner.release.environment import Environment
 from tuner.search.compare import better
-from tuner.search.load import Load, Route
+from tuner.search.load import Load, Route, less_by
 from tuner.search.local import nearest
 from tuner.search.nets import ANY_GPU, Nets
 from tuner.search.order import NextGpus
@@ -28,6 +28,7 @@ FREE, PCI_ORDER, REPLAY = 0, 1, 2
 # chosen, and bits of the GPUs that the channel has.
 State = tuple[int, int, int, int, int, int]
 Ways = Iterator[State]
+Parts = list[tuple[Ends, float]]  # paths, and how much of a channel's bandwidth each takes
 
 
 class ChannelSearch:
@@ -42,12 +43,11 @@ class ChannelSearch:
         self.nets = Nets(system, nccl, variables)
         self.gpus: Final = len(system.gpus)
         self.net_left = [net.gbs for net in system.nets]
-        self.connections = [net.most_channels for net in system.nets]
+        self.connections = [net.most_channels if rules.connections_limit_nets else -1 for net in system.nets]
         self.left = 0  # tries
         self.trial: Trial
         self.routes: Routes
         self.best: Trial
-        self._found = False
         self._vain = Vain(system)
 
     def search(self, trial: Trial, best: Trial, tries: int) -> int:
@@ -103,36 +103,32 @@ class ChannelSearch:
     def _from_nets(self, back: int) -> Ways:
         """Through each network device that the next channel may enter by."""
         trial, nets, left = self.trial, self.nets, self.net_left
-        whole = int(trial.bw_inter)
+        less, more = less_by(whole := int(trial.bw_inter)), less_by(-whole)
         listed = nets.listed(trial.type_inter, ANY_GPU)
         first = trial.channels if self.rules.nets_rotate else 0
-        head_found = False
+        head_found, heads_only = False, trial.heads_only
         for at in range(len(listed)):
-            if trial.heads_only and (head_found or (at > 0 and self.rules.nvls_heads == "of_first_net")):
+            if heads_only and (head_found or (at > 0 and self.rules.nvls_heads == "of_first_net")):
                 break
             net = listed[(first + at) % len(listed)]
             device = nets.devices[net]
             if trial.in_network and not device.in_network:
                 continue
-            if left[net] < whole or not nets.may_enter(trial, net):
+            if left[net] < whole or not nets.may_enter(trial, net) or self.connections[net] == 0:
                 continue
-            if self.rules.connections_limit_nets:
-                if self.connections[net] == 0:
-                    continue
-                self.connections[net] -= 1
+            self.connections[net] -= 1
             trial.inter[trial.channels][0] = device.id
             trial.latency_us = device.latency_us
             for other in nets.same_port[net]:
-                left[other] = float(f32(left[other]) - f32(whole))
-            if trial.heads_only and self.rules.nvls_heads != "none":
+                left[other] = less[left[other]]
+            if heads_only and self.rules.nvls_heads != "none":
                 gives_back, head_found = yield from self._head(net, listed, back)
             else:
                 gives_back = yield from self._from_net(net, whole, back)
             if gives_back:
                 for other in nets.same_port[net]:
-                    left[other] = float(f32(left[other]) + f32(whole))
-            if self.rules.connections_limit_nets:
-                self.connections[net] += 1
+                    left[other] = more[left[other]]
+            self.connections[net] += 1
 
     def _from_net(self, net: int, whole: int, back: int) -> Generator[State, None, bool]:
         """To the GPUs that a channel may begin with. Returns whether the device gets its bandwidth back."""
@@ -243,8 +239,6 @@ class ChannelSearch:
         """Leaves for the network at this step; both of a balanced tree's first two GPUs do, each with half of it."""
         trial, nets = self.trial, self.nets
         balanced = trial.pattern is Pattern.BalancedTree
-        if not self.system.several_nodes:
-            return
         gbs = trial.bw_inter / 2 if balanced else trial.bw_inter
         for net in nets.listed(trial.type_inter, gpu):
             if not nets.may_leave(trial, net, step):
@@ -257,21 +251,18 @@ class ChannelSearch:
 
     def _all_through_switch(self, head: int) -> Ways:
         """Needs bandwidth between every GPU and the NVSwitch, and twice as much at the head."""
-        parts: list[tuple[Ends, float]] = []
-        parts += [((Kind.NVS, 0, Kind.GPU, gpu), 2 if gpu == head else 1) for gpu in range(self.gpus)]
+        parts: Parts = [((Kind.NVS, 0, Kind.GPU, gpu), 2 if gpu == head else 1) for gpu in range(self.gpus)]
         parts += [((Kind.GPU, gpu, Kind.NVS, 0), 2 if gpu == head else 1) for gpu in range(self.gpus)]
         return self._through_all(parts)
 
     def _all_to_all(self, head: int) -> Ways:
         """Needs bandwidth between the head and every other GPU, for a part of the data each."""
         part = float(f32(1.0) / f32(self.gpus - 1))
-        parts: list[tuple[Ends, float]] = []
-        parts += [((Kind.GPU, head, Kind.GPU, gpu), part) for gpu in range(self.gpus)]
+        parts: Parts = [((Kind.GPU, head, Kind.GPU, gpu), part) for gpu in range(self.gpus)]
         parts += [((Kind.GPU, gpu, Kind.GPU, head), part) for gpu in range(self.gpus)]
-        others = [gpu for gpu in range(self.gpus) if gpu != head]
-        return self._through_all(parts, others)
+        return self._through_all(parts, [gpu for gpu in range(self.gpus) if gpu != head])
 
-    def _through_all(self, parts: list[tuple[Ends, float]], others: list[int] | None = None) -> Ways:
+    def _through_all(self, parts: Parts, others: list[int] | None = None) -> Ways:
         taken = []
         for ends, share in parts:
             route = self.routes.route(ends, share)

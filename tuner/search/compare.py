@@ -3,6 +3,8 @@
 Source: ncclTopoCompareGraphs, src/graph/search.cc, v2.28.9-1.
 """
 
+from functools import cache
+
 from tuner.base.names import Pattern
 from tuner.base.numerics import f32
 from tuner.release.search import Channels
@@ -29,5 +31,6 @@ def better(trial: Trial, best: Trial, gpus: int, rules: Channels) -> bool:
     return alike and trial.hops < best.hops
 
 
+@cache
 def _sum(channels: int, gbs: float) -> f32:
     return f32(channels) * f32(gbs)

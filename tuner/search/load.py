@@ -8,6 +8,7 @@ Source: followPath, ncclTopoFollowPath, src/graph/search.cc, v2.28.9-1.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from tuner.base.numerics import f32
 from tuner.search.system import Cpu, Gpu, Kind, Link, Node, Path, System
@@ -26,6 +27,24 @@ class Taken(dict[float, float | None]):
         left = None if have < self.amount else _rounded(f32(have) - self.amount)
         self[have] = left
         return left
+
+
+class Less(dict[float, float]):
+    """A bandwidth less an amount, rounded to float32 alone, as NCCL counts what is left of an adapter."""
+
+    def __init__(self, amount: float) -> None:
+        self.amount = f32(amount)
+
+    def __missing__(self, have: float) -> float:
+        rest = float(f32(have) - self.amount)
+        self[have] = rest
+        return rest
+
+
+@cache
+def less_by(amount: int) -> Less:
+    """The table of an amount."""
+    return Less(amount)
 
 
 class Given(dict[float, float]):

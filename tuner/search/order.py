@@ -77,17 +77,18 @@ class NextGpus:
         return found
 
     def _by_net(self, gpu: int, used: int, near_net: int, from_net: list[tuple[int, int]]) -> list[int]:
-        free = [peer for peer in self.peers[gpu] if not used >> peer[0] & 1]
-
-        def score(peer: tuple[int, int, int, int]) -> tuple[int, int, int, int, int, int]:
-            number, at, hops, gbs = peer
-            net_hops, net_gbs = from_net[number]
-            return -net_gbs, -int(self.pci_left(number)), net_hops, -gbs, hops, at
-
-        found = [peer[0] for peer in sorted(free, key=score)]
-        if near_net == -1 and len({peer[2:] for peer in free}) <= 1:
-            found.reverse()
-        return found
+        left, pci = self.load.left, self.pci
+        scores = []
+        for number, at, hops, gbs in self.peers[gpu]:
+            if not used >> number & 1:
+                links = pci[number]
+                pci_gbs = -1 if links is None else int(min(left[links[0]], left[links[1]]))
+                net_hops, net_gbs = from_net[number]
+                scores.append((-net_gbs, -pci_gbs, net_hops, -gbs, hops, at, number))
+        scores.sort()
+        if near_net == -1 and all(score[3:5] == scores[0][3:5] for score in scores):
+            scores.reverse()
+        return [score[6] for score in scores]
 
     def _neighbours(self, gpu: int, pattern: Pattern) -> tuple[int, ...]:
         """The GPUs before and after one by number, those first that NCCL puts first last."""
