@@ -142,7 +142,7 @@ class ResolvedNode:
         )
 
     def for_search(self, several: bool) -> "Request":
-        """The node as the search of graphs takes it, alone or one of several."""
+        """The node as the search of graphs takes it, alone or one of several. BadInput where ranks share GPUs."""
         from tuner.search import Request
 
         if self.shares_gpus:
