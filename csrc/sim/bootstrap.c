@@ -94,8 +94,26 @@ static status broadcast_among(struct meeting *meeting, const int *ranks, int own
 static struct meeting *everyone(void) {
     return &meetings[0];
 }
+
+/* Every device has a rank, of its own number, unless there are fewer ranks. */
+static int members;
+static int rank_of[SIM_MAX_RANKS];
+
+void sim_join(int device, int rank, int ranks) {
+    rank_of[device] = rank;
+    members = ranks;
+}
+
+static int ranks_of_all(void) {
+    return members > 0 ? members : sim_devices();
+}
+
+static int own_rank(void) {
+    return members > 0 ? rank_of[sim_device()] : sim_device();
+}
+
 int sim_meet_everyone(void) {
-    return meet(everyone(), sim_devices());
+    return meet(everyone(), ranks_of_all());
 }
 
 static struct meeting *node_of(const int *ranks) {
@@ -103,7 +121,7 @@ static struct meeting *node_of(const int *ranks) {
 }
 
 static status all_gather(void *state SIM_UNUSED, void *data, int bytes) {
-    return all_gather_among(everyone(), NULL, sim_device(), sim_devices(), data, (size_t)bytes);
+    return all_gather_among(everyone(), NULL, own_rank(), ranks_of_all(), data, (size_t)bytes);
 }
 
 static status barrier(void *state SIM_UNUSED, int rank SIM_UNUSED, int ranks, int tag SIM_UNUSED) {

@@ -7,6 +7,7 @@
 
 #include "export.h"
 #include "machine.h"
+#include "meeting.h"
 #include "memory.h"
 #include "nccl.h"
 #include "oracle.h"
@@ -73,17 +74,27 @@ static status all_reduce(const void *send, void *receive, size_t count, int type
     WHOLE(ALL_REDUCE, all_reduce(send, receive, count, type, op, comm, stream));
 }
 
-/* Ranks that share a GPU have a device each, of which the process only sees the first: the rank's own one. */
-static int own_device(int rank) {
-    int device = sim_device();
-    int same =
-        rank < sim_devices() && sim_host_of(rank) == sim_host_of(device) && sim_gpu_of(rank) == sim_gpu_of(device);
-    return same ? rank : device;
+/* Ranks that share a GPU have a device each, of which the process only sees the first: its next one without a rank of
+ * this communicator. */
+static int own_device(const struct unique_id *id) {
+    static struct unique_id last;
+    static unsigned char taken[SIM_MAX_RANKS];
+    if (memcmp(&last, id, sizeof last) != 0) {
+        memset(taken, 0, sizeof taken);
+        last = *id;
+    }
+    int device = sim_device(), gpu = sim_gpu_of(device), host = sim_host_of(device);
+    while (taken[device] && device + 1 < sim_devices() && sim_host_of(device + 1) == host &&
+           sim_gpu_of(device + 1) == gpu)
+        device++;
+    taken[device] = 1;
+    return device;
 }
 
 static status init_rank(void **comm, int ranks, struct unique_id id, int rank) {
     int device = sim_device();
-    sim_set_device(own_device(rank));
+    sim_set_device(own_device(&id));
+    sim_join(sim_device(), rank, ranks);
     sim_hook_set(&hooks[INIT_RANK], 0);
     status result = sim_nccl.comm_init_rank(comm, ranks, id, rank);
     sim_hook_set(&hooks[INIT_RANK], 1);

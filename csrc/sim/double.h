@@ -51,6 +51,9 @@ void sim_plant_launch_error(int error, int launches);
 void *sim_allocate(uint64_t bytes);
 int sim_release(void *address);
 
+/* Tells processes apart whose ranks share a GPU. */
+void sim_identify_process(int number);
+
 /* The device that threads are on which have selected none: the first GPU of the process' host. 0, or -1. */
 int sim_start_on(int device);
 

@@ -2,6 +2,9 @@
 #ifndef NCCL_TUNER_SIM_MEETING_H
 #define NCCL_TUNER_SIM_MEETING_H
 
+/* A communicator of `ranks`, of which this one is on the device. The calls are made for all of them before they meet. */
+void sim_join(int device, int rank, int ranks);
+
 int sim_meet_everyone(void); /* 0 once every rank has come here, or an error */
 
 /* While one rank acts for all, the others would do as it does: it waits for nobody, and they say the same. */

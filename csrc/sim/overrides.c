@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "double.h"
 #include "export.h"
 #include "machine.h"
 #include "record.h"
@@ -25,9 +26,15 @@ static uint64_t host_hash(void) {
     return 0x1000u + (uint64_t)sim_host_of(sim_device());
 }
 
-/* As in a job with one process per rank. */
+/* As in a job with one process per rank; `process` is not 0 where it is one. */
+static uint64_t process;
+
+SIM_EXPORT void sim_identify_process(int number) {
+    process = (uint64_t)number;
+}
+
 static uint64_t process_hash(void) {
-    return 0x2000u + (uint64_t)sim_device();
+    return 0x2000u + process * SIM_MAX_RANKS + (uint64_t)sim_device();
 }
 
 static status succeed(void) {

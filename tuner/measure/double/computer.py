@@ -4,6 +4,7 @@ import functools
 import os
 import signal
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from tuner.measure.double.settings import Fault, FaultKind
 from tuner.measure.double.timeline import Mark, PlantedError, Stream, Work
 from tuner.measure.records.samples import Combination, Point
 
+MULTIPROCESSORS = 132  # of each GPU, as csrc/sim tells NCCL
 MEMORY_BYTES = 80 << 30  # of each GPU, as csrc/sim tells NCCL
 CONTEXT_BYTES = 1 << 30  # of it that CUDA and NCCL have
 
@@ -41,8 +43,8 @@ class Running:
             return None
         key = communicator.name, self.number
         arrived = computer.meeting.all_arrived(key, communicator.ranks)
-        if arrived is None or len({each.combination for each in arrived.values()}) > 1:
-            return None  # ranks that run different things wait for each other for ever
+        if arrived is None or not _fit(arrived.values()):
+            return None
         if fault := computer.fault(FaultKind.error, communicator.rank, self.number):
             raise PlantedError(errors.number(fault.error))
         time_us = computer.planted.time_us(launch.point, launch.combination, self.number)
@@ -64,6 +66,14 @@ class Again:
     def copies(self) -> list[Work]:
         """What one launch puts on a stream."""
         return [Running(each.computer, each.launch) if isinstance(each, Running) else each for each in self.work]
+
+
+def _fit(arrived: Collection[Arrival]) -> bool:
+    """Whether the kernels come to an end: they run the same, and a GPU's blocks fit on its multiprocessors at once."""
+    blocks: Counter[int] = Counter()
+    for each in arrived:
+        blocks[each.gpu] += each.combination.channels
+    return len({each.combination for each in arrived}) == 1 and max(blocks.values()) <= MULTIPROCESSORS
 
 
 class Computer:
@@ -196,7 +206,13 @@ class Computer:
         self._counts[counted] += 1
         spread = communicator.ranks if launch.collective is Collective.ReduceScatter else 1
         sent = self.contents.read(launch.send, launch.count * spread, launch.dtype.size_bytes)
-        arrival = Arrival(communicator.rank, start_us, launch.combination, shallow(sent, launch.dtype.size_bytes))
+        arrival = Arrival(
+            communicator.rank,
+            self.machine.start.machine.kind[0].gpus_per_host * self.machine.host + self.machine.gpu(launch.device),
+            start_us,
+            launch.combination,
+            shallow(sent, launch.dtype.size_bytes),
+        )
         self.meeting.arrive((communicator.name, number), arrival)
         return number
 

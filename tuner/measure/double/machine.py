@@ -71,6 +71,7 @@ def machine() -> Machine:
         loaded.share_search()
     if error := lib.sim_observe_calls():
         raise OSError(error, os.strerror(error))
+    lib.sim_identify_process(process)
     lib.sim_start_on(host * per_host)
     return Machine(folder, settings, start, loaded, host, process)
 

@@ -15,9 +15,10 @@ _LENGTH_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A rank whose kernel has begun: when (us of the virtual clock), what it runs, what it sends."""
+    """A rank whose kernel has begun: on which GPU of all, when (us of the virtual clock), what it runs and sends."""
 
     rank: int
+    gpu: int
     at_us: float
     combination: Combination
     sent: Formula

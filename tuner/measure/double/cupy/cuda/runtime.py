@@ -7,7 +7,7 @@ import numpy as np
 
 from tuner._native._sim import ffi
 from tuner.measure.double import errors
-from tuner.measure.double.computer import MEMORY_BYTES, Again, computer
+from tuner.measure.double.computer import MEMORY_BYTES, MULTIPROCESSORS, Again, computer
 from tuner.measure.double.timeline import NOT_READY, Mark, Own
 
 _POLL_S = 1e-3
@@ -62,7 +62,7 @@ def getDeviceProperties(device: int) -> dict[str, Any]:
         "name": f"simulated GPU sm_{major}{minor}".encode(),
         "major": major,
         "minor": minor,
-        "multiProcessorCount": 132,
+        "multiProcessorCount": MULTIPROCESSORS,
         "totalGlobalMem": MEMORY_BYTES,
     }
 
