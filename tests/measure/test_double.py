@@ -49,7 +49,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Double]:
 @pytest.mark.parametrize("nccl", [name for name in HERE if name not in ("2.18.1", "2.18.3")])
 def test_what_is_forced_is_launched_checked_and_takes_the_planted_time(tmp_path: Path, nccl: str) -> None:
     planned = settings(nccl)
-    truth = Planted(planned).truth
+    truth = Planted(planned).truth(2)
     with opened(tmp_path, planned) as double:
         assert double.release == nccl
         for point in (Point(collective, size) for collective in FIVE for size in (4096, 4 << 20)):
@@ -149,13 +149,13 @@ def test_the_slowest_rank_counts(tmp_path: Path) -> None:
     with opened(tmp_path, planned) as double:
         run = double.run(point, RING_LL, 2)
         ((_, launched),) = double.launched
-    true_us = Planted(planned).truth.time_us(point, launched)
+    true_us = Planted(planned).truth(2).time_us(point, launched)
     assert run.times_us == pytest.approx((2 * true_us, 2 * true_us), rel=1e-5)
 
 
 def test_what_the_host_takes_counts_outside_of_graphs(tmp_path: Path) -> None:
     planned, point = settings(host_us=40.0), Point(AR, 1024)
-    true_us = Planted(planned).truth.time_us(point, Combination(Algorithm.Ring, Protocol.LL, 1))
+    true_us = Planted(planned).truth(2).time_us(point, Combination(Algorithm.Ring, Protocol.LL, 1))
     assert true_us < 20.0
     options = Options(topology=tmp_path / "topology.xml", graphs_below_bytes=0)
     with closing(Double(planned, options)) as double:

@@ -38,7 +38,7 @@ def options(folder: Path) -> Options:
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_processes_measure_what_one_would(tmp_path: Path, nodes: int) -> None:
     planned = settings(nodes=nodes)
-    truth = Planted(planned).truth
+    truth = Planted(planned).truth(2)
     with closing(Double(planned, options(tmp_path))) as double:
         assert (double.ranks, double.header.launcher) == (2, "torchrun")
         assert double.header.scenario is not None

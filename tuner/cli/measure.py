@@ -192,11 +192,10 @@ def command(
         opener = simulated(options.scenario_of(**scenario), seed, nothing_planted=nothing_planted)
     else:
         settings = DoubleSettings(
-            options.scenario_of(**{**scenario, "ranks_per_gpu": None}),
+            options.scenario_of(**scenario),
             seed,
             planted=not nothing_planted,
             process_per_rank=process_per_rank,
-            ranks_per_gpu=ranks_per_gpu,
             faults=tuple(map(Fault.parsed, faults)),
         )
         opener = double(settings, on_gpus)

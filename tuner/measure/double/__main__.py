@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--topology", type=Path)
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--gpus-per-node", type=int)
-    parser.add_argument("--ranks-per-gpu", type=int, default=1)
+    parser.add_argument("--ranks-per-gpu", type=int, help="the most that the command opens")
     parser.add_argument("--nccl", required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--nothing-planted", action="store_true")
@@ -47,6 +47,7 @@ def _run(given: argparse.Namespace) -> int:
         machine=given.machine,
         topology=given.topology,
         gpus_per_node=given.gpus_per_node,
+        ranks_per_gpu=given.ranks_per_gpu,
         environment=own,
     )
     settings = DoubleSettings(
@@ -54,7 +55,6 @@ def _run(given: argparse.Namespace) -> int:
         given.seed,
         planted=not given.nothing_planted,
         process_per_rank=given.process_per_rank,
-        ranks_per_gpu=given.ranks_per_gpu,
         faults=tuple(map(Fault.parsed, given.fault)),
     )
     with Environment(settings) as environment:

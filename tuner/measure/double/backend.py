@@ -15,8 +15,7 @@ from typing import Any
 
 from tuner.base.errors import BadMeasurement, MeasuringFailed
 from tuner.measure.backend import Run
-from tuner.measure.double.environment import Environment
-from tuner.measure.double.planted import STARTED
+from tuner.measure.double.environment import STARTED, Environment
 from tuner.measure.double.requests import Answer, Opened, Request
 from tuner.measure.double.settings import DoubleSettings
 from tuner.measure.gpu.options import Options, options_of

@@ -47,7 +47,7 @@ class Running:
             return None
         if fault := computer.fault(FaultKind.error, communicator.rank, self.number):
             raise PlantedError(errors.number(fault.error))
-        time_us = computer.planted.time_us(launch.point, launch.combination, self.number)
+        time_us = computer.planted.time_us(launch.point, launch.combination, communicator.ranks, self.number)
         computer.write(launch, key, arrived)
         if computer.planted_wrong(communicator.rank, self.number):
             computer.spoil(launch)

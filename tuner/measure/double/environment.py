@@ -16,6 +16,7 @@ from tuner.oracle import start
 from tuner.oracle.process import ROOT, SIM, SIM_NAMES, check_platform
 
 VARIABLE = "TUNER_DOUBLE_FOLDER"  # names the folder
+STARTED = "TUNER_DOUBLE_STARTED"  # how often processes of this double were started before: later ones have other noise
 START, SETTINGS, PATTERNS = "start.pickle", "settings.json", "patterns.json"
 CUPY = Path(__file__).parent / "cupy"
 _FOREIGN = ("NCCL_", "CUDA_")
@@ -44,11 +45,7 @@ class Environment(AbstractContextManager["Environment"]):
         if scenario.nodes > 1 and not settings.process_per_rank:
             raise BadInput(f"one process has the GPUs of one node, not of {scenario.nodes}; valid: a process per rank")
         self.settings = settings
-        configuration = scenario.oracle_configuration()
-        if (sharing := settings.ranks_per_gpu) > 1:
-            gpu_of_rank = tuple(gpu for gpu in range(configuration.gpus_per_node) for _ in range(sharing))
-            configuration = replace(configuration, gpu_of_rank=gpu_of_rank)
-        prepared = start.prepare(replace(configuration, library=library))
+        prepared = start.prepare(replace(scenario.oracle_configuration(), library=library))
         self.library = prepared.library.path
         self._folder = tempfile.TemporaryDirectory(prefix="nccl-tuner-double-")
         self.folder = folder = Path(self._folder.name)

@@ -70,7 +70,6 @@ class DoubleSettings:
     seed: int = 0
     planted: bool = True
     process_per_rank: bool = False
-    ranks_per_gpu: int = 1
     noise: float = 0.01
     host_us: float = 0.0
     faults: tuple[Fault, ...] = ()
@@ -78,7 +77,12 @@ class DoubleSettings:
     @property
     def ranks(self) -> int:
         """Of the whole communicator."""
-        return self.scenario.ranks * self.ranks_per_gpu
+        return self.scenario.ranks
+
+    @property
+    def ranks_per_gpu(self) -> int:
+        """As many on each. A process may open fewer."""
+        return self.scenario.ranks // (self.scenario.nodes * self.scenario.gpus())
 
     def of_rank(self, kind: FaultKind, rank: int) -> Fault | None:
         """The fault of this kind that is planted at a rank."""
