@@ -1,0 +1,62 @@
+"""From measure to a decision table on the double, by the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import run
+from tuner.measure.double.planted import Planted
+from tuner.measure.double.settings import DoubleSettings
+from tuner.scenario import Scenario
+
+GPUS = ("--machine", "dgx-h100", "--gpus-per-node", "2", "--nccl", "2.28.9")
+MEASURE = ("measure", "allreduce", "--backend", "double", *GPUS, "--rounds", "3", "--repeats", "3")
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("double") / "run.jsonl"
+    said = run(*MEASURE, "--bytes", "1K,8K,64K,512K,4M,32M,256M", "--out", str(path)).stdout
+    assert "backend double" in said
+    return path
+
+
+def test_the_same_command_goes_on(measured: Path) -> None:
+    again = run(*MEASURE, "--bytes", "1K", "--json", "--out", str(measured)).stdout
+    assert json.loads(again)["new_visits"] == 0
+
+
+def test_verify_says_that_times_are_simulated(measured: Path) -> None:
+    said = run("verify", str(measured)).stdout
+    assert "simulated" in said
+    assert "measured times" not in said
+
+
+def test_fit_finds_what_is_planted(measured: Path, tmp_path: Path) -> None:
+    found = json.loads(run("fit", str(measured), "--out", str(tmp_path / "constants.toml"), "--json").stdout)
+    assert found["times"] == "simulated"
+    fitted = {each["name"]: each["value"] for each in found["constants"]}
+    planted = Planted(DoubleSettings(Scenario("2.28.9", 1, machine="dgx-h100", gpus_per_node=2))).truth(2).change
+    assert fitted["efficiency.ring.ll"] == pytest.approx(planted["efficiency"]["ring"]["ll"], rel=0.02)
+    assert fitted["base_latency_us.tree.ll128"] == pytest.approx(planted["base_latency_us"]["tree"]["ll128"], rel=0.05)
+
+
+def test_decide_asks_the_double_again(measured: Path, tmp_path: Path) -> None:
+    table = tmp_path / "decided.table"
+    run("decide", str(measured), "--rounds", "3", "--repeats", "3", "--out", str(table))
+    blocks = [json.loads(line) for line in table.with_name("decided.table.ab.jsonl").open()]
+    assert blocks[0]["backend"] == "double"
+    assert {block.get("table") for block in blocks[1:]} == {None, "candidate"}
+    assert "# backend-1: double" in table.read_text()
+    assert "-> tree/ll" in table.read_text()
+
+
+def test_what_belongs_to_the_double_alone(tmp_path: Path) -> None:
+    out = ("--out", str(tmp_path / "run.jsonl"))
+    said = run("measure", "--backend", "simulated", *GPUS, "--fault", "hang", *out, code=2).stderr
+    assert said == "nccl-tuner: --process-per-rank, --fault: not with --backend simulated; valid: double\n"
+    said = run("measure", "--backend", "double", *GPUS, "--fault", "hangs", *out, code=2).stderr
+    assert said.startswith("nccl-tuner: fault 'hangs'; valid: hang, error, ")
