@@ -131,6 +131,7 @@ class Loop:
     same_channels_on_amd: bool  # between sockets of AMD no other channels are tried
     simpler_trees: bool
     split_trees_become_simple: bool
+    forced_crossing: Literal["kept", "tried_first"]  # where NCCL_CROSS_NIC is 1
     cross_nic: int  # what is tried where NCCL_CROSS_NIC is 2
     cross_nic_of: tuple[str, ...]  # patterns
     duplicate: Literal["at_the_end_by_generation", "at_the_end", "before_raising"]

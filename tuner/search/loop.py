@@ -32,6 +32,9 @@ class Loop:
         """Searches the graph that ``best`` asks for, and writes it there."""
         allowed = self.bounds.cross_nic if len(self.system.nets) > 1 and best.pattern in MAY_CROSS else 0
         best.cross_nic = 1 if allowed == 1 else 0
+        if self.rules.forced_crossing == "tried_first":
+            best.cross_nic = 1 if self.bounds.cross_nic == 1 else 0
+            allowed = 2 if allowed else 0
         best.type_intra, best.type_inter = self.bounds.near_intra, self.bounds.near_inter
         best.same_channels = best.pattern is not Pattern.NVLS
         if best.pattern is Pattern.NVLS and (not self.system.switched or self.bounds.capability < HOPPER):
