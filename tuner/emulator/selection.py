@@ -6,6 +6,7 @@ Source of the order: getAlgoInfo and topoGetAlgoInfo, src/enqueue.cc, v2.28.9-1.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -172,7 +173,9 @@ class Selection:
         # NCCL_CTA_POLICY may move a pick to what is no candidate.
         algo_protos = candidates if multicast is None or MULTICAST in candidates else [*candidates, MULTICAST]
         calls = [self._call(request, algo_proto) for algo_proto in algo_protos]
-        best, time_us = np.empty(nbytes.shape, np.int8), np.empty(nbytes.shape, np.float32)
+        of_algorithm, of_protocol = np.array(algo_protos, np.int8).T
+        algorithm, protocol = np.empty(nbytes.shape, np.int8), np.empty(nbytes.shape, np.int8)
+        time_us = np.empty(nbytes.shape, np.float32)
         channels, threads = np.empty(nbytes.shape, np.int64), np.empty(nbytes.shape, np.int64)
         rules = self.communicator.rules
         for part in _chunks(len(nbytes)):
@@ -180,18 +183,17 @@ class Selection:
             if known is None:
                 times = (self._times(call, chunk, bandwidths[call.algo_proto]) for call in calls[: len(candidates)])
             else:
-                times = (known[part, algorithm, protocol] for algorithm, protocol in candidates)
-            best[part], time_us[part] = rules.pick(times, self.communicator)
+                times = (known[part, *algo_proto] for algo_proto in candidates)
+            best, time_us[part] = rules.pick(times, self.communicator)
             if multicast is not None:
-                best[part] = self._multicast_preferred(calls, best[part], chunk.nbytes, multicast)
-            for index in np.flatnonzero(np.bincount(best[part])):
-                chosen = best[part] == index
+                best = self._multicast_preferred(calls, best, chunk.nbytes, multicast)
+            algorithm[part], protocol[part] = of_algorithm.take(best), of_protocol.take(best)
+            for index, chosen in _by_choice(best):
                 launched = rules.launch(calls[index], self.tables, chunk.nbytes[chosen])
                 channels[part][chosen], threads[part][chosen] = launched
         if len(channels):
             check_alone(self.communicator, int(channels.max()))
-        chosen_cells = np.array(algo_protos, np.int8)[best]
-        return Picks(nbytes, chosen_cells[:, 0], chosen_cells[:, 1], time_us, channels, threads)
+        return Picks(nbytes, algorithm, protocol, time_us, channels, threads)
 
     def pick_by(self, cost_us: FloatArray) -> tuple[NDArray[np.int64], FloatArray]:
         """The release's pick from a cost table that a tuner plugin has left, and its time.
@@ -249,8 +251,7 @@ class Selection:
     ) -> NDArray[np.int8]:
         """The picks, moved to NVLS where as many channels do; their time stays that of the pick (sic)."""
         moved, multicast = best.copy(), [call.algo_proto for call in calls].index(MULTICAST)
-        for index in np.flatnonzero(np.bincount(best)).tolist():
-            chosen = best == index
+        for index, chosen in _by_choice(best):
             bound = plain_bound(self.communicator.channels, calls[index], self.tables, nbytes[chosen])
             moved[chosen] = np.where(bound >= channels, multicast, index)
         return moved
@@ -315,6 +316,13 @@ def _sizes(sizes: ArrayLike) -> SizeArray:
     if values.size and (values.min() < 1 or values.max() > MAX_BYTES):
         raise BadInput(f"sizes: {values.min()} to {values.max()} bytes; valid: 1 to 2**62")
     return values.astype(np.uint64)
+
+
+def _by_choice(best: NDArray[np.int8]) -> Iterator[tuple[int, Any]]:
+    """Each choice that occurs, in their order, with what indexes its places: all of them where it is the only one."""
+    occurring = np.flatnonzero(np.bincount(best)).tolist()
+    for index in occurring:
+        yield index, best == index if len(occurring) > 1 else slice(None)
 
 
 def _chunks(length: int) -> Iterator[slice]:
