@@ -11,7 +11,8 @@ from tuner.base.errors import OracleUnavailable
 from tuner.machine import catalogue
 from tuner.oracle import library
 
-RELEASE = "2.28.9"
+RELEASE, SHARING = "2.28.9", "2.30.7"
+COMMANDS = (("verify",), ("fit",), ("decide", "--no-gate", "--out", "out.table"))
 
 
 @pytest.fixture(autouse=True)
@@ -29,16 +30,34 @@ def test_what_is_no_libnccl_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.live
 @pytest.mark.skipif(RELEASE not in HERE, reason=f"no libnccl {RELEASE} here")
-@pytest.mark.skipif(library.installed_release() == RELEASE, reason="found without being given")
-def test_commands_ask_the_given_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_given_is_found_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = library.cached(RELEASE)
+    (tmp_path / "moved.so").symlink_to(there)
+    monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path / "cache"))
+    assert library.give(tmp_path / "moved.so") == RELEASE
+    assert library.find(RELEASE).path == library.given(RELEASE) == there.resolve()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_take_it(command: tuple[str, ...], tmp_path: Path) -> None:
+    said = run(*command, "run.jsonl", "--library", str(tmp_path / "gone.so"), code=2)
+    assert said == f"nccl-tuner: {tmp_path}/gone.so does not exist\n"
+
+
+@pytest.mark.live
+@pytest.mark.slow
+@pytest.mark.skipif(not library.cached(SHARING).is_file(), reason=f"no libnccl {SHARING} in the cache")
+def test_commands_ask_it_for_the_graphs_of_ranks_that_share_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "node.xml").write_text(catalogue.load("dgx-h100").topology_xml)
-    measured = f"measure allreduce --backend simulated --topology node.xml --nccl {RELEASE} --bytes 1K,1M,64M"
-    run(*measured.split(), "--rounds", "8", "--out", "run.jsonl")
-    there = library.cached(RELEASE)
+    where = f"--topology node.xml --gpus-per-node 1 --ranks-per-gpu 2 --nccl {SHARING}"
+    run(*f"measure allreduce --backend simulated {where} --bytes 1K,1M,64M --rounds 8 --out run.jsonl".split())
+    there = library.cached(SHARING)
     monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path / "cache"))
-    for command in (("verify",), ("fit",), ("decide", "--no-gate", "--out", "out.table")):
-        assert f"no libnccl {RELEASE}: " in run(*command, "run.jsonl", code=2)
+    for command in COMMANDS:
+        assert f"no libnccl {SHARING}: " in run(*command, "run.jsonl", code=2)
         run(*command, "run.jsonl", "--library", str(there))
 
 

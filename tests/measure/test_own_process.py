@@ -2,15 +2,19 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from tuner.base.errors import BadInput, MeasuringFailed
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.measure.loop import Loop, Settings
-from tuner.measure.own_process import OwnProcess
+from tuner.measure.own_process import OwnProcess, serve
 from tuner.measure.plan import Wanted, tasks
 from tuner.measure.records.samples import Combination, Point, SampleBlock
 from tuner.measure.simulated.backend import Simulated
@@ -68,3 +72,42 @@ def test_a_loop_numbers_its_processes() -> None:
         [3, 4, 5],
         [6, 7],
     ]
+
+
+def test_what_does_not_answer_is_ended() -> None:
+    complaint = r"^the process that measures did not answer within 1 s \(opening\), and was ended$"
+    with pytest.raises(MeasuringFailed, match=complaint):
+        OwnProcess(partial(time.sleep, 60), limit_s=1.0)  # type: ignore[arg-type]
+
+
+def test_it_goes_with_the_process_that_asks() -> None:
+    """Else it would keep the GPUs, where nothing could end it."""
+    script = """
+import sys, time
+from functools import partial
+from pathlib import Path
+from tuner.measure.own_process import OwnProcess, serve
+from tuner.measure.simulated.backend import Simulated
+from tuner.scenario import Scenario
+own = OwnProcess(partial(Simulated, Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2), 7))
+print(own._process.pid, flush=True)
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as asking:
+        assert asking.stdout is not None
+        pid = int(asking.stdout.readline())
+        assert Path(f"/proc/{pid}").exists()
+        asking.kill()
+    for _ in range(300):
+        if not Path(f"/proc/{pid}").exists():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it is still there")
+
+
+def test_a_rank_that_serves_does_so_until_no_more_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    serve(partial(bool, 0))
+    due = iter([True, True, False])
+    monkeypatch.setattr("tuner.measure.own_process._Served.whole", lambda served: next(due))
+    serve(partial(bool, 0))
+    assert list(due) == []

@@ -1,5 +1,6 @@
 """``nccl-tuner decide``: measurements to a decision table."""
 
+import sys
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ from tuner.cli.renamed import Renamed
 from tuner.measure.decide import Decided, DecidedRow, decide
 from tuner.measure.decision.gate import GateSettings
 from tuner.measure.decision.interpolated import interpolate as interpolated
+from tuner.measure.opened import OtherRank
 from tuner.plugin.between import Shape
 from tuner.plugin.table.text import size_text
 
@@ -74,7 +76,10 @@ def command(
     nccl-tuner decide 2nodes.jsonl 4nodes.jsonl 8nodes.jsonl --interpolate --out pod.table
     """
     settings = None if no_gate else GateSettings(rounds, repeats, warmup, seed, processes)
-    decided = decide(files, out=out, constants=constants, gate=settings, command=command_line())
+    try:
+        decided = decide(files, out=out, constants=constants, gate=settings, command=command_line())
+    except OtherRank:
+        sys.exit(0)
     between = None
     if interpolate:
         between = interpolated(out, {Shape(file.ranks, file.nodes): file.file for file in decided.files})

@@ -17,7 +17,7 @@ from tuner.base.records import json_form
 from tuner.measure.decision.gate import GateSettings, Verdict, of_one_table, tried
 from tuner.measure.decision.proposed import proposed
 from tuner.measure.decision.rows import DecisionRow, Proposal, Regrets, regrets, table
-from tuner.measure.opened import again
+from tuner.measure.opened import OtherRank, again, serves
 from tuner.measure.records.header import scenario_of
 from tuner.measure.records.samples import Combination, SampleBlock, Writer, check_same, existing, sha256s
 from tuner.plugin.headers import GPUS, NCCL
@@ -129,7 +129,8 @@ def decide(
     such run, and the table says so. With a file of fitted ``constants`` rows end where these say, not halfway between
     two sizes. ``command`` is named in the table.
     Errors: BadMeasurement for files that cannot be judged, or two of one communicator size; BadConstants; BadInput
-    where the table cannot be written; MeasuringFailed where the A/B run fails.
+    where the table cannot be written; MeasuringFailed where the A/B run fails; OtherRank on processes of a launcher
+    other than the first, which have the A/B run done with them and write nothing.
     """
     given, out = paths(files), Path(out)
     fitted = None if constants is None else Path(constants)
@@ -138,12 +139,15 @@ def decide(
     sizes = [(proposal.ranks, proposal.nodes) for proposal in proposals]
     if len(set(sizes)) < len(sizes):
         raise BadMeasurement("two FILEs of as many ranks and nodes; valid: one for each")
+    serving = gate is not None and serves(proposal.comparison.measurements.header for proposal in proposals)
     verdicts = [
         [_not_gated(row) for row in proposal.rows]
         if gate is None
         else _tried(path, proposal, _beside(out, proposal, proposals), gate)
         for path, proposal in zip(given, proposals, strict=True)
     ]
+    if serving:
+        raise OtherRank("this process has served rank 0's, which decides and writes the table")
     if gate is not None:
         controlled = iter(of_one_table(list(chain.from_iterable(verdicts))))
         verdicts = [[next(controlled) for _ in its] for its in verdicts]
@@ -243,7 +247,10 @@ def _tried(path: Path, proposal: Proposal, beside: Path, settings: GateSettings)
     if not proposal.rows:
         return []
     measurements = proposal.comparison.measurements
-    with closing(again(path, measurements)) as backend:
+    opened = again(path, measurements)
+    if opened is None:
+        return []
+    with closing(opened) as backend:
         header = backend.describe()
         if (there := existing(beside)) is not None:
             check_same(beside, there, header)

@@ -1,37 +1,52 @@
 """GPUs in a fresh process, and the backend that a file was measured with, once more."""
 
 import os
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-from tuner.base.errors import BadMeasurement
+from tuner.base.errors import BadMeasurement, TunerError
 from tuner.measure.backend import Backend
 from tuner.measure.double import backend as double
 from tuner.measure.gpu import backend as gpu
 from tuner.measure.gpu import opening
 from tuner.measure.gpu.options import Options, options_of
-from tuner.measure.gpu.rendezvous import ALONE, place
-from tuner.measure.own_process import OwnProcess
+from tuner.measure.gpu.rendezvous import Place, place
+from tuner.measure.own_process import OwnProcess, serve
+from tuner.measure.records.header import Header
 from tuner.measure.records.samples import Measurements, check_same
 from tuner.measure.simulated import backend as simulated
 
+_PATIENCE = 4.0  # limits of a step: ranks meet, NCCL's init, a block, and what comes before
+
 
 def fresh(options: Options) -> Backend | None:
-    """The GPUs: of this computer in a process of its own, which can be renewed; or of all processes of a launcher.
+    """The GPUs, in a process of its own that can be renewed: of this computer, or with those that a launcher started.
 
     None on ranks other than 0 of these, which have served until rank 0 was done. Errors: those of ``open_gpus``.
     """
-    return OwnProcess(partial(_here, options)) if place(os.environ) == ALONE else opening.open_gpus(options)
+    here = place(os.environ)
+    if here.rank == 0:
+        return OwnProcess(partial(opening.open_at, here, options), _PATIENCE * options.limit_s)
+    serve(partial(_served, here, options))
+    return None
 
 
-def _here(options: Options) -> Backend:
-    backend = opening.open_gpus(options)
-    assert backend is not None  # rank 0, as there is no other
-    return backend
+def _served(here: Place, options: Options) -> bool:
+    return opening.open_at(here, options).serve()
 
 
-def again(path: Path, measurements: Measurements) -> Backend:
-    """BadMeasurement where it cannot be had here, or is another by now."""
+class OtherRank(TunerError):
+    """This process of a launcher has served another, which has the result."""
+
+
+def serves(headers: Iterable[Header]) -> bool:
+    """Whether this process only serves where these are measured again."""
+    return any(header.backend == gpu.NAME for header in headers) and place(os.environ).rank != 0
+
+
+def again(path: Path, measurements: Measurements) -> Backend | None:
+    """BadMeasurement where it cannot be had here, or is another by now. None as of :func:`fresh`."""
     name = measurements.header.backend
     if name == simulated.NAME:
         return simulated.from_header(measurements.header, after=len(measurements.blocks))
@@ -44,6 +59,6 @@ def again(path: Path, measurements: Measurements) -> Backend:
         raise BadMeasurement(f"{path}: unknown backend {name!r}; valid: {valid}")
     backend = fresh(options_of(measurements.header))
     if backend is None:
-        raise BadMeasurement(f"{path}: measured by several processes; valid: --no-gate, or one process with all GPUs")
+        return None
     check_same(path, measurements, backend.describe())
     return backend

@@ -4,6 +4,7 @@
 """
 
 import copyreg
+import ctypes
 import os
 import pickle
 import signal
@@ -21,6 +22,8 @@ from tuner.measure.backend import Backend, Run
 from tuner.measure.records.header import Header
 from tuner.measure.records.samples import Combination, Point
 
+_LAST = ("close", "make_way")
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 CLOSE_S = 30.0  # that a process is given to end by itself
 
 Opener = Callable[[], Backend]  # a function that pickle knows: of a module, or a partial of one
@@ -39,15 +42,81 @@ class _Answer:
     error: TunerError | None = None
 
 
-class OwnProcess:
+class _Asked:
+    """A fresh process that is asked; ``limit_s`` is for each answer, None for no limit."""
+
+    def __init__(self, opener: Callable[[], Any], limit_s: float | None) -> None:
+        self._opener, self._limit_s = pickle.dumps(opener), limit_s
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def _begin(self) -> Any:
+        """What the process says first."""
+        own, theirs = socket.socketpair()
+        own.settimeout(self._limit_s)
+        self._socket, self._stream = own, own.makefile("rwb")
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # Ctrl-C is for the process that asks
+            )
+        try:
+            return self._exchanged("opening", self._opener)
+        except BaseException:
+            self._end()
+            raise
+
+    def _exchanged(self, doing: str, message: bytes) -> Any:
+        if self._process is None:
+            raise MeasuringFailed("the process that measured has ended")
+        try:
+            self._stream.write(message)
+            self._stream.flush()
+            answer: _Answer = pickle.load(self._stream)
+        except TimeoutError:
+            self._end()
+            raise MeasuringFailed(
+                f"the process that measures did not answer within {self._limit_s:g} s ({doing}), and was ended"
+            ) from None
+        except (EOFError, OSError, pickle.UnpicklingError):
+            raise MeasuringFailed(f"the process that measures {self._death()} ({doing})") from None
+        except BaseException:  # its answer is still to come, and would be taken for that of the next question
+            self._end()
+            raise
+        if answer.error is not None:
+            raise answer.error
+        return answer.result
+
+    def _death(self) -> str:
+        assert self._process is not None
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        code = self._process.poll()
+        self._end()
+        if code is None:
+            return "closed its connection"
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        self._stream.close()
+        self._socket.close()
+        if process is not None and process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+class OwnProcess(_Asked):
     """A Backend (tuner.measure.backend) that ``opener`` opens in a fresh process, and again at each :meth:`renew`.
 
-    Errors: those of the backend; MeasuringFailed where the process dies.
+    Errors: those of the backend; MeasuringFailed where the process dies, or does not answer within ``limit_s``.
     """
 
-    def __init__(self, opener: Opener) -> None:
-        self._opener = pickle.dumps(opener)
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, opener: Opener, limit_s: float | None = None) -> None:
+        super().__init__(opener, limit_s)
         self._table: str | None = None
         self.ranks: int = self._begin()
 
@@ -78,7 +147,7 @@ class OwnProcess:
 
     def renew(self) -> bool:
         """Ends the process and begins another."""
-        self.close()
+        self._leave("make_way")
         self._begin()
         if self._table is not None:
             self._ask("use_table", self._table)
@@ -86,91 +155,65 @@ class OwnProcess:
 
     def close(self) -> None:
         """Ends the process."""
+        self._leave("close")
+
+    def _leave(self, how: str) -> None:
         if self._process is not None:
             with suppress(MeasuringFailed):
-                self._ask("close")
+                self._ask(how)
             with suppress(subprocess.TimeoutExpired):
                 if self._process is not None:
                     self._process.wait(CLOSE_S)
             self._end()
 
-    def _begin(self) -> int:
-        own, theirs = socket.socketpair()
-        self._socket, self._stream = own, own.makefile("rwb")
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # Ctrl-C is for the process that asks
-            )
-        try:
-            ranks: int = self._exchanged("opening", self._opener)
-        except BaseException:
-            self._end()
-            raise
-        return ranks
-
     def _ask(self, name: str, *arguments: Any) -> Any:
         return self._exchanged(name, pickle.dumps((name, arguments)))
 
-    def _exchanged(self, doing: str, message: bytes) -> Any:
-        if self._process is None:
-            raise MeasuringFailed("the process that measured has ended")
-        try:
-            self._stream.write(message)
-            self._stream.flush()
-            answer: _Answer = pickle.load(self._stream)
-        except (EOFError, OSError, pickle.UnpicklingError):
-            raise MeasuringFailed(f"the process that measures {self._death()} ({doing})") from None
-        except BaseException:  # its answer is still to come, and would be taken for that of the next question
-            self._end()
-            raise
-        if answer.error is not None:
-            raise answer.error
-        return answer.result
 
-    def _death(self) -> str:
-        assert self._process is not None
+class _Served(_Asked):
+    def whole(self) -> bool:
+        """Serves to the end; whether there is one more to come."""
+        again = bool(self._begin())
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
-        code = self._process.poll()
+            if self._process is not None:
+                self._process.wait(CLOSE_S)
         self._end()
-        if code is None:
-            return "closed its connection"
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+        return again
 
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        self._stream.close()
-        self._socket.close()
-        if process is not None and process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+
+def serve(opener: Callable[[], bool]) -> None:
+    """On a rank that serves another's measurement: in fresh processes, as long as ``opener`` says that one more is due.
+
+    Errors: those of ``opener``; MeasuringFailed where a process dies.
+    """
+    while _Served(opener, None).whole():
+        continue
 
 
 def main() -> None:
     """Opens what the first message says, and answers until it is told to close or nobody asks any more."""
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)  # or it would keep the GPUs where the other side is killed
     with socket.socket(fileno=int(sys.argv[1])) as connection, connection.makefile("rwb") as stream, suppress(EOFError):
         try:
             backend = pickle.load(stream)()
         except TunerError as error:
             _send(stream, _Answer(error=error))
             return
+        if isinstance(backend, bool):  # it has served already
+            _send(stream, _Answer(backend))
+            return
         with closing(backend):
             _send(stream, _Answer(backend.ranks))
             while True:
                 name, arguments = pickle.load(stream)
                 _send(stream, _answered(backend, name, arguments))
-                if name == "close":
+                if name in _LAST:
                     return
 
 
 def _answered(backend: Backend, name: str, arguments: Sequence[Any]) -> _Answer:
     try:
-        return _Answer(getattr(backend, name)(*arguments))
+        return _Answer(getattr(backend, name, backend.close)(*arguments))
     except TunerError as error:
         return _Answer(error=error)
 

@@ -219,11 +219,18 @@ class Gpu:
 
     def close(self) -> None:
         """Ends the communicator on all ranks."""
+        self._leave(orders.CLOSE)
+
+    def make_way(self) -> None:
+        """The same, and lets the other ranks know that a fresh process will come in the place of each."""
+        self._leave(orders.RENEW)
+
+    def _leave(self, message: orders.Message) -> None:
         if self._closed:
             return
         self._closed = True
         with suppress(TunerError):
-            self._met.share(orders.CLOSE)
+            self._met.share(message)
         self._end(broken=False)
 
     # --- all ranks ---
@@ -242,17 +249,21 @@ class Gpu:
             self._end(broken=True)
             raise
 
-    def serve(self) -> None:
-        """On other ranks: what rank 0 says, until it says close or is gone. MeasuringFailed where a rank fails."""
+    def serve(self) -> bool:
+        """On other ranks: what rank 0 says, until it says close or is gone; whether fresh processes are to meet again.
+
+        MeasuringFailed where a rank fails.
+        """
         broken = True
         try:
-            while (order := orders.order(self._met.share())) is not None:
+            while (order := orders.order(message := self._met.share())) is not None:
                 said = self._said(order)
                 self._met.gather(said)
                 orders.answer(said)
             broken = False
         finally:
             self._end(broken)
+        return bool(message == orders.RENEW)
 
     def _said(self, order: Order) -> orders.Message:
         try:

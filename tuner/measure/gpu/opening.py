@@ -27,16 +27,20 @@ def open_gpus(options: Options | None = None) -> Gpu | None:
 
     BadInput says what is missing here: cupy, GPUs, a libnccl with tuner plugins, a second rank.
     """
-    options = options or Options()
     here = place(os.environ)
-    if set_here := [name for name in FORBIDDEN if name in os.environ]:
-        raise BadInput(f"{', '.join(set_here)} is set, and measuring forces what NCCL takes; valid: unset")
-    with process.environment(_CONNECTIONS if options.ranks_per_gpu > 1 else {}):
-        gpu = _opened(here, options)
+    gpu = open_at(here, options or Options())
     if here.rank == 0:
         return gpu
     gpu.serve()
     return None
+
+
+def open_at(here: Place, options: Options) -> Gpu:
+    """What this process is of the communicator. BadInput as of :func:`open_gpus`."""
+    if set_here := [name for name in FORBIDDEN if name in os.environ]:
+        raise BadInput(f"{', '.join(set_here)} is set, and measuring forces what NCCL takes; valid: unset")
+    with process.environment(_CONNECTIONS if options.ranks_per_gpu > 1 else {}):
+        return _opened(here, options)
 
 
 def _opened(here: Place, options: Options) -> Gpu:

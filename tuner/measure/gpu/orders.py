@@ -10,6 +10,7 @@ from tuner.measure.records.samples import Point
 
 Message: TypeAlias = Mapping[str, Any]  # JSON on its way between processes
 CLOSE: Message = {"do": "close"}
+RENEW: Message = {"do": "renew"}  # as close; fresh processes will meet again
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ def failed(rank: int, error: Exception) -> Message:
 
 def order(message: Message) -> Order | None:
     """What was shared; None where the communicator is to be closed."""
-    if message["do"] == CLOSE["do"]:
+    if message["do"] in (CLOSE["do"], RENEW["do"]):
         return None
     point = message["point"]
     return Order(

@@ -25,7 +25,7 @@ _LET_END_S = 15.0  # after the limit, to write what is there: SIGINT, and then S
 _STAGES = "stages.json"
 ARCHIVE = "results.tar.gz"
 INTERRUPTED = 130  # the exit code of a command that was interrupted and has kept what it had
-NCCL_LOG = ".nccl.log"  # how the names of NCCL's logs end, which are packed without the lines of single calls
+NCCL_LOG = ".nccl."  # in the names of NCCL's logs, which are packed without the lines of single calls
 
 
 class Ended(StrEnum):
@@ -171,7 +171,7 @@ def pack(folder: Path, archive: Path) -> None:
     with tarfile.open(growing, "w:gz") as packed:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             name = str(path.relative_to(folder))
-            if not path.name.endswith(NCCL_LOG):
+            if NCCL_LOG not in path.name:
                 packed.add(path, name)
                 continue
             lines = path.read_text(errors="replace").splitlines(keepends=True)
