@@ -7,7 +7,7 @@ JOBS   ?= 2
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 LOG    := build/install.log
 
-.PHONY: demo test test-offline test-releases explore docs accuracy calibrations golden release lint bench gpu-bundle plugin fuzz clean
+.PHONY: demo test test-offline test-releases explore docs accuracy calibrations acceptance golden release lint bench gpu-bundle plugin fuzz clean
 
 demo: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL)
@@ -44,6 +44,11 @@ accuracy: $(VENV)/.installed
 # The calibrations of shipped measured times, and the intervals that the frozen splits say.
 calibrations: $(VENV)/.installed
 	$(BIN)/python -m tests.scripts.write_calibrations
+
+# How often 'accept' is right, into docs/acceptance.json.
+acceptance: $(VENV)/.installed
+	$(BIN)/nccl-tuner fetch-nccl 2.22.3 2.23.4 2.27.3 2.28.9 2.29.2 2.29.7
+	$(BIN)/python benchmarks/accept.py docs/acceptance.json
 
 golden: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl --all

@@ -2,9 +2,11 @@
 
 Planted: libnccl searches the graphs of a topology with the fault in it, the time model says what calls take on them,
 and that is what was "measured", with a start, an offset that all sizes have in common and noise. What is judged knows
-nothing of the fault. Prints; checks nothing. ``--splits`` fits to the frozen splits and judges what they hold out.
+nothing of the fault. Prints, and checks nothing. It fits to the frozen splits, too, and judges what they hold out.
+``make acceptance`` keeps what came of it in docs/acceptance.json, which docs/accept.md is made of.
 """
 
+import json
 import sys
 import tempfile
 from collections import Counter
@@ -12,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -64,11 +67,12 @@ NOISE = 0.02
 
 @dataclass(frozen=True)
 class Planted:
-    """A fault: what it should be called, and the changes that ``whatif`` would take.
+    """A fault: in words, what it should be called, and the changes that ``whatif`` would take.
 
     ``by_hand``: instead of these, where NCCL's way with the change is not emulated.
     """
 
+    what: str
     names: tuple[str, ...]
     changes: tuple[str, ...]
     hop: float = 1.0
@@ -79,17 +83,18 @@ def planted(scenario: Scenario) -> Iterator[Planted]:
     topology = scenario.resolve().own.topology
     adapters = len({net.dev for net in topology.nets})
     links = max(sum(link.count for link in gpu.nvlinks) for gpu in topology.gpus)
-    yield Planted(("adapters",), (f"nics={max(adapters - 1, 1)}",))
+    yield Planted("one adapter less", ("adapters",), (f"nics={max(adapters - 1, 1)}",))
     if links:
-        yield Planted(("NVLinks",), (f"nvlinks={links // 2}",))
-    yield Planted(("NVLS",), ("NCCL_NVLS_ENABLE=0",))
+        yield Planted("half of the NVLinks", ("NVLinks",), (f"nvlinks={links // 2}",))
+    yield Planted("NVLS off", ("NVLS",), ("NCCL_NVLS_ENABLE=0",))
     if links and scenario.nodes == 1:
         through_host = Fault(Resource.p2p, "", intra=0.08, without_nvls=True)  # 30 GB/s of 360
-        yield Planted(("P2P", "NVLinks"), ("P2P off, 8 % left",), by_hand=through_host)
+        words = "P2P off, 8 % of NVLink's bandwidth left"
+        yield Planted(words, ("P2P", "NVLinks"), (words,), by_hand=through_host)
     else:
-        yield Planted(("P2P",), ("NCCL_P2P_DISABLE=1",))
-    yield Planted(("PCIe link", "adapters"), ("pcie=4x8",))
-    yield Planted(("GPUDirect",), ("NCCL_NET_GDR_LEVEL=LOC",), HOP)
+        yield Planted("P2P off", ("P2P",), ("NCCL_P2P_DISABLE=1",))
+    yield Planted("PCIe at half or less", ("PCIe link", "adapters"), ("pcie=4x8",))
+    yield Planted("GPUDirect off", ("GPUDirect",), ("NCCL_NET_GDR_LEVEL=LOC",), HOP)
 
 
 def noisy(time_us: Array, log_half: Array, offset: float, rng: np.random.Generator) -> Array:
@@ -128,7 +133,8 @@ def made(expectation: Expectation, fault: Planted) -> Mapping[Request, Array]:
     return truth(expectation, changed(scenario, fault.changes) if fault.changes else scenario, fault.hop)
 
 
-def planted_faults() -> None:
+def planted_faults() -> Iterator[dict[str, Any]]:
+    """What came of each fault on each communicator, with which runs failed and how they were named."""
     rng = np.random.default_rng(1)
     totals: Counter[str] = Counter()
     for machine, nodes, nccl in MACHINES:
@@ -136,9 +142,10 @@ def planted_faults() -> None:
         expectation, shape = Expectation(scenario), Shape(nodes, scenario.gpus())
         healthy = {request: expectation.times(Kind(shape, request), SIZES) for request in REQUESTS}
         print(f"{nodes} x {machine}, NCCL {nccl}: {'; '.join(expectation.reasons)}")
-        faults = [Planted((), ()), *planted(scenario)]
+        faults = [Planted("nothing", (), ()), *planted(scenario)]
         for fault in faults:
             words = " ".join(fault.changes) or "healthy"
+            row = {"planted": fault.what, "machine": machine, "nodes": nodes, "nccl": nccl, "runs": RUNS}
             try:
                 times = made(expectation, fault)
             except TunerError as error:
@@ -169,6 +176,7 @@ def planted_faults() -> None:
                 named = diagnosis.diagnose(those, expectation, scenario.resolve().own.topology)
                 found["first"] += bool(named) and named[0].resource in fault.names
                 found["among"] += any(each.resource in fault.names for each in named)
+            yield {**row, **{key: found[key] for key in ("failed", "first", "among")}}
             if not fault.changes:
                 print(f"  {words:28} false fail {found['failed'] / RUNS:.0%}")
                 totals.update({"healthy": RUNS, "false fail": found["failed"]})
@@ -186,8 +194,8 @@ def planted_faults() -> None:
     )
 
 
-def public_runs() -> None:
-    """Each public run by itself, with the shipped calibrations: most were fitted to them, see ``--splits``."""
+def public_runs() -> Iterator[dict[str, Any]]:
+    """Each public run by itself, with the shipped calibrations: most were fitted to them, see ``held_out``."""
     totals: Counter[tuple[str, bool]] = Counter()
     for name in measured.names():
         table = measured.load(name)
@@ -209,8 +217,10 @@ def public_runs() -> None:
                 )
             if what != "healthy":
                 totals[f"{what}, named so", True] += any(each.resource in NAMED[what] for each in found.diagnosis)
-    for (what, passes), count in sorted(totals.items()):
-        print(f"public runs, {what}: {count} {'' if 'named' in what else 'pass' if passes else 'fail'}")
+    for what in ("healthy", *NAMED):
+        passed, failed, named = totals[what, True], totals[what, False], totals[f"{what}, named so", True]
+        print(f"public runs, {what}: {passed} pass, {failed} fail, {named} named so")
+        yield {"what": what, "passed": passed, "failed": failed, "named": named}
 
 
 NAMED = {
@@ -233,7 +243,7 @@ def _accepted(table: MeasuredTable) -> Acceptance:
         return accept([path], Asked(describe(table.header.machine, nccl=table.header.nccl), Given()))
 
 
-def held_out() -> None:
+def held_out() -> Iterator[dict[str, Any]]:
     """Healthy curves that the calibration was not fitted to, by what was held out."""
     widths = calibrate.known_widths()
     failed: dict[str, list[bool]] = {}
@@ -245,6 +255,7 @@ def held_out() -> None:
         failed.setdefault(split.kind, []).extend(own)
     for kind, each in failed.items():
         print(f"{kind}: {sum(each)} of {len(each)} healthy curves fail")
+        yield {"kind": kind, "curves": len(each), "failed": sum(each)}
     every = [one for each in failed.values() for one in each]
     print(f"all: {np.mean(every):.1%} of {len(every)} healthy curves fail")
 
@@ -291,7 +302,7 @@ def nccl_errors() -> None:
 
 if __name__ == "__main__":
     nccl_errors()
-    public_runs()
-    planted_faults()
-    if "--splits" in sys.argv:
-        held_out()
+    parts = {"public": public_runs, "splits": held_out, "planted": planted_faults}
+    kept = {name: list(part()) for name, part in parts.items()}
+    for place in sys.argv[1:]:
+        Path(place).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")

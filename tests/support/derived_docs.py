@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import json
 import math
 import re
 import tomllib
@@ -294,6 +295,52 @@ machine teach the interval, and where there is none it is half again as wide as 
 """
 
 
+def accept_public() -> str:
+    """Public runs that are accepted or not."""
+    lines = ["| runs | | pass | fail | named so |", "|---|--:|--:|--:|--:|"]
+    for each in _acceptance()["public"]:
+        named = "-" if each["what"] == "healthy" else each["named"]
+        several = each["passed"] + each["failed"]
+        lines += [f"| {each['what']} | {several} | {each['passed']} | {each['failed']} | {named} |"]
+    return "\n".join(lines) + "\n"
+
+
+def accept_splits() -> str:
+    """Healthy curves that a calibration was not fitted to, in a sentence."""
+    kinds = _acceptance()["splits"]
+    curves, failed = (sum(each[key] for each in kinds) for key in ("curves", "failed"))
+    worst = "; ".join(
+        f"{CarriedOver[each['kind']].value}: {each['failed']} of {each['curves']}" for each in kinds if each["failed"]
+    )
+    return f"Of {curves} healthy curves {failed} fail ({_percent(failed / curves)}): {worst or 'none'}.\n"
+
+
+def accept_planted() -> str:
+    """Planted faults by communicator: what passes, and what is named."""
+    lines = ["| planted | on | false pass | right first | among those named |", "|---|---|--:|--:|--:|"]
+    kept = _acceptance()["planted"]
+    for each in sorted(kept, key=lambda each: each["planted"]):
+        if each["planted"] != "nothing":
+            failed, missed = each["failed"], each["runs"] - each["failed"]
+            shares = [missed / each["runs"], *(each[key] / failed if failed else None for key in ("first", "among"))]
+            on = f"{each['nodes']} x {each['machine']}"
+            lines += [f"| {each['planted']} | {on} | {' | '.join(_whole_percent(share) for share in shares)} |"]
+    healthy = [each for each in kept if each["planted"] == "nothing"]
+    failed, runs = (sum(each[key] for each in healthy) for key in ("failed", "runs"))
+    said = f"With nothing planted {_percent(failed / runs)} of {runs} runs fail falsely, on all communicators together."
+    return "\n".join([said, "", *lines]) + "\n"
+
+
+def _acceptance() -> dict[str, list[dict[str, Any]]]:
+    """What ``make acceptance`` kept."""
+    kept: dict[str, list[dict[str, Any]]] = json.loads((ROOT / "docs" / "acceptance.json").read_text("utf-8"))
+    return kept
+
+
+def _whole_percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f} %"
+
+
 def _inside_by_chance(rows: int) -> float:
     """The probability that 85 to 95 % of so many independent rows are in intervals that hold each with 90 %."""
     fewest, most = math.ceil(_COVERED[0] * rows - 1e-9), math.floor(_COVERED[1] * rows + 1e-9)
@@ -340,4 +387,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "splits": splits,
     "alltoall": alltoall,
     "coverage": coverage,
+    "accept_public": accept_public,
+    "accept_splits": accept_splits,
+    "accept_planted": accept_planted,
 }

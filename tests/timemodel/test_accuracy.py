@@ -153,6 +153,22 @@ def test_times_that_are_twice_as_long_are_found_out(tmp_path: Path) -> None:
     assert answer["coverage_90"] == 0
 
 
+@pytest.mark.parametrize(
+    ("factor", "says"),
+    [
+        (1000.0, "all times are 1e+03 times what is expected"),
+        (8.0, "bits for bytes?"),
+        (2.0, "clocks, a wrong unit or factor, or another machine?"),
+    ],
+)
+def test_times_that_are_all_off_alike_are_said_with_the_rows(factor: float, says: str, tmp_path: Path) -> None:
+    words = ("accuracy", str(columns_file(tmp_path, factor)), "--machine", "dgx-h100", "--nccl", "2.29.2")
+    (note,) = [line for line in run(*words).stdout.splitlines() if "all times are" in line]
+    assert says in note
+    assert "(lines 2, 3, 4, 5, 6, 7 and 372 more)" in note
+    assert "all times are" not in run("accuracy", H100).stdout
+
+
 def test_a_calibration_of_ones_own_is_used(tmp_path: Path) -> None:
     sweep, own = str(columns_file(tmp_path, 2.0)), str(tmp_path / "own.json")
     machine = ("--machine", "dgx-h100", "--nccl", "2.29.2")

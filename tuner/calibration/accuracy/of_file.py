@@ -11,13 +11,13 @@ import numpy as np
 from tuner import measured, release
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.records import to_json
-from tuner.calibration import plausible, point_to_point_fit
+from tuner.calibration import plausible, point_to_point_fit, scaled
 from tuner.calibration.accuracy.evaluate import half_widths, mean_absolute_error, predicted_us
 from tuner.calibration.measured_calls import MeasuredCalls, Site, of_table, point_to_point_reason
 from tuner.calibration.point_to_point_fit import MeasuredExchanges
 from tuner.machine import catalogue, skeleton
 from tuner.machine.topology import Topology
-from tuner.measured import MeasuredRow, MeasuredTable
+from tuner.measured import Kind, MeasuredRow, MeasuredTable, Problem
 from tuner.timemodel.point_to_point import MODELLED
 from tuner.timemodel.predict import Choice, choose, exchange_times
 
@@ -104,7 +104,7 @@ def of_path(path: Path, held: Held) -> FileAccuracy:
             counted |= rest
     said = tuple(f"{each.text} ({each.where})" for each in judged.problems if not each.refused)
     said += tuple(_contradictions(table, name, site.nccl))
-    return replace(result, skipped={**result.skipped, **refused}, problems=said)
+    return replace(result, skipped={**result.skipped, **refused}, problems=(*result.problems, *said))
 
 
 def _contradictions(table: MeasuredTable, machine: str | None, nccl: str) -> Iterator[str]:
@@ -142,7 +142,19 @@ def of_file(table: MeasuredTable, site: Site, calibration: str | None = None) ->
         chosen.calibration.name,
         chosen.reason,
         _skipped(table, calls, counted),
+        _all_off_alike(calls, chosen) if calls else (),
     )
+
+
+def _all_off_alike(calls: MeasuredCalls, chosen: Choice) -> tuple[str, ...]:
+    """Said where all times are off by one factor, with the lines; the rows count all the same."""
+    ratios = calls.measured.times_us / predicted_us(chosen.calibration, calls)
+    factor = scaled.common_factor(ratios, calls.measured.calls.bytes)
+    if factor is None:
+        return ()
+    lines = tuple(row.line for row in calls.rows)
+    text = f"all times are {factor:.3g} times what is expected, the smallest calls' as the largest's"
+    return (f"{text}; {scaled.likely(factor)} ({Problem(Kind.scaled, lines, text).where})",)
 
 
 def _skipped(table: MeasuredTable, calls: MeasuredCalls | None, counted: Set[int]) -> Mapping[str, int]:
