@@ -15,7 +15,8 @@ from tuner.timemodel.features import Array
 # The band: 90 % intervals of single times, joined with how far healthy machines of one kind differ, natural logarithm,
 # and widened, so that 95 % of healthy machines pass with all sizes of a curve. benchmarks/accept.py prints how many do.
 BETWEEN_MACHINES = 0.04
-WIDENED = 1.1
+BETWEEN_NETWORKS = 0.12  # of several nodes, whose runs differ by 5 to 30 % with placement and routing
+WIDENED = 1.2
 IN_A_ROW = 3  # slow sizes that fail; two where one of them is the largest
 HOST_BYTES = 2**20  # smaller calls take mostly what the host takes to start them
 MOST_START_US = 60.0  # what no way of launching adds
@@ -88,9 +89,12 @@ def start_us(curve: Curve, expected: Expected) -> float | None:
     return None
 
 
-def band(expected: Expected) -> Array:
-    """Half the band that passes, [size]: numbers, natural logarithms of times over the expected ones."""
-    half: Array = WIDENED * np.sqrt(expected.log_half**2 + BETWEEN_MACHINES**2)
+def band(expected: Expected, *, several: bool) -> Array:
+    """Half the band that passes, [size]: numbers, natural logarithms of times over the expected ones.
+
+    ``several``: whether there is a network between nodes.
+    """
+    half: Array = WIDENED * np.hypot(expected.log_half, BETWEEN_NETWORKS if several else BETWEEN_MACHINES)
     return half
 
 
@@ -102,7 +106,7 @@ def judge(curve: Curve, expected: Expected, least_us: Array) -> Judged:
     """
     start = start_us(curve, expected)
     allowed = start if start is not None and start > LEAST_START_US else 0.0
-    width = np.exp(band(expected))
+    width = np.exp(band(expected, several=curve.kind.shape.nodes > 1))
     high_us = expected.time_us * width
     excess = np.log(curve.time_us / (high_us + allowed))
     slow = _in_a_row((_smoothed(excess) > 0).tolist())
