@@ -89,7 +89,7 @@ def test_faster_than_expected_passes_unless_the_links_cannot() -> None:
 
 def test_the_floor_is_what_just_passes() -> None:
     found = judged(1.0)
-    width = np.exp(judge.band(EXPECTED, several=False))
+    width = np.exp(judge.band(EXPECTED))
     assert found.floor_gbs == pytest.approx(found.busbw_gbs / width)
     at_the_floor = judged(width * 0.999)
     assert at_the_floor.passes

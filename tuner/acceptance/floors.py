@@ -42,7 +42,7 @@ def floors(expectation: Expectation, requests: Sequence[Request], sizes: Sequenc
     for request in requests:
         expected = expectation.times(Kind(shape, request), nbytes)
         start_us = np.where(nbytes <= FIRST_BYTES, MOST_FIRST_US, 0.0)
-        most_us = expected.time_us * np.exp(band(expected, several=shape.nodes > 1)) + start_us
+        most_us = expected.time_us * np.exp(band(expected)) + start_us
         both = [bus_gbs(request.collective, nbytes, times, shape.ranks) for times in (expected.time_us, most_us)]
         for at, name in enumerate(expected.pick_names()):
             yield Floor(

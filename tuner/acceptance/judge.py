@@ -15,7 +15,6 @@ from tuner.timemodel.features import Array
 # The band: 90 % intervals of single times, joined with how far healthy machines of one kind differ, natural logarithm,
 # and widened, so that 95 % of healthy machines pass with all sizes of a curve. benchmarks/accept.py prints how many do.
 BETWEEN_MACHINES = 0.04
-BETWEEN_NETWORKS = 0.12  # of several nodes, whose runs differ by 5 to 30 % with placement and routing
 WIDENED = 1.2
 IN_A_ROW = 3  # slow sizes that fail; two where one of them is the largest
 HOST_BYTES = 2**20  # smaller calls take mostly what the host takes to start them
@@ -89,12 +88,9 @@ def start_us(curve: Curve, expected: Expected) -> float | None:
     return None
 
 
-def band(expected: Expected, *, several: bool) -> Array:
-    """Half the band that passes, [size]: numbers, natural logarithms of times over the expected ones.
-
-    ``several``: whether there is a network between nodes.
-    """
-    half: Array = WIDENED * np.hypot(expected.log_half, BETWEEN_NETWORKS if several else BETWEEN_MACHINES)
+def band(expected: Expected) -> Array:
+    """Half the band that passes, [size]: numbers, natural logarithms of times over the expected ones."""
+    half: Array = WIDENED * np.hypot(expected.log_half, BETWEEN_MACHINES)
     return half
 
 
@@ -106,7 +102,7 @@ def judge(curve: Curve, expected: Expected, least_us: Array) -> Judged:
     """
     start = start_us(curve, expected)
     allowed = start if start is not None and start > LEAST_START_US else 0.0
-    width = np.exp(band(expected, several=curve.kind.shape.nodes > 1))
+    width = np.exp(band(expected))
     high_us = expected.time_us * width
     excess = np.log(curve.time_us / (high_us + allowed))
     slow = _in_a_row((_smoothed(excess) > 0).tolist())
