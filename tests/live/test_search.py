@@ -5,16 +5,19 @@ from itertools import product
 import pytest
 
 from tests.support.available_releases import HERE
+from tests.support.random_topologies import drawn
 from tuner import release
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
+from tuner.oracle.configuration import OracleConfiguration
 from tuner.oracle.search import ordered_graphs
 from tuner.scenario import Scenario
-from tuner.search import cached, dump
+from tuner.search import Request, dump, searched
 
 pytestmark = pytest.mark.live
 
 ALONE, TOGETHER = 1, 2
+RANDOM = 5  # topologies of each release; tests.scripts.check_graphs takes more
 MACHINES = ("a100-4x-2nic", "alps", "dgx-b200", "dgx-h100", "pcie-l40s-no-p2p", "ws-2x-a6000")
 SETTINGS = (
     {"NCCL_COLLNET_ENABLE": "1"},
@@ -31,11 +34,15 @@ SETTINGS = (
 
 
 def compare(scenario: Scenario) -> None:
-    resolved = scenario.resolve()
-    found = cached.searched(resolved.own.for_search(scenario.nodes > 1), scenario.nccl).graphs
-    with Oracle(scenario.oracle_configuration()) as oracle:
+    request = scenario.resolve().own.for_search(scenario.nodes > 1)
+    compare_with(request, scenario.oracle_configuration())
+
+
+def compare_with(request: Request, configuration: OracleConfiguration) -> None:
+    found = searched(request, configuration.release).graphs
+    with Oracle(configuration) as oracle:
         assert {name: graph for name, graph in found.items() if graph.orders} == ordered_graphs(oracle)
-        assert dump.text(found, release.load(scenario.nccl).search.dump) == oracle.graph_xml()
+        assert dump.text(found, release.load(configuration.release).search.dump) == oracle.graph_xml()
 
 
 @pytest.mark.parametrize(("nccl", "machine", "nodes"), list(product(HERE, MACHINES, (ALONE, TOGETHER))))
@@ -49,3 +56,16 @@ def test_every_channel_is_libnccls(nccl: str, machine: str, nodes: int) -> None:
 @pytest.mark.parametrize("nccl", HERE)
 def test_every_channel_is_libnccls_with_a_variable_set(nccl: str, settings: dict[str, str]) -> None:
     compare(Scenario(nccl, TOGETHER, machine="a100-4x-2nic", environment=settings))
+
+
+@pytest.mark.parametrize("number", range(RANDOM))
+@pytest.mark.parametrize("nccl", HERE)
+def test_every_channel_of_a_random_topology_is_libnccls(nccl: str, number: int) -> None:
+    node = drawn(f"{number} {nccl}")
+    request = Request(node.xml, node.gpus, node.nodes > 1, node.environment, node.across)
+    compare_with(
+        request,
+        OracleConfiguration(
+            node.xml, node.nodes, node.gpus, nccl, node.environment, peer_to_peer_across_sockets=node.across
+        ),
+    )

@@ -21,9 +21,24 @@ NOT_SEARCHED = OrderedGraph(EMPTY, ())
 
 def text(found: Mapping[str, OrderedGraph], form: Dump) -> str:
     """The file; a graph that was not searched is in it without channels."""
+    written = dict(found)
+    if "nvls" in found and not form.nvls_heads_only:
+        written["nvls"] = _filled(found["nvls"], found["ring"])
     graphs = zip(form.graphs, form.ids, strict=True)
-    lines = [line for name, number in graphs for line in _graph(name, number, found.get(name, NOT_SEARCHED), form)]
+    lines = [line for name, number in graphs for line in _graph(name, number, written.get(name, NOT_SEARCHED), form)]
     return "\n".join(['<graphs version="1">', *lines, "</graphs>"]) + "\n"
+
+
+def _filled(nvls: OrderedGraph, ring: OrderedGraph) -> OrderedGraph:
+    """NVLS with a GPU for each after the head, which NCCL does not set: the first, as of ring channels."""
+    gpus = sorted({int(device[4:]) for device in ring.orders[0] if device.startswith("gpu:")})
+    rest = (f"gpu:{gpus[0]}",) * (len(gpus) - 1)
+
+    def filled(order: tuple[str, ...]) -> tuple[str, ...]:
+        head = next(at for at, device in enumerate(order) if device.startswith("gpu:")) + 1
+        return (*order[:head], *rest, *order[head:])
+
+    return OrderedGraph(nvls.graph, tuple(map(filled, nvls.orders)))
 
 
 def _graph(name: str, number: int, found: OrderedGraph, form: Dump) -> Iterator[str]:

@@ -1,0 +1,158 @@
+"""Our own search for channels against the live libnccl: every number, every channel's order, and the file it writes.
+
+    python -m tests.scripts.check_graphs                       every release, a part of `make test-releases`
+    python -m tests.scripts.check_graphs 2.18.1 --random 200   these, with so many random topologies each
+
+Every machine with all and half of its GPUs on 1, 2 and 3 nodes; each variable of the search on two machines, others in
+every release; random topologies. Prints counts by release and what was compared. Exit code 1 where anything differs.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import click
+
+from tests.support.random_topologies import drawn
+from tuner import release
+from tuner.base.errors import OracleFailed, TunerError
+from tuner.cli.output import print_table
+from tuner.machine import catalogue
+from tuner.oracle.api import Oracle
+from tuner.oracle.configuration import OracleConfiguration
+from tuner.oracle.search import ordered_graphs
+from tuner.search import Request, dump, searched
+
+SETTINGS = (
+    "NCCL_COLLNET_ENABLE=1",
+    "NCCL_CROSS_NIC=0",
+    "NCCL_CROSS_NIC=1",
+    "NCCL_P2P_LEVEL=SYS",
+    "NCCL_P2P_LEVEL=PIX",
+    "NCCL_P2P_DISABLE=1",
+    "NCCL_SHM_DISABLE=1",
+    "NCCL_NET_GDR_LEVEL=LOC",
+    "NCCL_NET_GDR_LEVEL=SYS",
+    "NCCL_NET_GDR_READ=0",
+    "NCCL_NET_GDR_READ=1",
+    "NCCL_NET_GDR_C2C=0",
+    "NCCL_PXN_DISABLE=1",
+    "NCCL_PXN_C2C=0",
+    "NCCL_NVB_DISABLE=1",
+    "NCCL_NET_DISABLE_INTRA=1",
+    "NCCL_IGNORE_DISABLED_P2P=1",
+    "NCCL_NETDEVS_POLICY=ALL",
+    "NCCL_NETDEVS_POLICY=MAX:1",
+    "NCCL_NVLS_ENABLE=0",
+    "NCCL_MAX_NCHANNELS=4",
+)
+KINDS = ("machines", "settings", "random")
+UNWRITABLE = "could not find value"  # NCCL's words for a path type that its own file of graphs has no name for
+
+
+@dataclass(frozen=True)
+class Case:
+    kind: str
+    title: str
+    configuration: OracleConfiguration
+
+    @property
+    def request(self) -> Request:
+        asked = self.configuration
+        several, across = asked.nodes > 1, asked.peer_to_peer_across_sockets
+        return Request(asked.topology, asked.gpus_per_node, several, dict(asked.env), across)
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=click.Choice(release.names()), metavar="[RELEASE]...")
+@click.option("--random", "topologies", type=int, default=20, show_default=True, help="Random topologies per release.")
+@click.option("--seed", default="", help="Other topologies.")
+def main(names: tuple[str, ...], topologies: int, seed: str) -> None:
+    rows, differs = [], False
+    for nccl in names or release.names():
+        equal, asked = Counter[str](), Counter[str]()
+        for case in [*of_machines(nccl), *with_settings(nccl), *at_random(nccl, topologies, seed)]:
+            asked[case.kind] += 1
+            why = difference(case)
+            equal[case.kind] += why is None
+            if why is not None:
+                click.echo(f"DIFFERS {nccl} {case.title}: {why}")
+        differs |= equal != asked
+        rows.append((nccl, *(f"{equal[kind]}/{asked[kind]}" for kind in KINDS)))
+        click.echo(f"{nccl}: {equal.total()} of {asked.total()} equal", err=True)
+    print_table("graphs equal / compared with libnccl", ("release", *KINDS), rows)
+    sys.exit(1 if differs else 0)
+
+
+def of_machines(nccl: str) -> Iterator[Case]:
+    for name in catalogue.names():
+        machine = catalogue.load(name)
+        if nccl in machine.crashes:
+            continue
+        for gpus in {machine.gpus_per_node, max(1, machine.gpus_per_node // 2)} & set(machine.gpu_counts):
+            for nodes in (1, 2, 3):
+                yield Case("machines", f"{nodes} x {name}, {gpus} GPUs", configuration(nccl, name, gpus, nodes))
+
+
+def with_settings(nccl: str) -> Iterator[Case]:
+    here = [name for name in catalogue.names() if nccl not in catalogue.load(name).crashes]
+    start = release.names().index(nccl)  # other machines in every release
+    for at, assignment in enumerate(SETTINGS, start=start):
+        variable, _, value = assignment.partition("=")
+        for name in (here[at % len(here)], here[(at + len(here) // 2) % len(here)]):
+            plain = configuration(nccl, name, catalogue.load(name).gpus_per_node, 2)
+            changed = replace(plain, env={**plain.env, variable: value})
+            yield Case("settings", f"2 x {name}, {assignment}", changed)
+
+
+def at_random(nccl: str, topologies: int, seed: str) -> Iterator[Case]:
+    for number in range(topologies):
+        node = drawn(f"{seed}{number} {nccl}")
+        asked = OracleConfiguration(
+            node.xml, node.nodes, node.gpus, nccl, node.environment, peer_to_peer_across_sockets=node.across
+        )
+        yield Case("random", f"random topology {seed}{number}", asked)
+
+
+def configuration(nccl: str, name: str, gpus: int, nodes: int) -> OracleConfiguration:
+    machine = catalogue.load(name)
+    return OracleConfiguration(
+        machine.topology_xml,
+        nodes,
+        gpus,
+        nccl,
+        machine.environment,
+        peer_to_peer_across_sockets=machine.peer_to_peer_across_sockets,
+    )
+
+
+def difference(case: Case) -> str | None:
+    """What differs first; None where nothing does, or where both refuse."""
+    nccl = case.configuration.release
+    try:
+        found = searched(case.request, nccl).graphs
+    except TunerError as error:
+        return _refused_too(case, error)
+    try:
+        with Oracle(case.configuration, 600) as oracle:
+            theirs, written = ordered_graphs(oracle), oracle.graph_xml()
+    except OracleFailed as error:
+        return None if UNWRITABLE in str(error) else f"libnccl failed: {error}"
+    ours = {name: each for name, each in found.items() if each.graph.channels}
+    for name in sorted(ours.keys() | theirs.keys()):
+        if ours.get(name) != theirs.get(name):
+            return f"{name}: {ours.get(name)} here, {theirs.get(name)} in libnccl"
+    return None if dump.text(found, release.load(nccl).search.dump) == written else "the file of graphs"
+
+
+def _refused_too(case: Case, refused: TunerError) -> str | None:
+    try:
+        Oracle(case.configuration, 600).close()
+    except OracleFailed:
+        return None
+    return f"refused here alone: {refused}"
+
+
+if __name__ == "__main__":
+    main()
