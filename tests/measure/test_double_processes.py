@@ -21,6 +21,7 @@ from tuner.scenario import Scenario
 
 NCCL = "2.28.9"
 BINARIES = Path(sys.executable).parent
+TREE_LL = Combination(Algorithm.Tree, Protocol.LL)
 RING_SIMPLE = Combination(Algorithm.Ring, Protocol.Simple)
 
 pytestmark = pytest.mark.live
@@ -50,6 +51,19 @@ def test_processes_measure_what_one_would(tmp_path: Path, nodes: int) -> None:
                 ((_, launched),) = double.launched
                 assert (launched.algo_proto, run.executed, run.wrong) == (RING_SIMPLE.algo_proto, launched, 0)
                 assert run.times_us == pytest.approx((truth.time_us(Point(collective, 1 << 20), launched),), rel=1e-5)
+
+
+def test_the_slowest_and_all_wrong_results_count_and_tables_are_for_all(tmp_path: Path) -> None:
+    planned = settings(Fault(FaultKind.slow, rank=1), Fault(FaultKind.wrong, rank=1))
+    point = Point(Collective.AllReduce, 1 << 20)
+    with closing(Double(planned, options(tmp_path))) as double:
+        for table, requested in ((None, RING_SIMPLE), ("nccl-tuner-table 1\nallreduce -> tree/ll\n", None)):
+            double.use_table(table)
+            run = double.run(point, requested, 1)
+            ((_, launched),) = double.launched
+            assert launched.algo_proto == (requested or TREE_LL).algo_proto, "else the ranks would wait for each other"
+            true_us = Planted(planned).truth(2).time_us(point, launched)
+            assert (run.times_us, run.wrong) == (pytest.approx((2 * true_us,), rel=1e-5), 1)
 
 
 def test_a_rank_that_is_killed_ends_all(tmp_path: Path) -> None:

@@ -1,10 +1,9 @@
-"""Measuring on GPUs, as far as that goes without one: what is said where something is missing, libnccl's own API, and
-a whole run over GPUs and a libnccl that are NumPy's arrays.
+"""Measuring on GPUs, as far as that goes without one and without the double (test_double.py).
+
+What is said where something is missing, libnccl's own API, and what hangs or takes a time in CUDA and NCCL themselves.
 """
 
-import ctypes
 import json
-import socket
 import subprocess
 import sys
 import threading
@@ -16,20 +15,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import cffi
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from tests.support.available_releases import HERE
-from tests.support.compiled_kernels import NUMPY, compiled
 from tuner.base.errors import BadInput, BadMeasurement, MeasuringFailed, OracleUnavailable
-from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.cli import measured_results
 from tuner.measure.executed import Log
 from tuner.measure.gpu import backend as backend_module
 from tuner.measure.gpu import opening
 from tuner.measure.gpu.backend import Gpu, Libraries
-from tuner.measure.gpu.kernels import Check, Values
 from tuner.measure.gpu.nccl import Nccl
 from tuner.measure.gpu.opening import allows_several, devices_of, open_gpus
 from tuner.measure.gpu.options import Options, options_of
@@ -41,7 +36,6 @@ from tuner.measure.results import record, results
 from tuner.oracle import library
 from tuner.plugin import forcing_path
 from tuner.plugin.forcing import Seen
-from tuner.plugin.table.parse import from_text
 
 AR, AG, RS = Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter
 _ffi: Any = cffi.FFI()
@@ -188,53 +182,37 @@ def test_what_ran_is_read_from_where_the_log_was(tmp_path: Path) -> None:
     assert log.last_warning() == "it broke"
 
 
-# A whole run
+# A clock, and what hangs
 
 
 class FakeLane:
-    """Memory of NumPy, and a clock that every call moves."""
+    """A stream whose clock every call moves; no data move."""
 
-    def __init__(self, world: "FakeNccl", device: int, folder: Path) -> None:
-        self.world, self.device, self._folder = world, device, folder
+    def __init__(self, world: "FakeNccl", device: int) -> None:
+        self.world, self.device = world, device
         self.stream = id(self)
-        self._memory: dict[str, NDArray[Any]] = {}
-        self._kernels: dict[Any, Any] = {}
         self.captured = 0
 
     def current(self) -> Any:
         return nullcontext()
 
     def buffer(self, name: str, size_bytes: int) -> int:
-        if name not in self._memory or self._memory[name].nbytes < size_bytes:
-            self._memory[name] = np.full(size_bytes, 255, np.uint8)
-        return int(self._memory[name].ctypes.data)
+        return 1 << 20
 
-    def _library(self, dtype: DataType, op: Op, ranks: int) -> Any:
-        if (dtype, op, ranks) not in self._kernels:
-            folder = self._folder / f"{dtype.name}-{op.name}-{id(self)}"
-            folder.mkdir()
-            self._kernels[dtype, op, ranks] = compiled(folder, dtype, op, ranks)
-        return self._kernels[dtype, op, ranks]
+    def fill(self, *_: Any) -> None:
+        """Nothing moves."""
 
-    def fill(self, address: int, count: int, rank: int, values: Values) -> None:
-        library = self._library(values.dtype, values.op, values.ranks)
-        library.fill(_ffi.cast("void *", address), count, rank, values.seed)
-
-    def wrong(self, address: int, check: Check, values: Values) -> int:
-        wrong = _ffi.new("uint64_t *")
-        data, found = _ffi.cast("void *", address), _ffi.cast("uint64_t *", wrong)
-        kernels = self._library(values.dtype, values.op, values.ranks)
-        kernels.check(data, check.elements, check.first, values.ranks, check.per_rank, values.seed, found)
-        return int(wrong[0])
+    def wrong(self, *_: Any) -> int:
+        return 0
 
     def mark(self) -> list[float]:
         return []
 
     def record(self, mark: list[float]) -> None:
-        mark[:] = [self.world.clock_us]
+        mark.append(self.world.clock_us)
 
     def done(self, mark: list[float]) -> bool:
-        return not self.world.hangs
+        return True
 
     def between_us(self, start: list[float], end: list[float]) -> float:
         return end[0] - start[0]
@@ -251,19 +229,13 @@ class FakeLane:
 
 
 class FakeNccl:
-    """Collectives over the lanes' memory; obeys the table of the fake plugin, and logs as 2.28 does."""
+    """Each collective takes 10 us."""
 
     release, path = "2.28.9", Path(__file__)
 
     def __init__(self) -> None:
-        self.ranks, self.clock_us, self.calls, self.hangs, self.corrupts = 0, 0.0, 0, False, False
-        self.table: str | None = None
-        self.launches = 0
-        self.replaces, self.log, self.ended = False, Path("/dev/null"), ""
-        self._pending: list[tuple[Any, ...]] = []
-
-    def unique_id(self) -> bytes:
-        return bytes(range(128))
+        self.ranks, self.clock_us, self.calls, self.launches, self.ended = 0, 0.0, 0, 0, ""
+        self._pending = False
 
     def load_tuner(self) -> None:
         """Nothing races here."""
@@ -271,47 +243,27 @@ class FakeNccl:
     def close(self) -> None:
         """No variable was set."""
 
+    def unique_id(self) -> bytes:
+        return bytes(range(128))
+
     def init_rank(self, ranks: int, unique_id: bytes, rank: int) -> list[int]:
         assert unique_id == bytes(range(128))
         self.ranks = ranks
         return [rank]
 
     def start_group(self) -> None:
-        self._pending = []
+        self._pending = False
 
-    def prepared(self, *arguments: Any) -> Any:
-        return lambda: self._pending.append(arguments)
+    def prepared(self, *_: Any) -> Any:
+        def call() -> None:
+            self._pending = True
+
+        return call
 
     def end_group(self) -> None:
-        if not self._pending:
-            return
-        assert [each[3] for each in self._pending] == list(range(self.ranks)), "every rank calls"
-        point, _, count, _, _ = self._pending[0]
-        collective, dtype, op = point.collective, point.dtype, point.op
-        part = count * dtype.size_bytes
-        for rank, (_, (send, receive), *_) in enumerate(self._pending):
-            inside = {AG: send - receive, RS: receive - send}.get(collective, -1)
-            if 0 <= inside < part * self.ranks:
-                assert inside == rank * part, "in place as nccl.h says"
-        spread = self.ranks if collective is RS else 1
-        sent = [_array(send, count * spread, dtype).copy() for _, (send, _), *_ in self._pending]
-        reduced = np.max(sent, axis=0) if op is Op.max else np.sum(sent, axis=0, dtype=sent[0].dtype)
-        for rank, (_, (_, receive), *_) in enumerate(self._pending):
-            result = np.concatenate(sent) if collective is AG else reduced
-            if collective is RS:
-                result = reduced[rank * count : (rank + 1) * count]
-            out = _array(receive, len(result), dtype)
-            out[:] = result
-            if self.corrupts and rank == 1:
-                out[-1] += 1
-        self.calls += 1
-        took = TREE_LL if self.replaces or _choice(self.table) == TREE_LL else RING_LL
-        self.clock_us += {RING_LL: 10.0, TREE_LL: 20.0}[took]
-        with self.log.open("a") as file:
-            file.write(
-                f"h:1:1 [0] NCCL INFO {collective.name}: {count * dtype.size_bytes} Bytes -> Algo "
-                f"{took.algorithm.name.upper()} proto LL channel{{Lo..Hi}}={{0..1}}\n"
-            )
+        if self._pending:
+            self.calls += 1
+            self.clock_us += 10.0
 
     def check_async(self, comm: int) -> None:
         """Nothing breaks here."""
@@ -323,40 +275,22 @@ class FakeNccl:
         self.ended = "aborted"
 
 
-def _array(address: int, count: int, dtype: DataType) -> NDArray[Any]:
-    raw = (ctypes.c_uint8 * (count * dtype.size_bytes)).from_address(address)
-    array: NDArray[Any] = np.frombuffer(memoryview(raw), NUMPY[dtype])
-    return array
-
-
-def _choice(table: str | None) -> Combination:
-    if table is None:
-        return RING_LL
-    choice = from_text(table).decisions[0].choices[0]
-    return Combination(choice.algorithm, choice.protocol)
-
-
 class FakeForcing:
     path = forcing_path()
 
-    def __init__(self, world: FakeNccl) -> None:
-        self._world = world
-
     def use_table(self, text: str | None) -> None:
-        self._world.table = text
+        """Everything is decided."""
 
     def seen(self) -> Seen:
-        costs = tuple((each.algorithm, each.protocol, 1.0) for each in (TREE_LL, RING_LL))
-        decided = int(self._world.table is not None and _choice(self._world.table) in (TREE_LL, RING_LL))
-        return Seen(1, decided, 1 - decided, AR, 64, costs)
+        return Seen(1, 1, 0, AR, 64)
 
 
 class FakeCuda:
-    def __init__(self, world: FakeNccl, folder: Path) -> None:
-        self.world, self.folder = world, folder
+    def __init__(self, world: FakeNccl) -> None:
+        self.world = world
 
     def lane(self, device: int) -> FakeLane:
-        return FakeLane(self.world, device, self.folder)
+        return FakeLane(self.world, device)
 
     def name(self, device: int) -> str:
         return "NumPy"
@@ -382,72 +316,12 @@ def opened(
     options = Options(
         ranks_per_gpu, topology=folder / "topology.xml", limit_s=limit_s, graphs_below_bytes=graphs_below_bytes
     )
-    met, cuda = Rendezvous(ALONE), FakeCuda(world, folder)
-    backend = Gpu(met, [0] * ranks, options, Libraries(cuda, lambda variables: world, FakeForcing(world)))
-    world.log = backend._log.path
+    met, cuda = Rendezvous(ALONE), FakeCuda(world)
+    backend = Gpu(met, [0] * ranks, options, Libraries(cuda, lambda variables: world, FakeForcing()))
     try:
         yield backend, world
     finally:
         backend.close()
-
-
-@pytest.mark.filterwarnings("ignore:overflow")  # the same buffer summed again and again
-@pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("collective", [AR, AG, RS])
-def test_results_are_checked_and_calls_forced_one_by_one(
-    tmp_path: Path, collective: Collective, in_place: bool
-) -> None:
-    point = Point(collective, 3 * 4 * 100, in_place=in_place)
-    with opened(tmp_path) as (backend, world):
-        assert backend.combinations(point) == [TREE_LL, RING_LL]
-        for requested, time_us in ((TREE_LL, 20.0), (RING_LL, 10.0), (TREE_LL, 20.0), (None, 10.0)):
-            run = backend.run(point, requested, 4)
-            assert run.times_us == (time_us,) * 4, "the mean of calls in a row"
-            assert run.executed is not None
-            assert run.executed == Combination((requested or RING_LL).algorithm, Protocol.LL, 2)
-            assert run.wrong == 0
-        world.corrupts = True
-        assert backend.run(point, RING_LL, 1).wrong == 1
-    assert world.ended == "destroyed"
-
-
-@pytest.mark.parametrize(
-    ("dtype", "op"), [(DataType.float16, Op.sum), (DataType.int8, Op.max), (DataType.float64, Op.sum)]
-)
-def test_types_and_operations(tmp_path: Path, dtype: DataType, op: Op) -> None:
-    with opened(tmp_path) as (backend, _):
-        assert backend.run(Point(AR, 960, dtype, op), None, 1).wrong == 0
-
-
-def test_a_table_decides_where_nothing_is_forced(tmp_path: Path) -> None:
-    point = Point(AR, 1200)
-    with opened(tmp_path) as (backend, _):
-        backend.use_table("nccl-tuner-table 1\nallreduce -> tree/ll\n")
-        assert backend.run(point, None, 1).times_us == (20.0,)
-        assert backend.run(point, RING_LL, 1).times_us == (10.0,)
-        assert backend.run(point, None, 1).times_us == (20.0,)
-        backend.use_table(None)
-        assert backend.run(point, None, 1).times_us == (10.0,)
-
-
-def test_what_was_replaced_shows(tmp_path: Path) -> None:
-    with opened(tmp_path) as (backend, world):
-        world.replaces = True
-        assert backend.run(Point(AR, 1200), RING_LL, 1).executed == Combination(Algorithm.Tree, Protocol.LL, 2)
-
-
-def test_what_cannot_run_is_refused(tmp_path: Path) -> None:
-    complaint = "^NVLS/Simple cannot run AllReduce of 1200 bytes here$"
-    with opened(tmp_path) as (backend, _), pytest.raises(BadInput, match=complaint):
-        backend.run(Point(AR, 1200), Combination(Algorithm.NVLS, Protocol.Simple), 1)
-
-
-def test_calls_in_a_graph_are_launched_together(tmp_path: Path) -> None:
-    with opened(tmp_path) as (backend, world):
-        run = backend.run(Point(AR, 1200, graph=True), None, 3)
-        assert run.times_us == pytest.approx((1.0, 1.0, 1.0)), "a twentieth of a launch"
-        assert world.calls == 1 + 20, "the one that is checked, and those captured"
-        assert world.launches == 3 * (1 + 3), "on each rank once before the first time"
 
 
 def test_small_calls_are_timed_in_graphs_without_registering_their_buffers(
@@ -496,35 +370,6 @@ def test_what_is_host_bound_is_in_the_file_and_in_print(tmp_path: Path) -> None:
     assert printed == {"Ring": "10.00h", "Tree": "10.00"}
 
 
-def test_the_slowest_gpu_of_a_process_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with opened(tmp_path) as (backend, _):
-        monkeypatch.setattr(backend._local[1].lane, "between_us", lambda start, end: 2 * (end[0] - start[0]))
-        assert backend.run(Point(AR, 1200), None, 2).times_us == (20.0, 20.0)
-
-
-def test_sizes_that_are_no_whole_elements(tmp_path: Path) -> None:
-    complaint = "^100 bytes: no whole number of float32 for AllGather on 3 ranks; valid: multiples of 12$"
-    with opened(tmp_path) as (backend, _), pytest.raises(BadInput, match=complaint):
-        backend.run(Point(AG, 100), None, 1)
-
-
-def test_what_does_not_fit_is_not_offered(tmp_path: Path) -> None:
-    with opened(tmp_path) as (backend, world):
-        assert backend.combinations(Point(AR, 3 << 30)) == []
-        assert world.calls == 0
-
-
-def test_a_collective_that_hangs_ends_within_its_time(tmp_path: Path) -> None:
-    with opened(tmp_path, limit_s=0.2) as (backend, world):
-        world.hangs = True
-        complaint = r"^a collective was not done within 0\.2 s: a rank is missing or hangs$"
-        with pytest.raises(MeasuringFailed, match=complaint):
-            backend.run(Point(AR, 1200), None, 1)
-        assert world.ended == "aborted"
-        with pytest.raises(MeasuringFailed, match=r"^the communicator has ended$"):
-            backend.run(Point(AR, 1200), None, 1)
-
-
 def test_an_init_that_hangs_ends_within_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     never = threading.Event()
     monkeypatch.setattr(FakeNccl, "end_group", lambda world: never.wait(60))
@@ -564,96 +409,6 @@ def test_ranks_that_share_a_gpu_fit_at_once(tmp_path: Path, monkeypatch: pytest.
         assert "NCCL_TUNER_CACHE" not in variables
     with opened(tmp_path) as (backend, _):
         assert "NCCL_MULTI_RANK_GPU_ENABLE" not in dict(backend.describe().variables or {})
-
-
-# Several processes: threads here, each with a rank of its own
-
-
-class Slow(FakeNccl):
-    """One rank of several: its calls take a time of its own and move no data."""
-
-    def __init__(self, time_us: float) -> None:
-        super().__init__()
-        self._time_us, self.fails = time_us, False
-
-    def end_group(self) -> None:
-        if self.fails and self._pending:
-            raise MeasuringFailed("ncclAllReduce returned 1 (unhandled cuda error)")
-        self.calls += 1
-        self.clock_us += self._time_us
-
-
-class BlindLane(FakeLane):
-    """Each rank finds two wrong elements."""
-
-    def fill(self, *_: Any) -> None:
-        """Nothing moves."""
-
-    def wrong(self, *_: Any) -> int:
-        return 2
-
-
-class BlindCuda(FakeCuda):
-    def lane(self, device: int) -> FakeLane:
-        return BlindLane(self.world, device, self.folder)
-
-
-@contextmanager
-def three_processes(folder: Path) -> Iterator[tuple[Gpu, list[Slow], list[str]]]:
-    worlds, ended = [Slow(10.0 * (rank + 1)) for rank in range(3)], [""] * 3
-    pairs = {rank: socket.socketpair() for rank in (1, 2)}
-    met = [
-        Rendezvous(Place(0, 3, 0, "torchrun"), _peers={rank: pair[0] for rank, pair in pairs.items()}),
-        *(Rendezvous(Place(rank, 3, rank, "torchrun"), _peers={0: pair[1]}) for rank, pair in pairs.items()),
-    ]
-
-    def make(rank: int) -> Gpu:
-        options = Options(topology=folder / "topology.xml", limit_s=60, graphs_below_bytes=0)
-        world = worlds[rank]
-        return Gpu(
-            met[rank], [0], options, Libraries(BlindCuda(world, folder), lambda variables: world, FakeForcing(world))
-        )
-
-    def serve(rank: int) -> None:
-        try:
-            make(rank).serve()
-            ended[rank] = "closed"
-        except MeasuringFailed as error:
-            ended[rank] = str(error)
-
-    threads = [threading.Thread(target=serve, args=(rank,)) for rank in pairs]
-    for thread in threads:
-        thread.start()
-    backend = make(0)
-    try:
-        yield backend, worlds, ended
-    finally:
-        backend.close()
-        for thread in threads:
-            thread.join(60)
-
-
-def test_the_slowest_rank_of_all_processes_counts(tmp_path: Path) -> None:
-    with three_processes(tmp_path) as (backend, worlds, ended):
-        assert backend.ranks == 3
-        run = backend.run(Point(AR, 1200), TREE_LL, 2)
-        assert (run.times_us, run.wrong) == ((30.0, 30.0), 6)
-        assert {world.table for world in worlds} == {"nccl-tuner-table 1\n# rows: 1\nallreduce -> tree/ll\n# rows: 1\n"}
-        backend.run(Point(AR, 1200), None, 2)
-        assert {world.table for world in worlds} == {None}
-        assert len({world.calls for world in worlds}) == 1, "all of them call as often"
-    assert ended[1:] == ["closed", "closed"]
-    assert {world.ended for world in worlds} == {"destroyed"}
-
-
-def test_a_rank_that_fails_ends_all_with_its_own_words(tmp_path: Path) -> None:
-    with three_processes(tmp_path) as (backend, worlds, ended):
-        worlds[2].fails = True
-        with pytest.raises(MeasuringFailed, match=r"^rank 2: ncclAllReduce returned 1 \(unhandled cuda error\)$"):
-            backend.run(Point(AR, 1200), None, 1)
-    assert ended[1].startswith("rank 0 is gone: ")
-    assert ended[2] == "rank 2: ncclAllReduce returned 1 (unhandled cuda error)"
-    assert {world.ended for world in worlds} == {"aborted"}
 
 
 def test_the_header_says_what_was_measured(tmp_path: Path) -> None:
