@@ -9,8 +9,9 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -58,10 +59,17 @@ def compiled(program: str, words: Sequence[str | Path], *, text: str = "", suffi
     return made
 
 
-def checker(name: str, flags: Sequence[str], program: str | None = None, link: Sequence[str] = ()) -> Path:
+def checker(
+    name: str,
+    flags: Sequence[str],
+    program: str | None = None,
+    link: Sequence[str] = (),
+    more: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> Path:
     """The plugin and ``check/NAME.c`` in one program; skips where the compiler lacks what the flags need.
 
-    Programs of the same flags share their objects; those of ``link`` are the linker's alone.
+    Programs of the same flags share their objects; those of ``link`` are the linker's alone, those of ``more`` are
+    further ones of single sources, by their names.
     """
     program = program or compiler()
     flags = ["-std=c11", "-g", *flags]
@@ -71,7 +79,7 @@ def checker(name: str, flags: Sequence[str], program: str | None = None, link: S
         pytest.skip(f"{program} cannot link with {' '.join(flags)} here")
     checks = (CHECKS / f"{part}.c" for part in (name, "checks", "checks_calls", "scan", "source"))
     sources = [*sorted(PLUGIN.glob("*.c")), PLUGIN.parent / "call" / "versions.c", *checks]
-    objects = [compiled(program, [*flags, "-c", source], suffix=".o") for source in sources]
+    objects = [compiled(program, [*flags, *more.get(each.name, ()), "-c", each], suffix=".o") for each in sources]
     return compiled(program, [*flags, *link, *objects, "-lpthread", "-ldl"])
 
 
