@@ -61,15 +61,35 @@ def html() -> str:
 
 
 @pytest.fixture(scope="module")
-def opened(html: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    home = tmp_path_factory.mktemp("report")
-    (home / "page.html").write_text(html, "utf-8")
-    with web.chromium(home / "profile") as browser:
-        browser.get(f"file://{home / 'page.html'}")
-        web.until(lambda: browser.execute_script("return document.body.dataset.ready"))
-        web.drawn(browser)
-        assert "AllReduce of 1 MiB on 2 nodes (16 GPUs), NCCL 2.29.7" in text(browser, "explanation")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with web.chromium(tmp_path_factory.mktemp("browser") / "profile") as browser:
         yield browser
+
+
+def show(browser: Any, html: str, folder: Path) -> None:
+    (folder / "page.html").write_text(html, "utf-8")
+    browser.get(f"file://{folder / 'page.html'}")
+    web.until(lambda: browser.execute_script("return document.body.dataset.ready"))
+
+
+@pytest.fixture(scope="module")
+def opened(html: str, browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    show(browser, html, tmp_path_factory.mktemp("report"))
+    web.drawn(browser)
+    assert "AllReduce of 1 MiB on 2 nodes (16 GPUs), NCCL 2.29.7" in text(browser, "explanation")
+    return browser
+
+
+@pytest.fixture
+def tab(browser: Any) -> Iterator[Any]:
+    """Another tab, for another page."""
+    first = browser.current_window_handle
+    browser.switch_to.new_window("tab")
+    try:
+        yield browser
+    finally:
+        browser.close()
+        browser.switch_to.window(first)
 
 
 def unpacked(html: str, element: str) -> bytes:
@@ -136,21 +156,27 @@ def test_the_page_holds_the_steps_of_each_size(html: str) -> None:
                 assert found == [[step.quantity, step.name, step.unit, step.says, step.source] for step in expected]
 
 
-def with_times(folder: Path) -> tuple[Held, str]:
-    scenario, file = Scenario(nccl=RELEASES[-1], machine="dgx-h100", nodes=2), str(calibrations.file(folder))
+@pytest.fixture(scope="module")
+def calibration(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(calibrations.file(tmp_path_factory.mktemp("calibration")))
+
+
+@pytest.fixture(scope="module")
+def with_times(calibration: str) -> str:
+    """A page with calibrated times."""
+    scenario = Scenario(nccl=RELEASES[-1], machine="dgx-h100", nodes=2)
     report = collect(scenario, RELEASES[1:], DataType.float32, Op.sum)
-    html = page(report, calibrated.collect(report, TimesWanted(True, file))).html
-    return Held(html), html
+    return page(report, calibrated.collect(report, TimesWanted(True, calibration))).html
 
 
-def test_the_page_holds_calibrated_times_where_such_are_given(html: str, tmp_path: Path) -> None:
+def test_the_page_holds_calibrated_times_where_such_are_given(html: str, with_times: str, calibration: str) -> None:
     assert Held(html).index["calibrated"] is None
-    held, _ = with_times(tmp_path)
+    held = Held(with_times)
     found = held.index["calibrated"]
     for release, nccl in enumerate(held.index["releases"]):
         for column, nodes in list(enumerate(held.index["nodes"]))[:12:4]:
             asked = selection(nccl, nodes)
-            model = predict.of_communicator(asked, "dgx-h100", str(tmp_path / "made-up.json"))
+            model = predict.of_communicator(asked, "dgx-h100", calibration)
             for collective in Collective:
                 *rows, measured, said = found["rows"][found["places"][release][collective][column]]
                 request = request_of(collective)
@@ -164,24 +190,20 @@ def test_the_page_holds_calibrated_times_where_such_are_given(html: str, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_clicked_cell_has_its_calibrated_time(tmp_path: Path) -> None:
-    _, html = with_times(tmp_path)
-    (tmp_path / "page.html").write_text(html, "utf-8")
-    model = predict.of_communicator(selection("2.29.7", 2), "dgx-h100", str(tmp_path / "made-up.json"))
+def test_a_clicked_cell_has_its_calibrated_time(tab: Any, with_times: str, calibration: str, tmp_path: Path) -> None:
+    model = predict.of_communicator(selection("2.29.7", 2), "dgx-h100", calibration)
     request = request_of(Collective.AllReduce)
     time_us = model.of_picks(request, model.selection.pick(request, [1 << 20])).time_us[0]
-    with web.chromium(tmp_path / "profile") as browser:
-        browser.get(f"file://{tmp_path / 'page.html'}")
-        web.until(lambda: browser.execute_script("return document.body.dataset.ready"))
-        shown = text(browser, "explanation")
-        told = re.search(r"By measurements: ([\d.]+) µs \(90 %: ([\d.]+) to ([\d.]+) µs\)\n", shown)
-        assert told
-        low_us, high_us = (time_us * np.exp(sign * calibrations.half_width(CarriedOver.release)) for sign in (-1, 1))
-        assert [float(number) for number in told.groups()] == pytest.approx([time_us, low_us, high_us], rel=1e-3)
-        assert "By the calibration made-up, as asked for" in shown
-        assert "never measured" not in shown
-        browser.execute_script("report.show({size: 61})")
-        assert "extrapolated, as it was never measured for this collective" in text(browser, "explanation")
+    show(tab, with_times, tmp_path)
+    shown = text(tab, "explanation")
+    told = re.search(r"By measurements: ([\d.]+) µs \(90 %: ([\d.]+) to ([\d.]+) µs\)\n", shown)
+    assert told
+    low_us, high_us = (time_us * np.exp(sign * calibrations.half_width(CarriedOver.release)) for sign in (-1, 1))
+    assert [float(number) for number in told.groups()] == pytest.approx([time_us, low_us, high_us], rel=1e-3)
+    assert "By the calibration made-up, as asked for" in shown
+    assert "never measured" not in shown
+    tab.execute_script("report.show({size: 61})")
+    assert "extrapolated, as it was never measured for this collective" in text(tab, "explanation")
 
 
 def test_a_page_of_a_machine_without_a_calibration_says_why() -> None:
