@@ -73,6 +73,7 @@ class Selection:
 
     def __init__(self, communicator: Communicator) -> None:
         self.communicator = communicator
+        self._refusals: dict[Request, dict[Algorithm, str | None]] = {}
 
     @cached_property
     def tables(self) -> model.Tables:
@@ -109,7 +110,7 @@ class Selection:
         nbytes = _sizes(sizes)
         table = np.full((len(nbytes), len(Algorithm), len(Protocol)), IGNORED_US)
         for algo_proto in ALGO_PROTOS:
-            if self._not_a_candidate(request, algo_proto) is None:
+            if self._not_a_candidate(request, algo_proto[0]) is None:
                 bandwidth_gbs = self.tables.bandwidth_gbs[(request.collective, *algo_proto)]
                 table[:, algo_proto[0], algo_proto[1]] = self._times(
                     self._call(request, algo_proto), Sizes(nbytes), bandwidth_gbs
@@ -278,12 +279,17 @@ class Selection:
         at = (request.collective, *algo_proto)
         if self.tables.bandwidth_gbs[at] == 0:
             return self.tables.reasons.get(at, f"{algo_proto[0].name} does not do {request.collective.name}")
-        return self._not_a_candidate(request, algo_proto)
+        return self._not_a_candidate(request, algo_proto[0])
 
-    def _not_a_candidate(self, request: Request, algo_proto: AlgoProto) -> str | None:
-        rules = self.communicator.rules.candidate
-        reasons = (rule(self.communicator, request, algo_proto[0]) for rule in rules)
-        return next(filter(None, reasons), None)
+    def _not_a_candidate(self, request: Request, algorithm: Algorithm) -> str | None:
+        """Why such calls may not use the algorithm, whatever the protocol and the size: asked once for each request."""
+        if request not in self._refusals:
+            rules = self.communicator.rules.candidate
+            self._refusals[request] = {
+                each: next(filter(None, (rule(self.communicator, request, each) for rule in rules)), None)
+                for each in Algorithm
+            }
+        return self._refusals[request][algorithm]
 
     def _check_buffers(self, request: Request) -> None:
         if request.buffers is Buffers.plain:

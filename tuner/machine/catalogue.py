@@ -60,6 +60,7 @@ class Machine:
     crashes: Mapping[str, str]
     graphs_table: Mapping[str, Any] = field(repr=False)
     _shapes: Mapping[Shape, Graphs] = field(repr=False)
+    _net_gbs: Mapping[Shape, float] = field(repr=False)
 
     def graphs(self, release: str, gpus_per_node: int, several_nodes: bool) -> Graphs:
         """The graphs libnccl found on the first ``gpus_per_node`` GPUs; the same for 2 nodes and for more.
@@ -81,7 +82,7 @@ class Machine:
 
     def net_gbs(self, release: str, gpus_per_node: int, several_nodes: bool) -> float:
         """Slowest path from a GPU to its own adapter, 1e9 bytes per second; 0 for a release that does not know it."""
-        return net_gbs(self.graphs_table).get((release, gpus_per_node, several_nodes), 0.0)
+        return self._net_gbs.get((release, gpus_per_node, several_nodes), 0.0)
 
     @property
     def releases(self) -> tuple[str, ...]:
@@ -137,6 +138,7 @@ def load(name: str) -> Machine:
         environment=facts.get("environment", {}),
         graphs_table=graphs,
         _shapes=shapes(graphs),
+        _net_gbs=net_gbs(graphs),
     )
 
 

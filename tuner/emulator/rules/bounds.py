@@ -4,6 +4,7 @@ Shapes: sizes are nBytes; channels and threads are numbers, [size].
 """
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
@@ -22,7 +23,8 @@ NvlsBoundRule = Callable[[Communicator, AlgoProto], int]
 NVLS_BOUND_RULES: Registry[NvlsBoundRule] = Registry()
 BlockRule = Callable[[Communicator, AlgoProto, IntArray], IntArray]
 BLOCK_RULES: Registry[BlockRule] = Registry()
-PRODUCT_RULES: Registry[Callable[[int, int, int], list[int]]] = Registry()
+ProductRule = Callable[[int, int, int], list[int]]
+PRODUCT_RULES: Registry[ProductRule] = Registry()
 BOUND_CHANNELS_RULES: Registry[Callable[[Communicator], int]] = Registry()
 
 NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
@@ -62,7 +64,8 @@ def bounds_to(most: int, call: Call, tables: Tables, nbytes: SizeArray) -> tuple
     if call.like_nvls or call.algorithm is Algorithm.CollNetDirect:
         shrunk = np.full(nbytes.shape, threads, np.int64)
     else:
-        shrunk = fewer_threads(nbytes, bound, threads, _threshold(call, tables), _products(most, call, tables)[-1])
+        alone = _needs(most, call, tables)[1]
+        shrunk = fewer_threads(nbytes, bound, threads, _threshold(call, tables), alone)
     trace.step("threads", "", fewer_threads, threads, shrunk)
     if registered.keeps(call.communicator, call.request):
         for rule in call.rules.registered:
@@ -88,7 +91,7 @@ def plain_bound(most: int, call: Call, tables: Tables, nbytes: SizeArray) -> Int
         assert call.communicator.collnet is not None
         threads = int(tables.max_threads[call.algo_proto]) * call.communicator.collnet.direct_heads
         return _fewer_direct_channels(nbytes, most, threads, _threshold(call, tables))
-    return _fewer_channels(nbytes, _products(most, call, tables))
+    return _fewer_channels(nbytes, _needs(most, call, tables)[0])
 
 
 def _threshold(call: Call, tables: Tables) -> int:
@@ -134,12 +137,22 @@ def nvls_algorithms_and_pat_of_several_ranks(communicator: Communicator, algorit
     return algorithm in NVLS or (algorithm is Algorithm.PAT and communicator.ranks > communicator.nodes)
 
 
-def _products(most: int, call: Call, tables: Tables) -> list[int]:
-    """channels * threads * threshold, from the most channels down to one: an int, which wraps for thousands of ranks.
+def _needs(most: int, call: Call, tables: Tables) -> tuple[SizeArray, int]:
+    threads = int(tables.max_threads[call.algo_proto])
+    return _needs_by(call.rules.thread_product, most, threads, _threshold(call, tables))
 
-    To overflow is undefined in C, so what becomes of it is the compiler's choice, and libnccl's alone to tell.
+
+@cache
+def _needs_by(rule: ProductRule, most: int, threads: int, threshold: int) -> tuple[SizeArray, int]:
+    """The sizes in bytes that 2, 3 and more channels need, rising, and the one that all threads of a channel need.
+
+    They are channels * threads * threshold, from the most channels down to one: an int, which wraps for thousands of
+    ranks. To overflow is undefined in C, so what becomes of it is the compiler's choice, and libnccl's alone to tell.
     """
-    return call.rules.thread_product(most, int(tables.max_threads[call.algo_proto]), _threshold(call, tables))
+    *products, alone = rule(most, threads, threshold)
+    needs = np.array([as_size_t(product) for product in products], np.uint64)
+    # Counting down stops at the first need that the size meets: so the running minimum is what has to be met.
+    return np.minimum.accumulate(needs)[::-1], alone
 
 
 @PRODUCT_RULES(nccl.GET_ALGO_INFO(since="2.18.1"), nccl.TOPO_GET_ALGO_INFO(since="2.19.3"))
@@ -161,15 +174,12 @@ def wraps_twice_and_for_threads(most: int, threads: int, threshold: int) -> list
     return [*wrapped[:1], *(wrapped[1] - further * step for further in range(most - 1))]
 
 
-def _fewer_channels(nbytes: SizeArray, products: list[int]) -> IntArray:
+def _fewer_channels(nbytes: SizeArray, needs: SizeArray) -> IntArray:
     """The most channels that all threads can be kept busy on, at least one.
 
     NCCL counts down while size < channels * threads * threshold.
     """
-    needs = np.array([as_size_t(product) for product in products[:-1]], np.uint64)
-    # Counting down stops at the first need that the size meets: so the running minimum is what has to be met.
-    reached = np.minimum.accumulate(needs)[::-1]
-    channels: IntArray = 1 + np.searchsorted(reached, nbytes, side="right")
+    channels: IntArray = 1 + np.searchsorted(needs, nbytes, side="right")
     return channels
 
 
@@ -206,6 +216,8 @@ def fewer_threads(nbytes: SizeArray, channels: IntArray, threads: int, threshold
     while threads > 0 and threads % 128 == 0:
         # With several channels the size already fills all threads, so only one channel can still shrink.
         halve = (result == threads) & (channels == 1) & (nbytes < np.uint64(as_size_t(alone)))
+        if not halve.any():
+            break  # nor any further
         threads //= 2
         alone = int32(threads * threshold)
         result[halve] = threads
