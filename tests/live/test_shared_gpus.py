@@ -17,6 +17,7 @@ from tuner.oracle.api import Oracle
 from tuner.oracle.configuration import OracleConfiguration
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
+from tuner.search import cached, dump
 
 REFUSES = ("2.18.1", "2.28.9", "2.29.7")
 SHARING = [
@@ -105,6 +106,42 @@ def test_nvls_needs_a_gpu_for_each_rank(name: str) -> None:
         assert oracle.facts.nvls_support == (name == LAST)
     with pytest.raises(OracleFailed, match="NCCL_NVLS_ENABLE"):
         Oracle(replace(of(name, (0, 0, 1, 1)), env={"NCCL_NVLS_ENABLE": "1"}))
+
+
+@pytest.mark.parametrize(
+    ("machine", "nodes", "gpus", "per_gpu"),
+    [
+        ("dgx-h100", 1, 1, 4),
+        ("dgx-h100", 2, 2, 2),
+        ("dgx-b200", 1, 2, 2),
+        ("pcie-l40s", 2, 2, 2),
+        ("ws-2x-a6000", 2, 2, 3),
+    ],
+)
+@pytest.mark.parametrize("name", SHARING)
+def test_our_own_search_finds_the_same_channels(
+    name: str, machine: str, nodes: int, gpus: int, per_gpu: int, tmp_path: Path
+) -> None:
+    scenario = Scenario(name, nodes, machine=machine, gpus_per_node=gpus, ranks_per_gpu=per_gpu)
+    found = cached.searched(scenario.resolve().own.for_search(nodes > 1), name)
+    dumped = dump.text(found, release.load(name).search.dump)
+    with Oracle(scenario.oracle_configuration()) as oracle:
+        assert {name: graph for name, graph in found.items() if graph.orders} == search.ordered_graphs(oracle)
+        assert dumped == oracle.graph_xml()
+    file = tmp_path / "graphs.xml"
+    file.write_text(dumped)
+    assert replace(scenario, graphs=file).communicator().channels == scenario.communicator().channels
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_dealt_out_in_turns_our_own_search_finds_nvls_where_nccl_does(name: str, tmp_path: Path) -> None:
+    topology = tmp_path / "node.xml"
+    with Oracle(of(name, (0, 1, 0, 1))) as oracle:
+        topology.write_text(oracle.topology_xml() or "")
+    scenario = Scenario(name, 1, topology=topology)
+    found = cached.searched(scenario.resolve().own.for_search(several=False), name)
+    with Oracle(scenario.oracle_configuration()) as oracle:
+        assert {name: graph for name, graph in found.items() if graph.orders} == search.ordered_graphs(oracle)
 
 
 @pytest.mark.parametrize("name", SHARING)

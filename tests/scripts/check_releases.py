@@ -4,7 +4,8 @@
     python -m tests.scripts.check_releases 2.18.1 2.32.3      these; what the file says of others stays
 
 Every machine on 1 and 2 whole nodes; two machines each, others in every release, on 3, 4 and 8 nodes with as many GPUs
-as make up to 16 ranks; one each with a setting. One node is asked about several types and operations.
+as make up to 16 ranks; one each with a setting; four machines with ranks that share GPUs, where the release has them.
+One node is asked about several types and operations.
 Exit code 1 where anything differs or could not be asked.
 """
 
@@ -15,6 +16,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -52,6 +54,8 @@ SETTINGS = [
     {"NCCL_NTHREADS": "256"},
     {"NCCL_NVLS_ENABLE": "0"},
 ]
+SHARED = ("dgx-h100", "dgx-a100", "pcie-l40s", "dgx-b200")  # on 1 and 2 nodes, in each of these
+GPUS_AND_RANKS = ((1, 2), (1, 4), (1, 8), (2, 2), (8, 2))  # GPUs per node, ranks per GPU
 SHOWN = 20
 
 Row: TypeAlias = dict[str, Any]  # of one release in the file
@@ -129,6 +133,10 @@ def plan(name: str) -> Iterator[Scenario]:
         machine = connected[at % len(connected)]
         gpus = min(catalogue.load(machine).gpus_per_node, 4)
         yield Scenario(nccl=name, machine=machine, nodes=2, gpus_per_node=gpus, environment=settings)
+    if release.load(name).environment.shares_gpus is None:
+        return
+    for machine, nodes, (gpus, per_gpu) in product(SHARED, (1, 2), GPUS_AND_RANKS):
+        yield Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus, ranks_per_gpu=per_gpu)
 
 
 def write(name: str, totals: Totals) -> None:

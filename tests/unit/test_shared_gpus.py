@@ -132,13 +132,20 @@ def test_releases_are_those_that_let_ranks_share() -> None:
 
 
 @pytest.mark.parametrize(
-    ("last_two_share", "tells"),
-    [((True,), True), ((False, False), True), ((False, True), True), ((True, False), False)],
+    ("nodes", "any_share", "last_two_share"),
+    [
+        ([(0, 1), (0,)], False, False),
+        ([(0, 0, 1, 1)], True, True),
+        ([(0, 1, 0, 1)], True, False),
+        ([(0, 0), (0, 1)], True, False),
+        ([(0, 1), (0, 0)], True, True),
+        ([(0, 0), (0,)], True, False),
+    ],
 )
-def test_nvls_goes_by_the_last_two_ranks(last_two_share: tuple[bool, ...], tells: bool) -> None:
+def test_nvls_goes_by_the_last_two_ranks(nodes: list[tuple[int, ...]], any_share: bool, last_two_share: bool) -> None:
     """2.30.7 overwrites what it found of each pair of ranks with the next pair's (sic)."""
-    assert init.off_if_the_last_two_ranks_share(last_two_share) is tells
-    assert init.off_where_ranks_share(last_two_share)
+    assert init.off_where_ranks_share(nodes) is any_share
+    assert init.off_if_the_last_two_ranks_share(nodes) is last_two_share
 
 
 CHANNEL = '<channel><net dev="0"/>{}<net dev="0"/></channel>'

@@ -110,8 +110,11 @@ def read_dump(path: Path) -> tuple[dict[str, Graph], int]:
 def read_orders(dump: str) -> dict[str, tuple[tuple[str, ...], ...]]:
     """The channels of each graph of a dump's text, as an :class:`OrderedGraph` has them."""
     orders: dict[str, tuple[tuple[str, ...], ...]] = {}
-    for element in ET.fromstring(dump).iter("graph"):
-        name, channels = DUMP_IDS[int(element.get("id", ""))], tuple(map(_order, element.iter("channel")))
+    root = ET.fromstring(dump)
+    shared = any(_shares(channel) for channel in root.iter("channel"))
+    for element in root.iter("graph"):
+        name = DUMP_IDS[int(element.get("id", ""))]
+        channels = tuple(_order(channel, shared) for channel in element.iter("channel"))
         if name in orders:  # the ids of both of CollNet's graphs are one in 2.22, and the first is the direct one's
             orders["collnet_direct"] = orders[name]
         orders[name] = channels
@@ -120,9 +123,20 @@ def read_orders(dump: str) -> dict[str, tuple[tuple[str, ...], ...]]:
     return orders
 
 
-def _order(channel: ET.Element) -> tuple[str, ...]:
-    numbers = ((device.tag, int(device.get("dev", ""), 0)) for device in channel)
-    return tuple(f"{kind}:{number - 2**64 if number >= 2**63 else number}" for kind, number in numbers)
+def _shares(channel: ET.Element) -> bool:
+    """Whether ranks of a channel share a GPU."""
+    devs = [gpu.get("dev") for gpu in channel.iter("gpu")]
+    return len(set(devs)) < len(devs)
+
+
+def _order(channel: ET.Element, shared: bool) -> tuple[str, ...]:
+    return tuple(_device(element, shared) for element in channel)
+
+
+def _device(element: ET.Element, shared: bool) -> str:
+    number = int(element.get("dev", ""), 0)
+    rank = f"/{element.get('rank')}" if shared and element.tag == "gpu" else ""
+    return f"{element.tag}:{number - 2**64 if number >= 2**63 else number}{rank}"
 
 
 def _head_of(order: tuple[str, ...]) -> tuple[str, ...]:

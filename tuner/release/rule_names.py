@@ -31,7 +31,7 @@ class RuleNames:
     cpu: str
     table_cpu: str
     tree_pattern: str
-    nvls_if_shared: str | None  # whether each node's own search says if NVLS is off as ranks share GPUs; None: none do
+    nvls_if_shared: str | None  # where NVLS is off as ranks share GPUs; None: none do
 
     # The tables of latency and bandwidth
     exists: Mapping[Collective, tuple[Algorithm, ...]]  # the rows the model fills

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tuner import release
 from tuner.base.errors import BadInput, BadTopology
 from tuner.emulator.communicator import Node
+from tuner.emulator.rules import resolved
 from tuner.machine import catalogue, graphs
 from tuner.machine.graphs import Graphs
 from tuner.machine.topology import Topology, edit
@@ -71,11 +72,6 @@ class ResolvedNode:
     def shares_gpus(self) -> bool:
         """Whether several ranks are on one GPU."""
         return len(self.gpu_of_rank) > self.gpus
-
-    @property
-    def last_two_share(self) -> bool:
-        """Whether the node's last two ranks are on one GPU."""
-        return len(set(self.gpu_of_rank[-2:])) < len(self.gpu_of_rank[-2:])
 
     @property
     def sharing(self) -> str:
@@ -145,15 +141,15 @@ class ResolvedNode:
         """The node as the search of graphs takes it, alone or one of several. BadInput where ranks share GPUs."""
         from tuner.search import Request
 
-        if self.shares_gpus:
-            raise BadInput("the search knows one rank per GPU only; valid: that, or nccl-tuner oracle graphs")
-        asked = self.for_oracle(1)
+        asked, nvls_off = self.for_oracle(1), resolved.of(release.load(self.scenario.nccl)).nvls_if_shared
         return Request(
             asked.topology,
             asked.gpus_per_node,
             several,
             dict(asked.env),
             asked.peer_to_peer_across_sockets,
+            asked.gpu_of_rank,
+            nvls_off is not None and nvls_off([self.gpu_of_rank]),
         )
 
     def _searched(self, several: bool) -> tuple[Graphs, float]:

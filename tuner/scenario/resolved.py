@@ -85,8 +85,8 @@ class ResolvedScenario:
 
     def _check_sharing(self) -> None:
         """BadInput where a node's own search does not tell whether its NVLS is off."""
-        rule = resolved.of(self.release).nvls_if_shared
-        if rule is not None and not rule([kind.last_two_share for kind in self.kinds]):
+        rule, placed = resolved.of(self.release).nvls_if_shared, [kind.gpu_of_rank for kind in self.kinds]
+        if rule is not None and rule(placed) != any(rule([gpus]) for gpus in placed):
             raise BadInput(
                 f"NCCL {self.release.name} leaves NVLS on where the last two ranks of all have a GPU each and others "
                 "share; not emulated where nodes differ so; valid: the nodes whose ranks share GPUs last"

@@ -30,6 +30,7 @@ UNKNOWN_LANE_SPEED = 60
 UNKNOWN_WIDTH = 16
 UNKNOWN_MBPS = 10000
 FUNCTION_OF_BUS_ID = 0xF
+RANK_OF_GPU_BIT = 40  # NCCL_TOPO_GPU_LOCAL_RANK_SHIFT, topo.h: the id of a rank is its GPU's and this number
 NO_PCI_DEVICE = 0  # the id of an adapter that is none
 
 
@@ -77,20 +78,20 @@ class _Builder:
 
     def add_pci(self, element: ET.Element, parent: Node) -> None:
         bus = bus_id(element.get("busid", ""))
-        gpu, nic = element.find("gpu"), element.find("nic")
+        gpus, nic = element.findall("gpu"), element.find("nic")
         kind = self.kind_of(element.get("class", ""))
         node: Node | None = None
-        if gpu is not None:
+        for rank_of_gpu, gpu in enumerate(gpus):
             if gpu.get("rank") is None:
                 return
-            node = self.add_gpu(element, gpu, bus)
+            node = self.add_gpu(element, gpu, bus | rank_of_gpu << RANK_OF_GPU_BIT)
         if nic is not None:
             own = bus & ~FUNCTION_OF_BUS_ID if self.devices.ports_share_nic else bus
             there = self.system.find(Kind.NIC, own)
             if there is None:
                 there = node = self.new(Node(Kind.NIC, own))
             self.add_nets(nic, there, element.get("busid", ""))
-        elif kind == "PCI" and gpu is None:
+        elif kind == "PCI" and not gpus:
             node = self.new(Node(Kind.PCI, bus, device=_device(element)))
             for child in element:
                 if child.tag == "pci":
@@ -101,10 +102,10 @@ class _Builder:
     def kind_of(self, pci_class: str) -> str:
         return next((kind for prefix, kind in self.devices.pci_classes if pci_class.startswith(prefix)), "PCI")
 
-    def add_gpu(self, pci: ET.Element, element: ET.Element, bus: int) -> Node:
+    def add_gpu(self, pci: ET.Element, element: ET.Element, own: int) -> Node:
         gpu = Gpu(
             Kind.GPU,
-            bus,
+            own,
             dev=_int(element, "dev"),
             rank=_int(element, "rank"),
             compute_capability=_int(element, "sm"),
@@ -114,8 +115,12 @@ class _Builder:
         self.new(gpu)
         if not self.devices.gpu_and_rank_apart:
             return gpu
-        hardware = Gpu(Kind.DEV, bus, dev=gpu.dev, rank=gpu.rank, compute_capability=gpu.compute_capability)
-        self.new(hardware)
+        bus = own & (1 << RANK_OF_GPU_BIT) - 1
+        hardware = self.system.find(Kind.DEV, bus)
+        if hardware is None:
+            hardware = self.new(
+                Gpu(Kind.DEV, bus, dev=gpu.dev, rank=gpu.rank, compute_capability=gpu.compute_capability)
+            )
         join(gpu, hardware, "LOC", LOCAL_GBS)
         return hardware
 
@@ -151,7 +156,7 @@ class _Builder:
         return gpu
 
     def add_nvlinks(self, element: ET.Element, own: str | None) -> None:
-        for child in element:
+        for child in _each_gpu_once(element):
             if child.tag != "nvlink":
                 self.add_nvlinks(child, child.get("busid") or own)
                 continue
@@ -172,7 +177,7 @@ class _Builder:
         return (self.system.nodes[Kind.NVS] or [self.new(Node(Kind.NVS, 0))])[0]
 
     def add_c2c(self, element: ET.Element, own: str | None) -> None:
-        for child in element:
+        for child in _each_gpu_once(element):
             if child.tag != "c2c":
                 self.add_c2c(child, child.get("busid") or own)
                 continue
@@ -198,6 +203,12 @@ class _Builder:
             for other in cpus:
                 if other is not cpu:
                     connect(cpu, other, "SYS", float(f32(cpu_gbs(cpu, self.devices.cpu_links))))
+
+
+def _each_gpu_once(element: ET.Element) -> list[ET.Element]:
+    """The children, without the <gpu> of further ranks on the same GPU (ncclTopoXmlIsPrimaryGpuForDev)."""
+    first = element.find("gpu")
+    return [child for child in element if child.tag != "gpu" or child is first]
 
 
 def join(parent: Node, node: Node, kind: str, gbs: float) -> None:

@@ -72,8 +72,9 @@ def _attributes(name: str, number: int, graph: Graph) -> str:
 
 
 def _device(device: str, form: Dump) -> str:
-    kind, number = device.split(":")
+    kind, _, numbers = device.partition(":")
+    number, _, own = numbers.partition("/")
     dev = int(number) % 2**64 if form.hexadecimal else int(number)
     written = f"{dev:#x}" if form.hexadecimal and dev else str(dev)
-    rank = f' rank="{number}"' if form.ranks and kind == "gpu" else ""
+    rank = f' rank="{own or number}"' if form.ranks and kind == "gpu" else ""
     return f'<{kind} dev="{written}"{rank}/>'

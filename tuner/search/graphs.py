@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tuner import release
+from tuner.base.errors import BadInput
 from tuner.base.names import Pattern
 from tuner.machine.graphs import ENTER_THE_NETWORK, Graph, OrderedGraph
 from tuner.machine.topology import Target
@@ -36,7 +37,7 @@ def search(request: Request, nccl: str) -> SearchResult:
     system = prepared(request, loaded, variables)
     loop = Loop(system, loaded, variables)
     graphs = {
-        name: OrderedGraph(_record(system, name, trial), _orders(system, name, trial))
+        name: OrderedGraph(_record(system, name, trial), _orders(system, name, trial, bool(request.gpu_of_rank)))
         for name, trial in _searched(loop, request, loaded, variables)
     }
     return SearchResult(graphs, _net_gbs(loop, request, loaded.search.routing), system.parts)
@@ -79,7 +80,9 @@ def _searched(loop: Loop, request: Request, nccl: Release, variables: Environmen
 def _multicast(system: System, request: Request, nccl: Release, variables: Environment) -> bool:
     """Whether NCCL searches for NVLS: as its variable says, or where the GPUs and an NVSwitch do multicast."""
     wanted = variables.number("NCCL_NVLS_ENABLE", ASK_THE_DRIVER)
-    if not wanted or len(system.gpus) <= nccl.search.loop.gpus_without_nvls:
+    if request.nvls_off and wanted == 1:
+        raise BadInput("NCCL_NVLS_ENABLE=1: NCCL then refuses several ranks on one GPU; valid: 2, 0, or not set")
+    if not wanted or request.nvls_off or len(system.gpus) <= nccl.search.loop.gpus_without_nvls:
         return False
     topology = read_topology(request.topology)
     switched = any(gpu.count_nvlinks(kind) for gpu in topology.gpus for kind in (Target.SWITCH, Target.CPU))
@@ -104,10 +107,11 @@ def _record(system: System, name: str, trial: Trial) -> Graph:
     )
 
 
-def _orders(system: System, name: str, trial: Trial) -> tuple[tuple[str, ...], ...]:
+def _orders(system: System, name: str, trial: Trial, shared: bool) -> tuple[tuple[str, ...], ...]:
     """Each channel as NCCL dumps it (ncclTopoGetXmlFromChannel, src/graph/search.cc)."""
     orders = []
     for order, (first, last) in zip(trial.intra[: trial.channels], trial.inter[: trial.channels], strict=True):
-        gpus = [f"gpu:{system.gpus[gpu].dev}" for gpu in (order[:1] if name == "nvls" else order)]
+        ranks = [system.gpus[gpu] for gpu in (order[:1] if name == "nvls" else order)]
+        gpus = [f"gpu:{rank.dev}/{rank.rank}" if shared else f"gpu:{rank.dev}" for rank in ranks]
         orders.append((f"net:{first}", *gpus, f"net:{last}") if system.several_nodes else tuple(gpus))
     return tuple(orders)

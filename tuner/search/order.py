@@ -39,7 +39,7 @@ class NextGpus:
         """The numbers of a GPU's PCI link and of the way back."""
         hardware: Node = gpu
         if system.nodes[Kind.DEV]:
-            hardware = next(node for node in system.nodes[Kind.DEV] if node.id == gpu.id)
+            hardware = gpu.links[0].to
         for link in hardware.links:
             if link.kind == "PIX":
                 for back in link.to.links:

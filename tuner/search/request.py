@@ -1,6 +1,6 @@
 """What is searched: a node, how many there are, and the variables that reach the search."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -13,6 +13,8 @@ class Request:
     several_nodes: bool  # whether the communicator has ranks on other hosts
     environment: Mapping[str, str] = field(default_factory=dict)  # NCCL_* variables
     peer_to_peer_across_sockets: bool = True  # whether NVML and CUDA allow it between GPUs of two sockets
+    gpu_of_rank: Sequence[int] = ()  # which of the GPUs each local rank is on, where ranks share some
+    nvls_off: bool = False  # as ranks share GPUs
 
     @property
     def in_network(self) -> bool:

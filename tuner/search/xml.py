@@ -39,7 +39,8 @@ ETHERNET = {
 def of_host(request: Request, topology: Topology, reading: Reading) -> ET.Element:
     """The <system> that all ranks of the host see."""
     file = _known(ET.fromstring(request.topology), reading)
-    gpus = topology.first_gpus(request.gpus)
+    used = topology.first_gpus(request.gpus)
+    gpus = [used[gpu] for gpu in request.gpu_of_rank] or used
     with_ranks = reading.own_gpu_only
     seen: ET.Element | None = None
     for ranks in [[rank] for rank in range(len(gpus))] if with_ranks else [list(range(len(gpus)))]:

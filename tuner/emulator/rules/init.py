@@ -62,7 +62,7 @@ NVLS_RULES: Registry[Callable[[InitFacts], int]] = Registry()
 COMP_CAP_RULES: Registry[Callable[[Sequence[int]], Sequence[int]]] = Registry()
 START_RULES: Registry[Callable[[bool], str]] = Registry()
 CPU_RULES: Registry[Callable[[Sequence[Cpu]], Cpu]] = Registry()
-SHARED_RULES: Registry[Callable[[Sequence[bool]], bool]] = Registry()
+SHARED_RULES: Registry[Callable[[Sequence[Sequence[int]]], bool]] = Registry()
 TREE_PATTERN_RULES: Registry[Callable[[Sequence[Pattern | None]], Pattern | None]] = Registry()
 
 
@@ -190,15 +190,15 @@ def of_own_cpu(cpus: Sequence[Cpu]) -> Cpu:
 @SHARED_RULES(
     nccl.CHECK_MULTI_RANK(since="2.30.3"), nccl.BINARY("NVLS is off where any two ranks share", since="2.31.2")
 )
-def off_where_ranks_share(last_two_share: Sequence[bool]) -> bool:
-    """NVLS is off on a node whose ranks share GPUs, or everywhere: the weakest graph of all nodes is the same."""
-    return True
+def off_where_ranks_share(gpus_of_ranks: Sequence[Sequence[int]]) -> bool:
+    """Where any ranks share a GPU: perhaps on their nodes alone, but the weakest graph of all nodes is the same."""
+    return any(len(set(gpus)) < len(gpus) for gpus in gpus_of_ranks)
 
 
 @SHARED_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.30.7"))
-def off_if_the_last_two_ranks_share(last_two_share: Sequence[bool]) -> bool:
+def off_if_the_last_two_ranks_share(gpus_of_ranks: Sequence[Sequence[int]]) -> bool:
     """sic: a loop over all pairs of ranks that keeps the last one's answer, so NVLS goes by the last node alone."""
-    return last_two_share[-1] or not any(last_two_share)
+    return off_where_ranks_share([gpus_of_ranks[-1][-2:]])
 
 
 @TREE_PATTERN_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.26.2"))

@@ -71,7 +71,7 @@ class Rules:
     collnet: tuple[Callable[[CollNetFacts], bool], ...]
     collnet_heads: Callable[[CollNetFacts], Algorithm]
     collnet_direct_heads: Callable[[CollNetFacts], int]
-    nvls_if_shared: Callable[[Sequence[bool]], bool] | None
+    nvls_if_shared: Callable[[Sequence[Sequence[int]]], bool] | None
     comp_caps: Callable[[Sequence[int]], Sequence[int]]
     cpu: Callable[[Sequence[init.Cpu]], init.Cpu]
     table_cpu: Callable[[Sequence[init.Cpu]], init.Cpu]
