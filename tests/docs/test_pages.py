@@ -23,9 +23,7 @@ SESSIONS = [block for block in BLOCKS if block.is_session]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
-ASKS = re.compile(
-    r"^\$ nccl-tuner (?:oracle|check|machines complete)\b|^\$ .* --(?:topology|ranks-per-gpu) |^>>> with Oracle\(", re.M
-)
+ASKS = re.compile(r"^\$ nccl-tuner (?:oracle|check|machines complete)\b|^\$ .* --topology |^>>> with Oracle\(", re.M)
 ASKS_HARDWARE = re.compile(r"^\$ nccl-tuner (?:whatif|diff) .*\b(?:nic-gbps|nics|nvlinks|pcie)=", re.M)
 # What follows them on a page may use none of what they write: without libnccl they are left out.
 ASKING = frozenset(block for block in BLOCKS if ASKS.search(block.text) or ASKS_HARDWARE.search(block.text))

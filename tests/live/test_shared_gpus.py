@@ -124,9 +124,9 @@ def test_our_own_search_finds_the_same_channels(
 ) -> None:
     scenario = Scenario(name, nodes, machine=machine, gpus_per_node=gpus, ranks_per_gpu=per_gpu)
     found = cached.searched(scenario.resolve().own.for_search(nodes > 1), name)
-    dumped = dump.text(found, release.load(name).search.dump)
+    dumped = dump.text(found.graphs, release.load(name).search.dump)
     with Oracle(scenario.oracle_configuration()) as oracle:
-        assert {name: graph for name, graph in found.items() if graph.orders} == search.ordered_graphs(oracle)
+        assert {name: graph for name, graph in found.graphs.items() if graph.orders} == search.ordered_graphs(oracle)
         assert dumped == oracle.graph_xml()
     file = tmp_path / "graphs.xml"
     file.write_text(dumped)
@@ -141,7 +141,7 @@ def test_dealt_out_in_turns_our_own_search_finds_nvls_where_nccl_does(name: str,
     scenario = Scenario(name, 1, topology=topology)
     found = cached.searched(scenario.resolve().own.for_search(several=False), name)
     with Oracle(scenario.oracle_configuration()) as oracle:
-        assert {name: graph for name, graph in found.items() if graph.orders} == search.ordered_graphs(oracle)
+        assert {name: graph for name, graph in found.graphs.items() if graph.orders} == search.ordered_graphs(oracle)
 
 
 @pytest.mark.parametrize("name", SHARING)

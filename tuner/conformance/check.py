@@ -88,9 +88,9 @@ def check(
 
 
 def _compare_graphs(comparing: Comparing, scenario: Scenario, oracle: Oracle) -> None:
-    """Every number and every channel of what our own search finds; not where nodes differ or ranks share GPUs."""
+    """Every number and every channel of what our own search finds; not where nodes differ."""
     kinds = scenario.resolve().kinds
-    if len(kinds) > 1 or kinds[0].shares_gpus:
+    if len(kinds) > 1:
         return
     ours, theirs = find(kinds[0].for_search(scenario.nodes > 1), scenario.nccl), ordered_graphs(oracle)
     for graph in sorted(ours.keys() | theirs.keys()):

@@ -138,7 +138,7 @@ class ResolvedNode:
         )
 
     def for_search(self, several: bool) -> "Request":
-        """The node as the search of graphs takes it, alone or one of several. BadInput where ranks share GPUs."""
+        """The node as the search of graphs takes it, alone or one of several."""
         from tuner.search import Request
 
         asked, nvls_off = self.for_oracle(1), resolved.of(release.load(self.scenario.nccl)).nvls_if_shared
@@ -171,16 +171,11 @@ class ResolvedNode:
         return machine.graphs(*shape), machine.net_gbs(*shape)
 
     def _search(self, several: bool) -> tuple[Graphs, float]:
-        """The same, searched; by libnccl where ranks share GPUs.
+        """The same, searched.
 
         BadInput where NCCL takes a host for several nodes (ncclTopoCheckNet, src/graph/paths.cc).
         """
         from tuner.search import searched
-
-        if self.shares_gpus:
-            from tuner.oracle import search
-
-            return search.search(self.for_oracle(2 if several else 1))
 
         found = searched(self.for_search(several), self.scenario.nccl)
         if found.parts > 1:
