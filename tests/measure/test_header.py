@@ -1,12 +1,15 @@
 """The communicator of a header, read on another computer than the one that measured."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.available_releases import HERE
+from tuner.base.errors import BadMeasurement
 from tuner.machine import catalogue
 from tuner.measure.records.header import Header, as_written, scenario_of
+from tuner.measure.records.samples import Measurements, check_same
 from tuner.scenario import Scenario
 
 XML = catalogue.load("dgx-h100").topology_xml
@@ -59,3 +62,10 @@ def test_the_model_has_the_channels_of_the_run(tmp_path: Path, monkeypatch: pyte
     monkeypatch.delenv("NCCL_TUNER_CACHE")
     limited = scenario_of(header(tmp_path / "t.xml", {"NCCL_MAX_CTAS": "4"})).communicator()
     assert limited.channels == 4
+
+
+def test_a_difference_is_named_shortly(tmp_path: Path) -> None:
+    there, now = header(tmp_path / "t.xml"), replace(header(tmp_path / "t.xml"), topology_xml=f"{XML} ")
+    with pytest.raises(BadMeasurement, match=r"topology_xml .*\.\.\. \(\d+ characters\) there") as caught:
+        check_same(tmp_path / "run.jsonl", Measurements(there, ()), now)
+    assert len(str(caught.value)) < 600

@@ -22,6 +22,7 @@ from tuner.base.errors import BadInput
 from tuner.logs import choice
 
 _LET_END_S = 15.0  # after the limit, to write what is there: SIGINT, and then SIGKILL
+_LONGEST = 500  # characters of what a stage said last
 _STAGES = "stages.json"
 ARCHIVE = "results.tar.gz"
 INTERRUPTED = 130  # the exit code of a command that was interrupted and has kept what it had
@@ -162,7 +163,7 @@ def _code(stage: Stage, output: IO[bytes], errors: IO[bytes]) -> tuple[int, bool
 
 def _last_line(path: Path) -> str:
     lines = path.read_text(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return next((line.strip()[:_LONGEST] for line in reversed(lines) if line.strip()), "")
 
 
 def pack(folder: Path, archive: Path) -> None:

@@ -26,6 +26,7 @@ from tuner.measure.records.header import Header, from_record, to_record
 
 FORMAT = "nccl-tuner-measurements"
 VERSION = 1
+LONGEST_SHOWN = 100  # characters of a value that differs: a topology has thousands
 NEAR = 1.25  # times the host's own time: what is not slower is host-bound
 _NOTED = "noted"  # the part of a header that may be another in a second run
 
@@ -311,7 +312,12 @@ def _differing(then: Mapping[str, Any], now: Mapping[str, Any], inside: str = ""
         if isinstance(old, dict) and isinstance(new, dict):
             yield from _differing(old, new, f"{inside}{key}.")
         elif old != new:
-            yield f"{inside}{key} {json.dumps(old)} there, {json.dumps(new)} now"
+            yield f"{inside}{key} {_short(old)} there, {_short(new)} now"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}... ({len(text)} characters)"
 
 
 def _drop_cut_line(path: Path) -> None:
