@@ -72,7 +72,7 @@ class Routing:
     gpu_direct_c2c: Literal["none", "of_phb_paths", "of_p2c_paths", "as_level"]
     gpu_direct_c2c_default: bool  # of NCCL_NET_GDR_C2C
     gpu_direct_read_on_ampere: bool  # without NVLink, too
-    local_nets: Literal["by_masks", "mirrored", "mirrored_modulo_gpus"]
+    local_nets: Literal["by_masks", "mirrored", "mirrored_modulo_gpus", "mirrored_or_share_by_share"]
     nets_policy: bool  # NCCL_NETDEVS_POLICY
     nets_removed_on_one_node: bool
     net_gbs: Literal["unknown", "slowest_adapter", "slowest_path_to_own"]  # what tuning knows of adapters

@@ -46,6 +46,8 @@ class LocalNets:
         start = gpu.dev % len(gpus) if self.routing.local_nets == "mirrored_modulo_gpus" else gpu.dev
         if len(nets) & (len(nets) - 1) == 0:
             start = mirrored(start, len(nets))
+        elif self.routing.local_nets == "mirrored_or_share_by_share":
+            start *= per_gpu
         return [nets[(start + channel) % len(nets)] for channel in range(min(per_gpu, self.max_channels))]
 
     def _nets_per_gpu(self, nets: int, gpus: int) -> int:
