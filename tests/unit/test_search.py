@@ -11,6 +11,7 @@ from tuner import release
 from tuner.machine import catalogue
 from tuner.machine.graphs import COLLNET_GRAPHS, PLAIN_GRAPHS, WITH_COLLNET, Graph, read_dump, read_orders
 from tuner.search import Request, cached, find
+from tuner.search.explain import explain
 from tuner.search.graphs import search
 from tuner.search.load import Given, Taken
 from tuner.search.local import mirrored
@@ -108,10 +109,33 @@ def test_the_dump_is_read_back(tmp_path: Path) -> None:
             assert [list(order) for order in orders[name]] == answered[name]["orders"]
 
 
+def test_an_explanation_has_every_search_that_was_tried() -> None:
+    words = ("graphs", "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9", "--explain", "ring")
+    explained = json.loads(run(*words, "--json").stdout)
+    assert explained["max_gbs"] == 48.0
+    searches = explained["searches"]
+    assert [search["channels"] for search in searches] == sorted(search["channels"] for search in searches)
+    first, last = searches[0], searches[-1]
+    assert (first["bw_intra_gbs"], first["same_channels"], first["tried"], first["channels"]) == (48.0, True, 120, 0)
+    assert (last["cross_nic"], last["outcome"], last["channels"]) == (2, "better, out of tries", 8)
+    assert last["refused"]["link"] == "gpu:0 -> pci 0000:19:00.0"
+    assert sum(search["repeats"] for search in searches) == 20
+    printed = run(*words).stdout
+    assert "all channels have at most 370.8 GB/s" in printed
+    assert "20 more repeat one of these" in printed
+
+
+def test_an_explanation_does_not_change_what_is_found() -> None:
+    request = request_of("ws-2x-a6000", None, False)
+    asked = explain(request, "2.28.9", "tree")
+    assert asked.searches[-1].channels == search(request, "2.28.9").graphs["tree"].graph.channels
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
         (("--node", "dgx-h100", "--node", "dgx-a100"), "one kind of node"),
+        (("--machine", "ws-2x-a6000", "--explain", "nvls"), "no nvls is searched there; valid: ring, tree"),
         (("--machine", "dgx-h100", "--env", "NCCL_GRAPH_FILE=a.xml"), "does not know NCCL_GRAPH_FILE"),
         (("--machine", "dgx-h100", "--env", "NCCL_NET_MERGE_LEVEL=SYS"), "does not know NCCL_NET_MERGE_LEVEL"),
     ],

@@ -9,6 +9,7 @@ from tuner.machine.graphs import OrderedGraph
 from tuner.release import Release
 from tuner.scenario import Scenario
 from tuner.search import Request, dump, find, searched
+from tuner.search.explain import Explanation, explain
 
 SEARCH_ALSO_READS = frozenset({"NCCL_NETDEVS_POLICY", "NCCL_MNNVL_SCATTER_NETS_ENABLE"})
 
@@ -16,6 +17,11 @@ SEARCH_ALSO_READS = frozenset({"NCCL_NETDEVS_POLICY", "NCCL_MNNVL_SCATTER_NETS_E
 def of_scenario(scenario: Scenario) -> Mapping[str, OrderedGraph]:
     """By name; a graph without channels is absent. Errors: BadInput for nodes that differ and unknown variables."""
     return find(_request(scenario), scenario.nccl)
+
+
+def explained(scenario: Scenario, graph: str) -> Explanation:
+    """Every search that is tried for one graph. Errors: as :func:`of_scenario`, BadInput where it is not searched."""
+    return explain(_request(scenario), scenario.nccl, graph)
 
 
 def write_dump(scenario: Scenario, file: Path) -> None:

@@ -4,6 +4,7 @@ Source: ncclTopoSearchRec, ncclTopoSearchRecNet, ncclTopoSearchRecGpu and what t
 v2.28.9-1. A try is an entry of ncclTopoSearchRecGpu; NCCL limits their number, so their order is kept exactly.
 """
 
+from collections import Counter
 from collections.abc import Generator, Iterator
 from typing import Final
 
@@ -16,7 +17,8 @@ from tuner.search.load import Load, Route, less_by
 from tuner.search.local import nearest
 from tuner.search.nets import ANY_GPU, Nets
 from tuner.search.order import NextGpus
-from tuner.search.routes import UNKNOWN, Ends, Routes
+from tuner.search.recorded import Attempt
+from tuner.search.routes import UNKNOWN, Parts, Routes, all_to_all, through_switch
 from tuner.search.system import Kind, System
 from tuner.search.trial import Trial
 from tuner.search.vain import Vain
@@ -28,7 +30,6 @@ FREE, PCI_ORDER, REPLAY = 0, 1, 2
 # chosen, and bits of the GPUs that the channel has.
 State = tuple[int, int, int, int, int, int]
 Ways = Iterator[State]
-Parts = list[tuple[Ends, float]]  # paths, and how much of a channel's bandwidth each takes
 
 
 class ChannelSearch:
@@ -49,20 +50,33 @@ class ChannelSearch:
         self.routes: Routes
         self.best: Trial
         self._vain = Vain(system)
+        self._attempts: list[Attempt] | None = None
+
+    def record(self) -> list[Attempt]:
+        """The list to which searches are written from here on."""
+        self._attempts = []
+        return self._attempts
 
     def search(self, trial: Trial, best: Trial, tries: int) -> int:
         """Lays channels as ``trial`` asks for them; ``best`` becomes what compares better. Returns the tries left."""
         trial.channels = 0
         key = self._vain.key(trial, best, self.load.left, self.net_left)
         known = self._vain.known(key)
+        self._found = False
+        self.load.refused.clear()
         if known is not None:
-            rest, self.load.left[:], self.net_left[:], trial.hops = known
-            return rest
-        self.trial, self.best, self.left, self._found = trial, best, tries, False
-        self.routes = Routes(self.system, self.load, self.rules, trial)
-        self._lay()
-        if not self._found:
-            self._vain.remember(key, (self.left, list(self.load.left), list(self.net_left), trial.hops))
+            self.left, self.load.left[:], self.net_left[:], trial.hops = known
+        else:
+            self.trial, self.best, self.left = trial, best, tries
+            self.routes = Routes(self.system, self.load, self.rules, trial)
+            self._lay()
+            if not self._found:
+                self._vain.remember(key, (self.left, list(self.load.left), list(self.net_left), trial.hops))
+        if self._attempts is not None:
+            refused = Counter(self.load.refused)
+            self._attempts.append(
+                Attempt(trial.copied(), tries, self.left, self._found, known is not None, best.channels, refused)
+            )
         return self.left
 
     def _lay(self) -> None:
@@ -191,9 +205,10 @@ class ChannelSearch:
         if step == back:
             yield from self._to_nets(gpu, step, round_, forced, used)
         elif trial.pattern is Pattern.NVLS:
-            yield from self._all_through_switch(gpu)
+            yield from self._through_all(through_switch(self.gpus, gpu))
         elif trial.pattern is Pattern.CollNetDirect:
-            yield from self._all_to_all(gpu)
+            others = [peer for peer in range(self.gpus) if peer != gpu]
+            yield from self._through_all(all_to_all(self.gpus, gpu), others)
         elif step < self.gpus - 1:
             routes, load = self.routes.between[gpu], self.load
             for peer in self._peers(gpu, step, back, forced, used):
@@ -248,19 +263,6 @@ class ChannelSearch:
                 trial.inter[trial.channels][1] = nets.devices[net].id
                 yield gpu, step, 1 if balanced and step == 0 else NEVER, round_, forced, used
                 self._give(route)
-
-    def _all_through_switch(self, head: int) -> Ways:
-        """Needs bandwidth between every GPU and the NVSwitch, and twice as much at the head."""
-        parts: Parts = [((Kind.NVS, 0, Kind.GPU, gpu), 2 if gpu == head else 1) for gpu in range(self.gpus)]
-        parts += [((Kind.GPU, gpu, Kind.NVS, 0), 2 if gpu == head else 1) for gpu in range(self.gpus)]
-        return self._through_all(parts)
-
-    def _all_to_all(self, head: int) -> Ways:
-        """Needs bandwidth between the head and every other GPU, for a part of the data each."""
-        part = float(f32(1.0) / f32(self.gpus - 1))
-        parts: Parts = [((Kind.GPU, head, Kind.GPU, gpu), part) for gpu in range(self.gpus)]
-        parts += [((Kind.GPU, gpu, Kind.GPU, head), part) for gpu in range(self.gpus)]
-        return self._through_all(parts, [gpu for gpu in range(self.gpus) if gpu != head])
 
     def _through_all(self, parts: Parts, others: list[int] | None = None) -> Ways:
         taken = []

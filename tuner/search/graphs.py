@@ -38,7 +38,7 @@ def search(request: Request, nccl: str) -> SearchResult:
     loop = Loop(system, loaded, variables)
     graphs = {
         name: OrderedGraph(_record(system, name, trial), _orders(system, name, trial, bool(request.gpu_of_rank)))
-        for name, trial in _searched(loop, request, loaded, variables)
+        for name, trial in in_order(loop, request, loaded, variables)
     }
     return SearchResult(graphs, _net_gbs(loop, request, loaded.search.routing), system.parts)
 
@@ -54,7 +54,8 @@ def _net_gbs(loop: Loop, request: Request, routing: Routing) -> float:
     return 0.0
 
 
-def _searched(loop: Loop, request: Request, nccl: Release, variables: Environment) -> Iterator[tuple[str, Trial]]:
+def in_order(loop: Loop, request: Request, nccl: Release, variables: Environment) -> Iterator[tuple[str, Trial]]:
+    """Each graph by name, once it is searched."""
     system, most = loop.system, nccl.limits.max_channels
     ring = Trial(Pattern.Ring, False, 1, most // 2)
     loop.compute(ring)

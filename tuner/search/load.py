@@ -6,6 +6,7 @@ Source: followPath, ncclTopoFollowPath, src/graph/search.cc, v2.28.9-1.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -95,6 +96,7 @@ class Load:
                 self._owners[id(link)] = node
                 self.left.append(link.gbs)
                 self.links.append(link)
+        self.refused = Counter[int]()  # how often a link had too little left
         self._taken: dict[float, Taken] = {}
         self._given: dict[float, Given] = {}
 
@@ -146,6 +148,7 @@ class Load:
         for at, (link, taken, _) in enumerate(route.steps):
             rest = taken[left[link]]
             if rest is None:
+                self.refused[link] += 1
                 for link, _, given in route.steps[:at]:
                     left[link] = given[left[link]]
                 return False
@@ -157,6 +160,7 @@ class Load:
         for at, ((link, taken, _), back) in enumerate(zip(route.steps, route.back, strict=True)):
             rest = taken[left[link]]
             if rest is None or (back is not None and back[1][left[back[0]]] is None):
+                self.refused[link if rest is None or back is None else back[0]] += 1
                 self._give_both_ways(route.steps[:at], route.back[:at])
                 return False
             left[link] = rest

@@ -13,6 +13,7 @@ from tuner.search.system import Kind, System
 from tuner.search.trial import Trial
 
 Ends = tuple[Kind, int, Kind, int]  # from a device of a kind, by number, to another
+Parts = list[tuple[Ends, float]]  # paths, and how much of a channel's bandwidth each takes
 UNKNOWN: Final = Route((), 0)
 
 
@@ -59,3 +60,16 @@ class Routes:
         if share != int(share):
             return replace(self.load.route(start, path, amount, 0), part=float(f32(share) * f32(path.hops)))
         return self.load.route(start, path, amount, path.hops * int(share))
+
+
+def through_switch(gpus: int, head: int) -> Parts:
+    """What a channel of NVLS needs: all between every GPU and the NVSwitch, and twice as much at the head."""
+    parts: Parts = [((Kind.NVS, 0, Kind.GPU, gpu), 2 if gpu == head else 1) for gpu in range(gpus)]
+    return parts + [((Kind.GPU, gpu, Kind.NVS, 0), 2 if gpu == head else 1) for gpu in range(gpus)]
+
+
+def all_to_all(gpus: int, head: int) -> Parts:
+    """What a channel of CollNet direct needs: between its head and every other GPU, for a part of the data each."""
+    part = float(f32(1.0) / f32(gpus - 1))
+    parts: Parts = [((Kind.GPU, head, Kind.GPU, gpu), part) for gpu in range(gpus)]
+    return parts + [((Kind.GPU, gpu, Kind.GPU, head), part) for gpu in range(gpus)]
