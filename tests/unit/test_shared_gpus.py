@@ -163,3 +163,23 @@ def test_a_dump_of_graphs_tells_ranks_on_one_gpu_apart(tmp_path: Path) -> None:
     file.write_text(f'<graphs version="1">{"".join(graphs)}</graphs>')
     found, ranks = read_dump(file)
     assert (ranks, found["nvls"].heads) == (4, (0, 2))
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_symmetric_kernels_reach_ranks_on_one_gpu_from_2_30_7_on(name: str) -> None:
+    """2.30.3 and 2.30.4 ask for NVLink between all ranks, and within a GPU there is something nearer (sic)."""
+    one = Scenario(name, 1, machine="dgx-h100", gpus_per_node=1, ranks_per_gpu=2).communicator()
+    two = Scenario(name, 1, machine="dgx-h100", gpus_per_node=2, ranks_per_gpu=2).communicator()
+    reaches = one.rules.symmetric_reach
+    assert reaches is not None
+    assert reaches(one) is (name not in ("2.30.3", "2.30.4"))
+    assert reaches(two)
+    assert (one.local_ranks, one.ranks, one.nvls, one.shares_gpus) == (2, 2, False, True)
+    assert (two.local_ranks, two.ranks, two.nvls) == (4, 4, False)
+
+
+def test_no_calibrated_times_where_ranks_share_a_gpu() -> None:
+    communicator = tuner.communicator("dgx-h100", gpus_per_node=2, ranks_per_gpu=2, nccl="2.32.3")
+    assert communicator.pick("allreduce", 1 << 20).algorithm
+    with pytest.raises(BadInput, match="no calibrated times where ranks share a GPU: none were measured"):
+        communicator.calibrated("allreduce", 1 << 20)
