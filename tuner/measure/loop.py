@@ -209,7 +209,8 @@ class Loop:
             if known.runs is not None:
                 best_us[task.point] = min(best_us.get(task.point, float("inf")), known.runs.high_us)
         for task, known in self.known.items():
-            known.state = self._state(task, known, best_us.get(task.point, float("inf")))
+            if known.state is not State.precise:  # what is known well is not measured any more, and stays known
+                known.state = self._state(task, known, best_us.get(task.point, float("inf")))
 
     def _state(self, task: Task, known: Known, best_us: float) -> State:
         if known.blocks < AFTER_ROUNDS:

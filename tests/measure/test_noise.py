@@ -1,0 +1,180 @@
+"""Planted times behind known noise: what is kept falsely, what is found, and which intervals hold the truth.
+
+``benchmarks/noise.py`` has two hundred machines of each kind of noise; here are a few, whose outcomes are fixed.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.planted_noise import (
+    BETTER,
+    GAIN,
+    NOISES,
+    PICK,
+    POINTS,
+    Noise,
+    Planted,
+    held,
+    idle_gated,
+    measured,
+    pipeline,
+)
+from tuner.base.errors import MeasuringFailed
+from tuner.base.names import Collective
+from tuner.measure.decision.gate import GateSettings, Verdict, gate, of_one_table, verdict
+from tuner.measure.decision.rows import DecisionRow, regrets
+from tuner.measure.evidence import collect
+from tuner.measure.loop import LEAST_ROUNDS, Loop, Settings
+from tuner.measure.plan import Wanted, tasks
+from tuner.measure.records import samples
+from tuner.measure.records.samples import Point, SampleBlock
+from tuner.measure.results import results
+from tuner.measure.statistics import LEAST_PROCESSES, of_blocks
+
+BY_NAME = {noise.name: noise for noise in NOISES}
+SETTINGS, GATE = Settings(warmup=0), GateSettings(warmup=0)
+SEEDS = range(6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["AR(1) of 10 %", "10 % of a block", "3 % of a process", "5 % of a process"])
+def test_nothing_is_kept_where_nothing_is_to_be_gained(name: str) -> None:
+    runs = [pipeline(BY_NAME[name], seed, 0.0, SETTINGS, GATE) for seed in SEEDS]
+    assert sum(run.false_kept > 0 for run in runs) == 0
+    alone = [idle_gated(BY_NAME[name], seed, GATE) for seed in range(20)]
+    assert sum(any(one.why_not is None for one in verdicts) for verdicts in alone) <= 1
+    assert np.mean([each for verdicts in alone for each in held(verdicts)]) >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["quiet", "AR(1) of 3 %", "3 % of a block", "1 % of a process"])
+def test_a_gain_of_5_percent_is_found_and_the_intervals_hold_the_truth(name: str) -> None:
+    runs = [pipeline(BY_NAME[name], seed, GAIN, SETTINGS, GATE) for seed in SEEDS]
+    assert np.mean([run.regret_before for run in runs]) == pytest.approx(0.02)
+    assert np.mean([run.regret_after for run in runs]) <= 0.005
+    assert all(run.processes >= LEAST_PROCESSES and run.rounds >= LEAST_ROUNDS for run in runs)
+    for what in ("times", "regrets"):  # sizes of a machine share their processes: six machines tell it roughly
+        assert np.mean([each for run in runs for each in run.held[what]]) >= 0.87
+
+
+def test_blocks_and_not_runs_are_the_unit() -> None:
+    """Runs of a block share what disturbs them: many of them say no more than one."""
+    rng, held_by_runs, held_by_blocks = np.random.default_rng(1), 0, 0
+    for _ in range(400):
+        blocks = np.exp(rng.normal(0, 0.03, (9, 1)) + rng.normal(0, 0.003, (9, 10)))
+        of_three = of_blocks(np.median(blocks, axis=1).tolist(), [0] * 3 + [1] * 3 + [2] * 3)
+        of_one = of_blocks(np.median(blocks, axis=1).tolist(), [0] * 9)
+        by_runs = of_blocks(blocks.ravel().tolist(), [0] * 90)
+        held_by_blocks += (of_three.low_us <= 1 <= of_three.high_us) + (of_one.low_us <= 1 <= of_one.high_us)
+        held_by_runs += by_runs.low_us <= 1 <= by_runs.high_us
+    assert 0.92 < held_by_blocks / 800 < 0.98
+    assert held_by_runs / 400 < 0.7
+
+
+def test_processes_are_the_unit_from_three_on() -> None:
+    medians_us = [10.0, 10.1, 9.9, 11.0, 11.1, 10.9, 12.0, 12.1, 11.9]
+    one, three = of_blocks(medians_us, [0] * 9), of_blocks(medians_us, [0] * 3 + [1] * 3 + [2] * 3)
+    assert three.median_us == pytest.approx((10 * 11 * 12) ** (1 / 3))
+    assert one.median_us == pytest.approx(11.0)
+    assert three.high_us - three.low_us > 2 * (one.high_us - one.low_us)
+    assert not of_blocks([1.0, 1.0], [0, 0]).is_bounded
+    two = of_blocks(medians_us, [0] * 5 + [1] * 4)
+    assert (two.low_us, two.high_us) == (one.low_us, one.high_us)
+
+
+def test_evidence_by_process_does_not_take_one_for_the_machine() -> None:
+    """5 % that are fixed in a process: nine rounds of one process are sure of them, three processes are not."""
+    sure = {1: 0, 3: 0}
+    for seed in range(10):
+        for processes in sure:
+            backend = Planted(BY_NAME["5 % of a process"], (seed, 5))
+            settings = replace(SETTINGS, rounds=9, rounds_per_process=9 // processes)
+            comparison = measured(backend, settings).comparison
+            assert {each.processes for each in comparison.evidence.values()} == {processes}
+            sure[processes] += any(one.significant for one in comparison.sizes)
+    assert sure[1] >= 9
+    assert sure[3] <= 3
+
+
+def test_a_backend_without_other_processes_ends_the_loop_and_refuses_the_gate() -> None:
+    class Alone(Planted):
+        def renew(self) -> bool:
+            return super().renew() and self.processes < 2  # the first is the start
+
+    backend, blocks = Alone(BY_NAME["quiet"], (1, 1)), list[SampleBlock]()
+    loop = Loop(backend, tasks(backend, POINTS, Wanted()), replace(SETTINGS, precision=1e-6), blocks.append)
+    list(loop.run())
+    assert loop.end == "process"
+    assert {block.round for block in blocks} == {0, 1, 2}
+    # The next start is another process.
+    again = Loop(Alone(BY_NAME["quiet"], (1, 2)), list(loop.known), SETTINGS, blocks.append, blocks[:])
+    next(again.run())
+    assert (blocks[-1].process, blocks[-1].round) == (1, 3)
+    proposal = measured(Planted(BY_NAME["quiet"], (1, 1), GAIN), SETTINGS)
+    with pytest.raises(MeasuringFailed, match="the gate asks 5 processes, and here is one"):
+        gate(Alone(BY_NAME["quiet"], (1, 3), GAIN), proposal, GATE, blocks.append)
+
+
+def test_the_gate_asks_each_process_with_and_without_the_table() -> None:
+    proposal = measured(Planted(BY_NAME["quiet"], (1, 1), GAIN), SETTINGS)
+    blocks: list[SampleBlock] = []
+    gate(Planted(BY_NAME["quiet"], (1, 2), GAIN), proposal, replace(GATE, rounds=7, processes=3), blocks.append)
+    of_process = [
+        {(block.round, block.table is not None) for block in blocks if block.process == each} for each in range(3)
+    ]
+    assert [len(each) for each in of_process] == [6, 4, 4]
+    assert all({side for _, side in each} == {False, True} for each in of_process)
+    assert GateSettings(rounds=2).count == LEAST_PROCESSES == GateSettings(processes=1).count
+
+
+def test_the_rows_of_a_table_share_one_level() -> None:
+    row = DecisionRow(Collective.AllReduce, 1024, 8192, BETTER, (1024, 8192))
+    chances = (0.0001, 0.02, 0.02, 0.9)
+    verdicts = of_one_table([Verdict(row, 0.05, 1 - chance, row.sizes, None) for chance in chances])
+    assert [round(1 - one.probability, 6) for one in verdicts] == [0.0004, 0.06, 0.06, 0.9]
+    assert [one.why_not is None for one in verdicts] == [True, False, False, False]
+    assert "probability of improvement 0.940, below 0.975" in (verdicts[1].why_not or "")
+    (alone,) = of_one_table([Verdict(row, 0.05, 1 - 0.02, row.sizes, None)])
+    assert alone.why_not is None
+    (dropped,) = of_one_table([Verdict(row, 0.05, 1.0, row.sizes, "slower at 1K")])
+    assert dropped.why_not == "slower at 1K"
+
+
+def test_a_cut_keeps_measured_sizes_beside_it_and_names_those_it_drops() -> None:
+    """Eight of twelve measured sizes are tried; one of those at the low end is slower, its neighbour was not tried."""
+    sizes = tuple(1024 << power for power in range(12))
+    row = DecisionRow(Collective.AllReduce, sizes[0], sizes[-1], BETTER, sizes)
+    tried = [Point(Collective.AllReduce, size) for size in (sizes[1], *sizes[3:9], sizes[11])]
+    rng = np.random.default_rng(1)
+    gains = {point: rng.normal(-0.2 if point.bytes == sizes[1] else 0.05, 0.002, 5) for point in tried}
+    one = verdict(row, tried, gains, {})
+    assert one.why_not is None
+    assert one.row.sizes == sizes[2:]  # the third was not tried, and gained where it was measured
+    assert one.row.low == sizes[2]
+    assert one.cut == sizes[:2]
+
+
+def test_decide_and_verify_say_the_same_regret() -> None:
+    """NCCL's own choice and the same forced are two measurements of one thing: the lesser of them is no better pick."""
+    backend = Planted(Noise("noisy", run=0.05), (3, 1), GAIN)
+    proposal = measured(backend, replace(SETTINGS, rounds=8))
+    sizes = proposal.comparison.sizes
+    assert regrets(proposal.sizes, []).before == pytest.approx(np.mean([one.regret for one in sizes]), rel=1e-9)
+    assert max(one.regret for one in sizes) > 0
+
+
+def test_a_file_names_its_processes_and_old_files_have_one(tmp_path: Path) -> None:
+    block = SampleBlock(POINTS[0], PICK, PICK, (1.0, 2.0, 4.0), process=2)
+    path = tmp_path / "run.jsonl"
+    with samples.Writer(path, Planted(BY_NAME["quiet"], (1,)).describe()) as writer:
+        writer.add(block)
+    assert samples.read(path).blocks == (block,)
+    path.write_text(path.read_text().replace(',"process":2', ""))
+    (old,) = samples.read(path).blocks
+    assert (old.process, old.median_us) == (0, 2.0)
+    (result,) = results([block, replace(block, process=3)])
+    assert (result.samples, result.processes) == (6, 2)
+    assert collect([block])[POINTS[0]].processes == 1
