@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from tests.support.measurement_files import write
 from tests.support.simulated_runs import NOTHING, best_found, measured
 from tuner.base.errors import BadInput, BadMeasurement
-from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
 from tuner.cli.verify import command
 from tuner.measure.comparison.compared import Comparison, compare, fewest_segments
 from tuner.measure.comparison.model import Model
@@ -100,6 +100,9 @@ class _Always(Model):
     def pick(self, point: Point) -> Combination:
         return LL
 
+    def times_us(self, point: Point) -> dict[AlgoProto, float]:
+        return {}
+
 
 def test_the_command_answers_in_the_form_that_tools_rely_on(tmp_path: Path) -> None:
     path = write(tmp_path / "run.jsonl", measured(5).comparison.measurements)
@@ -156,3 +159,29 @@ def test_what_nccl_tests_printed_says_that_nothing_else_was_measured(tmp_path: P
     answer = json.loads(CliRunner().invoke(command, [str(tmp_path / "t.log"), "--json"]).output)
     assert (answer["regret_mean"], answer["regret_mean_beyond_noise"]) == (None, None)
     assert {size["regret"] for size in answer["sizes"]} == {None}
+
+
+def test_a_single_other_choice_that_is_no_faster_does_not_make_the_pick_the_best(tmp_path: Path) -> None:
+    run = measured(5).comparison
+    every = run.measurements
+    others = {
+        one.point: next(
+            combination for combination in run.evidence[one.point].columns if combination not in (None, one.pick)
+        )
+        for one in run.sizes
+    }
+    kept = tuple(block for block in every.blocks if block.requested in (None, others.get(block.point)))
+    path = write(tmp_path / "run.jsonl", replace(every, blocks=kept))
+    sizes = compare(path).sizes
+    assert {one.others for one in sizes} == {1}
+    assert {one.is_known for one in sizes} == {True, False}
+    assert all(one.is_known == one.significant for one in sizes)
+    said = CliRunner().invoke(command, [str(path)], catch_exceptions=False).output
+    unknown = sum(not one.is_known for one in sizes)
+    assert f"unknown at {unknown} more: a single other choice was measured, which is no faster, or none" in said
+    assert said.splitlines()[0].endswith("run.jsonl: simulated times of 2 x dgx-h100, 8 GPUs each, NCCL 2.28.9")
+    answer = json.loads(CliRunner().invoke(command, [str(path), "--json"], catch_exceptions=False).output)
+    assert [size["regret"] is None for size in answer["sizes"]] == [not one.is_known for one in sizes]
+    assert answer["files"][0]["origin"] == "simulated times of 2 x dgx-h100, 8 GPUs each, NCCL 2.28.9"
+    # Where no more than the two can run, the pick is known to be the best.
+    assert all(replace(one, possible=1).is_known for one in sizes)

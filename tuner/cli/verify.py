@@ -1,5 +1,6 @@
 """``nccl-tuner verify``: is NCCL's pick the fastest?"""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tuner.cli import options, verify_arms
 from tuner.cli.gpu_options import library_option
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.measure.comparison.compared import mean_regrets
+from tuner.measure.comparison.judged import Judged
 from tuner.measure.comparison.model_errors import ModelError
 from tuner.measure.verify import VerifiedFile, verify
 from tuner.regret import next_runs, workflow
@@ -142,7 +144,7 @@ def _print(file: VerifiedFile) -> None:
             f"{one.pick_us:.2f}",
             one.best,
             f"{one.best_us:.2f}",
-            f"{100 * one.regret:.1f} %" if one.others else "unknown",
+            f"{100 * one.regret:.1f} %" if one.is_known else "unknown",
             "yes" if one.significant else "",
         )
         for one in sizes
@@ -167,18 +169,25 @@ def _print(file: VerifiedFile) -> None:
         click.echo(f"not judged: {skipped.point.collective.name} {human_bytes(skipped.point.bytes)}: {skipped.reason}")
     if not any(block.requested for block in file.comparison.measurements.blocks):
         click.echo("only NCCL's own choices were measured: 'nccl-tuner measure' measures whether others are faster")
-    known = [one for one in sizes if one.others]
+    known = [one for one in sizes if one.is_known]
     means = mean_regrets(known)
     if means is None:
-        click.echo(f"regret: unknown at all {len(sizes)} sizes: nothing but the picks was measured")
+        click.echo(f"regret: unknown at all {len(sizes)} sizes: {_missing(sizes)}")
         return
     worse = sum(one.significant for one in known)
-    rest = f"; unknown at {len(sizes) - len(known)} more" if len(known) < len(sizes) else ""
+    unknown = [one for one in sizes if not one.is_known]
+    rest = f"; unknown at {len(unknown)} more: {_missing(unknown)}" if unknown else ""
     of_simulated = " of simulated times" if file.comparison.measurements.header.is_simulated else ""
     click.echo(
         f"regret{of_simulated}: mean {100 * means[0]:.2f} %, {100 * means[1]:.2f} % of it beyond the noise; "
         f"not best at {worse} of {len(known)} sizes{rest}"
     )
+
+
+def _missing(sizes: Sequence[Judged]) -> str:
+    if not any(one.others for one in sizes):
+        return "nothing but the picks was measured"
+    return "a single other choice was measured, which is no faster, or none"
 
 
 def _how(file: VerifiedFile) -> str:

@@ -26,9 +26,9 @@ Histogram = Mapping[tuple[Collective, int], float]  # calls by collective and nB
 class VerifiedSize:
     """NCCL's pick against the measured best at one size, times in us.
 
-    ``regret`` is the pick's time over the best's, minus 1, None where nothing else was measured; ``regret_low`` and
-    ``regret_high`` are its 95 % interval, None where the rounds are too few for one; ``significant`` is one beyond the
-    noise. ``emulated_pick`` is the emulator's,
+    ``regret`` is the pick's time over the best's, minus 1, None where nothing else was measured, or a single other
+    choice that is no faster; ``others`` counts them. ``regret_low`` and ``regret_high`` are its 95 % interval, None
+    where the rounds are too few for one; ``significant`` is one beyond the noise. ``emulated_pick`` is the emulator's,
     None where it has none. ``bytes`` is NCCL's nBytes, ``ranks`` what the file says of them, if it does.
     """
 
@@ -49,6 +49,7 @@ class VerifiedSize:
     in_place: bool
     graph: bool
     ranks: int | None
+    others: int
     file: Path
 
 
@@ -171,7 +172,7 @@ def _size(path: Path, comparison: Comparison, one: Judged) -> VerifiedSize:
         bytes=point.bytes,
         pick=one.pick,
         best=one.best,
-        regret=one.regret if one.others else None,
+        regret=one.regret if one.is_known else None,
         significant=one.significant,
         pick_us=one.pick_us,
         best_us=one.best_us,
@@ -184,6 +185,7 @@ def _size(path: Path, comparison: Comparison, one: Judged) -> VerifiedSize:
         in_place=point.in_place,
         graph=point.graph,
         ranks=comparison.measurements.header.ranks,
+        others=one.others,
         file=path,
     )
 

@@ -177,8 +177,8 @@ def compare(path: Path) -> Comparison:
 
 
 def mean_regrets(sizes: Sequence[Judged]) -> tuple[float, float] | None:
-    """The mean of all at which something else was measured, and what of it is beyond the noise; None without any."""
-    known = [one for one in sizes if one.others]
+    """The mean of all at which enough else was measured, and what of it is beyond the noise; None without any."""
+    known = [one for one in sizes if one.is_known]
     if not known:
         return None
     beyond = sum(one.regret for one in known if one.significant)

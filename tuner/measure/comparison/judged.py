@@ -9,14 +9,15 @@ from tuner.measure.comparison.model import Model
 from tuner.measure.evidence import LEVEL, Evidence
 from tuner.measure.records.samples import Combination, Point
 
+FEWEST_OTHERS = 2  # beside a pick, for the best of them to be called so
+
 
 @dataclass(frozen=True, slots=True)
 class Judged:
     """One size: ``regret`` is the pick's time over the best's, minus 1; ``significant`` is one beyond the noise.
 
     ``pick`` is what NCCL ran by itself where that was measured, else the emulator's; ``model_pick`` the emulator's.
-    ``interval`` is the regret's, of 95 %. ``others`` counts what was measured beside the pick: where there is nothing,
-    whether the pick is best is unknown, and its regret of 0 says nothing.
+    ``interval`` is the regret's, of 95 %. ``others`` counts what was measured beside the pick.
     """
 
     point: Point
@@ -31,6 +32,16 @@ class Judged:
     alike: frozenset[Combination]
     model_pick: Combination | None
     others: int
+    possible: int | None = None  # others that can run, by the model
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the regret says something of the pick: that it loses, or how it stands to several others.
+
+        That a single other one is no faster does not make it the best, unless no more can run.
+        """
+        enough = FEWEST_OTHERS if self.possible is None else max(1, min(FEWEST_OTHERS, self.possible))
+        return self.others >= enough or self.significant
 
 
 def _call(point: Point) -> dict[str, object]:
@@ -74,6 +85,7 @@ def judge(point: Point, evidence: Evidence, model: Model | None) -> Judged | Ski
         alike=alike,
         model_pick=None if modelled is None else modelled.plain,
         others=len(others),
+        possible=None if model is None else len(model.times_us(point).keys() - {pick.algo_proto}),
     )
 
 
