@@ -104,7 +104,10 @@ def main() -> int:
             f"{100 * count / given.seeds:.1f} %" for count in (found.false, found.false_beside, found.false_alone)
         ]
         before, after = found.regrets
-        holding = [f"{100 * found.share_held(what):.1f} %" for what in ("times", "regrets", "gains")]
+        holding = [
+            f"{100 * found.share_held(what):.1f} %" if found.held.get(what) else "-"
+            for what in ("times", "regrets", "gains")
+        ]
         rounds, processes, blocks = np.mean([(one.rounds, one.processes, one.gated_blocks) for one in found.runs], 0)
         print(
             f"{noise.name:20} {shares[0]:>9} {shares[1]:>9} {shares[2]:>10} "

@@ -35,6 +35,7 @@ BETTER, BETTER_SIZES, GAIN = COMBINATIONS[1], SIZES[4:10], 0.05  # 5 % at 6 of 1
 BETTER_RANGE = range(11586, 741455)  # bytes: halfway, in logarithms, to the sizes beside them
 RANKS = 16
 _POOL = 1 << 15
+TREND_BLOCKS = 30 * 105  # 30 rounds of everything
 
 Times = NDArray[np.float64]
 
@@ -54,6 +55,7 @@ class Noise:
     drift: float = 0.0  # common to everything
     drift_memory: float = 0.98
     process: float = 0.0  # of each combination, fixed in a process
+    trend: float = 0.0  # by so much everything is slower TREND_BLOCKS sample blocks later
 
     @property
     def middle(self) -> float:
@@ -65,6 +67,7 @@ NOISES = (
     Noise("quiet"),
     Noise("5 % of every run", run=0.05),
     Noise("heavy tails", run=0.02, spikes=0.05),
+    Noise("trend of 30 %", trend=0.3),
     Noise("drift of 30 %", drift=0.3),
     Noise("AR(1) of 3 %", ar=0.03),
     Noise("AR(1) of 10 %", ar=0.1),
@@ -155,6 +158,7 @@ class Planted:
             level += self.noise.block * float(self._blocks.take(1)[0])
         if self.noise.drift:
             level += float(self._drift.take(1)[0])
+        level += self.noise.trend * self._now_s * 1e3 / TREND_BLOCKS
         times_us = np.exp(level + self._runs.take(repeats))
         self._now_s += 1e-3
         return Run(tuple(times_us.tolist()), combination)
@@ -244,7 +248,11 @@ def pipeline(noise: Noise, seed: int, gain: float, settings: Settings, gate_sett
         backend.processes,
         len(blocks),
         gated_blocks,
-        {"times": _times_held(backend, proposal), "regrets": _regrets_held(backend, proposal)},
+        # With a trend there is no one true time; differences between combinations there are.
+        {
+            **({} if noise.trend else {"times": _times_held(backend, proposal)}),
+            "regrets": _regrets_held(backend, proposal),
+        },
     )
 
 
