@@ -9,7 +9,7 @@ from tests.support.small_topologies import cpu, net, system
 from tuner import release
 from tuner.base.errors import BadInput, BadTopology
 from tuner.emulator.rules import init
-from tuner.machine.graphs import read_dump
+from tuner.machine.graphs import read_dump, read_orders
 from tuner.machine.topology import read
 from tuner.machine.topology.edit import each_gpu_once
 from tuner.scenario import Scenario
@@ -183,3 +183,12 @@ def test_no_calibrated_times_where_ranks_share_a_gpu() -> None:
     assert communicator.pick("allreduce", 1 << 20).algorithm
     with pytest.raises(BadInput, match="no calibrated times where ranks share a GPU: none were measured"):
         communicator.calibrated("allreduce", 1 << 20)
+
+
+def test_gpus_that_come_twice_without_ranks_are_not_shared() -> None:
+    """NCCL up to 2.20 writes GPUs after the head of a channel of NVLS that mean nothing."""
+    channel = '<channel><net dev="0"/><gpu dev="0"/><gpu dev="0"/><net dev="0"/></channel>'
+    dump = f'<graphs version="1"><graph id="3">{channel}</graph></graphs>'
+    assert read_orders(dump)["nvls"] == (("net:0", "gpu:0", "net:0"),)
+    ranked = dump.replace('<gpu dev="0"/><gpu dev="0"/>', '<gpu dev="0" rank="0"/><gpu dev="0" rank="1"/>')
+    assert read_orders(ranked.replace('id="3"', 'id="0"'))["ring"] == (("net:0", "gpu:0/0", "gpu:0/1", "net:0"),)

@@ -124,8 +124,8 @@ def read_orders(dump: str) -> dict[str, tuple[tuple[str, ...], ...]]:
 
 
 def _shares(channel: ET.Element) -> bool:
-    """Whether ranks of a channel share a GPU."""
-    devs = [gpu.get("dev") for gpu in channel.iter("gpu")]
+    """Whether ranks of a channel share a GPU; releases that let them write ranks."""
+    devs = [gpu.get("dev") for gpu in channel.iter("gpu") if gpu.get("rank") is not None]
     return len(set(devs)) < len(devs)
 
 
