@@ -263,9 +263,10 @@ class Selection:
     def _bandwidths(self, request: Request) -> dict[AlgoProto, Float]:
         """Bandwidth of every cell the call may use; those of Ring's backup where there is no other."""
         tables, collective = self.tables, request.collective
-        usable = [algo_proto for algo_proto in ALGO_PROTOS if self._reason(request, algo_proto) is None]
+        bandwidths_gbs = tables.bandwidth_gbs[collective]
+        usable = [each for each in ALGO_PROTOS if bandwidths_gbs[each] and not self._not_a_candidate(request, each[0])]
         if usable:
-            return {algo_proto: tables.bandwidth_gbs[(collective, *algo_proto)] for algo_proto in usable}
+            return {algo_proto: bandwidths_gbs[algo_proto] for algo_proto in usable}
         backups = {(Algorithm.Ring, protocol): tables.backup_gbs[collective, protocol] for protocol in Protocol}
         return {algo_proto: bandwidth_gbs for algo_proto, bandwidth_gbs in backups.items() if bandwidth_gbs > 0}
 
