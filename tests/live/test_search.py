@@ -39,10 +39,12 @@ def compare(scenario: Scenario) -> None:
 
 
 def compare_with(request: Request, configuration: OracleConfiguration) -> None:
-    found = searched(request, configuration.release).graphs
+    result = searched(request, configuration.release)
+    found = {name: graph for name, graph in result.graphs.items() if graph.orders}
     with Oracle(configuration) as oracle:
-        assert {name: graph for name, graph in found.items() if graph.orders} == ordered_graphs(oracle)
-        assert dump.text(found, release.load(configuration.release).search.dump) == oracle.graph_xml()
+        # Where NCCL takes a host for several nodes, it mixes their graphs, and the file alone has those of rank 0.
+        assert result.parts > 1 or found == ordered_graphs(oracle)
+        assert dump.text(result.graphs, release.load(configuration.release).search.dump) == oracle.graph_xml()
 
 
 @pytest.mark.parametrize(("nccl", "machine", "nodes"), list(product(HERE, MACHINES, (ALONE, TOGETHER))))
