@@ -32,9 +32,16 @@ def test_cuda_13_asks_for_the_nodes_of_a_capture_and_their_edges() -> None:
         ffi.new(each) for each in ("int *", "unsigned long long *", "void **", "void **", "void **", "size_t *")
     )
     status[0], nodes[0], edges[0], nodes_in[0] = 77, ffi.cast("void *", 8), ffi.cast("void *", 8), 99
-    assert ffi.cast(kind, function)(ffi.NULL, status, number, graph, nodes, edges, nodes_in) == 0
+    ask = ffi.cast(kind, function)
+    stream = ffi.new("char[16]")
+    assert ask(stream, status, number, graph, nodes, edges, nodes_in) == 0
     assert (status[0], nodes[0], edges[0], nodes_in[0]) == (0, ffi.NULL, ffi.NULL, 0)
-    assert graph[0] != ffi.NULL
+    assert lib.sim_capture_begin(stream) == 0
+    assert ask(stream, status, number, graph, nodes, edges, nodes_in) == 0
+    ended = lib.sim_capture_end(stream)
+    assert (status[0], graph[0]) == (1, ended)
+    assert number[0] > 0
+    lib.sim_graph_destroy(ended)
 
 
 def test_cuda_12_asks_for_no_more_than_whether_it_captures() -> None:

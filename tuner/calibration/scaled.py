@@ -15,7 +15,7 @@ _SLIPS = {8.0: "bits for bytes", 1e3: "milliseconds, microseconds and nanosecond
 def common_factor(ratios: Array, nbytes: Array) -> float | None:
     """The factor that all times are off by; None where they are not, or too few say it.
 
-    ``ratios``: of measured times over what is expected, [size]; ``nbytes``: the sizes, some below 1 MiB, some above.
+    ``ratios``: [size], numbers: measured times over expected ones; ``nbytes``: [size], some below 1 MiB, some above.
     """
     off = np.log(ratios)
     factor = float(np.exp(np.median(off)))
