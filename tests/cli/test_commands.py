@@ -3,8 +3,10 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -159,6 +161,29 @@ def test_every_verb_has_help_with_an_example() -> None:
         shown = CliRunner().invoke(everything, [verb, "--help"], prog_name="other")
         assert shown.exit_code == 0
         assert f"nccl-tuner {verb}" in shown.output
+
+
+def test_the_file_to_write_is_named_by_one_option() -> None:
+    from tuner.cli import everything
+
+    writers = [
+        option.opts
+        for command in subcommands(everything)
+        for option in command.params
+        if option.name in ("out", "output")
+    ]
+    assert len(writers) >= 10
+    assert [names for names in writers if names[:2] != ["-o", "--out"]] == []
+
+
+def subcommands(group: click.Group) -> Iterator[click.Command]:
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from subcommands(command)
+        else:
+            yield command
 
 
 @pytest.mark.parametrize("verbs", [(), ("plot",), ("plugin",), ("cost",), ("oracle",)])

@@ -21,7 +21,14 @@ from tuner.timemodel import calibration
 @click.option("--nccl", metavar="RELEASE", help="The release that was measured. [default: what the files say]")
 @click.option("--name", default="own", show_default=True, help="What answers call the calibration.")
 @click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT.json", help="The file to write."
+    "-o",
+    "--out",
+    "--output",
+    "output",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="OUT.json",
+    help="The file to write.",
 )
 @options.json_option
 def command(

@@ -22,6 +22,7 @@ WORSE = 2.0  # times what the model misses in the middle: sizes that are named
 @click.command(name="fit")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
+    "-o",
     "--out",
     type=click.Path(path_type=Path),
     metavar="CONSTANTS",

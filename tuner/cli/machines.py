@@ -89,7 +89,15 @@ def capture(name: str, releases: tuple[str, ...], every: bool, as_json: bool) ->
 @click.argument("file", type=click.Path(path_type=Path))
 @options.skeleton_options
 @click.option("--nccl", metavar="RELEASE", help="NCCL release that completes it. [default: the newest known]")
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT.xml", help="Write there, not to stdout.")
+@click.option(
+    "-o",
+    "--out",
+    "--output",
+    "output",
+    type=click.Path(path_type=Path),
+    metavar="OUT.xml",
+    help="Write there, not to stdout.",
+)
 @options.json_option
 def complete(
     file: Path,

@@ -73,6 +73,7 @@ class Channels(click.ParamType):  # type: ignore[type-arg]
     help="The GPUs at hand; a planted truth behind noise; or a rehearsal of gpu without GPUs.",
 )
 @click.option(
+    "-o",
     "--out",
     type=click.Path(path_type=Path),
     required=True,

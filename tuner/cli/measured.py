@@ -136,7 +136,16 @@ def check(files: tuple[Path, ...], machine: str | None, topology: Path | None, a
 @click.option("--nodes", type=int, help="Number of nodes, where FILE does not name its ranks.")
 @click.option("--gpus-per-node", type=int, help="GPUs of each node, likewise.")
 @click.option("--collective", metavar="NAME", default="", help="What was run, where FILE does not name its program.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, metavar="OUT.csv", help="The table.")
+@click.option(
+    "-o",
+    "--out",
+    "--output",
+    "output",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="OUT.csv",
+    help="The table.",
+)
 @options.json_option
 def import_files(
     files: tuple[Path, ...],

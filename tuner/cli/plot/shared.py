@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MOST_ROWS = 1024
 
 out_option = click.option(
-    "--out", type=click.Path(path_type=Path), metavar="FILE", help="The picture to write: .png, .svg or .pdf."
+    "-o", "--out", type=click.Path(path_type=Path), metavar="FILE", help="The picture to write: .png, .svg or .pdf."
 )
 
 

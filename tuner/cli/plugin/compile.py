@@ -56,7 +56,9 @@ from tuner.scenario import Scenario
     metavar="FILE.csv",
     help="Instead of a machine: a CSV of measurements with the columns of NVIDIA's optimize_config.py.",
 )
-@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="TABLE", help="The table to write.")
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path), required=True, metavar="TABLE", help="The table to write."
+)
 @options.json_option
 def command(
     collectives: tuple[Collective, ...],
