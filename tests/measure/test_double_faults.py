@@ -1,5 +1,6 @@
 """Faults that are planted in the double, and what the code for GPUs says of them."""
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from tuner.scenario import Scenario
 NCCL = "2.28.9"
 POINT = Point(Collective.AllReduce, 64 << 10)
 RING_LL, TREE_LL = Combination(Algorithm.Ring, Protocol.LL), Combination(Algorithm.Tree, Protocol.LL)
+TREE_LL128 = Combination(Algorithm.Tree, Protocol.LL128)
 BLOCK = 1 + 20 + 20 * 2  # collectives of a rank: the one that is checked, those of the first graph, of two repeats
 
 pytestmark = pytest.mark.live
@@ -67,12 +69,15 @@ def test_results_that_are_wrong(tmp_path: Path) -> None:
 
 
 def test_a_combination_that_is_silently_replaced(tmp_path: Path) -> None:
-    with opened(tmp_path, settings(Fault(FaultKind.replaced, forced="tree/ll\n", instead="ring/ll\n"))) as double:
+    with opened(tmp_path, settings(Fault(FaultKind.replaced, forced="tree/ll", instead="ring/ll"))) as double:
         run = double.run(POINT, TREE_LL, 2)
         ((_, launched),) = double.launched
         assert launched.algo_proto == RING_LL.algo_proto, "by the record of launches"
         assert run.executed == launched, "and NCCL's log says so"
         assert double.run(POINT, RING_LL, 2).executed == launched
+        kept = double.run(POINT, TREE_LL128, 2).executed
+        assert kept is not None
+        assert kept.algo_proto == TREE_LL128.algo_proto, "LL128 is another protocol than LL"
 
 
 def test_a_log_that_says_otherwise_than_what_was_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,11 +95,16 @@ def test_a_log_that_says_otherwise_than_what_was_launched(tmp_path: Path, monkey
             double.run(POINT, RING_LL, 2)
 
 
-def test_a_process_that_is_killed(tmp_path: Path) -> None:
+def test_a_process_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setenv("TMPDIR", str(temporary))
     planned = settings(Fault(FaultKind.killed, rank=1, after=10))
     complaint = r"^the double's process was killed by SIGKILL \(run\)"
     with opened(tmp_path, planned) as double, pytest.raises(MeasuringFailed, match=complaint):
         double.run(POINT, RING_LL, 2)
+    assert not list(temporary.iterdir()), "nothing is left behind"
 
 
 def test_a_process_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,8 +123,11 @@ def test_a_double_that_has_ended(tmp_path: Path) -> None:
 
 def test_what_cannot_be_a_double() -> None:
     two = Scenario(NCCL, 2, machine="dgx-h100")
-    with pytest.raises(BadInput, match=r"^one process has the GPUs of one node, not of 2; valid: a process per rank$"):
+    with pytest.raises(BadInput, match=r"^one process has the GPUs of one node, not of 2; valid: --process-per-rank$"):
         Environment(DoubleSettings(two))
+    late = settings(Fault(FaultKind.hang, rank=9))
+    with pytest.raises(BadInput, match=r"^fault 'hang:rank=9': there are 2 ranks; valid: rank=0 to 1$"):
+        Environment(late)
     others = Scenario(NCCL, 1, machine="dgx-h100", others=(Scenario(NCCL, 1, machine="dgx-a100"),))
     with pytest.raises(BadInput, match=r"^--backend double: nodes that differ are not simulated; valid: nodes that"):
         Environment(DoubleSettings(others))

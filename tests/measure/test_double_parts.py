@@ -99,7 +99,13 @@ def test_work_of_a_stream_is_done_in_its_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["hang", "killed:rank=1,after=20", "error:error=cudaErrorECCUncorrectable", "replaced:forced=a,instead=b"]
+    "text",
+    [
+        "hang",
+        "killed:rank=1,after=20",
+        "error:error=cudaErrorECCUncorrectable",
+        "replaced:forced=tree/ll,instead=ring/ll",
+    ],
 )
 def test_faults_are_texts(text: str) -> None:
     fault = Fault.parsed(text)
@@ -116,6 +122,9 @@ def test_faults_are_texts(text: str) -> None:
         ("hangs", r"^fault 'hangs'; valid: hang, error, launch-error, killed, wrong, slow, replaced$"),
         ("hang:node=1", r"valid: KIND:rank=N,after=N,error=NAME,forced=tree/ll,instead=ring/ll$"),
         ("hang:rank=x", r"valid: KIND:rank=N"),
+        ("error:error=cudaErrorBogus", r"^error 'cudaErrorBogus'; valid: cudaErrorInvalidValue, "),
+        ("replaced:forced=tre/ll,instead=ring/ll", r": forced=tre/ll; valid: tree/ll, tree/ll128, "),
+        ("replaced:forced=tree/ll,instead=ring/lll", r": instead=ring/lll; valid: tree/ll, "),
         ("replaced:forced=tree/ll", r"valid: replaced:forced=tree/ll,instead=ring/ll$"),
     ],
 )

@@ -27,6 +27,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_same_command_goes_on(measured: Path) -> None:
     again = run(*MEASURE, "--bytes", "1K", "--json", "--out", str(measured)).stdout
     assert json.loads(again)["new_visits"] == 0
+    assert json.loads(again)["backend"] == "double", "whoever reads the JSON alone knows that times are planted"
 
 
 def test_verify_says_that_times_are_simulated(measured: Path) -> None:

@@ -54,7 +54,7 @@ class Measured:
     new_blocks: int = field(metadata=json_form("new_visits"))
     ranks: int
     results: Rows[MeasuredResult] = field(metadata=json_form(convert=list))
-    backend: str = field(metadata=json_form(omitted=True))
+    backend: str
     scenario: Scenario = field(repr=False, metadata=json_form(omitted=True))
     summaries: tuple[Result, ...] = field(repr=False, metadata=json_form(omitted=True))  # the results with estimates
 

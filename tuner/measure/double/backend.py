@@ -57,7 +57,9 @@ class Double:
     def _start(self, options: Options) -> None:
         own, theirs = socket.socketpair()
         self._socket, self._stream = own, own.makefile("rwb")
-        variables = {**self._environment.variables(), STARTED: str(self._started)}
+        # with its temporary files in the folder, so that a process that is killed leaves none behind
+        own_files = {"TMPDIR": str(self._environment.folder)}
+        variables = {**self._environment.variables(), **own_files, STARTED: str(self._started)}
         self._started += 1
         count = self.settings.ranks if self.settings.process_per_rank else 1
         port = _free_port()

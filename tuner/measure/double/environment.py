@@ -43,7 +43,12 @@ class Environment(AbstractContextManager["Environment"]):
         if scenario.others:
             raise BadInput("--backend double: nodes that differ are not simulated; valid: nodes that are alike")
         if scenario.nodes > 1 and not settings.process_per_rank:
-            raise BadInput(f"one process has the GPUs of one node, not of {scenario.nodes}; valid: a process per rank")
+            raise BadInput(f"one process has the GPUs of one node, not of {scenario.nodes}; valid: --process-per-rank")
+        for fault in settings.faults:
+            if fault.rank >= settings.ranks:
+                raise BadInput(
+                    f"fault '{fault}': there are {settings.ranks} ranks; valid: rank=0 to {settings.ranks - 1}"
+                )
         self.settings = settings
         prepared = start.prepare(replace(scenario.oracle_configuration(), library=library))
         self.library = prepared.library.path

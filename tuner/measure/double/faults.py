@@ -1,5 +1,7 @@
 """Faults that are planted outside of CUDA."""
 
+import re
+
 from tuner.measure.double.settings import DoubleSettings, Fault, FaultKind
 from tuner.plugin.forcing import Forcing
 
@@ -19,5 +21,5 @@ def plant(settings: DoubleSettings) -> None:
 
 def _swapped(text: str, faults: list[Fault]) -> str:
     for fault in faults:
-        text = text.replace(f"-> {fault.forced}", f"-> {fault.instead}")
+        text = re.sub(rf"-> {re.escape(fault.forced)}(?!\S)", f"-> {fault.instead}", text)  # tree/ll is not tree/ll128
     return text

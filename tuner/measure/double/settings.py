@@ -6,8 +6,12 @@ from enum import StrEnum
 from typing import Any, Self
 
 from tuner.base.errors import BadInput, one_of
+from tuner.base.names import Algorithm, Protocol
+from tuner.measure.double import errors
 from tuner.measure.records.header import scenario_from, scenario_record
 from tuner.scenario import Scenario
+
+_COMBINATIONS = tuple(f"{algorithm.name}/{protocol.name}".lower() for algorithm in Algorithm for protocol in Protocol)
 
 
 class FaultKind(StrEnum):
@@ -50,6 +54,12 @@ class Fault:
             raise BadInput(f"fault {text!r}; valid: KIND:rank=N,after=N,error=NAME,forced=tree/ll,instead=ring/ll")
         if kind == FaultKind.replaced and not words.keys() >= {"forced", "instead"}:
             raise BadInput(f"fault {text!r}; valid: replaced:forced=tree/ll,instead=ring/ll")
+        if "error" in words:
+            errors.number(words["error"])
+        for name in words.keys() & {"forced", "instead"}:
+            if words[name].lower() not in _COMBINATIONS:
+                raise BadInput(f"fault {text!r}: {name}={words[name]}; {one_of(_COMBINATIONS)}")
+            words[name] = words[name].lower()
         return cls(FaultKind(kind), **numbers, **words)
 
     def __str__(self) -> str:
