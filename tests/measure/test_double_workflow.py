@@ -1,6 +1,7 @@
 """From measure to a decision table on the double, by the command line."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,27 @@ def test_the_same_command_goes_on(measured: Path) -> None:
     again = run(*MEASURE, "--bytes", "1K", "--json", "--out", str(measured)).stdout
     assert json.loads(again)["new_visits"] == 0
     assert json.loads(again)["backend"] == "double", "whoever reads the JSON alone knows that times are planted"
+
+
+def test_a_file_that_was_moved_goes_on(measured: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "moved.jsonl"
+    shutil.copy(measured, moved)
+    again = run(*MEASURE, "--bytes", "1K", "--json", "--out", str(moved)).stdout
+    assert json.loads(again)["new_visits"] == 0
+
+
+def test_another_machine_is_refused_and_changes_nothing(measured: Path) -> None:
+    beside = measured.with_name(f"{measured.name}.topology.xml")
+    before, topology = measured.read_bytes(), beside.read_bytes()
+    other = ("--machine", "dgx-a100", "--bytes", "1K", "--out", str(measured))
+    said = run(*MEASURE, *other, code=2).stderr
+    assert 'double.scenario.machine "dgx-h100" there, "dgx-a100" now' in said
+    assert (measured.read_bytes(), beside.read_bytes()) == (before, topology)
+    said = run("measure", "--backend", "simulated", *GPUS, "--out", str(measured), code=2).stderr
+    assert said == (
+        f'nccl-tuner: {measured}: measured otherwise: backend "double" there, "simulated" now; '
+        "valid: the same, or another --out\n"
+    )
 
 
 def test_verify_says_that_times_are_simulated(measured: Path) -> None:

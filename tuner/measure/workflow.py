@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tuner.base.errors import BadMeasurement
 from tuner.base.frames import Rows
 from tuner.base.names import Collective
 from tuner.base.records import json_form
@@ -76,7 +77,7 @@ def double(settings: "DoubleSettings", options: Options | None = None) -> Opener
     def opened(out: Path, blocks: int) -> Backend:
         from tuner.measure.double.backend import Double
 
-        return Double(settings, replace(options or Options(), topology=out.with_name(f"{out.name}.topology.xml")))
+        return Double(settings, replace(options or Options(), topology=_topology_beside(out)))
 
     return opened
 
@@ -87,9 +88,13 @@ def gpus(options: Options | None = None) -> Opener:
     def opened(out: Path, blocks: int) -> Backend | None:
         from tuner.measure.opened import fresh
 
-        return fresh(replace(options or Options(), topology=out.with_name(f"{out.name}.topology.xml")))
+        return fresh(replace(options or Options(), topology=_topology_beside(out)))
 
     return opened
+
+
+def _topology_beside(out: Path) -> Path:
+    return out.with_name(f"{out.name}.topology.xml")
 
 
 def _silent(loop: Loop) -> AbstractContextManager[Callable[[int], None]]:
@@ -110,7 +115,12 @@ def measure(out: Path, opener: Opener, plan: Plan = Plan(), progress: Progress =
     with closing(opened) as backend:
         header = backend.describe()
         if there is not None:
-            samples.check_same(out, there, header)
+            try:
+                samples.check_same(out, there, header)
+            except BadMeasurement:
+                if there.header.topology_xml is not None:  # NCCL has just dumped that of another communicator there
+                    _topology_beside(out).write_text(there.header.topology_xml)
+                raise
         calls = points(list(dict.fromkeys(plan.collectives)), plan.sizes, backend.ranks, plan.how)
         wanted = tasks(backend, calls, plan.wanted)
         with samples.Writer(out, header) as writer:
