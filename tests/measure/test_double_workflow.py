@@ -1,6 +1,7 @@
 """From measure to a decision table on the double, by the command line."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -65,6 +66,28 @@ def test_fit_finds_what_is_planted(measured: Path, tmp_path: Path) -> None:
     planted = Planted(DoubleSettings(Scenario("2.28.9", 1, machine="dgx-h100", gpus_per_node=2))).truth(2).change
     assert fitted["efficiency.ring.ll"] == pytest.approx(planted["efficiency"]["ring"]["ll"], rel=0.02)
     assert fitted["base_latency_us.tree.ll128"] == pytest.approx(planted["base_latency_us"]["tree"]["ll128"], rel=0.05)
+
+
+def dumped_elsewhere(measured: Path, folder: Path, pattern: str, value: str) -> Path:
+    """The same file as a run on another node would have written it."""
+    line, blocks = measured.read_text().split("\n", 1)
+    header = json.loads(line)
+    header["topology_xml"], changes = re.subn(pattern, value, header["topology_xml"])
+    assert changes
+    header["case"]["topology"] = str(folder / "elsewhere.jsonl.topology.xml")
+    other = folder / "elsewhere.jsonl"
+    other.write_text(json.dumps(header) + "\n" + blocks)
+    return other
+
+
+def test_fit_takes_files_of_one_topology_together(measured: Path, tmp_path: Path) -> None:
+    out = ("--out", str(tmp_path / "constants.toml"))
+    same = dumped_elsewhere(measured, tmp_path, 'host_hash="[^"]*"', 'host_hash="0x7"')
+    found = json.loads(run("fit", str(measured), str(same), *out, "--json").stdout)
+    assert found["communicators"][0] == found["communicators"][1], "one communicator, measured twice"
+    slower = dumped_elsewhere(measured, tmp_path, 'link_width="16"', 'link_width="8"')
+    said = run("fit", str(measured), str(slower), *out, code=2).stderr
+    assert "valid together: one machine, one release" in said
 
 
 def test_decide_asks_the_double_again(measured: Path, tmp_path: Path) -> None:

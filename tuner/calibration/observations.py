@@ -1,5 +1,6 @@
 """Measured times as a fit takes them: medians by call and combination, with how far they are known."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from tuner.scenario import Scenario
 HOLD_OUT_EVERY = 4
 LEAST_DEVIATION = 0.01  # of a median: times of another day differ by that
 UNKNOWN_DEVIATION = 0.05  # where the samples are too few to say
+_OF_ONE_NODE = re.compile(r' (host_hash|guid)="[^"]*"')  # what tells nodes of one kind apart in NCCL's XML
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class Observations:
 def read(paths: Sequence[Path]) -> Observations:
     """BadMeasurement where a file has nothing to fit to, is given twice, or is of another machine or release."""
     read_files = [(path, samples.read(path)) for path in paths]
-    cases = [_case(path, measured.header) for path, measured in read_files]
+    cases = _of_one_topology([(_case(path, measured.header), measured.header) for path, measured in read_files])
     for path, scenario in zip(paths, cases, strict=True):
         if _where(scenario) != _where(cases[0]):
             raise BadMeasurement(
@@ -139,6 +141,19 @@ def _case(path: Path, header: Header) -> Scenario:
         return replace(scenario_of(header), fitted_constants=None)
     except BadMeasurement as error:
         raise BadMeasurement(f"{path}: {error}") from None
+
+
+def _of_one_topology(cases: Sequence[tuple[Scenario, Header]]) -> list[Scenario]:
+    """With the first of equal topologies that NCCL dumped, one beside each file: runs may begin on another node."""
+    first: dict[str, Path | None] = {}
+    alike = []
+    for scenario, header in cases:
+        if header.topology_xml is not None:
+            kind = _OF_ONE_NODE.sub("", header.topology_xml)
+            alike.append(replace(scenario, topology=first.setdefault(kind, scenario.topology)))
+        else:
+            alike.append(scenario)
+    return alike
 
 
 def _where(scenario: Scenario) -> str:
