@@ -81,6 +81,13 @@ def test_the_error_of_another_rank_is_its_own(tmp_path: Path) -> None:
         double.run(Point(Collective.AllReduce, 1 << 20), RING_SIMPLE, 1)
 
 
+def test_a_launch_is_refused_at_its_rank_alone(tmp_path: Path) -> None:
+    fault = Fault(FaultKind.launch_error, rank=1, after=3, error="cudaErrorLaunchOutOfResources")
+    complaint = r"^rank 1: ncclGroupEnd returned 1 .*Cuda failure 701"
+    with closing(Double(settings(fault), options(tmp_path))) as double, pytest.raises(MeasuringFailed, match=complaint):
+        double.run(Point(Collective.AllReduce, 1 << 20), RING_SIMPLE, 1)
+
+
 def on_the_double(folder: Path, *words: str, env: dict[str, str] | None = None) -> Any:
     command = [sys.executable, "-m", "tuner.measure.double", "--machine", "dgx-h100", "--gpus-per-node", "2"]
     return subprocess.run(

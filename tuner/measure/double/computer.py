@@ -101,7 +101,8 @@ class Computer:
         self._ranks: dict[str, set[int]] = {}
         self.launched: Counter[tuple[Point, Combination]] = Counter()  # what ran how often; whoever asks may clear it
         for fault in settings.faults:
-            if fault.kind is FaultKind.launch_error:
+            here = not settings.process_per_rank or fault.rank == self.machine.process
+            if here and fault.kind is FaultKind.launch_error:
                 lib.sim_plant_launch_error(errors.number(fault.error), fault.after)
 
     # --- devices ---
