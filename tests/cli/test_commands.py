@@ -227,6 +227,13 @@ finally:
     assert (done.returncode, done.stderr) == (0, "\n")
 
 
+def test_searches_are_not_dumped(tmp_path: Path) -> None:
+    dump = tmp_path / "graphs.xml"
+    done = run("graphs", "--machine", "ws-2x-a6000", "--explain", "ring", "--dump", str(dump), code=2)
+    assert done.stderr == "nccl-tuner: graphs: --explain writes no graphs to a file; valid: --dump or --explain\n"
+    assert not dump.exists()
+
+
 @pytest.mark.live
 def test_graphs_that_nccl_dumped(tmp_path: Path) -> None:
     from tuner.oracle.api import Oracle

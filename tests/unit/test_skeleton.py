@@ -180,6 +180,16 @@ def refusal(write: Write, text: str, gpu: str = "h100-sxm", gbps: float | None =
     return str(caught.value)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
+def test_another_encoding_is_one_line(encoding: str, tmp_path: Path) -> None:
+    file = tmp_path / "node.xml"
+    file.write_text(TWO_RAILS, encoding=encoding)
+    with pytest.raises(BadTopology) as caught:
+        Scenario(nccl=NCCL, nodes=1, topology=file).gpus()
+    assert str(caught.value).startswith(f"{file}:")
+    assert "\n" not in str(caught.value)
+
+
 def test_a_skeleton_without_a_model_is_one_line(write: Write) -> None:
     with pytest.raises(BadTopology, match=r"2 of 2 GPUs have no <gpu> with sm.*--gpu MODEL; valid: v100-sxm2, .*b200"):
         Scenario(nccl=NCCL, nodes=1, topology=write(TWO_RAILS)).gpus()

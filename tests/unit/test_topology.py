@@ -129,6 +129,7 @@ BAD = {
     "two nodes": (system(cpu(gpu(0)), cpu(gpu(1))), "<cpu numaid>=0 twice; valid: one node"),
     "net dev twice": (system(cpu(gpu(0) + net(1) + net(1).replace("net1", "net2"))), "<net dev>=1 twice"),
     "latency no number": (GOOD.replace('latency="0"', 'latency="low"'), "latency='low' is not a number"),
+    "latency beyond float32": (GOOD.replace('latency="0"', 'latency="1e300"'), "latency='1e300' is out of range"),
     "latency endless": (GOOD.replace('latency="0"', 'latency="inf"'), "latency='inf' is out of range"),
     "declaration": ('<?xml version="1.0"?>' + GOOD, "remove <?xml ...?>"),
     "entity bomb": (

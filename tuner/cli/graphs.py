@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from tuner.answers import graphs
+from tuner.base.errors import BadInput
 from tuner.base.names import Pattern
 from tuner.cli import options
 from tuner.cli.output import print_json, print_table
@@ -40,6 +41,8 @@ def command(dump: Path | None, explained: str | None, as_json: bool, **scenario:
     nccl-tuner graphs --topology node.xml --nodes 2 --nccl 2.28.9 --dump graphs.xml
     nccl-tuner graphs --machine dgx-h100 --nodes 2 --nccl 2.28.9 --explain ring
     """
+    if dump is not None and explained is not None:
+        raise BadInput("graphs: --explain writes no graphs to a file; valid: --dump or --explain")
     described = options.scenario_of(**scenario)
     if explained is not None:
         print_searches(described.title, graphs.explained(described, explained), as_json)

@@ -58,8 +58,9 @@ def command(
     """What NCCL picks for COLLECTIVE (all five by default) before and after each CHANGE, and where the pick changes.
 
     A CHANGE is KEY=VALUE. Of every node: nic-gbps (speed of all adapters, 1e9 bits per second), nics (how many of the
-    adapters), nvlinks (links per GPU), pcie (generation of all links, and lanes, as in 5 or 4x8); libnccl of the
-    release then searches the graphs. Otherwise: nccl, machine, nodes, gpus-per-node, constants, or a NCCL variable.
+    adapters), nvlinks (links per GPU), pcie (generation of all links, and lanes, as in 5 or 4x8); the graphs
+    are then searched anew. Otherwise: nccl, machine, nodes, gpus-per-node, ranks-per-gpu, constants, or a NCCL
+    variable.
 
     \b
     nccl-tuner whatif allreduce nic-gbps=200 --machine dgx-h100 --nodes 2 --nccl 2.28.9

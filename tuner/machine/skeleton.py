@@ -112,7 +112,10 @@ class _File:
         self.elements = parse(data, self.where)
         if self.elements[0].tag != "system":
             self.elements[0].fail("is not a topology; valid root: <system>")
-        self.text = data.decode("utf-8")
+        try:
+            self.text = data.decode("utf-8")
+        except UnicodeDecodeError:  # an encoding that a byte order mark names
+            self.fail("not UTF-8, the only encoding that NCCL reads; save it as UTF-8")
 
     @cached_property
     def root(self) -> ET.Element:

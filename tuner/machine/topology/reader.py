@@ -1,7 +1,6 @@
 """Reads NCCL's topology XML. What NCCL requires, what it defaults and in which base it reads numbers is topo.cc's and
 xml.h's (``src/graph``, v2.28.9-1)."""
 
-import math
 import re
 from collections.abc import Iterable
 from itertools import pairwise
@@ -14,6 +13,7 @@ from tuner.machine.topology.xml import Element, parse
 
 DUMP = "a complete one is what NCCL_TOPO_DUMP_FILE writes"
 NUMBER = re.compile(r"-?(0[xX][0-9a-fA-F]{1,16}|0|[1-9][0-9]{0,19})")
+MOST_LATENCY_US = 1e6  # as of --net-latency-us; far beyond any network
 DEFAULT_SPEED_MBPS = 10000  # ncclTopoAddNet: "Some NICs define speed = -1"
 
 
@@ -179,6 +179,6 @@ def _latency_us(element: Element) -> float:
         value = float(text)
     except ValueError:
         element.fail(f"latency={text[:40]!r} is not a number")
-    if not (math.isfinite(value) and value >= 0):
-        element.fail(f"latency={text[:40]!r} is out of range; valid: microseconds, 0 and above")
+    if not 0 <= value <= MOST_LATENCY_US:
+        element.fail(f"latency={text[:40]!r} is out of range; valid: microseconds, 0 to {MOST_LATENCY_US:g}")
     return value
