@@ -192,3 +192,9 @@ def test_gpus_that_come_twice_without_ranks_are_not_shared() -> None:
     assert read_orders(dump)["nvls"] == (("net:0", "gpu:0", "net:0"),)
     ranked = dump.replace('<gpu dev="0"/><gpu dev="0"/>', '<gpu dev="0" rank="0"/><gpu dev="0" rank="1"/>')
     assert read_orders(ranked.replace('id="3"', 'id="0"'))["ring"] == (("net:0", "gpu:0/0", "gpu:0/1", "net:0"),)
+
+
+def test_more_ranks_than_nccl_has_room_for_are_refused() -> None:
+    scenario = Scenario(nccl="2.30.7", machine="dgx-h100", nodes=1, ranks_per_gpu=99999)
+    with pytest.raises(BadInput, match="99999 ranks on each of 8 GPUs; valid: up to 640 ranks of a node"):
+        assert scenario.resolve().own.gpu_of_rank

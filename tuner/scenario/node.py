@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tuner.oracle.configuration import OracleConfiguration
     from tuner.search import Request
 
+MOST_RANKS = 640  # of a node, each of which is a GPU to NCCL: NCCL_TOPO_MAX_NODES (src/include/graph.h, v2.30.7-1)
+
 
 class _Source(NamedTuple):
     text: str  # XML as libnccl reads it
@@ -63,6 +65,10 @@ class ResolvedNode:
             dumped = self._own.topology.gpu_of_rank  # other hardware has the same GPUs
             placed = tuple(gpu for gpu in dumped if gpu < self.gpus) or tuple(range(self.gpus))
         else:
+            if per_gpu > max(1, MOST_RANKS // self.gpus):
+                raise BadInput(
+                    f"{per_gpu} ranks on each of {self.gpus} GPUs; valid: up to {MOST_RANKS} ranks of a node"
+                )
             placed = tuple(gpu for gpu in range(self.gpus) for _ in range(per_gpu))
         if len(placed) > self.gpus:
             _check_shares(self.scenario.nccl, self.scenario.environment or {})
