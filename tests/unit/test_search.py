@@ -91,9 +91,13 @@ def test_a_second_question_is_answered_from_disk(monkeypatch: pytest.MonkeyPatch
     assert find(first, "2.28.9") == found
     with pytest.raises(TypeError):
         find(other, "2.28.9")  # another request is another file
-    file.write_text("{")
-    with pytest.raises(TypeError):
-        find(first, "2.28.9")  # and what cannot be read is searched again
+    kept = file.read_text()
+    other_numbers = kept.replace('channels\\": ', 'channels\\": 1')
+    assert other_numbers != kept
+    for broken in ("{", "[]", other_numbers):
+        file.write_text(broken)
+        with pytest.raises(TypeError):
+            find(first, "2.28.9")  # and what is not as it was written is searched again
 
 
 def test_the_dump_is_read_back(tmp_path: Path) -> None:

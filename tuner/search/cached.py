@@ -33,12 +33,13 @@ def find(request: Request, nccl: str) -> Mapping[str, OrderedGraph]:
 def _searched(key: str, request: str, nccl: str) -> SearchResult:
     file = folder() / f"{key}.json"
     try:
-        return _result(json.loads(file.read_text("utf-8")))
+        return _result(_intact(file.read_text("utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
         from tuner.search.graphs import search  # not where the answer is there
 
         found = search(Request(**json.loads(request)), nccl)
-        remember(file, json.dumps(to_json(found)))
+        answer = json.dumps(to_json(found))
+        remember(file, json.dumps({"sha256": _sha256(answer), "answer": answer}))
         return found
 
 
@@ -47,7 +48,7 @@ def searched(request: Request, nccl: str) -> SearchResult:
     text = json.dumps(asdict(request), sort_keys=True)
     of_release = [file.table for file in release.load(nccl).files]
     content = "\n".join([text, json.dumps(of_release, sort_keys=True, default=str), _code()])
-    return _searched(hashlib.sha256(content.encode()).hexdigest(), text, nccl)
+    return _searched(_sha256(content), text, nccl)
 
 
 def folder() -> Path:
@@ -61,6 +62,19 @@ def _code() -> str:
     """The sha256 of what searches."""
     modules = sorted(file.name for file in files("tuner.search").iterdir() if file.name.endswith(".py"))
     return hashlib.sha256(b"".join((files("tuner.search") / name).read_bytes() for name in modules)).hexdigest()
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _intact(text: str) -> dict[str, Any]:
+    """ValueError or KeyError where the file is not as it was written."""
+    kept = json.loads(text)
+    if kept["sha256"] != _sha256(kept["answer"]):
+        raise ValueError("changed since it was written")
+    answer: dict[str, Any] = json.loads(kept["answer"])
+    return answer
 
 
 def _result(table: Mapping[str, Any]) -> SearchResult:
