@@ -1,6 +1,8 @@
 """Our own search for channels against what libnccl's found, as captured, and the forms in which it is answered."""
 
 import json
+import re
+from dataclasses import replace
 from itertools import cycle, product
 from pathlib import Path
 
@@ -98,6 +100,13 @@ def test_a_second_question_is_answered_from_disk(monkeypatch: pytest.MonkeyPatch
         file.write_text(broken)
         with pytest.raises(TypeError):
             find(first, "2.28.9")  # and what is not as it was written is searched again
+
+
+def test_without_adapters_there_is_no_collnet() -> None:
+    with_adapters = request_of("dgx-h100", 2, False, NCCL_COLLNET_ENABLE="1")
+    without = re.sub(r"<nic>.*?</nic>", "", with_adapters.topology, flags=re.DOTALL)
+    assert {"collnet_chain", "collnet_direct"} <= find(with_adapters, "2.28.9").keys()
+    assert {"ring", "tree", "nvls"} == find(replace(with_adapters, topology=without), "2.28.9").keys()
 
 
 def test_the_dump_is_read_back(tmp_path: Path) -> None:

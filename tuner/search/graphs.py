@@ -63,7 +63,7 @@ def in_order(loop: Loop, request: Request, nccl: Release, variables: Environment
     tree = Trial(Pattern.BalancedTree, False, ring.channels, ring.channels)
     loop.compute(tree)
     yield "tree", tree
-    if request.in_network:
+    if system.in_network:
         chain = Trial(Pattern.Tree, True, ring.channels, ring.channels)
         loop.compute(chain)
         yield "collnet_chain", chain

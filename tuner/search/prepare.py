@@ -30,6 +30,7 @@ def prepared(request: Request, nccl: Release, variables: Environment) -> System:
     across = request.peer_to_peer_across_sockets
     peer_groups = {gpu.busid: 0 if across else sockets[gpu.numaid] for gpu in topology.gpus}
     system = build(root, search.devices, PathTypes.of(nccl.paths.types), peer_groups)
+    system.in_network = request.in_network and bool(topology.nets)  # a network without devices is none to NCCL
     compute_paths(system, nccl, variables)
     trim(system, request, nccl)
     compute_paths(system, nccl, variables)

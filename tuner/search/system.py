@@ -126,6 +126,7 @@ class System:
 
     types: PathTypes
     nodes: dict[Kind, list[Node]] = field(default_factory=lambda: {kind: [] for kind in Kind})
+    in_network: bool = False  # CollNet is on, and there are adapters for it, if only in the file
     several_nodes: bool = False  # the communicator has ranks that are not in this system
     parts: int = 1  # groups of the host's GPUs that only the network joins; all but rank 0's are cut off
     max_gbs: float = 0.0  # of one channel, NCCL's maxBw
