@@ -36,6 +36,30 @@ def _frozen(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
 copyreg.pickle(MappingProxyType, lambda frozen: (_frozen, (dict(frozen),)))  # scenarios have them
 
 
+def ending(process: subprocess.Popen[bytes]) -> str:
+    """How a process came to give no answer, as words that follow its name; it has 5 s to end."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(5)
+    code = process.poll()
+    if code is None:
+        return "closed its connection"
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process that leads its own session, with all that it has started."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def send(stream: Any, answer: object) -> None:
+    """One answer to the process that asks."""
+    pickle.dump(answer, stream, pickle.HIGHEST_PROTOCOL)
+    stream.flush()
+
+
 @dataclass(frozen=True, slots=True)
 class _Answer:
     result: Any = None
@@ -91,22 +115,16 @@ class _Asked:
 
     def _death(self) -> str:
         assert self._process is not None
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
-        code = self._process.poll()
+        said = ending(self._process)
         self._end()
-        if code is None:
-            return "closed its connection"
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+        return said
 
     def _end(self) -> None:
         process, self._process = self._process, None
         self._stream.close()
         self._socket.close()
-        if process is not None and process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        if process is not None:
+            kill(process)
 
 
 class OwnProcess(_Asked):
@@ -197,16 +215,16 @@ def main() -> None:
         try:
             backend = pickle.load(stream)()
         except TunerError as error:
-            _send(stream, _Answer(error=error))
+            send(stream, _Answer(error=error))
             return
         if isinstance(backend, bool):  # it has served already
-            _send(stream, _Answer(backend))
+            send(stream, _Answer(backend))
             return
         with closing(backend):
-            _send(stream, _Answer(backend.ranks))
+            send(stream, _Answer(backend.ranks))
             while True:
                 name, arguments = pickle.load(stream)
-                _send(stream, _answered(backend, name, arguments))
+                send(stream, _answered(backend, name, arguments))
                 if name in _LAST:
                     return
 
@@ -216,11 +234,6 @@ def _answered(backend: Backend, name: str, arguments: Sequence[Any]) -> _Answer:
         return _Answer(getattr(backend, name, backend.close)(*arguments))
     except TunerError as error:
         return _Answer(error=error)
-
-
-def _send(stream: Any, answer: _Answer) -> None:
-    pickle.dump(answer, stream, pickle.HIGHEST_PROTOCOL)
-    stream.flush()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from tuner.measure.double.environment import STARTED, Environment
 from tuner.measure.double.requests import Answer, Opened, Request
 from tuner.measure.double.settings import DoubleSettings
 from tuner.measure.gpu.options import Options, options_of
+from tuner.measure.own_process import ending, kill
 from tuner.measure.records.header import DOUBLE, Header
 from tuner.measure.records.samples import Combination, Point
 
@@ -176,13 +176,7 @@ class Double:
         return answer
 
     def _died(self, doing: str) -> MeasuringFailed:
-        process = self._processes[0]
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(5)
-        code = process.poll()
-        how = "closed its connection"
-        if code is not None:
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+        how = ending(self._processes[0])
         lines = self._output(0).read_text(errors="replace").splitlines()[-_LAST_LINES:]
         last = " | ".join(line.strip() for line in lines)
         return MeasuringFailed(f"the double's process {how} ({doing})" + (f": {last}" if last else ""))
@@ -193,10 +187,7 @@ class Double:
 
     def _kill(self) -> None:
         for process in self._processes:
-            if process.poll() is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            kill(process)
         self._processes.clear()
         with suppress(OSError):  # what nobody reads any more
             self._stream.close()

@@ -14,6 +14,7 @@ from tuner.measure.double.computer import computer
 from tuner.measure.double.faults import plant
 from tuner.measure.double.requests import Answer, Opened, Request
 from tuner.measure.gpu.opening import open_gpus
+from tuner.measure.own_process import send
 
 
 def main() -> None:
@@ -32,13 +33,13 @@ def main() -> None:
         if answer.error is not None:
             sys.exit(f"{answer.error}")
         return
-    _send(stream, answer)
+    send(stream, answer)
     while backend is not None:
         try:
             request: Request = pickle.load(stream)
         except EOFError:
             return
-        _send(stream, _answered(backend, request))
+        send(stream, _answered(backend, request))
         if request.name == "close":
             return
 
@@ -51,11 +52,6 @@ def _answered(backend: Any, request: Request) -> Answer:
     except TunerError as error:
         return Answer(error=error, launched=dict(launched))
     return Answer(result, launched=dict(launched))
-
-
-def _send(stream: Any, answer: Answer) -> None:
-    pickle.dump(answer, stream, pickle.HIGHEST_PROTOCOL)
-    stream.flush()
 
 
 if __name__ == "__main__":
