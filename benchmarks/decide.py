@@ -8,7 +8,6 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.support.simulated_runs import NOTHING, best_found, idle, measured
-
 from tuner.measure.records.samples import Point
 
 SEEDS = 200
@@ -28,7 +27,9 @@ def planted() -> None:
         after.append(np.mean([run.true_regret(kept, point) for point in points]))
         between = [Point(each.collective, each.bytes * 5 // 4 // 64 * 64) for each in points if each.bytes > 64]
         at_new.append(np.mean([run.true_regret(kept, point) for point in between]))
-    print(f"planted best found at {found} of {compared} sizes where it is ahead by 3 % ({100 * found / compared:.2f} %)")
+    print(
+        f"planted best found at {found} of {compared} sizes where it is ahead by 3 % ({100 * found / compared:.2f} %)"
+    )
     print(
         f"true regret, mean over machines: {100 * np.mean(before):.2f} % by NCCL's picks, "
         f"{100 * np.mean(after):.2f} % with {rows / SEEDS:.1f} rows (worst machine {100 * np.max(after):.2f} %); "
