@@ -62,6 +62,7 @@ class Routing:
     unreached: Literal["disconnected", "disconnected_for_others", "local"]
     cpu_of_gpu: Literal["first_of_fewest_hops", "fewest_hops", "widest"]
     p2p_level: Literal["PXB_but_two_on_amd", "SYS_but_on_intel_arm_zhaoxin"]
+    hosts_joined: Literal["always", "by_level"]  # of a NVLink domain: whatever NCCL_P2P_LEVEL says, or as that says
     disabled_p2p_is_diverted: bool  # what NVML says, without NCCL_IGNORE_DISABLED_P2P
     p2c: Literal["none", "of_phb_paths", "of_all_adapters", "of_local_adapters"]
     joined_p2c: bool  # a path through a CPU is P2C where one half is C2C and the other PHB
@@ -102,6 +103,10 @@ class Channels:
     nets_rotate: bool  # each channel begins with the next adapter
     nets: Literal["by_type_shuffled", "own_first"]
     policy_limits_nets: bool  # NCCL_NETDEVS_POLICY=MAX:n also limits the adapters that are no GPU's own
+    nets_scatter: bool  # NCCL_MNNVL_SCATTER_NETS_ENABLE: in a NVLink domain one of each GPU in turn
+    rail_per_host: (
+        bool  # NCCL_MNNVL_RAIL_PER_HOST: adapters of several hosts may have the same rail by their PCI device
+    )
     nets_limit: bool  # no more adapters than channels are looked at
     replay: Literal["always", "if_channels_are_alike"]
     pci_order_first: Literal["always", "without_nvswitch"]

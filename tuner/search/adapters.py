@@ -31,11 +31,13 @@ class Adapters:
         set_level = level(types, variables, None, "NCCL_NET_GDR_LEVEL")
         default = types.P2C if self.c2c and routing.gpu_direct_c2c == "as_level" else types.PXB
         self.level = default if set_level is None else set_level
+        self._relay: int | None = None  # of the device that is looked at, where the paths are still those it comes from
 
     def change_all(self) -> None:
         """All changes, in NCCL's order; then each network device has its own GPU."""
         self._mark_p2c()
         for net in self.system.nets:
+            self._forget_relay()
             for gpu in self.system.gpus:
                 if self.pxn:
                     self._over_another_gpu(net, gpu)
@@ -44,6 +46,7 @@ class Adapters:
                     cpu = self.system.cpus[near_cpu(self.system, gpu, self.routing)]
                     divert(self.system, net, cpu, gpu, self.routing)
                     divert(self.system, gpu, cpu, net, self.routing)
+                    self._forget_relay()
         for net in self.system.nets:
             net.local_gpu = self.local.gpu_of(net)
 
@@ -73,10 +76,12 @@ class Adapters:
     def _over_another_gpu(self, net: Adapter, gpu: Gpu) -> None:
         """Sends over the GPU that the network device belongs to, where that is better (PXN)."""
         system, types = self.system, self.system.types
-        number = self.local.gpu_of(net)
-        if number in (-1, system.number(gpu)):
+        number = self._relay_of(net)
+        if number == -1 or system.gpus[number] is gpu:
             return
         relay = system.gpus[number]
+        if relay.host != gpu.host:
+            return
         allowed = not self.routing.pxn_needs_gpu_direct or self.gpu_direct(relay, net, read=True)
         there, own = self._path(relay, net), self._path(gpu, net)
         if self.routing.pxn_instead_of == "farther_than_pxb":
@@ -92,6 +97,16 @@ class Adapters:
         better = there.gbs > own.gbs or own.type > limits[self.routing.pxn_instead_of]
         if allowed and near and linked and better:
             divert(system, gpu, relay, net, self.routing)
+            self._forget_relay()
+
+    def _relay_of(self, net: Adapter) -> int:
+        """The number of the GPU that a network device belongs to, as the paths are by now; -1: none."""
+        if self._relay is None:
+            self._relay = self.local.gpu_of(net)
+        return self._relay
+
+    def _forget_relay(self) -> None:
+        self._relay = None
 
     def gpu_direct(self, gpu: Gpu, net: Adapter, read: bool) -> bool:
         """Whether a network device may write a GPU's memory, or read it."""

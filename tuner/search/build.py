@@ -5,70 +5,75 @@ where NCCL stores them.
 """
 
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
 
 from tuner.base.errors import BadTopology
-from tuner.base.numerics import f32, f64, parse_long
-from tuner.release.search import CpuLinks, Devices
+from tuner.base.numerics import f32
+from tuner.release.search import Devices
+from tuner.search.bandwidths import LOCAL_GBS, cpu_gbs, nvlink_gbs, pci_gbs
 from tuner.search.switches import flatten, sort
-from tuner.search.system import Adapter, Cpu, Gpu, Kind, Link, Node, PathTypes, System
+from tuner.search.system import HOST_BIT, Adapter, Cpu, Gpu, Kind, Link, Node, PathTypes, System
+from tuner.search.xml import HOST, integer
 
-LOCAL_GBS = 5000.0
-# 1e8 bits per second and lane; the first that the text begins with. Source: kvDictPciGen.
-LANE_SPEEDS = (
-    ("2.5 GT/s", 15),
-    ("5 GT/s", 30),
-    ("8 GT/s", 60),
-    ("16 GT/s", 120),
-    ("32 GT/s", 240),
-    ("5.0 GT/s PCIe", 30),
-    ("8.0 GT/s PCIe", 60),
-    ("16.0 GT/s PCIe", 120),
-    ("32.0 GT/s PCIe", 240),
-    ("64.0 GT/s PCIe", 480),
-)
-UNKNOWN_LANE_SPEED = 60
-UNKNOWN_WIDTH = 16
 UNKNOWN_MBPS = 10000
 FUNCTION_OF_BUS_ID = 0xF
 RANK_OF_GPU_BIT = 40  # NCCL_TOPO_GPU_LOCAL_RANK_SHIFT, topo.h: the id of a rank is its GPU's and this number
 NO_PCI_DEVICE = 0  # the id of an adapter that is none
 
 
-def build(root: ET.Element, devices: Devices, types: PathTypes, peer_groups: dict[str, int]) -> System:
-    """The system graph of a <system>; ``peer_groups`` are the GPUs between which peer-to-peer works, by bus id."""
+PeerGroups = Sequence[Mapping[str, int]]  # of each host the GPUs between which peer-to-peer works, by bus id
+
+
+def build(root: ET.Element, devices: Devices, types: PathTypes, peer_groups: PeerGroups) -> System:
+    """The system graph of a <system>. BadTopology for one that NCCL cannot make any of."""
     return _Builder(devices, types, peer_groups).build(root)
 
 
 class _Builder:
-    def __init__(self, devices: Devices, types: PathTypes, peer_groups: dict[str, int]) -> None:
+    def __init__(self, devices: Devices, types: PathTypes, peer_groups: PeerGroups) -> None:
         self.devices = devices
         self.system = System(types)
         self.peer_groups = peer_groups
+        self.host = 0  # that of the CPU which is read
+        self._hosts: list[str] = []  # as the file tells them apart
 
     def build(self, root: ET.Element) -> System:
-        for cpu in root:
-            self.add_cpu(cpu)
-        self.add_nvlinks(root, None)
-        self.add_c2c(root, None)
-        self.add_pci_links(root, None)
+        for read in (self.add_cpu, self.add_nvlinks, self.add_c2c, self.add_pci_links):
+            for cpu in root:
+                self.host = self.host_of(cpu)
+                read(cpu)
+        self.system.hosts = len(self._hosts)
         flatten(self.system, self.devices)
         self.connect_cpus()
         sort(self.system)
         return self.system
 
+    def host_of(self, cpu: ET.Element) -> int:
+        """The number of a CPU's host, in the order in which they are met (ncclGetSystemId)."""
+        host = cpu.get(HOST, "")
+        if host not in self._hosts:
+            self._hosts.append(host)
+        return self._hosts.index(host)
+
+    def own(self, number: int) -> int:
+        """The id of a device of the host that is read (NCCL_TOPO_ID, topo.h)."""
+        return (self.host << HOST_BIT) + (number & (1 << HOST_BIT) - 1)
+
     def add_cpu(self, element: ET.Element) -> None:
-        cpu = Cpu(Kind.CPU, _int(element, "numaid"), arch=element.get("arch", ""))
+        cpu = Cpu(Kind.CPU, self.own(integer(element, "numaid")), arch=element.get("arch", ""))
         if cpu.arch == "x86_64":
             cpu.vendor = element.get("vendor")
-            cpu.family, cpu.model = _int(element, "familyid", 0), _int(element, "modelid", 0)
+            cpu.family, cpu.model = integer(element, "familyid", 0), integer(element, "modelid", 0)
         self.system.nodes[Kind.CPU].append(cpu)
         for child in element:
             if child.tag == "pci":
                 self.add_pci(child, cpu)
             elif child.tag == "nic":
-                nic = self.system.find(Kind.NIC, NO_PCI_DEVICE)  # one for all CPUs, below the first (sic)
+                # One for all CPUs, below the first (sic).
+                without = NO_PCI_DEVICE if self.devices.ports_share_nic else self.own(NO_PCI_DEVICE)
+                nic = self.system.find(Kind.NIC, without)
                 if nic is None:
-                    nic = self.new(Node(Kind.NIC, NO_PCI_DEVICE))
+                    nic = self.new(Node(Kind.NIC, self.own(NO_PCI_DEVICE)))
                     join(cpu, nic, "PIX", LOCAL_GBS)
                 self.add_nets(child, nic, "")
 
@@ -77,7 +82,7 @@ class _Builder:
         return node
 
     def add_pci(self, element: ET.Element, parent: Node) -> None:
-        bus = bus_id(element.get("busid", ""))
+        bus = self.own(bus_id(element.get("busid", "")))
         gpus, nic = element.findall("gpu"), element.find("nic")
         kind = self.kind_of(element.get("class", ""))
         node: Node | None = None
@@ -106,16 +111,16 @@ class _Builder:
         gpu = Gpu(
             Kind.GPU,
             own,
-            dev=_int(element, "dev"),
-            rank=_int(element, "rank"),
-            compute_capability=_int(element, "sm"),
-            gpu_direct=_int(element, "gdr") != 0,
-            peer_group=self.peer_groups[pci.get("busid", "").lower()],
+            dev=integer(element, "dev"),
+            rank=integer(element, "rank"),
+            compute_capability=integer(element, "sm"),
+            gpu_direct=integer(element, "gdr") != 0,
+            peer_group=self.peer_groups[self.host][pci.get("busid", "").lower()],
         )
         self.new(gpu)
         if not self.devices.gpu_and_rank_apart:
             return gpu
-        bus = own & (1 << RANK_OF_GPU_BIT) - 1
+        bus = self.own(own & (1 << RANK_OF_GPU_BIT) - 1)
         hardware = self.system.find(Kind.DEV, bus)
         if hardware is None:
             hardware = self.new(
@@ -128,21 +133,21 @@ class _Builder:
         for child in element:
             if child.get("dev") is None:
                 continue
-            dev, mbps = _int(child, "dev"), _int(child, "speed", 0)
+            dev, mbps = integer(child, "dev"), integer(child, "speed", 0)
             gbs = float(f32((mbps if mbps > 0 else UNKNOWN_MBPS) / 8000.0))
             guid = child.get("guid")
             net = Adapter(
                 Kind.NET,
-                dev,
+                self.own(dev),
                 dev=dev,
-                guid=dev if guid is None else int(guid, 16),
-                port=_int(child, "port", 0),
+                guid=self.own(dev) if guid is None else int(guid, 16),
+                port=integer(child, "port", 0),
                 pci=pci,
                 gbs=gbs,
                 latency_us=float(f32(child.get("latency", "0"))),
-                gpu_direct=_int(child, "gdr", 0) != 0,
-                in_network=_int(child, "coll", 0) != 0,
-                most_channels=_int(child, "maxconn", 1 << 20),
+                gpu_direct=integer(child, "gdr", 0) != 0,
+                in_network=integer(child, "coll", 0) != 0,
+                most_channels=integer(child, "maxconn", 1 << 20),
             )
             self.new(net)
             join(net, nic, "NET", gbs)
@@ -150,18 +155,18 @@ class _Builder:
     def hardware(self, bus: int) -> Node:
         """The GPU that links end at."""
         kind = Kind.DEV if self.devices.gpu_and_rank_apart else Kind.GPU
-        gpu = self.system.find(kind, bus)
+        gpu = self.system.find(kind, self.own(bus))
         if gpu is None:
             raise BadTopology(f"no GPU in use has the bus id {bus:x}, which a link begins at")
         return gpu
 
-    def add_nvlinks(self, element: ET.Element, own: str | None) -> None:
+    def add_nvlinks(self, element: ET.Element, own: str | None = None) -> None:
         for child in _each_gpu_once(element):
             if child.tag != "nvlink":
                 self.add_nvlinks(child, child.get("busid") or own)
                 continue
             gpu = self.hardware(bus_id(own or ""))
-            gbs = float(f32(_int(child, "count")) * f32(nvlink_gbs(gpu, self.devices)))
+            gbs = float(f32(integer(child, "count")) * f32(nvlink_gbs(gpu, self.devices)))
             far = self.far_end(gpu, child)
             if far is not None:
                 connect(gpu, far, "NVL", gbs)
@@ -171,12 +176,12 @@ class _Builder:
     def far_end(self, gpu: Node, link: ET.Element) -> Node | None:
         kind = self.kind_of(link.get("tclass", ""))
         if kind == "GPU":
-            return self.system.find(gpu.kind, bus_id(link.get("target", "")))
+            return self.system.find(gpu.kind, self.own(bus_id(link.get("target", ""))))
         if kind == "CPU":
             return cpu_above(gpu, None)
         return (self.system.nodes[Kind.NVS] or [self.new(Node(Kind.NVS, 0))])[0]
 
-    def add_c2c(self, element: ET.Element, own: str | None) -> None:
+    def add_c2c(self, element: ET.Element, own: str | None = None) -> None:
         for child in _each_gpu_once(element):
             if child.tag != "c2c":
                 self.add_c2c(child, child.get("busid") or own)
@@ -184,16 +189,16 @@ class _Builder:
             gpu = self.hardware(bus_id(own or ""))
             cpu = cpu_above(gpu, None)
             if cpu is not None:
-                gbs = float(f32(_int(child, "bw") * _int(child, "count") / 1000.0))
+                gbs = float(f32(integer(child, "bw") * integer(child, "count") / 1000.0))
                 join(cpu, gpu, self.devices.c2c, gbs)
 
-    def add_pci_links(self, element: ET.Element, own: str | None) -> None:
+    def add_pci_links(self, element: ET.Element, own: str | None = None) -> None:
         for child in element:
             if child.tag != "pcilink":
                 self.add_pci_links(child, child.get("busid") or own)
                 continue
-            near = self.system.find(Kind.PCI, bus_id(own or ""))
-            far = self.system.find(Kind.PCI, bus_id(child.get("target", "")))
+            near = self.system.find(Kind.PCI, self.own(bus_id(own or "")))
+            far = self.system.find(Kind.PCI, self.own(bus_id(child.get("target", ""))))
             if near is not None and far is not None:
                 connect(near, far, "LOC", LOCAL_GBS)
 
@@ -201,7 +206,7 @@ class _Builder:
         cpus = self.system.cpus
         for cpu in cpus:
             for other in cpus:
-                if other is not cpu:
+                if other is not cpu and other.host == cpu.host:
                     connect(cpu, other, "SYS", float(f32(cpu_gbs(cpu, self.devices.cpu_links))))
 
 
@@ -240,39 +245,6 @@ def cpu_above(node: Node, below: Node | None) -> Node | None:
     return None
 
 
-def cpu_gbs(cpu: Cpu, links: CpuLinks) -> float:
-    """The bandwidth from a CPU to each other of its host (ncclTopoGetInterCpuBw)."""
-    if cpu.arch == "ppc64":
-        return links.power_gbs
-    if cpu.arch == "arm64":
-        return links.arm_gbs
-    if cpu.vendor == "GenuineIntel":
-        of_family = (gbs for model, gbs in links.intel_model_gbs if cpu.family == 6 and cpu.model >= model)
-        return next(of_family, links.intel_gbs)
-    if cpu.vendor == "AuthenticAMD":
-        return next((gbs for family, gbs in links.amd_family_gbs if cpu.family == family), links.amd_gbs)
-    if cpu.vendor in ("CentaurHauls", "  Shanghai  "):
-        return links.yongfeng_gbs if (cpu.family, cpu.model) == (7, 0x5B) else links.zhaoxin_gbs
-    return LOCAL_GBS
-
-
-def nvlink_gbs(gpu: Node, devices: Devices) -> float:
-    """One NVLink of this GPU (ncclTopoNVLinkBw)."""
-    assert isinstance(gpu, Gpu)
-    capability = gpu.compute_capability
-    exact = (gbs for one, gbs in devices.nvlink_exactly_gbs if one == capability)
-    return next(exact, next(gbs for least, gbs in devices.nvlink_gbs if capability >= least))
-
-
-def pci_gbs(element: ET.Element) -> float:
-    """The link of a PCI device."""
-    speed = next(
-        (speed for text, speed in LANE_SPEEDS if element.get("link_speed", "").startswith(text)), UNKNOWN_LANE_SPEED
-    )
-    width = _int(element, "link_width") or UNKNOWN_WIDTH
-    return float(f32(f64(width * speed) / 80.0))
-
-
 def bus_id(text: str) -> int:
     """The hexadecimal digits of a bus id, as one number (busIdToInt64). BadTopology for other ones."""
     digits = "".join(char for char in text if char not in ".:-")
@@ -284,13 +256,4 @@ def bus_id(text: str) -> int:
 
 def _device(element: ET.Element) -> int:
     names = ("vendor", "device", "subsystem_vendor", "subsystem_device")
-    return sum(_int(element, name, 0) << shift for name, shift in zip(names, (48, 32, 16, 0), strict=True))
-
-
-def _int(element: ET.Element, name: str, default: int | None = None) -> int:
-    text = element.get(name)
-    if text is None:
-        if default is None:
-            raise BadTopology(f"<{element.tag}> has no {name}")
-        return default
-    return parse_long(text)
+    return sum(integer(element, name, 0) << shift for name, shift in zip(names, (48, 32, 16, 0), strict=True))

@@ -17,7 +17,7 @@ from tuner.base.files import remember
 from tuner.base.names import Pattern
 from tuner.base.records import to_json
 from tuner.machine.graphs import Graph, OrderedGraph
-from tuner.search.request import Request
+from tuner.search.request import Hosts, Request
 from tuner.search.result import SearchResult
 
 
@@ -37,7 +37,7 @@ def _searched(key: str, request: str, nccl: str) -> SearchResult:
     except (OSError, ValueError, KeyError, TypeError):
         from tuner.search.graphs import search  # not where the answer is there
 
-        found = search(Request(**json.loads(request)), nccl)
+        found = search(_request(request), nccl)
         answer = json.dumps(to_json(found))
         remember(file, json.dumps({"sha256": _sha256(answer), "answer": answer}))
         return found
@@ -49,6 +49,11 @@ def searched(request: Request, nccl: str) -> SearchResult:
     of_release = [file.table for file in release.load(nccl).files]
     content = "\n".join([text, json.dumps(of_release, sort_keys=True, default=str), _code()])
     return _searched(_sha256(content), text, nccl)
+
+
+def _request(text: str) -> Request:
+    table: dict[str, Any] = json.loads(text)
+    return Request(**{**table, "others": [Hosts(**hosts) for hosts in table["others"]]})
 
 
 def folder() -> Path:

@@ -21,7 +21,7 @@ from tuner.search.loop import Loop
 from tuner.search.prepare import prepared
 from tuner.search.request import Request
 from tuner.search.result import SearchResult
-from tuner.search.system import Kind, System
+from tuner.search.system import HOST_BIT, Gpu, Kind, System
 from tuner.search.trial import Trial
 
 ASK_THE_DRIVER = 2  # default of NCCL_NVLS_ENABLE
@@ -108,11 +108,16 @@ def _record(system: System, name: str, trial: Trial) -> Graph:
     )
 
 
+def _number(gpu: Gpu) -> int:
+    """NCCL's number of a GPU and its host in one, as that of an adapter."""
+    return (gpu.host << HOST_BIT) + gpu.dev
+
+
 def _orders(system: System, name: str, trial: Trial, shared: bool) -> tuple[tuple[str, ...], ...]:
     """Each channel as NCCL dumps it (ncclTopoGetXmlFromChannel, src/graph/search.cc)."""
     orders = []
     for order, (first, last) in zip(trial.intra[: trial.channels], trial.inter[: trial.channels], strict=True):
         ranks = [system.gpus[gpu] for gpu in (order[:1] if name == "nvls" else order)]
-        gpus = [f"gpu:{rank.dev}/{rank.rank}" if shared else f"gpu:{rank.dev}" for rank in ranks]
+        gpus = [f"gpu:{_number(rank)}/{rank.rank}" if shared else f"gpu:{_number(rank)}" for rank in ranks]
         orders.append((f"net:{first}", *gpus, f"net:{last}") if system.several_nodes else tuple(gpus))
     return tuple(orders)

@@ -4,15 +4,17 @@ Source: ncclTopoSelectNets, ncclTopoSearchCheckNet, src/graph/search.cc, v2.28.9
 """
 
 from collections.abc import Callable
+from itertools import zip_longest
 
 from tuner.base.names import Pattern
 from tuner.release import Release
 from tuner.release.environment import Environment
 from tuner.search.local import LocalNets, max_nets
-from tuner.search.system import Kind, System
+from tuner.search.system import Adapter, Kind, System
 from tuner.search.trial import Trial
 
 ANY_GPU = -1
+SCATTER = "NCCL_MNNVL_SCATTER_NETS_ENABLE"
 MANY_HOPS = 1 << 28
 
 
@@ -33,6 +35,8 @@ class Nets:
             [n for n, other in enumerate(system.nets) if (other.guid, other.port) == (net.guid, net.port)]
             for net in system.nets
         ]
+        self.scatter = self.rules.nets_scatter and system.hosts > 1 and variables.number(SCATTER, 1) != 0
+        self.rail_per_host = self.rules.rail_per_host and variables.number("NCCL_MNNVL_RAIL_PER_HOST", 0) != 0
         self._listed: dict[tuple[int, int], list[int]] = {}
 
     def listed(self, farthest: int, gpu: int) -> list[int]:
@@ -53,7 +57,11 @@ class Nets:
         return [number for number in range(len(self.system.gpus)) if gpu in (number, ANY_GPU)]
 
     def _own(self, gpus: list[int]) -> list[int]:
-        return [net for gpu in gpus for net in self.local.of_gpu(self.system.gpus[gpu])]
+        """Their own devices: those of one GPU after those of another, or in a domain one of each GPU in turn."""
+        each = [self.local.of_gpu(self.system.gpus[gpu]) for gpu in gpus]
+        if not self.scatter:
+            return [net for nets in each for net in nets]
+        return [net for turn in zip_longest(*each) for net in turn if net is not None]
 
     def _list(self, farthest: int, gpu: int) -> list[int]:
         gpus, system = self._gpus(gpu), self.system
@@ -73,7 +81,7 @@ class Nets:
         device, start = nets[net], nets[self.number_of[inter[channel][0]]]
         if trial.pattern is Pattern.Tree and device.id != start.id:
             return False
-        same_port = (device.guid, device.port) == (start.guid, start.port)
+        same_port = self._same_rail(device, start)
         if self.rules.alternate == "rings":
             if trial.pattern is Pattern.Ring and trial.cross_nic == 2:
                 if channel & 1 and device.id != inter[channel - 1][0]:
@@ -87,6 +95,12 @@ class Nets:
             if alternates and channel & 1 and device.id != inter[channel - 1][0]:
                 return False
         return not (trial.pattern is Pattern.BalancedTree and step != 0 and device.id != inter[channel][1])
+
+    def _same_rail(self, device: Adapter, start: Adapter) -> bool:
+        """Whether a channel that does not cross may use both."""
+        if self.rail_per_host and device.host != start.host:
+            return (device.pci, device.port) == (start.pci, start.port)
+        return (device.guid, device.port) == (start.guid, start.port)
 
     def may_enter(self, trial: Trial, net: int) -> bool:
         """Whether the next channel may enter through a device, after how the last one left."""

@@ -5,7 +5,7 @@ Source: ncclTopoSetPaths, addInterStep and ncclGetLocalCpu, src/graph/paths.cc, 
 
 from tuner.base.errors import BadTopology
 from tuner.release.search import Routing
-from tuner.search.build import LOCAL_GBS
+from tuner.search.bandwidths import LOCAL_GBS
 from tuner.search.system import Kind, Link, Node, Path, System
 
 

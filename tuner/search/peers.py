@@ -75,11 +75,11 @@ class Peers:
         return between if isinstance(between, Gpu) and between.kind is kind else None
 
     def peer_to_peer(self, source: Gpu, target: Gpu) -> bool:
-        """Whether NCCL uses peer-to-peer between two GPUs of the host. BadInput where NVML denies it over NVLinks."""
+        """Whether NCCL uses peer-to-peer between two GPUs of the node. BadInput where NVML denies it over NVLinks."""
         path = self._path(source, target)
         if path.type > self.level:
             return False
-        if source is target or self.ignore_disabled == IGNORE_AND_DO_NOT_ASK:
+        if source is target or self.ignore_disabled == IGNORE_AND_DO_NOT_ASK or source.host != target.host:
             return True
         relay = self.relay(source, target)
         groups = {gpu.peer_group for gpu in (source, relay, target) if gpu is not None}
@@ -93,13 +93,15 @@ class Peers:
 
     def connected(self, source: Gpu, target: Gpu) -> bool:
         """Whether peer-to-peer or shared memory joins two GPUs, and the network is no better."""
+        if source.host != target.host and self.routing.hosts_joined == "always":
+            return True
         network = self.network_is_better(source, target)
         if self.peer_to_peer(source, target):
             if self.relay(source, target) is not None:
                 return True
-            if not network and source.peer_group == target.peer_group:
+            if not network and (source.host != target.host or source.peer_group == target.peer_group):
                 return True
-        return not self.no_shared_memory and not network
+        return not self.no_shared_memory and not network and source.host == target.host
 
     def network_is_better(self, source: Gpu, target: Gpu) -> bool:
         """Whether both GPUs reach an adapter nearby faster than each other."""

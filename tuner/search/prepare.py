@@ -6,12 +6,14 @@ ncclTopoSearchInit, src/graph/search.cc, v2.28.9-1.
 
 from tuner.base.errors import BadTopology
 from tuner.base.numerics import f32
+from tuner.machine.topology import Topology
 from tuner.machine.topology import read as read_topology
 from tuner.release import Release
 from tuner.release.environment import Environment
 from tuner.search import xml
 from tuner.search.adapters import Adapters
-from tuner.search.build import LOCAL_GBS, build
+from tuner.search.bandwidths import LOCAL_GBS
+from tuner.search.build import build
 from tuner.search.local import LocalNets
 from tuner.search.paths import set_paths
 from tuner.search.peers import Peers
@@ -20,22 +22,29 @@ from tuner.search.system import Kind, PathTypes, System
 
 
 def prepared(request: Request, nccl: Release, variables: Environment) -> System:
-    """The system that rank 0 of the host searches. Errors: BadTopology, BadInput for what NCCL cannot work with."""
+    """The system that rank 0 of the node searches. Errors: BadTopology, BadInput for what NCCL cannot work with."""
     search = nccl.search
-    topology = read_topology(request.topology)
-    if request.several_nodes and not topology.nets:
+    topologies = {host.topology: read_topology(host.topology) for host in request.each_host}
+    nets = [bool(topology.nets) for topology in topologies.values()]
+    if request.several_nodes and not all(nets):
         raise BadTopology("topology has no <net> element, which a communicator of several nodes needs")
-    root = xml.of_host(request, topology, search.reading)
-    sockets = {number: at for at, number in enumerate(cpu.numaid for cpu in topology.cpus)}
+    root = xml.of_hosts(request, topologies, search.reading)
     across = request.peer_to_peer_across_sockets
-    peer_groups = {gpu.busid: 0 if across else sockets[gpu.numaid] for gpu in topology.gpus}
-    system = build(root, search.devices, PathTypes.of(nccl.paths.types), peer_groups)
-    system.in_network = request.in_network and bool(topology.nets)  # a network without devices is none to NCCL
+    groups = {text: _peer_groups(topology, across) for text, topology in topologies.items()}
+    of_hosts = [groups[host.topology] for host in request.each_host]
+    system = build(root, search.devices, PathTypes.of(nccl.paths.types), of_hosts)
+    system.in_network = request.in_network and all(nets)  # a network without devices is none to NCCL
     compute_paths(system, nccl, variables)
     trim(system, request, nccl)
     compute_paths(system, nccl, variables)
     bound(system, unbounded_if_one=search.loop.one_gpu_unbounded)
     return system
+
+
+def _peer_groups(topology: Topology, across: bool) -> dict[str, int]:
+    """By bus id, which GPUs of a host NVML and CUDA allow peer-to-peer between."""
+    sockets = {cpu.numaid: number for number, cpu in enumerate(topology.cpus)}
+    return {gpu.busid: 0 if across else sockets[gpu.numaid] for gpu in topology.gpus}
 
 
 def compute_paths(system: System, nccl: Release, variables: Environment) -> None:

@@ -1,22 +1,44 @@
 """What is searched: a node, how many there are, and the variables that reach the search."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """One kind of node of a communicator. BadTopology for a topology that is none, on first use."""
+class Hosts:
+    """Hosts of a NVLink domain that follow each other in the order of ranks and are alike; fields as of a Request."""
 
-    topology: str  # text of a topology XML in NCCL's format, of one node, with <gpu> and <net> elements
+    topology: str
+    gpus: int
+    gpu_of_rank: Sequence[int] = ()
+    hosts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One kind of node of a communicator: a host, or several that NVLink joins (multi-node NVLink, MNNVL).
+
+    BadTopology for a topology that is none, on first use.
+    """
+
+    topology: str  # text of a topology XML in NCCL's format, of one host, with <gpu> and <net> elements
     gpus: int  # used of it: the first by dev
-    several_nodes: bool  # whether the communicator has ranks on other hosts
+    several_nodes: bool  # whether the communicator has ranks on other nodes
     environment: Mapping[str, str] = field(default_factory=dict)  # NCCL_* variables
     peer_to_peer_across_sockets: bool = True  # whether NVML and CUDA allow it between GPUs of two sockets
     gpu_of_rank: Sequence[int] = ()  # which of the GPUs each local rank is on, where ranks share some
     nvls_off: bool = False  # as ranks share GPUs
+    hosts: int = 1  # of the NVLink domain that are like this
+    others: Sequence[Hosts] = ()  # further hosts of it, in the order of ranks
 
     @property
     def in_network(self) -> bool:
         """Whether CollNet is on, and the network then does collectives on every adapter."""
         return self.environment.get("NCCL_COLLNET_ENABLE") == "1"
+
+    @property
+    def each_host(self) -> Iterator[Hosts]:
+        """Every host, in the order of ranks."""
+        for kind in (Hosts(self.topology, self.gpus, self.gpu_of_rank, self.hosts), *self.others):
+            for _ in range(kind.hosts):
+                yield kind

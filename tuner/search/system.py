@@ -1,4 +1,4 @@
-"""NCCL's system graph of one node: devices, the links between them, and the paths found over these links.
+"""NCCL's system graph of one node, a host or a NVLink domain: devices, links, and the paths found over these links.
 
 Sources are files of ``src/graph`` at v2.28.9-1; bandwidths are float32 values in Python floats, 1e9 bytes per second.
 """
@@ -72,6 +72,9 @@ class Path:
         return len(self.links)
 
 
+HOST_BIT = 56  # of an id, from which on it says the host
+
+
 @dataclass(slots=True, eq=False)
 class Node:
     """A device; ``id`` is unique within its kind but for broken files, as NCCL looks devices up by it."""
@@ -81,6 +84,11 @@ class Node:
     links: list[Link] = field(default_factory=list)
     paths: dict[Kind, list[Path]] = field(default_factory=dict)  # to every device of a kind; absent: none reached
     device: int = 0  # of a PCI switch: vendor, device, subsystem vendor and device, 16 bits each
+
+    @property
+    def host(self) -> int:
+        """Which host of a NVLink domain it is in; the first is 0, and that of the NVSwitches."""
+        return self.id >> HOST_BIT
 
 
 @dataclass(slots=True, eq=False)
@@ -125,10 +133,11 @@ class System:
     """All devices of a node, by kind in NCCL's order."""
 
     types: PathTypes
+    hosts: int = 1  # of a NVLink domain
     nodes: dict[Kind, list[Node]] = field(default_factory=lambda: {kind: [] for kind in Kind})
     in_network: bool = False  # CollNet is on, and there are adapters for it, if only in the file
     several_nodes: bool = False  # the communicator has ranks that are not in this system
-    parts: int = 1  # groups of the host's GPUs that only the network joins; all but rank 0's are cut off
+    parts: int = 1  # groups of the node's GPUs that only the network joins; all but rank 0's are cut off
     max_gbs: float = 0.0  # of one channel, NCCL's maxBw
     total_gbs: float = 0.0  # of a GPU, NCCL's totalBw
 

@@ -1,15 +1,16 @@
 """The topology XML as NCCL has it when it builds its system graph: what each rank keeps of the file, fused.
 
-A rank marks its own GPU and all network devices and drops what leads to none of them; the XMLs of a host's ranks are
-then put together (ncclTopoGetSystem, src/graph/topo.cc, and src/graph/xml.cc, v2.28.9-1). The order of elements is what
-the search goes by, so it is kept here as NCCL makes it.
+A rank marks its own GPU and all network devices and drops what leads to none of them; the XMLs of the ranks of a host,
+or of a NVLink domain, are then put together (ncclTopoGetSystem, src/graph/topo.cc, and src/graph/xml.cc, v2.28.9-1).
+The order of elements is what the search goes by, so it is kept here as NCCL makes it.
 """
 
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from tuner.base.errors import BadTopology
+from tuner.base.numerics import parse_long
 from tuner.machine.topology import Gpu, Topology
 from tuner.release.search import Reading
 from tuner.search.request import Request
@@ -23,6 +24,8 @@ CHILDREN = {
 }
 MOST_ATTRIBUTES = 16  # MAX_ATTR_COUNT, xml.h
 KEEP = "keep"
+HOST = "host_hash"  # of a <cpu>: the same on all of a host
+HOST_OF_GUID_BIT = 32  # of the guids that we give adapters without one
 MOST_CONNECTIONS = "131072"  # of an adapter, as NCCL's own InfiniBand network has it
 ETHERNET = {
     "name": "eth0",
@@ -36,23 +39,23 @@ ETHERNET = {
 }
 
 
-def of_host(request: Request, topology: Topology, reading: Reading) -> ET.Element:
-    """The <system> that all ranks of the host see."""
-    file = _known(ET.fromstring(request.topology), reading)
-    used = topology.first_gpus(request.gpus)
-    gpus = [used[gpu] for gpu in request.gpu_of_rank] or used
-    with_ranks = reading.own_gpu_only
-    seen: ET.Element | None = None
-    for ranks in [[rank] for rank in range(len(gpus))] if with_ranks else [list(range(len(gpus)))]:
-        own = _copy(file)
-        _mark_gpus(own, gpus, ranks)
-        _mark_nets(own, topology, request.in_network, reading)
-        _trim(own, reading.trimmed)
-        if seen is None:
-            seen = own
-        else:
+def of_hosts(request: Request, topologies: Mapping[str, Topology], reading: Reading) -> ET.Element:
+    """The <system> that all ranks of a host see, or of a NVLink domain; ``topologies`` by their text."""
+    seen, first_rank = ET.Element("system"), 0
+    for number, host in enumerate(request.each_host):
+        topology = topologies[host.topology]
+        used = topology.first_gpus(host.gpus)
+        gpus = [used[gpu] for gpu in host.gpu_of_rank] or used
+        file = _known(ET.fromstring(host.topology), reading)
+        for cpu in file.findall("cpu"):
+            cpu.set(HOST, hex(number + 1))
+        for local in [[rank] for rank in range(len(gpus))] if reading.own_gpu_only else [list(range(len(gpus)))]:
+            own = _copy(file)
+            _mark_gpus(own, {first_rank + rank: gpus[rank] for rank in local})
+            _mark_nets(own, topology, number, request.in_network, reading)
+            _trim(own, reading.trimmed)
             _fuse(seen, own)
-    assert seen is not None
+        first_rank += len(gpus)
     return seen
 
 
@@ -70,15 +73,15 @@ def _copy(element: ET.Element) -> ET.Element:
     return copy
 
 
-def _mark_gpus(root: ET.Element, gpus: Sequence[Gpu], ranks: Sequence[int]) -> None:
+def _mark_gpus(root: ET.Element, gpu_of_rank: Mapping[int, Gpu]) -> None:
     """Marks the GPUs of these ranks, and fills what the file lacks on the way from there to the CPU."""
     parents = {child: parent for parent in root.iter() for child in parent}
     by_bus_id = {pci.get("busid", "").lower(): pci for pci in root.iter("pci")}
-    for rank in ranks:
-        pci: ET.Element | None = by_bus_id[gpus[rank].busid]
+    for rank, used in gpu_of_rank.items():
+        pci: ET.Element | None = by_bus_id[used.busid]
         gpu = pci.find("gpu") if pci is not None else None
         if pci is None or gpu is None:
-            raise BadTopology(f"<pci busid={gpus[rank].busid!r}> has no <gpu> of its own")
+            raise BadTopology(f"<pci busid={used.busid!r}> has no <gpu> of its own")
         gpu.attrib.update({KEEP: "1", "rank": str(rank)})
         gpu.attrib.setdefault("gdr", "1")
         pci.attrib.setdefault("class", "0x03")
@@ -88,7 +91,7 @@ def _mark_gpus(root: ET.Element, gpus: Sequence[Gpu], ranks: Sequence[int]) -> N
             pci = parents.get(pci)
 
 
-def _mark_nets(root: ET.Element, topology: Topology, in_network: bool, reading: Reading) -> None:
+def _mark_nets(root: ET.Element, topology: Topology, host: int, in_network: bool, reading: Reading) -> None:
     """Marks the network devices by name, as the network lists them: its numbers replace those of the file."""
     if not topology.nets:
         _add_ethernet(root)
@@ -104,7 +107,7 @@ def _mark_nets(root: ET.Element, topology: Topology, in_network: bool, reading: 
             "latency": f"{net.latency_us:f}",
             "speed": str(net.speed_mbps),
             "port": "1",
-            "guid": hex(dev + 1),
+            "guid": hex((host << HOST_OF_GUID_BIT) + dev + 1),  # no two hosts have the same adapter
             "maxconn": MOST_CONNECTIONS,
             "gdr": "1",
         }
@@ -145,3 +148,13 @@ def _fuse(into: ET.Element, other: ET.Element) -> None:
             into.append(child)
         else:
             _fuse(equal, child)
+
+
+def integer(element: ET.Element, name: str, default: int | None = None) -> int:
+    """A number of NCCL's XML, as C's strtol reads it. BadTopology where there is none, and no default."""
+    text = element.get(name)
+    if text is None:
+        if default is None:
+            raise BadTopology(f"<{element.tag}> has no {name}")
+        return default
+    return parse_long(text)
