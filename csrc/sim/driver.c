@@ -15,7 +15,7 @@
 
 typedef int status; /* CUresult */
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NOT_FOUND = 500 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NOT_FOUND = 500, NOT_SUPPORTED = 801 };
 
 static const size_t granularity_bytes = (size_t)2 << 20;
 
@@ -110,9 +110,21 @@ static status memory_retain(uint64_t *handle, void *address SIM_UNUSED) {
     return SUCCESS;
 }
 
-/* A file descriptor, which NCCL closes. */
-static status memory_export(void *shareable, uint64_t handle SIM_UNUSED, int kind SIM_UNUSED,
-                            unsigned long long flags SIM_UNUSED) {
+/* CUmemAllocationHandleType */
+enum { FILE_DESCRIPTOR = 1, FABRIC = 8 };
+
+static int shareable_kinds(void) {
+    return sim_device_attribute(128, sim_device()) ? FILE_DESCRIPTOR | FABRIC : FILE_DESCRIPTOR;
+}
+
+/* A file descriptor, which NCCL closes; or a fabric handle, which every host of a NVLink domain can open. */
+static status memory_export(void *shareable, uint64_t handle, int kind, unsigned long long flags SIM_UNUSED) {
+    enum { FABRIC_HANDLE_BYTES = 64 };
+    if (kind == FABRIC) {
+        memset(shareable, 0, FABRIC_HANDLE_BYTES);
+        memcpy(shareable, &handle, sizeof handle);
+        return shareable_kinds() & FABRIC ? SUCCESS : NOT_SUPPORTED;
+    }
     int descriptor = open("/dev/null", O_RDONLY | O_CLOEXEC);
     memcpy(shareable, &descriptor, sizeof descriptor);
     return descriptor < 0 ? OUT_OF_MEMORY : SUCCESS;
@@ -125,9 +137,9 @@ static status memory_import(uint64_t *handle, void *shareable SIM_UNUSED, int ki
 
 /* CUmemAllocationProp begins with the type, the handle types and the location's type and device. */
 static status memory_properties(int *properties, uint64_t handle SIM_UNUSED) {
-    enum { PINNED = 1, FILE_DESCRIPTOR = 1, DEVICE = 1 };
+    enum { PINNED = 1, DEVICE = 1 };
     properties[0] = PINNED;
-    properties[1] = FILE_DESCRIPTOR;
+    properties[1] = shareable_kinds();
     properties[2] = DEVICE;
     properties[3] = sim_device();
     return SUCCESS;
@@ -139,9 +151,8 @@ static status multicast_create(uint64_t *handle, const void *properties) {
 
 static status pointer_attribute(void *value, int attribute, void *address SIM_UNUSED) {
     enum { DEVICE_ORDINAL = 9, MAPPED = 13, HANDLE_TYPES = 14 };
-    enum { FILE_DESCRIPTOR = 1 };
     int number = attribute == DEVICE_ORDINAL ? sim_device()
-                 : attribute == HANDLE_TYPES ? FILE_DESCRIPTOR
+                 : attribute == HANDLE_TYPES ? shareable_kinds()
                                              : attribute == MAPPED;
     memcpy(value, &number, sizeof number);
     return SUCCESS;

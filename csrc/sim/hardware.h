@@ -13,7 +13,10 @@ enum {
     SIM_NET_NAME_CHARS = 64,
     SIM_MAX_KINDS = 16,   /* of hosts that differ */
     SIM_MAX_NVLINKS = 18, /* no release looks at more */
-    SIM_PATH_CHARS = 4096
+    SIM_PATH_CHARS = 4096,
+    SIM_NO_DOMAIN = 0,
+    SIM_HOST_HASH = 0x1000,   /* of the first host; the next ones count on from it */
+    SIM_HOST_OF_GUID_BIT = 32 /* in a NVLink domain, where the host's number is added to its adapters' guids */
 };
 
 struct sim_gpu {
@@ -46,7 +49,7 @@ struct sim_host {
     int gpu_of_rank[SIM_MAX_LOCAL_RANKS]; /* which of the gpus each rank is on; several may share one */
     struct sim_gpu gpus[SIM_MAX_LOCAL_GPUS];
     struct sim_net nets[SIM_MAX_NETS];
-    char topology[SIM_PATH_CHARS]; /* the file NCCL reads there */
+    char topology[SIM_PATH_CHARS]; /* the file NCCL reads there; in a NVLink domain with the host's number behind it */
 };
 
 struct sim_machine {
@@ -55,6 +58,9 @@ struct sim_machine {
     int driver_version; /* 12080 is CUDA 12.8 */
     char net_name[SIM_NET_NAME_CHARS];
     int kind_of_host[SIM_MAX_RANKS];
+    int domain_of_host
+        [SIM_MAX_RANKS]; /* the NVLink domain that its GPUs are in, numbered from 1; SIM_NO_DOMAIN: none */
+    int without_fabric[SIM_MAX_RANKS]; /* 1: the GPU of this rank has not joined the fabric of its domain */
     struct sim_host kind[SIM_MAX_KINDS];
 };
 

@@ -6,6 +6,7 @@
  */
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "export.h"
@@ -84,7 +85,12 @@ static status own_file(const char *path SIM_UNUSED, void *xml, int warn) {
     pthread_mutex_unlock(&lock);
     read_file *function;
     memcpy(&function, &file_hook.function, sizeof function);
-    return function(sim_own_host()->topology, xml, warn);
+    const char *file = sim_own_host()->topology;
+    if (sim_domain_of(sim_device()) == SIM_NO_DOMAIN)
+        return function(file, xml, warn);
+    char numbered[SIM_PATH_CHARS + 16];
+    snprintf(numbered, sizeof numbered, "%s.%d", file, sim_host_of(sim_device()));
+    return function(numbered, xml, warn);
 }
 
 SIM_EXPORT int sim_intercept_topology_file(void *function) {

@@ -19,6 +19,8 @@ static int devices;
 static int first_device[SIM_MAX_RANKS + 1]; /* of each host */
 static int host_of[SIM_MAX_RANKS];          /* of each device */
 
+static int first_of_domain[SIM_MAX_RANKS + 1], ranks_of_domain[SIM_MAX_RANKS + 1];
+
 SIM_EXPORT int sim_configure(const struct sim_machine *machine) {
     if (machine->hosts < 1 || machine->hosts > SIM_MAX_RANKS || machine->kinds < 1 || machine->kinds > SIM_MAX_KINDS)
         return -1;
@@ -33,11 +35,20 @@ SIM_EXPORT int sim_configure(const struct sim_machine *machine) {
                 return -1;
     }
     devices = 0;
+    memset(ranks_of_domain, 0, sizeof ranks_of_domain);
     for (int host = 0; host < machine->hosts; host++) {
         int kind = machine->kind_of_host[host];
         if (kind < 0 || kind >= machine->kinds || devices + machine->kind[kind].ranks_per_host > SIM_MAX_RANKS)
             return -1;
         first_device[host] = devices;
+        int domain = machine->domain_of_host[host];
+        if (domain != SIM_NO_DOMAIN) {
+            if (domain < 0 || domain > machine->hosts)
+                return -1;
+            if (ranks_of_domain[domain] == 0)
+                first_of_domain[domain] = devices;
+            ranks_of_domain[domain] += machine->kind[kind].ranks_per_host;
+        }
         for (int i = 0; i < machine->kind[kind].ranks_per_host; i++)
             host_of[devices++] = host;
     }
@@ -77,6 +88,17 @@ int sim_set_device(int device) {
 
 int sim_host_of(int device) {
     return host_of[device];
+}
+
+int sim_domain_of(int device) {
+    return sim_machine.domain_of_host[host_of[device]];
+}
+
+int sim_first_of_system(int device, int gpus) {
+    int host = host_of[device], domain = sim_domain_of(device);
+    if (gpus == sim_host(host)->ranks_per_host)
+        return first_device[host];
+    return domain != SIM_NO_DOMAIN && gpus == ranks_of_domain[domain] ? first_of_domain[domain] : -1;
 }
 
 int sim_local_rank(int device) {
@@ -173,7 +195,7 @@ int sim_device_attribute(int attribute, int device) {
     case 124:
         return 1; /* DMA-BUF */
     case 128:
-        return 0; /* fabric handles: no multi-node NVLink */
+        return sim_domain_of(device) != SIM_NO_DOMAIN; /* fabric handles: memory for the other hosts of its domain */
     case 132:
         return kind->multicast;
     case 134:

@@ -23,6 +23,12 @@ int sim_local_rank(int device); /* among the ranks of its host */
 int sim_gpu_of(int device);     /* which of its host's GPUs it is */
 int sim_device_of_bus_id(const char *bus_id, int host);
 
+/* The NVLink domain that a device is in, SIM_NO_DOMAIN where its host is in none. */
+int sim_domain_of(int device);
+
+/* The first device of those that a rank's system of `gpus` GPUs is made of: its host's or its domain's. -1: others. */
+int sim_first_of_system(int device, int gpus);
+
 /* Whether two GPUs of a host, by local index, reach each other's memory. */
 int sim_peers(int a, int b);
 

@@ -153,8 +153,25 @@ SIM_EXPORT status nvmlDeviceGetFieldValues(device handle, int count, struct fiel
     return SUCCESS;
 }
 
-SIM_EXPORT status nvmlDeviceGetGpuFabricInfoV(device handle SIM_UNUSED, void *info SIM_UNUSED) {
-    return NOT_SUPPORTED;
+struct fabric_info { /* nvmlGpuFabricInfo_v2_t */
+    unsigned int version;
+    unsigned char cluster[16];
+    status status;
+    unsigned int clique;
+    unsigned char state;
+    unsigned int health_mask;
+};
+
+/* Every domain is a cluster of its own, with one clique. NCCL asks each rank for its own GPU only. */
+SIM_EXPORT status nvmlDeviceGetGpuFabricInfoV(device handle SIM_UNUSED, struct fabric_info *info) {
+    enum { IN_PROGRESS = 2, COMPLETED = 3 };
+    int domain = sim_domain_of(sim_device());
+    if (domain == SIM_NO_DOMAIN)
+        return NOT_SUPPORTED;
+    *info = (struct fabric_info){.version = info->version, .status = SUCCESS};
+    info->state = sim_machine.without_fabric[sim_device()] ? IN_PROGRESS : COMPLETED;
+    memcpy(info->cluster, &domain, sizeof domain);
+    return SUCCESS;
 }
 
 /* NCCL 2.30 asks for what the topology file does not say, without looking whether NVML has the function. */
@@ -191,8 +208,21 @@ SIM_EXPORT status nvmlSystemGetDriverVersion(char *version SIM_UNUSED, unsigned 
     return NOT_SUPPORTED;
 }
 
-SIM_EXPORT status nvmlDeviceGetPlatformInfo(device handle SIM_UNUSED, void *info SIM_UNUSED) {
-    return NOT_SUPPORTED;
+struct platform_info { /* nvmlPlatformInfo_v2_t */
+    unsigned int version;
+    unsigned char ib_guid[16];
+    unsigned char chassis_serial_number[16];
+    unsigned char slot, tray, host, peer_type, module;
+};
+
+/* A domain is one chassis. */
+SIM_EXPORT status nvmlDeviceGetPlatformInfo(device handle SIM_UNUSED, struct platform_info *info) {
+    int domain = sim_domain_of(sim_device());
+    if (domain == SIM_NO_DOMAIN)
+        return NOT_SUPPORTED;
+    *info = (struct platform_info){.version = info->version};
+    memcpy(info->chassis_serial_number, &domain, sizeof domain);
+    return SUCCESS;
 }
 SIM_EXPORT status nvmlSystemGetConfComputeState(void *state SIM_UNUSED) {
     return NOT_SUPPORTED;

@@ -23,7 +23,7 @@ enum { SUCCESS = 0, SYSTEM_ERROR = 2 };
 
 /* One process holds every host, so the identities NCCL derives from the machine come from the rank's device. */
 static uint64_t host_hash(void) {
-    return 0x1000u + (uint64_t)sim_host_of(sim_device());
+    return (uint64_t)SIM_HOST_HASH + (uint64_t)sim_host_of(sim_device());
 }
 
 /* As in a job with one process per rank; `process` is not 0 where it is one. */

@@ -1,5 +1,6 @@
 /* The search for channel graphs: every rank repeats its node's, and it is most of an initialisation. Here the first rank of
- * a host searches and the others take its graphs, which are the same where they see the whole host. */
+ * a host, or of a NVLink domain of several hosts, searches and the others take its graphs, which are the same where they
+ * see the whole of it. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
@@ -24,7 +25,7 @@ struct searched {
 
 static search *original;
 static size_t graph_bytes, gpus_at;
-static struct searched searched[SIM_MAX_RANKS][MOST_SEARCHES]; /* by host, in the order of searches */
+static struct searched searched[SIM_MAX_RANKS][MOST_SEARCHES]; /* by the first device, in the order of searches */
 static _Thread_local int searches;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -62,11 +63,11 @@ static status take(void *graph, const struct searched *here) {
 static status shared(void *system, void *graph) {
     int gpus;
     memcpy(&gpus, (char *)system + gpus_at, sizeof gpus);
-    int host = sim_host_of(sim_device()), number = searches++;
-    if (gpus != sim_own_host()->ranks_per_host || number >= MOST_SEARCHES)
+    int first = sim_first_of_system(sim_device(), gpus), number = searches++;
+    if (first < 0 || number >= MOST_SEARCHES)
         return original(system, graph);
-    struct searched *here = &searched[host][number];
-    return sim_local_rank(sim_device()) == 0 ? search_and_keep(system, graph, here) : take(graph, here);
+    struct searched *here = &searched[first][number];
+    return sim_device() == first ? search_and_keep(system, graph, here) : take(graph, here);
 }
 
 /* Bytes of whole instructions from the start of a function, enough for a jump over them, that do the same elsewhere:

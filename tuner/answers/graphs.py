@@ -32,6 +32,7 @@ def write_dump(scenario: Scenario, file: Path) -> None:
 
 def _request(scenario: Scenario) -> Request:
     resolved = scenario.resolve()
+    scenario.check_no_domains("the search")
     if len(resolved.kinds) > 1:
         raise BadInput("graphs: those of one kind of node; valid: --machine or --topology, without --node")
     if scenario.graphs is not None:

@@ -99,6 +99,12 @@ def scenario_options(function: F, several_releases: bool = False) -> F:
             help="Ranks on each GPU, which NCCL 2.30.3 and later allow. [default: 1, or as in FILE.xml]",
         ),
         click.option(
+            "--hosts-per-domain",
+            type=click.IntRange(min=1),
+            help="Hosts that multi-node NVLink joins to one domain, as the trays of a GB200 NVL72; --nodes then counts "
+            "hosts, and the last domain may have less. [default: none]",
+        ),
+        click.option(
             "--node",
             multiple=True,
             metavar="NODE[:GPUS][xN]",

@@ -75,7 +75,7 @@ class Oracle:
         self._buffer_bytes = started.buffer_bytes
         self._reader = Reader(started, symbols)
         self.facts = facts.facts(started.comm, version, nccl.sha256)
-        self.graphs: dict[Algorithm, facts.Graph] = facts.graphs(started.graphs, len(configuration.host.placed))
+        self.graphs: dict[Algorithm, facts.Graph] = facts.graphs(started.graphs, self.facts.local_ranks)
         self.tables = facts.tables(started.comm, symbols.comm)
         self.last_rank_facts = facts.facts(started.last_comm, version, nccl.sha256)
         self.last_rank_tables = facts.tables(started.last_comm, symbols.comm)

@@ -53,6 +53,8 @@ class OracleConfiguration:
     build: str = BUILDS[0]  # of the release's libnccl
     gpu_of_rank: tuple[int, ...] = ()  # as of a Host, of the ``nodes``
     dumps_topology: bool = False  # NCCL writes the topology it made, which takes time; of a skeleton it always does
+    domains: tuple[int, ...] = ()  # how many hosts each NVLink domain has, in the order of ranks; empty: there are none
+    ranks_without_fabric: tuple[int, ...] = ()  # whose GPUs have not joined the fabric of their domain (yet)
 
     @property
     def hosts(self) -> tuple[Host, ...]:
@@ -63,6 +65,13 @@ class OracleConfiguration:
     def host(self) -> Host:
         """One of the ``nodes``."""
         return Host(self.topology, self.gpus_per_node, self.peer_to_peer_across_sockets, self.gpu_of_rank)
+
+    @property
+    def domain_of_host(self) -> tuple[int, ...]:
+        """The NVLink domain of each of the hosts, numbered from 1; 0 where there are none."""
+        if not self.domains:
+            return (0,) * len(self.hosts)
+        return tuple(number for number, hosts in enumerate(self.domains, 1) for _ in range(hosts))
 
     @property
     def ranks(self) -> int:

@@ -12,6 +12,8 @@ MAX_GPUS_PER_NODE = 64  # SIM_MAX_LOCAL_GPUS in csrc/sim/hardware.h
 MAX_NETS_PER_NODE = 64  # SIM_MAX_NETS
 MAX_KINDS = 16  # SIM_MAX_KINDS
 MIN_MULTICAST_SM = 90  # NVLink multicast came with Hopper
+HOST_HASH = 0x1000  # SIM_HOST_HASH
+HOST_OF_GUID_BIT = 32  # SIM_HOST_OF_GUID_BIT
 DRIVER_VERSION = 13000  # new enough for every kernel of every release: a driver's age is not what is emulated
 MAX_COMMS = 131072  # what NCCL's own InfiniBand network answers for an adapter
 
@@ -80,6 +82,21 @@ def for_x86(topology: str) -> str:
     """
     filled = r'<cpu vendor="GenuineIntel" familyid="0" modelid="0" '
     return re.sub(r'<cpu\s(?=[^>]*\barch="(?:arm64|ppc64)")(?![^>]*\bvendor=)', filled, topology)
+
+
+def of_host(topology: str, number: int) -> str:
+    """A topology XML as a host in a NVLink domain reads it: CPUs with the simulated host's hash, adapters of its own.
+
+    Hosts that NCCL fuses to one system are told apart by this hash alone. From 2.27.3 on it puts its own there; before,
+    it keeps a file's, and takes CPUs without one for those of a single host (ncclTopoGetXmlFromCpu, src/graph/xml.cc,
+    and ncclTopoAddCpu, src/graph/topo.cc, v2.21.5-1). Adapters with the same guid would be ports of one adapter, which
+    share its bandwidth (ncclTopoSearchRecNet, src/graph/search.cc), and no two hosts have the same one.
+    """
+    without = re.sub(r'(<cpu\b[^>]*?)\s+host_hash="[^"]*"', r"\1", topology)
+    marked = re.sub(r"<cpu\b", f'<cpu host_hash="{HOST_HASH + number:#x}"', without)
+    return re.sub(
+        r'(?<=\sguid=")[^"]*', lambda guid: hex(int(guid[0], 16) + (number << HOST_OF_GUID_BIT) & (1 << 64) - 1), marked
+    )
 
 
 def _gpus(root: ElementTree.Element, peer_to_peer_across_sockets: bool) -> list[tuple[int, Gpu]]:

@@ -62,6 +62,8 @@ class SimulatedMachine:
     driver_version: int
     net_name: str
     kind_of_host: tuple[int, ...]
+    domain_of_host: tuple[int, ...]  # NVLink domains, numbered from 1; 0: none
+    without_fabric: tuple[int, ...]  # by rank, 1: not in the fabric of its domain yet
     kind: tuple[SimulatedHost, ...]
 
 

@@ -69,6 +69,7 @@ class ChildConfiguration:
     """What a child process finds in its environment and scratch folder."""
 
     topologies: tuple[str, ...]  # one of each kind of node
+    of_hosts: Mapping[int, tuple[int, str]]  # by host in a NVLink domain: its kind, and the topology that it reads
     env: Mapping[str, str]  # NCCL_* variables
     tuner_plugin: Path | None = None
     by_path: bool = False  # the plugin is loaded by its path, not by a name
@@ -96,6 +97,8 @@ class Child:
         self.topologies = [self.folder / f"topology{number}.xml" for number in range(len(configuration.topologies))]
         for path, topology in zip(self.topologies, configuration.topologies, strict=True):
             path.write_text(topology)
+        for number, (kind, topology) in configuration.of_hosts.items():
+            self.topologies[kind].with_suffix(f".xml.{number}").write_text(topology)
         for name in SIM_NAMES:
             (self.folder / name).symlink_to(SIM)
         assert NOT_A_PLUGIN is not None

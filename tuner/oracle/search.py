@@ -25,21 +25,25 @@ def search(configuration: OracleConfiguration) -> tuple[Graphs, float]:
     oracle's, :func:`check_nodes`'s.
     """
     return _search(
-        configuration.host, configuration.nodes, configuration.release, tuple(sorted(configuration.env.items()))
+        configuration.hosts, configuration.domains, configuration.release, tuple(sorted(configuration.env.items()))
     )
 
 
 @cache
-def _search(node: Host, nodes: int, nccl: str, env: tuple[tuple[str, str], ...]) -> tuple[Graphs, float]:
-    across = node.peer_to_peer_across_sockets
+def _search(
+    hosts: tuple[Host, ...], domains: tuple[int, ...], nccl: str, env: tuple[tuple[str, str], ...]
+) -> tuple[Graphs, float]:
+    node, *others = hosts
     configuration = OracleConfiguration(
         node.topology,
-        nodes,
+        1,
         node.gpus,
         nccl,
         dict(env),
-        peer_to_peer_across_sockets=across,
+        others=tuple(others),
+        peer_to_peer_across_sockets=node.peer_to_peer_across_sockets,
         gpu_of_rank=node.gpu_of_rank,
+        domains=domains,
     )
     with Oracle(configuration) as oracle:
         check_nodes(oracle)
@@ -67,8 +71,9 @@ def of_skeleton(described: Skeleton, nccl: str, nodes: int = 1) -> OracleConfigu
 
 def check_nodes(oracle: Oracle) -> None:
     """BadInput where NCCL takes one host for several nodes (ncclTopoCheckNet, src/graph/paths.cc, v2.28.9-1)."""
-    hosts, nodes = len(oracle.configuration.hosts), oracle.facts.n_nodes
-    if nodes != hosts:
+    hosts, domains = len(oracle.configuration.hosts), len(oracle.configuration.domains)
+    nodes = oracle.facts.n_nodes
+    if nodes not in (hosts, domains):
         raise BadInput(
             f"NCCL takes {hosts} of these hosts with {oracle.configuration.gpus_per_node} GPUs for {nodes} nodes, "
             "as GPUs of two sockets reach their adapters faster than each other; not emulated; valid with "
@@ -96,9 +101,7 @@ def graphs(oracle: Oracle) -> Graphs:
             type_intra=paths[searched.type_intra],
             type_inter=paths[searched.type_inter],
             cross_nic=searched.cross_nic,
-            heads=_heads(searched, len(oracle.configuration.host.placed))
-            if OF_ALGORITHM[algorithm] in ENTER_THE_NETWORK
-            else None,
+            heads=_heads(searched, oracle.facts.local_ranks) if OF_ALGORITHM[algorithm] in ENTER_THE_NETWORK else None,
         )
         for algorithm, searched in oracle.graphs.items()
         if searched.n_channels > 0

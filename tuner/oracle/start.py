@@ -67,7 +67,7 @@ def prepare(configuration: OracleConfiguration) -> Preparation:
     _check(configuration)
     skeleton = configuration.skeleton
     around = hardware.Surroundings(
-        nodes=len(configuration.hosts),
+        nodes=len(configuration.domains or configuration.hosts),
         coll_net=configuration.env.get("NCCL_COLLNET_ENABLE") == "1",
         far_ends=frozenset(chain.from_iterable(skeleton.nvlinks.values())) if skeleton else frozenset(),
     )
@@ -97,6 +97,7 @@ def launch_child(prepared: Preparation) -> Child:
     return Child(
         ChildConfiguration(
             topologies=topologies(prepared),
+            of_hosts=_of_hosts(prepared),
             env={**({SHARE_GPUS: "1"} if configuration.shares_gpus else {}), **configuration.env},
             tuner_plugin=plugin,
             by_path=plugin is not None
@@ -113,6 +114,18 @@ def topologies(prepared: Preparation) -> tuple[str, ...]:
     skeleton = prepared.configuration.skeleton
     xml = [host.topology for host in prepared.kinds] if skeleton is None else [skeleton.xml]
     return tuple(map(hardware.for_x86, xml))
+
+
+def _of_hosts(prepared: Preparation) -> dict[int, tuple[int, str]]:
+    """The topology that each host in a NVLink domain reads, with its kind's number."""
+    configuration = prepared.configuration
+    if not configuration.domains:
+        return {}
+    files, number_of = topologies(prepared), {host: number for number, host in enumerate(prepared.kinds)}
+    return {
+        number: (number_of[host], hardware.of_host(files[number_of[host]], number))
+        for number, host in enumerate(configuration.hosts)
+    }
 
 
 class Files(Protocol):
@@ -142,7 +155,7 @@ def request(prepared: Preparation, child: Files) -> Start:
         functions={name: tuple(copies) for name, copies in located.functions.items()},
         cuda=located.cuda,
         wrapped_plugin=None if wrapped is None else str(wrapped.resolve()),
-        intercepted=_intercepted(located, len(prepared.kinds)),
+        intercepted=_intercepted(located, own_files=len(prepared.kinds) > 1 or bool(configuration.domains)),
         ranks=configuration.ranks,
         machine=_machine(prepared, child),
         comm=located.comm,
@@ -157,6 +170,11 @@ def _check(configuration: OracleConfiguration) -> None:
     for host in configuration.hosts:
         if set(host.placed) != set(range(host.gpus)):
             raise BadInput(f"ranks on GPUs {host.placed} of {host.gpus} per node; valid: at least one rank on each")
+    if configuration.domains and sum(configuration.domains) != len(configuration.hosts):
+        raise BadInput(
+            f"NVLink domains of {configuration.domains} hosts: {sum(configuration.domains)} in all; "
+            f"valid: as many as there are, {len(configuration.hosts)}"
+        )
     if configuration.ranks > MAX_RANKS:
         raise BadInput(f"{configuration.ranks} ranks; the oracle holds all ranks in one process: at most {MAX_RANKS}")
     available = _available_bytes()
@@ -193,6 +211,8 @@ def _machine(prepared: Preparation, child: Files) -> SimulatedMachine:
         driver_version=hardware.DRIVER_VERSION,
         net_name=configuration.env.get("NCCL_NET", "IB"),
         kind_of_host=tuple(numbers[host] for host in configuration.hosts),
+        domain_of_host=configuration.domain_of_host,
+        without_fabric=tuple(int(r in configuration.ranks_without_fabric) for r in range(configuration.ranks)),
         kind=tuple(
             _host(configuration.skeleton, (host, kind), path, child.sysfs)
             for host, kind, path in zip(kinds, kinds.values(), child.topologies, strict=True)
@@ -220,7 +240,7 @@ def _host(
     )
 
 
-def _intercepted(located: symbols.Symbols, kinds: int) -> Intercepted:
+def _intercepted(located: symbols.Symbols, own_files: bool) -> Intercepted:
     """What the release does not say when asked, and where it can be observed instead."""
     operation = located.operation.members
     model, estimate = located.functions.get("ncclTopoTuneModel"), located.functions.get("ncclTopoGetAlgoTime")
@@ -232,7 +252,7 @@ def _intercepted(located: symbols.Symbols, kinds: int) -> Intercepted:
         backups = any(name.startswith("_Z19ncclTopoGetAlgoTime") and name.endswith("Pb") for name in located.functions)
         times = TimesToRecord(estimate[0][0], algorithms, protocols, backups)
     return Intercepted(
-        topology_file=located.functions["ncclTopoGetXmlFromFile"][0][0] if kinds > 1 else None,
+        topology_file=located.functions["ncclTopoGetXmlFromFile"][0][0] if own_files else None,
         operations=OperationOffsets(
             number=operation["opCount"].offset,
             channel=operation["channelId"].offset,

@@ -22,7 +22,8 @@ class Description(TypedDict, total=False):
 
     ``topology``: instead of a machine, a file in NCCL's XML; where it only places devices also ``gpu``, their model,
     ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` of its adapters. ``nodes``: how many alike, 1.
-    ``gpus_per_node``: all. ``ranks_per_gpu``: as many ranks on each, where NCCL allows that; 1, or as in the topology.
+    ``gpus_per_node``: all. ``hosts_per_domain``: nodes are then hosts, so many of which multi-node NVLink joins; none.
+    ``ranks_per_gpu``: as many ranks on each, where NCCL allows that; 1, or as in the topology.
     ``node``: instead of these, where nodes differ, ``NODE[:GPUS][xN]`` each, in the order of
     ranks. ``graphs``: a file that NCCL dumped. ``nccl``: the newest release that the machine is captured for, or that
     of ``constants``, a file of constants fitted to measurements in place of NCCL's. ``env``: NCCL's variables, each a
@@ -34,6 +35,7 @@ class Description(TypedDict, total=False):
     nodes: int
     gpus_per_node: int | None
     ranks_per_gpu: int | None
+    hosts_per_domain: int | None
     node: Sequence[str]
     nccl: str | None
     env: Mapping[str, str | int] | None
@@ -85,7 +87,8 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
         others=tuple(others),
         fitted_constants=fitted,
         build=_build(given.get("build", BUILDS[0])),
-        ranks_per_gpu=_ranks_per_gpu(given.get("ranks_per_gpu")),
+        ranks_per_gpu=_at_least_one("ranks_per_gpu", given.get("ranks_per_gpu")),
+        hosts_per_domain=_at_least_one("hosts_per_domain", given.get("hosts_per_domain")),
     )
 
 
@@ -123,10 +126,10 @@ def _build(build: str) -> str:
     return build
 
 
-def _ranks_per_gpu(ranks: int | None) -> int | None:
-    if ranks is not None and whole(ranks, "ranks_per_gpu") < 1:
-        raise BadInput(f"ranks_per_gpu {ranks}: valid: 1 or more")
-    return ranks
+def _at_least_one(name: str, number: int | None) -> int | None:
+    if number is not None and whole(number, name) < 1:
+        raise BadInput(f"{name} {number}: valid: 1 or more")
+    return number
 
 
 def _path(path: Path | str | None) -> Path | None:

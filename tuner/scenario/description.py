@@ -52,6 +52,9 @@ class Scenario:
     search: bool = False  # the graphs of a known machine are searched too, as variables of the search are set
     build: str = BUILDS[0]  # of libnccl, where it is asked
     ranks_per_gpu: int | None = None  # the first of a node on its first GPU; None: one, or as in the topology
+    hosts_per_domain: int | None = (
+        None  # nodes are then hosts, so many of which NVLink joins; the last domain may have less
+    )
 
     def resolve(self) -> "ResolvedScenario":
         """What emulator and oracle take of it. Each part is read and checked when it is first asked for, once."""
@@ -73,7 +76,8 @@ class Scenario:
         nodes = (f"{kind.nodes} x {kind.name}, {kind.gpus} GPUs each{kind.sharing}" for kind in self.resolve().kinds)
         build = "" if self.build == BUILDS[0] else f" {self.build}"
         constants = f", constants {self.fitted_constants.file}" if self.fitted_constants else ""
-        return f"{' + '.join(nodes)}, NCCL {self.nccl}{build}{constants}"
+        domains = f", NVLink domains of {self.hosts_per_domain} hosts" if self.hosts_per_domain else ""
+        return f"{' + '.join(nodes)}{domains}, NCCL {self.nccl}{build}{constants}"
 
     @property
     def settings(self) -> list[str]:
@@ -158,6 +162,11 @@ class Scenario:
         """BadInput where ranks share GPUs, for what is known of ranks with a GPU each alone."""
         if self.shares_gpus:
             raise BadInput(f"{what}: not where ranks share a GPU; valid: --ranks-per-gpu 1")
+
+    def check_no_domains(self, what: str) -> None:
+        """BadInput where NVLink joins hosts, for what is known of single hosts alone."""
+        if self.hosts_per_domain is not None:
+            raise BadInput(f"--hosts-per-domain: {what} knows no NVLink domains; valid for: oracle graphs, table, pick")
 
     def communicator(self) -> Communicator:
         """The communicator as the emulator sees it, by rank 0: :attr:`ResolvedScenario.views`."""

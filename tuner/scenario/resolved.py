@@ -74,6 +74,7 @@ class ResolvedScenario:
         """
         nccl, searched = self.release, frozenset[str]()
         self._check_sharing()
+        self.scenario.check_no_domains("the emulator")
         if all(kind.searches for kind in self.kinds):
             searched = frozenset(nccl.environment.search)
         environment = Environment(self.scenario.environment or {}, searched)
@@ -101,7 +102,11 @@ class ResolvedScenario:
         own, *others = (kind.for_oracle(kind.nodes) for kind in self.kinds)
         if any(other.env != own.env for other in others):
             raise BadInput("the nccl.conf of these machines differ, and libnccl runs in one process here; valid: alike")
-        return replace(own, others=tuple(chain.from_iterable(other.hosts for other in others)))
+        joined = replace(own, others=tuple(chain.from_iterable(other.hosts for other in others)))
+        hosts, of_domain = len(joined.hosts), self.scenario.hosts_per_domain
+        if of_domain is None:
+            return joined
+        return replace(joined, domains=tuple(min(of_domain, hosts - first) for first in range(0, hosts, of_domain)))
 
     def oracle_configuration_to_launch(self) -> "OracleConfiguration":
         """The same; without a tuner plugin, so without the recorder, where a variable counts only then."""
