@@ -20,16 +20,7 @@ from tuner.timemodel import calibration
 )
 @click.option("--nccl", metavar="RELEASE", help="The release that was measured. [default: what the files say]")
 @click.option("--name", default="own", show_default=True, help="What answers call the calibration.")
-@click.option(
-    "-o",
-    "--out",
-    "--output",
-    "output",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="OUT.json",
-    help="The file to write.",
-)
+@options.out_option("OUT.json", "The file to write.", "--output")
 @options.json_option
 def command(
     files: tuple[Path, ...],
@@ -37,7 +28,7 @@ def command(
     topology: Path | None,
     nccl: str | None,
     name: str,
-    output: Path,
+    out: Path,
     as_json: bool,
 ) -> None:
     """A calibration from FILEs of measured times, for '--calibration' of pick, budget, scale and others.
@@ -51,11 +42,9 @@ def command(
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.29.2 --bytes 64M --calibration own.json
     """
     made = calibrate.of_paths(files, Measured(machine, topology, nccl), name)
-    write_text(output, calibration.text(made))
+    write_text(out, calibration.text(made))
     rows = sum(each.rows for each in made.measured)
     if as_json:
-        print_json({"file": output, "name": made.name, "machine": made.machine, "measured": made.measured})
+        print_json({"file": out, "name": made.name, "machine": made.machine, "measured": made.measured})
     else:
-        click.echo(
-            f"{output}: {made.machine}, fitted to {rows} rows of {', '.join(each.name for each in made.measured)}"
-        )
+        click.echo(f"{out}: {made.machine}, fitted to {rows} rows of {', '.join(each.name for each in made.measured)}")

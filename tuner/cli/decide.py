@@ -21,9 +21,7 @@ from tuner.plugin.table.text import size_text
 
 @click.command(name="decide")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
-@click.option(
-    "-o", "--out", type=click.Path(path_type=Path), required=True, metavar="TABLE", help="The table to write."
-)
+@options.out_option("TABLE", "The table to write.")
 @click.option(
     "--constants",
     cls=Renamed,

@@ -21,12 +21,8 @@ WORSE = 2.0  # times what the model misses in the middle: sizes that are named
 
 @click.command(name="fit")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="CONSTANTS",
-    help="The file of fitted constants to write, for the --constants of pick, table and group.",
+@options.out_option(
+    "CONSTANTS", "The file of fitted constants to write, for the --constants of pick, table and group.", required=False
 )
 @click.option(
     "--model",

@@ -89,15 +89,7 @@ def capture(name: str, releases: tuple[str, ...], every: bool, as_json: bool) ->
 @click.argument("file", type=click.Path(path_type=Path))
 @options.skeleton_options
 @click.option("--nccl", metavar="RELEASE", help="NCCL release that completes it. [default: the newest known]")
-@click.option(
-    "-o",
-    "--out",
-    "--output",
-    "output",
-    type=click.Path(path_type=Path),
-    metavar="OUT.xml",
-    help="Write there, not to stdout.",
-)
+@options.out_option("OUT.xml", "Write there, not to stdout.", "--output", required=False)
 @options.json_option
 def complete(
     file: Path,
@@ -105,7 +97,7 @@ def complete(
     net_gbps: float | None,
     net_latency_us: float | None,
     nccl: str | None,
-    output: Path | None,
+    out: Path | None,
     as_json: bool,
 ) -> None:
     """Lets libnccl complete FILE, a topology that only places devices, as it does on a machine with such GPUs.
@@ -119,17 +111,17 @@ def complete(
         raise BadInput(f"say what the GPUs of {file} are: --gpu MODEL; {one_of(gpus.names())}")
     name = release.load(nccl or release.names()[-1]).name
     completed = search.completed(file, gpu, net_gbps, net_latency_us, name)
-    if output is not None:
+    if out is not None:
         try:
-            output.write_text(completed, encoding="utf-8")
+            out.write_text(completed, encoding="utf-8")
         except OSError as error:
-            raise BadInput(f"{output}: {error.strerror}") from None
+            raise BadInput(f"{out}: {error.strerror}") from None
     if as_json:
         print_json({"file": str(file), "gpu": gpu, "nccl": name, "topology": completed})
-    elif output is None:
+    elif out is None:
         click.echo(completed, nl=False)
     else:
-        click.echo(f"wrote {output}")
+        click.echo(f"wrote {out}")
 
 
 @dataclass(frozen=True, slots=True)

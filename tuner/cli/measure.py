@@ -72,14 +72,7 @@ class Channels(click.ParamType):  # type: ignore[type-arg]
     metavar="|".join(BACKENDS),
     help="The GPUs at hand; a planted truth behind noise; or a rehearsal of gpu without GPUs.",
 )
-@click.option(
-    "-o",
-    "--out",
-    type=click.Path(path_type=Path),
-    required=True,
-    metavar="FILE",
-    help="The file of measurements; an existing one is continued.",
-)
+@options.out_option("FILE", "The file of measurements; an existing one is continued.")
 @click.option("--bytes", "sizes", type=options.Sizes(), help="NCCL's nBytes. [default: powers of two, 8 to 1G]")
 @click.option("--algorithms", type=Names(Algorithm, "algorithm"), default=(), help="Only these, such as ring,tree.")
 @click.option("--protocols", type=Names(Protocol, "protocol"), default=(), help="Only these, such as ll,simple.")

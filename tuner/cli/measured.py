@@ -136,16 +136,7 @@ def check(files: tuple[Path, ...], machine: str | None, topology: Path | None, a
 @click.option("--nodes", type=int, help="Number of nodes, where FILE does not name its ranks.")
 @click.option("--gpus-per-node", type=int, help="GPUs of each node, likewise.")
 @click.option("--collective", metavar="NAME", default="", help="What was run, where FILE does not name its program.")
-@click.option(
-    "-o",
-    "--out",
-    "--output",
-    "output",
-    type=click.Path(path_type=Path),
-    required=True,
-    metavar="OUT.csv",
-    help="The table.",
-)
+@options.out_option("OUT.csv", "The table.", "--output")
 @options.json_option
 def import_files(
     files: tuple[Path, ...],
@@ -166,7 +157,7 @@ def import_files(
     nodes: int | None,
     gpus_per_node: int | None,
     collective: str,
-    output: Path,
+    out: Path,
     as_json: bool,
 ) -> None:
     """Makes one table of FILE: text or JSON of nccl-tests, aiconfigurator's parquet, runs of `measure`, columns.
@@ -193,15 +184,15 @@ def import_files(
     )
     given = Given(nccl, nodes, gpus_per_node, collective)
     table, problems = importing.table_of(files, facts, given, _topology(machine, topology))
-    measured.write(output, table)
+    measured.write(out, table)
     if as_json:
-        summary = {"file": str(output), **to_json(_listed(table)), "left_out": table.header.left_out}
-        print_json({**summary, "name": output.stem, "problems": [_record(path, each) for path, each in problems]})
+        summary = {"file": str(out), **to_json(_listed(table)), "left_out": table.header.left_out}
+        print_json({**summary, "name": out.stem, "problems": [_record(path, each) for path, each in problems]})
         return
     for path, each in problems:
         click.echo(_line(path, each), err=True)
     left = ", ".join(f"{count} {reason}" for reason, count in table.header.left_out.items())
-    click.echo(f"{output}: {len(table.rows)} rows" + (f"; left out: {left}" if left else ""))
+    click.echo(f"{out}: {len(table.rows)} rows" + (f"; left out: {left}" if left else ""))
 
 
 @dataclass(frozen=True, slots=True)

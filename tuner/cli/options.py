@@ -45,6 +45,12 @@ class Sizes(click.ParamType):  # type: ignore[type-arg]
         return value if isinstance(value, list) else [size_bytes(word) for word in str(value).split(",")]
 
 
+def out_option(metavar: str, says: str, *also: str, required: bool = True) -> Callable[[F], F]:
+    """The file to write, as the parameter ``out``: ``-o``, ``--out`` and the names that are ``also`` given."""
+    named = click.Path(path_type=Path)
+    return click.option("-o", "--out", *also, "out", type=named, required=required, metavar=metavar, help=says)
+
+
 def skeleton_options(function: F) -> F:
     """The options that say what a topology leaves to the machine."""
     return stacked(

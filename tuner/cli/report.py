@@ -23,7 +23,7 @@ from tuner.report.page import page
 @partial(options.scenario_options, several_releases=True)
 @options.request_options
 @options.time_options("both")
-@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, metavar="FILE.html", help="The page.")
+@options.out_option("FILE.html", "The page.")
 @options.json_option
 def command(
     nccl: Sequence[str],

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 1024
 
-out_option = click.option(
-    "-o", "--out", type=click.Path(path_type=Path), metavar="FILE", help="The picture to write: .png, .svg or .pdf."
-)
+out_option = options.out_option("FILE", "The picture to write: .png, .svg or .pdf.", required=False)
 
 
 def size_options(function: F) -> F:

@@ -56,9 +56,7 @@ from tuner.scenario import Scenario
     metavar="FILE.csv",
     help="Instead of a machine: a CSV of measurements with the columns of NVIDIA's optimize_config.py.",
 )
-@click.option(
-    "-o", "--out", type=click.Path(path_type=Path), required=True, metavar="TABLE", help="The table to write."
-)
+@options.out_option("TABLE", "The table to write.")
 @options.json_option
 def command(
     collectives: tuple[Collective, ...],

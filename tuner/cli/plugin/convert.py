@@ -12,7 +12,7 @@ from tuner.plugin.formats import convert
 
 @click.command(name="convert")
 @click.argument("file", metavar="IN", type=click.Path(path_type=Path))
-@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, metavar="OUT", help="The file to write.")
+@options.out_option("OUT", "The file to write.")
 @click.option(
     "--to",
     "target",
