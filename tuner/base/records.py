@@ -7,12 +7,14 @@ says so with :func:`json_form`.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 _METADATA = "json"
+_PLAIN = frozenset({type(None), bool, str, int, float})  # as JSON has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +50,12 @@ def to_json(value: Any) -> Any:
     Enumerations are their names (text enumerations their text), paths their text; None stays, and so do numbers, but
     for numpy's, which become Python's. TypeError for anything else.
     """
-    if value is None or (isinstance(value, bool | str | int | float) and not isinstance(value, Enum)):
+    if type(value) in _PLAIN:
         return value
     if isinstance(value, Enum):
         return value.value if isinstance(value, str) else value.name
+    if isinstance(value, bool | str | int | float):
+        return value
     if is_dataclass(value) and not isinstance(value, type):
         return _record(value)
     if isinstance(value, Mapping):
@@ -67,19 +71,26 @@ def to_json(value: Any) -> Any:
 
 def _record(record: Any) -> dict[str, Any]:
     converted: dict[str, Any] = {}
-    for each in fields(record):
-        form: _Form = each.metadata.get(_METADATA) or _Form(None, None, False, False, False)
-        if form.omitted:
-            continue
-        value = getattr(record, each.name)
+    kind: Any = type(record)
+    for name, form in _forms(kind):
+        value = getattr(record, name)
         if form.optional and (value is None or value == ()):
             continue
         made = to_json(value if form.convert is None else form.convert(value))
         if form.merged:
             converted |= made
         else:
-            converted[form.key or each.name] = made
+            converted[form.key or name] = made
     return converted
+
+
+@cache
+def _forms(kind: Any) -> tuple[tuple[str, _Form], ...]:
+    """The fields of a dataclass that JSON has, by name."""
+    named = (
+        (each.name, each.metadata.get(_METADATA) or _Form(None, None, False, False, False)) for each in fields(kind)
+    )
+    return tuple((name, form) for name, form in named if not form.omitted)
 
 
 def _key(key: object) -> str:

@@ -1,6 +1,6 @@
 """The emulator as a function of its constants: the logarithms of all observed calls' times, and how they change."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 
 from tuner.calibration.constants import Constant, constants, tables
 from tuner.calibration.observations import ObservationGroup, Observations
-from tuner.emulator import fitted_constants, model
+from tuner.emulator import model
 from tuner.emulator.build import with_release
-from tuner.emulator.fitted_constants import FittedConstants
+from tuner.emulator.communicator import Communicator
+from tuner.emulator.fitted_constants import Changes
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.call import Call
 from tuner.emulator.rules.model_point import ModelPoint
@@ -27,18 +28,22 @@ class Forward:
 
     def __init__(self, observations: Observations) -> None:
         self._nccl = observations.release
+        self._changes = Changes(self._nccl)
         self._groups = observations.groups
         self._places = _places(self._groups)
         candidates, self.zeros = constants(self._nccl)
-        own = [_log_us(group, self._nccl) for group in self._groups]
+        own = list(self._logs(self._nccl, range(len(self._groups))))
         self._reach: dict[Constant, list[int]] = {}
         for constant in candidates:
-            released = [self.release({constant: constant.value(probe)}) for probe in _PROBES]
-            reached = [
+            may = [index for index, group in enumerate(self._groups) if _may_reach(constant, group)]
+            released = [self.release({constant: constant.value(probe)}) for probe in _PROBES] if may else []
+            changed = {
                 index
-                for index, group in enumerate(self._groups)
-                if _may_reach(constant, group) and any((_log_us(group, nccl) != own[index]).any() for nccl in released)
-            ]
+                for nccl in released
+                for index, log_us in zip(may, self._logs(nccl, may), strict=True)
+                if (log_us != own[index]).any()
+            }
+            reached = sorted(changed)
             if reached:
                 self._reach[constant] = reached
         self.constants = list(self._reach)
@@ -51,12 +56,20 @@ class Forward:
 
     def release(self, values: Mapping[Constant, float]) -> Release:
         """The release with ``values`` in place of its own constants."""
-        return fitted_constants.apply(self._nccl, FittedConstants(self._nccl.name, tables(self._nccl, values), {}))
+        return self._changes.release(tables(self._nccl, values))
 
     def log_us(self, values: Mapping[Constant, float]) -> Array:
         """Logarithms of us, [call], in the order of the groups."""
-        nccl = self.release(values)
-        return np.concatenate([_log_us(group, nccl) for group in self._groups])
+        return np.concatenate(list(self._logs(self.release(values), range(len(self._groups)))))
+
+    def _logs(self, nccl: Release, groups: Iterable[int]) -> Iterator[Array]:
+        """Logarithms of us of these groups' calls with the release; communicators that groups share are made once."""
+        made: dict[int, Communicator] = {}
+        for group in (self._groups[index] for index in groups):
+            key = id(group.communicator)
+            if key not in made:
+                made[key] = with_release(group.communicator, nccl)
+            yield _log_us(group, made[key])
 
     def jacobian(self, values: Mapping[Constant, float], by: Sequence[Constant]) -> Array:
         """Change of log us by the logarithm of each constant, [call][constant].
@@ -67,9 +80,9 @@ class Forward:
         for column, constant in enumerate(by):
             log = float(np.log(values[constant] / constant.nccl))
             low, high = max(constant.low, log - STEP), min(constant.high, log + STEP)
-            ends = [self.release({**values, constant: constant.value(end)}) for end in (low, high)]
-            for index in self._reach[constant]:
-                below, above = (_log_us(self._groups[index], nccl) for nccl in ends)
+            reached = self._reach[constant]
+            ends = [self._logs(self.release({**values, constant: constant.value(end)}), reached) for end in (low, high)]
+            for index, below, above in zip(reached, *ends, strict=True):
                 jacobian[self._places[index], column] = (above - below) / (high - low)
         return jacobian
 
@@ -82,8 +95,7 @@ def _may_reach(constant: Constant, group: ObservationGroup) -> bool:
     return last == group.algo_proto[1].name.lower()
 
 
-def _log_us(group: ObservationGroup, nccl: Release) -> Array:
-    communicator = with_release(group.communicator, nccl)
+def _log_us(group: ObservationGroup, communicator: Communicator) -> Array:
     algo_proto = ModelPoint(communicator, group.request.collective, *group.algo_proto)
     times_us = timing.time_us(
         model.latency_us(algo_proto),

@@ -105,10 +105,29 @@ def apply(nccl: Release, fitted: FittedConstants) -> Release:
 
 def changed(nccl: Release, constants: Mapping[str, Any]) -> Release:
     """The release with other constants, ``efficiency`` ({algorithm: {protocol: share}}) among them."""
-    other = release.changed(nccl, constants)
+    return _measured(nccl, release.changed(nccl, constants))
+
+
+def _measured(nccl: Release, other: Release) -> Release:
     if not other.efficiency:
         return other
     return replace(other, rules=_with_efficiency(nccl.rules, frozenset(other.efficiency)))
+
+
+class Changes:
+    """Other constants of one release, one set after the other: tables that are as in the set before are read once."""
+
+    def __init__(self, nccl: Release) -> None:
+        self._nccl = nccl
+        self._read: dict[str, tuple[Any, Any]] = {}  # each table as it was given, and as the release has it
+
+    def release(self, constants: Mapping[str, Any]) -> Release:
+        """As :func:`changed`."""
+        for name, table in constants.items():
+            if name not in self._read or self._read[name][0] != table:
+                self._read[name] = table, getattr(release.changed(self._nccl, {name: table}), name)
+        other = replace(self._nccl, **{name: self._read[name][1] for name in constants})
+        return _measured(self._nccl, other)
 
 
 @lru_cache

@@ -13,7 +13,7 @@ from enum import StrEnum
 from tuner.measure.backend import Backend
 from tuner.measure.plan import Task
 from tuner.measure.records.samples import Combination, Point, SampleBlock
-from tuner.measure.statistics import Estimate, estimate, of_blocks
+from tuner.measure.statistics import Blocks, Estimate, estimate
 
 AFTER_ROUNDS = 2  # before anything is dropped
 LEAST_ROUNDS = 8  # before anything is known well: of fewer sample blocks nobody knows how much they differ
@@ -88,8 +88,8 @@ class Known:
     def judge(self) -> None:
         """What the blocks so far say, where there are new ones."""
         if self.medians_us and (self.runs is None or self.runs.samples != len(self.times_us)):
-            self.estimate = of_blocks(self.medians_us, self.processes)
-            self.sure_width = of_blocks(self.medians_us, self.processes, SURE).half_width
+            known = Blocks.of(self.medians_us, self.processes)
+            self.estimate, self.sure_width = known.estimate(), known.estimate(SURE).half_width
             self.runs = estimate(self.times_us)
 
 

@@ -115,14 +115,15 @@ def _result(task: Task, blocks: list[SampleBlock]) -> Result:
         len(blocks),
         sum(block.replaced for block in blocks),
         sum(block.wrong for block in blocks),
-        _host_bound(blocks),
+        _host_bound(counted),
         len(times_us),
         len(set(processes)),
     )
 
 
 def _host_bound(blocks: list[SampleBlock]) -> bool | None:
-    known = [block.host_bound for block in blocks if block.counts and block.host_us is not None]
+    """Of blocks that count."""
+    known = [block.host_bound for block in blocks if block.host_us is not None]
     return sum(known) * 2 > len(known) if known else None
 
 

@@ -8,8 +8,9 @@ of a time is how much the medians of these differ.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import exp, log, pi, sqrt
+from math import exp, inf, log, pi, sqrt
 from statistics import fmean, median
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -45,6 +46,52 @@ class Estimate:
         return (self.high_us - self.low_us) / 2 / self.median_us
 
 
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """What the sample blocks of one call say, as :func:`of_blocks` puts it, for any confidence.
+
+    ``log_us`` is the logarithm of the time in us and ``error`` its deviation, from so many ``units``: processes or
+    sample blocks.
+    """
+
+    log_us: float
+    error: float
+    units: int
+    samples: int
+
+    @classmethod
+    def of(cls, medians_us: Sequence[float], processes: Sequence[int]) -> Self:
+        """Of medians in us and the process of each, [block]."""
+        of_process: dict[int, list[float]] = {}
+        for number, median_us in zip(processes, medians_us, strict=True):
+            of_process.setdefault(number, []).append(log(median_us))
+        if len(of_process) >= LEAST_PROCESSES:
+            units, variance_of_centre = [median(log_us) for log_us in of_process.values()], 1.0
+            centre = mean = fmean(units)
+        else:
+            units, variance_of_centre = [log_us for its in of_process.values() for log_us in its], MEDIAN_VARIANCE
+            centre, mean = log(median(medians_us)), fmean(units)
+        if len(units) < FEWEST_BLOCKS:
+            return cls(centre, inf, len(units), len(medians_us))
+        variance = sum([(unit - mean) ** 2 for unit in units]) / (len(units) - 1)
+        return cls(centre, sqrt(variance_of_centre * variance / len(units)), len(units), len(medians_us))
+
+    def estimate(self, confidence: float = CONFIDENCE) -> Estimate:
+        """With Student's interval of this confidence."""
+        if self.units < FEWEST_BLOCKS:
+            return Estimate(exp(self.log_us), 0.0, inf, self.samples)
+        half = _student(self.units - 1, (1 + confidence) / 2) * self.error
+        return Estimate(exp(self.log_us), exp(self.log_us - half), exp(self.log_us + half), self.samples, self.error)
+
+
+@lru_cache(maxsize=4096)
+def _student(freedom: int, share: float) -> float:
+    """How many deviations Student's t is below in this share of cases."""
+    from scipy.special import stdtrit  # slow to load
+
+    return float(stdtrit(freedom, share))
+
+
 def of_blocks(medians_us: Sequence[float], processes: Sequence[int], confidence: float = CONFIDENCE) -> Estimate:
     """What a call takes, from the medians of its sample blocks in us, [block], and the process of each.
 
@@ -52,24 +99,7 @@ def of_blocks(medians_us: Sequence[float], processes: Sequence[int], confidence:
     median of the sample blocks, with Student's interval of them: it says nothing of how processes differ. At least one
     sample block.
     """
-    from scipy.special import stdtrit  # Student's t; slow to load
-
-    of_process: dict[int, list[float]] = {}
-    for number, median_us in zip(processes, medians_us, strict=True):
-        of_process.setdefault(number, []).append(log(median_us))
-    if len(of_process) >= LEAST_PROCESSES:
-        units, variance_of_centre = [median(log_us) for log_us in of_process.values()], 1.0
-        centre = fmean(units)
-    else:
-        units, variance_of_centre = [log_us for its in of_process.values() for log_us in its], MEDIAN_VARIANCE
-        centre = log(median(medians_us))
-    if len(units) < FEWEST_BLOCKS:
-        return Estimate(exp(centre), 0.0, float("inf"), len(medians_us))
-    mean = fmean(units)
-    variance = sum((unit - mean) ** 2 for unit in units) / (len(units) - 1)
-    error = sqrt(variance_of_centre * variance / len(units))
-    half = float(stdtrit(len(units) - 1, (1 + confidence) / 2)) * error
-    return Estimate(exp(centre), exp(centre - half), exp(centre + half), len(medians_us), error)
+    return Blocks.of(medians_us, processes).estimate(confidence)
 
 
 def of_runs_or_blocks(medians_us: Sequence[float], processes: Sequence[int], times_us: Sequence[float]) -> Estimate:

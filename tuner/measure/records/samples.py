@@ -269,9 +269,10 @@ def _block(record: Mapping[str, Any]) -> SampleBlock:
 
 
 def _named(members: Any, name: str) -> Any:
-    if name not in members.__members__:
-        raise ValueError(f"{name!r}; {one_of(members.__members__)}")
-    return members[name]
+    try:
+        return members[name]
+    except KeyError:
+        raise ValueError(f"{name!r}; {one_of(members.__members__)}") from None
 
 
 def _combination(record: Mapping[str, Any] | None) -> Combination | None:

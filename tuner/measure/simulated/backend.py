@@ -7,6 +7,7 @@ import math
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -201,15 +202,22 @@ class Simulated:
         noise, rng = self._noise, self._rng
         if what != self._last:
             self._last, self._since_switch = what, 0
-        runs = self._since_switch + np.arange(repeats)
+        slower = _after_switch(noise, self._since_switch, repeats)
         self._since_switch += repeats
         fresh = math.sqrt(1 - noise.drift_memory**2) * noise.drift_sigma
         self._drift = noise.drift_memory * self._drift + rng.normal(0, fresh)
         spikes = np.exp(rng.uniform(math.log(noise.spikes[0]), math.log(noise.spikes[1]), repeats))
         factors = np.exp(rng.normal(self._drift + self._of_process[what[1]], noise.sigma, repeats))
         factors *= np.where(rng.random(repeats) < noise.spike_chance, spikes, 1.0)
-        slower: NDArray[np.float64] = factors * (1 + noise.switch * np.exp(-runs / noise.switch_runs))
-        return slower
+        drawn: NDArray[np.float64] = factors * slower
+        return drawn
+
+
+@lru_cache
+def _after_switch(noise: Noise, runs: int, repeats: int) -> NDArray[np.float64]:
+    """Factors on the times of runs that come after so many ``runs`` of the same call, [repeat]."""
+    factors: NDArray[np.float64] = 1 + noise.switch * np.exp(-(runs + np.arange(repeats)) / noise.switch_runs)
+    return factors
 
 
 def from_header(header: Header, *, after: int = 0) -> Simulated:
