@@ -25,7 +25,7 @@ CHILDREN = {
 MOST_ATTRIBUTES = 16  # MAX_ATTR_COUNT, xml.h
 KEEP = "keep"
 HOST = "host_hash"  # of a <cpu>: the same on all of a host
-HOST_OF_GUID_BIT = 32  # of the guids that we give adapters without one
+HOST_OF_GUID_BIT = 32  # in a NVLink domain the host's number is added to its adapters' guids
 MOST_CONNECTIONS = "131072"  # of an adapter, as NCCL's own InfiniBand network has it
 ETHERNET = {
     "name": "eth0",
@@ -94,7 +94,7 @@ def _mark_gpus(root: ET.Element, gpu_of_rank: Mapping[int, Gpu]) -> None:
 def _mark_nets(root: ET.Element, topology: Topology, host: int, in_network: bool, reading: Reading) -> None:
     """Marks the network devices by name, as the network lists them: its numbers replace those of the file."""
     if not topology.nets:
-        _add_ethernet(root)
+        _add_ethernet(root, host)
     elements: dict[str, ET.Element] = {}
     for each in root.iter("net"):
         elements.setdefault(each.get("name", ""), each)
@@ -107,23 +107,31 @@ def _mark_nets(root: ET.Element, topology: Topology, host: int, in_network: bool
             "latency": f"{net.latency_us:f}",
             "speed": str(net.speed_mbps),
             "port": "1",
-            "guid": hex((host << HOST_OF_GUID_BIT) + dev + 1),  # no two hosts have the same adapter
+            "guid": hex(dev + 1),
             "maxconn": MOST_CONNECTIONS,
             "gdr": "1",
         }
         for name, value in facts.items():
             element.attrib.setdefault(name, value)
+        element.set("guid", _guid(element, host))
         if in_network:
             element.attrib.setdefault("coll", "1")
 
 
-def _add_ethernet(root: ET.Element) -> None:
+def _guid(net: ET.Element, host: int) -> str:
+    """A file is of one host, and no two hosts have the same adapter."""
+    guid = net.get("guid", "")
+    return hex(int(guid, 16) + (host << HOST_OF_GUID_BIT) & (1 << 64) - 1) if host else guid
+
+
+def _add_ethernet(root: ET.Element, host: int) -> None:
     """The network that a host without network devices still has: no PCI device, below the first CPU."""
     cpu = root.find("cpu")
     if cpu is None:
         raise BadTopology("no <cpu> in it")
     nic = cpu.find("nic")
     net = ET.SubElement(ET.SubElement(cpu, "nic") if nic is None else nic, "net", ETHERNET)
+    net.set("guid", _guid(net, host))
     net.set(KEEP, "1")
 
 
