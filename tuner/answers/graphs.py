@@ -32,13 +32,13 @@ def write_dump(scenario: Scenario, file: Path) -> None:
 
 def _request(scenario: Scenario) -> Request:
     resolved = scenario.resolve()
-    scenario.check_no_domains("the search")
-    if len(resolved.kinds) > 1:
+    if len(resolved.nodes) > 1:
         raise BadInput("graphs: those of one kind of node; valid: --machine or --topology, without --node")
     if scenario.graphs is not None:
         raise BadInput("graphs: searched, not read; valid without --graphs")
     _check_variables(scenario.environment or {}, resolved.release)
-    return resolved.own.for_search(resolved.own.nodes > 1)
+    ((node, count),) = resolved.nodes
+    return node.for_search(count > 1)
 
 
 def _check_variables(variables: Mapping[str, str], nccl: Release) -> None:

@@ -51,6 +51,20 @@ def out_option(metavar: str, says: str, *also: str, required: bool = True) -> Ca
     return click.option("-o", "--out", *also, "out", type=named, required=required, metavar=metavar, help=says)
 
 
+class Numbers(click.ParamType):  # type: ignore[type-arg]
+    """A comma-separated list of whole numbers."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        if isinstance(value, list):
+            return value
+        try:
+            return [int(word) for word in str(value).split(",")]
+        except ValueError:
+            self.fail(f"{value!r}: expected whole numbers with commas between them, such as 18 or 8,4", param, ctx)
+
+
 def skeleton_options(function: F) -> F:
     """The options that say what a topology leaves to the machine."""
     return stacked(
@@ -100,15 +114,21 @@ def scenario_options(function: F, several_releases: bool = False) -> F:
         click.option("--nodes", type=int, default=1, show_default=True, help="Number of nodes."),
         click.option("--gpus-per-node", type=int, help="GPUs used of each node. [default: all]"),
         click.option(
+            "--hosts-per-domain",
+            type=Numbers(),
+            metavar="K[,K...]",
+            help="Hosts of each NVLink domain (multi-node NVLink, one node to NCCL): of all alike, or one by one.",
+        ),
+        click.option(
+            "--ranks-without-fabric",
+            type=Numbers(),
+            metavar="RANK[,RANK...]",
+            help="Ranks whose GPUs have not joined the NVLink fabric of their domain, without which NCCL uses none.",
+        ),
+        click.option(
             "--ranks-per-gpu",
             type=click.IntRange(min=1),
             help="Ranks on each GPU, which NCCL 2.30.3 and later allow. [default: 1, or as in FILE.xml]",
-        ),
-        click.option(
-            "--hosts-per-domain",
-            type=click.IntRange(min=1),
-            help="Hosts that multi-node NVLink joins to one domain, as the trays of a GB200 NVL72; --nodes then counts "
-            "hosts, and the last domain may have less. [default: none]",
         ),
         click.option(
             "--node",

@@ -77,6 +77,8 @@ def build(release: Release, alike: Sequence[tuple[Node, int]], environment: Envi
         net_gbs=net_gbs,
         gpu_direct=first.gpu_direct,
         shares_gpus=any(kind.shares_gpus for kind in kinds),
+        hosts=first.hosts,
+        fabric=first.fabric,
         ctas=facts.ctas(),
         collnet=network,
         rules=rules,

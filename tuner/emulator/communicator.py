@@ -28,6 +28,8 @@ class Node:
     some_nvlink: bool = False  # a GPU reaches another over NVLink without passing a third
     gpu_direct: bool | None = None  # whether adapters can read and write GPU memory; None where some do or none knows
     shares_gpus: bool = False  # several ranks are on one GPU; ``comp_caps`` has one for each rank
+    hosts: int = 1  # of a NVLink domain
+    fabric: bool = False  # NCCL uses NVLink between hosts for its ranks, if there is more than one host
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +63,8 @@ class Communicator:
     net_gbs: float  # the least of a node's
     gpu_direct: bool | None  # of rank 0's node, as of a Node
     shares_gpus: bool  # on any node
+    hosts: int  # of rank 0's node: more than one in a NVLink domain
+    fabric: bool  # NVLink between hosts is on for rank 0, NCCL's MNNVL
     ctas: tuple[int, int]  # the fewest and the most blocks of a collective
     collnet: CollNet | None
     rules: "Rules" = field(repr=False)  # those of the release

@@ -31,6 +31,7 @@ class RuleNames:
     cpu: str
     table_cpu: str
     tree_pattern: str
+    domains: str  # which NVLink domains are nodes
     nvls_if_shared: str | None  # where NVLS is off as ranks share GPUs; None: none do
 
     # The tables of latency and bandwidth

@@ -195,6 +195,7 @@ class Variables:
     non_numeric_is_default: bool
     known: tuple[str, ...]
     search: tuple[str, ...]  # the search of graphs alone
+    nvlink_domains: tuple[str, ...]  # only communicators of several hosts that NVLink joins
     registered_buffers: tuple[str, ...]  # only calls on registered buffers, which are refused with them
     indifferent: Mapping[str, tuple[str, ...]]  # no choice, by what they are for
     shares_gpus: str | None = None  # the one that lets several ranks share a GPU; without it none do
@@ -253,7 +254,8 @@ class Release:
 
     def unknown_variables(self, variables: Iterable[str]) -> list[str]:
         """The given variables that may reach a choice in a way that is not emulated."""
-        known = {*self.environment.known, *self.environment.registered_buffers, self.environment.shares_gpus}
+        of = self.environment
+        known = {*of.known, *of.nvlink_domains, *of.registered_buffers, of.shares_gpus}
         return sorted(set(variables) - known - self.indifferent_variables)
 
     def file_of(self, key: str) -> str:

@@ -99,7 +99,7 @@ def _options(report: PageData) -> str:
         "--net-latency-us": scenario.net_latency_us,
         "--gpus-per-node": scenario.gpus_per_node,
         "--ranks-per-gpu": scenario.ranks_per_gpu,
-        "--hosts-per-domain": scenario.hosts_per_domain,
+        "--hosts-per-domain": scenario.hosts_per_domain_in_words,
         "--constants": scenario.fitted_constants and scenario.fitted_constants.file,
     }
     words = [word for name, value in given.items() if value is not None for word in (name, str(value))]

@@ -22,8 +22,9 @@ class Description(TypedDict, total=False):
 
     ``topology``: instead of a machine, a file in NCCL's XML; where it only places devices also ``gpu``, their model,
     ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` of its adapters. ``nodes``: how many alike, 1.
-    ``gpus_per_node``: all. ``hosts_per_domain``: nodes are then hosts, so many of which multi-node NVLink joins; none.
-    ``ranks_per_gpu``: as many ranks on each, where NCCL allows that; 1, or as in the topology.
+    ``gpus_per_node``: all. ``ranks_per_gpu``: as many ranks on each, where NCCL allows that; 1, or as in the topology.
+    ``hosts_per_domain``: of how many hosts each NVLink domain is, a number or one for each domain; none.
+    ``ranks_without_fabric``: whose GPUs have not joined the fabric of their domain; none.
     ``node``: instead of these, where nodes differ, ``NODE[:GPUS][xN]`` each, in the order of
     ranks. ``graphs``: a file that NCCL dumped. ``nccl``: the newest release that the machine is captured for, or that
     of ``constants``, a file of constants fitted to measurements in place of NCCL's. ``env``: NCCL's variables, each a
@@ -35,7 +36,8 @@ class Description(TypedDict, total=False):
     nodes: int
     gpus_per_node: int | None
     ranks_per_gpu: int | None
-    hosts_per_domain: int | None
+    hosts_per_domain: int | Sequence[int] | None
+    ranks_without_fabric: Sequence[int]
     node: Sequence[str]
     nccl: str | None
     env: Mapping[str, str | int] | None
@@ -88,7 +90,8 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
         fitted_constants=fitted,
         build=_build(given.get("build", BUILDS[0])),
         ranks_per_gpu=_at_least_one("ranks_per_gpu", given.get("ranks_per_gpu")),
-        hosts_per_domain=_at_least_one("hosts_per_domain", given.get("hosts_per_domain")),
+        hosts_per_domain=_hosts_per_domain(given.get("hosts_per_domain")),
+        ranks_without_fabric=_ranks_without_fabric(given.get("ranks_without_fabric")),
     )
 
 
@@ -130,6 +133,17 @@ def _at_least_one(name: str, number: int | None) -> int | None:
     if number is not None and whole(number, name) < 1:
         raise BadInput(f"{name} {number}: valid: 1 or more")
     return number
+
+
+def _hosts_per_domain(hosts: int | Sequence[int] | None) -> tuple[int, ...] | int | None:
+    sizes = () if hosts is None else (hosts,) if isinstance(hosts, int) else tuple(hosts)
+    for size in sizes:
+        _at_least_one("hosts_per_domain", size)
+    return sizes if len(sizes) > 1 else next(iter(sizes), None)
+
+
+def _ranks_without_fabric(ranks: Sequence[int] | None) -> tuple[int, ...]:
+    return tuple(whole(rank, "ranks_without_fabric") for rank in ranks or ())
 
 
 def _path(path: Path | str | None) -> Path | None:

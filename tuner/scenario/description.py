@@ -51,10 +51,9 @@ class Scenario:
     hardware: dict[str, str] | None = None  # what differs from the machine or topology, in the words of topology.edit
     search: bool = False  # the graphs of a known machine are searched too, as variables of the search are set
     build: str = BUILDS[0]  # of libnccl, where it is asked
+    hosts_per_domain: tuple[int, ...] | int | None = None  # that NVLink joins: of all NVLink domains alike, or of each
+    ranks_without_fabric: tuple[int, ...] = ()  # whose GPUs have not joined the NVLink fabric of their domain
     ranks_per_gpu: int | None = None  # the first of a node on its first GPU; None: one, or as in the topology
-    hosts_per_domain: int | None = (
-        None  # nodes are then hosts, so many of which NVLink joins; the last domain may have less
-    )
 
     def resolve(self) -> "ResolvedScenario":
         """What emulator and oracle take of it. Each part is read and checked when it is first asked for, once."""
@@ -74,9 +73,9 @@ class Scenario:
     def title(self) -> str:
         """What the communicator is, in words: ``2 x dgx-h100, 8 GPUs each, NCCL 2.28.9``."""
         nodes = (f"{kind.nodes} x {kind.name}, {kind.gpus} GPUs each{kind.sharing}" for kind in self.resolve().kinds)
+        domains = self.resolve().domains_in_words
         build = "" if self.build == BUILDS[0] else f" {self.build}"
         constants = f", constants {self.fitted_constants.file}" if self.fitted_constants else ""
-        domains = f", NVLink domains of {self.hosts_per_domain} hosts" if self.hosts_per_domain else ""
         return f"{' + '.join(nodes)}{domains}, NCCL {self.nccl}{build}{constants}"
 
     @property
@@ -163,10 +162,11 @@ class Scenario:
         if self.shares_gpus:
             raise BadInput(f"{what}: not where ranks share a GPU; valid: --ranks-per-gpu 1")
 
-    def check_no_domains(self, what: str) -> None:
-        """BadInput where NVLink joins hosts, for what is known of single hosts alone."""
-        if self.hosts_per_domain is not None:
-            raise BadInput(f"--hosts-per-domain: {what} knows no NVLink domains; valid for: oracle graphs, table, pick")
+    @property
+    def hosts_per_domain_in_words(self) -> str | None:
+        """As ``--hosts-per-domain`` takes it."""
+        sizes = self.hosts_per_domain
+        return None if sizes is None else ",".join(map(str, sizes if isinstance(sizes, tuple) else (sizes,)))
 
     def communicator(self) -> Communicator:
         """The communicator as the emulator sees it, by rank 0: :attr:`ResolvedScenario.views`."""

@@ -111,11 +111,16 @@ class ResolvedNode:
         return self._for_emulator[several]
 
     def _described(self, several: bool) -> Node:
-        topology, gpus = self.topology, self.gpus
         searched, net_gbs = self._searched(several)
+        return replace(self.without_graphs, graphs=searched, net_gbs=net_gbs)
+
+    @cached_property
+    def without_graphs(self) -> Node:
+        """The node as the emulator takes it, but for what is searched."""
+        topology, gpus = self.topology, self.gpus
         return Node(
-            graphs=searched,
-            net_gbs=net_gbs,
+            graphs={},
+            net_gbs=0.0,
             comp_caps=tuple(map(topology.compute_capabilities(gpus).__getitem__, self.gpu_of_rank)),
             cpu_arch=topology.cpu_arch,
             cpu_vendor=topology.cpu_vendor,
@@ -171,28 +176,10 @@ class ResolvedNode:
                 raise BadTopology(f"{scenario.graphs}: graphs of {found} {each} for {ranks} {each} per node")
             return dumped, self._dumped_net_gbs(several)
         if self.searches:
-            return self._search(several)
+            return found_graphs(self.for_search(several), scenario.nccl)
         assert scenario.machine is not None
         machine, shape = catalogue.load(scenario.machine), (scenario.nccl, self.gpus, several)
         return machine.graphs(*shape), machine.net_gbs(*shape)
-
-    def _search(self, several: bool) -> tuple[Graphs, float]:
-        """The same, searched.
-
-        BadInput where NCCL takes a host for several nodes (ncclTopoCheckNet, src/graph/paths.cc).
-        """
-        from tuner.search import searched
-
-        found = searched(self.for_search(several), self.scenario.nccl)
-        if found.parts > 1:
-            hosts = 2 if several else 1
-            raise BadInput(
-                f"NCCL takes {hosts} of these hosts with {self.gpus} GPUs for {hosts * found.parts} nodes, as GPUs of "
-                "two sockets reach their adapters faster than each other; not emulated; valid with "
-                "NCCL_NET_DISABLE_INTRA=1"
-            )
-        graphs = {name: each.graph for name, each in found.graphs.items() if each.graph.channels}
-        return graphs, found.net_gbs
 
     def _dumped_net_gbs(self, several: bool) -> float:
         """A dump of graphs does not say it, so the machine's own; a topology's is not known."""
@@ -232,6 +219,25 @@ class ResolvedNode:
             scenario.topology, scenario.gpu, scenario.net_gbps, scenario.net_latency_us, scenario.nccl
         )
         return _Source(text, read_topology(text))
+
+
+def found_graphs(request: "Request", nccl: str) -> tuple[Graphs, float]:
+    """The searched graphs, and the bandwidth of the slowest path from a GPU to its adapter (GB/s, 0 where unknown).
+
+    BadInput where NCCL takes a host for several nodes (ncclTopoCheckNet, src/graph/paths.cc).
+    """
+    from tuner.search import searched
+
+    found = searched(request, nccl)
+    if found.parts > 1:
+        hosts = 2 if request.several_nodes else 1
+        raise BadInput(
+            f"NCCL takes {hosts} of these hosts with {request.gpus} GPUs for {hosts * found.parts} nodes, as GPUs of "
+            "two sockets reach their adapters faster than each other; not emulated; valid with "
+            "NCCL_NET_DISABLE_INTRA=1"
+        )
+    graphs = {name: each.graph for name, each in found.graphs.items() if each.graph.channels}
+    return graphs, found.net_gbs
 
 
 def _check_shares(nccl: str, environment: Mapping[str, str]) -> None:

@@ -1,5 +1,6 @@
 """A scenario resolved: its kinds of nodes, its communicator for the emulator, its configuration for libnccl."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
@@ -10,9 +11,11 @@ from tuner.base.errors import BadInput
 from tuner.emulator.build import build
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.rules import cta_policy, resolved
+from tuner.emulator.rules.domains import Fabric
 from tuner.release import Release
 from tuner.release.environment import Environment
 from tuner.scenario.description import Scenario
+from tuner.scenario.domain import Alike, ResolvedDomain, grouped
 from tuner.scenario.node import ResolvedNode
 
 if TYPE_CHECKING:
@@ -22,17 +25,19 @@ if TYPE_CHECKING:
 class ResolvedScenario:
     """What emulator and oracle take of a scenario. Each part is made when it is first asked for, and kept.
 
-    ``kinds`` are the kinds of nodes in the order of ranks; none is resolved twice.
+    ``kinds`` are the kinds of hosts in the order of ranks; none is resolved twice.
     """
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
+        self._domains: dict[tuple[tuple[str, int], ...], ResolvedDomain] = {}  # by the names and hosts of its kinds
 
     def with_nodes(self, nodes: int) -> "ResolvedScenario":
         """The scenario with so many of its first kind of nodes, none of which is resolved again."""
         other = ResolvedScenario(replace(self.scenario, nodes=nodes))
         other.kinds = (self.own.with_nodes(nodes), *self.kinds[1:])
         other.release = self.release
+        other._domains = self._domains
         vars(other.scenario)["_resolved"] = other  # what it resolves to is known
         return other
 
@@ -74,15 +79,78 @@ class ResolvedScenario:
         """
         nccl, searched = self.release, frozenset[str]()
         self._check_sharing()
-        self.scenario.check_no_domains("the emulator")
         if all(kind.searches for kind in self.kinds):
             searched = frozenset(nccl.environment.search)
         environment = Environment(self.scenario.environment or {}, searched)
-        several = sum(kind.nodes for kind in self.kinds) > 1
-        nodes = [(kind.for_emulator(several), kind.nodes) for kind in self.kinds]
+        several = sum(count for _, count in self.nodes) > 1
+        nodes = [(node.for_emulator(several), count) for node, count in self.nodes]
         return tuple(
             build(nccl, [own, *nodes[:first], *nodes[first + 1 :]], environment) for first, own in enumerate(nodes)
         )
+
+    @cached_property
+    def domains(self) -> tuple[int, ...]:
+        """The hosts of each NVLink domain in the order of ranks; empty: there are none. BadInput for other sums."""
+        hosts, described = sum(kind.nodes for kind in self.kinds), self.scenario.hosts_per_domain
+        if described is None:
+            return ()
+        if isinstance(described, int):
+            whole, rest = divmod(hosts, described)
+            return (described,) * whole + ((rest,) if rest else ())
+        if sum(described) != hosts:
+            raise BadInput(
+                f"NVLink domains of {', '.join(map(str, described))} hosts: {sum(described)} in all; valid: {hosts} in "
+                "all, or one number for domains that are alike"
+            )
+        return described
+
+    @property
+    def domains_in_words(self) -> str:
+        """What NVLink joins, in words that go after the hosts; none where it joins none."""
+        if not self.domains:
+            return ""
+        described = self.scenario.hosts_per_domain
+        words = " + ".join(map(str, described)) if isinstance(described, tuple) else described
+        without = self.scenario.ranks_without_fabric
+        out = f", ranks {', '.join(map(str, without))} not in its fabric" if without else ""
+        return f", NVLink domains of {words} hosts{out}"
+
+    @cached_property
+    def nodes(self) -> Sequence[tuple[ResolvedNode | ResolvedDomain, int]]:
+        """NCCL's nodes in the order of ranks, each with how many that are alike follow: hosts, or whole domains.
+
+        BadInput where NCCL refuses the domains, or what it does with them is not emulated.
+        """
+        hosts = [(kind, kind.nodes) for kind in self.kinds]
+        fabric = Fabric(
+            Environment(self.scenario.environment or {}, non_numeric_is_default=self._non_numeric_is_default),
+            hosts=sum(count for _, count in hosts),
+            domains=self.domains,
+            ready=not self.scenario.ranks_without_fabric,
+        )
+        self._check_ranks_without_fabric()
+        sizes = resolved.of(self.release).domains(fabric)
+        if not sizes:
+            return hosts
+        if any(kind.scenario.graphs is not None for kind in self.kinds):
+            raise BadInput("--graphs: those of one host; valid without NVLink domains")
+        return [(self._domain(alike), count) for alike, count in grouped(hosts, sizes)]
+
+    @property
+    def _non_numeric_is_default(self) -> bool:
+        return self.release.environment.non_numeric_is_default
+
+    def _check_ranks_without_fabric(self) -> None:
+        without = self.scenario.ranks_without_fabric
+        if without and not self.domains:
+            raise BadInput("ranks without fabric: there is none; valid with NVLink domains, such as --hosts-per-domain")
+        if outside := [rank for rank in without if not 0 <= rank < self.ranks]:
+            raise BadInput(f"ranks without fabric: {outside[0]}; valid: 0 to {self.ranks - 1}")
+
+    def _domain(self, alike: tuple[Alike, ...]) -> ResolvedDomain:
+        """A domain of these hosts, the same one each time."""
+        key = tuple((kind.name, count) for kind, count in alike)
+        return self._domains.setdefault(key, ResolvedDomain(alike))
 
     def _check_sharing(self) -> None:
         """BadInput where a node's own search does not tell whether its NVLS is off."""
@@ -103,10 +171,7 @@ class ResolvedScenario:
         if any(other.env != own.env for other in others):
             raise BadInput("the nccl.conf of these machines differ, and libnccl runs in one process here; valid: alike")
         joined = replace(own, others=tuple(chain.from_iterable(other.hosts for other in others)))
-        hosts, of_domain = len(joined.hosts), self.scenario.hosts_per_domain
-        if of_domain is None:
-            return joined
-        return replace(joined, domains=tuple(min(of_domain, hosts - first) for first in range(0, hosts, of_domain)))
+        return replace(joined, domains=self.domains, ranks_without_fabric=self.scenario.ranks_without_fabric)
 
     def oracle_configuration_to_launch(self) -> "OracleConfiguration":
         """The same; without a tuner plugin, so without the recorder, where a variable counts only then."""

@@ -22,6 +22,7 @@ from tuner.emulator.rules import (
     collnet,
     cta_policy,
     deal,
+    domains,
     enabled,
     init,
     latency,
@@ -38,6 +39,7 @@ from tuner.emulator.rules.candidate import CandidateRule
 from tuner.emulator.rules.collnet import CollNetFacts
 from tuner.emulator.rules.cta_policy import Policy
 from tuner.emulator.rules.deal import Deal
+from tuner.emulator.rules.domains import FabricRule
 from tuner.emulator.rules.enabled import EnabledRule
 from tuner.emulator.rules.latency import LatencyRule
 from tuner.emulator.rules.launch import Launch
@@ -71,6 +73,7 @@ class Rules:
     collnet: tuple[Callable[[CollNetFacts], bool], ...]
     collnet_heads: Callable[[CollNetFacts], Algorithm]
     collnet_direct_heads: Callable[[CollNetFacts], int]
+    domains: FabricRule
     nvls_if_shared: Callable[[Sequence[Sequence[int]]], bool] | None
     comp_caps: Callable[[Sequence[int]], Sequence[int]]
     cpu: Callable[[Sequence[init.Cpu]], init.Cpu]
@@ -181,6 +184,7 @@ def _resolved(names: _Names) -> Rules:
         collnet=names.several("collnet", collnet.SUPPORT_RULES),
         collnet_heads=names.one("collnet_heads", collnet.HEADS_RULES),
         collnet_direct_heads=names.one("collnet_direct_heads", collnet.DIRECT_HEADS_RULES),
+        domains=names.one("domains", domains.RULES),
         nvls_if_shared=names.optional("nvls_if_shared", init.SHARED_RULES),
         comp_caps=names.one("comp_caps", init.COMP_CAP_RULES),
         cpu=names.one("cpu", init.CPU_RULES),
