@@ -70,4 +70,4 @@ def test_as_a_user_says_it(tmp_path: Path) -> None:
     whole = describe(topology=file, nodes=2, hosts_per_domain=2, nccl=HERE[-1])
     with Oracle(of(HERE[-1], 2)) as oracle:
         assert library.graphs(whole, timeout_s=120) == ordered_graphs(oracle)
-    assert graphs.of_scenario(whole) == ordered_graphs(oracle)
+        assert graphs.of_scenario(whole) == ordered_graphs(oracle)

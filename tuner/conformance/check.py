@@ -89,10 +89,11 @@ def check(
 
 def _compare_graphs(comparing: Comparing, scenario: Scenario, oracle: Oracle) -> None:
     """Every number and every channel of what our own search finds; not where nodes differ."""
-    kinds = scenario.resolve().kinds
-    if len(kinds) > 1:
+    nodes = scenario.resolve().nodes
+    if len(nodes) > 1:
         return
-    ours, theirs = find(kinds[0].for_search(scenario.nodes > 1), scenario.nccl), ordered_graphs(oracle)
+    ((node, count),) = nodes
+    ours, theirs = find(node.for_search(count > 1), scenario.nccl), ordered_graphs(oracle)
     for graph in sorted(ours.keys() | theirs.keys()):
         own, other = ours.get(graph, NO_GRAPH), theirs.get(graph, NO_GRAPH)
         for each in fields(Graph):
