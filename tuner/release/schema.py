@@ -73,6 +73,7 @@ class Limits:
     max_nvls_gather_channels: int | None = None
     gpus_without_nvls: int | None = None
     work_fifo_depth: int | None = None
+    work_fifo_bytes_of_blackwell_domain: int | None = None  # of multi-node NVLink; None: as elsewhere
     part_alignment_bytes: int | None = None
     simple_alignment_bytes: int | None = None
     ll128_alignment_bytes_per_warp: int | None = None

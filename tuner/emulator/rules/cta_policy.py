@@ -68,7 +68,7 @@ def multicast_channels(communicator: Communicator, tables: Tables, request: Requ
     It is preferred to any pick that may use as many channels or more.
     """
     environment = communicator.environment
-    if not registered.keeps(communicator, request) or not request.spreads:
+    if not registered.keeps(communicator, request) or not request.spreads or communicator.fabric:
         return None
     if of(communicator) is not Policy.efficiency or {"NCCL_ALGO", "NCCL_PROTO"} & set(environment.values):
         return None

@@ -38,7 +38,7 @@ def keeps(communicator: Communicator, request: Request) -> bool:
 )
 def few_nvls_channels(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     """The switch reads the user's buffers itself, so few blocks fill it."""
-    if call.algorithm not in NVLS:
+    if not _switch_takes_buffers(call):
         return bound
     return np.full_like(
         bound, _within(call.communicator, _nvls_channels(call.communicator, tables, call.request.collective))
@@ -54,7 +54,7 @@ def within_the_nvls_channels(call: Call, tables: Tables, bound: IntArray) -> Int
 @RULES(nccl.REGISTER_INTRA_NODE_BUFFERS(since="2.19.3"))
 def few_of_the_nvls_channels(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     """The switch reads the user's buffers itself: few blocks fill it, and no more than NVLS has channels."""
-    if call.algorithm not in NVLS:
+    if not _switch_takes_buffers(call):
         return bound
     few = _nvls_channels(call.communicator, tables, call.request.collective)
     return np.full_like(bound, min(few, call.communicator.nvls_channels))
@@ -63,7 +63,7 @@ def few_of_the_nvls_channels(call: Call, tables: Tables, bound: IntArray) -> Int
 @RULES(nccl.NVLS_REG_RESOURCES_QUERY(since="2.27.3"))
 def few_nvls_channels_by_heads(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     """The number is that of eight GPUs; fewer GPUs per node need more blocks each."""
-    if call.algorithm not in NVLS:
+    if not _switch_takes_buffers(call):
         return bound
     return np.full_like(bound, nvls_channels_by_heads(call.communicator, tables, call.request.collective))
 
@@ -100,6 +100,11 @@ def near_adapters_for_one_rank_per_node_with_gdr(call: Call, tables: Tables, bou
             "valid: more ranks per node"
         )
     return bound
+
+
+def _switch_takes_buffers(call: Call) -> bool:
+    """Whether NVLS runs on the user's buffers: not over NVLink between hosts (nvlsRegSupport, src/init.cc)."""
+    return call.algorithm in NVLS and not call.communicator.fabric
 
 
 def _adapters_take_buffers(call: Call) -> bool:

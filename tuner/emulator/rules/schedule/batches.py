@@ -24,7 +24,11 @@ class Batches:
         self.communicator = communicator
         limits, number = communicator.release.limits, communicator.environment.number
         arguments = min(as_size_t(number("NCCL_WORK_ARGS_BYTES", ARGUMENT_BYTES)), ARGUMENT_BYTES)
-        ring = number("NCCL_WORK_FIFO_BYTES", limits.work_fifo_bytes) % 2**32  # uint32_t
+        unset = limits.work_fifo_bytes
+        in_domain = limits.work_fifo_bytes_of_blackwell_domain
+        if in_domain is not None and communicator.fabric and communicator.generation == "blackwell":
+            unset = in_domain if number("NCCL_WORK_FIFO_BYTES", -1) == -1 else unset
+        ring = number("NCCL_WORK_FIFO_BYTES", unset) % 2**32  # uint32_t
         ring = limits.work_fifo_bytes if ring & (ring - 1) else min(ring, 1 << 30)
         self.argument_bytes, self.ring_bytes = arguments - ARGUMENT_HEAD_BYTES, ring // 2
         self.work_bytes = limits.work_bytes
