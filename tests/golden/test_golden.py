@@ -12,14 +12,13 @@ from click.testing import CliRunner
 from tests.scripts import record_golden as record
 from tests.support import golden_files as recorded
 from tuner import release
-from tuner.machine import catalogue
 
 SHOWN = 20
 
 read = cache(recorded.read)
 
 
-@pytest.mark.parametrize("machine", catalogue.names())
+@pytest.mark.parametrize("machine", recorded.machines())
 def test_recorded_of_what_is_here(machine: str) -> None:
     """Every release, each of the library that its table names, on the machine's topology as it is now."""
     golden = read(machine)
@@ -33,7 +32,7 @@ def test_recorded_of_what_is_here(machine: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nccl", "machine"), [(nccl, machine) for machine in catalogue.names() for nccl in recorded.releases(machine)]
+    ("nccl", "machine"), [(nccl, machine) for machine in recorded.machines() for nccl in recorded.releases(machine)]
 )
 def test_emulator_answers_as_libnccl_did(nccl: str, machine: str) -> None:
     golden = read(machine)
@@ -62,7 +61,7 @@ def test_emulator_answers_as_libnccl_did(nccl: str, machine: str) -> None:
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )
 def test_one_bit_is_a_difference_and_both_values_are_said(name: str, at: tuple[int, ...], said: str) -> None:
-    machine, nccl, shape = catalogue.names()[0], release.names()[-1], 0
+    machine, nccl, shape = recorded.machines()[0], release.names()[-1], 0
     golden = recorded.read(machine)
     array = getattr(golden.answers[nccl], name)[shape]
     ours = array[at]
@@ -76,7 +75,7 @@ def test_one_bit_is_a_difference_and_both_values_are_said(name: str, at: tuple[i
 
 @pytest.mark.live
 def test_recording_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine, nccl = catalogue.names()[0], "2.28.9"
+    machine, nccl = recorded.machines()[0], "2.28.9"
     monkeypatch.setattr(recorded, "FOLDER", tmp_path)
     monkeypatch.setattr(recorded, "shapes", lambda name: np.array([(1, 2)], np.int32))
     asked = []

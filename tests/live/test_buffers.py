@@ -130,9 +130,7 @@ def test_adapters_of_which_only_some_read_gpu_memory(tmp_path: Path) -> None:
 def test_variables_of_gpu_direct(variable: str) -> None:
     """They reach what the search does not see."""
     name, _, value = variable.partition("=")
-    scenario = Scenario(
-        nccl="2.28.9", machine="pcie-l40s", nodes=2, gpus_per_node=1, environment={name: value}, search=True
-    )
+    scenario = Scenario(nccl="2.28.9", machine="pcie-l40s", nodes=2, gpus_per_node=1, environment={name: value})
     selection = Selection(scenario.communicator())
     assert selection.pick(REGISTERED[Collective.AllReduce], 1 << 30).channels > 1
     with pytest.raises(BadInput, match=f"{name}: not emulated for registered buffers of one rank per node"):

@@ -14,13 +14,14 @@ from tuner.base.numerics import FloatArray
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
+from tuner.machine.graph_tables import release_key
 from tuner.plugin import compile
 from tuner.plugin.dry_run import DryRun, TunerCall
 from tuner.plugin.table import text
 from tuner.plugin.table.records import Table
 from tuner.scenario import Scenario
 
-GUARDED = [name for name in release.names() if catalogue.release_key(name) >= catalogue.release_key("2.24.3")]
+GUARDED = [name for name in release.names() if release_key(name) >= release_key("2.24.3")]
 SUMS = (Collective.AllReduce, Collective.ReduceScatter)
 SIZES = 2 ** np.arange(0, 41)
 RING = int(Algorithm.Ring)

@@ -1,9 +1,9 @@
 """`make release NCCL=2.33.1`: everything about a release of NCCL that is not written by hand.
 
 Where tables/nccl has no file of the release yet, one is begun: the newest release is its parent, and it names the
-libnccl that it is of. Then libnccl searches the graphs of every machine and answers what the golden tests hold the
-emulator against, and emulator and libnccl are compared. Where they differ, what changed in this release goes into its
-file by hand; the same command again compares. What is there already is kept.
+libnccl that it is of. Then the graphs of every machine are searched, here and by libnccl, libnccl answers what the
+golden tests hold the emulator against, and emulator and libnccl are compared. Where they differ, what changed in this
+release goes into its file by hand; the same command again compares. What is there already is kept.
 
     python -m tests.scripts.add_release 2.33.1
     python -m tests.scripts.add_release 2.33.1 --machine dgx-h100      these machines alone
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import click
 
+from tests.support import captured_graphs
 from tuner import release
 from tuner.base.errors import OracleUnavailable
 from tuner.machine import catalogue
@@ -48,8 +49,11 @@ def main(name: str, machines: Sequence[str]) -> None:
     command = Path(sys.executable).with_name("nccl-tuner")
     run(command, "fetch-nccl", name)
     for machine in machines or catalogue.names():
-        if name not in catalogue.load(machine).releases:
-            run(command, "machines", "capture", machine, "--nccl", name)
+        if name not in catalogue.load(machine).graph_table.releases:
+            run(command, "machines", "search", machine, "--nccl", name)
+        if machine in captured_graphs.names() and name not in captured_graphs.of(machine).libnccl_sha256:
+            file = captured_graphs.FOLDER / f"{machine}.toml"
+            run(command, "machines", "capture", machine, "--nccl", name, "-o", file)
     run(sys.executable, "-m", "tests.scripts.record_golden", "--nccl", name, *chosen)
     tests = " or ".join(f"{name}-{each}" for each in machines) or name
     run(sys.executable, "-m", "pytest", "-q", "tests/golden", "-k", tests)

@@ -18,7 +18,7 @@ import click
 
 from tests.scripts.check_releases import REQUESTS
 from tests.support import builds
-from tuner.machine.catalogue import release_key
+from tuner.machine.graph_tables import release_key
 from tuner.oracle import library
 from tuner.scenario import Scenario
 

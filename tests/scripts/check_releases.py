@@ -30,7 +30,7 @@ from tuner.conformance.check import ALL_COLLECTIVES, KINDS, check
 from tuner.conformance.mismatches import MatchReport
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
-from tuner.machine.catalogue import release_key
+from tuner.machine.graph_tables import release_key
 from tuner.oracle import library
 from tuner.scenario import Scenario
 

@@ -2,7 +2,7 @@
 
 What is recorded of the same library and the same topology is kept, so an interrupted run goes on where it stopped.
 
-    python -m tests.scripts.record_golden                                        every machine and release
+    python -m tests.scripts.record_golden                                        the machines recorded before
     python -m tests.scripts.record_golden --machine dgx-h100 --nccl 2.28.9 --again
 """
 
@@ -22,13 +22,15 @@ from tuner.oracle import library
 
 
 @click.command()
-@click.option("--machine", "names", multiple=True, type=click.Choice(catalogue.names()), help="[default: all]")
+@click.option(
+    "--machine", "names", multiple=True, type=click.Choice(catalogue.names()), help="[default: those recorded before]"
+)
 @click.option("--nccl", "releases", multiple=True, type=click.Choice(release.names()), help="[default: all]")
 @click.option("--again", is_flag=True, help="Record even what is there.")
 @click.option("--timeout", "timeout_s", default=600.0, show_default=True, help="Seconds for one shape's start.")
 def main(names: tuple[str, ...], releases: tuple[str, ...], again: bool, timeout_s: float) -> None:
     failed = 0
-    for name in names or catalogue.names():
+    for name in names or recorded.machines():
         golden = fresh(name)
         for nccl in releases or recorded.releases(name):
             start = time.monotonic()

@@ -28,7 +28,7 @@ from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.conformance.check import ALL_COLLECTIVES, sizes_bytes
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
-from tuner.machine.catalogue import release_key
+from tuner.machine.graph_tables import release_key
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
 
@@ -65,6 +65,11 @@ class Golden:
     libnccl_sha256: dict[str, str]  # by release
     answers: dict[str, Answers]  # by release
     algorithms: dict[str, int]  # by release
+
+
+def machines() -> list[str]:
+    """Those that libnccl was asked about; a machine may be in the catalogue without."""
+    return sorted(stamp.stem for stamp in FOLDER.glob("*.toml"))
 
 
 def topology_sha256(machine: str) -> str:

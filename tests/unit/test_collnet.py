@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tuner.base.errors import BadInput, BadTopology
 from tuner.base.names import Pattern
-from tuner.conformance.capture import render
+from tuner.conformance.capture import Captured, render
 from tuner.emulator.rules import collnet
 from tuner.emulator.rules.bounds import _fewer_direct_channels
-from tuner.machine import catalogue
+from tuner.machine.graph_tables import GraphTable, from_table
 from tuner.machine.graphs import Graph, read_dump
 from tuner.release.environment import Environment
 
@@ -104,6 +104,6 @@ def test_heads_are_written_where_not_all_gpus_are() -> None:
     graph = Graph(Pattern.CollNetDirect, 1, False, 48.0, 48.0, 0.0, "NVL", "PIX", 0, heads=(0, 2))
     everyone = Graph(Pattern.CollNetDirect, 3, False, 48.0, 48.0, 0.0, "NVL", "PIX", 0)
     found = {("2.28.9", 3, True): {"collnet_direct": graph}, ("2.28.9", 4, True): {"collnet_direct": everyone}}
-    text = render("m", "0" * 64, {"2.28.9": "a" * 64}, found, {})
+    text = render("m", Captured(GraphTable("0" * 64, found), {"2.28.9": "a" * 64}))
     assert re.findall("heads = .*?]", text) == ["heads = [0, 2]"]
-    assert catalogue.shapes(tomllib.loads(text)) == found
+    assert from_table(tomllib.loads(text)).graphs == found

@@ -1,22 +1,25 @@
 """Every machine of the catalogue: what vendors document, restated here, what NCCL can read, and what libnccl found."""
 
 import hashlib
+import json
 import re
 import tomllib
 import xml.etree.ElementTree as ET
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.support import captured_graphs
 from tuner import release as releases
 from tuner.base.errors import BadInput, OracleFailed, UnknownMachine
 from tuner.base.names import PATH_NAMES, Pattern
-from tuner.conformance.capture import ask, render
-from tuner.machine import catalogue
+from tuner.conformance.capture import Captured, ask, render
+from tuner.machine import catalogue, graph_tables
 from tuner.machine.catalogue import Machine
+from tuner.machine.graph_tables import GraphTable, from_table
 from tuner.machine.graphs import Graph
 from tuner.machine.topology import Target, read
 from tuner.oracle.api import Oracle
@@ -491,36 +494,50 @@ def test_libnccl_crashes_where_that_is_said(name: str, nccl: str) -> None:
 # Captured graphs.
 
 
-def test_every_shape_is_captured(machine: Machine) -> None:
+@pytest.mark.parametrize("name", captured_graphs.names())
+def test_every_shape_is_captured(name: str) -> None:
+    machine, captured = catalogue.load(name), captured_graphs.of(name)
     assert [*machine.releases] == [name for name in releases.names() if name not in machine.crashes]
     for release in machine.releases:
         for gpus in machine.gpu_counts:
             for several in (False, True):
-                graphs = machine.graphs(release, gpus, several)
+                graphs = captured.table.graphs[release, gpus, several]
                 assert {"ring", "tree"} <= set(graphs)
                 assert graphs["ring"].channels == graphs["tree"].channels
 
 
-def test_captured_graphs_are_of_this_topology_and_a_named_libnccl(machine: Machine) -> None:
-    table = machine.graphs_table
-    assert table["topology_sha256"] == hashlib.sha256(machine.topology_xml.encode()).hexdigest()
-    assert set(table["libnccl_sha256"]) == set(machine.releases)
-    assert all(re.fullmatch("[0-9a-f]{64}", sha) for sha in table["libnccl_sha256"].values())
+@pytest.mark.parametrize("name", captured_graphs.names())
+def test_captured_graphs_are_of_this_topology_and_a_named_libnccl(name: str) -> None:
+    machine, captured = catalogue.load(name), captured_graphs.of(name)
+    assert captured.table.topology_sha256 == hashlib.sha256(machine.topology_xml.encode()).hexdigest()
+    assert set(captured.libnccl_sha256) == set(machine.releases)
+    assert all(re.fullmatch("[0-9a-f]{64}", sha) for sha in captured.libnccl_sha256.values())
 
 
-def test_captured_numbers_are_graphs(machine: Machine) -> None:
-    for release in machine.releases:
-        for gpus in machine.gpu_counts:
-            for graph in machine.graphs(release, gpus, True).values():
-                assert graph.channels > 0
-                assert {graph.type_intra, graph.type_inter} <= set(PATH_NAMES)
-                assert float(np.float32(graph.bw_intra_gbs)) == graph.bw_intra_gbs > 0
+@pytest.mark.parametrize("name", captured_graphs.names())
+def test_graphs_that_were_searched_before_are_those_that_libnccl_found(name: str) -> None:
+    table, captured = catalogue.load(name).graph_table, captured_graphs.of(name).table
+    assert captured.graphs.keys() <= table.graphs.keys()
+    assert {shape: table.graphs[shape] for shape in captured.graphs} == captured.graphs
+    assert {shape: table.net_gbs.get(shape, 0.0) for shape in captured.net_gbs} == captured.net_gbs
 
 
-@pytest.mark.parametrize(("release", "gpus"), [("1.0.0", 1), ("2.28.9", 0), ("2.28.9", 17)])
-def test_a_shape_that_was_not_captured_is_an_error(machine: Machine, release: str, gpus: int) -> None:
-    with pytest.raises(BadInput, match=rf"{machine.name}.*valid: "):
-        machine.graphs(release, gpus, True)
+def test_graphs_that_were_searched_before_are_of_this_topology_and_all_releases(machine: Machine) -> None:
+    assert machine.graph_table.releases == machine.releases
+    assert {gpus for _, gpus, _ in machine.graph_table.graphs} >= {1, machine.gpus_per_node}
+
+
+def test_numbers_are_graphs(machine: Machine) -> None:
+    for graphs in machine.graph_table.graphs.values():
+        for graph in graphs.values():
+            assert graph.channels > 0
+            assert {graph.type_intra, graph.type_inter} <= set(PATH_NAMES)
+            assert float(np.float32(graph.bw_intra_gbs)) == graph.bw_intra_gbs > 0
+
+
+def test_graphs_of_another_topology_do_not_count() -> None:
+    other = replace(catalogue.load("dgx-h100"), topology_xml=catalogue.load("dgx-a100").topology_xml)
+    assert not other.graph_table.graphs
 
 
 def graph(channels: int, bw: float = 20.6) -> Graph:
@@ -536,10 +553,12 @@ def test_what_is_written_is_read_back_and_equal_graphs_share_an_entry() -> None:
     }
     found["2.28.9", 4, True] = {"ring": graph(5), "nvls": graph(8), "tree": graph(4)}
     nets = dict.fromkeys(found, 48.0) | {("2.28.9", 1, False): 0.1}
-    text = render("m", "0" * 64, {"2.28.9": "a" * 64, "2.9.1": "b" * 64}, found, nets)
+    table_of = GraphTable("0" * 64, found, nets)
+    text = render("m", Captured(table_of, {"2.28.9": "a" * 64, "2.9.1": "b" * 64}))
     table = tomllib.loads(text)
-    assert catalogue.shapes(table) == found
-    assert catalogue.net_gbs(table) == {**nets, ("2.28.9", 1, False): float(np.float32(0.1))}
+    for parsed in (from_table(table), from_table(json.loads(graph_tables.to_json(table_of)))):
+        assert parsed.graphs == found
+        assert parsed.net_gbs == {**nets, ("2.28.9", 1, False): float(np.float32(0.1))}
     rows = [(name, row) for name, rows in table["graphs"].items() for row in rows]
     assert [(name, row["releases"], row["gpus_per_node"], row["nodes"]) for name, row in rows] == [
         ("nvls", ["2.28.9"], [4], ["several"]),
@@ -558,8 +577,9 @@ def test_what_is_written_is_read_back_and_equal_graphs_share_an_entry() -> None:
 
 
 SHAPES = [("dgx-h100", nodes, gpus) for nodes, gpus in ((3, 8), (4, 8), (7, 3), (1, 1), (2, 1), (9, 1))]
-SHAPES += [(name, nodes, catalogue.load(name).gpus_per_node) for name in NAMES for nodes in (1, 2) if name != "dgx-2"]
-SHAPES += [(name, 3, 2) for name in NAMES] + [("dgx-2", 1, 16)]
+SHAPES += [(name, nodes, catalogue.load(name).gpus_per_node) for name in captured_graphs.names() for nodes in (1, 2)]
+SHAPES = [shape for shape in SHAPES if shape[0] != "dgx-2"]
+SHAPES += [(name, 3, 2) for name in captured_graphs.names()] + [("dgx-2", 1, 16)]
 
 
 @pytest.mark.live
@@ -567,8 +587,9 @@ SHAPES += [(name, 3, 2) for name in NAMES] + [("dgx-2", 1, 16)]
 def test_libnccl_finds_the_captured_graphs_on_any_number_of_nodes(name: str, nodes: int, gpus: int) -> None:
     machine = catalogue.load(name)
     graphs, _, sha256 = ask(machine, "2.28.9", nodes, gpus)
-    assert graphs == machine.graphs("2.28.9", gpus, nodes > 1)
-    assert sha256 == machine.graphs_table["libnccl_sha256"]["2.28.9"]
+    captured = captured_graphs.of(name)
+    assert graphs == captured.table.graphs["2.28.9", gpus, nodes > 1]
+    assert sha256 == captured.libnccl_sha256["2.28.9"]
 
 
 @pytest.mark.live

@@ -1,7 +1,6 @@
 """A release without new rules is one file by hand and one command: everything that lists releases knows it then.
 
-2.99.0 stands for it here: a child of the newest, with a few constants of its own. Its graphs, which the command
-``nccl-tuner machines capture`` writes, are those of the newest.
+2.99.0 stands for it here: a child of the newest, with a few constants of its own. Its graphs are searched.
 """
 
 import json
@@ -42,9 +41,6 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("package") / "tables"
     shutil.copytree(Path(str(files("tuner.tables").joinpath("nccl"))).parent, folder)
     (folder / "nccl" / f"{NEW}.toml").write_text(FILE)
-    graphs = folder / "machines" / "dgx-h100" / "graphs.toml"
-    lists = re.sub(rf'(?<=releases = \[)(?=[^\]]*"{NEWEST}")', f'"{NEW}", ', graphs.read_text())
-    graphs.write_text(lists)
     return folder
 
 
@@ -145,9 +141,9 @@ def test_it_is_among_what_is_valid(arguments: tuple[str, ...], tables: Path) -> 
     assert NEW in listed[0]
 
 
-def test_a_machine_without_its_graphs_says_which_command_captures_them(tables: Path) -> None:
-    said = failure(tables, "pick", "allreduce", "--machine", "dgx-a100", "--bytes", "8", "--nccl", NEW).stderr
-    assert f"'nccl-tuner machines capture dgx-a100 --nccl {NEW}' captures them" in said
+def test_its_graphs_are_those_of_its_parent_where_it_changes_nothing_of_the_search(run: Run) -> None:
+    words = ("graphs", "--machine", "a100-4x-1nic", "--nodes", "2", "--json", "--nccl")
+    assert json.loads(run(*words, NEW)) == json.loads(run(*words, NEWEST))
 
 
 HERE = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})"

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from tuner import search
 from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm
 from tuner.cli import everything
 from tuner.emulator.rules import time as timing
 from tuner.machine import catalogue, skeleton
@@ -45,7 +46,7 @@ def test_one_pick_parses_a_topology_once_and_computes_each_time_once(
     for module in (reader, skeleton):
         counted(monkeypatch, module, "parse", parsed)
     counted(monkeypatch, timing, "time_us", timed)
-    known = catalogue.load("dgx-h100").graphs("2.28.9", 8, several_nodes=True)
+    known = catalogue.load("dgx-h100").graph_table.graphs["2.28.9", 8, True]
     found = {name: OrderedGraph(graph, ()) for name, graph in known.items()}
     monkeypatch.setattr(search, "searched", lambda *_: SearchResult(found, 50.0, 1))  # which reads the text by itself
     words = f"pick allreduce --topology {topology} --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB"
@@ -63,6 +64,35 @@ def test_what_is_resolved_is_kept() -> None:
     other = replace(scenario, nodes=4)
     assert (scenario.ranks, other.ranks) == (16, 32)
     assert scenario == replace(other, nodes=2)
+
+
+def test_a_machine_with_a_variable_of_the_search_is_searched_with_it(tmp_path: Path) -> None:
+    plain = Scenario("2.28.9", 2, "a100-4x-2nic")
+    crossing = replace(plain, environment={"NCCL_CROSS_NIC": "1"})
+    assert [each.communicator().graphs[Algorithm.Ring].cross_nic for each in (plain, crossing)] == [2, 1]
+    file = tmp_path / "node.xml"
+    file.write_text(catalogue.load("a100-4x-2nic").topology_xml)
+    same = replace(crossing, machine=None, topology=file)
+    assert same.communicator().graphs == crossing.communicator().graphs
+    graphs = tmp_path / "graphs.xml"
+    CliRunner().invoke(everything, ["graphs", "--machine", "a100-4x-2nic", "--nodes", "2", "--dump", str(graphs)])
+    with pytest.raises(BadInput, match="NCCL_CROSS_NIC: read by the search of graphs, which these were found without"):
+        replace(crossing, graphs=graphs).communicator()
+
+
+def test_what_was_searched_before_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(*_: object) -> SearchResult:
+        raise AssertionError("searched")
+
+    monkeypatch.setattr(search, "searched", ask)
+    machine = catalogue.load("pcie-l40s-4nic")
+    assert machine.environment
+    for environment in ({}, {"NCCL_ALGO": "Ring"}, {"NCCL_COLLNET_ENABLE": "1"}, dict(machine.environment)):
+        Scenario("2.28.9", 2, machine.name, environment=environment).communicator()
+    with pytest.raises(AssertionError, match="searched"):
+        Scenario("2.28.9", 2, machine.name, environment={"NCCL_NET_DISABLE_INTRA": "0"}).communicator()
+    with pytest.raises(AssertionError, match="searched"):
+        Scenario("2.28.9", 1, "dgx-2", gpus_per_node=9, environment={"NCCL_P2P_LEVEL": "SYS"}).communicator()
 
 
 def test_a_description_is_read_when_it_is_resolved(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Skeleton topologies: NCCL completes them from what the simulated NVML says, and what nothing says is refused."""
 
 import re
+import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,16 +68,18 @@ def write(tmp_path: Path) -> Write:
     return write
 
 
-def completed(file: Path, gpu: str, gbps: float | None = None, nccl: str = NCCL) -> Topology:
-    return read(search.completed(file, gpu, gbps, None, nccl))
+def completed(file: Path, gpu: str, gbps: float | None = None, nccl: str | None = None) -> Topology:
+    """As it is completed here, or by NCCL ``nccl``."""
+    ours = skeleton.completed(file, gpu, gbps, None)
+    return read(ours if nccl is None else search.completed(file, gpu, gbps, None, nccl))
 
 
 # --- what NCCL fills in ---
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("nccl", HERE)
-def test_gpus_behind_an_nvswitch(write: Write, nccl: str) -> None:
+@pytest.mark.parametrize("nccl", [None, *HERE])
+def test_gpus_behind_an_nvswitch(write: Write, nccl: str | None) -> None:
     topology = completed(write(TWO_RAILS), "h100-sxm", 400, nccl)
     assert [(gpu.dev, gpu.busid, gpu.sm, gpu.numaid) for gpu in topology.gpus] == [
         (0, "0001:00:00.0", 90, 1),
@@ -90,8 +93,8 @@ def test_gpus_behind_an_nvswitch(write: Write, nccl: str) -> None:
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("nccl", HERE)
-def test_links_between_gpus_lead_to_gpus(write: Write, nccl: str) -> None:
+@pytest.mark.parametrize("nccl", [None, *HERE])
+def test_links_between_gpus_lead_to_gpus(write: Write, nccl: str | None) -> None:
     """The class of a link's far end is not in the file either: NCCL reads it in sysfs."""
     topology = completed(write(TWO_GPUS), "a100-pcie-bridged", nccl=nccl)
     assert [[(link.target, link.count, link.kind) for link in gpu.nvlinks] for gpu in topology.gpus] == [
@@ -122,26 +125,59 @@ def test_what_the_file_says_stays(write: Write) -> None:
     ]
 
 
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("text", "gpu", "gbps"),
+    [
+        (TWO_RAILS, "h100-sxm", 400),
+        (TWO_RAILS, "rtx-4090", 100),
+        (TWO_GPUS, "a100-pcie-bridged", None),
+        (CROSSED_GPUS, "l4", None),
+        (EIGHT_GPUS, "v100-sxm2", None),
+        (with_gpu(1, '<gpu dev="1"/>', with_gpu(2, '<gpu dev="0" gdr="0"/>')), "h100-sxm", 12.5),
+    ],
+)
+def test_it_is_completed_as_libnccl_does(write: Write, text: str, gpu: str, gbps: float | None) -> None:
+    assert_completed_alike(write(text), gpu, gbps, None)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("name", ["azure-ndv2-topo.xml", "azure-ndv5-topo.xml", "aws-ofi-nccl-p4d-24xl-topo.xml"])
+def test_a_shipped_skeleton_is_completed_as_libnccl_does(name: str) -> None:
+    gpu, gbps, latency_us = WORKS[name]
+    assert gpu is not None
+    assert_completed_alike(shipped(name), gpu, gbps, latency_us)
+
+
+def assert_completed_alike(file: Path, gpu: str, gbps: float | None, latency_us: float | None) -> None:
+    ours = skeleton.completed(file, gpu, gbps, latency_us)
+    assert elements(ET.fromstring(ours)) == elements(ET.fromstring(search.completed(file, gpu, gbps, latency_us, NCCL)))
+
+
+def elements(element: ET.Element) -> tuple[object, ...]:
+    return element.tag, element.attrib, [elements(child) for child in element]
+
+
 # --- the written file is the machine ---
 
 
 @pytest.mark.live
 @pytest.mark.parametrize("nccl", HERE)
 @pytest.mark.parametrize("nodes", [1, 2])
-@pytest.mark.parametrize("by", ["itself", NCCL])
+@pytest.mark.parametrize("by", ["itself", "here"])
 def test_the_completed_file_gives_the_graphs_of_the_skeleton(write: Write, nccl: str, nodes: int, by: str) -> None:
     """Whichever release completed it; the search goes by the file's order, which NCCL's own dump does not keep."""
     text, gbps = (TWO_RAILS, 400) if nodes > 1 else (CROSSED_GPUS, None)
-    assert_same_graphs(write(text), ("h100-sxm", gbps, None), nccl, nodes, nccl if by == "itself" else by)
+    assert_same_graphs(write(text), ("h100-sxm", gbps, None), nccl, nodes, nccl if by == "itself" else None)
 
 
-def assert_same_graphs(file: Path, model: tuple[Any, ...], nccl: str, nodes: int, by: str) -> None:
+def assert_same_graphs(file: Path, model: tuple[Any, ...], nccl: str, nodes: int, by: str | None) -> None:
+    """``by``: the release that completes the file; None: it is completed here."""
     asked = of_skeleton(skeleton.read(file, *model), nccl, nodes)
     with Oracle(asked) as oracle:
         found = oracle.graph_xml()
-    with Oracle(
-        OracleConfiguration(search.completed(file, *model, by), nodes, asked.gpus_per_node, nccl, {})
-    ) as oracle:
+    text = skeleton.completed(file, *model) if by is None else search.completed(file, *model, by)
+    with Oracle(OracleConfiguration(text, nodes, asked.gpus_per_node, nccl, {})) as oracle:
         assert oracle.graph_xml() == found
     assert found
 
@@ -340,7 +376,8 @@ def test_a_shipped_file_works(name: str) -> None:
 @pytest.mark.live
 @pytest.mark.parametrize("name", [name for name, (gpu, *_) in WORKS.items() if gpu is not None])
 def test_a_shipped_skeleton_and_its_completed_file_have_the_same_graphs(name: str) -> None:
-    assert_same_graphs(shipped(name), WORKS[name], NCCL, 1, HERE[-1])
+    for by in (HERE[-1], None):
+        assert_same_graphs(shipped(name), WORKS[name], NCCL, 1, by)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -22,11 +22,9 @@ def changed(scenario: Scenario, assignments: Sequence[str]) -> Scenario:
         if not equals or not value:
             raise BadInput(f"change {assignment!r}: expected KEY=VALUE; keys: {', '.join(KEYS)}, or a NCCL variable")
         if key.startswith("NCCL_"):
-            searched_with = release.load(scenario.nccl).environment.search
             scenario = replace(
                 scenario,
                 environment={**(scenario.environment or {}), **parse_assignments((assignment,))},
-                search=scenario.search or key in searched_with,
             )
         elif key in KEYS:
             scenario = KEYS[key](scenario, value)

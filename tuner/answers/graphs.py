@@ -11,8 +11,6 @@ from tuner.scenario import Scenario
 from tuner.search import Request, dump, find, searched
 from tuner.search.explain import Explanation, explain
 
-SEARCH_ALSO_READS = frozenset({"NCCL_NETDEVS_POLICY", "NCCL_MNNVL_SCATTER_NETS_ENABLE"})
-
 
 def of_scenario(scenario: Scenario) -> Mapping[str, OrderedGraph]:
     """By name; a graph without channels is absent. Errors: BadInput for nodes that differ and unknown variables."""
@@ -42,6 +40,9 @@ def _request(scenario: Scenario) -> Request:
 
 
 def _check_variables(variables: Mapping[str, str], nccl: Release) -> None:
-    read = {*nccl.environment.search, *SEARCH_ALSO_READS}
-    if unknown := nccl.unknown_variables(variables.keys() - read):
-        raise BadInput(f"graphs: the search does not know {unknown[0]}; {one_of(sorted(read))}")
+    if unknown := nccl.unknown_variables(variables.keys() - nccl.search_variables):
+        others = set(nccl.environment.known) - nccl.search_variables
+        raise BadInput(
+            f"graphs: the search does not know {unknown[0]}; {one_of(sorted(nccl.search_variables))}, and "
+            f"{len(others) + len(nccl.indifferent_variables)} that change no graph, such as NCCL_ALGO and NCCL_DEBUG"
+        )

@@ -9,10 +9,11 @@ import click
 
 from tuner import release
 from tuner.base.errors import BadInput, one_of
+from tuner.base.files import write_text
 from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.output import print_json, print_table
-from tuner.machine import catalogue, gpus
+from tuner.machine import catalogue, gpus, graph_tables, skeleton
 
 
 @click.group(name="machines", invoke_without_command=True)
@@ -57,38 +58,78 @@ def show(name: str, as_json: bool) -> None:
         click.echo(machine.topology_xml, nl=False)
 
 
+releases_option = click.option(
+    "--nccl", "releases", metavar="RELEASE", multiple=True, help="Release that searches; may be repeated."
+)
+every_option = click.option("--all", "every", is_flag=True, help="All releases that run there.")
+
+
 @command.command()
 @click.argument("name")
-@click.option("--nccl", "releases", metavar="RELEASE", multiple=True, help="Release that searches; may be repeated.")
-@click.option("--all", "every", is_flag=True, help="All releases, one after the other.")
+@releases_option
+@every_option
 @options.json_option
-def capture(name: str, releases: tuple[str, ...], every: bool, as_json: bool) -> None:
-    """Lets libnccl search the graphs of NAME for every number of GPUs and writes them into its folder.
+def search(name: str, releases: tuple[str, ...], every: bool, as_json: bool) -> None:
+    """Searches the graphs of NAME for every number of GPUs and keeps them in its folder, for fast answers later.
+
+    Needs no libnccl. What was searched before is remembered, so that it goes on where it was interrupted.
+
+    \b
+    nccl-tuner machines search dgx-h100 --all
+    """
+    from tuner.search import machine_graphs
+
+    machine = catalogue.load(name)
+    names = _releases(machine, releases, every)
+    start = time.monotonic()
+    file = Path(str(catalogue.folder())) / machine.name / catalogue.GRAPHS_FILE
+    write_text(file, graph_tables.to_json(machine_graphs.find_all(machine, names)))
+    if as_json:
+        print_json([{"machine": machine.name, "nccl": nccl, "file": str(file)} for nccl in names])
+    else:
+        click.echo(f"wrote {file} in {time.monotonic() - start:.0f} s")
+
+
+@command.command()
+@click.argument("name")
+@releases_option
+@every_option
+@options.out_option(
+    "FILE.toml", "The file to write; releases that it has stay. [default: NAME.graphs.toml]", required=False
+)
+@options.json_option
+def capture(name: str, releases: tuple[str, ...], every: bool, out: Path | None, as_json: bool) -> None:
+    """Has libnccl search the graphs of NAME for every number of GPUs and writes them to a file, to compare with.
 
     \b
     nccl-tuner machines capture dgx-h100 --nccl 2.28.9
-    nccl-tuner machines capture dgx-h100 --all
+    nccl-tuner machines capture dgx-h100 --all -o tests/golden/graphs/dgx-h100.toml
     """
     from tuner.conformance.capture import capture as write_graphs
 
-    if every == bool(releases):
-        raise BadInput(f"which releases? valid: --all, or --nccl RELEASE ({', '.join(release.names())})")
-    written = []
-    crashes = catalogue.load(name).crashes
-    for nccl in [each for each in release.names() if each not in crashes] if every else releases:
+    machine = catalogue.load(name)
+    file, written = out or Path(f"{machine.name}.graphs.toml"), []
+    for nccl in _releases(machine, releases, every):
         start = time.monotonic()
-        written.append({"machine": name, "nccl": nccl, "file": str(write_graphs(name, nccl))})
+        write_graphs(name, nccl, file)
+        written.append({"machine": name, "nccl": nccl, "file": str(file)})
         click.echo(f"{name}, NCCL {nccl}: {time.monotonic() - start:.0f} s", err=True)
     if as_json:
         print_json(written)
     else:
-        click.echo(f"wrote {written[-1]['file']}")
+        click.echo(f"wrote {file}")
+
+
+def _releases(machine: catalogue.Machine, named: tuple[str, ...], every: bool) -> tuple[str, ...]:
+    if every == bool(named):
+        raise BadInput(f"which releases? valid: --all, or --nccl RELEASE ({', '.join(release.names())})")
+    return machine.releases if every else tuple(release.load(name).name for name in named)
 
 
 @command.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @options.skeleton_options
-@click.option("--nccl", metavar="RELEASE", help="NCCL release that completes it. [default: the newest known]")
+@click.option("--nccl", metavar="RELEASE", help="For earlier scripts: all releases complete it alike.")
 @options.out_option("OUT.xml", "Write there, not to stdout.", "--output", required=False)
 @options.json_option
 def complete(
@@ -100,17 +141,15 @@ def complete(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Lets libnccl complete FILE, a topology that only places devices, as it does on a machine with such GPUs.
+    """Completes FILE, a topology that only places devices, as NCCL does on a machine with such GPUs; without libnccl.
 
     \b
     nccl-tuner machines complete ndv5-topo.xml --gpu h100-sxm --net-gbps 400 -o ndv5.xml
     """
-    from tuner.oracle import search
-
     if gpu is None:
         raise BadInput(f"say what the GPUs of {file} are: --gpu MODEL; {one_of(gpus.names())}")
     name = release.load(nccl or release.names()[-1]).name
-    completed = search.completed(file, gpu, net_gbps, net_latency_us, name)
+    completed = skeleton.completed(file, gpu, net_gbps, net_latency_us)
     if out is not None:
         try:
             out.write_text(completed, encoding="utf-8")

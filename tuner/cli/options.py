@@ -141,9 +141,9 @@ def scenario_options(function: F, several_releases: bool = False) -> F:
             "--nccl",
             metavar="RELEASE",
             multiple=several_releases,
-            help="A NCCL release; repeatable. [default: all captured for the machine]"
+            help="A NCCL release; repeatable. [default: all that run on the machine]"
             if several_releases
-            else "NCCL release. [default: the newest captured for the machine]",
+            else "NCCL release. [default: the newest that runs on the machine]",
         ),
         click.option(
             "--env",

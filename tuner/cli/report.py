@@ -14,7 +14,7 @@ from tuner.base.files import write_text
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import print_json
-from tuner.machine import catalogue
+from tuner.machine.graph_tables import release_key
 from tuner.report import calibrated, data
 from tuner.report.page import page
 
@@ -42,7 +42,7 @@ def command(
     nccl-tuner report --machine dgx-h100 --out dgx-h100.html
     nccl-tuner report --machine dgx-h100 --nodes 2 --nccl 2.22.3 --nccl 2.25.1 --out upgrade.html
     """
-    names = sorted({release.load(name).name for name in nccl}, key=catalogue.release_key)
+    names = sorted({release.load(name).name for name in nccl}, key=release_key)
     scenario = options.scenario_of(nccl=names[-1] if names else None, **described)
 
     def along(what: str, releases: Sequence[str]) -> Iterator[str]:

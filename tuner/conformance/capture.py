@@ -1,59 +1,73 @@
-"""Writes a machine's graphs.toml: the channel graphs that the real libnccl finds on its topology.
+"""The graphs that the real libnccl finds on a machine of the catalogue, as a file: what our own search is held against.
 
 Two runs of the library, with and without CollNet, per number of GPUs per node, on one node and on two. More nodes
 change nothing, because NCCL searches one node's graphs and asks only whether there are others
 (tests/unit/test_machines.py checks it at 3 and 4).
 """
 
-import hashlib
 import os
-from collections.abc import Hashable, Iterable, Mapping
+import tomllib
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
-from itertools import groupby, product
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 
+from tuner.base.errors import BadInput
+from tuner.base.files import write_text
 from tuner.base.names import Pattern
-from tuner.machine.catalogue import Machine, Shape, folder, load, net_gbs, release_key, shapes
+from tuner.machine.catalogue import Machine, load
+from tuner.machine.graph_tables import GraphTable, from_table, release_key, rows
 from tuner.machine.graphs import COLLNET_GRAPHS, WITH_COLLNET, Graph, Graphs
 from tuner.oracle import search
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
 
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
-
 SEVERAL = 2  # nodes
 TIMEOUT_S = 600.0  # some searches take minutes
 
 
-def capture(name: str, release: str) -> Path:
-    """Captures one release of one machine into its graphs.toml and returns that file.
+@dataclass(frozen=True, slots=True, eq=False)
+class Captured:
+    """A file of captured graphs; ``libnccl_sha256`` by release."""
+
+    table: GraphTable
+    libnccl_sha256: Mapping[str, str]
+
+
+def read(file: Path) -> Captured:
+    """What such a file has; nothing where there is none. BadInput where it is no such file."""
+    if not file.exists():
+        return Captured(GraphTable(""), {})
+    try:
+        table = tomllib.loads(file.read_text("utf-8"))
+        return Captured(from_table(table), table["libnccl_sha256"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{file}: no captured graphs: {error!r}; valid: a file that 'machines capture' wrote") from None
+
+
+def capture(name: str, release: str, file: Path) -> None:
+    """Captures one release of one machine into the file.
 
     Releases captured before stay, unless they were captured from another topology.xml.
     """
     machine = load(name)
-    topology_sha256 = hashlib.sha256(machine.topology_xml.encode()).hexdigest()
-    old = machine.graphs_table
-    kept = shapes(old) if old.get("topology_sha256") == topology_sha256 else {}
-    searched: dict[Shape, Graphs] = {shape: graphs for shape, graphs in kept.items() if shape[0] != release}
-    nets = {shape: value for shape, value in net_gbs(old).items() if shape in searched}
-    libnccl = {r: sha for r, sha in old.get("libnccl_sha256", {}).items() if any(r == shape[0] for shape in searched)}
+    old = read(file)
+    kept = old.table.of(machine.topology_sha256).without(release)
+    graphs, nets = dict(kept.graphs), dict(kept.net_gbs)
+    libnccl = {r: sha for r, sha in old.libnccl_sha256.items() if r in kept.releases}
     asked = list(product(reversed(machine.gpu_counts), (1, SEVERAL)))  # the longest searches first
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         answers = list(pool.map(lambda shape: ask(machine, release, shape[1], shape[0]), asked))
-    for (gpus, nodes), (graphs, net, libnccl[release]) in zip(asked, answers, strict=True):
+    for (gpus, nodes), (found, net, libnccl[release]) in zip(asked, answers, strict=True):
         shape = release, gpus, nodes > 1
-        searched[shape] = graphs
+        graphs[shape] = found
         if net is not None:
             nets[shape] = net
-    file = Path(str(folder())) / name / "graphs.toml"
-    file.write_text(render(name, topology_sha256, libnccl, searched, nets), encoding="utf-8")
-    load.cache_clear()
-    return file
+    write_text(file, render(name, Captured(GraphTable(machine.topology_sha256, graphs, nets), libnccl)))
 
 
 def ask(machine: Machine, release: str, nodes: int, gpus_per_node: int) -> tuple[Graphs, float | None, str]:
@@ -77,71 +91,38 @@ def _searched(scenario: Scenario) -> tuple[dict[str, Graph], float | None, str]:
         return dict(search.graphs(oracle)), search.net_gbs(oracle), oracle.facts.library_sha256
 
 
-def render(
-    name: str,
-    topology_sha256: str,
-    libnccl_sha256: Mapping[str, str],
-    searched: Mapping[Shape, Graphs],
-    nets: Mapping[Shape, float],
-) -> str:
-    """The text of a graphs.toml; equal graphs share an entry."""
+def render(name: str, captured: Captured) -> str:
+    """The text of such a file; equal graphs share an entry."""
+    sha256 = captured.libnccl_sha256
+    nets = {shape: {"slowest_gbs": value} for shape, value in captured.table.net_gbs.items()}
     lines = [
         f"# Autogenerated by 'nccl-tuner machines capture {name} --all'; do not edit.",
         "# What libnccl's search found on topology.xml with no NCCL_* variable set but machine.toml's, and those that",
         "# NCCL_COLLNET_ENABLE=1 adds or changes. Decimals are the shortest that give the float32 back. Absent: not",
         "# searched. Heads are the GPUs at which the channels of a graph that enters the network start, if not at all.",
-        f'topology_sha256 = "{topology_sha256}"',
+        f'topology_sha256 = "{captured.table.topology_sha256}"',
         "",
         "[libnccl_sha256]",
-        *(f'"{release}" = "{libnccl_sha256[release]}"' for release in sorted(libnccl_sha256, key=release_key)),
+        *(f'"{release}" = "{sha256[release]}"' for release in sorted(sha256, key=release_key)),
         "",
         "[graphs]",
-        *_lists(searched),
+        *_lists(captured.table.graphs),
         "",
         "[adapters]  # slowest path from a GPU to its own adapter, for the releases that know it",
-        *_lists({shape: {"slowest_gbs": value} for shape, value in nets.items()}),
+        *_lists(nets),
     ]
     return "\n".join(lines) + "\n"
 
 
-Found = Graph | float
-Entry = tuple[tuple[str, Found], tuple[str, ...], tuple[int, ...], tuple[str, ...]]
-
-
-def _lists(by_shape: Mapping[Shape, Mapping[str, Found]]) -> list[str]:
+def _lists(by_shape: Mapping[Any, Mapping[str, Graph | float]]) -> list[str]:
     lines = []
-    for kind, entries in groupby(_entries(by_shape), key=lambda entry: entry[0][0]):
+    for kind, entries in rows(by_shape).items():
         lines += [f"{kind} = [", *map(_line, entries), "]"]
     return lines
 
 
-def _entries(by_shape: Mapping[Shape, Mapping[str, Found]]) -> list[Entry]:
-    """Releases x GPUs per node x nodes with one graph; by its name, one node first, fewest GPUs first."""
-    order = sorted(by_shape, key=lambda shape: (release_key(shape[0]), *shape[1:]))
-    cells = [(graph, *shape) for shape in order for graph in by_shape[shape].items()]
-    releases = _gather(((graph, gpus, several), release) for graph, release, gpus, several in cells)
-    gpus_per_node = _gather(((graph, r, several), gpus) for (graph, gpus, several), r in releases.items())
-    nodes = _gather(
-        ((graph, r, g), "several" if several else "one") for (graph, r, several), g in gpus_per_node.items()
-    )
-    entries = [(graph, r, g, n) for (graph, r, g), n in nodes.items()]
-    return sorted(entries, key=lambda entry: (entry[0][0], entry[3], entry[2], release_key(entry[1][0])))
-
-
-def _gather(pairs: Iterable[tuple[K, V]]) -> dict[K, tuple[V, ...]]:
-    """All values of each key, in order."""
-    gathered: dict[K, tuple[V, ...]] = {}
-    for key, value in pairs:
-        gathered[key] = (*gathered.get(key, ()), value)
-    return gathered
-
-
-def _line(entry: Entry) -> str:
-    (_, graph), releases, gpus_per_node, nodes = entry
-    values = asdict(graph) if isinstance(graph, Graph) else {"gbs": graph}
-    known = {name: value for name, value in values.items() if value is not None}
-    cells = {"nodes": nodes, "gpus_per_node": gpus_per_node} | known | {"releases": releases}
-    return "    {" + ", ".join(f"{name} = {_value(value)}" for name, value in cells.items()) + "},"
+def _line(row: Mapping[str, Any]) -> str:
+    return "    {" + ", ".join(f"{name} = {_value(value)}" for name, value in row.items()) + "},"
 
 
 def _value(value: object) -> str:

@@ -121,8 +121,8 @@ def _check_environment(release: Release, environment: Environment) -> None:
     if unknown := release.unknown_variables(environment.values.keys() - environment.searched):
         if set(unknown) <= set(release.environment.search):
             raise BadInput(
-                f"{', '.join(unknown)}: read by the search of graphs, which these were found without; valid with "
-                "--topology FILE.xml, or after a change: nccl-tuner whatif, diff --change"
+                f"{', '.join(unknown)}: read by the search of graphs, which these were found without; valid without "
+                "--graphs"
             )
         raise BadInput(
             f"{', '.join(unknown)}: not emulated for NCCL {release.name}; valid: "

@@ -1,30 +1,26 @@
-"""Machines by name: ``tables/machines/<name>`` holds one node's topology, where each fact comes from, and the graphs
-that libnccl found on it.
+"""Machines by name: ``tables/machines/<name>`` holds one node's topology, and where each fact comes from.
 
-``topology.xml`` and ``machine.toml`` are written by hand; ``graphs.toml`` by ``nccl-tuner machines capture <name>``.
-``refused.toml`` says of machines that cannot be simulated why, and what there is instead; ``aliases.toml`` has other
-names, such as clouds' instance types.
+``topology.xml`` and ``machine.toml`` are written by hand. ``graphs.json`` saves the search of what is asked most; it is
+written by ``nccl-tuner machines search <name>``, and without it nothing is missing. ``refused.toml`` says of machines
+that cannot be simulated why, and what there is instead; ``aliases.toml`` has other names, such as clouds' instance
+types.
 """
 
-import re
+import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from itertools import product
-from typing import Any
-
-import numpy as np
 
 from tuner import release
 from tuner.base.errors import BadInput, UnknownMachine, did_you_mean, one_of
-from tuner.base.names import Pattern
-from tuner.machine.graphs import Graph, Graphs
+from tuner.machine.graph_tables import GraphTable, from_table
 from tuner.machine.topology import Topology, read
 
-Shape = tuple[str, int, bool]  # release, GPUs per node, several nodes
+GRAPHS_FILE = "graphs.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +34,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine:
-    """One kind of node. ``graphs_table`` is the parsed graphs.toml.
+    """One kind of node.
 
-    ``gpu_counts`` are the GPUs per node whose graphs are captured: all, where NCCL's search does not take minutes.
+    ``gpu_counts`` are the GPUs per node that libnccl is asked about: all, where its search does not take minutes.
     ``environment`` are the variables of NCCL's search that the machine's /etc/nccl.conf sets. ``crashes`` are the
     releases in which libnccl itself crashes there, and where.
     """
@@ -58,42 +54,32 @@ class Machine:
     peer_to_peer_across_sockets: bool
     environment: Mapping[str, str]
     crashes: Mapping[str, str]
-    graphs_table: Mapping[str, Any] = field(repr=False)
-    _shapes: Mapping[Shape, Graphs] = field(repr=False)
-    _net_gbs: Mapping[Shape, float] = field(repr=False)
-
-    def graphs(self, release: str, gpus_per_node: int, several_nodes: bool) -> Graphs:
-        """The graphs libnccl found on the first ``gpus_per_node`` GPUs; the same for 2 nodes and for more.
-
-        Errors: BadInput where they are not in the catalogue.
-        """
-        if gpus_per_node not in self.gpu_counts:
-            valid = one_of(map(str, self.gpu_counts))
-            raise BadInput(f"{self.name}: graphs of {gpus_per_node} GPUs per node are not in the catalogue; {valid}")
-        if release in self.crashes:
-            raise BadInput(f"{self.name}: NCCL {release} crashes there: {self.crashes[release]}; valid: other releases")
-        try:
-            return self._shapes[release, gpus_per_node, several_nodes]
-        except KeyError:
-            raise BadInput(
-                f"{self.name}: no graphs captured for NCCL {release}; {one_of(self.releases or ['none yet'])}; "
-                f"'nccl-tuner machines capture {self.name} --nccl {release}' captures them"
-            ) from None
-
-    def net_gbs(self, release: str, gpus_per_node: int, several_nodes: bool) -> float:
-        """Slowest path from a GPU to its own adapter, 1e9 bytes per second; 0 for a release that does not know it."""
-        return self._net_gbs.get((release, gpus_per_node, several_nodes), 0.0)
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """The releases with captured graphs, oldest first."""
-        return tuple(sorted({release for release, _, _ in self._shapes}, key=release_key))
+        """The releases that run there, oldest first."""
+        return tuple(name for name in release.names() if name not in self.crashes)
+
+    def check_runs(self, nccl: str) -> None:
+        """BadInput for a release of libnccl that crashes there."""
+        if nccl in self.crashes:
+            raise BadInput(f"{self.name}: NCCL {nccl} crashes there: {self.crashes[nccl]}; valid: other releases")
+
+    @property
+    def graph_table(self) -> GraphTable:
+        """Graphs that were searched before, on this topology and with the machine's own variables alone."""
+        return _graph_table(self.name).of(self.topology_sha256)
+
+    @property
+    def topology_sha256(self) -> str:
+        """Of the topology's text, in hexadecimal."""
+        return sha256(self.topology_xml.encode()).hexdigest()
 
 
 def newest_release(machines: Iterable[str]) -> str:
-    """The newest release that all of these machines have graphs for; of none the newest there is."""
-    captured = [load(name).releases for name in machines]
-    common = [name for name in release.names() if all(name in each for each in captured)]
+    """The newest release that runs on all of these machines; of none the newest there is."""
+    running = [load(name).releases for name in machines]
+    common = [name for name in release.names() if all(name in each for each in running)]
     return (common or release.names())[-1]
 
 
@@ -120,7 +106,6 @@ def load(name: str) -> Machine:
         raise UnknownMachine(f"no machine {name!r}{did_you_mean(name, valid)}; {one_of(valid)}")
     home = folder() / name
     facts = tomllib.loads(_text(home / "machine.toml"))
-    graphs = tomllib.loads(_text(home / "graphs.toml")) if (home / "graphs.toml").is_file() else {}
     xml = _text(home / "topology.xml")
     return Machine(
         name=name,
@@ -136,42 +121,13 @@ def load(name: str) -> Machine:
         peer_to_peer_across_sockets=facts.get("peer_to_peer_across_sockets", True),
         crashes=facts.get("crashes", {}),
         environment=facts.get("environment", {}),
-        graphs_table=graphs,
-        _shapes=shapes(graphs),
-        _net_gbs=net_gbs(graphs),
     )
 
 
-def net_gbs(table: Mapping[str, Any]) -> dict[Shape, float]:
-    """The slowest path from a GPU to its own adapter, of a graphs.toml, for the releases that know it."""
-    return {
-        (release, gpus, nodes == "several"): float(np.float32(row["gbs"]))
-        for row in table.get("adapters", {}).get("slowest_gbs", [])
-        for release, gpus, nodes in product(row["releases"], row["gpus_per_node"], row["nodes"])
-    }
-
-
-def shapes(table: Mapping[str, Any]) -> dict[Shape, dict[str, Graph]]:
-    """The graphs of a graphs.toml by release, GPUs per node and whether there are several nodes."""
-    by_shape: dict[Shape, dict[str, Graph]] = {}
-    for name, rows in table.get("graphs", {}).items():
-        for row in rows:
-            graph = _graph({column: row.get(column) for column in Graph.__dataclass_fields__})
-            for nccl, gpus, nodes in product(row["releases"], row["gpus_per_node"], row["nodes"]):
-                by_shape.setdefault((nccl, gpus, nodes == "several"), {})[name] = graph
-    return by_shape
-
-
-def release_key(release: str) -> tuple[int, ...]:
-    """Sorts 2.9 before 2.28."""
-    return tuple(int(part) for part in re.findall(r"\d+", release))
-
-
-def _graph(row: Mapping[str, Any]) -> Graph:
-    """A row with its decimals back as the float32 they were printed from."""
-    numbers = {name: float(np.float32(value)) for name, value in row.items() if isinstance(value, float)}
-    heads = None if row["heads"] is None else tuple(row["heads"])
-    return Graph(**{**row, **numbers, "pattern": Pattern[row["pattern"]], "heads": heads})
+@cache
+def _graph_table(name: str) -> GraphTable:
+    file = folder() / name / GRAPHS_FILE
+    return from_table(json.loads(_text(file))) if file.is_file() else GraphTable("")
 
 
 def folder() -> Traversable:

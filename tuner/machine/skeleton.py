@@ -1,14 +1,15 @@
-"""Topology files that only place devices, as cloud vendors ship them for NCCL_TOPO_FILE, completed by the real libnccl.
+"""Topology files that only place devices, as cloud vendors ship them for NCCL_TOPO_FILE, completed as NCCL does it.
 
 On the machine NCCL asks NVML for the GPUs and its network plugin for the adapters. Here a GPU model's name and the
-adapters' speed answer instead, through the simulated NVML; what else the file leaves to the machine is refused.
+adapters' speed answer instead; what else the file leaves to the machine is refused.
 """
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import NoReturn, Protocol, TypeVar
@@ -26,6 +27,8 @@ NVIDIA = "0x10de"
 AMAZON = "0x1d0f"  # its network plugin reports a latency, by type of instance
 BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")  # NCCL compares them as text, in lower case
 CPU_FACTS = {"x86_64": ("vendor", "familyid", "modelid")}  # what NCCL otherwise asks the computer it runs on
+NVSWITCH_CLASS = "0x068000"  # what NCCL takes the far end of an NVLink for that the host does not see
+NET_DEFAULTS = {"port": "1", "maxconn": "131072", "gdr": "1"}  # what NCCL's own InfiniBand network says of an adapter
 FIRST_GUID = 0x2000000000000000  # invented and distinct, as NCCL tells adapters apart by it
 
 
@@ -98,6 +101,43 @@ def read(file: Path, gpu: str, net_gbps: float | None, net_latency_us: float | N
             if _bus_id(pci) in (*bus_ids, *adapters.values())
         },
     )
+
+
+@cache
+def completed(file: Path, gpu: str, net_gbps: float | None, net_latency_us: float | None) -> str:
+    """The topology that NCCL makes of a skeleton: every device of the machine, and no ranks. Errors: :func:`read`'s."""
+    described = read(file, gpu, net_gbps, net_latency_us)
+    root = ET.fromstring(described.topology)
+    for pci in root.iter("pci"):
+        own = pci.find("gpu")
+        if own is not None:
+            own.attrib.setdefault("gdr", "1")
+            _add_nvlinks(own, described, described.nvlinks.get(_bus_id(pci), ()))
+    for number, net in enumerate(root.iter("net"), start=1):
+        net.set("latency", f"{float(net.get('latency', 0)):g}")
+        for name, value in {**NET_DEFAULTS, "guid": hex(number)}.items():
+            net.attrib.setdefault(name, value)
+    _trim(root)
+    ET.indent(root)
+    return to_text(root)
+
+
+def _add_nvlinks(gpu: ET.Element, described: Skeleton, far_ends: Sequence[str]) -> None:
+    """One <nvlink> for each device that NVLinks lead to, unless the file has some (ncclTopoGetXmlFromGpu, xml.cc)."""
+    if gpu.find("nvlink") is None:
+        for target, count in Counter(far_ends).items():
+            tclass = described.classes.get(target, NVSWITCH_CLASS)
+            ET.SubElement(gpu, "nvlink", {"target": target, "count": str(count), "tclass": tclass})
+
+
+def _trim(element: ET.Element) -> bool:
+    """Drops what leads to no GPU and no adapter; says whether something is left (ncclTopoTrimXml, xml.cc)."""
+    if element.tag in ("gpu", "net"):
+        return True
+    for child in list(element):
+        if not _trim(child):
+            element.remove(child)
+    return len(element) > 0
 
 
 class _File:

@@ -24,6 +24,7 @@ CapName = Literal["ll", "ring_ll128_per_channel", "tree_ll128_per_channel", "tre
 PathName = Literal["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS"]
 Latencies = Mapping[Algorithm, Mapping[Protocol, float]]
 HARDWARE: tuple[Hardware, ...] = ("nvlink", "pci", "net")
+SEARCHED_FOR = ("NCCL_COLLNET_ENABLE", "NCCL_NVLS_ENABLE")  # which graphs are searched for, beside other effects
 BUILDS = ("cu12", "cu13")  # of libnccl, by the major version of CUDA; the first where none is named
 
 
@@ -258,6 +259,11 @@ class Release:
         of = self.environment
         known = {*of.known, *of.nvlink_domains, *of.registered_buffers, of.shares_gpus}
         return sorted(set(variables) - known - self.indifferent_variables)
+
+    @property
+    def search_variables(self) -> frozenset[str]:
+        """The variables that the search of graphs reads."""
+        return frozenset({*self.environment.search, *SEARCHED_FOR})
 
     def file_of(self, key: str) -> str:
         """The file that a dotted key comes from; of one that is nowhere, the release's own."""

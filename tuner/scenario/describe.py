@@ -26,7 +26,7 @@ class Description(TypedDict, total=False):
     ``hosts_per_domain``: of how many hosts each NVLink domain is, a number or one for each domain; none.
     ``ranks_without_fabric``: whose GPUs have not joined the fabric of their domain; none.
     ``node``: instead of these, where nodes differ, ``NODE[:GPUS][xN]`` each, in the order of
-    ranks. ``graphs``: a file that NCCL dumped. ``nccl``: the newest release that the machine is captured for, or that
+    ranks. ``graphs``: a file that NCCL dumped. ``nccl``: the newest release that runs on the machine, or that
     of ``constants``, a file of constants fitted to measurements in place of NCCL's. ``env``: NCCL's variables, each a
     text or a whole number. ``build``: which libnccl is asked, of those for CUDA 12 (``cu12``) and CUDA 13 (``cu13``).
     """

@@ -49,7 +49,6 @@ class Scenario:
     others: tuple["Scenario", ...] = ()
     fitted_constants: "FittedConstants | None" = None  # instead of NCCL's; libnccl has none
     hardware: dict[str, str] | None = None  # what differs from the machine or topology, in the words of topology.edit
-    search: bool = False  # the graphs of a known machine are searched too, as variables of the search are set
     build: str = BUILDS[0]  # of libnccl, where it is asked
     hosts_per_domain: tuple[int, ...] | int | None = None  # that NVLink joins: of all NVLink domains alike, or of each
     ranks_without_fabric: tuple[int, ...] = ()  # whose GPUs have not joined the NVLink fabric of their domain

@@ -97,13 +97,6 @@ class ResolvedNode:
         """The same as libnccl reads it."""
         return self._changed.text
 
-    @property
-    def searches(self) -> bool:
-        """Whether the graphs are searched, as they are not known from the catalogue or a dump."""
-        scenario = self.scenario
-        changed = bool(scenario.hardware) or scenario.search or self.shares_gpus
-        return scenario.graphs is None and (scenario.machine is None or changed)
-
     def for_emulator(self, several: bool) -> Node:
         """The node as the emulator takes it, alone or one of several."""
         if several not in self._for_emulator:
@@ -152,12 +145,13 @@ class ResolvedNode:
         """The node as the search of graphs takes it, alone or one of several."""
         from tuner.search import Request
 
-        asked, nvls_off = self.for_oracle(1), resolved.of(release.load(self.scenario.nccl)).nvls_if_shared
+        nccl = release.load(self.scenario.nccl)
+        asked, nvls_off = self.for_oracle(1), resolved.of(nccl).nvls_if_shared
         return Request(
             asked.topology,
             asked.gpus_per_node,
             several,
-            dict(asked.env),
+            {name: value for name, value in asked.env.items() if name in nccl.search_variables},
             asked.peer_to_peer_across_sockets,
             asked.gpu_of_rank,
             nvls_off is not None and nvls_off([self.gpu_of_rank]),
@@ -175,17 +169,29 @@ class ResolvedNode:
             if found != ranks:
                 raise BadTopology(f"{scenario.graphs}: graphs of {found} {each} for {ranks} {each} per node")
             return dumped, self._dumped_net_gbs(several)
-        if self.searches:
-            return found_graphs(self.for_search(several), scenario.nccl)
-        assert scenario.machine is not None
-        machine, shape = catalogue.load(scenario.machine), (scenario.nccl, self.gpus, several)
-        return machine.graphs(*shape), machine.net_gbs(*shape)
+        return self._searched_before(several) or found_graphs(self.for_search(several), scenario.nccl)
+
+    def _searched_before(self, several: bool) -> tuple[Graphs, float] | None:
+        """The same, where the catalogue has it: of a machine as it is, without variables that only the search reads."""
+        scenario = self.scenario
+        if scenario.machine is None or scenario.hardware:
+            return None
+        machine, nccl = catalogue.load(scenario.machine), release.load(scenario.nccl)
+        machine.check_runs(nccl.name)
+        given = {**machine.environment, **(scenario.environment or {})}
+        searched_with = {name: value for name, value in given.items() if name in nccl.environment.search}
+        if self.shares_gpus or searched_with != machine.environment:
+            return None
+        shape = nccl.name, self.gpus, several
+        table = machine.graph_table
+        return (table.graphs[shape], table.net_gbs.get(shape, 0.0)) if shape in table.graphs else None
 
     def _dumped_net_gbs(self, several: bool) -> float:
         """A dump of graphs does not say it, so the machine's own; a topology's is not known."""
         if self.scenario.machine is None:
             return 0.0
-        return catalogue.load(self.scenario.machine).net_gbs(self.scenario.nccl, self.gpus, several)
+        known = self._searched_before(several)
+        return found_graphs(self.for_search(several), self.scenario.nccl)[1] if known is None else known[1]
 
     @cached_property
     def _changed(self) -> _Source:
@@ -209,15 +215,11 @@ class ResolvedNode:
             machine = catalogue.load(scenario.machine)
             return _Source(machine.topology_xml, machine.topology)
         assert scenario.topology is not None
+        from tuner.machine import skeleton
+
         if scenario.gpu is None:
-            from tuner.machine import skeleton
-
             return _Source(*skeleton.read_complete(scenario.topology))
-        from tuner.oracle import search
-
-        text = search.completed(
-            scenario.topology, scenario.gpu, scenario.net_gbps, scenario.net_latency_us, scenario.nccl
-        )
+        text = skeleton.completed(scenario.topology, scenario.gpu, scenario.net_gbps, scenario.net_latency_us)
         return _Source(text, read_topology(text))
 
 

@@ -75,11 +75,11 @@ class ResolvedScenario:
         """The communicator as rank 0 sees it, then as the ranks of each of the scenario's ``others`` do.
 
         They may differ, because NCCL does not exchange everything it tunes with; they are one where nodes are alike.
-        Graphs come from the catalogue, from a dump, or from the search.
+        Graphs come from the search, which the catalogue has done before for what is asked most, or from a dump.
         """
         nccl, searched = self.release, frozenset[str]()
         self._check_sharing()
-        if all(kind.searches for kind in self.kinds):
+        if all(kind.scenario.graphs is None for kind in self.kinds):
             searched = frozenset(nccl.environment.search)
         environment = Environment(self.scenario.environment or {}, searched)
         several = sum(count for _, count in self.nodes) > 1

@@ -1,4 +1,4 @@
-"""Graphs that were searched before, kept on disk by all that they depend on: request, release, and the code."""
+"""Graphs that were searched before, kept on disk by all that they depend on: request, rules, and the code."""
 
 import hashlib
 import json
@@ -46,9 +46,16 @@ def _searched(key: str, request: str, nccl: str) -> SearchResult:
 def searched(request: Request, nccl: str) -> SearchResult:
     """All of it, with the graphs that have no channels. Errors: those of :func:`tuner.search.graphs.search`."""
     text = json.dumps(asdict(request), sort_keys=True)
-    of_release = [file.table for file in release.load(nccl).files]
-    content = "\n".join([text, json.dumps(of_release, sort_keys=True, default=str), _code()])
-    return _searched(_sha256(content), text, nccl)
+    return _searched(_sha256("\n".join([text, rules_of(nccl), _code()])), text, nccl)
+
+
+@cache
+def rules_of(nccl: str) -> str:
+    """The sha256 of what the search reads of a release; releases with the same one find the same graphs."""
+    loaded = release.load(nccl)
+    search = {part.name: getattr(loaded.search, part.name) for part in fields(loaded.search) if part.name != "dump"}
+    read = search, loaded.limits.max_channels, loaded.paths.types, loaded.environment.non_numeric_is_default
+    return _sha256(json.dumps(to_json(read), sort_keys=True))
 
 
 def _request(text: str) -> Request:

@@ -25,7 +25,8 @@ def scenario_record(scenario: Scenario) -> dict[str, Any]:
         del record["ranks_per_gpu"]
     record.update({name: str(path.resolve()) for name in _PATHS if (path := getattr(scenario, name)) is not None})
     others = [scenario_record(other) for other in scenario.others]
-    return {**record, "environment": scenario.environment or {}, "others": others}
+    # "search" told before that a variable has the graphs searched, as it always has now; a run goes on in such a file.
+    return {**record, "environment": scenario.environment or {}, "others": others, "search": False}
 
 
 def _case(scenario: Scenario | None) -> dict[str, Any] | None:
@@ -189,7 +190,8 @@ def scenario_from(record: Mapping[str, Any]) -> Scenario:
     """The scenario of a record that :func:`scenario_record` made; BadMeasurement for any other."""
     try:
         paths = {name: Path(record[name]) for name in _PATHS if record.get(name) is not None}
-        return Scenario(**{**record, **paths, "others": tuple(map(scenario_from, record["others"]))})
+        own = {name: value for name, value in record.items() if name != "search"}
+        return Scenario(**{**own, **paths, "others": tuple(map(scenario_from, record["others"]))})
     except (AttributeError, KeyError, TypeError) as error:
         raise BadMeasurement(f"the header's '{CASE}' describes no communicator: {error!r}") from None
 
