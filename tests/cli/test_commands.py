@@ -89,10 +89,7 @@ BAD = {
     "algorithm": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_ALGO=Rings"), "NVLSTree"),
     "protocol": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_PROTO=LL64"), "LL128"),
     "variable": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_FOO=1"), "NCCL_PROTO"),
-    "variable of the search": (
-        ("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_P2P_LEVEL=SYS"),
-        "valid with --topology FILE.xml",
-    ),
+    "variable of no search": (("graphs", "--machine", "dgx-h100", "--env", "NCCL_FOO=1"), "change no graph"),
     "no value": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_ALGO"), "NAME=VALUE"),
     "zero nodes": (("pick", "allreduce", "--machine", "dgx-h100", "--nodes", "0"), "1 to 1048576"),
     "negative nodes": (("pick", "allreduce", "--machine", "dgx-h100", "--nodes", "-2"), "1 to 1048576"),

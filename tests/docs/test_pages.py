@@ -23,10 +23,9 @@ SESSIONS = [block for block in BLOCKS if block.is_session]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
-ASKS = re.compile(r"^\$ nccl-tuner (?:oracle|check|machines complete)\b|^\$ .* --topology |^>>> with Oracle\(", re.M)
-ASKS_HARDWARE = re.compile(r"^\$ nccl-tuner (?:whatif|diff) .*\b(?:nic-gbps|nics|nvlinks|pcie)=", re.M)
+ASKS = re.compile(r"^\$ nccl-tuner (?:oracle|check)\b|^>>> with Oracle\(", re.M)
 # What follows them on a page may use none of what they write: without libnccl they are left out.
-ASKING = frozenset(block for block in BLOCKS if ASKS.search(block.text) or ASKS_HARDWARE.search(block.text))
+ASKING = frozenset(block for block in BLOCKS if ASKS.search(block.text))
 
 
 def marked(blocks: list[sessions.Block]) -> list[ParameterSet]:
@@ -64,7 +63,7 @@ def test_every_prompt_is_run() -> None:
 @pytest.mark.parametrize("block", SESSIONS, ids=str)
 def test_libnccl_is_asked_of_releases_that_the_tests_fetch(block: sessions.Block) -> None:
     for command in block.commands:
-        if re.match(r"nccl-tuner (oracle|check|machines complete)\b|.* --topology ", command.line):
+        if re.match(r"nccl-tuner (oracle|check)\b", command.line):
             assert set(re.findall(r"--nccl (\S+)", command.line)) & here.FEW, f"{command.line}: valid: {here.FEW}"
 
 
