@@ -79,6 +79,8 @@ def test_topology_and_graphs_from_files(tmp_path: Path) -> None:
     assert json.loads(searched.stdout) == json.loads(named.stdout)
 
 
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+DUMPED = ("--topology", str(EXAMPLES / "node.xml"), "--graphs", str(EXAMPLES / "graphs.xml"))
 BAD = {
     "machine": (("pick", "allreduce", "--machine", "dgx-h10"), "dgx-h100"),
     "refused machine": (("pick", "allreduce", "--machine", "gb200-nvl72"), "no multi-node NVLink"),
@@ -89,6 +91,10 @@ BAD = {
     "algorithm": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_ALGO=Rings"), "NVLSTree"),
     "protocol": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_PROTO=LL64"), "LL128"),
     "variable": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_FOO=1"), "NCCL_PROTO"),
+    "variable of the search": (
+        ("pick", "allreduce", *DUMPED, "--nodes", "2", "--env", "NCCL_P2P_LEVEL=SYS"),
+        "valid without --graphs",
+    ),
     "variable of no search": (("graphs", "--machine", "dgx-h100", "--env", "NCCL_FOO=1"), "change no graph"),
     "no value": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_ALGO"), "NAME=VALUE"),
     "zero nodes": (("pick", "allreduce", "--machine", "dgx-h100", "--nodes", "0"), "1 to 1048576"),
