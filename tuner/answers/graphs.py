@@ -1,15 +1,44 @@
 """The graphs of a scenario's node, as our own search finds them."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tuner.base.errors import BadInput, one_of
+from tuner.base.errors import BadInput, TunerError, one_of
 from tuner.base.files import write_text
+from tuner.base.records import json_form
 from tuner.machine.graphs import OrderedGraph
 from tuner.release import Release
 from tuner.scenario import Scenario
 from tuner.search import Request, dump, find, searched
 from tuner.search.explain import Explanation, explain
+
+LIMIT_CHANNELS = (
+    "NCCL_MAX_NCHANNELS",
+    "NCCL_MIN_NCHANNELS",
+    "NCCL_MAX_NRINGS",
+    "NCCL_MIN_NRINGS",
+    "NCCL_MAX_CTAS",
+    "NCCL_MIN_CTAS",
+)
+OF_CHANNELS = ("ring", "tree")
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicatorChannels:
+    """The channels that collectives use in the end; variables that limit them, and how many there are without."""
+
+    channels: int
+    variables: Mapping[str, str]
+    without_variables: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """Why a graph is as it is, and how many channels are made of it."""
+
+    explanation: Explanation = field(metadata=json_form(merged=True))
+    communicator: CommunicatorChannels | None
 
 
 def of_scenario(scenario: Scenario) -> Mapping[str, OrderedGraph]:
@@ -17,9 +46,23 @@ def of_scenario(scenario: Scenario) -> Mapping[str, OrderedGraph]:
     return find(_request(scenario), scenario.nccl)
 
 
-def explained(scenario: Scenario, graph: str) -> Explanation:
-    """Every search that is tried for one graph. Errors: as :func:`of_scenario`, BadInput where it is not searched."""
-    return explain(_request(scenario), scenario.nccl, graph)
+def explained(scenario: Scenario, graph: str) -> Explained:
+    """Why one graph is as it is. Errors: as :func:`of_scenario`, BadInput where it is not searched."""
+    found = explain(_request(scenario), scenario.nccl, graph)
+    return Explained(found, _communicator(scenario) if graph in OF_CHANNELS and found.found.channels else None)
+
+
+def _communicator(scenario: Scenario) -> CommunicatorChannels | None:
+    """None where the emulator has no such communicator, as of a host that NCCL takes for several nodes."""
+    variables = scenario.environment or {}
+    limiting = {name: value for name, value in variables.items() if name in LIMIT_CHANNELS}
+    others = {name: value for name, value in variables.items() if name not in limiting}
+    try:
+        channels = scenario.communicator().coll_channels
+        without = replace(scenario, environment=others).communicator().coll_channels
+    except TunerError:
+        return None
+    return CommunicatorChannels(channels, limiting, without)
 
 
 def write_dump(scenario: Scenario, file: Path) -> None:

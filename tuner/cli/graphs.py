@@ -11,10 +11,11 @@ from tuner.answers import graphs
 from tuner.base.errors import BadInput
 from tuner.base.names import Pattern
 from tuner.cli import options
+from tuner.cli.graphs_explained import print_explained
 from tuner.cli.output import print_json, print_table
 from tuner.machine.graphs import COLLNET_GRAPHS, Graph, OrderedGraph
-from tuner.search.explain import Explanation
 
+COLLNET, OF_COLLNET = "collnet", "collnet_direct"  # the short name is the graph that moves most
 GRAPHS = ("ring", "tree", "nvls", *COLLNET_GRAPHS)
 
 
@@ -29,8 +30,8 @@ GRAPHS = ("ring", "tree", "nvls", *COLLNET_GRAPHS)
 @click.option(
     "--explain",
     "explained",
-    type=click.Choice(GRAPHS),
-    help="Instead, every search that is tried for one graph: what it asks for, what it finds, what refuses.",
+    type=click.Choice((*GRAPHS, COLLNET)),
+    help="Instead, why one graph has these channels: what refused more, what limits it, and what would lift that.",
 )
 @options.json_option
 def command(dump: Path | None, explained: str | None, as_json: bool, **scenario: Any) -> None:
@@ -45,7 +46,11 @@ def command(dump: Path | None, explained: str | None, as_json: bool, **scenario:
         raise BadInput("graphs: --explain writes no graphs to a file; valid: --dump or --explain")
     described = options.scenario_of(**scenario)
     if explained is not None:
-        print_searches(described.title, graphs.explained(described, explained), as_json)
+        explanation = graphs.explained(described, OF_COLLNET if explained == COLLNET else explained)
+        if as_json:
+            print_json(explanation)
+        else:
+            print_explained(described.title, explanation)
         return
     found = graphs.of_scenario(described)
     if dump is not None:
@@ -63,39 +68,6 @@ def print_graphs(title: str, found: Mapping[str, OrderedGraph]) -> None:
     columns = [each.name for each in fields(Graph)]
     rows = [(name, *(_shown(getattr(each.graph, column)) for column in columns)) for name, each in found.items()]
     print_table(title, ("graph", *columns), rows)
-
-
-def print_searches(title: str, explanation: Explanation, as_json: bool) -> None:
-    """The searches for one graph; those that repeat one before are left out of the table."""
-    if as_json:
-        print_json(explanation)
-        return
-    click.echo(
-        f"{explanation.graph} of {title}\n"
-        f"a channel has at most {explanation.max_gbs:g} GB/s, the best path from a GPU; "
-        f"all channels have at most {explanation.total_gbs:g} GB/s, the links of a GPU"
-    )
-    new = [search for search in explanation.searches if not search.repeats]
-    rows = [
-        (
-            search.pattern.name,
-            f"{search.bw_intra_gbs:g} {search.bw_inter_gbs:g}",
-            f"{search.type_intra} {search.type_inter}",
-            search.cross_nic,
-            "alike" if search.same_channels else "any",
-            f"{search.min_channels}-{search.max_channels}",
-            f"{search.tried} of {search.allowed}",
-            search.outcome,
-            search.channels,
-            "-" if search.refused is None else f"{search.refused.link} ({search.refused.link_gbs:g} GB/s)",
-        )
-        for search in new
-    ]
-    asked = "pattern", "GB/s intra inter", "types", "cross nic", "channels", "number"
-    print_table("", (*asked, "GPUs tried", "outcome", "found so far", "refused most often"), rows)
-    left_out = len(explanation.searches) - len(new)
-    if left_out:
-        click.echo(f"{left_out} more repeat one of these, with path types that no path has")
 
 
 def print_channels(found: Mapping[str, OrderedGraph]) -> None:

@@ -4,7 +4,6 @@ Source: ncclTopoSearchRec, ncclTopoSearchRecNet, ncclTopoSearchRecGpu and what t
 v2.28.9-1. A try is an entry of ncclTopoSearchRecGpu; NCCL limits their number, so their order is kept exactly.
 """
 
-from collections import Counter
 from collections.abc import Generator, Iterator
 from typing import Final
 
@@ -17,7 +16,7 @@ from tuner.search.load import Load, Route, less_by
 from tuner.search.local import nearest
 from tuner.search.nets import ANY_GPU, Nets
 from tuner.search.order import NextGpus
-from tuner.search.recorded import Attempt
+from tuner.search.recorded import Recorder
 from tuner.search.routes import UNKNOWN, Parts, Routes, all_to_all, through_switch
 from tuner.search.system import Kind, System
 from tuner.search.trial import Trial
@@ -50,12 +49,12 @@ class ChannelSearch:
         self.routes: Routes
         self.best: Trial
         self._vain = Vain(system)
-        self._attempts: list[Attempt] | None = None
+        self.recorder: Recorder | None = None
 
-    def record(self) -> list[Attempt]:
-        """The list to which searches are written from here on."""
-        self._attempts = []
-        return self._attempts
+    def record(self) -> Recorder:
+        """What the searches from here on are written to."""
+        self.recorder = self.load.recorder = Recorder()
+        return self.recorder
 
     def search(self, trial: Trial, best: Trial, tries: int) -> int:
         """Lays channels as ``trial`` asks for them; ``best`` becomes what compares better. Returns the tries left."""
@@ -63,7 +62,8 @@ class ChannelSearch:
         key = self._vain.key(trial, best, self.load.left, self.net_left)
         known = self._vain.known(key)
         self._found = False
-        self.load.refused.clear()
+        if self.recorder:
+            self.recorder.begin(trial)
         if known is not None:
             self.left, self.load.left[:], self.net_left[:], trial.hops = known
         else:
@@ -72,11 +72,8 @@ class ChannelSearch:
             self._lay()
             if not self._found:
                 self._vain.remember(key, (self.left, list(self.load.left), list(self.net_left), trial.hops))
-        if self._attempts is not None:
-            refused = Counter(self.load.refused)
-            self._attempts.append(
-                Attempt(trial.copied(), tries, self.left, self._found, known is not None, best.channels, refused)
-            )
+        if self.recorder:
+            self.recorder.end(best, (tries, self.left), self._found, known is not None)
         return self.left
 
     def _lay(self) -> None:
@@ -129,6 +126,8 @@ class ChannelSearch:
             if trial.in_network and not device.in_network:
                 continue
             if left[net] < whole or not nets.may_enter(trial, net) or self.connections[net] == 0:
+                if self.recorder and left[net] < whole:
+                    self.recorder.adapter(net)
                 continue
             self.connections[net] -= 1
             trial.inter[trial.channels][0] = device.id

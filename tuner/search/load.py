@@ -6,12 +6,12 @@ Source: followPath, ncclTopoFollowPath, src/graph/search.cc, v2.28.9-1.
 """
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from tuner.base.numerics import f32
+from tuner.search.recorded import Recorder
 from tuner.search.system import Cpu, Gpu, Kind, Link, Node, Path, System
 
 THOUSAND = f32(1000)
@@ -96,7 +96,7 @@ class Load:
                 self._owners[id(link)] = node
                 self.left.append(link.gbs)
                 self.links.append(link)
-        self.refused = Counter[int]()  # how often a link had too little left
+        self.recorder: Recorder | None = None
         self._taken: dict[float, Taken] = {}
         self._given: dict[float, Given] = {}
 
@@ -148,7 +148,8 @@ class Load:
         for at, (link, taken, _) in enumerate(route.steps):
             rest = taken[left[link]]
             if rest is None:
-                self.refused[link] += 1
+                if self.recorder is not None:
+                    self.recorder.link(link, left[link], float(taken.amount))
                 for link, _, given in route.steps[:at]:
                     left[link] = given[left[link]]
                 return False
@@ -160,7 +161,11 @@ class Load:
         for at, ((link, taken, _), back) in enumerate(zip(route.steps, route.back, strict=True)):
             rest = taken[left[link]]
             if rest is None or (back is not None and back[1][left[back[0]]] is None):
-                self.refused[link if rest is None or back is None else back[0]] += 1
+                if self.recorder is not None:
+                    short = link, taken
+                    if rest is not None and back is not None:
+                        short = back[:2]
+                    self.recorder.link(short[0], left[short[0]], float(short[1].amount))
                 self._give_both_ways(route.steps[:at], route.back[:at])
                 return False
             left[link] = rest

@@ -23,6 +23,13 @@ from tuner.search.system import Kind, PathTypes, System
 
 def prepared(request: Request, nccl: Release, variables: Environment) -> System:
     """The system that rank 0 of the node searches. Errors: BadTopology, BadInput for what NCCL cannot work with."""
+    system = built(request, nccl)
+    complete(system, request, nccl, variables)
+    return system
+
+
+def built(request: Request, nccl: Release) -> System:
+    """Its devices and links, without paths. Errors: as :func:`prepared`."""
     search = nccl.search
     topologies = {host.topology: read_topology(host.topology) for host in request.each_host}
     nets = [bool(topology.nets) for topology in topologies.values()]
@@ -34,11 +41,15 @@ def prepared(request: Request, nccl: Release, variables: Environment) -> System:
     of_hosts = [groups[host.topology] for host in request.each_host]
     system = build(root, search.devices, PathTypes.of(nccl.paths.types), of_hosts)
     system.in_network = request.in_network and all(nets)  # a network without devices is none to NCCL
+    return system
+
+
+def complete(system: System, request: Request, nccl: Release, variables: Environment) -> None:
+    """Finds the paths, cuts off what rank 0 does not use, and sets what bounds a channel."""
     compute_paths(system, nccl, variables)
     trim(system, request, nccl)
     compute_paths(system, nccl, variables)
-    bound(system, unbounded_if_one=search.loop.one_gpu_unbounded)
-    return system
+    bound(system, unbounded_if_one=nccl.search.loop.one_gpu_unbounded)
 
 
 def _peer_groups(topology: Topology, across: bool) -> dict[str, int]:

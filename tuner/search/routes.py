@@ -51,6 +51,8 @@ class Routes:
         if rules.unreached_fails and path.type >= types.DIS:
             return None
         if share == 1 and path.type > farthest:
+            if self.load.recorder is not None:
+                self.load.recorder.path(path.type)
             return None
         if share == 1 and rules.trees_need_way_back and trial.is_tree and back.type > farthest:
             return None

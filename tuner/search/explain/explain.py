@@ -1,0 +1,105 @@
+"""The explanation of one graph, put together."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from tuner import release
+from tuner.search.channels import DONE
+from tuner.search.explain.detours import Detours
+from tuner.search.explain.lifts import lifts
+from tuner.search.explain.limits import Limits, summary
+from tuner.search.explain.links import WORDS, between
+from tuner.search.explain.loads import loads
+from tuner.search.explain.reasons import Reasons
+from tuner.search.explain.records import Explanation, LoadedLink, Refusal, SearchTried
+from tuner.search.explain.runs import Run, run
+from tuner.search.recorded import Attempt
+from tuner.search.request import Request
+
+
+def explain(request: Request, nccl: str, graph: str) -> Explanation:
+    """The searches that NCCL ``nccl`` makes for a graph, what they end at, and what would lift it.
+
+    Errors: BadInput for one that it does not search there, and as the search's.
+    """
+    loaded = release.load(nccl)
+    found = run(request, loaded, graph)
+    taken = loads(found)
+    before, searches = summary(found), _searches(found)
+    reasons = Reasons(found)
+    others = (*reasons.others(), *Detours(found).all())
+    limits = Limits(found, taken, partial(run, request, loaded, graph))
+    causes = limits.all() if found.trial.channels else ()
+    limiting = {link for cause in causes for link in cause.links}
+    classes = {limits.classes[number] for number in range(len(limits.links)) if _name(limits, number) in limiting}
+    return Explanation(
+        graph=graph,
+        several_nodes=found.system.several_nodes,
+        max_gbs=found.system.max_gbs,
+        total_gbs=found.system.total_gbs,
+        found=before,
+        one_more=reasons.one_more(),
+        faster=reasons.faster(),
+        reasons=others,
+        limits=causes,
+        lifts=tuple(lifts(limits, causes, others, lambda changed: run(changed, loaded, graph))),
+        links=tuple(
+            LoadedLink(
+                link=_name(limits, number),
+                kind=limits.links[number].kind,
+                link_gbs=found.bare_gbs[number],
+                carries_gbs=sum(of_link.values()),
+                channels=tuple(of_link),
+                limits=limits.classes[number] in classes,
+            )
+            for number, of_link in sorted(taken.items())
+            if limits.links[number].kind in WORDS
+        ),
+        searches=searches,
+    )
+
+
+def _name(limits: Limits, number: int) -> str:
+    return between(limits.owner(number), limits.links[number])
+
+
+def _searches(found: Run) -> tuple[SearchTried, ...]:
+    owners = {id(link): node for node in found.system.everything() for link in node.links}
+    links = found.loop.channels.load.links
+    return tuple(
+        _search(found, attempt, [between(owners[id(link)], link) for link in links]) for attempt in found.attempts
+    )
+
+
+def _search(found: Run, attempt: Attempt, links: Sequence[str]) -> SearchTried:
+    names, asked, refusal = found.system.types.names, attempt.asked, None
+    often = attempt.refusals.of_links()
+    if often:
+        number, times = often.most_common(1)[0]
+        short = next(short for at, short in attempt.refusals.left.items() if at.number == number)
+        has = found.bare_gbs[number]
+        refusal = Refusal(links[number], times, has, max(0.0, has - short.left_gbs), short.needed_gbs)
+    return SearchTried(
+        pattern=asked.pattern,
+        bw_intra_gbs=asked.bw_intra,
+        bw_inter_gbs=asked.bw_inter,
+        type_intra=names[asked.type_intra],
+        type_inter=names[asked.type_inter],
+        cross_nic=asked.cross_nic,
+        same_channels=asked.same_channels,
+        min_channels=asked.min_channels,
+        max_channels=asked.max_channels,
+        tried=attempt.allowed - max(attempt.left, 0),
+        allowed=attempt.allowed,
+        outcome=_outcome(attempt),
+        repeats=attempt.known,
+        channels=attempt.best.channels,
+        refused=refusal,
+    )
+
+
+def _outcome(attempt: Attempt) -> str:
+    if attempt.left == DONE:
+        return "all channels"
+    found = "better" if attempt.found else "nothing better"
+    return f"{found}, out of tries" if attempt.left == 0 else found

@@ -1,0 +1,114 @@
+"""What an explanation of a graph says; every record is JSON as it is. Bandwidths are 1e9 bytes per second."""
+
+from dataclasses import dataclass, field
+
+from tuner.base.names import Pattern
+from tuner.base.records import json_form
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A link that had too little left; at the first of these times it carried so much, and so much was needed."""
+
+    link: str  # from a device to the next, such as "gpu:3 -> pci 0000:1b:00.0"
+    times: int
+    link_gbs: float  # with nothing on it
+    carries_gbs: float
+    needs_gbs: float
+
+
+@dataclass(frozen=True, slots=True)
+class SearchTried:
+    """One search: what was asked of every channel, and what it found."""
+
+    pattern: Pattern
+    bw_intra_gbs: float
+    bw_inter_gbs: float
+    type_intra: str
+    type_inter: str
+    cross_nic: int
+    same_channels: bool
+    min_channels: int
+    max_channels: int
+    tried: int  # GPUs
+    allowed: int  # GPUs that may be tried
+    outcome: str
+    repeats: bool  # one before, and so nothing was tried again
+    channels: int  # of the best graph after it
+    refused: Refusal | None  # the link that refused most often; None where all had enough
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The numbers of a graph."""
+
+    channels: int
+    bw_intra_gbs: float  # of a channel
+    bw_inter_gbs: float
+    total_intra_gbs: float  # of all channels
+    total_inter_gbs: float
+    type_intra: str
+    type_inter: str
+    cross_nic: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Something that made the graph what it is. ``says`` is a sentence; ``links`` are those it is about."""
+
+    kind: str
+    says: str
+    links: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What keeps the graph from having more: without it the search finds ``then``."""
+
+    kinds: tuple[
+        str, ...
+    ]  # "adapter", "pcie", "nvlink", "c2c", "sockets", "steps", "paths", "channels", "ring", "tries"
+    says: str
+    links: tuple[str, ...]  # as in :class:`LoadedLink`; empty where it is no link
+    then: Found
+
+
+@dataclass(frozen=True, slots=True)
+class Lift:
+    """A change of the machine or of a variable, searched again; ``topology`` is the text of the changed file."""
+
+    change: str
+    found: Found
+    more: bool  # than without the change
+    environment: dict[str, str] = field(default_factory=dict)
+    topology: str | None = field(default=None, metadata=json_form(omitted=True))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedLink:
+    """One direction of a link, and what the channels take of it as NCCL counts it."""
+
+    link: str
+    kind: str
+    link_gbs: float
+    carries_gbs: float
+    channels: tuple[int, ...]  # that use it
+    limits: bool  # it is one of those that keep the graph from having more
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A graph's searches in their order, what bounds its bandwidths from the start, and what would lift that."""
+
+    graph: str
+    several_nodes: bool  # channels enter and leave through adapters, also of a host that counts as several nodes
+    max_gbs: float  # of the best path from a GPU: a channel has no more
+    total_gbs: float  # of all links of a GPU: channels together have no more
+    found: Found
+    one_more: Reason | None  # why not another channel
+    faster: Reason | None  # why no more bandwidth a channel
+    reasons: tuple[Reason, ...]
+    limits: tuple[Limit, ...]
+    lifts: tuple[Lift, ...]
+    links: tuple[LoadedLink, ...]
+    searches: tuple[SearchTried, ...]
