@@ -67,7 +67,7 @@ def _limits(explanation: Explanation, several: bool) -> Iterator[str]:
         freed = "twice the bandwidth on all links of its kind" if links else "that"
         if len(limit.kinds) > 1:
             freed = "twice the bandwidth on all of these" if links == set(limit.kinds) else "all of this together"
-        without = f"With {freed}" if links else "Freed from that, it finds"
+        without = f"With {freed}" if links else "Without that"
         says = f"{limit.says} {without}: {of_found(limit.then, several)}."
         yield says + (" Less than all of these changes nothing." if len(limit.kinds) > 1 else "")
 

@@ -13,8 +13,6 @@ from tuner.search.explain.runs import Run
 from tuner.search.request import Request
 from tuner.search.system import Kind
 
-SEARCHED_WITH = frozenset({"NCCL_NETDEVS_POLICY", "NCCL_MNNVL_SCATTER_NETS_ENABLE"})
-
 
 @dataclass(frozen=True, slots=True)
 class Idea:
@@ -63,9 +61,8 @@ def _ideas(limits: Limits, causes: Sequence[Limit], kinds: set[str]) -> Iterator
 
 def _variables(found: Run, kinds: set[str]) -> Iterator[Idea]:
     names, set_ = found.system.types.names, found.request.environment
-    read = {*found.nccl.environment.search, *SEARCHED_WITH}
     for name, value in set_.items():
-        if name in read and name != "NCCL_COLLNET_ENABLE":
+        if name in found.nccl.search_variables and name != "NCCL_COLLNET_ENABLE":
             yield Idea(f"without {name}={value}", environment={name: None})
     if "cpu" in kinds:
         yield Idea("peer-to-peer up to SYS (NCCL_P2P_LEVEL=SYS)", environment={"NCCL_P2P_LEVEL": "SYS"})
