@@ -57,7 +57,7 @@ def test_an_error_of_cuda_is_named(tmp_path: Path, name: str) -> None:
 
 def test_a_launch_that_cuda_refuses(tmp_path: Path) -> None:
     planned = settings(Fault(FaultKind.launch_error, after=5, error="cudaErrorLaunchOutOfResources"))
-    complaint = r"^ncclGroupEnd returned 1 \(unhandled cuda error"
+    complaint = r"^ncclGroupEnd returned 1 \(unhandled cuda error.* 701 .*, cudaErrorLaunchOutOfResources: too many"
     with opened(tmp_path, planned) as double, pytest.raises(MeasuringFailed, match=complaint):
         double.run(POINT, RING_LL, 2)
 
@@ -82,14 +82,14 @@ def test_a_combination_that_is_silently_replaced(tmp_path: Path) -> None:
 
 def test_a_log_that_says_otherwise_than_what_was_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path, settings()) as double:
-        answered = double._receive
+        answered = double._asked.ask
 
-        def lying(doing: str) -> Any:
-            answer = answered(doing)
+        def lying(message: object, doing: str) -> Any:
+            answer = answered(message, doing)
             launched = dict.fromkeys([(POINT, TREE_LL)] if answer.launched else [], 1)
             return type(answer)(answer.result, answer.error, launched)
 
-        monkeypatch.setattr(double, "_receive", lying)
+        monkeypatch.setattr(double._asked, "ask", lying)
         complaint = r"^NCCL's log says that Ring/LL channels=\d+ ran, and it launched Tree/LL$"
         with pytest.raises(MeasuringFailed, match=complaint):
             double.run(POINT, RING_LL, 2)
@@ -109,7 +109,7 @@ def test_a_process_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_process_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "START_S", 0.0)
-    complaint = r"^the double did not answer within 0\.01 s \(opening\)$"
+    complaint = r"^the double's process did not answer within 0\.01 s \(opening\), and was ended$"
     with pytest.raises(MeasuringFailed, match=complaint), opened(tmp_path, settings(), limit_s=0.01):
         pass
 
@@ -117,7 +117,7 @@ def test_a_process_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_double_that_has_ended(tmp_path: Path) -> None:
     with opened(tmp_path, settings()) as double:
         double.close()
-        with pytest.raises(MeasuringFailed, match=r"^the double has ended$"):
+        with pytest.raises(MeasuringFailed, match=r"^the double's process has ended$"):
             double.combinations(POINT)
 
 

@@ -98,6 +98,12 @@ def test_work_of_a_stream_is_done_in_its_order() -> None:
     assert (mark.at_us, done, late.at_us, stream.error, stream.busy) == (3.0, [3.0], None, 700, True)
 
 
+def test_faults_that_only_end_a_run_are_no_part_of_its_times() -> None:
+    faults = tuple(Fault.parsed(text) for text in ("killed:after=9", "wrong", "hang", "launch-error", "slow", "error"))
+    settings = DoubleSettings(Scenario("2.28.9", 1, machine="dgx-h100"), faults=faults)
+    assert [str(each.kind) for each in settings.of_times().faults] == ["wrong", "slow"]
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -83,7 +83,7 @@ def test_the_error_of_another_rank_is_its_own(tmp_path: Path) -> None:
 
 def test_a_launch_is_refused_at_its_rank_alone(tmp_path: Path) -> None:
     fault = Fault(FaultKind.launch_error, rank=1, after=3, error="cudaErrorLaunchOutOfResources")
-    complaint = r"^rank 1: ncclGroupEnd returned 1 .*Cuda failure 701"
+    complaint = r"^rank 1: ncclGroupEnd returned 1 .*Cuda failure 701 .*, cudaErrorLaunchOutOfResources: "
     with closing(Double(settings(fault), options(tmp_path))) as double, pytest.raises(MeasuringFailed, match=complaint):
         double.run(Point(Collective.AllReduce, 1 << 20), RING_SIMPLE, 1)
 

@@ -1,15 +1,20 @@
 """From measure to a decision table on the double, by the command line."""
 
 import json
+import os
 import re
 import shutil
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import run
+from tests.support.command_line import COMMAND, run
 from tuner.measure.double.planted import Planted
 from tuner.measure.double.settings import DoubleSettings
+from tuner.measure.records.samples import read
 from tuner.scenario import Scenario
 
 GPUS = ("--machine", "dgx-h100", "--gpus-per-node", "2", "--nccl", "2.28.9")
@@ -106,3 +111,56 @@ def test_what_belongs_to_the_double_alone(tmp_path: Path) -> None:
     assert said == "nccl-tuner: --process-per-rank, --fault: not with --backend simulated; valid: double\n"
     said = run("measure", "--backend", "double", *GPUS, "--fault", "hangs", *out, code=2).stderr
     assert said.startswith("nccl-tuner: fault 'hangs'; valid: hang, error, ")
+
+
+def test_a_rehearsed_crash_goes_on_without_its_fault(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    small = (*MEASURE, "--bytes", "1K,1M", "--out", str(path))
+    said = run(*small, "--fault", "killed:rank=1,after=200", code=2).stderr
+    assert "was killed by SIGKILL" in said
+    before = read(path).blocks
+    again = json.loads(run(*small, "--json").stdout)
+    assert again["new_visits"] > 0
+    assert read(path).blocks[: len(before)] == before != ()
+    said = run(*small, "--fault", "slow:rank=1", code=2).stderr
+    assert "measured otherwise: double.faults" in said
+
+
+def test_titles_have_the_machine_s_name_and_wrong_results_are_no_success(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    ran = run(*MEASURE, "--bytes", "1K", "--fault", "wrong:rank=1", "--out", str(path), code=1)
+    assert ran.stdout.startswith("# 1 x dgx-h100, 2 GPUs each, NCCL 2.28.9; backend double\n")
+    assert "every result was wrong" in ran.stderr
+    assert read(path).header.origin == "simulated times of 1 x dgx-h100, 2 GPUs each, NCCL 2.28.9"
+
+
+@pytest.mark.parametrize("words", [(), ("--process-per-rank",)])
+def test_scancel_leaves_nothing_behind(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """SIGTERM is Ctrl-C: what was measured is kept, and folder and processes of the double go."""
+    temporary, path = tmp_path / "temporary", tmp_path / "run.jsonl"
+    temporary.mkdir()
+    command = [str(COMMAND), *MEASURE, *words, "--bytes", "1K,1M", "--rounds", "1000", "--out", str(path)]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment) as process:
+        try:
+            until_s = time.monotonic() + 120
+            while not (path.exists() and path.stat().st_size > 10_000) and time.monotonic() < until_s:
+                time.sleep(0.05)
+            assert [each.name for each in temporary.iterdir() if each.name.startswith("nccl-tuner-double-")]
+            process.send_signal(signal.SIGTERM)
+            _, error = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert error.decode().endswith(f"interrupted; {path} keeps what was measured; the same command continues\n")
+    assert read(path).blocks
+    assert not list(temporary.iterdir())
+    assert not [link for link in Path("/proc").glob("[0-9]*/environ") if _names(link, str(temporary))]
+
+
+def _names(environ: Path, text: str) -> bool:
+    """Whether a process has this in its environment."""
+    try:
+        return text.encode() in environ.read_bytes()
+    except OSError:
+        return False

@@ -461,7 +461,7 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
 
     refused(tmp_path / "none.jsonl", match="none.jsonl: No such file")
     (tmp_path / "empty.jsonl").write_text("")
-    refused(tmp_path / "empty.jsonl", match="empty.jsonl:1: not a file of measurements")
+    refused(tmp_path / "empty.jsonl", match="empty.jsonl: empty; valid: a file of `nccl-tuner measure`")
     (tmp_path / "cut.jsonl").write_text(text[:20])
     refused(tmp_path / "cut.jsonl", match="cut.jsonl:1: not a file of measurements")
     (tmp_path / "mid.jsonl").write_text(text.replace('"AllGather"', '"AllGather', 1))

@@ -8,7 +8,7 @@ import pytest
 from tests.support.available_releases import HERE
 from tuner.base.errors import BadMeasurement
 from tuner.machine import catalogue
-from tuner.measure.records.header import Header, as_written, scenario_of
+from tuner.measure.records.header import GPU, Header, as_written, scenario_of
 from tuner.measure.records.samples import Measurements, check_same
 from tuner.scenario import Scenario
 
@@ -23,6 +23,15 @@ def header(topology: Path, environment: dict[str, str] | None = None, nccl: str 
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path / "cache"))
+
+
+def test_titles_name_a_topology_by_its_file_wherever_it_is(tmp_path: Path) -> None:
+    of_gpus = replace(header(tmp_path / "cluster" / "run.jsonl.topology.xml"), backend=GPU)
+    assert of_gpus.title == "1 x run.jsonl.topology.xml, 8 GPUs each, NCCL 2.28.9"
+    assert of_gpus.origin == f"measured times of {of_gpus.title}"
+    planted = {"double": {"scenario": {"machine": "dgx-h100"}}}
+    assert replace(of_gpus, others=planted).title == "1 x dgx-h100, 8 GPUs each, NCCL 2.28.9"
+    assert replace(of_gpus, others={"double": None}).title == of_gpus.title
 
 
 def test_the_topology_is_read_from_the_header(tmp_path: Path) -> None:

@@ -721,7 +721,8 @@ def _heeds_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_ctrl_c_keeps_what_was_measured_and_the_same_command_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])  # Ctrl-C, and what scancel sends
+def test_ctrl_c_keeps_what_was_measured_and_the_same_command_goes_on(tmp_path: Path, number: signal.Signals) -> None:
     path = tmp_path / "run.jsonl"
     small = (*SIMULATED, "allreduce", "--bytes", "1K,1M", "--precision", "0.0001", "--out", path)
     endless = [str(COMMAND), *map(str, small), "--rounds", "1000000", "--json"]
@@ -732,7 +733,7 @@ def test_ctrl_c_keeps_what_was_measured_and_the_same_command_goes_on(tmp_path: P
             waited_until = time.monotonic() + 120
             while not (path.exists() and path.stat().st_size > 20_000) and time.monotonic() < waited_until:
                 time.sleep(0.05)
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
             out, error = process.communicate(timeout=120)
         finally:
             process.kill()

@@ -51,8 +51,8 @@ def test_errors_and_death_are_said() -> None:
     with pytest.raises(BadInput, match="cannot run AllReduce"):
         there.run(POINT, Combination(Algorithm.PAT, Protocol.Simple), 1)
     assert there.run(POINT, RING, 2).times_us
-    assert there._process is not None
-    os.kill(there._process.pid, signal.SIGKILL)
+    (pid,) = there._asked.pids
+    os.kill(pid, signal.SIGKILL)
     with pytest.raises(MeasuringFailed, match=r"was killed by SIGKILL \(run\)"):
         there.run(POINT, RING, 2)
     with pytest.raises(MeasuringFailed, match="has ended"):
@@ -90,7 +90,7 @@ from tuner.measure.own_process import OwnProcess, serve
 from tuner.measure.simulated.backend import Simulated
 from tuner.scenario import Scenario
 own = OwnProcess(partial(Simulated, Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2), 7))
-print(own._process.pid, flush=True)
+print(*own._asked.pids, flush=True)
 time.sleep(60)
 """
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as asking:
@@ -108,6 +108,6 @@ time.sleep(60)
 def test_a_rank_that_serves_does_so_until_no_more_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     serve(partial(bool, 0))
     due = iter([True, True, False])
-    monkeypatch.setattr("tuner.measure.own_process._Served.whole", lambda served: next(due))
+    monkeypatch.setattr("tuner.measure.own_process._served", lambda opener, folder: next(due))
     serve(partial(bool, 0))
     assert list(due) == []

@@ -75,11 +75,13 @@ class ObservationGroup:
 class Observations:
     """What some files of one machine and one release say; ``left_out`` counts calls and sample blocks by the reason.
 
-    ``times`` says how they were had: ``measured`` or ``simulated``, or both. ``of_sessions`` are the same calls by
-    session, where there are several of a communicator. ``floors`` say where the host's time hid that of the GPUs.
+    ``titles`` are the communicators ``cases`` in words. ``times`` says how they were had: ``measured`` or
+    ``simulated``, or both. ``of_sessions`` are the same calls by session, where there are several of a communicator.
+    ``floors`` say where the host's time hid that of the GPUs.
     """
 
     cases: tuple[Scenario, ...]
+    titles: tuple[str, ...]
     release: Release
     groups: tuple[ObservationGroup, ...]
     left_out: Counter[str]
@@ -119,13 +121,16 @@ def read(paths: Sequence[Path]) -> Observations:
             why = _counts(left_out) or "there is none"
             raise BadMeasurement(f"{path}: no sample block counts of {len(measured.blocks)}: {why}")
         calls.append(_OfFile(scenario.communicator(), shape, blocks_of))
-    floors = tuple(_without_floor(each, shapes[each.shape], left_out) for each in calls)
+    of_cases = zip(cases, read_files, strict=True)
+    titles = {scenario.title: measured.header.title for scenario, (_, measured) in reversed(list(of_cases))}
+    floors = tuple(_without_floor(each, titles[shapes[each.shape]], left_out) for each in calls)
     held_out = _held_out(point.bytes for each in calls for point, _ in each.blocks_of)
     groups = [group for each in calls for group in _groups(each, held_out, left_out)]
     if not groups:
         raise BadMeasurement(f"{paths[0]}: the model has a time for nothing that was measured: {_counts(left_out)}")
     return Observations(
         tuple(cases),
+        tuple(titles[scenario.title] for scenario in cases),
         calls[0].communicator.release,
         tuple(groups),
         left_out,

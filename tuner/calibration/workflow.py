@@ -143,9 +143,10 @@ def fit_alpha_beta(
 
 
 def _read(observed: Observations) -> FittedFiles:
-    titles = tuple(scenario.title for scenario in observed.cases)
     left_out = dict(observed.left_out)
-    return FittedFiles(observed.release.name, titles, observed.calls, left_out, observed.times, observed.floors)
+    return FittedFiles(
+        observed.release.name, observed.titles, observed.calls, left_out, observed.times, observed.floors
+    )
 
 
 def _constants(observed: Observations, fitted: Fit, command: str | None) -> FittedConstants:

@@ -6,6 +6,7 @@ import sys
 import click
 
 from tuner.base.errors import OracleFailed, TunerError
+from tuner.base.interrupts import sigterm_interrupts
 from tuner.cli.lazy import LazyGroup
 
 SECTIONS = {
@@ -73,7 +74,8 @@ def main() -> None:
     """Runs a verb. Exit codes: 0 answered, 1 the answer is "no", 2 bad input; errors are one line on stderr."""
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     try:
-        sys.exit(everything(standalone_mode=False) or 0)
+        with sigterm_interrupts():
+            sys.exit(everything(standalone_mode=False) or 0)
     except TunerError as error:
         print(f"nccl-tuner: {error}", file=sys.stderr)
         sys.exit(1 if isinstance(error, OracleFailed) else 2)

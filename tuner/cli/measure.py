@@ -209,7 +209,7 @@ def command(
     if as_json:
         print_json(measured)
     else:
-        click.echo(f"# {measured.scenario.title}; backend {measured.backend}")
+        click.echo(f"# {measured.title}; backend {measured.backend}")
         click.echo("# times are medians, +- half of their 95 % confidence interval; *: NCCL's own choice")
         if any(result.host_bound for result in measured.summaries):
             click.echo(f"# {measured_results.HOST_BOUND}")
@@ -221,6 +221,9 @@ def command(
     if measured.ended == INTERRUPTED:
         click.echo(f"nccl-tuner: interrupted; {out} keeps what was measured; the same command continues", err=True)
         sys.exit(130)
+    if measured.summaries and all(result.wrong and result.estimate is None for result in measured.summaries):
+        click.echo("nccl-tuner: every result was wrong, so that no time counts: GPUs, links or libnccl fail", err=True)
+        sys.exit(1)
 
 
 @contextmanager

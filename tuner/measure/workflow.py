@@ -57,6 +57,7 @@ class Measured:
     results: Rows[MeasuredResult] = field(metadata=json_form(convert=list))
     backend: str
     scenario: Scenario = field(repr=False, metadata=json_form(omitted=True))
+    title: str = field(repr=False, metadata=json_form(omitted=True))  # of the communicator
     summaries: tuple[Result, ...] = field(repr=False, metadata=json_form(omitted=True))  # the results with estimates
 
 
@@ -137,6 +138,7 @@ def measure(out: Path, opener: Opener, plan: Plan = Plan(), progress: Progress =
         results=Rows(tuple(record(each, backend.ranks) for each in summaries)),
         backend=str(header.backend),
         scenario=scenario_of(header),
+        title=header.title,
         summaries=summaries,
     )
 

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from tuner.base.errors import TunerError
+from tuner.base.interrupts import sigterm_interrupts
 from tuner.measure.double.environment import Environment
 from tuner.measure.double.settings import DoubleSettings, Fault, FaultKind
 from tuner.measure.gpu.opening import FORBIDDEN
@@ -18,7 +19,7 @@ from tuner.scenario import Scenario
 
 
 def main() -> int:
-    """The exit code of the command; 2 where there is no such machine or libnccl."""
+    """The exit code of the command; 2 where there is no such machine or libnccl, 130 where it was interrupted."""
     parser = argparse.ArgumentParser(prog="python -m tuner.measure.double", description=__doc__)
     parser.add_argument("--machine")
     parser.add_argument("--topology", type=Path)
@@ -33,10 +34,13 @@ def main() -> int:
     parser.add_argument("command", nargs="+", help="{library} in it is the path of the libnccl.so.2")
     given = parser.parse_args()
     try:
-        return _run(given)
+        with sigterm_interrupts():
+            return _run(given)
     except TunerError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
 
 
 def _run(given: argparse.Namespace) -> int:

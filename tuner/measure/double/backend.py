@@ -15,10 +15,10 @@ from typing import Any
 from tuner.base.errors import BadMeasurement, MeasuringFailed
 from tuner.measure.backend import Run
 from tuner.measure.double.environment import STARTED, Environment
-from tuner.measure.double.requests import Answer, Opened, Request
+from tuner.measure.double.requests import Opened
 from tuner.measure.double.settings import DoubleSettings
+from tuner.measure.exchange import Asked, Question
 from tuner.measure.gpu.options import Options, options_of
-from tuner.measure.own_process import ending, kill
 from tuner.measure.records.header import DOUBLE, Header
 from tuner.measure.records.samples import Combination, Point
 
@@ -37,7 +37,7 @@ class Double:
     def __init__(self, settings: DoubleSettings, options: Options) -> None:
         self.settings, self._limit_s = settings, options.limit_s
         self._environment = Environment(settings, options.library)
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._asked = Asked("the double's process", options.limit_s + START_S, self._last_words)
         self.launched: Mapping[tuple[Point, Combination], int] = {}  # by rank 0's process, in the last request
         self._options = replace(options, ranks_per_gpu=settings.ranks_per_gpu, library=self._environment.library)
         self._started = 0
@@ -46,42 +46,37 @@ class Double:
         self.header, self.release, self.ranks = opened.header, opened.release, opened.ranks
 
     def _begin(self) -> Opened:
+        # with its temporary files in the folder, so that a process that is killed leaves none behind
+        own_files = {"TMPDIR": str(self._environment.folder)}
+        self._variables = {**self._environment.variables(), **own_files, STARTED: str(self._started)}
+        self._started += 1
+        self._port = _free_port()
         try:
-            self._start(self._options)
-            opened: Opened = self._receive("opening").result
+            self._asked.start(self._begun, self.settings.ranks if self.settings.process_per_rank else 1)
+            opened: Opened = self._asked.answer("opening").result
         except BaseException:
-            self._end()
+            self._asked.end()
+            self._environment.close()
             raise
         return opened
 
-    def _start(self, options: Options) -> None:
-        own, theirs = socket.socketpair()
-        self._socket, self._stream = own, own.makefile("rwb")
-        # with its temporary files in the folder, so that a process that is killed leaves none behind
-        own_files = {"TMPDIR": str(self._environment.folder)}
-        variables = {**self._environment.variables(), **own_files, STARTED: str(self._started)}
-        self._started += 1
-        count = self.settings.ranks if self.settings.process_per_rank else 1
-        port = _free_port()
-        with theirs:
-            for rank in range(count):
-                descriptor = theirs.fileno() if rank == 0 else -1
-                with self._output(rank).open("wb") as output:
-                    process = subprocess.Popen(
-                        [sys.executable, "-P", "-m", CHILD, str(descriptor)],
-                        env={**variables, **(self._launched(rank, port) if self.settings.process_per_rank else {})},
-                        stdin=subprocess.PIPE,
-                        stdout=output,
-                        stderr=output,
-                        pass_fds=(descriptor,) if rank == 0 else (),
-                        start_new_session=True,
-                    )
-                self._processes.append(process)
-                assert process.stdin is not None
-                with suppress(BrokenPipeError), process.stdin as stdin:
-                    stdin.write(pickle.dumps(options))
+    def _begun(self, rank: int, descriptor: int) -> "subprocess.Popen[bytes]":
+        with self._output(rank).open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", CHILD, str(descriptor)],
+                env={**self._variables, **(self._launched(rank) if self.settings.process_per_rank else {})},
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                pass_fds=() if descriptor < 0 else (descriptor,),
+                start_new_session=True,
+            )
+        assert process.stdin is not None
+        with suppress(BrokenPipeError), process.stdin as stdin:
+            stdin.write(pickle.dumps(self._options))
+        return process
 
-    def _launched(self, rank: int, port: int) -> dict[str, str]:
+    def _launched(self, rank: int) -> dict[str, str]:
         """What torchrun says to a process."""
         per_node = self.settings.ranks // self.settings.scenario.nodes
         said = {
@@ -89,8 +84,8 @@ class Double:
             "LOCAL_RANK": rank % per_node,
             "WORLD_SIZE": self.settings.ranks,
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-            "TORCHELASTIC_RUN_ID": f"double-{os.getpid()}-{port}",
+            "MASTER_PORT": self._port,
+            "TORCHELASTIC_RUN_ID": f"double-{os.getpid()}-{self._port}",
         }
         return {name: str(value) for name, value in said.items()}
 
@@ -128,7 +123,7 @@ class Double:
 
     def renew(self) -> bool:
         """Ends the processes and begins others."""
-        self._stop()
+        self._asked.leave("close", self._limit_s)
         self._begin()
         if self._table is not None:
             self._ask("use_table", self._table)
@@ -136,62 +131,17 @@ class Double:
 
     def close(self) -> None:
         """Ends the processes."""
-        if self._processes:
-            self._stop()
-            self._environment.close()
-
-    def _stop(self) -> None:
-        with suppress(MeasuringFailed):
-            self._ask("close")
-        for process in self._processes:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(self._limit_s)
-        self._kill()
-
-    # --- the processes ---
+        self._asked.leave("close", self._limit_s)
+        self._environment.close()
 
     def _ask(self, name: str, *arguments: Any) -> Any:
-        if not self._processes:
-            raise MeasuringFailed("the double has ended")
-        try:
-            pickle.dump(Request(name, arguments), self._stream, pickle.HIGHEST_PROTOCOL)
-            self._stream.flush()
-        except OSError:
-            raise self._died(name) from None
-        answer = self._receive(name)
+        answer = self._asked.ask(Question(name, arguments), name)
         self.launched = answer.launched
         return answer.result
 
-    def _receive(self, doing: str) -> Answer:
-        try:
-            self._socket.settimeout(self._limit_s + START_S)
-            answer: Answer = pickle.load(self._stream)
-        except TimeoutError:
-            seconds = self._limit_s + START_S
-            raise MeasuringFailed(f"the double did not answer within {seconds:g} s ({doing})") from None
-        except (EOFError, OSError, pickle.UnpicklingError):
-            raise self._died(doing) from None
-        if answer.error is not None:
-            raise answer.error
-        return answer
-
-    def _died(self, doing: str) -> MeasuringFailed:
-        how = ending(self._processes[0])
+    def _last_words(self) -> str:
         lines = self._output(0).read_text(errors="replace").splitlines()[-_LAST_LINES:]
-        last = " | ".join(line.strip() for line in lines)
-        return MeasuringFailed(f"the double's process {how} ({doing})" + (f": {last}" if last else ""))
-
-    def _end(self) -> None:
-        self._kill()
-        self._environment.close()
-
-    def _kill(self) -> None:
-        for process in self._processes:
-            kill(process)
-        self._processes.clear()
-        with suppress(OSError):  # what nobody reads any more
-            self._stream.close()
-        self._socket.close()
+        return " | ".join(line.strip() for line in lines)
 
 
 def from_header(header: Header) -> Double:

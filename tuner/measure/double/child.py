@@ -7,14 +7,15 @@ the others' is -1: they serve rank 0.
 import pickle
 import socket
 import sys
+from functools import partial
 from typing import Any
 
 from tuner.base.errors import TunerError
 from tuner.measure.double.computer import computer
 from tuner.measure.double.faults import plant
-from tuner.measure.double.requests import Answer, Opened, Request
+from tuner.measure.double.requests import CountedAnswer, Opened
+from tuner.measure.exchange import Question, answer_all, send
 from tuner.measure.gpu.opening import open_gpus
-from tuner.measure.own_process import send
 
 
 def main() -> None:
@@ -26,32 +27,26 @@ def main() -> None:
     try:
         plant(computer().settings)
         backend = open_gpus(options)
-        answer = Answer(Opened(backend.describe(), backend.release, backend.ranks) if backend else None)
+        answer = CountedAnswer(Opened(backend.describe(), backend.release, backend.ranks) if backend else None)
     except TunerError as error:
-        answer = Answer(error=error)
+        answer = CountedAnswer(error=error)
     if stream is None:
         if answer.error is not None:
             sys.exit(f"{answer.error}")
         return
     send(stream, answer)
-    while backend is not None:
-        try:
-            request: Request = pickle.load(stream)
-        except EOFError:
-            return
-        send(stream, _answered(backend, request))
-        if request.name == "close":
-            return
+    if backend is not None:
+        answer_all(stream, partial(_answered, backend))
 
 
-def _answered(backend: Any, request: Request) -> Answer:
+def _answered(backend: Any, question: Question) -> CountedAnswer:
     launched = computer().launched
     launched.clear()
     try:
-        result = getattr(backend, request.name)(*request.arguments)
+        result = getattr(backend, question.name)(*question.arguments)
     except TunerError as error:
-        return Answer(error=error, launched=dict(launched))
-    return Answer(result, launched=dict(launched))
+        return CountedAnswer(error=error, launched=dict(launched))
+    return CountedAnswer(result, launched=dict(launched))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,9 @@ class FaultKind(StrEnum):
     replaced = "replaced"  # another combination runs than the one that is forced
 
 
+_ENDING = (FaultKind.hang, FaultKind.error, FaultKind.launch_error, FaultKind.killed)  # a run, and change no time in it
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """``after`` counts the collectives that the ``rank`` launched before; ``error`` is CUDA's name of one.
@@ -97,6 +100,10 @@ class DoubleSettings:
     def of_rank(self, kind: FaultKind, rank: int) -> Fault | None:
         """The fault of this kind that is planted at a rank."""
         return next((fault for fault in self.faults if (fault.kind, fault.rank) == (kind, rank)), None)
+
+    def of_times(self) -> Self:
+        """Without the faults that only end a run: what was measured before one goes on without it, or with another."""
+        return replace(self, faults=tuple(fault for fault in self.faults if fault.kind not in _ENDING))
 
     def record(self) -> dict[str, Any]:
         """As a file's header has it; ``record`` and ``from_record`` are each other's inverse."""

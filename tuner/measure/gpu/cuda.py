@@ -45,6 +45,10 @@ class Cuda:
         """How many blocks of NCCL's kernels a GPU surely runs at once: one on each of its multiprocessors."""
         return int(self.cupy.cuda.runtime.getDeviceProperties(device)["multiProcessorCount"])
 
+    def error(self, number: int) -> str:
+        """CUDA's name of an error and what it means; the driver's errors have the runtime's numbers."""
+        return str(self.cupy.cuda.runtime.CUDARuntimeError(number))
+
     def free_bytes(self, device: int) -> int:
         """Free memory of a GPU."""
         with self.cupy.cuda.Device(device):

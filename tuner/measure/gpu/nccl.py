@@ -1,5 +1,6 @@
 """libnccl as the process that measures calls it: communicators, groups and the five collectives."""
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from mmap import ACCESS_READ, mmap
@@ -37,17 +38,21 @@ int ncclAllReduce(const void *send, void *receive, size_t count, int type, int o
 """
 ROOT = 0
 _IN_PROGRESS = 7  # ncclInProgress
+_CUDA_FAILURE = re.compile(r"Cuda failure (\d+)")
 _LOADS_TUNER = "ncclLoadTunerPlugin"  # src/misc/tuner.cc, v2.19.3-1 and v2.20.5-1; later ones are called otherwise
 
 
 class Nccl:
     """A loaded libnccl, with ``variables`` set until it is closed: NCCL reads most of them when it is first called.
 
-    BadInput where the process cannot have it: it has another libnccl, or NCCL read other values.
+    ``cuda_error`` says CUDA's name of an error by its number. BadInput where the process cannot have it: it has another
+    libnccl, or NCCL read other values.
     """
 
-    def __init__(self, path: Path, variables: Mapping[str, str]) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path, variables: Mapping[str, str], cuda_error: Callable[[int], str] | None = None
+    ) -> None:
+        self.path, self._cuda_error = path, cuda_error
         self.ffi: Any = cffi.FFI()
         self.ffi.cdef(_DECLARATIONS)
         self._variables = ExitStack()
@@ -145,7 +150,15 @@ class Nccl:
         if result != 0:
             reason = self._text(self._library.ncclGetErrorString(result))
             last = self._text(self._library.ncclGetLastError(self.ffi.NULL)).strip().splitlines()
-            raise MeasuringFailed(f"{what} returned {result} ({reason})" + (f": {last[-1].strip()}" if last else ""))
+            raise MeasuringFailed(
+                f"{what} returned {result} ({reason})" + (f": {self._named(last[-1])}" if last else "")
+            )
+
+    def _named(self, line: str) -> str:
+        """NCCL's line, with CUDA's name of an error that NCCL says the number of (CUCHECK, src/include/cudawrap.h)."""
+        failed = _CUDA_FAILURE.search(line)
+        named = f", {self._cuda_error(int(failed[1]))}" if failed and self._cuda_error else ""
+        return line.strip() + named
 
     def _text(self, pointer: Any) -> str:
         return "" if pointer == self.ffi.NULL else str(self.ffi.string(pointer).decode(errors="replace"))

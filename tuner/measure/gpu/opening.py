@@ -56,7 +56,9 @@ def _opened(here: Place, options: Options) -> Gpu:
         )
     met = Rendezvous.meet(here, options.limit_s)
     try:
-        return Gpu(met, devices, options, Libraries(cuda, lambda variables: Nccl(path, variables), Forcing()))
+        return Gpu(
+            met, devices, options, Libraries(cuda, lambda variables: Nccl(path, variables, cuda.error), Forcing())
+        )
     except BaseException:
         met.close()
         raise

@@ -1,6 +1,7 @@
 """The head of a file of measurements: where, when and how was measured, as a record and as the file's first line."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -105,11 +106,25 @@ class Header:
         return SIMULATED if self.is_simulated else "measured"
 
     @property
+    def title(self) -> str:
+        """The communicator in words, with a name for its topology: of the machine that a double is, else the file's.
+
+        BadMeasurement where the header does not say which communicator was measured.
+        """
+        scenario = scenario_of(self)
+        if scenario.topology is None:
+            return scenario.title
+        machine = None
+        with suppress(KeyError, TypeError):
+            machine = self.others[DOUBLE]["scenario"]["machine"]
+        return scenario.title.replace(str(scenario.topology), machine or scenario.topology.name)
+
+    @property
     def origin(self) -> str:
         """Whose times these are, in words: simulated or measured, and machine and release as far as they are said."""
         kind = f"{self.how} times"
         if self.scenario is not None:
-            return f"{kind} of {scenario_of(self).title}"
+            return f"{kind} of {self.title}"
         ranks = [f"{self.ranks} ranks"] if self.ranks else []
         known = [*self.gpus, *ranks, *([f"NCCL {self.release}"] if self.release else [])]
         return f"{kind} of {', '.join(known)}" if known else kind
@@ -166,7 +181,7 @@ def check(file: Path, header: Header, scenario: Scenario) -> None:
         theirs = scenario_of(header)
         alike = None in (theirs.machine, scenario.machine) or theirs.machine == scenario.machine
         if not alike or (theirs.nodes, theirs.ranks) != (scenario.nodes, scenario.ranks):
-            raise BadMeasurement(f"{file}: measured on {theirs.title}; {valid}")
+            raise BadMeasurement(f"{file}: measured on {header.title}; {valid}")
     elif header.ranks not in (None, scenario.ranks):
         raise BadMeasurement(f"{file}: measured on {header.ranks} ranks; {valid}")
 

@@ -205,6 +205,8 @@ def read(path: Path) -> Measurements:
 
 def from_content(path: Path, content: bytes) -> Measurements:
     """The same of what was read from ``path`` already. Errors: BadMeasurement."""
+    if not content.strip():
+        raise BadMeasurement(f"{path}: empty; valid: a file of `nccl-tuner measure`")
     *lines, cut = content.split(b"\n")
     records = list(_records(path, lines))
     if not records or records[0].get(FORMAT) != VERSION:

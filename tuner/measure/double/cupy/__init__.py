@@ -20,7 +20,7 @@ __version__ = "14.2.0"
 
 def nccl_tuner_header() -> dict[str, Any]:
     """What files of measurements say in their headers."""
-    return {"backend": DOUBLE, "others": {DOUBLE: computer().settings.record()}}
+    return {"backend": DOUBLE, "others": {DOUBLE: computer().settings.of_times().record()}}
 
 
 class ndarray:
