@@ -1,5 +1,6 @@
 """The communicator of a header, read on another computer than the one that measured."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from tests.support.available_releases import HERE
 from tuner.base.errors import BadMeasurement
 from tuner.machine import catalogue
-from tuner.measure.records.header import GPU, Header, as_written, scenario_of
+from tuner.measure.records.header import GPU, Header, as_written, scenario_from, scenario_of, scenario_record
 from tuner.measure.records.samples import Measurements, check_same
 from tuner.scenario import Scenario
 
@@ -32,6 +33,13 @@ def test_titles_name_a_topology_by_its_file_wherever_it_is(tmp_path: Path) -> No
     planted = {"double": {"scenario": {"machine": "dgx-h100"}}}
     assert replace(of_gpus, others=planted).title == "1 x dgx-h100, 8 GPUs each, NCCL 2.28.9"
     assert replace(of_gpus, others={"double": None}).title == of_gpus.title
+
+
+@pytest.mark.parametrize("hosts", [None, 2, (1, 1)])
+@pytest.mark.parametrize("without", [(), (0, 3)])
+def test_nvlink_domains_read_back(hosts: tuple[int, ...] | int | None, without: tuple[int, ...]) -> None:
+    scenario = Scenario("2.28.9", 2, machine="dgx-h100", hosts_per_domain=hosts, ranks_without_fabric=without)
+    assert scenario_from(json.loads(json.dumps(scenario_record(scenario)))) == replace(scenario, environment={})
 
 
 def test_the_topology_is_read_from_the_header(tmp_path: Path) -> None:

@@ -22,8 +22,9 @@ def scenario_record(scenario: Scenario) -> dict[str, Any]:
     record = asdict(replace(scenario, fitted_constants=None))
     del record["fitted_constants"]  # of what was measured before: no part of a communicator
     del record["build"]  # of the libnccl that is asked without GPUs
-    if scenario.ranks_per_gpu is None:
-        del record["ranks_per_gpu"]
+    for name in ("ranks_per_gpu", "hosts_per_domain", "ranks_without_fabric"):
+        if not record[name]:  # a run goes on in a file that is older than these
+            del record[name]
     record.update({name: str(path.resolve()) for name in _PATHS if (path := getattr(scenario, name)) is not None})
     others = [scenario_record(other) for other in scenario.others]
     # "search" told before that a variable has the graphs searched, as it always has now; a run goes on in such a file.
@@ -205,7 +206,10 @@ def scenario_from(record: Mapping[str, Any]) -> Scenario:
     """The scenario of a record that :func:`scenario_record` made; BadMeasurement for any other."""
     try:
         paths = {name: Path(record[name]) for name in _PATHS if record.get(name) is not None}
-        own = {name: value for name, value in record.items() if name != "search"}
+        own: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
+        }
+        own.pop("search", None)
         return Scenario(**{**own, **paths, "others": tuple(map(scenario_from, record["others"]))})
     except (AttributeError, KeyError, TypeError) as error:
         raise BadMeasurement(f"the header's '{CASE}' describes no communicator: {error!r}") from None
