@@ -10,6 +10,7 @@
 #include "machine.h"
 #include "meeting.h"
 #include "redirect.h"
+#include "zeros.h"
 
 typedef int status; /* ncclResult_t */
 
@@ -74,7 +75,7 @@ static status all_gather_among(struct meeting *meeting, const int *ranks, int ow
         return INTERNAL_ERROR;
     for (int i = 0; i < n; i++)
         if (i != own)
-            memcpy(data + i * bytes, (char *)shown[ranks == NULL ? i : ranks[i]] + i * bytes, bytes);
+            sim_copy_sparse(data + i * bytes, (char *)shown[ranks == NULL ? i : ranks[i]] + i * bytes, bytes);
     return meet(meeting, n);
 }
 
@@ -121,6 +122,7 @@ static struct meeting *node_of(const int *ranks) {
 }
 
 static status all_gather(void *state SIM_UNUSED, void *data, int bytes) {
+    sim_search_is_over();
     return all_gather_among(everyone(), NULL, own_rank(), ranks_of_all(), data, (size_t)bytes);
 }
 

@@ -55,6 +55,7 @@ static status intercepted_model(void *comm, int min_capability, int max_capabili
 
 void sim_release_intercepted(void) {
     sim_release_searchers();
+    sim_release_systems();
     pthread_mutex_lock(&lock);
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);

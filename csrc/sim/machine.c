@@ -94,6 +94,14 @@ int sim_domain_of(int device) {
     return sim_machine.domain_of_host[host_of[device]];
 }
 
+int sim_domain_ranks(int domain) {
+    return ranks_of_domain[domain];
+}
+
+int sim_first_of_domain(int domain) {
+    return first_of_domain[domain];
+}
+
 int sim_first_of_system(int device, int gpus) {
     int host = host_of[device], domain = sim_domain_of(device);
     if (gpus == sim_host(host)->ranks_per_host)

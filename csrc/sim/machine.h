@@ -26,6 +26,9 @@ int sim_device_of_bus_id(const char *bus_id, int host);
 /* The NVLink domain that a device is in, SIM_NO_DOMAIN where its host is in none. */
 int sim_domain_of(int device);
 
+int sim_domain_ranks(int domain);
+int sim_first_of_domain(int domain);
+
 /* The first device of those that a rank's system of `gpus` GPUs is made of: its host's or its domain's. -1: others. */
 int sim_first_of_system(int device, int gpus);
 

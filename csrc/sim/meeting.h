@@ -15,5 +15,9 @@ void sim_abandon_meetings(void);
 int sim_meetings_abandoned(void);
 void sim_release_intercepted(void);
 void sim_release_searchers(void);
+void sim_release_systems(void);
+
+/* A rank goes on to tell the others what its search found. */
+void sim_search_is_over(void);
 
 #endif

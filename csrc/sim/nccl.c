@@ -12,6 +12,10 @@ struct nccl sim_nccl;
 
 static void *library;
 
+void *sim_nccl_library(void) {
+    return library;
+}
+
 SIM_EXPORT void *sim_nccl_function(const char *name) {
     return library == NULL ? NULL : dlsym(library, name);
 }

@@ -28,4 +28,6 @@ struct nccl {
 
 extern struct nccl sim_nccl;
 
+void *sim_nccl_library(void); /* as dlopen() gave it */
+
 #endif

@@ -67,6 +67,22 @@ int sim_intercept_times(void *function, int algorithms, int protocols, int backu
 /* `gpus` is where a system counts its GPUs. 1 where searches are shared from now on, 0 where they cannot be. */
 int sim_share_search(void *function, uint64_t bytes, uint64_t gpus);
 
+/* Functions that make the system of a rank, and where a communicator has it and it counts its GPUs. */
+struct sim_system_functions {
+    void *compute_paths;
+    void *trim;
+    void *init_search;
+    uint64_t system;
+    uint64_t gpus;
+};
+
+/* One rank of a NVLink domain makes its system for all of them. 1, or 0 where that cannot be. */
+int sim_share_systems(const struct sim_system_functions *functions);
+
+/* libnccl writes zeros only where there are none, so that the empty part of its largest arrays takes no memory. 0, or
+ * errno. */
+int sim_skip_zeros(void);
+
 /* NULL, or why the plugin cannot be loaded. */
 const char *sim_wrap_tuner(const char *path);
 int sim_wrapped_version(void); /* the interface in use; 0: none, or none that this NCCL would take */

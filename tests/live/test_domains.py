@@ -1,5 +1,6 @@
 """Multi-node NVLink: hosts that the live libnccl takes for one node, on simulated trays."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from tests.support.gb200_tray import tray
 from tuner import release
 from tuner.answers import graphs, library
 from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm
+from tuner.oracle import start
 from tuner.oracle.api import Oracle
 from tuner.oracle.configuration import OracleConfiguration
 from tuner.oracle.search import ordered_graphs
@@ -47,6 +50,30 @@ def test_two_domains_are_two_nodes(name: str) -> None:
     assert facts.nvls_support == 1
     # Each adapter of both trays takes a channel.
     assert len({net for order in graphs["ring"].orders for net in order if net.startswith("net:")}) == 8
+
+
+@pytest.mark.parametrize("name", JOINING)
+def test_ranks_of_a_domain_would_all_make_the_same_system(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answers() -> tuple[object, ...]:
+        with Oracle(of(name, 2, 1)) as oracle:
+            tables = [
+                getattr(each, field.name).tolist()
+                for each in (oracle.tables, oracle.last_rank_tables)
+                for field in fields(each)
+            ]
+            return oracle.facts, oracle.last_rank_facts, oracle.graphs, oracle.graph_xml(), tables
+
+    made_once = answers()
+    monkeypatch.setattr(start, "_systems", lambda *_: None)
+    assert answers() == made_once
+
+
+@pytest.mark.slow
+def test_a_whole_rack_is_one_node() -> None:
+    with Oracle(of(HERE[-1], 18)) as oracle:
+        facts = oracle.facts
+    assert (facts.n_ranks, facts.n_nodes, facts.local_ranks, facts.mnnvl) == (72, 1, 72, 1)
+    assert oracle.graphs[Algorithm.NVLS].n_channels == 32  # as many heads as NCCL has
 
 
 @pytest.mark.parametrize("name", EARLIER)

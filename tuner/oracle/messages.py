@@ -89,6 +89,16 @@ class SearchOffsets:
 
 
 @dataclass(frozen=True, slots=True)
+class SystemFunctions:
+    """The functions that make a rank's system, and where its communicator has it."""
+
+    compute_paths: int
+    trim: int
+    init_search: int
+    system: int
+
+
+@dataclass(frozen=True, slots=True)
 class GraphsToCopy:
     """The function that makes the model of ``count`` graphs."""
 
@@ -113,6 +123,7 @@ class Intercepted:
     topology_file: int | None
     operations: OperationOffsets
     search: SearchOffsets
+    systems: SystemFunctions | None  # where ranks of several hosts make the same
     graphs: GraphsToCopy | None
     times: TimesToRecord | None
 

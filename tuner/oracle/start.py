@@ -22,6 +22,7 @@ from tuner.oracle.messages import (
     SimulatedHost,
     SimulatedMachine,
     Start,
+    SystemFunctions,
     TimesToRecord,
 )
 from tuner.oracle.process import SIM, Child, ChildConfiguration
@@ -155,7 +156,7 @@ def request(prepared: Preparation, child: Files) -> Start:
         functions={name: tuple(copies) for name, copies in located.functions.items()},
         cuda=located.cuda,
         wrapped_plugin=None if wrapped is None else str(wrapped.resolve()),
-        intercepted=_intercepted(located, own_files=len(prepared.kinds) > 1 or bool(configuration.domains)),
+        intercepted=_intercepted(located, prepared),
         ranks=configuration.ranks,
         machine=_machine(prepared, child),
         comm=located.comm,
@@ -240,9 +241,10 @@ def _host(
     )
 
 
-def _intercepted(located: symbols.Symbols, own_files: bool) -> Intercepted:
+def _intercepted(located: symbols.Symbols, prepared: Preparation) -> Intercepted:
     """What the release does not say when asked, and where it can be observed instead."""
     operation = located.operation.members
+    own_files = len(prepared.kinds) > 1 or bool(prepared.configuration.domains)
     model, estimate = located.functions.get("ncclTopoTuneModel"), located.functions.get("ncclTopoGetAlgoTime")
     algorithms, protocols = facts.shape(located.comm)
     graphs = times = None
@@ -264,8 +266,23 @@ def _intercepted(located: symbols.Symbols, own_files: bool) -> Intercepted:
         ),
         # a system's GPUs are the first of its sets of nodes, which begin with their count
         search=SearchOffsets(located.functions["ncclTopoCompute"][0][0], located.system.arrays["nodes"][0]),
+        systems=_systems(located, prepared.configuration),
         graphs=graphs,
         times=times,
+    )
+
+
+def _systems(located: symbols.Symbols, configuration: OracleConfiguration) -> SystemFunctions | None:
+    """Ranks of several hosts make the same system, unless what NVML says of peer-to-peer goes into it host by host."""
+    if max(configuration.domains, default=1) == 1:
+        return None
+    if not all(host.peer_to_peer_across_sockets for host in configuration.hosts):
+        return None
+    return SystemFunctions(
+        compute_paths=located.functions["ncclTopoComputePaths"][0][0],
+        trim=located.functions["ncclTopoTrimSystem"][0][0],
+        init_search=located.functions["ncclTopoSearchInit"][0][0],
+        system=located.comm.members["topo"].offset,
     )
 
 

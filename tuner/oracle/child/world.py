@@ -58,6 +58,19 @@ class Loaded:
         search = self.start.intercepted.search
         lib.sim_share_search(self.function(search.function), self.start.graph.bytes, search.gpus)
 
+    def share_systems(self) -> None:
+        """One rank of a NVLink domain makes the system for all of them."""
+        at = self.start.intercepted.systems
+        if at is None:
+            return
+        functions = ffi.new("struct sim_system_functions *")
+        functions.compute_paths = self.function(at.compute_paths)
+        functions.trim = self.function(at.trim)
+        functions.init_search = self.function(at.init_search)
+        functions.system, functions.gpus = at.system, self.start.intercepted.search.gpus
+        check(lib.sim_skip_zeros(), "memset")
+        lib.sim_share_systems(functions)
+
     def error(self, result: int) -> str:
         """A result of NCCL's in its number and words."""
         error_string = ffi.cast("const char *(*)(int)", lib.sim_nccl_function(b"ncclGetErrorString"))
@@ -83,6 +96,7 @@ class World(Loaded):
         if at.topology_file is not None:
             check(lib.sim_intercept_topology_file(self.function(at.topology_file)), "the topology file")
         self.share_search()
+        self.share_systems()
         graph_bytes = self.start.graph.bytes
         if (times := at.times) is not None:
             function = self.function(times.function)

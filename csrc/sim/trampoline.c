@@ -1,0 +1,111 @@
+/* A function that is redirected and still called: its first instructions, moved, and a jump to the rest. Unlike a hook it is
+ * never changed again, so any number of threads may be in it. */
+#define _GNU_SOURCE
+#include "trampoline.h"
+
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "oracle.h"
+
+#if defined(__x86_64__)
+
+enum { FAR_JUMP_BYTES = 14 };
+
+/* Bytes of what a ModRM byte stands before: itself, a SIB byte, a displacement. 0: an address relative to the instruction,
+ * which means another elsewhere. */
+static int operand_bytes(const unsigned char *modrm) {
+    int mode = modrm[0] >> 6, base = modrm[0] & 7;
+    if (mode == 3)
+        return 1;
+    if (base == 4)
+        return mode == 1 ? 3 : mode == 2 ? 6 : (modrm[1] & 7) == 5 ? 6 : 2;
+    return mode == 1 ? 2 : mode == 2 ? 5 : base == 5 ? 0 : 1;
+}
+
+/* Bytes of an instruction as compilers begin functions with, that does the same elsewhere. 0: another. */
+static int movable_instruction(const unsigned char *code) {
+    static const unsigned char entry[] = {0xf3, 0x0f, 0x1e, 0xfa}; /* endbr64 */
+    if (memcmp(code, entry, sizeof entry) == 0)
+        return sizeof entry;
+    int prefix = code[0] == 0x66;
+    prefix += code[prefix] >= 0x40 && code[prefix] <= 0x4f;
+    const unsigned char *at = code + prefix;
+    int immediate = 0, opcode = 1;
+    if (at[0] >= 0x50 && at[0] <= 0x57) /* push */
+        return prefix + 1;
+    switch (at[0]) {
+    case 0x31: /* xor */
+    case 0x33:
+    case 0x63: /* movsxd */
+    case 0x85: /* test */
+    case 0x89: /* mov */
+    case 0x8b:
+    case 0x8d: /* lea */
+        break;
+    case 0x83: /* arithmetic with a constant */
+        immediate = 1;
+        break;
+    case 0x81:
+    case 0xc7: /* mov of a constant */
+        immediate = 4;
+        break;
+    case 0x0f: /* pxor, xorps: they clear a register; movups and movaps */
+        if (at[1] != 0xef && at[1] != 0x57 && at[1] != 0x10 && at[1] != 0x11 && at[1] != 0x28 && at[1] != 0x29)
+            return 0;
+        opcode = 2;
+        break;
+    default:
+        return 0;
+    }
+    int operand = operand_bytes(at + opcode);
+    return operand == 0 ? 0 : prefix + opcode + operand + immediate;
+}
+
+/* Bytes of whole instructions from the start of a function, enough for a jump over them. 0 where they cannot be moved. */
+static int movable_bytes(const unsigned char *code) {
+    int bytes = 0;
+    while (bytes < sim_jump_bytes()) {
+        int more = movable_instruction(code + bytes);
+        if (more == 0)
+            return 0;
+        bytes += more;
+    }
+    return bytes;
+}
+
+/* jmp [rip]; the address: it changes no register */
+static void write_far_jump(unsigned char *code, const void *target) {
+    static const unsigned char jump[] = {0xff, 0x25, 0, 0, 0, 0};
+    uint64_t address = (uint64_t)(uintptr_t)target;
+    memcpy(code, jump, sizeof jump);
+    memcpy(code + sizeof jump, &address, sizeof address);
+}
+
+void *sim_redirect_keeping(void *function, void *replacement) {
+    int moved = movable_bytes(function);
+    if (moved == 0)
+        return NULL;
+    size_t bytes = (size_t)moved + FAR_JUMP_BYTES;
+    unsigned char *copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (copy == MAP_FAILED)
+        return NULL;
+    memcpy(copy, function, (size_t)moved);
+    write_far_jump(copy + moved, (unsigned char *)function + moved);
+    if (mprotect(copy, bytes, PROT_READ | PROT_EXEC) != 0 ||
+        sim_redirect(function, (uint64_t)moved, replacement) != 0) {
+        munmap(copy, bytes);
+        return NULL;
+    }
+    return copy;
+}
+
+#else
+
+void *sim_redirect_keeping(void *function, void *replacement) {
+    (void)function, (void)replacement;
+    return NULL;
+}
+
+#endif
