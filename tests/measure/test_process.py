@@ -1,6 +1,7 @@
 """What a process keeps of libnccl, and what leaves with a communicator; time limits on what hangs."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import pytest
 from tuner.base.errors import BadInput, MeasuringFailed
 from tuner.measure.executed import Log
 from tuner.measure.gpu import process
+from tuner.measure.gpu import within as within_module
 from tuner.measure.gpu.cuda import Lane
 from tuner.measure.gpu.within import within
 from tuner.oracle import library
@@ -110,6 +112,28 @@ def test_what_hangs_is_given_up() -> None:
     with pytest.raises(MeasuringFailed, match=complaint):
         within(0.1, "a step", never.wait)
     assert time.monotonic() - start_s < 30
+    never.set()
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["ends", "hangs"])
+def test_an_interrupt_waits_a_little_for_what_runs(monkeypatch: pytest.MonkeyPatch, ends: bool) -> None:
+    """Nobody is to end a communicator that is being called, nor to wait for what hangs."""
+    monkeypatch.setattr(within_module, "_LET_END_S", 5.0 if ends else 0.1)
+    begun, never, done = threading.Event(), threading.Event(), threading.Event()
+
+    def step() -> None:
+        begun.set()
+        never.wait(0.2 if ends else 60)
+        done.set()
+
+    def interrupt() -> None:
+        begun.wait()
+        signal.raise_signal(signal.SIGINT)  # which Python handles in the main thread
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        within(60.0, "a step", step)
+    assert done.is_set() == ends
     never.set()
 
 

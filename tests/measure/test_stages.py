@@ -93,6 +93,14 @@ except KeyboardInterrupt:
     assert not stages.run(python("other", ends, limit_s=1.0))
 
 
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match=r"file/out: Not a directory$"):
+        Stages(tmp_path / "file" / "out", 60)
+    with pytest.raises(BadInput, match=r"file/copies: Not a directory$"):
+        Stages(tmp_path / "out", 60, tmp_path / "file" / "copies")
+
+
 def test_no_time_left(folders: tuple[Path, Path], said: list[str]) -> None:
     stages = Stages(folders[0], 0.5, say=said.append)
     assert not stages.run(python("first", ""))
