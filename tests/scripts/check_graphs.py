@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import click
 
 from tests.support.random_topologies import drawn
+from tests.support.search_variables import ASSIGNMENTS
 from tuner import release
 from tuner.base.errors import OracleFailed, TunerError
 from tuner.cli.output import print_table
@@ -24,29 +25,6 @@ from tuner.oracle.configuration import OracleConfiguration
 from tuner.oracle.search import ordered_graphs
 from tuner.search import Request, dump, searched
 
-SETTINGS = (
-    "NCCL_COLLNET_ENABLE=1",
-    "NCCL_CROSS_NIC=0",
-    "NCCL_CROSS_NIC=1",
-    "NCCL_P2P_LEVEL=SYS",
-    "NCCL_P2P_LEVEL=PIX",
-    "NCCL_P2P_DISABLE=1",
-    "NCCL_SHM_DISABLE=1",
-    "NCCL_NET_GDR_LEVEL=LOC",
-    "NCCL_NET_GDR_LEVEL=SYS",
-    "NCCL_NET_GDR_READ=0",
-    "NCCL_NET_GDR_READ=1",
-    "NCCL_NET_GDR_C2C=0",
-    "NCCL_PXN_DISABLE=1",
-    "NCCL_PXN_C2C=0",
-    "NCCL_NVB_DISABLE=1",
-    "NCCL_NET_DISABLE_INTRA=1",
-    "NCCL_IGNORE_DISABLED_P2P=1",
-    "NCCL_NETDEVS_POLICY=ALL",
-    "NCCL_NETDEVS_POLICY=MAX:1",
-    "NCCL_NVLS_ENABLE=0",
-    "NCCL_MAX_NCHANNELS=4",
-)
 KINDS = ("machines", "settings", "random")
 UNWRITABLE = "could not find value"  # NCCL's words for a path type that its own file of graphs has no name for
 
@@ -98,7 +76,7 @@ def of_machines(nccl: str) -> Iterator[Case]:
 def with_settings(nccl: str) -> Iterator[Case]:
     here = [name for name in catalogue.names() if nccl not in catalogue.load(name).crashes]
     start = release.names().index(nccl)  # other machines in every release
-    for at, assignment in enumerate(SETTINGS, start=start):
+    for at, assignment in enumerate(ASSIGNMENTS, start=start):
         variable, _, value = assignment.partition("=")
         for name in (here[at % len(here)], here[(at + len(here) // 2) % len(here)]):
             plain = configuration(nccl, name, catalogue.load(name).gpus_per_node, 2)

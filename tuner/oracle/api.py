@@ -42,6 +42,11 @@ _HARMLESS = (
 )
 
 
+def serious_warnings(log: Sequence[str]) -> list[str]:
+    """The lines of NCCL's log that warn of something that is otherwise than on the real machine."""
+    return [line for line in log if " NCCL WARN " in line and not any(words in line for words in _HARMLESS)]
+
+
 class Oracle:
     """One communicator inside a child process. Use it as a context manager, or ``close`` it.
 
@@ -82,8 +87,7 @@ class Oracle:
         self.memory: dict[str, Any] = started.comm  # every scalar of struct ncclComm by NCCL's own name
 
     def _check_log(self) -> None:
-        lines = self._child.log_lines()
-        if warnings := [line for line in lines if " NCCL WARN " in line and not any(w in line for w in _HARMLESS)]:
+        if warnings := serious_warnings(self._child.log_lines()):
             raise self._child.failure(f"NCCL warned {len(warnings)} times while initialising")
 
     def _request(self, message: messages.Request, doing: str) -> Any:

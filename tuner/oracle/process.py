@@ -75,6 +75,7 @@ class ChildConfiguration:
     by_path: bool = False  # the plugin is loaded by its path, not by a name
     pci_classes: Mapping[str, str] | None = None  # by bus id, in its sysfs
     dumps_topology: bool = False  # NCCL writes the topology it made
+    program: str = CHILD  # the module that answers
 
 
 class Child:
@@ -112,7 +113,7 @@ class Child:
         self._stream = self._socket.makefile("rwb")
         with other, (self.folder / "stderr").open("wb") as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", CHILD, str(other.fileno())],
+                [sys.executable, "-P", "-m", configuration.program, str(other.fileno())],
                 env=self._environment(configuration, tuner_value),
                 stdin=subprocess.DEVNULL,
                 stdout=stderr,

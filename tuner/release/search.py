@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from tuner.release.convert import PARTIAL
 
+CpuAbove = Literal["over_any_device", "over_switches", "upwards"]
 LeastCapability = Literal["any", "hopper", "blackwell"]
 Steps = Annotated[Mapping[LeastCapability, tuple[float, ...]], PARTIAL]
 
@@ -50,6 +51,7 @@ class Devices:
     flattened: tuple[tuple[int, int], ...]  # switches of two levels that are made one: upper and lower level
     flattened_by_equal_device: bool  # instead: the lower level has the same device word
     flattened_goes_on_at: int  # the number of the switch that is looked at after one was made one
+    cpu_above: CpuAbove  # how the CPU of a GPU is looked for; all but upwards may go in circles
     cpu_links: CpuLinks
 
 

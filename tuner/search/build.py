@@ -7,9 +7,9 @@ where NCCL stores them.
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 
-from tuner.base.errors import BadTopology
+from tuner.base.errors import BadInput, BadTopology
 from tuner.base.numerics import f32
-from tuner.release.search import Devices
+from tuner.release.search import CpuAbove, Devices
 from tuner.search.bandwidths import LOCAL_GBS, cpu_gbs, nvlink_gbs, pci_gbs
 from tuner.search.switches import flatten, sort
 from tuner.search.system import HOST_BIT, Adapter, Cpu, Gpu, Kind, Link, Node, PathTypes, System
@@ -178,7 +178,7 @@ class _Builder:
         if kind == "GPU":
             return self.system.find(gpu.kind, self.own(bus_id(link.get("target", ""))))
         if kind == "CPU":
-            return cpu_above(gpu, None)
+            return cpu_above(gpu, self.devices.cpu_above)
         return (self.system.nodes[Kind.NVS] or [self.new(Node(Kind.NVS, 0))])[0]
 
     def add_c2c(self, element: ET.Element, own: str | None = None) -> None:
@@ -187,7 +187,7 @@ class _Builder:
                 self.add_c2c(child, child.get("busid") or own)
                 continue
             gpu = self.hardware(bus_id(own or ""))
-            cpu = cpu_above(gpu, None)
+            cpu = cpu_above(gpu, self.devices.cpu_above)
             if cpu is not None:
                 gbs = float(f32(integer(child, "bw") * integer(child, "count") / 1000.0))
                 join(cpu, gpu, self.devices.c2c, gbs)
@@ -233,13 +233,16 @@ def connect(node: Node, far: Node, kind: str, gbs: float) -> None:
     links.insert(at, link)
 
 
-def cpu_above(node: Node, below: Node | None) -> Node | None:
-    """The CPU that a device hangs on, over PCI switches (findLocalCpu)."""
+def cpu_above(node: Node, how: CpuAbove, below: tuple[Node, ...] = ()) -> Node | None:
+    """The CPU that a device hangs on (findLocalCpu); ``below`` is the way so far. BadInput where NCCL goes in circles."""
     if node.kind is Kind.CPU:
         return node
+    if node in below:
+        raise BadInput("this release of libnccl crashes: it looks for a GPU's CPU between two devices without an end")
     for link in node.links:
-        if link.kind == "PIX" and link.to is not below and link.to.kind in (Kind.PCI, Kind.CPU):
-            found = cpu_above(link.to, node)
+        followed = how == "over_any_device" or link.to.kind in (Kind.PCI, Kind.CPU)
+        if link.kind == "PIX" and followed and not (how == "upwards" and link.to in below[-1:]):
+            found = cpu_above(link.to, how, (*below, node))
             if found is not None:
                 return found
     return None

@@ -74,7 +74,9 @@ def trim(system: System, request: Request, nccl: Release) -> None:
         for peer in range(gpu):
             if node.paths[Kind.GPU][peer].type < system.types.NET:
                 domains[gpu] = min(domains[gpu], domains[peer])
-    own = next(domain for domain, gpu in zip(domains, system.gpus, strict=True) if gpu.rank == 0)
+    own = next((domain for domain, gpu in zip(domains, system.gpus, strict=True) if gpu.rank == 0), None)
+    if own is None:
+        raise BadTopology("the first GPU is below a device that is no PCI switch")
     system.parts = len(set(domains))
     for domain, apart in zip(domains, list(system.gpus), strict=True):
         if domain != own:

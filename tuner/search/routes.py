@@ -6,6 +6,7 @@ Source: ncclTopoFollowPath, src/graph/search.cc, v2.28.9-1.
 from dataclasses import replace
 from typing import Final
 
+from tuner.base.errors import BadInput
 from tuner.base.numerics import f32
 from tuner.release.search import Channels
 from tuner.search.load import Load, Route
@@ -43,7 +44,9 @@ class Routes:
         kind, number, to_kind, to = ends
         trial, types, rules = self.trial, self.system.types, self.rules
         start, end = self.system.nodes[kind][number], self.system.nodes[to_kind][to]
-        path, back = start.paths[to_kind][to], end.paths[kind][number]
+        if to_kind not in start.paths:
+            raise BadInput(f"NCCL refuses a node where {kind.name} {number} reaches no {to_kind.name} at all")
+        path = start.paths[to_kind][to]
         intra = Kind.NET not in (kind, to_kind)
         farthest = trial.type_intra if intra else trial.type_inter
         if rules.no_hops_succeed and not path.hops:
@@ -54,7 +57,7 @@ class Routes:
             if self.load.recorder is not None:
                 self.load.recorder.path(path.type)
             return None
-        if share == 1 and rules.trees_need_way_back and trial.is_tree and back.type > farthest:
+        if share == 1 and rules.trees_need_way_back and trial.is_tree and end.paths[kind][number].type > farthest:
             return None
         if gbs is None:
             gbs = trial.bw_intra if intra else trial.bw_inter

@@ -1,0 +1,25 @@
+"""Variables that reach NCCL's search for channels, with values unlike the default."""
+
+ASSIGNMENTS = (
+    "NCCL_COLLNET_ENABLE=1",
+    "NCCL_CROSS_NIC=0",
+    "NCCL_CROSS_NIC=1",
+    "NCCL_P2P_LEVEL=SYS",
+    "NCCL_P2P_LEVEL=PIX",
+    "NCCL_P2P_DISABLE=1",
+    "NCCL_SHM_DISABLE=1",
+    "NCCL_NET_GDR_LEVEL=LOC",
+    "NCCL_NET_GDR_LEVEL=SYS",
+    "NCCL_NET_GDR_READ=0",
+    "NCCL_NET_GDR_READ=1",
+    "NCCL_NET_GDR_C2C=0",
+    "NCCL_PXN_DISABLE=1",
+    "NCCL_PXN_C2C=0",
+    "NCCL_NVB_DISABLE=1",
+    "NCCL_NET_DISABLE_INTRA=1",
+    "NCCL_IGNORE_DISABLED_P2P=1",
+    "NCCL_NETDEVS_POLICY=ALL",
+    "NCCL_NETDEVS_POLICY=MAX:1",
+    "NCCL_NVLS_ENABLE=0",
+    "NCCL_MAX_NCHANNELS=4",
+)
