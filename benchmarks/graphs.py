@@ -1,7 +1,7 @@
 """How long our own search for channels takes, all graphs of a node, medians of several runs. Prints; checks nothing.
 
-    python benchmarks/graphs.py            every machine of the catalogue on 1 and 2 nodes, and the worst parts of some
-    python benchmarks/graphs.py dgx-h100   one
+python benchmarks/graphs.py            every machine of the catalogue on 1 and 2 nodes, and the worst parts of some
+python benchmarks/graphs.py dgx-h100   one
 """
 
 import statistics
@@ -17,7 +17,7 @@ NCCL = "2.28.9"
 REPEATS = 3
 AIM_S = {"dgx-h100": 0.3, "dgx-b200": 0.3}
 OF_ANY_MACHINE_S, OF_PARTS_S = 1.0, 5.0
-PARTS = {"dgx-h100": (2, 4, 6), "dgx-b200": (2, 3, 4, 6), "azure-nd-h100-v5": (4,), "hgx-h100-amd": (4,), "aws-p5": (4,)}
+PARTS = {"dgx-h100": (2, 4, 6), "dgx-b200": (2, 3, 4, 6), "azure-nd-h100-v5": (4,), "aws-p5": (4,)}
 SHARED = (("dgx-h100", 8, 3), ("dgx-h100", 1, 8), ("dgx-b200", 8, 2))  # GPUs, and ranks on each
 SHARING = "2.30.7"
 

@@ -1,7 +1,7 @@
 """A process that has loaded one release of libnccl, and forks for each communicator that is to be initialised.
 
-``python -m tests.support.search_server FD`` with a connected socket. Before a fork there are no threads, and no function
-of libnccl has been called; the fork has all that is to be read from the environment set before it calls the first.
+``python -m tests.support.search_server FD`` with a connected socket. Before a fork there are no threads, and no
+function of libnccl has been called; all that it reads from the environment is set before the fork calls the first.
 """
 
 import os
@@ -31,9 +31,7 @@ class _Forked(World):
     """As a :class:`World`, but that the library is loaded already."""
 
     def __init__(self, loaded: Loaded, asked: Asked) -> None:
-        self.start = replace(
-            loaded.start, machine=asked.machine, intercepted=asked.intercepted, ranks=asked.ranks
-        )
+        self.start = replace(loaded.start, machine=asked.machine, intercepted=asked.intercepted, ranks=asked.ranks)
         self.base = loaded.base
         configure(asked.machine)
         self.intercept(asked.intercepted)

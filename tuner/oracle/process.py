@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.base.errors import BadInput, OracleFailed, OracleUnavailable
-from tuner.oracle.messages import Failed, Request
+from tuner.oracle.messages import Failed
 
 CHILD = "tuner.oracle.child"
 ROOT = Path(__file__).parents[2]  # where the package lies
@@ -154,8 +154,8 @@ class Child:
         """The number of the process."""
         return self._process.pid
 
-    def request(self, message: Request, timeout_s: float, doing: str) -> Any:
-        """The child's answer, or OracleFailed: it died, took longer than ``timeout_s`` seconds, or NCCL failed."""
+    def request(self, message: object, timeout_s: float, doing: str) -> Any:
+        """The program's answer, or OracleFailed: it died, took longer than ``timeout_s`` seconds, or NCCL failed."""
         try:
             self._socket.settimeout(timeout_s)
             pickle.dump(message, self._stream, pickle.HIGHEST_PROTOCOL)

@@ -75,7 +75,7 @@ class Routing:
     gpu_direct_c2c: Literal["none", "of_phb_paths", "of_p2c_paths", "as_level"]
     gpu_direct_c2c_default: bool  # of NCCL_NET_GDR_C2C
     gpu_direct_read_on_ampere: bool  # without NVLink, too
-    local_nets: Literal["by_masks", "mirrored", "mirrored_modulo_gpus", "mirrored_or_share_by_share"]
+    local_nets: Literal["by_masks", "mirrored", "mirrored_modulo_gpus", "adapter_by_adapter"]
     nets_policy: bool  # NCCL_NETDEVS_POLICY
     nets_removed_on_one_node: bool
     net_gbs: Literal["unknown", "slowest_adapter", "slowest_path_to_own"]  # what tuning knows of adapters
@@ -113,6 +113,7 @@ class Channels:
     replay: Literal["always", "if_channels_are_alike"]
     pci_order_first: Literal["always", "without_nvswitch"]
     starts: Literal["widest_unused_first", "widest_in_turn", "widest_reached_in_turn", "nearest", "own_then_nearest"]
+    ports_apart: bool  # a channel leaves through the port by whose number it entered, though it crosses adapters
     alternate: Literal["none", "any_pattern", "rings"]  # odd channels go back through the adapters of even ones
     neighbours: Literal["none", "first", "only"]  # of GPUs at an NVSwitch
     compare_nvls: Literal["bandwidth", "more_channels", "more_channels_or_bandwidth"]

@@ -234,7 +234,7 @@ def connect(node: Node, far: Node, kind: str, gbs: float) -> None:
 
 
 def cpu_above(node: Node, how: CpuAbove, below: tuple[Node, ...] = ()) -> Node | None:
-    """The CPU that a device hangs on (findLocalCpu); ``below`` is the way so far. BadInput where NCCL goes in circles."""
+    """The CPU that a device hangs on (findLocalCpu); ``below``: the way there. BadInput where NCCL goes in circles."""
     if node.kind is Kind.CPU:
         return node
     if node in below:

@@ -42,21 +42,38 @@ class LocalNets:
         if not nets:
             raise BadTopology(f"GPU {gpu.dev} reaches no network device")
         gpus, _ = nearest(self.system, self.system.nets[nets[0]], Kind.GPU)
+        if self.routing.local_nets == "adapter_by_adapter":
+            return self._whole_adapters(gpu, nets, len(gpus))[: self.max_channels]
         per_gpu = self._nets_per_gpu(len(nets), len(gpus))
         start = gpu.dev % len(gpus) if self.routing.local_nets == "mirrored_modulo_gpus" else gpu.dev
         if len(nets) & (len(nets) - 1) == 0:
             start = mirrored(start, len(nets))
-        elif self.routing.local_nets == "mirrored_or_share_by_share":
-            start *= per_gpu
         return [nets[(start + channel) % len(nets)] for channel in range(min(per_gpu, self.max_channels))]
 
+    def _whole_adapters(self, gpu: Gpu, nets: list[int], sharing: int) -> list[int]:
+        """All ports of a GPU's share of the adapters, or as many as NCCL_NETDEVS_POLICY says from its first one on."""
+        by_guid = dict[int, list[int]]()
+        for net in nets:
+            by_guid.setdefault(self.system.nets[net].guid, []).append(net)
+        adapters = list(by_guid.values())
+        count = len(adapters)
+        share = int(ceil_div(count, sharing))
+        first = (mirrored(gpu.dev, count) if count & (count - 1) == 0 else gpu.dev * share) % count
+        turned = [*adapters[first:], *adapters[:first]]
+        limited = self._limit(len(nets))
+        return [net for adapter in (turned[:share] if limited is None else turned) for net in adapter][:limited]
+
     def _nets_per_gpu(self, nets: int, gpus: int) -> int:
+        limited = self._limit(nets)
+        return int(ceil_div(nets, gpus)) if limited is None else limited
+
+    def _limit(self, nets: int) -> int | None:
+        """The adapters of each GPU where NCCL_NETDEVS_POLICY says how many."""
         policy = (self.policy or "AUTO").upper()
         if policy == "ALL":
             return nets
-        if policy.startswith("MAX:") and (most := max_nets(policy)) > 0:
-            return min(most, nets)
-        return int(ceil_div(nets, gpus))
+        most = max_nets(policy) if policy.startswith("MAX:") else 0
+        return min(most, nets) if most > 0 else None
 
     def gpu_of(self, net: Adapter) -> int:
         """The number of the GPU that a network device belongs to; -1: none."""

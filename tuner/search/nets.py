@@ -81,6 +81,8 @@ class Nets:
         device, start = nets[net], nets[self.number_of[inter[channel][0]]]
         if trial.pattern is Pattern.Tree and device.id != start.id:
             return False
+        if self.rules.ports_apart and device.port != start.port:
+            return False
         same_port = self._same_rail(device, start)
         if self.rules.alternate == "rings":
             if trial.pattern is Pattern.Ring and trial.cross_nic == 2:

@@ -68,11 +68,18 @@ class Peers:
         return source.paths[Kind.GPU][self.system.number(target)]
 
     def relay(self, source: Gpu, target: Gpu) -> Gpu | None:
-        """The GPU in between, where the path goes over one."""
+        """The GPU in between, where the path goes over one. BadInput where that was cut off, which NCCL refuses."""
         links = self._path(source, target).links
         kind, hops = (Kind.DEV, 4) if self.system.nodes[Kind.DEV] else (Kind.GPU, 2)
         between = links[hops // 2 - 1].to if len(links) == hops else None
-        return between if isinstance(between, Gpu) and between.kind is kind else None
+        if not isinstance(between, Gpu) or between.kind is not kind:
+            return None
+        if kind is Kind.DEV and all(gpu.links[0].to is not between for gpu in self.system.gpus):
+            raise BadInput(
+                f"NCCL refuses GPUs {source.dev} and {target.dev}: NVLinks join them over GPU {between.dev}, which "
+                "only the network joins to the first GPU"
+            )
+        return between
 
     def peer_to_peer(self, source: Gpu, target: Gpu) -> bool:
         """Whether NCCL uses peer-to-peer between two GPUs of the node. BadInput where NVML denies it over NVLinks."""
