@@ -26,7 +26,7 @@ from tests.support.random_topologies import drawn
 from tests.support.searches import Searches
 from tuner import release
 from tuner.base.errors import OracleFailed, TunerError
-from tuner.machine.catalogue import release_key
+from tuner.machine.graph_tables import release_key
 from tuner.oracle.configuration import OracleConfiguration
 from tuner.search import dump
 from tuner.search.graphs import search

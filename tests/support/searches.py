@@ -34,7 +34,7 @@ class Searches:
 
     def __init__(self, configuration: OracleConfiguration) -> None:
         """Any configuration of the release to be asked."""
-        blank = ChildConfiguration(("",) * KINDS, env={}, tuner_plugin=SIM, program=SERVER)
+        blank = ChildConfiguration(("",) * KINDS, of_hosts={}, env={}, tuner_plugin=SIM, program=SERVER)
         self._child = Child(blank)
         self._child.request(self._start(start.prepare(configuration)), 120, "loading libnccl")
 
