@@ -56,6 +56,7 @@ struct sim_machine {
     int hosts;
     int kinds;
     int driver_version; /* 12080 is CUDA 12.8 */
+    int merges_nets;    /* 1: the network merges devices into virtual ones, as NCCL's own for InfiniBand */
     char net_name[SIM_NET_NAME_CHARS];
     int kind_of_host[SIM_MAX_RANKS];
     int domain_of_host

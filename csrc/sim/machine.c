@@ -53,6 +53,7 @@ SIM_EXPORT int sim_configure(const struct sim_machine *machine) {
             host_of[devices++] = host;
     }
     sim_machine = *machine;
+    sim_configure_merging();
     return 0;
 }
 

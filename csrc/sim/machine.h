@@ -35,6 +35,9 @@ int sim_first_of_system(int device, int gpus);
 /* Whether two GPUs of a host, by local index, reach each other's memory. */
 int sim_peers(int a, int b);
 
+/* Whether the network merges devices, as the machine says. */
+void sim_configure_merging(void);
+
 /* One value of an attribute, numbered as cudaDeviceAttr and CUdevice_attribute both do. */
 int sim_device_attribute(int attribute, int device);
 

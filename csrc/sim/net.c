@@ -1,17 +1,15 @@
 /* The network: the topology file's <net> devices as a plugin that moves no data.
  *
- * Interface v6 (NCCL 2.13 on) is the oldest every supported release accepts, so one table serves them all. Collectives in
- * the network have v8 (NCCL 2.20 on) as well, the first that gathers and scatters; older releases look for v6.
+ * Interface v6 (NCCL 2.13 on) is the oldest every supported release accepts; from 2.24 on NCCL takes the one of merge.c.
+ * Collectives in the network have v8 (NCCL 2.20 on) as well, the first that gathers and scatters; older releases look for
+ * v6.
  */
 #include <stddef.h>
 
 #include "export.h"
 #include "machine.h"
+#include "net.h"
 
-typedef int status; /* ncclResult_t */
-
-enum { SUCCESS = 0, INTERNAL_ERROR = 3, INVALID_ARGUMENT = 4 };
-enum { POINTER_HOST = 1, POINTER_CUDA = 2 };
 enum { SUM = 0, PRODUCT = 1, MAX = 2, MIN = 3 }; /* ncclRedOp_t */
 enum { BFLOAT16 = 9 };                           /* ncclDataType_t; the ones after it are fp8 */
 
@@ -91,32 +89,30 @@ static status get_properties(int index, struct properties *properties) {
     return SUCCESS;
 }
 
-static status hand_out(void **handle) {
+status sim_net_hand_out(void **handle) {
     *handle = &token;
     return SUCCESS;
 }
 
 static status listen_on(int index SIM_UNUSED, void *handle SIM_UNUSED, void **comm) {
-    return hand_out(comm);
+    return sim_net_hand_out(comm);
 }
 static status connect_to(int index SIM_UNUSED, void *handle SIM_UNUSED, void **comm) {
-    return hand_out(comm);
+    return sim_net_hand_out(comm);
 }
 static status accept_from(void *listening SIM_UNUSED, void **comm) {
-    return hand_out(comm);
+    return sim_net_hand_out(comm);
 }
 static status register_memory(void *comm SIM_UNUSED, void *data SIM_UNUSED, int bytes SIM_UNUSED, int kind SIM_UNUSED,
                               void **handle) {
-    return hand_out(handle);
+    return sim_net_hand_out(handle);
 }
-static status succeed(void) {
+status sim_net_succeed(void) {
     return SUCCESS;
 }
-static status refuse(void) {
+status sim_net_refuse(void) {
     return INTERNAL_ERROR;
 }
-
-#define FUNCTION(f) (void *)(uintptr_t)(f)
 
 /* ncclNet_v6_t: the name and 16 functions. Only set-up can be asked for; a transfer is an error. */
 SIM_EXPORT struct {
@@ -125,8 +121,9 @@ SIM_EXPORT struct {
 } ncclNetPlugin_v6 = {
     sim_machine.net_name,
     {FUNCTION(init), FUNCTION(devices), FUNCTION(get_properties), FUNCTION(listen_on), FUNCTION(connect_to),
-     FUNCTION(accept_from), FUNCTION(register_memory), NULL, FUNCTION(succeed), FUNCTION(refuse), FUNCTION(refuse),
-     FUNCTION(refuse), FUNCTION(refuse), FUNCTION(succeed), FUNCTION(succeed), FUNCTION(succeed)},
+     FUNCTION(accept_from), FUNCTION(register_memory), NULL, FUNCTION(sim_net_succeed), FUNCTION(sim_net_refuse),
+     FUNCTION(sim_net_refuse), FUNCTION(sim_net_refuse), FUNCTION(sim_net_refuse), FUNCTION(sim_net_succeed),
+     FUNCTION(sim_net_succeed), FUNCTION(sim_net_succeed)},
 };
 
 static status coll_properties(int index, struct coll_properties *properties) {
@@ -148,7 +145,7 @@ static status reduce_support(int type, int op, int *supported) {
 
 static status coll_connect(void *handles[] SIM_UNUSED, int ranks SIM_UNUSED, int rank SIM_UNUSED,
                            void *listening SIM_UNUSED, void **comm) {
-    return hand_out(comm);
+    return sim_net_hand_out(comm);
 }
 
 /* ncclCollNet_v6_t: the name and 14 functions. */
@@ -158,8 +155,8 @@ SIM_EXPORT struct {
 } ncclCollNetPlugin_v6 = {
     sim_machine.net_name,
     {FUNCTION(init), FUNCTION(coll_devices), FUNCTION(get_properties), FUNCTION(listen_on), FUNCTION(coll_connect),
-     FUNCTION(reduce_support), FUNCTION(register_memory), NULL, FUNCTION(succeed), FUNCTION(refuse), FUNCTION(refuse),
-     FUNCTION(refuse), FUNCTION(succeed), FUNCTION(succeed)},
+     FUNCTION(reduce_support), FUNCTION(register_memory), NULL, FUNCTION(sim_net_succeed), FUNCTION(sim_net_refuse),
+     FUNCTION(sim_net_refuse), FUNCTION(sim_net_refuse), FUNCTION(sim_net_succeed), FUNCTION(sim_net_succeed)},
 };
 
 /* ncclCollNet_v8_t: the name and 16 functions. */
@@ -169,6 +166,7 @@ SIM_EXPORT struct {
 } ncclCollNetPlugin_v8 = {
     sim_machine.net_name,
     {FUNCTION(init), FUNCTION(coll_devices), FUNCTION(coll_properties), FUNCTION(listen_on), FUNCTION(coll_connect),
-     FUNCTION(reduce_support), FUNCTION(register_memory), NULL, FUNCTION(succeed), FUNCTION(refuse), FUNCTION(refuse),
-     FUNCTION(refuse), FUNCTION(refuse), FUNCTION(refuse), FUNCTION(succeed), FUNCTION(succeed)},
+     FUNCTION(reduce_support), FUNCTION(register_memory), NULL, FUNCTION(sim_net_succeed), FUNCTION(sim_net_refuse),
+     FUNCTION(sim_net_refuse), FUNCTION(sim_net_refuse), FUNCTION(sim_net_refuse), FUNCTION(sim_net_refuse),
+     FUNCTION(sim_net_succeed), FUNCTION(sim_net_succeed)},
 };

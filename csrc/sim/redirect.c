@@ -12,12 +12,13 @@ extern const struct sim_redirect sim_runtime_redirects[];
 extern const struct sim_redirect sim_bootstrap_redirects[];
 extern const struct sim_redirect sim_nccl_redirects[];
 extern const struct sim_redirect sim_capture_redirects[];
+extern const struct sim_redirect sim_merging_redirects[];
 
 SIM_EXPORT const struct sim_redirect *sim_redirects(int table) {
     static const struct sim_redirect *const tables[] = {
         sim_runtime_redirects, [SIM_MEETING_REDIRECTS] = sim_bootstrap_redirects, sim_nccl_redirects,
-        sim_capture_redirects};
-    return table >= 0 && table < 4 ? tables[table] : NULL;
+        sim_capture_redirects, sim_merging_redirects};
+    return table >= 0 && table < 5 ? tables[table] : NULL;
 }
 
 #if defined(__x86_64__)

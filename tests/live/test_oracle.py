@@ -588,7 +588,7 @@ def test_gpus_and_nets_are_taken_in_their_order() -> None:
       <pci busid="0000:02:00.0"><gpu dev="1" sm="80"/></pci> <pci busid="0000:01:00.0"><gpu dev="0" sm="90"/></pci>
       <nic><net name="b" dev="1" speed="100000" guid="0x1f" gdr="0"/><net name="a" dev="0" latency="1.5"/></nic>
     </cpu></system>"""
-    read = hardware.read(Host(xml, 1), hardware.Surroundings(coll_net=True))
+    read = hardware.read(Host(xml, 1), hardware.Surroundings(variables={"NCCL_COLLNET_ENABLE": "1"}))
     assert read.gpus == (Gpu("0000:01:00.0", 90, peer_group=0),)
     assert [(net.name, net.speed_mbps, net.guid, net.gdr, net.latency_us) for net in read.nets] == [
         ("a", 10000, 2, 1, 1.5),

@@ -2,9 +2,11 @@
 
 import re
 import xml.etree.ElementTree as ElementTree
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from tuner.base.errors import BadInput, BadTopology
+from tuner.machine import adapters
 from tuner.oracle.configuration import Host
 from tuner.oracle.messages import Gpu, Net
 
@@ -26,6 +28,7 @@ class Hardware:
     nets: tuple[Net, ...]
     coll_nets: int  # how many of the nets do collectives in the network
     switched: bool  # a NVLink leads to a switch
+    merges_nets: bool  # the network merges devices where NCCL asks for it
 
     @property
     def multicast(self) -> bool:
@@ -42,7 +45,7 @@ class Surroundings:
     """What a topology does not say of a node."""
 
     nodes: int = 1  # of the communicator
-    coll_net: bool = False  # the network does collectives
+    variables: Mapping[str, str] = field(default_factory=dict)  # NCCL_*
     far_ends: frozenset[str] = frozenset()  # bus ids that NVLinks lead to which the topology leaves out
 
 
@@ -62,15 +65,19 @@ def read(host: Host, around: Surroundings) -> Hardware:
     most = min(len(listed), MAX_GPUS_PER_NODE)
     if not 1 <= host.gpus <= most:
         raise BadInput(f"gpus_per_node is {host.gpus}; valid: 1 to {most}, as in the topology")
-    nets = _nets(root)
+    named, nets = _nets(root)
+    used = adapters.used(named, around.variables)
+    nets = [nets[number] for number in used]
     if len(nets) > MAX_NETS_PER_NODE:
         raise BadTopology(f"topology has {len(nets)} <net> elements; the oracle simulates at most {MAX_NETS_PER_NODE}")
     if not nets and around.nodes > 1:
         raise BadTopology(f"topology has no <net> element, which a communicator of {around.nodes} nodes needs")
-    coll_nets = len(nets) if around.coll_net else 0
+    coll_nets = len(nets) if around.variables.get("NCCL_COLLNET_ENABLE") == "1" else 0
     to_switch = any(not link.get("tclass", "").startswith("0x03") for link in root.iter("nvlink"))  # 03: PCI's displays
     switched = to_switch or not {gpu.bus_id for _, gpu in listed}.issuperset(around.far_ends)
-    return Hardware(tuple(gpu for _, gpu in listed[: host.gpus]), tuple(nets) or (_ETHERNET,), coll_nets, switched)
+    gpus = tuple(gpu for _, gpu in listed[: host.gpus])
+    merges = adapters.mergeable(named, around.variables)
+    return Hardware(gpus, tuple(nets) or (_ETHERNET,), coll_nets, switched, merges)
 
 
 def for_x86(topology: str) -> str:
@@ -112,8 +119,11 @@ def _gpus(root: ElementTree.Element, peer_to_peer_across_sockets: bool) -> list[
     return gpus
 
 
-def _nets(root: ElementTree.Element) -> list[Net]:
+def _nets(root: ElementTree.Element) -> tuple[list[adapters.Named], list[Net]]:
+    """The devices by ``dev``, as NCCL selects them and as they are simulated."""
     nets: list[tuple[int, Net]] = []
+    bus_ids = {net: pci.get("busid") for pci in root.iter("pci") for net in pci.findall("nic/net")}
+    places = []
     for element in root.iter("net"):
         name = element.get("name")
         if name is None:
@@ -128,7 +138,10 @@ def _nets(root: ElementTree.Element) -> list[Net]:
             latency_us=float(element.get("latency", "0")),
         )
         nets.append((_int(element, "dev", len(nets)), net))
-    return [net for _, net in sorted(nets, key=lambda pair: pair[0])]
+        places.append(bus_ids.get(element))
+    order = sorted(range(len(nets)), key=lambda number: nets[number][0])
+    listed = [nets[number][1] for number in order]
+    return [adapters.Named(nets[n][1].name, nets[n][1].port, places[n]) for n in order], listed
 
 
 def _int(element: ElementTree.Element, name: str, default: int) -> int:

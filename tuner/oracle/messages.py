@@ -60,6 +60,7 @@ class SimulatedMachine:
     hosts: int
     kinds: int
     driver_version: int
+    merges_nets: int
     net_name: str
     kind_of_host: tuple[int, ...]
     domain_of_host: tuple[int, ...]  # NVLink domains, numbered from 1; 0: none

@@ -9,6 +9,7 @@ from typing import Protocol
 from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Buffers
+from tuner.machine import adapters
 from tuner.machine.skeleton import Skeleton
 from tuner.oracle import facts, hardware, library, symbols
 from tuner.oracle.configuration import Host, OracleConfiguration
@@ -69,7 +70,7 @@ def prepare(configuration: OracleConfiguration) -> Preparation:
     skeleton = configuration.skeleton
     around = hardware.Surroundings(
         nodes=len(configuration.domains or configuration.hosts),
-        coll_net=configuration.env.get("NCCL_COLLNET_ENABLE") == "1",
+        variables=configuration.env,
         far_ends=frozenset(chain.from_iterable(skeleton.nvlinks.values())) if skeleton else frozenset(),
     )
     kinds = {host: hardware.read(host, around) for host in dict.fromkeys(configuration.hosts)}
@@ -210,7 +211,8 @@ def _machine(prepared: Preparation, child: Files) -> SimulatedMachine:
         hosts=len(configuration.hosts),
         kinds=len(kinds),
         driver_version=hardware.DRIVER_VERSION,
-        net_name=configuration.env.get("NCCL_NET", "IB"),
+        merges_nets=int(all(kind.merges_nets for kind in kinds.values())),
+        net_name=configuration.env.get("NCCL_NET", adapters.OWN_NETWORK),
         kind_of_host=tuple(numbers[host] for host in configuration.hosts),
         domain_of_host=configuration.domain_of_host,
         without_fabric=tuple(int(r in configuration.ranks_without_fabric) for r in range(configuration.ranks)),

@@ -15,6 +15,21 @@ Steps = Annotated[Mapping[LeastCapability, tuple[float, ...]], PARTIAL]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Merging:
+    """How adapters become virtual ones, which stand for several (NIC fusion)."""
+
+    adapters: Literal["every", "several"]  # whether those that nothing is merged with become virtual ones, too
+    most: int  # in one
+    levels: tuple[str, ...]  # that NCCL_NET_MERGE_LEVEL may name
+    failure: Literal["is_an_error", "is_tried_apart"]  # where the network refuses
+    below_pci_devices: bool  # a virtual adapter goes below the PCI device above what its adapters share, if any
+    new_devices_below: tuple[Literal["pci", "bridge", "cpu"], ...]  # it gets a PCI device of its own there
+    widened: Literal["none", "adapters", "virtual_adapter"]  # whose links get the width of all
+    refuses_sockets: bool  # adapters of different ones; else what is merged of them is lost
+    collnet_keeps: bool  # adapters that do collectives keep their PCI devices
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Reading:
     """How the XML is read, before a system graph is made of it."""
 
@@ -163,6 +178,7 @@ class Search:
     """The table ``[search]``."""
 
     reading: Reading
+    merging: Merging | None  # of releases that merge adapters
     devices: Devices
     routing: Routing
     channels: Channels

@@ -39,7 +39,7 @@ class _Builder:
 
     def build(self, root: ET.Element) -> System:
         for read in (self.add_cpu, self.add_nvlinks, self.add_c2c, self.add_pci_links):
-            for cpu in root:
+            for cpu in root.findall("cpu"):
                 self.host = self.host_of(cpu)
                 read(cpu)
         self.system.hosts = len(self._hosts)
@@ -131,7 +131,7 @@ class _Builder:
 
     def add_nets(self, element: ET.Element, nic: Node, pci: str) -> None:
         for child in element:
-            if child.get("dev") is None:
+            if child.get("dev") is None or child.get("net") == "0":
                 continue
             dev, mbps = integer(child, "dev"), integer(child, "speed", 0)
             gbs = float(f32((mbps if mbps > 0 else UNKNOWN_MBPS) / 8000.0))

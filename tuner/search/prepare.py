@@ -35,7 +35,7 @@ def built(request: Request, nccl: Release) -> System:
     nets = [bool(topology.nets) for topology in topologies.values()]
     if request.several_nodes and not all(nets):
         raise BadTopology("topology has no <net> element, which a communicator of several nodes needs")
-    root = xml.of_hosts(request, topologies, search.reading)
+    root = xml.of_hosts(request, topologies, search)
     across = request.peer_to_peer_across_sockets
     groups = {text: _peer_groups(topology, across) for text, topology in topologies.items()}
     of_hosts = [groups[host.topology] for host in request.each_host]

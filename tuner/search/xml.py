@@ -11,8 +11,11 @@ from itertools import islice
 
 from tuner.base.errors import BadTopology
 from tuner.base.numerics import parse_long
-from tuner.machine.topology import Gpu, Topology
-from tuner.release.search import Reading
+from tuner.machine import adapters
+from tuner.machine.topology import Gpu, Net, Topology
+from tuner.release.environment import Environment
+from tuner.release.search import Merging, Reading, Search
+from tuner.search.merging import MergedAdapters, merged
 from tuner.search.request import Request
 
 CHILDREN = {
@@ -39,8 +42,12 @@ ETHERNET = {
 }
 
 
-def of_hosts(request: Request, topologies: Mapping[str, Topology], reading: Reading) -> ET.Element:
-    """The <system> that all ranks of a host see, or of a NVLink domain; ``topologies`` by their text."""
+def of_hosts(request: Request, topologies: Mapping[str, Topology], rules: Search) -> ET.Element:
+    """The <system> that all ranks of a host see, or of a NVLink domain; ``topologies`` by their text.
+
+    Errors: BadTopology; BadInput for variables with which NCCL fails.
+    """
+    reading = rules.reading
     seen, first_rank = ET.Element("system"), 0
     for number, host in enumerate(request.each_host):
         topology = topologies[host.topology]
@@ -49,14 +56,27 @@ def of_hosts(request: Request, topologies: Mapping[str, Topology], reading: Read
         file = _known(ET.fromstring(host.topology), reading)
         for cpu in file.findall("cpu"):
             cpu.set(HOST, hex(number + 1))
+        nets = [topology.nets[net] for net in adapters.used(topology.nets, request.environment)]
+        virtual = _merged(file, nets, rules.merging, request.environment)
         for local in [[rank] for rank in range(len(gpus))] if reading.own_gpu_only else [list(range(len(gpus)))]:
             own = _copy(file)
             _mark_gpus(own, {first_rank + rank: gpus[rank] for rank in local})
-            _mark_nets(own, topology, number, request.in_network, reading)
+            _mark_nets(own, nets, number, request.in_network, reading)
+            if virtual is not None:
+                virtual.apply(own)
             _trim(own, reading.trimmed)
             _fuse(seen, own)
         first_rank += len(gpus)
     return seen
+
+
+def _merged(
+    file: ET.Element, nets: Sequence[Net], rules: Merging | None, variables: Mapping[str, str]
+) -> MergedAdapters | None:
+    """What NCCL merges of the adapters that it uses."""
+    if rules is None or not adapters.mergeable(nets, variables):
+        return None
+    return merged(file, [(net.name, net.port) for net in nets], rules, Environment(variables))
 
 
 def _known(element: ET.Element, reading: Reading) -> ET.Element:
@@ -91,14 +111,14 @@ def _mark_gpus(root: ET.Element, gpu_of_rank: Mapping[int, Gpu]) -> None:
             pci = parents.get(pci)
 
 
-def _mark_nets(root: ET.Element, topology: Topology, host: int, in_network: bool, reading: Reading) -> None:
+def _mark_nets(root: ET.Element, nets: Sequence[Net], host: int, in_network: bool, reading: Reading) -> None:
     """Marks the network devices by name, as the network lists them: its numbers replace those of the file."""
-    if not topology.nets:
+    if not nets:
         _add_ethernet(root, host)
     elements: dict[str, ET.Element] = {}
     for each in root.iter("net"):
         elements.setdefault(each.get("name", ""), each)
-    for dev, net in enumerate(topology.nets):
+    for dev, net in enumerate(nets):
         element = elements[net.name]
         if not (reading.drops_collnet_adapters and not in_network and element.get("coll") == "1"):
             element.set(KEEP, "1")

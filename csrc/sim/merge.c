@@ -1,0 +1,281 @@
+/* The network that merges its devices into virtual ones, as NCCL's own for InfiniBand does: NCCL asks for it, 2.24 on.
+ *
+ * Interfaces v9 (2.24 on) and v12 (2.30 on), with which NCCL merges up to 4 and up to 8. In a job every rank has a
+ * process of its own and makes its own virtual devices; here the ranks are threads, so NCCL's counts of devices, of which
+ * it keeps one for all threads, are answered for each thread.
+ */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "export.h"
+#include "machine.h"
+#include "net.h"
+#include "redirect.h"
+
+enum { MOST_MERGED = 8, MOST_VIRTUAL = 256, UNKNOWN_COUNT = -1 };
+
+struct merged {
+    int devices;
+    int device[MOST_MERGED];
+};
+
+struct properties_v9 {
+    const char *name;
+    char *pci_path;
+    uint64_t guid;
+    int pointer_support;
+    int registered_globally;
+    int force_flush;
+    int speed_mbps;
+    int port;
+    float latency_us;
+    int max_comms;
+    int max_receives;
+    int device_type; /* 0: the host, no offload */
+    int device_version;
+    struct {
+        int devices;
+        int device[4];
+    } merged;
+    size_t max_p2p_bytes;
+    size_t max_coll_bytes;
+};
+
+struct properties_v12 {
+    const char *name;
+    char *pci_path;
+    uint64_t guid;
+    int pointer_support;
+    int registered_globally;
+    int force_flush;
+    int speed_mbps;
+    int port;
+    float latency_us;
+    int max_comms;
+    int max_receives;
+    int device_type;
+    int device_version;
+    struct merged merged;
+    size_t max_p2p_bytes;
+    size_t max_coll_bytes;
+    int max_requests_in_one;
+    int16_t rail; /* -1: unknown */
+    int16_t plane;
+};
+
+/* All ranks of a host make the same ones, in the same order. */
+static struct virtual {
+    struct merged of;
+    char name[MOST_MERGED * SIM_NET_NAME_CHARS];
+}
+virtual[SIM_MAX_KINDS][MOST_VIRTUAL];
+
+static _Thread_local int made;
+static char *forced; /* NCCL_NET_FORCE_MERGE */
+
+static struct virtual *own_virtual(void) {
+    return virtual[sim_machine.kind_of_host[sim_host_of(sim_device())]];
+}
+
+static status init(void) {
+    const char *asked = getenv("NCCL_NET_FORCE_MERGE");
+    if (asked != NULL && forced == NULL)
+        forced = strdup(asked);
+    return SUCCESS;
+}
+
+static status init_context(void **context) {
+    init();
+    return sim_net_hand_out(context);
+}
+
+static status devices(int *count) {
+    *count = sim_own_host()->nets_per_host + made;
+    if (forced != NULL)
+        setenv("NCCL_NET_FORCE_MERGE", forced, 1); /* 2.24.3 cuts it to pieces where it lies */
+    return SUCCESS;
+}
+
+static status get_properties_v12(int index, struct properties_v12 *properties) {
+    const struct sim_host *host = sim_own_host();
+    int physical = host->nets_per_host;
+    if (index < 0 || index >= physical + MOST_VIRTUAL)
+        return INVALID_ARGUMENT;
+    struct merged of = {1, {index}};
+    const char *name = host->nets[index < physical ? index : 0].name;
+    if (index >= physical) {
+        of = own_virtual()[index - physical].of;
+        name = own_virtual()[index - physical].name;
+    }
+    const struct sim_net *first = &host->nets[of.device[0]];
+    int speed_mbps = 0;
+    for (int i = 0; i < of.devices; i++)
+        speed_mbps += host->nets[of.device[i]].speed_mbps;
+    /* Without a path NCCL finds the device in the topology file by its name. */
+    const char *pci_path = first->pci_path[0] == '\0' ? NULL : first->pci_path;
+    *properties = (struct properties_v12){
+        .name = name,
+        .pci_path = (char *)(uintptr_t)pci_path,
+        .guid = first->guid,
+        .pointer_support = POINTER_HOST | (first->gdr ? POINTER_CUDA : 0),
+        .speed_mbps = speed_mbps,
+        .port = first->port,
+        .latency_us = first->latency_us,
+        .max_comms = first->max_comms,
+        .max_receives = 1,
+        .merged = of,
+        .max_p2p_bytes = (size_t)1 << 30, /* what NCCL takes for older interfaces */
+        .max_coll_bytes = (size_t)512 << 20,
+        .max_requests_in_one = 1,
+        .rail = -1,
+        .plane = -1,
+    };
+    return SUCCESS;
+}
+
+static status get_properties_v9(int index, struct properties_v9 *properties) {
+    struct properties_v12 all;
+    status result = get_properties_v12(index, &all);
+    if (result != SUCCESS)
+        return result;
+    memcpy(properties, &all, offsetof(struct properties_v9, merged));
+    properties->merged.devices = all.merged.devices;
+    memcpy(properties->merged.device, all.merged.device, sizeof properties->merged.device);
+    properties->max_p2p_bytes = all.max_p2p_bytes;
+    properties->max_coll_bytes = all.max_coll_bytes;
+    return SUCCESS;
+}
+
+static status make_virtual(int *index, const struct merged *of) {
+    const char *merge = getenv("NCCL_IB_MERGE_NICS");
+    const struct sim_host *host = sim_own_host();
+    if (of->devices > 1 && merge != NULL && merge[0] != '\0' && strtoll(merge, NULL, 0) == 0)
+        return INVALID_USAGE;
+    if (made == MOST_VIRTUAL)
+        return INVALID_USAGE;
+    struct virtual *new = &own_virtual()[made];
+    new->of.devices = of->devices;
+    memcpy(new->of.device, of->device, (size_t)of->devices * sizeof of->device[0]);
+    size_t chars = 0;
+    for (int i = 0; i < of->devices; i++)
+        chars += (size_t)snprintf(new->name + chars, sizeof new->name - chars, i > 0 ? "+%s" : "%s",
+                                  host->nets[of->device[i]].name);
+    *index = host->nets_per_host + made++;
+    return SUCCESS;
+}
+
+static status listen_on(int index SIM_UNUSED, void *handle SIM_UNUSED, void **comm) {
+    return sim_net_hand_out(comm);
+}
+static status listen_in(void *context SIM_UNUSED, int index SIM_UNUSED, void *handle SIM_UNUSED, void **comm) {
+    return sim_net_hand_out(comm);
+}
+static status connect_to(int index SIM_UNUSED, void *handle SIM_UNUSED, void **comm) {
+    return sim_net_hand_out(comm);
+}
+static status connect_in(void *context SIM_UNUSED, int index SIM_UNUSED, void *handle SIM_UNUSED, void **comm) {
+    return sim_net_hand_out(comm);
+}
+static status accept_from(void *listening SIM_UNUSED, void **comm) {
+    return sim_net_hand_out(comm);
+}
+static status register_memory(void *comm SIM_UNUSED, void *data SIM_UNUSED, size_t bytes SIM_UNUSED,
+                              int kind SIM_UNUSED, void **handle) {
+    return sim_net_hand_out(handle);
+}
+
+enum { MAKE_VIRTUAL = 18 };
+
+/* ncclNet_v9_t and ncclNet_v12_t: the name and their functions. Only set-up can be asked for; a transfer is an error. */
+SIM_EXPORT struct {
+    const char *name;
+    void *functions[19];
+} ncclNetPlugin_v9 = {
+    sim_machine.net_name,
+    {FUNCTION(init), FUNCTION(devices), FUNCTION(get_properties_v9), FUNCTION(listen_on), FUNCTION(connect_to),
+     FUNCTION(accept_from), FUNCTION(register_memory), NULL, FUNCTION(sim_net_succeed), FUNCTION(sim_net_refuse),
+     FUNCTION(sim_net_refuse), FUNCTION(sim_net_refuse), FUNCTION(sim_net_refuse), FUNCTION(sim_net_succeed),
+     FUNCTION(sim_net_succeed), FUNCTION(sim_net_succeed), NULL, NULL},
+};
+
+SIM_EXPORT struct {
+    const char *name;
+    void *functions[21];
+} ncclNetPlugin_v12 = {
+    sim_machine.net_name,
+    {FUNCTION(init_context),
+     FUNCTION(devices),
+     FUNCTION(get_properties_v12),
+     FUNCTION(listen_in),
+     FUNCTION(connect_in),
+     FUNCTION(accept_from),
+     FUNCTION(register_memory),
+     NULL,
+     FUNCTION(sim_net_succeed),
+     FUNCTION(sim_net_refuse),
+     FUNCTION(sim_net_refuse),
+     FUNCTION(sim_net_refuse),
+     FUNCTION(sim_net_refuse),
+     FUNCTION(sim_net_succeed),
+     FUNCTION(sim_net_succeed),
+     FUNCTION(sim_net_succeed),
+     NULL,
+     NULL,
+     NULL,
+     FUNCTION(sim_net_succeed),
+     FUNCTION(sim_net_succeed)},
+};
+
+void sim_configure_merging(void) {
+    void *function = sim_machine.merges_nets ? FUNCTION(make_virtual) : NULL;
+    ncclNetPlugin_v9.functions[MAKE_VIRTUAL] = function;
+    ncclNetPlugin_v12.functions[MAKE_VIRTUAL] = function;
+}
+
+/* --- counts of devices, which NCCL keeps by process --- */
+
+struct counts {
+    int virtual_devices;
+    int physical_devices;
+    const char *name;
+};
+
+enum { NETWORK = 0, COLLECTIVE = 1, KINDS_OF_NETWORK = 2 };
+
+static _Thread_local struct counts counts[KINDS_OF_NETWORK];
+static _Thread_local const void *known[KINDS_OF_NETWORK]; /* NCCL's own lists of them: one for each kind */
+
+/* 2.24 to 2.27. */
+static status counts_of(struct counts **found, const char *name, const void *all) {
+    int kind = 0;
+    while (kind < KINDS_OF_NETWORK && known[kind] != NULL && known[kind] != all)
+        kind++;
+    if (kind == KINDS_OF_NETWORK)
+        return INTERNAL_ERROR;
+    if (known[kind] == NULL) {
+        known[kind] = all;
+        counts[kind] = (struct counts){UNKNOWN_COUNT, UNKNOWN_COUNT, name};
+    }
+    *found = &counts[kind];
+    return SUCCESS;
+}
+
+/* From 2.28 on. */
+static status get_count(int plugin SIM_UNUSED, int *physical, int *virtual_devices) {
+    *physical = sim_own_host()->nets_per_host;
+    *virtual_devices = made == 0 ? UNKNOWN_COUNT : made;
+    return SUCCESS;
+}
+
+static status set_count(int plugin SIM_UNUSED, int virtual_devices SIM_UNUSED) {
+    return SUCCESS;
+}
+
+const struct sim_redirect sim_merging_redirects[] = {
+    SIM_ROW("ncclTopoGetSharedState", counts_of),
+    SIM_ROW("ncclNetGetDevCount", get_count),
+    SIM_ROW("ncclNetSetVirtDevCount", set_count),
+    {NULL, NULL, 0},
+};

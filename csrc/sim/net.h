@@ -1,0 +1,19 @@
+/* The network devices of the calling thread's host, in the form that all interfaces of the network have in common. */
+#ifndef NCCL_TUNER_SIM_NET_H
+#define NCCL_TUNER_SIM_NET_H
+
+#include <stdint.h>
+
+typedef int status; /* ncclResult_t */
+
+enum { SUCCESS = 0, INTERNAL_ERROR = 3, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
+enum { POINTER_HOST = 1, POINTER_CUDA = 2 };
+
+#define FUNCTION(f) (void *)(uintptr_t)(f)
+
+/* What a network hands out where it only has to be something, and what it does of which only the result counts. */
+status sim_net_hand_out(void **handle);
+status sim_net_succeed(void);
+status sim_net_refuse(void);
+
+#endif

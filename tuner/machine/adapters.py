@@ -1,0 +1,119 @@
+"""Which adapters of a topology NCCL uses, and whether it merges them: what its own InfiniBand network says of them.
+
+Source: ncclIbInit, ncclIbGetPciPath, ncclIbMakeVDevice, src/transport/net_ib.cc; parseStringList, matchIfList,
+src/misc/utils.cc, v2.28.9-1.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tuner.base.errors import BadInput
+
+SELECT = "NCCL_IB_HCA"
+OWN_NETWORK = "IB"  # its name, which NCCL_NET selects among those of plugins
+# Adapters that NCCL needs a plugin for, by the beginning of their name: AWS EFA, HPE Slingshot.
+OF_PLUGINS = ("rdmap", "efa", "cxi")
+MOST_ENTRIES = 32  # of NCCL_IB_HCA: MAX_IB_DEVS
+ANY_PORT = -1
+NUMBER = re.compile(r"\s*[+-]?\d+", re.ASCII)
+
+
+class Adapter(Protocol):
+    """What is asked of a network device; such as :class:`tuner.machine.topology.Net`."""
+
+    @property
+    def name(self) -> str:
+        """As NCCL prints it: mlx5_0."""
+
+    @property
+    def port(self) -> int:
+        """As the topology has it, which counts the ports of one PCI device through."""
+
+    @property
+    def busid(self) -> str | None:
+        """Of its PCI device; None for one that is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """An adapter of which nothing else is known."""
+
+    name: str
+    port: int
+    busid: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NameList:
+    """A list ``name,name:port``."""
+
+    entries: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def parse(cls, text: str, most: int) -> "NameList":
+        """Entries beyond ``most``, and those without a name, count for nothing."""
+        pairs = [entry.partition(":") for entry in text.split(",")]
+        entries = [(name, _port(port) if colon else ANY_PORT) for name, colon, port in pairs if name]
+        return cls(tuple(entries[:most]))
+
+    def matches(self, name: str, port: int, exact: bool) -> bool:
+        """Whether an entry is the name, or where not ``exact`` its beginning; an empty list matches all."""
+        return not self.entries or any(
+            (name == entry if exact else name.startswith(entry)) and of_port in (ANY_PORT, port)
+            for entry, of_port in self.entries
+        )
+
+
+def used(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> list[int]:
+    """The numbers of those that NCCL uses: all, or what NCCL_IB_HCA selects.
+
+    ``adapters`` in the order of ``dev``. BadInput where adapters are left out down to none: NCCL would go on without
+    them, over sockets.
+    """
+    text = variables.get(SELECT, "")
+    if not text or not _own(adapters, variables):
+        return list(range(len(adapters)))
+    excludes = text.startswith("^")
+    exact = text[excludes:].startswith("=")
+    wanted = NameList.parse(text[excludes + exact :], MOST_ENTRIES)
+    ports = _ports(adapters)
+    numbers = [
+        number
+        for number, adapter in enumerate(adapters)
+        if wanted.matches(adapter.name, ports[number], exact) != excludes
+    ]
+    if adapters and not numbers:
+        names = ", ".join(dict.fromkeys(adapter.name for adapter in adapters))
+        raise BadInput(f"{SELECT}={text!r} leaves no adapter; the topology has {names}")
+    return numbers
+
+
+def mergeable(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool:
+    """Whether the network merges adapters where NCCL asks for it, as its own for InfiniBand does."""
+    return _own(adapters, variables)
+
+
+def _own(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool:
+    """Whether they are of NCCL's own InfiniBand network, which only knows PCI devices."""
+    named = variables.get("NCCL_NET", OWN_NETWORK).upper() == OWN_NETWORK
+    fit = (adapter.busid is not None and not adapter.name.startswith(OF_PLUGINS) for adapter in adapters)
+    return named and len(adapters) > 0 and all(fit)
+
+
+def _ports(adapters: Sequence[Adapter]) -> list[int]:
+    """The port of each as its driver counts: NCCL adds one for every port before it on the same PCI device."""
+    before: dict[str, int] = {}
+    ports = []
+    for adapter in adapters:
+        earlier = before.get(adapter.busid, 0) if adapter.busid is not None else 0
+        if adapter.busid is not None:
+            before[adapter.busid] = earlier + 1
+        ports.append(adapter.port - earlier if adapter.port > earlier else adapter.port)
+    return ports
+
+
+def _port(text: str) -> int:
+    number = NUMBER.match(text)
+    return int(number[0]) if number else 0
