@@ -118,7 +118,7 @@ static status get_properties_v12(int index, struct properties_v12 *properties) {
     *properties = (struct properties_v12){
         .name = name,
         .pci_path = (char *)(uintptr_t)pci_path,
-        .guid = first->guid,
+        .guid = sim_net_guid(first),
         .pointer_support = POINTER_HOST | (first->gdr ? POINTER_CUDA : 0),
         .speed_mbps = speed_mbps,
         .port = first->port,

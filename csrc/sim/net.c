@@ -64,6 +64,11 @@ static status coll_devices(int *count) {
     return SUCCESS;
 }
 
+uint64_t sim_net_guid(const struct sim_net *net) {
+    int apart = sim_domain_of(sim_device()) != SIM_NO_DOMAIN;
+    return net->guid + (apart ? (uint64_t)sim_host_of(sim_device()) << SIM_HOST_OF_GUID_BIT : 0);
+}
+
 /* Where a host has fewer, its first device stands for the surplus too: NCCL knows devices by name, so it finds one. */
 static status get_properties(int index, struct properties *properties) {
     const struct sim_host *host = sim_own_host();
@@ -75,11 +80,9 @@ static status get_properties(int index, struct properties *properties) {
     const struct sim_net *net = &host->nets[index < surplus ? 0 : index - surplus];
     /* Without a path NCCL finds the device in the topology file by its name. */
     const char *pci_path = net->pci_path[0] == '\0' ? NULL : net->pci_path;
-    uint64_t host_of_guid =
-        sim_domain_of(sim_device()) == SIM_NO_DOMAIN ? 0 : (uint64_t)sim_host_of(sim_device()) << SIM_HOST_OF_GUID_BIT;
     *properties = (struct properties){(char *)(uintptr_t)net->name,
                                       (char *)(uintptr_t)pci_path,
-                                      net->guid + host_of_guid,
+                                      sim_net_guid(net),
                                       POINTER_HOST | (net->gdr ? POINTER_CUDA : 0),
                                       net->speed_mbps,
                                       net->port,

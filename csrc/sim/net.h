@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+struct sim_net;
+
 typedef int status; /* ncclResult_t */
 
 enum { SUCCESS = 0, INTERNAL_ERROR = 3, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
@@ -15,5 +17,8 @@ enum { POINTER_HOST = 1, POINTER_CUDA = 2 };
 status sim_net_hand_out(void **handle);
 status sim_net_succeed(void);
 status sim_net_refuse(void);
+
+/* In a NVLink domain every host has adapters of its own. */
+uint64_t sim_net_guid(const struct sim_net *net);
 
 #endif

@@ -78,6 +78,8 @@ def used(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> list[int]
     excludes = text.startswith("^")
     exact = text[excludes:].startswith("=")
     wanted = NameList.parse(text[excludes + exact :], MOST_ENTRIES)
+    if any(entry.count(":") > 1 for entry in text.split(",")):
+        raise BadInput(f"{SELECT}={text!r}: rails and planes are not emulated; valid: NAME or NAME:PORT, by commas")
     ports = _ports(adapters)
     numbers = [
         number

@@ -37,6 +37,7 @@ class Reading:
     unread: tuple[str, ...]  # elements that this release's parser does not know yet
     trimmed: tuple[str, ...]  # elements that are dropped where nothing below them is used; empty: all
     drops_collnet_adapters: bool  # adapters that the file says do collectives, where CollNet is off
+    collnet_is_one_rail: bool  # adapters that do collectives have no rail of their own, and NCCL takes 0 for it (sic)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,6 +120,7 @@ class Channels:
     nvls_heads: Literal["none", "by_number_of_net", "of_first_net", "distinct_losing_nets", "distinct"]
     nets_rotate: bool  # each channel begins with the next adapter
     nets: Literal["by_type_shuffled", "own_first"]
+    rails: bool  # a channel that does not cross keeps to a rail, and every channel to a plane, where these are known
     policy_limits_nets: bool  # NCCL_NETDEVS_POLICY=MAX:n also limits the adapters that are no GPU's own
     nets_scatter: bool  # NCCL_MNNVL_SCATTER_NETS_ENABLE: in a NVLink domain one of each GPU in turn
     rail_per_host: (

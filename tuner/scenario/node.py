@@ -5,13 +5,16 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tuner import release
 from tuner.base.errors import BadInput, BadTopology
+from tuner.base.files import read_bytes
 from tuner.emulator.communicator import Node
 from tuner.emulator.rules import resolved
 from tuner.machine import catalogue, graphs
+from tuner.machine.adapters import used
 from tuner.machine.graphs import Graphs
 from tuner.machine.topology import Topology, edit
 from tuner.machine.topology import read as read_topology
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from tuner.search import Request
 
 MOST_RANKS = 640  # of a node, each of which is a GPU to NCCL: NCCL_TOPO_MAX_NODES (src/include/graph.h, v2.30.7-1)
+GRAPH_FILE = "NCCL_GRAPH_FILE"
 
 
 class _Source(NamedTuple):
@@ -110,7 +114,8 @@ class ResolvedNode:
     @cached_property
     def without_graphs(self) -> Node:
         """The node as the emulator takes it, but for what is searched."""
-        topology, gpus = self.topology, self.gpus
+        nets, gpus = self.topology.nets, self.gpus
+        topology = self.topology.with_nets(used(nets, self.scenario.environment or {}))
         return Node(
             graphs={},
             net_gbs=0.0,
@@ -155,6 +160,7 @@ class ResolvedNode:
             asked.peer_to_peer_across_sockets,
             asked.gpu_of_rank,
             nvls_off is not None and nvls_off([self.gpu_of_rank]),
+            graph_file=_graph_file(asked.env),
         )
 
     def _searched(self, several: bool) -> tuple[Graphs, float]:
@@ -240,6 +246,12 @@ def found_graphs(request: "Request", nccl: str) -> tuple[Graphs, float]:
         )
     graphs = {name: each.graph for name, each in found.graphs.items() if each.graph.channels}
     return graphs, found.net_gbs
+
+
+def _graph_file(variables: Mapping[str, str]) -> str | None:
+    """The text of the file of graphs that NCCL is given. BadInput for one that is not there."""
+    path = variables.get(GRAPH_FILE)
+    return None if path is None else read_bytes(Path(path), BadInput).decode("utf-8", "replace")
 
 
 def _check_shares(nccl: str, environment: Mapping[str, str]) -> None:

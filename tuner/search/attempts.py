@@ -18,11 +18,11 @@ from tuner.search.trial import Trial
 class Attempts:
     """The searches for one graph; each relaxation says whether it changed what is asked for."""
 
-    def __init__(self, bounds: Bounds, channels: ChannelSearch, best: Trial, allowed: int) -> None:
+    def __init__(self, bounds: Bounds, channels: ChannelSearch, best: Trial, allowed: int, first_same: bool) -> None:
         self.bounds, self.channels, self.best, self.rules = bounds, channels, best, bounds.rules
         self.allowed = allowed  # NCCL_CROSS_NIC, where the graph may cross adapters
         self.trial = best.copied()
-        self.first_same = best.same_channels
+        self.first_same = first_same  # whether channels are to be alike, each time types or bandwidths change
         self.unused = bounds.tries.all
         self.left = 0
         self.at = self._start()

@@ -12,7 +12,7 @@ from tuner.base.numerics import f32
 from tuner.release.search import CpuAbove, Devices
 from tuner.search.bandwidths import LOCAL_GBS, cpu_gbs, nvlink_gbs, pci_gbs
 from tuner.search.switches import flatten, sort
-from tuner.search.system import HOST_BIT, Adapter, Cpu, Gpu, Kind, Link, Node, PathTypes, System
+from tuner.search.system import HOST_BIT, UNKNOWN, Adapter, Cpu, Gpu, Kind, Link, Node, PathTypes, System
 from tuner.search.xml import HOST, integer
 
 UNKNOWN_MBPS = 10000
@@ -143,6 +143,8 @@ class _Builder:
                 guid=self.own(dev) if guid is None else int(guid, 16),
                 port=integer(child, "port", 0),
                 pci=pci,
+                rail=integer(child, "rail", UNKNOWN),
+                plane=integer(child, "plane", UNKNOWN),
                 gbs=gbs,
                 latency_us=float(f32(child.get("latency", "0"))),
                 gpu_direct=integer(child, "gdr", 0) != 0,

@@ -17,6 +17,7 @@ from tuner.release import Release
 from tuner.release.environment import Environment
 from tuner.release.search import Routing
 from tuner.search.bounds import HOPPER
+from tuner.search.graph_file import of_request
 from tuner.search.loop import Loop
 from tuner.search.prepare import prepared
 from tuner.search.request import Request
@@ -35,7 +36,7 @@ def search(request: Request, nccl: str) -> SearchResult:
     loaded = release.load(nccl)
     variables = Environment(request.environment, non_numeric_is_default=loaded.environment.non_numeric_is_default)
     system = prepared(request, loaded, variables)
-    loop = Loop(system, loaded, variables)
+    loop = Loop(system, loaded, variables, of_request(request, loaded.search.dump))
     graphs = {
         name: OrderedGraph(_record(system, name, trial), _orders(system, name, trial, bool(request.gpu_of_rank)))
         for name, trial in in_order(loop, request, loaded, variables)
@@ -56,25 +57,26 @@ def _net_gbs(loop: Loop, request: Request, routing: Routing) -> float:
 
 def in_order(loop: Loop, request: Request, nccl: Release, variables: Environment) -> Iterator[tuple[str, Trial]]:
     """Each graph by name, once it is searched."""
-    system, most = loop.system, nccl.limits.max_channels
+    system, most, form = loop.system, nccl.limits.max_channels, nccl.search.dump
+    ids = dict(zip(form.graphs, form.ids, strict=True))
     ring = Trial(Pattern.Ring, False, 1, most // 2)
-    loop.compute(ring)
+    loop.compute(ring, ids["ring"])
     yield "ring", ring
     tree = Trial(Pattern.BalancedTree, False, ring.channels, ring.channels)
-    loop.compute(tree)
+    loop.compute(tree, ids["tree"])
     yield "tree", tree
     if system.in_network:
         chain = Trial(Pattern.Tree, True, ring.channels, ring.channels)
-        loop.compute(chain)
+        loop.compute(chain, ids["collnet_chain"])
         yield "collnet_chain", chain
         direct = chain
         if nccl.search.loop.direct_graph:
             direct = Trial(Pattern.CollNetDirect, True, 1, most)
-            loop.compute(direct)
+            loop.compute(direct, ids["collnet_direct"])
         yield "collnet_direct", direct
     if _multicast(system, request, nccl, variables):
         nvls = Trial(Pattern.NVLS, False, 1, most)
-        loop.compute(nvls)
+        loop.compute(nvls, ids["nvls"])
         yield "nvls", nvls
 
 

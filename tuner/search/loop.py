@@ -11,6 +11,7 @@ from tuner.search.attempts import Attempts
 from tuner.search.bounds import HOPPER, Bounds
 from tuner.search.channels import ChannelSearch
 from tuner.search.duplicate import duplicate
+from tuner.search.graph_file import GraphFile
 from tuner.search.system import System
 from tuner.search.trial import Trial
 
@@ -22,25 +23,28 @@ FALLBACK_GBS = float(f32(0.1))
 class Loop:
     """Searches graphs; each leaves the links as rounded as NCCL leaves them to the next."""
 
-    def __init__(self, system: System, nccl: Release, variables: Environment) -> None:
-        self.system, self.rules = system, nccl.search.loop
+    def __init__(self, system: System, nccl: Release, variables: Environment, file: GraphFile | None = None) -> None:
+        self.system, self.rules, self.variables, self.file = system, nccl.search.loop, variables, file
         self.bounds = Bounds(system, nccl, variables)
         self.channels = ChannelSearch(system, nccl, variables)
         self.gpus = len(system.gpus)
 
-    def compute(self, best: Trial) -> None:
-        """Searches the graph that ``best`` asks for, and writes it there."""
+    def compute(self, best: Trial, number: int | None = None) -> None:
+        """Searches the graph that ``best`` asks for, and writes it there; or takes it from the file, by its id."""
         allowed = self.bounds.cross_nic if len(self.system.nets) > 1 and best.pattern in MAY_CROSS else 0
         best.cross_nic = 1 if allowed == 1 else 0
         if self.rules.forced_crossing == "tried_first":
             best.cross_nic = 1 if self.bounds.cross_nic == 1 else 0
             allowed = 2 if allowed else 0
         best.type_intra, best.type_inter = self.bounds.near_intra, self.bounds.near_inter
-        best.same_channels = best.pattern is not Pattern.NVLS
+        first_same = best.same_channels = best.pattern is not Pattern.NVLS
+        if self.file is not None and number is not None:
+            if self.file.fill(best, number, self.system, self.variables):
+                return
         if best.pattern is Pattern.NVLS and (not self.system.switched or self.bounds.capability < HOPPER):
             return
         self._bound_channels(best)
-        Attempts(self.bounds, self.channels, best, allowed).run()
+        Attempts(self.bounds, self.channels, best, allowed, first_same).run()
         if best.channels == 0 and not best.in_network and best.pattern is not Pattern.NVLS:
             self._fall_back(best)
         if self.rules.duplicate != "before_raising":

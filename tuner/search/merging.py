@@ -57,12 +57,12 @@ class MergedAdapters:
         ET.SubElement(
             ET.SubElement(parent, "nic") if nic is None else nic,
             "net",
+            first,
             name=name,
             keep="1",
             dev=str(dev),
             latency=str(int(float(nets[0].get("latency", "0")))),
             speed=str(sum(parse_long(net.get("speed", "0")) for net in nets)),
-            **first,
         )
 
     def _unmark(self, nets: Sequence[ET.Element]) -> None:
@@ -84,7 +84,7 @@ class MergedAdapters:
         if self.rules.widened != "none" and distance in (Distance.PHB, Distance.PXB, Distance.PIX):
             width = sum(_width(child, nets)[1] for child in common)
         if width and self.rules.widened == "adapters":
-            _widen([above for net in nets for above in chain(net, parents, until=common)], width)
+            _widen([common, *(above for net in nets for above in chain(net, parents, until=common))], width)
         place = common
         if _adds_device(common, self.rules.new_devices_below):
             place = _new_device(root, common, nets[0], parents)

@@ -10,7 +10,7 @@ from tuner.base.names import Pattern
 from tuner.release import Release
 from tuner.release.environment import Environment
 from tuner.search.local import LocalNets, max_nets
-from tuner.search.system import Adapter, Kind, System
+from tuner.search.system import UNKNOWN, Adapter, Kind, System
 from tuner.search.trial import Trial
 
 ANY_GPU = -1
@@ -79,7 +79,8 @@ class Nets:
         """Whether the channel that is laid may leave through a device, after how it entered."""
         nets, inter, channel = self.devices, trial.inter, trial.channels
         device, start = nets[net], nets[self.number_of[inter[channel][0]]]
-        if trial.pattern is Pattern.Tree and device.id != start.id:
+        planes = {device.plane, start.plane} - {UNKNOWN} if self.rules.rails else set()
+        if len(planes) > 1 or (trial.pattern is Pattern.Tree and device.id != start.id):
             return False
         if self.rules.ports_apart and device.port != start.port:
             return False
@@ -100,6 +101,8 @@ class Nets:
 
     def _same_rail(self, device: Adapter, start: Adapter) -> bool:
         """Whether a channel that does not cross may use both."""
+        if self.rules.rails and UNKNOWN not in (device.rail, start.rail):
+            return device.rail == start.rail
         if self.rail_per_host and device.host != start.host:
             return (device.pci, device.port) == (start.pci, start.port)
         return (device.guid, device.port) == (start.guid, start.port)

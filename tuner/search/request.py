@@ -30,6 +30,7 @@ class Request:
     nvls_off: bool = False  # as ranks share GPUs
     hosts: int = 1  # of the NVLink domain that are like this
     others: Sequence[Hosts] = ()  # further hosts of it, in the order of ranks
+    graph_file: str | None = None  # text of the file that NCCL_GRAPH_FILE names
 
     @property
     def in_network(self) -> bool:

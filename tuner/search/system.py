@@ -72,6 +72,7 @@ class Path:
         return len(self.links)
 
 
+UNKNOWN = -1  # rail or plane of an adapter
 HOST_BIT = 56  # of an id, from which on it says the host
 
 
@@ -110,6 +111,8 @@ class Adapter(Node):
     guid: int = 0
     port: int = 0
     pci: str = ""  # bus id of its PCI device
+    rail: int = UNKNOWN
+    plane: int = UNKNOWN
     gbs: float = 0.0  # what is left of it during the search
     latency_us: float = 0.0
     gpu_direct: bool = False

@@ -136,6 +136,9 @@ def _mark_nets(root: ET.Element, nets: Sequence[Net], host: int, in_network: boo
         element.set("guid", _guid(element, host))
         if in_network:
             element.attrib.setdefault("coll", "1")
+        if in_network and reading.collnet_is_one_rail:
+            element.attrib.setdefault("rail", "0")
+            element.attrib.setdefault("plane", "0")
 
 
 def _guid(net: ET.Element, host: int) -> str:

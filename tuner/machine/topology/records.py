@@ -3,7 +3,8 @@
 Sources are files of ``src/graph`` at v2.28.9-1.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import combinations
 
@@ -86,6 +87,10 @@ class Topology:
     gpus: tuple[Gpu, ...]
     nets: tuple[Net, ...]
     gpu_of_rank: tuple[int, ...] = ()  # which of the GPUs each local rank of a dump was on; empty: none is shared
+
+    def with_nets(self, numbers: Sequence[int]) -> "Topology":
+        """The same with these of its network devices, by their place in ``nets``."""
+        return replace(self, nets=tuple(self.nets[number] for number in numbers))
 
     @property
     def cpu(self) -> Cpu:

@@ -8,6 +8,7 @@ from tuner.base.names import Pattern
 from tuner.release import Release
 from tuner.release.environment import Environment
 from tuner.search.explain.links import LinkClass, class_of
+from tuner.search.graph_file import of_request
 from tuner.search.graphs import in_order
 from tuner.search.loop import Loop
 from tuner.search.prepare import built, complete
@@ -65,7 +66,7 @@ def run(request: Request, nccl: Release, graph: str, freed: Freed | None = None)
     system = built(request, nccl)
     _widen(system, freed.links)
     complete(system, request, nccl, variables)
-    loop = Loop(system, nccl, variables)
+    loop = Loop(system, nccl, variables, of_request(request, nccl.search.dump))
     if freed.any_path:
         loop.bounds.near_intra, loop.bounds.near_inter = loop.bounds.far_intra, loop.bounds.far_inter
     bare_gbs = list(loop.channels.load.left)
