@@ -1,11 +1,15 @@
 """Our own search for channels against the live libnccl: every number, every channel, and the file that it writes."""
 
+import re
+from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 
 from tests.support.available_releases import HERE
 from tests.support.random_topologies import drawn
+from tests.support.two_ports import HOW, How, with_two_ports
 from tuner import release
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
@@ -30,6 +34,15 @@ SETTINGS = (
     {"NCCL_PXN_DISABLE": "1"},
     {"NCCL_NVB_DISABLE": "1"},
     {"NCCL_NET_DISABLE_INTRA": "1"},
+)
+
+MERGING: tuple[dict[str, str], ...] = (
+    {},
+    {"NCCL_NET_MERGE_LEVEL": "PIX"},
+    {"NCCL_NET_MERGE_LEVEL": "PXB"},
+    {"NCCL_NET_MERGE_LEVEL": "LOC"},
+    {"NCCL_NET_FORCE_MERGE": "mlx5_0,mlx5_3_1;mlx5_3,mlx5_0_1"},
+    {"NCCL_COLLNET_ENABLE": "1"},
 )
 
 
@@ -71,3 +84,32 @@ def test_every_channel_of_a_random_topology_is_libnccls(nccl: str, number: int) 
             node.xml, node.nodes, node.gpus, nccl, node.environment, peer_to_peer_across_sockets=node.across
         ),
     )
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("nccl", HERE)
+def test_merged_adapters_are_libnccls(nccl: str, how: How) -> None:
+    """Every way to ask for it in turn."""
+    settings = MERGING[(HERE.index(nccl) + HOW.index(how)) % len(MERGING)]
+    topology = with_two_ports(catalogue.load("dgx-h100").topology_xml, how)
+    request = Request(topology, 2, True, settings)
+    compare_with(request, OracleConfiguration(topology, TOGETHER, 2, nccl, settings))
+
+
+@pytest.mark.parametrize("setting", ["=mlx5_3,mlx5_9", "^mlx5_0,mlx5_3", "mlx5_1:1"])
+@pytest.mark.parametrize("nccl", HERE)
+def test_selected_adapters_are_libnccls(nccl: str, setting: str) -> None:
+    compare(Scenario(nccl, TOGETHER, machine="dgx-h100", gpus_per_node=2, environment={"NCCL_IB_HCA": setting}))
+
+
+@pytest.mark.parametrize("nodes", [ALONE, TOGETHER])
+@pytest.mark.parametrize("nccl", HERE)
+def test_graphs_of_a_file_are_libnccls(nccl: str, nodes: int, tmp_path: Path) -> None:
+    """Other numbers for the ring, and no tree; without ranks, which fail on several nodes."""
+    scenario = Scenario(nccl, nodes, machine="dgx-h100", gpus_per_node=2)
+    request = scenario.resolve().own.for_search(nodes > 1)
+    form = release.load(nccl).search.dump
+    written = dump.text(searched(request, nccl).graphs, replace(form, ranks=False))
+    file = tmp_path / "graphs.xml"
+    file.write_text(re.sub(r'speedintra="[0-9.]+"', 'speedintra="3.25"', written, count=1).replace('id="1"', 'id="9"'))
+    compare(replace(scenario, environment={"NCCL_GRAPH_FILE": str(file)}))

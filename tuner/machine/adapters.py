@@ -13,8 +13,8 @@ from tuner.base.errors import BadInput
 
 SELECT = "NCCL_IB_HCA"
 OWN_NETWORK = "IB"  # its name, which NCCL_NET selects among those of plugins
-# Adapters that NCCL needs a plugin for, by the beginning of their name: AWS EFA, HPE Slingshot.
-OF_PLUGINS = ("rdmap", "efa", "cxi")
+# Adapters of other networks by the beginning of their name: AWS EFA and HPE Slingshot, of plugins; IP, of sockets.
+OF_OTHERS = ("rdmap", "efa", "cxi", "eth", "en", "bond")
 MOST_ENTRIES = 32  # of NCCL_IB_HCA: MAX_IB_DEVS
 ANY_PORT = -1
 NUMBER = re.compile(r"\s*[+-]?\d+", re.ASCII)
@@ -100,7 +100,7 @@ def mergeable(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool
 def _own(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool:
     """Whether they are of NCCL's own InfiniBand network, which only knows PCI devices."""
     named = variables.get("NCCL_NET", OWN_NETWORK).upper() == OWN_NETWORK
-    fit = (adapter.busid is not None and not adapter.name.startswith(OF_PLUGINS) for adapter in adapters)
+    fit = (adapter.busid is not None and not adapter.name.startswith(OF_OTHERS) for adapter in adapters)
     return named and len(adapters) > 0 and all(fit)
 
 

@@ -1,0 +1,184 @@
+"""Adapters that NCCL selects and merges before it searches, and graphs that it reads from a file instead."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import run
+from tests.support.two_ports import with_two_ports
+from tuner.base.errors import BadInput
+from tuner.machine import catalogue
+from tuner.machine.adapters import Named, NameList, used
+from tuner.search import Request, find
+
+PORTS = {f"net:{number}" for number in range(4)}  # of the adapters of the first two GPUs
+FOUR = [Named(f"mlx5_{number}", 1, f"0000:1{number}:00.0") for number in (0, 1, 2, 10)]
+TWO_PORTS = [Named("mlx5_0", 1, "0000:10:00.0"), Named("mlx5_1", 2, "0000:10:00.0")]
+
+
+def request_of(how: str, **variables: str) -> Request:
+    node = catalogue.load("dgx-h100")
+    return Request(with_two_ports(node.topology_xml, how), 2, True, variables)  # type: ignore[arg-type]
+
+
+def nets_of(request: Request, nccl: str) -> set[str]:
+    ring = find(request, nccl)["ring"]
+    return {device for order in ring.orders for device in order if device.startswith("net")}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("mlx5_1", [1, 3]),  # as beginnings
+        ("=mlx5_1", [1]),
+        ("^mlx5_1", [0, 2]),
+        ("^=mlx5_1,mlx5_2", [0, 3]),
+        ("mlx5_0:1,mlx5_2:2", [0]),
+        ("=mlx5_1:", []),  # sic: no number is port 0
+        ("", [0, 1, 2, 3]),
+    ],
+)
+def test_adapters_are_selected_as_nccl_selects_them(text: str, expected: list[int]) -> None:
+    if not expected:
+        with pytest.raises(BadInput, match="leaves no adapter"):
+            used(FOUR, {"NCCL_IB_HCA": text})
+    else:
+        assert used(FOUR, {"NCCL_IB_HCA": text}) == expected
+
+
+def test_ports_of_one_device_are_counted_through_in_a_topology() -> None:
+    assert used(TWO_PORTS, {"NCCL_IB_HCA": "mlx5:1"}) == [0, 1]
+    assert used([replace(TWO_PORTS[0]), Named("mlx5_0", 3, "0000:10:00.0")], {"NCCL_IB_HCA": "mlx5_0:2"}) == [1]
+
+
+def test_a_network_of_a_plugin_does_not_read_the_list_for_infiniband() -> None:
+    assert used([Named("rdmap79s0", 1, "0000:4f:00.0")], {"NCCL_IB_HCA": "mlx5"}) == [0]
+    assert used(FOUR, {"NCCL_IB_HCA": "mlx5_2", "NCCL_NET": "AWS Libfabric"}) == [0, 1, 2, 3]
+
+
+def test_an_entry_without_a_name_counts_for_nothing() -> None:
+    assert NameList.parse(",a,:1,b:2", 8).entries == (("a", -1), ("b", 2))
+    assert NameList.parse("a,b,c", 2).entries == (("a", -1), ("b", -1))
+
+
+def test_selected_adapters_are_numbered_anew() -> None:
+    node = catalogue.load("dgx-h100")
+    request = Request(node.topology_xml, 8, True, {"NCCL_IB_HCA": "=mlx5_3,mlx5_9"})
+    assert nets_of(request, "2.28.9") == {"net:0", "net:1"}
+
+
+def test_both_ports_of_an_adapter_are_one_from_2_24_on() -> None:
+    before, since = (nets_of(request_of("functions"), nccl) for nccl in ("2.23.4", "2.28.9"))
+    assert before <= PORTS
+    assert since == {"net:16", "net:17"}  # what is merged comes after all
+
+
+def test_only_near_ports_are_merged() -> None:
+    assert nets_of(request_of("apart"), "2.28.9") <= PORTS
+    assert nets_of(request_of("apart", NCCL_NET_MERGE_LEVEL="PXB"), "2.28.9") == {"net:16", "net:17"}
+    assert nets_of(request_of("functions", NCCL_NET_MERGE_LEVEL="LOC"), "2.28.9") <= PORTS
+    assert nets_of(request_of("functions", NCCL_IB_MERGE_NICS="0"), "2.28.9") <= PORTS
+
+
+def test_a_merged_adapter_has_the_bandwidth_of_all() -> None:
+    request = request_of("one device")
+    slow = replace(request, topology=request.topology.replace('speed="400000"', 'speed="100000"'))
+    apart = replace(slow, environment={"NCCL_NET_MERGE_LEVEL": "LOC"})
+    assert [find(each, "2.28.9")["ring"].graph.bw_inter_gbs for each in (slow, apart)] == [24.0, 12.0]
+
+
+def test_up_to_2_26_single_adapters_are_numbered_anew_too() -> None:
+    node = catalogue.load("dgx-h100")
+    request = Request(node.topology_xml, 2, True)
+    assert nets_of(request, "2.26.5") == {"net:8", "net:9"}
+    assert nets_of(request, "2.27.3") == {"net:0", "net:1"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "nccl", "why"),
+    [
+        ({"NCCL_NET_FORCE_MERGE": "mlx5_0,nowhere"}, "2.28.9", "1 adapters match it"),
+        ({"NCCL_NET_FORCE_MERGE": "mlx5_0;,"}, "2.28.9", "group without a name"),
+        ({"NCCL_IB_MERGE_NICS": "0"}, "2.25.1", "NCCL_NET_MERGE_LEVEL=LOC"),
+        ({"NCCL_NET_FORCE_MERGE": "mlx5_0,mlx5_11"}, "2.30.7", "different sockets"),
+        ({"NCCL_IB_HCA": "mlx4"}, "2.28.9", "leaves no adapter"),
+        ({"NCCL_IB_HCA": "mlx5_0:1:0"}, "2.30.7", "rails"),
+    ],
+)
+def test_what_nccl_fails_with_is_refused(variables: dict[str, str], nccl: str, why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        find(request_of("functions", **variables), nccl)
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    file = tmp_path / "graphs.xml"
+    run("graphs", "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9", "--dump", str(file))
+    return file
+
+
+def graphs_with(file: Path, nccl: str = "2.28.9", nodes: str = "2") -> dict[str, dict[str, object]]:
+    words = ("graphs", "--machine", "dgx-h100", "--nodes", nodes, "--nccl", nccl, "--env", f"NCCL_GRAPH_FILE={file}")
+    answer: dict[str, dict[str, object]] = json.loads(run(*words, "--json").stdout)
+    return answer
+
+
+def test_graphs_are_read_from_the_file(dump: Path) -> None:
+    dump.write_text(dump.read_text().replace('speedintra="48"', 'speedintra="7.5"', 1))
+    assert graphs_with(dump)["ring"]["bw_intra_gbs"] == 7.5
+    words = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9", "--bytes", "1G")
+    plain, slow = (
+        json.loads(run("pick", "allreduce", *words, *more, "--env", "NCCL_ALGO=Ring", "--json").stdout)
+        for more in ((), ("--env", f"NCCL_GRAPH_FILE={dump}"))
+    )
+    assert slow != plain
+
+
+def test_a_graph_that_the_file_lacks_is_searched(dump: Path) -> None:
+    dump.write_text(dump.read_text().replace('<graph id="1"', '<graph id="9"'))
+    searched = json.loads(run("graphs", "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9", "--json").stdout)
+    assert graphs_with(dump)["tree"] == searched["tree"]
+
+
+def test_a_file_that_is_changed_is_read_again(dump: Path) -> None:
+    text = dump.read_text()
+    for value in ("3.5", "2.25"):
+        dump.write_text(text.replace('speedintra="48"', f'speedintra="{value}"', 1))
+        assert graphs_with(dump)["ring"]["bw_intra_gbs"] == float(value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('version="1"', 'version="2"', "version='2' is unknown"),
+        ("</graphs>", "", "not XML"),
+        ('speedinter="48" ', "", "<graph> has no speedinter"),
+        ('dev="0x7"', 'dev="0x9"', "GPU 0x9 is none of the node"),
+        ('nchannels="8"', 'nchannels="99"', "which has 8 channels"),
+        ('pattern="4"', 'pattern="44"', "graph pattern 44 is unknown"),
+        ("<graphs", "<system", "not XML"),
+    ],
+)
+def test_a_broken_file_is_refused_in_one_line(dump: Path, old: str, new: str, why: str) -> None:
+    text = dump.read_text()
+    assert old in text
+    dump.write_text(text.replace(old, new))
+    words = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9", "--env", f"NCCL_GRAPH_FILE={dump}")
+    refused = run("graphs", *words, code=2).stderr
+    assert why in refused
+    assert refused.count("\n") == 1
+
+
+def test_a_file_that_is_not_there_is_refused() -> None:
+    words = ("--machine", "dgx-h100", "--nccl", "2.28.9", "--env", "NCCL_GRAPH_FILE=/nowhere/a.xml")
+    assert "/nowhere/a.xml: No such file" in run("pick", "allreduce", *words, code=2).stderr
+
+
+def test_ranks_of_a_file_hold_for_one_node_alone(tmp_path: Path) -> None:
+    file = tmp_path / "graphs.xml"
+    run("graphs", "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.30.7", "--dump", str(file))
+    words = ("graphs", "--machine", "dgx-h100", "--nccl", "2.30.7", "--env", f"NCCL_GRAPH_FILE={file}")
+    assert "fails on several nodes" in run(*words, "--nodes", "2", code=2).stderr
+    run(*words, "--nodes", "1")
