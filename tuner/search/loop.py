@@ -38,9 +38,8 @@ class Loop:
             allowed = 2 if allowed else 0
         best.type_intra, best.type_inter = self.bounds.near_intra, self.bounds.near_inter
         first_same = best.same_channels = best.pattern is not Pattern.NVLS
-        if self.file is not None and number is not None:
-            if self.file.fill(best, number, self.system, self.variables):
-                return
+        if self._in_file(best, number):
+            return
         if best.pattern is Pattern.NVLS and (not self.system.switched or self.bounds.capability < HOPPER):
             return
         self._bound_channels(best)
@@ -50,6 +49,11 @@ class Loop:
         if self.rules.duplicate != "before_raising":
             by_generation = self.rules.duplicate == "at_the_end_by_generation"
             duplicate(best, self.bounds.capability, by_generation)
+
+    def _in_file(self, best: Trial, number: int | None) -> bool:
+        if self.file is None or number is None:
+            return False
+        return self.file.fill(best, number, self.system, self.variables)
 
     def _bound_channels(self, best: Trial) -> None:
         rules, several = self.rules, self.system.several_nodes
