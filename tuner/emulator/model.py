@@ -58,7 +58,15 @@ class Tables(Framed):
 
 def tables(communicator: Communicator) -> Tables:
     """The tables NCCL computes at the end of a communicator's init."""
-    result = Tables(
+    result = empty(communicator)
+    for collective in Collective:
+        fill(result, communicator, collective)
+    return result
+
+
+def empty(communicator: Communicator) -> Tables:
+    """The tables without latencies and bandwidths: what no collective has to do with."""
+    return Tables(
         latency_us=np.zeros(SHAPE, np.float32),
         bandwidth_gbs=np.zeros(SHAPE, np.float32),
         max_threads=_max_threads(communicator),
@@ -66,12 +74,14 @@ def tables(communicator: Communicator) -> Tables:
         backup_gbs=np.zeros((len(Collective), len(Protocol)), np.float32),
         reasons={},
     )
-    for collective in Collective:
-        for algorithm in communicator.rules.exists[collective]:
-            for protocol in Protocol:
-                _fill(result, ModelPoint(communicator, collective, algorithm, protocol))
-        _back_up(result, communicator, collective)
-    return result
+
+
+def fill(result: Tables, communicator: Communicator, collective: Collective) -> None:
+    """Fills in what the tables have of one collective."""
+    for algorithm in communicator.rules.exists[collective]:
+        for protocol in Protocol:
+            _fill(result, ModelPoint(communicator, collective, algorithm, protocol))
+    _back_up(result, communicator, collective)
 
 
 def _back_up(result: Tables, communicator: Communicator, collective: Collective) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from tuner.base import trace
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.frames import Column, Framed, Named
-from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Buffers, Protocol
+from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Buffers, Collective, Protocol
 from tuner.base.numerics import Float, FloatArray, IntArray, SizeArray
 from tuner.emulator import model
 from tuner.emulator.communicator import Communicator
@@ -78,7 +78,22 @@ class Selection:
     @cached_property
     def tables(self) -> model.Tables:
         """Latencies, bandwidths, threads and thresholds of this communicator: :func:`tuner.emulator.model.tables`."""
-        return model.tables(self.communicator)
+        for collective in Collective:
+            self._tables_of(collective)
+        return self._begun[0]
+
+    @cached_property
+    def _begun(self) -> tuple[model.Tables, set[Collective]]:
+        """The tables as far as they were asked for, and the collectives that are in them."""
+        return model.empty(self.communicator), set()
+
+    def _tables_of(self, collective: Collective) -> model.Tables:
+        """The tables, of which this collective is filled in: most who ask want one of them."""
+        tables, filled = self._begun
+        if collective not in filled:
+            model.fill(tables, self.communicator, collective)
+            filled.add(collective)
+        return tables
 
     def excluded(self, request: Request) -> dict[AlgoProto, str]:
         """The cells this call may not use, each with the reason."""
@@ -111,7 +126,7 @@ class Selection:
         table = np.full((len(nbytes), len(Algorithm), len(Protocol)), IGNORED_US)
         for algo_proto in ALGO_PROTOS:
             if self._not_a_candidate(request, algo_proto[0]) is None:
-                bandwidth_gbs = self.tables.bandwidth_gbs[(request.collective, *algo_proto)]
+                bandwidth_gbs = self._tables_of(request.collective).bandwidth_gbs[(request.collective, *algo_proto)]
                 table[:, algo_proto[0], algo_proto[1]] = self._times(
                     self._call(request, algo_proto), Sizes(nbytes), bandwidth_gbs
                 )
@@ -168,7 +183,7 @@ class Selection:
         if not bandwidths:
             raise NoAlgorithm(f"nothing is left for {request.collective.name}: {'; '.join(self._why_nothing(request))}")
         candidates = list(bandwidths)
-        multicast = cta_policy.multicast_channels(self.communicator, self.tables, request)
+        multicast = cta_policy.multicast_channels(self.communicator, self._tables_of(request.collective), request)
         # The table has no times of Ring's backup.
         known = table_us if self._reason(request, candidates[0]) is None else None
         # NCCL_CTA_POLICY may move a pick to what is no candidate.
@@ -190,7 +205,7 @@ class Selection:
                 best = self._multicast_preferred(calls, best, chunk.nbytes, multicast)
             algorithm[part], protocol[part] = of_algorithm.take(best), of_protocol.take(best)
             for index, chosen in _by_choice(best):
-                launched = rules.launch(calls[index], self.tables, chunk.nbytes[chosen])
+                launched = rules.launch(calls[index], self._tables_of(request.collective), chunk.nbytes[chosen])
                 channels[part][chosen], threads[part][chosen] = launched
         if len(channels):
             check_alone(self.communicator, int(channels.max()))
@@ -211,7 +226,9 @@ class Selection:
 
     def launched(self, request: Request, sizes: ArrayLike, algo_proto: AlgoProto) -> tuple[IntArray, IntArray]:
         """Channels and threads, [size], that calls are launched with where this cell is the pick."""
-        return self.communicator.rules.launch(self._call(request, algo_proto), self.tables, _sizes(sizes))
+        return self.communicator.rules.launch(
+            self._call(request, algo_proto), self._tables_of(request.collective), _sizes(sizes)
+        )
 
     def steps(self, request: Request, size: int, algo_proto: AlgoProto) -> list[trace.Step]:
         """How the numbers of a cell that this call may use come about for one size, as the model computes them.
@@ -243,7 +260,7 @@ class Selection:
             model.latency_us(at)
             model.bandwidth_gbs(at)
             self._times(call, Sizes(nbytes), bandwidths[algo_proto])
-            self.communicator.rules.launch(call, self.tables, nbytes)
+            self.communicator.rules.launch(call, self._tables_of(request.collective), nbytes)
 
         return compute
 
@@ -253,7 +270,9 @@ class Selection:
         """The picks, moved to NVLS where as many channels do; their time stays that of the pick (sic)."""
         moved, multicast = best.copy(), [call.algo_proto for call in calls].index(MULTICAST)
         for index, chosen in _by_choice(best):
-            bound = plain_bound(self.communicator.channels, calls[index], self.tables, nbytes[chosen])
+            call = calls[index]
+            tables = self._tables_of(call.request.collective)
+            bound = plain_bound(self.communicator.channels, call, tables, nbytes[chosen])
             moved[chosen] = np.where(bound >= channels, multicast, index)
         return moved
 
@@ -262,7 +281,7 @@ class Selection:
 
     def _bandwidths(self, request: Request) -> dict[AlgoProto, Float]:
         """Bandwidth of every cell the call may use; those of Ring's backup where there is no other."""
-        tables, collective = self.tables, request.collective
+        tables, collective = self._tables_of(request.collective), request.collective
         bandwidths_gbs = tables.bandwidth_gbs[collective]
         usable = [each for each in ALGO_PROTOS if bandwidths_gbs[each] and not self._not_a_candidate(request, each[0])]
         if usable:
@@ -273,13 +292,14 @@ class Selection:
     def _times(self, call: Call, sizes: Sizes, bandwidth_gbs: Float) -> FloatArray:
         if bandwidth_gbs == 0:
             return timing.penalised(np.full(sizes.nbytes.shape, IGNORED_US), call)
-        latency_us = self.tables.latency_us[(call.request.collective, *call.algo_proto)]
+        latency_us = self._tables_of(call.request.collective).latency_us[(call.request.collective, *call.algo_proto)]
         return timing.time_us(latency_us, bandwidth_gbs, call, sizes)
 
     def _reason(self, request: Request, algo_proto: AlgoProto) -> str | None:
         at = (request.collective, *algo_proto)
-        if self.tables.bandwidth_gbs[at] == 0:
-            return self.tables.reasons.get(at, f"{algo_proto[0].name} does not do {request.collective.name}")
+        tables = self._tables_of(request.collective)
+        if tables.bandwidth_gbs[at] == 0:
+            return tables.reasons.get(at, f"{algo_proto[0].name} does not do {request.collective.name}")
         return self._not_a_candidate(request, algo_proto[0])
 
     def _not_a_candidate(self, request: Request, algorithm: Algorithm) -> str | None:
