@@ -33,6 +33,7 @@ test-releases: $(VENV)/.installed
 	  tests/measure/test_double.py
 	$(BIN)/python -m tests.scripts.check_releases
 	$(BIN)/python -m tests.scripts.check_graphs
+	$(BIN)/python -m tests.scripts.check_channels
 	$(BIN)/python -m tests.scripts.check_builds
 
 docs: $(VENV)/.installed

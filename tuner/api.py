@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from numpy.typing import ArrayLike
 
@@ -32,6 +32,9 @@ from tuner.scenario import Scenario
 from tuner.scenario.describe import Description, describe
 from tuner.workload import job
 from tuner.workload.priced import Budget
+
+if TYPE_CHECKING:
+    from tuner.connect import Across
 
 
 class CallKind(TypedDict, total=False):
@@ -73,6 +76,19 @@ class Communicator:
         Source: ncclTopoTuneModel, src/graph/tuning.cc.
         """
         return self.selection.tables
+
+    def channels_across_nodes(self) -> "Across":
+        """The rings, trees, NVLS heads and adapters of all ranks, from graphs that are searched here.
+
+        Errors: BadInput where the graphs are from a file. Source: ncclTopoPostset, src/graph/connect.cc.
+
+        >>> two_nodes = communicator("dgx-h100", nodes=2, nccl="2.28.9")
+        >>> two_nodes.channels_across_nodes().rings[0].crossings[0]
+        Crossing(sender=1, relay=1, send_net=1, receive_net=1, receiver=9)
+        """
+        from tuner.connect import summarize  # with the search, which nothing else here needs
+
+        return summarize(self.scenario.resolve().connected)
 
     def pick(self, collective: Collective | str, sizes: ArrayLike, **kind: Unpack[CallKind]) -> CallPicks:
         """What NCCL picks: algorithm, protocol, time in us, channels and threads, an element a size.

@@ -30,35 +30,25 @@ static struct {
 } graphs;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
 typedef status make_model(void *comm, int min_capability, int max_capability, void **of_algorithm);
 
-/* Ranks come here in any order. Rank 0 copies and takes the redirection away for good; the others wait until the
- * function is whole again, so nobody runs instructions that are being replaced. */
+/* Every rank comes here once and copies its graphs. When all have, one takes the redirection away for good, so nobody
+ * runs instructions that are being replaced. */
 static status intercepted_model(void *comm, int min_capability, int max_capability, void **of_algorithm) {
+    unsigned char *copies = graphs.copies + (size_t)sim_device() * (size_t)graphs.n * graphs.bytes;
+    for (int i = 0; i < graphs.n; i++)
+        memcpy(copies + (size_t)i * graphs.bytes, of_algorithm[i], graphs.bytes);
+    if (sim_meet_everyone() != 0)
+        return INTERNAL_ERROR;
     pthread_mutex_lock(&lock);
-    if (sim_device() == 0) {
-        for (int i = 0; i < graphs.n; i++)
-            memcpy(graphs.copies + (size_t)i * graphs.bytes, of_algorithm[i], graphs.bytes);
+    if (!graphs.seen)
         sim_hook_set(&graphs.hook, 0);
-        graphs.seen = 1;
-        pthread_cond_broadcast(&changed);
-    }
-    while (!graphs.seen && !sim_meetings_abandoned())
-        pthread_cond_wait(&changed, &lock);
+    graphs.seen = 1;
     pthread_mutex_unlock(&lock);
     make_model *function;
     memcpy(&function, &graphs.hook.function, sizeof function);
-    return graphs.seen ? function(comm, min_capability, max_capability, of_algorithm) : INTERNAL_ERROR;
-}
-
-void sim_release_intercepted(void) {
-    sim_release_searchers();
-    sim_release_systems();
-    pthread_mutex_lock(&lock);
-    pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock);
+    return function(comm, min_capability, max_capability, of_algorithm);
 }
 
 SIM_EXPORT int sim_intercept_graphs(void *function, void *copies, uint64_t bytes, int n) {

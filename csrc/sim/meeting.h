@@ -13,7 +13,6 @@ void sim_meet_alone(int one_acts);
 /* Lets ranks that wait for others go, with an error. */
 void sim_abandon_meetings(void);
 int sim_meetings_abandoned(void);
-void sim_release_intercepted(void);
 void sim_release_searchers(void);
 void sim_release_systems(void);
 

@@ -57,7 +57,7 @@ void sim_record_operations(const struct sim_operation_layout *layout);
 /* Each host reads its own topology file. 0, or errno. */
 int sim_intercept_topology_file(void *function);
 
-/* `copies` gets n graphs of `bytes` each, by algorithm. 0, or errno. */
+/* `copies` gets n graphs of `bytes` each, by rank and algorithm. 0, or errno. */
 int sim_intercept_graphs(void *function, void *copies, uint64_t bytes, int n);
 
 /* Cells of the cost table are recorded as NCCL asks for them, where there is no table; `backups`: it says which of them

@@ -124,7 +124,6 @@ const struct sim_redirect sim_nccl_redirects[] = {
     SIM_ROW("ncclTransportP2pSetup", succeed),
     SIM_ROW("ncclTransportRingConnect", succeed),
     SIM_ROW("ncclTransportTreeConnect", succeed),
-    SIM_ROW("ncclTransportPatConnect", succeed),
     SIM_ROW("ncclNvlsTreeConnect", succeed),
     SIM_ROW("ncclNvlsBufferSetup", succeed),
     SIM_ROW("ncclTransportCollNetSetup", succeed),

@@ -22,7 +22,8 @@ static void *run(void *argument) {
     work->act(work->rank);
     if (work->rank->result != 0) {
         sim_abandon_meetings();
-        sim_release_intercepted();
+        sim_release_searchers();
+        sim_release_systems();
     }
     return NULL;
 }

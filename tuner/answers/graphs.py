@@ -7,6 +7,7 @@ from pathlib import Path
 from tuner.base.errors import BadInput, TunerError, one_of
 from tuner.base.files import write_text
 from tuner.base.records import json_form
+from tuner.connect import Across, summarize
 from tuner.machine.graphs import OrderedGraph
 from tuner.release import Release
 from tuner.scenario import Scenario
@@ -44,6 +45,23 @@ class Explained:
 def of_scenario(scenario: Scenario) -> Mapping[str, OrderedGraph]:
     """By name; a graph without channels is absent. Errors: BadInput for nodes that differ and unknown variables."""
     return find(_request(scenario), scenario.nccl)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphsAcross:
+    """The graphs of a node, and the channels that NCCL makes of all nodes' graphs."""
+
+    graphs: Mapping[str, OrderedGraph] = field(metadata=json_form(merged=True))  # empty where nodes differ
+    across: Across = field(metadata=json_form(merged=True))
+
+
+def with_across(scenario: Scenario) -> GraphsAcross:
+    """The graphs with the channels across nodes, which may differ.
+
+    Errors: BadInput for graphs from a file and unknown variables.
+    """
+    across = summarize(scenario.resolve().connected)
+    return GraphsAcross({} if len(scenario.resolve().nodes) > 1 else of_scenario(scenario), across)
 
 
 def explained(scenario: Scenario, graph: str) -> Explained:

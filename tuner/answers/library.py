@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tuner.answers import picks
+from tuner.answers.graphs import GraphsAcross
 from tuner.answers.groups import CallInKernel, ChoiceAnswer, GroupAnswer, KernelAnswer
 from tuner.answers.picks import PickAnswer
 from tuner.base.names import Buffers
 from tuner.base.numerics import shortest
+from tuner.connect import summarize
 from tuner.emulator.group import Operation
 from tuner.emulator.model import Tables
 from tuner.emulator.non_classic import NonClassicPath
@@ -102,3 +104,10 @@ def graphs(scenario: Scenario, timeout_s: float) -> Mapping[str, OrderedGraph]:
     """The channel graphs that libnccl's search finds, by name."""
     with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
         return search.ordered_graphs(oracle)
+
+
+def with_across(scenario: Scenario, timeout_s: float) -> GraphsAcross:
+    """The same, where nodes are alike, and the channels of all ranks across nodes, as libnccl has them in memory."""
+    with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
+        found = {} if len(scenario.resolve().nodes) > 1 else search.ordered_graphs(oracle)
+        return GraphsAcross(found, summarize(oracle.connected()))

@@ -8,15 +8,24 @@ from typing import Any
 import click
 
 from tuner.answers import graphs
+from tuner.answers.graphs import GraphsAcross
 from tuner.base.errors import BadInput
 from tuner.base.names import Pattern
 from tuner.cli import options
+from tuner.cli.across import print_across
 from tuner.cli.graphs_explained import print_explained
 from tuner.cli.output import print_json, print_table
 from tuner.machine.graphs import COLLNET_GRAPHS, Graph, OrderedGraph
 
 COLLNET, OF_COLLNET = "collnet", "collnet_direct"  # the short name is the graph that moves most
 GRAPHS = ("ring", "tree", "nvls", *COLLNET_GRAPHS)
+
+
+across_option = click.option(
+    "--across",
+    is_flag=True,
+    help="Instead (in JSON besides) the channels of all ranks across nodes: rings, trees, heads, and their adapters.",
+)
 
 
 @click.command(name="graphs")
@@ -33,15 +42,19 @@ GRAPHS = ("ring", "tree", "nvls", *COLLNET_GRAPHS)
     type=click.Choice((*GRAPHS, COLLNET)),
     help="Instead, why one graph has these channels: what refused more, what limits it, and what would lift that.",
 )
+@across_option
 @options.json_option
-def command(dump: Path | None, explained: str | None, as_json: bool, **scenario: Any) -> None:
+def command(dump: Path | None, explained: str | None, across: bool, as_json: bool, **scenario: Any) -> None:
     """The graphs that NCCL's search finds on a node, every channel with its GPUs and adapters; without libnccl.
 
     \b
     nccl-tuner graphs --machine dgx-h100 --nodes 2 --nccl 2.28.9
     nccl-tuner graphs --topology node.xml --nodes 2 --nccl 2.28.9 --dump graphs.xml
     nccl-tuner graphs --machine dgx-h100 --nodes 2 --nccl 2.28.9 --explain ring
+    nccl-tuner graphs --machine dgx-h100 --nodes 3 --nccl 2.28.9 --across
     """
+    if across and (dump is not None or explained is not None):
+        raise BadInput("graphs: --across is of all nodes; valid: without --dump and --explain, which are of one")
     if dump is not None and explained is not None:
         raise BadInput("graphs: --explain writes no graphs to a file; valid: --dump or --explain")
     described = options.scenario_of(**scenario)
@@ -52,6 +65,9 @@ def command(dump: Path | None, explained: str | None, as_json: bool, **scenario:
         else:
             print_explained(described.title, explanation)
         return
+    if across:
+        print_with_across(described.title, graphs.with_across(described), as_json)
+        return
     found = graphs.of_scenario(described)
     if dump is not None:
         graphs.write_dump(described, dump)
@@ -61,6 +77,14 @@ def command(dump: Path | None, explained: str | None, as_json: bool, **scenario:
     elif dump is None:
         print_graphs(f"Graphs of {described.title}", found)
         print_channels(found)
+
+
+def print_with_across(title: str, answer: GraphsAcross, as_json: bool) -> None:
+    """The channels across nodes; in JSON beside the graphs of a node, where nodes are alike."""
+    if as_json:
+        print_json(answer)
+    else:
+        print_across(title, answer.across)
 
 
 def print_graphs(title: str, found: Mapping[str, OrderedGraph]) -> None:

@@ -7,7 +7,7 @@ import click
 from tuner.answers import library
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
-from tuner.cli.graphs import print_graphs
+from tuner.cli.graphs import across_option, print_graphs, print_with_across
 from tuner.cli.group import calls_argument, operations_of, print_group
 from tuner.cli.output import print_json
 from tuner.cli.pick import print_answers
@@ -96,14 +96,19 @@ def table(as_json: bool, timeout_s: float, **scenario: Any) -> None:
 @options.scenario_options
 @options.build_option
 @options.timeout_option
+@across_option
 @options.json_option
-def graphs(as_json: bool, timeout_s: float, **scenario: Any) -> None:
+def graphs(as_json: bool, timeout_s: float, across: bool, **scenario: Any) -> None:
     """The channel graphs libnccl finds, with exact bandwidths.
 
     \b
     nccl-tuner oracle graphs --topology topology.xml --nodes 2 --nccl 2.28.9
+    nccl-tuner oracle graphs --machine dgx-h100 --nodes 3 --nccl 2.28.9 --across
     """
     described = options.scenario_of(**scenario)
+    if across:
+        print_with_across(described.title, library.with_across(described, timeout_s), as_json)
+        return
     searched = library.graphs(described, timeout_s)
     if as_json:
         print_json(searched)

@@ -11,6 +11,7 @@ from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Proto
 from tuner.base.numerics import shortest
 from tuner.conformance import check_group
 from tuner.conformance.mismatches import Comparing, MatchReport, Mismatch
+from tuner.connect import Connected
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -61,6 +62,7 @@ def check(
     alone = scenario.resolve().oracle_configuration_to_launch().without_tuner
     with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
         _compare_graphs(comparing, scenario, oracle)
+        _compare_across(comparing, scenario.resolve().connected, oracle.connected())
         _compare_tables(comparing, selection, oracle.tables, oracle.facts)
         if len(views) > 1:
             last = Selection(views[-1])
@@ -101,6 +103,17 @@ def _compare_graphs(comparing: Comparing, scenario: Scenario, oracle: Oracle) ->
             comparing.compare("graphs", f"{graph} {each.name}", number, real)
         for channel, (order, real) in enumerate(zip_longest(own.orders, other.orders)):
             comparing.compare("graphs", f"{graph} channel {channel}", order, real)
+
+
+def _compare_across(comparing: Comparing, ours: Connected, theirs: Connected) -> None:
+    """Every channel of every rank, with its neighbours and adapters; counted among the graphs they are made of."""
+    comparing.compare("graphs", "nodes of ranks", ours.node_of_rank, theirs.node_of_rank)
+    for rank, (own, real) in enumerate(zip(ours.ranks, theirs.ranks, strict=True)):
+        comparing.compare("graphs", f"peers of PAT of rank {rank}", own.pat_peers, real.pat_peers)
+        for channel, (here, there) in enumerate(zip_longest(own.channels, real.channels)):
+            comparing.compare("graphs", f"channel {channel} of rank {rank}", here, there)
+        for channel, (head, real_head) in enumerate(zip_longest(own.nvls, real.nvls)):
+            comparing.compare("graphs", f"NVLS channel {channel} of rank {rank}", head, real_head)
 
 
 def _refused(selection: Selection, request: Request, size: int) -> bool:

@@ -63,6 +63,7 @@ def build(release: Release, alike: Sequence[tuple[Node, int]], environment: Envi
         max_local_ranks=max(local_ranks),
         graphs=graphs,
         channels=init.channels(facts, channels),
+        copied_from=init.copied_from(facts, channels),
         coll_channels=init.coll_channels(facts, channels),
         nvls_channels=init.nvls_channels(facts),
         min_comp_cap=min(comp_caps),

@@ -49,6 +49,7 @@ class Communicator:
     max_local_ranks: int
     graphs: Mapping[Algorithm, Graph]
     channels: int
+    copied_from: tuple[int, ...]  # which channel each is a copy of, for as many as there may be
     coll_channels: int
     nvls_channels: int
     min_comp_cap: int

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from tuner import release
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op
+from tuner.connect.records import Connected
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request
-from tuner.oracle import facts, groups, messages, start
+from tuner.oracle import channels, facts, groups, messages, start
 from tuner.oracle.answers import Contradiction, Launched, Observation, Reader, Requested
 from tuner.oracle.configuration import OracleConfiguration
 from tuner.plugin import forcing_path
@@ -124,6 +125,11 @@ class Oracle:
     def topology_xml(self) -> str | None:
         """What NCCL wrote to NCCL_TOPO_DUMP_FILE; None where that was not asked for."""
         return self._child.completed.read_text() if self._child.completed.is_file() else None
+
+    def connected(self) -> Connected:
+        """The channels of every rank as they are in NCCL's memory, and the adapters that NCCL says they use."""
+        answer: messages.Channels = self._request(channels.request(self._prepared.symbols), "reading the channels")
+        return channels.connected(answer, release.load(self.facts.release).limits.max_direct_local_ranks)
 
     def reachable(self, collective: Collective, dtype: DataType, size_bytes: int) -> tuple[int, int]:
         """The nearest sizes NCCL can have at or below, and at or above ``size_bytes``; never 0."""

@@ -105,9 +105,14 @@ _FACTS = {
 }
 
 
+def of(comm: Mapping[str, Any], name: str) -> Any:
+    """One fact of struct ncclComm by its name in :class:`Facts`; None where the release has no such member."""
+    return next((comm[member] for member in _FACTS[name] if member in comm), None)
+
+
 def facts(comm: Mapping[str, Any], release: str, library_sha256: str) -> Facts:
     """Facts of struct ncclComm under this project's names."""
-    members = {name: next((comm[m] for m in candidates if m in comm), None) for name, candidates in _FACTS.items()}
+    members = {name: of(comm, name) for name in _FACTS}
     plain: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in members.items()
     }

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.oracle.layouts import Layout, Struct
+from tuner.oracle.layouts import Layout, Member, Struct
 
 Copies = tuple[tuple[int, int], ...]  # address and size in bytes of every copy of a function
 
@@ -263,8 +263,38 @@ class Counts:
     costs_us: tuple[float, ...]
 
 
-Request = Start | Calls | Group | SetTable | ReadCounts
-Reply = Started | Answers | GroupAnswer | Counts
+@dataclass(frozen=True, slots=True)
+class ReadChannels:
+    """Asks for the channels of all ranks, which are read from NCCL's memory; the adapters NCCL is asked for."""
+
+    members: Mapping[str, Member]  # of struct ncclChannel
+    adapter_of: int  # the function that says by which adapter a rank leaves its node
+    gives_id: bool  # it gives the adapter's id, too
+    graphs: Mapping[str, int]  # by algorithm, of which adapters are asked for
+    head: str  # the member that is -1 for ranks without an adapter of NVLS
+    connect_pat: int | None  # the function that notes whom PAT connects; None where the release has no PAT
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """What one rank has in its ``struct ncclComm``."""
+
+    channels: tuple[dict[str, Any], ...]  # those of rings and of NVLS, whichever are more
+    adapters: Mapping[str, tuple[tuple[int, int] | None, ...]]  # network device and relay, by graph and channel
+    pat_channels: tuple[tuple[int, int], ...]  # by peer: bits of the channels to send in, and to receive in
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """Of all ranks; ``comms`` are their scalars."""
+
+    node_of_rank: tuple[int, ...]  # as rank 0 has it
+    ranks: tuple[RankMemory, ...]
+    comms: tuple[dict[str, Any], ...]
+
+
+Request = Start | Calls | Group | SetTable | ReadCounts | ReadChannels
+Reply = Started | Answers | GroupAnswer | Counts | Channels
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from tuner.base.errors import BadReleaseFile
 from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.release.connect import Connect
 from tuner.release.convert import PARTIAL
 from tuner.release.rule_names import RuleNames
 from tuner.release.search import Search
@@ -233,6 +234,7 @@ class Release:
     registered_nvls_channels: RegisteredNvlsChannels
     symmetric: Symmetric
     search: Search
+    connect: Connect
     rules: RuleNames
     environment: Variables
     plugin: Plugin | None = None

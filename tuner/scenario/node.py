@@ -22,7 +22,7 @@ from tuner.scenario.description import Scenario
 
 if TYPE_CHECKING:
     from tuner.oracle.configuration import OracleConfiguration
-    from tuner.search import Request
+    from tuner.search import Request, SearchResult
 
 MOST_RANKS = 640  # of a node, each of which is a GPU to NCCL: NCCL_TOPO_MAX_NODES (src/include/graph.h, v2.30.7-1)
 GRAPH_FILE = "NCCL_GRAPH_FILE"
@@ -232,6 +232,16 @@ class ResolvedNode:
 def found_graphs(request: "Request", nccl: str) -> tuple[Graphs, float]:
     """The searched graphs, and the bandwidth of the slowest path from a GPU to its adapter (GB/s, 0 where unknown).
 
+    Errors: those of :func:`searched_whole`.
+    """
+    found = searched_whole(request, nccl)
+    graphs = {name: each.graph for name, each in found.graphs.items() if each.graph.channels}
+    return graphs, found.net_gbs
+
+
+def searched_whole(request: "Request", nccl: str) -> "SearchResult":
+    """What the search finds on a node.
+
     BadInput where NCCL takes a host for several nodes (ncclTopoCheckNet, src/graph/paths.cc).
     """
     from tuner.search import searched
@@ -244,8 +254,7 @@ def found_graphs(request: "Request", nccl: str) -> tuple[Graphs, float]:
             "two sockets reach their adapters faster than each other; not emulated; valid with "
             "NCCL_NET_DISABLE_INTRA=1"
         )
-    graphs = {name: each.graph for name, each in found.graphs.items() if each.graph.channels}
-    return graphs, found.net_gbs
+    return found
 
 
 def _graph_file(variables: Mapping[str, str]) -> str | None:

@@ -16,9 +16,10 @@ from tuner.release import Release
 from tuner.release.environment import Environment
 from tuner.scenario.description import Scenario
 from tuner.scenario.domain import Alike, ResolvedDomain, grouped
-from tuner.scenario.node import ResolvedNode
+from tuner.scenario.node import ResolvedNode, searched_whole
 
 if TYPE_CHECKING:
+    from tuner.connect import Connected
     from tuner.oracle.configuration import OracleConfiguration
 
 
@@ -87,6 +88,20 @@ class ResolvedScenario:
         return tuple(
             build(nccl, [own, *nodes[:first], *nodes[first + 1 :]], environment) for first, own in enumerate(nodes)
         )
+
+    @cached_property
+    def connected(self) -> "Connected":
+        """The channels of all ranks across nodes.
+
+        BadInput for graphs that were dumped, and where NCCL takes a host for several nodes.
+        """
+        from tuner.connect import NodeKind, connect
+
+        if any(kind.scenario.graphs is not None for kind in self.kinds):
+            raise BadInput("--graphs: channels across nodes need the search's own graphs; valid without it")
+        several = sum(count for _, count in self.nodes) > 1
+        found = [(searched_whole(node.for_search(several), self.release.name), count) for node, count in self.nodes]
+        return connect(self.views, [NodeKind(count, each.graphs, each.relays) for each, count in found])
 
     @cached_property
     def domains(self) -> tuple[int, ...]:

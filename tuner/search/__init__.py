@@ -2,5 +2,6 @@
 
 from tuner.search.cached import find, searched
 from tuner.search.request import Hosts, Request
+from tuner.search.result import SearchResult
 
-__all__ = ["Hosts", "Request", "find", "searched"]
+__all__ = ["Hosts", "Request", "SearchResult", "find", "searched"]

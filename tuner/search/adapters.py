@@ -79,11 +79,11 @@ class Adapters:
         number = self._relay_of(net)
         if number == -1 or system.gpus[number] is gpu:
             return
-        relay = system.gpus[number]
-        if relay.host != gpu.host:
+        over = system.gpus[number]
+        if over.host != gpu.host:
             return
-        allowed = not self.routing.pxn_needs_gpu_direct or self.gpu_direct(relay, net, read=True)
-        there, own = self._path(relay, net), self._path(gpu, net)
+        allowed = not self.routing.pxn_needs_gpu_direct or self.gpu_direct(over, net, read=True)
+        there, own = self._path(over, net), self._path(gpu, net)
         if self.routing.pxn_instead_of == "farther_than_pxb":
             near = there.type <= types.PXB or (self.pxn_c2c and there.type == types.P2C)
         else:
@@ -93,10 +93,10 @@ class Adapters:
             "farther_than_relay": self.relay_type,
             "farther_than_pxn": types.PXN,
         }
-        linked = relay.paths[Kind.GPU][system.number(gpu)].type <= types.NVL
+        linked = over.paths[Kind.GPU][system.number(gpu)].type <= types.NVL
         better = there.gbs > own.gbs or own.type > limits[self.routing.pxn_instead_of]
         if allowed and near and linked and better:
-            divert(system, gpu, relay, net, self.routing)
+            divert(system, gpu, over, net, self.routing)
             self._forget_relay()
 
     def _relay_of(self, net: Adapter) -> int:
@@ -115,7 +115,7 @@ class Adapters:
             return False
         path = self._path(gpu, net)
         if path.type == types.PXN:
-            gpu = self.relay(path)
+            gpu = relay(self.system, path)
             path = self._path(gpu, net)
         distance = path.type
         if self.c2c and self.routing.gpu_direct_c2c == "of_p2c_paths" and distance == types.P2C:
@@ -135,9 +135,10 @@ class Adapters:
         own = self.system.number(gpu)
         return any(path.type == self.system.types.NVL for number, path in enumerate(paths) if number != own)
 
-    def relay(self, path: Path) -> Gpu:
-        """The GPU that a path over another GPU (PXN) goes through."""
-        kind = Kind.DEV if self.system.nodes[Kind.DEV] else Kind.GPU
-        skipped = path.links[1:] if kind is Kind.DEV else path.links
-        hardware = next(link.to for link in skipped if link.to.kind is kind)
-        return next(gpu for gpu in self.system.gpus if gpu.id == hardware.id)
+
+def relay(system: System, path: Path) -> Gpu:
+    """The GPU that a path over another GPU (PXN) goes through (ncclTopoGetIntermediateRank)."""
+    kind = Kind.DEV if system.nodes[Kind.DEV] else Kind.GPU
+    skipped = path.links[1:] if kind is Kind.DEV else path.links
+    hardware = next(link.to for link in skipped if link.to.kind is kind)
+    return next(gpu for gpu in system.gpus if gpu.id == hardware.id)

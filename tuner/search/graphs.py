@@ -16,6 +16,7 @@ from tuner.machine.topology import read as read_topology
 from tuner.release import Release
 from tuner.release.environment import Environment
 from tuner.release.search import Routing
+from tuner.search.adapters import relay
 from tuner.search.bounds import HOPPER
 from tuner.search.graph_file import of_request
 from tuner.search.loop import Loop
@@ -41,7 +42,17 @@ def search(request: Request, nccl: str) -> SearchResult:
         name: OrderedGraph(_record(system, name, trial), _orders(system, name, trial, bool(request.gpu_of_rank)))
         for name, trial in in_order(loop, request, loaded, variables)
     }
-    return SearchResult(graphs, _net_gbs(loop, request, loaded.search.routing), system.parts)
+    return SearchResult(graphs, _net_gbs(loop, request, loaded.search.routing), system.parts, tuple(_relays(system)))
+
+
+def _relays(system: System) -> Iterator[tuple[int, int, int]]:
+    """Every rank that reaches a network device over another rank's GPU (PXN), the device and that rank."""
+    if system.several_nodes:
+        for gpu in system.gpus:
+            for net in system.nets:
+                path = gpu.paths[Kind.NET][system.number(net)]
+                if path.type == system.types.PXN:
+                    yield gpu.rank, net.id, relay(system, path).rank
 
 
 def _net_gbs(loop: Loop, request: Request, routing: Routing) -> float:

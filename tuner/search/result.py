@@ -13,3 +13,6 @@ class SearchResult:
     graphs: Mapping[str, OrderedGraph]  # by name; one that NCCL finds no channels for has none
     net_gbs: float  # slowest path from a GPU to its own adapter, 1e9 bytes per second; 0 for a release without it
     parts: int  # as how many nodes NCCL takes the host
+    # Who sends over another GPU (PXN): a rank of the node, the network device's number as in a channel's order, and the
+    # rank that it sends over
+    relays: tuple[tuple[int, int, int], ...] = ()

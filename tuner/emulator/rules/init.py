@@ -154,6 +154,23 @@ def channels(facts: InitFacts, searched: int) -> int:
     return count
 
 
+def copied_from(facts: InitFacts, searched: int) -> tuple[int, ...]:
+    """Which channel each channel is a copy of, among all that there may be; one that is none is its own.
+
+    Where a rule wants more channels than there are, NCCL copies them in their order, from the first on, over and over
+    (copyChannels). What it has copied stays where a later rule wants fewer.
+    """
+    sources, count = list(range(facts.max_channels)), searched
+    for rule in facts.rules.channels:
+        if rule is limit:
+            count = _at_most(facts, count)
+        wanted = rule(facts, count)
+        for channel in range(count, wanted if rule is not duplicate else 0):
+            sources[channel] = sources[channel - count]
+        count = wanted
+    return tuple(sources)
+
+
 def coll_channels(facts: InitFacts, searched: int) -> int:
     """Channels before aggregation raises them: releases that keep both numbers launch one operation on these."""
     count = searched
@@ -276,14 +293,19 @@ RAISES = (raise_to_nvls, raise_to_own_nvls)
 def limit(facts: InitFacts, count: int) -> int:
     """NCCL_MAX_* first, then NCCL_MIN_*: together they use the first channels and duplicate those."""
     env, most = facts.environment, facts.max_channels
-    min_ctas, max_ctas = facts.ctas()
-    upper = env.number("NCCL_MAX_NCHANNELS", -2)
-    upper = env.number("NCCL_MAX_NRINGS", -2) if upper == -2 else upper
-    upper = max(1, min(most if upper == -2 else int32(upper), most, _channels_in_kernel_arguments(facts)))
     lower = env.number("NCCL_MIN_NCHANNELS", -2)
     lower = env.number("NCCL_MIN_NRINGS", -2) if lower == -2 else lower
     lower = 0 if lower == -2 else max(0, min(int32(lower), most))
-    return max(min(upper, count, max_ctas), lower, min_ctas)
+    return max(_at_most(facts, count), lower, facts.ctas()[0])
+
+
+def _at_most(facts: InitFacts, count: int) -> int:
+    """The channels of ``count`` that NCCL_MAX_* leaves."""
+    env, most = facts.environment, facts.max_channels
+    upper = env.number("NCCL_MAX_NCHANNELS", -2)
+    upper = env.number("NCCL_MAX_NRINGS", -2) if upper == -2 else upper
+    upper = max(1, min(most if upper == -2 else int32(upper), most, _channels_in_kernel_arguments(facts)))
+    return min(upper, count, facts.ctas()[1])
 
 
 def _channels_in_kernel_arguments(facts: InitFacts) -> int:

@@ -8,10 +8,11 @@ import sys
 import threading
 from typing import Any
 
+from tuner.oracle.child import channels
 from tuner.oracle.child.forcing import force
 from tuner.oracle.child.issue import issue, issue_group
 from tuner.oracle.child.world import Failure, World
-from tuner.oracle.messages import Calls, Failed, Group, Reply, Request, Start
+from tuner.oracle.messages import Calls, Failed, Group, ReadChannels, Reply, Request, Start
 
 
 class Messages:
@@ -48,6 +49,8 @@ def answer(world: World, request: Request) -> Reply:
             return issue(world, request)
         case Group():
             return issue_group(world, request)
+        case ReadChannels():
+            return channels.read(world, request)
         case _:
             return force(request)
 

@@ -106,7 +106,7 @@ class World(Loaded):
             )
         if at.graphs is None:
             return None
-        copies = ffi.new("char[]", graph_bytes * at.graphs.count)
+        copies = ffi.new("char[]", graph_bytes * at.graphs.count * self.start.ranks)
         function = self.function(at.graphs.function)
         check(lib.sim_intercept_graphs(function, copies, graph_bytes, at.graphs.count), "the graphs")
         return copies
@@ -158,13 +158,18 @@ class World(Loaded):
 
     def graphs(self) -> list[dict[str, Any]]:
         """By algorithm; an algorithm that borrows another's graph may have an empty one of its own."""
+        start, count = self.graphs_of(0)
         graph = self.start.graph
-        if self.copied_graphs is not None:
-            start, count = int(ffi.cast("uintptr_t", self.copied_graphs)), len(self.copied_graphs) // graph.bytes
-        else:
-            offset, (count,) = self.start.comm.arrays["graphs"]
-            start = self.comms[0] + offset
         return [scalars(start + i * graph.bytes, graph.members) for i in range(count)]
+
+    def graphs_of(self, rank: int) -> tuple[int, int]:
+        """Where a rank's graphs are, one after the other by algorithm, and how many."""
+        copied = self.start.intercepted.graphs
+        if copied is None:
+            offset, (count,) = self.start.comm.arrays["graphs"]
+            return self.comms[rank] + offset, count
+        start = int(ffi.cast("uintptr_t", self.copied_graphs))
+        return start + rank * copied.count * self.start.graph.bytes, copied.count
 
     def plugin_used(self) -> bool:
         """Whether NCCL asks the given plugin. Instead of one that it does not take it loads the network's: ours."""

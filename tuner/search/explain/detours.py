@@ -6,7 +6,7 @@ Source: ncclTopoCheckP2p, ncclTopoCheckNet, ncclTopoCheckGdr, ncclTopoComputePat
 from collections.abc import Iterator
 from itertools import combinations
 
-from tuner.search.adapters import Adapters
+from tuner.search.adapters import Adapters, relay
 from tuner.search.explain.links import gbs
 from tuner.search.explain.loads import ways
 from tuner.search.explain.records import Reason
@@ -140,12 +140,11 @@ class Detours:
                     yield system.gpus[to], system.nets[number]
 
     def _pxn(self, gpu: Gpu, net: Adapter, path: Path, plain: int) -> str:
-        names = self.found.system.types.names
-        adapters = self._adapters()
-        relay = adapters.relay(path)
-        there = self._number(relay, net)
+        system = self.found.system
+        names, over = system.types.names, relay(system, path)
+        there = self._number(over, net)
         return (
-            f"GPU {gpu.dev} sends to adapter {net.dev} over GPU {relay.dev} (PXN): the adapter is that GPU's own, "
+            f"GPU {gpu.dev} sends to adapter {net.dev} over GPU {over.dev} (PXN): the adapter is that GPU's own, "
             f"whose path to it is nearer or faster ({names[there.type]}, {gbs(there.gbs)}; the direct way would be "
             f"{names[plain]}), and NVLink joins both GPUs. NCCL_PXN_DISABLE=1 forbids that."
         )

@@ -1,0 +1,131 @@
+"""Channels across nodes: the trees of nodes, the copies of channels, and how they are told."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from tuner import communicator
+from tuner.base.errors import BadInput
+from tuner.cli import everything as main
+from tuner.connect import summarize
+from tuner.connect.binary_trees import binary_tree, double_tree
+from tuner.scenario import Scenario
+
+NCCL = "2.28.9"
+
+
+def test_the_tree_of_fourteen_nodes_is_as_nccl_draws_it() -> None:
+    parents = [binary_tree(14, node).parent for node in range(14)]
+    assert parents == [None, 2, 4, 2, 8, 6, 4, 6, 0, 10, 12, 10, 8, 12]  # src/graph/trees.cc
+
+
+@pytest.mark.parametrize("nodes", [*range(1, 40), 64, 65, 1000])
+def test_both_trees_reach_every_node_and_agree_about_children(nodes: int) -> None:
+    for second in (False, True):
+        places = [double_tree(nodes, node)[second] for node in range(nodes)]
+        assert sum(place.parent is None for place in places) == 1
+        for node, place in enumerate(places):
+            assert [places[child].parent for child in (place.first, place.second) if child is not None] == [
+                node for child in (place.first, place.second) if child is not None
+            ]
+            if place.parent is not None:
+                parent = places[place.parent]
+                assert node == (parent.second if place.is_second else parent.first)
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 6, 8, 16])
+def test_a_node_of_an_even_number_is_inner_in_one_tree_only(nodes: int) -> None:
+    for node in range(nodes):
+        first, second = double_tree(nodes, node)
+        leaves = [place.first is None and place.second is None for place in (first, second)]
+        assert leaves.count(True) >= 1
+
+
+def test_rings_change_rails_in_turn_on_an_even_number_of_nodes_and_not_on_an_odd() -> None:
+    def rails(nodes: int) -> list[tuple[int | None, int | None]]:
+        across = summarize(Scenario(NCCL, nodes, machine="dgx-h100").resolve().connected)
+        return [(crossing.send_net, crossing.receive_net) for crossing in across.rings[0].crossings]
+
+    assert rails(2) == [(1, 1), (0, 0)]
+    assert rails(3) == [(1, 1), (0, 0), (1, 0)]  # the last node's ring has no counterpart
+
+
+def test_copies_begin_anew_after_the_most_channels_wanted() -> None:
+    wanted = {"NCCL_MAX_NCHANNELS": "3", "NCCL_MIN_NCHANNELS": "8"}
+    connected = Scenario(NCCL, 2, machine="dgx-h100", environment=wanted).resolve().connected
+    for view in connected.ranks:
+        rings = [(channel.previous, channel.next) for channel in view.channels]
+        assert len(rings) == 8
+        assert rings == [rings[number % 3] for number in range(8)]
+
+
+def test_pxn_is_named() -> None:
+    across = communicator("dgx-h100", nodes=2, gpus_per_node=4, nccl=NCCL).channels_across_nodes()
+    for ring in across.rings:
+        for crossing in ring.crossings:
+            assert across.ranks_of_nodes[0 if crossing.sender < 4 else 1].count(crossing.relay) == 1
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 5])
+def test_rings_and_trees_hold_every_rank(nodes: int) -> None:
+    across = summarize(Scenario(NCCL, nodes, machine="dgx-a100").resolve().connected)
+    ranks = set(range(8 * nodes))
+    for ring, tree in zip(across.rings, across.trees, strict=True):
+        assert set(ring.ranks) == ranks
+        assert len(ring.ranks) == len(ranks)
+        assert len(ring.crossings) == (nodes if nodes > 1 else 0)
+        assert tree.parents.count(None) == 1
+        assert sorted(child for children in tree.children for child in children) == sorted(
+            rank for rank in ranks if tree.parents[rank] is not None
+        )
+        assert len(tree.crossings) == 2 * (nodes - 1)
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(main, ["graphs", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_json_has_the_graphs_as_before_and_the_channels_beside_them() -> None:
+    asked = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", NCCL, "--json")
+    before, after = json.loads(run(*asked)), json.loads(run(*asked, "--across"))
+    assert {name: after[name] for name in before} == before
+    assert set(after) - set(before) == {"ranks_of_nodes", "rings", "trees", "nvls_heads", "nvls_trees"}
+    assert after["rings"][0]["crossings"][0] == {
+        "sender": 1,
+        "relay": 1,
+        "send_net": 1,
+        "receive_net": 1,
+        "receiver": 9,
+    }
+
+
+def test_nodes_that_differ_have_channels_though_no_graphs_in_common() -> None:
+    answer = json.loads(run("--node", "dgx-h100:8x2", "--node", "dgx-a100:4", "--nccl", NCCL, "--across", "--json"))
+    assert [len(ranks) for ranks in answer["ranks_of_nodes"]] == [8, 8, 4]
+    assert all(len(ring["ranks"]) == 20 for ring in answer["rings"])
+
+
+def test_text_has_collnet_and_pat() -> None:
+    collnet = run("--machine", "dgx-h100", "--nodes", "2", "--nccl", NCCL, "--across", "--env", "NCCL_COLLNET_ENABLE=1")
+    assert "Chains of CollNet" in collnet
+    assert "Heads of CollNet direct: 0 1 2 3 4 5 6 7" in collnet
+    assert "PAT, in all channels" in run(
+        "--machine", "dgx-h100", "--gpus-per-node", "1", "--nodes", "4", "--nccl", NCCL, "--across"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--explain", "ring"], "--across is of all nodes"),
+        (["--dump", "graphs.xml"], "--across is of all nodes"),
+        (["--env", "NCCL_ANYTHING_ELSE=1"], "NCCL_ANYTHING_ELSE"),
+    ],
+)
+def test_what_across_refuses(arguments: list[str], message: str) -> None:
+    asked = ["graphs", "--machine", "dgx-h100", "--nodes", "2", "--nccl", NCCL, "--across", *arguments]
+    with pytest.raises(BadInput, match=message):
+        CliRunner().invoke(main, asked, standalone_mode=False, catch_exceptions=False)

@@ -1,0 +1,23 @@
+"""Channels across nodes: which rank talks to which over which adapter, as NCCL joins the graphs of all nodes."""
+
+from tuner.connect.join import connect
+from tuner.connect.nodes import NodeKind
+from tuner.connect.records import Adapter, CollNetDirect, Connected, NvlsChannel, RankChannel, RankView, Tree
+from tuner.connect.summary import Across, Crossing, RingOrder, TreeOrder, summarize
+
+__all__ = [
+    "Across",
+    "Adapter",
+    "CollNetDirect",
+    "Connected",
+    "Crossing",
+    "NodeKind",
+    "NvlsChannel",
+    "RankChannel",
+    "RankView",
+    "RingOrder",
+    "Tree",
+    "TreeOrder",
+    "connect",
+    "summarize",
+]

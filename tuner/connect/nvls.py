@@ -1,0 +1,89 @@
+"""The heads of NVLS, at which channels begin, and the trees between the heads of all nodes (NVLSTree).
+
+Source: ncclTopoPreset and connectNvls, src/graph/connect.cc; getNvlsNetDev, src/graph/search.cc, v2.28.9-1.
+"""
+
+from functools import cached_property
+
+from tuner.base.names import Algorithm
+from tuner.connect.binary_trees import Place, double_tree
+from tuner.connect.nodes import NodeKind, Nodes
+from tuner.connect.records import Adapter, NvlsChannel, Tree
+from tuner.emulator.communicator import Communicator
+
+NOBODY = Tree(None, ())
+
+
+class Nvls:
+    """NVLS as the ranks of one kind of nodes compute it."""
+
+    def __init__(self, view: Communicator, nodes: Nodes, own: int) -> None:
+        self.view, self.nodes, self.own = view, nodes, nodes.kinds[own]
+        self.rules = view.release.connect
+
+    @cached_property
+    def searched(self) -> int:
+        """Channels of the graph, on which all ranks agree."""
+        return self.view.graphs[Algorithm.NVLS].channels if self.view.nvls_channels else 0
+
+    @cached_property
+    def heads(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks that are heads, by head and node."""
+        of_kind = {kind: self._heads(kind) for kind in self.nodes.kinds}
+        number = min(map(len, of_kind.values()))
+        starts = list(zip(self.nodes.kind, self.nodes.first_rank, strict=False))
+        return tuple(
+            tuple(0 if (rank := of_kind[kind][head]) is None else first + rank for kind, first in starts)
+            for head in range(number)
+        )
+
+    def _heads(self, kind: NodeKind) -> tuple[int | None, ...]:
+        """The heads of a node; None stands for rank 0 of all, which NCCL takes where it has no other (sic)."""
+        found = [head for (head,) in kind.orders("nvls")]
+        if not self.searched:
+            return ()
+        if self.rules.nvls_heads == "distinct":
+            return tuple(dict.fromkeys(found))
+        known = self.view.graphs[Algorithm.Ring].channels
+        if self.rules.nvls_heads == "of_own_rings":
+            known = min(len(kind.orders("ring")), len(kind.orders("tree")))
+        return tuple(head if channel < known else None for channel, head in enumerate(found[: self.searched]))
+
+    def channels(self, node: int, rank: int) -> tuple[NvlsChannel, ...]:
+        """The channels of a rank of the node."""
+        if not self.heads:
+            return ()
+        head, places = self._head(node, rank), double_tree(len(self.nodes), node)
+        trees = [self._tree(node, rank, place) for place in places]
+        copies = self.rules.nvls_joined == "before_copies"
+        numbers = range(self.view.nvls_channels)
+        of_trees = [trees[(self.view.copied_from[number] if copies else number) % 2] for number in numbers]
+        return tuple(
+            NvlsChannel(head, tree, None if tree == NOBODY else self._adapter(node, rank, number))
+            for number, tree in zip(numbers, of_trees, strict=True)
+        )
+
+    def _head(self, node: int, rank: int) -> int | None:
+        """Which head a rank is; the last where it is several."""
+        if self.rules.nvls_heads == "distinct":
+            ranks = [heads[node] - self.nodes.first_rank[node] for heads in self.heads]
+        else:
+            ranks = [head for (head,) in self.own.orders("nvls")[: self.searched]]
+        return max((head for head, other in enumerate(ranks) if other == rank), default=None)
+
+    def _tree(self, node: int, rank: int, place: Place) -> Tree:
+        own = self.nodes.first_rank[node] + rank
+        peers = next((heads for heads in self.heads if heads[node] == own), None)
+        if peers is None:
+            return NOBODY
+        parent = None if place.parent is None else peers[place.parent]
+        return Tree(parent, tuple(peers[child] for child in (place.first, place.second) if child is not None))
+
+    def _adapter(self, node: int, rank: int, number: int) -> Adapter | None:
+        """The adapter of a head's channel; None where NCCL finds none, as the rank begins no channel."""
+        ends = zip(self.own.orders("nvls")[: self.searched], self.own.adapters("nvls"), strict=False)
+        nets = [net for (head,), (net, _) in ends if head == rank]
+        if not nets:
+            return None
+        net = nets[number % len(nets) if self.rules.nvls_adapters == "in_turn" else 0]
+        return self.own.adapter(rank, net, self.nodes.first_rank[node])

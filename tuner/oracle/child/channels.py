@@ -1,0 +1,79 @@
+"""Reads the channels of all ranks, and asks NCCL for the adapters they leave their nodes by."""
+
+from typing import Any
+
+from tuner._native._sim import ffi
+from tuner.oracle.child.memory import scalar, scalars
+from tuner.oracle.child.world import Failure, World
+from tuner.oracle.messages import Channels, RankMemory, ReadChannels
+
+ANY_PEER = 0  # what NCCL is asked about goes by the graph, not by who is at the other end
+
+
+def read(world: World, asked: ReadChannels) -> Channels:
+    """Of every rank."""
+    members, machine = world.start.comm.members, world.start.machine
+    # All hosts have as many network devices as the one with the most: what others lack comes before their own
+    most = max(kind.nets_per_host for kind in machine.kind)
+    hosts = [machine.kind[kind] for kind in machine.kind_of_host]
+    first_nets = [most - host.nets_per_host for host in hosts for _ in range(host.ranks_per_host)]
+    nodes = ffi.cast("int *", scalar(world.comms[0], members["rankToNode"]))
+    return Channels(
+        tuple(ffi.unpack(nodes, world.start.ranks)),
+        tuple(_Rank(world, asked, rank, first_net).memory() for rank, first_net in enumerate(first_nets)),
+        tuple(scalars(comm, members) for comm in world.comms),
+    )
+
+
+class _Rank:
+    def __init__(self, world: World, asked: ReadChannels, rank: int, first_net: int) -> None:
+        self.world, self.asked, self.rank, self.first_net = world, asked, rank, first_net
+        self.comm, self.members = world.comms[rank], world.start.comm.members
+
+    def number(self, name: str) -> int:
+        """A number in the rank's communicator."""
+        return int(scalar(self.comm, self.members[name]))
+
+    def memory(self) -> RankMemory:
+        """The channels, and on several nodes the adapters."""
+        at, nvls_channels = self.world.start.ring, self.number("nvlsChannels")
+        count, start = max(self.number("nChannels"), nvls_channels), self.comm + at.channels
+        channels = tuple(scalars(start + number * at.channel_bytes, self.asked.members) for number in range(count))
+        if self.number("nNodes") == 1:
+            return RankMemory(channels, {}, ())
+        begins_nvls = [number < nvls_channels and channels[number][self.asked.head] >= 0 for number in range(count)]
+        return RankMemory(
+            channels,
+            {
+                name: tuple(
+                    self.adapter(graph, number) if name != "nvls" or begins_nvls[number] else None
+                    for number in range(count)
+                )
+                for name, graph in self.asked.graphs.items()
+            },
+            self.pat_channels(),
+        )
+
+    def pat_channels(self) -> tuple[tuple[int, int], ...]:
+        """What NCCL notes for PAT to connect, where nodes have one rank each; nothing is connected here."""
+        ranks = self.number("nRanks")
+        if self.asked.connect_pat is None or self.number("maxLocalRanks") > 1:
+            return ()
+        connect = ffi.cast("int (*)(uintptr_t)", self.world.base + self.asked.connect_pat)
+        if result := connect(self.comm):
+            raise Failure(f"ncclTransportPatConnect of rank {self.rank} returned {self.world.error(result)}")
+        noted = (ffi.cast("uint64_t *", self.number(name)) for name in ("connectSend", "connectRecv"))
+        send, receive = (ffi.unpack(bits, ranks) for bits in noted)
+        return tuple(zip(send, receive, strict=True))
+
+    def adapter(self, algorithm: int, channel: int) -> tuple[int, int] | None:
+        """The adapter on a channel of a graph, and the rank that sends to it; None where NCCL knows none."""
+        graph = self.world.graphs_of(self.rank)[0] + algorithm * self.world.start.graph.bytes
+        identity, net, relay = (ffi.new(kind) for kind in ("int64_t *", "int *", "int *"))
+        given: tuple[Any, ...] = (identity, net, relay) if self.asked.gives_id else (net, relay)
+        types = ", ".join("int64_t *" if each is identity else "int *" for each in given)
+        function = ffi.cast(
+            f"int (*)(uintptr_t, int, uintptr_t, int, int, {types})", self.world.base + self.asked.adapter_of
+        )
+        result = function(self.comm, self.rank, graph, channel, ANY_PEER, *given)
+        return None if result else (net[0] - self.first_net, relay[0])

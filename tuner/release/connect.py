@@ -1,0 +1,22 @@
+"""What a release's file says of how NCCL joins the graphs of nodes into channels: named rules, table ``[connect]``.
+
+``tuner.connect`` has what the names stand for.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Connect:
+    """The table ``[connect]``."""
+
+    # Where rings 2k and 2k + 1 of every second node change places, so that both ends of a connection are on one rail:
+    # on an even number of nodes where the own ring crosses adapters; where any node's does; where any node's was
+    # searched in pairs (crossNic 2); on the nodes whose ring was.
+    swapped_rings: Literal["never", "by_own_graph", "by_any_graph", "by_any_pairs", "by_own_pairs"]
+    # The GPUs at which NVLS channels begin: of as many channels as all rings, or as the node's rings, have, and rank 0
+    # for further ones; or each GPU once.
+    nvls_heads: Literal["of_common_rings", "of_own_rings", "distinct"]
+    nvls_joined: Literal["before_copies", "after_copies"]  # when the channels get these heads and their trees
+    nvls_adapters: Literal["first", "in_turn"]  # of a head at which several channels begin
