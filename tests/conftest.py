@@ -4,6 +4,7 @@ hypothesis draws the same examples in every run, and a busy computer is no failu
 `pytest --hypothesis-profile explore` (`make explore`) draws others each time.
 """
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.not_live import sitecustomize as not_live
+from tuner.cli import OBJECTS_BETWEEN_COLLECTIONS
 
 PATIENT: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 
@@ -29,6 +31,7 @@ TRIED = Path(_FOLDER.name) / "tried.txt"
 
 def pytest_configure(config: pytest.Config) -> None:
     """What the processes inherit that tests start: among others a guard that they import."""
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     folder = str(Path(not_live.__file__).parent)
     # Where nothing is to be written beside the sources, each process would compile all of them.
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
@@ -42,6 +45,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if LIVE in item.path.parents:
             item.add_marker("live")
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests stay to the end: nobody looks among them for garbage any more."""
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
