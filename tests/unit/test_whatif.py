@@ -66,7 +66,8 @@ def test_number_of_adapters(count: str) -> None:
         ("dgx-h100", "3", [1, 1, 1]),
         ("dgx-h100", "0", []),
         ("dgx-b200", "9", [9]),
-        ("dgx-1v", "12", [2, 2, 4, 4]),
+        ("dgx-1v", "6", [1, 1, 2, 2]),
+        ("a100-4x-1nic", "6", [2, 2, 2]),
         ("gh200-4x", "6", [2, 2, 2]),
     ],
 )
@@ -75,7 +76,7 @@ def test_nvlinks_per_gpu(machine: str, count: str, links: list[int]) -> None:
     for gpu in after.gpus:
         assert sorted(link.count for link in gpu.nvlinks) == links
     ends = {(gpu.busid, link.target): link.count for gpu in after.gpus for link in gpu.nvlinks}
-    if machine in ("dgx-1v", "gh200-4x"):  # GPUs that face each other have the same links
+    if machine in ("dgx-1v", "gh200-4x", "a100-4x-1nic"):  # GPUs that face each other have the same links
         assert all(ends[there, here] == links_between for (here, there), links_between in ends.items())
 
 
@@ -93,9 +94,34 @@ def test_pcie() -> None:
         ("dgx-h100", "nic-gbps=fast", "valid: 0.001"),
         ("dgx-h100", "nics=9", "valid: 1 to 8"),
         ("dgx-h100", "nics=0", "valid: 1 to 8"),
-        ("dgx-h100", "nvlinks=-1", "valid: 0 to 1024"),
+        ("dgx-h100", "nvlinks=-1", "valid: 0 to 18 per GPU"),
+        ("dgx-h100", "nvlinks=99", "valid: 0 to 18 per GPU, as many as these GPUs have at most"),
+        ("dgx-h100", "nvlinks=19@gpu:3", "valid: 0 to 18 per GPU"),
+        ("dgx-a100", "nvlinks=13", "valid: 0 to 12 per GPU"),
+        ("dgx-h100", "nvlinks=1@gpu:8", "no GPU gpu:8; valid: gpu:0, "),
+        ("dgx-h100", "nvlinks=1@gpu:0-gpu:1", "no NVLink leads from the one to the other"),
+        ("dgx-1v", "nvlinks=3@gpu:0-gpu:3", "gpu:0 would have 7 links; valid: up to 6"),
+        ("dgx-1v", "nvlinks=0,4@gpu:3", "gpu:3 has no NVLinks"),
+        ("dgx-h100", "nic-gbps=100@mlx5_99", "no adapter mlx5_99; valid: mlx5_0, "),
+        ("dgx-h100", "nic-gbps=100@", "valid: VALUE, or VALUE@DEVICE"),
+        ("dgx-h100", "nic-latency-us=1_0", "valid: 0 to 1000000 microseconds"),
+        ("dgx-h100", "nic-latency-us=nan", "valid: 0 to 1000000 microseconds"),
+        ("dgx-h100", "gpudirect=maybe", "valid: on or off"),
+        ("dgx-h100", "add-nic=extra", "valid: NAME@PLACE"),
+        (
+            "dgx-h100",
+            "add-nic=extra@0000:1b:00.0",
+            "no PCI switch and no NUMA node 0000:1b:00.0; valid: cpu:0, cpu:1, ",
+        ),
+        ("dgx-h100", "add-nic=mlx5_0@cpu:0", "mlx5_0 is there already"),
+        ("dgx-h100", "move-nic=mlx5_0@cpu:7", "no NUMA node cpu:7"),
+        ("dgx-h100", "remove-gpu=gpu:0,gpu:1,gpu:2,gpu:3,gpu:4,gpu:5,gpu:6,gpu:7", "no GPU would be left"),
+        ("dgx-h100", "sockets=0", "valid: 1 to 8"),
+        ("dgx-h100", "sockets=9", "valid: 1 to 8"),
+        ("dgx-h100", "pcie=4@0000:ff:00.0", "no device 0000:ff:00.0"),
+        ("dgx-h100", "p2p=some", "valid: all, within-sockets, off"),
         ("pcie-l40s", "nvlinks=4", "no GPU of this node has NVLinks"),
-        ("dgx-1v", "nvlinks=8", r"1\+1\+2\+2.*valid: a multiple of 6$"),
+        ("dgx-1v", "nvlinks=4", r"1\+1\+2\+2.*valid: a multiple of 6$"),
         ("a100-4x-1nic", "nvlinks=4", r"4\+4\+4.*valid: a multiple of 3$"),
         ("dgx-h100", "pcie=7", "valid: a generation"),
         ("dgx-h100", "pcie=5x3", "valid: a generation"),
@@ -105,6 +131,89 @@ def test_pcie() -> None:
 def test_what_a_node_cannot_have_is_refused(machine: str, change: str, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         changed(replace(H100, machine=machine), [change]).communicator()
+
+
+def test_devices_are_changed_by_name() -> None:
+    after = read(edited(xml("dgx-h100"), {"nic-gbps": "100@mlx5_3,50@net:0", "gpudirect": "off@mlx5_4,off@gpu:2"}))
+    assert [net.speed_mbps for net in after.nets] == [50_000, 100_000, *[400_000] * 6]
+    assert [net.gpu_direct for net in after.nets] == [True, True, False, *[True] * 5]
+    assert [gpu.gpu_direct for gpu in after.gpus] == [True, True, False, *[True] * 5]
+    slower = ET.fromstring(edited(xml("dgx-h100"), {"pcie": "4x8@gpu:0,3@mlx5_3,1@0000:16:00.0"}))
+    speeds = {pci.get("busid"): (pci.get("link_speed"), pci.get("link_width")) for pci in slower.iter("pci")}
+    assert speeds["0000:1b:00.0"] == ("16.0 GT/s PCIe", "8")
+    assert speeds["0000:40:00.0"] == ("8.0 GT/s PCIe", "16")
+    assert speeds["0000:16:00.0"][0] == "2.5 GT/s PCIe"
+    assert speeds["0000:43:00.0"] == ("32.0 GT/s PCIe", "16")
+
+
+def test_adapters_come_go_and_move() -> None:
+    before = read(xml("dgx-h100"))
+    names = [net.name for net in before.nets]
+    gone = read(edited(xml("dgx-h100"), {"remove-nic": "mlx5_0,net:2"})).nets
+    assert [(net.dev, net.name) for net in gone] == list(enumerate([names[1], *names[3:]]))
+    more = read(edited(xml("dgx-h100"), {"add-nic": "a@cpu:1,b@0000:16:00.0"})).nets
+    assert [(net.name, net.numaid, net.speed_mbps) for net in more[8:]] == [("a", 1, 400_000), ("b", 0, 400_000)]
+    assert len({net.guid for net in more}) == len({net.busid for net in more}) == len(more) == 10
+    moved = read(edited(xml("dgx-h100"), {"move-nic": "mlx5_0@cpu:1"}))
+    assert [net.numaid for net in moved.nets] == [1, *(net.numaid for net in before.nets[1:])]
+    assert [gpu.numaid for gpu in moved.gpus] == [gpu.numaid for gpu in before.gpus]
+
+
+def test_gpus_and_sockets() -> None:
+    before = read(xml("dgx-1v"))
+    less = read(edited(xml("dgx-1v"), {"remove-gpu": "gpu:1,gpu:6"}))
+    kept = [gpu.busid for gpu in before.gpus if gpu.dev not in (1, 6)]
+    assert [(gpu.dev, gpu.busid) for gpu in less.gpus] == list(enumerate(kept))
+    assert {link.target for gpu in less.gpus for link in gpu.nvlinks} <= set(kept)
+    moved = read(edited(xml("dgx-1v"), {"move-gpu": "gpu:0@cpu:1"}))
+    assert [gpu.numaid for gpu in moved.gpus] == [1, *(gpu.numaid for gpu in before.gpus[1:])]
+    one, four = (read(edited(xml("dgx-h100"), {"sockets": count})) for count in ("1", "4"))
+    assert {gpu.numaid for gpu in one.gpus} == {0}
+    assert [gpu.numaid for gpu in four.gpus] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [net.numaid for net in four.nets] == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_links_between_two_gpus_have_two_ends() -> None:
+    after = read(edited(xml("dgx-1v"), {"nvlinks": "0@gpu:0-gpu:3,0@gpu:5"}))
+    ends = {(gpu.busid, link.target): link.count for gpu in after.gpus for link in gpu.nvlinks}
+    busids = [gpu.busid for gpu in after.gpus]
+    assert (busids[0], busids[3]) not in ends
+    assert all(ends[there, here] == count for (here, there), count in ends.items())
+    assert busids[5] not in {busid for pair in ends for busid in pair}
+
+
+def test_changes_by_name_add_up_and_others_replace() -> None:
+    words = ["nic-gbps=200", "nic-gbps=100@mlx5_0", "nic-gbps=50@mlx5_3", "remove-nic=mlx5_4", "remove-nic=mlx5_5"]
+    scenario = changed(H100, words)
+    assert scenario.hardware == {"nic-gbps": "200,100@mlx5_0,50@mlx5_3", "remove-nic": "mlx5_4,mlx5_5"}
+    assert changed(scenario, ["nic-gbps=25"]).hardware == {"nic-gbps": "25", "remove-nic": "mlx5_4,mlx5_5"}
+    assert [net.speed_mbps for net in scenario.resolve().own.topology.nets] == [100_000, 50_000, *[200_000] * 4]
+
+
+def test_peer_to_peer_is_what_nvml_says_or_a_variable() -> None:
+    node = replace(H100, machine="pcie-l40s")
+    assert not changed(node, ["p2p=within-sockets"]).oracle_configuration().peer_to_peer_across_sockets
+    other = changed(replace(H100, machine="pcie-l40s-no-p2p"), ["p2p=all"])
+    assert other.oracle_configuration().peer_to_peer_across_sockets
+    assert changed(node, ["p2p=off"]).environment == {"NCCL_P2P_DISABLE": "1"}
+
+
+def test_a_skeleton_has_no_more_links_than_its_model() -> None:
+    node = Scenario("2.28.9", 2, topology=SKELETON, gpu="h100-sxm", net_gbps=400)
+    assert changed(node, ["nvlinks=18"]).resolve().own.topology.gpus[0].nvlinks[0].count == 18
+    with pytest.raises(BadInput, match="valid: 0 to 0 per GPU, as many as h100-pcie has"):
+        changed(replace(node, gpu="h100-pcie"), ["nvlinks=2"]).resolve().own.topology  # noqa: B018
+
+
+def test_pick_and_graphs_take_changes_of_the_nodes() -> None:
+    words = ("--machine", "a100-4x-2nic", "--nodes", "2", "--nccl", "2.28.9", "--change", "remove-nic=cxi1", "--json")
+    graphs = json.loads(run("graphs", *words).stdout)
+    assert {device for order in graphs["ring"]["orders"] for device in order if device.startswith("net")} == {"net:0"}
+    (answer,) = json.loads(run("pick", "allreduce", "--bytes", "1M", *words).stdout)
+    whatif = json.loads(run("whatif", "allreduce", "remove-nic=cxi1", "--bytes", "1M", *words[:6], "--json").stdout)
+    assert answer["pick"] == whatif["sizes"][0]["after"]
+    shown = run("machines", "show", "a100-4x-2nic", "--change", "remove-nic=cxi1").stdout
+    assert [net.name for net in read(shown).nets] == ["cxi0"]
 
 
 def test_hardware_changes_alike_nodes_as_they_are() -> None:
@@ -124,7 +233,17 @@ CHANGES = {
     "fewer links": ("dgx-h100", 4, ("nvlinks=4",)),
     "no links": ("dgx-a100", 2, ("nvlinks=0",)),
     "older PCIe": ("dgx-a100", 2, ("pcie=3x8",)),
-    "more links between GPUs": ("dgx-1v", 4, ("nvlinks=12",)),
+    "fewer links between GPUs": ("a100-4x-1nic", 4, ("nvlinks=3",)),
+    "one slow adapter": ("a100-4x-2nic", 4, ("nic-gbps=50@cxi0",)),
+    "an adapter elsewhere": ("dgx-h100", 4, ("move-nic=mlx5_0@cpu:1",)),
+    "an adapter more, and fewer before": ("dgx-h100", 4, ("remove-nic=mlx5_0,mlx5_3", "add-nic=extra@cpu:0")),
+    "no GPUDirect": ("dgx-h100", 2, ("gpudirect=off",)),
+    "a link lost": ("dgx-1v", 2, ("nvlinks=0@gpu:0-gpu:1",)),
+    "one GPU without links": ("dgx-1v", 4, ("nvlinks=0@gpu:3",)),
+    "a slow slot": ("dgx-h100", 4, ("pcie=3x8@gpu:1",)),
+    "a GPU at the other socket": ("dgx-h100", 4, ("move-gpu=gpu:1@cpu:1",)),
+    "a GPU less": ("dgx-1v", 3, ("remove-gpu=gpu:1",)),
+    "more sockets": ("pcie-l40s", 2, ("sockets=4",)),
     "with a nccl.conf": ("pcie-l40s-4nic", 8, ("nic-gbps=25",)),
     "a variable of the search": ("dgx-h100", 4, ("NCCL_P2P_DISABLE=1",)),
     "without peer-to-peer": ("pcie-l40s-no-p2p", 4, ("nic-gbps=25",)),
@@ -143,6 +262,13 @@ def test_emulator_and_libnccl_agree_on_changed_hardware(nccl: str, what: str) ->
     assert report.compared["picks"] >= 5 * 60
     old, new = (Selection(scenario.communicator()).cost_table(ALLREDUCE, SIZES) for scenario in (before, after))
     assert not np.array_equal(old, new), "it makes a difference"
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("change", ["sockets=1", "p2p=within-sockets", "p2p=off"])
+@pytest.mark.parametrize("nccl", HERE)
+def test_emulator_and_libnccl_agree_on_other_ways_between_sockets(nccl: str, change: str) -> None:
+    assert check(changed(Scenario(nccl, 1, "pcie-l40s"), [change])).mismatches == ()
 
 
 @pytest.mark.live

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tuner import release
 from tuner.base.errors import BadInput, one_of
-from tuner.machine.topology.edit import EDITS
+from tuner.machine.topology.edit import EDITS, together
 from tuner.release.environment import parse_assignments
-from tuner.scenario import MOST_NODES, Scenario
+from tuner.scenario import MOST_NODES, PEER_TO_PEER, Scenario
 
 
 def changed(scenario: Scenario, assignments: Sequence[str]) -> Scenario:
@@ -74,7 +74,16 @@ def _constants(scenario: Scenario, value: str) -> Scenario:
 def _hardware(key: str, scenario: Scenario, value: str) -> Scenario:
     if scenario.others:
         raise BadInput(f"change {key}={value}: not where nodes differ; valid there: {', '.join(SETTINGS)}")
-    return replace(scenario, hardware={**(scenario.hardware or {}), key: value})
+    before = scenario.hardware or {}
+    return replace(scenario, hardware={**before, key: together(key, before.get(key), value)})
+
+
+def _peer_to_peer(scenario: Scenario, value: str) -> Scenario:
+    if value == "off":  # which NCCL has a variable for
+        return replace(scenario, environment={**(scenario.environment or {}), "NCCL_P2P_DISABLE": "1"})
+    if value not in PEER_TO_PEER:
+        raise BadInput(f"change p2p={value}; {one_of([*PEER_TO_PEER, 'off'])}")
+    return _hardware("p2p", scenario, value)
 
 
 def _whole(key: str, value: str) -> int:
@@ -94,4 +103,5 @@ SETTINGS: dict[str, Callable[[Scenario, str], Scenario]] = {
 KEYS: dict[str, Callable[[Scenario, str], Scenario]] = {
     **SETTINGS,
     **{key: partial(_hardware, key) for key in EDITS},
+    "p2p": _peer_to_peer,
 }

@@ -21,6 +21,7 @@ from tuner.scenario import Scenario
 @click.command(name="check")
 @options.collectives_argument
 @options.scenario_options
+@options.of_nodes_option
 @options.build_option
 @options.request_options
 @options.buffers_option

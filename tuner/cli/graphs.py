@@ -30,6 +30,7 @@ across_option = click.option(
 
 @click.command(name="graphs")
 @options.scenario_options
+@options.of_nodes_option
 @click.option(
     "--dump",
     type=click.Path(path_type=Path),
@@ -52,6 +53,7 @@ def command(dump: Path | None, explained: str | None, across: bool, as_json: boo
     nccl-tuner graphs --topology node.xml --nodes 2 --nccl 2.28.9 --dump graphs.xml
     nccl-tuner graphs --machine dgx-h100 --nodes 2 --nccl 2.28.9 --explain ring
     nccl-tuner graphs --machine dgx-h100 --nodes 3 --nccl 2.28.9 --across
+    nccl-tuner graphs --machine dgx-h100 --nodes 2 --nccl 2.28.9 --change remove-nic=mlx5_0
     """
     if across and (dump is not None or explained is not None):
         raise BadInput("graphs: --across is of all nodes; valid: without --dump and --explain, which are of one")

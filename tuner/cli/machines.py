@@ -8,12 +8,14 @@ from pathlib import Path
 import click
 
 from tuner import release
+from tuner.analysis.changes import changed
 from tuner.base.errors import BadInput, one_of
 from tuner.base.files import write_text
 from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.output import print_json, print_table
 from tuner.machine import catalogue, gpus, graph_tables, skeleton
+from tuner.scenario import Scenario
 
 
 @click.group(name="machines", invoke_without_command=True)
@@ -42,15 +44,23 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
 @command.command()
 @click.argument("name")
+@options.of_nodes_option
 @options.json_option
-def show(name: str, as_json: bool) -> None:
-    """Prints the topology XML of NAME, with the source of every fact.
+def show(name: str, changes: tuple[str, ...], as_json: bool) -> None:
+    """Prints the topology XML of NAME, with the source of every fact; after changes as it then is.
 
     \b
     nccl-tuner machines show dgx-h100 > topology.xml
+    nccl-tuner machines show dgx-h100 --change sockets=1 > one-socket.xml
     """
     machine = catalogue.load(name)
-    if as_json:
+    if changes:
+        topology = changed(Scenario(machine.releases[-1], 1, machine.name), changes).resolve().own.topology_xml
+        if as_json:
+            print_json({"name": machine.name, "changes": changes, "topology": topology})
+        else:
+            click.echo(topology, nl=False)
+    elif as_json:
         sources = to_json(machine.sources)
         listed = to_json(_listed(machine))
         print_json({**listed, "notes": machine.notes, "sources": sources, "topology": machine.topology_xml})

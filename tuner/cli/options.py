@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.analysis.changes import KEYS
+from tuner.analysis.changes import KEYS, changed
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op, by_name
 from tuner.base.sizes import size_bytes as size_bytes
@@ -16,6 +16,7 @@ from tuner.cli.renamed import Change, Renamed
 from tuner.cli.stacked import F, stacked
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.machine.topology.edit import EDITS
 from tuner.release import BUILDS
 from tuner.release.environment import parse_assignments
 from tuner.scenario import MOST_NODES, Scenario
@@ -259,6 +260,14 @@ change_option = click.option(
     type=Change(),
     help=f"What is different afterwards: {', '.join(KEYS)}, or a NCCL variable; repeatable.",
 )
+of_nodes_option = click.option(
+    "--change",
+    "changes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    type=Change(),
+    help=f"What is different of the nodes, such as remove-nic=mlx5_0: {', '.join(EDITS)}, p2p; repeatable.",
+)
 build_option = click.option(
     "--build",
     type=click.Choice(BUILDS),
@@ -321,4 +330,6 @@ def scenario_of(**given: Any) -> Scenario:
     if node and (nodes > 1 or any(value is not None for value in alike)):
         those = "--machine, --topology, --graphs, --gpu, --nodes, --gpus-per-node"
         raise BadInput(f"--node describes all nodes; valid: --node alone, or {those}")
-    return describe(**{**given, "env": parse_assignments(given.get("env", ()))})
+    words = {name: value for name, value in given.items() if name != "changes"}
+    scenario = describe(**{**words, "env": parse_assignments(given.get("env", ()))})
+    return changed(scenario, given.get("changes", ()))

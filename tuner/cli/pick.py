@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @options.collective_or_all_to_all_argument
 @options.bytes_option
 @options.scenario_options
+@options.of_nodes_option
 @options.request_options
 @options.buffers_option
 @options.time_options("nccl")

@@ -57,13 +57,15 @@ def command(
 ) -> None:
     """What NCCL picks for COLLECTIVE (all five by default) before and after each CHANGE, and where the pick changes.
 
-    A CHANGE is KEY=VALUE. Of every node: nic-gbps (speed of all adapters, 1e9 bits per second), nics (how many of the
-    adapters), nvlinks (links per GPU), pcie (generation of all links, and lanes, as in 5 or 4x8); the graphs
-    are then searched anew. Otherwise: nccl, machine, nodes, gpus-per-node, ranks-per-gpu, constants, or a NCCL
-    variable.
+    A CHANGE is KEY=VALUE. Of every node: nic-gbps (speed of adapters, 1e9 bits per second), nic-latency-us, nics (how
+    many of the adapters), add-nic, move-nic, remove-nic, gpudirect, nvlinks (links per GPU), pcie (generation of links,
+    and lanes, as in 5 or 4x8), move-gpu, remove-gpu, sockets, p2p; @ names single devices, as in nic-gbps=100@mlx5_0.
+    The graphs are then searched anew. Otherwise: nccl, machine, nodes, gpus-per-node, ranks-per-gpu, constants, or a
+    NCCL variable.
 
     \b
     nccl-tuner whatif allreduce nic-gbps=200 --machine dgx-h100 --nodes 2 --nccl 2.28.9
+    nccl-tuner whatif allreduce remove-nic=mlx5_0 nvlinks=17@gpu:3 --machine dgx-h100 --nodes 2 --nccl 2.28.9
     nccl-tuner whatif allgather nodes=8 NCCL_PROTO=Simple --machine dgx-h100 --nodes 2 --nccl 2.28.9 --json
     """
     described = options.scenario_of(**scenario)

@@ -64,6 +64,16 @@ def chip(model: str) -> str:
     return " ".join(words[: 2 if words[0] == "RTX" else 1])
 
 
+def most_nvlinks(compute_capability: int) -> int:
+    """As many NVLinks as any GPU of a compute capability (90 for 9.0) has."""
+    return _most_nvlinks().get(str(compute_capability), 0)
+
+
+@cache
+def _most_nvlinks() -> dict[str, int]:
+    return tomllib.loads((files("tuner.tables") / "nvlinks.toml").read_text(encoding="utf-8"))
+
+
 @cache
 def _table() -> dict[str, GpuModel]:
     text = (files("tuner.tables") / "gpus.toml").read_text(encoding="utf-8")

@@ -1,5 +1,6 @@
 """What a user describes - machine or topology, nodes, release, settings - and what emulator and oracle take of it."""
 
 from tuner.scenario.description import MOST_NODES as MOST_NODES
+from tuner.scenario.description import PEER_TO_PEER as PEER_TO_PEER
 from tuner.scenario.description import ConstantsUsed as ConstantsUsed
 from tuner.scenario.description import Scenario as Scenario

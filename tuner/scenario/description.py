@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 MOST_NODES = 2**20  # beyond any machine there is, and still quick to answer
 
 
+PEER_TO_PEER = {"all": True, "within-sockets": False}  # between which GPUs, by whether also across sockets
+
+
 @dataclass(frozen=True, slots=True)
 class ConstantsUsed:
     """Whose constants an answer is made with: a release's own, or those fitted to measurements in their place."""
@@ -48,7 +51,9 @@ class Scenario:
     net_latency_us: float | None = None
     others: tuple["Scenario", ...] = ()
     fitted_constants: "FittedConstants | None" = None  # instead of NCCL's; libnccl has none
-    hardware: dict[str, str] | None = None  # what differs from the machine or topology, in the words of topology.edit
+    hardware: dict[str, str] | None = (
+        None  # what differs from the machine or topology, in the words of topology.edit, or p2p
+    )
     build: str = BUILDS[0]  # of libnccl, where it is asked
     hosts_per_domain: tuple[int, ...] | int | None = None  # that NVLink joins: of all NVLink domains alike, or of each
     ranks_without_fabric: tuple[int, ...] = ()  # whose GPUs have not joined the NVLink fabric of their domain

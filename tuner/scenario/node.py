@@ -1,5 +1,6 @@
 """One kind of node of a scenario: its topology read once, and what emulator and oracle take of it."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from copy import copy
@@ -13,12 +14,12 @@ from tuner.base.errors import BadInput, BadTopology
 from tuner.base.files import read_bytes
 from tuner.emulator.communicator import Node
 from tuner.emulator.rules import resolved
-from tuner.machine import catalogue, graphs
+from tuner.machine import catalogue, gpus, graphs
 from tuner.machine.adapters import used
 from tuner.machine.graphs import Graphs
 from tuner.machine.topology import Topology, edit
 from tuner.machine.topology import read as read_topology
-from tuner.scenario.description import Scenario
+from tuner.scenario.description import PEER_TO_PEER, Scenario
 
 if TYPE_CHECKING:
     from tuner.oracle.configuration import OracleConfiguration
@@ -141,10 +142,18 @@ class ResolvedNode:
             gpus_per_node=self.gpus,
             release=scenario.nccl,
             env={**(machine.environment if machine else {}), **(scenario.environment or {})},
-            peer_to_peer_across_sockets=machine is None or machine.peer_to_peer_across_sockets,
+            peer_to_peer_across_sockets=self._peer_to_peer_across_sockets,
             build=scenario.build,
             gpu_of_rank=self.gpu_of_rank if self.shares_gpus else (),
         )
+
+    @property
+    def _peer_to_peer_across_sockets(self) -> bool:
+        """Whether NVML and CUDA allow it between GPUs of two sockets."""
+        changed = (self.scenario.hardware or {}).get("p2p")
+        if changed is not None:
+            return PEER_TO_PEER[changed]
+        return self.scenario.machine is None or catalogue.load(self.scenario.machine).peer_to_peer_across_sockets
 
     def for_search(self, several: bool) -> "Request":
         """The node as the search of graphs takes it, alone or one of several."""
@@ -205,7 +214,9 @@ class ResolvedNode:
         own = self._own
         if not self.scenario.hardware:
             return own
-        text = edit.edited(own.text, self.scenario.hardware)
+        changes = {key: value for key, value in self.scenario.hardware.items() if key in edit.EDITS}
+        _check_nvlinks(self.scenario.gpu, changes)
+        text = edit.edited(own.text, changes)
         return _Source(text, read_topology(text))
 
     @cached_property
@@ -261,6 +272,16 @@ def _graph_file(variables: Mapping[str, str]) -> str | None:
     """The text of the file of graphs that NCCL is given. BadInput for one that is not there."""
     path = variables.get(GRAPH_FILE)
     return None if path is None else read_bytes(Path(path), BadInput).decode("utf-8", "replace")
+
+
+def _check_nvlinks(gpu: str | None, changes: Mapping[str, str]) -> None:
+    """BadInput for more NVLinks than the GPU model of a skeleton has."""
+    if gpu is None or "nvlinks" not in changes:
+        return
+    most = gpus.load(gpu).nvlinks
+    for count in re.findall(r"(?:^|,)(\d+)", changes["nvlinks"]):
+        if int(count) > most:
+            raise BadInput(f"nvlinks={changes['nvlinks']}: valid: 0 to {most} per GPU, as many as {gpu} has")
 
 
 def _check_shares(nccl: str, environment: Mapping[str, str]) -> None:

@@ -14,6 +14,7 @@ from tuner.base.errors import BadInput, BadTopology
 from tuner.machine.catalogue import Machine
 from tuner.machine.graph_tables import GraphTable, Shape
 from tuner.machine.graphs import COLLNET_GRAPHS, WITH_COLLNET, Graph
+from tuner.release import load
 from tuner.search.cached import rules_of, searched
 from tuner.search.request import Request
 from tuner.search.result import SearchResult
@@ -40,7 +41,7 @@ def find_all(machine: Machine, releases: Iterable[str], processes: int | None = 
                 graphs.pop(shape, None), net_gbs.pop(shape, None)
                 if found is not None:
                     graphs[shape], net = found
-                    if net:
+                    if load(name).search.routing.net_gbs != "unknown":
                         net_gbs[shape] = net
     return GraphTable(machine.topology_sha256, graphs, net_gbs)
 

@@ -1,0 +1,117 @@
+"""Changes of a node's network adapters.
+
+What the attributes mean is ncclTopoAddNet's (src/graph/topo.cc, v2.28.9-1).
+"""
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Collection
+from itertools import count
+
+from tuner.base.errors import BadInput
+from tuner.machine.topology import edit_devices as devices
+
+MOST_GBPS = 1_000_000
+MOST_LATENCY_US = 1_000_000
+SWITCHED = {"on": "1", "off": "0", "1": "1", "0": "0"}
+DECIMAL = re.compile(r"\d+(\.\d{1,3})?")
+
+
+def nic_gbps(root: ET.Element, value: str) -> None:
+    """Their speed, 1e9 bits per second."""
+    change = f"nic-gbps={value}"
+    for gbps, name in devices.assigned(change):
+        if not DECIMAL.fullmatch(gbps) or not 0.001 <= float(gbps) <= MOST_GBPS:
+            raise BadInput(f"{change}: valid: 0.001 to {MOST_GBPS}, 1e9 bits per second, such as 400 or 400@mlx5_0")
+        for net in _chosen(root, name, change):
+            net.set("speed", str(round(float(gbps) * 1000)))
+
+
+def nic_latency_us(root: ET.Element, value: str) -> None:
+    """The latency that the network reports for them, in microseconds."""
+    change = f"nic-latency-us={value}"
+    for latency, name in devices.assigned(change):
+        if not DECIMAL.fullmatch(latency) or float(latency) > MOST_LATENCY_US:
+            raise BadInput(f"{change}: valid: 0 to {MOST_LATENCY_US} microseconds, such as 75 or 75@mlx5_0")
+        for net in _chosen(root, name, change):
+            net.set("latency", latency)
+
+
+def gpudirect(root: ET.Element, value: str) -> None:
+    """Whether they, or the GPUs that are named, can do GPUDirect RDMA."""
+    change = f"gpudirect={value}"
+    for switched, name in devices.assigned(change):
+        if switched not in SWITCHED:
+            raise BadInput(f"{change}: valid: on or off, such as off@mlx5_0 or off@gpu:0")
+        if name is not None and name.startswith("gpu:"):
+            chosen = devices.gpu(root, name, change).findall("gpu")
+        else:
+            chosen = _chosen(root, name, change)
+        for element in chosen:
+            element.set("gdr", SWITCHED[switched])
+
+
+def nics(root: ET.Element, value: str) -> None:
+    """The number of adapters: those kept lie evenly among all of them. NCCL drops what holds none any more."""
+    devs = sorted({devices.number(net, "dev") for net in devices.nets(root, f"nics={value}")})
+    if not value.isdecimal() or not 1 <= int(value) <= len(devs):
+        raise BadInput(f"nics={value}: valid: 1 to {len(devs)} of this node's; add-nic=NAME@PLACE adds one")
+    _keep(root, [devs[at * len(devs) // int(value)] for at in range(int(value))])
+
+
+def remove_nic(root: ET.Element, value: str) -> None:
+    """Adapters that are gone; the others are counted from 0 again, as NCCL's networks count."""
+    change = f"remove-nic={value}"
+    gone = {devices.number(each, "dev") for name in value.split(",") for each in devices.net(root, name, change)}
+    _keep(root, sorted({devices.number(net, "dev") for net in root.iter("net")} - gone))
+
+
+def add_nic(root: ET.Element, value: str) -> None:
+    """An adapter more: NAME@PLACE. It is like the first one."""
+    change = f"add-nic={value}"
+    for name, where in devices.placed(change, "NAME"):
+        every = devices.nets(root, change)
+        if name in {net.get("name") for net in every} or name.startswith(("net:", "gpu:", "cpu:")):
+            raise BadInput(f"{change}: {name} is there already, or names another kind of device; valid: a new name")
+        like, place = every[0], devices.place(root, where, change)
+        own_slot = devices.slot_of_net(root, like, change)
+        used = {pci.get("busid", "").lower() for pci in root.iter("pci")}
+        free = next(bus for n in count(0xF0) if (bus := f"{n:04x}:00:00.0") not in used)
+        pci = ET.SubElement(place, "pci", {**own_slot.attrib, "busid": free})
+        net = ET.SubElement(ET.SubElement(pci, "nic"), "net", like.attrib)
+        net.attrib.update(name=name, dev=str(devices.number(every[-1], "dev") + 1))
+        guids = [devices.number(each, "guid") for each in every if each.get("guid") is not None]
+        if guids:  # NCCL tells adapters apart by it
+            net.set("guid", hex(next(guid for guid in count(1) if guid not in guids)))
+
+
+def move_nic(root: ET.Element, value: str) -> None:
+    """Adapters that are elsewhere: NAME@PLACE. What shares the PCI device goes with it."""
+    change = f"move-nic={value}"
+    for name, where in devices.placed(change, "NAME"):
+        move(root, devices.slot_of_net(root, devices.net(root, name, change)[0], change), where, change)
+
+
+def move(root: ET.Element, pci: ET.Element, where: str, change: str) -> None:
+    """Puts a device with all that is below it into another place."""
+    place = devices.place(root, where, change)
+    if place in pci.iter():
+        raise BadInput(f"{change}: {where} is below the device itself; valid: another place")
+    devices.parent(root, pci).remove(pci)
+    place.append(pci)
+
+
+def _chosen(root: ET.Element, name: str | None, change: str) -> list[ET.Element]:
+    return devices.nets(root, change) if name is None else devices.net(root, name, change)
+
+
+def _keep(root: ET.Element, devs: Collection[int]) -> None:
+    """Only these, counted from 0."""
+    kept = list(devs)
+    for nic in root.iter("nic"):
+        for net in nic.findall("net"):
+            dev = devices.number(net, "dev")
+            if dev in kept:
+                net.set("dev", str(kept.index(dev)))
+            else:
+                nic.remove(net)

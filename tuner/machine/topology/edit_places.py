@@ -1,0 +1,60 @@
+"""Changes of where a node's GPUs are, and of how many sockets it has."""
+
+import xml.etree.ElementTree as ET
+
+from tuner.base.errors import BadInput
+from tuner.machine.topology import edit_devices as devices
+from tuner.machine.topology.edit_adapters import move
+
+
+def move_gpu(root: ET.Element, value: str) -> None:
+    """GPUs that are elsewhere: gpu:0@PLACE."""
+    change = f"move-gpu={value}"
+    for name, where in devices.placed(change, "gpu:0"):
+        move(root, devices.gpu(root, name, change), where, change)
+
+
+def remove_gpu(root: ET.Element, value: str) -> None:
+    """GPUs that are gone, with the NVLinks to them; the others are counted from 0 again, as CUDA counts."""
+    change = f"remove-gpu={value}"
+    for pci in [devices.gpu(root, name, change) for name in dict.fromkeys(value.split(","))]:
+        devices.parent(root, pci).remove(pci)
+        for gpu in root.iter("gpu"):
+            for link in gpu.findall("nvlink"):
+                if link.get("target", "").lower() == pci.get("busid", "").lower():
+                    gpu.remove(link)
+    left = devices.in_order(root.iter("gpu"))
+    if not left:
+        raise BadInput(f"{change}: no GPU would be left; valid: fewer of them")
+    if len({gpu.get("dev") for gpu in left}) < len(left):
+        raise BadInput(f"{change}: not where ranks share GPUs; valid: a topology with one rank per GPU")
+    for dev, gpu in enumerate(left):
+        gpu.set("dev", str(dev))
+        if gpu.get("rank") is not None:
+            gpu.set("rank", str(dev))
+
+
+def sockets(root: ET.Element, value: str) -> None:
+    """The number of sockets, of one NUMA node each: what is at them now is dealt out in its order, as evenly as it may.
+
+    New ones are like the first.
+    """
+    now = [cpu for cpu in root.findall("cpu") if len(cpu)]
+    trees = [child for cpu in now for child in cpu]
+    if not value.isdecimal() or not 1 <= int(value) <= len(trees):
+        raise BadInput(
+            f"sockets={value}: valid: 1 to {len(trees)}, the PCI switches and devices that are at this node's sockets"
+        )
+    count = int(value)
+    most = max(int(cpu.get("numaid", "0"), 0) for cpu in root.findall("cpu"))
+    for cpu in root.findall("cpu"):
+        if cpu not in now[:count]:
+            root.remove(cpu)
+    added = [
+        ET.SubElement(root, "cpu", {**now[0].attrib, "numaid": str(most + n)}) for n in range(1, count - len(now) + 1)
+    ]
+    cpus = [*now[:count], *added]
+    for cpu in cpus:
+        cpu[:] = []
+    for at, tree in enumerate(trees):
+        cpus[at * count // len(trees)].append(tree)
