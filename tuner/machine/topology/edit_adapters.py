@@ -1,4 +1,4 @@
-"""Changes of a node's network adapters.
+"""Changes of a node's network adapters. Each raises BadInput for a value that the node cannot have.
 
 What the attributes mean is ncclTopoAddNet's (src/graph/topo.cc, v2.28.9-1).
 """
@@ -18,7 +18,7 @@ DECIMAL = re.compile(r"\d+(\.\d{1,3})?")
 
 
 def nic_gbps(root: ET.Element, value: str) -> None:
-    """Their speed, 1e9 bits per second."""
+    """Their speed, 1e9 bits per second. BadInput for no speed, and for no adapter."""
     change = f"nic-gbps={value}"
     for gbps, name in devices.assigned(change):
         if not DECIMAL.fullmatch(gbps) or not 0.001 <= float(gbps) <= MOST_GBPS:
@@ -28,7 +28,7 @@ def nic_gbps(root: ET.Element, value: str) -> None:
 
 
 def nic_latency_us(root: ET.Element, value: str) -> None:
-    """The latency that the network reports for them, in microseconds."""
+    """The latency that the network reports for them, in microseconds. BadInput for no latency, and for no adapter."""
     change = f"nic-latency-us={value}"
     for latency, name in devices.assigned(change):
         if not DECIMAL.fullmatch(latency) or float(latency) > MOST_LATENCY_US:
@@ -38,7 +38,7 @@ def nic_latency_us(root: ET.Element, value: str) -> None:
 
 
 def gpudirect(root: ET.Element, value: str) -> None:
-    """Whether they, or the GPUs that are named, can do GPUDirect RDMA."""
+    """Whether they, or the GPUs that are named, can do GPUDirect RDMA. BadInput for no such device."""
     change = f"gpudirect={value}"
     for switched, name in devices.assigned(change):
         if switched not in SWITCHED:
@@ -52,7 +52,10 @@ def gpudirect(root: ET.Element, value: str) -> None:
 
 
 def nics(root: ET.Element, value: str) -> None:
-    """The number of adapters: those kept lie evenly among all of them. NCCL drops what holds none any more."""
+    """The number of adapters: those kept lie evenly among all of them. NCCL drops what holds none any more.
+
+    BadInput for more than there are.
+    """
     devs = sorted({devices.number(net, "dev") for net in devices.nets(root, f"nics={value}")})
     if not value.isdecimal() or not 1 <= int(value) <= len(devs):
         raise BadInput(f"nics={value}: valid: 1 to {len(devs)} of this node's; add-nic=NAME@PLACE adds one")
@@ -67,7 +70,7 @@ def remove_nic(root: ET.Element, value: str) -> None:
 
 
 def add_nic(root: ET.Element, value: str) -> None:
-    """An adapter more: NAME@PLACE. It is like the first one."""
+    """An adapter more: NAME@PLACE. It is like the first one. BadInput for a name that is used, and for no such place."""
     change = f"add-nic={value}"
     for name, where in devices.placed(change, "NAME"):
         every = devices.nets(root, change)
@@ -93,7 +96,7 @@ def move_nic(root: ET.Element, value: str) -> None:
 
 
 def move(root: ET.Element, pci: ET.Element, where: str, change: str) -> None:
-    """Puts a device with all that is below it into another place."""
+    """Puts a device with all that is below it into another place. BadInput for no such place."""
     place = devices.place(root, where, change)
     if place in pci.iter():
         raise BadInput(f"{change}: {where} is below the device itself; valid: another place")

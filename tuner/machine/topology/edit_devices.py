@@ -12,7 +12,10 @@ from tuner.base.errors import BadInput, one_of
 
 
 def assigned(change: str) -> Iterator[tuple[str, str | None]]:
-    """The values of KEY=VALUE[@DEVICE][,VALUE[@DEVICE]]..., each with the device that it is for; None: all."""
+    """The values of KEY=VALUE[@DEVICE][,VALUE[@DEVICE]]..., each with the device that it is for; None: all.
+
+    BadInput for another form.
+    """
     for each in change.partition("=")[2].split(","):
         value, at, device = each.partition("@")
         if not value or (at and not device):
@@ -21,7 +24,7 @@ def assigned(change: str) -> Iterator[tuple[str, str | None]]:
 
 
 def placed(change: str, what: str) -> Iterator[tuple[str, str]]:
-    """The same where each is to be somewhere: ``what``@PLACE."""
+    """The same where each is to be somewhere: ``what``@PLACE. BadInput for another form."""
     for value, place in assigned(change):
         if place is None:
             raise BadInput(f"{change}: valid: {what}@PLACE, where PLACE is the bus id of a PCI switch, or cpu:0")
@@ -44,7 +47,7 @@ def parent(root: ET.Element, element: ET.Element) -> ET.Element:
 
 
 def gpu(root: ET.Element, name: str, change: str) -> ET.Element:
-    """The <pci> of a GPU."""
+    """The <pci> of a GPU. BadInput where there is none of that name."""
     slots = [pci for pci in root.iter("pci") if pci.find("gpu") is not None]
     for pci in slots:
         if name.lower() in (_gpu_name(pci), pci.get("busid", "").lower()):
@@ -60,7 +63,7 @@ def nets(root: ET.Element, change: str) -> list[ET.Element]:
 
 
 def net(root: ET.Element, name: str, change: str) -> list[ET.Element]:
-    """One adapter, as often as it is there."""
+    """One adapter, as often as it is there. BadInput where there is none of that name."""
     every = nets(root, change)
     if found := [each for each in every if name in (each.get("name"), f"net:{number(each, 'dev')}")]:
         return found
@@ -68,7 +71,7 @@ def net(root: ET.Element, name: str, change: str) -> list[ET.Element]:
 
 
 def slot(root: ET.Element, name: str, change: str) -> ET.Element:
-    """The <pci> of any device."""
+    """The <pci> of any device. BadInput where there is none of that name."""
     if re.fullmatch(r"gpu:\d+", name):
         return gpu(root, name, change)
     for pci in root.iter("pci"):
@@ -89,7 +92,7 @@ def slot_of_net(root: ET.Element, element: ET.Element, change: str) -> ET.Elemen
 
 
 def place(root: ET.Element, name: str, change: str) -> ET.Element:
-    """A PCI switch by its bus id, or a NUMA node: what devices can be put into."""
+    """A PCI switch by its bus id, or a NUMA node: what devices can be put into. BadInput where there is none."""
     places = {f"cpu:{cpu.get('numaid')}": cpu for cpu in root.iter("cpu")}
     places |= {pci.get("busid", "").lower(): pci for pci in root.iter("pci") if _is_switch(pci)}
     if name.lower() not in places:

@@ -21,7 +21,7 @@ PCIE_LANES = (1, 2, 4, 8, 16)
 
 
 def pcie(root: ET.Element, value: str) -> None:
-    """Generation, and lanes if given, of the PCIe links."""
+    """Generation, and lanes if given, of the PCIe links. BadInput for what no link is, and for no such device."""
     change = f"pcie={value}"
     for link, name in devices.assigned(change):
         match = re.fullmatch(r"([1-6])(?:x(\d+))?", link)
@@ -38,7 +38,8 @@ def pcie(root: ET.Element, value: str) -> None:
 def nvlinks(root: ET.Element, value: str) -> None:
     """The NVLinks of GPUs: dealt out over the switches, else each neighbour keeps its part; 0 takes them away.
 
-    Of one GPU (N@gpu:0) both ends change, and between two GPUs (N@gpu:0-gpu:1) no others.
+    Of one GPU (N@gpu:0) both ends change, and between two GPUs (N@gpu:0-gpu:1) no others. BadInput for more than
+    such GPUs have, and for GPUs that have none.
     """
     change = f"nvlinks={value}"
     if not any(gpu.find("nvlink") is not None for gpu in root.iter("gpu")):

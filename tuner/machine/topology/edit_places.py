@@ -15,7 +15,10 @@ def move_gpu(root: ET.Element, value: str) -> None:
 
 
 def remove_gpu(root: ET.Element, value: str) -> None:
-    """GPUs that are gone, with the NVLinks to them; the others are counted from 0 again, as CUDA counts."""
+    """GPUs that are gone, with the NVLinks to them; the others are counted from 0 again, as CUDA counts.
+
+    BadInput where none is left, and where ranks share them.
+    """
     change = f"remove-gpu={value}"
     for pci in [devices.gpu(root, name, change) for name in dict.fromkeys(value.split(","))]:
         devices.parent(root, pci).remove(pci)
@@ -37,7 +40,7 @@ def remove_gpu(root: ET.Element, value: str) -> None:
 def sockets(root: ET.Element, value: str) -> None:
     """The number of sockets, of one NUMA node each: what is at them now is dealt out in its order, as evenly as it may.
 
-    New ones are like the first.
+    New ones are like the first. BadInput for more than can be dealt out.
     """
     now = [cpu for cpu in root.findall("cpu") if len(cpu)]
     trees = [child for cpu in now for child in cpu]

@@ -3,7 +3,7 @@
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 
-from tuner.machine.topology.edit import PCIE_SPEEDS
+from tuner.machine.topology.edit_links import PCIE_SPEEDS
 from tuner.machine.topology.xml import to_text
 from tuner.search.build import bus_id
 from tuner.search.explain.links import LinkClass, class_of
