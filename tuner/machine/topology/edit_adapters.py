@@ -70,7 +70,7 @@ def remove_nic(root: ET.Element, value: str) -> None:
 
 
 def add_nic(root: ET.Element, value: str) -> None:
-    """An adapter more: NAME@PLACE. It is like the first one. BadInput for a name that is used, and for no such place."""
+    """An adapter more: NAME@PLACE. It is like the first. BadInput for a name that is used, and for no such place."""
     change = f"add-nic={value}"
     for name, where in devices.placed(change, "NAME"):
         every = devices.nets(root, change)
