@@ -11,8 +11,8 @@ P2P_WRITE, DIRECT_NIC = 0x01, 0x04  # flags of a connection: src/include/device.
 def connect(world: World) -> None:
     """Neighbours of its node write each other's memory; to the others it is as NCCL says of the adapter."""
     start, comm = world.start, world.comms[0]
-    machine, at = start.machine, start.ring
-    local = machine.kind[machine.kind_of_host[0]].ranks_per_host
+    at = start.ring
+    local = scalar(comm, start.comm.members["localRanks"])
     direct = []
     for number in range(scalar(comm, start.comm.members["nChannels"])):
         channel = comm + at.channels + number * at.channel_bytes
