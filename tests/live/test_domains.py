@@ -1,6 +1,6 @@
 """Multi-node NVLink: hosts that the live libnccl takes for one node, on simulated trays."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +9,12 @@ from tests.support.available_releases import HERE
 from tests.support.gb200_tray import tray
 from tuner import release
 from tuner.answers import graphs, library
-from tuner.base.errors import BadInput
-from tuner.base.names import Algorithm
+from tuner.base.errors import BadInput, OracleFailed
+from tuner.base.names import Algorithm, Collective, DataType, Op
+from tuner.emulator.request import Request
 from tuner.oracle import start
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
+from tuner.oracle.configuration import Host, OracleConfiguration
 from tuner.oracle.search import ordered_graphs
 from tuner.scenario.describe import describe
 
@@ -74,6 +75,72 @@ def test_a_whole_rack_is_one_node() -> None:
         facts = oracle.facts
     assert (facts.n_ranks, facts.n_nodes, facts.local_ranks, facts.mnnvl) == (72, 1, 72, 1)
     assert oracle.graphs[Algorithm.NVLS].n_channels == 32  # as many heads as NCCL has
+
+
+WAYS_OUT: list[tuple[dict[str, str], tuple[int, ...]]] = [  # variables, ranks that are not in the fabric
+    ({"NCCL_MNNVL_ENABLE": "0"}, ()),
+    ({"NCCL_CUMEM_ENABLE": "0"}, ()),
+    ({}, (5,)),
+]
+SPLIT_BY = {"NCCL_MNNVL_UUID": "77", "NCCL_MNNVL_CLIQUE_ID": "-2"}  # one cluster, a clique for every rack
+
+
+@pytest.mark.parametrize(("variables", "without"), WAYS_OUT, ids=str)
+@pytest.mark.parametrize("name", JOINING)
+def test_what_takes_hosts_apart(name: str, variables: dict[str, str], without: tuple[int, ...]) -> None:
+    call = Request(Collective.AllReduce, DataType.float32, Op.sum)
+    apart = replace(of(name, 2, ranks_without_fabric=without), env=variables)
+    with Oracle(of(name, 2)) as one, Oracle(apart) as two:
+        assert (two.facts.n_nodes, two.facts.local_ranks, two.facts.mnnvl) == (2, 4, 0)
+        assert one.launch(call, [64 << 20]) != two.launch(call, [64 << 20])
+
+
+@pytest.mark.parametrize(
+    ("variables", "nodes", "since"),
+    [
+        ({"NCCL_MNNVL_CLIQUE_ID": "3"}, 2, "2.23.4"),
+        ({"NCCL_MNNVL_UUID": "77"}, 1, "2.25.1"),
+        ({"NCCL_MNNVL_UUID": "0"}, 4, "2.25.1"),
+        (SPLIT_BY, 2, "2.28.3"),
+        ({"NCCL_MNNVL_CLIQUE_SIZE": "2"}, 2, "2.21.5"),  # no release reads it
+    ],
+)
+def test_variables_of_clusters_and_cliques(variables: dict[str, str], nodes: int, since: str) -> None:
+    for name in [name for name in JOINING if release.names().index(name) >= release.names().index(since)]:
+        with Oracle(replace(of(name, 2, 2), env=variables)) as oracle:
+            assert oracle.facts.n_nodes == nodes
+
+
+@pytest.mark.parametrize("name", JOINING)
+def test_a_tray_may_give_fewer_gpus(name: str) -> None:
+    with Oracle(replace(of(name, 2), nodes=1, others=(Host(tray(), 3),))) as oracle:
+        facts = oracle.facts
+    assert (facts.n_ranks, facts.n_nodes, facts.local_ranks) == (7, 1, 7)
+
+
+@pytest.mark.parametrize("name", JOINING)
+def test_domains_of_different_sizes(name: str) -> None:
+    with Oracle(of(name, 2, 1)) as oracle:
+        first, last = oracle.facts, oracle.last_rank_facts
+    assert (first.n_nodes, first.local_ranks, last.local_ranks, first.max_local_ranks) == (2, 8, 4, 8)
+
+
+@pytest.mark.parametrize("name", [name for name in JOINING if release.load(name).rules.domains == "cliques_or_failure"])
+def test_to_ask_for_a_domain_that_is_not_there_was_an_error(name: str) -> None:
+    asked = replace(of(name, 2, ranks_without_fabric=(5,)), env={"NCCL_MNNVL_ENABLE": "1"})
+    with pytest.raises(OracleFailed, match="MNNVL is not supported on this system"):
+        Oracle(asked)
+
+
+@pytest.mark.parametrize("name", [name for name in JOINING if not release.load(name).search.loop.most_nvls_heads])
+def test_nvls_on_more_gpus_than_nccl_has_room_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadInput, match="crashes with NVLS on 36 GPUs of a node: it has room for 32"):
+        Oracle(of(name, 9))
+    with Oracle(replace(of(name, 9), env={"NCCL_NVLS_ENABLE": "0"})) as oracle:
+        assert oracle.facts.local_ranks == 36
+    monkeypatch.setattr(start, "_check_nvls", lambda *_: None)
+    with pytest.raises(OracleFailed, match="killed by SIG"):
+        Oracle(of(name, 9))
 
 
 @pytest.mark.parametrize("name", EARLIER)

@@ -29,6 +29,7 @@ def build(release: Release, alike: Sequence[tuple[Node, int]], environment: Envi
         init.searched(kind.graphs, environment) | init.without_channels(release, rules, environment, kind)
         for kind in kinds
     ]
+    init.check_nvls_heads(release, max(graphs.get("nvls", EMPTY).channels for graphs in searched))
     graphs, channels = _weakest(searched, release)
     first, comp_caps = kinds[0], rules.comp_caps([cap for kind in kinds for cap in kind.comp_caps])
     local_ranks = [len(kind.comp_caps) for kind in kinds]

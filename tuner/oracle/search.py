@@ -73,7 +73,7 @@ def check_nodes(oracle: Oracle) -> None:
     """BadInput where NCCL takes one host for several nodes (ncclTopoCheckNet, src/graph/paths.cc, v2.28.9-1)."""
     hosts, domains = len(oracle.configuration.hosts), len(oracle.configuration.domains)
     nodes = oracle.facts.n_nodes
-    if nodes not in (hosts, domains):
+    if nodes > hosts or (nodes < hosts and not domains):
         raise BadInput(
             f"NCCL takes {hosts} of these hosts with {oracle.configuration.gpus_per_node} GPUs for {nodes} nodes, "
             "as GPUs of two sockets reach their adapters faster than each other; not emulated; valid with "

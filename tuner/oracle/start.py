@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Protocol
 
 from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Buffers
+from tuner.emulator.rules import init
 from tuner.machine import adapters
 from tuner.machine.skeleton import Skeleton
 from tuner.oracle import facts, hardware, library, symbols
@@ -34,6 +35,8 @@ RANK_BYTES = 40 << 20  # of host memory per rank; 21 MB were measured with 128 r
 
 SHARE_GPUS = "NCCL_MULTI_RANK_GPU_ENABLE"
 SHARES_GPUS = "ncclParamMultiRankGpuEnable"  # the function that reads it (src/init.cc, v2.30.3-1)
+
+_BY_HOST = ("hosts_are_nodes", "only_the_whole_communicator")  # releases that search host by host, also in a domain
 
 _PROFILER = "ncclPatternProfiler"  # no pattern of a collective: NCCL informs its profiler of one
 
@@ -82,6 +85,8 @@ def prepare(configuration: OracleConfiguration) -> Preparation:
         nccl = library.find(configuration.release, configuration.build)
     else:
         nccl = library.at(given)
+    if configuration.release in release.names():
+        _check_nvls(configuration, kinds)
     prepared = Preparation(configuration, nccl, symbols.load(nccl.path, nccl.sha256, library.cache()), kinds)
     if configuration.shares_gpus and SHARES_GPUS not in prepared.symbols.functions:
         raise BadInput(f"NCCL {configuration.release} refuses several ranks on one GPU; valid: 2.30.3 and later")
@@ -189,6 +194,20 @@ def _check(configuration: OracleConfiguration) -> None:
         raise BadInput(f"tuner plugin {configuration.plugin} without a tuner plugin; give one of both")
     if configuration.plugin is not None and not configuration.plugin.is_file():
         raise BadInput(f"tuner plugin {configuration.plugin} does not exist")
+
+
+def _check_nvls(configuration: OracleConfiguration, kinds: Mapping[Host, hardware.Hardware]) -> None:
+    """BadInput where NCCL crashes of the heads that NVLS has in a NVLink domain: GPUs, or those with an adapter."""
+    nccl, env = release.load(configuration.release), configuration.env
+    joined = configuration.domains and not configuration.ranks_without_fabric and nccl.rules.domains not in _BY_HOST
+    off = "0" in (env.get("NCCL_NVLS_ENABLE"), env.get("NCCL_MNNVL_ENABLE"), env.get("NCCL_CUMEM_ENABLE"))
+    if not joined or off or nccl.search.loop.most_nvls_heads or not any(kind.multicast for kind in kinds.values()):
+        return
+    hosts = iter(configuration.hosts)
+    for count in configuration.domains:
+        domain = list(islice(hosts, count))
+        gpus, nets = sum(len(host.placed) for host in domain), sum(len(kinds[host].nets) for host in domain)
+        init.check_nvls_heads(nccl, min(gpus, nets) if len(configuration.domains) > 1 else gpus)
 
 
 def _takes_path(name: str, plugin: Path) -> bool:

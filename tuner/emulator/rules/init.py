@@ -92,6 +92,19 @@ def searched(graphs: Graphs, environment: Environment) -> dict[str, Graph]:
     }
 
 
+def check_nvls_heads(release: Release, heads: int) -> None:
+    """BadInput for more NVLS heads of a node than NCCL has room for; its search has such limits from 2.25 on.
+
+    It writes past inter of struct ncclTopoGraph and nvlsHeads of struct ncclTopoRanks then (src/include/graph.h,
+    v2.24.3-1), and 2.21.5 to 2.24.3 end with "malloc(): invalid size" or "free(): corrupted unsorted chunks".
+    """
+    if heads > release.limits.max_channels:
+        raise BadInput(
+            f"NCCL {release.name} crashes with NVLS on {heads} GPUs of a node: it has room for "
+            f"{release.limits.max_channels}; valid: NCCL_NVLS_ENABLE=0, or 2.25.1 and later"
+        )
+
+
 def nvls_switched_off(environment: Environment) -> bool:
     """NCCL_NVLS_ENABLE=0."""
     return environment.number("NCCL_NVLS_ENABLE", 2) == 0
