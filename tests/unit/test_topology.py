@@ -130,6 +130,15 @@ BAD = {
     "net dev twice": (system(cpu(gpu(0) + net(1) + net(1).replace("net1", "net2"))), "<net dev>=1 twice"),
     "latency no number": (GOOD.replace('latency="0"', 'latency="low"'), "latency='low' is not a number"),
     "latency beyond float32": (GOOD.replace('latency="0"', 'latency="1e300"'), "latency='1e300' is out of range"),
+    "latency with an underscore": (GOOD.replace('latency="0"', 'latency="1_0"'), "latency='1_0' is not a number"),
+    "latency with a blank": (GOOD.replace('latency="0"', 'latency=" 1"'), "latency=' 1' is not a number"),
+    "width no number": (GOOD.replace("<pci ", '<pci link_width="x16" ', 1), "link_width='x16' is not a whole number"),
+    "width beyond int": (GOOD.replace("<pci ", '<pci link_width="4294967312" ', 1), "'4294967312' is out of range"),
+    "connections no number": (GOOD.replace("<net ", '<net maxconn="many" '), "maxconn='many' is not a whole number"),
+    "bus id no digits": (
+        GOOD.replace('busid="0000', 'busid="xyz', 1),
+        "is not of hexadecimal digits; valid",
+    ),
     "latency endless": (GOOD.replace('latency="0"', 'latency="inf"'), "latency='inf' is out of range"),
     "declaration": ('<?xml version="1.0"?>' + GOOD, "remove <?xml ...?>"),
     "entity bomb": (

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.analysis.scale import TO_NODES, NodeCounts, Range, Scale, scale
+from tuner.analysis.scale_gpus import over_gpus
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table, span
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.scenario import MOST_NODES
+from tuner.scenario import MOST_NODES, Scenario
 
 if TYPE_CHECKING:
     from tuner.analysis.calibrated import TimesWanted
@@ -47,6 +48,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="The most nodes.",
 )
+@click.option(
+    "--over",
+    type=click.Choice(("nodes", "gpus-per-node")),
+    default="nodes",
+    show_default=True,
+    help="What grows. Over the GPUs per node, on --nodes: every number, each with graphs of its own, and NCCL's times.",
+)
 @click.option("--every", is_flag=True, help="Look at every number of nodes, which takes about 3 ms for each.")
 @options.scenario_options
 @options.request_options
@@ -58,6 +66,7 @@ def command(
     per_rank: bool,
     low: int,
     high: int,
+    over: str,
     every: bool,
     dtype: DataType,
     op: Op,
@@ -72,9 +81,13 @@ def command(
 
     \b
     nccl-tuner scale allreduce --bytes 64K,16M --machine dgx-h100 --nccl 2.28.9
+    nccl-tuner scale allreduce --over gpus-per-node --nodes 2 --bytes 1M --machine dgx-h100 --nccl 2.28.9
     nccl-tuner scale allgather --bytes 1M --per-rank --machine dgx-h100 --to-nodes 1024 --every --json
     """
     described = options.scenario_of(**scenario)
+    if over == "gpus-per-node":
+        _over_gpus(described, collectives, sizes, Request(Collective.AllReduce, dtype, op), as_json)
+        return
     if described.nodes != 1:
         raise BadInput(f"--nodes {described.nodes}: what changes is their number; valid: --from-nodes, --to-nodes")
     ends = [nodes for nodes in (low, high) if nodes * described.local_ranks() > 1]
@@ -83,8 +96,8 @@ def command(
     hidden = not every or not sys.stderr.isatty()  # without --every it takes seconds
     bar: Any = click.progressbar(length=high - low + 1, label="numbers of nodes", file=sys.stderr, hidden=hidden)
     with bar:
-        over = NodeCounts(low, high, every, progress=lambda: bar.update(1))
-        scaled = scale(described, requests, sizes, over, per_rank=per_rank)
+        counts = NodeCounts(low, high, every, progress=lambda: bar.update(1))
+        scaled = scale(described, requests, sizes, counts, per_rank=per_rank)
     if times is not None:
         from tuner.analysis import calibrated_scale
 
@@ -110,6 +123,33 @@ def command(
         from tuner.cli import times as calibrated_times
 
         click.echo(calibrated_times.whose_of_all(scaled.calibrations))
+
+
+def _over_gpus(
+    scenario: Scenario, collectives: Sequence[Collective], sizes: Sequence[int], like: Request, as_json: bool
+) -> None:
+    most = Selection(scenario.communicator())
+    requests = options.runnable({f"with {scenario.gpus()} GPUs": most}, collectives, like, everywhere=False)
+    ranges = over_gpus(scenario, requests, sizes)
+    if as_json:
+        print_json({"ranges": ranges})
+        return
+    for collective, alike in groupby(ranges, key=lambda one: one.collective):
+        rows = [
+            (
+                human_bytes(one.bytes),
+                one.from_gpus_per_node,
+                one.to_gpus_per_node,
+                "-" if one.algorithm is None else f"{one.algorithm}/{one.protocol}",
+                one.channels,
+                one.threads,
+                _number(one.time_us_from, 2),
+                _number(one.time_us_to, 2),
+            )
+            for one in alike
+        ]
+        title = f"{collective} on {scenario.nodes} x {scenario.name}, NCCL {scenario.nccl}"
+        print_table(title, ("size", "GPUs per node", "to", "pick", "channels", "threads", "NCCL us", "to"), rows)
 
 
 COLUMNS = ("size", "nodes", "to", "ranks", "to", "pick", "channels", "threads")

@@ -68,6 +68,7 @@ OF_ALGORITHM = {
 }
 
 PLAIN_GRAPHS = frozenset({"ring", "tree", "nvls"})
+IN_ORDER = ("ring", "tree", "collnet_chain", "collnet_direct", "nvls")  # as NCCL searches them
 COLLNET_GRAPHS = ("collnet_direct", "collnet_chain")
 WITH_COLLNET = "_with_collnet"  # ends the name of a graph that differs where CollNet is on
 ENTER_THE_NETWORK = ("collnet_direct", "collnet_chain", "nvls")

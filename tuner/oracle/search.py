@@ -11,7 +11,7 @@ from tuner import release
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Pattern
 from tuner.machine import skeleton
-from tuner.machine.graphs import ENTER_THE_NETWORK, OF_ALGORITHM, Graph, Graphs, OrderedGraph, read_orders
+from tuner.machine.graphs import ENTER_THE_NETWORK, IN_ORDER, OF_ALGORITHM, Graph, Graphs, OrderedGraph, read_orders
 from tuner.machine.skeleton import Skeleton
 from tuner.oracle.api import Oracle
 from tuner.oracle.configuration import Host, OracleConfiguration
@@ -90,7 +90,7 @@ def net_gbs(oracle: Oracle) -> float | None:
 def graphs(oracle: Oracle) -> Graphs:
     """Graphs by name; one that NCCL did not search, or that has no channels, is absent."""
     paths = release.load(oracle.facts.release).paths.types
-    return {
+    found = {
         OF_ALGORITHM[algorithm]: Graph(
             pattern=Pattern(searched.pattern),
             channels=searched.n_channels,
@@ -106,6 +106,7 @@ def graphs(oracle: Oracle) -> Graphs:
         for algorithm, searched in oracle.graphs.items()
         if searched.n_channels > 0
     }
+    return {name: found[name] for name in IN_ORDER if name in found}
 
 
 def ordered_graphs(oracle: Oracle) -> dict[str, OrderedGraph]:

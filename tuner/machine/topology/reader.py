@@ -13,6 +13,10 @@ from tuner.machine.topology.xml import Element, parse
 
 DUMP = "a complete one is what NCCL_TOPO_DUMP_FILE writes"
 NUMBER = re.compile(r"-?(0[xX][0-9a-fA-F]{1,16}|0|[1-9][0-9]{0,19})")
+DECIMAL = re.compile(
+    r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|nan)", re.ASCII | re.IGNORECASE
+)  # what C's strtof and Python read alike
+BUS_ID = re.compile(r"[.:-]*[0-9a-fA-F][0-9a-fA-F.:-]*")  # busIdToInt64, src/misc/utils.cc
 MOST_LATENCY_US = 1e6  # as of --net-latency-us; far beyond any network
 DEFAULT_SPEED_MBPS = 10000  # ncclTopoAddNet: "Some NICs define speed = -1"
 
@@ -35,9 +39,11 @@ def of_elements(elements: list[Element], where: str) -> Topology:
         root.fail("is not a topology; valid root: <system>")
     if root.attributes.get("version") != "1":
         root.fail(f"version={root.attributes.get('version')!r} is unknown; valid: '1' ('2' is RCCL's, of AMD GPUs)")
-    by_tag: dict[str, list[Element]] = {"cpu": [], "gpu": [], "net": []}
+    by_tag: dict[str, list[Element]] = {"cpu": [], "gpu": [], "net": [], "pci": []}
     for element in elements:
         by_tag.get(element.tag, []).append(element)
+    for element in by_tag["pci"]:
+        _check_slot(element)
     cpus = tuple(_cpu(element) for element in by_tag["cpu"])
     ranks = by_tag["gpu"]
     for element in ranks:
@@ -63,6 +69,21 @@ def _distinct(where: str, what: str, values: Iterable[object]) -> None:
         seen.add(value)
 
 
+def _check_slot(element: Element) -> None:
+    """What the search of graphs reads of every PCI device."""
+    if "busid" in element.attributes:
+        _bus_id(element, "busid")
+    if element.attributes.get("link_width"):  # which is empty where NCCL did not find it
+        _integer(element, "link_width")
+
+
+def _bus_id(element: Element, name: str) -> str:
+    text = _text(element, name)
+    if not BUS_ID.fullmatch(text):
+        element.fail(f"{name}={text[:40]!r} is not of hexadecimal digits; valid: as in 0000:1b:00.0")
+    return text.lower()
+
+
 def _cpu(element: Element) -> Cpu:
     arch = _one_of(element, "arch", CPU_ARCHS[:3])
     x86 = arch == "x86_64"
@@ -81,12 +102,12 @@ def _gpu(element: Element) -> Gpu:
         element.fail("is not inside a <pci>")
     return Gpu(
         dev=_integer(element, "dev"),
-        busid=_text(pci, "busid").lower(),
+        busid=_bus_id(pci, "busid"),
         sm=_integer(element, "sm", low=35),
         numaid=_numaid(element),
         gpu_direct=_gpu_direct(element),
         nvlinks=tuple(
-            NvLink(_text(link, "target").lower(), _integer(link, "count", low=1), _text(link, "tclass"))
+            NvLink(_bus_id(link, "target"), _integer(link, "count", low=1), _text(link, "tclass"))
             for link in element.children
             if link.tag == "nvlink"
         ),
@@ -122,6 +143,7 @@ def _gpu_of_rank(ranks: list[Element], gpus: list[Gpu]) -> tuple[int, ...]:
 def _net(element: Element) -> Net:
     pci = element.ancestor("pci")
     speed_mbps = _integer(element, "speed", low=-1, default=0)
+    _integer(element, "maxconn", default=0)  # which the search of graphs reads
     return Net(
         dev=_integer(element, "dev"),
         name=_text(element, "name"),
@@ -130,7 +152,7 @@ def _net(element: Element) -> Net:
         latency_us=_latency_us(element),
         guid=_integer(element, "guid", high=2**64) if "guid" in element.attributes else None,
         numaid=_numaid(element),
-        busid=None if pci is None else _text(pci, "busid").lower(),
+        busid=None if pci is None else _bus_id(pci, "busid"),
         gpu_direct=_gpu_direct(element),
     )
 
@@ -175,10 +197,9 @@ def _integer(element: Element, name: str, *, low: int = 0, high: int = 2**31, de
 
 def _latency_us(element: Element) -> float:
     text = element.attributes.get("latency", "0")
-    try:
-        value = float(text)
-    except ValueError:
+    if not DECIMAL.fullmatch(text):
         element.fail(f"latency={text[:40]!r} is not a number")
+    value = float(text)
     if not 0 <= value <= MOST_LATENCY_US:
         element.fail(f"latency={text[:40]!r} is out of range; valid: microseconds, 0 to {MOST_LATENCY_US:g}")
     return value
