@@ -53,7 +53,7 @@ MIXED = (
     (("dgx-h100", None, 1), ("dgx-h100", 4, 2)),
     (("dgx-h100", None, 2), ("dgx-a100", None, 1), ("dgx-h100", 3, 1)),
     (("dgx-1v", None, 2), ("dgx-a100", 1, 3)),
-    (("a100-4x-2nic", None, 1), ("dgx-a100", 4, 1)),
+    (("dgx-2", None, 1), ("dgx-a100", 4, 1)),
 )
 LOGGED = "2.28.9"
 

@@ -49,7 +49,7 @@ MIXED = (
     (("dgx-h100", 8, 2), ("dgx-a100", None, 1), ("dgx-h100", 3, 1)),
     (("dgx-a100", 2, 1), ("dgx-b200", None, 1)),
     (("dgx-1v", None, 2), ("dgx-a100", 1, 3)),
-    (("a100-4x-2nic", None, 1), ("dgx-a100", 4, 1)),
+    (("dgx-2", None, 1), ("dgx-a100", 4, 1)),
 )
 KINDS = ("machines", "settings", "mixed", "random")
 

@@ -7,16 +7,21 @@ from tuner.oracle.child.memory import scalar, scalars
 from tuner.oracle.child.world import Failure, World
 from tuner.oracle.messages import Channels, RankMemory, ReadChannels
 
+# Functions that answer with each host's own number of network devices (csrc/sim/merge.c). Without them all hosts
+# have as many as the one with the most, and what others lack comes before their own (csrc/sim/net.c).
+COUNTS_OF_NETS = ("ncclTopoGetSharedState", "ncclNetGetDevCount")
 ANY_PEER = 0  # what NCCL is asked about goes by the graph, not by who is at the other end
 
 
 def read(world: World, asked: ReadChannels) -> Channels:
     """Of every rank."""
     members, machine = world.start.comm.members, world.start.machine
-    # All hosts have as many network devices as the one with the most: what others lack comes before their own
-    most = max(kind.nets_per_host for kind in machine.kind)
     hosts = [machine.kind[kind] for kind in machine.kind_of_host]
-    first_nets = [most - host.nets_per_host for host in hosts for _ in range(host.ranks_per_host)]
+    most = max(host.nets_per_host for host in hosts)
+    counted_by_host = any(name in world.start.functions for name in COUNTS_OF_NETS)
+    first_nets = [
+        0 if counted_by_host else most - host.nets_per_host for host in hosts for _ in range(host.ranks_per_host)
+    ]
     nodes = ffi.cast("int *", scalar(world.comms[0], members["rankToNode"]))
     return Channels(
         tuple(ffi.unpack(nodes, world.start.ranks)),
