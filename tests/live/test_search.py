@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.available_releases import HERE
+from tests.support.processors import PROCESSORS, Processors, with_processors
 from tests.support.random_topologies import drawn
-from tests.support.two_ports import HOW, How, with_two_ports
+from tests.support.two_ports import HOW, MERGING, How, with_two_ports
 from tuner import release
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
@@ -34,15 +35,6 @@ SETTINGS = (
     {"NCCL_PXN_DISABLE": "1"},
     {"NCCL_NVB_DISABLE": "1"},
     {"NCCL_NET_DISABLE_INTRA": "1"},
-)
-
-MERGING: tuple[dict[str, str], ...] = (
-    {},
-    {"NCCL_NET_MERGE_LEVEL": "PIX"},
-    {"NCCL_NET_MERGE_LEVEL": "PXB"},
-    {"NCCL_NET_MERGE_LEVEL": "LOC"},
-    {"NCCL_NET_FORCE_MERGE": "mlx5_0,mlx5_3_1;mlx5_3,mlx5_0_1"},
-    {"NCCL_COLLNET_ENABLE": "1"},
 )
 
 
@@ -94,6 +86,22 @@ def test_merged_adapters_are_libnccls(nccl: str, how: How) -> None:
     topology = with_two_ports(catalogue.load("dgx-h100").topology_xml, how)
     request = Request(topology, 2, True, settings)
     compare_with(request, OracleConfiguration(topology, TOGETHER, 2, nccl, settings))
+
+
+def test_forced_groups_are_libnccls() -> None:
+    topology = with_two_ports(catalogue.load("dgx-h100").topology_xml, "functions")
+    settings = {"NCCL_NET_FORCE_MERGE": "mlx5_0,mlx5_3_1;mlx5_3,mlx5_0_1"}
+    for nccl in HERE:
+        request = Request(topology, 2, True, settings)
+        compare_with(request, OracleConfiguration(topology, TOGETHER, 2, nccl, settings))
+
+
+@pytest.mark.parametrize("processors", PROCESSORS)
+@pytest.mark.parametrize("nccl", HERE)
+def test_rare_processors_are_libnccls(nccl: str, processors: Processors) -> None:
+    topology = with_processors(catalogue.load("dgx-1v").topology_xml, processors, nccl)
+    environment = {"NCCL_NET_GDR_READ": "1"}
+    compare_with(Request(topology, 4, True, environment), OracleConfiguration(topology, TOGETHER, 4, nccl, environment))
 
 
 @pytest.mark.parametrize("setting", ["=mlx5_3,mlx5_9", "^mlx5_0,mlx5_3", "mlx5_1:1"])

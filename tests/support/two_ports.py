@@ -7,6 +7,15 @@ from typing import Literal
 
 How = Literal["functions", "one device", "apart"]
 HOW: tuple[How, ...] = ("functions", "one device", "apart")
+MERGING: tuple[dict[str, str], ...] = (
+    {},
+    {"NCCL_NET_MERGE_LEVEL": "PIX"},
+    {"NCCL_NET_MERGE_LEVEL": "PXB"},
+    {"NCCL_NET_MERGE_LEVEL": "LOC"},
+    {"NCCL_NET_MERGE_LEVEL": "SYS"},
+    {"NCCL_IB_MERGE_NICS": "0"},
+    {"NCCL_COLLNET_ENABLE": "1"},
+)
 
 
 def with_two_ports(topology: str, how: How) -> str:

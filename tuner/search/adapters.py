@@ -3,6 +3,7 @@
 Source: ncclTopoComputePaths after its loop over pairs of GPUs, ncclTopoCheckGdr, src/graph/paths.cc, v2.28.9-1.
 """
 
+from tuner.base.errors import BadInput
 from tuner.release.environment import Environment
 from tuner.release.search import Routing
 from tuner.search.local import LocalNets, nearest
@@ -137,8 +138,16 @@ class Adapters:
 
 
 def relay(system: System, path: Path) -> Gpu:
-    """The GPU that a path over another GPU (PXN) goes through (ncclTopoGetIntermediateRank)."""
+    """The GPU that a path over another GPU (PXN) goes through (ncclTopoGetIntermediateRank).
+
+    BadInput where NCCL does not find it.
+    """
     kind = Kind.DEV if system.nodes[Kind.DEV] else Kind.GPU
     skipped = path.links[1:] if kind is Kind.DEV else path.links
-    hardware = next(link.to for link in skipped if link.to.kind is kind)
+    hardware = next(link.to for link in skipped if link.to.kind is not Kind.NVS)
+    if hardware.kind is not kind:
+        raise BadInput(
+            "NCCL fails where GPUs whose NVLinks lead to a processor would use each other's adapters; "
+            "valid with NCCL_PXN_DISABLE=1"
+        )
     return next(gpu for gpu in system.gpus if gpu.id == hardware.id)
