@@ -70,6 +70,11 @@ def explained(scenario: Scenario, graph: str) -> Explained:
     return Explained(found, _communicator(scenario) if graph in OF_CHANNELS and found.found.channels else None)
 
 
+def limited(scenario: Scenario, graph: str) -> Explanation:
+    """The same without what would lift its limits, which takes several searches more."""
+    return explain(_request(scenario), scenario.nccl, graph, with_lifts=False)
+
+
 def _communicator(scenario: Scenario) -> CommunicatorChannels | None:
     """None where the emulator has no such communicator, as of a host that NCCL takes for several nodes."""
     variables = scenario.environment or {}

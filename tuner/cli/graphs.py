@@ -10,17 +10,25 @@ import click
 from tuner.answers import graphs
 from tuner.answers.graphs import GraphsAcross
 from tuner.base.errors import BadInput
+from tuner.base.files import write_text
 from tuner.base.names import Pattern
 from tuner.cli import options
 from tuner.cli.across import print_across
 from tuner.cli.graphs_explained import print_explained
 from tuner.cli.output import print_json, print_table
 from tuner.machine.graphs import COLLNET_GRAPHS, Graph, OrderedGraph
+from tuner.report.machine_picture import picture
 
 COLLNET, OF_COLLNET = "collnet", "collnet_direct"  # the short name is the graph that moves most
 GRAPHS = ("ring", "tree", "nvls", *COLLNET_GRAPHS)
 
 
+svg_option = click.option(
+    "--svg",
+    type=click.Path(path_type=Path),
+    metavar="FILE.svg",
+    help="Draw the machine: each link with what the channels of a graph take of it (--explain, else the ring).",
+)
 across_option = click.option(
     "--across",
     is_flag=True,
@@ -43,25 +51,33 @@ across_option = click.option(
     type=click.Choice((*GRAPHS, COLLNET)),
     help="Instead, why one graph has these channels: what refused more, what limits it, and what would lift that.",
 )
+@svg_option
 @across_option
 @options.json_option
-def command(dump: Path | None, explained: str | None, across: bool, as_json: bool, **scenario: Any) -> None:
+def command(
+    dump: Path | None, explained: str | None, svg: Path | None, across: bool, as_json: bool, **scenario: Any
+) -> None:
     """The graphs that NCCL's search finds on a node, every channel with its GPUs and adapters; without libnccl.
 
     \b
     nccl-tuner graphs --machine dgx-h100 --nodes 2 --nccl 2.28.9
     nccl-tuner graphs --topology node.xml --nodes 2 --nccl 2.28.9 --dump graphs.xml
-    nccl-tuner graphs --machine dgx-h100 --nodes 2 --nccl 2.28.9 --explain ring
+    nccl-tuner graphs --machine dgx-h100 --nodes 2 --nccl 2.28.9 --explain ring --svg ring.svg
     nccl-tuner graphs --machine dgx-h100 --nodes 3 --nccl 2.28.9 --across
     nccl-tuner graphs --machine dgx-h100 --nodes 2 --nccl 2.28.9 --change remove-nic=mlx5_0
     """
-    if across and (dump is not None or explained is not None):
-        raise BadInput("graphs: --across is of all nodes; valid: without --dump and --explain, which are of one")
+    if across and any(each is not None for each in (dump, explained, svg)):
+        raise BadInput("graphs: --across is of all nodes; valid: without --dump, --explain and --svg, which are of one")
     if dump is not None and explained is not None:
         raise BadInput("graphs: --explain writes no graphs to a file; valid: --dump or --explain")
     described = options.scenario_of(**scenario)
-    if explained is not None:
-        explanation = graphs.explained(described, OF_COLLNET if explained == COLLNET else explained)
+    graph = OF_COLLNET if explained == COLLNET else explained
+    explanation = None if graph is None else graphs.explained(described, graph)
+    if svg is not None:
+        drawn = explanation.explanation if explanation else graphs.limited(described, "ring")
+        write_text(svg, picture(drawn, described.title))
+        click.echo(f"picture of {described.title} written to {svg}", err=True)
+    if explanation is not None:
         if as_json:
             print_json(explanation)
         else:
@@ -69,6 +85,8 @@ def command(dump: Path | None, explained: str | None, across: bool, as_json: boo
         return
     if across:
         print_with_across(described.title, graphs.with_across(described), as_json)
+        return
+    if svg is not None and dump is None and not as_json:
         return
     found = graphs.of_scenario(described)
     if dump is not None:

@@ -8,13 +8,16 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
-from tuner.base.errors import BadInput
+from tuner.answers import graphs
+from tuner.base.errors import BadInput, TunerError
 from tuner.base.names import ALGO_PROTOS, Collective, DataType, Op
 from tuner.machine import catalogue
 from tuner.plot.palette import COLOURS, DASHES, HATCHES, INKS, NOTHING_COLOUR, NOTHING_HATCH, NOTHING_INK
 from tuner.report.calibrated import CalibratedLines
 from tuner.report.data import PageData
+from tuner.report.machine_picture import picture
 from tuner.report.pack import Packer
+from tuner.scenario import Scenario
 
 FIRST_BYTES = 1 << 20  # of the cell that is explained when the page opens
 
@@ -52,6 +55,7 @@ def page(report: PageData, calibrated: CalibratedLines | None = None) -> Page:
         provenance=f"Computed by nccl-tuner {version('nccl-tuner')}, which emulates NCCL's tuning model and selection "
         f"bit for bit and is checked against libnccl; drawn with Bokeh {bokeh.__version__}. The page loads nothing.",
         calibrated=calibrated is not None,
+        machine=Raw(_machine(report.scenario)),
         style=Raw(_text("page.css")),
         libraries=[Raw(script) for script in Resources(mode="inline", components=["bokeh"]).js_raw],
         figures=Raw(_renumbered(json.dumps(json_item(figures(report), ID("plots")))).replace("<", "\\u003c")),
@@ -60,6 +64,14 @@ def page(report: PageData, calibrated: CalibratedLines | None = None) -> Page:
         script=Raw("\n".join(map(_text, ("data.js", "figures.js", "panel.js")))),
     )
     return Page(html, len(packed.index) + len(packed.numbers), packed.lines)
+
+
+def _machine(scenario: Scenario) -> str:
+    """The picture of a node; none where its graphs are not searched here."""
+    try:
+        return picture(graphs.limited(scenario, "ring"), scenario.title)
+    except TunerError:
+        return ""
 
 
 def _described(report: PageData) -> dict[str, Any]:

@@ -8,17 +8,18 @@ from tuner.search.channels import DONE
 from tuner.search.explain.detours import Detours
 from tuner.search.explain.lifts import lifts
 from tuner.search.explain.limits import Limits, summary
-from tuner.search.explain.links import WORDS, between
+from tuner.search.explain.links import between
 from tuner.search.explain.loads import loads
+from tuner.search.explain.machine import devices, links
 from tuner.search.explain.reasons import Reasons
-from tuner.search.explain.records import Explanation, LoadedLink, Refusal, SearchTried
+from tuner.search.explain.records import Explanation, Refusal, SearchTried
 from tuner.search.explain.runs import Run, run
 from tuner.search.recorded import Attempt
 from tuner.search.request import Request
 
 
-def explain(request: Request, nccl: str, graph: str) -> Explanation:
-    """The searches that NCCL ``nccl`` makes for a graph, what they end at, and what would lift it.
+def explain(request: Request, nccl: str, graph: str, with_lifts: bool = True) -> Explanation:
+    """The searches that NCCL ``nccl`` makes for a graph, what they end at, and ``with_lifts`` what would lift that.
 
     Errors: BadInput for one that it does not search there, and as the search's.
     """
@@ -30,8 +31,10 @@ def explain(request: Request, nccl: str, graph: str) -> Explanation:
     others = (*reasons.others(), *Detours(found).all())
     limits = Limits(found, taken, partial(run, request, loaded, graph))
     causes = limits.all() if found.trial.channels else ()
-    limiting = {link for cause in causes for link in cause.links}
-    classes = {limits.classes[number] for number in range(len(limits.links)) if _name(limits, number) in limiting}
+
+    def again(changed: Request) -> Run:
+        return run(changed, loaded, graph)
+
     return Explanation(
         graph=graph,
         several_nodes=found.system.several_nodes,
@@ -42,25 +45,11 @@ def explain(request: Request, nccl: str, graph: str) -> Explanation:
         faster=reasons.faster(),
         reasons=others,
         limits=causes,
-        lifts=tuple(lifts(limits, causes, others, lambda changed: run(changed, loaded, graph))),
-        links=tuple(
-            LoadedLink(
-                link=_name(limits, number),
-                kind=limits.links[number].kind,
-                link_gbs=found.bare_gbs[number],
-                carries_gbs=sum(of_link.values()),
-                channels=tuple(of_link),
-                limits=limits.classes[number] in classes,
-            )
-            for number, of_link in sorted(taken.items())
-            if limits.links[number].kind in WORDS
-        ),
+        lifts=tuple(lifts(limits, causes, others, again)) if with_lifts else (),
+        devices=tuple(devices(found.system)),
+        links=tuple(links(limits, causes)),
         searches=searches,
     )
-
-
-def _name(limits: Limits, number: int) -> str:
-    return between(limits.owner(number), limits.links[number])
 
 
 def _searches(found: Run) -> tuple[SearchTried, ...]:

@@ -85,14 +85,26 @@ class Lift:
 
 
 @dataclass(frozen=True, slots=True)
+class Device:
+    """A device of the machine as NCCL knows it; ``above`` is the switch or CPU that it hangs on over PCIe or C2C."""
+
+    name: str  # as the ends of links have it, such as "gpu:3"
+    kind: str  # "gpu", "net", "nic", "pci", "cpu", "nvs"
+    says: str  # such as "PCIe switch 0000:1b:00.0"
+    above: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class LoadedLink:
     """One direction of a link, and what the channels take of it as NCCL counts it."""
 
     link: str
-    kind: str
+    start: str
+    end: str
+    kind: str  # "pcie", "nvlink", "c2c", "sockets", "adapter"
     link_gbs: float
     carries_gbs: float
-    channels: tuple[int, ...]  # that use it
+    channels_gbs: dict[int, float]  # by the number of the channel, of those that use it
     limits: bool  # it is one of those that keep the graph from having more
 
 
@@ -110,5 +122,6 @@ class Explanation:
     reasons: tuple[Reason, ...]
     limits: tuple[Limit, ...]
     lifts: tuple[Lift, ...]
+    devices: tuple[Device, ...]
     links: tuple[LoadedLink, ...]
     searches: tuple[SearchTried, ...]
