@@ -29,7 +29,7 @@ def prepared(request: Request, nccl: Release, variables: Environment) -> System:
 
 
 def built(request: Request, nccl: Release) -> System:
-    """Its devices and links, without paths. Errors: as :func:`prepared`."""
+    """Its devices and links, without paths. BadTopology where several nodes have no adapters."""
     search = nccl.search
     topologies = {host.topology: read_topology(host.topology) for host in request.each_host}
     nets = [bool(topology.nets) for topology in topologies.values()]
