@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tuner import release
 from tuner.base.errors import BadInput, one_of
+from tuner.machine import catalogue
 from tuner.machine.topology.edit import EDITS, together
 from tuner.release.environment import parse_assignments
 from tuner.scenario import MOST_NODES, PEER_TO_PEER, Scenario
@@ -45,6 +46,7 @@ def _machine(scenario: Scenario, value: str) -> Scenario:
         topology=None,
         graphs=None,
         gpus_per_node=None,
+        trays=catalogue.load(value).trays,
         gpu=None,
         net_gbps=None,
         net_latency_us=None,
@@ -58,7 +60,28 @@ def _nodes(scenario: Scenario, value: str) -> Scenario:
 
 
 def _gpus_per_node(scenario: Scenario, value: str) -> Scenario:
+    if scenario.trays is not None:
+        raise BadInput(f"change gpus-per-node={value}: not of trays; valid: trays, gpus-per-tray")
     return replace(scenario, gpus_per_node=_whole("gpus-per-node", value))
+
+
+def _trays(scenario: Scenario, value: str) -> Scenario:
+    has = None if scenario.machine is None else catalogue.load(scenario.machine).trays
+    if has is None:
+        raise BadInput(f"change trays={value}: only of machines that are NVLink domains; valid: hosts-per-domain")
+    if not 1 <= _whole("trays", value) <= has:
+        raise BadInput(f"change trays={value}: valid: 1 to {has}")
+    return replace(scenario, trays=int(value))
+
+
+def _gpus_per_tray(scenario: Scenario, value: str) -> Scenario:
+    if scenario.trays is None:
+        raise BadInput(f"change gpus-per-tray={value}: only of machines that are NVLink domains; valid: gpus-per-node")
+    return replace(scenario, gpus_per_node=_whole("gpus-per-tray", value))
+
+
+def _hosts_per_domain(scenario: Scenario, value: str) -> Scenario:
+    return replace(scenario, hosts_per_domain=_whole("hosts-per-domain", value))
 
 
 def _ranks_per_gpu(scenario: Scenario, value: str) -> Scenario:
@@ -97,6 +120,9 @@ SETTINGS: dict[str, Callable[[Scenario, str], Scenario]] = {
     "machine": _machine,
     "nodes": _nodes,
     "gpus-per-node": _gpus_per_node,
+    "trays": _trays,
+    "gpus-per-tray": _gpus_per_tray,
+    "hosts-per-domain": _hosts_per_domain,
     "ranks-per-gpu": _ranks_per_gpu,
     "constants": _constants,
 }

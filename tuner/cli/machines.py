@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
@@ -11,7 +11,7 @@ from tuner import release
 from tuner.analysis.changes import changed
 from tuner.base.errors import BadInput, one_of
 from tuner.base.files import write_text
-from tuner.base.records import to_json
+from tuner.base.records import json_form, to_json
 from tuner.cli import options
 from tuner.cli.output import print_json, print_table
 from tuner.machine import catalogue, gpus, graph_tables, skeleton
@@ -185,6 +185,7 @@ class ListedMachine:
     cpu: str
     peer_to_peer_across_sockets: bool
     environment: Mapping[str, str]
+    trays: int | None = field(default=None, metadata=json_form(optional=True))  # of a machine that is a NVLink domain
 
 
 def _listed(machine: catalogue.Machine) -> ListedMachine:
@@ -193,10 +194,11 @@ def _listed(machine: catalogue.Machine) -> ListedMachine:
     return ListedMachine(
         name=machine.name,
         title=machine.title,
-        gpus_per_node=machine.gpus_per_node,
+        gpus_per_node=machine.gpus_per_node * (machine.trays or 1),
         compute_capability=", ".join(f"{capability / 10:.1f}" for capability in capabilities),
-        nics=len(topology.nets),
+        nics=len(topology.nets) * (machine.trays or 1),
         cpu=" ".join(filter(None, (topology.cpu_vendor, topology.cpu_arch))),
         peer_to_peer_across_sockets=machine.peer_to_peer_across_sockets,
         environment=machine.environment,
+        trays=machine.trays,
     )

@@ -115,6 +115,10 @@ def scenario_options(function: F, several_releases: bool = False) -> F:
         click.option("--nodes", type=int, default=1, show_default=True, help="Number of nodes."),
         click.option("--gpus-per-node", type=int, help="GPUs used of each node. [default: all]"),
         click.option(
+            "--trays", type=int, help="Trays used of each node, of a machine that is a NVLink domain. [default: all]"
+        ),
+        click.option("--gpus-per-tray", type=int, help="GPUs used of each tray. [default: all]"),
+        click.option(
             "--hosts-per-domain",
             type=Numbers(),
             metavar="K[,K...]",
@@ -326,7 +330,8 @@ def scenario_of(**given: Any) -> Scenario:
     nodes, node = given.get("nodes", 1), given.get("node") or ()
     if not 1 <= nodes <= MOST_NODES:
         raise BadInput(f"--nodes {nodes}: valid: 1 to {MOST_NODES}")
-    alike = [given.get(name) for name in ("machine", "topology", "graphs", "gpu", "gpus_per_node")]
+    names = "machine", "topology", "graphs", "gpu", "gpus_per_node", "trays", "gpus_per_tray"
+    alike = [given.get(name) for name in names]
     if node and (nodes > 1 or any(value is not None for value in alike)):
         those = "--machine, --topology, --graphs, --gpu, --nodes, --gpus-per-node"
         raise BadInput(f"--node describes all nodes; valid: --node alone, or {those}")

@@ -60,8 +60,8 @@ def command(
     A CHANGE is KEY=VALUE. Of every node: nic-gbps (speed of adapters, 1e9 bits per second), nic-latency-us, nics (how
     many of the adapters), add-nic, move-nic, remove-nic, gpudirect, nvlinks (links per GPU), pcie (generation of links,
     and lanes, as in 5 or 4x8), move-gpu, remove-gpu, sockets, p2p; @ names single devices, as in nic-gbps=100@mlx5_0.
-    The graphs are then searched anew. Otherwise: nccl, machine, nodes, gpus-per-node, ranks-per-gpu, constants, or a
-    NCCL variable.
+    The graphs are then searched anew. Otherwise: nccl, machine, nodes, gpus-per-node, trays, gpus-per-tray,
+    hosts-per-domain, ranks-per-gpu, constants, or a NCCL variable.
 
     \b
     nccl-tuner whatif allreduce nic-gbps=200 --machine dgx-h100 --nodes 2 --nccl 2.28.9

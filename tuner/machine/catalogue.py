@@ -34,7 +34,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine:
-    """One kind of node.
+    """One kind of node: a host, or a NVLink domain of ``trays``, the topology being that of one.
 
     ``gpu_counts`` are the GPUs per node that libnccl is asked about: all, where its search does not take minutes.
     ``environment`` are the variables of NCCL's search that the machine's /etc/nccl.conf sets. ``crashes`` are the
@@ -54,11 +54,16 @@ class Machine:
     peer_to_peer_across_sockets: bool
     environment: Mapping[str, str]
     crashes: Mapping[str, str]
+    since: str | None  # the first release that takes the trays for one node
+    trays: int | None  # hosts of a NVLink domain that the machine is
+    tray_counts: tuple[int, ...]  # whose graphs are kept
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """The releases that run there, oldest first."""
-        return tuple(name for name in release.names() if name not in self.crashes)
+        """The releases that run there, oldest first; of a NVLink domain those that take it for one node."""
+        names = release.names()
+        first = 0 if self.since is None else names.index(self.since)
+        return tuple(name for name in names[first:] if name not in self.crashes)
 
     def check_runs(self, nccl: str) -> None:
         """BadInput for a release of libnccl that crashes there."""
@@ -120,6 +125,9 @@ def load(name: str) -> Machine:
         gpu_counts=tuple(facts.get("gpu_counts", range(1, facts["gpus_per_node"] + 1))),
         peer_to_peer_across_sockets=facts.get("peer_to_peer_across_sockets", True),
         crashes=facts.get("crashes", {}),
+        since=facts.get("since"),
+        trays=facts.get("trays"),
+        tray_counts=tuple(facts.get("tray_counts", ())),
         environment=facts.get("environment", {}),
     )
 

@@ -265,7 +265,7 @@ class Release:
     @property
     def search_variables(self) -> frozenset[str]:
         """The variables that the search of graphs reads."""
-        return frozenset({*self.environment.search, *SEARCHED_FOR})
+        return frozenset({*self.environment.search, *self.environment.nvlink_domains, *SEARCHED_FOR})
 
     def file_of(self, key: str) -> str:
         """The file that a dotted key comes from; of one that is nowhere, the release's own."""

@@ -23,6 +23,7 @@ class Description(TypedDict, total=False):
     ``topology``: instead of a machine, a file in NCCL's XML; where it only places devices also ``gpu``, their model,
     ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` of its adapters. ``nodes``: how many alike, 1.
     ``gpus_per_node``: all. ``ranks_per_gpu``: as many ranks on each, where NCCL allows that; 1, or as in the topology.
+    ``trays`` and ``gpus_per_tray``: of a machine that is a NVLink domain, whose ``nodes`` are domains; all.
     ``hosts_per_domain``: of how many hosts each NVLink domain is, a number or one for each domain; none.
     ``ranks_without_fabric``: whose GPUs have not joined the fabric of their domain; none.
     ``node``: instead of these, where nodes differ, ``NODE[:GPUS][xN]`` each, in the order of
@@ -35,6 +36,8 @@ class Description(TypedDict, total=False):
     graphs: Path | str | None
     nodes: int
     gpus_per_node: int | None
+    trays: int | None
+    gpus_per_tray: int | None
     ranks_per_gpu: int | None
     hosts_per_domain: int | Sequence[int] | None
     ranks_without_fabric: Sequence[int]
@@ -59,9 +62,8 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
     if not 1 <= nodes <= MOST_NODES:
         raise BadInput(f"nodes {nodes}: valid: 1 to {MOST_NODES}")
     different = given.get("node") or ()
-    gpus_per_node = given.get("gpus_per_node")
-    alike = (machine, gpus_per_node, *(given.get(key) for key in ("topology", "graphs", "gpu")))
-    if different and (nodes > 1 or any(value is not None for value in alike)):
+    alike = [given.get(key) for key in ("gpus_per_node", "trays", "gpus_per_tray", "topology", "graphs", "gpu")]
+    if different and (nodes > 1 or any(value is not None for value in (machine, *alike))):
         raise BadInput("node describes all nodes; valid: node alone, or machine, topology, graphs, gpu, nodes")
     kinds = [nodes_of(text) for text in different] or [
         Scenario(
@@ -70,7 +72,7 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
             machine=None if machine is None else catalogue.load(machine).name,
             topology=_path(given.get("topology")),
             graphs=_path(given.get("graphs")),
-            gpus_per_node=None if gpus_per_node is None else whole(gpus_per_node, "gpus_per_node"),
+            **_parts(machine, given),
             gpu=given.get("gpu"),
             net_gbps=given.get("net_gbps"),
             net_latency_us=given.get("net_latency_us"),
@@ -95,6 +97,27 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
     )
 
 
+class _Parts(TypedDict):
+    gpus_per_node: int | None
+    trays: int | None
+
+
+def _parts(machine: str | None, given: Description) -> _Parts:
+    """What is used of each node: GPUs of a host, or trays and their GPUs. BadInput for parts that it does not have."""
+    trays, of_tray, of_node = (given.get(key) for key in ("trays", "gpus_per_tray", "gpus_per_node"))
+    has = None if machine is None else catalogue.load(machine).trays
+    if has is None:
+        if trays is not None or of_tray is not None:
+            raise BadInput("trays are of machines that are NVLink domains, such as gb200-nvl72; valid: gpus_per_node")
+        return {"gpus_per_node": None if of_node is None else whole(of_node, "gpus_per_node"), "trays": None}
+    if of_node is not None:
+        raise BadInput(f"{machine} is a NVLink domain of {has} trays; valid: trays, gpus_per_tray")
+    used = has if trays is None else whole(trays, "trays")
+    if not 1 <= used <= has:
+        raise BadInput(f"trays {used}: valid: 1 to {has}, those of {machine}")
+    return {"gpus_per_node": None if of_tray is None else whole(of_tray, "gpus_per_tray"), "trays": used}
+
+
 def nodes_of(text: str) -> Scenario:
     """The nodes of ``NODE[:GPUS][xN]``; a name that ends as if it gave a number is taken as a name first.
 
@@ -112,6 +135,7 @@ def nodes_of(text: str) -> Scenario:
         nccl="",
         nodes=int(count or 1),
         machine=None if topology else catalogue.load(name).name,
+        trays=None if topology else catalogue.load(name).trays,
         topology=Path(name) if topology else None,
         gpus_per_node=None if gpus is None else int(gpus),
     )

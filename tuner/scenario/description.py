@@ -44,7 +44,8 @@ class Scenario:
     machine: str | None = None
     topology: Path | None = None
     graphs: Path | None = None
-    gpus_per_node: int | None = None
+    gpus_per_node: int | None = None  # of a tray, where the machine has trays
+    trays: int | None = None  # of each node, whose machine is a NVLink domain
     environment: dict[str, str] | None = None
     gpu: str | None = None  # the model of all GPUs, where the topology only places them
     net_gbps: float | None = None  # of the adapters that the topology only places, 1e9 bits per second
@@ -76,7 +77,7 @@ class Scenario:
     @property
     def title(self) -> str:
         """What the communicator is, in words: ``2 x dgx-h100, 8 GPUs each, NCCL 2.28.9``."""
-        nodes = (f"{kind.nodes} x {kind.name}, {kind.gpus} GPUs each{kind.sharing}" for kind in self.resolve().kinds)
+        nodes = (kind.in_words for kind in self.resolve().kinds)
         domains = self.resolve().domains_in_words
         build = "" if self.build == BUILDS[0] else f" {self.build}"
         constants = f", constants {self.fitted_constants.file}" if self.fitted_constants else ""
@@ -150,11 +151,11 @@ class Scenario:
 
     def gpus(self) -> int:
         """GPUs used per node: as many as described, else all. BadInput where there are not as many."""
-        return self.resolve().own.gpus
+        return self.resolve().own.gpus * (self.trays or 1)
 
     def local_ranks(self) -> int:
         """Ranks of the first kind of nodes. Errors: those of :meth:`gpus`, BadInput for GPUs that cannot be shared."""
-        return len(self.resolve().own.gpu_of_rank)
+        return len(self.resolve().own.gpu_of_rank) * (self.trays or 1)
 
     @property
     def shares_gpus(self) -> bool:

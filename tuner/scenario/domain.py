@@ -44,7 +44,9 @@ class ResolvedDomain:
     def _described(self, several: bool) -> Node:
         hosts = [(kind.without_graphs, count) for kind, count in self.alike]
         every, number = [host for host, _ in hosts], sum(count for _, count in hosts)
-        graphs, net_gbs = found_graphs(self.for_search(several), self.alike[0][0].scenario.nccl)
+        (first, trays), *others = self.alike
+        known = None if others else first.searched_before(several, trays)
+        graphs, net_gbs = known or found_graphs(self.for_search(several), first.scenario.nccl)
         gpu_direct = {host.gpu_direct for host in every}
         return replace(
             every[0],

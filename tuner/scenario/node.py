@@ -49,6 +49,18 @@ class ResolvedNode:
         other.scenario, other.nodes = replace(self.scenario, nodes=nodes), nodes
         return other
 
+    @property
+    def hosts(self) -> int:
+        """How many hosts all these nodes have."""
+        return self.nodes * (self.scenario.trays or 1)
+
+    @property
+    def in_words(self) -> str:
+        """How many of what: ``2 x dgx-h100, 8 GPUs each``."""
+        trays = self.scenario.trays
+        of_trays = f"{trays} trays of {self.gpus} GPUs" if trays else f"{self.gpus} GPUs each"
+        return f"{self.nodes} x {self.name}, {of_trays}{self.sharing}"
+
     @cached_property
     def gpus(self) -> int:
         """GPUs used per node: as many as described, else all. BadInput where there are not as many."""
@@ -56,7 +68,8 @@ class ResolvedNode:
         gpus = have if wanted is None else wanted
         if not 1 <= gpus <= have:
             node = self.scenario.machine or self.scenario.topology
-            raise BadInput(f"GPUs per node: {gpus}; valid: 1 to {have} on {node}")
+            of = "tray" if self.scenario.trays else "node"
+            raise BadInput(f"GPUs per {of}: {gpus}; valid: 1 to {have} on {node}")
         return gpus
 
     @cached_property
@@ -184,20 +197,25 @@ class ResolvedNode:
             if found != ranks:
                 raise BadTopology(f"{scenario.graphs}: graphs of {found} {each} for {ranks} {each} per node")
             return dumped, self._dumped_net_gbs(several)
-        return self._searched_before(several) or found_graphs(self.for_search(several), scenario.nccl)
+        return self.searched_before(several) or found_graphs(self.for_search(several), scenario.nccl)
 
-    def _searched_before(self, several: bool) -> tuple[Graphs, float] | None:
-        """The same, where the catalogue has it: of a machine as it is, without variables that only the search reads."""
+    def searched_before(self, several: bool, trays: int = 1) -> tuple[Graphs, float] | None:
+        """The same, where the catalogue has it: of a machine as it is, without variables that only the search reads.
+
+        ``trays``: of so many such hosts that NVLink joins; it has these for whole trays.
+        """
         scenario = self.scenario
         if scenario.machine is None or scenario.hardware:
             return None
         machine, nccl = catalogue.load(scenario.machine), release.load(scenario.nccl)
         machine.check_runs(nccl.name)
         given = {**machine.environment, **(scenario.environment or {})}
-        searched_with = {name: value for name, value in given.items() if name in nccl.environment.search}
-        if self.shares_gpus or searched_with != machine.environment:
+        read = {*nccl.environment.search, *(nccl.environment.nvlink_domains if trays > 1 else ())}
+        searched_with = {name: value for name, value in given.items() if name in read}
+        whole = trays == 1 or self.gpus == machine.gpus_per_node
+        if self.shares_gpus or searched_with != machine.environment or not whole:
             return None
-        shape = nccl.name, self.gpus, several
+        shape = nccl.name, self.gpus * trays, several
         table = machine.graph_table
         return (table.graphs[shape], table.net_gbs.get(shape, 0.0)) if shape in table.graphs else None
 
@@ -205,7 +223,7 @@ class ResolvedNode:
         """A dump of graphs does not say it, so the machine's own; a topology's is not known."""
         if self.scenario.machine is None:
             return 0.0
-        known = self._searched_before(several)
+        known = self.searched_before(several)
         return found_graphs(self.for_search(several), self.scenario.nccl)[1] if known is None else known[1]
 
     @cached_property

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 from tuner import release
@@ -55,7 +55,7 @@ class ResolvedScenario:
     @cached_property
     def ranks(self) -> int:
         """The ranks of the whole communicator."""
-        return sum(kind.nodes * len(kind.gpu_of_rank) for kind in self.kinds)
+        return sum(kind.hosts * len(kind.gpu_of_rank) for kind in self.kinds)
 
     @cached_property
     def release(self) -> Release:
@@ -106,7 +106,12 @@ class ResolvedScenario:
     @cached_property
     def domains(self) -> tuple[int, ...]:
         """The hosts of each NVLink domain in the order of ranks; empty: there are none. BadInput for other sums."""
-        hosts, described = sum(kind.nodes for kind in self.kinds), self.scenario.hosts_per_domain
+        hosts, described = sum(kind.hosts for kind in self.kinds), self.scenario.hosts_per_domain
+        trays = [(kind.scenario.trays, kind.nodes) for kind in self.kinds]
+        if any(each for each, _ in trays):
+            if described is not None:
+                raise BadInput("--hosts-per-domain: this machine is a NVLink domain; valid for it: --trays")
+            return tuple(chain.from_iterable(repeat(each or 1, count) for each, count in trays))
         if described is None:
             return ()
         if isinstance(described, int):
@@ -122,13 +127,10 @@ class ResolvedScenario:
     @property
     def domains_in_words(self) -> str:
         """What NVLink joins, in words that go after the hosts; none where it joins none."""
-        if not self.domains:
-            return ""
-        described = self.scenario.hosts_per_domain
+        described, without = self.scenario.hosts_per_domain, self.scenario.ranks_without_fabric
         words = " + ".join(map(str, described)) if isinstance(described, tuple) else described
-        without = self.scenario.ranks_without_fabric
-        out = f", ranks {', '.join(map(str, without))} not in its fabric" if without else ""
-        return f", NVLink domains of {words} hosts{out}"
+        domains = f", NVLink domains of {words} hosts" if words else ""
+        return domains + (f", ranks {', '.join(map(str, without))} not in its fabric" if without else "")
 
     @cached_property
     def nodes(self) -> Sequence[tuple[ResolvedNode | ResolvedDomain, int]]:
@@ -136,14 +138,13 @@ class ResolvedScenario:
 
         BadInput where NCCL refuses the domains, or what it does with them is not emulated.
         """
-        hosts = [(kind, kind.nodes) for kind in self.kinds]
+        hosts = [(kind, kind.hosts) for kind in self.kinds]
         fabric = Fabric(
             Environment(self.scenario.environment or {}, non_numeric_is_default=self._non_numeric_is_default),
             hosts=sum(count for _, count in hosts),
             domains=self.domains,
-            ready=not self.scenario.ranks_without_fabric,
+            ready=not self.ranks_without_fabric,
         )
-        self._check_ranks_without_fabric()
         sizes = resolved.of(self.release).domains(fabric)
         if not sizes:
             return hosts
@@ -155,12 +156,19 @@ class ResolvedScenario:
     def _non_numeric_is_default(self) -> bool:
         return self.release.environment.non_numeric_is_default
 
-    def _check_ranks_without_fabric(self) -> None:
+    @cached_property
+    def ranks_without_fabric(self) -> tuple[int, ...]:
+        """Those described, and the ranks of hosts beside machines that are domains. BadInput for ranks out of range."""
         without = self.scenario.ranks_without_fabric
         if without and not self.domains:
             raise BadInput("ranks without fabric: there is none; valid with NVLink domains, such as --hosts-per-domain")
         if outside := [rank for rank in without if not 0 <= rank < self.ranks]:
             raise BadInput(f"ranks without fabric: {outside[0]}; valid: 0 to {self.ranks - 1}")
+        if self.scenario.hosts_per_domain is not None or not self.domains:
+            return without
+        of_kinds = [(kind.scenario.trays is None, kind.hosts * len(kind.gpu_of_rank)) for kind in self.kinds]
+        alone = list(chain.from_iterable(repeat(outside, ranks) for outside, ranks in of_kinds))
+        return tuple(rank for rank, outside in enumerate(alone) if outside or rank in without)
 
     def _domain(self, alike: tuple[Alike, ...]) -> ResolvedDomain:
         """A domain of these hosts, the same one each time."""
@@ -182,11 +190,11 @@ class ResolvedScenario:
             raise BadInput("--constants: libnccl computes with its own constants; valid for: pick, table, group")
         if any(kind.scenario.graphs is not None for kind in self.kinds):
             raise BadInput("--graphs: libnccl searches its own graphs; valid for it: --machine, --topology")
-        own, *others = (kind.for_oracle(kind.nodes) for kind in self.kinds)
+        own, *others = (kind.for_oracle(kind.hosts) for kind in self.kinds)
         if any(other.env != own.env for other in others):
             raise BadInput("the nccl.conf of these machines differ, and libnccl runs in one process here; valid: alike")
         joined = replace(own, others=tuple(chain.from_iterable(other.hosts for other in others)))
-        return replace(joined, domains=self.domains, ranks_without_fabric=self.scenario.ranks_without_fabric)
+        return replace(joined, domains=self.domains, ranks_without_fabric=self.ranks_without_fabric)
 
     def oracle_configuration_to_launch(self) -> "OracleConfiguration":
         """The same; without a tuner plugin, so without the recorder, where a variable counts only then."""

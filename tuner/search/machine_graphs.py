@@ -32,7 +32,8 @@ def find_all(machine: Machine, releases: Iterable[str], processes: int | None = 
     alike: dict[str, list[str]] = {}
     for name in releases:
         alike.setdefault(rules_of(name), []).append(name)
-    counts = range(machine.gpus_per_node, 0, -1)  # the longest searches first
+    of_trays = [machine.gpus_per_node * trays for trays in machine.tray_counts]
+    counts = [*of_trays, *range(machine.gpus_per_node, 0, -1)]  # the longest searches first
     shapes: list[Shape] = [(names[0], *shape) for names in alike.values() for shape in product(counts, (False, True))]
     with ProcessPoolExecutor(processes or os.cpu_count()) as pool:
         for (first, gpus, several), found in zip(shapes, pool.map(partial(of_shape, machine), shapes), strict=True):
@@ -70,5 +71,7 @@ def _with_channels(found: SearchResult) -> dict[str, Graph]:
 
 
 def _request(machine: Machine, gpus: int, several: bool, variables: dict[str, str]) -> Request:
-    environment = {**machine.environment, **variables}
-    return Request(machine.topology_xml, gpus, several, environment, machine.peer_to_peer_across_sockets)
+    """Of a host, or of whole trays where the GPUs are more than one has."""
+    environment, of_host = {**machine.environment, **variables}, min(gpus, machine.gpus_per_node)
+    across = machine.peer_to_peer_across_sockets
+    return Request(machine.topology_xml, of_host, several, environment, across, hosts=gpus // of_host)
