@@ -311,6 +311,22 @@ DOCUMENTED = {
     ),
     "gh200-4x": GH200,
     "alps": GH200,
+    "gb200-nvl72": Documented(
+        100,
+        18,
+        1,
+        1,
+        400000,
+        ("arm64", None, None, None),
+        2,
+        144,
+        1,
+        {(GEN5, "16")},
+        {(1, 0), (0, 1)},
+        "0008:01:00.0 0009:01:00.0 0018:01:00.0 0019:01:00.0",
+        "0000:03:00.0 0002:03:00.0 0010:03:00.0 0012:03:00.0",
+        "mlx5_ 0 1 3 4",
+    ),
     "hgx-h100-amd": Documented(
         90,
         18,
@@ -464,8 +480,10 @@ def test_an_unknown_machine_lists_the_valid_ones() -> None:
 
 
 def test_a_machine_that_cannot_be_simulated_says_why_and_what_there_is_instead() -> None:
-    with pytest.raises(UnknownMachine, match=r"^gb200-nvl72: .*no multi-node NVLink.*; valid: dgx-b200, gh200-4x$"):
-        catalogue.load("gb200-nvl72")
+    with pytest.raises(
+        UnknownMachine, match=r"^gb300-nvl72: no public source says how .*; valid: gb200-nvl72, dgx-b200$"
+    ):
+        catalogue.load("gb300-nvl72")
     refused = tomllib.loads((catalogue.folder() / "refused.toml").read_text())
     assert not set(refused) & set(NAMES)
     assert all(set(entry["instead"]) <= set(NAMES) for entry in refused.values())

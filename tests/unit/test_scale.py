@@ -26,7 +26,7 @@ def test_answers_up_to_4096_nodes(nccl: str) -> None:
     """Every machine at 4096 nodes, and every number of nodes on one of them after the other."""
     one_after_the_other = [(CONNECTED[at % len(CONNECTED)], nodes) for at, nodes in enumerate(NODES)]
     for machine, nodes in [*((machine, MOST) for machine in CONNECTED), *one_after_the_other]:
-        if nccl not in catalogue.load(machine).crashes:
+        if nccl in catalogue.load(machine).releases:
             assert_sound(selection(nccl, machine, nodes))
 
 
@@ -52,7 +52,7 @@ def assert_sound(chosen: Selection) -> None:
         (nccl, machine)
         for nccl in (release.names()[0], "2.22.3", "2.27.7", "2.28.9", release.names()[-1])
         for machine in CONNECTED
-        if nccl not in catalogue.load(machine).crashes
+        if nccl in catalogue.load(machine).releases
     ],
 )
 def test_more_nodes_take_longer_to_reach(nccl: str, machine: str) -> None:

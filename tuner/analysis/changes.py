@@ -46,7 +46,7 @@ def _machine(scenario: Scenario, value: str) -> Scenario:
         topology=None,
         graphs=None,
         gpus_per_node=None,
-        trays=catalogue.load(value).trays,
+        trays=None,
         gpu=None,
         net_gbps=None,
         net_latency_us=None,
@@ -60,13 +60,17 @@ def _nodes(scenario: Scenario, value: str) -> Scenario:
 
 
 def _gpus_per_node(scenario: Scenario, value: str) -> Scenario:
-    if scenario.trays is not None:
+    if _has_trays(scenario) is not None:
         raise BadInput(f"change gpus-per-node={value}: not of trays; valid: trays, gpus-per-tray")
     return replace(scenario, gpus_per_node=_whole("gpus-per-node", value))
 
 
+def _has_trays(scenario: Scenario) -> int | None:
+    return None if scenario.machine is None else catalogue.load(scenario.machine).trays
+
+
 def _trays(scenario: Scenario, value: str) -> Scenario:
-    has = None if scenario.machine is None else catalogue.load(scenario.machine).trays
+    has = _has_trays(scenario)
     if has is None:
         raise BadInput(f"change trays={value}: only of machines that are NVLink domains; valid: hosts-per-domain")
     if not 1 <= _whole("trays", value) <= has:
@@ -75,7 +79,7 @@ def _trays(scenario: Scenario, value: str) -> Scenario:
 
 
 def _gpus_per_tray(scenario: Scenario, value: str) -> Scenario:
-    if scenario.trays is None:
+    if _has_trays(scenario) is None:
         raise BadInput(f"change gpus-per-tray={value}: only of machines that are NVLink domains; valid: gpus-per-node")
     return replace(scenario, gpus_per_node=_whole("gpus-per-tray", value))
 

@@ -67,6 +67,7 @@ class Explanation:
     steps: tuple[Step, ...]
     others: tuple[Slower | Unavailable, ...]
     holds: Holds
+    domains: str | None = field(default=None, metadata=json_form(optional=True))  # what NCCL makes of NVLink domains
     calibrated: "Mapping[str, CalibratedTime] | None" = field(default=None, metadata=json_form(optional=True))
     calibration: "CalibrationUsed | None" = field(default=None, metadata=json_form(optional=True))
 
@@ -95,7 +96,8 @@ def explain(scenario: Scenario, request: Request, size: int) -> Explanation:
 
     Errors: those of :meth:`Selection.pick`; BadInput for windows, and where NCCL_CTA_POLICY moved the pick.
     """
-    return explain_pick(Selection(scenario.communicator()), scenario.constants, request, size)
+    explanation = explain_pick(Selection(scenario.communicator()), scenario.constants, request, size)
+    return replace(explanation, domains=scenario.resolve().what_domains_are)
 
 
 def explain_pick(selection: Selection, constants: ConstantsUsed, request: Request, size: int) -> Explanation:

@@ -112,8 +112,8 @@ def _parts(machine: str | None, given: Description) -> _Parts:
         return {"gpus_per_node": None if of_node is None else whole(of_node, "gpus_per_node"), "trays": None}
     if of_node is not None:
         raise BadInput(f"{machine} is a NVLink domain of {has} trays; valid: trays, gpus_per_tray")
-    used = has if trays is None else whole(trays, "trays")
-    if not 1 <= used <= has:
+    used = None if trays is None else whole(trays, "trays")
+    if used is not None and not 1 <= used <= has:
         raise BadInput(f"trays {used}: valid: 1 to {has}, those of {machine}")
     return {"gpus_per_node": None if of_tray is None else whole(of_tray, "gpus_per_tray"), "trays": used}
 
@@ -135,7 +135,6 @@ def nodes_of(text: str) -> Scenario:
         nccl="",
         nodes=int(count or 1),
         machine=None if topology else catalogue.load(name).name,
-        trays=None if topology else catalogue.load(name).trays,
         topology=Path(name) if topology else None,
         gpus_per_node=None if gpus is None else int(gpus),
     )

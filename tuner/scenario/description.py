@@ -45,7 +45,7 @@ class Scenario:
     topology: Path | None = None
     graphs: Path | None = None
     gpus_per_node: int | None = None  # of a tray, where the machine has trays
-    trays: int | None = None  # of each node, whose machine is a NVLink domain
+    trays: int | None = None  # used of each node, whose machine is a NVLink domain; None: all
     environment: dict[str, str] | None = None
     gpu: str | None = None  # the model of all GPUs, where the topology only places them
     net_gbps: float | None = None  # of the adapters that the topology only places, 1e9 bits per second
@@ -151,11 +151,11 @@ class Scenario:
 
     def gpus(self) -> int:
         """GPUs used per node: as many as described, else all. BadInput where there are not as many."""
-        return self.resolve().own.gpus * (self.trays or 1)
+        return self.resolve().own.gpus * (self.resolve().own.trays or 1)
 
     def local_ranks(self) -> int:
         """Ranks of the first kind of nodes. Errors: those of :meth:`gpus`, BadInput for GPUs that cannot be shared."""
-        return len(self.resolve().own.gpu_of_rank) * (self.trays or 1)
+        return len(self.resolve().own.gpu_of_rank) * (self.resolve().own.trays or 1)
 
     @property
     def shares_gpus(self) -> bool:

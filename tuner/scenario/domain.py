@@ -22,6 +22,11 @@ class ResolvedDomain:
     alike: tuple[Alike, ...]
     _nodes: dict[bool, Node] = field(default_factory=dict, compare=False, repr=False)
 
+    @property
+    def hosts(self) -> int:
+        """How many it has."""
+        return sum(count for _, count in self.alike)
+
     def for_search(self, several: bool) -> "Request":
         """The domain as the search of graphs takes it, alone or one of several nodes."""
         from tuner.search import Hosts
@@ -43,7 +48,7 @@ class ResolvedDomain:
 
     def _described(self, several: bool) -> Node:
         hosts = [(kind.without_graphs, count) for kind, count in self.alike]
-        every, number = [host for host, _ in hosts], sum(count for _, count in hosts)
+        every, number = [host for host, _ in hosts], self.hosts
         (first, trays), *others = self.alike
         known = None if others else first.searched_before(several, trays)
         graphs, net_gbs = known or found_graphs(self.for_search(several), first.scenario.nccl)

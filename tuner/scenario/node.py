@@ -50,15 +50,21 @@ class ResolvedNode:
         return other
 
     @property
+    def trays(self) -> int | None:
+        """How many are used of each node, where the machine is a NVLink domain; None for one that is a host."""
+        machine = self.scenario.machine
+        has = None if machine is None else catalogue.load(machine).trays
+        return self.scenario.trays or has
+
+    @property
     def hosts(self) -> int:
         """How many hosts all these nodes have."""
-        return self.nodes * (self.scenario.trays or 1)
+        return self.nodes * (self.trays or 1)
 
     @property
     def in_words(self) -> str:
         """How many of what: ``2 x dgx-h100, 8 GPUs each``."""
-        trays = self.scenario.trays
-        of_trays = f"{trays} trays of {self.gpus} GPUs" if trays else f"{self.gpus} GPUs each"
+        of_trays = f"{self.trays} trays of {self.gpus} GPUs" if self.trays else f"{self.gpus} GPUs each"
         return f"{self.nodes} x {self.name}, {of_trays}{self.sharing}"
 
     @cached_property
@@ -68,7 +74,7 @@ class ResolvedNode:
         gpus = have if wanted is None else wanted
         if not 1 <= gpus <= have:
             node = self.scenario.machine or self.scenario.topology
-            of = "tray" if self.scenario.trays else "node"
+            of = "tray" if self.trays else "node"
             raise BadInput(f"GPUs per {of}: {gpus}; valid: 1 to {have} on {node}")
         return gpus
 

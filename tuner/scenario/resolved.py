@@ -10,7 +10,7 @@ from tuner import release
 from tuner.base.errors import BadInput
 from tuner.emulator.build import build
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.rules import cta_policy, resolved
+from tuner.emulator.rules import cta_policy, domains, resolved
 from tuner.emulator.rules.domains import Fabric
 from tuner.release import Release
 from tuner.release.environment import Environment
@@ -107,7 +107,7 @@ class ResolvedScenario:
     def domains(self) -> tuple[int, ...]:
         """The hosts of each NVLink domain in the order of ranks; empty: there are none. BadInput for other sums."""
         hosts, described = sum(kind.hosts for kind in self.kinds), self.scenario.hosts_per_domain
-        trays = [(kind.scenario.trays, kind.nodes) for kind in self.kinds]
+        trays = [(kind.trays, kind.nodes) for kind in self.kinds]
         if any(each for each, _ in trays):
             if described is not None:
                 raise BadInput("--hosts-per-domain: this machine is a NVLink domain; valid for it: --trays")
@@ -153,6 +153,27 @@ class ResolvedScenario:
         return [(self._domain(alike), count) for alike, count in grouped(hosts, sizes)]
 
     @property
+    def what_domains_are(self) -> str | None:
+        """What NCCL makes of the NVLink domains, in a sentence; None where there are none."""
+        if not self.domains:
+            return None
+        hosts, nodes = sum(self.domains), sum(count for _, count in self.nodes)
+        joined = {node.hosts for node, _ in self.nodes if isinstance(node, ResolvedDomain)}
+        if joined:
+            each = " or ".join(map(str, sorted(joined)))
+            return (
+                f"NVLink joins hosts (multi-node NVLink, MNNVL): NCCL takes {each} hosts for one node, "
+                f"and all {hosts} hosts for {nodes} node{'s' * (nodes > 1)}."
+            )
+        if self.ranks_without_fabric:
+            why = f"the GPU of rank {self.ranks_without_fabric[0]} is not in its NVLink fabric"
+        elif domains.hosts_are_nodes is resolved.of(self.release).domains:
+            why = f"NCCL {self.release.name} knows no NVLink between hosts"
+        else:
+            why = f"the variables or NCCL {self.release.name} rule out NVLink between hosts"
+        return f"NVLink joins hosts, but NCCL takes each of the {hosts} for a node: {why}."
+
+    @property
     def _non_numeric_is_default(self) -> bool:
         return self.release.environment.non_numeric_is_default
 
@@ -166,7 +187,7 @@ class ResolvedScenario:
             raise BadInput(f"ranks without fabric: {outside[0]}; valid: 0 to {self.ranks - 1}")
         if self.scenario.hosts_per_domain is not None or not self.domains:
             return without
-        of_kinds = [(kind.scenario.trays is None, kind.hosts * len(kind.gpu_of_rank)) for kind in self.kinds]
+        of_kinds = [(kind.trays is None, kind.hosts * len(kind.gpu_of_rank)) for kind in self.kinds]
         alone = list(chain.from_iterable(repeat(outside, ranks) for outside, ranks in of_kinds))
         return tuple(rank for rank, outside in enumerate(alone) if outside or rank in without)
 

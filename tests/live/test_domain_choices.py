@@ -1,0 +1,98 @@
+"""NVLink domains: what the emulator says of hosts that NVLink joins, against the live libnccl."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.available_releases import HERE
+from tests.support.gb200_tray import tray
+from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.conformance.check import check
+from tuner.emulator.request import Request
+from tuner.machine import catalogue
+from tuner.scenario.describe import describe
+
+pytestmark = pytest.mark.live
+
+JOINING = [name for name in HERE if name in catalogue.load("gb200-nvl72").releases]
+SIZES = (16 << 10, 1 << 20, 64 << 20, 1 << 30)
+CALLS = tuple(
+    Request(collective, DataType.float32, Op.sum) for collective in (Collective.AllReduce, Collective.AllGather)
+)
+REGISTERED = (Request(Collective.AllReduce, DataType.float32, Op.sum, buffers=Buffers.registered),)
+VARIABLES = (
+    {"NCCL_MNNVL_ENABLE": "0"},
+    {"NCCL_MNNVL_ENABLE": "1"},
+    {"NCCL_MNNVL_UUID": "7"},
+    {"NCCL_MNNVL_UUID": "0"},
+    {"NCCL_MNNVL_CLIQUE_ID": "5"},
+    {"NCCL_MNNVL_SCATTER_NETS_ENABLE": "0"},
+    {"NCCL_MNNVL_RAIL_PER_HOST": "1", "NCCL_CROSS_NIC": "0"},
+    {"NCCL_CUMEM_ENABLE": "0"},
+    {"NCCL_COLLNET_ENABLE": "1"},
+)
+
+
+@pytest.fixture(name="file")
+def _file(tmp_path: Path) -> Path:
+    file = tmp_path / "tray.xml"
+    file.write_text(tray())
+    return file
+
+
+def assert_equal(calls: tuple[Request, ...] = CALLS, **described: Any) -> None:
+    scenario = describe(**described)
+    unit = max(call.unit_bytes(scenario.ranks) for call in calls)
+    report = check(scenario, calls, [size // unit * unit for size in SIZES])
+    assert not report.mismatches
+    assert report.compared["tables"]
+
+
+@pytest.mark.parametrize("trays", [2, 4])
+@pytest.mark.parametrize("nccl", JOINING)
+def test_one_domain_and_two_are_libnccls(nccl: str, trays: int, file: Path) -> None:
+    assert_equal(topology=file, nodes=trays, hosts_per_domain=2, nccl=nccl)
+
+
+@pytest.mark.parametrize("nccl", [name for name in HERE if name not in JOINING])
+def test_hosts_of_domains_are_nodes_to_earlier_releases(nccl: str, file: Path) -> None:
+    assert_equal(topology=file, nodes=4, hosts_per_domain=2, nccl=nccl)
+
+
+@pytest.mark.parametrize("nccl", JOINING[-1:])
+def test_domains_of_different_sizes_are_libnccls(nccl: str, file: Path) -> None:
+    assert_equal(topology=file, nodes=3, hosts_per_domain=2, nccl=nccl)
+    assert_equal(topology=file, nodes=3, hosts_per_domain=(1, 2), nccl=nccl)
+
+
+@pytest.mark.parametrize("nccl", JOINING[-1:])
+def test_a_tray_with_fewer_gpus_is_libnccls(nccl: str, file: Path, tmp_path: Path) -> None:
+    few = tmp_path / "three.xml"
+    few.write_text(tray(gpus=3))
+    assert_equal(node=[str(file), str(few)], hosts_per_domain=2, nccl=nccl)
+
+
+@pytest.mark.parametrize("nccl", JOINING)
+def test_a_rank_outside_of_the_fabric_makes_every_host_a_node(nccl: str, file: Path) -> None:
+    assert_equal(topology=file, nodes=2, hosts_per_domain=2, ranks_without_fabric=[3], nccl=nccl)
+    joined = describe(topology=file, nodes=2, hosts_per_domain=2, nccl=nccl).communicator()
+    fallen = describe(topology=file, nodes=2, hosts_per_domain=2, ranks_without_fabric=[3], nccl=nccl).communicator()
+    assert (joined.nodes, fallen.nodes) == (1, 2)
+
+
+@pytest.mark.parametrize("variables", VARIABLES, ids=str)
+@pytest.mark.parametrize("nccl", JOINING[-1:])
+def test_variables_of_domains_are_libnccls(nccl: str, variables: dict[str, str], file: Path) -> None:
+    assert_equal(topology=file, nodes=4, hosts_per_domain=2, nccl=nccl, env=variables)
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize("nccl", JOINING[-1:])
+def test_registered_buffers_are_libnccls(nccl: str, hosts: int, file: Path) -> None:
+    assert_equal(REGISTERED, topology=file, nodes=2, hosts_per_domain=hosts, nccl=nccl)
+
+
+@pytest.mark.parametrize("nccl", JOINING[-1:])
+def test_trays_of_the_catalogue_are_libnccls(nccl: str) -> None:
+    assert_equal(machine="gb200-nvl72", trays=2, nodes=2, gpus_per_tray=2, nccl=nccl)
