@@ -7,15 +7,16 @@ import pytest
 
 from tests.support.available_releases import HERE
 from tests.support.gb200_tray import tray
+from tuner import release
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.conformance.check import check
 from tuner.emulator.request import Request
-from tuner.machine import catalogue
 from tuner.scenario.describe import describe
 
 pytestmark = pytest.mark.live
 
-JOINING = [name for name in HERE if name in catalogue.load("gb200-nvl72").releases]
+SINCE = release.names().index("2.21.5")
+JOINING = [name for name in HERE if release.names().index(name) >= SINCE]
 SIZES = (16 << 10, 1 << 20, 64 << 20, 1 << 30)
 CALLS = tuple(
     Request(collective, DataType.float32, Op.sum) for collective in (Collective.AllReduce, Collective.AllGather)

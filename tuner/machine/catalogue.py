@@ -54,13 +54,13 @@ class Machine:
     peer_to_peer_across_sockets: bool
     environment: Mapping[str, str]
     crashes: Mapping[str, str]
-    since: str | None  # the first release that takes the trays for one node
+    since: str | None  # the first release that takes all trays for one node
     trays: int | None  # hosts of a NVLink domain that the machine is
     tray_counts: tuple[int, ...]  # whose graphs are kept
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """The releases that run there, oldest first; of a NVLink domain those that take it for one node."""
+        """The releases that run there, oldest first; of a NVLink domain those that take all of it for one node."""
         names = release.names()
         first = 0 if self.since is None else names.index(self.since)
         return tuple(name for name in names[first:] if name not in self.crashes)
