@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tuner import search
+from tuner import release, search
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
 from tuner.cli import everything
@@ -119,3 +119,11 @@ def test_another_number_of_nodes_resolves_no_node_again(others: tuple[Scenario, 
     assert several[0] is several[1]
     assert resolved.with_nodes(2).own.topology is resolved.own.topology
     assert resolved.own.for_emulator(False) is not several[0]
+
+
+def test_a_topology_can_be_asked_of_every_release(topology: Path) -> None:
+    scenario = Scenario("2.28.9", 2, topology=topology)
+    assert (scenario.releases, scenario.every_release) == (("2.28.9",), tuple(release.names()))
+    assert replace(scenario, graphs=topology).every_release == ("2.28.9",)
+    assert "2.18.1" not in replace(scenario, ranks_per_gpu=2).every_release
+    assert Scenario("2.28.9", 2, "aws-p5").every_release == catalogue.load("aws-p5").releases

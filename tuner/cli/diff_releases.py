@@ -14,10 +14,10 @@ from tuner.scenario import Scenario
 
 
 def releases_of(scenario: Scenario) -> list[Scenario]:
-    """The scenario with each release that its machine has graphs for, the oldest first."""
-    if len(scenario.releases) < 2 or scenario.others:
-        raise BadInput("--all-releases takes the graphs that a machine has; valid: --machine NAME, no --constants")
-    return [replace(scenario, nccl=name) for name in scenario.releases]
+    """The scenario with each release that it can be asked of, the oldest first."""
+    if len(scenario.every_release) < 2 or scenario.others:
+        raise BadInput("--all-releases: graphs are searched anew; valid: without --graphs, --constants and --node")
+    return [replace(scenario, nccl=name) for name in scenario.every_release]
 
 
 def print_pairs(scenario: Scenario, sides: Sequence[Side], requests: Sequence[Request], as_json: bool) -> None:

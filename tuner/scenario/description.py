@@ -95,13 +95,17 @@ class Scenario:
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """The releases it can be asked of, oldest first: those its machine's graphs are captured for; else its own."""
-        if self.machine is None or self.fitted_constants:
+        """The releases it is asked of where none is named, oldest first: all of a machine, of a topology its own."""
+        return (self.nccl,) if self.machine is None else self.every_release
+
+    @property
+    def every_release(self) -> tuple[str, ...]:
+        """The releases it can be asked of, oldest first; its own alone where graphs or constants are of that one."""
+        if self.fitted_constants or (self.graphs is not None and self.machine is None):
             return (self.nccl,)
-        captured = catalogue.load(self.machine).releases
-        if (self.ranks_per_gpu or 1) == 1:
-            return captured
-        return tuple(name for name in captured if release.load(name).environment.shares_gpus is not None)
+        running = release.names() if self.machine is None else catalogue.load(self.machine).releases
+        shared = (self.ranks_per_gpu or 1) > 1
+        return tuple(name for name in running if not shared or release.load(name).environment.shares_gpus is not None)
 
     @property
     def site(self) -> str | None:
