@@ -68,7 +68,10 @@ def compute_paths(system: System, nccl: Release, variables: Environment) -> None
 
 
 def trim(system: System, request: Request, nccl: Release) -> None:
-    """Cuts off the GPUs that rank 0 only reaches over the network, and the network where there is nobody else."""
+    """Cuts off the GPUs that rank 0 only reaches over the network, and the network where there is nobody else.
+
+    BadTopology where rank 0's own GPU is reached by none.
+    """
     domains = list(range(len(system.gpus)))
     for gpu, node in enumerate(system.gpus):
         for peer in range(gpu):
