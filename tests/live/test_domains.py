@@ -132,6 +132,12 @@ def test_to_ask_for_a_domain_that_is_not_there_was_an_error(name: str) -> None:
         Oracle(asked)
 
 
+@pytest.mark.parametrize("name", [name for name in JOINING if release.load(name).rules.domains != "cliques_or_failure"])
+def test_to_ask_for_a_domain_that_is_not_there_does_nothing(name: str) -> None:
+    with Oracle(replace(of(name, 2, ranks_without_fabric=(5,)), env={"NCCL_MNNVL_ENABLE": "1"})) as oracle:
+        assert (oracle.facts.n_nodes, oracle.facts.mnnvl) == (2, 0)
+
+
 @pytest.mark.parametrize("name", [name for name in JOINING if not release.load(name).search.loop.most_nvls_heads])
 def test_nvls_on_more_gpus_than_nccl_has_room_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInput, match="crashes with NVLS on 36 GPUs of a node: it has room for 32"):
@@ -145,8 +151,11 @@ def test_nvls_on_more_gpus_than_nccl_has_room_for(name: str, monkeypatch: pytest
 
 @pytest.mark.parametrize("name", EARLIER)
 def test_earlier_releases_take_every_host_for_a_node(name: str) -> None:
-    with Oracle(of(name, 2)) as oracle:
+    with Oracle(of(name, 2)) as oracle, Oracle(of(name, 1, 1)) as apart:
         assert (oracle.facts.n_nodes, oracle.facts.local_ranks) == (2, 4)
+        assert apart.facts.nvls_support == 1
+        whole = release.load(name).rules.domains == "only_the_whole_communicator"  # then one node, but in its hosts
+        assert (oracle.facts.mnnvl == 1, oracle.facts.nvls_support == 0) == (whole, whole)
 
 
 def test_domains_have_all_hosts() -> None:

@@ -1,0 +1,74 @@
+"""The simulated hardware under sanitizers, while libnccl runs on it: on a host, and on hosts that NVLink joins."""
+
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.available_releases import HERE
+
+ROOT = Path(__file__).parents[2]
+SANITIZED = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+CALLS = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from tests.support.gb200_tray import tray
+from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.emulator.request import Request
+from tuner.oracle import process, start
+from tuner.oracle.api import Oracle
+from tuner.oracle.configuration import OracleConfiguration
+
+process.SIM = start.SIM = Path(sys.argv[1])
+call = Request(Collective.AllReduce, DataType.float32, Op.sum)
+for domains, without in (((), ()), ((2,), ()), ((2, 1), ()), ((2,), (5,))):
+    hosts = sum(domains) or 1
+    asked = OracleConfiguration(
+        tray(), hosts, 4, sys.argv[2], {}, domains=domains, ranks_without_fabric=without
+    )
+    with Oracle(asked) as oracle:
+        assert sys.argv[1] in Path(f"/proc/{oracle.pid}/maps").read_text()
+        oracle.launch(call, [1 << 20, 1 << 26])
+        if int(sys.argv[3]):
+            oracle.launch(replace(call, buffers=Buffers.registered), [1 << 20])
+print("done")
+"""
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+
+def runtime(compiler: str) -> str:
+    """The address sanitizer's own library, which has to be loaded before all others."""
+    found = subprocess.run([compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    return found.stdout.strip()
+
+
+@pytest.mark.parametrize("name", [HERE[0], HERE[-1]])
+def test_addresses_and_undefined_behaviour(name: str, tmp_path: Path) -> None:
+    compiler = shutil.which("gcc")
+    if compiler is None or not Path(runtime(compiler)).is_absolute():
+        pytest.skip("no gcc with its address sanitizer")
+    macro = "-D{}={}".format(*runpy.run_path(str(ROOT / "csrc" / "sources.py"))["macro"](ROOT / "csrc"))
+    simulated = tmp_path / "libnccl_tuner_sim.so"
+    subprocess.run([compiler, macro, "@csrc/sim.args", *SANITIZED, "-o", str(simulated)], cwd=ROOT, check=True)
+    registers = str(int(name != HERE[0]))
+    done = subprocess.run(
+        [sys.executable, "-c", CALLS, str(simulated), name, registers],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "LD_LIBRARY_PATH": str(tmp_path),  # the Python module finds this one first
+            "LD_PRELOAD": runtime(compiler),
+            "ASAN_OPTIONS": "detect_leaks=0",
+        },
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
