@@ -28,7 +28,7 @@ class ResolvedDomain:
         return sum(count for _, count in self.alike)
 
     def for_search(self, several: bool) -> "Request":
-        """The domain as the search of graphs takes it, alone or one of several nodes. BadInput where settings differ."""
+        """The domain as the search of graphs takes it, alone or one of several. BadInput where settings differ."""
         from tuner.search import Hosts
 
         first, *others = [replace(kind.for_search(several), hosts=hosts) for kind, hosts in self.alike]
