@@ -14,40 +14,8 @@ from tuner.machine import skeleton
 from tuner.machine.graphs import ENTER_THE_NETWORK, IN_ORDER, OF_ALGORITHM, Graph, Graphs, OrderedGraph, read_orders
 from tuner.machine.skeleton import Skeleton
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import Host, OracleConfiguration
+from tuner.oracle.configuration import OracleConfiguration
 from tuner.oracle.facts import Graph as OracleGraph
-
-
-def search(configuration: OracleConfiguration) -> tuple[Graphs, float]:
-    """The graphs, and the bandwidth of the slowest path from a GPU to its adapter (GB/s, 0 where unknown).
-
-    Nodes are alike here. A configuration is searched once: nothing but what it says reaches libnccl. Errors: the
-    oracle's, :func:`check_nodes`'s.
-    """
-    return _search(
-        configuration.hosts, configuration.domains, configuration.release, tuple(sorted(configuration.env.items()))
-    )
-
-
-@cache
-def _search(
-    hosts: tuple[Host, ...], domains: tuple[int, ...], nccl: str, env: tuple[tuple[str, str], ...]
-) -> tuple[Graphs, float]:
-    node, *others = hosts
-    configuration = OracleConfiguration(
-        node.topology,
-        1,
-        node.gpus,
-        nccl,
-        dict(env),
-        others=tuple(others),
-        peer_to_peer_across_sockets=node.peer_to_peer_across_sockets,
-        gpu_of_rank=node.gpu_of_rank,
-        domains=domains,
-    )
-    with Oracle(configuration) as oracle:
-        check_nodes(oracle)
-        return graphs(oracle), net_gbs(oracle) or 0.0
 
 
 @cache
