@@ -6,15 +6,19 @@ The machines are made up here but where one of the catalogue says, and small, so
 import json
 import re
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import pytest
 
 from tests.support.command_line import run
 from tests.support.small_topologies import INTEL, PEER
+from tuner import release
 from tuner.machine import catalogue
 from tuner.search import Request
 from tuner.search.explain import Explanation, explain
+from tuner.search.explain.limits import Limits
+from tuner.search.explain.loads import loads
+from tuner.search.explain.runs import run as run_search
 from tuner.search.graphs import search
 from tuner.search.recorded import Recorder
 
@@ -166,6 +170,20 @@ def test_bandwidths_that_are_not_tried() -> None:
     limit = next(limit for limit in told.limits if limit.kinds == ("steps",))
     assert "... 40, 30, 20, 18 ..." in limit.says
     assert (limit.then.channels, limit.then.bw_intra_gbs) == (2, 24.0)
+
+
+def test_tries_that_are_used_up() -> None:
+    """A release that allowed 16 tries of a GPU instead of 16384."""
+    asked, nccl = of_machine("a100-4x-1nic"), release.load(NCCL)
+    few = replace(nccl, search=replace(nccl.search, tries=replace(nccl.search.tries, one=16, same_channels=8)))
+    found = run_search(asked, few, "ring")
+    limits = Limits(found, loads(found), partial(run_search, asked, few, "ring")).all()
+    limit = next(limit for limit in limits if limit.kinds == ("tries",))
+    assert "NCCL allows only 16 tries of a GPU (8 where all channels are alike)" in limit.says
+    assert limit.then.total_intra_gbs > found.trial.channels * found.trial.bw_intra
+    whole = run_search(asked, nccl, "ring")
+    limits = Limits(whole, loads(whole), partial(run_search, asked, nccl, "ring")).all()
+    assert ("tries",) not in [limit.kinds for limit in limits]
 
 
 def test_a_tree_has_the_rings_count() -> None:

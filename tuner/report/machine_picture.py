@@ -12,7 +12,7 @@ from tuner.report.svg import CHANNEL_COLOURS, LIMIT, Canvas, Rectangle
 from tuner.search.explain.records import Device, Explanation, LoadedLink
 from tuner.search.explain.sentences import of_found
 
-LEAF, GAP, PAGE = 148, 10, 1600
+LEAF, GAP, PAGE = 156, 10, 1600
 LINE, BAR, PADDING = 14, 9, 6
 BETWEEN = 16  # levels of the tree
 MARGIN = 24

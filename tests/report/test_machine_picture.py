@@ -1,0 +1,90 @@
+"""The picture of a machine: well-formed, accessible, no text beyond its box, every limit marked."""
+
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import run
+from tuner.machine import catalogue
+from tuner.report.machine_picture import picture
+from tuner.search import Request
+from tuner.search.explain import Explanation, explain
+
+SVG = "{http://www.w3.org/2000/svg}"
+WIDEST = 0.66  # of a letter, as a part of its height, on average of a line
+
+
+def explained(name: str, several: bool, graph: str = "ring", hosts: int = 1) -> Explanation:
+    machine = catalogue.load(name)
+    across = machine.peer_to_peer_across_sockets
+    asked = Request(machine.topology_xml, machine.gpus_per_node, several, dict(machine.environment), across)
+    return explain(replace(asked, hosts=hosts), "2.28.9", graph, with_lifts=False)
+
+
+def boxes(root: ET.Element) -> list[tuple[float, float, float, float]]:
+    found = [each for each in root.iter(f"{SVG}rect") if each.get("class", "").startswith("box")]
+    return [tuple(float(each.get(name, "0")) for name in ("x", "y", "width", "height")) for each in found]
+
+
+@pytest.mark.parametrize(("name", "several"), [("dgx-h100", True), ("dgx-1v", False), ("pcie-rtxpro6000", True)])
+def test_a_picture_has_every_device_and_marks_every_limit(name: str, several: bool) -> None:
+    explanation = explained(name, several)
+    root = ET.fromstring(picture(explanation, f"a node of {name}"))
+    assert root.get("role") == "img"
+    title, description = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
+    assert title is not None
+    assert title.text == f"ring of a node of {name}"
+    assert description is not None
+    assert "channel" in (description.text or "")
+    drawn = " ".join(text.text or "" for text in root.iter(f"{SVG}text"))
+    for device in explanation.devices:
+        if device.kind in ("gpu", "cpu", "net"):
+            assert device.says in drawn
+    limits = {link.link for link in explanation.links if link.limits}
+    assert limits
+    marked = [each for each in root.iter(f"{SVG}rect") if each.get("class") == "gauge limit"]
+    titles = {(each.findtext(f"{SVG}title") or "").partition(": ")[0] for each in marked}
+    assert {each for each in titles if "gpu:" in each} == {each for each in limits if "gpu:" in each}
+    assert drawn.count("\N{BLACK DIAMOND}") == len(marked)
+
+
+@pytest.mark.parametrize("name", ["dgx-h100", "dgx-1v", "pcie-l40s", "gh200-4x"])
+def test_boxes_do_not_overlap_and_hold_their_text(name: str) -> None:
+    root = ET.fromstring(picture(explained(name, True), name))
+    places = boxes(root)
+    for number, (x, y, width, height) in enumerate(places):
+        for other in places[:number]:
+            apart = (
+                x >= other[0] + other[2] or other[0] >= x + width or y >= other[1] + other[3] or other[1] >= y + height
+            )
+            assert apart, (places[number], other)
+    for text in root.iter(f"{SVG}text"):
+        at, line = float(text.get("x", "0")), float(text.get("y", "0"))
+        around = [box for box in places if box[0] <= at <= box[0] + box[2] and box[1] <= line <= box[1] + box[3]]
+        size = {"small": 10, "limit-text": 10, "name": 12}.get(text.get("class", ""), 17)
+        if around and text.get("text-anchor") == "start":
+            assert at + len(text.text or "") * size * WIDEST <= around[0][0] + around[0][2], text.text
+
+
+def test_a_large_machine_has_what_channels_use() -> None:
+    explanation = explained("dgx-b200", False, hosts=3)
+    text = picture(explanation, "24 GPUs")
+    assert "links that carry nothing are left out" in text
+    assert "GPU 7 of host 2" in text
+    assert "PCIe in" not in text
+
+
+def test_it_is_written_as_a_file_and_into_a_report(tmp_path: Path) -> None:
+    words = ("--machine", "ws-2x-a6000", "--nccl", "2.28.9")
+    drawn = run("graphs", *words, "--svg", str(tmp_path / "ring.svg"))
+    assert drawn.stdout == ""
+    text = (tmp_path / "ring.svg").read_text()
+    assert "ring of 1 x ws-2x-a6000, 2 GPUs each, NCCL 2.28.9" in text
+    pytest.importorskip("bokeh")
+    run("report", *words, "--out", str(tmp_path / "page.html"))
+    page = (tmp_path / "page.html").read_text()
+    (inside,) = re.findall(r'<section id="machine">.*?</section>', page, re.DOTALL)
+    assert text.strip() in inside
