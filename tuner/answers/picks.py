@@ -129,14 +129,14 @@ def costs_us(table_us: FloatArray) -> dict[str, float]:
 def _classic(
     scenario: Scenario, views: Sequence[Selection], request: Request, sizes: Sequence[int]
 ) -> Iterator[PickAnswer]:
-    """``views``: as rank 0 sees the communicator, then as those of each of the scenario's others do."""
+    """``views``: as rank 0 sees the communicator, then as the ranks of each further kind of node do."""
     own, *others = views
     picks, tables_us = own.pick_with_costs(request, sizes)
     theirs = [of_picks(other.pick(request, sizes)) for other in others]
     for row, (size, pick) in enumerate(zip(sizes, of_picks(picks), strict=True)):
         disagreeing = tuple(
-            NodesPick(kind.name, other[row])
-            for kind, other in zip(scenario.others, theirs, strict=True)
+            NodesPick(node.name, other[row])
+            for (node, _), other in zip(scenario.resolve().nodes[1:], theirs, strict=True)
             if _launched(other[row]) != _launched(pick)
         )
         cost_us = costs_us(tables_us[row])

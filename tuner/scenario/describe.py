@@ -10,11 +10,15 @@ from tuner import release
 from tuner.base.errors import BadInput, one_of
 from tuner.base.sizes import whole
 from tuner.machine import catalogue
+from tuner.machine.topology import fused
 from tuner.release import BUILDS
 from tuner.scenario.description import MOST_NODES, Scenario
 
 if TYPE_CHECKING:
     from tuner.emulator.fitted_constants import FittedConstants
+
+
+Sizes = tuple[int, ...] | int | None  # hosts of NVLink domains: of each, of all alike, or there are none
 
 
 class Description(TypedDict, total=False):
@@ -78,6 +82,7 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
             net_latency_us=given.get("net_latency_us"),
         )
     ]
+    kinds, sizes = _hosts_of_dump(kinds, _hosts_per_domain(given.get("hosts_per_domain")))
     constants = _path(given.get("constants"))
     fitted = None if constants is None else _fitted(constants)
     nccl = given.get("nccl") or (fitted.nccl if fitted else None)
@@ -92,9 +97,24 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
         fitted_constants=fitted,
         build=_build(given.get("build", BUILDS[0])),
         ranks_per_gpu=_at_least_one("ranks_per_gpu", given.get("ranks_per_gpu")),
-        hosts_per_domain=_hosts_per_domain(given.get("hosts_per_domain")),
+        hosts_per_domain=sizes,
         ranks_without_fabric=_ranks_without_fabric(given.get("ranks_without_fabric")),
     )
+
+
+def _hosts_of_dump(kinds: list[Scenario], sizes: Sizes) -> tuple[list[Scenario], Sizes]:
+    """The hosts of a topology that NCCL dumped of a NVLink domain, so many of which are its ``nodes``."""
+    kind, *others = kinds
+    hosts = () if others or kind.topology is None or kind.gpu is not None else fused.hosts_of(kind.topology)
+    if not hosts:
+        return kinds, sizes
+    if sizes is not None:
+        raise BadInput(f"{kind.topology} is of a NVLink domain; valid: nodes, which are domains")
+    whole_domain = sum(count for _, count in hosts)
+    if len(hosts) == 1:
+        return [replace(kind, part_of_dump=0, nodes=kind.nodes * whole_domain)], whole_domain
+    parts = [replace(kind, part_of_dump=part, nodes=count) for part, (_, count) in enumerate(hosts)]
+    return parts * kind.nodes, (whole_domain,) * kind.nodes if kind.nodes > 1 else whole_domain
 
 
 class _Parts(TypedDict):
@@ -158,7 +178,7 @@ def _at_least_one(name: str, number: int | None) -> int | None:
     return number
 
 
-def _hosts_per_domain(hosts: int | Sequence[int] | None) -> tuple[int, ...] | int | None:
+def _hosts_per_domain(hosts: int | Sequence[int] | None) -> Sizes:
     sizes = () if hosts is None else (hosts,) if isinstance(hosts, int) else tuple(hosts)
     for size in sizes:
         _at_least_one("hosts_per_domain", size)

@@ -57,6 +57,7 @@ class Scenario:
     )
     build: str = BUILDS[0]  # of libnccl, where it is asked
     hosts_per_domain: tuple[int, ...] | int | None = None  # that NVLink joins: of all NVLink domains alike, or of each
+    part_of_dump: int | None = None  # which of its kinds of hosts, where the topology is NCCL's dump of a NVLink domain
     ranks_without_fabric: tuple[int, ...] = ()  # whose GPUs have not joined the NVLink fabric of their domain
     ranks_per_gpu: int | None = None  # the first of a node on its first GPU; None: one, or as in the topology
 
@@ -117,7 +118,8 @@ class Scenario:
     @property
     def name(self) -> str:
         """What one node is, in words: machine or topology file, GPU model, changed hardware."""
-        own = self.machine or " ".join(filter(None, [str(self.topology), self.gpu]))
+        part = f"kind {self.part_of_dump} of its hosts" if self.part_of_dump else None
+        own = self.machine or " ".join(filter(None, [str(self.topology), self.gpu, part]))
         return " with ".join([own, *(f"{key}={value}" for key, value in (self.hardware or {}).items())])
 
     @property

@@ -23,6 +23,11 @@ class ResolvedDomain:
     _nodes: dict[bool, Node] = field(default_factory=dict, compare=False, repr=False)
 
     @property
+    def name(self) -> str:
+        """What it is, in words."""
+        return "NVLink domain of " + " + ".join(f"{count} x {kind.name}" for kind, count in self.alike)
+
+    @property
     def hosts(self) -> int:
         """How many it has."""
         return sum(count for _, count in self.alike)

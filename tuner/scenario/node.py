@@ -17,7 +17,7 @@ from tuner.emulator.rules import resolved
 from tuner.machine import catalogue, gpus, graphs
 from tuner.machine.adapters import used
 from tuner.machine.graphs import Graphs
-from tuner.machine.topology import Topology, edit
+from tuner.machine.topology import Topology, edit, fused
 from tuner.machine.topology import read as read_topology
 from tuner.scenario.description import PEER_TO_PEER, Scenario
 
@@ -256,6 +256,9 @@ class ResolvedNode:
             machine = catalogue.load(scenario.machine)
             return _Source(machine.topology_xml, machine.topology)
         assert scenario.topology is not None
+        if scenario.part_of_dump is not None:
+            host, _ = fused.hosts_of(scenario.topology)[scenario.part_of_dump]
+            return _Source(host, read_topology(host))
         from tuner.machine import skeleton
 
         if scenario.gpu is None:

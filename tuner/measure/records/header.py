@@ -22,8 +22,8 @@ def scenario_record(scenario: Scenario) -> dict[str, Any]:
     record = asdict(replace(scenario, fitted_constants=None))
     del record["fitted_constants"]  # of what was measured before: no part of a communicator
     del record["build"]  # of the libnccl that is asked without GPUs
-    for name in ("ranks_per_gpu", "trays", "hosts_per_domain", "ranks_without_fabric"):
-        if not record[name]:  # a run goes on in a file that is older than these
+    for name in ("ranks_per_gpu", "trays", "hosts_per_domain", "part_of_dump", "ranks_without_fabric"):
+        if record[name] in (None, (), []):  # a run goes on in a file that is older than these
             del record[name]
     record.update({name: str(path.resolve()) for name in _PATHS if (path := getattr(scenario, name)) is not None})
     others = [scenario_record(other) for other in scenario.others]

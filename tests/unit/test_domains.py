@@ -1,0 +1,92 @@
+"""NVLink domains without libnccl: how they are described, what is refused, dumps of a whole domain."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command_line import run
+from tests.support.gb200_tray import tray
+from tuner.base.errors import BadInput
+from tuner.machine.topology import fused
+from tuner.scenario.describe import describe
+
+NCCL = "2.28.9"
+
+
+@pytest.fixture(name="file")
+def _file(tmp_path: Path) -> Path:
+    file = tmp_path / "tray.xml"
+    file.write_text(tray())
+    return file
+
+
+def dump_of(file: Path, *hosts: str) -> Path:
+    """A file as NCCL dumps a domain of these hosts."""
+    of_hosts = (host.replace("<cpu ", f'<cpu host_hash="{number:#x}" ') for number, host in enumerate(hosts, 1))
+    cpus = "".join(host.split("\n", 1)[1].rsplit("</system>", 1)[0] for host in of_hosts)
+    file.write_text(f'<system version="1">\n{cpus}</system>\n')
+    return file
+
+
+def shape(**described: Any) -> tuple[int, int, int, int]:
+    own = describe(nccl=NCCL, **described).communicator()
+    return own.ranks, own.nodes, own.min_local_ranks, own.max_local_ranks
+
+
+def test_hosts_of_a_domain_are_one_node(file: Path) -> None:
+    assert shape(topology=file, nodes=2) == (8, 2, 4, 4)
+    assert shape(topology=file, nodes=2, hosts_per_domain=2) == (8, 1, 8, 8)
+    assert shape(topology=file, nodes=3, hosts_per_domain=2) == (12, 2, 4, 8)
+    assert shape(topology=file, nodes=4, hosts_per_domain=(1, 3)) == (16, 2, 4, 12)
+    assert shape(topology=file, nodes=2, hosts_per_domain=2, ranks_without_fabric=[5]) == (8, 2, 4, 4)
+    assert shape(topology=file, nodes=2, hosts_per_domain=2, env={"NCCL_MNNVL_ENABLE": "0"}) == (8, 2, 4, 4)
+
+
+def test_trays_are_a_machines_hosts() -> None:
+    assert shape(machine="gb200-nvl72") == (72, 1, 72, 72)
+    assert shape(machine="gb200-nvl72", nodes=2, trays=2, gpus_per_tray=3) == (12, 2, 6, 6)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"hosts_per_domain": (2, 2)}, "NVLink domains of 2, 2 hosts: 4 in all; valid: 3"),
+        ({"hosts_per_domain": 0}, "hosts_per_domain 0: valid: 1 or more"),
+        ({"hosts_per_domain": 3, "ranks_without_fabric": [12]}, "ranks without fabric: 12; valid: 0 to 11"),
+        ({"ranks_without_fabric": [1]}, "ranks without fabric: there is none"),
+        ({"trays": 2}, "trays are of machines that are NVLink domains"),
+    ],
+)
+def test_what_no_domain_can_be_is_refused(given: dict[str, Any], says: str, file: Path) -> None:
+    with pytest.raises(BadInput, match=says):
+        describe(topology=file, nodes=3, nccl=NCCL, **given).communicator()
+
+
+def test_what_no_trays_can_be_is_refused() -> None:
+    with pytest.raises(BadInput, match="trays 19: valid: 1 to 18"):
+        describe("gb200-nvl72", trays=19)
+    with pytest.raises(BadInput, match="is a NVLink domain of 18 trays; valid: trays, gpus_per_tray"):
+        describe("gb200-nvl72", gpus_per_node=4)
+    with pytest.raises(BadInput, match="valid for it: --trays"):
+        describe("gb200-nvl72", hosts_per_domain=2, nccl=NCCL).communicator()
+
+
+def test_a_dump_of_a_domain_is_that_domain(file: Path, tmp_path: Path) -> None:
+    dump = dump_of(tmp_path / "alike.xml", tray(), tray())
+    assert [count for _, count in fused.hosts_of(dump)] == [2]
+    own, said = describe(topology=dump, nccl=NCCL), describe(topology=file, nodes=2, hosts_per_domain=2, nccl=NCCL)
+    assert own.communicator().graphs == said.communicator().graphs
+    assert shape(topology=dump, nodes=2) == (16, 2, 8, 8)
+    different = dump_of(tmp_path / "different.xml", tray(), tray(gpus=3))
+    assert shape(topology=different) == (7, 1, 7, 7)
+    assert fused.hosts_of(file) == ()
+    with pytest.raises(BadInput, match="is of a NVLink domain; valid: nodes, which are domains"):
+        describe(topology=dump, hosts_per_domain=2, nccl=NCCL)
+
+
+def test_domains_that_differ_are_answered_and_explained(file: Path) -> None:
+    words = ["--topology", str(file), "--nodes", "3", "--hosts-per-domain", "2", "--nccl", NCCL, "--bytes", "1M"]
+    assert "NVLink domains of 2 hosts" in run("pick", "allreduce", *words).stdout
+    said = run("explain", "allreduce", *words).stdout
+    assert "NCCL takes 1 or 2 hosts for one node, and all 3 hosts for 2 nodes." in said
