@@ -211,9 +211,18 @@ def _page_about(verb: str) -> str:
 
 
 def aliases() -> str:
-    """Other names of machines."""
-    lines = [f"| `{alias}` | `{name}` | {catalogue.load(name).title} |" for alias, name in catalogue.aliases().items()]
-    return "\n".join(["| instance type | machine | |", "|---|---|---|", *lines]) + "\n"
+    """Other names of machines, and why they are the same."""
+    lines = [f"| `{row.name}` | `{row.machine}` | {row.same} |" for row in catalogue.aliases().values()]
+    return "\n".join(["| instance type | machine | what is the same |", "|---|---|---|", *lines]) + "\n"
+
+
+def missing_machines() -> str:
+    """Machines that are not in the catalogue."""
+    lines = [
+        f"| `{row.name}` | {row.why} | {', '.join(f'`{each}`' for each in row.instead)} |"
+        for row in catalogue.missing().values()
+    ]
+    return "\n".join(["| name | why it is missing | nearest |", "|---|---|---|", *lines]) + "\n"
 
 
 def options() -> str:
@@ -376,6 +385,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "options": options,
     "aliases": aliases,
+    "missing machines": missing_machines,
     "measured": measured_tables,
     "regret": measured_regret.by_table,
     "regret_b200": measured_regret.b200,

@@ -18,7 +18,7 @@ from tuner.base.errors import BadInput, OracleFailed, UnknownMachine
 from tuner.base.names import PATH_NAMES, Pattern
 from tuner.conformance.capture import Captured, ask, render
 from tuner.machine import catalogue, graph_tables
-from tuner.machine.catalogue import Machine
+from tuner.machine.catalogue import Alias, Machine
 from tuner.machine.graph_tables import GraphTable, from_table
 from tuner.machine.graphs import Graph
 from tuner.machine.topology import Target, read
@@ -484,9 +484,14 @@ def test_a_machine_that_cannot_be_simulated_says_why_and_what_there_is_instead()
         UnknownMachine, match=r"^gb300-nvl72: no public source says how .*; valid: gb200-nvl72, dgx-b200$"
     ):
         catalogue.load("gb300-nvl72")
-    refused = tomllib.loads((catalogue.folder() / "refused.toml").read_text())
-    assert not set(refused) & set(NAMES)
-    assert all(set(entry["instead"]) <= set(NAMES) for entry in refused.values())
+    for row in catalogue.missing().values():
+        assert row.name not in NAMES
+        assert row.why.strip()
+        assert row.instead
+        assert set(row.instead) <= set(NAMES)
+        for name in (row.name, row.name.upper()):
+            with pytest.raises(UnknownMachine, match=f"^{re.escape(row.name)}: .*; valid: {row.instead[0]}"):
+                catalogue.load(name)
 
 
 def test_the_environment_of_a_machine_is_what_only_the_search_reads(machine: Machine) -> None:
@@ -628,8 +633,40 @@ def test_a_host_that_nccl_takes_for_two_nodes_is_refused(tmp_path: Path) -> None
     assert Scenario("2.28.9", 1, topology=file, environment=environment).communicator().nodes == 1
 
 
-@pytest.mark.parametrize(("alias", "name"), catalogue.aliases().items())
-def test_an_alias_is_a_machine_in_any_case(alias: str, name: str) -> None:
-    assert alias not in catalogue.names()
-    assert catalogue.load(alias) is not None
-    assert {catalogue.load(each).name for each in (alias, alias.lower(), alias.upper())} == {name}
+@pytest.mark.parametrize("alias", catalogue.aliases().values(), ids=str)
+def test_an_alias_is_a_machine_in_any_case_and_says_why(alias: Alias) -> None:
+    assert alias.name not in catalogue.names()
+    assert alias.machine in catalogue.names()
+    assert {catalogue.load(each(alias.name)).name for each in (str, str.lower, str.upper)} == {alias.machine}
+    assert catalogue.alias(alias.name.upper()) == alias
+    assert alias.same.strip()
+    assert alias.source.strip()
+
+
+def test_names_are_distinct_in_any_case() -> None:
+    every = [*catalogue.names(), *catalogue.aliases(), *catalogue.missing()]
+    assert len({name.lower() for name in every}) == len(every)
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("a100-sxm", {"a100-4x-1nic", "a100-4x-2nic", "aws-p4d", "azure-nd-a100-v4", "dgx-a100"}),
+        ("azure-a100", {"azure-nd-a100-v4"}),
+        ("DGXH100", {"dgx-h100"}),
+        ("gh200", {"alps", "gh200-4x"}),
+        ("aws-h100", {"aws-p5"}),
+    ],
+)
+def test_an_unknown_name_leads_to_machines_with_its_words(asked: str, meant: set[str]) -> None:
+    with pytest.raises(UnknownMachine) as error:
+        catalogue.load(asked)
+    found = re.search(r"did you mean (.*)\?", str(error.value))
+    assert found
+    assert set(found[1].split(", ")) == meant
+
+
+@pytest.mark.parametrize("asked", ["v100-pcie-h100", "t4", "nothing"])
+def test_an_unknown_name_leads_nowhere_where_no_machine_has_its_gpu(asked: str) -> None:
+    with pytest.raises(UnknownMachine, match=f"^no machine '{asked}'; valid: "):
+        catalogue.load(asked)

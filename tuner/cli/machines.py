@@ -54,6 +54,7 @@ def show(name: str, changes: tuple[str, ...], as_json: bool) -> None:
     nccl-tuner machines show dgx-h100 --change sockets=1 > one-socket.xml
     """
     machine = catalogue.load(name)
+    options.say_whose_parts([name])
     if changes:
         topology = changed(Scenario(machine.releases[-1], 1, machine.name), changes).resolve().own.topology_xml
         if as_json:

@@ -1,6 +1,6 @@
 """Options that several verbs share, and the parsers of their values."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -16,11 +16,12 @@ from tuner.cli.renamed import Change, Renamed
 from tuner.cli.stacked import F, stacked
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.machine import catalogue
 from tuner.machine.topology.edit import EDITS
 from tuner.release import BUILDS
 from tuner.release.environment import parse_assignments
 from tuner.scenario import MOST_NODES, Scenario
-from tuner.scenario.describe import describe
+from tuner.scenario.describe import describe, names_of_nodes
 
 if TYPE_CHECKING:
     from tuner.analysis.calibrated import TimesWanted
@@ -325,6 +326,15 @@ def runnable(
     return left
 
 
+def say_whose_parts(names: Iterable[str]) -> None:
+    """A line on stderr, once a command, for each name that is another name of a machine: whose parts, and why."""
+    said = click.get_current_context().meta.setdefault("tuner.cli.aliases", set())
+    for alias in dict.fromkeys(filter(None, map(catalogue.alias, names))):
+        if alias.name not in said:
+            said.add(alias.name)
+            click.echo(f"note: {alias.note}", err=True)
+
+
 def scenario_of(**given: Any) -> Scenario:
     """The scenario that :func:`scenario_options` describe, by their parameters."""
     nodes, node = given.get("nodes", 1), given.get("node") or ()
@@ -337,4 +347,5 @@ def scenario_of(**given: Any) -> Scenario:
         raise BadInput(f"--node describes all nodes; valid: --node alone, or {those}")
     words = {name: value for name, value in given.items() if name != "changes"}
     scenario = describe(**{**words, "env": parse_assignments(given.get("env", ()))})
+    say_whose_parts([given["machine"]] if given.get("machine") else names_of_nodes(node))
     return changed(scenario, given.get("changes", ()))

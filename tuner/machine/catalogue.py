@@ -2,11 +2,12 @@
 
 ``topology.xml`` and ``machine.toml`` are written by hand. ``graphs.json`` saves the search of what is asked most; it is
 written by ``nccl-tuner machines search <name>``, and without it nothing is missing. ``refused.toml`` says of machines
-that cannot be simulated why, and what there is instead; ``aliases.toml`` has other names, such as clouds' instance
-types.
+that are not there why, and which come nearest; ``aliases.toml`` has other names, such as clouds' instance types, whose
+machine is one of these as far as NCCL sees it.
 """
 
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,11 +17,14 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 from tuner import release
-from tuner.base.errors import BadInput, UnknownMachine, did_you_mean, one_of
+from tuner.base.errors import BadInput, UnknownMachine, one_of
+from tuner.machine import gpus
 from tuner.machine.graph_tables import GraphTable, from_table
+from tuner.machine.suggestions import nearest, words_of
 from tuner.machine.topology import Topology, read
 
 GRAPHS_FILE = "graphs.json"
+CHIP = re.compile("[a-z]{1,2}[0-9]{2,3}")  # words of names that are GPUs: gb200, l20
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,30 @@ class Source:
     document: str
     section: str
     facts: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """Another name of a machine: why its parts are the same to NCCL, and the document that lists them."""
+
+    name: str
+    machine: str
+    same: str
+    source: str
+
+    @property
+    def note(self) -> str:
+        """One line for those who gave this name."""
+        return f"{self.name} takes the parts of {self.machine}: {self.same}"
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A machine that is not in the catalogue: why, and which machines of it come nearest."""
+
+    name: str
+    why: str
+    instead: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,22 +121,33 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(entry.name for entry in folder().iterdir() if entry.joinpath("machine.toml").is_file()))
 
 
-def aliases() -> dict[str, str]:
-    """Other names of machines, such as clouds' instance types, and the machine's own name."""
-    return {str(alias): str(name) for alias, name in tomllib.loads(_text(folder() / "aliases.toml")).items()}
+@cache
+def aliases() -> dict[str, Alias]:
+    """Other names of machines, such as clouds' instance types, by name."""
+    table = tomllib.loads(_text(folder() / "aliases.toml"))
+    return {name: Alias(name, **row) for name, row in table.items()}
+
+
+@cache
+def missing() -> dict[str, Missing]:
+    """Machines that are known by name and not in the catalogue, by name."""
+    table = tomllib.loads(_text(folder() / "refused.toml"))
+    return {name: Missing(name, row["why"], tuple(row["instead"])) for name, row in table.items()}
+
+
+def alias(name: str) -> Alias | None:
+    """The alias that a name is, in any case; None for the own name of a machine and for an unknown one."""
+    return {each.lower(): known for each, known in aliases().items()}.get(name.lower())
 
 
 @cache
 def load(name: str) -> Machine:
-    """A machine by its name or alias; UnknownMachine lists the valid ones, or says why there is none of that name."""
+    """A machine by its name or alias; UnknownMachine says what may have been meant, or why there is none."""
     valid = names()
+    if name not in valid and (other := alias(name)):
+        name = other.machine
     if name not in valid:
-        name = {alias.lower(): own for alias, own in aliases().items()}.get(name.lower(), name)
-    if name not in valid:
-        refused = tomllib.loads(_text(folder() / "refused.toml"))
-        if name in refused:
-            raise UnknownMachine(f"{name}: {refused[name]['why']}; {one_of(refused[name]['instead'])}")
-        raise UnknownMachine(f"no machine {name!r}{did_you_mean(name, valid)}; {one_of(valid)}")
+        raise UnknownMachine(_unknown(name))
     home = folder() / name
     facts = tomllib.loads(_text(home / "machine.toml"))
     xml = _text(home / "topology.xml")
@@ -136,6 +175,22 @@ def load(name: str) -> Machine:
 def _graph_table(name: str) -> GraphTable:
     file = folder() / name / GRAPHS_FILE
     return from_table(json.loads(_text(file))) if file.is_file() else GraphTable("")
+
+
+def _unknown(name: str) -> str:
+    """What is wrong with a name that is no machine's."""
+    absent = {each.lower(): row for each, row in missing().items()}.get(name.lower())
+    if absent:
+        return f"{absent.name}: {absent.why}; {one_of(absent.instead)}"
+    facts = {each: tomllib.loads(_text(folder() / each / "machine.toml")) for each in names()}
+    others = {each: [row.name for row in aliases().values() if row.machine == each] for each in facts}
+    known = {each: words_of(each, row["vendor"], row["gpu"], *others[each]) for each, row in facts.items()}
+    models = (*gpus.names(), *(str(row["gpu"]) for row in facts.values()))
+    chips = {word for model in models for word in words_of(gpus.chip(model))}
+    elsewhere = {word for each in missing() for word in words_of(each) if CHIP.fullmatch(word)}
+    meant = nearest(name, known, chips | elsewhere)
+    hint = f"; did you mean {', '.join(meant)}?" if meant else ""
+    return f"no machine {name!r}{hint}; {one_of(facts)}"
 
 
 def folder() -> Traversable:

@@ -87,7 +87,7 @@ def _nccl(table: Table) -> Iterator[Finding]:
 
 def _machines(table: Table) -> list[str]:
     """The machines of the catalogue that the comment names, by their own names."""
-    aliases = {alias.lower(): name for alias, name in catalogue.aliases().items()}
+    aliases = {alias.lower(): row.machine for alias, row in catalogue.aliases().items()}
     known = {name: name for name in catalogue.names()} | aliases
     words = re.split(r"[^0-9A-Za-z._-]+", table.provenance.get(MACHINE, "").lower())
     return list(dict.fromkeys(known[word] for word in words if word in known))

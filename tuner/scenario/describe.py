@@ -143,11 +143,7 @@ def nodes_of(text: str) -> Scenario:
 
     Errors: BadInput, and UnknownMachine.
     """
-    is_name = text in catalogue.names() or text.endswith(".xml")
-    match = re.fullmatch(r"(.+?)(?::(\d+))?(?:x(\d+))?", text)
-    if match is None:
-        raise BadInput("--node is empty; valid: NODE[:GPUS][xN], such as dgx-h100:8x2")
-    name, gpus, count = (text, None, None) if is_name else match.groups()
+    name, gpus, count = _parts_of(text)
     if count is not None and not 1 <= int(count) <= MOST_NODES:
         raise BadInput(f"--node {text}: {count} nodes; valid: 1 to {MOST_NODES}")
     topology = name.endswith(".xml")
@@ -158,6 +154,21 @@ def nodes_of(text: str) -> Scenario:
         topology=Path(name) if topology else None,
         gpus_per_node=None if gpus is None else int(gpus),
     )
+
+
+def names_of_nodes(texts: Sequence[str]) -> list[str]:
+    """The machine or file of each ``NODE[:GPUS][xN]``. Errors: BadInput."""
+    return [_parts_of(text)[0] for text in texts]
+
+
+def _parts_of(text: str) -> tuple[str, str | None, str | None]:
+    if text in catalogue.names() or text.endswith(".xml"):
+        return text, None, None
+    match = re.fullmatch(r"(.+?)(?::(\d+))?(?:x(\d+))?", text)
+    if match is None:
+        raise BadInput("--node is empty; valid: NODE[:GPUS][xN], such as dgx-h100:8x2")
+    name, gpus, count = match.groups()
+    return name, gpus, count
 
 
 def _fitted(path: Path) -> "FittedConstants":
