@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from tuner.base.names import Pattern
 from tuner.base.numerics import f32
 from tuner.search.bounds import HOPPER, Bounds
-from tuner.search.channels import DONE, ChannelSearch
+from tuner.search.channels import ChannelSearch
 from tuner.search.duplicate import duplicate
+from tuner.search.ends import DONE
 from tuner.search.system import Kind
 from tuner.search.trial import Trial
 

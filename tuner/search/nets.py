@@ -9,7 +9,7 @@ from itertools import zip_longest
 from tuner.base.names import Pattern
 from tuner.release import Release
 from tuner.release.environment import Environment
-from tuner.search.local import LocalNets, max_nets
+from tuner.search.local import LocalNets, max_nets, nearest
 from tuner.search.system import UNKNOWN, Adapter, Kind, System
 from tuner.search.trial import Trial
 
@@ -37,6 +37,7 @@ class Nets:
         ]
         self.scatter = self.rules.nets_scatter and system.hosts > 1 and variables.number(SCATTER, 1) != 0
         self.rail_per_host = self.rules.rail_per_host and variables.number("NCCL_MNNVL_RAIL_PER_HOST", 0) != 0
+        self._nearest_gpus: dict[int, tuple[list[int], int]] = {}
         self._listed: dict[tuple[int, int], list[int]] = {}
 
     def listed(self, farthest: int, gpu: int) -> list[int]:
@@ -74,6 +75,12 @@ class Nets:
                 start = system.gpus[number].dev % len(nets) if shuffled and nets else 0
                 found += nets[start:] + nets[:start]
         return found
+
+    def nearest_gpus(self, net: int) -> tuple[list[int], int]:
+        """The GPUs that a device reaches best, and the type of the paths to them."""
+        if net not in self._nearest_gpus:
+            self._nearest_gpus[net] = nearest(self.system, self.devices[net], Kind.GPU)
+        return self._nearest_gpus[net]
 
     def may_leave(self, trial: Trial, net: int, step: int) -> bool:
         """Whether the channel that is laid may leave through a device, after how it entered."""

@@ -32,7 +32,7 @@ class NextGpus:
         ]
         self.pci = [self._pci_links(system, gpu) for gpu in gpus]
         self.from_net = [[(path.hops, int(path.gbs)) for path in net.paths.get(Kind.GPU, ())] for net in system.nets]
-        self._near_free: dict[tuple[Pattern, int, int], list[int]] = {}
+        self._near_free: list[dict[int, list[int]]] = [{} for _ in range(max(Pattern) + 1)]  # by pattern
         self._near: dict[tuple[Pattern, int], tuple[int, ...]] = {}
 
     def _pci_links(self, system: System, gpu: Gpu) -> tuple[int, int] | None:
@@ -69,11 +69,10 @@ class NextGpus:
 
     def near(self, gpu: int, used: int, pattern: Pattern) -> list[int]:
         """The GPUs to try after ``gpu`` where only its neighbours are tried."""
-        key = pattern, gpu, used
-        found = self._near_free.get(key)
+        known, key = self._near_free[pattern], used * self.count + gpu
+        found = known.get(key)
         if found is None:
-            found = [peer for peer in self._neighbours(gpu, pattern) if not used >> peer & 1]
-            self._near_free[key] = found
+            found = known[key] = [peer for peer in self._neighbours(gpu, pattern) if not used >> peer & 1]
         return found
 
     def _by_net(self, gpu: int, used: int, near_net: int, from_net: list[tuple[int, int]]) -> list[int]:

@@ -66,6 +66,41 @@ class Routes:
             return replace(self.load.route(start, path, amount, 0), part=float(f32(share) * f32(path.hops)))
         return self.load.route(start, path, amount, path.hops * int(share))
 
+    def take(self, route: Route) -> bool:
+        """Takes what a route needs, and counts its hops, where there is enough."""
+        if not self.load.take(route):
+            return False
+        self._count(route, 1)
+        return True
+
+    def give(self, route: Route) -> None:
+        """Gives it back."""
+        self.load.give(route)
+        self._count(route, -1)
+
+    def _count(self, route: Route, sign: int) -> None:
+        """Counts the hops as a C int, to which parts of a hop are added as a float."""
+        if not route.part:
+            self.trial.hops += sign * route.hops
+        else:
+            self.trial.hops = int(f32(self.trial.hops) + f32(sign * route.part))
+
+    def take_parts(self, parts: Parts) -> list[Route]:
+        """Takes one route after the other up to the first that there is too little for. Those that were taken."""
+        taken = list[Route]()
+        for ends, share in parts:
+            route = self.route(ends, share)
+            if route is None or not self.take(route):
+                break
+            taken.append(route)
+        return taken
+
+    def give_parts(self, parts: Parts, taken: list[Route]) -> None:
+        """Gives them back, in NCCL's order: each half of the parts from its end."""
+        half = len(parts) // 2
+        for route in [*reversed(taken[half:]), *reversed(taken[:half])]:
+            self.give(route)
+
 
 def through_switch(gpus: int, head: int) -> Parts:
     """What a channel of NVLS needs: all between every GPU and the NVSwitch, and twice as much at the head."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from tuner import release
-from tuner.search.channels import DONE
+from tuner.search.ends import DONE
 from tuner.search.explain.detours import Detours
 from tuner.search.explain.lifts import lifts
 from tuner.search.explain.limits import Limits, summary

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tuner.base.numerics import f32
-from tuner.search.channels import DONE
+from tuner.search.ends import DONE
 from tuner.search.explain.links import between, gbs, phrase
 from tuner.search.explain.records import Reason
 from tuner.search.explain.runs import Run

@@ -1,6 +1,6 @@
 """Whether a search ended because NCCL allows only so many tries."""
 
-from tuner.search.channels import DONE
+from tuner.search.ends import DONE
 from tuner.search.explain.runs import Run
 from tuner.search.recorded import Attempt
 
