@@ -14,7 +14,7 @@ from typing import Any
 import click
 from scipy.stats import binom
 
-from tests.scripts import check_builds, write_accuracy
+from tests.scripts import check_builds, check_random, write_accuracy
 from tests.scripts import check_releases as releases
 from tests.support import measured_regret, published_numbers
 from tuner import cli, measured, release
@@ -82,6 +82,19 @@ def by_build() -> str:
         same = share(row["same"], row["compared"])
         lines.append(f"| {name} | {row['cuda']} | {row['communicators']} | {row['compared']:,} | {same} |")
     return "\n".join(lines) + "\n"
+
+
+def by_random() -> str:
+    """What tests/scripts/check_random.py compared: by group of releases, and each topology that is not equal."""
+    lines = ["| NCCL | random topologies | graphs equal | refused by both |", "|---|--:|--:|--:|"]
+    listed = []
+    for row in check_random.summary():
+        names = row["releases"]
+        equal = share(row["equal"], row["compared"])
+        lines.append(f"| {names[0]} to {names[-1]} | {row['compared']:,} | {equal} | {row['refused_by_both']:,} |")
+        listed += [f"{each['seed']} of {each['release']}" for each in row.get("differs", [])]
+    not_equal = f"Not equal: {', '.join(listed)} (`docs/random.toml` says how).\n" if listed else ""
+    return "\n".join(lines) + f"\n\n{not_equal}"
 
 
 def share(matched: int, compared: int) -> str:
@@ -379,6 +392,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "proven": proven,
     "releases": by_release,
     "builds": by_build,
+    "random": by_random,
     "changes": changes,
     "differences": published_numbers.differences,
     "floors": floors,
