@@ -399,7 +399,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "options": options,
     "aliases": aliases,
-    "missing machines": missing_machines,
+    "missing_machines": missing_machines,
     "measured": measured_tables,
     "regret": measured_regret.by_table,
     "regret_b200": measured_regret.b200,

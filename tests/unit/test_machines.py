@@ -47,7 +47,7 @@ class Documented:
 
 
 INTEL, AMD = "GenuineIntel", "AuthenticAMD"
-GEN3, GEN4, GEN5 = (f"{gts}.0 GT/s PCIe" for gts in (8, 16, 32))
+GEN3, GEN4, GEN5, GEN6 = (f"{gts}.0 GT/s PCIe" for gts in (8, 16, 32, 64))
 L40S = Documented(
     89,
     0,
@@ -277,6 +277,150 @@ DOCUMENTED = {
         " ".join(f"{0x4F + 0x11 * gpu + k:02x}" for gpu in range(8) for k in range(4)),
         "rdmap " + " ".join(f"{0x4F + 0x11 * gpu + k}s0" for gpu in range(8) for k in range(4)),
     ),
+    "aws-p5-rdma": Documented(
+        90,
+        18,
+        4,
+        4,
+        400000,
+        ("x86_64", AMD, 175, 1),
+        2,
+        192,
+        2,
+        {(GEN4, "8"), (GEN5, "16")},
+        {(1, 1)},
+        "53 64 75 86 97 a8 b9 ca",
+        "4f 60 71 82 93 a4 b5 c6",
+        "rdmap 79s0 96s0 113s0 130s0 147s0 164s0 181s0 198s0",
+    ),
+    "aws-p5en": Documented(
+        90,
+        18,
+        4,
+        4,
+        400000,
+        ("x86_64", INTEL, 6, 143),
+        2,
+        192,
+        2,
+        {(GEN5, "16")},
+        {(2, 2)},
+        "59 5a 72 73 8b 8c a4 a5",
+        "55 57 6e 70 87 89 a0 a2",
+        "rdmap 85s0 87s0 110s0 112s0 135s0 137s0 160s0 162s0",
+    ),
+    "aws-p6-b200": Documented(
+        100,
+        18,
+        1,
+        1,
+        400000,
+        ("x86_64", INTEL, 6, 207),
+        2,
+        192,
+        2,
+        {(GEN5, "16")},
+        {(2, 2)},
+        "51 52 62 63 75 76 86 87",
+        "4f 50 60 61 71 72 84 85",
+        "rdmap 79s0 80s0 96s0 97s0 113s0 114s0 132s0 133s0",
+    ),
+    "aws-p6-b300": Documented(
+        103,
+        18,
+        1,
+        1,
+        800000,
+        ("x86_64", INTEL, 6, 207),
+        2,
+        192,
+        2,
+        {(GEN5, "16"), (GEN6, "16")},
+        {(1, 1)},
+        "58 67 76 85 94 a3 b2 c1",
+        "56 65 74 83 92 a1 b0 bf",
+        "rdmap 86s0 101s0 116s0 131s0 146s0 161s0 176s0 191s0",
+    ),
+    "dgx-b300": Documented(
+        103,
+        18,
+        1,
+        1,
+        800000,
+        ("x86_64", INTEL, 6, 173),
+        2,
+        256,
+        2,
+        {(GEN5, "16"), (GEN6, "16")},
+        {(1, 1)},
+        "15 25 35 45 75 85 95 a5",
+        "12 22 32 42 72 82 92 a2",
+        "mlx5_ 0 1 2 3 4 5 6 7",
+    ),
+    "hgx-h200": Documented(
+        90,
+        18,
+        4,
+        4,
+        400000,
+        ("x86_64", INTEL, 6, 207),
+        2,
+        192,
+        2,
+        {(GEN5, "16")},
+        {(1, 1)},
+        "18 29 3a 4b 98 a9 ba cb",
+        "19 2a 3b 4c 99 aa bb cc",
+        "mlx5_ 0 1 2 3 4 5 6 7",
+    ),
+    "hgx-h800": Documented(
+        90,
+        8,
+        4,
+        4,
+        400000,
+        ("x86_64", INTEL, 6, 143),
+        2,
+        224,
+        2,
+        {(GEN5, "16")},
+        {(1, 1)},
+        "28 36 48 58 a8 b6 c8 d8",
+        "27 35 47 57 a7 b5 c7 d7",
+        "mlx5_ 4 5 6 7 8 9 10 11",
+    ),
+    "oci-a100": Documented(
+        80,
+        12,
+        6,
+        6,
+        100000,
+        ("x86_64", AMD, 175, 1),
+        4,
+        128,
+        1,
+        {(GEN4, "16")},
+        {(2, 4)},
+        "0f 15 50 53 8c 91 d6 da",
+        "47 47 4b 4b 0c 0c 16 16 c3 c3 d1 d1 89 89 93 93",
+        "mlx5_ 28 29 30 31 18 19 26 27 22 23 24 25 32 33 20 21",
+    ),
+    "oci-h100": Documented(
+        90,
+        18,
+        4,
+        4,
+        200000,
+        ("x86_64", INTEL, 6, 143),
+        2,
+        224,
+        2,
+        {(GEN5, "16"), ("5.0 GT/s PCIe", "16")},
+        {(1, 2)},
+        "0f 2d 44 5b 89 a8 c0 d8",
+        "0c 0c 2a 2a 41 41 58 58 86 86 a5 a5 bd bd d5 d5",
+        "mlx5_ 18 19 26 27 28 29 30 31 32 33 20 21 22 23 24 25",
+    ),
     "azure-nd-a100-v4": Documented(
         80,
         12,
@@ -382,7 +526,12 @@ def test_devices_are_the_documented_ones(machine: Machine) -> None:
     prefix, *numbers = facts.names.split()
     assert [net.name for net in topology.nets] == [prefix + number for number in numbers]
     assert [net.dev for net in topology.nets] == list(range(len(numbers)))
-    assert len({net.guid for net in topology.nets}) == len(numbers)
+    adapters = {net.busid for net in topology.nets}  # whose ports share one guid
+    assert (
+        len({(net.guid, net.busid) for net in topology.nets})
+        == len({net.guid for net in topology.nets})
+        == len(adapters)
+    )
 
 
 def test_nvlinks_between_gpus_go_both_ways(machine: Machine) -> None:
@@ -434,11 +583,14 @@ def test_bus_ids_are_distinct(machine: Machine) -> None:
     assert len(ids) == len(set(ids))
 
 
+HALF_WITHOUT_GPUS = {"dgx-a100", "oci-a100"}  # four of their eight NUMA nodes have no GPU
+
+
 def test_cpu_masks_are_disjoint_and_complete(machine: Machine) -> None:
     facts = DOCUMENTED[machine.name]
     masks = [int(cpu.attrib["affinity"].replace(",", ""), 16) for cpu in root_of(machine).iter("cpu")]
     assert len({mask.bit_count() for mask in masks}) == 1
-    listed = facts.cpus // 2 if machine.name == "dgx-a100" else facts.cpus  # its other four nodes have no GPU
+    listed = facts.cpus // 2 if machine.name in HALF_WITHOUT_GPUS else facts.cpus
     assert sum(mask.bit_count() for mask in masks) == listed
     assert not any(a & b for a, b in combinations(masks, 2))
     for cpu, mask in zip(root_of(machine).iter("cpu"), masks, strict=True):
@@ -498,8 +650,14 @@ def test_the_environment_of_a_machine_is_what_only_the_search_reads(machine: Mac
     assert set(machine.environment) <= set(releases.load("2.28.9").environment.search)
 
 
-# On how many nodes, and how.
-FAILURES = {"aws-p5": (2, "was killed by SIGSEGV"), "pcie-rtxpro6000": (1, "could not find value 10 in dictionary")}
+# On how many nodes, with how many GPUs of each, and how.
+FAILURES = {
+    "aws-p5": (2, 8, "was killed by SIGSEGV"),
+    "aws-p6-b300": (2, 4, "was killed by SIGSEGV"),
+    "dgx-b300": (2, 4, "was killed by SIGSEGV"),
+    "oci-h100": (2, 8, "was killed by SIGSEGV"),
+    "pcie-rtxpro6000": (1, 8, "could not find value 10 in dictionary"),
+}
 
 
 @pytest.mark.live
@@ -507,11 +665,11 @@ FAILURES = {"aws-p5": (2, "was killed by SIGSEGV"), "pcie-rtxpro6000": (1, "coul
     ("name", "nccl"), [(name, nccl) for name in catalogue.names() for nccl in catalogue.load(name).crashes]
 )
 def test_libnccl_crashes_where_that_is_said(name: str, nccl: str) -> None:
-    nodes, how = FAILURES[name]
+    nodes, gpus, how = FAILURES[name]
     with pytest.raises(BadInput, match=f"NCCL {nccl} crashes there"):
-        Scenario(nccl=nccl, machine=name, nodes=nodes).communicator()
+        Scenario(nccl=nccl, machine=name, nodes=nodes, gpus_per_node=gpus).communicator()
     with pytest.raises(OracleFailed, match=how):
-        Oracle(Scenario(nccl=nccl, machine=name, nodes=nodes).oracle_configuration()).close()
+        Oracle(Scenario(nccl=nccl, machine=name, nodes=nodes, gpus_per_node=gpus).oracle_configuration()).close()
 
 
 # Captured graphs.
@@ -651,11 +809,11 @@ def test_names_are_distinct_in_any_case() -> None:
 @pytest.mark.parametrize(
     ("asked", "meant"),
     [
-        ("a100-sxm", {"a100-4x-1nic", "a100-4x-2nic", "aws-p4d", "azure-nd-a100-v4", "dgx-a100"}),
+        ("a100-sxm", {"a100-4x-1nic", "a100-4x-2nic", "aws-p4d", "azure-nd-a100-v4", "dgx-a100", "oci-a100"}),
         ("azure-a100", {"azure-nd-a100-v4"}),
         ("DGXH100", {"dgx-h100"}),
         ("gh200", {"alps", "gh200-4x"}),
-        ("aws-h100", {"aws-p5"}),
+        ("aws-h100", {"aws-p5", "aws-p5-rdma"}),
     ],
 )
 def test_an_unknown_name_leads_to_machines_with_its_words(asked: str, meant: set[str]) -> None:

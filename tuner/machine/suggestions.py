@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Mapping
 from difflib import SequenceMatcher, get_close_matches
 
-MOST = 5  # names that a message suggests
+MOST = 8  # names that a message suggests
 LEAST_LETTERS = 3  # of a word that is also found inside another, as h100 in DGXH100
 CHIP_WEIGHT = 3  # a GPU that is named counts as much as three other words
 
