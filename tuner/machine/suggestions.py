@@ -7,6 +7,7 @@ from difflib import SequenceMatcher, get_close_matches
 MOST = 8  # names that a message suggests
 LEAST_LETTERS = 3  # of a word that is also found inside another, as h100 in DGXH100
 CHIP_WEIGHT = 3  # a GPU that is named counts as much as three other words
+MISSPELT = 0.9  # likeness of a name with one letter too few or too many: nothing else is suggested then
 
 
 def nearest(name: str, words: Mapping[str, Collection[str]], chips: Collection[str]) -> tuple[str, ...]:
@@ -26,7 +27,8 @@ def nearest(name: str, words: Mapping[str, Collection[str]], chips: Collection[s
     best = max(scores.values(), default=0)
     if best:
         equal = [key for key, score in scores.items() if score == best]
-        return tuple(sorted(equal, key=lambda key: (-_likeness(name, key), key))[:MOST])
+        ranked = sorted(equal, key=lambda key: (-_likeness(name, key), key))[:MOST]
+        return tuple(key for key in ranked if _likeness(name, key) >= MISSPELT) or tuple(ranked)
     return tuple(get_close_matches(name.lower(), able, n=1))
 
 
