@@ -16,8 +16,8 @@ from typing import Any
 
 import click
 
-from tests.scripts.check_releases import REQUESTS
 from tests.support import builds
+from tests.support.planned_communicators import ALL_TYPES
 from tuner.machine.graph_tables import release_key
 from tuner.oracle import library
 from tuner.scenario import Scenario
@@ -45,7 +45,7 @@ def compare(name: str) -> dict[str, Any]:
     row = {"sha256": file.sha256, "cuda": cuda(file.path), "communicators": 0, "compared": 0, "same": 0}
     for machine in builds.MACHINES:
         for nodes in (1, 2):
-            made = builds.compare(Scenario(name, nodes, machine=machine), (library.BUILD, BUILD), REQUESTS)
+            made = builds.compare(Scenario(name, nodes, machine=machine), (library.BUILD, BUILD), ALL_TYPES)
             row["communicators"] += 1
             row["compared"] += made.compared
             row["same"] += made.compared - len(made.differences)

@@ -60,8 +60,9 @@ def _counted(row: releases.Row, what: str) -> int:
 
 def by_release() -> str:
     lines = [
-        "| NCCL | wheels | tuner plugins | communicators | cost cells | picks, channels, threads | matched |",
-        "|---|---|---|--:|--:|--:|--:|",
+        "| NCCL | wheels | tuner plugins | communicators | of NVLink domains | graphs, rings, trees | cost cells | "
+        "picks, channels, threads | matched |",
+        "|---|---|---|--:|--:|--:|--:|--:|--:|",
         *(_line(name, row) for name, row in releases.read().items()),
     ]
     return "\n".join(lines) + "\n"
@@ -69,10 +70,13 @@ def by_release() -> str:
 
 def _line(name: str, row: releases.Row) -> str:
     compared, matched = (_counted(row, what) for what in ("compared", "matched"))
-    cells, picks = row["cells"]["compared"], row["picks"]["compared"]
+    graphs, cells, picks = (f"{row[kind]['compared']:,}" for kind in ("graphs", "cells", "picks"))
+    domains = row["domains"]["communicators"] if "domains" in row else 0  # of a row that was written before they were
     nccl = release.load(name)
     head = f"{name} | {', '.join(nccl.library)} | {f'v{nccl.plugin.api}' if nccl.plugin else 'none'}"
-    return f"| {head} | {row['communicators']} | {cells:,} | {picks:,} | {share(matched, compared)} |"
+    return (
+        f"| {head} | {row['communicators']} | {domains} | {graphs} | {cells} | {picks} | {share(matched, compared)} |"
+    )
 
 
 def by_build() -> str:

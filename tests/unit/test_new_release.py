@@ -163,7 +163,7 @@ def test_the_live_tests_and_the_comparison_of_releases_list_it(tables: Path) -> 
     few = evaluated(tables, imports, "sorted(available_releases.FEW - {None})")
     assert isinstance(few, list)
     assert NEW in few
-    imports = f"{HERE}; from tests.scripts import check_releases"
-    planned = evaluated(tables, imports, f"[each.nccl for each in check_releases.plan('{NEW}')]")
+    imports = f"{HERE}; from pathlib import Path; from tests.support.planned_communicators import plan"
+    planned = evaluated(tables, imports, f"[each.scenario.nccl for each in plan('{NEW}', Path({str(tables)!r}))]")
     assert isinstance(planned, list)
     assert set(planned) == {NEW}
