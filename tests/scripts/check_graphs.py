@@ -16,6 +16,7 @@ from itertools import product
 
 import click
 
+from tests.support.planned_communicators import UNWRITABLE
 from tests.support.processors import PROCESSORS, with_processors
 from tests.support.random_topologies import drawn
 from tests.support.search_variables import ASSIGNMENTS
@@ -30,7 +31,6 @@ from tuner.oracle.search import ordered_graphs
 from tuner.search import Request, dump, searched
 
 KINDS = ("machines", "settings", "random", "processors", "adapters")
-UNWRITABLE = "could not find value"  # NCCL's words for a path type that its own file of graphs has no name for
 
 
 @dataclass(frozen=True)
