@@ -21,7 +21,8 @@ from typing import Any
 
 import click
 
-from tests.scripts.check_graphs import UNWRITABLE, Case, difference
+from tests.scripts.check_graphs import Case, difference
+from tests.support.planned_communicators import UNWRITABLE
 from tests.support.random_topologies import drawn
 from tests.support.searches import Searches
 from tuner import release
