@@ -96,12 +96,12 @@ def write_dump(scenario: Scenario, file: Path) -> None:
 
 def _request(scenario: Scenario) -> Request:
     resolved = scenario.resolve()
-    if len(resolved.nodes) > 1:
+    if len(resolved.hosts_and_domains) > 1:
         raise BadInput("graphs: those of one kind of node; valid: --machine or --topology, without --node")
     if scenario.graphs is not None:
         raise BadInput("graphs: searched, not read; valid without --graphs")
     _check_variables(scenario.environment or {}, resolved.release)
-    ((node, count),) = resolved.nodes
+    ((node, count),) = resolved.hosts_and_domains
     return node.for_search(count > 1)
 
 

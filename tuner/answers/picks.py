@@ -104,7 +104,7 @@ def from_emulator(scenario: Scenario, request: Request, sizes: Sequence[int]) ->
 
     Errors: those of :meth:`Selection.pick`.
     """
-    selection, *others = map(Selection, scenario.resolve().views)
+    selection, *others = (Selection(view) for _, view in scenario.resolve().views_of_kinds)
     paths = selection.non_classic_paths(request, sizes)
     staying = [size for size, path in zip(sizes, paths, strict=True) if path is None]
     classic = _classic(scenario, [selection, *others], request, staying) if staying else iter(())
@@ -136,7 +136,7 @@ def _classic(
     for row, (size, pick) in enumerate(zip(sizes, of_picks(picks), strict=True)):
         disagreeing = tuple(
             NodesPick(node.name, other[row])
-            for (node, _), other in zip(scenario.resolve().nodes[1:], theirs, strict=True)
+            for (node, _), other in zip(scenario.resolve().views_of_kinds[1:], theirs, strict=True)
             if _launched(other[row]) != _launched(pick)
         )
         cost_us = costs_us(tables_us[row])

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -42,6 +42,7 @@ class ResolvedNode:
         self.nodes = scenario.nodes
         self.name = scenario.name
         self._for_emulator: dict[bool, Node] = {}
+        self._parts: dict[bool, tuple[tuple[int, ...], ...]] = {}
 
     def with_nodes(self, nodes: int) -> "ResolvedNode":
         """The same node, so many times; what was read and computed of it is not read again."""
@@ -131,22 +132,47 @@ class ResolvedNode:
         searched, net_gbs = self._searched(several)
         return replace(self.without_graphs, graphs=searched, net_gbs=net_gbs)
 
+    def parts(self, several: bool) -> tuple[tuple[int, ...], ...]:
+        """The node's ranks in as many parts as NCCL takes it for nodes, alone or one of several; mostly one."""
+        if several not in self._parts:
+            known = self.scenario.graphs is not None or self.searched_before(several) is not None
+            self._parts[several] = (self._every_rank,) if known else self._found_parts(several)
+        return self._parts[several]
+
+    def _found_parts(self, several: bool) -> tuple[tuple[int, ...], ...]:
+        from tuner.search import searched
+
+        found = searched(self.for_search(several), self.scenario.nccl)
+        return tuple(
+            tuple(rank for rank, of_rank in enumerate(found.part_of_rank) if of_rank == part)
+            for part in range(found.parts)
+        )
+
+    @property
+    def _every_rank(self) -> tuple[int, ...]:
+        return tuple(range(len(self.gpu_of_rank)))
+
     @cached_property
     def without_graphs(self) -> Node:
         """The node as the emulator takes it, but for what is searched."""
-        nets, gpus = self.topology.nets, self.gpus
-        topology = self.topology.with_nets(used(nets, self.scenario.environment or {}))
+        return self.of_ranks(self._every_rank)
+
+    def of_ranks(self, ranks: Sequence[int]) -> Node:
+        """These of its ranks as the emulator takes them as a node, but for what is searched."""
+        nets, used_gpus = self.topology.nets, sorted({self.gpu_of_rank[rank] for rank in ranks})
+        host = self.topology.with_nets(used(nets, self.scenario.environment or {}))
+        topology, gpus = host.with_gpus(used_gpus), len(used_gpus)
         return Node(
             graphs={},
             net_gbs=0.0,
-            comp_caps=tuple(map(topology.compute_capabilities(gpus).__getitem__, self.gpu_of_rank)),
-            cpu_arch=topology.cpu_arch,
-            cpu_vendor=topology.cpu_vendor,
+            comp_caps=tuple(host.gpus[self.gpu_of_rank[rank]].sm for rank in ranks),
+            cpu_arch=host.cpu_arch,
+            cpu_vendor=host.cpu_vendor,
             has_nvswitch=topology.has_nvswitch(gpus),
             direct_nvlink=topology.all_direct_nvlink(gpus),
             some_nvlink=topology.any_direct_nvlink(gpus),
             gpu_direct=topology.gpu_direct(gpus),
-            shares_gpus=self.shares_gpus,
+            shares_gpus=len(ranks) > gpus,
         )
 
     def for_oracle(self, nodes: int) -> "OracleConfiguration":
@@ -278,20 +304,16 @@ def found_graphs(request: "Request", nccl: str) -> tuple[Graphs, float]:
 
 
 def searched_whole(request: "Request", nccl: str) -> "SearchResult":
-    """What the search finds on a node.
+    """What the search finds on a node, or on the part of one whose first rank searches.
 
-    BadInput where NCCL takes a host for several nodes (ncclTopoCheckNet, src/graph/paths.cc).
+    BadInput where NCCL takes a NVLink domain for several nodes (ncclTopoCheckNet, src/graph/paths.cc).
     """
     from tuner.search import searched
 
     found = searched(request, nccl)
-    if found.parts > 1:
-        hosts = 2 if request.several_nodes else 1
-        raise BadInput(
-            f"NCCL takes {hosts} of these hosts with {request.gpus} GPUs for {hosts * found.parts} nodes, as GPUs of "
-            "two sockets reach their adapters faster than each other; not emulated; valid with "
-            "NCCL_NET_DISABLE_INTRA=1"
-        )
+    hosts = sum(1 for _ in request.each_host)
+    if found.parts > 1 and hosts > 1:
+        raise BadInput(f"NCCL takes a NVLink domain of {hosts} hosts for {found.parts} nodes here; not emulated")
     return found
 
 

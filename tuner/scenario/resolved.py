@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tuner import release
 from tuner.base.errors import BadInput
 from tuner.emulator.build import build
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Communicator, Node
 from tuner.emulator.rules import cta_policy, domains, resolved
 from tuner.emulator.rules.domains import Fabric
 from tuner.release import Release
@@ -17,6 +17,7 @@ from tuner.release.environment import Environment
 from tuner.scenario.description import Scenario
 from tuner.scenario.domain import Alike, ResolvedDomain, grouped
 from tuner.scenario.node import ResolvedNode, searched_whole
+from tuner.scenario.part import ResolvedNodes, ResolvedPart, split
 
 if TYPE_CHECKING:
     from tuner.connect import Connected
@@ -83,24 +84,35 @@ class ResolvedScenario:
         if all(kind.scenario.graphs is None for kind in self.kinds):
             searched = frozenset(nccl.environment.search)
         environment = Environment(self.scenario.environment or {}, searched)
-        several = sum(count for _, count in self.nodes) > 1
-        nodes = [(node.for_emulator(several), count) for node, count in self.nodes]
-        return tuple(
-            build(nccl, [own, *nodes[:first], *nodes[first + 1 :]], environment) for first, own in enumerate(nodes)
-        )
+        nodes = [(node.for_emulator(self._several), count) for node, count in self.nodes]
+        of_kind: list[tuple[Node, Communicator]] = []
+        for first, own in enumerate(nodes):
+            if all(own[0] != kind for kind, _ in of_kind):
+                of_kind.append((own[0], build(nccl, [own, *nodes[:first], *nodes[first + 1 :]], environment)))
+        return tuple(next(view for kind, view in of_kind if kind == node) for node, _ in nodes)
+
+    @property
+    def views_of_kinds(self) -> Sequence[tuple[ResolvedNode | ResolvedDomain | ResolvedPart, Communicator]]:
+        """Each kind of :attr:`nodes` once, in the order of ranks, with how its ranks see the communicator."""
+        return list({id(node): (node, view) for (node, _), view in zip(self.nodes, self.views, strict=True)}.values())
+
+    @property
+    def _several(self) -> bool:
+        return sum(count for _, count in self.nodes) > 1
 
     @cached_property
     def connected(self) -> "Connected":
         """The channels of all ranks across nodes.
 
-        BadInput for graphs that were dumped, and where NCCL takes a host for several nodes.
+        BadInput for graphs that were dumped.
         """
         from tuner.connect import NodeKind, connect
 
         if any(kind.scenario.graphs is not None for kind in self.kinds):
             raise BadInput("--graphs: channels across nodes need the search's own graphs; valid without it")
-        several = sum(count for _, count in self.nodes) > 1
-        found = [(searched_whole(node.for_search(several), self.release.name), count) for node, count in self.nodes]
+        found = [
+            (searched_whole(node.for_search(self._several), self.release.name), count) for node, count in self.nodes
+        ]
         return connect(self.views, [NodeKind(count, each.graphs, each.relays) for each, count in found])
 
     @cached_property
@@ -133,8 +145,16 @@ class ResolvedScenario:
         return domains + (f", ranks {', '.join(map(str, without))} not in its fabric" if without else "")
 
     @cached_property
-    def nodes(self) -> Sequence[tuple[ResolvedNode | ResolvedDomain, int]]:
-        """NCCL's nodes in the order of ranks, each with how many that are alike follow: hosts, or whole domains.
+    def nodes(self) -> ResolvedNodes:
+        """NCCL's nodes in the order of ranks, each with how many that are alike follow: hosts, domains, parts of hosts.
+
+        Errors: those of :attr:`hosts_and_domains` and of the search.
+        """
+        return split(self.hosts_and_domains)
+
+    @cached_property
+    def hosts_and_domains(self) -> Sequence[tuple[ResolvedNode | ResolvedDomain, int]]:
+        """The hosts in the order of ranks, each with how many that are alike follow, or whole domains.
 
         BadInput where NCCL refuses the domains, or what it does with them is not emulated.
         """

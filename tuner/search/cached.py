@@ -92,7 +92,7 @@ def _intact(text: str) -> dict[str, Any]:
 def _result(table: Mapping[str, Any]) -> SearchResult:
     graphs = {name: _ordered(found) for name, found in table["graphs"].items()}
     relays = tuple((rank, net, over) for rank, net, over in table["relays"])
-    return SearchResult(graphs, table["net_gbs"], table["parts"], relays)
+    return SearchResult(graphs, table["net_gbs"], tuple(table["part_of_rank"]), relays)
 
 
 def _ordered(table: Mapping[str, Any]) -> OrderedGraph:

@@ -42,7 +42,9 @@ def search(request: Request, nccl: str) -> SearchResult:
         name: OrderedGraph(_record(system, name, trial), _orders(system, name, trial, bool(request.gpu_of_rank)))
         for name, trial in in_order(loop, request, loaded, variables)
     }
-    return SearchResult(graphs, _net_gbs(loop, request, loaded.search.routing), system.parts, tuple(_relays(system)))
+    return SearchResult(
+        graphs, _net_gbs(loop, request, loaded.search.routing), system.part_of_rank, tuple(_relays(system))
+    )
 
 
 def _relays(system: System) -> Iterator[tuple[int, int, int]]:
@@ -59,7 +61,7 @@ def _net_gbs(loop: Loop, request: Request, routing: Routing) -> float:
     """What the release's tuning knows of the adapters (ncclTopoGetMinNetBw, src/graph/topo.cc)."""
     system, nets = loop.system, loop.channels.nets
     if routing.net_gbs == "slowest_adapter":
-        alone = request.gpus == 1 and not request.several_nodes
+        alone = request.gpus == 1 and not system.several_nodes
         return 0.0 if alone else min(loop.channels.net_left, default=float(np.finfo(np.float32).max))
     if routing.net_gbs == "slowest_path_to_own":
         return min(gpu.paths[Kind.NET][net].gbs for gpu in system.gpus for net in nets.local.of_gpu(gpu))
@@ -105,7 +107,8 @@ def _multicast(system: System, request: Request, nccl: Release, variables: Envir
 
 def _record(system: System, name: str, trial: Trial) -> Graph:
     names = system.types.names
-    heads = tuple(sorted({system.gpus[order[0]].rank for order in trial.intra[: trial.channels]}))
+    ranks = sorted(gpu.rank for gpu in system.gpus)
+    heads = tuple(sorted({ranks.index(system.gpus[order[0]].rank) for order in trial.intra[: trial.channels]}))
     enters = name in ENTER_THE_NETWORK and 0 < len(heads) < len(system.gpus)
     return Graph(
         pattern=trial.pattern,

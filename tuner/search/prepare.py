@@ -22,7 +22,7 @@ from tuner.search.system import Kind, PathTypes, System
 
 
 def prepared(request: Request, nccl: Release, variables: Environment) -> System:
-    """The system that rank 0 of the node searches. Errors: BadTopology, BadInput for what NCCL cannot work with."""
+    """The system that the request's rank searches. Errors: BadTopology, BadInput for what NCCL cannot work with."""
     system = built(request, nccl)
     complete(system, request, nccl, variables)
     return system
@@ -45,7 +45,7 @@ def built(request: Request, nccl: Release) -> System:
 
 
 def complete(system: System, request: Request, nccl: Release, variables: Environment) -> None:
-    """Finds the paths, cuts off what rank 0 does not use, and sets what bounds a channel."""
+    """Finds the paths, cuts off what the rank does not use, and sets what bounds a channel."""
     compute_paths(system, nccl, variables)
     trim(system, request, nccl)
     compute_paths(system, nccl, variables)
@@ -68,23 +68,24 @@ def compute_paths(system: System, nccl: Release, variables: Environment) -> None
 
 
 def trim(system: System, request: Request, nccl: Release) -> None:
-    """Cuts off the GPUs that rank 0 only reaches over the network, and the network where there is nobody else.
+    """Cuts off the GPUs that the request's rank only reaches over the network, and the network if nobody else is there.
 
-    BadTopology where rank 0's own GPU is reached by none.
+    BadTopology where the rank's own GPU is reached by none.
     """
     domains = list(range(len(system.gpus)))
     for gpu, node in enumerate(system.gpus):
         for peer in range(gpu):
             if node.paths[Kind.GPU][peer].type < system.types.NET:
                 domains[gpu] = min(domains[gpu], domains[peer])
-    own = next((domain for domain, gpu in zip(domains, system.gpus, strict=True) if gpu.rank == 0), None)
-    if own is None:
+    of_rank = {gpu.rank: domain for domain, gpu in zip(domains, system.gpus, strict=True)}
+    if request.rank not in of_rank:
         raise BadTopology("the first GPU is below a device that is no PCI switch")
-    system.parts = len(set(domains))
+    in_order = list(dict.fromkeys(of_rank[rank] for rank in sorted(of_rank)))
+    system.part_of_rank = tuple(in_order.index(of_rank[rank]) for rank in sorted(of_rank))
     for domain, apart in zip(domains, list(system.gpus), strict=True):
-        if domain != own:
+        if domain != of_rank[request.rank]:
             system.remove(apart)
-    several = request.several_nodes or system.parts > 1
+    several = request.several_nodes or len(in_order) > 1
     if nccl.search.routing.nets_removed_on_one_node:
         if not several:
             for net in list(system.nets):

@@ -31,6 +31,7 @@ class Request:
     hosts: int = 1  # of the NVLink domain that are like this
     others: Sequence[Hosts] = ()  # further hosts of it, in the order of ranks
     graph_file: str | None = None  # text of the file that NCCL_GRAPH_FILE names
+    rank: int = 0  # of the node, the one that searches: in a node that NCCL takes for several, it searches its own part
 
     @property
     def in_network(self) -> bool:

@@ -140,7 +140,8 @@ class System:
     nodes: dict[Kind, list[Node]] = field(default_factory=lambda: {kind: [] for kind in Kind})
     in_network: bool = False  # CollNet is on, and there are adapters for it, if only in the file
     several_nodes: bool = False  # the communicator has ranks that are not in this system
-    parts: int = 1  # groups of the node's GPUs that only the network joins; all but rank 0's are cut off
+    # Groups of the node's ranks that only the network joins: which one each rank is in; all but the own are cut off.
+    part_of_rank: tuple[int, ...] = ()
     max_gbs: float = 0.0  # of one channel, NCCL's maxBw
     total_gbs: float = 0.0  # of a GPU, NCCL's totalBw
 

@@ -92,6 +92,10 @@ class Topology:
         """The same with these of its network devices, by their place in ``nets``."""
         return replace(self, nets=tuple(self.nets[number] for number in numbers))
 
+    def with_gpus(self, numbers: Sequence[int]) -> "Topology":
+        """The same with these of its GPUs, by their place in ``gpus``, and a rank on each."""
+        return replace(self, gpus=tuple(self.gpus[number] for number in numbers), gpu_of_rank=())
+
     @property
     def cpu(self) -> Cpu:
         """The CPU whose architecture and vendor NCCL tunes for: the first in the file that the local rank 0 keeps.

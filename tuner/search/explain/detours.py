@@ -49,14 +49,14 @@ class Detours:
 
     def all(self) -> Iterator[Reason]:
         """Every reason that holds for this graph."""
-        if self.found.system.parts > 1:
+        if max(self.found.system.part_of_rank) > 0:
             yield self._parts()
         if self.apart:
             yield self._over_cpus()
         yield from self._to_adapters()
 
     def _parts(self) -> Reason:
-        parts, names = self.found.system.parts, self.system.types.names
+        parts, names = 1 + max(self.found.system.part_of_rank), self.system.types.names
         start = f"NCCL takes this host for {parts} nodes: "
         pairs = [
             (source, target)
