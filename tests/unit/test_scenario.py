@@ -48,7 +48,8 @@ def test_one_pick_parses_a_topology_once_and_computes_each_time_once(
     counted(monkeypatch, timing, "time_us", timed)
     known = catalogue.load("dgx-h100").graph_table.graphs["2.28.9", 8, True]
     found = {name: OrderedGraph(graph, ()) for name, graph in known.items()}
-    monkeypatch.setattr(search, "searched", lambda *_: SearchResult(found, 50.0, 1))  # which reads the text by itself
+    whole = SearchResult(found, 50.0, part_of_rank=(0,) * 8)
+    monkeypatch.setattr(search, "searched", lambda *_: whole)  # which reads the text by itself
     words = f"pick allreduce --topology {topology} --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB"
     done = CliRunner().invoke(everything, shlex.split(words), catch_exceptions=False)
     assert done.exit_code == 0, done.output

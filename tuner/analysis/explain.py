@@ -16,6 +16,7 @@ from tuner.emulator.ranges import FOLLOWED_BYTES, combinations
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import ConstantsUsed, Scenario
+from tuner.scenario.part import what_hosts_are
 
 if TYPE_CHECKING:
     from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed, TimesWanted
@@ -68,6 +69,7 @@ class Explanation:
     others: tuple[Slower | Unavailable, ...]
     holds: Holds
     domains: str | None = field(default=None, metadata=json_form(optional=True))  # what NCCL makes of NVLink domains
+    split_hosts: str | None = field(default=None, metadata=json_form(optional=True))  # those that are several nodes
     calibrated: "Mapping[str, CalibratedTime] | None" = field(default=None, metadata=json_form(optional=True))
     calibration: "CalibrationUsed | None" = field(default=None, metadata=json_form(optional=True))
 
@@ -97,7 +99,8 @@ def explain(scenario: Scenario, request: Request, size: int) -> Explanation:
     Errors: those of :meth:`Selection.pick`; BadInput for windows, and where NCCL_CTA_POLICY moved the pick.
     """
     explanation = explain_pick(Selection(scenario.communicator()), scenario.constants, request, size)
-    return replace(explanation, domains=scenario.resolve().what_domains_are)
+    resolved = scenario.resolve()
+    return replace(explanation, domains=resolved.what_domains_are, split_hosts=what_hosts_are(resolved.nodes))
 
 
 def explain_pick(selection: Selection, constants: ConstantsUsed, request: Request, size: int) -> Explanation:

@@ -65,7 +65,7 @@ def check(
         _compare_across(comparing, scenario.resolve().connected, oracle.connected())
         _compare_tables(comparing, selection, oracle.tables, oracle.facts)
         if len(views) > 1:
-            last = Selection(views[-1])
+            last = Selection(scenario.resolve().last_view)
             _compare_tables(comparing, last, oracle.last_rank_tables, oracle.last_rank_facts, " of the last rank")
         taken = []
         for request in requests:

@@ -1,7 +1,7 @@
 """Channels across nodes: which rank talks to which over which adapter, as NCCL joins the graphs of all nodes."""
 
 from tuner.connect.join import connect
-from tuner.connect.nodes import NodeKind
+from tuner.connect.nodes import NodeKind, Nodes
 from tuner.connect.records import Adapter, CollNetDirect, Connected, NvlsChannel, RankChannel, RankView, Tree
 from tuner.connect.summary import Across, Crossing, RingOrder, TreeOrder, summarize
 
@@ -12,6 +12,7 @@ __all__ = [
     "Connected",
     "Crossing",
     "NodeKind",
+    "Nodes",
     "NvlsChannel",
     "RankChannel",
     "RankView",

@@ -32,14 +32,14 @@ class Direct:
         """A rank's place; None without CollNet direct."""
         if not self.heads:
             return None
-        first, heads = self.nodes.first_rank[node], self.heads
+        ranks, heads = self.nodes.ranks_of[node], self.heads
         head = heads.index(rank) if rank in heads else None
         # sic: a head's other ranks come in the order of the channel that has the head's number
         others = () if head is None else self.own.orders("collnet_direct")[head]
         return CollNetDirect(
             head=head,
-            up=tuple(first + other for other in heads if other != rank),
-            down=tuple(first + other for other in others if other != rank),
+            up=tuple(ranks[other] for other in heads if other != rank),
+            down=tuple(ranks[other] for other in others if other != rank),
             heads=len(heads),
-            shift=(first + rank) % self.own.ranks % len(heads),
+            shift=ranks[rank] % self.own.ranks % len(heads),
         )

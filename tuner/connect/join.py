@@ -5,27 +5,28 @@ Source: ncclTopoPreset and ncclTopoPostset, src/graph/connect.cc, v2.28.9-1.
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 
 from tuner.base.names import Algorithm, Pattern
 from tuner.connect import pat
 from tuner.connect.binary_trees import double_tree
 from tuner.connect.direct import Direct
-from tuner.connect.nodes import NodeKind, Nodes
+from tuner.connect.nodes import Nodes
 from tuner.connect.nvls import Nvls
 from tuner.connect.records import Adapter, Connected, RankChannel, RankView, Tree
 from tuner.emulator.communicator import Communicator
 
 
-def connect(views: Sequence[Communicator], kinds: Sequence[NodeKind]) -> Connected:
-    """The channels of a communicator of nodes of these kinds; each kind's ranks go by their own view of it.
+def connect(views: Sequence[Communicator], nodes: Nodes) -> Connected:
+    """The channels of a communicator of these nodes; each kind's ranks go by their own view of it, in the same order.
 
-    Whoever describes the nodes has to give all kinds in the order of ranks, and as many views.
+    Nodes have to be in the order of their first ranks.
     """
-    nodes = Nodes(tuple(kinds))
-    joins = [Join(view, nodes, own) for own, view in enumerate(views)]
+    of_rank = dict(chain.from_iterable(Join(view, nodes, own).ranks() for own, view in enumerate(views)))
+    node_of_rank = {rank: node for node, ranks in enumerate(nodes.ranks_of) for rank in ranks}
     return Connected(
-        node_of_rank=tuple(node for node, kind in enumerate(nodes.kind) for _ in range(kind.ranks)),
-        ranks=tuple(rank for join in joins for rank in join.ranks()),
+        node_of_rank=tuple(node_of_rank[rank] for rank in sorted(node_of_rank)),
+        ranks=tuple(of_rank[rank] for rank in sorted(of_rank)),
     )
 
 
@@ -39,13 +40,13 @@ class Join:
         self.nvls = Nvls(view, nodes, own)
         self.direct = Direct(view, nodes, own)
 
-    def ranks(self) -> Iterator[RankView]:
-        """The ranks of the kind's nodes."""
+    def ranks(self) -> Iterator[tuple[int, RankView]]:
+        """The ranks of the kind's nodes, each with its number among all ranks."""
         for node in self.own_nodes:
-            for rank in range(self.own.ranks):
+            for rank, of_all in enumerate(self.nodes.ranks_of[node]):
                 channels = tuple(self.channel(node, rank, number) for number in range(self.view.channels))
-                peers = pat.peers(self.view, self.nodes.first_rank[node] + rank)
-                yield RankView(channels, self.nvls.channels(node, rank), peers)
+                peers = pat.peers(self.view, of_all)
+                yield of_all, RankView(channels, self.nvls.channels(node, rank), peers)
 
     def channel(self, node: int, rank: int, number: int) -> RankChannel:
         """One channel of a rank of the node, as a copy of the channel that NCCL copies."""
@@ -92,25 +93,25 @@ class Join:
 
     def ring(self, node: int, rank: int, channel: int) -> tuple[int, int]:
         """The ranks before and after a rank of the node on its ring."""
-        order, first = self.ring_order(node, channel), self.nodes.first_rank
+        order, ranks = self.ring_order(node, channel), self.nodes.ranks_of
         before, after = (node - 1) % len(self.nodes), (node + 1) % len(self.nodes)
         place = order.index(rank)
-        previous = first[node] + order[place - 1]
+        previous = ranks[node][order[place - 1]]
         if place == 0:
-            previous = first[before] + self.ring_order(before, channel)[-1]
+            previous = ranks[before][self.ring_order(before, channel)[-1]]
         if place + 1 < len(order):
-            return previous, first[node] + order[place + 1]
-        return previous, first[after] + self.ring_order(after, channel)[0]
+            return previous, ranks[node][order[place + 1]]
+        return previous, ranks[after][self.ring_order(after, channel)[0]]
 
     # --- trees ---
 
     def tree_ends(self, node: int, channel: int) -> tuple[int, int, int]:
         """The ranks of a node that talk to its parent, to its first child and to its second child."""
-        kind, first = self.nodes.kind[node], self.nodes.first_rank[node]
+        kind, ranks = self.nodes.kind[node], self.nodes.ranks_of[node]
         order, pattern = kind.orders("tree")[channel], kind.tree_pattern
         to_first = order[0 if pattern is Pattern.Tree else 1]
         to_second = order[1 if pattern is Pattern.SplitTree else 0]
-        return first + order[0], first + to_first, first + to_second
+        return ranks[order[0]], ranks[to_first], ranks[to_second]
 
     def tree(self, node: int, rank: int, channel: int, second: bool) -> Tree:
         """A rank's place in one of the channel's two trees."""
@@ -118,7 +119,7 @@ class Join:
         parent, children = inside.parent, list(inside.children)
         place = double_tree(len(self.nodes), node)[second]
         to_parent, to_first, to_second = self.tree_ends(node, channel)
-        own = self.nodes.first_rank[node] + rank
+        own = self.nodes.ranks_of[node][rank]
         if own == to_parent and place.parent is not None:
             parent = self.tree_ends(place.parent, channel)[2 if place.is_second else 1]
         if own == to_first and place.first is not None:
@@ -129,9 +130,9 @@ class Join:
 
     def chain_of(self, node: int, rank: int, order: Sequence[int]) -> Tree:
         """A rank's place in the chain of its node's ranks."""
-        first, place = self.nodes.first_rank[node], order.index(rank)
-        parent = None if place == 0 else first + order[place - 1]
-        return Tree(parent, tuple(first + child for child in order[place + 1 : place + 2]))
+        ranks, place = self.nodes.ranks_of[node], order.index(rank)
+        parent = None if place == 0 else ranks[order[place - 1]]
+        return Tree(parent, tuple(ranks[child] for child in order[place + 1 : place + 2]))
 
     def chain(self, node: int, rank: int, channel: int) -> Tree | None:
         """A rank's place in the chain of CollNet, whose first rank reduces inside the network."""
@@ -146,10 +147,10 @@ class Join:
 
         It goes by the channel's own number, even where the channel is a copy of another or has changed places (sic).
         """
-        first, after = self.nodes.first_rank[node], self.nodes.first_rank[node + 1]
-        if all(first <= peer < after for peer in peers):
+        ranks = self.nodes.ranks_of[node]
+        if all(peer in ranks for peer in peers):
             return None
         channel = number % self.count
         ends = self.own.adapters(graph)[channel]
         net = ends[0 if self.own.orders(graph)[channel][0] == rank else 1]
-        return self.own.adapter(rank, net, first)
+        return self.own.adapter(rank, net, ranks)

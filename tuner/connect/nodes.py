@@ -30,10 +30,10 @@ class NodeKind:
         """The relays by rank of the node and network device."""
         return {(rank, net): over for rank, net, over in self.relays}
 
-    def adapter(self, rank: int, net: int, first_rank: int) -> Adapter:
-        """How a rank of a node, which begins at ``first_rank``, sends to a network device as graphs number it."""
+    def adapter(self, rank: int, net: int, ranks: Sequence[int]) -> Adapter:
+        """How a rank of a node, which has these ranks of all, sends to a network device as graphs number it."""
         on_its_host = net & (1 << HOST_BIT) - 1 if net > 0 else net
-        return Adapter(on_its_host, first_rank + self.relay_of.get((rank, net), rank))
+        return Adapter(on_its_host, ranks[self.relay_of.get((rank, net), rank)])
 
     @property
     def cross_nic(self) -> int:
@@ -72,15 +72,20 @@ class NodeKind:
 
     @cached_property
     def _devices(self) -> Sequence[int]:
-        return sorted({_number(device) for device in _of_kind(self._orders("ring")[0], "gpu")})
+        return sorted(map(_of_device, _of_kind(self._orders("ring")[0], "gpu")))
 
     def _rank(self, device: str) -> int:
-        _, shared, rank = device.partition("/")
-        return int(rank) if shared else self._devices.index(_number(device))
+        return self._devices.index(_of_device(device))
 
 
 def _of_kind(order: Sequence[str], kind: str) -> Iterator[str]:
     return (device for device in order if device.startswith(f"{kind}:"))
+
+
+def _of_device(gpu: str) -> int:
+    """What a GPU's ranks are ordered by: its number, or where ranks share GPUs its rank on the host."""
+    _, shared, rank = gpu.partition("/")
+    return int(rank) if shared else _number(gpu)
 
 
 def _number(device: str) -> int:
@@ -92,24 +97,12 @@ class Nodes:
     """All nodes of a communicator, in the order of ranks."""
 
     kinds: tuple[NodeKind, ...]
+    ranks_of: tuple[tuple[int, ...], ...]  # of each node, by rank of the node: the rank of all
 
     @cached_property
     def kind(self) -> tuple[NodeKind, ...]:
         """The kind of each node."""
         return tuple(kind for kind in self.kinds for _ in range(kind.nodes))
-
-    @cached_property
-    def first_rank(self) -> tuple[int, ...]:
-        """The first rank of each node, and after all of them how many ranks there are."""
-        firsts = [0]
-        for kind in self.kind:
-            firsts.append(firsts[-1] + kind.ranks)
-        return tuple(firsts)
-
-    @property
-    def ranks(self) -> int:
-        """Ranks of all nodes."""
-        return self.first_rank[-1]
 
     def __len__(self) -> int:
         return len(self.kind)

@@ -31,9 +31,9 @@ class Nvls:
         """The ranks that are heads, by head and node."""
         of_kind = {kind: self._heads(kind) for kind in self.nodes.kinds}
         number = min(map(len, of_kind.values()))
-        starts = list(zip(self.nodes.kind, self.nodes.first_rank, strict=False))
+        nodes = list(zip(self.nodes.kind, self.nodes.ranks_of, strict=True))
         return tuple(
-            tuple(0 if (rank := of_kind[kind][head]) is None else first + rank for kind, first in starts)
+            tuple(0 if (rank := of_kind[kind][head]) is None else ranks[rank] for kind, ranks in nodes)
             for head in range(number)
         )
 
@@ -65,14 +65,15 @@ class Nvls:
 
     def _head(self, node: int, rank: int) -> int | None:
         """Which head a rank is; the last where it is several."""
+        of_all = self.nodes.ranks_of[node]
         if self.rules.nvls_heads == "distinct":
-            ranks = [heads[node] - self.nodes.first_rank[node] for heads in self.heads]
+            ranks = [heads[node] for heads in self.heads]
         else:
-            ranks = [head for (head,) in self.own.orders("nvls")[: self.searched]]
-        return max((head for head, other in enumerate(ranks) if other == rank), default=None)
+            ranks = [of_all[head] for (head,) in self.own.orders("nvls")[: self.searched]]
+        return max((head for head, other in enumerate(ranks) if other == of_all[rank]), default=None)
 
     def _tree(self, node: int, rank: int, place: Place) -> Tree:
-        own = self.nodes.first_rank[node] + rank
+        own = self.nodes.ranks_of[node][rank]
         peers = next((heads for heads in self.heads if heads[node] == own), None)
         if peers is None:
             return NOBODY
@@ -86,4 +87,4 @@ class Nvls:
         if not nets:
             return None
         net = nets[number % len(nets) if self.rules.nvls_adapters == "in_turn" else 0]
-        return self.own.adapter(rank, net, self.nodes.first_rank[node])
+        return self.own.adapter(rank, net, self.nodes.ranks_of[node])

@@ -129,6 +129,8 @@ class ResolvedNode:
         return self._for_emulator[several]
 
     def _described(self, several: bool) -> Node:
+        if (parts := len(self.parts(several))) > 1:
+            raise BadInput(f"NCCL takes {self.name} for {parts} nodes here; not answered; valid for: pick, explain")
         searched, net_gbs = self._searched(several)
         return replace(self.without_graphs, graphs=searched, net_gbs=net_gbs)
 

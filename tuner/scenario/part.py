@@ -55,8 +55,38 @@ def split(nodes: Sequence[tuple[ResolvedNode | ResolvedDomain, int]]) -> Resolve
 
 
 def _split(node: ResolvedNode | ResolvedDomain, count: int, several: bool) -> ResolvedNodes:
-    parts = node.parts(several) if isinstance(node, ResolvedNode) and count else ()
-    if len(parts) < 2:
-        return [(node, count)]
-    of_host = [(ResolvedPart(node, ranks), 1) for ranks in parts]
-    return list(chain.from_iterable(repeat(of_host, count)))
+    if isinstance(node, ResolvedNode) and count and len(parts := node.parts(several)) > 1:
+        of_host = [(ResolvedPart(node, ranks), 1) for ranks in parts]
+        return list(chain.from_iterable(repeat(of_host, count)))
+    return [(node, count)]
+
+
+def ranks_of(nodes: ResolvedNodes, sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """The ranks of each node; ``sizes``: how many ranks each of ``nodes`` has."""
+    start, end, each = 0, 0, list[tuple[int, ...]]()
+    for (node, count), size in zip(nodes, sizes, strict=True):
+        for _ in range(count):
+            if not isinstance(node, ResolvedPart):
+                each.append(tuple(range(end, end + size)))
+                end += size
+                continue
+            if 0 in node.ranks:  # the first part of its host
+                start, end = end, end + len(node.host.gpu_of_rank)
+            each.append(tuple(start + rank for rank in node.ranks))
+    return tuple(each)
+
+
+def what_hosts_are(nodes: ResolvedNodes) -> str | None:
+    """What NCCL makes of the hosts that it takes for several nodes, and why, in words; None where there are none."""
+    first = {node.host: node for node, _ in nodes if isinstance(node, ResolvedPart) and 0 in node.ranks}
+    if not first:
+        return None
+    from tuner.search.explain import explain
+
+    hosts = sum(count for node, count in nodes if not isinstance(node, ResolvedPart) or 0 in node.ranks)
+    several = sum(count for _, count in nodes)
+    says = [f"NCCL makes {several} nodes of {hosts} host{'s' * (hosts > 1)}."]
+    for host, part in first.items():
+        told = explain(part.for_search(hosts > 1), host.scenario.nccl, "ring", with_lifts=False)
+        says += [f"{host.name}: {reason.says}" for reason in told.reasons if reason.kind == "parts"]
+    return " ".join(says)

@@ -17,7 +17,7 @@ from tuner.release.environment import Environment
 from tuner.scenario.description import Scenario
 from tuner.scenario.domain import Alike, ResolvedDomain, grouped
 from tuner.scenario.node import ResolvedNode, searched_whole
-from tuner.scenario.part import ResolvedNodes, ResolvedPart, split
+from tuner.scenario.part import ResolvedNodes, ResolvedPart, ranks_of, split
 
 if TYPE_CHECKING:
     from tuner.connect import Connected
@@ -97,6 +97,19 @@ class ResolvedScenario:
         return list({id(node): (node, view) for (node, _), view in zip(self.nodes, self.views, strict=True)}.values())
 
     @property
+    def last_view(self) -> Communicator:
+        """The communicator as the last rank sees it."""
+        counted = zip(self.nodes, self.views, strict=True)
+        of_nodes = chain.from_iterable(repeat(view, count) for (_, count), view in counted)
+        last = [ranks[-1] for ranks in self.ranks_of]
+        return list(of_nodes)[last.index(max(last))]
+
+    @property
+    def ranks_of(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each of NCCL's nodes."""
+        return ranks_of(self.nodes, [len(node.for_emulator(self._several).comp_caps) for node, _ in self.nodes])
+
+    @property
     def _several(self) -> bool:
         return sum(count for _, count in self.nodes) > 1
 
@@ -106,14 +119,16 @@ class ResolvedScenario:
 
         BadInput for graphs that were dumped.
         """
-        from tuner.connect import NodeKind, connect
+        from tuner.connect import NodeKind, Nodes, connect
 
         if any(kind.scenario.graphs is not None for kind in self.kinds):
             raise BadInput("--graphs: channels across nodes need the search's own graphs; valid without it")
-        found = [
-            (searched_whole(node.for_search(self._several), self.release.name), count) for node, count in self.nodes
-        ]
-        return connect(self.views, [NodeKind(count, each.graphs, each.relays) for each, count in found])
+        kinds: dict[tuple[int, int], NodeKind] = {}
+        for node, count in self.nodes:
+            if (id(node), count) not in kinds:
+                found = searched_whole(node.for_search(self._several), self.release.name)
+                kinds[id(node), count] = NodeKind(count, found.graphs, found.relays)
+        return connect(self.views, Nodes(tuple(kinds[id(node), count] for node, count in self.nodes), self.ranks_of))
 
     @cached_property
     def domains(self) -> tuple[int, ...]:

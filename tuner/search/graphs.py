@@ -3,7 +3,7 @@
 Source: initTransportsRank, src/init.cc; ncclNvlsInit, src/transport/nvls.cc, v2.28.9-1.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -50,11 +50,17 @@ def search(request: Request, nccl: str) -> SearchResult:
 def _relays(system: System) -> Iterator[tuple[int, int, int]]:
     """Every rank that reaches a network device over another rank's GPU (PXN), the device and that rank."""
     if system.several_nodes:
+        ranks = _own_ranks(system)
         for gpu in system.gpus:
             for net in system.nets:
                 path = gpu.paths[Kind.NET][system.number(net)]
                 if path.type == system.types.PXN:
-                    yield gpu.rank, net.id, relay(system, path).rank
+                    yield ranks.index(gpu.rank), net.id, ranks.index(relay(system, path).rank)
+
+
+def _own_ranks(system: System) -> Sequence[int]:
+    """The ranks of the node; of its part, where NCCL takes it for several nodes."""
+    return sorted(gpu.rank for gpu in system.gpus)
 
 
 def _net_gbs(loop: Loop, request: Request, routing: Routing) -> float:
@@ -107,7 +113,7 @@ def _multicast(system: System, request: Request, nccl: Release, variables: Envir
 
 def _record(system: System, name: str, trial: Trial) -> Graph:
     names = system.types.names
-    ranks = sorted(gpu.rank for gpu in system.gpus)
+    ranks = _own_ranks(system)
     heads = tuple(sorted({ranks.index(system.gpus[order[0]].rank) for order in trial.intra[: trial.channels]}))
     enters = name in ENTER_THE_NETWORK and 0 < len(heads) < len(system.gpus)
     return Graph(

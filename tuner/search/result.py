@@ -13,8 +13,8 @@ class SearchResult:
     graphs: Mapping[str, OrderedGraph]  # by name; one that NCCL finds no channels for has none
     net_gbs: float  # slowest path from a GPU to its own adapter, 1e9 bytes per second; 0 for a release without it
     part_of_rank: tuple[int, ...]  # which of the nodes that NCCL takes the node for each of its ranks is in
-    # Who sends over another GPU (PXN): a rank of the node, the network device's number as in a channel's order, and the
-    # rank that it sends over
+    # Who sends over another GPU (PXN): a rank of the node (of its part, by order), the network device, by its number
+    # as in a channel's order, and the rank that it sends over
     relays: tuple[tuple[int, int, int], ...] = ()
 
     @property

@@ -75,7 +75,7 @@ class Detours:
                 )
                 return Reason("parts", start + says)
         source, target = pairs[0]
-        why = "peer-to-peer is off between them, and NCCL_SHM_DISABLE=1 forbids shared memory"
+        why = "peer-to-peer is off, and NCCL_SHM_DISABLE=1 forbids shared memory"
         return Reason("parts", f"{start}between GPU {source.dev} and GPU {target.dev} {why}.")
 
     def _fastest(self, gpu: Gpu) -> tuple[Adapter, float, int]:
