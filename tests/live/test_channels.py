@@ -12,12 +12,10 @@ from click.testing import CliRunner
 from tests.support.available_releases import HERE
 from tests.support.channels_across import both, count, differences
 from tests.support.random_topologies import drawn
-from tuner.base.errors import BadInput
 from tuner.cli import everything as main
 from tuner.connect import Connected, Tree
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
-from tuner.search import searched
 
 pytestmark = pytest.mark.live
 
@@ -92,16 +90,7 @@ def test_random_topologies_have_the_channels_of_libnccl(nccl: str, number: int, 
     if not node.across or node.gpus == 1:
         pytest.skip("no file says that peer-to-peer fails, and one rank has no channels")
     scenario = Scenario(nccl, 3, topology=file, gpus_per_node=node.gpus, environment=node.environment)
-    if parts(scenario) > 1:
-        with pytest.raises(BadInput, match="NCCL takes 2 of these hosts"):
-            _ = scenario.resolve().connected
-        return
     compare(scenario)
-
-
-def parts(scenario: Scenario) -> int:
-    """As how many nodes NCCL takes a host."""
-    return searched(scenario.resolve().own.for_search(several=True), scenario.nccl).parts
 
 
 def test_ranks_that_share_gpus_have_the_channels_of_libnccl() -> None:

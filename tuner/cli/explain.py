@@ -62,8 +62,8 @@ def _print(title: str, explanation: Explanation) -> None:
         f"{pick.name}, {pick.channels} channels, {pick.threads} threads, {pick.time_us:.2f} us by NCCL's model; "
         f"the same algorithm and protocol from {human_bytes(holds.from_bytes)} to {human_bytes(holds.to_bytes)}\n"
     )
-    for told in filter(None, (explanation.domains, explanation.split_hosts)):
-        click.echo(f"{told}\n")
+    for sentence in filter(None, (explanation.domains, explanation.split_hosts)):
+        click.echo(f"{sentence}\n")
     changing = [step for step in explanation.steps if step.changes]
     print_table(f"how {pick.name} comes to its numbers", STEPS, map(_step_row, changing))
     active = {step.name for step in changing}

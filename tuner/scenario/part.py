@@ -87,6 +87,6 @@ def what_hosts_are(nodes: ResolvedNodes) -> str | None:
     several = sum(count for _, count in nodes)
     says = [f"NCCL makes {several} nodes of {hosts} host{'s' * (hosts > 1)}."]
     for host, part in first.items():
-        told = explain(part.for_search(hosts > 1), host.scenario.nccl, "ring", with_lifts=False)
-        says += [f"{host.name}: {reason.says}" for reason in told.reasons if reason.kind == "parts"]
+        explained = explain(part.for_search(hosts > 1), host.scenario.nccl, "ring", with_lifts=False)
+        says += [f"{host.name}: {reason.says}" for reason in explained.reasons if reason.kind == "parts"]
     return " ".join(says)

@@ -1,0 +1,101 @@
+"""Hosts that NCCL takes for several nodes, without libnccl: what they become, what is said, what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command_line import run
+from tests.support.split_hosts import IN_TURN, SIXTEEN_L20, UNEVEN, two_sockets
+from tuner.base.errors import BadInput
+from tuner.conformance.check import ALL_COLLECTIVES
+from tuner.emulator import group
+from tuner.emulator.communicator import Communicator
+from tuner.emulator.selection import Selection
+from tuner.scenario import Scenario
+from tuner.scenario.describe import describe
+
+NCCL = "2.28.9"
+
+
+@pytest.fixture(name="file")
+def _file(tmp_path: Path) -> Path:
+    return tmp_path / "host.xml"
+
+
+def communicator(file: Path, xml: str, **described: Any) -> Communicator:
+    file.write_text(xml)
+    return describe(nccl=NCCL, topology=file, **described).communicator()
+
+
+def shape(own: Communicator) -> tuple[int, int, int, int]:
+    return own.ranks, own.nodes, own.min_local_ranks, own.max_local_ranks
+
+
+def test_each_socket_is_a_node(file: Path) -> None:
+    assert shape(communicator(file, SIXTEEN_L20)) == (16, 2, 8, 8)
+    two = communicator(file, SIXTEEN_L20, nodes=2)
+    assert shape(two) == (32, 4, 8, 8)
+    assert two.nodes_are_alike
+    assert shape(communicator(file, UNEVEN, nodes=3)) == (24, 6, 3, 5)
+    assert not communicator(file, UNEVEN).nodes_are_alike
+
+
+def test_slow_adapters_and_the_variable_leave_a_host_whole(file: Path) -> None:
+    assert shape(communicator(file, two_sockets(range(4), range(4, 8), gbps=100), nodes=2)) == (16, 2, 8, 8)
+    assert shape(communicator(file, SIXTEEN_L20, nodes=2, env={"NCCL_NET_DISABLE_INTRA": "1"})) == (32, 2, 16, 16)
+
+
+def test_variables_that_leave_only_the_network() -> None:
+    off = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
+    assert shape(describe(machine="dgx-h100", nodes=2, gpus_per_node=4, nccl=NCCL, env=off).communicator()) == (
+        8,
+        8,
+        1,
+        1,
+    )
+
+
+def test_ranks_of_a_node_may_be_apart(file: Path) -> None:
+    file.write_text(IN_TURN)
+    resolved = Scenario(NCCL, 2, topology=file).resolve()
+    assert resolved.ranks_of == ((0, 2), (1, 3), (4, 6), (5, 7))
+    assert resolved.connected.node_of_rank == (0, 1, 0, 1, 2, 3, 2, 3)
+    for view in resolved.connected.ranks:
+        for channel in view.channels:
+            assert channel.ring_adapter is not None
+
+
+def test_more_nodes_are_not_resolved_again(file: Path) -> None:
+    file.write_text(UNEVEN)
+    one = Scenario(NCCL, 1, topology=file).resolve()
+    anew = Scenario(NCCL, 5, topology=file).resolve()
+    assert [shape(view) for view in one.with_nodes(5).views] == [shape(view) for view in anew.views]
+    assert len(anew.views_of_kinds) == 2
+
+
+def test_explain_says_it(file: Path) -> None:
+    file.write_text(SIXTEEN_L20)
+    words = ("explain", "allreduce", "--topology", str(file), "--nodes", "2", "--nccl", NCCL, "--bytes", "1M")
+    output = run(*words).stdout
+    assert (
+        f"NCCL makes 4 nodes of 2 hosts. {file}: NCCL takes this host for 2 nodes: GPU 0 and GPU 8 have 22 GB/s"
+        in output
+    )
+    assert "24 GB/s to adapter 0 (PIX) and 24 GB/s to adapter 1 (PIX)" in output
+    assert "NCCL_NET_DISABLE_INTRA=1 forbids that" in output
+    assert "NCCL makes" not in run(*words, "--env", "NCCL_NET_DISABLE_INTRA=1").stdout
+    assert "NCCL makes 4 nodes" in run(*words, "--json").stdout
+
+
+def test_what_nodes_that_differ_refuse(file: Path) -> None:
+    own = communicator(file, UNEVEN)
+    assert all(group.not_emulated(Selection(own), [request]) for request in ALL_COLLECTIVES)
+    with pytest.raises(BadInput, match="nodes differ"):
+        communicator(file, UNEVEN, env={"NCCL_COLLNET_ENABLE": "1"})
+
+
+def test_a_host_is_no_node_of_its_own_where_it_is_split(file: Path) -> None:
+    file.write_text(SIXTEEN_L20)
+    with pytest.raises(BadInput, match="for 2 nodes here; not answered"):
+        Scenario(NCCL, 1, topology=file).resolve().own.for_emulator(several=False)
