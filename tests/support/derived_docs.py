@@ -14,7 +14,7 @@ from typing import Any
 import click
 from scipy.stats import binom
 
-from tests.scripts import check_builds, check_random, write_accuracy
+from tests.scripts import check_arm, check_builds, check_random, write_accuracy
 from tests.scripts import check_releases as releases
 from tests.support import measured_regret, published_numbers
 from tuner import cli, measured, release
@@ -85,6 +85,21 @@ def by_build() -> str:
     for name, row in check_builds.read().items():
         same = share(row["same"], row["compared"])
         lines.append(f"| {name} | {row['cuda']} | {row['communicators']} | {row['compared']:,} | {same} |")
+    return "\n".join(lines) + "\n"
+
+
+def by_arm() -> str:
+    """What tests/scripts/check_arm.py compared of libnccl for aarch64."""
+    lines = [
+        "| NCCL | constants | variables | different | fused | latencies | differ | times | differ | picks | differ |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for name, row in check_arm.read().items():
+        of_model = ("latencies", "latencies_different", "times", "times_different", "picks", "picks_different")
+        head = f"{name} | {row['constants']} | {row['variables']}"
+        different = row["constants_different"] + row["variables_different"]
+        values = (f"{row[key]:,}" if row[key.removesuffix("_different")] else "-" for key in of_model)
+        lines.append(f"| {head} | {different} | {sum(row['fused'].values())} | {' | '.join(values)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -396,6 +411,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "proven": proven,
     "releases": by_release,
     "builds": by_build,
+    "arm": by_arm,
     "random": by_random,
     "changes": changes,
     "differences": published_numbers.differences,

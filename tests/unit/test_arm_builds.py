@@ -1,0 +1,71 @@
+"""ARM hosts: what the libnccl for aarch64 answered, as tests/scripts/check_arm.py recorded it, against the emulator."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from tests.scripts import check_arm
+from tests.support.fused_latency import fused, multiply_add
+from tuner import release
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.numerics import Float, f32
+from tuner.emulator.model import latency_us
+from tuner.emulator.rules.model_point import ModelPoint
+from tuner.scenario import Scenario
+from tuner.scenario.resolved import ResolvedScenario
+
+NUMBERED = (Algorithm.Tree, Algorithm.Ring, Algorithm.NVLSTree)  # whose latency NCCL keeps where they do not run, too
+
+
+@pytest.fixture(scope="module")
+def cells() -> list[tuple[ModelPoint, Float]]:
+    """Cells of machines with ARM processors, and their latencies in the build for aarch64, us."""
+    return list(recorded())
+
+
+def recorded() -> Iterator[tuple[ModelPoint, Float]]:
+    for machine, nodes, latencies_us in check_arm.recorded():
+        communicator = ResolvedScenario(Scenario(check_arm.RECORDED, nodes, machine=machine)).views[0]
+        for collective in Collective:
+            for algorithm in communicator.rules.exists[collective]:
+                for protocol in Protocol:
+                    theirs = latencies_us[collective, algorithm, protocol]
+                    if algorithm in NUMBERED and theirs:
+                        yield ModelPoint(communicator, collective, algorithm, protocol), theirs
+
+
+def test_the_build_for_aarch64_differs_by_fused_steps_of_rings_alone(cells: list[tuple[ModelPoint, Float]]) -> None:
+    wrong = [(point, theirs) for point, theirs in cells if fused(point) != theirs]
+    assert not wrong
+    assert len(cells) >= 250
+
+
+def test_the_emulator_is_off_by_the_last_bit_of_some_rings(cells: list[tuple[ModelPoint, Float]]) -> None:
+    differ = [(point, theirs) for point, theirs in cells if latency_us(point) != theirs]
+    assert Counter(point.algorithm for point, _ in differ).keys() == {Algorithm.Ring}
+    assert 0 < len(differ) < len(cells) // 10
+    bits = [abs(int(latency_us(point).view(np.int32)) - int(theirs.view(np.int32))) for point, theirs in differ]
+    assert set(bits) == {1}
+
+
+def test_one_rounding_instead_of_two() -> None:
+    one = f32(1) + f32(2) ** f32(-12)
+    assert one * one - f32(1) - f32(2) ** f32(-11) == 0
+    assert multiply_add(one, one, -(f32(1) + f32(2) ** f32(-11))) == f32(2) ** f32(-24)
+
+
+def test_no_constant_no_variable_and_no_pick_differs() -> None:
+    found = check_arm.read()
+    assert set(found) < set(release.names())
+    assert len(found) == 21
+    for name, row in found.items():
+        assert not any(row[key] for key in check_arm.WRONG), name
+        assert row["constants"] > 100, name
+        assert row["variables"] > 80, name
+        assert row["fused"], name
+    tuned = [row for row in found.values() if row["communicators"]]
+    assert len(tuned) == 19
+    assert all(row["latencies_different"] < row["latencies"] // 20 for row in tuned)
+    assert sum(row["picks"] for row in tuned) > 250_000
