@@ -1,6 +1,7 @@
 """Latencies as the libnccl for aarch64 computes them: its compiler rounds a product and the sum it goes into once.
 
-The one for x86-64, and the emulator, round the product first. Only rings of several kinds of steps come out otherwise.
+The one for x86-64, and the emulator, round the product first. Rings alone are done
+here: on the catalogue's machines with ARM processors nothing else comes out otherwise.
 """
 
 from fractions import Fraction
