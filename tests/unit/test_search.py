@@ -1,5 +1,6 @@
 """Our own search for channels against what libnccl's found, as captured, and the forms in which it is answered."""
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -11,11 +12,13 @@ import pytest
 
 from tests.support import captured_graphs
 from tests.support.command_line import run
+from tests.support.random_topologies import drawn
 from tuner import release
+from tuner.base.errors import BadInput
 from tuner.machine import catalogue
 from tuner.machine.graph_tables import Shape
 from tuner.machine.graphs import COLLNET_GRAPHS, PLAIN_GRAPHS, WITH_COLLNET, Graph, Graphs, read_dump, read_orders
-from tuner.search import Request, cached, find
+from tuner.search import Request, cached, dump, find
 from tuner.search.explain import explain
 from tuner.search.graphs import search
 from tuner.search.load import Given, Taken
@@ -34,6 +37,11 @@ def request_of(machine: str, gpus: int | None, several: bool, **variables: str) 
     return Request(
         node.topology_xml, gpus or node.gpus_per_node, several, environment, node.peer_to_peer_across_sockets
     )
+
+
+def request_of_random(seed: str) -> Request:
+    node = drawn(seed)
+    return Request(node.xml, node.gpus, node.nodes > 1, node.environment, node.across)
 
 
 def known_graphs(machine: str) -> Mapping[Shape, Graphs]:
@@ -177,3 +185,36 @@ def test_what_it_cannot_do_is_one_line(words: tuple[str, ...], why: str) -> None
     refused = run("graphs", "--nccl", "2.28.9", *words, code=2).stderr
     assert why in refused
     assert refused.count("\n") == 1
+
+
+def test_a_gpu_without_a_link_to_the_nvswitch_ends_the_search_of_newer_releases() -> None:
+    request = request_of("dgx-h100", None, False)
+    gpu = re.split(r"(?=<pci [^>]*>\s*<gpu )", request.topology)[1]
+    cut = re.sub(r"<nvlink [^>]*/>", "", gpu)
+    assert cut != gpu
+    one_less = replace(request, topology=request.topology.replace(gpu, cut))
+    assert "nvls" in graphs_of(request, "2.32.3")
+    assert "nvls" not in graphs_of(one_less, "2.30.7")
+    with pytest.raises(BadInput, match="nothing joins NVS 0 and GPU 0; valid with NCCL_NVLS_ENABLE=0"):
+        search(one_less, "2.32.3")
+    assert "ring" in graphs_of(replace(one_less, environment={"NCCL_NVLS_ENABLE": "0"}), "2.32.3")
+
+
+@pytest.mark.parametrize(
+    ("seed", "sha256"),
+    [
+        # NVLS has fewer heads than GPUs: NCCL reads beyond its list of adapters.
+        ("t2022", "240c4676c489aa7a6830c6700bcc17327b8994d632ad89a0e5c16cbf596bd878"),
+        # Adapters are shared unevenly, which NCCL only sees where GPUs relay.
+        ("t1890", "89beed93c893158d0b1be5e9d59d6a65fac1c8a6fe26b43094dbd8006fa8021a"),
+    ],
+)
+def test_random_topologies_give_the_file_that_libnccl_wrote(seed: str, sha256: str) -> None:
+    found = search(request_of_random(seed), "2.18.3").graphs
+    written = dump.text(found, release.load("2.18.3").search.dump)
+    assert hashlib.sha256(written.encode()).hexdigest() == sha256
+
+
+def test_a_relay_that_is_cut_off_is_refused_without_peer_to_peer_too() -> None:
+    with pytest.raises(BadInput, match="NCCL refuses GPUs 2 and 0: NVLinks join them over GPU 1"):
+        search(request_of_random("t2195"), "2.30.3")

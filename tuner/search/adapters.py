@@ -48,8 +48,9 @@ class Adapters:
                     divert(self.system, net, cpu, gpu, self.routing)
                     divert(self.system, gpu, cpu, net, self.routing)
                     self._forget_relay()
-        for net in self.system.nets:
-            net.local_gpu = self.local.gpu_of(net)
+        if self.routing.local_nets != "by_masks":  # then NCCL only asks for it where GPUs relay
+            for net in self.system.nets:
+                net.local_gpu = self.local.gpu_of(net)
 
     def _path(self, gpu: Gpu, net: Adapter) -> Path:
         return gpu.paths[Kind.NET][self.system.number(net)]

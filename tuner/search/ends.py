@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterator
 from typing import Final
 
 from tuner.base.names import Pattern
+from tuner.base.numerics import ceil_div
 from tuner.release import Release
 from tuner.release.environment import Environment
 from tuner.search.load import Load, less_by
@@ -114,8 +115,7 @@ class NetworkEnds:
         whether a head was found."""
         trial, rules = self.trial, self.rules.nvls_heads
         if rules == "by_number_of_net":
-            # Sic: a device's number is taken for a GPU's, and beyond the list NCCL reads zeros.
-            yield begun(listed[trial.channels] if trial.channels < len(listed) else 0, FREE, back, NEVER)
+            yield begun(self._head_by_number(listed), FREE, back, NEVER)
             return True, False
         if trial.channels >= len(listed):
             return True, False
@@ -126,6 +126,18 @@ class NetworkEnds:
         if gpu != NEVER:
             yield from self._enter(net, gpu, back, FREE)
         return True, gpu != NEVER or rules == "distinct_losing_nets"
+
+    def _head_by_number(self, listed: list[int]) -> int:
+        """The number that NCCL reads in a list of devices as that of a GPU (sic): beyond the list, zeros.
+
+        It has 4 bytes for each device, and glibc's malloc gives out 24, 40, 56 ... bytes. What follows these is the
+        size of the next piece of memory, which is no GPU's number.
+        """
+        channel = self.trial.channels
+        if channel < len(listed):
+            return listed[channel]
+        allocated_bytes = max(24, ceil_div(4 * len(self.system.nets) + 8, 16) * 16 - 8)
+        return 0 if channel < allocated_bytes // 4 else self.gpus
 
     def _enter(self, net: int, gpu: int, back: int, forced: int) -> Ways:
         """From a network device to the channel's first GPU."""

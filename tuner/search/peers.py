@@ -84,11 +84,11 @@ class Peers:
     def peer_to_peer(self, source: Gpu, target: Gpu) -> bool:
         """Whether NCCL uses peer-to-peer between two GPUs of the node. BadInput where NVML denies it over NVLinks."""
         path = self._path(source, target)
+        relay = self.relay(source, target)  # NCCL looks for it first, and may refuse it, whatever the level
         if path.type > self.level:
             return False
         if source is target or self.ignore_disabled == IGNORE_AND_DO_NOT_ASK or source.host != target.host:
             return True
-        relay = self.relay(source, target)
         groups = {gpu.peer_group for gpu in (source, relay, target) if gpu is not None}
         if len(groups) == 1:
             return True

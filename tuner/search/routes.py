@@ -51,7 +51,11 @@ class Routes:
         farthest = trial.type_intra if intra else trial.type_inter
         if rules.no_hops_succeed and not path.hops:
             return self.load.route(start, path, 0.0, 0)
-        if rules.unreached_fails and path.type >= types.DIS:
+        if rules.disconnected != "followed" and path.type >= types.DIS:
+            if rules.disconnected == "refused":
+                why = "; valid with NCCL_NVLS_ENABLE=0" if Kind.NVS in (kind, to_kind) else ""
+                joined = f"{kind.name} {number} and {to_kind.name} {to}"
+                raise BadInput(f"this release of NCCL refuses a node where nothing joins {joined}{why}")
             return None
         if share == 1 and path.type > farthest:
             if self.load.recorder is not None:
