@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.available_releases import HERE
 from tests.support.command_line import run
+from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Op
 from tuner.conformance.check_log import Compared, compare
@@ -22,9 +23,11 @@ from tuner.machine import catalogue
 from tuner.oracle import library
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
+from tuner.scenario.describe import describe
 
 CASES = Path(__file__).parents[3] / "shared" / "cases"
 SIZES = [1 << 8, 1 << 13, 1 << 17, 1 << 20, 1 << 24, 1 << 28]
+SAYING_NODES = [name for name in HERE if release.names().index(name) >= release.names().index("2.20.5")]
 COMP_CAPS = {"dgx-a100": 80, "dgx-h100": 90, "dgx-b200": 100}
 
 
@@ -590,9 +593,17 @@ def test_an_unknown_release(small: list[str]) -> None:
 
 
 @pytest.mark.live
-def test_multi_node_nvlink_is_refused(small: list[str]) -> None:
-    with pytest.raises(BadInput, match="MNNVL"):
-        check([line.replace("MNNVL 0", "MNNVL 1") for line in small], SMALL_GIVEN)
+@pytest.mark.parametrize("nodes", [["8", "4"], ["4", "8"], ["2", "1"]], ids=str)
+@pytest.mark.parametrize("name", SAYING_NODES)
+def test_nodes_of_different_sizes(name: str, nodes: list[str], tmp_path: Path) -> None:
+    """From 2.31 on PAT is printed as -1 where NVLS has no head for each rank."""
+    file = tmp_path / "dgx-h100.xml"
+    file.write_text(catalogue.load("dgx-h100").topology_xml)
+    scenario = describe(node=[f"{file}:{gpus}" for gpus in nodes], nccl=name)
+    with Oracle(scenario.oracle_configuration()) as oracle:
+        compared = check(oracle.log_lines(), given("dgx-h100"))
+    assert compared.report.mismatches == ()
+    assert compared.report.compared["table"] >= 5 * 18
 
 
 def test_a_bandwidth_is_the_float_that_a_search_finds() -> None:

@@ -182,11 +182,11 @@ def most_gpus(machine: str, nodes: int, ranks: int) -> int:
 
 
 def parts(machine: str, nodes: int) -> list[int]:
-    """GPUs of each node, some that :func:`of_machines` has not."""
+    """GPUs of each node, some that :func:`of_machines` has not; the rest is in tests/scripts/check_graphs.py."""
     counts = catalogue.load(machine).gpu_counts
     most = max(counts)
-    wanted = {most, most // 2} if nodes == 3 else {most - 1, most // 2}
-    return sorted(count for count in wanted & set(counts) if count * nodes > 1)
+    wanted = {1: most - 1, 2: most // 2, 3: most}[nodes]
+    return [wanted] if wanted in counts and wanted * nodes > 1 else []
 
 
 def settings(*assignments: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from tuner.emulator import model
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.model import Tables
+from tuner.emulator.rules import enabled
 from tuner.emulator.rules.model_point import ModelPoint
 
 # latency_us and bandwidth_gbs, [collective][algorithm][protocol]
@@ -37,14 +38,16 @@ def as_used(communicator: Communicator, tables: Tables) -> Numbers:
 def before_exclusions(communicator: Communicator, tables: Tables) -> Numbers:
     """-1 where an algorithm does not do a collective; numbers also where NCCL_ALGO and the like exclude a cell.
 
-    0 where an algorithm's model was never made, as without a network that reduces. us and GB/s, as :func:`as_used`,
-    [collective][algorithm][protocol].
+    0 where an algorithm's model was never made, as without a network that reduces; -1 for PAT that was given up. us and
+    GB/s, as :func:`as_used`, [collective][algorithm][protocol].
     """
     latency_us, bandwidth_gbs = np.zeros(model.SHAPE, np.float32), np.zeros(model.SHAPE, np.float32)
     for collective, algorithm, protocol in np.ndindex(*model.SHAPE):
         point = ModelPoint(communicator, Collective(collective), Algorithm(algorithm), Protocol(protocol))
         at = collective, algorithm, protocol
         if any(rule(point) for rule in point.rules.fills[point.algorithm]):
+            if at[1:] == (Algorithm.PAT, Protocol.Simple) and enabled.pat_given_up(point):
+                latency_us[at] = bandwidth_gbs[at] = -1
             continue
         if point.algorithm in point.rules.exists[point.collective]:
             latency_us[at], bandwidth_gbs[at] = model.latency_us(point), model.bandwidth_gbs(point)

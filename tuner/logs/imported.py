@@ -42,6 +42,8 @@ class NodeFacts:
 
     ranks: tuple[int, ...]  # those that the log shows
     local_ranks: int | None
+    hosts: int | None  # more than one in a NVLink domain
+    mnnvl: bool  # NVLink between hosts is on
     comp_caps: tuple[int, ...] | None
     cpu_arch: str | None
     cpu_vendor: str | None
@@ -110,6 +112,8 @@ def in_emulator(imported: Imported) -> Communicator:
             has_nvswitch=bool(node.nvswitch),
             direct_nvlink=bool(node.nvswitch),  # of groups alone, which logs are not compared on
             net_gbs=imported.net_gbs or 0.0,
+            hosts=node.hosts or 1,
+            fabric=node.mnnvl,
         )
         for node in imported.nodes
     ]

@@ -6,12 +6,13 @@ from itertools import groupby, pairwise
 
 from tuner.base.errors import BadInput
 from tuner.base.names import CPU_ARCHS, CPU_VENDORS, PATH_NAMES
-from tuner.emulator.rules import init
+from tuner.emulator.rules import domains, init
 from tuner.logs import devices, network, printed_graphs
 from tuner.logs.imported import NodeFacts
 from tuner.logs.reader import RankLog
 from tuner.logs.reading import Reading
 from tuner.machine.graphs import Graphs
+from tuner.machine.topology import Topology
 from tuner.release import Release
 
 # NCCL_TOPO_CPU_ARCH_* and NCCL_TOPO_CPU_VENDOR_*, src/include/graph.h, v2.28.9-1
@@ -27,10 +28,11 @@ def count(reading: Reading) -> int | None:
     printed = next((log.nodes for log in reading.logs if log.nodes is not None), None)
     if printed is not None:
         return printed
-    gpus_of_rings = {log.ring_gpus for log in reading.logs if log.ring_gpus}
-    if reading.group.ranks and len(gpus_of_rings) == 1 and reading.group.ranks % min(gpus_of_rings) == 0:
-        nodes = reading.group.ranks // min(gpus_of_rings)
-        reading.notes.append(f"{nodes} nodes: no line 'nNodes ...', the ring has {min(gpus_of_rings)} GPUs")
+    sizes = {(size, "clique" if log.clique_ranks else "ring") for log in reading.logs if (size := log.node_ranks)}
+    if reading.group.ranks and len(sizes) == 1 and reading.group.ranks % min(sizes)[0] == 0:
+        size, shown_by = min(sizes)
+        nodes = reading.group.ranks // size
+        reading.notes.append(f"{nodes} nodes: no line 'nNodes ...', the {shown_by} has {size} GPUs")
         return nodes
     reading.needed.append("the number of nodes: a line 'nNodes ...' or the ring's channels, or --nodes")
     return None
@@ -51,24 +53,30 @@ def of_nodes(
     nodes = [_node(reading, logs, path_types, latency_us) for logs in by_node]
     nodes = _filled(reading, nodes, count, ranks)
     _need(reading, nodes, environment)
+    if any(node.mnnvl for node in nodes):
+        _say_domains(reading, nodes, nccl)
     return tuple(nodes)
 
 
 def _by_node(reading: Reading, count: int | None) -> list[list[RankLog]]:
-    """The ranks by node: by host where there are as many hosts as nodes, else by their local ranks.
+    """The ranks by node: by NVLink domain, by host where there are as many hosts as nodes, else by their local ranks.
 
     Local ranks say it where all are shown and follow each other, or where all nodes are of one size.
     """
     logs = sorted(reading.logs, key=lambda log: log.rank or 0)  # whoever logs first, rank 0's node is the first
     hosts = list(dict.fromkeys(log.thread.host for log in logs))
-    if len(hosts) == count:
+    joined = any(log.mnnvl for log in logs)
+    fabrics = list(dict.fromkeys(log.fabric for log in logs)) if joined else []
+    if len(fabrics) == count and None not in fabrics:
+        return [[log for log in logs if log.fabric == fabric] for fabric in fabrics]
+    if len(hosts) == count and not joined:
         return [[log for log in logs if log.thread.host == host] for host in hosts]
     starts = [index for index, log in enumerate(logs) if log.local_rank == 0]
     parts = [logs[start:end] for start, end in pairwise([*starts, len(logs)])]
     in_order = [local_rank for part in parts for local_rank in range(len(part))]
     if len(parts) == count and in_order == [log.local_rank for log in logs]:
         return parts
-    sizes = {size for log in logs if (size := log.local_ranks or log.ring_gpus)}
+    sizes = {size for log in logs if (size := log.node_ranks)}
     if len(sizes) != 1:
         return [logs]
     size = min(sizes)
@@ -78,10 +86,11 @@ def _by_node(reading: Reading, count: int | None) -> list[list[RankLog]]:
 def _node(reading: Reading, logs: list[RankLog], path_types: Sequence[str], latency_us: float | None) -> NodeFacts:
     given, topology = reading.given, reading.given.topology
     ranks = tuple(sorted(log.rank for log in logs if log.rank is not None))
-    local_ranks = next((size for log in logs if (size := log.local_ranks or log.ring_gpus)), None)
+    local_ranks = next((size for log in logs if (size := log.node_ranks)), None)
+    hosts = max((len(log.hosts) for log in logs), default=0) or None
     arch, vendor = next((_cpu(cpu) for log in logs for cpu in log.cpus), (None, None))
     nvswitch = any(log.nvswitch for log in logs) if any(log.system for log in logs) else None
-    placed = None if topology is None or local_ranks is None else topology.placed(local_ranks)
+    placed = _placed(topology, local_ranks, hosts)
     if topology is not None and placed is not None:
         arch, vendor = topology.cpu_arch, topology.cpu_vendor
         nvswitch = topology.has_nvswitch(max(placed) + 1)
@@ -89,7 +98,9 @@ def _node(reading: Reading, logs: list[RankLog], path_types: Sequence[str], late
     return NodeFacts(
         ranks=ranks,
         local_ranks=local_ranks,
-        comp_caps=_comp_caps(reading, ranks, local_ranks),
+        hosts=hosts,
+        mnnvl=any(log.mnnvl for log in logs),
+        comp_caps=_comp_caps(reading, ranks, local_ranks, hosts),
         cpu_arch=given.cpu_arch or arch,
         cpu_vendor=given.cpu_vendor or vendor,
         nvswitch=nvswitch if given.nvswitch is None else given.nvswitch,
@@ -111,7 +122,19 @@ def _graphs(reading: Reading, logs: list[RankLog], path_types: Sequence[str], la
     return {name: graph for name, graph in weakest.items() if graph.channels > 0} or None
 
 
-def _comp_caps(reading: Reading, ranks: tuple[int, ...], local_ranks: int | None) -> tuple[int, ...] | None:
+def _placed(topology: Topology | None, local_ranks: int | None, hosts: int | None) -> tuple[int, ...] | None:
+    """Which GPU of the topology each local rank is on, host by host where it is that of one; None where not known."""
+    if topology is None or local_ranks is None:
+        return None
+    if (placed := topology.placed(local_ranks)) is not None:
+        return placed
+    of_host = topology.placed(local_ranks // hosts) if hosts and local_ranks % hosts == 0 else None
+    return None if of_host is None else of_host * (hosts or 1)
+
+
+def _comp_caps(
+    reading: Reading, ranks: tuple[int, ...], local_ranks: int | None, hosts: int | None
+) -> tuple[int, ...] | None:
     given, total = reading.given.comp_caps, reading.group.ranks if reading.group else None
     if local_ranks is None:
         return None
@@ -125,7 +148,7 @@ def _comp_caps(reading: Reading, ranks: tuple[int, ...], local_ranks: int | None
             )
         return tuple(given[rank] for rank in ranks)
     topology = reading.given.topology
-    if topology is not None and (placed := topology.placed(local_ranks)) is not None:
+    if topology is not None and (placed := _placed(topology, local_ranks, hosts)) is not None:
         return tuple(topology.gpus[gpu].sm for gpu in placed)
     names = [reading.log.devices.get(rank) for rank in ranks]
     if len(reading.log.devices) == total and len(ranks) == local_ranks:
@@ -145,6 +168,7 @@ def _filled(reading: Reading, nodes: list[NodeFacts], count: int | None, ranks: 
             cpu_arch=node.cpu_arch or whole.cpu_arch,
             cpu_vendor=node.cpu_vendor or (whole.cpu_vendor if node.cpu_arch is None else None),
             nvswitch=whole.nvswitch if node.nvswitch is None else node.nvswitch,
+            mnnvl=node.mnnvl or whole.mnnvl,
         )
         for node in nodes
     ]
@@ -159,11 +183,18 @@ def _filled(reading: Reading, nodes: list[NodeFacts], count: int | None, ranks: 
     if ranks is not None and len(sizes) == len(filled) and sum(sizes) != ranks:
         reading.needed.append(f"ranks per node: {len(filled)} nodes show {sizes}, not {ranks} ranks in all; --nodes")
     shown = sum(len(node.ranks) for node in nodes)
-    if any(log.mnnvl for log in reading.logs):
-        reading.needed.append("MNNVL: communicators over several nodes' NVLink are not emulated")
     if ranks is not None and shown < ranks and unseen <= 0:
         reading.notes.append(f"{shown} of {ranks} ranks are in the log: the others are taken to be like those")
     return filled
+
+
+def _say_domains(reading: Reading, nodes: Sequence[NodeFacts], nccl: Release | None) -> None:
+    hosts = ", ".join(str(node.hosts or "?") for node in nodes)
+    reading.notes.append(f"NVLink joins hosts (multi-node NVLink, MNNVL): nodes are NVLink domains, of hosts: {hosts}")
+    if nccl is not None and nccl.rules.domains == domains.only_the_whole_communicator.__name__:
+        reading.needed.append(
+            f"MNNVL: NCCL {nccl.name} tunes a domain as one node but searches host by host; valid: later releases"
+        )
 
 
 def _need(reading: Reading, nodes: Sequence[NodeFacts], environment: Mapping[str, str]) -> None:

@@ -15,6 +15,9 @@ from tuner.logs.lines import Line, Thread
 # src/init.cc, initTransportsRank and ncclCommInitRankFunc
 _RANK = re.compile(r"comm (0x[0-9a-f]+) rank (\d+) n[rR]anks (\d+)")
 _NODES = re.compile(r"nNodes (\d+) localRanks (\d+) localRank (\d+) MNNVL (\d+)")
+# src/init.cc, fillInfo; src/mnnvl.cc and before 2.25 src/init.cc, ncclMnnvlCheck
+_FABRIC = re.compile(r"MNNVL busId 0x[0-9a-f]+ fabric UUID (\S+) cliqueId 0x([0-9a-f]+) state")
+_CLIQUE = re.compile(r"MNNVL 1 cliqueId [0-9a-f]+ cliqueSize (\d+) cliqueRank ")
 _COMM_ID = re.compile(r"commId (0x[0-9a-f]+)")
 _SPLIT = re.compile(r"(splitCount \d+ color -?\d+) key")
 _CHANNELS = re.compile(
@@ -30,7 +33,7 @@ _PATTERN = re.compile(
 )
 _CHANNEL = re.compile(r"^ *\d+ :((?: [A-Z]+/[0-9A-Fa-f-]+)+)\s*$")
 # src/graph/topo.cc, ncclTopoPrintRec
-_CPU = re.compile(r"^CPU/[0-9A-Fa-f-]+ \((-?\d+)/(-?\d+)/-?\d+\)\s*$")
+_CPU = re.compile(r"^CPU/(?:([0-9A-Fa-f]+)-)?[0-9A-Fa-f]+ \((-?\d+)/(-?\d+)/-?\d+\)\s*$")
 # src/graph/tuning.cc, ncclTopoTuneModel; src/tuning/tuning.cc from 2.31 on
 _HEADER = re.compile(r"^\s*Algorithm\s+\|(.*)")
 _THREADS = re.compile(r"^\s*Max NThreads\s+\|(.*)")
@@ -94,9 +97,12 @@ class RankLog:
     local_ranks: int | None = None  # of its node
     local_rank: int | None = None
     mnnvl: bool = False
+    fabric: tuple[str, str] | None = None  # cluster and clique of its GPU, whether NCCL uses them or not
+    clique_ranks: int | None = None  # that NVLink joins with it
     graphs: list[PrintedGraph] = field(default_factory=list)
     ring_gpus: int | None = None
     cpus: list[tuple[int, int]] = field(default_factory=list)  # arch, vendor
+    hosts: set[str] = field(default_factory=set)  # of its node, by the numbers that CPUs have
     system: bool = False
     nvswitch: bool = False
     table: list[Block] = field(default_factory=list)
@@ -104,6 +110,11 @@ class RankLog:
     channels: tuple[str, str | None] | None = None  # coll, nvls
     config: dict[str, str] = field(default_factory=dict)
     complete: bool = False
+
+    @property
+    def node_ranks(self) -> int | None:
+        """How many its node has, as far as a line says it."""
+        return self.local_ranks or self.clique_ranks or self.ring_gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +205,13 @@ class _Reader:
             current.mnnvl = nodes[4] != "0"
         current.complete = current.complete or completes
 
+    def fabric(self, line: Line, match: re.Match[str]) -> None:
+        self._rank_log(line, fresh=True).fabric = match[1], match[2]
+
+    def clique(self, line: Line, match: re.Match[str]) -> None:
+        current = self._rank_log(line)
+        current.mnnvl, current.clique_ranks = True, int(match[1])
+
     def network(self, line: Line, match: re.Match[str]) -> None:
         self.log.networks.setdefault(line.thread.process, match[1])
 
@@ -201,7 +219,9 @@ class _Reader:
         self._rank_log(line, fresh=True).system = True
 
     def cpu(self, line: Line, match: re.Match[str]) -> None:
-        self._rank_log(line, fresh=True).cpus.append((int(match[1]), int(match[2])))
+        current = self._rank_log(line, fresh=True)
+        current.cpus.append((int(match[2]), int(match[3])))
+        current.hosts.add(match[1] or "0")
 
     def nvswitch(self, line: Line, match: re.Match[str]) -> None:
         self._rank_log(line, fresh=True).nvswitch = True
@@ -287,6 +307,8 @@ _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, Line, re.Match[str
     (" Bytes -> Algo ", re.compile(" Bytes -> Algo "), _Reader.choice),
     (" |", _ROW, _Reader.row),
     ("comm 0x", _RANK, _Reader.rank),
+    ("MNNVL busId ", _FABRIC, _Reader.fabric),
+    ("MNNVL 1 ", _CLIQUE, _Reader.clique),
     ("Pattern ", _PATTERN, _Reader.pattern),
     (" GPU/", _CHANNEL, _Reader.channel),
     ("=== System : ", re.compile("^=== System : "), _Reader.system),

@@ -64,15 +64,26 @@ def pat_enabled_on_any_gpu(point: ModelPoint) -> Reason:
 @RULES(nccl.PAT_MODEL_INIT(since="2.31.2"))
 def pat_enabled_with_nvls(point: ModelPoint) -> Reason:
     """Several ranks per node will do where each is a head of the NVLS graph; on one node only if asked for."""
-    heads = point.communicator.graphs[Algorithm.NVLS].channels
-    everyone = heads == point.communicator.min_local_ranks == point.communicator.max_local_ranks
-    through_switch = point.communicator.nvls and everyone
+    through_switch = point.communicator.nvls and _everyone_is_a_head(point)
     if point.nodes < point.ranks and not through_switch:
         return "PAT needs one rank per node, or NVLS with every rank as a head"
     requested = point.environment.c_int("NCCL_PAT_ENABLE", 2)
     if requested == 2 and point.nodes > 1 and point.communicator.min_comp_cap >= 60:
         return None
     return pat_enabled(point)
+
+
+def pat_given_up(point: ModelPoint) -> bool:
+    """Whether PAT was begun, as there is NVLS for the ranks of a node, and given up, as not each of them is a head."""
+    if point.nodes == point.ranks or not point.communicator.nvls or _everyone_is_a_head(point):
+        return False
+    requested = point.environment.c_int("NCCL_PAT_ENABLE", 2)
+    return point.communicator.min_comp_cap >= 60 and (point.nodes > 1 if requested == 2 else requested != 0)
+
+
+def _everyone_is_a_head(point: ModelPoint) -> bool:
+    heads = point.communicator.graphs[Algorithm.NVLS].channels
+    return heads == point.communicator.min_local_ranks == point.communicator.max_local_ranks
 
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
