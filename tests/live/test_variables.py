@@ -15,6 +15,7 @@ from tuner.scenario import Scenario
 
 # A value unlike NCCL's default for each.
 TRIED = {
+    "NCCL_MNNVL_CLIQUE_SIZE": "2",
     "NCCL_DEBUG_TIMESTAMP_FORMAT": "%T",
     "NCCL_DEBUG_TIMESTAMP_LEVELS": "INFO",
     "NCCL_WARN_ENABLE_DEBUG_INFO": "1",
