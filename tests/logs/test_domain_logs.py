@@ -21,8 +21,7 @@ from tuner.machine import topology
 from tuner.oracle.api import Oracle
 from tuner.oracle.configuration import OracleConfiguration
 
-pytestmark = pytest.mark.live
-
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "nvlink-domain.log"  # of rank 0, on simulated trays
 JOINING = [name for name in HERE if release.names().index(name) >= release.names().index("2.21.5")]
 SIZES = [1 << 8, 1 << 13, 1 << 17, 1 << 20, 1 << 24, 1 << 28]
 GIVEN = Given(comp_caps=(100,), collective=Collective.AllReduce, net_gbs=50.0)
@@ -48,6 +47,7 @@ def assert_equal(compared: Compared) -> None:
     assert CELLS.items() <= compared.report.compared.items()
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("name", JOINING)
 def test_two_trays_are_one_node(name: str) -> None:
     read = imported(printed(name, 2))
@@ -57,6 +57,7 @@ def test_two_trays_are_one_node(name: str) -> None:
     assert_equal(compare(read))
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("name", JOINING)
 def test_domains_of_different_sizes(name: str) -> None:
     read = imported(printed(name, 2, 1))
@@ -68,6 +69,7 @@ def without(text: tuple[str, ...], *expressions: str) -> tuple[str, ...]:
     return tuple(line for line in text if not re.search("|".join(expressions), line))
 
 
+@pytest.mark.live
 def test_any_of_the_lines_says_the_domain() -> None:
     text = printed(JOINING[-1], 2, 2)
     whole = imported(text)
@@ -77,6 +79,7 @@ def test_any_of_the_lines_says_the_domain() -> None:
         assert_equal(compare(read))
 
 
+@pytest.mark.live
 def test_ranks_that_take_turns_between_domains() -> None:
     """Whose ranks are of a node is what the fabric says, not their order."""
     text = printed(JOINING[-1], 2, 2)
@@ -88,6 +91,7 @@ def test_ranks_that_take_turns_between_domains() -> None:
     assert first.ranks == tuple(range(0, 15, 2))
 
 
+@pytest.mark.live
 def test_a_log_of_rank_0_alone() -> None:
     text = printed(JOINING[-1], 2)
     (thread,) = {match[1] for line in text if (match := re.search(r":(\d+) \[.* rank 0 nRanks", line))}
@@ -98,15 +102,17 @@ def test_a_log_of_rank_0_alone() -> None:
     assert compared.report.compared["table"] == 105
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("name", JOINING[-1:])
 def test_what_is_not_of_a_domain_differs(name: str) -> None:
-    """The same graphs on one tray: the check sees that the table is not its own."""
+    """The same graphs on two trays that were nodes: the check sees that the table is not theirs."""
     read = imported(printed(name, 2))
     (node,) = read.nodes
     apart = replace(read, nodes=tuple(replace(node, local_ranks=4, comp_caps=(100,) * 4) for _ in range(2)), net_gbs=50)
     assert {mismatch.what for mismatch in compare(apart).report.mismatches} >= {"table", "choices"}
 
 
+@pytest.mark.live
 def test_the_dump_of_one_tray_is_enough(tmp_path: Path) -> None:
     file = tmp_path / "tray.xml"
     file.write_text(tray())
@@ -114,6 +120,7 @@ def test_the_dump_of_one_tray_is_enough(tmp_path: Path) -> None:
     assert_equal(compare(imported(printed(JOINING[-1], 2), given)))
 
 
+@pytest.mark.live
 def test_on_the_command_line(tmp_path: Path) -> None:
     log = tmp_path / "nccl.log"
     log.write_text("\n".join(printed(JOINING[-1], 2)) + "\n")
@@ -122,7 +129,29 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     assert "MISMATCH" in run("check-log", str(log), "--comp-cap", "9.0", code=1).stdout
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("name", [name for name in HERE if release.load(name).rules.domains[:4] == "only"])
 def test_a_release_that_searches_a_domain_host_by_host_is_refused(name: str) -> None:
     with pytest.raises(BadInput, match="tunes a domain as one node but searches host by host"):
         compare(imported(printed(name, 2)))
+
+
+def test_the_example_is_of_a_domain() -> None:
+    text = tuple(EXAMPLE.read_text().splitlines())
+    compared = compare(imported(text))
+    assert compared.report.mismatches == ()
+    assert compared.report.compared == {
+        "table": 105,
+        "max threads": 21,
+        "thread thresholds": 8,
+        "channels": 2,
+        "choices": 3,
+    }
+
+
+def test_the_example_differs_where_hosts_were_nodes() -> None:
+    read = imported(tuple(EXAMPLE.read_text().splitlines()))
+    (node,) = read.nodes
+    tray_alone = replace(node, local_ranks=4, comp_caps=(100,) * 4)
+    report = compare(replace(read, nodes=(tray_alone, tray_alone))).report
+    assert {mismatch.what for mismatch in report.mismatches} >= {"table", "choices"}
