@@ -113,7 +113,7 @@ class Channels:
 
     connections_limit_nets: bool  # an adapter has no more channels than connections
     trees_need_way_back: bool  # the path back has to be as near as the path
-    disconnected: Literal["followed", "not_followed", "refused"]  # a path between devices that nothing joins
+    disconnected: Literal["followed", "not_followed", "refused"]  # where nothing joins; "refused": only the NVSwitch
     no_hops_succeed: bool  # a path without links needs no bandwidth and has any type
     reverse_needs_type: bool  # traffic the other way takes a link of the same type
     only_power_pays_nvlinks: bool  # an NVLink into a CPU takes both directions, on POWER alone

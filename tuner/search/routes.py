@@ -52,10 +52,11 @@ class Routes:
         if rules.no_hops_succeed and not path.hops:
             return self.load.route(start, path, 0.0, 0)
         if rules.disconnected != "followed" and path.type >= types.DIS:
-            if rules.disconnected == "refused":
-                why = "; valid with NCCL_NVLS_ENABLE=0" if Kind.NVS in (kind, to_kind) else ""
+            if rules.disconnected == "refused" and Kind.NVS in (kind, to_kind):
                 joined = f"{kind.name} {number} and {to_kind.name} {to}"
-                raise BadInput(f"this release of NCCL refuses a node where nothing joins {joined}{why}")
+                raise BadInput(
+                    f"this release of NCCL refuses a node where nothing joins {joined}; valid with NCCL_NVLS_ENABLE=0"
+                )
             return None
         if share == 1 and path.type > farthest:
             if self.load.recorder is not None:
