@@ -128,7 +128,9 @@ def test_an_interrupt_waits_a_little_for_what_runs(monkeypatch: pytest.MonkeyPat
 
     def interrupt() -> None:
         begun.wait()
-        signal.raise_signal(signal.SIGINT)  # which Python handles in the main thread
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGINT)  # which ends what the main thread waits in
 
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
