@@ -123,11 +123,12 @@ def test_an_interrupt_waits_a_little_for_what_runs(monkeypatch: pytest.MonkeyPat
 
     def step() -> None:
         begun.set()
-        never.wait(0.2 if ends else 60)
+        never.wait(1.0 if ends else 60)
         done.set()
 
     def interrupt() -> None:
         begun.wait()
+        time.sleep(0.2)  # until the main thread waits for the step
         main = threading.main_thread().ident
         assert main is not None
         signal.pthread_kill(main, signal.SIGINT)  # which ends what the main thread waits in

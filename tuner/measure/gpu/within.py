@@ -17,19 +17,21 @@ def within(limit_s: float, what: str, do: Callable[[], T]) -> T:
     """
     given: list[T] = []
     raised: list[BaseException] = []
+    ended = threading.Event()  # an interrupted Thread.join takes a running thread for ended
 
     def run() -> None:
         try:
             given.append(do())
         except BaseException as error:
             raised.append(error)
+        finally:
+            ended.set()
 
-    thread = threading.Thread(target=run, daemon=True, name=what)
-    thread.start()
+    threading.Thread(target=run, daemon=True, name=what).start()
     try:
-        thread.join(limit_s)
+        ended.wait(limit_s)
     except BaseException:
-        thread.join(_LET_END_S)  # so that nobody ends a communicator that is being called
+        ended.wait(_LET_END_S)  # so that nobody ends a communicator that is being called
         raise
     if raised:
         raise raised[0]
