@@ -21,7 +21,8 @@ struct merged {
     int device[MOST_MERGED];
 };
 
-struct properties_v9 {
+/* What both interfaces begin with. */
+struct properties {
     const char *name;
     char *pci_path;
     uint64_t guid;
@@ -35,6 +36,10 @@ struct properties_v9 {
     int max_receives;
     int device_type; /* 0: the host, no offload */
     int device_version;
+};
+
+struct properties_v9 {
+    struct properties common;
     struct {
         int devices;
         int device[4];
@@ -44,19 +49,7 @@ struct properties_v9 {
 };
 
 struct properties_v12 {
-    const char *name;
-    char *pci_path;
-    uint64_t guid;
-    int pointer_support;
-    int registered_globally;
-    int force_flush;
-    int speed_mbps;
-    int port;
-    float latency_us;
-    int max_comms;
-    int max_receives;
-    int device_type;
-    int device_version;
+    struct properties common;
     struct merged merged;
     size_t max_p2p_bytes;
     size_t max_coll_bytes;
@@ -116,15 +109,15 @@ static status get_properties_v12(int index, struct properties_v12 *properties) {
     /* Without a path NCCL finds the device in the topology file by its name. */
     const char *pci_path = first->pci_path[0] == '\0' ? NULL : first->pci_path;
     *properties = (struct properties_v12){
-        .name = name,
-        .pci_path = (char *)(uintptr_t)pci_path,
-        .guid = sim_net_guid(first),
-        .pointer_support = POINTER_HOST | (first->gdr ? POINTER_CUDA : 0),
-        .speed_mbps = speed_mbps,
-        .port = first->port,
-        .latency_us = first->latency_us,
-        .max_comms = first->max_comms,
-        .max_receives = 1,
+        .common = {.name = name,
+                   .pci_path = (char *)(uintptr_t)pci_path,
+                   .guid = sim_net_guid(first),
+                   .pointer_support = POINTER_HOST | (first->gdr ? POINTER_CUDA : 0),
+                   .speed_mbps = speed_mbps,
+                   .port = first->port,
+                   .latency_us = first->latency_us,
+                   .max_comms = first->max_comms,
+                   .max_receives = 1},
         .merged = of,
         .max_p2p_bytes = (size_t)1 << 30, /* what NCCL takes for older interfaces */
         .max_coll_bytes = (size_t)512 << 20,
@@ -140,7 +133,7 @@ static status get_properties_v9(int index, struct properties_v9 *properties) {
     status result = get_properties_v12(index, &all);
     if (result != SUCCESS)
         return result;
-    memcpy(properties, &all, offsetof(struct properties_v9, merged));
+    properties->common = all.common;
     properties->merged.devices = all.merged.devices;
     memcpy(properties->merged.device, all.merged.device, sizeof properties->merged.device);
     properties->max_p2p_bytes = all.max_p2p_bytes;
@@ -166,19 +159,10 @@ static status make_virtual(int *index, const struct merged *of) {
     return SUCCESS;
 }
 
-static status listen_on(int index SIM_UNUSED, void *handle SIM_UNUSED, void **comm) {
-    return sim_net_hand_out(comm);
-}
 static status listen_in(void *context SIM_UNUSED, int index SIM_UNUSED, void *handle SIM_UNUSED, void **comm) {
     return sim_net_hand_out(comm);
 }
-static status connect_to(int index SIM_UNUSED, void *handle SIM_UNUSED, void **comm) {
-    return sim_net_hand_out(comm);
-}
 static status connect_in(void *context SIM_UNUSED, int index SIM_UNUSED, void *handle SIM_UNUSED, void **comm) {
-    return sim_net_hand_out(comm);
-}
-static status accept_from(void *listening SIM_UNUSED, void **comm) {
     return sim_net_hand_out(comm);
 }
 static status register_memory(void *comm SIM_UNUSED, void *data SIM_UNUSED, size_t bytes SIM_UNUSED,
@@ -194,10 +178,10 @@ SIM_EXPORT struct {
     void *functions[19];
 } ncclNetPlugin_v9 = {
     sim_machine.net_name,
-    {FUNCTION(init), FUNCTION(devices), FUNCTION(get_properties_v9), FUNCTION(listen_on), FUNCTION(connect_to),
-     FUNCTION(accept_from), FUNCTION(register_memory), NULL, FUNCTION(sim_net_succeed), FUNCTION(sim_net_refuse),
-     FUNCTION(sim_net_refuse), FUNCTION(sim_net_refuse), FUNCTION(sim_net_refuse), FUNCTION(sim_net_succeed),
-     FUNCTION(sim_net_succeed), FUNCTION(sim_net_succeed), NULL, NULL},
+    {FUNCTION(init), FUNCTION(devices), FUNCTION(get_properties_v9), FUNCTION(sim_net_listen),
+     FUNCTION(sim_net_connect), FUNCTION(sim_net_accept), FUNCTION(register_memory), NULL, FUNCTION(sim_net_succeed),
+     FUNCTION(sim_net_refuse), FUNCTION(sim_net_refuse), FUNCTION(sim_net_refuse), FUNCTION(sim_net_refuse),
+     FUNCTION(sim_net_succeed), FUNCTION(sim_net_succeed), FUNCTION(sim_net_succeed), NULL, NULL},
 };
 
 SIM_EXPORT struct {
@@ -210,7 +194,7 @@ SIM_EXPORT struct {
      FUNCTION(get_properties_v12),
      FUNCTION(listen_in),
      FUNCTION(connect_in),
-     FUNCTION(accept_from),
+     FUNCTION(sim_net_accept),
      FUNCTION(register_memory),
      NULL,
      FUNCTION(sim_net_succeed),

@@ -97,13 +97,13 @@ status sim_net_hand_out(void **handle) {
     return SUCCESS;
 }
 
-static status listen_on(int index SIM_UNUSED, void *handle SIM_UNUSED, void **comm) {
+status sim_net_listen(int index SIM_UNUSED, void *handle SIM_UNUSED, void **comm) {
     return sim_net_hand_out(comm);
 }
-static status connect_to(int index SIM_UNUSED, void *handle SIM_UNUSED, void **comm) {
+status sim_net_connect(int index SIM_UNUSED, void *handle SIM_UNUSED, void **comm) {
     return sim_net_hand_out(comm);
 }
-static status accept_from(void *listening SIM_UNUSED, void **comm) {
+status sim_net_accept(void *listening SIM_UNUSED, void **comm) {
     return sim_net_hand_out(comm);
 }
 static status register_memory(void *comm SIM_UNUSED, void *data SIM_UNUSED, int bytes SIM_UNUSED, int kind SIM_UNUSED,
@@ -123,8 +123,8 @@ SIM_EXPORT struct {
     void *functions[16];
 } ncclNetPlugin_v6 = {
     sim_machine.net_name,
-    {FUNCTION(init), FUNCTION(devices), FUNCTION(get_properties), FUNCTION(listen_on), FUNCTION(connect_to),
-     FUNCTION(accept_from), FUNCTION(register_memory), NULL, FUNCTION(sim_net_succeed), FUNCTION(sim_net_refuse),
+    {FUNCTION(init), FUNCTION(devices), FUNCTION(get_properties), FUNCTION(sim_net_listen), FUNCTION(sim_net_connect),
+     FUNCTION(sim_net_accept), FUNCTION(register_memory), NULL, FUNCTION(sim_net_succeed), FUNCTION(sim_net_refuse),
      FUNCTION(sim_net_refuse), FUNCTION(sim_net_refuse), FUNCTION(sim_net_refuse), FUNCTION(sim_net_succeed),
      FUNCTION(sim_net_succeed), FUNCTION(sim_net_succeed)},
 };
@@ -157,7 +157,7 @@ SIM_EXPORT struct {
     void *functions[14];
 } ncclCollNetPlugin_v6 = {
     sim_machine.net_name,
-    {FUNCTION(init), FUNCTION(coll_devices), FUNCTION(get_properties), FUNCTION(listen_on), FUNCTION(coll_connect),
+    {FUNCTION(init), FUNCTION(coll_devices), FUNCTION(get_properties), FUNCTION(sim_net_listen), FUNCTION(coll_connect),
      FUNCTION(reduce_support), FUNCTION(register_memory), NULL, FUNCTION(sim_net_succeed), FUNCTION(sim_net_refuse),
      FUNCTION(sim_net_refuse), FUNCTION(sim_net_refuse), FUNCTION(sim_net_succeed), FUNCTION(sim_net_succeed)},
 };
@@ -168,8 +168,8 @@ SIM_EXPORT struct {
     void *functions[16];
 } ncclCollNetPlugin_v8 = {
     sim_machine.net_name,
-    {FUNCTION(init), FUNCTION(coll_devices), FUNCTION(coll_properties), FUNCTION(listen_on), FUNCTION(coll_connect),
-     FUNCTION(reduce_support), FUNCTION(register_memory), NULL, FUNCTION(sim_net_succeed), FUNCTION(sim_net_refuse),
+    {FUNCTION(init), FUNCTION(coll_devices), FUNCTION(coll_properties), FUNCTION(sim_net_listen),
+     FUNCTION(coll_connect), FUNCTION(reduce_support), FUNCTION(register_memory), NULL, FUNCTION(sim_net_succeed),
      FUNCTION(sim_net_refuse), FUNCTION(sim_net_refuse), FUNCTION(sim_net_refuse), FUNCTION(sim_net_refuse),
-     FUNCTION(sim_net_succeed), FUNCTION(sim_net_succeed)},
+     FUNCTION(sim_net_refuse), FUNCTION(sim_net_succeed), FUNCTION(sim_net_succeed)},
 };

@@ -17,6 +17,9 @@ enum { POINTER_HOST = 1, POINTER_CUDA = 2 };
 status sim_net_hand_out(void **handle);
 status sim_net_succeed(void);
 status sim_net_refuse(void);
+status sim_net_listen(int index, void *handle, void **comm);
+status sim_net_connect(int index, void *handle, void **comm);
+status sim_net_accept(void *listening, void **comm);
 
 /* In a NVLink domain every host has adapters of its own. */
 uint64_t sim_net_guid(const struct sim_net *net);
