@@ -4,6 +4,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 
 from tuner.machine.topology.edit_links import PCIE_SPEEDS
+from tuner.machine.topology.edit_places import sockets
 from tuner.machine.topology.xml import to_text
 from tuner.search.build import bus_id
 from tuner.search.explain.links import LinkClass, class_of
@@ -46,11 +47,8 @@ def gpu_direct(root: ET.Element) -> None:
 
 
 def one_socket(root: ET.Element) -> None:
-    """All that hangs on the CPUs below the first of them."""
-    first, *others = root.findall("cpu")
-    for cpu in others:
-        first.extend(list(cpu))
-        root.remove(cpu)
+    """All devices at the first socket that has any."""
+    sockets(root, "1")
 
 
 def faster_pcie(found: Run, classes: frozenset[LinkClass]) -> Change:

@@ -35,30 +35,39 @@ def class_of(owner: Node, link: Link, gbs: float | None = None) -> LinkClass:
 
 def name(node: Node) -> str:
     """A device by its number, or the bus id where it has none; of a NVLink domain with its host, but the first one."""
-    host = f" of host {node.host}" if node.host else ""
-    if isinstance(node, Gpu):
-        return f"gpu:{node.dev}{host}"
-    if isinstance(node, Adapter):
-        return f"net:{node.dev & OF_HOST}{host}"
-    if node.kind is Kind.CPU:
-        return f"cpu:{node.id & OF_HOST}{host}"
     if node.kind is Kind.NVS:
         return "NVSwitch"
-    return f"{node.kind.name.lower()} {bus_id(node.id)}{host}"
+    number = _number(node)
+    return f"{_kind(node).name.lower()}{' ' if number is None else ':'}{_numbered(node, number)}"
 
 
 def called(node: Node) -> str:
     """The same in a sentence."""
-    host = f" of host {node.host}" if node.host else ""
-    if isinstance(node, Gpu):
-        return f"GPU {node.dev}{host}"
-    if isinstance(node, Adapter):
-        return f"adapter {node.dev & OF_HOST}{host}"
     if node.kind is Kind.NVS:
         return "the NVSwitch"
-    if node.kind is Kind.CPU:
-        return f"CPU {node.id & OF_HOST}{host}"
-    return f"{'the adapter at' if node.kind is Kind.NIC else 'PCIe switch'} {bus_id(node.id)}{host}"
+    number = _number(node)
+    if number is None:
+        what = "the adapter at" if node.kind is Kind.NIC else "PCIe switch"
+    else:
+        what = "adapter" if node.kind is Kind.NET else _kind(node).name
+    return f"{what} {_numbered(node, number)}"
+
+
+def _kind(node: Node) -> Kind:
+    return Kind.GPU if isinstance(node, Gpu) else node.kind  # also where NCCL keeps a GPU and its rank apart
+
+
+def _number(node: Node) -> int | None:
+    """NCCL's number of a GPU, an adapter or a CPU on its host."""
+    if isinstance(node, Gpu):
+        return node.dev
+    if isinstance(node, Adapter):
+        return node.dev & OF_HOST
+    return node.id & OF_HOST if node.kind is Kind.CPU else None
+
+
+def _numbered(node: Node, number: int | None) -> str:
+    return f"{bus_id(node.id) if number is None else number}{f' of host {node.host}' if node.host else ''}"
 
 
 def bus_id(number: int) -> str:
