@@ -185,7 +185,7 @@ def parts(machine: str, nodes: int) -> list[int]:
     """GPUs of each node, some that :func:`of_machines` has not; the rest is in tests/scripts/check_graphs.py."""
     counts = catalogue.load(machine).gpu_counts
     most = max(counts)
-    wanted = {1: most - 1, 2: most // 2, 3: most}[nodes]
+    wanted = {1: most // 2, 2: most - 1, 3: most}[nodes]
     return [wanted] if wanted in counts and wanted * nodes > 1 else []
 
 
