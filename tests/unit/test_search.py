@@ -18,11 +18,14 @@ from tuner.base.errors import BadInput
 from tuner.machine import catalogue
 from tuner.machine.graph_tables import Shape
 from tuner.machine.graphs import COLLNET_GRAPHS, PLAIN_GRAPHS, WITH_COLLNET, Graph, Graphs, read_dump, read_orders
+from tuner.release.environment import Environment
 from tuner.search import Request, cached, dump, find
 from tuner.search.explain import explain
 from tuner.search.graphs import search
 from tuner.search.load import Given, Taken
 from tuner.search.local import mirrored
+from tuner.search.prepare import prepared
+from tuner.search.system import Kind
 
 SEVERAL = (False, True)
 # Each machine with one release, in turn; and two whose search is short with all of them.
@@ -219,3 +222,9 @@ def test_random_topologies_give_the_file_that_libnccl_wrote(seed: str, sha256: s
 def test_a_relay_that_is_cut_off_is_refused_without_peer_to_peer_too() -> None:
     with pytest.raises(BadInput, match="NCCL refuses GPUs 2 and 0: NVLinks join them over GPU 1"):
         search(request_of_random("t2195"), "2.30.3")
+
+
+def test_a_system_is_printed_without_going_in_circles() -> None:
+    text = catalogue.load("dgx-h100").topology_xml
+    system = prepared(Request(text, 8, True), release.load("2.28.9"), Environment({}, non_numeric_is_default=False))
+    assert len(repr(system.gpus[0].paths[Kind.NET])) < 10_000

@@ -36,10 +36,14 @@ class Direct:
         head = heads.index(rank) if rank in heads else None
         # sic: a head's other ranks come in the order of the channel that has the head's number
         others = () if head is None else self.own.orders("collnet_direct")[head]
+        up = tuple(ranks[other] for other in heads if other != rank)
+        down = tuple(ranks[other] for other in others if other != rank)
+        # sic: a rank that is named by more channels than fit is written over the ranks below, which stand behind
+        most = self.view.release.limits.max_direct_local_ranks - 1
         return CollNetDirect(
             head=head,
-            up=tuple(ranks[other] for other in heads if other != rank),
-            down=tuple(ranks[other] for other in others if other != rank),
+            up=up[:most],
+            down=up[most:] + down[len(up[most:]) :],
             heads=len(heads),
             shift=ranks[rank] % self.own.ranks % len(heads),
         )

@@ -82,8 +82,8 @@ class Node:
 
     kind: Kind
     id: int
-    links: list[Link] = field(default_factory=list)
-    paths: dict[Kind, list[Path]] = field(default_factory=dict)  # to every device of a kind; absent: none reached
+    links: list[Link] = field(default_factory=list, repr=False)  # in a circle, so never printed
+    paths: dict[Kind, list[Path]] = field(default_factory=dict, repr=False)  # to each of a kind; absent: none
     device: int = 0  # of a PCI switch: vendor, device, subsystem vendor and device, 16 bits each
 
     @property
