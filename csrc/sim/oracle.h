@@ -54,6 +54,9 @@ struct sim_operation_layout {
 
 void sim_record_operations(const struct sim_operation_layout *layout);
 
+/* Where struct ncclComm has localRanks, an int: how many ranks NCCL's node has. */
+void sim_locate_local_ranks(uint64_t offset);
+
 /* Each host reads its own topology file. 0, or errno. */
 int sim_intercept_topology_file(void *function);
 

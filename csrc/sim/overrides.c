@@ -89,10 +89,18 @@ static status proxy_call(void *comm SIM_UNUSED, void *connection SIM_UNUSED, int
     return SUCCESS;
 }
 
+static uint64_t local_ranks_at;
+
+SIM_EXPORT void sim_locate_local_ranks(uint64_t offset) {
+    local_ranks_at = offset;
+}
+
 /* The ranks of a node tell each other what they have registered. Only one rank is asked for a collective; the others
- * would do as it does, so they would say the same. */
-static status node_says_the_same(void *comm SIM_UNUSED, void *memory SIM_UNUSED, void *own, void *all, size_t bytes) {
-    for (int i = 0; i < sim_own_host()->ranks_per_host; i++)
+ * would do as it does, so they would say the same. A node may be a part of a host, or several. */
+static status node_says_the_same(const char *comm, void *memory SIM_UNUSED, void *own, void *all, size_t bytes) {
+    int ranks;
+    memcpy(&ranks, comm + local_ranks_at, sizeof ranks);
+    for (int i = 0; i < ranks; i++)
         memcpy((char *)all + (size_t)i * bytes, own, bytes);
     return SUCCESS;
 }

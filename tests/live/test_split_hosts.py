@@ -14,7 +14,6 @@ pytestmark = pytest.mark.live
 
 MADE_UP = {"16 L20": SIXTEEN_L20, "uneven": UNEVEN, "in turn": IN_TURN}
 P2P_OFF, BOTH_OFF = {"NCCL_P2P_DISABLE": "1"}, {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
-ABORTS = ("2.32.3", P2P_OFF)
 OF_CATALOGUE = (("dgx-h100", 4, BOTH_OFF, 8), ("dgx-h100", 8, P2P_OFF, 4))
 
 
@@ -35,6 +34,4 @@ def test_sockets_are_nodes(nccl: str, host: str, hosts: int, tmp_path: Path) -> 
 @pytest.mark.parametrize(("nccl", "shape"), list(product(HERE, OF_CATALOGUE)), ids=str)
 def test_variables_split_hosts(nccl: str, shape: tuple[str, int, dict[str, str], int]) -> None:
     machine, gpus, environment, nodes = shape
-    if (nccl, environment) == ABORTS:
-        pytest.skip("libnccl corrupts its memory while it simulates NVLSTree there")
     compare(Scenario(nccl, 2, machine=machine, gpus_per_node=gpus, environment=environment), nodes)

@@ -47,6 +47,7 @@ class Loaded:
                     if error := lib.sim_redirect(self.function(offset), size, row.replacement):
                         raise Failure(f"cannot redirect {name} of {size} bytes: {os.strerror(error)}")
                 row += 1
+        lib.sim_locate_local_ranks(self.start.comm.members["localRanks"].offset)
 
     def record_operations(self) -> None:
         """From here on what NCCL hands its proxy is written down."""
