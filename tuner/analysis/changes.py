@@ -44,6 +44,7 @@ def _machine(scenario: Scenario, value: str) -> Scenario:
         scenario,
         machine=value,
         topology=None,
+        logged=None,
         graphs=None,
         gpus_per_node=None,
         trays=None,

@@ -65,7 +65,7 @@ def command(
 
 
 def _scenarios(nodes_given: bool, described: Mapping[str, Any]) -> Iterator[Scenario]:
-    if described["node"]:
+    if described["node"] or described["log"]:
         yield options.scenario_of(**described)
         return
     everywhere = described["machine"] is None and described["topology"] is None

@@ -2,32 +2,17 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
-from tuner.base.errors import BadInput
-from tuner.base.names import CPU_ARCHS, CPU_VENDORS, Collective
+from tuner.base.names import Collective
+from tuner.cli.log_facts import fact_options
 from tuner.cli.options import Named
 from tuner.cli.stacked import F, stacked
 from tuner.logs import importer
 from tuner.logs.imported import Given, Imported
 from tuner.machine import graphs, topology
 from tuner.release.environment import parse_assignments
-
-
-class CompCaps(click.ParamType):  # type: ignore[type-arg]
-    """Compute capabilities: ``8.0`` or ``80``, one or one per rank."""
-
-    name = "compute capabilities"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, tuple):
-            return value
-        words = [word.strip().replace(".", "") for word in str(value).split(",")]
-        if not all(word.isdecimal() and 35 <= int(word) < 200 for word in words):
-            raise BadInput(f"--comp-cap {value!r}: expected one such as 8.0 or 80, or one per rank: 80,80,90,90")
-        return tuple(map(int, words))
 
 
 def log_options(function: F) -> F:
@@ -37,19 +22,9 @@ def log_options(function: F) -> F:
         click.argument("file", type=click.Path(path_type=Path)),
         click.option("--communicator", metavar="ID", help="Its commId in the log. [default: the largest]"),
         click.option("--nccl", metavar="RELEASE", help="Release, instead of the log's line 'NCCL version'."),
-        click.option(
-            "--comp-cap",
-            type=CompCaps(),
-            default=(),
-            metavar="8.0",
-            help="GPUs' compute capability: one, or one per rank. No line of NCCL's says it.",
-        ),
         click.option("--nodes", type=click.IntRange(1), help="Number of nodes."),
-        click.option("--cpu-arch", type=click.Choice(CPU_ARCHS), help="CPU architecture."),
-        click.option("--cpu-vendor", type=click.Choice(CPU_VENDORS), help="CPU vendor."),
-        click.option("--nvswitch/--no-nvswitch", default=None, help="Whether there is an NVSwitch."),
+        *fact_options(),
         click.option("--net-latency-us", type=click.FloatRange(0), help="Latency the network plugin reports."),
-        click.option("--net-gbs", type=click.FloatRange(0), help="Slowest path from a GPU to its adapter, GB/s."),
         click.option(
             "--topology",
             type=click.Path(path_type=Path),

@@ -12,6 +12,7 @@ from tuner.analysis.changes import KEYS, changed
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op, by_name
 from tuner.base.sizes import size_bytes as size_bytes
+from tuner.cli.log_facts import described_by_log, say_log
 from tuner.cli.renamed import Change, Renamed
 from tuner.cli.stacked import F, stacked
 from tuner.emulator.request import Request
@@ -93,7 +94,7 @@ def skeleton_options(function: F) -> F:
 
 def scenario_options(function: F, several_releases: bool = False) -> F:
     """The options that describe a communicator, or one for each of several releases."""
-    function = skeleton_options(function)
+    function = described_by_log(skeleton_options(function))
     return stacked(
         function,
         click.option(
@@ -113,7 +114,7 @@ def scenario_options(function: F, several_releases: bool = False) -> F:
             metavar="FILE.xml",
             help="Graphs that NCCL dumped (NCCL_GRAPH_DUMP_FILE), for the machine or topology.",
         ),
-        click.option("--nodes", type=int, default=1, show_default=True, help="Number of nodes."),
+        click.option("--nodes", type=int, help="Number of nodes. [default: 1, or as in the log]"),
         click.option("--gpus-per-node", type=int, help="GPUs used of each node. [default: all]"),
         click.option(
             "--trays", type=int, help="Trays used of each node, of a machine that is a NVLink domain. [default: all]"
@@ -337,15 +338,16 @@ def say_whose_parts(names: Iterable[str]) -> None:
 
 def scenario_of(**given: Any) -> Scenario:
     """The scenario that :func:`scenario_options` describe, by their parameters."""
-    nodes, node = given.get("nodes", 1), given.get("node") or ()
-    if not 1 <= nodes <= MOST_NODES:
+    nodes, node = given.get("nodes"), given.get("node") or ()
+    if nodes is not None and not 1 <= nodes <= MOST_NODES:
         raise BadInput(f"--nodes {nodes}: valid: 1 to {MOST_NODES}")
     names = "machine", "topology", "graphs", "gpu", "gpus_per_node", "trays", "gpus_per_tray"
     alike = [given.get(name) for name in names]
-    if node and (nodes > 1 or any(value is not None for value in alike)):
+    if node and ((nodes or 1) > 1 or any(value is not None for value in alike)):
         those = "--machine, --topology, --graphs, --gpu, --nodes, --gpus-per-node"
         raise BadInput(f"--node describes all nodes; valid: --node alone, or {those}")
     words = {name: value for name, value in given.items() if name != "changes"}
     scenario = describe(**{**words, "env": parse_assignments(given.get("env", ()))})
+    say_log(scenario)
     say_whose_parts([given["machine"]] if given.get("machine") else names_of_nodes(node))
     return changed(scenario, given.get("changes", ()))

@@ -9,10 +9,16 @@ import click
 from tuner.base.records import to_json
 from tuner.base.sizes import human_bytes as human_bytes
 
+LOG = "tuner.cli.log"  # in click's context: what the command's description has of a log
+
 
 def print_json(value: Any) -> None:
-    """Records, or what is JSON already."""
-    click.echo(json.dumps(to_json(value), indent=1))
+    """Records, or what is JSON already; with what is taken of a log, where one describes the communicator."""
+    says, written = click.get_current_context().meta.get(LOG), to_json(value)
+    if says is not None:
+        log = {"log": to_json(says)}
+        written = [each | log for each in written] if isinstance(written, list) else written | log
+    click.echo(json.dumps(written, indent=1))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
+from tuner.base.records import json_form
 from tuner.emulator.build import build
 from tuner.emulator.communicator import Communicator, Node
 from tuner.logs.reader import Block
@@ -49,6 +50,8 @@ class NodeFacts:
     cpu_vendor: str | None
     nvswitch: bool | None
     graphs: Graphs | None
+    # whether NVLink leads from a GPU to another, and from every one to every other
+    linked: tuple[bool, bool] = field(default=(False, False), metadata=json_form(omitted=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class Imported:
     """Everything read of one communicator. ``needed`` is what emulating it lacks, ``missing`` what was not printed."""
 
     release: str | None
+    printed_releases: tuple[str, ...]  # whatever the user says
     communicator: str | None
     communicators: tuple[tuple[str, int | None], ...]  # all of the log: name, ranks
     ranks: int | None
@@ -103,18 +107,22 @@ def in_emulator(imported: Imported) -> Communicator:
     nccl = release.load(imported.release or "")
     known = nccl.environment.known
     environment = {name: value for name, value in imported.environment.items() if name in known}
-    nodes = [
-        Node(
-            graphs=node.graphs or {},
-            comp_caps=node.comp_caps or (),
-            cpu_arch=node.cpu_arch or "",
-            cpu_vendor=node.cpu_vendor,
-            has_nvswitch=bool(node.nvswitch),
-            direct_nvlink=bool(node.nvswitch),  # of groups alone, which logs are not compared on
-            net_gbs=imported.net_gbs or 0.0,
-            hosts=node.hosts or 1,
-            fabric=node.mnnvl,
-        )
-        for node in imported.nodes
-    ]
-    return build(nccl, [(node, 1) for node in nodes], Environment(environment))
+    nodes = [(as_node(node, imported.net_gbs), 1) for node in imported.nodes]
+    return build(nccl, nodes, Environment(environment))
+
+
+def as_node(facts: NodeFacts, net_gbs: float | None) -> Node:
+    """A node as the emulator takes it. ``net_gbs``: the slowest path from a GPU to its own adapter, where it counts."""
+    some_nvlink, all_nvlink = facts.linked
+    return Node(
+        graphs=facts.graphs or {},
+        comp_caps=facts.comp_caps or (),
+        cpu_arch=facts.cpu_arch or "",
+        cpu_vendor=facts.cpu_vendor,
+        has_nvswitch=bool(facts.nvswitch),
+        direct_nvlink=bool(facts.nvswitch) or all_nvlink,
+        some_nvlink=bool(facts.nvswitch) or some_nvlink,
+        net_gbs=net_gbs or 0.0,
+        hosts=facts.hosts or 1,
+        fabric=facts.mnnvl,
+    )

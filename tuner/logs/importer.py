@@ -52,6 +52,7 @@ def _imported(reading: Reading, communicators: Sequence[CommunicatorLines]) -> I
     channels = printed_table.first_printed(reading, "channel counts", [log.channels for log in reading.logs])
     return Imported(
         release=name,
+        printed_releases=tuple(reading.log.versions),
         communicator=reading.group.name if reading.group else None,
         communicators=tuple((group.name, group.ranks) for group in communicators),
         ranks=ranks,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from tuner.base.errors import BadInput
 from tuner.base.names import CPU_ARCHS
 from tuner.logs.imported import NodeFacts
 from tuner.logs.reading import Reading
@@ -26,12 +27,26 @@ def latency_us(reading: Reading, nodes: int | None) -> float | None:
 
 
 def slowest_gbs(reading: Reading, nccl: Release | None, nodes: Sequence[NodeFacts]) -> float | None:
+    """As given; None where nobody gives it, which is said where it is needed."""
+    if reading.given.net_gbs is None and nccl is not None and _counts(nccl, nodes):
+        reading.needed.append(_SLOWEST)
+    return reading.given.net_gbs
+
+
+_SLOWEST = "the bandwidth of the slowest path from a GPU to its adapter in GB/s: --net-gbs"
+
+
+def check_slowest(nccl: Release, nodes: Sequence[NodeFacts], net_gbs: float | None) -> None:
+    """BadInput where these nodes need that bandwidth, and it is not known."""
+    if net_gbs is None and _counts(nccl, nodes):
+        raise BadInput(f"needed on {len(nodes)} nodes: {_SLOWEST}")
+
+
+def _counts(nccl: Release, nodes: Sequence[NodeFacts]) -> bool:
     """Only NVLS on Blackwell looks at it, in some releases on three nodes or more, in others beside ARM."""
-    if reading.given.net_gbs is not None or nccl is None or not any("nvls" in (node.graphs or {}) for node in nodes):
-        return reading.given.net_gbs
+    if not any("nvls" in (node.graphs or {}) for node in nodes):
+        return False
     blackwell = any(value >= 100 for node in nodes for value in node.comp_caps or ())
     channels = len(nodes) > 2 and nccl.rules.nvls_channels == "by_generation_nodes_and_network"
     arm = nodes[0].cpu_arch == CPU_ARCHS[1] and "nvls_tree_correction_on_blackwell" in nccl.rules.time
-    if blackwell and (channels or (arm and len(nodes) > 1)):
-        reading.needed.append("the bandwidth of the slowest path from a GPU to its adapter in GB/s: --net-gbs")
-    return None
+    return blackwell and (channels or (arm and len(nodes) > 1))

@@ -105,7 +105,15 @@ def _node(reading: Reading, logs: list[RankLog], path_types: Sequence[str], late
         cpu_vendor=given.cpu_vendor or vendor,
         nvswitch=nvswitch if given.nvswitch is None else given.nvswitch,
         graphs=graphs,
+        linked=_linked(logs),
     )
+
+
+def _linked(logs: list[RankLog]) -> tuple[bool, bool]:
+    """Whether NVLink leads from a GPU to another without a third, and from every one to every other."""
+    linked: dict[str, set[str]] = next((log.linked for log in logs if log.linked), {})
+    every = bool(linked) and all(set(linked) - {gpu} <= others for gpu, others in linked.items())
+    return any(linked.values()), every and len(linked) > 1
 
 
 def _graphs(reading: Reading, logs: list[RankLog], path_types: Sequence[str], latency_us: float) -> Graphs | None:

@@ -42,6 +42,8 @@ _CELL = re.compile(r"\s*([^\s/|]+)/\s*([^\s/|]+)\s*\|")
 _THRESHOLDS = re.compile(r"threadThresholds (-?\d+)/(-?\d+)/(-?\d+) \| (-?\d+)/(-?\d+)/(-?\d+) \| (-?\d+) \| (-?\d+)")
 # src/misc/param.cc and many others; integers end with a full stop
 _VARIABLE = re.compile(r"(NCCL_\w+) set by environment to (.*?)\s*$")
+_GPU = re.compile(r"\+ PCI\[[\d.]+\] - GPU/(\S+) \(")
+_NVLINK = re.compile(r"\+ NVL\[[\d.]+\] - GPU/(\S+)")
 _CONFIG = re.compile(r"Comm config (\w+) set to (\S+)")
 # src/enqueue.cc, ncclEnqueueCheck
 _CALL = re.compile(
@@ -105,6 +107,8 @@ class RankLog:
     hosts: set[str] = field(default_factory=set)  # of its node, by the numbers that CPUs have
     system: bool = False
     nvswitch: bool = False
+    gpu: str | None = None  # the last of its node's GPUs that the system lists
+    linked: dict[str, set[str]] = field(default_factory=dict)  # by GPU of its node, those that NVLink leads to
     table: list[Block] = field(default_factory=list)
     thresholds: tuple[str, ...] | None = None
     channels: tuple[str, str | None] | None = None  # coll, nvls
@@ -226,6 +230,16 @@ class _Reader:
     def nvswitch(self, line: Line, match: re.Match[str]) -> None:
         self._rank_log(line, fresh=True).nvswitch = True
 
+    def system_gpu(self, line: Line, match: re.Match[str]) -> None:
+        current = self._rank_log(line, fresh=True)
+        current.gpu = match[1]
+        current.linked.setdefault(match[1], set())
+
+    def nvlink(self, line: Line, match: re.Match[str]) -> None:
+        current = self._rank_log(line, fresh=True)
+        if current.gpu is not None:
+            current.linked[current.gpu].add(match[1])
+
     def pattern(self, line: Line, match: re.Match[str]) -> None:
         pattern, cross_nic, channels, intra, inter, type_intra, type_inter, same = match.groups()
         current = self._rank_log(line, fresh=True)
@@ -314,6 +328,8 @@ _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, Line, re.Match[str
     ("=== System : ", re.compile("^=== System : "), _Reader.system),
     ("CPU/", _CPU, _Reader.cpu),
     (" - NVS/", re.compile(r"\+ \w+\[[\d.]+\] - NVS/"), _Reader.nvswitch),
+    (" - GPU/", _GPU, _Reader.system_gpu),
+    (" - GPU/", _NVLINK, _Reader.nvlink),
     ("Algorithm ", _HEADER, _Reader.header),
     ("Max NThreads ", _THREADS, _Reader.threads),
     ("threadThresholds ", _THRESHOLDS, _Reader.thresholds),

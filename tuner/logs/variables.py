@@ -12,7 +12,7 @@ _CONFIG = {
     "CTAPolicy": "NCCL_CTA_POLICY",
 }
 # Their effect is in the graphs, which the log shows: where the topology is, and which adapters there are.
-_FILES_AND_ADAPTERS = (
+FILES_AND_ADAPTERS = (
     "NCCL_TOPO_FILE",
     "NCCL_NET",
     "NCCL_NET_PLUGIN",
@@ -37,7 +37,7 @@ def environment(reading: Reading, nccl: Release | None) -> dict[str, str]:
     if not reading.log.environment:
         reading.notes.append("no variable is printed: taken as unset, as NCCL_DEBUG_SUBSYS=ENV would show it")
     if nccl is not None:
-        in_graphs = {*_FILES_AND_ADAPTERS, *nccl.environment.search}
+        in_graphs = {*FILES_AND_ADAPTERS, *nccl.environment.search}
         for name in nccl.unknown_variables(set(variables) - in_graphs):
             reading.notes.append(f"{name}={variables[name]} may change choices and is not emulated")
     return variables

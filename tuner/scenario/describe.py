@@ -16,6 +16,7 @@ from tuner.scenario.description import MOST_NODES, Scenario
 
 if TYPE_CHECKING:
     from tuner.emulator.fitted_constants import FittedConstants
+    from tuner.scenario.from_log import Logged
 
 
 Sizes = tuple[int, ...] | int | None  # hosts of NVLink domains: of each, of all alike, or there are none
@@ -34,11 +35,16 @@ class Description(TypedDict, total=False):
     ranks. ``graphs``: a file that NCCL dumped. ``nccl``: the newest release that runs on the machine, or that
     of ``constants``, a file of constants fitted to measurements in place of NCCL's. ``env``: NCCL's variables, each a
     text or a whole number. ``build``: which libnccl is asked, of those for CUDA 12 (``cu12``) and CUDA 13 (``cu13``).
+
+    ``log``: a log of NCCL, which says what the other keys do not; without ``machine`` and ``topology`` its graphs are
+    those of the communicator. ``log_communicator``: its commId, where the log has several. What the log may not say:
+    ``comp_cap`` (80 for 8.0; one, or one per rank; or ``gpu``), ``cpu_arch``, ``cpu_vendor``, ``nvswitch`` and
+    ``net_gbs``, the slowest path from a GPU to its adapter in GB/s.
     """
 
     topology: Path | str | None
     graphs: Path | str | None
-    nodes: int
+    nodes: int | None
     gpus_per_node: int | None
     trays: int | None
     gpus_per_tray: int | None
@@ -53,6 +59,13 @@ class Description(TypedDict, total=False):
     net_latency_us: float | None
     constants: Path | str | None
     build: str
+    log: Path | str | None
+    log_communicator: str | None
+    comp_cap: int | Sequence[int] | None
+    cpu_arch: str | None
+    cpu_vendor: str | None
+    nvswitch: bool | None
+    net_gbs: float | None
 
 
 def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenario:
@@ -62,14 +75,19 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
     """
     if unknown := sorted(given.keys() - Description.__annotations__.keys()):
         raise BadInput(f"unknown {', '.join(unknown)}; valid: {', '.join(('machine', *Description.__annotations__))}")
-    nodes = whole(given.get("nodes", 1), "nodes")
+    logged = _logged(machine, given)
+    if logged is not None:
+        machine, given = logged.machine, logged.given
+    count = given.get("nodes")
+    nodes = 1 if count is None else whole(count, "nodes")
     if not 1 <= nodes <= MOST_NODES:
         raise BadInput(f"nodes {nodes}: valid: 1 to {MOST_NODES}")
     different = given.get("node") or ()
     alike = [given.get(key) for key in ("gpus_per_node", "trays", "gpus_per_tray", "topology", "graphs", "gpu")]
     if different and (nodes > 1 or any(value is not None for value in (machine, *alike))):
         raise BadInput("node describes all nodes; valid: node alone, or machine, topology, graphs, gpu, nodes")
-    kinds = [nodes_of(text) for text in different] or [
+    own = logged.kinds if logged else [nodes_of(text) for text in different]
+    kinds = own or [
         Scenario(
             "",
             nodes=nodes,
@@ -94,12 +112,27 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
         nccl=release.load(nccl).name,
         environment=_environment(given.get("env")),
         others=tuple(others),
+        from_log=logged.says if logged else None,
         fitted_constants=fitted,
         build=_build(given.get("build", BUILDS[0])),
         ranks_per_gpu=_at_least_one("ranks_per_gpu", given.get("ranks_per_gpu")),
         hosts_per_domain=sizes,
         ranks_without_fabric=_ranks_without_fabric(given.get("ranks_without_fabric")),
     )
+
+
+def _logged(machine: str | None, given: Description) -> "Logged | None":
+    """What a log says; None without one. BadInput for what completes a log, where there is none."""
+    if not given.get("log"):
+        if beside := [key for key in _OF_LOGS if given.get(key) not in (None, ())]:
+            raise BadInput(f"{', '.join(beside)}: of a log; valid with it: log")
+        return None
+    from tuner.scenario import from_log  # others do without reading logs
+
+    return from_log.read(machine, given)
+
+
+_OF_LOGS = ("log_communicator", "comp_cap", "cpu_arch", "cpu_vendor", "nvswitch", "net_gbs")
 
 
 def _hosts_of_dump(kinds: list[Scenario], sizes: Sizes) -> tuple[list[Scenario], Sizes]:

@@ -15,6 +15,8 @@ from tuner.release import BUILDS
 if TYPE_CHECKING:
     from tuner.emulator.fitted_constants import FittedConstants
     from tuner.oracle.configuration import OracleConfiguration
+    from tuner.scenario.from_log import FromLog
+    from tuner.scenario.logged import LoggedNode
     from tuner.scenario.resolved import ResolvedScenario
 
 MOST_NODES = 2**20  # beyond any machine there is, and still quick to answer
@@ -33,7 +35,7 @@ class ConstantsUsed:
 
 @dataclass(frozen=True)  # without slots, for what is resolved once
 class Scenario:
-    """One communicator to ask about; exactly one of ``machine`` and ``topology`` names the node.
+    """One communicator to ask about; exactly one of ``machine``, ``topology`` and ``logged`` names the node.
 
     ``others`` are further nodes, after the ``nodes`` in the order of ranks; only what describes nodes is read of them.
     It is a description alone: nothing is read or checked until :meth:`resolve`.
@@ -59,6 +61,8 @@ class Scenario:
     hosts_per_domain: tuple[int, ...] | int | None = None  # that NVLink joins: of all NVLink domains alike, or of each
     part_of_dump: int | None = None  # which of its kinds of hosts, where the topology is NCCL's dump of a NVLink domain
     ranks_without_fabric: tuple[int, ...] = ()  # whose GPUs have not joined the NVLink fabric of their domain
+    logged: "LoggedNode | None" = None  # instead of machine and topology, the node that a log shows
+    from_log: "FromLog | None" = None  # what of the communicator a log says
     ranks_per_gpu: int | None = None  # the first of a node on its first GPU; None: one, or as in the topology
 
     def resolve(self) -> "ResolvedScenario":
@@ -102,7 +106,7 @@ class Scenario:
     @property
     def every_release(self) -> tuple[str, ...]:
         """The releases it can be asked of, oldest first; its own alone where graphs or constants are of that one."""
-        if self.fitted_constants or (self.graphs is not None and self.machine is None):
+        if self.fitted_constants or self.logged or (self.graphs is not None and self.machine is None):
             return (self.nccl,)
         running = release.names() if self.machine is None else catalogue.load(self.machine).releases
         shared = (self.ranks_per_gpu or 1) > 1
@@ -119,7 +123,8 @@ class Scenario:
     def name(self) -> str:
         """What one node is, in words: machine or topology file, GPU model, changed hardware."""
         part = f"kind {self.part_of_dump} of its hosts" if self.part_of_dump else None
-        own = self.machine or " ".join(filter(None, [str(self.topology), self.gpu, part]))
+        own = self.machine or (self.logged and self.logged.name(self.nccl))
+        own = own or " ".join(filter(None, [str(self.topology), self.gpu, part]))
         return " with ".join([own, *(f"{key}={value}" for key, value in (self.hardware or {}).items())])
 
     @property

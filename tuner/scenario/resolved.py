@@ -46,7 +46,7 @@ class ResolvedScenario:
     @cached_property
     def kinds(self) -> tuple[ResolvedNode, ...]:
         """The kinds of nodes in the order of ranks."""
-        return tuple(map(ResolvedNode, self.scenario.kinds))
+        return tuple(map(_kind, self.scenario.kinds))
 
     @property
     def own(self) -> ResolvedNode:
@@ -83,6 +83,8 @@ class ResolvedScenario:
         self._check_sharing()
         if all(kind.scenario.graphs is None for kind in self.kinds):
             searched = frozenset(nccl.environment.search)
+        if self.scenario.logged is not None:
+            self.scenario.logged.check_variables(nccl.name, self.scenario.environment or {})
         environment = Environment(self.scenario.environment or {}, searched)
         nodes = [(node.for_emulator(self._several), count) for node, count in self.nodes]
         of_kind: list[tuple[Node, Communicator]] = []
@@ -256,3 +258,11 @@ class ResolvedScenario:
         """The same; without a tuner plugin, so without the recorder, where a variable counts only then."""
         without_tuner = cta_policy.NAME in (self.scenario.environment or {})
         return replace(self.oracle_configuration(), without_tuner=without_tuner)
+
+
+def _kind(scenario: Scenario) -> ResolvedNode:
+    if scenario.logged is None:
+        return ResolvedNode(scenario)
+    from tuner.scenario.logged import ResolvedLoggedNode  # which reads logs
+
+    return ResolvedLoggedNode(scenario, scenario.logged)

@@ -78,7 +78,7 @@ def command(file: Path, collective: Collective | None, out: Path | None, as_json
 def _scenario(file: Path, measurements: Measurements, scenario: Mapping[str, Any]) -> Scenario:
     """What the options describe, or else the header of the file."""
     given = measurements.header
-    if not (scenario["machine"] or scenario["topology"] or scenario["node"]):
+    if not (scenario["machine"] or scenario["topology"] or scenario["node"] or scenario["log"]):
         if given.scenario is None:
             raise BadInput(f"{file} does not say where it was measured; valid: --machine NAME --nodes N --nccl RELEASE")
         if said := [name for name in scenario if _said(name)]:

@@ -175,7 +175,7 @@ def _interpolated(scenario: Scenario, wanted: _Wanted, counts: list[int]) -> tup
 def _measured(file: Path, wanted: _Wanted, scenario: Mapping[str, Any]) -> tuple[Table, list[str]]:
     asked = wanted.form == "costs" or wanted.channels or wanted.runs
     given = asked or any(scenario[name] for name in scenario if name != "nodes")
-    if given or scenario["nodes"] != 1:
+    if given or scenario["nodes"] is not None:
         raise BadInput("--measured says all that goes into the table; valid beside it: COLLECTIVE, --out")
     kept = {where: sizes for where, sizes in measured.read(file).items() if where.collective in wanted.collectives}
     rows, notes = measured.decisions(kept)

@@ -33,7 +33,7 @@ def command(file: Path, dtype: DataType, op: Op, as_json: bool, **scenario: Any)
     """
     read = convert.read(file)
     findings = lint.check(read.table)
-    if scenario["machine"] or scenario["topology"] or scenario["node"]:
+    if scenario["machine"] or scenario["topology"] or scenario["node"] or scenario["log"]:
         described = options.scenario_of(**scenario)
         communicator = described.communicator()
         findings += lint_scenario.check_release(read.table, communicator.release)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from tuner.base.errors import BadMeasurement
+from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.records import json_form, to_json
 from tuner.measure.records.run_elsewhere import usable
 from tuner.scenario import Scenario
@@ -18,8 +18,12 @@ _PATHS = ("topology", "graphs")
 
 
 def scenario_record(scenario: Scenario) -> dict[str, Any]:
-    """The scenario as JSON holds it; paths are absolute."""
-    record = asdict(replace(scenario, fitted_constants=None))
+    """The scenario as JSON holds it; paths are absolute. BadInput for one whose nodes only a log shows."""
+    if scenario.logged is not None:
+        raise BadInput(f"{scenario.logged.file}: a log is no machine to measure; valid: --machine, --topology")
+    record = asdict(replace(scenario, fitted_constants=None, from_log=None))
+    for name in ("logged", "from_log"):
+        del record[name]
     del record["fitted_constants"]  # of what was measured before: no part of a communicator
     del record["build"]  # of the libnccl that is asked without GPUs
     for name in ("ranks_per_gpu", "trays", "hosts_per_domain", "part_of_dump", "ranks_without_fabric"):

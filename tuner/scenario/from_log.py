@@ -1,0 +1,202 @@
+"""What a log of NCCL says of a communicator that is described by it, and what a user says besides."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from tuner import release
+from tuner.base.errors import BadInput
+from tuner.logs import importer
+from tuner.logs.imported import Given, Imported
+from tuner.logs.variables import FILES_AND_ADAPTERS
+from tuner.machine import catalogue, gpus, graphs
+from tuner.scenario.description import Scenario
+from tuner.scenario.logged import LoggedNode
+
+if TYPE_CHECKING:
+    from tuner.scenario.describe import Description
+
+MOST_LISTED = 12  # communicators in a message
+_OF_LOGS = ("log", "log_communicator", "comp_cap", "cpu_arch", "cpu_vendor", "nvswitch", "net_gbs")
+
+
+@dataclass(frozen=True, slots=True)
+class FromLog:
+    """Which communicator of which log a description is of; ``release`` is what the log says.
+
+    ``machine`` and ``topology`` have the graphs; where both are None, the log has them. ``notes`` say, a line each,
+    what was assumed, and where what a user says goes before the log.
+    """
+
+    file: str
+    communicator: str | None
+    release: str | None
+    machine: str | None
+    topology: str | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """A description without its log: ``kinds`` of nodes that the log shows, none where a machine or topology has them.
+
+    ``given`` are the other keys, with what the log says of them.
+    """
+
+    machine: str | None
+    given: "Description"
+    kinds: list[Scenario]
+    says: FromLog
+
+
+def read(machine: str | None, given: "Description") -> Logged:
+    """The log of a description; with ``machine`` or a topology the nodes are theirs, else the log's.
+
+    Errors: BadInput names what neither the log nor the user says, and the communicators where there are several.
+    """
+    file = Path(given["log"] or "")
+    if given.get("node"):
+        raise BadInput("--log shows the nodes; valid: --log or --node")
+    shown = machine is None and not given.get("topology")
+    imported = importer.read(file, _given(given, shown))
+    _check_one(file, given, imported)
+    if needed := imported.needed if shown else [text for text in imported.needed if text.startswith("the release")]:
+        raise BadInput(f"{file}: needed: {'; '.join(needed)}{OR_A_MACHINE if shown else ''}")
+    notes = list(imported.notes) if shown else []
+    printed = next(iter(imported.printed_releases), None)
+    if printed not in (None, imported.release):
+        graphs_of = f", with the graphs that NCCL {printed} found" if shown else ""
+        notes.append(f"NCCL {imported.release} as asked, where the log has {printed}{graphs_of}")
+    variables = _variables(imported)
+    others = {key: value for key, value in given.items() if key not in _OF_LOGS}
+    others |= {"nccl": imported.release, "env": variables | _environment(given, variables, notes)}
+    others["nodes"] = _nodes(file, given, imported, notes)
+    kinds: list[Scenario] = []
+    if shown:
+        kinds = _as_given(file, _kinds(file, imported, variables), others)
+        others = {key: others[key] for key in ("nccl", "env", "constants", "build") if key in others}
+    else:
+        others |= _parts(machine, imported, others)
+    topology = given.get("topology")
+    says = FromLog(
+        str(file),
+        imported.communicator,
+        printed,
+        machine,
+        None if topology is None else str(topology),
+        tuple(notes),
+    )
+    return Logged(machine, cast("Description", others), kinds, says)
+
+
+OR_A_MACHINE = "; or --machine NAME or --topology FILE.xml for all that the log does not show"
+
+
+def _given(given: "Description", shown: bool) -> Given:
+    """What the user says of the run, in the importer's words; of the nodes only where the log has to show them."""
+    nccl, gpu, caps, graph_file = (given.get(key) for key in ("nccl", "gpu", "comp_cap", "graphs"))
+    named = () if gpu is None or not shown else (gpus.load(str(gpu)).compute_capability,)
+    return Given(
+        communicator=given.get("log_communicator"),
+        release=None if nccl is None else release.load(str(nccl)).name,
+        comp_caps=tuple(caps) if isinstance(caps, Sequence) else named if caps is None else (int(str(caps)),),
+        cpu_arch=given.get("cpu_arch"),
+        cpu_vendor=given.get("cpu_vendor"),
+        nvswitch=given.get("nvswitch"),
+        net_latency_us=given.get("net_latency_us"),
+        net_gbs=given.get("net_gbs"),
+        graphs=None if graph_file is None or not shown else graphs.read_dump(Path(str(graph_file)))[0],
+    )
+
+
+def _check_one(file: Path, given: "Description", imported: Imported) -> None:
+    """BadInput where the log has several communicators of more than one rank, and none is named."""
+    several = [(name, ranks) for name, ranks in imported.communicators if ranks != 1]
+    if given.get("log_communicator") is not None or len(several) < 2:
+        return
+    listed = ", ".join(f"{name} ({ranks or '?'} ranks)" for name, ranks in several[:MOST_LISTED])
+    more = f" and {len(several) - MOST_LISTED} more" if len(several) > MOST_LISTED else ""
+    raise BadInput(f"{file}: {len(several)} communicators; valid: --log-communicator ID, with one of: {listed}{more}")
+
+
+def _variables(imported: Imported) -> dict[str, str]:
+    """Those of the log that reach a choice, without files and adapters of its hosts: the graphs show their effect."""
+    if imported.release is None:
+        return {}
+    nccl = release.load(imported.release)
+    reached = set(imported.environment) - nccl.indifferent_variables
+    reached -= set(nccl.unknown_variables(reached)) - nccl.search_variables
+    reached -= {*FILES_AND_ADAPTERS, "NCCL_GRAPH_FILE"}
+    return {name: value for name, value in imported.environment.items() if name in reached}
+
+
+def _environment(given: "Description", logged: Mapping[str, str], notes: list[str]) -> dict[str, str]:
+    """What the user sets, with a note where the log has another value."""
+    own = {name: str(value) for name, value in (given.get("env") or {}).items()}
+    notes += [
+        f"{name}={value} as asked, where the log has {logged[name]}"
+        for name, value in own.items()
+        if logged.get(name, value) != value
+    ]
+    return own
+
+
+def _nodes(file: Path, given: "Description", imported: Imported, notes: list[str]) -> int:
+    """As many as the user says, else the log. BadInput where neither says it."""
+    asked = given.get("nodes")
+    if asked is not None:
+        if imported.node_count not in (None, asked):
+            notes.append(f"{asked} nodes as asked, where the log has {imported.node_count}")
+        return asked
+    if imported.node_count is None:
+        raise BadInput(f"{file}: needed: the number of nodes: a line 'nNodes ...', or --nodes")
+    return imported.node_count
+
+
+def _kinds(file: Path, imported: Imported, variables: Mapping[str, str]) -> list[Scenario]:
+    """The nodes in the order of ranks, those that are alike and follow each other as one kind."""
+    together = [list(alike) for _, alike in groupby(imported.nodes, key=lambda node: replace(node, ranks=()))]
+    return [
+        Scenario(
+            "",
+            nodes=len(alike),
+            logged=LoggedNode(
+                file,
+                next(iter(imported.printed_releases), imported.release or ""),
+                len(imported.nodes),
+                alike[0] if len(together) > 1 else replace(alike[0], ranks=()),
+                variables,
+                imported.net_gbs,
+            ),
+        )
+        for alike in together
+    ]
+
+
+def _as_given(file: Path, kinds: list[Scenario], given: Mapping[str, Any]) -> list[Scenario]:
+    """The kinds with as many nodes and GPUs as the user says. BadInput for what only other nodes could be."""
+    if beside := [key for key in _OF_TOPOLOGIES if given.get(key) not in (None, ())]:
+        raise BadInput(f"{', '.join(beside)}: of a machine or topology; valid with --log: --machine, --topology")
+    nodes, here = given["nodes"], sum(kind.nodes for kind in kinds)
+    if nodes != here and len(kinds) > 1:
+        raise BadInput(f"--nodes {nodes}: {file} has {here} nodes, which differ; valid: --nodes {here}")
+    first, *others = kinds
+    first = replace(first, nodes=first.nodes + nodes - here, gpus_per_node=given.get("gpus_per_node"))
+    return [first, *others]
+
+
+_OF_TOPOLOGIES = ("trays", "gpus_per_tray", "hosts_per_domain", "ranks_without_fabric", "ranks_per_gpu", "net_gbps")
+
+
+def _parts(machine: str | None, imported: Imported, given: Mapping[str, Any]) -> dict[str, Any]:
+    """How many GPUs of each node of a machine or topology a log's ranks are on, as far as it says it."""
+    if any(given.get(key) is not None for key in ("gpus_per_node", "trays", "gpus_per_tray", "ranks_per_gpu")):
+        return {}
+    sizes = {(node.local_ranks, node.hosts or 1) for node in imported.nodes}
+    ranks, hosts = sizes.pop() if len(sizes) == 1 else (None, 1)
+    if ranks is None:
+        return {}
+    trays = machine and catalogue.load(machine).trays
+    return {"trays": hosts, "gpus_per_tray": ranks // hosts} if trays else {"gpus_per_node": ranks}
