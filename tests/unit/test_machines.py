@@ -471,6 +471,54 @@ DOCUMENTED = {
         "0000:03:00.0 0002:03:00.0 0010:03:00.0 0012:03:00.0",
         "mlx5_ 0 1 3 4",
     ),
+    "aws-p6e-gb200": Documented(
+        100,
+        18,
+        1,
+        1,
+        800000,
+        ("arm64", None, None, None),
+        2,
+        144,
+        1,
+        {(GEN4, "1"), (GEN5, "16")},
+        {(1, 1)},
+        "29 3f 9c b2",
+        "27 3d 9a b0",
+        "rdmap 39s0 61s0 154s0 176s0",
+    ),
+    "gb300-nvl72": Documented(
+        103,
+        18,
+        1,
+        1,
+        800000,
+        ("arm64", None, None, None),
+        2,
+        144,
+        1,
+        {(GEN4, "1"), (GEN6, "16")},
+        {(1, 1)},
+        "0008:06:00.0 0009:06:00.0 0018:06:00.0 0019:06:00.0",
+        "0009:03:00.0 0008:03:00.0 0019:03:00.0 0018:03:00.0",
+        "rdma_vf_rail 0_dma 1_dma 2_dma 3_dma",
+    ),
+    "oci-b300": Documented(
+        103,
+        18,
+        1,
+        1,
+        800000,
+        ("x86_64", INTEL, 6, 207),
+        2,
+        256,
+        2,
+        {("5.0 GT/s PCIe", "16"), (GEN5, "16"), (GEN6, "16")},
+        {(1, 1)},
+        "14 32 49 60 8e ad c5 dd",
+        "11 2f 46 5d 8b aa c2 da",
+        "rdma_vf_rail 0 1 2 3 4 5 6 7",
+    ),
     "hgx-h100-amd": Documented(
         90,
         18,
@@ -568,6 +616,8 @@ def test_gpus_and_adapters_are_below_the_documented_pci_switches(machine: Machin
             with_both.append((sorted(gpus), sorted(nets)))
     if machine.name == "pcie-rtxpro6000":  # only two of its GPUs have an adapter
         assert sorted(with_both) == [([2], [0]), ([4], [1])]
+    elif machine.name == "gb300-nvl72":  # rails are numbered otherwise than GPUs
+        assert sorted(with_both) == [([0], [1]), ([1], [0]), ([2], [3]), ([3], [2])]
     else:
         assert all(gpus == nets for gpus, nets in with_both)
 
@@ -632,10 +682,8 @@ def test_an_unknown_machine_lists_the_valid_ones() -> None:
 
 
 def test_a_machine_that_cannot_be_simulated_says_why_and_what_there_is_instead() -> None:
-    with pytest.raises(
-        UnknownMachine, match=r"^gb300-nvl72: no public source says how .*; valid: gb200-nvl72, dgx-b200$"
-    ):
-        catalogue.load("gb300-nvl72")
+    with pytest.raises(UnknownMachine, match=r"^a4x-maxgpu-4g: 18 instances of 4 GB300 .*; valid: gb300-nvl72$"):
+        catalogue.load("a4x-maxgpu-4g")
     for row in catalogue.missing().values():
         assert row.name not in NAMES
         assert row.why.strip()
@@ -655,6 +703,7 @@ FAILURES = {
     "aws-p5": (2, 8, "was killed by SIGSEGV"),
     "aws-p6-b300": (2, 4, "was killed by SIGSEGV"),
     "dgx-b300": (2, 4, "was killed by SIGSEGV"),
+    "oci-b300": (2, 4, "was killed by SIGSEGV"),
     "oci-h100": (2, 8, "was killed by SIGSEGV"),
     "pcie-rtxpro6000": (1, 8, "could not find value 10 in dictionary"),
 }
@@ -813,6 +862,16 @@ def test_names_are_distinct_in_any_case() -> None:
         ("DGXH100", {"dgx-h100"}),
         ("gh200", {"alps", "gh200-4x"}),
         ("aws-h100", {"aws-p5", "aws-p5-rdma"}),
+        ("gb300", {"gb300-nvl72"}),
+        ("GB200 NVL72", {"gb200-nvl72"}),
+        ("ND_GB200", {"gb200-nvl72", "aws-p6e-gb200"}),
+        ("dgx a100", {"dgx-a100"}),
+        ("rtx-pro-6000", {"pcie-rtxpro6000"}),
+        ("l40s", {"pcie-l40s", "pcie-l40s-4nic", "pcie-l40s-no-p2p"}),
+        ("p6", {"aws-p6-b200", "aws-p6-b300"}),
+        ("b200-sxm", {"dgx-b200", "aws-p6-b200"}),
+        ("BM.GPU.H100.16", {"oci-h100"}),
+        ("nd96isr", {"azure-nd-h100-v5"}),
     ],
 )
 def test_an_unknown_name_leads_to_machines_with_its_words(asked: str, meant: set[str]) -> None:
@@ -823,7 +882,34 @@ def test_an_unknown_name_leads_to_machines_with_its_words(asked: str, meant: set
     assert set(found[1].split(", ")) == meant
 
 
-@pytest.mark.parametrize("asked", ["v100-pcie-h100", "t4", "nothing"])
+@pytest.mark.parametrize(
+    ("asked", "missing"),
+    [
+        ("h20", "hgx-h20"),
+        ("a800", "hgx-a800"),
+        ("4090", "pcie-rtx4090"),
+        ("rtx4090", "pcie-rtx4090"),
+        ("l20", "pcie-l20"),
+        ("a3-ultragpu", "a3-ultragpu-8g"),
+        ("A4-HIGHGPU", "a4-highgpu-8g"),
+        ("a3-megagpu", "a3-megagpu-8g"),
+    ],
+)
+def test_an_unknown_name_that_only_a_missing_machine_has_says_why_it_is_missing(asked: str, missing: str) -> None:
+    row = catalogue.missing()[missing]
+    words = re.escape(f"no machine '{asked}'; {missing} is missing: {row.why}; valid: {row.instead[0]}")
+    with pytest.raises(UnknownMachine, match=f"^{words}"):
+        catalogue.load(asked)
+
+
+def test_an_unknown_name_that_several_missing_machines_have_names_them() -> None:
+    with pytest.raises(
+        UnknownMachine, match=r"'a4x'; a4x-maxgpu-4g, a4x-highgpu-4g are missing: .*; valid: gb300-nvl72, "
+    ):
+        catalogue.load("a4x")
+
+
+@pytest.mark.parametrize("asked", ["v100-pcie-h100", "t4", "nothing", "tpu-v5", "mi300x"])
 def test_an_unknown_name_leads_nowhere_where_no_machine_has_its_gpu(asked: str) -> None:
     with pytest.raises(UnknownMachine, match=f"^no machine '{asked}'; valid: "):
         catalogue.load(asked)

@@ -20,7 +20,7 @@ from tuner import release
 from tuner.base.errors import BadInput, UnknownMachine, one_of
 from tuner.machine import gpus
 from tuner.machine.graph_tables import GraphTable, from_table
-from tuner.machine.suggestions import nearest, words_of
+from tuner.machine.suggestions import having_all_words, nearest, words_of
 from tuner.machine.topology import Topology, read
 
 GRAPHS_FILE = "graphs.json"
@@ -188,9 +188,20 @@ def _unknown(name: str) -> str:
     models = (*gpus.names(), *(str(row["gpu"]) for row in facts.values()))
     chips = {word for model in models for word in words_of(gpus.chip(model))}
     elsewhere = {word for each in missing() for word in words_of(each) if CHIP.fullmatch(word)}
+    not_here = having_all_words(name, {each: words_of(each) for each in missing()})
+    if not_here and not having_all_words(name, known):
+        return f"no machine {name!r}; {_are_missing([missing()[each] for each in not_here])}"
     meant = nearest(name, known, chips | elsewhere)
     hint = f"; did you mean {', '.join(meant)}?" if meant else ""
     return f"no machine {name!r}{hint}; {one_of(facts)}"
+
+
+def _are_missing(rows: list[Missing]) -> str:
+    """What is said of machines without a public topology that somebody may have meant."""
+    if len(rows) == 1:
+        return f"{rows[0].name} is missing: {rows[0].why}; {one_of(rows[0].instead)}"
+    instead = dict.fromkeys(name for row in rows for name in row.instead)
+    return f"{', '.join(row.name for row in rows)} are missing: each says why; {one_of(instead)}"
 
 
 def folder() -> Traversable:

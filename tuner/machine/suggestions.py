@@ -7,6 +7,7 @@ from difflib import SequenceMatcher, get_close_matches
 MOST = 8  # names that a message suggests
 LEAST_LETTERS = 3  # of a word that is also found inside another, as h100 in DGXH100
 CHIP_WEIGHT = 3  # a GPU that is named counts as much as three other words
+WEAK = re.compile(r"v?[0-9]+[a-z]?")  # v5, 8g: words that say nothing where they are all that two names share
 MISSPELT = 0.9  # likeness of a name with one letter too few or too many: nothing else is suggested then
 
 
@@ -14,15 +15,15 @@ def nearest(name: str, words: Mapping[str, Collection[str]], chips: Collection[s
     """The keys of ``words`` that ``name`` shares most words with, at most :data:`MOST`; else one that is spelled alike.
 
     ``words`` has what describes each machine, ``chips`` all words that name a GPU (h100), both in lower case. Where
-    the name has such a word, machines with other GPUs are none of those that were meant.
+    the name has such a word, machines with other GPUs are none of those that were meant. A version (v5) or a number
+    counts beside other words only.
     """
     asked = _words(name)
     said = {chip for chip in chips if _says(asked, chip)}
     named = {chip for chip in said if not any(chip in other and chip != other for other in said)}  # gh200, not h200
     able = {key: known for key, known in words.items() if named <= set(known)} if named else words
     scores = {
-        key: sum(CHIP_WEIGHT if word in named else 1 for word in set(known) if _says(asked, word))
-        for key, known in able.items()
+        key: _score([word for word in set(known) if _says(asked, word)], named, asked) for key, known in able.items()
     }
     best = max(scores.values(), default=0)
     if best:
@@ -30,6 +31,22 @@ def nearest(name: str, words: Mapping[str, Collection[str]], chips: Collection[s
         ranked = sorted(equal, key=lambda key: (-_likeness(name, key), key))[:MOST]
         return tuple(key for key in ranked if _likeness(name, key) >= MISSPELT) or tuple(ranked)
     return tuple(get_close_matches(name.lower(), able, n=1))
+
+
+def having_all_words(name: str, words: Mapping[str, Collection[str]]) -> tuple[str, ...]:
+    """The keys of ``words`` that have every word of the name, whole or as one end of theirs: 4090 of rtx4090."""
+    asked = _words(name)
+    return tuple(key for key, known in words.items() if asked and all(_is_in(known, word) for word in asked))
+
+
+def _score(shared: Collection[str], named: Collection[str], asked: Collection[str]) -> int:
+    if len(asked) > 1 and all(WEAK.fullmatch(word) for word in shared):
+        return 0
+    return sum(CHIP_WEIGHT if word in named else 1 for word in shared)
+
+
+def _is_in(known: Collection[str], word: str) -> bool:
+    return any(word == each or _begins_or_ends(each, word) for each in known)
 
 
 def _likeness(name: str, key: str) -> float:
