@@ -83,7 +83,7 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 DUMPED = ("--topology", str(EXAMPLES / "node.xml"), "--graphs", str(EXAMPLES / "graphs.xml"))
 BAD = {
     "machine": (("pick", "allreduce", "--machine", "dgx-h10"), "dgx-h100"),
-    "refused machine": (("pick", "allreduce", "--machine", "gb300-nvl72"), "ConnectX-8"),
+    "refused machine": (("pick", "allreduce", "--machine", "a4x-maxgpu-4g"), "18 instances of 4 GB300"),
     "capture of what": (("machines", "capture", "dgx-h100"), "valid: --all, or --nccl RELEASE"),
     "no machine": (("pick", "allreduce"), "--machine"),
     "release": (("pick", "allreduce", "--machine", "dgx-h100", "--nccl", "9.9"), "2.28.9"),
