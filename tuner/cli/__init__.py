@@ -35,6 +35,9 @@ SECTIONS = {
         "check-log": "the emulator against what the run of a log printed",
         "fetch-nccl": "fetches a release's libnccl for the commands that ask it",
     },
+    "Before a job starts": {
+        "preflight": "whether all ranks would choose the same: collect on each rank, check all of them",
+    },
     "Measure, and change the pick": {
         "measure": "times every algorithm, protocol and channel count, on GPUs or a simulated machine",
         "measured": "public measured times that are shipped, and tables of one's own: list, check, import",

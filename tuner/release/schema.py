@@ -205,6 +205,15 @@ class Variables:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Ranks:
+    """What a release does about ranks of a communicator that were started with different things."""
+
+    checks_release: bool  # the communicator fails where ranks have other releases
+    threads_divide_data: bool  # a block cuts its share by its number of threads, which then has to be the same
+    named_configuration_file: bool  # NCCL_CONF_FILE is read instead of the home folder's .nccl.conf
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ReleaseFile:
     """One file as it was read; ``table`` without the parent's."""
 
@@ -237,6 +246,7 @@ class Release:
     connect: Connect
     rules: RuleNames
     environment: Variables
+    ranks: Ranks
     plugin: Plugin | None = None
     ll128: LL128 | None = None
     nvls_tree_correction_on_arm: ArmNodes | None = None

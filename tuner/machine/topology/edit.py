@@ -21,6 +21,7 @@ EDITS: dict[str, Callable[[ET.Element, str], None]] = {
     "move-gpu": edit_places.move_gpu,
     "remove-gpu": edit_places.remove_gpu,
     "sockets": edit_places.sockets,
+    "cpu": edit_places.cpu,
 }
 # Where what is said a second time does not replace what was said before.
 ADD_UP = frozenset({"add-nic", "move-nic", "remove-nic", "move-gpu", "remove-gpu"})

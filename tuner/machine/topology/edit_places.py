@@ -1,10 +1,14 @@
 """Changes of where a node's GPUs are, and of how many sockets it has."""
 
+import re
 import xml.etree.ElementTree as ET
 
 from tuner.base.errors import BadInput
 from tuner.machine.topology import edit_devices as devices
 from tuner.machine.topology.edit_adapters import move
+
+X86 = re.compile(r"(GenuineIntel|AuthenticAMD|CentaurHauls|  Shanghai  ):(\d{1,3}):(\d{1,3})")
+OTHERS = ("arm64", "ppc64")
 
 
 def move_gpu(root: ET.Element, value: str) -> None:
@@ -61,3 +65,20 @@ def sockets(root: ET.Element, value: str) -> None:
         cpu[:] = []
     for at, tree in enumerate(trees):
         cpus[at * count // len(trees)].append(tree)
+
+
+def cpu(root: ET.Element, value: str) -> None:
+    """The processors: VENDOR:FAMILY:MODEL of x86 as NCCL counts them, or another architecture. BadInput for others."""
+    x86 = X86.fullmatch(value)
+    if x86 is None and value not in OTHERS:
+        raise BadInput(
+            f"cpu={value}: valid: VENDOR:FAMILY:MODEL as NCCL counts them, such as GenuineIntel:6:143 or "
+            f"AuthenticAMD:143:49, or {' or '.join(OTHERS)}"
+        )
+    names = ("vendor", "familyid", "modelid")
+    for element in root.findall("cpu"):
+        for name in names:
+            element.attrib.pop(name, None)
+        element.set("arch", "x86_64" if x86 else value)
+        if x86:
+            element.attrib.update(zip(names, x86.groups(), strict=True))

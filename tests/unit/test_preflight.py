@@ -1,0 +1,350 @@
+"""Records of ranks compared: kinds, differences, what they reach, and at which sizes ranks part."""
+
+import ast
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command_line import run
+from tests.support.preflight_records import AMD, INTEL, Host, as_json, with_processor, write
+from tuner.base.names import Collective, DataType, Op
+from tuner.emulator.request import Request
+from tuner.preflight import collect
+from tuner.preflight.alone import Range
+from tuner.preflight.reach import Reach
+from tuner.preflight.settings import Nodes
+from tuner.preflight.workflow import Question, Report, Verdict, check, letters
+
+ALLREDUCE = Request(Collective.AllReduce, DataType.float32, Op.sum)
+SCRIPT = Path(collect.__file__)
+
+
+def checked(folder: Path, *hosts: Host, nodes: Nodes | None = None) -> Report:
+    return check(write(folder, *hosts), Question((ALLREDUCE,), Range(None, 1 << 34), nodes or Nodes()))
+
+
+def reaches(report: Report) -> dict[str, Reach]:
+    return {each.what: each.reach for each in report.differences}
+
+
+def test_ranks_that_are_alike_choose_the_same(tmp_path: Path) -> None:
+    report = checked(tmp_path, Host("a"), Host("b"))
+    assert (report.verdict, report.records, report.expected) == (Verdict.same, 16, 16)
+    assert [(kind.ranks, kind.hosts) for kind in report.kinds] == [(16, ("a", "b"))]
+    assert report.differences == report.partings == ()
+
+
+@pytest.mark.parametrize(("nccl", "part"), [("2.18.1", True), ("2.23.4", True), ("2.24.3", False), ("2.28.9", False)])
+@pytest.mark.parametrize("first", [INTEL, AMD], ids=["Intel first", "AMD first"])
+def test_processors_of_two_vendors(first: dict[str, Any], nccl: str, part: bool, tmp_path: Path) -> None:
+    """Nccl #1136: hangs at some sizes with 2.18 and 2.19, as ranks tune for their own processor, as in 2.23 still."""
+    other = AMD if first is INTEL else INTEL
+    a, b = (with_processor(Host(name, nccl=nccl), cpu) for name, cpu in (("a", first), ("b", other)))
+    report = checked(tmp_path, a, b)
+    assert (report.verdict is Verdict.part) == part
+    assert bool(report.partings) == part
+    assert (reaches(report)["processor"] is Reach.parts) == part
+
+
+def powers_of_two(report: Report) -> set[int]:
+    """Those among the sizes at which ranks part."""
+    powers = [1 << shift for shift in range(2, 35)]
+    return {power for power in powers for each in report.partings if each.from_bytes <= power <= each.to_bytes}
+
+
+@pytest.mark.parametrize("nccl", ["2.18.1", "2.19.3"])
+def test_the_workaround_of_a_cluster_with_processors_of_two_vendors(nccl: str, tmp_path: Path) -> None:
+    """Nccl #1136: allreduce, allgather and reduce-scatter of nccl-tests, which takes powers of two, hang at some sizes.
+
+    Hosts have four adapters of 100 Gb/s; NCCL_NET_OVERHEAD=1000 leaves nothing that ranks part by.
+    """
+    adapters = [{**adapter, "gbps": 100.0} for adapter in Host("a", "dgx-a100").record(0)["adapters"][:4]]
+    of_host = Host("", "dgx-a100", nccl, more={"adapters": adapters})
+    hosts = [with_processor(replace(of_host, name=name), AMD if name in "bd" else INTEL) for name in "abcd"]
+    kinds = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
+    question = Question(tuple(Request(kind, DataType.float32, Op.sum) for kind in kinds), Range(None, 1 << 34))
+    report = check(write(tmp_path / "as it was", *hosts), question)
+    assert {each.collective for each in report.partings} == set(kinds)
+    assert {262144, 524288} <= powers_of_two(report)
+    around = [host.with_env(NCCL_NET_OVERHEAD="1000") for host in hosts]
+    report = check(write(tmp_path / "workaround", *around), question)
+    assert (report.verdict, report.partings) == (Verdict.same, ())
+
+
+def test_one_rank_with_another_algorithm(tmp_path: Path) -> None:
+    report = checked(tmp_path, Host("a"), Host("b", env_of_rank={3: {"NCCL_ALGO": "Ring"}}))
+    assert report.verdict is Verdict.part
+    assert [kind.ranks for kind in report.kinds] == [15, 1]
+    assert reaches(report) == {"NCCL_ALGO": Reach.parts}
+    for parting in report.partings:
+        others, own = parting.picks
+        assert own is not None
+        assert others is not None
+        assert own.algorithm.name == "Ring"
+        assert (own.algorithm, own.protocol, own.channels) != (others.algorithm, others.protocol, others.channels)
+
+
+def test_two_generations_of_gpus(tmp_path: Path) -> None:
+    """Nccl #1184: a DGX A100 and a DGX H100 hang with 2.20, whose ranks go by their own processor."""
+    report = checked(tmp_path, Host("a", "dgx-h100", "2.20.5", ranks=2), Host("b", "dgx-a100", "2.20.5", ranks=2))
+    assert report.verdict is Verdict.part
+    assert {kind.node for kind in report.kinds} == {"dgx-h100", "dgx-a100"}
+    assert reaches(report)["GPUs"] is Reach.parts
+
+
+def test_a_variable_of_one_host_alone(tmp_path: Path) -> None:
+    """Nccl #626: "message truncated", as NCCL is not using the same protocol on all ranks."""
+    report = checked(tmp_path, Host("a", "dgx-a100"), Host("b", "dgx-a100").with_env(NCCL_PROTO="Simple"))
+    assert report.verdict is Verdict.part
+    assert reaches(report) == {"NCCL_PROTO": Reach.parts}
+
+
+def test_releases_that_nobody_compares(tmp_path: Path) -> None:
+    """Nccl #1328: "receiving 524288 bytes instead of 65536", a version or configuration mismatch between two ranks."""
+    report = checked(tmp_path, Host("a", "dgx-a100", "2.20.5"), Host("b", "dgx-a100", "2.21.5"))
+    assert report.verdict is Verdict.part
+    assert reaches(report) == {"NCCL release": Reach.exchange}
+    report = checked(tmp_path / "other", Host("a", nccl="2.21.5"), Host("b", nccl="2.22.3"))
+    assert reaches(report) == {"NCCL release": Reach.parts}
+    assert len(report.partings) > 1000
+
+
+def test_releases_that_nccl_compares(tmp_path: Path) -> None:
+    report = checked(tmp_path, Host("a", nccl="2.23.4"), Host("b", nccl="2.24.3"))
+    assert (report.verdict, reaches(report)) == (Verdict.part, {"NCCL release": Reach.start})
+
+
+def test_a_host_with_fewer_adapters(tmp_path: Path) -> None:
+    """Nccl #2428: one of two adapters of a host cannot be opened."""
+    whole = Host("a", "a100-4x-2nic", "2.30.7")
+    adapters = whole.record(0)["adapters"][:1]
+    report = checked(tmp_path, whole, replace(whole, name="b", more={"adapters": adapters}))
+    assert [kind.ranks for kind in report.kinds] == [4, 4]
+    assert "adapters" in reaches(report)
+
+
+def test_a_slower_adapter_costs_time_only(tmp_path: Path) -> None:
+    host = Host("a", nccl="2.28.9")
+    slower = [{**adapter, "gbps": 200.0} for adapter in host.record(0)["adapters"]]
+    report = checked(tmp_path, host, replace(host, name="b", more={"adapters": slower}))
+    assert report.verdict is Verdict.same
+    assert reaches(report)["adapters"] in (Reach.alike, Reach.speed)
+    assert report.cost is not None
+    assert report.cost.ratio > 1.5
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reach", "verdict"),
+    [
+        ("NCCL_BUFFSIZE", "1048576", Reach.messages, Verdict.part),
+        ("NCCL_IB_DISABLE", "1", Reach.network, Verdict.part),
+        ("NCCL_DEBUG", "INFO", Reach.nothing, Verdict.same),
+        ("NCCL_OF_NO_RELEASE", "1", Reach.unknown, Verdict.unknown),
+        ("NCCL_MIN_NCHANNELS", "24", Reach.parts, Verdict.part),
+        ("NCCL_NVLS_ENABLE", "0", Reach.alike, Verdict.same),
+    ],
+)
+def test_what_a_variable_of_one_host_reaches(
+    name: str, value: str, reach: Reach, verdict: Verdict, tmp_path: Path
+) -> None:
+    report = checked(tmp_path, Host("a", nccl="2.28.9"), Host("b", nccl="2.28.9").with_env(**{name: value}))
+    assert (reaches(report), report.verdict) == ({name: reach}, verdict)
+
+
+def test_what_frameworks_and_containers_call_nccl_is_none_of_its_variables(tmp_path: Path) -> None:
+    report = checked(tmp_path, Host("a"), Host("b").with_env(NCCL_VERSION="2.15.5-1", NCCL_TESTS_DEVICE="0"))
+    assert (report.verdict, report.differences) == (Verdict.same, ())
+
+
+def test_missing_twice_and_unreadable(tmp_path: Path) -> None:
+    folder = write(tmp_path, Host("a"), Host("b"))
+    for rank in (2, 9, 10):
+        next(folder.glob(f"rank-{rank:06}.*")).unlink()
+    (folder / "rank-000004.a.json").write_text("{")
+    twice = as_json(folder / "rank-000005.a.json") | {"host": "c"}
+    collect.written(str(folder), twice)
+    report = check(folder, Question((ALLREDUCE,), Range(None, 1 << 30)))
+    assert report.verdict is Verdict.unknown
+    assert report.missing == (2, 4, 9, 10)
+    assert report.duplicates == {5: ("rank-000005.a.json", "rank-000005.c.json")}
+    assert [each.file for each in report.unreadable] == ["rank-000004.a.json"]
+    shown = run("preflight", "check", str(folder), "allreduce", code=2).stdout
+    assert "missing: ranks 2, 4, 9-10" in shown
+    assert "rank 5 is there 2 times" in shown
+    assert "unreadable: rank-000004.a.json" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[]", "no record of preflight"),
+        ('{"format": "nccl-tuner preflight", "version": 2}', "version 2; valid: 1"),
+        ('{"format": "nccl-tuner preflight", "version": 1}', "KeyError 'libraries'"),
+        ("", "Expecting value"),
+        ("\x00\xff", "no record of a rank"),
+    ],
+)
+def test_no_record_at_all(text: str, complaint: str, tmp_path: Path) -> None:
+    (tmp_path / "rank-000000.a.json").write_bytes(text.encode("latin-1"))
+    done = run("preflight", "check", str(tmp_path), code=2)
+    assert complaint in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    assert "No such file" in run("preflight", "check", str(tmp_path / "none"), code=2).stderr
+
+
+def test_gpus_that_no_machine_has(tmp_path: Path) -> None:
+    hosts = [replace(Host(name), more={"gpus": [{"bus_id": "1", "device": "0xffff"}]}) for name in "ab"]
+    report = checked(tmp_path, hosts[0], hosts[1].with_env(NCCL_PROTO="LL"))
+    assert report.verdict is Verdict.unknown
+    assert any("--machine NAME" in note for note in report.notes)
+    report = checked(tmp_path, hosts[0], hosts[1].with_env(NCCL_PROTO="LL"), nodes=Nodes("dgx-h100"))
+    assert report.verdict is Verdict.part
+
+
+def test_names_of_kinds() -> None:
+    assert [letters(number) for number in (0, 25, 26, 27, 702)] == ["A", "Z", "AA", "AB", "AAA"]
+
+
+# The script.
+
+
+def test_the_script_needs_the_standard_library_alone(tmp_path: Path) -> None:
+    tree = ast.parse(SCRIPT.read_text("utf-8"), feature_version=(3, 7))
+    imports = [each for each in ast.walk(tree) if isinstance(each, ast.Import | ast.ImportFrom)]
+    names = {
+        name.split(".")[0]
+        for each in imports
+        for name in ([each.module or ""] if isinstance(each, ast.ImportFrom) else [alias.name for alias in each.names])
+    }
+    assert names <= sys.stdlib_module_names
+    assert "ctypes" not in names
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(SCRIPT), str(tmp_path)],
+        env={"RANK": "3", "WORLD_SIZE": "16", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8", "NCCL_ALGO": "Ring"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    made = as_json(Path(done.stdout.strip()))
+    assert [made[name] for name in ("rank", "ranks", "local_rank", "local_ranks")] == [3, 16, 3, 8]
+    assert (made["launcher"], made["variables"]) == ("torchrun", {"NCCL_ALGO": "Ring"})
+
+
+def test_the_command_prints_the_script() -> None:
+    assert run("preflight", "collect", "--script").stdout == SCRIPT.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"RANK": "1", "WORLD_SIZE": "4", "SLURM_PROCID": "9"}, ("torchrun", 1, 4, None)),
+        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}, ("Open MPI", 2, 4, None)),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0"}, ("MPICH", 0, 2, 0)),
+        ({"SLURM_PROCID": "7", "SLURM_NTASKS": "16", "SLURM_LOCALID": "3"}, ("srun", 7, 16, 3)),
+        ({"RANK": "x"}, (None, None, None, None)),
+        ({}, (None, None, None, None)),
+    ],
+)
+def test_who_started_the_ranks(environment: dict[str, str], expected: tuple[object, ...]) -> None:
+    found = collect.ranks(collect.Host(environment))
+    assert tuple(found[name] for name in ("launcher", "rank", "ranks", "local_rank")) == expected
+
+
+def host_of(root: Path, files: dict[str, str], environment: dict[str, str] | None = None) -> collect.Host:
+    for name, text in files.items():
+        path = root / name.removeprefix("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return collect.Host(environment or {}, str(root))
+
+
+def test_what_sys_and_proc_say(tmp_path: Path) -> None:
+    pci, infiniband = "/sys/bus/pci/devices/0000:1b:00.0", "/sys/class/infiniband/mlx5_0/ports/1"
+    switch, net = "/sys/bus/pci/devices/0000:05:00.0", "/sys/class/net/eth0"
+    host = host_of(
+        tmp_path,
+        {
+            f"{pci}/vendor": "0x10de\n",
+            f"{pci}/device": "0x2330\n",
+            f"{pci}/class": "0x030200\n",
+            f"{switch}/vendor": "0x10de\n",
+            f"{switch}/device": "0x22a3\n",
+            f"{switch}/class": "0x068000\n",
+            f"{infiniband}/rate": "400 Gb/sec (4X NDR)\n",
+            f"{infiniband}/state": "4: ACTIVE\n",
+            f"{infiniband}/link_layer": "InfiniBand\n",
+            f"{net}/operstate": "up\n",
+            f"{net}/speed": "100000\n",
+            f"{net}/device/x": "",
+            "/proc/cpuinfo": "vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\n\nprocessor : 1\n",
+            "/sys/module/nvidia/version": "550.54.14\n",
+        },
+    )
+    made = collect.record(host)
+    assert made["gpus"] == [{"bus_id": "0000:1b:00.0", "device": "0x2330"}]
+    (port,) = made["adapters"]
+    assert port == {"name": "mlx5_0", "port": "1", "gbps": 400.0, "active": True, "link": "InfiniBand"}
+    assert made["interfaces"] == [{"name": "eth0", "gbps": 100.0}]
+    assert [made["cpu"][name] for name in ("vendor", "family", "model")] == ["AuthenticAMD", 25, 17]
+    assert made["driver"] == "550.54.14"
+
+
+def test_the_release_is_read_from_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [])
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    (folder / "libnccl.so.2").write_bytes(b"\x7fELF" + b"\0" * 100 + b"NCCL version 2.21.5+cuda12.4\0")
+    (first, *_) = collect.libraries(collect.Host({"LD_LIBRARY_PATH": f"/none:{folder}"}))
+    assert (first["found_by"], first["release"], first["cuda"]) == ("LD_LIBRARY_PATH", "2.21.5", "12.4")
+    (folder / "old.so").write_bytes(b"no release")
+    (given, *_) = collect.libraries(collect.Host({"LD_LIBRARY_PATH": str(folder)}), str(folder / "old.so"))
+    assert (given["found_by"], given["release"]) == ("given", None)
+
+
+@pytest.mark.parametrize(("nccl", "algorithm"), [("2.22.3", "home"), ("2.23.4", "named")])
+def test_the_order_of_nccls_files(nccl: str, algorithm: str, tmp_path: Path) -> None:
+    home = collect.home()
+    named = tmp_path / "named.conf"
+    named.write_text("NCCL_ALGO=named\nNCCL_PROTO=named\n")
+    host = host_of(
+        tmp_path,
+        {
+            f"{home}/.nccl.conf": "#NCCL_PROTO=comment\nNCCL_ALGO=home\nNCCL_ALGO=second\nPATH=/x\n",
+            "/etc/nccl.conf": "NCCL_ALGO=system\nNCCL_DEBUG=system\nNCCL_NTHREADS=256",
+            str(named): named.read_text(),
+        },
+        {"NCCL_CONF_FILE": str(named), "NCCL_NTHREADS": "512"},
+    )
+    made = collect.record(host)
+    made["libraries"] = [{"found_by": "given", "path": "x", "release": nccl, "cuda": None, "bytes": 1}]
+    from tuner import release
+    from tuner.preflight.facts import of_json
+
+    settled = of_json(made).settled(release.load(nccl))
+    assert (settled["NCCL_ALGO"], settled["NCCL_DEBUG"], settled["NCCL_NTHREADS"]) == (algorithm, "system", "512")
+    assert settled.get("NCCL_PROTO") == ("named" if algorithm == "named" else None)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        collect.written(str(tmp_path / "file"), Host("a").record(0) | {"rank": 0})
+    assert "no DIR" in run("preflight", "collect", code=2).stderr
+
+
+def test_the_json_is_whole(tmp_path: Path) -> None:
+    folder = write(tmp_path, Host("a"), Host("b", env_of_rank={3: {"NCCL_ALGO": "Ring"}}))
+    done = run("preflight", "check", str(folder), "allreduce", "--json", code=1)
+    found = json.loads(done.stdout)
+    assert found["verdict"] == "not the same"
+    assert found["differences"][0]["reach"] == "ranks part"
+    assert len(found["partings"][0]["picks"]) == 2
+    assert "kind   ranks" in run("preflight", "check", str(folder), "allreduce", code=1).stdout

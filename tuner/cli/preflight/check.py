@@ -1,0 +1,170 @@
+"""``nccl-tuner preflight check``: what the records of all ranks come to."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tuner.base.names import Collective, DataType, Op
+from tuner.cli import options
+from tuner.cli.output import human_bytes, print_json, print_table, span
+from tuner.emulator.request import Request
+from tuner.preflight.alone import Range
+from tuner.preflight.settings import Nodes
+from tuner.preflight.workflow import Kind, Question, Report, Verdict, check
+
+if TYPE_CHECKING:
+    from tuner.preflight.differences import Difference, Value
+    from tuner.preflight.parting import Parting, RankPick
+
+MOST_SHOWN = 12  # kinds, ranges of one collective, values
+WIDTH = 42
+
+
+@click.command(name="check")
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@options.collectives_argument
+@click.option("--machine", metavar="NAME", help="What the hosts are, where the records do not tell.")
+@click.option(
+    "--topology", type=click.Path(path_type=Path), metavar="FILE.xml", help="The topology of all hosts instead."
+)
+@options.range_options
+@options.request_options
+@options.json_option
+def command(
+    folder: Path,
+    collectives: tuple[Collective, ...],
+    machine: str | None,
+    topology: Path | None,
+    low: int | None,
+    high: int,
+    dtype: DataType,
+    op: Op,
+    as_json: bool,
+) -> None:
+    """Says whether the ranks whose records are in DIR would choose the same for COLLECTIVES (default: all five).
+
+    Ranks that choose otherwise than their peers hang, or end with "message truncated". Each kind of ranks is emulated
+    with its release, variables, processor, GPUs, adapters and decision table. Exit code 1 where ranks would part, 2
+    where the records do not say it: ranks are missing, or a difference is not known.
+
+    \b
+    nccl-tuner preflight check /shared/preflight
+    nccl-tuner preflight check /shared/preflight allreduce --machine dgx-h100 --json
+    """
+    requests = tuple(Request(collective, dtype, op) for collective in dict.fromkeys(collectives or Collective))
+    report = check(folder, Question(requests, Range(low, high), Nodes(machine, topology)))
+    if as_json:
+        print_json(report)
+    else:
+        _print(report)
+    sys.exit({Verdict.same: 0, Verdict.part: 1, Verdict.unknown: 2}[report.verdict])
+
+
+def _print(report: Report) -> None:
+    expected = "" if report.expected is None else f" of {report.expected} ranks"
+    click.echo(f"{report.records} records{expected}, {len(report.kinds)} kind{'s' * (len(report.kinds) > 1)} of ranks")
+    for problem in _problems(report):
+        click.echo(problem)
+    rows = [_kind_row(kind) for kind in report.kinds[:MOST_SHOWN]]
+    print_table("", ("kind", "ranks", "hosts", "NCCL", "taken for"), rows)
+    _print_left(len(report.kinds), "kinds")
+    if report.differences:
+        print_table("what differs", ("", "value", "ranks", "reaches"), _differences(report))
+    for collective, ranges in groupby(report.partings, key=lambda parting: parting.collective):
+        _print_partings(collective, list(ranges), report.kinds)
+    for note in [*_taken_for(report.kinds), *report.notes]:
+        click.echo(f"note: {note}")
+    click.echo(_last_line(report))
+
+
+def _problems(report: Report) -> Iterator[str]:
+    if report.missing:
+        yield f"missing: ranks {_numbers(report.missing)}"
+    for rank, files in report.duplicates.items():
+        yield f"rank {rank} is there {len(files)} times: {', '.join(files)}"
+    for file in report.unreadable:
+        yield f"unreadable: {file.file}: {file.why}"
+
+
+def _kind_row(kind: Kind) -> tuple[object, ...]:
+    hosts = kind.hosts[0] if len(kind.hosts) == 1 else f"{kind.hosts[0]} and {len(kind.hosts) - 1} more"
+    return kind.name, kind.ranks, hosts, kind.release or "-", kind.node or "not known"
+
+
+def _taken_for(kinds: Sequence[Kind]) -> Iterator[str]:
+    """What is not on record, by machine; each once."""
+    words = dict[str, None]()
+    for kind in kinds:
+        if kind.node is not None and kind.assumed:
+            also = f"; as near: {', '.join(kind.also_like)} (--machine NAME)" if kind.also_like else ""
+            machine = kind.node.partition(" with ")[0]
+            words[f"{', '.join(kind.assumed)} are those of {machine}, not on record{also}"] = None
+    yield from list(words)[:MOST_SHOWN]
+
+
+def _differences(report: Report) -> Iterator[tuple[object, ...]]:
+    for difference in report.differences:
+        for at, value in enumerate(difference.values[:MOST_SHOWN]):
+            yield _difference_row(difference, value, first=at == 0)
+
+
+def _difference_row(difference: "Difference", value: "Value", first: bool) -> tuple[object, ...]:
+    shown = value.value if len(value.value) <= WIDTH else f"{value.value[: WIDTH - 3]}..."
+    return difference.what if first else "", shown, value.ranks, difference.reach.value if first else ""
+
+
+def _print_partings(collective: Collective, partings: Sequence["Parting"], kinds: Sequence[Kind]) -> None:
+    shown = kinds[:MOST_SHOWN]
+    together = [list(same) for _, same in groupby(partings, key=lambda each: [*map(_algo_proto, each.picks)])]
+    rows = [_parting_row(same, len(shown)) for same in together]
+    columns = ("from", "to", *(f"{kind.name} runs" for kind in shown), "ranges")
+    print_table(f"{collective.name}: ranks part", columns, rows[:MOST_SHOWN])
+    _print_left(len(rows), "rows; --json has every range of sizes")
+
+
+def _algo_proto(pick: "RankPick | None") -> tuple[int, int] | None:
+    return None if pick is None else (pick.algorithm, pick.protocol)
+
+
+def _parting_row(same: Sequence["Parting"], kinds: int) -> tuple[object, ...]:
+    """Ranges of the same algorithms and protocols as one; between some of them ranks may agree."""
+    runs = []
+    for at in range(kinds):
+        picks = [pick for each in same if (pick := each.picks[at]) is not None]
+        channels = span([pick.channels for pick in picks]) if picks else ""
+        runs.append(f"{picks[0].algorithm.name}/{picks[0].protocol.name} x{channels}" if picks else "fails")
+    return human_bytes(same[0].from_bytes), human_bytes(same[-1].to_bytes), *runs, len(same)
+
+
+def _print_left(count: int, what: str) -> None:
+    if count > MOST_SHOWN:
+        click.echo(f" ... and {count - MOST_SHOWN} more {what}\n")
+
+
+def _last_line(report: Report) -> str:
+    if report.verdict is Verdict.part:
+        return "ranks would not choose the same: the job can hang"
+    if report.verdict is Verdict.unknown:
+        return "not known whether all ranks would choose the same"
+    slower = ""
+    if report.cost is not None:
+        per_cent = 100 * (report.cost.ratio - 1)
+        size = human_bytes(report.cost.bytes)
+        slower = f"; what differs costs up to {per_cent:.1f} % by NCCL's times ({report.cost.collective.name}, {size})"
+    return f"all ranks choose the same{slower}"
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    """``3, 5-7``, and how many more."""
+    spans = list[list[int]]()
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    words = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
+    return ", ".join(words[:MOST_SHOWN]) + (f" and {len(words) - MOST_SHOWN} more" if len(words) > MOST_SHOWN else "")

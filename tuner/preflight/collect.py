@@ -1,0 +1,399 @@
+"""What one rank would give NCCL to choose by, as one JSON file: ``python3 preflight_collect.py DIR`` on every rank.
+
+This file stands alone: Python 3.7 or later and its standard library. No GPU is asked and no library is loaded; all is
+read from the environment, from /sys, /proc and /etc, and from files that variables name. ``nccl-tuner preflight check
+DIR`` says what the files of all ranks come to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import mmap
+import os
+import platform
+import re
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+FORMAT = "nccl-tuner preflight"
+VERSION = 1
+LARGEST_ATTACHMENT_BYTES = 8 << 20
+SAYS_RELEASE = re.compile(rb"NCCL version (\d+\.\d+\.\d+)\+cuda(\d+\.\d+)")
+LIBRARY = "libnccl.so.2"
+IN_CACHE = re.compile(rb"/[^\0]{1,4000}/libnccl\.so\.2(?=\0)")
+LIBRARY_FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib64",
+    "/usr/lib64",
+    "/lib",
+    "/usr/lib",
+)
+NVIDIA = "0x10de"
+# Who started the ranks, by the variables of rank, ranks, rank on the host and ranks of the host.
+LAUNCHERS = {
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    "Open MPI": (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    "MVAPICH": (
+        "MV2_COMM_WORLD_RANK",
+        "MV2_COMM_WORLD_SIZE",
+        "MV2_COMM_WORLD_LOCAL_RANK",
+        "MV2_COMM_WORLD_LOCAL_SIZE",
+    ),
+    "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
+}
+JOBS = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PBS_JOBID", "LSB_JOBID")
+TABLES = ("NCCL_TUNER_TABLE", "NCCL_TUNER_CONFIG_FILE")
+PLUGINS = {"tuner": "NCCL_TUNER_PLUGIN", "network": "NCCL_NET_PLUGIN"}
+TOPOLOGIES = ("NCCL_TOPO_DUMP_FILE", "NCCL_TOPO_FILE")
+CONTAINERS = {
+    "docker": ("file", "/.dockerenv"),
+    "podman": ("file", "/run/.containerenv"),
+    "apptainer": ("variable", "APPTAINER_CONTAINER"),
+    "singularity": ("variable", "SINGULARITY_CONTAINER"),
+    "kubernetes": ("variable", "KUBERNETES_SERVICE_HOST"),
+}
+IMAGES = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "NVIDIA_PYTORCH_VERSION", "NVIDIA_BUILD_ID")
+
+
+class Host:
+    """Where everything is read: the variables of the process, and its files below ``root``."""
+
+    def __init__(self, environment: Mapping[str, str], root: str = "") -> None:
+        self.environment = environment
+        self.root = root
+
+    def path(self, name: str) -> str:
+        """A path of the host as it is to be opened."""
+        return self.root + name if name.startswith("/") else name
+
+    def text(self, name: str) -> str | None:
+        """A file's text; None where it cannot be read."""
+        try:
+            with open(self.path(name), encoding="utf-8", errors="replace") as file:
+                return file.read()
+        except OSError:
+            return None
+
+    def word(self, name: str) -> str:
+        """A file of one line, such as those of /sys; empty where it cannot be read."""
+        return (self.text(name) or "").strip()
+
+    def names(self, folder: str) -> list[str]:
+        """What a folder holds; nothing where it cannot be read."""
+        try:
+            return sorted(os.listdir(self.path(folder)))
+        except OSError:
+            return []
+
+    def variable(self, name: str) -> str | None:
+        """A variable's value; None where it is not set, or empty."""
+        return self.environment.get(name) or None
+
+
+def record(host: Host, library: str | None = None) -> dict[str, Any]:
+    """Everything about this rank, as JSON has it. ``library``: the libnccl that the job loads, where it is known."""
+    configuration = configuration_files(host)
+    variables = nccl_variables(host)
+    settled = settled_variables(variables, configuration)
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "host": socket.gethostname(),
+        "collected": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "job": next(filter(None, map(host.variable, JOBS)), None),
+        **ranks(host),
+        "libraries": list(libraries(host, library)),
+        "variables": variables,
+        "configuration_files": configuration,
+        "cpu": processor(host),
+        "gpus": gpus(host),
+        "visible_gpus": host.variable("CUDA_VISIBLE_DEVICES"),
+        "driver": host.word("/sys/module/nvidia/version") or None,
+        "adapters": adapters(host),
+        "interfaces": interfaces(host),
+        "topology": topology(host, settled),
+        "plugins": {what: named_file(host, settled.get(name)) for what, name in PLUGINS.items()},
+        "table": decision_table(host, settled),
+        "container": container(host),
+    }
+
+
+def nccl_variables(host: Host) -> dict[str, str]:
+    """The variables of the process that NCCL may read."""
+    return {name: value for name, value in sorted(host.environment.items()) if name.startswith("NCCL_")}
+
+
+def configuration_files(host: Host) -> list[dict[str, Any]]:
+    """NCCL's files of variables that are there, those that count first in front.
+
+    The first to set a variable wins, and the process's own environment before all. NCCL_CONF_FILE is read instead of
+    the home folder's by the releases that know it. Source: initEnvFunc, src/misc/param.cc, v2.28.9-1.
+    """
+    named = host.variable("NCCL_CONF_FILE")
+    places = {"named": named, "home": os.path.join(home(), ".nccl.conf"), "system": "/etc/nccl.conf"}
+    found = []
+    for place, path in places.items():
+        text = None if path is None else host.text(path)
+        if text is not None:
+            found.append({"place": place, "path": path, "variables": assignments(text)})
+    return found
+
+
+def home() -> str:
+    """The home folder that NCCL looks in: the user's, whatever HOME says."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return "/nonexistent"
+
+
+def assignments(text: str) -> dict[str, str]:
+    """NCCL_NAME=VALUE by line: nothing is stripped, and what is set first stays."""
+    values: dict[str, str] = {}
+    for line in text.split("\n"):
+        name, equals, value = line.partition("=")
+        if equals and name.startswith("NCCL_"):
+            values.setdefault(name[:1023], value[:1023])
+    return values
+
+
+def settled_variables(variables: Mapping[str, str], files: list[dict[str, Any]]) -> dict[str, str]:
+    """What counts, as far as it names files to be read here; the check settles it again, by release."""
+    merged: dict[str, str] = {}
+    named = any(file["place"] == "named" for file in files)
+    for file in files:
+        if not (named and file["place"] == "home"):
+            merged = {**file["variables"], **merged}
+    return {**merged, **variables}
+
+
+def ranks(host: Host) -> dict[str, Any]:
+    """This rank and how many there are, by the first launcher whose variable of the rank is set."""
+    launcher = next((name for name, variables in LAUNCHERS.items() if number(host, variables[0]) is not None), None)
+    keys = ("rank", "ranks", "local_rank", "local_ranks")
+    if launcher is None:
+        return {"launcher": None, **dict.fromkeys(keys)}
+    numbers = [number(host, variable) for variable in LAUNCHERS[launcher]]
+    return {"launcher": launcher, **dict(zip(keys, numbers))}  # noqa: B905  (strict= is newer than Python 3.7)
+
+
+def number(host: Host, variable: str) -> int | None:
+    """A whole number in a variable; None for anything else."""
+    text = host.variable(variable)
+    return int(text) if text is not None and text.isdigit() else None
+
+
+def libraries(host: Host, given: str | None = None) -> Iterator[dict[str, Any]]:
+    """Every libnccl.so.2 that a process here may load, the likeliest first, each file once."""
+    seen = set()
+    for found_by, path in library_paths(host, given):
+        real = os.path.realpath(host.path(path))
+        if real not in seen and os.path.isfile(real):
+            seen.add(real)
+            yield {"found_by": found_by, "path": path, "bytes": os.path.getsize(real), **release_of(real)}
+
+
+def library_paths(host: Host, given: str | None) -> Iterator[tuple[str, str]]:
+    """Where one may be, with what leads there."""
+    if given is not None:
+        yield "given", given
+    for path in re.split("[ :]", host.variable("LD_PRELOAD") or ""):
+        if "libnccl.so" in os.path.basename(path):
+            yield "LD_PRELOAD", path
+    for folder in re.split("[:;]", host.variable("LD_LIBRARY_PATH") or ""):
+        if folder:
+            yield "LD_LIBRARY_PATH", os.path.join(folder, LIBRARY)
+    for folder in sys.path:
+        for inside in ("nvidia/nccl/lib", "torch/lib"):
+            yield "Python package", os.path.join(folder or ".", inside, LIBRARY)
+    try:
+        with open(host.path("/etc/ld.so.cache"), "rb") as file:
+            cache = file.read()
+    except OSError:
+        cache = b""
+    for match in IN_CACHE.finditer(cache):
+        yield "ldconfig", os.fsdecode(match[0])
+    for folder in LIBRARY_FOLDERS:
+        yield "system folder", os.path.join(folder, LIBRARY)
+
+
+def release_of(path: str) -> dict[str, str | None]:
+    """The release that a libnccl says it is, and the CUDA it is for, read from the file."""
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            said = SAYS_RELEASE.search(content)
+            return {"release": said and said[1].decode(), "cuda": said and said[2].decode()}
+    except (OSError, ValueError):
+        return {"release": None, "cuda": None}
+
+
+def processor(host: Host) -> dict[str, Any]:
+    """The first processor: architecture, and on x86 vendor, family and model as Linux counts them."""
+    facts: dict[str, str] = {}
+    for line in (host.text("/proc/cpuinfo") or "").split("\n\n")[0].splitlines():
+        name, _, value = line.partition(":")
+        facts.setdefault(name.strip(), value.strip())
+    numbers = {key: int(facts[name]) for key, name in (("family", "cpu family"), ("model", "model")) if name in facts}
+    return {
+        "architecture": platform.machine(),
+        "vendor": facts.get("vendor_id"),
+        "family": numbers.get("family"),
+        "model": numbers.get("model"),
+        "name": facts.get("model name"),
+    }
+
+
+def gpus(host: Host) -> list[dict[str, Any]]:
+    """NVIDIA's GPUs on the PCI bus, all of the host's, in the order of their addresses."""
+    folder, found = "/sys/bus/pci/devices", []
+    for address in host.names(folder):
+        vendor, device, kind = (host.word(f"{folder}/{address}/{name}") for name in ("vendor", "device", "class"))
+        if vendor == NVIDIA and kind.startswith("0x03"):
+            found.append({"bus_id": address, "device": device})
+    return found
+
+
+def adapters(host: Host) -> list[dict[str, Any]]:
+    """Ports of RDMA adapters: name, 1e9 bits per second, state, and InfiniBand or Ethernet."""
+    folder, found = "/sys/class/infiniband", []
+    for name in host.names(folder):
+        for port in host.names(f"{folder}/{name}/ports"):
+            rate, state, link = (
+                host.word(f"{folder}/{name}/ports/{port}/{file}") for file in ("rate", "state", "link_layer")
+            )
+            gbps = re.match(r"\d+(\.\d+)?", rate)
+            found.append(
+                {
+                    "name": name,
+                    "port": port,
+                    "gbps": float(gbps[0]) if gbps else None,
+                    "active": "ACTIVE" in state,
+                    "link": link or None,
+                }
+            )
+    return found
+
+
+def interfaces(host: Host) -> list[dict[str, Any]]:
+    """Network interfaces of devices that are up: name and 1e9 bits per second, where the system knows it."""
+    folder, found = "/sys/class/net", []
+    for name in host.names(folder):
+        up = host.word(f"{folder}/{name}/operstate") == "up"
+        if up and os.path.exists(host.path(f"{folder}/{name}/device")):
+            speed = host.word(f"{folder}/{name}/speed")
+            found.append({"name": name, "gbps": int(speed) / 1000 if speed.isdigit() else None})
+    return found
+
+
+def topology(host: Host, variables: Mapping[str, str]) -> dict[str, Any] | None:
+    """The topology that a variable names, if the file is there: NCCL's dump before what NCCL is given."""
+    for name in TOPOLOGIES:
+        found = named_file(host, variables.get(name), attached=True)
+        if found is not None and found["sha256"] is not None:
+            return {"variable": name, **found}
+    return None
+
+
+def decision_table(host: Host, variables: Mapping[str, str]) -> dict[str, Any] | None:
+    """The decision table of a tuner plugin."""
+    for name in TABLES:
+        found = named_file(host, variables.get(name), attached=True)
+        if found is not None:
+            return {"variable": name, **found}
+    return None
+
+
+def named_file(host: Host, path: str | None, attached: bool = False) -> dict[str, Any] | None:
+    """A file by what a variable says, with its sha256; no sha256 where there is no such file.
+
+    ``attached``: with its text, which is written beside the records.
+    """
+    if not path:
+        return None
+    content = None
+    try:
+        with open(host.path(path), "rb") as file:
+            content = file.read()
+    except OSError:
+        pass
+    known: dict[str, Any] = {"path": path, "sha256": None if content is None else hashlib.sha256(content).hexdigest()}
+    if attached and content is not None and len(content) <= LARGEST_ATTACHMENT_BYTES:
+        known["content"] = content
+    return known
+
+
+def container(host: Host) -> dict[str, Any] | None:
+    """Which kind of container this is in, and what names its image; None where nothing marks one."""
+    for kind, (what, name) in CONTAINERS.items():
+        if os.path.exists(host.path(name)) if what == "file" else host.variable(name):
+            return {"kind": kind, "image": next(filter(None, map(host.variable, IMAGES)), None)}
+    return None
+
+
+def written(folder: str, made: dict[str, Any]) -> str:
+    """Writes a record, and the files it attaches by their sha256, each whole or not at all; the record's path."""
+    os.makedirs(folder, exist_ok=True)
+    for name in ("topology", "table"):
+        content = (made[name] or {}).pop("content", None)
+        if content is not None:
+            replace(os.path.join(folder, attachment(name, made[name]["sha256"])), content)
+    rank, host = made["rank"], re.sub(r"[^\w.-]", "_", made["host"])
+    path = os.path.join(folder, f"host-{host}.json" if rank is None else f"rank-{rank:06}.{host}.json")
+    replace(path, (json.dumps(made, indent=1, sort_keys=True) + "\n").encode())
+    return path
+
+
+def attachment(name: str, sha256: str) -> str:
+    """The name of an attached file."""
+    return f"{name}-{sha256[:32]}{'.xml' if name == 'topology' else '.txt'}"
+
+
+def replace(path: str, content: bytes) -> None:
+    """Another process sees the file whole or not at all."""
+    descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".preflight-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Writes the record of this process; 0, or 2 and one line where it cannot."""
+    parser = argparse.ArgumentParser(
+        prog="preflight_collect.py",
+        description="Writes what this rank would give NCCL to choose by, as one JSON file in DIR. No GPU is asked.",
+        epilog="example: torchrun --nproc-per-node 8 preflight_collect.py /shared/preflight",
+    )
+    parser.add_argument("folder", metavar="DIR", help="a folder that all ranks share")
+    parser.add_argument("--library", metavar="FILE", help="the libnccl.so.2 that the job loads, where it is known")
+    given = parser.parse_args(arguments)
+    try:
+        made = record(Host(os.environ), given.library)
+        print(written(given.folder, made))
+    except OSError as error:
+        print(f"preflight_collect.py: {error.filename or given.folder}: {error.strerror}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

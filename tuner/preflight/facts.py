@@ -1,0 +1,190 @@
+"""What a rank wrote down of itself, without who it is: ranks with equal facts are of one kind."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.base.errors import BadInput, TunerError
+from tuner.machine import gpus
+from tuner.machine.adapters import Named, used
+from tuner.release.schema import Release
+
+OWN_PLUGIN = "nccl_tuner_plugin"  # in the name of this project's shared object
+# Set by containers, builds and frameworks; NCCL reads none of them.
+NOT_NCCLS = frozenset(
+    {
+        "NCCL_VERSION",
+        "NCCL_HOME",
+        "NCCL_ROOT",
+        "NCCL_ROOT_DIR",
+        "NCCL_INCLUDE_DIR",
+        "NCCL_LIB_DIR",
+        "NCCL_LIBRARY",
+        "NCCL_ASYNC_ERROR_HANDLING",
+        "NCCL_BLOCKING_WAIT",
+        "NCCL_DESYNC_DEBUG",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A libnccl that a process may load, by what leads to it."""
+
+    found_by: str
+    path: str
+    release: str | None
+    cuda: str | None
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """The first processor as Linux shows it; family and model are of x86."""
+
+    architecture: str
+    vendor: str | None
+    family: int | None
+    model: int | None
+    name: str | None
+
+    @property
+    def in_words(self) -> str:
+        """Architecture, vendor, family and model."""
+        numbers = [] if self.family is None else [f"family {self.family} model {self.model}"]
+        return " ".join([self.architecture, *filter(None, [self.vendor]), *numbers])
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A port of a RDMA adapter; ``gbps`` are 1e9 bits per second, None where the system does not know them."""
+
+    name: str
+    port: int
+    gbps: float | None
+    link: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFile:
+    """A file that a variable names; without a ``sha256`` where it is not there."""
+
+    path: str
+    sha256: str | None
+
+    @property
+    def in_words(self) -> str:
+        """What tells it from another: its content, not where it is."""
+        return f"sha256 {self.sha256[:12]}" if self.sha256 else "not there"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Of one rank or of several that are alike. ``variables`` are the process's own, files of variables come after."""
+
+    libraries: tuple[Library, ...]
+    variables: Mapping[str, str]
+    configuration_files: tuple[tuple[str, Mapping[str, str]], ...]  # by place: named, home, system
+    processor: Processor
+    gpus: tuple[str, ...]  # PCI device ids of all of the host's
+    ports: tuple[Port, ...]  # that are active
+    driver: str | None
+    topology: NamedFile | None
+    tuner_plugin: NamedFile | None
+    network_plugin: NamedFile | None
+    table: NamedFile | None
+    container: str | None
+
+    @property
+    def release(self) -> str | None:
+        """Of the libnccl that a process most likely loads."""
+        return next((library.release for library in self.libraries if library.release), None)
+
+    @property
+    def build(self) -> str | None:
+        """The CUDA that it is for."""
+        return next((library.cuda for library in self.libraries if library.release), None)
+
+    def settled(self, nccl: Release | None) -> dict[str, str]:
+        """The variables that count in a release, from the process and its files: what is set first stays."""
+        places = [place for place, _ in self.configuration_files]
+        named = "named" in places and (nccl is None or nccl.ranks.named_configuration_file)
+        left_out = "home" if named else "named"
+        values = dict(self.variables)
+        for place, more in self.configuration_files:
+            if place != left_out:
+                values = {**more, **values}
+        return {name: value for name, value in sorted(values.items()) if _is_nccls(name)}
+
+    def used_ports(self, variables: Mapping[str, str]) -> tuple[Port, ...]:
+        """Those that NCCL_IB_HCA leaves; all where it cannot be followed."""
+        named = [Named(port.name, port.port, f"{port.name}") for port in self.ports]
+        try:
+            return tuple(self.ports[number] for number in used(named, variables))
+        except TunerError:
+            return self.ports
+
+    @property
+    def gpu_words(self) -> str:
+        """The GPUs by model: ``8 x h100-sxm``."""
+        return counted(gpu_model(device) or device for device in self.gpus)
+
+    def port_words(self, variables: Mapping[str, str]) -> str:
+        """The adapters by speed: ``8 x 400 Gb/s InfiniBand``."""
+        return counted(f"{port.gbps or '?':g} Gb/s {port.link or ''}".strip() for port in self.used_ports(variables))
+
+    @property
+    def plugin_is_own(self) -> bool:
+        """Whether the tuner plugin is this project's, which can be asked without NCCL."""
+        return self.tuner_plugin is not None and OWN_PLUGIN in self.tuner_plugin.path
+
+
+def counted(words: Any) -> str:
+    """Equal words once, with how many there are; ``none`` of none."""
+    return ", ".join(f"{count} x {word}" for word, count in sorted(Counter(words).items())) or "none"
+
+
+def gpu_model(device: str) -> str | None:
+    """The first model of ``tables/gpus.toml`` with a PCI device id."""
+    return next((name for name in gpus.names() if device in gpus.load(name).pci_devices), None)
+
+
+def _is_nccls(name: str) -> bool:
+    return name.startswith("NCCL_") and name not in NOT_NCCLS and not name.startswith("NCCL_TESTS_")
+
+
+def of_json(given: Mapping[str, Any]) -> Facts:
+    """BadInput for what ``collect`` does not write."""
+    try:
+        return Facts(
+            libraries=tuple(Library(**library) for library in given["libraries"]),
+            variables={str(name): str(value) for name, value in given["variables"].items()},
+            configuration_files=tuple(
+                (str(file["place"]), {str(name): str(value) for name, value in file["variables"].items()})
+                for file in given["configuration_files"]
+            ),
+            processor=Processor(**given["cpu"]),
+            gpus=tuple(str(gpu["device"]) for gpu in given["gpus"]),
+            ports=tuple(
+                Port(port["name"], int(port["port"]), port["gbps"], port["link"])
+                for port in given["adapters"]
+                if port["active"]
+            ),
+            driver=given["driver"],
+            topology=_named(given["topology"]),
+            tuner_plugin=_named(given["plugins"]["tuner"]),
+            network_plugin=_named(given["plugins"]["network"]),
+            table=_named(given["table"]),
+            container=_container(given["container"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadInput(f"not as collect writes it: {type(error).__name__} {error}") from error
+
+
+def _named(file: Mapping[str, Any] | None) -> NamedFile | None:
+    return None if file is None else NamedFile(str(file["path"]), file["sha256"])
+
+
+def _container(given: Mapping[str, Any] | None) -> str | None:
+    return None if given is None else " ".join(filter(None, [given["kind"], given["image"]]))
