@@ -7,13 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support import nccl_tests_text
 from tests.support.command_line import run
 from tuner import measured
-from tuner.base.names import DataType
+from tuner.acceptance.curves import Kind, Shape
+from tuner.acceptance.expected import Expectation
+from tuner.acceptance.faults import Fault, Resource
+from tuner.base.errors import BadInput
+from tuner.base.names import Collective, DataType, Op
+from tuner.emulator.request import Request
 from tuner.measured import MeasuredHeader, MeasuredRow, MeasuredRun, MeasuredTable
+from tuner.scenario.describe import describe
 
 TABLE = measured.load("h100-8x__2.29.2__aiconfigurator")
 HEALTHY = replace(
@@ -299,3 +306,22 @@ def test_rows_of_other_nodes_are_left_out(tmp_path: Path) -> None:
     measured.write(tmp_path / "given.csv", HEALTHY)
     done = run("accept", str(tmp_path / "given.csv"), *MACHINE, "--nodes", "2", code=2)
     assert "nothing to judge: 84 rows: of 1 x 8 GPUs" in done.stderr
+
+
+@pytest.mark.parametrize(("nodes", "gpus"), [(2, 72), (36, 4), (9, 4), (1, 8), (5, 2)])
+def test_results_of_nvlink_domains_count_domains_or_hosts(nodes: int, gpus: int) -> None:
+    expectation = Expectation(describe("gb200-nvl72", nccl="2.28.9", nodes=2))
+    found = expectation.selection(Shape(nodes, gpus)).communicator
+    assert found.ranks == nodes * gpus
+    assert found.nodes == (2 if found.ranks == 144 else 1)
+    request, sizes = Request(Collective.AllReduce, DataType.float32, Op.sum), np.array([1 << 30], np.uint64)
+    fault = Fault(Resource.nvlinks, "half of the NVLinks", intra=0.5)
+    healthy, slower = (expectation.times(Kind(Shape(nodes, gpus), request), sizes, each) for each in (None, fault))
+    assert slower.time_us > healthy.time_us
+
+
+def test_results_that_no_nvlink_domains_have_are_refused() -> None:
+    expectation = Expectation(describe("gb200-nvl72", nccl="2.28.9"))
+    for shape in (Shape(19, 4), Shape(1, 76), Shape(1, 6)):
+        with pytest.raises(BadInput, match="not of NVLink domains of 18 trays with 4 GPUs"):
+            expectation.selection(shape)

@@ -1,13 +1,19 @@
 """Hosts that the live libnccl takes for several nodes: every number, pick and channel."""
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import pytest
 
-from tests.support.available_releases import HERE
+from tests.support.available_releases import HERE, WITH_PLUGINS
+from tests.support.plugin_tables import interface, table_of
 from tests.support.split_hosts import IN_TURN, SIXTEEN_L20, UNEVEN
+from tuner import plugin
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.conformance.check import check
+from tuner.emulator.request import Request
+from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
 
 pytestmark = pytest.mark.live
@@ -35,3 +41,14 @@ def test_sockets_are_nodes(nccl: str, host: str, hosts: int, tmp_path: Path) -> 
 def test_variables_split_hosts(nccl: str, shape: tuple[str, int, dict[str, str], int]) -> None:
     machine, gpus, environment, nodes = shape
     compare(Scenario(nccl, 2, machine=machine, gpus_per_node=gpus, environment=environment), nodes)
+
+
+@pytest.mark.parametrize("nccl", [nccl for nccl in WITH_PLUGINS if interface(nccl) > 1])
+def test_the_plugin_is_told_of_nccls_nodes(nccl: str, tmp_path: Path) -> None:
+    table = table_of(tmp_path, "allreduce ranks=8 nodes=2 -> tree/ll", "allreduce ranks=8 nodes=8 -> ring/ll")
+    scenario = Scenario(nccl, 2, machine="dgx-h100", gpus_per_node=4, environment=BOTH_OFF)
+    own, env = scenario.oracle_configuration(), {**BOTH_OFF, "NCCL_TUNER_TABLE": str(table)}
+    with Oracle(replace(own, env=env, plugin=plugin.path(), record_plugin=False)) as oracle:
+        (launched,) = oracle.launch(Request(Collective.AllReduce, DataType.float32, Op.sum), [64 << 20])
+    assert (launched.algorithm, launched.protocol) == (Algorithm.Ring, Protocol.LL)
+    assert scenario.communicator().nodes == 8

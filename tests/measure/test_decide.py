@@ -1,6 +1,7 @@
 """Rows of a decision table from measurements, and the gate that they have to pass."""
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,14 @@ from tuner.cli.fit import command as fit_command
 from tuner.cli.plugin.lint import command as lint_command
 from tuner.measure.decision.assign import assign
 from tuner.measure.decision.gate import Verdict, verdict
+from tuner.measure.decision.proposed import proposed
 from tuner.measure.decision.rows import DecisionRow, regrets
-from tuner.measure.records.samples import Combination, Point, SampleBlock, read
+from tuner.measure.loop import Loop, Settings
+from tuner.measure.plan import Wanted, points, tasks
+from tuner.measure.records.samples import Combination, Measurements, Point, SampleBlock, read
+from tuner.measure.simulated.backend import Simulated
 from tuner.plugin.table.parse import read as read_table
+from tuner.scenario import Scenario
 
 A, B = Combination(Algorithm.Ring, Protocol.LL), Combination(Algorithm.Tree, Protocol.LL)
 SEEDS = range(10)  # benchmarks/decide.py has 200
@@ -45,6 +51,19 @@ def test_the_table_leaves_hardly_any_regret() -> None:
         # Sizes that nothing was measured at.
         new = [Point(each.collective, each.bytes * 5 // 4 // 64 * 64) for each in points if each.bytes > 64]
         assert np.mean([run.true_regret(kept, point) for point in new]) <= 0.01
+
+
+def test_rows_are_for_nccls_nodes(tmp_path: Path) -> None:
+    split = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
+    hosts = Scenario("2.28.9", 2, machine="dgx-h100", gpus_per_node=4, environment=split)
+    blocks: list[SampleBlock] = []
+    with closing(Simulated(hosts, 7)) as backend:
+        wanted = tasks(backend, points([Collective.AllReduce], [1 << 20], backend.ranks), Wanted())
+        for _ in Loop(backend, wanted, Settings(rounds=3, seed=7), blocks.append).run():
+            pass
+        path = tmp_path / "run.jsonl"
+        write(path, Measurements(backend.describe(), tuple(blocks)))
+    assert (proposed(path).ranks, proposed(path).nodes) == (8, 8)
 
 
 def test_hold_out_sizes_gain_as_well() -> None:

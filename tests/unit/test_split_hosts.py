@@ -3,10 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.command_line import run
 from tests.support.split_hosts import IN_TURN, SIXTEEN_L20, UNEVEN, two_sockets
+from tuner.acceptance.curves import Kind, Shape
+from tuner.acceptance.expected import Expectation
+from tuner.acceptance.faults import Fault, Resource
 from tuner.base.errors import BadInput
 from tuner.conformance.check import ALL_COLLECTIVES
 from tuner.emulator import group
@@ -14,6 +18,7 @@ from tuner.emulator.communicator import Communicator
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
+from tuner.timemodel import predict
 
 NCCL = "2.28.9"
 
@@ -86,6 +91,41 @@ def test_explain_says_it(file: Path) -> None:
     assert "NCCL_NET_DISABLE_INTRA=1 forbids that" in output
     assert "NCCL makes" not in run(*words, "--env", "NCCL_NET_DISABLE_INTRA=1").stdout
     assert "NCCL makes 4 nodes" in run(*words, "--json").stdout
+
+
+def test_titles_say_it(file: Path) -> None:
+    file.write_text(SIXTEEN_L20)
+    split = describe(nccl=NCCL, topology=file, nodes=3)
+    assert split.title == f"3 x {file}, 16 GPUs each, taken for 6 nodes, NCCL 2.28.9"
+    whole = describe(nccl=NCCL, topology=file, nodes=3, env={"NCCL_NET_DISABLE_INTRA": "1"})
+    assert whole.title == f"3 x {file}, 16 GPUs each, NCCL 2.28.9"
+    words = ("--topology", str(file), "--nccl", NCCL)
+    scaled = run("scale", "allreduce", *words, "--bytes", "1M", "--to-nodes", "2").stdout
+    assert f"AllReduce on nodes of {file}, 16 GPUs each, each taken for 2 nodes, NCCL 2.28.9" in scaled
+    changed = run("whatif", "allreduce", "nics=1", *words, "--nodes", "2", "--bytes", "1M").stdout
+    assert f"before: 2 x {file}, 16 GPUs each, taken for 4 nodes, NCCL 2.28.9" in changed
+    assert f"after:  2 x {file} with nics=1, 16 GPUs each, NCCL 2.28.9" in changed
+
+
+def test_very_many_split_hosts_are_quickly_answered(file: Path) -> None:
+    assert shape(communicator(file, SIXTEEN_L20, nodes=16384)) == (262144, 32768, 8, 8)
+    assert shape(communicator(file, UNEVEN, nodes=16384)) == (131072, 32768, 3, 5)
+
+
+def test_no_calibrated_times_of_split_hosts() -> None:
+    off = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
+    selection = Selection(describe(machine="dgx-h100", nodes=2, nccl=NCCL, env=off).communicator())
+    with pytest.raises(BadInput, match="takes a host for several nodes: none were measured"):
+        predict.of_communicator(selection, "dgx-h100")
+
+
+def test_accept_judges_split_hosts(file: Path) -> None:
+    file.write_text(SIXTEEN_L20)
+    expectation = Expectation(describe(nccl=NCCL, topology=file, nodes=2))
+    kind, sizes = Kind(Shape(2, 16), ALL_COLLECTIVES[-1]), np.array([1 << 30], np.uint64)
+    (healthy,) = expectation.times(kind, sizes).time_us
+    (slower,) = expectation.times(kind, sizes, Fault(Resource.pcie_link, "half", inter=0.5)).time_us
+    assert 1.9 < slower / healthy < 2.1
 
 
 def test_what_nodes_that_differ_refuse(file: Path) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TypedDict
 
 import numpy as np
 
@@ -106,11 +107,11 @@ class Expectation:
             return _of_exchange(model, sizes)
         picks = selection.pick(kind.request, sizes)
         if model is None:
-            return _by_nccl(picks, several=kind.shape.nodes > 1)
+            return _by_nccl(picks, several=selection.communicator.nodes > 1)
         calibrated = model.of_picks(kind.request, picks)
         half = np.log(calibrated.high_us / calibrated.time_us)
         # An extrapolation is trusted no more than NCCL's own model is.
-        guess = _by_nccl(picks, several=kind.shape.nodes > 1)
+        guess = _by_nccl(picks, several=selection.communicator.nodes > 1)
         at_most = np.log(guess.time_us / calibrated.time_us) + guess.log_half
         half = np.where(calibrated.measured, half, np.maximum(half, at_most))
         return Expected(calibrated.time_us, half, picks, calibrated.measured, Whose.calibrated)
@@ -137,17 +138,42 @@ class Expectation:
 
     def _scenario(self, shape: Shape) -> Scenario:
         environment = {**(self.scenario.environment or {}), **dict(shape.settings)}
-        return replace(self.scenario, nodes=shape.nodes, gpus_per_node=shape.gpus_per_node, environment=environment)
+        nodes, gpus = shape.nodes, shape.gpus_per_node
+        own = self.scenario.resolve().own
+        if own.trays is None:
+            return replace(self.scenario, nodes=nodes, gpus_per_node=gpus, environment=environment)
+        return replace(self.scenario, environment=environment, **_of_trays(nodes, gpus, own.gpus, own.trays))
 
     def _with_fault(self, shape: Shape, fault: Fault) -> Selection:
         if (shape, fault) not in self._faulty:
             resolved = self._scenario(shape).resolve()
-            several = shape.nodes > 1
-            node = faulty(resolved.own.for_emulator(several), resolved.own.for_emulator(False), fault, several)
-            environment = self.selection(shape).communicator.environment
-            communicator = build(resolved.release, [(node, shape.nodes)], environment)
+            healthy = self.selection(shape).communicator
+            several = healthy.nodes > 1
+            nodes = [
+                (faulty(node.for_emulator(several), node.for_emulator(False), fault, several), count)
+                for node, count in resolved.nodes
+            ]
+            communicator = build(resolved.release, nodes, healthy.environment)
             self._faulty[shape, fault] = Selection(communicator)
         return self._faulty[shape, fault]
+
+
+class _OfTrays(TypedDict):
+    nodes: int
+    trays: int
+    gpus_per_node: int
+
+
+def _of_trays(nodes: int, gpus: int, gpus_per_tray: int, trays: int) -> _OfTrays:
+    """Domains of ``trays``, as results count them: by host, a tray of which has ``gpus``, or by domain. BadInput."""
+    if gpus > gpus_per_tray and gpus % gpus_per_tray == 0 and gpus // gpus_per_tray <= trays:
+        return {"nodes": nodes, "trays": gpus // gpus_per_tray, "gpus_per_node": gpus_per_tray}
+    if gpus <= gpus_per_tray and (nodes <= trays or nodes % trays == 0):
+        return {"nodes": max(nodes // trays, 1), "trays": min(nodes, trays), "gpus_per_node": gpus}
+    raise BadInput(
+        f"{nodes} x {gpus} GPUs: not of NVLink domains of {trays} trays with {gpus_per_tray} GPUs; valid: up to "
+        f"{trays} hosts or a multiple of {trays}, with --trays"
+    )
 
 
 def _of_exchange(model: TimeModel | None, sizes: SizeArray) -> Expected:

@@ -110,7 +110,7 @@ def command(
     columns = [*COLUMNS, *(BY_NCCL if by_nccl else ()), *(CALIBRATED if measured else ())]
     click.echo(_looked_at(scaled, low, high, every))
     for collective, ranges in groupby(scaled.ranges, key=lambda one: one.collective):
-        gpus = f"{described.gpus()} GPUs each{described.resolve().own.sharing}"
+        gpus = f"{described.gpus()} GPUs each{described.resolve().own.sharing}{described.resolve().each_in_words}"
         title = f"{collective} on nodes of {described.name}, {gpus}, NCCL {described.nccl}"
         together = groupby(ranges, key=lambda one: (one.bytes, one.algorithm, one.protocol))
         rows = []

@@ -81,6 +81,7 @@ def build(release: Release, alike: Sequence[tuple[Node, int]], environment: Envi
         shares_gpus=any(kind.shares_gpus for kind in kinds),
         hosts=first.hosts,
         fabric=first.fabric,
+        splits_hosts=any(kind.part_of_host for kind in kinds),
         ctas=facts.ctas(),
         collnet=network,
         rules=rules,

@@ -130,9 +130,10 @@ def _subtitle(report: PageData) -> str:
     kind = f"{catalogue.load(report.scenario.machine).title}: " if report.scenario.machine else ""
     fitted = report.scenario.fitted_constants
     constants = f", constants of {fitted.file}" if fitted else ""
+    one = report.scenario.with_nodes(1).resolve()
     releases = f"{report.releases[0]} to {report.releases[-1]}" if len(report.releases) > 1 else report.releases[0]
     return (
-        f"{kind}{report.scenario.gpus()} GPUs per node{report.scenario.resolve().own.sharing}, "
+        f"{kind}{report.scenario.gpus()} GPUs per node{one.own.sharing}{one.each_in_words}, "
         f"{report.nodes[0]} to {report.nodes[-1]} nodes; "
         f"NCCL {releases}; {report.dtype.name}, {report.op.name}{settings}{constants}."
     )

@@ -83,7 +83,7 @@ class Scenario:
     def title(self) -> str:
         """What the communicator is, in words: ``2 x dgx-h100, 8 GPUs each, NCCL 2.28.9``."""
         nodes = (kind.in_words for kind in self.resolve().kinds)
-        domains = self.resolve().domains_in_words
+        domains = self.resolve().domains_in_words + self.resolve().taken_in_words
         build = "" if self.build == BUILDS[0] else f" {self.build}"
         constants = f", constants {self.fitted_constants.file}" if self.fitted_constants else ""
         return f"{' + '.join(nodes)}{domains}, NCCL {self.nccl}{build}{constants}"

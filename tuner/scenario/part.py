@@ -38,7 +38,9 @@ class ResolvedPart:
         """The part as the emulator takes it, which is one of several nodes even if its host is alone."""
         if several not in self._nodes:
             graphs, net_gbs = found_graphs(self.for_search(several), self.host.scenario.nccl)
-            self._nodes[several] = replace(self.host.of_ranks(self.ranks), graphs=graphs, net_gbs=net_gbs)
+            self._nodes[several] = replace(
+                self.host.of_ranks(self.ranks), graphs=graphs, net_gbs=net_gbs, part_of_host=True
+            )
         return self._nodes[several]
 
 

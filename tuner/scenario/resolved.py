@@ -1,5 +1,6 @@
 """A scenario resolved: its kinds of nodes, its communicator for the emulator, its configuration for libnccl."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -7,9 +8,9 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 from tuner import release
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, TunerError
 from tuner.emulator.build import build
-from tuner.emulator.communicator import Communicator, Node
+from tuner.emulator.communicator import Communicator
 from tuner.emulator.rules import cta_policy, domains, resolved
 from tuner.emulator.rules.domains import Fabric
 from tuner.release import Release
@@ -86,12 +87,18 @@ class ResolvedScenario:
         if self.scenario.logged is not None:
             self.scenario.logged.check_variables(nccl.name, self.scenario.environment or {})
         environment = Environment(self.scenario.environment or {}, searched)
-        nodes = [(node.for_emulator(self._several), count) for node, count in self.nodes]
-        of_kind: list[tuple[Node, Communicator]] = []
-        for first, own in enumerate(nodes):
-            if all(own[0] != kind for kind, _ in of_kind):
-                of_kind.append((own[0], build(nccl, [own, *nodes[:first], *nodes[first + 1 :]], environment)))
-        return tuple(next(view for kind, view in of_kind if kind == node) for node, _ in nodes)
+        several = self._several
+        nodes = [node.for_emulator(several) for node, _ in self.nodes]
+        distinct = {id(node): node for node in nodes}
+        counts = Counter[int]()  # parts of split hosts take turns, so that one of them is many entries
+        for node, (_, count) in zip(nodes, self.nodes, strict=True):
+            counts[id(node)] += count
+        of_node: dict[int, Communicator] = {}
+        for first, own in distinct.items():
+            equal = next((view for each, view in of_node.items() if distinct[each] == own), None)
+            others = [(node, counts[each]) for each, node in distinct.items() if each != first]
+            of_node[first] = equal or build(nccl, [(own, counts[first]), *others], environment)
+        return tuple(of_node[id(node)] for node in nodes)
 
     @property
     def views_of_kinds(self) -> Sequence[tuple[ResolvedNode | ResolvedDomain | ResolvedPart, Communicator]]:
@@ -160,6 +167,21 @@ class ResolvedScenario:
         words = " + ".join(map(str, described)) if isinstance(described, tuple) else described
         domains = f", NVLink domains of {words} hosts" if words else ""
         return domains + (f", ranks {', '.join(map(str, without))} not in its fabric" if without else "")
+
+    @property
+    def taken_in_words(self) -> str:
+        """How many nodes NCCL takes those described for, in words that go after them; none where it is as many."""
+        try:
+            nodes = sum(count for _, count in self.nodes)
+        except TunerError:  # what is described is refused; the answer that has the title says why
+            return ""
+        return "" if nodes == sum(kind.nodes for kind in self.kinds) else f", taken for {nodes} node{'s' * (nodes > 1)}"
+
+    @property
+    def each_in_words(self) -> str:
+        """The same of any number of nodes, of which the scenario describes one."""
+        taken = self.taken_in_words
+        return self.domains_in_words + (f", each{taken[1:]}" if taken else "")
 
     @cached_property
     def nodes(self) -> ResolvedNodes:

@@ -165,14 +165,19 @@ def choose(communicator: Communicator, machine: str | None, calibration: str | N
     """The calibration by name or file; without, the machine's own, else that of another with such GPUs.
 
     ``machine``: its name in the catalogue, or that of a topology (:func:`tuner.machine.skeleton.name_of`).
-    Errors: BadInput where there is none, or where GPUs of a node are not joined by NVLink; BadCalibration for a file
-    that is none.
+    Errors: BadInput where there is none, or where GPUs of a node are not joined by NVLink, or a host is several nodes;
+    BadCalibration for a file that is none.
     """
     if communicator.shares_gpus:
         raise BadInput("no calibrated times where ranks share a GPU: none were measured; valid: one rank per GPU")
     if calibration is not None:
         named = calibrations.load(calibration)
         return Choice(named, named.machine == machine, f"{named.name}, as asked for")
+    if communicator.splits_hosts:
+        raise BadInput(
+            "no calibrated times where NCCL takes a host for several nodes: none were measured; valid: --calibration "
+            "with a file fitted to this machine"
+        )
     _check_nvlink(communicator)
     gpu = catalogue.load(machine).gpu if machine in catalogue.names() else ""
     # By the newest release: an older one takes GPUs that it does not know for those of the generation before.

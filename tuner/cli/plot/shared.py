@@ -142,9 +142,10 @@ def _is_count(word: str) -> bool:
 
 def nodes_alike(scenario: Scenario) -> str:
     """Machine, release and settings in words, whatever the number of nodes."""
-    gpus = f"{scenario.gpus()} GPU{'s' * (scenario.gpus() > 1)} per node{scenario.resolve().own.sharing}"
+    resolved, gpus = scenario.resolve(), scenario.gpus()
+    each = f"{gpus} GPU{'s' * (gpus > 1)} per node{resolved.own.sharing}{resolved.each_in_words}"
     constants = [f"constants {scenario.fitted_constants.file}"] if scenario.fitted_constants else []
-    return ", ".join([scenario.name, gpus, f"NCCL {scenario.nccl}", *constants, *scenario.settings])
+    return ", ".join([scenario.name, each, f"NCCL {scenario.nccl}", *constants, *scenario.settings])
 
 
 def deliver(

@@ -1,4 +1,4 @@
-"""The rows that a file of measurements proposes."""
+"""The rows that a file of measurements proposes, for as many nodes as NCCL tells its tuner plugin that there are."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,4 +22,4 @@ def proposed(path: Path, constants: Path | None = None) -> Proposal:
     if constants is not None:
         there = fitted_constants.read(constants)
         fitted = Model(Selection(replace(scenario, fitted_constants=there).communicator()))
-    return Proposal(comparison, scenario.ranks, scenario.nodes + sum(other.nodes for other in scenario.others), fitted)
+    return Proposal(comparison, scenario.ranks, scenario.communicator().nodes, fitted)
