@@ -19,12 +19,13 @@ from tuner.plugin.asked import opened
 from tuner.plugin.formats import convert
 
 NOTHING = (-1, -1, 0, 0)  # NCCL fails the call
+UNSAID = 0  # threads
 Labels = Callable[[SizeArray], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
 class RankPick:
-    """What the ranks of one setting run. ``threads``: None where a decision table is asked, which does not say them."""
+    """What the ranks of one setting run; ``threads`` of a block where ranks part by them, too, else None."""
 
     algorithm: Algorithm
     protocol: Protocol
@@ -73,18 +74,18 @@ def partings(
         sides = [_side(asking, request, first, high, stack) for asking in ranks]
         starts = np.unique(np.concatenate([_starts(side, first, high) for side in sides]))
         labelled = np.stack([side(starts) for side in sides], axis=1)  # [size][setting][label]
-    with_tables = any(asking.table for asking in ranks)
     threads_count = any(asking.selection.communicator.release.ranks.threads_divide_data for asking in ranks)
-    compared = labelled if threads_count and not with_tables else labelled[:, :, :3]
-    differ = (compared != compared[:, :1]).any(axis=(1, 2))
-    begins = np.append(True, (compared[1:] != compared[:-1]).any(axis=(1, 2)))
+    if not threads_count or any(asking.table for asking in ranks):  # the plugin does not say them
+        labelled[:, :, 3] = UNSAID
+    differ = (labelled != labelled[:, :1]).any(axis=(1, 2))
+    begins = np.append(True, (labelled[1:] != labelled[:-1]).any(axis=(1, 2)))
     ends = np.append(starts[1:] - np.uint64(1), np.uint64(high))
     made = list[Parting]()
     for at in np.flatnonzero(differ):
         if made and not begins[at] and differ[at - 1]:
             made[-1] = Parting(request.collective, made[-1].from_bytes, int(ends[at]), made[-1].picks)
         else:
-            picks = tuple(_pick(label, with_tables) for label in labelled[at].tolist())
+            picks = tuple(_pick(label) for label in labelled[at].tolist())
             made.append(Parting(request.collective, int(starts[at]), int(ends[at]), picks))
     return made
 
@@ -154,8 +155,8 @@ def _row_ends(asking: Asking, low: int, high: int) -> SizeArray:
     return np.array(sorted(end for end in ends if low <= end <= high), np.uint64)
 
 
-def _pick(label: Sequence[int], with_tables: bool) -> RankPick | None:
+def _pick(label: Sequence[int]) -> RankPick | None:
     algorithm, protocol, channels, threads = label
     if algorithm < 0:
         return None
-    return RankPick(Algorithm(algorithm), Protocol(protocol), channels, None if with_tables else threads)
+    return RankPick(Algorithm(algorithm), Protocol(protocol), channels, None if threads == UNSAID else threads)

@@ -80,19 +80,23 @@ class Views:
     def _searched(self, setting: Setting, nccl: Release) -> Node:
         key = setting, nccl.name
         if key not in self._nodes:
-            place = setting.place
-            described = Scenario(
-                nccl.name,
-                nodes=1,
-                machine=place.machine,
-                topology=place.topology,
-                gpus_per_node=place.gpus,
-                environment=_known(dict(setting.environment), nccl),
-                hardware=dict(place.hardware) or None,
-            )
-            node = ResolvedNode(described).for_emulator(sum(hosts.count for hosts in self.hosts) > 1)
+            node = ResolvedNode(node_of(setting, nccl)).for_emulator(sum(hosts.count for hosts in self.hosts) > 1)
             self._nodes[key] = _without_nvls(node, setting)
         return self._nodes[key]
+
+
+def node_of(setting: Setting, nccl: Release) -> Scenario:
+    """A host of ranks with the setting, as a release that may be another's sees it."""
+    place = setting.place
+    return Scenario(
+        nccl.name,
+        nodes=1,
+        machine=place.machine,
+        topology=place.topology,
+        gpus_per_node=place.gpus,
+        environment=_known(dict(setting.environment), nccl),
+        hardware=dict(place.hardware) or None,
+    )
 
 
 def _known(environment: Mapping[str, str], nccl: Release) -> dict[str, str]:
