@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.available_releases import HERE
+from tests.support.random_topologies import drawn
 from tuner import release
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Algorithm, Collective, DataType, Op
 from tuner.conformance.check import ALL_COLLECTIVES, check
 from tuner.conformance.mismatches import MatchReport
@@ -18,6 +19,8 @@ from tuner.machine.graphs import read_dump
 from tuner.oracle import search
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
+from tuner.search import Request as Searched
+from tuner.search import find
 
 ON = {"NCCL_COLLNET_ENABLE": "1"}
 # CollNetDirect of all heads, one GPU per node, chains of 30 GB/s over 24 GB/s, three and four nodes.
@@ -144,6 +147,22 @@ def test_collnet_is_really_picked() -> None:
             picked |= {(request.collective, Algorithm(number)) for number in selection.pick(request, sizes).algorithm}
     assert {algorithm for _, algorithm in picked} >= {Algorithm.CollNetDirect, Algorithm.CollNetChain, Algorithm.NVLS}
     assert (Collective.AllGather, Algorithm.CollNetDirect) in picked
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_no_head_of_direct(tmp_path: Path, name: str) -> None:
+    """libnccl divides by their number; up to 2.23 it finds heads on this topology."""
+    node = drawn("v1616")
+    topology = tmp_path / "node.xml"
+    topology.write_text(node.xml)
+    scenario = Scenario(nccl=name, topology=topology, nodes=2, gpus_per_node=node.gpus, environment=ON)
+    if "collnet_direct" in find(Searched(node.xml, node.gpus, True, ON), name):
+        exact(scenario)
+        return
+    with pytest.raises(BadInput, match="divides by their number"):
+        scenario.communicator()
+    with pytest.raises(OracleFailed, match="SIGFPE"), Oracle(scenario.oracle_configuration()):
+        pass
 
 
 @pytest.mark.parametrize("name", HERE)

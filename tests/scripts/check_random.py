@@ -17,18 +17,20 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import click
 
 from tests.scripts.check_graphs import Case, difference
 from tests.support.planned_communicators import UNWRITABLE
-from tests.support.random_topologies import drawn
+from tests.support.random_topologies import Drawn, drawn
 from tests.support.searches import Searches
 from tuner import release
 from tuner.base.errors import OracleFailed, TunerError
 from tuner.machine.graph_tables import release_key
 from tuner.oracle.configuration import OracleConfiguration
+from tuner.scenario import Scenario
 from tuner.search import dump
 from tuner.search.graphs import search
 
@@ -110,7 +112,8 @@ def compared(nccl: str, name: str, libraries: dict[str, Searches]) -> Compared:
     try:
         theirs = libraries[nccl].graph_xml(asked, TIMEOUT_S)
     except OracleFailed as error:
-        if ours is None or UNWRITABLE in str(error):
+        refused = refused or _refused_communicator(nccl, node)
+        if refused or UNWRITABLE in str(error):
             return Compared(name, nccl, REFUSED, refused or UNWRITABLE)
         return Compared(name, nccl, DIFFERS, f"libnccl failed: {error}")
     if ours is None:
@@ -121,6 +124,23 @@ def compared(nccl: str, name: str, libraries: dict[str, Searches]) -> Compared:
     whole = sum(map(ord, name)) % WHOLE == 0
     why = difference(case) if whole else None
     return Compared(name, nccl, EQUAL if why is None else DIFFERS, why or "", sha256)
+
+
+def _refused_communicator(nccl: str, node: Drawn) -> str:
+    """Why there is no communicator though there are graphs; empty where there is one."""
+    if not node.across:  # no file says that peer-to-peer fails
+        return ""
+    with NamedTemporaryFile("w", suffix=".xml") as file:
+        file.write(node.xml)
+        file.flush()
+        asked = Scenario(
+            nccl, node.nodes, topology=Path(file.name), gpus_per_node=node.gpus, environment=node.environment
+        )
+        try:
+            asked.communicator()
+        except TunerError as error:
+            return str(error)
+    return ""
 
 
 def _first_difference(ours: str, theirs: str) -> str:

@@ -38,6 +38,8 @@ def search(request: Request, nccl: str) -> SearchResult:
     variables = Environment(request.environment, non_numeric_is_default=loaded.environment.non_numeric_is_default)
     system = prepared(request, loaded, variables)
     loop = Loop(system, loaded, variables, of_request(request, loaded.search.dump))
+    if system.several_nodes:
+        loop.channels.nets.local.check_relays(variables)
     graphs = {
         name: OrderedGraph(_record(system, name, trial), _orders(system, name, trial, bool(request.gpu_of_rank)))
         for name, trial in in_order(loop, request, loaded, variables)

@@ -88,6 +88,13 @@ class LocalNets:
                     return gpu
         return -1
 
+    def check_relays(self, variables: Environment) -> None:
+        """BadInput where NCCL fails as it looks for the GPUs that relay sends for others (ncclTopoGetPxnRanks)."""
+        relays = variables.number("NCCL_PXN_DISABLE", 0) != 1 and variables.number("NCCL_P2P_PXN_LEVEL", 2) == 2
+        if self.routing.local_nets == "by_masks" and relays and self.system.nets:
+            for gpu in self.system.gpus:
+                self._gpu_by_masks(self.system.nets[self._by_masks(gpu)[0]])
+
     def _mask(self, gpu: int) -> tuple[list[int], int]:
         """The ids of the network devices from which a GPU is reached best, and the type of these paths."""
         type_, gbs, found = self.system.types.DIS, 0.0, list[int]()

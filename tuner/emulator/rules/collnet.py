@@ -63,9 +63,15 @@ def set_up(rules: "Rules", facts: CollNetFacts) -> CollNet | None:
     if not all(rule(facts) for rule in rules.collnet):
         return None
     connected = facts.heads(rules.collnet_heads(facts))
+    direct_heads = rules.collnet_direct_heads(facts)
+    if direct_heads == 0:
+        raise BadInput(
+            f"NCCL {facts.release.name} finds no channel of CollNetDirect here, divides by their number and ends with "
+            "SIGFPE; valid: NCCL_COLLNET_ENABLE=0"
+        )
     return CollNet(
         heads=len(connected),
-        direct_heads=rules.collnet_direct_heads(facts),
+        direct_heads=direct_heads,
         chain_heads_connected=facts.heads(Algorithm.CollNetChain) <= connected,
     )
 
