@@ -11,7 +11,7 @@
 
 #if defined(__x86_64__)
 
-enum { FAR_JUMP_BYTES = 14 };
+enum { FAR_JUMP_BYTES = 14, NEAR_JUMP_BYTES = 5 };
 
 /* Bytes of what a ModRM byte stands before: itself, a SIB byte, a displacement. 0: an address relative to the instruction,
  * which means another elsewhere. */
@@ -35,6 +35,8 @@ static int movable_instruction(const unsigned char *code) {
     int immediate = 0, opcode = 1;
     if (at[0] >= 0x50 && at[0] <= 0x57) /* push */
         return prefix + 1;
+    if (at[0] >= 0xb8 && at[0] <= 0xbf) /* mov of a constant to a register, of 8 bytes with REX.W */
+        return prefix + 1 + (prefix > 0 && (at[-1] & 0xf8) == 0x48 ? 8 : 4);
     switch (at[0]) {
     case 0x31: /* xor */
     case 0x33:
@@ -63,13 +65,14 @@ static int movable_instruction(const unsigned char *code) {
     return operand == 0 ? 0 : prefix + opcode + operand + immediate;
 }
 
-/* Bytes of whole instructions from the start of a function, enough for a jump over them. 0 where they cannot be moved. */
+/* Bytes of whole instructions from the start of a function, enough for a jump over them, if need be a near one. 0 where
+ * they cannot be moved. */
 static int movable_bytes(const unsigned char *code) {
     int bytes = 0;
     while (bytes < sim_jump_bytes()) {
         int more = movable_instruction(code + bytes);
         if (more == 0)
-            return 0;
+            return bytes >= NEAR_JUMP_BYTES ? bytes : 0;
         bytes += more;
     }
     return bytes;

@@ -10,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from tests.support.available_releases import HERE
 from tests.support.command_line import run, run_process
 from tuner import release
 from tuner.cli.output import print_table
@@ -140,6 +141,13 @@ def test_an_unknown_command_says_which_there_are() -> None:
 def test_a_size_that_the_library_cannot_run_is_one_clear_line_too() -> None:
     communicator = ("--machine", "dgx-h100", "--nodes", "1", "--gpus-per-node", "2", "--nccl", "2.28.9")
     assert_refused(("oracle", "pick", "allreduce", *communicator, "--bytes", "5"), "nearest: 4, 8")
+
+
+@pytest.mark.live
+def test_a_library_without_pat_is_asked_for_its_picks() -> None:
+    words = ("--machine", "dgx-h100", "--gpus-per-node", "2", "--nccl", HERE[0], "--bytes", "1M", "--json")
+    (answer,) = json.loads(run("oracle", "pick", "allreduce", *words).stdout)
+    assert answer["pick"] == json.loads(run("pick", "allreduce", *words).stdout)[0]["pick"]
 
 
 def assert_refused(arguments: tuple[str, ...], hint: str) -> None:

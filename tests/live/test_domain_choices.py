@@ -1,5 +1,6 @@
 """NVLink domains: what the emulator says of hosts that NVLink joins, against the live libnccl."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,11 @@ from tests.support.gb200_tray import tray
 from tuner import release
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.conformance.check import check
+from tuner.emulator.pick import of_picks
 from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.machine.topology import fused
+from tuner.oracle.api import Oracle
 from tuner.scenario.describe import describe
 
 pytestmark = pytest.mark.live
@@ -97,3 +102,27 @@ def test_registered_buffers_are_libnccls(nccl: str, hosts: int, file: Path) -> N
 @pytest.mark.parametrize("nccl", JOINING[-1:])
 def test_trays_of_the_catalogue_are_libnccls(nccl: str) -> None:
     assert_equal(machine="gb200-nvl72", trays=2, nodes=2, gpus_per_tray=2, nccl=nccl)
+
+
+@pytest.mark.parametrize("gpus", [4, 3])
+@pytest.mark.parametrize("nccl", JOINING)
+def test_the_dump_of_a_domain_is_answered_as_the_domain(nccl: str, gpus: int, file: Path, tmp_path: Path) -> None:
+    """``gpus``: of the second of two trays."""
+    other = tmp_path / "other.xml"
+    other.write_text(tray(gpus=gpus))
+    described = describe(node=[str(file), str(other)], hosts_per_domain=2, nccl=nccl)
+    unit = CALLS[1].unit_bytes(described.ranks)
+    sizes = [size // unit * unit for size in SIZES]
+    with Oracle(replace(described.oracle_configuration(), dumps_topology=True)) as oracle:
+        dump = tmp_path / "dump.xml"
+        dump.write_text(oracle.topology_xml() or "")
+        launched = {call: oracle.launch(call, sizes) for call in CALLS}
+    assert sum(count for _, count in fused.hosts_of(dump)) == 2
+    read = describe(topology=dump, nccl=nccl)
+    assert (read.ranks, read.communicator().nodes) == (4 + gpus, 1)
+    for call in CALLS:
+        picks = of_picks(Selection(read.communicator()).pick(call, sizes))
+        assert [(each.name, each.channels, each.threads) for each in picks] == [
+            (f"{each.algorithm.name}/{each.protocol.name}", each.channels, each.threads) for each in launched[call]
+        ]
+    assert_equal(topology=dump, nccl=nccl)

@@ -57,7 +57,8 @@ class Loaded:
     def share_search(self) -> None:
         """One rank of a host searches for all of them, which have to be threads of this process."""
         search = self.start.intercepted.search
-        lib.sim_share_search(self.function(search.function), self.start.graph.bytes, search.gpus)
+        if not lib.sim_share_search(self.function(search.function), self.start.graph.bytes, search.gpus):
+            raise Failure("cannot intercept the search: it begins with instructions that cannot be moved")
 
     def share_systems(self) -> None:
         """One rank of a NVLink domain makes the system for all of them."""
@@ -70,7 +71,8 @@ class Loaded:
         functions.init_search = self.function(at.init_search)
         functions.system, functions.gpus = at.system, self.start.intercepted.search.gpus
         check(lib.sim_skip_zeros(), "memset")
-        lib.sim_share_systems(functions)
+        if not lib.sim_share_systems(functions):
+            raise Failure("cannot intercept the paths: their functions begin with instructions that cannot be moved")
 
     def error(self, result: int) -> str:
         """A result of NCCL's in its number and words."""
