@@ -88,7 +88,8 @@ def command(
     if over == "gpus-per-node":
         _over_gpus(described, collectives, sizes, Request(Collective.AllReduce, dtype, op), as_json)
         return
-    if described.nodes != 1:
+    low, high = max(low, described.node_counts[0]), min(high, described.node_counts[1])
+    if described.nodes != 1 and described.from_log is None:
         raise BadInput(f"--nodes {described.nodes}: what changes is their number; valid: --from-nodes, --to-nodes")
     ends = [nodes for nodes in (low, high) if nodes * described.local_ranks() > 1]
     selections = {f"on {nodes} nodes": Selection(described.with_nodes(nodes).communicator()) for nodes in ends}

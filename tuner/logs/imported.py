@@ -72,6 +72,24 @@ class LoggedChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class Hardware:
+    """What a log without graphs says of the nodes; what it does not say is None or empty.
+
+    ``ranks_of_hosts``: of each host, where all ranks are shown. The others are of the host with rank 0, or the first
+    that says it: ``bus_ids`` of its GPUs as NCCL packs them into a number, ``adapters`` that NCCL's own network uses.
+    """
+
+    instance: str | None  # a cloud's name of the machine
+    gpu_names: tuple[str, ...]  # each once
+    ranks_of_hosts: tuple[int, ...]
+    bus_ids: tuple[int, ...]
+    adapters: tuple[str, ...]
+    adapters_mbps: tuple[int, ...]  # each speed once
+    multicast: bool | None  # whether the GPUs can NVLS
+    networks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Imported:
     """Everything read of one communicator. ``needed`` is what emulating it lacks, ``missing`` what was not printed."""
 
@@ -81,6 +99,7 @@ class Imported:
     communicators: tuple[tuple[str, int | None], ...]  # all of the log: name, ranks
     ranks: int | None
     node_count: int | None
+    hardware: Hardware
     nodes: tuple[NodeFacts, ...]  # one for those that are shown, where their number is not known
     environment: Mapping[str, str]
     net_gbs: float | None

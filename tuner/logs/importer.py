@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tuner import release
 from tuner.base.errors import BadInput, one_of
-from tuner.logs import chosen, lines, network, node_facts, printed_table, reader, variables
+from tuner.logs import chosen, hardware, lines, network, node_facts, printed_table, reader, variables
 from tuner.logs.groups import CommunicatorLines, groups
 from tuner.logs.imported import Given, Imported, LoggedChoice
 from tuner.logs.reader import Log
@@ -57,6 +57,7 @@ def _imported(reading: Reading, communicators: Sequence[CommunicatorLines]) -> I
         communicators=tuple((group.name, group.ranks) for group in communicators),
         ranks=ranks,
         node_count=node_count,
+        hardware=hardware.of(reading),
         nodes=nodes,
         environment=environment,
         net_gbs=net_gbs,

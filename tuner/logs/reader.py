@@ -42,6 +42,12 @@ _CELL = re.compile(r"\s*([^\s/|]+)/\s*([^\s/|]+)\s*\|")
 _THRESHOLDS = re.compile(r"threadThresholds (-?\d+)/(-?\d+)/(-?\d+) \| (-?\d+)/(-?\d+)/(-?\d+) \| (-?\d+) \| (-?\d+)")
 # src/misc/param.cc and many others; integers end with a full stop
 _VARIABLE = re.compile(r"(NCCL_\w+) set by environment to (.*?)\s*$")
+# src/transport/net_ib.cc, ncclIbInit; src/transport/nvls.cc, ncclNvlsInit; aws-ofi-nccl, src/platform-aws.c
+_ADAPTERS = re.compile(r"NET/IB : Using ((?:\[\d+\]\S+ ?)+)")
+_SPEED = re.compile(r"NET/IB ?: \[\d+\] ?([^:\s]+):\S+ .*\bspeed=(\d+)")
+_INSTANCE = re.compile(r"NET/OFI Running on (?:an? )?([a-z]\w*\.\w+)")
+_MULTICAST = re.compile(r"NVLS multicast support is (not )?available on dev")
+_BUS_ID = re.compile(r" busId ([0-9a-f]+)\b")
 _GPU = re.compile(r"\+ PCI\[[\d.]+\] - GPU/(\S+) \(")
 _NVLINK = re.compile(r"\+ NVL\[[\d.]+\] - GPU/(\S+)")
 _CONFIG = re.compile(r"Comm config (\w+) set to (\S+)")
@@ -107,6 +113,7 @@ class RankLog:
     hosts: set[str] = field(default_factory=set)  # of its node, by the numbers that CPUs have
     system: bool = False
     nvswitch: bool = False
+    bus_id: int | None = None  # of its GPU, as NCCL packs it into a number
     gpu: str | None = None  # the last of its node's GPUs that the system lists
     linked: dict[str, set[str]] = field(default_factory=dict)  # by GPU of its node, those that NVLink leads to
     table: list[Block] = field(default_factory=list)
@@ -154,6 +161,10 @@ class Log:
     symmetric: list[tuple[Thread, str]] = field(default_factory=list)
     environment: dict[tuple[str, int], dict[str, str]] = field(default_factory=dict)  # by process
     networks: dict[tuple[str, int], str] = field(default_factory=dict)
+    adapters: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by host, as NCCL's own network uses them
+    speeds_mbps: dict[tuple[str, str], int] = field(default_factory=dict)  # by host and adapter
+    instance: str | None = None  # a cloud's name of the machine, where a network plugin says it
+    multicast: set[bool] = field(default_factory=set)  # whether GPUs can NVLS, as each rank says it
     devices: dict[int, str] = field(default_factory=dict)  # GPU names by rank, as nccl-tests lists them
 
 
@@ -207,6 +218,8 @@ class _Reader:
         if nodes:
             current.nodes, current.local_ranks, current.local_rank = int(nodes[1]), int(nodes[2]), int(nodes[3])
             current.mnnvl = nodes[4] != "0"
+        bus_id = _BUS_ID.search(line.text)
+        current.bus_id = int(bus_id[1], 16) if bus_id else current.bus_id
         current.complete = current.complete or completes
 
     def fabric(self, line: Line, match: re.Match[str]) -> None:
@@ -218,6 +231,19 @@ class _Reader:
 
     def network(self, line: Line, match: re.Match[str]) -> None:
         self.log.networks.setdefault(line.thread.process, match[1])
+
+    def adapters(self, line: Line, match: re.Match[str]) -> None:
+        names = tuple(word.partition("]")[2].partition(":")[0] for word in match[1].split())
+        self.log.adapters.setdefault(line.thread.host, names)
+
+    def speed(self, line: Line, match: re.Match[str]) -> None:
+        self.log.speeds_mbps.setdefault((line.thread.host, match[1]), int(match[2]))
+
+    def instance(self, line: Line, match: re.Match[str]) -> None:
+        self.log.instance = self.log.instance or match[1]
+
+    def multicast(self, line: Line, match: re.Match[str]) -> None:
+        self.log.multicast.add(match[1] is None)
 
     def system(self, line: Line, match: re.Match[str]) -> None:
         self._rank_log(line, fresh=True).system = True
@@ -336,6 +362,10 @@ _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, Line, re.Match[str
     (" coll channels, ", _CHANNELS, _Reader.channels),
     (" set by environment to ", _VARIABLE, _Reader.variable),
     ("Comm config ", _CONFIG, _Reader.config),
+    ("NET/IB : Using ", _ADAPTERS, _Reader.adapters),
+    (" speed=", _SPEED, _Reader.speed),
+    ("NET/OFI Running on ", _INSTANCE, _Reader.instance),
+    ("NVLS multicast support ", _MULTICAST, _Reader.multicast),
     ("Using network ", _NETWORK, _Reader.network),
     ("NCCL version ", _VERSION, _Reader.version),
     ("RCCL version ", _RCCL, _Reader.rccl),

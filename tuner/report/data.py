@@ -84,7 +84,9 @@ def collect(
 
 def nodes_of(scenario: Scenario) -> tuple[int, ...]:
     """The numbers of nodes on the map, the scenario's own among them; of one rank there is nothing to pick."""
-    return tuple(sorted(count for count in {*NODES, scenario.nodes} if count * scenario.local_ranks() > 1))
+    fewest, most = scenario.node_counts
+    counts = sorted(count for count in {*NODES, scenario.nodes} if fewest <= count <= most)
+    return tuple(count for count in counts if count * scenario.local_ranks() > 1)
 
 
 def lines(

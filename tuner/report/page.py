@@ -106,6 +106,9 @@ def _options(report: PageData) -> str:
     given = {
         "--machine": scenario.machine,
         "--topology": scenario.topology,
+        "--log": scenario.logged and scenario.logged.file,
+        "--log-communicator": scenario.logged and scenario.from_log and scenario.from_log.communicator,
+        "--comp-cap": scenario.logged and scenario.logged.comp_caps_in_words,
         "--gpu": scenario.gpu,
         "--net-gbps": scenario.net_gbps,
         "--net-latency-us": scenario.net_latency_us,

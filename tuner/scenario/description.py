@@ -99,6 +99,13 @@ class Scenario:
         return ", ".join([self.title, *self.settings])
 
     @property
+    def node_counts(self) -> tuple[int, int]:
+        """The fewest and the most nodes it can be asked of; graphs of a log are of one node or of several."""
+        if self.logged is None:
+            return 1, MOST_NODES
+        return (2, MOST_NODES) if self.logged.nodes > 1 else (1, 1)
+
+    @property
     def releases(self) -> tuple[str, ...]:
         """The releases it is asked of where none is named, oldest first: all of a machine, of a topology its own."""
         return (self.nccl,) if self.machine is None else self.every_release

@@ -1,23 +1,26 @@
 """What a log of NCCL says of a communicator that is described by it, and what a user says besides."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from tuner import release
 from tuner.base.errors import BadInput
+from tuner.base.records import json_form
 from tuner.logs import importer
 from tuner.logs.imported import Given, Imported
 from tuner.logs.variables import FILES_AND_ADAPTERS
 from tuner.machine import catalogue, gpus, graphs
 from tuner.scenario.description import Scenario
 from tuner.scenario.logged import LoggedNode
+from tuner.scenario.nearest import Nearness, compared, ranked, same
 
 if TYPE_CHECKING:
     from tuner.scenario.describe import Description
 
+_OF_RELEASES = ("the release", "NCCL ")  # how what is needed of a release begins
 MOST_LISTED = 12  # communicators in a message
 _OF_LOGS = ("log", "log_communicator", "comp_cap", "cpu_arch", "cpu_vendor", "nvswitch", "net_gbs")
 
@@ -35,6 +38,7 @@ class FromLog:
     release: str | None
     machine: str | None
     topology: str | None
+    nearness: Nearness | None = field(metadata=json_form(optional=True))  # of the machine
     notes: tuple[str, ...]
 
 
@@ -59,10 +63,11 @@ def read(machine: str | None, given: "Description") -> Logged:
     file = Path(given["log"] or "")
     if given.get("node"):
         raise BadInput("--log shows the nodes; valid: --log or --node")
-    shown = machine is None and not given.get("topology")
-    imported = importer.read(file, _given(given, shown))
+    named = machine is not None or bool(given.get("topology"))
+    imported = importer.read(file, _given(given, not named))
     _check_one(file, given, imported)
-    if needed := imported.needed if shown else [text for text in imported.needed if text.startswith("the release")]:
+    shown = not named and any(node.graphs for node in imported.nodes)
+    if needed := imported.needed if shown else [text for text in imported.needed if text.startswith(_OF_RELEASES)]:
         raise BadInput(f"{file}: needed: {'; '.join(needed)}{OR_A_MACHINE if shown else ''}")
     notes = list(imported.notes) if shown else []
     printed = next(iter(imported.printed_releases), None)
@@ -74,11 +79,14 @@ def read(machine: str | None, given: "Description") -> Logged:
     others |= {"nccl": imported.release, "env": variables | _environment(given, variables, notes)}
     others["nodes"] = _nodes(file, given, imported, notes)
     kinds: list[Scenario] = []
+    near = None
     if shown:
         kinds = _as_given(file, _kinds(file, imported, variables), others)
         others = {key: others[key] for key in ("nccl", "env", "constants", "build") if key in others}
     else:
         others |= _parts(machine, imported, others)
+        near = _near(file, machine, imported, cast("Description", others), notes)
+        machine = machine if near is None else near.machine
     topology = given.get("topology")
     says = FromLog(
         str(file),
@@ -86,6 +94,7 @@ def read(machine: str | None, given: "Description") -> Logged:
         printed,
         machine,
         None if topology is None else str(topology),
+        near,
         tuple(notes),
     )
     return Logged(machine, cast("Description", others), kinds, says)
@@ -150,9 +159,10 @@ def _nodes(file: Path, given: "Description", imported: Imported, notes: list[str
         if imported.node_count not in (None, asked):
             notes.append(f"{asked} nodes as asked, where the log has {imported.node_count}")
         return asked
-    if imported.node_count is None:
+    count = imported.node_count or len(imported.hardware.ranks_of_hosts)
+    if not count:
         raise BadInput(f"{file}: needed: the number of nodes: a line 'nNodes ...', or --nodes")
-    return imported.node_count
+    return count
 
 
 def _kinds(file: Path, imported: Imported, variables: Mapping[str, str]) -> list[Scenario]:
@@ -194,9 +204,47 @@ def _parts(machine: str | None, imported: Imported, given: Mapping[str, Any]) ->
     """How many GPUs of each node of a machine or topology a log's ranks are on, as far as it says it."""
     if any(given.get(key) is not None for key in ("gpus_per_node", "trays", "gpus_per_tray", "ranks_per_gpu")):
         return {}
-    sizes = {(node.local_ranks, node.hosts or 1) for node in imported.nodes}
+    sizes: set[tuple[int | None, int]] = {(node.local_ranks, node.hosts or 1) for node in imported.nodes}
+    if all(ranks is None for ranks, _ in sizes):
+        sizes = {(ranks, 1) for ranks in imported.hardware.ranks_of_hosts} or {_shared_out(imported, given["nodes"])}
     ranks, hosts = sizes.pop() if len(sizes) == 1 else (None, 1)
     if ranks is None:
         return {}
     trays = machine and catalogue.load(machine).trays
     return {"trays": hosts, "gpus_per_tray": ranks // hosts} if trays else {"gpus_per_node": ranks}
+
+
+def _shared_out(imported: Imported, nodes: int) -> tuple[int | None, int]:
+    """As many ranks on each node, where that goes up."""
+    return (None if imported.ranks is None or imported.ranks % nodes else imported.ranks // nodes), 1
+
+
+def _near(file: Path, machine: str | None, imported: Imported, run: "Description", notes: list[str]) -> Nearness | None:
+    """How near the machine is that answers; None where a topology does. ``notes`` say it.
+
+    Without a machine the catalogue's nearest: BadInput lists those that come next where no single one agrees in all
+    that the log says, among it what tells machines apart.
+    """
+    if run.get("topology"):
+        return None
+    if machine is not None:
+        near = compared(machine, imported, run)
+        if near.differs:
+            notes.append(f"{machine} as asked differs from the log: {', '.join(near.differs)}")
+        return near
+    every = ranked(imported, run)
+    first, alike = every[0], [near for near in every if near.rank == every[0].rank]
+    if first.differs or not first.identified or not same([near.machine for near in alike], run):
+        listed = "; ".join(near.in_words for near in every[: max(MOST_NEAR, len(alike))])
+        valid = "valid beside --log: --topology FILE.xml or --machine NAME"
+        raise BadInput(f"{file}: {NO_GRAPHS}; {valid}; nearest: {listed}")
+    others = "".join(f"; {near.machine} is the same to NCCL" for near in alike[1:])
+    differs = f"; differs, which reaches no choice: {', '.join(first.others)}" if first.others else ""
+    notes.append(f"{NO_GRAPHS}: answered for {first.machine}, the nearest machine of the catalogue{others}")
+    notes.append(f"{first.machine} agrees with the log: {', '.join(first.agrees)}{differs}")
+    notes.append(f"not known whether it agrees: {', '.join(first.unknown)}; --machine or --topology say another")
+    return first
+
+
+NO_GRAPHS = "no graphs in the log, which NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH prints"
+MOST_NEAR = 3

@@ -37,6 +37,12 @@ class LoggedNode:
     variables: Mapping[str, str]
     net_gbs: float | None
 
+    @property
+    def comp_caps_in_words(self) -> str:
+        """As ``--comp-cap`` takes them: one where all are alike."""
+        caps = self.facts.comp_caps or ()
+        return ",".join(map(str, sorted(set(caps)) if len(set(caps)) == 1 else caps))
+
     def name(self, nccl: str) -> str:
         """What it is, in words; also whose graphs it has, where they are of another release than ``nccl``."""
         ranks = f" with rank {', '.join(map(str, self.facts.ranks))}" if self.facts.ranks else ""

@@ -121,13 +121,13 @@ _OF_THE_PICTURE = (
 
 def nodes_of(scenario: Scenario, to_nodes: int | None, nodes_list: str | None) -> list[int]:
     """Ascending. BadInput also where the scenario itself says how many nodes there are."""
-    if scenario.nodes != 1 or scenario.others:
+    if scenario.others or (scenario.nodes != 1 and scenario.from_log is None):
         raise BadInput("--nodes and --node: the picture is over node counts; valid: --to-nodes N, --nodes-list N,N,...")
     if nodes_list is None:
         most = to_nodes or 64
-        return list(
-            range(min(most, 1 if scenario.local_ranks() > 1 else 2), most + 1)
-        )  # one rank alone has nothing to choose
+        fewest = max(scenario.node_counts[0], 1 if scenario.local_ranks() > 1 else 2)  # one rank has nothing to choose
+        most = min(most, scenario.node_counts[1])
+        return list(range(min(most, fewest), most + 1))
     words = nodes_list.split(",")
     if to_nodes is not None or len(words) > MOST_ROWS or not all(map(_is_count, words)):
         raise BadInput(

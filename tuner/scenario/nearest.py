@@ -1,0 +1,178 @@
+"""The machine of the catalogue that is nearest to what a log without graphs says of its nodes."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tuner.base.errors import TunerError
+from tuner.logs.imported import Imported
+from tuner.machine import catalogue, gpus
+from tuner.machine.catalogue import Machine
+from tuner.scenario.description import Scenario
+
+if TYPE_CHECKING:
+    from tuner.scenario.describe import Description
+
+MULTICAST_COMP_CAP = 90  # the first GPUs that can NVLS
+_IN_NO_LOG = ("CPUs", "PCIe switches", "NVLinks")  # that NCCL prints without GRAPH
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One fact in words: whether the machine ``agrees``, None where that is not known.
+
+    ``identifies``: few other machines would agree. ``decides``: one that differs is another machine to NCCL.
+    """
+
+    says: str
+    agrees: bool | None
+    identifies: bool = False
+    decides: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Nearness:
+    """How near a machine of the catalogue is to a log: facts in words. ``others`` differ, and decide nothing."""
+
+    machine: str
+    agrees: tuple[str, ...]
+    differs: tuple[str, ...]
+    others: tuple[str, ...]
+    unknown: tuple[str, ...]
+    identified: bool
+
+    @property
+    def rank(self) -> tuple[int, bool, int]:
+        """The nearest has the least."""
+        return len(self.differs), not self.identified, -len(self.agrees)
+
+    @property
+    def in_words(self) -> str:
+        """Name and facts in one line."""
+        differs = f"; differs: {', '.join(self.differs)}" if self.differs else ""
+        return f"{self.machine} (agrees: {', '.join(self.agrees) or 'nothing'}{differs})"
+
+
+def ranked(imported: Imported, run: "Description") -> list[Nearness]:
+    """Every machine, the nearest first. ``run``: release, nodes, GPUs per node and variables of the log."""
+    every = [compared(name, imported, run) for name in catalogue.names()]
+    return sorted(every, key=lambda near: near.rank)
+
+
+def compared(name: str, imported: Imported, run: "Description") -> Nearness:
+    """One machine with what the log says."""
+    machine = catalogue.load(name)
+    several = (run.get("nodes") or 1) > 1
+    facts = [*_gpus(machine, imported, run), *_adapters(machine, imported, several), *_channels(machine, imported, run)]
+    return Nearness(
+        machine.name,
+        tuple(fact.says for fact in facts if fact.agrees),
+        tuple(fact.says for fact in facts if fact.agrees is False and fact.decides),
+        tuple(fact.says for fact in facts if fact.agrees is False and not fact.decides),
+        (*(fact.says for fact in facts if fact.agrees is None), *_IN_NO_LOG),
+        any(fact.agrees and fact.identifies for fact in facts),
+    )
+
+
+def _gpus(machine: Machine, imported: Imported, run: "Description") -> Iterator[Compared]:
+    hardware, used = imported.hardware, run.get("gpus_per_node")
+    if hardware.instance:
+        alias = catalogue.alias(hardware.instance)
+        same = alias is not None and alias.machine == machine.name
+        yield Compared(f"instance type {hardware.instance}", same, identifies=True)
+    known = ", ".join(hardware.gpu_names)
+    yield Compared(f"GPUs {known or 'by name'}", _is_model(machine.gpu, known) if known else None, identifies=True)
+    has = machine.gpus_per_node * (machine.trays or 1)
+    if used is None or used < has:
+        yield Compared("number of GPUs", None)
+    else:
+        yield Compared(f"{used} GPUs per node", used == has)
+    if len(hardware.bus_ids) > 1:
+        there = {int(re.sub("[:.]", "", gpu.busid), 16) for gpu in machine.topology.gpus}
+        same = set(hardware.bus_ids) <= there
+        yield Compared(f"bus ids of {len(hardware.bus_ids)} GPUs", same, identifies=True, decides=False)
+    nvls = (run.get("env") or {}).get("NCCL_NVLS_ENABLE") != "0"
+    if hardware.multicast is not None and nvls:
+        can = machine.topology.gpus[0].sm >= MULTICAST_COMP_CAP and machine.topology.has_nvswitch(
+            len(machine.topology.gpus)
+        )
+        yield Compared(f"NVLS is {'' if hardware.multicast else 'not '}available", can == hardware.multicast)
+
+
+def _is_model(model: str, name: str) -> bool:
+    """Whether CUDA's name of a product, ``NVIDIA A100-SXM4-80GB``, is the model, ``A100 SXM4``."""
+    chip = gpus.chip(model)
+    return bool(re.search(rf"\b{re.escape(chip)}\b", name.upper())) and ("PCI" in name.upper()) <= ("SXM" not in model)
+
+
+def _adapters(machine: Machine, imported: Imported, several: bool) -> Iterator[Compared]:
+    """On one node adapters reach no choice, but for the node's topology."""
+    hardware, nets = imported.hardware, machine.topology.nets
+    if not hardware.adapters:
+        yield Compared("adapters", None)
+        return
+    number = len(hardware.adapters)
+    yield Compared(f"{number} adapters", number == len(nets), decides=several)
+    named = set(hardware.adapters) == {net.name for net in nets}
+    yield Compared(f"adapters {', '.join(hardware.adapters)}", named, decides=False)
+    if not hardware.adapters_mbps:
+        yield Compared("speed of adapters", None)
+        return
+    gbps = ", ".join(f"{speed / 1000:g}" for speed in hardware.adapters_mbps)
+    speeds = set(hardware.adapters_mbps) == {net.speed_mbps for net in nets}
+    yield Compared(f"adapters of {gbps} Gb/s", speeds, decides=several)
+
+
+def _channels(machine: Machine, imported: Imported, run: "Description") -> Iterator[Compared]:
+    """The numbers of channels that NCCL makes there, where the catalogue has the graphs."""
+    if imported.coll_channels is None:
+        yield Compared("channels", None)
+        return
+    logged = f"{imported.coll_channels} channels" + (
+        f", {imported.nvls_channels} of NVLS" if imported.nvls_channels else ""
+    )
+    here = _made(machine, run)
+    if here is None:
+        yield Compared(f"{logged}", None)
+        return
+    coll, nvls = here
+    yield Compared(
+        logged, (coll, nvls if imported.nvls_channels else None) == (imported.coll_channels, imported.nvls_channels)
+    )
+
+
+def _made(machine: Machine, run: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Channels of collectives and of NVLS; None where the run is not possible there, or its graphs are not known."""
+    scenario = _known(machine, run)
+    if scenario is None:
+        return None
+    communicator = scenario.communicator()
+    return str(communicator.channels), str(communicator.nvls_channels)
+
+
+def same(machines: Sequence[str], run: Mapping[str, Any]) -> bool:
+    """Whether the nodes of the run are the same to NCCL's model on all of these machines, as far as that is known."""
+    if len(machines) == 1:
+        return True
+    scenarios = [_known(catalogue.load(name), run) for name in machines]
+    nodes = [scenario and scenario.resolve().own.for_emulator(scenario.nodes > 1) for scenario in scenarios]
+    return None not in nodes and all(node == nodes[0] for node in nodes)
+
+
+def _known(machine: Machine, run: Mapping[str, Any]) -> "Scenario | None":
+    """The run there; None where it is not possible, or its graphs would have to be searched first."""
+    if machine.trays is not None:
+        return None
+    scenario = Scenario(
+        nccl=run["nccl"],
+        nodes=run["nodes"],
+        machine=machine.name,
+        gpus_per_node=run.get("gpus_per_node"),
+        environment=run["env"],
+    )
+    try:
+        known = scenario.resolve().own.searched_before(scenario.nodes > 1) is not None
+        return scenario if known and scenario.communicator() else None
+    except TunerError:
+        return None
