@@ -46,6 +46,7 @@ def command(
     nccl-tuner pick allreduce --machine dgx-h100 --gpus-per-node 1 --ranks-per-gpu 2 --nccl 2.32.3
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --time both
     nccl-tuner pick alltoall --machine dgx-h100
+    nccl-tuner pick allreduce --log nccl.log --comp-cap 8.0
     """
     if not isinstance(collective, Collective):
         _all_to_all(options.scenario_of(**scenario), sizes, times, as_json)

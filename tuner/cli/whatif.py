@@ -66,6 +66,7 @@ def command(
     \b
     nccl-tuner whatif allreduce nic-gbps=200 --machine dgx-h100 --nodes 2 --nccl 2.28.9
     nccl-tuner whatif allreduce remove-nic=mlx5_0 nvlinks=17@gpu:3 --machine dgx-h100 --nodes 2 --nccl 2.28.9
+    nccl-tuner whatif allreduce NCCL_ALGO=Ring --log nccl.log --gpu a100-sxm4-80gb
     nccl-tuner whatif allgather nodes=8 NCCL_PROTO=Simple --machine dgx-h100 --nodes 2 --nccl 2.28.9 --json
     """
     described = options.scenario_of(**scenario)
