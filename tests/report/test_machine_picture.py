@@ -3,6 +3,7 @@
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,18 +11,24 @@ import pytest
 from tests.support.command_line import run
 from tuner.machine import catalogue
 from tuner.report.machine_picture import picture
-from tuner.search import Request
+from tuner.search import Request, searched
 from tuner.search.explain import Explanation, explain
 
 SVG = "{http://www.w3.org/2000/svg}"
 WIDEST = 0.66  # of a letter, as a part of its height, on average of a line
+NCCL = "2.28.9"
 
 
-def explained(name: str, several: bool, graph: str = "ring", hosts: int = 1) -> Explanation:
+def request(name: str, several: bool, hosts: int = 1) -> Request:
     machine = catalogue.load(name)
     across = machine.peer_to_peer_across_sockets
     asked = Request(machine.topology_xml, machine.gpus_per_node, several, dict(machine.environment), across)
-    return explain(replace(asked, hosts=hosts), "2.28.9", graph, with_lifts=False)
+    return replace(asked, hosts=hosts)
+
+
+@cache
+def explained(name: str, several: bool, graph: str = "ring", hosts: int = 1) -> Explanation:
+    return explain(request(name, several, hosts), NCCL, graph, with_lifts=False)
 
 
 def boxes(root: ET.Element) -> list[tuple[float, float, float, float]]:
@@ -67,6 +74,20 @@ def test_boxes_do_not_overlap_and_hold_their_text(name: str) -> None:
         size = {"small": 10, "limit-text": 10, "name": 12}.get(text.get("class", ""), 17)
         if around and text.get("text-anchor") == "start":
             assert at + len(text.text or "") * size * WIDEST <= around[0][0] + around[0][2], text.text
+
+
+@pytest.mark.parametrize("graph", ["ring", "tree", "nvls"])
+@pytest.mark.parametrize("name", ["dgx-h100", "dgx-1v", "gh200-4x", "pcie-rtxpro6000"])
+def test_no_link_carries_more_than_it_has(name: str, graph: str) -> None:
+    if graph not in searched(request(name, True), NCCL).graphs:
+        return
+    told = explained(name, True, graph)
+    assert any(link.carries_gbs for link in told.links)
+    for link in told.links:
+        assert link.carries_gbs <= link.link_gbs + 0.01
+        assert link.carries_gbs == pytest.approx(sum(link.channels_gbs.values()))
+    used = {channel for link in told.links for channel in link.channels_gbs}
+    assert used == set(range(told.found.channels))
 
 
 def test_a_large_machine_has_what_channels_use() -> None:

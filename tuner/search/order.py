@@ -3,6 +3,9 @@
 Source: ncclTopoSearchNextGpuSort, src/graph/search.cc, v2.28.9-1.
 """
 
+from collections.abc import Callable
+from operator import itemgetter
+
 from tuner.base.names import Pattern
 from tuner.release.search import Channels
 from tuner.search.load import Load
@@ -34,6 +37,10 @@ class NextGpus:
         self.from_net = [[(path.hops, int(path.gbs)) for path in net.paths.get(Kind.GPU, ())] for net in system.nets]
         self._near_free: list[dict[int, list[int]]] = [{} for _ in range(max(Pattern) + 1)]  # by pattern
         self._near: dict[tuple[Pattern, int], tuple[int, ...]] = {}
+        self._free: dict[tuple[int, int], list[int]] = {}
+        self._by_net: dict[tuple[int, int, int, int, object], list[int]] = {}
+        numbers = [number for links in self.pci if links is not None for number in links]
+        self._all_pci_left: Callable[[list[float]], object] = itemgetter(*numbers) if numbers else len
 
     def _pci_links(self, system: System, gpu: Gpu) -> tuple[int, int] | None:
         """The numbers of a GPU's PCI link and of the way back."""
@@ -59,9 +66,13 @@ class NextGpus:
         where none is; ``net`` is the network device that the channel came from.
         """
         if near_net == 0:
-            found = [peer for peer, _, _ in self.by_peers[gpu] if not used >> peer & 1]
+            found = self._by_paths(gpu, used)
         else:
-            found = self._by_net(gpu, used, near_net, self.from_net[net])
+            key = gpu, used, near_net, net, self._all_pci_left(self.load.left)
+            known = self._by_net.get(key)
+            if known is None:
+                known = self._by_net[key] = self._sorted_by_net(gpu, used, near_net, self.from_net[net])
+            found = known
         if self.neighbours == "first":
             first = [peer for peer in self._neighbours(gpu, pattern) if peer in found]
             found = first + [peer for peer in found if peer not in first]
@@ -75,7 +86,14 @@ class NextGpus:
             found = known[key] = [peer for peer in self._neighbours(gpu, pattern) if not used >> peer & 1]
         return found
 
-    def _by_net(self, gpu: int, used: int, near_net: int, from_net: list[tuple[int, int]]) -> list[int]:
+    def _by_paths(self, gpu: int, used: int) -> list[int]:
+        known = self._free.get((gpu, used))
+        if known is None:
+            known = [peer for peer, _, _ in self.by_peers[gpu] if not used >> peer & 1]
+            self._free[gpu, used] = known
+        return known
+
+    def _sorted_by_net(self, gpu: int, used: int, near_net: int, from_net: list[tuple[int, int]]) -> list[int]:
         left, pci = self.load.left, self.pci
         scores = []
         for number, at, hops, gbs in self.peers[gpu]:

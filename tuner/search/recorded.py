@@ -1,7 +1,6 @@
 """What is written down of the searches for a graph, for an explanation; a plain search writes nothing."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -56,14 +55,9 @@ class Recorder:
     """Writes down one search after the other."""
 
     def __init__(self) -> None:
-        self._attempts: list[Attempt] = []
+        self.attempts: list[Attempt] = []
         self._refusals = Refusals()
         self._trial: Trial
-
-    def take(self) -> Sequence[Attempt]:
-        """The searches since the last call."""
-        taken, self._attempts = self._attempts, []
-        return taken
 
     def begin(self, trial: Trial) -> None:
         """A search begins."""
@@ -71,7 +65,7 @@ class Recorder:
 
     def end(self, best: Trial, tries: tuple[int, int], found: bool, known: bool) -> None:
         """It is over; ``tries`` are those allowed and those left."""
-        self._attempts.append(Attempt(self._trial.copied(), *tries, found, known, best.copied(), self._refusals))
+        self.attempts.append(Attempt(self._trial.copied(), *tries, found, known, best.copied(), self._refusals))
 
     def link(self, number: int, left_gbs: float, needed_gbs: float) -> None:
         """A link has too little left."""

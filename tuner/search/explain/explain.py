@@ -1,19 +1,19 @@
 """The explanation of one graph, put together."""
 
 from collections.abc import Sequence
-from functools import partial
 
 from tuner import release
 from tuner.search.ends import DONE
+from tuner.search.explain.again import again
 from tuner.search.explain.detours import Detours
 from tuner.search.explain.lifts import lifts
-from tuner.search.explain.limits import Limits, summary
+from tuner.search.explain.limits import Limits
 from tuner.search.explain.links import between
 from tuner.search.explain.loads import loads
 from tuner.search.explain.machine import devices, links
 from tuner.search.explain.reasons import Reasons
-from tuner.search.explain.records import Explanation, Refusal, SearchTried
-from tuner.search.explain.runs import Run, run
+from tuner.search.explain.records import Explanation, Found, Refusal, SearchTried
+from tuner.search.explain.runs import Run, run, summary
 from tuner.search.recorded import Attempt
 from tuner.search.request import Request
 
@@ -26,14 +26,14 @@ def explain(request: Request, nccl: str, graph: str, with_lifts: bool = True) ->
     loaded = release.load(nccl)
     found = run(request, loaded, graph)
     taken = loads(found)
-    before, searches = summary(found), _searches(found)
+    before, searches = summary(found.system, found.trial), _searches(found)
     reasons = Reasons(found)
     others = (*reasons.others(), *Detours(found).all())
-    limits = Limits(found, taken, partial(run, request, loaded, graph))
+    limits = Limits(found, taken, lambda freed: again(request, nccl, freed).found(graph))
     causes = limits.all() if found.trial.channels else ()
 
-    def again(changed: Request) -> Run:
-        return run(changed, loaded, graph)
+    def of_changed(changed: Request) -> Found:
+        return again(changed, nccl).found(graph)
 
     return Explanation(
         graph=graph,
@@ -45,7 +45,7 @@ def explain(request: Request, nccl: str, graph: str, with_lifts: bool = True) ->
         faster=reasons.faster(),
         reasons=others,
         limits=causes,
-        lifts=tuple(lifts(limits, causes, others, again)) if with_lifts else (),
+        lifts=tuple(lifts(limits, causes, others, of_changed)) if with_lifts else (),
         devices=tuple(devices(found.system)),
         links=tuple(links(limits, causes)),
         searches=searches,

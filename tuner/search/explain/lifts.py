@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from tuner.base.errors import TunerError
 from tuner.search.explain import changes
 from tuner.search.explain.changes import Change, changed
-from tuner.search.explain.limits import Limits, is_more, summary
+from tuner.search.explain.limits import Limits, is_more
 from tuner.search.explain.links import LinkClass, between, called, listed
-from tuner.search.explain.records import Lift, Limit, Reason
-from tuner.search.explain.runs import Run
+from tuner.search.explain.records import Found, Lift, Limit, Reason
+from tuner.search.explain.runs import Run, summary
 from tuner.search.request import Request
 from tuner.search.system import Kind
 
@@ -24,7 +24,7 @@ class Idea:
 
 
 def lifts(
-    limits: Limits, causes: Sequence[Limit], reasons: Sequence[Reason], again: Callable[[Request], Run]
+    limits: Limits, causes: Sequence[Limit], reasons: Sequence[Reason], again: Callable[[Request], Found]
 ) -> list[Lift]:
     """Every idea with what the search then finds, those that help first; one that NCCL refuses is left out."""
     found, tried = limits.found, list[Lift]()
@@ -35,16 +35,16 @@ def lifts(
     return sorted(tried, key=lambda lift: not lift.more)
 
 
-def _tried(found: Run, idea: Idea, again: Callable[[Request], Run]) -> Lift | None:
+def _tried(found: Run, idea: Idea, again: Callable[[Request], Found]) -> Lift | None:
     environment = {**found.request.environment, **idea.environment}
     kept = {name: value for name, value in environment.items() if value is not None}
     topology = changed(found.request.topology, *idea.edits) if idea.edits else found.request.topology
     request = replace(found.request, topology=topology, environment=kept)
     try:
-        then = summary(again(request))
+        then = again(request)
     except TunerError:
         return None
-    more = is_more(then, summary(found))
+    more = is_more(then, summary(found.system, found.trial))
     return Lift(idea.change, then, more, kept if idea.environment else {}, topology if idea.edits else None)
 
 

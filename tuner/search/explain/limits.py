@@ -12,7 +12,7 @@ from functools import reduce
 from tuner.search.explain.links import KINDS, LinkClass, between, class_of
 from tuner.search.explain.loads import Loads
 from tuner.search.explain.records import Found, Limit
-from tuner.search.explain.runs import Freed, Run, both
+from tuner.search.explain.runs import Freed, Run, both, summary
 from tuner.search.explain.sentences import of_link, of_rule
 from tuner.search.explain.tries import more_tries_help
 from tuner.search.system import Kind, Node
@@ -32,14 +32,6 @@ class Factor:
     links: LinkClass | None = None
 
 
-def summary(found: Run) -> Found:
-    """The numbers of a graph."""
-    trial, names = found.trial, found.system.types.names
-    intra, inter = trial.channels * trial.bw_intra, trial.channels * trial.bw_inter
-    types = names[trial.type_intra], names[trial.type_inter]
-    return Found(trial.channels, trial.bw_intra, trial.bw_inter, intra, inter, *types, trial.cross_nic)
-
-
 def is_more(found: Found, before: Found) -> bool:
     """Whether all channels together have more, in the first place where they have less: within or between nodes."""
     own, other = (sorted((each.total_intra_gbs, each.total_inter_gbs)) for each in (found, before))
@@ -49,9 +41,9 @@ def is_more(found: Found, before: Found) -> bool:
 class Limits:
     """The limits of one graph; ``again`` searches it freed from something."""
 
-    def __init__(self, found: Run, loads: Loads, again: Callable[[Freed], Run]) -> None:
+    def __init__(self, found: Run, loads: Loads, again: Callable[[Freed], Found]) -> None:
         self.found, self.loads, self.again = found, loads, again
-        self.before = summary(found)
+        self.before = summary(found.system, found.trial)
         self.links = found.loop.channels.load.links
         self.owners = {id(link): node for node in found.system.everything() for link in node.links}
         self.classes = [
@@ -93,7 +85,7 @@ class Limits:
 
     def _without(self, factors: Sequence[Factor]) -> Found | None:
         """What is found without these; None where that is not more."""
-        then = summary(self.again(reduce(both, (factor.freed for factor in factors)))) if factors else self.before
+        then = self.again(reduce(both, (factor.freed for factor in factors))) if factors else self.before
         return then if is_more(then, self.before) else None
 
     def _says(self, factor: Factor) -> str:

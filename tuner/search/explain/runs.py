@@ -1,21 +1,23 @@
 """One graph searched with all that was tried for it: as NCCL searches it, or freed from something that may limit it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tuner.base.errors import BadInput, one_of
-from tuner.base.names import Pattern
 from tuner.release import Release
 from tuner.release.environment import Environment
 from tuner.search.explain.links import LinkClass, class_of
+from tuner.search.explain.records import Found
 from tuner.search.graph_file import of_request
 from tuner.search.graphs import in_order
 from tuner.search.loop import Loop
 from tuner.search.prepare import built, complete
-from tuner.search.recorded import Attempt, Recorder
+from tuner.search.recorded import Attempt
 from tuner.search.request import Request
 from tuner.search.system import Adapter, System
 from tuner.search.trial import Trial
+
+FIRST = "ring"  # of the graphs that are searched
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +60,37 @@ class Run:
     bare_gbs: list[float] = field(default_factory=list)  # of each link, by its number, with nothing on it
 
 
-def run(request: Request, nccl: Release, graph: str, freed: Freed | None = None) -> Run:
+def summary(system: System, trial: Trial) -> Found:
+    """The numbers of a graph."""
+    names, intra, inter = system.types.names, trial.channels * trial.bw_intra, trial.channels * trial.bw_inter
+    types = names[trial.type_intra], names[trial.type_inter]
+    return Found(trial.channels, trial.bw_intra, trial.bw_inter, intra, inter, *types, trial.cross_nic)
+
+
+def run(request: Request, nccl: Release, graph: str) -> Run:
     """Searches up to a graph by its name. BadInput for one that is not searched there, and as the search's."""
-    freed = freed or Freed()
+    loop, searched = begun(request, nccl, Freed())
+    bare_gbs, names = list(loop.channels.load.left), list[str]()
+    recorder = loop.channels.record() if graph == FIRST else None
+    ring: Trial | None = None
+    for name, trial in searched:
+        ring = ring or trial
+        if name == graph:
+            loop.channels.stop_recording()
+            attempts = recorder.attempts if recorder else ()
+            return Run(request, nccl, loop.variables, graph, loop.system, loop, trial, ring, attempts, bare_gbs)
+        names.append(name)
+        recorder = loop.channels.record()
+    raise not_searched(graph, names)
+
+
+def not_searched(graph: str, names: Sequence[str]) -> BadInput:
+    """The error of a graph that is none of those searched."""
+    return BadInput(f"graphs: no {graph} is searched there; {one_of(names)}")
+
+
+def begun(request: Request, nccl: Release, freed: Freed) -> tuple[Loop, Iterator[tuple[str, Trial]]]:
+    """A search freed from something, and each graph by name, once it is searched. Errors: as the search's."""
     nccl = _freed(nccl, freed)
     variables = Environment(request.environment, non_numeric_is_default=nccl.environment.non_numeric_is_default)
     system = built(request, nccl)
@@ -69,26 +99,7 @@ def run(request: Request, nccl: Release, graph: str, freed: Freed | None = None)
     loop = Loop(system, nccl, variables, of_request(request, nccl.search.dump))
     if freed.any_path:
         loop.bounds.near_intra, loop.bounds.near_inter = loop.bounds.far_intra, loop.bounds.far_inter
-    bare_gbs = list(loop.channels.load.left)
-    recorder, names = loop.channels.record(), list[str]()
-    ring: Trial | None = None
-    for name, trial in in_order(loop, request, nccl, variables):
-        ring = ring or trial
-        attempts = recorder.take()
-        if freed.count_of_ring and graph == "tree":
-            trial, attempts = _tree_of_any_count(loop, recorder, nccl.limits.max_channels // 2), recorder.take()
-            name = graph
-        if name == graph:
-            return Run(request, nccl, variables, graph, system, loop, trial, ring, attempts, bare_gbs)
-        names.append(name)
-    raise BadInput(f"graphs: no {graph} is searched there; {one_of(names)}")
-
-
-def _tree_of_any_count(loop: Loop, recorder: Recorder, most: int) -> Trial:
-    recorder.take()
-    trial = Trial(Pattern.BalancedTree, False, 1, most)
-    loop.compute(trial)
-    return trial
+    return loop, in_order(loop, request, nccl, variables)
 
 
 def _freed(nccl: Release, freed: Freed) -> Release:
