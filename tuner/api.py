@@ -162,7 +162,7 @@ def communicator(machine: str | None = None, **description: Unpack[Description])
     """The communicator that ``machine`` (a name of the catalogue) and the keys of :class:`Description` describe.
 
     They are ``nodes``, ``gpus_per_node``, ``nccl``, ``env``, ``constants``, ``topology``, ``graphs``, ``gpu``,
-    ``net_gbps``, ``net_latency_us``, ``node``, ``build``, and ``log``, which describes all of it, with what it may lack.
+    ``net_gbps``, ``net_latency_us``, ``node``, ``build``, and ``log``, which describes all of it, with what it lacks.
     Errors: UnknownMachine, UnknownRelease, BadTopology, BadConstants, and BadInput for what is not emulated; each says
     what is valid.
     """

@@ -11,6 +11,7 @@ from tuner.machine import catalogue
 from tuner.scenario.describe import describe
 
 NCCL = "2.28.9"
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "nccl.log"
 
 
 def channels(machine: str, nodes: int) -> tuple[int, int]:
@@ -123,6 +124,27 @@ def test_without_a_fact_that_tells_machines_apart_some_are_listed(file: Path) ->
         describe(log=file)
     found = describe("dgx-h100", log=file)
     assert (found.nodes, found.nccl, found.gpus_per_node) == (2, NCCL, 8)
+
+
+def test_the_gpus_that_a_user_names_narrow_it(file: Path) -> None:
+    facts = "nranks 16 cudaDev 0 nvmlDev 0 busId 1000 commId 0x77 - Init START"
+    made = "24 coll channels, 0 collnet channels, 0 nvls channels, 32 p2p channels, 2 per peer"
+    lines = ["NCCL version 2.28.9+cuda12.9", "comm 0x1 rank 0 nRanks 16 nNodes 1 localRanks 16 localRank 0 MNNVL 0"]
+    lines += [f"comm 0x1 rank 0 {facts}"]
+    file.write_text("".join(f"a:7:7 [0] NCCL INFO {line}\n" for line in lines), encoding="utf-8")
+    assert describe(log=file, gpu="v100-sxm3").machine == "dgx-2"
+    file.write_text(file.read_text("utf-8") + f"a:7:7 [0] NCCL INFO {made}\n", encoding="utf-8")
+    with pytest.raises(BadInput, match=r"nearest: .*dgx-2 \(agrees: GPUs V100-SXM3, 16 GPUs per node; differs: 24"):
+        describe(log=file, gpu="v100-sxm3")
+
+
+def test_the_devices_that_nccl_tests_lists_are_the_ranks(file: Path) -> None:
+    """Of a log of NCCL_DEBUG_SUBSYS=GRAPH alone."""
+    text = EXAMPLE.read_text("utf-8")
+    listed = [f"#  Rank {rank:2} Group  0 Pid 1 on a device  0 [0x07] NVIDIA A100-SXM4-80GB\n" for rank in range(16)]
+    only = [line for line in text.splitlines(keepends=True) if " comm 0x" not in line]
+    file.write_text("".join([*listed, *only]), encoding="utf-8")
+    assert describe(log=file, comp_cap=80).ranks == describe(log=EXAMPLE, comp_cap=80).ranks == 16
 
 
 def test_what_a_user_says_goes_before_the_log(file: Path) -> None:

@@ -17,7 +17,7 @@ def read(path: Path, given: Given) -> Imported:
     """One communicator of a log file: the one ``given`` names, else the largest. BadInput where there is nothing."""
     whole, cut = lines.read(path)
     log = reader.parse(whole)
-    if not (log.versions or log.ranks or log.choices):
+    if not (log.versions or log.ranks or log.choices or log.instance):
         raise BadInput(f"{path}: no line of NCCL's in it; valid: what NCCL prints with NCCL_DEBUG=INFO")
     imported = of(log, given)
     return replace(imported, missing=(*imported.missing, "the end of the last line, which is cut")) if cut else imported
@@ -29,9 +29,19 @@ def of(log: Log, given: Given) -> Imported:
         raise BadInput(f"the log is of RCCL {log.rccl}, AMD's library, which is not emulated; valid: a log of NCCL")
     communicators = groups(log.ranks)
     reading = Reading(log, given, _chosen_group(communicators, given))
+    _count_devices(reading, communicators)
     if len(communicators) > 1 and given.communicator is None:
         reading.notes.append(f"{len(communicators)} communicators; this is the largest, --communicator takes another")
     return _imported(reading, communicators)
+
+
+def _count_devices(reading: Reading, communicators: Sequence[CommunicatorLines]) -> None:
+    """The ranks of the only communicator where no line of NCCL's says them: as many as nccl-tests lists devices."""
+    if len(communicators) == 1 and communicators[0].ranks is None and reading.log.devices:
+        number = len(reading.log.devices)
+        for log in communicators[0].logs:
+            log.ranks = number
+        reading.notes.append(f"{number} ranks: no line 'comm ... nranks ...', nccl-tests lists so many devices")
 
 
 def _imported(reading: Reading, communicators: Sequence[CommunicatorLines]) -> Imported:

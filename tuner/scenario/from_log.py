@@ -1,6 +1,6 @@
 """What a log of NCCL says of a communicator that is described by it, and what a user says besides."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -80,6 +80,9 @@ def read(machine: str | None, given: "Description") -> Logged:
     others["nodes"] = _nodes(file, given, imported, notes)
     kinds: list[Scenario] = []
     near = None
+    if not named and not shown and (gpu := others.pop("gpu", None)) is not None:
+        hardware = replace(imported.hardware, gpu_names=(gpus.load(str(gpu)).name.upper(),))
+        imported = replace(imported, hardware=hardware)
     if shown:
         kinds = _as_given(file, _kinds(file, imported, variables), others)
         others = {key: others[key] for key in ("nccl", "env", "constants", "build") if key in others}
@@ -105,12 +108,13 @@ OR_A_MACHINE = "; or --machine NAME or --topology FILE.xml for all that the log 
 
 def _given(given: "Description", shown: bool) -> Given:
     """What the user says of the run, in the importer's words; of the nodes only where the log has to show them."""
-    nccl, gpu, caps, graph_file = (given.get(key) for key in ("nccl", "gpu", "comp_cap", "graphs"))
+    nccl, gpu, graph_file = (given.get(key) for key in ("nccl", "gpu", "graphs"))
+    caps = given.get("comp_cap")
     named = () if gpu is None or not shown else (gpus.load(str(gpu)).compute_capability,)
     return Given(
         communicator=given.get("log_communicator"),
         release=None if nccl is None else release.load(str(nccl)).name,
-        comp_caps=tuple(caps) if isinstance(caps, Sequence) else named if caps is None else (int(str(caps)),),
+        comp_caps=(caps,) if isinstance(caps, int) else tuple(caps or named),
         cpu_arch=given.get("cpu_arch"),
         cpu_vendor=given.get("cpu_vendor"),
         nvswitch=given.get("nvswitch"),
@@ -235,7 +239,8 @@ def _near(file: Path, machine: str | None, imported: Imported, run: "Description
     every = ranked(imported, run)
     first, alike = every[0], [near for near in every if near.rank == every[0].rank]
     if first.differs or not first.identified or not same([near.machine for near in alike], run):
-        listed = "; ".join(near.in_words for near in every[: max(MOST_NEAR, len(alike))])
+        listed = "; ".join(near.in_words for near in every[:MOST_NEAR])
+        listed += f"; {len(alike) - MOST_NEAR} more are as near" if len(alike) > MOST_NEAR else ""
         valid = "valid beside --log: --topology FILE.xml or --machine NAME"
         raise BadInput(f"{file}: {NO_GRAPHS}; {valid}; nearest: {listed}")
     others = "".join(f"; {near.machine} is the same to NCCL" for near in alike[1:])
@@ -247,4 +252,4 @@ def _near(file: Path, machine: str | None, imported: Imported, run: "Description
 
 
 NO_GRAPHS = "no graphs in the log, which NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH prints"
-MOST_NEAR = 3
+MOST_NEAR = 4
