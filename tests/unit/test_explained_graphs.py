@@ -13,12 +13,14 @@ import pytest
 from tests.support.command_line import run
 from tests.support.small_topologies import INTEL, PEER
 from tuner import release
+from tuner.base.errors import BadInput
 from tuner.machine import catalogue
 from tuner.search import Request
 from tuner.search.explain import Explanation, explain
-from tuner.search.explain.again import Again
+from tuner.search.explain.again import Again, again
 from tuner.search.explain.limits import Limits
 from tuner.search.explain.loads import loads
+from tuner.search.explain.runs import Freed
 from tuner.search.explain.runs import run as run_search
 from tuner.search.graphs import search
 from tuner.search.recorded import Recorder
@@ -288,6 +290,28 @@ def test_a_plain_search_records_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     assert together(of_machine("ws-2x-a6000")) == 40
     with pytest.raises(TypeError):
         explain(of_machine("ws-2x-a6000"), NCCL, "ring")
+
+
+def test_searching_again_finds_what_a_plain_search_finds() -> None:
+    """One graph after the other, and in the order in which they are asked for."""
+    asked = of_machine("a100-4x-1nic", several=True)
+    graphs = {name: found.graph for name, found in search(asked, NCCL).graphs.items()}
+    of_request = again(asked, NCCL)
+    assert again(replace(asked), NCCL) is of_request
+    assert again(replace(asked, several_nodes=False), NCCL) is not of_request
+    assert again(asked, NCCL, Freed(channels=2)) is not of_request
+    for name in ("tree", "ring"):
+        graph, found = graphs[name], of_request.found(name)
+        assert (found.channels, found.bw_intra_gbs, found.bw_inter_gbs, found.cross_nic) == (
+            graph.channels,
+            graph.bw_intra_gbs,
+            graph.bw_inter_gbs,
+            graph.cross_nic,
+        )
+        assert (found.type_intra, found.type_inter) == (graph.type_intra, graph.type_inter)
+    for _ in range(2):
+        with pytest.raises(BadInput, match="no collnet_direct is searched there; valid: ring, tree"):
+            of_request.found("collnet_direct")
 
 
 def test_text_has_80_columns() -> None:

@@ -85,9 +85,9 @@ def test_a_channel_says_every_device_in_its_order() -> None:
 
 
 def test_a_variable_of_the_search_reaches_it() -> None:
-    found = [graphs_of(request_of("dgx-h100", None, True, NCCL_CROSS_NIC=value), "2.28.9") for value in "01"]
+    found = [graphs_of(request_of("dgx-h100", 4, True, NCCL_CROSS_NIC=value), "2.28.9") for value in "01"]
     assert [graphs["ring"].cross_nic for graphs in found] == [0, 1]
-    far = graphs_of(request_of("dgx-h100", None, True, NCCL_NET_GDR_LEVEL="LOC"), "2.28.9")
+    far = graphs_of(request_of("dgx-h100", 4, True, NCCL_NET_GDR_LEVEL="LOC"), "2.28.9")
     assert far["ring"].type_inter == "PHB"
 
 
