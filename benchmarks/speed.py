@@ -13,6 +13,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from tests.support.preflight_records import AMD, Host, with_processor
+from tests.support.preflight_records import write as write_records
 from tuner import release
 from tuner.analysis.choices import choices
 from tuner.analysis.diff import Side, diff
@@ -88,6 +90,13 @@ def main() -> None:
     arguments = shlex.split("pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --json")
     shell = seconds(lambda: subprocess.run([command, *arguments], check=True, capture_output=True), 9)
     report("nccl-tuner pick from the shell", shell, "400 ms")
+
+    with TemporaryDirectory() as folder:
+        hosts = [Host(f"host{number:03}", nccl="2.21.5") for number in range(125)]
+        two = [with_processor(host, AMD) if number % 2 else host for number, host in enumerate(hosts)]
+        arguments = ["preflight", "check", str(write_records(Path(folder), *two))]
+        shell = seconds(lambda: subprocess.run([command, *arguments], check=False, capture_output=True))
+        report("nccl-tuner preflight check of 1,000 ranks of two kinds", shell, "2000 ms")
 
     for nodes in (1, 2, 4):
         configuration = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=nodes).oracle_configuration()

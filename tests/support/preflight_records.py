@@ -64,6 +64,7 @@ class Host:
                     "gbps": net.speed_mbps / 1000,
                     "active": True,
                     "link": "InfiniBand",
+                    "opens": True,
                 }
                 for net in nets
             ],

@@ -14,6 +14,7 @@ from tests.support.command_line import run
 from tests.support.preflight_records import AMD, INTEL, Host, as_json, with_processor, write
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
+from tuner.machine import catalogue
 from tuner.preflight import collect
 from tuner.preflight.alone import Range
 from tuner.preflight.reach import Reach
@@ -120,12 +121,22 @@ def test_releases_that_nccl_compares(tmp_path: Path) -> None:
 
 
 def test_a_host_with_fewer_adapters(tmp_path: Path) -> None:
-    """Nccl #2428: one of two adapters of a host cannot be opened."""
+    """Nccl #2428: one of two adapters of a host is shown in /sys, and cannot be opened."""
     whole = Host("a", "a100-4x-2nic", "2.30.7")
-    adapters = whole.record(0)["adapters"][:1]
-    report = checked(tmp_path, whole, replace(whole, name="b", more={"adapters": adapters}))
-    assert [kind.ranks for kind in report.kinds] == [4, 4]
-    assert "adapters" in reaches(report)
+    first, second = whole.record(0)["adapters"]
+    whole = with_processor(whole, INTEL)
+    half = replace(whole, name="b", more={**whole.more, "adapters": [first, {**second, "opens": False}]})
+    report = checked(tmp_path / "ignored", whole, half.with_env(NCCL_IGNORE_NET_MISMATCH="1"))
+    assert [kind.node for kind in report.kinds] == [
+        "a100-4x-2nic with cpu=GenuineIntel:6:143" + less for less in ("", " with nics=1")
+    ]
+    assert reaches(report) == {"adapters": Reach.alike, "NCCL_IGNORE_NET_MISMATCH": Reach.nothing}
+    assert any("hosts have 1 or 2 adapters" in note for note in report.notes)
+    refused = whole.with_env(NCCL_IGNORE_NET_MISMATCH="0")
+    report = checked(tmp_path / "refused", refused, replace(half, env=refused.env))
+    assert (report.verdict, reaches(report)) == (Verdict.part, {"adapters": Reach.start})
+    earlier = [replace(host, nccl="2.29.7") for host in (refused, replace(half, env=refused.env))]
+    assert checked(tmp_path / "earlier", *earlier).verdict is Verdict.same
 
 
 def test_a_slower_adapter_costs_time_only(tmp_path: Path) -> None:
@@ -159,6 +170,55 @@ def test_what_a_variable_of_one_host_reaches(
 def test_what_frameworks_and_containers_call_nccl_is_none_of_its_variables(tmp_path: Path) -> None:
     report = checked(tmp_path, Host("a"), Host("b").with_env(NCCL_VERSION="2.15.5-1", NCCL_TESTS_DEVICE="0"))
     assert (report.verdict, report.differences) == (Verdict.same, ())
+
+
+def test_hosts_with_other_numbers_of_ranks(tmp_path: Path) -> None:
+    report = checked(tmp_path, Host("a", ranks=8), Host("b", ranks=4))
+    assert [(kind.ranks, kind.hosts) for kind in report.kinds] == [(8, ("a",)), (4, ("b",))]
+    assert "ranks of the host" in reaches(report)
+
+
+def test_the_topology_on_record_is_the_hosts(tmp_path: Path) -> None:
+    xml = tmp_path / "node.xml"
+    xml.write_text(catalogue.load("hgx-h800").topology_xml)
+    hosts = [Host(name, "hgx-h800", env={"NCCL_TOPO_DUMP_FILE": str(xml)}) for name in "ab"]
+    named = collect.topology(collect.Host({}), hosts[0].env)
+    assert named is not None
+    hosts = [replace(host, more={"topology": dict(named), "gpus": []}) for host in hosts]
+    report = checked(tmp_path / "records", hosts[0], hosts[1].with_env(NCCL_ALGO="Ring"))
+    assert report.verdict is Verdict.part
+    assert {Path(kind.node or "").name for kind in report.kinds} == {f"topology-{named['sha256'][:32]}.xml"}
+
+
+def test_another_decision_table_on_one_host(tmp_path: Path) -> None:
+    hosts = []
+    for name, end in (("a", "1M"), ("b", "2M")):
+        table = tmp_path / f"{name}.table"
+        table.write_text(f"nccl-tuner-table 1\nallreduce bytes=64K..{end} -> ring/simple channels=2\n")
+        env = {"NCCL_TUNER_PLUGIN": "/x/libnccl_tuner_plugin.so", "NCCL_TUNER_TABLE": str(table)}
+        of_env = collect.Host(env)
+        plugins = {what: collect.named_file(of_env, env.get(by)) for what, by in collect.PLUGINS.items()}
+        hosts.append(Host(name, more={"table": collect.decision_table(of_env, env), "plugins": plugins}))
+    folder = tmp_path / "records"
+    for host in hosts:  # a record of each
+        collect.written(str(folder), host.record(0) | {"rank": None, "ranks": None, "local_ranks": None})
+    report = check(folder, Question((ALLREDUCE,), Range(None, 1 << 30)))
+    assert reaches(report) == {"decision table": Reach.parts}
+    assert (report.partings[0].from_bytes, report.partings[-1].to_bytes) == ((1 << 20) + 1, 2 << 20)
+    run("preflight", "check", str(folder), "allreduce", "--to", "1M", code=0)
+    run("preflight", "check", str(folder), "allreduce", code=1)
+
+
+def test_a_tuner_plugin_that_is_not_ours(tmp_path: Path) -> None:
+    other = {"plugins": {"tuner": {"path": "/x/libnccl-ofi-tuner.so", "sha256": None}, "network": None}}
+    report = checked(tmp_path, Host("a"), Host("b", more=other))
+    assert (report.verdict, reaches(report)) == (Verdict.unknown, {"tuner plugin": Reach.unknown})
+
+
+def test_domains_of_several_hosts_are_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path, Host("a"), Host("b").with_env(NCCL_ALGO="Ring"))
+    done = run("preflight", "check", str(folder), "--machine", "gb200-nvl72", code=2)
+    assert "NVLink domain" in done.stderr
 
 
 def test_missing_twice_and_unreadable(tmp_path: Path) -> None:
@@ -291,7 +351,11 @@ def test_what_sys_and_proc_say(tmp_path: Path) -> None:
     made = collect.record(host)
     assert made["gpus"] == [{"bus_id": "0000:1b:00.0", "device": "0x2330"}]
     (port,) = made["adapters"]
-    assert port == {"name": "mlx5_0", "port": "1", "gbps": 400.0, "active": True, "link": "InfiniBand"}
+    facts = {"name": "mlx5_0", "port": "1", "gbps": 400.0, "active": True, "link": "InfiniBand"}
+    assert port == {**facts, "opens": None}
+    verbs = host_of(tmp_path, {"/sys/class/infiniband/mlx5_0/device/infiniband_verbs/uverbs0/dev": ""})
+    assert collect.record(verbs)["adapters"] == [{**facts, "opens": False}]
+    assert collect.record(host_of(tmp_path, {"/dev/infiniband/uverbs0": ""}))["adapters"] == [{**facts, "opens": True}]
     assert made["interfaces"] == [{"name": "eth0", "gbps": 100.0}]
     assert [made["cpu"][name] for name in ("vendor", "family", "model")] == ["AuthenticAMD", 25, 17]
     assert made["driver"] == "550.54.14"

@@ -19,7 +19,7 @@ from tuner.preflight.settings import Assembled
 from tuner.preflight.views import Hosts, Setting, Views
 
 PRICED_BYTES = tuple(1 << power for power in range(10, 34, 2))  # sizes whose times are compared
-OF_THE_NODE = frozenset({named.PROCESSOR, named.GPUS, named.ADAPTERS, named.TOPOLOGY})
+OF_THE_NODE = frozenset({named.PROCESSOR, named.GPUS, named.ADAPTERS, named.TOPOLOGY, named.RANKS_OF_HOST})
 ADAPTER_KEYS = ("nics", "nic-gbps")
 
 
@@ -121,6 +121,8 @@ def _only(what: str, common: Setting, other: Setting) -> Setting:
     own, theirs = common.place, other.place
     if own.machine is None or own.machine != theirs.machine:
         return replace(common, place=theirs)
+    if what == named.RANKS_OF_HOST:
+        return replace(common, place=replace(own, gpus=theirs.gpus))
     keys = ("cpu",) if what == named.PROCESSOR else ADAPTER_KEYS if what == named.ADAPTERS else ()
     kept = [(key, value) for key, value in own.hardware if key not in keys]
     taken = [(key, value) for key, value in theirs.hardware if key in keys]

@@ -26,7 +26,7 @@ VERSION = 1
 LARGEST_ATTACHMENT_BYTES = 8 << 20
 SAYS_RELEASE = re.compile(rb"NCCL version (\d+\.\d+\.\d+)\+cuda(\d+\.\d+)")
 LIBRARY = "libnccl.so.2"
-IN_CACHE = re.compile(rb"/[^\0]{1,4000}/libnccl\.so\.2(?=\0)")
+IN_CACHE = re.compile(rb"/[^\0]{1,4000}/libnccl\.so\.2(?=\0)")  # of ldconfig
 LIBRARY_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -37,20 +37,11 @@ LIBRARY_FOLDERS = (
 )
 NVIDIA = "0x10de"
 # Who started the ranks, by the variables of rank, ranks, rank on the host and ranks of the host.
+WORLD = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
 LAUNCHERS = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    "Open MPI": (
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-    ),
-    "MVAPICH": (
-        "MV2_COMM_WORLD_RANK",
-        "MV2_COMM_WORLD_SIZE",
-        "MV2_COMM_WORLD_LOCAL_RANK",
-        "MV2_COMM_WORLD_LOCAL_SIZE",
-    ),
+    "Open MPI": tuple(f"OMPI_COMM_WORLD_{name}" for name in WORLD),
+    "MVAPICH": tuple(f"MV2_COMM_WORLD_{name}" for name in WORLD),
     "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
 }
@@ -69,7 +60,7 @@ IMAGES = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "NVIDIA_PYTORCH_VERSIO
 
 
 class Host:
-    """Where everything is read: the variables of the process, and its files below ``root``."""
+    """Where everything is read: the variables of the process, and files below ``root``."""
 
     def __init__(self, environment: Mapping[str, str], root: str = "") -> None:
         self.environment = environment
@@ -144,12 +135,12 @@ def configuration_files(host: Host) -> list[dict[str, Any]]:
     """
     named = host.variable("NCCL_CONF_FILE")
     places = {"named": named, "home": os.path.join(home(), ".nccl.conf"), "system": "/etc/nccl.conf"}
-    found = []
-    for place, path in places.items():
-        text = None if path is None else host.text(path)
-        if text is not None:
-            found.append({"place": place, "path": path, "variables": assignments(text)})
-    return found
+    texts = {place: host.text(path) for place, path in places.items() if path is not None}
+    return [
+        {"place": place, "path": places[place], "variables": assignments(text)}
+        for place, text in texts.items()
+        if text is not None
+    ]
 
 
 def home() -> str:
@@ -269,24 +260,28 @@ def gpus(host: Host) -> list[dict[str, Any]]:
 
 
 def adapters(host: Host) -> list[dict[str, Any]]:
-    """Ports of RDMA adapters: name, 1e9 bits per second, state, and InfiniBand or Ethernet."""
+    """Ports of RDMA adapters: 1e9 bits per second, state, link, and whether a process here may open the adapter."""
     folder, found = "/sys/class/infiniband", []
     for name in host.names(folder):
+        verbs = host.names(f"{folder}/{name}/device/infiniband_verbs")
+        opens = opened(host.path(f"/dev/infiniband/{verbs[0]}")) if verbs else None
         for port in host.names(f"{folder}/{name}/ports"):
             rate, state, link = (
-                host.word(f"{folder}/{name}/ports/{port}/{file}") for file in ("rate", "state", "link_layer")
+                host.word(f"{folder}/{name}/ports/{port}/{of}") for of in ("rate", "state", "link_layer")
             )
             gbps = re.match(r"\d+(\.\d+)?", rate)
-            found.append(
-                {
-                    "name": name,
-                    "port": port,
-                    "gbps": float(gbps[0]) if gbps else None,
-                    "active": "ACTIVE" in state,
-                    "link": link or None,
-                }
-            )
+            made = {"name": name, "port": port, "gbps": float(gbps[0]) if gbps else None, "link": link or None}
+            found.append({**made, "active": "ACTIVE" in state, "opens": opens})
     return found
+
+
+def opened(path: str) -> bool:
+    """Whether a device can be opened: a container may show one in /sys that it must not use."""
+    try:
+        os.close(os.open(path, os.O_RDWR))
+    except OSError:
+        return False
+    return True
 
 
 def interfaces(host: Host) -> list[dict[str, Any]]:
@@ -387,8 +382,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--library", metavar="FILE", help="the libnccl.so.2 that the job loads, where it is known")
     given = parser.parse_args(arguments)
     try:
-        made = record(Host(os.environ), given.library)
-        print(written(given.folder, made))
+        print(written(given.folder, record(Host(os.environ), given.library)))
     except OSError as error:
         print(f"preflight_collect.py: {error.filename or given.folder}: {error.strerror}", file=sys.stderr)
         return 2

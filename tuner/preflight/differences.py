@@ -19,9 +19,9 @@ RELEASE, PROCESSOR, GPUS, ADAPTERS, TOPOLOGY, TABLE = (
     "topology",
     "decision table",
 )
-TUNER_PLUGIN, NETWORK_PLUGIN = "tuner plugin", "network plugin"
+TUNER_PLUGIN, NETWORK_PLUGIN, RANKS_OF_HOST = "tuner plugin", "network plugin", "ranks of the host"
 # What the emulator is asked about, besides variables.
-ASKED = (RELEASE, PROCESSOR, GPUS, ADAPTERS, TOPOLOGY, TABLE, TUNER_PLUGIN)
+ASKED = (RELEASE, PROCESSOR, GPUS, ADAPTERS, TOPOLOGY, TABLE, TUNER_PLUGIN, RANKS_OF_HOST)
 NOT_SET = "not set"
 
 
@@ -67,6 +67,7 @@ def described(facts: Facts) -> dict[str, str]:
         PROCESSOR: facts.processor.in_words,
         GPUS: facts.gpu_words,
         ADAPTERS: facts.port_words(variables),
+        RANKS_OF_HOST: "as many as GPUs" if facts.ranks_of_host is None else str(facts.ranks_of_host),
         "driver": facts.driver or "not known",
         "container": facts.container or "none",
         **{name: NOT_SET if file is None else file.in_words for name, file in files.items()},

@@ -88,13 +88,14 @@ class Facts:
     configuration_files: tuple[tuple[str, Mapping[str, str]], ...]  # by place: named, home, system
     processor: Processor
     gpus: tuple[str, ...]  # PCI device ids of all of the host's
-    ports: tuple[Port, ...]  # that are active
+    ports: tuple[Port, ...]  # that are active, of adapters that can be opened
     driver: str | None
     topology: NamedFile | None
     tuner_plugin: NamedFile | None
     network_plugin: NamedFile | None
     table: NamedFile | None
     container: str | None
+    ranks_of_host: int | None = None  # where the records are of ranks: how many the host has
 
     @property
     def release(self) -> str | None:
@@ -169,7 +170,7 @@ def of_json(given: Mapping[str, Any]) -> Facts:
             ports=tuple(
                 Port(port["name"], int(port["port"]), port["gbps"], port["link"])
                 for port in given["adapters"]
-                if port["active"]
+                if port["active"] and port["opens"] is not False
             ),
             driver=given["driver"],
             topology=_named(given["topology"]),

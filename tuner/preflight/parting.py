@@ -25,7 +25,10 @@ Labels = Callable[[SizeArray], NDArray[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class RankPick:
-    """What the ranks of one setting run; ``threads`` of a block where ranks part by them, too, else None."""
+    """What the ranks of one setting run; ``threads`` of a block where ranks part by them, too, else None.
+
+    Channels that a decision table sets are an upper bound, which NCCL may deal out otherwise.
+    """
 
     algorithm: Algorithm
     protocol: Protocol

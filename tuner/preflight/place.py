@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tuner.base.errors import BadTopology
+from tuner.base.errors import BadInput, BadTopology
 from tuner.machine import catalogue, skeleton
-from tuner.machine.topology import Cpu, Topology
+from tuner.machine.topology import Cpu, Topology, fused
 from tuner.preflight.facts import Facts, Processor
 
 GPU_DEVICE = re.compile(r'class="0x03[^>]*?device="(0x[0-9a-f]+)"')
+ADAPTERS = "adapters"
+UNPLACED = 3  # adapters that a machine has no place for make it less like a record than so many changes
 ARCHITECTURES = {"aarch64": "arm64", "ppc64le": "ppc64"}  # Linux's words for what NCCL calls otherwise
 
 
@@ -38,17 +40,26 @@ class Place:
 
 
 def of_topology(path: Path, gpus: int | None) -> Place | None:
-    """A topology that is complete; None for one that only places devices, or cannot be read."""
+    """A host's topology that is complete; None for one that only places devices, or cannot be read."""
     try:
         _, topology = skeleton.read_complete(path)
+        several_hosts = fused.hosts_of(path)
     except BadTopology:
+        return None
+    if several_hosts:
         return None
     return Place(None, path, _fewer(gpus, topology), agrees=("topology",))
 
 
 def named(machine: str, facts: Facts, variables: Mapping[str, str], gpus: int | None) -> Place:
-    """The machine that the user named, with the record's processor and adapters. UnknownMachine."""
-    return _as_recorded(catalogue.load(machine), facts, variables, gpus)
+    """The machine that the user named, with the record's processor and adapters.
+
+    UnknownMachine, and BadInput for a NVLink domain of several hosts.
+    """
+    found = catalogue.load(machine)
+    if found.trays is not None:
+        raise BadInput(f"{machine}: what ranks of a NVLink domain of several hosts choose is not computed here")
+    return _as_recorded(found, facts, variables, gpus)
 
 
 def nearest(alike: Sequence[Facts]) -> tuple[str, ...]:
@@ -66,7 +77,7 @@ def nearest(alike: Sequence[Facts]) -> tuple[str, ...]:
 
 def _unlike(machine: catalogue.Machine, facts: Facts) -> int:
     place = _as_recorded(machine, facts, facts.settled(None), None)
-    return len(place.hardware) + len(place.assumed)
+    return len(place.hardware) + UNPLACED * any(words.startswith(ADAPTERS) for words in place.assumed)
 
 
 @cache
@@ -112,7 +123,7 @@ def _compare_adapters(topology: Topology, facts: Facts, variables: Mapping[str, 
     ports, nets = facts.used_ports(variables), topology.nets
     speeds = {port.gbps for port in ports}
     if not ports or None in speeds or len(speeds) > 1 or len(ports) > len(nets):
-        assumed.append(f"adapters ({facts.port_words(variables)} on record)")
+        assumed.append(f"{ADAPTERS} ({facts.port_words(variables)} on record)")
         return
     (gbps,) = speeds
     if len(ports) < len(nets):

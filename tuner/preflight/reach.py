@@ -41,6 +41,8 @@ OF_MESSAGES = frozenset(
 )
 # Which network the bytes go over; ranks of one communicator need the same.
 OF_THE_NETWORK = frozenset({"NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_DISABLE"})
+# What rank 0 refuses at the start; the adapters themselves are compared.
+OF_THE_START = frozenset({"NCCL_IGNORE_NET_MISMATCH", "NCCL_IGNORE_COLLNET_MISMATCH"})
 # What these name is compared by content, or was applied to the adapters on record.
 COMPARED_OTHERWISE = frozenset(
     {
@@ -62,6 +64,8 @@ def of_variable(name: str, nccl: Release) -> Reach | None:
         return Reach.messages
     if name in OF_THE_NETWORK:
         return Reach.network
+    if name in OF_THE_START:
+        return Reach.nothing
     if reaches_choice(name, nccl):
         return None
     return Reach.unknown if nccl.unknown_variables([name]) else Reach.nothing

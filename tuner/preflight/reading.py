@@ -2,8 +2,8 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +79,13 @@ def read(folder: Path) -> Collected:
         files = sorted(path for path in folder.iterdir() if path.suffix == ".json" and path.name[0] != ".")
     except OSError as error:
         raise BadInput(f"{folder}: {error.strerror}") from error
-    found, kinds, unreadable = list[tuple[Rank, str]](), dict[str, Facts](), list[Unreadable]()
+    found, facts, unreadable = list[tuple[Rank, str]](), dict[str, Facts](), list[Unreadable]()
     for path in files:
         try:
             given = _json(path)
             key = _key(given)
-            if key not in kinds:
-                kinds[key] = of_json(given)
+            if key not in facts:
+                facts[key] = of_json(given)
             found.append((_rank(path.name, given), key))
         except BadInput as error:
             unreadable.append(Unreadable(path.name, str(error)))
@@ -95,13 +95,26 @@ def read(folder: Path) -> Collected:
         )
         raise BadInput(f"{folder}: no record of a rank{why}")
     found.sort(key=lambda each: (each[0].rank is None, each[0].rank or 0, each[0].host))
-    order = {key: number for number, key in enumerate(dict.fromkeys(key for _, key in found))}
+    sizes = _ranks_of_hosts(rank for rank, _ in found)
+    kinds = [(key, sizes[rank.host]) for rank, key in found]
+    order = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
     return Collected(
         folder,
-        tuple(_numbered(rank, order[key]) for rank, key in found),
-        tuple(kinds[key] for key in order),
+        tuple(replace(rank, kind=order[kind]) for (rank, _), kind in zip(found, kinds, strict=True)),
+        tuple(replace(facts[key], ranks_of_host=size) for key, size in order),
         tuple(unreadable),
     )
+
+
+def _ranks_of_hosts(ranks: Iterable[Rank]) -> dict[str, int | None]:
+    """By host; None where the records are of hosts: a rank for each GPU."""
+    by_host = defaultdict[str, list[Rank]](list)
+    for rank in ranks:
+        by_host[rank.host].append(rank)
+    return {
+        host: max(len({each.rank for each in own} - {None}), *(each.local_ranks or 0 for each in own)) or None
+        for host, own in by_host.items()
+    }
 
 
 def _json(path: Path) -> Mapping[str, Any]:
@@ -138,9 +151,3 @@ def _rank(file: str, given: Mapping[str, Any]) -> Rank:
     if numbers[0] is not None and numbers[1] is not None and numbers[0] >= numbers[1]:
         raise BadInput(f"rank {numbers[0]} of {numbers[1]}; valid: below that")
     return Rank(file, numbers[0], numbers[1], numbers[2], str(given.get("host")), given.get("job"), kind=-1)
-
-
-def _numbered(rank: Rank, kind: int) -> Rank:
-    from dataclasses import replace
-
-    return replace(rank, kind=kind)

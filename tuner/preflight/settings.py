@@ -1,7 +1,6 @@
 """What the kinds of ranks choose by, and on which hosts they are: from records to what the emulator takes."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -13,7 +12,7 @@ from tuner.preflight.differences import known_release
 from tuner.preflight.facts import Facts, NamedFile
 from tuner.preflight.place import Place
 from tuner.preflight.reach import reaches_choice
-from tuner.preflight.reading import Collected, Rank
+from tuner.preflight.reading import Collected
 from tuner.preflight.views import Hosts, Setting
 
 
@@ -58,49 +57,36 @@ def machines(collected: Collected, nodes: Nodes) -> tuple[Nodes, ...]:
 
 def assemble(collected: Collected, nodes: Nodes) -> Assembled:
     """BadInput where a kind's release or node is not known; the message says what would make it known."""
-    taken_for = machines(collected, nodes)
-    by_host = defaultdict[str, list[Rank]](list)
+    of_kind = [
+        _setting(collected, facts, taken_for)
+        for facts, taken_for in zip(collected.kinds, machines(collected, nodes), strict=True)
+    ]
+    by_host = defaultdict[str, list[int]](list)
     for rank in collected.ranks:
-        by_host[rank.host].append(rank)
-    settings = dict[tuple[int, int | None], Setting]()
-    found, sizes = list[tuple[Setting, ...]](), list[int]()
-    ranks_of_setting, of_kind = Counter[Setting](), dict[int, Setting]()
-    for ranks in by_host.values():
-        size = _ranks_of_host(ranks)
-        for rank in ranks:
-            key = rank.kind, size
-            if key not in settings:
-                settings[key] = _setting(collected, rank.kind, taken_for, size)
-            ranks_of_setting[settings[key]] += 1
-            of_kind.setdefault(rank.kind, settings[key])
-        found.append(tuple(dict.fromkeys(settings[rank.kind, size] for rank in ranks)))
-        sizes.append(size or len(collected.kinds[ranks[0].kind].gpus))
+        by_host[rank.host].append(rank.kind)
+    found = [tuple(dict.fromkeys(of_kind[kind] for kind in kinds)) for kinds in by_host.values()]
+    sizes = [_size(collected.kinds[kinds[0]]) for kinds in by_host.values()]
     hosts = [Hosts(alike, len(list(same))) for alike, same in groupby(found)]
-    notes = list[str]()
-    left = (collected.expected or 0) - sum(sizes)
-    if left > 0 and sizes:
-        common, size = Counter(found).most_common(1)[0][0], Counter(sizes).most_common(1)[0][0]
-        missing = -(-left // max(size, 1))
-        hosts.append(Hosts(common[:1], missing))
+    notes, left = list[str](), (collected.expected or 0) - sum(sizes)
+    if left > 0:
+        missing = -(-left // max(Counter(sizes).most_common(1)[0][0], 1))
+        hosts.append(Hosts(Counter(found).most_common(1)[0][0][:1], missing))
         notes.append(f"{missing} hosts without a record are taken for hosts like most others")
-    return Assembled(tuple(hosts), tuple(of_kind[kind] for kind in sorted(of_kind)), dict(ranks_of_setting), (*notes,))
+    ranks_of_setting = Counter(of_kind[rank.kind] for rank in collected.ranks)
+    return Assembled(tuple(hosts), tuple(of_kind), dict(ranks_of_setting), tuple(notes))
 
 
-def _ranks_of_host(ranks: list[Rank]) -> int | None:
-    """None where the records are of hosts: a rank for each GPU."""
-    said = [rank.local_ranks for rank in ranks if rank.local_ranks is not None]
-    counted = sum(rank.rank is not None for rank in ranks)
-    return max([*said, counted]) or None
+def _size(facts: Facts) -> int:
+    return facts.ranks_of_host or len(facts.gpus)
 
 
-def _setting(collected: Collected, kind: int, taken_for: Sequence[Nodes], ranks_of_host: int | None) -> Setting:
-    facts = collected.kinds[kind]
+def _setting(collected: Collected, facts: Facts, nodes: Nodes) -> Setting:
     nccl = known_release(facts)
     if nccl is None:
         release = "no libnccl was found on record" if facts.release is None else f"NCCL {facts.release} has no tables"
         raise BadInput(f"{release}; valid: collect --library FILE, and the releases of `nccl-tuner pick --help`")
     variables = facts.settled(nccl)
-    place = place_of(collected, facts, taken_for[kind], ranks_of_host)
+    place = place_of(collected, facts, nodes)
     if place is None:
         raise BadInput(
             f"no machine of the catalogue has {facts.gpu_words} in a host; valid: --machine NAME, --topology FILE.xml, "
@@ -112,19 +98,19 @@ def _setting(collected: Collected, kind: int, taken_for: Sequence[Nodes], ranks_
     return Setting(nccl.name, tuple(environment.items()), _numbered(place), _table(collected, facts))
 
 
-def place_of(collected: Collected, facts: Facts, nodes: Nodes, ranks_of_host: int | None = None) -> Place | None:
+def place_of(collected: Collected, facts: Facts, nodes: Nodes) -> Place | None:
     """The node of a kind: a topology, or a machine with processor and adapters on record. None: not known. BadInput."""
     if nodes.topology is not None:
-        found = places.of_topology(nodes.topology, ranks_of_host)
+        found = places.of_topology(nodes.topology, facts.ranks_of_host)
         if found is None:
             raise BadInput(f"{nodes.topology}: not a whole topology; valid: what NCCL_TOPO_DUMP_FILE writes")
         return found
     if nodes.machine is None or nodes.recognised:
         attached = _attached(collected, "topology", facts.topology)
-        dumped = None if attached is None else places.of_topology(attached, ranks_of_host)
+        dumped = None if attached is None else places.of_topology(attached, facts.ranks_of_host)
         if dumped is not None or nodes.machine is None:
             return dumped
-    return places.named(nodes.machine, facts, facts.settled(known_release(facts)), ranks_of_host)
+    return places.named(nodes.machine, facts, facts.settled(known_release(facts)), facts.ranks_of_host)
 
 
 def _numbered(place: Place) -> Place:

@@ -135,6 +135,15 @@ def _notes(collected: Collected) -> list[str]:
     if len(jobs) > 1:
         said = ", ".join(f"{job or 'none'} ({count} records)" for job, count in jobs.most_common())
         notes.append(f"the records are of several jobs: {said}; older ones may have been left in the folder")
+    if len(numbers := _numbers_of_adapters(collected)) > 1:
+        notes.append(
+            f"hosts have {' or '.join(map(str, numbers))} adapters: what is sent over one that another host lacks has "
+            "to reach it over others; a job hung where it did not (NVIDIA/nccl #2428)"
+        )
+    worlds = Counter(rank.ranks for rank in collected.ranks if rank.ranks is not None)
+    if len(worlds) > 1:
+        said = ", ".join(f"{ranks} ({count} records)" for ranks, count in worlds.most_common())
+        notes.append(f"the records say different numbers of ranks: {said}")
     for number, facts in enumerate(collected.kinds):
         releases = list(dict.fromkeys(library.release for library in facts.libraries if library.release))
         if len(releases) > 1:
@@ -181,6 +190,22 @@ def _by_kind(parting: Parting, views: Views, assembled: Assembled) -> Parting:
     return replace(parting, picks=tuple(parting.picks[at[setting]] for setting in assembled.setting_of_kind))
 
 
+def _numbers_of_adapters(collected: Collected) -> list[int]:
+    """Of each kind, ascending, each once."""
+    kinds = collected.kinds
+    return sorted({len(facts.used_ports(facts.settled(named.known_release(facts)))) for facts in kinds})
+
+
+def _refused_adapters(collected: Collected) -> str | None:
+    """Why NCCL refuses hosts with other numbers of adapters; None where it does not. Rank 0 looks."""
+    first = collected.kinds[0]
+    nccl = named.known_release(first)
+    refuses = first.settled(nccl).get("NCCL_IGNORE_NET_MISMATCH") == "0"
+    if nccl is None or not nccl.ranks.counts_adapters or not refuses or len(_numbers_of_adapters(collected)) < 2:
+        return None
+    return f"NCCL_IGNORE_NET_MISMATCH=0: NCCL {nccl.name} refuses ranks with other numbers of adapters"
+
+
 def _without_emulator(difference: Difference, collected: Collected) -> Difference:
     """What is known of a difference by itself; where the emulator is asked, its reach stays unknown without a why."""
     what = difference.what
@@ -191,6 +216,10 @@ def _without_emulator(difference: Difference, collected: Collected) -> Differenc
         facts.tuner_plugin is not None and not facts.plugin_is_own for facts in collected.kinds
     ):
         return replace(difference, why="a tuner plugin that is not emulated")
+    if what == named.ADAPTERS and (why := _refused_adapters(collected)):
+        return replace(difference, reach=Reach.start, why=why)
+    if what == "NCCL_COLLNET_ENABLE":
+        return replace(difference, why="CollNet on some ranks is not emulated")
     if what == named.NETWORK_PLUGIN:
         return replace(difference, reach=Reach.network)
     if what in named.ASKED:

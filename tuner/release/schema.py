@@ -209,6 +209,7 @@ class Ranks:
     """What a release does about ranks of a communicator that were started with different things."""
 
     checks_release: bool  # the communicator fails where ranks have other releases
+    counts_adapters: bool  # and with NCCL_IGNORE_NET_MISMATCH=0 where they have other numbers of adapters
     threads_divide_data: bool  # a block cuts its share by its number of threads, which then has to be the same
     named_configuration_file: bool  # NCCL_CONF_FILE is read instead of the home folder's .nccl.conf
 

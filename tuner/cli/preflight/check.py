@@ -76,7 +76,8 @@ def _print(report: Report) -> None:
         print_table("what differs", ("", "value", "ranks", "reaches"), _differences(report))
     for collective, ranges in groupby(report.partings, key=lambda parting: parting.collective):
         _print_partings(collective, list(ranges), report.kinds)
-    for note in [*_taken_for(report.kinds), *report.notes]:
+    whys = [f"{each.what}: {each.why}" for each in report.differences if each.why]
+    for note in [*_taken_for(report.kinds), *whys, *report.notes]:
         click.echo(f"note: {note}")
     click.echo(_last_line(report))
 
@@ -118,26 +119,40 @@ def _difference_row(difference: "Difference", value: "Value", first: bool) -> tu
 
 
 def _print_partings(collective: Collective, partings: Sequence["Parting"], kinds: Sequence[Kind]) -> None:
-    shown = kinds[:MOST_SHOWN]
+    """A column for each of two kinds; where there are more, a line for each of those that run the same at all sizes."""
+    alike = dict[tuple[object, ...], list[int]]()
+    for kind in range(len(kinds)):
+        alike.setdefault(tuple(each.picks[kind] for each in partings), []).append(kind)
+    columns = [(", ".join(kinds[kind].name for kind in those[:MOST_SHOWN]), those[0]) for those in alike.values()]
     together = [list(same) for _, same in groupby(partings, key=lambda each: [*map(_algo_proto, each.picks)])]
-    rows = [_parting_row(same, len(shown)) for same in together]
-    columns = ("from", "to", *(f"{kind.name} runs" for kind in shown), "ranges")
-    print_table(f"{collective.name}: ranks part", columns, rows[:MOST_SHOWN])
-    _print_left(len(rows), "rows; --json has every range of sizes")
+    title, shown = f"{collective.name}: ranks part", together[:MOST_SHOWN]
+    if len(columns) == 2:
+        rows = [(*_ends(same), *(_runs(same, at) for _, at in columns), len(same)) for same in shown]
+        print_table(title, ("from", "to", *(f"{name} runs" for name, _ in columns), "ranges"), rows)
+    else:
+        lines = [
+            (*(_ends(same) if first == 0 else ("", "")), name, _runs(same, at), len(same) if first == 0 else "")
+            for same in shown
+            for first, (name, at) in enumerate(columns)
+        ]
+        print_table(title, ("from", "to", "kinds", "run", "ranges"), lines)
+    _print_left(len(together), "rows; --json has every range of sizes")
+
+
+def _ends(same: Sequence["Parting"]) -> tuple[str, str]:
+    return human_bytes(same[0].from_bytes), human_bytes(same[-1].to_bytes)
 
 
 def _algo_proto(pick: "RankPick | None") -> tuple[int, int] | None:
     return None if pick is None else (pick.algorithm, pick.protocol)
 
 
-def _parting_row(same: Sequence["Parting"], kinds: int) -> tuple[object, ...]:
-    """Ranges of the same algorithms and protocols as one; between some of them ranks may agree."""
-    runs = []
-    for at in range(kinds):
-        picks = [pick for each in same if (pick := each.picks[at]) is not None]
-        channels = span([pick.channels for pick in picks]) if picks else ""
-        runs.append(f"{picks[0].algorithm.name}/{picks[0].protocol.name} x{channels}" if picks else "fails")
-    return human_bytes(same[0].from_bytes), human_bytes(same[-1].to_bytes), *runs, len(same)
+def _runs(same: Sequence["Parting"], kind: int) -> str:
+    """What a kind runs in ranges of the same algorithms and protocols; between some of them ranks may agree."""
+    picks = [pick for each in same if (pick := each.picks[kind]) is not None]
+    if not picks:
+        return "fails"
+    return f"{picks[0].algorithm.name}/{picks[0].protocol.name} x{span([pick.channels for pick in picks])}"
 
 
 def _print_left(count: int, what: str) -> None:
