@@ -13,7 +13,7 @@ from tuner.emulator import nccl_source as nccl
 from tuner.release.environment import Environment
 
 ENABLE = "NCCL_MNNVL_ENABLE"
-CLUSTER, CLIQUE, ACROSS_CLIQUES = "NCCL_MNNVL_UUID", "NCCL_MNNVL_CLIQUE_ID", "NCCL_MNNVL_CROSS_CLIQUE"
+CLUSTER, CLIQUE = "NCCL_MNNVL_UUID", "NCCL_MNNVL_CLIQUE_ID"
 IF_THERE = 2  # default of NCCL_MNNVL_ENABLE
 NOT_SET, BY_RACK = -1, -2  # of NCCL_MNNVL_CLIQUE_ID; BY_RACK asks NVML for the rack
 
@@ -88,8 +88,6 @@ def _joined(fabric: Fabric) -> Sequence[int]:
     if cluster == 0:
         return ()
     if clique == BY_RACK:
-        if fabric.environment.number(ACROSS_CLIQUES, 0):
-            raise BadInput(f"{ACROSS_CLIQUES}: not emulated where cliques share a cluster; valid there: 0")
         return fabric.domains
     return (sum(fabric.domains),)
 
