@@ -134,8 +134,20 @@ def test_the_gpus_that_a_user_names_narrow_it(file: Path) -> None:
     file.write_text("".join(f"a:7:7 [0] NCCL INFO {line}\n" for line in lines), encoding="utf-8")
     assert describe(log=file, gpu="v100-sxm3").machine == "dgx-2"
     file.write_text(file.read_text("utf-8") + f"a:7:7 [0] NCCL INFO {made}\n", encoding="utf-8")
-    with pytest.raises(BadInput, match=r"nearest: .*dgx-2 \(agrees: GPUs V100-SXM3, 16 GPUs per node; differs: 24"):
+    with pytest.raises(
+        BadInput,
+        match=r"nearest: .*dgx-2 \(agrees: GPUs V100-SXM3, compute capability 7\.0, 16 GPUs per node; differs: 24",
+    ):
         describe(log=file, gpu="v100-sxm3")
+
+
+def test_a_compute_capability_counts_and_is_never_passed_over(file: Path) -> None:
+    file.write_text(plain("dgx-a100"), encoding="utf-8")
+    assert describe(log=file, comp_cap=80).machine == "dgx-a100"
+    with pytest.raises(BadInput, match=r"nearest: .*differs: compute capability 9\.0"):
+        describe(log=file, comp_cap=90)
+    with pytest.raises(BadInput, match="comp_cap: of nodes as the log shows them; valid without --machine"):
+        describe("dgx-a100", log=file, comp_cap=80)
 
 
 def test_the_devices_that_nccl_tests_lists_are_the_ranks(file: Path) -> None:

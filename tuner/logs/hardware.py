@@ -18,6 +18,7 @@ def of(reading: Reading) -> Hardware:
     return Hardware(
         instance=log.instance,
         gpu_names=tuple(dict.fromkeys(log.devices.values())),
+        comp_caps=tuple(sorted(set(reading.given.comp_caps))),
         ranks_of_hosts=tuple(len(ranks) for ranks in by_host.values()) if every else (),
         bus_ids=tuple(sorted(bus_ids)),
         adapters=adapters,

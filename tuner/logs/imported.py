@@ -81,6 +81,7 @@ class Hardware:
 
     instance: str | None  # a cloud's name of the machine
     gpu_names: tuple[str, ...]  # each once
+    comp_caps: tuple[int, ...]  # each once, as the user says them
     ranks_of_hosts: tuple[int, ...]
     bus_ids: tuple[int, ...]
     adapters: tuple[str, ...]

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _OF_RELEASES = ("the release", "NCCL ")  # how what is needed of a release begins
 MOST_LISTED = 12  # communicators in a message
-_OF_LOGS = ("log", "log_communicator", "comp_cap", "cpu_arch", "cpu_vendor", "nvswitch", "net_gbs")
+_OF_NODES = ("comp_cap", "cpu_arch", "cpu_vendor", "nvswitch", "net_gbs")
+_OF_LOGS = ("log", "log_communicator", *_OF_NODES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,8 @@ def read(machine: str | None, given: "Description") -> Logged:
     if given.get("node"):
         raise BadInput("--log shows the nodes; valid: --log or --node")
     named = machine is not None or bool(given.get("topology"))
+    if named and (beside := [key for key in _OF_NODES if given.get(key) not in (None, ())]):
+        raise BadInput(f"{', '.join(beside)}: of nodes as the log shows them; valid without --machine and --topology")
     imported = importer.read(file, _given(given, not named))
     _check_one(file, given, imported)
     shown = not named and any(node.graphs for node in imported.nodes)
@@ -88,6 +91,10 @@ def read(machine: str | None, given: "Description") -> Logged:
         others = {key: others[key] for key in ("nccl", "env", "constants", "build") if key in others}
     else:
         others |= _parts(machine, imported, others)
+        if any(node.graphs for node in imported.nodes):
+            notes.append(
+                "the log shows graphs, which answer without --machine and --topology; these are searched there"
+            )
         near = _near(file, machine, imported, cast("Description", others), notes)
         machine = machine if near is None else near.machine
     topology = given.get("topology")

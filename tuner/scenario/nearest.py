@@ -83,6 +83,10 @@ def _gpus(machine: Machine, imported: Imported, run: "Description") -> Iterator[
         yield Compared(f"instance type {hardware.instance}", same, identifies=True)
     known = ", ".join(hardware.gpu_names)
     yield Compared(f"GPUs {known or 'by name'}", _is_model(machine.gpu, known) if known else None, identifies=True)
+    if hardware.comp_caps:
+        caps = ", ".join(f"{cap / 10:.1f}" for cap in hardware.comp_caps)
+        same = set(hardware.comp_caps) == {gpu.sm for gpu in machine.topology.gpus}
+        yield Compared(f"compute capability {caps}", same)
     has = machine.gpus_per_node * (machine.trays or 1)
     if used is None or used < has:
         yield Compared("number of GPUs", None)
