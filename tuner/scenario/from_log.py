@@ -92,9 +92,7 @@ def read(machine: str | None, given: "Description") -> Logged:
     else:
         others |= _parts(machine, imported, others)
         if any(node.graphs for node in imported.nodes):
-            notes.append(
-                "the log shows graphs, which answer without --machine and --topology; these are searched there"
-            )
+            notes.append(f"graphs are those of {machine or given['topology']}; without it the log's own answer")
         near = _near(file, machine, imported, cast("Description", others), notes)
         machine = machine if near is None else near.machine
     topology = given.get("topology")
