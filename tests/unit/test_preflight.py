@@ -1,9 +1,12 @@
 """Records of ranks compared: kinds, differences, what they reach, and at which sizes ranks part."""
 
 import ast
+import contextlib
+import copy
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import pytest
 
 from tests.support.command_line import run
 from tests.support.preflight_records import AMD, INTEL, Host, as_json, with_processor, write
+from tuner.base.errors import TunerError
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
@@ -256,8 +260,48 @@ def test_no_record_at_all(text: str, complaint: str, tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+def leaves_of(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where each value of a record is, lists and dictionaries too."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inside:
+        yield (*path, key)
+        yield from leaves_of(each, (*path, key))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", [None, [], {}, "x", -1, 1e400], ids=repr)
+def test_records_with_wrong_values(wrong: Any, tmp_path: Path) -> None:
+    """One line and no traceback, or an answer, whatever stands in the place of a value."""
+    whole = Host("b").with_env(NCCL_ALGO="Ring").record(0) | {"rank": 1, "ranks": 2, "local_ranks": 1}
+    whole["configuration_files"] = [{"place": "home", "path": "x", "variables": {"NCCL_PROTO": "LL"}}]
+    whole["topology"] = {"variable": "NCCL_TOPO_FILE", "path": "x", "sha256": "0" * 64}
+    whole["container"] = {"kind": "docker", "image": None}
+    collect.written(str(tmp_path), Host("a").record(0) | {"rank": 0, "ranks": 2, "local_ranks": 1})
+    other = tmp_path / "rank-000001.b.json"
+    for *path, last in leaves_of(whole):
+        made = copy.deepcopy(whole)
+        where: Any = made
+        for key in path:
+            where = where[key]
+        where[last] = wrong
+        other.write_text(json.dumps(made))
+        with contextlib.suppress(TunerError):
+            check(tmp_path, Question((ALLREDUCE,), Range(None, 1 << 20)))
+
+
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     assert "No such file" in run("preflight", "check", str(tmp_path / "none"), code=2).stderr
+
+
+def test_adapters_whose_speed_nobody_knows(tmp_path: Path) -> None:
+    host = Host("a")
+    unknown = [{**adapter, "gbps": None} for adapter in host.record(0)["adapters"]]
+    report = checked(tmp_path, host, replace(host, name="b", more={"adapters": unknown}))
+    (difference,) = report.differences
+    assert [value.value for value in difference.values] == [
+        "8 x 400 Gb/s InfiniBand",
+        "8 x speed not known InfiniBand",
+    ]
 
 
 def test_gpus_that_no_machine_has(tmp_path: Path) -> None:

@@ -435,3 +435,18 @@ def test_without_libnccl_it_answers_and_the_oracle_says_how_to_get_it(
     assert "after:  2 x dgx-h100" in run_process("whatif", "allreduce", "nic-gbps=100", *COMMAND[4:]).stdout
     error = run_process("oracle", "graphs", *COMMAND[4:], code=2).stderr
     assert "`nccl-tuner fetch-nccl 2.28.9` gets it" in error
+
+
+@pytest.mark.parametrize(
+    ("value", "cpu"),
+    [
+        ("AuthenticAMD:143:49", ("x86_64", "AuthenticAMD", 143, 49)),
+        ("GenuineIntel:6:85", ("x86_64", "GenuineIntel", 6, 85)),
+        ("arm64", ("arm64", None, None, None)),
+    ],
+)
+def test_other_processors(value: str, cpu: tuple[object, ...]) -> None:
+    after = read(edited(xml("dgx-h100"), {"cpu": value})).cpus
+    assert {(each.arch, each.vendor, each.family, each.model) for each in after} == {cpu}
+    with pytest.raises(BadInput, match="valid: VENDOR:FAMILY:MODEL"):
+        edited(xml("dgx-h100"), {"cpu": f"{value}:1"})

@@ -1,15 +1,16 @@
 """What a rank wrote down of itself, without who it is: ranks with equal facts are of one kind."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tuner.base.errors import BadInput, TunerError
 from tuner.machine import gpus
 from tuner.machine.adapters import Named, used
 from tuner.release.schema import Release
 
+T = TypeVar("T")
 OWN_PLUGIN = "nccl_tuner_plugin"  # in the name of this project's shared object
 # Set by containers, builds and frameworks; NCCL reads none of them.
 NOT_NCCLS = frozenset(
@@ -64,6 +65,12 @@ class Port:
     port: int
     gbps: float | None
     link: str | None
+
+    @property
+    def in_words(self) -> str:
+        """Speed and link: ``400 Gb/s InfiniBand``."""
+        speed = "speed not known" if self.gbps is None else f"{self.gbps:g} Gb/s"
+        return " ".join(filter(None, [speed, self.link]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +140,7 @@ class Facts:
 
     def port_words(self, variables: Mapping[str, str]) -> str:
         """The adapters by speed: ``8 x 400 Gb/s InfiniBand``."""
-        return counted(f"{port.gbps or '?':g} Gb/s {port.link or ''}".strip() for port in self.used_ports(variables))
+        return counted(port.in_words for port in self.used_ports(variables))
 
     @property
     def plugin_is_own(self) -> bool:
@@ -159,33 +166,50 @@ def of_json(given: Mapping[str, Any]) -> Facts:
     """BadInput for what ``collect`` does not write."""
     try:
         return Facts(
-            libraries=tuple(Library(**library) for library in given["libraries"]),
+            libraries=tuple(map(_library, given["libraries"])),
             variables={str(name): str(value) for name, value in given["variables"].items()},
             configuration_files=tuple(
                 (str(file["place"]), {str(name): str(value) for name, value in file["variables"].items()})
                 for file in given["configuration_files"]
             ),
-            processor=Processor(**given["cpu"]),
+            processor=_processor(given["cpu"]),
             gpus=tuple(str(gpu["device"]) for gpu in given["gpus"]),
             ports=tuple(
-                Port(port["name"], int(port["port"]), port["gbps"], port["link"])
+                Port(str(port["name"]), int(port["port"]), _given(float, port["gbps"]), _given(str, port["link"]))
                 for port in given["adapters"]
                 if port["active"] and port["opens"] is not False
             ),
-            driver=given["driver"],
+            driver=_given(str, given["driver"]),
             topology=_named(given["topology"]),
             tuner_plugin=_named(given["plugins"]["tuner"]),
             network_plugin=_named(given["plugins"]["network"]),
             table=_named(given["table"]),
             container=_container(given["container"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BadInput(f"not as collect writes it: {type(error).__name__} {error}") from error
 
 
 def _named(file: Mapping[str, Any] | None) -> NamedFile | None:
-    return None if file is None else NamedFile(str(file["path"]), file["sha256"])
+    return None if file is None else NamedFile(str(file["path"]), _given(str, file["sha256"]))
 
 
 def _container(given: Mapping[str, Any] | None) -> str | None:
-    return None if given is None else " ".join(filter(None, [given["kind"], given["image"]]))
+    return None if given is None else " ".join(str(word) for word in (given["kind"], given["image"]) if word)
+
+
+def _library(given: Mapping[str, Any]) -> Library:
+    release, cuda = (_given(str, given[name]) for name in ("release", "cuda"))
+    return Library(str(given["found_by"]), str(given["path"]), release, cuda, int(given["bytes"]))
+
+
+def _processor(given: Mapping[str, Any]) -> Processor:
+    family, model = (_given(int, given[name]) for name in ("family", "model"))
+    return Processor(
+        str(given["architecture"]), _given(str, given["vendor"]), family, model, _given(str, given["name"])
+    )
+
+
+def _given(kind: Callable[[Any], T], value: Any) -> T | None:
+    """As this kind; None where the record has nothing."""
+    return None if value is None else kind(value)

@@ -144,10 +144,14 @@ def _without_places(devices: Any) -> Iterator[Any]:
             yield {name: value for name, value in device.items() if name not in ("path", "bus_id")}
 
 
+def _word(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
 def _rank(file: str, given: Mapping[str, Any]) -> Rank:
     numbers = [given.get(name) for name in ("rank", "ranks", "local_ranks")]
     if any(number is not None and (not isinstance(number, int) or number < 0) for number in numbers):
         raise BadInput(f"rank, ranks and local_ranks are {numbers}; valid: whole numbers or null")
     if numbers[0] is not None and numbers[1] is not None and numbers[0] >= numbers[1]:
         raise BadInput(f"rank {numbers[0]} of {numbers[1]}; valid: below that")
-    return Rank(file, numbers[0], numbers[1], numbers[2], str(given.get("host")), given.get("job"), kind=-1)
+    return Rank(file, numbers[0], numbers[1], numbers[2], str(given.get("host")), _word(given.get("job")), kind=-1)
