@@ -133,7 +133,9 @@ def test_a_process_answers_the_same() -> None:
 
 
 def test_an_unknown_command_says_which_there_are() -> None:
-    assert run("pikc", code=2).stderr.startswith("nccl-tuner: no command 'pikc'; valid: pick, explain, edges, ")
+    assert run("pikc", code=2).stderr.startswith(
+        "nccl-tuner: no command 'pikc'; did you mean pick?; valid: pick, explain, edges, "
+    )
     assert "valid: env, path, convert" in run("plugin", "lnit", code=2).stderr
 
 

@@ -113,7 +113,10 @@ def test_counts_become_nbytes_by_the_collective_and_its_ranks(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("collective,bytes,calls\nallreduse,8,1\n", "x:2: unknown collective 'allreduse'; valid: Broadcast"),
+        (
+            "collective,bytes,calls\nallreduse,8,1\n",
+            "x:2: unknown collective 'allreduse'; did you mean AllReduce?; valid: Broadcast",
+        ),
         ("collective,bytes\n\nallreduce,8Q\n", "x:3: size '8Q'"),
         ("collective,bytes\nallreduce,0\n", "x:2: size '0' is 0 bytes; valid: 1"),
         ("collective,bytes,calls\nallreduce,8,-1\n", "x:2: '-1' calls; valid: a number from 0"),
@@ -123,7 +126,7 @@ def test_counts_become_nbytes_by_the_collective_and_its_ranks(tmp_path: Path) ->
         ("collective,bytes,bytes\nallreduce,8,1\n", "x:1: column 'bytes' twice"),
         ("collective,calls\nallreduce,8\n", "x:1: no size; valid: bytes, bytes_per_rank, count"),
         ("collective,count\nallreduce,8\n", "x:2: a count of elements needs a dtype"),
-        ("collective,count,dtype\nallreduce,8,bf16\n", "x:2: unknown type 'bf16'; valid: int8"),
+        ("collective,count,dtype\nallreduce,8,bf17\n", "x:2: unknown type 'bf17'; valid: int8"),
         ("collective,count,dtype\nallreduce,1.5,int8\n", "x:2: count '1.5'; valid: a whole number"),
         ("collective,count,dtype\nallgather,9223372036854775807,int8\n", "x:2: allgather of 14757395258967641"),
         ("collective,bytes,op\nallreduce,8,plus\n", "x:2: unknown operation 'plus'; valid: sum"),

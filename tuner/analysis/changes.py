@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 from tuner import release
 from tuner.base.errors import BadInput, one_of
 from tuner.machine import catalogue
-from tuner.machine.topology.edit import EDITS, together
+from tuner.machine.topology.edit import EDITS, adds_up, together
 from tuner.release.environment import parse_assignments
 from tuner.scenario import MOST_NODES, PEER_TO_PEER, Scenario
 
@@ -16,8 +17,11 @@ from tuner.scenario import MOST_NODES, PEER_TO_PEER, Scenario
 def changed(scenario: Scenario, assignments: Sequence[str]) -> Scenario:
     """The scenario after each KEY=VALUE, in order; keys are those of :data:`KEYS`, and NCCL's variables.
 
-    Errors: BadInput for an unknown key or a value it cannot have; UnknownRelease, BadConstants.
+    Errors: BadInput for an unknown key, a value it cannot have or two of them; UnknownRelease, BadConstants.
     """
+    for several in _values_of_keys(assignments).values():
+        if len(several) > 1:
+            raise BadInput(f"{' and '.join(several)}: valid: one of them, or 'nccl-tuner whatif', which compares each")
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals or not value:
@@ -32,6 +36,29 @@ def changed(scenario: Scenario, assignments: Sequence[str]) -> Scenario:
         else:
             raise BadInput(f"unknown key {key!r} of a change; {one_of(KEYS)}, or a NCCL variable")
     return scenario
+
+
+def each_of(assignments: Sequence[str]) -> list[tuple[str, ...]]:
+    """The changes to compare with: where a key has several values (``nodes=4 nodes=8``), each of them with each other.
+
+    Changes of devices by name add up instead (``remove-nic=mlx5_0 remove-nic=mlx5_1``).
+    """
+    several = [values for values in _values_of_keys(assignments).values() if len(values) > 1]
+    chosen = [set(one) for one in product(*several)]
+    of_several = {value for values in several for value in values}
+    return [
+        tuple(each for each in dict.fromkeys(assignments) if each not in of_several or each in one) for one in chosen
+    ]
+
+
+def _values_of_keys(assignments: Sequence[str]) -> dict[str, list[str]]:
+    """The assignments that stand for each other, by key, none twice."""
+    by_key: dict[str, list[str]] = {}
+    for assignment in dict.fromkeys(assignments):
+        key, _, value = assignment.partition("=")
+        if not adds_up(key, value):
+            by_key.setdefault(key, []).append(assignment)
+    return by_key
 
 
 def _nccl(scenario: Scenario, value: str) -> Scenario:

@@ -10,6 +10,7 @@ from tuner.base.records import json_form
 from tuner.connect import Across, summarize
 from tuner.machine.graphs import OrderedGraph
 from tuner.release import Release
+from tuner.release.variables import nearest, not_emulated
 from tuner.scenario import Scenario
 from tuner.search import Request, dump, find, searched
 from tuner.search.explain import Explanation, explain
@@ -106,9 +107,10 @@ def _request(scenario: Scenario) -> Request:
 
 
 def _check_variables(variables: Mapping[str, str], nccl: Release) -> None:
-    if unknown := nccl.unknown_variables(variables.keys() - nccl.search_variables):
+    if unknown := not_emulated(nccl, variables.keys() - nccl.search_variables):
         others = set(nccl.environment.known) - nccl.search_variables
         raise BadInput(
-            f"graphs: the search does not know {unknown[0]}; {one_of(sorted(nccl.search_variables))}, and "
-            f"{len(others) + len(nccl.indifferent_variables)} that change no graph, such as NCCL_ALGO and NCCL_DEBUG"
+            f"graphs: the search does not know {unknown[0]}{nearest(nccl, unknown[0])}; "
+            f"{one_of(sorted(nccl.search_variables))}, and {len(others) + len(nccl.indifferent_variables)} "
+            "that change no graph, such as NCCL_ALGO and NCCL_DEBUG"
         )

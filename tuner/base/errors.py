@@ -69,8 +69,9 @@ def one_of(values: Iterable[object]) -> str:
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """``; did you mean dgx-h100?`` for a name that is close to a valid one, else nothing."""
+    """``; did you mean dgx-h100?`` for a name that is close to a valid one in any case, else nothing."""
     import difflib
 
-    close = difflib.get_close_matches(name.lower(), valid, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    spelled = {each.lower(): each for each in valid}
+    close = difflib.get_close_matches(name.lower(), spelled, n=1)
+    return f"; did you mean {spelled[close[0]]}?" if close else ""

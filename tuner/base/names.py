@@ -7,7 +7,7 @@ nothing here knows about a release.
 from enum import Enum, IntEnum
 from typing import TypeVar
 
-from tuner.base.errors import BadInput, one_of
+from tuner.base.errors import BadInput, did_you_mean, one_of
 
 Name = TypeVar("Name", bound=Enum)
 
@@ -108,11 +108,37 @@ CPU_ARCHS = ("x86_64", "arm64", "ppc64", "mixed")
 CPU_VENDORS = ("GenuineIntel", "AuthenticAMD", "CentaurHauls", "  Shanghai  ", "mixed")
 
 
+# What C, nccl-tests, PyTorch, JAX and XLA call NCCL's types, in lower case and without "_". Of both types of 8 bits
+# floating point, whose choices are the same, "fp8" is the one that weights and activations are in.
+TYPE_ALIASES = {
+    **dict.fromkeys(("char", "s8", "i8"), DataType.int8),
+    **dict.fromkeys(("byte", "bool", "u8"), DataType.uint8),
+    **dict.fromkeys(("int", "s32", "i32"), DataType.int32),
+    "u32": DataType.uint32,
+    **dict.fromkeys(("long", "s64", "i64"), DataType.int64),
+    "u64": DataType.uint64,
+    **dict.fromkeys(("half", "fp16", "f16"), DataType.float16),
+    **dict.fromkeys(("float", "single", "fp32", "f32"), DataType.float32),
+    **dict.fromkeys(("double", "fp64", "f64"), DataType.float64),
+    "bf16": DataType.bfloat16,
+    **dict.fromkeys(("fp8", "fp8e4m3", "f8e4m3", "e4m3", "float8e4m3fn", "f8e4m3fn"), DataType.float8e4m3),
+    **dict.fromkeys(("fp8e5m2", "f8e5m2", "e5m2"), DataType.float8e5m2),
+}
+
+
 def by_name(members: type[Name], value: Name | str, what: str) -> Name:
-    """The member of an enumeration by NCCL's name in any case. Errors: BadInput, which calls the value ``what``."""
+    """The member of an enumeration by NCCL's name in any case, a type also by one of :data:`TYPE_ALIASES`.
+
+    Errors: BadInput, which calls the value ``what``.
+    """
     if isinstance(value, members):
         return value
+    word = str(value).strip().lower().replace("_", "").replace("-", "")
+    if members is DataType:
+        word = word.removeprefix("torch.")
+        word = TYPE_ALIASES[word].name if word in TYPE_ALIASES else word
     for member in members:
-        if member.name.lower() == str(value).lower().replace("_", "").replace("-", ""):
+        if member.name.lower() == word:
             return member
-    raise BadInput(f"unknown {what} {value!r}; {one_of(m.name for m in members)}")
+    names = [member.name for member in members]
+    raise BadInput(f"unknown {what} {value!r}{did_you_mean(word, names)}; {one_of(names)}")

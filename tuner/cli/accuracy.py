@@ -9,6 +9,7 @@ from tuner.calibration.accuracy.of_file import FileAccuracy, Held, of_path
 from tuner.calibration.accuracy.splits_file import of_splits
 from tuner.cli import options
 from tuner.cli.output import print_json, print_table
+from tuner.cli.release_names import release_option
 
 
 @click.command(name="accuracy")
@@ -17,7 +18,7 @@ from tuner.cli.output import print_json, print_table
 @click.option(
     "--topology", type=click.Path(path_type=Path), metavar="FILE.xml", help="Instead of it, a topology in NCCL's XML."
 )
-@click.option("--nccl", metavar="RELEASE", help="The release that was measured. [default: what the file says]")
+@release_option("The release that was measured. [default: what the file says]")
 @click.option(
     "--calibration",
     metavar="NAME|FILE",

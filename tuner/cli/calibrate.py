@@ -9,6 +9,7 @@ from tuner.calibration import calibrate
 from tuner.calibration.calibrate import Measured
 from tuner.cli import options
 from tuner.cli.output import print_json
+from tuner.cli.release_names import release_option
 from tuner.timemodel import calibration
 
 
@@ -18,7 +19,7 @@ from tuner.timemodel import calibration
 @click.option(
     "--topology", type=click.Path(path_type=Path), metavar="FILE.xml", help="Instead of it, a topology in NCCL's XML."
 )
-@click.option("--nccl", metavar="RELEASE", help="The release that was measured. [default: what the files say]")
+@release_option("The release that was measured. [default: what the files say]")
 @click.option("--name", default="own", show_default=True, help="What answers call the calibration.")
 @options.out_option("OUT.json", "The file to write.", "--output")
 @options.json_option

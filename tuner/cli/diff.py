@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner import release
-from tuner.analysis.changes import changed
 from tuner.analysis.diff import Change, Side, diff
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.diff_releases import print_pairs, releases_of
 from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.cli.release_names import exact
 from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
 
@@ -27,7 +27,7 @@ class CollectiveOrRelease(options.Named):
     """What may follow ``--nccl BEFORE``: the release after it, among the collectives."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return release.load(value).name if str(value)[:1].isdigit() else super().convert(value, param, ctx)
+        return exact(value) if release.SPELLED.fullmatch(str(value)) else super().convert(value, param, ctx)
 
 
 @click.command(name="diff")
@@ -79,7 +79,7 @@ def command(
         return
     if len(releases) > 1:
         raise BadInput(f"releases {', '.join(releases)}: one comes after; valid: --nccl BEFORE AFTER")
-    after = changed(described, [*(f"nccl={name}" for name in releases), *assignments])
+    after = options.after(described, [*(f"nccl={name}" for name in releases), *assignments])
     if after == described:
         raise BadInput("nothing differs; valid: --nccl BEFORE AFTER, --change KEY=VALUE, --all-releases")
     old, new = Side(described, low, high, whole), Side(after, low, high, whole)

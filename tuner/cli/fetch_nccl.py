@@ -6,11 +6,12 @@ from tuner import release
 from tuner.base.errors import BadInput, one_of
 from tuner.cli import options
 from tuner.cli.output import print_json
+from tuner.cli.release_names import ReleaseName
 from tuner.oracle import library
 
 
 @click.command(name="fetch-nccl")
-@click.argument("releases", nargs=-1)
+@click.argument("releases", nargs=-1, type=ReleaseName(only_known=False), metavar="[RELEASES]...")
 @click.option("--all", "every", is_flag=True, help="Every release with a table and such a build.")
 @click.option(
     "--build",

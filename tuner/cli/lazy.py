@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from tuner.base.errors import one_of
+from tuner.base.errors import did_you_mean, one_of
 
 
 class LazyGroup(click.Group):
@@ -42,7 +42,8 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, but an unknown command is an error that says which there are."""
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            raise click.UsageError(f"no command {args[0]!r}; {one_of(self.list_commands(ctx))}", ctx)
+            valid = self.list_commands(ctx)
+            raise click.UsageError(f"no command {args[0]!r}{did_you_mean(args[0], valid)}; {one_of(valid)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

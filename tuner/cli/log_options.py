@@ -8,6 +8,7 @@ import click
 from tuner.base.names import Collective
 from tuner.cli.log_facts import fact_options
 from tuner.cli.options import Named
+from tuner.cli.release_names import release_option
 from tuner.cli.stacked import F, stacked
 from tuner.logs import importer
 from tuner.logs.imported import Given, Imported
@@ -21,7 +22,7 @@ def log_options(function: F) -> F:
         function,
         click.argument("file", type=click.Path(path_type=Path)),
         click.option("--communicator", metavar="ID", help="Its commId in the log. [default: the largest]"),
-        click.option("--nccl", metavar="RELEASE", help="Release, instead of the log's line 'NCCL version'."),
+        release_option("Release, instead of the log's line 'NCCL version'.", only_known=False),
         click.option("--nodes", type=click.IntRange(1), help="Number of nodes."),
         *fact_options(),
         click.option("--net-latency-us", type=click.FloatRange(0), help="Latency the network plugin reports."),

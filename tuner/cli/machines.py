@@ -14,6 +14,7 @@ from tuner.base.files import write_text
 from tuner.base.records import json_form, to_json
 from tuner.cli import options
 from tuner.cli.output import print_json, print_table
+from tuner.cli.release_names import release_option
 from tuner.machine import catalogue, gpus, graph_tables, skeleton
 from tuner.scenario import Scenario
 
@@ -69,9 +70,7 @@ def show(name: str, changes: tuple[str, ...], as_json: bool) -> None:
         click.echo(machine.topology_xml, nl=False)
 
 
-releases_option = click.option(
-    "--nccl", "releases", metavar="RELEASE", multiple=True, help="Release that searches; may be repeated."
-)
+releases_option = release_option("Release that searches; may be repeated.", "releases", multiple=True)
 every_option = click.option("--all", "every", is_flag=True, help="All releases that run there.")
 
 
@@ -140,7 +139,7 @@ def _releases(machine: catalogue.Machine, named: tuple[str, ...], every: bool) -
 @command.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @options.skeleton_options
-@click.option("--nccl", metavar="RELEASE", help="For earlier scripts: all releases complete it alike.")
+@release_option("For earlier scripts: all releases complete it alike.")
 @options.out_option("OUT.xml", "Write there, not to stdout.", "--output", required=False)
 @options.json_option
 def complete(

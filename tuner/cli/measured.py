@@ -11,6 +11,7 @@ from tuner.base.records import to_json
 from tuner.calibration import importing, plausible
 from tuner.cli import options
 from tuner.cli.output import print_json, print_table, span
+from tuner.cli.release_names import release_option
 from tuner.machine import catalogue, skeleton
 from tuner.machine.topology import Topology
 from tuner.measure.readers import measured_table
@@ -120,7 +121,7 @@ def check(files: tuple[Path, ...], machine: str | None, topology: Path | None, a
 @click.option(
     "--topology", type=click.Path(path_type=Path), metavar="FILE.xml", help="Bounds of a machine without name."
 )
-@click.option("--nccl", metavar="RELEASE", default="", help="Release of NCCL; what FILE says has to agree.")
+@release_option("Release of NCCL; what FILE says has to agree.", only_known=False, default="")
 @click.option("--source", metavar="TEXT", required=True, help="Where the numbers are from: a repository or a document.")
 @click.option("--commit", metavar="TEXT", default="not stated", help="The state of the source.")
 @click.option("--path", "path_in_source", metavar="TEXT", help="The path in the source. [default: the files' names]")

@@ -13,6 +13,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op, by_name
 from tuner.base.sizes import size_bytes as size_bytes
 from tuner.cli.log_facts import described_by_log, say_log
+from tuner.cli.release_names import ReleaseName
 from tuner.cli.renamed import Change, Renamed
 from tuner.cli.stacked import F, stacked
 from tuner.emulator.request import Request
@@ -21,7 +22,7 @@ from tuner.machine import catalogue
 from tuner.machine.topology.edit import EDITS
 from tuner.release import BUILDS
 from tuner.release.environment import parse_assignments
-from tuner.scenario import MOST_NODES, Scenario
+from tuner.scenario import MOST_NODES, Scenario, notes
 from tuner.scenario.describe import describe, names_of_nodes
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ def scenario_options(function: F, several_releases: bool = False) -> F:
         ),
         click.option(
             "--nccl",
+            type=ReleaseName(),
             metavar="RELEASE",
             multiple=several_releases,
             help="A NCCL release; repeatable. [default: all that run on the machine]"
@@ -329,11 +331,27 @@ def runnable(
 
 def say_whose_parts(names: Iterable[str]) -> None:
     """A line on stderr, once a command, for each name that is another name of a machine: whose parts, and why."""
-    said = click.get_current_context().meta.setdefault("tuner.cli.aliases", set())
-    for alias in dict.fromkeys(filter(None, map(catalogue.alias, names))):
-        if alias.name not in said:
-            said.add(alias.name)
-            click.echo(f"note: {alias.note}", err=True)
+    _say_once(alias.note for alias in filter(None, map(catalogue.alias, names)))
+
+
+def say_notes(scenario: Scenario) -> None:
+    """A line on stderr, once a command, for each variable that NCCL does not take as it stands there."""
+    _say_once(notes.of_scenario(scenario))
+
+
+def after(before: Scenario, assignments: Sequence[str]) -> Scenario:
+    """The scenario after each KEY=VALUE, in order, with :func:`say_notes`. Errors: those of :func:`changed`."""
+    scenario = changed(before, assignments)
+    say_notes(scenario)
+    return scenario
+
+
+def _say_once(lines: Iterable[str]) -> None:
+    said = click.get_current_context().meta.setdefault("tuner.cli.notes", set())
+    for line in dict.fromkeys(lines):
+        if line not in said:
+            said.add(line)
+            click.echo(f"note: {line}", err=True)
 
 
 def scenario_of(**given: Any) -> Scenario:
@@ -350,4 +368,4 @@ def scenario_of(**given: Any) -> Scenario:
     scenario = describe(**{**words, "env": parse_assignments(given.get("env", ()))})
     say_log(scenario)
     say_whose_parts([given["machine"]] if given.get("machine") else names_of_nodes(node))
-    return changed(scenario, given.get("changes", ()))
+    return after(scenario, given.get("changes", ()))

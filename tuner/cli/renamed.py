@@ -6,6 +6,8 @@ from typing import Any, ClassVar
 import click
 from click.core import ParameterSource
 
+from tuner.cli.release_names import exact
+
 
 def note(former: str, name: str) -> None:
     """Says on stderr that a name has changed."""
@@ -33,13 +35,15 @@ class Renamed(click.Option):
 
 
 class Change(click.ParamType):  # type: ignore[type-arg]
-    """KEY=VALUE; a former key becomes its own, with a note."""
+    """KEY=VALUE; a former key becomes its own, and a short release its newest, each with a note."""
 
     name = "change"
     FORMER: ClassVar = {"layer": "constants"}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         key, equals, given = str(value).partition("=")
+        if key == "nccl" and given:
+            return f"nccl={exact(given)}"
         if not equals or key not in self.FORMER:
             return str(value)
         note(f"{key}=", f"{self.FORMER[key]}=")

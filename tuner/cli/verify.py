@@ -11,6 +11,7 @@ from tuner.base.records import to_json
 from tuner.cli import options, verify_arms
 from tuner.cli.gpu_options import library_option
 from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.cli.release_names import release_option
 from tuner.measure.comparison.compared import mean_regrets
 from tuner.measure.comparison.judged import Judged
 from tuner.measure.comparison.model_errors import ModelError
@@ -49,7 +50,7 @@ class _ArmFile(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--topology", type=click.Path(path_type=Path), metavar="FILE.xml", help="Instead of it, a topology in NCCL's XML."
 )
-@click.option("--nccl", metavar="RELEASE", default="", help="The release that was measured. [default: what files say]")
+@release_option("The release that was measured. [default: what files say]", default="")
 @click.option("--nodes", type=click.IntRange(min=1), help="Nodes of files that do not say it; of a table, which rows.")
 @click.option("--gpus-per-node", type=click.IntRange(min=1), help="GPUs of each node, of files that do not say it.")
 @click.option(

@@ -1,12 +1,14 @@
 """``nccl-tuner whatif``: what a change of hardware, counts or variables does."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.analysis.changes import KEYS, changed
-from tuner.analysis.diff import Side, diff
+from tuner.analysis.changes import KEYS, each_of
+from tuner.analysis.diff import Change, Side, diff
 from tuner.analysis.whatif import AtSize, at_sizes
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
@@ -21,7 +23,7 @@ from tuner.cli.diff import (
     times_row,
 )
 from tuner.cli.output import human_bytes, print_json, print_table
-from tuner.cli.renamed import Change
+from tuner.cli.renamed import Change as ChangeType
 from tuner.emulator.request import Request
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ class CollectiveOrChange(options.Named):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if "=" in str(value):
-            return Change().convert(value, param, ctx)
+            return ChangeType().convert(value, param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -61,7 +63,8 @@ def command(
     many of the adapters), add-nic, move-nic, remove-nic, gpudirect, nvlinks (links per GPU), pcie (generation of links,
     and lanes, as in 5 or 4x8), move-gpu, remove-gpu, sockets, p2p; @ names single devices, as in nic-gbps=100@mlx5_0.
     The graphs are then searched anew. Otherwise: nccl, machine, nodes, gpus-per-node, trays, gpus-per-tray,
-    hosts-per-domain, ranks-per-gpu, constants, or a NCCL variable.
+    hosts-per-domain, ranks-per-gpu, constants, or a NCCL variable. Several values of one key (nodes=4 nodes=8) are
+    compared one by one, with --json as a list; changes of devices by name add up.
 
     \b
     nccl-tuner whatif allreduce nic-gbps=200 --machine dgx-h100 --nodes 2 --nccl 2.28.9
@@ -70,42 +73,58 @@ def command(
     nccl-tuner whatif allgather nodes=8 NCCL_PROTO=Simple --machine dgx-h100 --nodes 2 --nccl 2.28.9 --json
     """
     described = options.scenario_of(**scenario)
-    after = changed(described, [word for word in words if not isinstance(word, Collective)])
-    if after == described:
-        raise BadInput(f"nothing differs; valid: KEY=VALUE, with the keys {', '.join(KEYS)}, or a NCCL variable")
-    old, new = Side(described), Side(after)
     collectives = [word for word in words if isinstance(word, Collective)]
-    requests = options.runnable(
-        {"before": old.selection, "after": new.selection}, collectives, Request(Collective.AllReduce, dtype, op)
-    )
-    compared = [(at_sizes(old, new, request, sizes), diff(old, new, request)) for request in requests]
+    like = Request(Collective.AllReduce, dtype, op)
+    compared = []
+    for changes in each_of([word for word in words if not isinstance(word, Collective)]):
+        after = options.after(described, changes)
+        if after == described:
+            raise BadInput(f"nothing differs; valid: KEY=VALUE, with the keys {', '.join(KEYS)}, or a NCCL variable")
+        old, new = Side(described), Side(after)
+        requests = options.runnable({"before": old.selection, "after": new.selection}, collectives, like)
+        compared.append(_compared(old, new, dict.fromkeys(requests, sizes), times))
+    if as_json:
+        print_json(compared[0] if len(compared) == 1 else compared)
+        return
+    for one in compared:
+        _print(one, by_nccl=times is None or times.beside_nccl)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Both sides in words, what the sizes get, and where the pick changes, of one collective after the other."""
+
+    before: str
+    after: str
+    sizes: list[AtSize]
+    changes: list[Change]
+
+
+def _compared(
+    old: Side, new: Side, sizes_of: Mapping[Request, Sequence[int]], times: "TimesWanted | None"
+) -> Comparison:
+    sizes = {request: at_sizes(old, new, request, sizes) for request, sizes in sizes_of.items()}
+    changes = {request: diff(old, new, request) for request in sizes_of}
     if times is not None:
         from tuner.analysis.calibrated_changes import CalibratedSides
 
         calibrated = CalibratedSides(times, old, new)
-        compared = [
-            (calibrated.sizes(request, ones), calibrated.changes(request, changes))
-            for request, (ones, changes) in zip(requests, compared, strict=True)
-        ]
-    if as_json:
-        print_json(
-            {
-                "before": described.heading,
-                "after": after.heading,
-                "sizes": [one for ones, _ in compared for one in ones],
-                "changes": [change for _, changes in compared for change in changes],
-            }
-        )
-        return
-    click.echo(f"before: {described.heading}\nafter:  {after.heading}\n")
-    by_nccl = times is None or times.beside_nccl
-    sized = [one.calibrated for ones, _ in compared for one in ones]
-    print_whose([*sized, *(change.calibrated for _, changes in compared for change in changes)])
-    for request, (ones, changes) in zip(requests, compared, strict=True):
-        _print_sizes(request.collective.name, ones, by_nccl)
-        print_changes(f"{request.collective.name}: where the pick changes", changes, by_nccl=by_nccl)
+        sizes = {request: calibrated.sizes(request, ones) for request, ones in sizes.items()}
+        changes = {request: calibrated.changes(request, ones) for request, ones in changes.items()}
+    return Comparison(
+        old.scenario.heading, new.scenario.heading, list(chain(*sizes.values())), list(chain(*changes.values()))
+    )
+
+
+def _print(compared: Comparison, by_nccl: bool) -> None:
+    click.echo(f"before: {compared.before}\nafter:  {compared.after}\n")
+    print_whose([*(one.calibrated for one in compared.sizes), *(change.calibrated for change in compared.changes)])
+    for collective in dict.fromkeys(one.collective for one in compared.sizes):
+        changes = [change for change in compared.changes if change.collective == collective]
+        _print_sizes(collective, [one for one in compared.sizes if one.collective == collective], by_nccl)
+        print_changes(f"{collective}: where the pick changes", changes, by_nccl=by_nccl)
         if not changes:
-            click.echo(f"{request.collective.name}: {SAME_COMBINATION} at every size\n")
+            click.echo(f"{collective}: {SAME_COMBINATION} at every size\n")
 
 
 def _print_sizes(title: str, ones: Sequence[AtSize], by_nccl: bool) -> None:

@@ -8,7 +8,7 @@ from tuner.base.names import Algorithm
 from tuner.emulator.communicator import Communicator, Node
 from tuner.emulator.rules import collnet, init, resolved
 from tuner.machine.graphs import COLLNET_GRAPHS, EMPTY, OF_ALGORITHM, Graph, Graphs
-from tuner.release import Release
+from tuner.release import Release, variables
 from tuner.release.environment import Environment
 
 _JOINED = ("LOC", "NVL")  # paths between ranks on one GPU, and of NVLink
@@ -23,7 +23,7 @@ def build(release: Release, alike: Sequence[tuple[Node, int]], environment: Envi
     """
     kinds, nodes, ranks = _kinds(alike)
     _check_environment(release, environment)
-    environment = replace(environment, non_numeric_is_default=release.environment.non_numeric_is_default)
+    environment = _as_read(release, environment)
     rules = resolved.of(release)
     searched = [
         init.searched(kind.graphs, environment) | init.without_channels(release, rules, environment, kind)
@@ -120,16 +120,23 @@ def with_release(communicator: Communicator, release: Release) -> Communicator:
     return replace(communicator, release=release, rules=resolved.of(release))
 
 
+def _as_read(release: Release, environment: Environment) -> Environment:
+    """The variables as the release takes them: those that only others read are none."""
+    none = variables.ignored(release, environment.values)
+    read = {name: value for name, value in environment.values.items() if name not in none}
+    return replace(environment, values=read, non_numeric_is_default=release.environment.non_numeric_is_default)
+
+
 def _check_environment(release: Release, environment: Environment) -> None:
-    if unknown := release.unknown_variables(environment.values.keys() - environment.searched):
+    if unknown := variables.not_emulated(release, environment.values.keys() - environment.searched):
         if set(unknown) <= set(release.environment.search):
             raise BadInput(
                 f"{', '.join(unknown)}: read by the search of graphs, which these were found without; valid without "
                 "--graphs"
             )
         raise BadInput(
-            f"{', '.join(unknown)}: not emulated for NCCL {release.name}; valid: "
-            f"{', '.join(release.environment.known)}, "
+            f"{', '.join(unknown)}: not emulated for NCCL {release.name}{variables.nearest(release, unknown[0])}; "
+            f"valid: {', '.join(release.environment.known)}, "
             f"and {len(release.indifferent_variables)} that reach no choice, such as NCCL_DEBUG"
         )
 

@@ -2,6 +2,7 @@
 
 from tuner.logs.reading import Reading
 from tuner.release import Release
+from tuner.release.variables import not_emulated
 
 # Settings of a program's own ncclConfig_t that a variable sets as well (envConfigOverride, src/init.cc).
 _CONFIG = {
@@ -38,7 +39,7 @@ def environment(reading: Reading, nccl: Release | None) -> dict[str, str]:
         reading.notes.append("no variable is printed: taken as unset, as NCCL_DEBUG_SUBSYS=ENV would show it")
     if nccl is not None:
         in_graphs = {*FILES_AND_ADAPTERS, *nccl.environment.search}
-        for name in nccl.unknown_variables(set(variables) - in_graphs):
+        for name in not_emulated(nccl, set(variables) - in_graphs):
             reading.notes.append(f"{name}={variables[name]} may change choices and is not emulated")
     return variables
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.names import DataType, by_name
 from tuner.measured import words
 from tuner.measured.reader import check_row
 from tuner.measured.records import Launch, MeasuredHeader, MeasuredRow, MeasuredTable
@@ -55,7 +56,7 @@ def read(path: Path, nccl: str = "") -> MeasuredTable:
 
 def _row(where: str, line: int, record: Mapping[str, Any]) -> MeasuredRow:
     try:
-        dtype = words.dtype(str(record["nccl_dtype"]))
+        dtype = by_name(DataType, str(record["nccl_dtype"]), "type")
         row = MeasuredRow(
             line=line,
             collective=words.collective(str(record["op_name"])),

@@ -136,7 +136,7 @@ def _collective(word: str) -> str:
 
 @lru_cache
 def _dtype(word: str) -> DataType:
-    return words.dtype(word)
+    return by_name(DataType, word, "type")
 
 
 def _name(members: type[Name], cell: Mapping[str, str], column: str) -> Name | None:

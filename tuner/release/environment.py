@@ -52,13 +52,14 @@ class Environment:
 
 
 def parse_assignments(assignments: tuple[str, ...]) -> dict[str, str]:
-    """``NAME=VALUE`` strings to a dictionary; BadInput where one is not of that form or not NCCL's."""
-    values = {}
+    """``NAME=VALUE`` strings to a dictionary. BadInput for other forms, other names, and two values of one name."""
+    values: dict[str, str] = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not equals or not name.startswith("NCCL_"):
             raise BadInput(f"--env {assignment!r}: expected NCCL_NAME=VALUE, such as NCCL_ALGO=Ring")
-        values[name] = value
+        if values.setdefault(name, value) != value:
+            raise BadInput(f"--env {name}={values[name]} and {assignment}: valid: one of them")
     return values
 
 

@@ -1,5 +1,6 @@
 """Reads ``tables/nccl``: a release's file over its parent's, checked and converted to a :class:`Release`."""
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -8,10 +9,12 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from tuner.base.errors import BadReleaseFile, UnknownRelease, one_of
+from tuner.base.errors import BadReleaseFile, UnknownRelease, did_you_mean, one_of
 from tuner.release import convert, sources
 from tuner.release.schema import Release, ReleaseFile, file_of
 
+# As its file is called, as NCCL's tag (v2.28.9-1), as NCCL's log (2.28.9+cuda12.9), or without the last number.
+SPELLED = re.compile(r"v?(\d+\.\d+(?:\.\d+)?)(?:-\d+)?(?:\+cuda[\d.]+)?", re.IGNORECASE)
 HEAD = frozenset({"release", "parent", "without"})
 NOT_IN_FILES = frozenset({"name", "files", "efficiency"})  # fields of a Release that no file has
 
@@ -31,15 +34,28 @@ def names() -> list[str]:
     return sorted(there, key=lambda name: tuple(int(part) for part in name.split(".")))
 
 
+def named(text: str) -> str:
+    """The release that ``text`` names: 2.28.9 of ``v2.28.9-1``, and the newest 2.29 of ``2.29``.
+
+    Errors: UnknownRelease lists the valid ones.
+    """
+    known, spelled = names(), SPELLED.fullmatch(text.strip())
+    found = [name for name in known if spelled and (name == spelled[1] or name.startswith(f"{spelled[1]}."))]
+    if not found:
+        of_minor = [name for name in known if spelled and name.startswith(f"{spelled[1].rpartition('.')[0]}.")]
+        close = did_you_mean(spelled[1], of_minor) if spelled else did_you_mean(text, known)
+        raise UnknownRelease(f"no table for NCCL {text}{close}; {one_of(known)}")
+    return found[-1]
+
+
 @cache
 def load(name: str) -> Release:
-    """The release called ``name``.
+    """The release called ``name``, in any of the ways that :func:`named` knows.
 
     Errors: UnknownRelease lists the valid ones; BadReleaseFile names file and key of what is wrong.
     """
-    if name not in names():
-        raise UnknownRelease(f"no table for NCCL {name}; {one_of(names())}")
-    return read(_folder(), name)
+    exact = named(name)
+    return read(_folder(), name) if exact == name else load(exact)
 
 
 def read(folder: Traversable, name: str) -> Release:

@@ -5,7 +5,7 @@ the others. :mod:`tuner.release.reader` checks and converts; the sources stand i
 Most are without equality, which takes time to make and every command would wait for.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
@@ -267,11 +267,12 @@ class Release:
         """The variables that reach no choice."""
         return {name for names in self.environment.indifferent.values() for name in names}
 
-    def unknown_variables(self, variables: Iterable[str]) -> list[str]:
-        """The given variables that may reach a choice in a way that is not emulated."""
+    @property
+    def listed_variables(self) -> set[str]:
+        """The variables that are emulated, or reach no choice; without those of the search alone."""
         of = self.environment
-        known = {*of.known, *of.nvlink_domains, *of.registered_buffers, of.shares_gpus}
-        return sorted(set(variables) - known - self.indifferent_variables)
+        shares = () if of.shares_gpus is None else (of.shares_gpus,)
+        return {*of.known, *of.nvlink_domains, *of.registered_buffers, *shares, *self.indifferent_variables}
 
     @property
     def search_variables(self) -> frozenset[str]:

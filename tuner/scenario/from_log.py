@@ -13,6 +13,7 @@ from tuner.logs import importer
 from tuner.logs.imported import Given, Imported
 from tuner.logs.variables import FILES_AND_ADAPTERS
 from tuner.machine import catalogue, gpus, graphs
+from tuner.release.variables import not_emulated
 from tuner.scenario.description import Scenario
 from tuner.scenario.logged import LoggedNode
 from tuner.scenario.nearest import Nearness, compared, ranked, same
@@ -145,7 +146,7 @@ def _variables(imported: Imported) -> dict[str, str]:
         return {}
     nccl = release.load(imported.release)
     reached = set(imported.environment) - nccl.indifferent_variables
-    reached -= set(nccl.unknown_variables(reached)) - nccl.search_variables
+    reached -= set(not_emulated(nccl, reached)) - nccl.search_variables
     reached -= {*FILES_AND_ADAPTERS, "NCCL_GRAPH_FILE"}
     return {name: value for name, value in imported.environment.items() if name in reached}
 

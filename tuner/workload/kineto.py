@@ -10,7 +10,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from tuner.base.names import Collective, DataType
+from tuner.base.errors import BadInput
+from tuner.base.names import Collective, DataType, by_name
 from tuner.logs import choice
 from tuner.workload.calls import Call, CallList, is_all_to_all
 
@@ -29,20 +30,6 @@ _NAMES = {
     "_allgather_base": Collective.AllGather,
     "_reduce_scatter_base": Collective.ReduceScatter,
     **_COALESCED,
-}
-# What getNcclDataType makes of c10::ScalarType, by c10::toString.
-_TYPES = {
-    "Char": DataType.int8,
-    "Byte": DataType.uint8,
-    "Bool": DataType.uint8,
-    "Int": DataType.int32,
-    "Long": DataType.int64,
-    "Half": DataType.float16,
-    "Float": DataType.float32,
-    "Double": DataType.float64,
-    "BFloat16": DataType.bfloat16,
-    "Float8_e4m3fn": DataType.float8e4m3,
-    "Float8_e5m2": DataType.float8e5m2,
 }
 
 
@@ -129,8 +116,11 @@ def _call(arguments: Mapping[str, Any], kernels_us: tuple[float, ...]) -> Call:
 
 
 def _dtype(name: str) -> DataType | None:
-    """PyTorch's name, or NCCL's own as other writers of traces have it."""
-    return _TYPES.get(name, DataType.__members__.get(name))
+    """The type by PyTorch's name (getNcclDataType, c10::toString), or NCCL's own as other writers have it."""
+    try:
+        return by_name(DataType, name, "type")
+    except BadInput:
+        return None
 
 
 def _arguments(event: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from tuner.cli import options
 from tuner.cli import times as calibrated_times
 from tuner.cli.cost import values
 from tuner.cli.output import print_json, print_table
+from tuner.cli.release_names import release_option
 from tuner.costmodels import step
 from tuner.costmodels.alphabeta import level
 from tuner.costmodels.step import Cluster, Model, Plan
@@ -72,7 +73,7 @@ from tuner.costmodels.step import Cluster, Model, Plan
     help="Whose times count; nccl shows both and the difference.",
 )
 @click.option("--machine", metavar="NAME", help="With nccl: a machine by name.")
-@click.option("--nccl", metavar="RELEASE", help="With nccl: the release. [default: the newest of the machine]")
+@release_option("With nccl: the release. [default: the newest of the machine]")
 @click.option("--compute-us", type=values.POSITIVE, metavar="US", help="Computation of a step.")
 @click.option(
     "--overlap",

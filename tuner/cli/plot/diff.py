@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.analysis import changes
 from tuner.analysis.choices import changed, choices, ratio
 from tuner.base.errors import BadInput
 from tuner.cli import options
@@ -33,7 +32,7 @@ def command(
     """
     asked = shared.asked(given)
     first, request, sizes, nodes = asked.scenario, asked.request, asked.sizes, asked.nodes
-    second = changes.changed(first, assignments)
+    second = options.after(first, assignments)
     if second == first:
         raise BadInput("nothing differs; valid: --change KEY=VALUE, such as nccl=2.28.9 or NCCL_ALGO=Ring")
     if second.nodes != first.nodes:

@@ -9,6 +9,7 @@ from tuner.base.errors import BadInput, one_of
 from tuner.cli import options
 from tuner.cli.lazy import LazyGroup
 from tuner.cli.output import print_json
+from tuner.cli.release_names import release_option
 from tuner.plugin import headers, loading
 from tuner.plugin.formats import convert
 
@@ -46,11 +47,7 @@ def path(as_json: bool) -> None:
 
 
 @command.command()
-@click.option(
-    "--nccl",
-    metavar="RELEASE",
-    help="NCCL release. [default: the installed nvidia-nccl wheel's; without one, the newest]",
-)
+@release_option("NCCL release. [default: the installed nvidia-nccl wheel's; without one, the newest]")
 @click.option("--table", type=click.Path(path_type=Path), metavar="FILE", help="The decision table to apply.")
 @click.option("--strict", is_flag=True, help="A table that cannot be read fails the communicator.")
 @click.option(

@@ -29,7 +29,12 @@ ADD_UP = frozenset({"add-nic", "move-nic", "remove-nic", "move-gpu", "remove-gpu
 
 def together(key: str, before: str | None, value: str) -> str:
     """The value of a change that is made after another of the same key: devices by name are changed one by one."""
-    return f"{before},{value}" if before is not None and (key in ADD_UP or "@" in value) else value
+    return f"{before},{value}" if before is not None and adds_up(key, value) else value
+
+
+def adds_up(key: str, value: str) -> bool:
+    """Whether a change is made besides another of the same key, not instead of it."""
+    return key in ADD_UP or (key in EDITS and "@" in value)
 
 
 def edited(topology: str, changes: Mapping[str, str]) -> str:

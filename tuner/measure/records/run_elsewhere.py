@@ -8,6 +8,7 @@ from tuner import release
 from tuner.base.files import remember
 from tuner.oracle import library
 from tuner.oracle.process import OWN_VARIABLES
+from tuner.release.variables import not_emulated
 from tuner.scenario import Scenario
 
 
@@ -34,5 +35,5 @@ def _known(scenario: Scenario) -> dict[str, str]:
     if scenario.nccl not in release.names():
         return given
     read = release.load(scenario.nccl)
-    unknown = set(read.unknown_variables(given)) - set(read.environment.search)
+    unknown = set(not_emulated(read, given)) - set(read.environment.search)
     return {name: value for name, value in given.items() if name not in unknown}

@@ -1,0 +1,99 @@
+"""Words as people write them: near misses get a suggestion, other spellings are taken."""
+
+import json
+
+import pytest
+
+from tests.support.command_line import run
+from tuner import release
+from tuner.base.errors import BadInput, UnknownRelease
+from tuner.base.names import TYPE_ALIASES, Collective, DataType, by_name
+
+PICK = ("pick", "allreduce", "--machine", "dgx-h100", "--bytes", "1M")
+
+
+@pytest.mark.parametrize(
+    ("words", "suggests"),
+    [
+        (("pik", "allreduce"), "pick"),
+        (("plugin", "lnit"), "lint"),
+        (("pick", "allredcue", "--machine", "dgx-h100"), "AllReduce"),
+        (("edges", "reduce-scater", "--machine", "dgx-h100"), "ReduceScatter"),
+        ((*PICK, "--env", "NCCL_ALG=Ring"), "NCCL_ALGO"),
+        ((*PICK, "--env", "NCCL_P2P_DISABL=1"), "NCCL_P2P_DISABLE"),
+        (("graphs", "--machine", "dgx-h100", "--env", "NCCL_CROS_NIC=1"), "NCCL_CROSS_NIC"),
+        ((*PICK, "--nccl", "2.28.8"), "2.28.9"),
+        ((*PICK, "--dtype", "bflaot16"), "bfloat16"),
+    ],
+    ids=lambda words: words[-1] if isinstance(words, tuple) else words,
+)
+def test_a_near_miss_is_answered_with_what_was_meant(words: tuple[str, ...], suggests: str) -> None:
+    done = run(*words, code=2)
+    assert f"; did you mean {suggests}?; " in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2.28.9", "v2.28.9", "2.28.9-1", "v2.28.9-1", "V2.28.9-1", " 2.28.9 ", "2.28.9+cuda13.0"],
+)
+def test_a_release_is_taken_by_its_tag(text: str) -> None:
+    assert release.named(text) == "2.28.9"
+    assert release.load(text) is release.load("2.28.9")
+
+
+@pytest.mark.parametrize("text", ["", "2", "2.2", "2.28.", "2.28.8", "3.0", "2.28.9.1", "v", "x2.28.9", "2.28.9-"])
+def test_what_names_no_release_is_refused(text: str) -> None:
+    with pytest.raises(UnknownRelease, match=r"valid: 2\.18\.1"):
+        release.named(text)
+
+
+@pytest.mark.parametrize("short", ["2.28", "v2.28", "2.29", "2.18"])
+def test_a_short_release_is_its_newest_and_said(short: str) -> None:
+    bare = short.removeprefix("v")
+    newest = [name for name in release.names() if name.startswith(f"{bare}.")][-1]
+    for words in (("--nccl", short), ("--nccl", "2.22.3", "--change", f"nccl={short}")):
+        verb = PICK if len(words) == 2 else ("diff", "allreduce", "--machine", "dgx-h100")
+        done = run(*verb, *words)
+        assert f"note: NCCL {short} is {newest} here, the newest of {short}\n" in done.stderr
+        assert f"NCCL {newest}" in done.stdout
+
+
+def test_a_release_is_said_once_and_a_whole_one_is_not() -> None:
+    done = run("diff", "allreduce", "--machine", "dgx-h100", "--nccl", "2.22", "v2.28.9-1")
+    assert done.stderr == "note: NCCL 2.22 is 2.22.3 here, the newest of 2.22\n"
+    assert "NCCL 2.28.9" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("word", "dtype"),
+    [
+        ("bf16", DataType.bfloat16),
+        ("half", DataType.float16),
+        ("fp16", DataType.float16),
+        ("fp32", DataType.float32),
+        ("float", DataType.float32),
+        ("double", DataType.float64),
+        ("fp8", DataType.float8e4m3),
+        ("float8_e4m3fn", DataType.float8e4m3),
+        ("fp8_e5m2", DataType.float8e5m2),
+        ("torch.bfloat16", DataType.bfloat16),
+        ("torch.half", DataType.float16),
+        ("int", DataType.int32),
+        ("char", DataType.int8),
+        ("BF16", DataType.bfloat16),
+    ],
+)
+def test_types_by_other_names(word: str, dtype: DataType) -> None:
+    assert by_name(DataType, word, "type") is dtype
+
+
+def test_aliases_of_types_are_of_types_alone_and_none_is_another_types_name() -> None:
+    assert not TYPE_ALIASES.keys() & {dtype.name for dtype in DataType}
+    with pytest.raises(BadInput):
+        by_name(Collective, "half", "collective")
+
+
+def test_a_type_answers_as_its_own_name_does() -> None:
+    own, other = (json.loads(run(*PICK, "--dtype", word, "--json").stdout) for word in ("bfloat16", "bf16"))
+    assert own == other
