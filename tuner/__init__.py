@@ -3,10 +3,10 @@
 :func:`communicator` describes a communicator that can be asked; ``docs/python.md`` shows this and the rest.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as type checkers know it; the command loads this first, and should wait for nothing else
 if TYPE_CHECKING:
+    from typing import Any
+
     from tuner.api import Communicator as Communicator
     from tuner.api import budget as budget
     from tuner.api import communicator as communicator
@@ -32,7 +32,9 @@ def __dir__() -> list[str]:
     return [*globals(), *__all__]  # for help(), which would not find what is not loaded yet
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name in _API:
+        from importlib import import_module
+
         return getattr(import_module(_API[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has: {', '.join(__all__)}")

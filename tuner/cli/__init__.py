@@ -1,12 +1,16 @@
 """The command line: one module per verb, loaded when it is called; verbs format records and compute nothing."""
 
+import contextlib
 import gc
+import os
 import sys
+from collections.abc import Iterator
+from typing import Any, NoReturn, TextIO
 
 import click
 
 from tuner.base.errors import OracleFailed, TunerError
-from tuner.base.interrupts import sigterm_interrupts
+from tuner.base.interrupts import interruptible, sigterm_interrupts
 from tuner.cli.lazy import LazyGroup
 
 SECTIONS = {
@@ -52,13 +56,38 @@ SECTIONS = {
 }
 # Python looks for garbage after each 700 new objects: while modules load that is often, and there is none.
 OBJECTS_BETWEEN_COLLECTIONS = 100_000
+BROKEN_PIPE = 141  # 128 + SIGPIPE
 VERBS = {name: says for verbs in SECTIONS.values() for name, says in verbs.items()}
+
+
+class NobodyReads(Exception):
+    """Standard output is a pipe whose reader has gone, such as ``head``."""
+
+
+class Everything(LazyGroup):
+    """All verbs. A broken pipe is :class:`NobodyReads`: click would end it with 1, which is the answer "no" here."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with _reader_may_go():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _reader_may_go():
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def _reader_may_go() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise NobodyReads from error
 
 
 # Not called `group`: tuner.cli.group is the module of that verb once it is loaded.
 @click.command(
     name="nccl-tuner",
-    cls=LazyGroup,
+    cls=Everything,
     verbs=VERBS,
     sections=SECTIONS,
     package="tuner.cli",
@@ -74,22 +103,43 @@ def everything() -> None:
 
 
 def main() -> None:
-    """Runs a verb. Exit codes: 0 answered, 1 the answer is "no", 2 bad input; errors are one line on stderr."""
+    """Runs a verb. Exit codes: 0 answered, 1 the answer is "no", 2 bad input; errors are one line on stderr.
+
+    130 and 141: interrupted, and nobody read on, as shells have it for SIGINT and SIGPIPE.
+    """
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     try:
-        with sigterm_interrupts():
-            sys.exit(everything(standalone_mode=False) or 0)
+        with interruptible(), sigterm_interrupts():
+            code = everything(standalone_mode=False) or 0
+            sys.stdout.flush()  # where writing fails it fails here, not when nobody handles it any more
+            sys.exit(code)
     except TunerError as error:
-        print(f"nccl-tuner: {error}", file=sys.stderr)
-        sys.exit(1 if isinstance(error, OracleFailed) else 2)
+        _end(1 if isinstance(error, OracleFailed) else 2, str(error))
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        print(f"nccl-tuner: {' '.join(error.format_message().split())}", file=sys.stderr)
-        sys.exit(2)
+        _end(2, " ".join(error.format_message().split()))
     except (click.Abort, KeyboardInterrupt):
-        print("nccl-tuner: interrupted", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.exit(0)
+        _end(130, "interrupted")
+    except (BrokenPipeError, NobodyReads):
+        _give_up(sys.stdout)
+        sys.exit(BROKEN_PIPE)
+    except OSError as error:
+        _give_up(sys.stdout)
+        _end(2, f"{f'{error.filename}: ' if error.filename else ''}{error.strerror or error}")
+
+
+def _end(code: int, says: str) -> NoReturn:
+    """Ends with a line on stderr; where nothing can be written the code alone says it."""
+    try:
+        print(f"nccl-tuner: {says}", file=sys.stderr, flush=True)
+    except OSError:
+        _give_up(sys.stderr)
+    sys.exit(code)
+
+
+def _give_up(stream: TextIO) -> None:
+    """What is left unwritten goes nowhere; else Python would try, and complain, once more at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

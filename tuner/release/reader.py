@@ -9,7 +9,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from tuner.base.errors import BadReleaseFile, UnknownRelease, did_you_mean, one_of
+from tuner.base.errors import BadReleaseFile, UnknownRelease, one_of
 from tuner.release import convert, sources
 from tuner.release.schema import Release, ReleaseFile, file_of
 
@@ -42,10 +42,17 @@ def named(text: str) -> str:
     known, spelled = names(), SPELLED.fullmatch(text.strip())
     found = [name for name in known if spelled and (name == spelled[1] or name.startswith(f"{spelled[1]}."))]
     if not found:
-        of_minor = [name for name in known if spelled and name.startswith(f"{spelled[1].rpartition('.')[0]}.")]
-        close = did_you_mean(spelled[1], of_minor) if spelled else did_you_mean(text, known)
-        raise UnknownRelease(f"no table for NCCL {text}{close}; {one_of(known)}")
+        close = _nearest(spelled[1], known) if spelled else None
+        suggestion = f"; did you mean {close}?" if close else ""
+        raise UnknownRelease(f"no table for NCCL {text}{suggestion}; {one_of(known)}")
     return found[-1]
+
+
+def _nearest(number: str, known: list[str]) -> str | None:
+    """Of the releases that only the last number parts from this one, the nearest; the newer of two."""
+    minor, _, last = number.rpartition(".")
+    near = [name for name in known if name.startswith(f"{minor}.")]
+    return min(reversed(near), key=lambda name: abs(int(name.rpartition(".")[2]) - int(last)), default=None)
 
 
 @cache
