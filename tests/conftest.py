@@ -36,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Where nothing is to be written beside the sources, each process would compile all of them.
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
         os.environ.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / "build" / "pycache"))
+    os.environ.pop("COLUMNS", None)  # as where no terminal is: tables are as wide as they are
     # The tests themselves run side by side: threads of a linear algebra library would only wait for each other.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])

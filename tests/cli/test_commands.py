@@ -3,15 +3,13 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner
 
 from tests.support.available_releases import HERE
-from tests.support.command_line import run, run_process
+from tests.support.command_line import run, run_process, subcommands
 from tuner import release
 from tuner.cli.output import print_table
 
@@ -187,16 +185,6 @@ def test_the_file_to_write_is_named_by_one_option() -> None:
     ]
     assert len(writers) >= 10
     assert [names for names in writers if names[:2] != ["-o", "--out"]] == []
-
-
-def subcommands(group: click.Group) -> Iterator[click.Command]:
-    for name in group.list_commands(click.Context(group)):
-        command = group.get_command(click.Context(group), name)
-        assert command is not None
-        if isinstance(command, click.Group):
-            yield from subcommands(command)
-        else:
-            yield command
 
 
 @pytest.mark.parametrize("verbs", [(), ("plot",), ("plugin",), ("cost",), ("oracle",)])

@@ -4,9 +4,11 @@ import contextlib
 import io
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
 
+import click
 import pytest
 
 from tuner import cli
@@ -37,3 +39,14 @@ def run_process(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[s
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done
+
+
+def subcommands(group: click.Group) -> Iterator[click.Command]:
+    """Every command of a group and of its groups."""
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from subcommands(command)
+        else:
+            yield command

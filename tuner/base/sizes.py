@@ -9,6 +9,7 @@ _BINARY = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _DECIMAL = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 UNITS = ("EiB", "PiB", "TiB", "GiB", "MiB", "KiB")
 LARGEST_BYTES = 2**62
+MOST_SIZES = 100_000  # of one range
 
 
 def size_bytes(text: str) -> int:
@@ -25,11 +26,49 @@ def size_bytes(text: str) -> int:
     return nbytes
 
 
+def size_list(text: str) -> list[int]:
+    """Sizes with commas between them, each one size or a range as nccl-tests has it, both ends counted.
+
+    ``8..1G*2`` multiplies as ``-b 8 -e 1G -f 2`` does, which is so without ``*2`` too; ``1M..4M+1M`` adds as
+    ``-i``. BadInput for anything else.
+    """
+    return [size for part in text.split(",") for size in (_range(part) if ".." in part else [size_bytes(part)])]
+
+
+def _range(text: str) -> list[int]:
+    match = re.fullmatch(r"(.*?)\.\.(.*?)(?:([*+])(.*))?", text)
+    assert match is not None  # as ".." is in it
+    first, last = size_bytes(match[1]), size_bytes(match[2])
+    sign, by = match[3] or "*", (size_bytes(match[4]) if match[3] == "+" else _factor(match[4] or "2", text))
+    if first > last:
+        raise BadInput(f"sizes {text!r}: {match[1]} is above {match[2]}; valid: LEAST..MOST, as in 8..1G*2")
+    sizes = [first]
+    while (following := sizes[-1] * by if sign == "*" else sizes[-1] + by) <= last:
+        sizes.append(following)
+        if len(sizes) > MOST_SIZES:
+            raise BadInput(f"sizes {text!r}: more than {MOST_SIZES}; valid: a larger step")
+    return sizes
+
+
+def _factor(text: str, sizes: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 2:
+        raise BadInput(f"sizes {sizes!r}: factor {text!r}; valid: a whole number from 2, as in 8..1G*2")
+    return int(text)
+
+
 def whole(value: object, name: str) -> int:
     """An integer of Python's or NumPy's; BadInput for anything else, truth values among it."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise BadInput(f"{name} {value!r}: expected a whole number")
     return int(value)
+
+
+def about(nbytes: int) -> str:
+    """In the largest binary unit, to three digits: 11.0 MiB of 11586590."""
+    power = min(max(nbytes.bit_length() - 1, 0) // 10, len(UNITS))
+    unit = ("B", *reversed(UNITS))[power]
+    scaled = nbytes / (1 << 10 * power)
+    return f"{scaled:.0f} {unit}" if scaled >= 100 or power == 0 else f"{scaled:.3g} {unit}"
 
 
 def human_bytes(nbytes: int) -> str:

@@ -21,7 +21,7 @@ from tuner.timemodel import calibration
 )
 @release_option("The release that was measured. [default: what the files say]")
 @click.option("--name", default="own", show_default=True, help="What answers call the calibration.")
-@options.out_option("OUT.json", "The file to write.", "--output")
+@options.out_option("OUT.json", "The file to write.", former="--output")
 @options.json_option
 def command(
     files: tuple[Path, ...],

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.sizes import about
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table, span
 from tuner.emulator.ranges import SizeRange, launches
@@ -55,7 +56,7 @@ def command(
         print_table(f"{collective.name} on {described.title}", COLUMNS, rows)
 
 
-COLUMNS = ("from", "to", "pick", "channels", "threads", "ranges")
+COLUMNS = ("from", "to", "about", "pick", "channels", "threads", "ranges")
 
 
 def _by_combination(records: Sequence[SizeRange]) -> list[tuple[object, ...]]:
@@ -68,6 +69,7 @@ def _row(records: Sequence[SizeRange]) -> tuple[object, ...]:
     return (
         human_bytes(first.from_bytes),
         human_bytes(last.to_bytes),
+        about(last.to_bytes),
         f"{first.algorithm.name}/{first.protocol.name}",
         span([record.channels for record in records]),
         span([record.threads for record in records]),

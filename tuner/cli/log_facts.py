@@ -11,6 +11,9 @@ from tuner.cli.output import LOG
 from tuner.cli.stacked import F, stacked
 from tuner.scenario import Scenario
 
+# Those of GPUs that there are: CUDA C++ Programming Guide, "Compute Capabilities"; developer.nvidia.com/cuda-gpus.
+COMP_CAPS = (35, 37, 50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121)
+
 
 class CompCaps(click.ParamType):  # type: ignore[type-arg]
     """Compute capabilities: ``8.0`` or ``80``, one or one per rank."""
@@ -21,8 +24,11 @@ class CompCaps(click.ParamType):  # type: ignore[type-arg]
         if isinstance(value, tuple):
             return value
         words = [word.strip().replace(".", "") for word in str(value).split(",")]
-        if not all(word.isdecimal() and 35 <= int(word) < 200 for word in words):
-            raise BadInput(f"--comp-cap {value!r}: expected one such as 8.0 or 80, or one per rank: 80,80,90,90")
+        if not all(word.isdecimal() and int(word) in COMP_CAPS for word in words):
+            known = ", ".join(f"{cap // 10}.{cap % 10}" for cap in COMP_CAPS)
+            raise BadInput(
+                f"--comp-cap {value!r}: valid: one such as 8.0 or 80, or one per rank: 80,80,90,90; of {known}"
+            )
         return tuple(map(int, words))
 
 

@@ -140,7 +140,7 @@ def _releases(machine: catalogue.Machine, named: tuple[str, ...], every: bool) -
 @click.argument("file", type=click.Path(path_type=Path))
 @options.skeleton_options
 @release_option("For earlier scripts: all releases complete it alike.")
-@options.out_option("OUT.xml", "Write there, not to stdout.", "--output", required=False)
+@options.out_option("OUT.xml", "Write there, not to stdout.", former="--output", required=False)
 @options.json_option
 def complete(
     file: Path,

@@ -137,7 +137,7 @@ def check(files: tuple[Path, ...], machine: str | None, topology: Path | None, a
 @click.option("--nodes", type=int, help="Number of nodes, where FILE does not name its ranks.")
 @click.option("--gpus-per-node", type=int, help="GPUs of each node, likewise.")
 @click.option("--collective", metavar="NAME", default="", help="What was run, where FILE does not name its program.")
-@options.out_option("OUT.csv", "The table.", "--output")
+@options.out_option("OUT.csv", "The table.", former="--output")
 @options.json_option
 def import_files(
     files: tuple[Path, ...],

@@ -12,6 +12,7 @@ from tuner.analysis.changes import KEYS, changed
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op, by_name
 from tuner.base.sizes import size_bytes as size_bytes
+from tuner.base.sizes import size_list
 from tuner.cli.log_facts import described_by_log, say_log
 from tuner.cli.release_names import ReleaseName
 from tuner.cli.renamed import Change, Renamed
@@ -41,18 +42,32 @@ class Named(click.ParamType):  # type: ignore[type-arg]
 
 
 class Sizes(click.ParamType):  # type: ignore[type-arg]
-    """A comma-separated list of sizes."""
+    """A comma-separated list of sizes, and of ranges of them."""
 
     name = "sizes"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
-        return value if isinstance(value, list) else [size_bytes(word) for word in str(value).split(",")]
+        return value if isinstance(value, list) else size_list(str(value))
 
 
-def out_option(metavar: str, says: str, *also: str, required: bool = True) -> Callable[[F], F]:
-    """The file to write, as the parameter ``out``: ``-o``, ``--out`` and the names that are ``also`` given."""
-    named = click.Path(path_type=Path)
-    return click.option("-o", "--out", *also, "out", type=named, required=required, metavar=metavar, help=says)
+def out_option(metavar: str, says: str, former: str | None = None, required: bool = True) -> Callable[[F], F]:
+    """The file to write, as the parameter ``out``: ``-o`` and ``--out``, and its ``former`` name with a note."""
+    attributes: dict[str, Any] = {"type": click.Path(path_type=Path), "metavar": metavar, "help": says}
+    if former is not None:
+        attributes |= {"cls": Renamed, "former": former}
+    return click.option("-o", "--out", "out", required=required, **attributes)
+
+
+def hidden(*names: str) -> Callable[[F], F]:
+    """Help does not show these options below: the command always refuses them, and says what is valid."""
+
+    def decorated(function: F) -> F:
+        for parameter in getattr(function, "__click_params__", ()):
+            if isinstance(parameter, click.Option) and parameter.opts[0] in names:
+                parameter.hidden = True
+        return function
+
+    return decorated
 
 
 class Numbers(click.ParamType):  # type: ignore[type-arg]
@@ -258,7 +273,8 @@ bytes_option = click.option(
     type=Sizes(),
     default="8,1K,32K,256K,1M,4M,16M,64M,256M,1G",
     show_default=True,
-    help="NCCL's nBytes: count x type size, times the ranks for AllGather and ReduceScatter; 64K is 65536.",
+    help="NCCL's nBytes: count x type size, times the ranks for AllGather and ReduceScatter; 64K is 65536; 8..1G*2 as "
+    "nccl-tests' -b 8 -e 1G -f 2.",
 )
 change_option = click.option(
     "--change",
@@ -286,6 +302,7 @@ build_option = click.option(
 timeout_option = click.option(
     "--timeout", "timeout_s", type=float, default=120.0, show_default=True, help="Seconds a libnccl answer may take."
 )
+csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values, for a spreadsheet.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

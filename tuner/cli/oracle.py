@@ -27,6 +27,7 @@ def command() -> None:
 @command.command()
 @options.collective_argument
 @options.bytes_option
+@options.hidden("--constants")
 @options.scenario_options
 @options.build_option
 @options.request_options
@@ -59,6 +60,7 @@ def pick(
 
 @command.command()
 @calls_argument
+@options.hidden("--constants")
 @options.scenario_options
 @options.build_option
 @options.request_options
@@ -79,6 +81,7 @@ def group(calls: list[Any], dtype: DataType, op: Op, timeout_s: float, as_json: 
 
 
 @command.command()
+@options.hidden("--constants")
 @options.scenario_options
 @options.build_option
 @options.timeout_option
@@ -93,6 +96,7 @@ def table(as_json: bool, timeout_s: float, **scenario: Any) -> None:
 
 
 @command.command()
+@options.hidden("--constants")
 @options.scenario_options
 @options.build_option
 @options.timeout_option

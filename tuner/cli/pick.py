@@ -2,15 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tuner.answers import picks
 from tuner.answers.picks import NonClassicPick, PickAnswer
+from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
-from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.cli.output import human_bytes, print_csv, print_json, print_table
 from tuner.emulator.request import Request
 from tuner.scenario import Scenario
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 @options.request_options
 @options.buffers_option
 @options.time_options("nccl")
+@options.csv_option
 @options.json_option
 def command(
     collective: Collective | str,
@@ -34,6 +37,7 @@ def command(
     op: Op,
     buffers: Buffers,
     times: "TimesWanted | None",
+    as_csv: bool,
     as_json: bool,
     **scenario: Any,
 ) -> None:
@@ -45,9 +49,12 @@ def command(
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --buffers window
     nccl-tuner pick allreduce --machine dgx-h100 --gpus-per-node 1 --ranks-per-gpu 2 --nccl 2.32.3
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --time both
+    nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --bytes 8..1G*2 --csv
     nccl-tuner pick alltoall --machine dgx-h100
     nccl-tuner pick allreduce --log nccl.log --comp-cap 8.0
     """
+    if as_csv and (as_json or not isinstance(collective, Collective)):
+        raise BadInput("--csv: of a collective's picks, and not with --json; valid: one of both")
     if not isinstance(collective, Collective):
         _all_to_all(options.scenario_of(**scenario), sizes, times, as_json)
         return
@@ -59,6 +66,9 @@ def command(
         answers = calibrated_picks.with_times(answers, described, request, times)
     if as_json:
         print_json(answers)
+        return
+    if as_csv:
+        print_csv(CSV_COLUMNS, map(partial(_csv_row, described.nccl), answers))
         return
     title = f"{collective.name} on {described.title}"
     if times is None:
@@ -129,6 +139,24 @@ def _row(answer: PickAnswer) -> tuple[object, ...]:
         second.name if second else "-",
         f"{second.slower_percent:.1f} %" if second else "-",
     )
+
+
+CSV_COLUMNS = (
+    *("nccl", "collective", "bytes", "algorithm", "protocol", "bypass_kernel", "channels", "threads", "time_us"),
+    *("algbw_gbs", "busbw_gbs", "runner_up", "runner_up_slower_percent"),
+    *("calibrated_us", "calibrated_low_us", "calibrated_high_us"),
+)
+
+
+def _csv_row(nccl: str, answer: PickAnswer) -> tuple[object, ...]:
+    pick, second, time = answer.pick, answer.runner_up, answer.calibrated_pick
+    calibrated = (None, None, None) if time is None else (time.time_us, time.low_us, time.high_us)
+    head = nccl, answer.collective.name, answer.bytes
+    if isinstance(pick, NonClassicPick):
+        return *head, None, None, pick.bypass_kernel, pick.channels, pick.threads, *5 * (None,), *calibrated
+    own = *pick.name.split("/"), None, pick.channels, pick.threads, pick.time_us
+    runner_up = (None, None) if second is None else (second.name, second.slower_percent)
+    return *head, *own, answer.algbw_gbs, answer.busbw_gbs, *runner_up, *calibrated
 
 
 def _print_calibrated(title: str, answers: Sequence[PickAnswer], beside_nccl: bool) -> None:

@@ -30,7 +30,7 @@ class Renamed(click.Option):
         """The former name's value where that was given."""
         if self.former not in opts:
             return super().consume_value(ctx, opts)
-        note(self.former, self.opts[0])
+        note(self.former, self.opts[-1])
         return super().consume_value(ctx, {**opts, str(self.name): opts[self.former]})
 
 

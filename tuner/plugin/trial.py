@@ -29,6 +29,20 @@ class TrialPick:
 
 
 @dataclass(frozen=True, slots=True)
+class FittedPick:
+    """What NCCL itself picks, and what fitted constants say of it and of the pick with the table.
+
+    ``saved_percent``: how much less time the table's takes; negative where it takes more, None without a time.
+    """
+
+    algorithm: Algorithm
+    protocol: Protocol
+    channels: int
+    time_us: float = field(metadata=json_form(convert=_known))
+    saved_percent: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """One size. ``decision`` is the line of the row that names the pick, ``cost`` of the one that gives its time.
 
@@ -44,6 +58,7 @@ class Trial:
     cost: int | None = field(default=None, metadata=json_form("cost_line"))
     unavailable: int | None = field(default=None, metadata=json_form("unavailable_line"))
     bypass_kernel: str | None = field(default=None, metadata=json_form("leaves_for"))
+    fitted: FittedPick | None = field(default=None, metadata=json_form(optional=True))  # with fitted constants alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +91,22 @@ def run(
             for size, non_classic in zip(sizes, non_classic_paths, strict=True)
         )
     return Trials(asked.interface.version, trials, tuple(asked.plugin.log))
+
+
+def against_nccl(trials: Trials, nccl: Selection, fitted: Selection, request: Request) -> Trials:
+    """With what NCCL itself picks: ``nccl`` has its own constants, ``fitted`` those that the trials were made with."""
+    return replace(trials, sizes=tuple(_against_nccl(each, nccl, fitted, request) for each in trials.sizes))
+
+
+def _against_nccl(trial: Trial, nccl: Selection, fitted: Selection, request: Request) -> Trial:
+    if trial.picked is None:
+        return trial
+    picks = nccl.pick(request, [trial.bytes])
+    own = Algorithm(picks.algorithm[0]), Protocol(picks.protocol[0])
+    time_us = shortest(fitted.cost_table(request, [trial.bytes])[0][own])
+    known = time_us > 0 and trial.picked.time_us >= 0
+    saved_percent = 100 * (1 - trial.picked.time_us / time_us) if known else None
+    return replace(trial, fitted=FittedPick(*own, int(picks.channels[0]), time_us, saved_percent))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from tuner.costmodels.operations import Operation, size_bytes
     help="nccl-tests' size: the whole array. 1GB is 1e9 bytes, 1GiB and 1G are 2**30.",
 )
 @click.option("--count", type=int, help="Instead of --bytes, NCCL's count argument, of --dtype.")
-@click.option("--dtype", type=options.Named(DataType, "type"), default="float32", show_default=True)
+@click.option("--dtype", type=options.Named(DataType, "type"), default="float32", show_default=True, help="Its type.")
 @click.option("--time-us", type=values.POSITIVES, help="Measured times; several with commas.")
 @click.option("--busbw-gbs", type=values.POSITIVES, help="Instead of --time-us: bus bandwidths, for the times.")
 @click.option(

@@ -22,7 +22,7 @@ def command_of(operation: Operation) -> click.Command:
     first = names[0]
 
     @click.command(name=name, short_help=f"{operation.name} by alpha and beta", help=_help(operation, name, first))
-    @click.option("--algorithm", type=click.Choice(names), default=first, show_default=True)
+    @click.option("--algorithm", type=click.Choice(names), default=first, show_default=True, help="Of the textbook.")
     @values.ranks_option
     @values.sizes_option
     @values.level_options

@@ -37,8 +37,8 @@ class _Answer:
 @click.option(
     "--inter-gbs", type=values.POSITIVE, metavar="GBS", help="A node's bandwidth to other nodes, all adapters together."
 )
-@click.option("--gpus-per-node", type=values.WHOLES, required=True)
-@click.option("--nodes", type=values.WHOLES, default="1", show_default=True)
+@click.option("--gpus-per-node", type=values.WHOLES, required=True, help="GPUs of each node; several with commas.")
+@click.option("--nodes", type=values.WHOLES, default="1", show_default=True, help="Nodes; several with commas.")
 @click.option("--busbw-gbs", type=values.POSITIVE, metavar="GBS", help="A measured busbw, for its efficiency.")
 @options.json_option
 def command(

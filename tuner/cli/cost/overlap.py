@@ -9,8 +9,8 @@ from tuner.costmodels import overlap
 
 
 @click.command(name="overlap")
-@click.option("--compute-us", type=values.POSITIVE, required=True, metavar="US")
-@click.option("--communication-us", type=values.POSITIVE, required=True, metavar="US")
+@click.option("--compute-us", type=values.POSITIVE, required=True, metavar="US", help="Computation of a step.")
+@click.option("--communication-us", type=values.POSITIVE, required=True, metavar="US", help="Communication of a step.")
 @click.option(
     "--hidden",
     type=values.PARTS,

@@ -21,8 +21,14 @@ from tuner.costmodels.fabric import PATHS, Fabric
 )
 @click.option("--profile", default="measured", show_default=True, help="Whose values: nominal, measured, tables.")
 @click.option("--bytes", "sizes", type=options.Sizes(), help="Sizes of an AllReduce; 2GB is 2e9 bytes.")
-@click.option("--nodes", type=values.WHOLES, default="2", show_default=True)
-@click.option("--ranks-per-node", type=values.WHOLES, default="1", show_default=True)
+@click.option("--nodes", type=values.WHOLES, default="2", show_default=True, help="Nodes; several with commas.")
+@click.option(
+    "--ranks-per-node",
+    type=values.WHOLES,
+    default="1",
+    show_default=True,
+    help="Several with commas.",
+)
 @click.option(
     "--path",
     type=click.Choice(PATHS),
@@ -31,11 +37,21 @@ from tuner.costmodels.fabric import PATHS, Fabric
     help="direct: equations 4, 5 and 10; pcie: with copies to the host, 6; host: all through it, 1 and 7.",
 )
 @click.option("--one-tile-per-gpu", is_flag=True, help="Ranks on one tile of each GPU. [default: on both]")
-@click.option("--mdfi-gbs", type=values.POSITIVE, metavar="GBS", help="Instead of the profile's, as the following.")
-@click.option("--xe-gbs", type=values.POSITIVE, metavar="GBS")
-@click.option("--nic-gbs", type=values.POSITIVE, metavar="GBS")
-@click.option("--pcie-gbs", type=values.POSITIVE, metavar="GBS")
-@click.option("--nics-per-node", type=int)
+@click.option(
+    "--mdfi-gbs",
+    type=values.POSITIVE,
+    metavar="GBS",
+    help="Inside a GPU, not the profile's; as the next ones.",
+)
+@click.option(
+    "--xe-gbs",
+    type=values.POSITIVE,
+    metavar="GBS",
+    help="Of the links between GPUs.",
+)
+@click.option("--nic-gbs", type=values.POSITIVE, metavar="GBS", help="Of an adapter.")
+@click.option("--pcie-gbs", type=values.POSITIVE, metavar="GBS", help="Of PCIe.")
+@click.option("--nics-per-node", type=int, help="Adapters of a node.")
 @click.option("--measured-ms", type=values.POSITIVE, metavar="MS", help="A measured time, for its efficiency.")
 @options.json_option
 def command(

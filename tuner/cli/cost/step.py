@@ -20,8 +20,8 @@ from tuner.costmodels.step import Cluster, Model, Plan
 
 @click.command(name="step")
 @click.option("--parameters", type=values.POSITIVE, required=True, help="Of the whole model, such as 70e9.")
-@click.option("--layers", type=int, required=True)
-@click.option("--hidden", type=int, required=True)
+@click.option("--layers", type=int, required=True, help="Layers of the model.")
+@click.option("--hidden", type=int, required=True, help="Its hidden size, in elements.")
 @click.option("--sequence", type=int, required=True, help="Tokens of a sequence.")
 @click.option(
     "--dtype",
@@ -33,7 +33,7 @@ from tuner.costmodels.step import Cluster, Model, Plan
 @click.option("--gradient-dtype", type=options.Named(DataType, "type"), help="Of gradients. [default: --dtype]")
 @click.option("--expert-parameters", type=values.NOT_NEGATIVE, default=0.0, help="Of experts, out of --parameters.")
 @click.option("--expert-layers", type=int, default=0, help="Layers with experts.")
-@click.option("--experts-per-token", type=int, default=1, show_default=True)
+@click.option("--experts-per-token", type=int, default=1, show_default=True, help="Experts that a token is sent to.")
 @click.option("--tp", type=int, default=1, show_default=True, help="Degree of tensor parallelism.")
 @click.option("--sp", is_flag=True, help="Sequence parallelism beside it: ReduceScatter and AllGather for AllReduce.")
 @click.option("--dp", type=int, default=1, show_default=True, help="Degree of data parallelism.")
@@ -41,7 +41,7 @@ from tuner.costmodels.step import Cluster, Model, Plan
 @click.option("--ep", type=int, default=1, show_default=True, help="Degree of expert parallelism; it divides --dp.")
 @click.option("--pp", type=int, default=1, show_default=True, help="Pipeline stages.")
 @click.option("--micro-batches", type=int, default=1, show_default=True, help="Of a step, on each replica.")
-@click.option("--micro-batch-sequences", type=values.POSITIVE, default=1.0, show_default=True)
+@click.option("--micro-batch-sequences", type=values.POSITIVE, default=1.0, show_default=True, help="Its sequences.")
 @click.option("--buckets", type=int, default=1, show_default=True, help="Calls in which gradients go.")
 @click.option(
     "--activation-bytes",
@@ -51,7 +51,7 @@ from tuner.costmodels.step import Cluster, Model, Plan
 @click.option(
     "--gradient-bytes", type=options.Sizes(), help="Of one GPU. [default: parameters x type over --tp x --pp]"
 )
-@click.option("--gpus-per-node", type=int, default=8, show_default=True)
+@click.option("--gpus-per-node", type=int, default=8, show_default=True, help="GPUs of each node.")
 @click.option(
     "--alpha-us", type=values.NOT_NEGATIVE, default=1.0, show_default=True, help="Latency of a step inside a node."
 )

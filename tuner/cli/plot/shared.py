@@ -83,6 +83,7 @@ def over_nodes(function: F) -> F:
         options.collective_argument,
         size_options,
         node_options,
+        options.hidden("--nodes", "--node"),
         options.scenario_options,
         options.request_options,
         options.buffers_option,

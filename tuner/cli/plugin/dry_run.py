@@ -1,5 +1,6 @@
 """``nccl-tuner plugin dry-run``: what a decision table makes of sizes."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,8 @@ def command(
 
     Prints NCCL's own pick and the one with TABLE, in any format that the plugin reads. Channels that a row sets are an
     upper bound for each operation: --grouped shows what a group of them launches. --env takes the plugin's variables
-    too (NCCL_TUNER_UNCHECKED=1). A table that the plugin refuses is exit code 2, with the plugin's own words.
+    too (NCCL_TUNER_UNCHECKED=1). With --constants also what the table saves: times by the fitted constants, of the pick
+    that NCCL makes by its own too. A table that the plugin refuses is exit code 2, with the plugin's own words.
 
     \b
     nccl-tuner plugin dry-run my.table allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1M,64M
@@ -66,6 +68,10 @@ def command(
     selection = Selection(described.communicator())
     settings = parse_assignments(of_plugin)
     trials = trial.run(table, selection, request, sizes, settings)
+    fitted = described.fitted_constants is not None
+    if fitted:
+        nccl = Selection(replace(described, fitted_constants=None).communicator())
+        trials = trial.against_nccl(trials, nccl, selection, request)
     groups = (
         ()
         if grouped is None
@@ -75,7 +81,9 @@ def command(
         print_json(to_json(trials) | ({"groups": to_json(groups)} if groups else {}))
         return
     title = f"{collective.name} on {described.title}, interface v{trials.interface}"
-    print_table(title, COLUMNS, [_row(each) for each in trials.sizes])
+    print_table(title, FITTED_COLUMNS if fitted else COLUMNS, [_row(each, fitted) for each in trials.sizes])
+    if fitted:
+        click.echo("times: by the fitted constants, of NCCL's real pick, which goes by its own constants, as well")
     if groups:
         rows = [(human_bytes(each.bytes), _grids(each.own), _grids(each.tuned)) for each in groups]
         print_table(f"{grouped} of them in one group", ("size of each", "grid by NCCL", "grid with the table"), rows)
@@ -86,10 +94,18 @@ def command(
 COLUMNS = ("size", "NCCL's own", "time us", "channels", "with the table", "time us", "channels", "line")
 
 
-def _row(each: trial.Trial) -> tuple[object, ...]:
+# With fitted constants NCCL's own pick is the one it makes without them.
+FITTED_COLUMNS = (*COLUMNS[:2], "fitted us", "channels", "with the table", "fitted us", "channels", "saves", "line")
+
+
+def _row(each: trial.Trial, fitted: bool) -> tuple[object, ...]:
     if each.own is None or each.picked is None:
-        return human_bytes(each.bytes), each.bypass_kernel, *6 * ("-",)
-    return human_bytes(each.bytes), *_pick(each.own), *_pick(each.picked), _lines(each)
+        return human_bytes(each.bytes), each.bypass_kernel, *(7 if fitted else 6) * ("-",)
+    if each.fitted is None:
+        return human_bytes(each.bytes), *_pick(each.own), *_pick(each.picked), _lines(each)
+    saved = each.fitted.saved_percent
+    saves = "-" if saved is None else f"{saved:.1f} %"
+    return human_bytes(each.bytes), *_pick(each.fitted), *_pick(each.picked), saves, _lines(each)
 
 
 def _grids(grids: tuple[int, ...]) -> str:
@@ -97,7 +113,7 @@ def _grids(grids: tuple[int, ...]) -> str:
     return " + ".join(map(str, grids))
 
 
-def _pick(pick: trial.TrialPick) -> tuple[object, ...]:
+def _pick(pick: trial.TrialPick | trial.FittedPick) -> tuple[object, ...]:
     time_us = f"{pick.time_us:.2f}" if pick.time_us >= 0 else "-"
     return f"{pick.algorithm.name}/{pick.protocol.name}", time_us, pick.channels
 

@@ -1,0 +1,96 @@
+"""Tables at the width of a terminal: nothing is wider, nothing is lost; without a terminal they are as they were."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import run
+from tuner.cli.layout import laid_out
+
+ON = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
+COMMANDS = {
+    "explain": ("explain", "allreduce", *ON, "--bytes", "1M"),
+    "pick": ("pick", "allreduce", *ON, "--bytes", "1M,64M"),
+    "edges": ("edges", *ON),
+    "whatif": ("whatif", "allreduce", "nodes=4", *ON, "--bytes", "1M"),
+    "diff": ("diff", *ON, "2.22.3"),
+    "scale": ("scale", "allreduce", "--machine", "dgx-h100", "--nccl", "2.28.9", "--to-nodes", "16"),
+}
+
+
+def tables(text: str) -> list[str]:
+    """The lines of tables, which begin with a space."""
+    return [line for line in text.splitlines() if line.startswith(" ")]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_table_is_no_wider_than_the_terminal(name: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    narrow = tables(run(*COMMANDS[name]).stdout)
+    assert max(map(len, narrow)) <= columns
+    monkeypatch.delenv("COLUMNS")
+    wide = tables(run(*COMMANDS[name]).stdout)
+    words = [set(re.findall(r"[^\s─]+", " ".join(lines))) for lines in (narrow, wide)]
+    assert words[0] == words[1]
+
+
+def test_without_a_terminal_a_table_is_as_wide_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert max(map(len, tables(run(*COMMANDS["explain"]).stdout))) > 120
+
+
+def test_a_number_keeps_its_unit() -> None:
+    shown = laid_out(("from", "says"), [("1234567 B", "a b c d e f")], 20)
+    assert "1234567 B" in shown
+    assert all(len(line) <= 20 for line in shown.splitlines())
+
+
+def test_where_words_do_not_fit_each_row_is_a_list() -> None:
+    shown = laid_out(("one", "two", "three"), [("x" * 12, "y" * 12, "z" * 12)], 30)
+    assert shown.splitlines()[1:4] == [f" one     {'x' * 12}", f" two     {'y' * 12}", f" three   {'z' * 12}"]
+
+
+def test_edges_say_their_bytes_in_a_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = run("edges", "allreduce", *ON).stdout.splitlines()
+    (row,) = (line for line in lines if "1968826 B" in line)
+    assert "1.88 MiB" in row
+
+
+def test_every_option_has_help() -> None:
+    import click
+
+    from tests.support.command_line import subcommands
+    from tuner.cli import everything
+
+    without = [
+        (command.name, option.opts)
+        for command in subcommands(everything)
+        for option in command.params
+        if isinstance(option, click.Option) and not option.help
+    ]
+    assert without == []
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (("plot", "map"), ("--nodes ", "--node ")),
+        (("oracle", "pick"), ("--constants ",)),
+        (("oracle", "table"), ("--constants ",)),
+    ],
+)
+def test_options_that_are_always_refused_are_not_listed(words: tuple[str, ...], options: tuple[str, ...]) -> None:
+    shown = run(*words, "--help").stdout
+    assert [option for option in options if f"  {option}" in shown] == []
+    assert "--machine" in shown
+
+
+def test_the_file_to_write_has_one_name_and_the_former_a_note(tmp_path: Path) -> None:
+    topology = Path(__file__).parents[2] / "docs" / "examples" / "skeleton.xml"
+    words = ("machines", "complete", str(topology), "--gpu", "h100-sxm", "--net-gbps", "400")
+    assert "--output" not in run("machines", "complete", "--help").stdout
+    done = run(*words, "--output", str(tmp_path / "x.xml"))
+    assert "--output is now --out" in done.stderr
+    assert (tmp_path / "x.xml").read_text()
