@@ -1,6 +1,7 @@
 """Words as people write them: near misses get a suggestion, other spellings are taken."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -97,3 +98,15 @@ def test_aliases_of_types_are_of_types_alone_and_none_is_another_types_name() ->
 def test_a_type_answers_as_its_own_name_does() -> None:
     own, other = (json.loads(run(*PICK, "--dtype", word, "--json").stdout) for word in ("bfloat16", "bf16"))
     assert own == other
+
+
+TRACE = ("budget", "docs/examples/trace.json", "--machine", "dgx-a100", "--nodes", "2")
+
+
+def test_a_trace_that_is_priced_with_another_release_is_said_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    (of,) = json.loads(Path(TRACE[1]).read_text())["distributedInfo"]["nccl_version"].split()
+    other = "2.28.9" if of != "2.28.9" else "2.22.3"
+    said = run(*TRACE, "--ranks", "16", "--nccl", other).stderr
+    assert f"{TRACE[1]} is of NCCL {of}, and priced with {other}; what ran is priced with --nccl {of}" in said
+    assert "priced with" not in run(*TRACE, "--ranks", "16", "--nccl", f"{other},{of}").stderr

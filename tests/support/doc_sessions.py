@@ -174,7 +174,7 @@ class Wrong(doctest.DocTestRunner):
 
 
 def _environment() -> dict[str, str]:
-    return {"COLUMNS": "160", "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    return {"COLUMNS": "1000", "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
 def _run(command: Command, folder: str) -> tuple[str, ...] | NotRun:

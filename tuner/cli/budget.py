@@ -11,6 +11,7 @@ from tuner.base.names import Buffers, DataType, Op
 from tuner.cli import budgeted, options
 from tuner.cli.output import print_json
 from tuner.workload import job
+from tuner.workload.read import read
 
 MOST_ROWS = 32  # of sizes one by one
 
@@ -97,7 +98,10 @@ def command(
     wanted = replace(
         job.wanted_of(scenarios[0], ranks), communicators=communicators, dtype=dtype, op=op, buffers=buffers
     )
-    budget = job.of_files(files, job.Compared(scenarios, settings, tables, times), wanted, measured)
+    lists = [read(path, scenarios[0].ranks) for path in files]
+    for line in job.of_other_releases(lists, [each.nccl for each in scenarios]):
+        click.echo(f"note: {line}", err=True)
+    budget = job.of_lists(lists, job.Compared(scenarios, settings, tables, times), wanted, measured)
     if as_json:
         print_json(budget)
     else:

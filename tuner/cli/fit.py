@@ -72,6 +72,9 @@ def command(files: tuple[Path, ...], out: Path | None, model_name: str, cost_tab
             click.echo(f"{out}: {len(report.fitted)} constants of NCCL {report.files.nccl}")
 
 
+LL_ROWS = "cap_gbs.ll: with several nodes NCCL goes by the processors, row ampere for AMD or mixed, volta for others"
+
+
 def _print(report: FitReport) -> None:
     fitted, title = report.fit, _title(report.files)
     rows = [
@@ -79,6 +82,8 @@ def _print(report: FitReport) -> None:
         for one in report.fitted
     ]
     print_table(title, ("constant", "NCCL", "fitted", "95 %", "status", "kept constants of the same effect"), rows)
+    if any(one.name.startswith("cap_gbs.ll.") for one in report.fitted):
+        click.echo(LL_ROWS)
     kept = [one for one in fitted.constants if one.status == KEPT_ALIKE]
     if kept:
         title = "Kept at NCCL's value: the measurements cannot separate them from others"

@@ -27,7 +27,7 @@ class CompCaps(click.ParamType):  # type: ignore[type-arg]
         if not all(word.isdecimal() and int(word) in COMP_CAPS for word in words):
             known = ", ".join(f"{cap // 10}.{cap % 10}" for cap in COMP_CAPS)
             raise BadInput(
-                f"--comp-cap {value!r}: valid: one such as 8.0 or 80, or one per rank: 80,80,90,90; of {known}"
+                f"--comp-cap {value!r}: expected one such as 8.0 or 80, or one per rank: 80,80,90,90; valid: {known}"
             )
         return tuple(map(int, words))
 

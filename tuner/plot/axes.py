@@ -1,10 +1,12 @@
 """What all figures have in common: axes of sizes and of node counts, headings, legends."""
 
 from collections.abc import Sequence
+from functools import partial
 from textwrap import fill
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tuner.base.numerics import SizeArray
 from tuner.base.sizes import human_bytes
@@ -13,6 +15,7 @@ MOST_SIZES = 12  # that are named along an axis
 PICK_TITLE = "algorithm/protocol"
 UPPER, LOWER = "outside right upper", "outside right lower"  # where a legend stands
 GRID = "#D0D0D0"
+FloatEdges = NDArray[np.floating[Any]]  # between rows and beyond both ends: one more than rows
 
 
 def size_axis(axes: Any, sizes: SizeArray, named: bool = True, margin: float = 1.0) -> None:
@@ -35,13 +38,36 @@ def size_axis(axes: Any, sizes: SizeArray, named: bool = True, margin: float = 1
 
 
 def node_axis(axes: Any, nodes: Sequence[int], most: int = 16) -> None:
-    """A row for each count, all of them alike in height; at most about ``most`` are named."""
-    few = -(-len(nodes) // most)
-    steady = len(nodes) == nodes[-1] - nodes[0] + 1
-    rows = [row for row, count in enumerate(nodes) if row == 0 or (count if steady else row) % few == 0]
+    """A row for each count, logarithmic in height: from 1 to 8 nodes as from 8 to 64; about ``most`` are named."""
+    rows = [0]
+    if len(nodes) > 1:
+        edges, heights = np.arange(len(nodes) + 1) - 0.5, row_edges(nodes)
+        axes.set_yscale("function", functions=(partial(_between, edges, heights), partial(_between, heights, edges)))
+        rows = _named_rows(nodes, heights, most)
     axes.set_ylim(-0.5, len(nodes) - 0.5)
     axes.set_yticks(rows, [str(nodes[row]) for row in rows])
     axes.set_ylabel("nodes")
+
+
+def row_edges(nodes: Sequence[int]) -> FloatEdges:
+    """Between the ascending counts and beyond both ends, as base-2 logarithms: one more than counts."""
+    counts = np.log2(nodes)
+    middle = (counts[1:] + counts[:-1]) / 2
+    return np.concatenate([[2 * counts[0] - middle[0]], middle, [2 * counts[-1] - middle[-1]]])
+
+
+def _between(given: FloatEdges, wanted: FloatEdges, at: Any) -> Any:
+    return np.interp(at, given, wanted)
+
+
+def _named_rows(nodes: Sequence[int], heights: FloatEdges, most: int) -> list[int]:
+    """Powers of two first, where there is room."""
+    apart = (heights[-1] - heights[0]) / most
+    named: list[int] = []
+    for row in sorted(range(len(nodes)), key=lambda row: (nodes[row].bit_count() > 1, row)):
+        if all(abs(np.log2(nodes[row]) - np.log2(nodes[other])) >= apart for other in named):
+            named.append(row)
+    return sorted(named)
 
 
 def heading(figure: Any, top: Any, what: str, where: str) -> None:

@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from tuner.release import Release
+from tuner.release.variables import not_emulated
 
 
 class Reach(StrEnum):
@@ -68,7 +69,7 @@ def of_variable(name: str, nccl: Release) -> Reach | None:
         return Reach.nothing
     if reaches_choice(name, nccl):
         return None
-    return Reach.unknown if nccl.unknown_variables([name]) else Reach.nothing
+    return Reach.unknown if not_emulated(nccl, [name]) else Reach.nothing
 
 
 def reaches_choice(name: str, nccl: Release) -> bool:

@@ -16,6 +16,7 @@ from tuner.machine.graphs import EMPTY
 from tuner.preflight.place import Place
 from tuner.release import Release
 from tuner.release.environment import Environment
+from tuner.release.variables import not_emulated
 from tuner.scenario import Scenario
 from tuner.scenario.node import ResolvedNode
 
@@ -101,7 +102,7 @@ def node_of(setting: Setting, nccl: Release) -> Scenario:
 
 def _known(environment: Mapping[str, str], nccl: Release) -> dict[str, str]:
     """What the release reads: another rank's may know more."""
-    unknown = nccl.unknown_variables(environment.keys() - set(nccl.environment.search))
+    unknown = not_emulated(nccl, environment.keys() - set(nccl.environment.search))
     return {name: value for name, value in environment.items() if name not in unknown}
 
 

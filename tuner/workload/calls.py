@@ -37,13 +37,17 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class CallList:
-    """The calls of a file. ``sizes`` says which size the file means, ``notes`` what else a reader has to know."""
+    """The calls of a file. ``sizes`` says which size the file means, ``notes`` what else a reader has to know.
+
+    ``releases`` are those of NCCL that the file says it is of.
+    """
 
     file: str
     kind: str
     sizes: str
     calls: tuple[Call, ...]
     notes: tuple[str, ...] = ()
+    releases: tuple[str, ...] = ()
 
 
 def is_all_to_all(name: str) -> bool:

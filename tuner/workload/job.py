@@ -10,6 +10,7 @@ from tuner.base.errors import BadInput
 from tuner.scenario import Scenario
 from tuner.workload import regret
 from tuner.workload.budget import CountedFiles, budget
+from tuner.workload.calls import CallList
 from tuner.workload.count import Wanted, count
 from tuner.workload.price import Variant
 from tuner.workload.priced import Budget
@@ -54,10 +55,25 @@ def of_files(files: Iterable[Path], compared: Compared, wanted: Wanted, measured
 
     Errors: BadInput for what cannot be read, counted or priced; BadMeasurement, BadTable.
     """
+    return of_lists([read(path, compared.scenarios[0].ranks) for path in files], compared, wanted, measured)
+
+
+def of_lists(lists: Sequence[CallList], compared: Compared, wanted: Wanted, measured: Path | None = None) -> Budget:
+    """The same of files that were read. Errors: those of :func:`of_files`."""
     variants, described = compared.variants(), compared.scenarios[0]
-    lists = [read(path, described.ranks) for path in files]
     times = None if measured is None else regret.read(measured, described)
-    return budget(CountedFiles(lists, wanted, count(lists, wanted)), variants, times, compared.times)
+    return budget(CountedFiles(list(lists), wanted, count(list(lists), wanted)), variants, times, compared.times)
+
+
+def of_other_releases(lists: Iterable[CallList], priced: Iterable[str]) -> list[str]:
+    """A line for each file that is of a release that none of the ``priced`` ones is."""
+    names = list(priced)
+    return [
+        f"{each.file} is of NCCL {said}, and priced with {', '.join(names)}; what ran is priced with --nccl {said}"
+        for each in lists
+        for said in each.releases
+        if said not in names
+    ]
 
 
 def _with(scenario: Scenario, text: str) -> Scenario:

@@ -71,13 +71,18 @@ def from_trace(file: str, value: Any) -> CallList:
         "elements x type, of all ranks together for AllGather and ReduceScatter",
         tuple(calls),
         tuple(_notes(value, calls)),
+        _releases(value),
     )
 
 
-def _notes(value: Any, calls: list[Call]) -> list[str]:
+def _releases(value: Any) -> tuple[str, ...]:
     distributed = value.get("distributedInfo") if isinstance(value, dict) else None
     nccl = distributed.get("nccl_version") if isinstance(distributed, dict) else None
-    notes = [f"the trace is of NCCL {nccl}"] if nccl else []
+    return (str(nccl),) if nccl else ()
+
+
+def _notes(value: Any, calls: list[Call]) -> list[str]:
+    notes = [f"the trace is of NCCL {nccl}" for nccl in _releases(value)]
     if coalesced := sum(call.name in _COALESCED for call in calls):
         notes.append(f"{coalesced} coalesced calls count as one call of all their bytes, as NCCL chooses for a group")
     return notes

@@ -27,12 +27,13 @@ def from_log(file: str, content: bytes) -> CallList:
                 "those calls are priced as if it had not"
             )
         sizes = "count x type, times the ranks for AllGather and ReduceScatter"
-        return CallList(file, "NCCL log", sizes, calls, tuple(notes))
+        return CallList(file, "NCCL log", sizes, calls, tuple(notes), tuple(log.versions))
     calls = (*_choices(log, communicators), *_symmetric(log))
     if not calls:
         raise BadInput(f"{file}: no calls in this log; valid: one with NCCL_DEBUG_SUBSYS=INIT,COLL (or INIT,TUNING)")
     notes.append("no COLL lines: counted are rank 0's choices, which up to 2.23 are one for a group of calls")
-    return CallList(file, "NCCL log (choices)", "nBytes as the choices print them", calls, tuple(notes))
+    sizes = "nBytes as the choices print them"
+    return CallList(file, "NCCL log (choices)", sizes, calls, tuple(notes), tuple(log.versions))
 
 
 def _calls(file: str, log: Log, communicators: list[CommunicatorLines]) -> Iterator[Call]:
