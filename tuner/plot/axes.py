@@ -50,7 +50,7 @@ def node_axis(axes: Any, nodes: Sequence[int], most: int = 16) -> None:
 
 
 def row_edges(nodes: Sequence[int]) -> FloatEdges:
-    """Numbers [count]: base-2 logarithms between the ascending counts and beyond both ends, one more than these."""
+    """Base-2 logarithms, numbers [count], between the ascending counts and beyond both ends, one more than these."""
     counts = np.log2(nodes)
     middle = (counts[1:] + counts[:-1]) / 2
     return np.concatenate([[2 * counts[0] - middle[0]], middle, [2 * counts[-1] - middle[-1]]])
