@@ -123,7 +123,7 @@ def compared(nccl: str, name: str, libraries: dict[str, Searches]) -> Compared:
     if ours != theirs:
         # The other node of the cheap way has one GPU, and where its rank is first, NVML's pairs of GPUs are its own.
         with Oracle(asked, timeout_s=TIMEOUT_S) as oracle:
-            theirs = oracle.graph_xml()
+            theirs = oracle.graph_xml() or ""
         sha256 = hashlib.sha256(theirs.encode()).hexdigest()
     if ours != theirs:
         return Compared(name, nccl, DIFFERS, _first_difference(ours, theirs), sha256)
