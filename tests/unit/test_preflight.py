@@ -94,12 +94,18 @@ def test_one_rank_with_another_algorithm(tmp_path: Path) -> None:
         assert (own.algorithm, own.protocol, own.channels) != (others.algorithm, others.protocol, others.channels)
 
 
-def test_two_generations_of_gpus(tmp_path: Path) -> None:
-    """Nccl #1184: a DGX A100 and a DGX H100 hang with 2.20, whose ranks go by their own processor."""
-    report = checked(tmp_path, Host("a", "dgx-h100", "2.20.5", ranks=2), Host("b", "dgx-a100", "2.20.5", ranks=2))
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("overhead", [{}, {"NCCL_NET_OVERHEAD": "2000"}], ids=["default", "overhead"])
+def test_two_generations_of_gpus(overhead: dict[str, str], ranks: int, tmp_path: Path) -> None:
+    """Nccl #1184: the A100 runs Ring/Simple and the H100 Tree/Simple, with NCCL_NET_OVERHEAD=2000 as without."""
+    env = {"NCCL_PROTO": "Simple", **overhead}
+    machines = ("dgx-h100", "dgx-a100")
+    report = checked(tmp_path, *(Host(name, name, "2.20.5", ranks=ranks, env=env) for name in machines))
     assert report.verdict is Verdict.part
-    assert {kind.node for kind in report.kinds} == {"dgx-h100", "dgx-a100"}
+    assert tuple(kind.node for kind in report.kinds) == machines
     assert reaches(report)["GPUs"] is Reach.parts
+    picks = {tuple(pick.name.split(" ")[0] for pick in each.picks if pick is not None) for each in report.partings}
+    assert picks == {("Tree/Simple", "Ring/Simple")}
 
 
 def test_a_variable_of_one_host_alone(tmp_path: Path) -> None:
