@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.support.command_line import run
@@ -94,3 +95,25 @@ def test_the_file_to_write_has_one_name_and_the_former_a_note(tmp_path: Path) ->
     done = run(*words, "--output", str(tmp_path / "x.xml"))
     assert "--output is now --out" in done.stderr
     assert (tmp_path / "x.xml").read_text()
+
+
+def test_a_map_says_how_far_it_is() -> None:
+    from tuner.analysis.choices import choices
+    from tuner.base.names import Collective, DataType, Op
+    from tuner.emulator.request import Request
+    from tuner.scenario import Scenario
+
+    done: list[int] = []
+    request = Request(Collective.AllReduce, DataType.float32, Op.sum)
+    sizes = np.array([8, 1 << 20], np.uint64)
+    choices(Scenario("2.28.9", nodes=1, machine="dgx-h100"), request, sizes, (1, 2, 4), lambda: done.append(1))
+    assert len(done) == 3
+
+
+def test_the_axis_of_node_counts_is_logarithmic() -> None:
+    pytest.importorskip("matplotlib")
+    from tuner.plot.axes import row_edges
+
+    edges = row_edges(range(1, 65))
+    assert (edges[8] - edges[0]) / (edges[-1] - edges[0]) > 0.4  # from 1 to 8 nodes; alike in height it was 12 %
+    assert np.allclose(np.diff(row_edges((1, 2, 4, 8))), 1)

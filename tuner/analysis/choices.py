@@ -1,6 +1,6 @@
 """What NCCL picks over sizes and node counts: the records behind maps of choices."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,12 +47,21 @@ class Choices(Framed):
         }
 
 
-def choices(scenario: Scenario, request: Request, sizes: SizeArray, nodes: Sequence[int]) -> Choices:
+def choices(
+    scenario: Scenario,
+    request: Request,
+    sizes: SizeArray,
+    nodes: Sequence[int],
+    progress: Callable[[], None] = lambda: None,
+) -> Choices:
     """The picks of ``sizes`` (nBytes, ascending, at least one) on each of ``nodes`` nodes, not on the scenario's own.
 
-    Errors: BadInput for what the emulator refuses, one rank among it.
+    ``progress`` is called after each of them. Errors: BadInput for what the emulator refuses, one rank among it.
     """
-    rows = [picks(Selection(scenario.with_nodes(count).communicator()), request, sizes) for count in nodes]
+    rows = []
+    for count in nodes:
+        rows.append(picks(Selection(scenario.with_nodes(count).communicator()), request, sizes))
+        progress()
     names = ("algorithm", "protocol", "channels", "threads", "time_us")
     return Choices(tuple(nodes), sizes, *(np.stack([getattr(row, name) for row in rows]) for name in names))
 

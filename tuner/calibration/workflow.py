@@ -1,7 +1,7 @@
 """From files of measurements to fitted constants, or to the textbook's alpha and beta."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from os import PathLike
@@ -101,21 +101,31 @@ class AlphaBetaReport(Framed):
         return np.array([getattr(one, name) for one in self.fits], dtype)
 
 
-def fit(files: Files, *, out: str | PathLike[str] | None = None, command: str | None = None) -> FitReport:
+def fit(
+    files: Files,
+    *,
+    out: str | PathLike[str] | None = None,
+    command: str | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> FitReport:
     """The constants of NCCL's model that explain measured times best, from files of one machine and one release.
 
     ``files`` are what ``nccl-tuner measure`` wrote; several numbers of nodes tell more constants apart. What they
     cannot tell keeps NCCL's value; every fourth size is held out, for honest errors, and so are sessions and
     communicators, each from a fit of its own. ``out`` is a file of fitted
-    constants to write, which ``communicator(constants=...)`` takes; ``command`` is named in it.
+    constants to write, which ``communicator(constants=...)`` takes; ``command`` is named in it. ``progress`` is told
+    each step, which may take a while, before it begins.
     Errors: BadMeasurement for files with nothing to fit to, of several machines or releases; BadInput where ``out``
     cannot be written.
     """
+    progress("reading")
     observed = observations.read(paths(files))
+    progress(f"fitting to {observed.calls} calls")
     fitted = model.fit(observed)
     written = None if out is None else Path(out)
     if written is not None:
         write_text(written, fitted_constants.to_text(_constants(observed, fitted, command)))
+    progress("fitting without what is held out, to see how far off it is there")
     return FitReport(written, _read(observed), fitted, held_out(observed))
 
 

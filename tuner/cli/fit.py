@@ -1,5 +1,6 @@
 """``nccl-tuner fit``: the constants of NCCL's model, or the textbook's, from measurements."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -63,13 +64,19 @@ def command(files: tuple[Path, ...], out: Path | None, model_name: str, cost_tab
         else:
             _print_alpha_beta(fits, cost_table)
         return
-    report = fit(files, out=out, command=command_line())
+    report = fit(files, out=out, command=command_line(), progress=_say)
     if as_json:
         print_json(to_json(report))
     else:
         _print(report)
         if out is not None:
             click.echo(f"{out}: {len(report.fitted)} constants of NCCL {report.files.nccl}")
+
+
+def _say(step: str) -> None:
+    """On a terminal alone."""
+    if sys.stderr.isatty():
+        click.echo(f"{step} ...", err=True)
 
 
 LL_ROWS = "cap_gbs.ll: with several nodes NCCL goes by the processors, row ampere for AMD or mixed, volta for others"

@@ -37,7 +37,8 @@ def command(
         raise BadInput("nothing differs; valid: --change KEY=VALUE, such as nccl=2.28.9 or NCCL_ALGO=Ring")
     if second.nodes != first.nodes:
         raise BadInput("--change nodes: the picture is over node counts; valid: another change")
-    before, after = (choices(one, request, sizes, nodes) for one in (first, second))
+    with shared.bar_of_nodes([*nodes, *nodes]) as bar:
+        before, after = (choices(one, request, sizes, nodes, lambda: bar.update(1)) for one in (first, second))
 
     def record() -> PicturedChange:
         return PicturedChange(

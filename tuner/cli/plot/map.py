@@ -29,7 +29,8 @@ def command(
     """
     asked = shared.asked(given)
     described, request = asked.scenario, asked.request
-    drawn = choices(described, request, asked.sizes, asked.nodes)
+    with shared.bar_of_nodes(asked.nodes) as bar:
+        drawn = choices(described, request, asked.sizes, asked.nodes, progress=lambda: bar.update(1))
 
     def record() -> PicturedMap:
         where, picks = PicturedMachine.of(described), PicturedPicks.of(drawn)

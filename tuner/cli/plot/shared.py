@@ -1,6 +1,7 @@
 """What the verbs of ``plot`` share: options of sizes and node counts, headings, and writing what was asked for."""
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,6 +113,12 @@ def asked(given: Mapping[str, Any]) -> Asked:
         sizes_of(own["from_bytes"], own["to_bytes"], own["points"]),
         nodes_of(described, own["to_nodes"], own["nodes_list"]),
     )
+
+
+def bar_of_nodes(nodes: Sequence[int]) -> Any:
+    """A bar on stderr, on a terminal, that ends after so many node counts."""
+    hidden = not sys.stderr.isatty()
+    return click.progressbar(length=len(nodes), label="numbers of nodes", file=sys.stderr, hidden=hidden)
 
 
 _OF_THE_PICTURE = (
