@@ -673,3 +673,19 @@ def test_links_of_nodes_that_differ_are_refused() -> None:
     assert (one_each.intra_gbs, one_each.inter_gbs) == (None, 50)
     mesh: Any = of_case(Scenario("2.28.9", 1, machine="dgx-1v", gpus_per_node=2))
     assert mesh.intra_gbs == 25  # one link between the first two
+
+
+def test_the_picture_of_a_report_has_one_legend_and_no_gap_beside_it(tmp_path: Path, run: Run) -> None:
+    """Two legends beside a figure each take a width of their own."""
+    pytest.importorskip("matplotlib")
+    from unittest.mock import patch
+
+    drawn = []
+    with patch("tuner.plot.save", lambda figure, path: drawn.append(figure)):
+        log = Path(__file__).parents[2] / "docs" / "examples" / "all_reduce.log"
+        run("report", str(log), "--machine", "dgx-h100", "--nccl", "2.28.9", "--plot", str(tmp_path / "x.png"))
+    (figure,) = drawn
+    (legend,) = figure.legends
+    figure.canvas.draw()
+    right = max(axes.get_window_extent().x1 for axes in figure.axes)
+    assert legend.get_window_extent().x0 - right < 0.05 * figure.bbox.width

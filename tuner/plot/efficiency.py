@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from tuner.calibration.efficiency import EfficiencyReport
-from tuner.plot.axes import LOWER, UPPER, grid, heading, legend, size_axis
+from tuner.plot.axes import grid, heading, legend, size_axis
 from tuner.plot.lines import Look
 
 MEASURED: Look = {"color": "#000000", "marker": "o", "label": "measured"}
@@ -35,9 +35,11 @@ def figure(report: EfficiencyReport) -> Figure:
     bandwidths.plot(sizes, carried, **LINKS)
     bandwidths.set_ylabel("bus bandwidth (GB/s)")
     bandwidths.set_ylim(bottom=0)
-    for axes, where in zip(panels, (UPPER, LOWER), strict=True):
+    for axes in panels:
         size_axis(axes, sizes, named=axes is bandwidths, margin=1.25)
         grid(axes)
-        legend(canvas, axes.get_legend_handles_labels()[0], "", where)
+    # One legend: of two beside the figure each would take a width of its own.
+    shown = {handle.get_label(): handle for axes in panels for handle in axes.get_legend_handles_labels()[0]}
+    legend(canvas, list(shown.values()), "")
     heading(canvas, times, f"{report.sweep.collective.name}: how good what was measured is", report.scenario.heading)
     return canvas
