@@ -57,7 +57,7 @@ def requested(environment: Environment) -> bool:
 
 
 def set_up(rules: "Rules", facts: CollNetFacts) -> CollNet | None:
-    """CollNet as NCCL sets it up where it is asked for; None where there is none."""
+    """CollNet as NCCL sets it up where it is asked for; None where there is none. BadInput where NCCL ends there."""
     if not requested(facts.environment):
         return None
     if not all(rule(facts) for rule in rules.collnet):
