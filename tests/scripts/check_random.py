@@ -111,7 +111,7 @@ def compared(nccl: str, name: str, libraries: dict[str, Searches]) -> Compared:
     except (LookupError, ValueError, ArithmeticError, StopIteration, RecursionError) as error:
         return Compared(name, nccl, DIFFERS, f"crashed here: {error!r}")
     try:
-        theirs = libraries[nccl].graph_xml(asked, TIMEOUT_S)
+        theirs = _of_libnccl(asked, ours, libraries[nccl])
     except OracleFailed as error:
         refused = refused or _refused_communicator(nccl, node)
         if refused or UNWRITABLE in str(error):
@@ -121,15 +121,26 @@ def compared(nccl: str, name: str, libraries: dict[str, Searches]) -> Compared:
         return Compared(name, nccl, DIFFERS, f"refused here alone: {refused}")
     sha256 = hashlib.sha256(theirs.encode()).hexdigest()
     if ours != theirs:
-        # The other node of the cheap way has one GPU, and where its rank is first, NVML's pairs of GPUs are its own.
-        with Oracle(asked, timeout_s=TIMEOUT_S) as oracle:
-            theirs = oracle.graph_xml() or ""
-        sha256 = hashlib.sha256(theirs.encode()).hexdigest()
-    if ours != theirs:
         return Compared(name, nccl, DIFFERS, _first_difference(ours, theirs), sha256)
     whole = sum(map(ord, name)) % WHOLE == 0
     why = difference(case) if whole else None
     return Compared(name, nccl, EQUAL if why is None else DIFFERS, why or "", sha256)
+
+
+def _of_libnccl(asked: OracleConfiguration, ours: str | None, cheap: Searches) -> str:
+    """The file that rank 0 writes: of whole nodes where the cheap way fails or has another one than ours.
+
+    The other node has one GPU there: where its rank is the first to ask NVML, the pairs of GPUs are that node's.
+    """
+    try:
+        theirs = cheap.graph_xml(asked, TIMEOUT_S)
+        if ours in (None, theirs):
+            return theirs
+    except OracleFailed:
+        if ours is None:
+            raise
+    with Oracle(asked, timeout_s=TIMEOUT_S) as oracle:
+        return oracle.graph_xml() or ""
 
 
 def _refused_communicator(nccl: str, node: Drawn) -> str:
