@@ -75,7 +75,7 @@ def test_measure(tmp_path: Path) -> None:
     ("how", "complaint"),
     [
         ({"sizs": [8]}, "unknown sizs; valid: sizes, dtype"),
-        ({"algorithms": ["three"]}, "unknown algorithm 'three'; valid: Tree"),
+        ({"algorithms": ["three"]}, "unknown algorithm 'three'; did you mean Tree\\?; valid: Tree"),
         ({"rounds": 0}, "rounds 0: valid: 1 or more"),
         ({"precision_percent": 0}, "precision_percent 0: valid: 1e-06 or more"),
         ({"seed": -1}, "seed -1: valid: 0 or more"),

@@ -90,7 +90,7 @@ class LocalNets:
 
     def check_relays(self, variables: Environment) -> None:
         """BadInput where NCCL fails as it looks for the GPUs that relay sends for others (ncclTopoGetPxnRanks)."""
-        relays = variables.number("NCCL_PXN_DISABLE", 0) != 1 and variables.number("NCCL_P2P_PXN_LEVEL", 2) == 2
+        relays = variables.number("NCCL_PXN_DISABLE", 0) != 1
         if self.routing.local_nets == "by_masks" and relays and self.system.nets:
             for gpu in self.system.gpus:
                 self._gpu_by_masks(self.system.nets[self._by_masks(gpu)[0]])
