@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -113,7 +113,7 @@ def compared(nccl: str, name: str, libraries: dict[str, Searches]) -> Compared:
     try:
         theirs = _of_libnccl(asked, ours, libraries[nccl])
     except OracleFailed as error:
-        refused = refused or _refused_communicator(nccl, node)
+        refused = refused or _refused_communicator(nccl, node, ours or "")
         if refused or UNWRITABLE in str(error):
             return Compared(name, nccl, REFUSED, refused or UNWRITABLE)
         return Compared(name, nccl, DIFFERS, f"libnccl failed: {error}")
@@ -143,18 +143,23 @@ def _of_libnccl(asked: OracleConfiguration, ours: str | None, cheap: Searches) -
         return oracle.graph_xml() or ""
 
 
-def _refused_communicator(nccl: str, node: Drawn) -> str:
+def _refused_communicator(nccl: str, node: Drawn, graphs: str) -> str:
     """Why there is no communicator though there are graphs; empty where there is one."""
-    if not node.across:  # no file says that peer-to-peer fails
-        return ""
-    with NamedTemporaryFile("w", suffix=".xml") as file:
-        file.write(node.xml)
-        file.flush()
-        asked = Scenario(
-            nccl, node.nodes, topology=Path(file.name), gpus_per_node=node.gpus, environment=node.environment
-        )
+    searched = release.load(nccl).search_variables  # their effect is in the graphs
+    others = {name: value for name, value in node.environment.items() if name not in searched - {"NCCL_COLLNET_ENABLE"}}
+    with TemporaryDirectory() as folder:
+        topology_file, graph_file = Path(folder) / "node.xml", Path(folder) / "graphs.xml"
+        topology_file.write_text(node.xml)
+        graph_file.write_text(graphs)
         try:
-            asked.communicator()
+            Scenario(
+                nccl,
+                node.nodes,
+                topology=topology_file,
+                graphs=graph_file,
+                gpus_per_node=node.gpus,
+                environment=others,
+            ).communicator()
         except TunerError as error:
             return str(error)
     return ""
