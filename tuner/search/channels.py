@@ -12,6 +12,7 @@ from tuner.search.ends import DONE, FREE, NEVER, PCI_ORDER, REPLAY, NetworkEnds,
 from tuner.search.load import Route
 from tuner.search.recorded import Recorder
 from tuner.search.routes import UNKNOWN, Parts, Routes, all_to_all, through_switch
+from tuner.search.seen import Place
 from tuner.search.system import Kind, System
 from tuner.search.trial import Trial
 from tuner.search.vain import Vain
@@ -65,7 +66,10 @@ class ChannelSearch(NetworkEnds):
 
     def _lay(self) -> None:
         """Depth first over all ways to go on: each generator yields states, and takes back what it did after each."""
-        ways, deepest = [self._next_channel()], self._deepest()
+        deepest = self._deepest()
+        again = self.trial.same_channels or self.rules.replay == "always"
+        self._looks_before_channels = deepest != NEVER and self.system.several_nodes and not again
+        ways = [self._next_channel()]
         while ways:
             state = next(ways[-1], None)
             if state is None:
@@ -78,12 +82,15 @@ class ChannelSearch(NetworkEnds):
     def _unless_in_vain(self, state: State) -> Ways:
         """The ways on, but for a place from which channels were laid in vain: that only costs the tries again."""
         place = self.seen.place(state, self.left)
+        if not self._in_vain(place):
+            yield from self._from_state(state)
+            self.seen.leave(place, self.left)
+
+    def _in_vain(self, place: Place) -> bool:
+        """Whether channels were laid from a place in vain, which costs the tries again."""
         tries = self.seen.tries(place)
-        if tries is not None:
-            self.left -= tries
-            return
-        yield from self._from_state(state)
-        self.seen.leave(place, self.left)
+        self.left -= tries or 0
+        return tries is not None
 
     def _next_channel(self) -> Ways:
         """The ways to begin a channel."""
@@ -115,37 +122,44 @@ class ChannelSearch(NetworkEnds):
         gpu, step, back, round_, forced, used = state
         trial = self.trial
         if step == self.gpus:
-            yield from self._channel_done()
-            return
+            return self._channel_done()
         order = trial.intra[trial.channels]
         order[step] = gpu
         if step == back:
-            yield from self.to_nets(gpu, step, round_, forced, used)
-        elif trial.pattern is Pattern.NVLS:
-            yield from self._through_all(through_switch(self.gpus, gpu))
-        elif trial.pattern is Pattern.CollNetDirect:
+            return self.to_nets(gpu, step, round_, forced, used)
+        if trial.pattern is Pattern.NVLS:
+            return self._through_all(through_switch(self.gpus, gpu))
+        if trial.pattern is Pattern.CollNetDirect:
             others = [peer for peer in range(self.gpus) if peer != gpu]
-            yield from self._through_all(all_to_all(self.gpus, gpu), others)
-        elif step < self.gpus - 1:
+            return self._through_all(all_to_all(self.gpus, gpu), others)
+        if step < self.gpus - 1:
             peers = self._peers(gpu, step, back, forced, used)
             if len(peers) == 1 and (forced != FREE or self.order.only_near):
-                yield from self._straight_on(state, peers[0])
-                return
-            routes, load = self.routes.between[gpu], self.load
-            for peer in peers:
-                route = routes[peer] if routes[peer] is not UNKNOWN else self.routes.new_between(gpu, peer)
-                if route is not None and load.take(route):
-                    trial.hops += route.hops
-                    yield peer, step + 1, back, round_, forced, used | 1 << peer
-                    load.give(route)
-                    trial.hops -= route.hops
-        elif step == round_:
-            route = self.routes.route((Kind.GPU, gpu, Kind.GPU, order[0]))
-            if route is not None and self.routes.take(route):
-                yield order[0], step + 1, back, NEVER, forced, used
-                self.routes.give(route)
-        else:
-            yield gpu, self.gpus, NEVER, NEVER, forced, used
+                return self._straight_on(state, peers[0])
+            return self._to_peers(state, peers)
+        if step == round_:
+            return self._to_first(order[0], state)
+        return iter(((gpu, self.gpus, NEVER, NEVER, forced, used),))
+
+    def _to_peers(self, state: State, peers: list[int]) -> Ways:
+        """To each of the next GPUs."""
+        gpu, step, back, round_, forced, used = state
+        trial, routes, load = self.trial, self.routes.between[gpu], self.load
+        for peer in peers:
+            route = routes[peer] if routes[peer] is not UNKNOWN else self.routes.new_between(gpu, peer)
+            if route is not None and load.take(route):
+                trial.hops += route.hops
+                yield peer, step + 1, back, round_, forced, used | 1 << peer
+                load.give(route)
+                trial.hops -= route.hops
+
+    def _to_first(self, first: int, state: State) -> Ways:
+        """From the last GPU of a ring to its first."""
+        gpu, step, back, _, forced, used = state
+        route = self.routes.route((Kind.GPU, gpu, Kind.GPU, first))
+        if route is not None and self.routes.take(route):
+            yield first, step + 1, back, NEVER, forced, used
+            self.routes.give(route)
 
     def _straight_on(self, state: State, peer: int) -> Ways:
         """Over GPUs that are the only ones to try each, and all ways on from the last: as if each were yielded."""
@@ -200,7 +214,11 @@ class ChannelSearch(NetworkEnds):
             if trial.channels == trial.max_channels:
                 self.left = DONE
         if trial.channels < trial.max_channels:
-            yield from self._next_channel()
+            place = self.seen.between_channels(self.left) if self._looks_before_channels else None
+            if place is None or not self._in_vain(place):
+                yield from self._next_channel()
+                if place is not None:
+                    self.seen.leave(place, self.left)
         trial.channels -= 1
 
     def _through_all(self, parts: Parts, others: list[int] | None = None) -> Ways:

@@ -50,7 +50,7 @@ class NetworkEnds:
         self.left = 0  # tries
         self.trial: Trial
         self.routes: Routes
-        self.seen = Seen(self.load, self.net_left)
+        self.seen = Seen(self.load, self.nets, self.net_left)
         self.recorder: Recorder | None = None
 
     def from_nets(self, back: int) -> Ways:
@@ -106,8 +106,12 @@ class NetworkEnds:
         gpus, type_ = self.nets.nearest_gpus(net)
         own = [device.local_gpu] if rules.starts == "own_then_nearest" and device.local_gpu != NEVER else []
         reached = type_ != self.system.types.DIS
+        routes = self.routes
         for gpu in dict.fromkeys([*own, *gpus] if reached else own):
-            yield from self._enter(net, gpu, back, FREE)
+            route = routes.route((Kind.NET, net, Kind.GPU, gpu))
+            if route is not None and routes.take(route):
+                yield begun(gpu, FREE, back, NEVER)
+                routes.give(route)
         return reached  # sic: NCCL goes on with the next device and forgets this one's bandwidth
 
     def _head(self, net: int, listed: list[int], back: int) -> Generator[State, None, tuple[bool, bool]]:
@@ -151,9 +155,7 @@ class NetworkEnds:
         trial, nets = self.trial, self.nets
         balanced = trial.pattern is Pattern.BalancedTree
         gbs = trial.bw_inter / 2 if balanced else trial.bw_inter
-        for net in nets.listed(trial.type_inter, gpu):
-            if not nets.may_leave(trial, net, step):
-                continue
+        for net in nets.leaving(trial, gpu, step):
             route = self.routes.route((Kind.GPU, gpu, Kind.NET, net), gbs=gbs)
             if route is not None and self.routes.take(route):
                 trial.inter[trial.channels][1] = nets.devices[net].id

@@ -14,6 +14,7 @@ from tuner.search.system import UNKNOWN, Adapter, Kind, System
 from tuner.search.trial import Trial
 
 ANY_GPU = -1
+NEVER = -1  # no id of a device
 SCATTER = "NCCL_MNNVL_SCATTER_NETS_ENABLE"
 MANY_HOPS = 1 << 28
 
@@ -39,6 +40,7 @@ class Nets:
         self.rail_per_host = self.rules.rail_per_host and variables.number("NCCL_MNNVL_RAIL_PER_HOST", 0) != 0
         self._nearest_gpus: dict[int, tuple[list[int], int]] = {}
         self._listed: dict[tuple[int, int], list[int]] = {}
+        self._leaving: dict[tuple[int, ...], list[int]] = {}
 
     def listed(self, farthest: int, gpu: int) -> list[int]:
         """The devices for a GPU by number, or for ``ANY_GPU``: its own, then others up to a path type."""
@@ -82,7 +84,19 @@ class Nets:
             self._nearest_gpus[net] = nearest(self.system, self.devices[net], Kind.GPU)
         return self._nearest_gpus[net]
 
-    def may_leave(self, trial: Trial, net: int, step: int) -> bool:
+    def leaving(self, trial: Trial, gpu: int, step: int) -> list[int]:
+        """The devices through which the channel that is laid may leave from a GPU, after how it entered."""
+        inter, channel = trial.inter, trial.channels
+        last = inter[channel - 1][0] if self.alternates(trial) else NEVER
+        first = inter[channel][1] if step and trial.pattern is Pattern.BalancedTree else NEVER
+        key = gpu, inter[channel][0], trial.type_inter, trial.pattern, trial.cross_nic, channel & 1, last, step, first
+        found = self._leaving.get(key)
+        if found is None:
+            listed = self.listed(trial.type_inter, gpu)
+            found = self._leaving[key] = [net for net in listed if self._may_leave(trial, net, step)]
+        return found
+
+    def _may_leave(self, trial: Trial, net: int, step: int) -> bool:
         """Whether the channel that is laid may leave through a device, after how it entered."""
         nets, inter, channel = self.devices, trial.inter, trial.channels
         device, start = nets[net], nets[self.number_of[inter[channel][0]]]
@@ -92,18 +106,11 @@ class Nets:
         if self.rules.ports_apart and device.port != start.port:
             return False
         same_port = self._same_rail(device, start)
-        if self.rules.alternate == "rings":
-            if trial.pattern is Pattern.Ring and trial.cross_nic == 2:
-                if channel & 1 and device.id != inter[channel - 1][0]:
-                    return False
-            elif trial.cross_nic == 0 and not same_port:
-                return False
-        else:
-            if trial.cross_nic != 1 and not same_port:
-                return False
-            alternates = self.rules.alternate == "any_pattern" and trial.cross_nic
-            if alternates and channel & 1 and device.id != inter[channel - 1][0]:
-                return False
+        crosses = trial.cross_nic != 0 if self.rules.alternate == "rings" else trial.cross_nic == 1
+        if not crosses and not same_port:
+            return False
+        if self.alternates(trial) and device.id != inter[channel - 1][0]:
+            return False
         return not (trial.pattern is Pattern.BalancedTree and step != 0 and device.id != inter[channel][1])
 
     def _same_rail(self, device: Adapter, start: Adapter) -> bool:
@@ -116,12 +123,15 @@ class Nets:
 
     def may_enter(self, trial: Trial, net: int) -> bool:
         """Whether the next channel may enter through a device, after how the last one left."""
-        rules = self.rules.alternate
-        alternates = (rules == "any_pattern" and trial.cross_nic) or (
-            rules == "rings" and trial.pattern is Pattern.Ring and trial.cross_nic == 2
-        )
         last = trial.channels - 1
-        return not (alternates and trial.channels & 1 and self.devices[net].id != trial.inter[last][1])
+        return not (self.alternates(trial) and self.devices[net].id != trial.inter[last][1])
+
+    def alternates(self, trial: Trial) -> bool:
+        """Whether the channel that is laid, or the next one, is to take the adapters of the one before in reverse."""
+        rules = self.rules.alternate
+        any_pattern = rules == "any_pattern" and trial.cross_nic != 0
+        rings = rules == "rings" and trial.pattern is Pattern.Ring and trial.cross_nic == 2
+        return trial.channels & 1 == 1 and (any_pattern or rings)
 
     def widest(self, net: int, least_gbs: int, channel: int, pci_left: Callable[[int], float]) -> list[int]:
         """The GPUs that a device reaches with the most bandwidth, and over the fewest links; none below a bandwidth."""

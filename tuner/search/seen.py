@@ -2,19 +2,23 @@
 
 A search comes to the same GPU with the same links taken in many orders, and finds nothing better each time. How many
 tries that cost NCCL is known then, so they are counted without being made. What is tried from a place goes by the links
-and adapters that are left, the GPUs of the channel, and the adapters of this channel and the last; by the order of the
-channel's GPUs only where the next channel repeats it, and then the place is not remembered.
+and adapters that are left, the GPUs of the channel, and its adapters, and by those of the last one where channels
+alternate; by the order of the channel's GPUs only where the next channel repeats it, and then the place is not
+remembered.
 """
 
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from tuner.base.names import Pattern
 from tuner.search.load import Load
+from tuner.search.nets import Nets
 from tuner.search.trial import Trial
 
 NOWHERE = -1
-LOOKS, WORTH = 4096, 3  # after so many looks, each has to have saved so many tries, or no more are made
+# After so many looks in searches of a kind, each has to have saved so many tries, or no more are made.
+LOOKS, WORTH = 2048, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +37,15 @@ class Place:
 class Seen:
     """The places of one search at a time, on one system."""
 
-    def __init__(self, load: Load, net_left: list[float]) -> None:
-        self.load, self.net_left = load, net_left
-        self.looks = self.saved = 0  # tries
+    def __init__(self, load: Load, nets: Nets, net_left: list[float]) -> None:
+        self.load, self.nets, self.net_left = load, nets, net_left
+        self.looks, self.saved = Counter[Hashable](), Counter[Hashable]()  # tries, by the kind of search
         self.trial: Trial
 
     def begin(self, trial: Trial) -> None:
         """Forgets all places, for another search."""
         self.trial = trial
+        self.kind = trial.pattern, trial.cross_nic
         self.repeated = Counter[int]()  # how often the order of a channel's GPUs was, by channel
         self.found = 0  # better graphs
         self._in_vain: dict[Hashable, tuple[int, float]] = {}
@@ -48,24 +53,35 @@ class Seen:
     @property
     def worth_it(self) -> bool:
         """Whether looking saves more than it costs."""
-        return self.looks < LOOKS or self.saved > WORTH * self.looks
+        looks = self.looks[self.kind]
+        return looks < LOOKS or self.saved[self.kind] > WORTH * looks
 
     def place(self, state: tuple[int, ...], left: int) -> Place:
-        """The place of a state."""
+        """The place of a state of the channel that is laid."""
         trial, channel = self.trial, self.trial.channels
+        entered, exited = trial.inter[channel]
         first = trial.intra[channel][0] if state[1] else NOWHERE
-        inter = trial.inter[channel - 1 : channel + 1] if channel else trial.inter[:1]
+        has_exited = state[2] < 0 or (trial.pattern is Pattern.BalancedTree and state[1] > 0)
+        return self._place((state, first, entered, exited if has_exited else NOWHERE), left)
+
+    def between_channels(self, left: int) -> Place:
+        """The place where one channel is done and the next is not begun."""
+        return self._place(None, left)
+
+    def _place(self, of_channel: Hashable, left: int) -> Place:
+        trial, channel = self.trial, self.trial.channels
+        last = tuple(trial.inter[channel - 1]) if self.nets.alternates(trial) else None
         links, adapters = tuple(self.load.left), tuple(self.net_left)
-        key = state, channel, first, tuple(map(tuple, inter)), trial.hops, links, adapters
+        key = of_channel, channel, last, trial.hops, links, adapters
         return Place(key, links, adapters, left, self.found, channel, self.repeated[channel])
 
     def tries(self, place: Place) -> int | None:
         """How many tries it takes to find nothing better from there; None where that is not known."""
-        self.looks += 1
+        self.looks[self.kind] += 1
         known = self._in_vain.get(place.key)
         if known is None or known[0] > place.left:
             return None
-        self.saved += known[0]
+        self.saved[self.kind] += known[0]
         self.trial.latency_us = known[1]  # as the last adapter that was tried leaves it
         return known[0]
 
