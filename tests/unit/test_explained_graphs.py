@@ -13,11 +13,16 @@ import pytest
 from tests.support.command_line import run
 from tests.support.small_topologies import INTEL, PEER
 from tuner import release
+from tuner.analysis.changes import changed
+from tuner.answers.graphs import explained as explained_scenario
+from tuner.answers.graphs import of_scenario
 from tuner.base.errors import BadInput
 from tuner.machine import catalogue
+from tuner.scenario import Scenario
 from tuner.search import Request
 from tuner.search.explain import Explanation, explain
 from tuner.search.explain.again import Again, again
+from tuner.search.explain.changes import more_nvlinks, twice_the_speed
 from tuner.search.explain.limits import Limits
 from tuner.search.explain.loads import loads
 from tuner.search.explain.runs import Freed
@@ -135,7 +140,7 @@ def test_nvlinks() -> None:
     assert told.faster is not None
     assert "from GPU 0 to GPU 1 has 60 GB/s" in told.faster.says
     more = replace(asked, topology=system("".join(pair(6))))
-    assert helpful(told)["twice as many NVLinks"] == together(more) > together(asked)
+    assert helpful(told)["6 NVLinks at each GPU"] == together(more) > together(asked)
 
 
 def of_two_switches(gen: int) -> Request:
@@ -327,3 +332,59 @@ def test_collnet_has_a_short_name() -> None:
     words = ("--nodes", "2", "--env", "NCCL_COLLNET_ENABLE=1", "--explain", "collnet", "--json")
     found = json.loads(run("graphs", "--machine", "ws-2x-a6000", "--nccl", NCCL, *words).stdout)
     assert found["graph"] == "collnet_direct"
+
+
+@pytest.mark.parametrize(
+    ("machine", "gpus", "nodes", "graph"),
+    [
+        ("dgx-1v", 4, 2, "ring"),
+        ("pcie-l40s-4nic", 4, 2, "tree"),
+        ("a100-4x-2nic", 4, 2, "ring"),
+        ("pcie-l40s", 8, 1, "ring"),
+    ],
+)
+def test_every_lift_is_a_change_that_whatif_takes(machine: str, gpus: int, nodes: int, graph: str) -> None:
+    """Put into the scenario as it is printed, it makes the graph that the explanation says."""
+    scenario = Scenario(NCCL, nodes, machine=machine, gpus_per_node=gpus)
+    lifts = explained_scenario(scenario, graph).explanation.lifts
+    assert lifts
+    for lift in lifts:
+        assert lift.changes
+        found = of_scenario(changed(scenario, lift.changes))[graph].graph
+        assert (found.channels, found.bw_intra_gbs, found.bw_inter_gbs, found.type_intra, found.type_inter) == (
+            lift.found.channels,
+            lift.found.bw_intra_gbs,
+            lift.found.bw_inter_gbs,
+            lift.found.type_intra,
+            lift.found.type_inter,
+        )
+
+
+def test_lifts_are_printed_as_they_can_be_pasted() -> None:
+    words = ("graphs", "--machine", "a100-4x-2nic", "--nodes", "2", "--nccl", NCCL)
+    printed = run(*words, "--explain", "ring").stdout
+    lines = re.findall(r"^    (--change .*)$", printed, flags=re.MULTILINE)
+    assert lines[0] == "--change nic-gbps=400 --change pcie=5"
+    pasted = json.loads(run(*words, *lines[0].split(), "--json").stdout)["ring"]
+    assert (pasted["channels"], pasted["bw_inter_gbs"]) == (4, 24)
+
+
+def test_a_variable_is_unset() -> None:
+    """One that is given, and one that the machine's nccl.conf sets; not one that is not set."""
+    given = Scenario(NCCL, 2, machine="dgx-1v", environment={"NCCL_P2P_LEVEL": "LOC"})
+    plain = replace(given, environment={})
+    assert of_scenario(changed(given, ["unset=NCCL_P2P_LEVEL"])) == of_scenario(plain) != of_scenario(given)
+    of_machine = Scenario(NCCL, 1, machine="pcie-l40s")
+    free = changed(of_machine, ["unset=NCCL_P2P_LEVEL"])
+    assert free.heading.endswith("without NCCL_P2P_LEVEL")
+    assert "NCCL_P2P_LEVEL" not in free.oracle_configuration().env
+    for scenario, other in ((plain, "valid: no variable is"), (of_machine, "valid: NCCL_P2P_LEVEL")):
+        with pytest.raises(BadInput, match=f"change unset=NCCL_CROSS_NIC: it is not set; {other}"):
+            changed(scenario, ["unset=NCCL_CROSS_NIC"])
+
+
+def test_links_at_their_fastest_have_no_lift() -> None:
+    """No GPU like these has more NVLinks, and NCCL knows no faster PCIe."""
+    assert more_nvlinks(catalogue.load("dgx-h100").topology_xml) is None
+    assert more_nvlinks(request(system("".join(pair(8))), 2, False).topology) == "12"
+    assert twice_the_speed(system(net(0, 100) + net(1, 25))) == "200@net:0,50@net:1"

@@ -141,6 +141,20 @@ def _peer_to_peer(scenario: Scenario, value: str) -> Scenario:
     return _hardware("p2p", scenario, value)
 
 
+def _unset(scenario: Scenario, value: str) -> Scenario:
+    own, of_machine = scenario.environment or {}, set[str]()
+    for kind in scenario.kinds:
+        of_machine |= set(catalogue.load(kind.machine).environment if kind.machine else {}) - scenario.unset
+    if value not in own and value not in of_machine:
+        set_ = sorted({*own, *of_machine})
+        raise BadInput(f"change unset={value}: it is not set; {one_of(set_) if set_ else 'valid: no variable is'}")
+    return replace(
+        scenario,
+        environment={name: given for name, given in own.items() if name != value},
+        unset=scenario.unset | ({value} & of_machine),
+    )
+
+
 def _whole(key: str, value: str) -> int:
     if not value.isdecimal() or not 1 <= int(value) <= MOST_NODES:
         raise BadInput(f"change {key}={value}: valid: 1 to {MOST_NODES}")
@@ -157,6 +171,7 @@ SETTINGS: dict[str, Callable[[Scenario, str], Scenario]] = {
     "hosts-per-domain": _hosts_per_domain,
     "ranks-per-gpu": _ranks_per_gpu,
     "constants": _constants,
+    "unset": _unset,
 }
 KEYS: dict[str, Callable[[Scenario, str], Scenario]] = {
     **SETTINGS,

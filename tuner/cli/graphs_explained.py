@@ -1,5 +1,6 @@
 """An explanation of a graph as text of 80 columns."""
 
+import shlex
 import textwrap
 from collections.abc import Iterator
 from itertools import groupby
@@ -31,7 +32,7 @@ def print_explained(title: str, explained: Explained) -> None:
     _list("Why not more", [reason.says for reason in (explanation.one_more, explanation.faster) if reason is not None])
     _list("What else made it so", [reason.says for reason in explanation.reasons])
     _list("What limits it: searched again without that, NCCL finds more", list(_limits(explanation, several)))
-    _list("What would lift it: searched again with the change, NCCL finds", list(_lifts(explanation, several)))
+    _lifts(explanation, several)
     _searches(explanation)
 
 
@@ -45,8 +46,12 @@ def _list(title: str, items: list[str]) -> None:
         return
     click.echo(f"{title}\n")
     for item in items:
-        click.echo(textwrap.fill(item, WIDTH, initial_indent="  - ", subsequent_indent="    "))
+        _item(item)
     click.echo("")
+
+
+def _item(text: str) -> None:
+    click.echo(textwrap.fill(text, WIDTH, initial_indent="  - ", subsequent_indent="    "))
 
 
 def _communicator(explained: Explained) -> Iterator[str]:
@@ -72,12 +77,16 @@ def _limits(explanation: Explanation, several: bool) -> Iterator[str]:
         yield says + (" Less than all of these changes nothing." if len(limit.kinds) > 1 else "")
 
 
-def _lifts(explanation: Explanation, several: bool) -> Iterator[str]:
+def _lifts(explanation: Explanation, several: bool) -> None:
+    """Each with the changes that make it, on lines of their own, which are not broken."""
+    if not explanation.lifts:
+        return
+    click.echo("What would lift it: searched again with the change, NCCL finds\n")
     for lift in explanation.lifts:
-        if lift.more:
-            yield f"{lift.change}: {of_found(lift.found, several)}"
-    if vain := [lift.change for lift in explanation.lifts if not lift.more]:
-        yield f"no more with: {'; '.join(vain)}"
+        finds = of_found(lift.found, several) if lift.more else "no more"
+        _item(f"{lift.change}: {finds}")
+        click.echo("    " + " ".join(f"--change {shlex.quote(change)}" for change in lift.changes))
+    click.echo("")
 
 
 def _searches(explanation: Explanation) -> None:

@@ -63,8 +63,8 @@ def command(
     many of the adapters), add-nic, move-nic, remove-nic, gpudirect, nvlinks (links per GPU), pcie (generation of links,
     and lanes, as in 5 or 4x8), move-gpu, remove-gpu, sockets, p2p; @ names single devices, as in nic-gbps=100@mlx5_0.
     The graphs are then searched anew. Otherwise: nccl, machine, nodes, gpus-per-node, trays, gpus-per-tray,
-    hosts-per-domain, ranks-per-gpu, constants, or a NCCL variable. Several values of one key (nodes=4 nodes=8) are
-    compared one by one, with --json as a list; changes of devices by name add up.
+    hosts-per-domain, ranks-per-gpu, constants, unset, or a NCCL variable. Several values of one key (nodes=4 nodes=8)
+    are compared one by one, with --json as a list; changes of devices by name add up.
 
     \b
     nccl-tuner whatif allreduce nic-gbps=200 --machine dgx-h100 --nodes 2 --nccl 2.28.9

@@ -64,6 +64,7 @@ class Scenario:
     logged: "LoggedNode | None" = None  # instead of machine and topology, the node that a log shows
     from_log: "FromLog | None" = None  # what of the communicator a log says
     ranks_per_gpu: int | None = None  # the first of a node on its first GPU; None: one, or as in the topology
+    unset: frozenset[str] = frozenset()  # variables of the machine's nccl.conf that are not set
 
     def resolve(self) -> "ResolvedScenario":
         """What emulator and oracle take of it. Each part is read and checked when it is first asked for, once."""
@@ -96,7 +97,7 @@ class Scenario:
     @property
     def heading(self) -> str:
         """The title with the settings, which some answers are compared by."""
-        return ", ".join([self.title, *self.settings])
+        return ", ".join([self.title, *self.settings, *(f"without {name}" for name in sorted(self.unset))])
 
     @property
     def node_counts(self) -> tuple[int, int]:
@@ -155,6 +156,7 @@ class Scenario:
                     other,
                     nccl=self.nccl,
                     environment=self.environment,
+                    unset=self.unset,
                     build=self.build,
                     ranks_per_gpu=self.ranks_per_gpu,
                 )

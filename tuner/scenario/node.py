@@ -182,17 +182,24 @@ class ResolvedNode:
         from tuner.oracle.configuration import OracleConfiguration
 
         scenario = self.scenario
-        machine = None if scenario.machine is None else catalogue.load(scenario.machine)
         return OracleConfiguration(
             topology=self.topology_xml,
             nodes=nodes,
             gpus_per_node=self.gpus,
             release=scenario.nccl,
-            env={**(machine.environment if machine else {}), **(scenario.environment or {})},
+            env=dict(self.variables),
             peer_to_peer_across_sockets=self._peer_to_peer_across_sockets,
             build=scenario.build,
             gpu_of_rank=self.gpu_of_rank if self.shares_gpus else (),
         )
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """NCCL's variables: of the machine's nccl.conf, and those that are given."""
+        scenario = self.scenario
+        of_machine = catalogue.load(scenario.machine).environment if scenario.machine else {}
+        kept = {name: value for name, value in of_machine.items() if name not in scenario.unset}
+        return {**kept, **(scenario.environment or {})}
 
     @property
     def _peer_to_peer_across_sockets(self) -> bool:
@@ -243,7 +250,7 @@ class ResolvedNode:
             return None
         machine, nccl = catalogue.load(scenario.machine), release.load(scenario.nccl)
         machine.check_runs(nccl.name)
-        given = {**machine.environment, **(scenario.environment or {})}
+        given = self.variables
         read = {*nccl.environment.search, *(nccl.environment.nvlink_domains if trays > 1 else ())}
         searched_with = {name: value for name, value in given.items() if name in read}
         whole = trays == 1 or self.gpus == machine.gpus_per_node

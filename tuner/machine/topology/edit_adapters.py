@@ -70,13 +70,17 @@ def remove_nic(root: ET.Element, value: str) -> None:
 
 
 def add_nic(root: ET.Element, value: str) -> None:
-    """An adapter more: NAME@PLACE. It is like the first. BadInput for a name that is used, and for no such place."""
+    """An adapter more: NAME@PLACE. It is like the first at that place, else like the first of all.
+
+    BadInput for a name that is used, and for no such place.
+    """
     change = f"add-nic={value}"
     for name, where in devices.placed(change, "NAME"):
         every = devices.nets(root, change)
         if name in {net.get("name") for net in every} or name.startswith(("net:", "gpu:", "cpu:")):
             raise BadInput(f"{change}: {name} is there already, or names another kind of device; valid: a new name")
-        like, place = every[0], devices.place(root, where, change)
+        place = devices.place(root, where, change)
+        like = next(iter(place.findall("pci/nic/net")), every[0])
         own_slot = devices.slot_of_net(root, like, change)
         used = {pci.get("busid", "").lower() for pci in root.iter("pci")}
         free = next(bus for n in count(0xF0) if (bus := f"{n:04x}:00:00.0") not in used)

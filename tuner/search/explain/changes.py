@@ -1,76 +1,103 @@
-"""Changes of a topology's XML that may lift a limit: faster or more links of one kind, more adapters, GPUDirect."""
+"""Named edits of a topology that may lift a limit, as ``whatif`` and ``--change`` take them; None where one cannot be.
 
+Each function gives the value of one key of :data:`tuner.machine.topology.edit.EDITS`.
+"""
+
+import re
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 
-from tuner.machine.topology.edit_links import PCIE_SPEEDS
-from tuner.machine.topology.edit_places import sockets
-from tuner.machine.topology.xml import to_text
+from tuner.base.errors import BadInput
+from tuner.machine.gpus import most_nvlinks
+from tuner.machine.topology.edit import edited
+from tuner.machine.topology.edit_devices import in_order, number
+from tuner.machine.topology.edit_links import PCIE_LANES, PCIE_SPEEDS
 from tuner.search.build import bus_id
 from tuner.search.explain.links import LinkClass, class_of
-from tuner.search.explain.links import bus_id as text_of
 from tuner.search.explain.runs import Run
 from tuner.search.system import Kind, Node
 
 GENERATIONS = {"2.5": 1, "5": 2, "5.0": 2, "8": 3, "8.0": 3, "16": 4, "16.0": 4, "32": 5, "32.0": 5, "64.0": 6}
 UNKNOWN_GENERATION = 3  # what NCCL takes a link for whose speed it does not know
-FULL_WIDTH = 16
-FREE_BUS_IDS = range(0xE000 << 20 | 0x1000, 0xE000 << 20 | 0x100000, 0x1000)  # in a domain that no computer has
-FREE_GUID = 0x3000000000000000  # invented and distinct, as NCCL tells adapters apart by it
-Change = Callable[[ET.Element], None]
+FULL_WIDTH = PCIE_LANES[-1]
+NO_SPEED_MBPS = 10000  # what NCCL takes an adapter for that says no speed
+PLAIN_NAME = re.compile(r"[\w.:+-]+")  # one that a change can name
 
 
-def changed(topology: str, *changes: Change) -> str:
-    """The text of a topology after changes."""
-    root = ET.fromstring(topology)
-    for change in changes:
-        change(root)
-    return to_text(root)
+def twice_the_speed(topology: str) -> str | None:
+    """``nic-gbps``: network ports of twice the speed."""
+    nets = {number(net, "dev"): net for net in ET.fromstring(topology).iter("net")}
+    speeds = {dev: 2 * (max(number(net, "speed"), 0) or NO_SPEED_MBPS) for dev, net in nets.items()}
+    if not speeds:
+        return None
+    if len(set(speeds.values())) == 1:
+        return _gbps(next(iter(speeds.values())))
+    return ",".join(f"{_gbps(speed)}@net:{dev}" for dev, speed in sorted(speeds.items()))
 
 
-def twice_the_adapters(root: ET.Element) -> None:
-    """Network ports of twice the speed."""
-    for net in root.iter("net"):
-        net.set("speed", str(2 * max(int(net.get("speed", "0"), 0), 0) or 20000))
+def _gbps(mbps: int) -> str:
+    whole, rest = divmod(mbps, 1000)
+    return f"{whole}.{rest:03}".rstrip("0").rstrip(".")
 
 
-def twice_the_nvlinks(root: ET.Element) -> None:
-    """Twice as many NVLinks everywhere."""
-    for link in root.iter("nvlink"):
-        link.set("count", str(2 * int(link.get("count", "1"), 0)))
+def more_nvlinks(topology: str) -> str | None:
+    """``nvlinks``: twice as many at each GPU, else as many as such GPUs have at most."""
+    gpus = [gpu for gpu in ET.fromstring(topology).iter("gpu") if gpu.find("nvlink") is not None]
+    have = max((sum(number(link, "count") for link in gpu.findall("nvlink")) for gpu in gpus), default=0)
+    most = min((most_nvlinks(number(gpu, "sm")) for gpu in gpus), default=0)
+    for count in (2 * have, most):
+        if have < count <= most and _possible(topology, {"nvlinks": str(count)}):
+            return str(count)
+    return None
 
 
-def gpu_direct(root: ET.Element) -> None:
-    """GPUDirect RDMA with every adapter and GPU."""
-    for element in (*root.iter("net"), *root.iter("gpu")):
-        element.set("gdr", "1")
+def _possible(topology: str, edits: Mapping[str, str]) -> bool:
+    try:
+        edited(topology, edits)
+    except BadInput:
+        return False
+    return True
 
 
-def one_socket(root: ET.Element) -> None:
-    """All devices at the first socket that has any."""
-    sockets(root, "1")
+def gpu_direct(topology: str) -> str:
+    """``gpudirect``: on for every adapter, and for every GPU that has it not."""
+    gpus = in_order(ET.fromstring(topology).iter("gpu"))
+    return ",".join(["on", *(f"on@gpu:{number(gpu, 'dev')}" for gpu in gpus if number(gpu, "gdr") == 0)])
 
 
-def faster_pcie(found: Run, classes: frozenset[LinkClass]) -> Change:
-    """PCIe links of these classes of the next generation, or with all lanes where they are of the last."""
-    pairs = _pairs(found, classes)
+def faster_pcie(found: Run, classes: frozenset[LinkClass]) -> str | None:
+    """``pcie``: links of these classes of the next generation, or with more lanes where they have not all."""
+    root, pairs = ET.fromstring(found.request.topology), _pairs(found, classes)
+    links = list(_links(root, found))
+    faster = {
+        name: link
+        for element, above in links
+        if frozenset((bus_id(element.get("busid", "")), above)) in pairs
+        and (link := _faster(element)) is not None
+        and (name := _name(element))
+    }
+    if len(faster) == len(links) > 0 and len(set(faster.values())) == 1:
+        return next(iter(faster.values()))
+    return ",".join(f"{link}@{name}" for name, link in faster.items()) or None
 
-    def change(root: ET.Element) -> None:
-        for element, above in _links(root, found):
-            if frozenset((bus_id(element.get("busid", "")), above)) in pairs:
-                _widen(element)
 
-    return change
-
-
-def _widen(element: ET.Element) -> None:
-    number = element.get("link_speed", "").split(" ")[0]
-    generation = GENERATIONS.get(number, UNKNOWN_GENERATION)
+def _faster(element: ET.Element) -> str | None:
+    """What the next faster link is called; None for the fastest that NCCL knows."""
+    speed = element.get("link_speed", "").split(" ")[0]
+    generation = GENERATIONS.get(speed, UNKNOWN_GENERATION)
     width = int(element.get("link_width") or FULL_WIDTH) or FULL_WIDTH
     if width < FULL_WIDTH:
-        element.set("link_width", str(2 * width))
-    else:
-        element.set("link_speed", PCIE_SPEEDS[min(generation + 1, max(PCIE_SPEEDS))])
+        return f"{generation}x{next(lanes for lanes in PCIE_LANES if lanes > width)}"
+    return str(generation + 1) if generation < max(PCIE_SPEEDS) else None
+
+
+def _name(element: ET.Element) -> str:
+    """A device as a change names it: GPUs and adapters by name, else by the bus id."""
+    if (gpu := element.find("gpu")) is not None:
+        return f"gpu:{number(gpu, 'dev')}"
+    if (net := element.find("nic/net")) is not None and PLAIN_NAME.fullmatch(net.get("name", "")):
+        return net.get("name", "")
+    return element.get("busid", "")
 
 
 def _pairs(found: Run, classes: frozenset[LinkClass]) -> set[frozenset[int | str]]:
@@ -100,29 +127,25 @@ def _links(root: ET.Element, found: Run) -> Iterator[tuple[ET.Element, int | str
         yield from below(cpu, f"cpu {int(cpu.get('numaid', '0'), 0)}")
 
 
-def more_adapters(only: str | None = None) -> Change:
-    """One more adapter beside each that is a PCI device, or beside that of one bus id, with a link of its own."""
-
-    def change(root: ET.Element) -> None:
-        parents = {child: parent for parent in root.iter() for child in parent}
-        nets = list(root.iter("net"))
-        free = 1 + max(int(net.get("dev", "0"), 0) for net in nets)
-        taken = {bus_id(pci.get("busid", "0")) for pci in root.iter("pci")}
-        seen = set[str]()
-        for net in nets:
-            pci = parents[parents[net]]
-            if pci.tag != "pci" or pci.get("busid", "") in seen or (only and pci.get("busid", "").lower() != only):
-                continue
-            seen.add(pci.get("busid", ""))
-            number = next(bus for bus in FREE_BUS_IDS if bus not in taken)
-            taken.add(number)
-            element = ET.fromstring(ET.tostring(pci))
-            element.set("busid", text_of(number))
-            for copied in list(element.iter("net")):
-                names = {"dev": str(free), "name": f"more{free}", "guid": hex(FREE_GUID + free)}
-                copied.attrib.update(names)
-                free += 1
+def places_of_adapters(topology: str) -> dict[str, list[str]]:
+    """Where the adapters are that are PCI devices, by ``dev``: a place as ``add-nic`` takes it, with their bus ids."""
+    root = ET.fromstring(topology)
+    parents = {child: parent for parent in root.iter() for child in parent}
+    places: dict[str, list[str]] = {}
+    for net in in_order(root.iter("net")):
+        pci = parents[parents[net]]
+        if pci.tag == "pci":
             above = parents[pci]
-            above.insert(list(above).index(pci) + 1, element)
+            place = f"cpu:{above.get('numaid')}" if above.tag == "cpu" else above.get("busid", "").lower()
+            bus = pci.get("busid", "").lower()
+            if bus not in places.setdefault(place, []):
+                places[place].append(bus)
+    return places
 
-    return change
+
+def more_adapters(topology: str, places: Mapping[str, list[str]]) -> str:
+    """``add-nic``: as many more at each place as there are."""
+    names = {net.get("name") for net in ET.fromstring(topology).iter("net")}
+    count = sum(map(len, places.values()))
+    new = iter([name for at in range(count + len(names)) if (name := f"new{at}") not in names])
+    return ",".join(f"{next(new)}@{place}" for place, adapters in places.items() for _ in adapters)

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tuner.base.errors import TunerError
+from tuner.machine.topology.edit import edited
 from tuner.search.explain import changes
-from tuner.search.explain.changes import Change, changed
 from tuner.search.explain.limits import Limits, is_more
-from tuner.search.explain.links import LinkClass, between, called, listed
+from tuner.search.explain.links import LinkClass, between, listed
 from tuner.search.explain.records import Found, Lift, Limit, Reason
 from tuner.search.explain.runs import Run, summary
 from tuner.search.request import Request
@@ -16,11 +16,20 @@ from tuner.search.system import Kind
 
 @dataclass(frozen=True, slots=True)
 class Idea:
-    """A change that may help."""
+    """A change that may help, in words and as the changes that ``whatif`` takes: named edits, or variables."""
 
     change: str
-    edits: Sequence[Change] = ()
+    edits: Mapping[str, str] = field(default_factory=dict)  # in the words of tuner.machine.topology.edit
     environment: Mapping[str, str | None] = field(default_factory=dict)  # None: not set
+
+    @property
+    def assignments(self) -> tuple[str, ...]:
+        """KEY=VALUE as ``--change`` takes them."""
+        hardware = (f"{key}={value}" for key, value in self.edits.items())
+        variables = (
+            f"unset={name}" if value is None else f"{name}={value}" for name, value in self.environment.items()
+        )
+        return (*hardware, *variables)
 
 
 def lifts(
@@ -38,23 +47,32 @@ def lifts(
 def _tried(found: Run, idea: Idea, again: Callable[[Request], Found]) -> Lift | None:
     environment = {**found.request.environment, **idea.environment}
     kept = {name: value for name, value in environment.items() if value is not None}
-    topology = changed(found.request.topology, *idea.edits) if idea.edits else found.request.topology
-    request = replace(found.request, topology=topology, environment=kept)
+    topology = found.request.topology
     try:
-        then = again(request)
+        topology = edited(topology, idea.edits) if idea.edits else topology
+        then = again(replace(found.request, topology=topology, environment=kept))
     except TunerError:
         return None
-    more = is_more(then, summary(found.system, found.trial))
-    return Lift(idea.change, then, more, kept if idea.environment else {}, topology if idea.edits else None)
+    return Lift(
+        idea.change,
+        idea.assignments,
+        then,
+        more=is_more(then, summary(found.system, found.trial)),
+        environment=kept if idea.environment else {},
+        topology=topology if idea.edits else None,
+    )
 
 
 def _ideas(limits: Limits, causes: Sequence[Limit], kinds: set[str]) -> Iterator[Idea]:
     found = limits.found
     yield from _variables(found, kinds)
+    if found.request.others:
+        return  # whose hosts differ: a change of hardware is of all of them
     system = found.system
     direct = [gpu.gpu_direct for gpu in system.gpus] + [net.gpu_direct for net in system.nets]
     if "gpu_direct" in kinds and not all(direct):
-        yield Idea("GPUDirect RDMA with every GPU and adapter", [changes.gpu_direct])
+        value = changes.gpu_direct(found.request.topology)
+        yield Idea("GPUDirect RDMA with every GPU and adapter", {"gpudirect": value})
     for cause in causes:
         yield from _hardware(limits, cause)
 
@@ -94,19 +112,20 @@ def _hardware(limits: Limits, cause: Limit) -> Iterator[Idea]:
 
 def _faster(found: Run, classes: Sequence[LinkClass]) -> Idea | None:
     """More of all these links."""
-    edits, words, kinds = list[Change](), list[str](), {each.kind for each in classes}
-    if "NET" in kinds:
-        edits.append(changes.twice_the_adapters)
+    topology, kinds = found.request.topology, {each.kind for each in classes}
+    edits, words = dict[str, str](), list[str]()
+    if "NET" in kinds and (speed := changes.twice_the_speed(topology)):
+        edits["nic-gbps"] = speed
         words.append("adapters of twice the speed")
     pcie = frozenset(each for each in classes if each.kind == "PIX")
-    if pcie:
-        edits.append(changes.faster_pcie(found, pcie))
+    if pcie and (links := changes.faster_pcie(found, pcie)):
+        edits["pcie"] = links
         words.append(f"PCIe of the next generation at the {listed(sorted({_place(each) for each in pcie}))}")
-    if "NVL" in kinds:
-        edits.append(changes.twice_the_nvlinks)
-        words.append("twice as many NVLinks")
+    if "NVL" in kinds and (count := changes.more_nvlinks(topology)):
+        edits["nvlinks"] = count
+        words.append(f"{count} NVLinks at each GPU")
     if "SYS" in kinds:
-        edits.append(changes.one_socket)
+        edits["sockets"] = "1"
         words.append("all devices on one socket")
     return Idea(", ".join(words), edits) if edits else None
 
@@ -119,14 +138,15 @@ def _place(of: LinkClass) -> str:
 
 def _adapters(found: Run, rest: Idea | None) -> Iterator[Idea]:
     """One adapter more, and one more beside each, with ``rest`` where that would be the next limit."""
-    placed = [net for net in found.system.nets if net.pci]
+    topology, used = found.request.topology, {net.pci.lower() for net in found.system.nets if net.pci}
+    placed = {place: buses for place, buses in changes.places_of_adapters(topology).items() if used & set(buses)}
     if not placed:
         return
-    first = placed[0]
-    above = next((link.to for link in first.links[0].to.links if link.kind == "PIX"), None)
-    where = f"beside adapter {first.dev}" if above is None else f"under {called(above)}"
-    yield Idea(f"a second adapter {where}", [changes.more_adapters(first.pci.lower())])
-    if len(placed) > 1:
-        yield Idea("a second adapter beside each", [changes.more_adapters()])
+    first, buses = next(iter(placed.items()))
+    where = f"CPU {first.removeprefix('cpu:')}" if first.startswith("cpu:") else f"PCIe switch {first}"
+    yield Idea(f"a second adapter under {where}", {"add-nic": changes.more_adapters(topology, {first: buses[:1]})})
+    every = changes.more_adapters(topology, placed)
+    if sum(map(len, placed.values())) > 1:
+        yield Idea("a second adapter beside each", {"add-nic": every})
     if rest is not None:
-        yield Idea(f"a second adapter beside each, {rest.change}", [*rest.edits, changes.more_adapters()])
+        yield Idea(f"a second adapter beside each, {rest.change}", {**rest.edits, "add-nic": every})
