@@ -45,6 +45,7 @@ struct sim_host {
     int nets_per_host;
     int multicast;                        /* 1: the GPUs offer NVLink multicast, which NVLS needs */
     int coll_nets;                        /* how many of the nets offer in-network collectives */
+    int merges_nets;                      /* 1: its network merges devices into virtual ones, as NCCL's own for InfiniBand */
     char sysfs[SIM_PATH_CHARS];           /* a folder per PCI device, by bus id; empty: this host has no sysfs */
     int gpu_of_rank[SIM_MAX_LOCAL_RANKS]; /* which of the gpus each rank is on; several may share one */
     struct sim_gpu gpus[SIM_MAX_LOCAL_GPUS];
@@ -56,7 +57,6 @@ struct sim_machine {
     int hosts;
     int kinds;
     int driver_version; /* 12080 is CUDA 12.8 */
-    int merges_nets;    /* 1: the network merges devices into virtual ones, as NCCL's own for InfiniBand */
     char net_name[SIM_NET_NAME_CHARS];
     int kind_of_host[SIM_MAX_RANKS];
     int domain_of_host

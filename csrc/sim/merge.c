@@ -5,6 +5,7 @@
  * it keeps one for all threads, are answered for each thread.
  */
 #define _GNU_SOURCE
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include "machine.h"
 #include "net.h"
 #include "redirect.h"
+#include "trampoline.h"
 
 enum { MOST_MERGED = 8, MOST_VIRTUAL = 256, UNKNOWN_COUNT = -1 };
 
@@ -213,9 +215,49 @@ SIM_EXPORT struct {
 };
 
 void sim_configure_merging(void) {
-    void *function = sim_machine.merges_nets ? FUNCTION(make_virtual) : NULL;
+    void *function = NULL;
+    for (int kind = 0; kind < sim_machine.kinds; kind++)
+        if (sim_machine.kind[kind].merges_nets)
+            function = FUNCTION(make_virtual);
     ncclNetPlugin_v9.functions[MAKE_VIRTUAL] = function;
     ncclNetPlugin_v12.functions[MAKE_VIRTUAL] = function;
+}
+
+/* --- hosts whose network merges nothing beside others whose network does: in a process there is one network --- */
+
+/* What NCCL makes of any interface, as far as the function that merges: the same place in all that have it. */
+struct network {
+    const char *name;
+    void *functions[MAKE_VIRTUAL + 1];
+    void *later[4]; /* not called while a system is made */
+};
+
+typedef status get_system(void *comm, void **system, const char *file);
+
+static get_system *make_system;
+static size_t network_at;
+
+static status make_system_of_host(void *comm, void **system, const char *file) {
+    if (sim_own_host()->merges_nets)
+        return make_system(comm, system, file);
+    struct network *merging, own = {0};
+    memcpy(&merging, (char *)comm + network_at, sizeof merging);
+    memcpy(&own, merging, offsetof(struct network, later));
+    own.functions[MAKE_VIRTUAL] = NULL;
+    void *replaced = &own;
+    memcpy((char *)comm + network_at, &replaced, sizeof replaced);
+    status result = make_system(comm, system, file);
+    memcpy((char *)comm + network_at, &merging, sizeof merging);
+    return result;
+}
+
+SIM_EXPORT int sim_merge_by_host(void *function, uint64_t net) {
+    network_at = net;
+    void *kept = sim_redirect_keeping(function, (void *)(uintptr_t)make_system_of_host);
+    if (kept == NULL)
+        return 0;
+    memcpy(&make_system, &kept, sizeof kept);
+    return 1;
 }
 
 /* --- counts of devices, which NCCL keeps by process --- */

@@ -82,6 +82,10 @@ struct sim_system_functions {
 /* One rank of a NVLink domain makes its system for all of them. 1, or 0 where that cannot be. */
 int sim_share_systems(const struct sim_system_functions *functions);
 
+/* Only hosts that merge their adapters have a network that does: `function` makes the system of a rank, whose communicator
+ * has its network at `net`. 1, or 0 where it cannot be intercepted. */
+int sim_merge_by_host(void *function, uint64_t net);
+
 /* libnccl writes zeros only where there are none, so that the empty part of its largest arrays takes no memory. 0, or
  * errno. */
 int sim_skip_zeros(void);

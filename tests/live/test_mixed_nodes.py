@@ -81,6 +81,19 @@ def test_nodes_that_differ(name: str, shape: str, tmp_path: Path) -> None:
     assert report.compared["picks"] >= 5 * 60
 
 
+@pytest.mark.parametrize("machines", [(A100, "a100-4x-2nic"), ("a100-4x-2nic", A100)], ids=" ".join)
+@pytest.mark.parametrize("name", HERE)
+def test_only_hosts_with_infiniband_merge_adapters(name: str, machines: tuple[str, str]) -> None:
+    """Beside hosts of another network, whose adapters nothing merges, on either end of the order."""
+    first, second = machines
+    environment = {"NCCL_NET_MERGE_LEVEL": "PXB"}
+    report = check(
+        Scenario(name, 1, machine=first, environment=environment, others=(Scenario(name, 1, machine=second),))
+    )
+    assert report.mismatches == ()
+    assert report.compared["graphs"] >= 60
+
+
 @pytest.mark.parametrize("name", HERE)
 def test_every_rank_is_on_its_own_node(name: str) -> None:
     h100, a100 = catalogue.load(H100).topology_xml, catalogue.load(A100).topology_xml

@@ -46,6 +46,7 @@ class SimulatedHost:
     nets_per_host: int
     multicast: int
     coll_nets: int
+    merges_nets: int
     sysfs: str
     gpu_of_rank: tuple[int, ...]
     gpus: tuple[Gpu, ...]
@@ -60,7 +61,6 @@ class SimulatedMachine:
     hosts: int
     kinds: int
     driver_version: int
-    merges_nets: int
     net_name: str
     kind_of_host: tuple[int, ...]
     domain_of_host: tuple[int, ...]  # NVLink domains, numbered from 1; 0: none
@@ -100,6 +100,14 @@ class SystemFunctions:
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkOffsets:
+    """The function that makes a rank's system with its network, and where its communicator has that."""
+
+    function: int
+    net: int
+
+
+@dataclass(frozen=True, slots=True)
 class GraphsToCopy:
     """The function that makes the model of ``count`` graphs."""
 
@@ -125,6 +133,7 @@ class Intercepted:
     operations: OperationOffsets
     search: SearchOffsets
     systems: SystemFunctions | None  # where ranks of several hosts make the same
+    networks: NetworkOffsets | None  # where only some hosts merge adapters
     graphs: GraphsToCopy | None
     times: TimesToRecord | None
 

@@ -18,6 +18,7 @@ from tuner.oracle.messages import (
     AdapterOffsets,
     GraphsToCopy,
     Intercepted,
+    NetworkOffsets,
     OperationOffsets,
     RingOffsets,
     SearchOffsets,
@@ -37,6 +38,8 @@ SHARE_GPUS = "NCCL_MULTI_RANK_GPU_ENABLE"
 SHARES_GPUS = "ncclParamMultiRankGpuEnable"  # the function that reads it (src/init.cc, v2.30.3-1)
 
 _BY_HOST = ("hosts_are_nodes", "only_the_whole_communicator")  # releases that search host by host, also in a domain
+
+_MERGES = "ncclTopoMakeVNics"  # the function that merges adapters, 2.24.3 on
 
 _PROFILER = "ncclPatternProfiler"  # no pattern of a collective: NCCL informs its profiler of one
 
@@ -230,7 +233,6 @@ def _machine(prepared: Preparation, child: Files) -> SimulatedMachine:
         hosts=len(configuration.hosts),
         kinds=len(kinds),
         driver_version=hardware.DRIVER_VERSION,
-        merges_nets=int(all(kind.merges_nets for kind in kinds.values())),
         net_name=configuration.env.get("NCCL_NET", adapters.OWN_NETWORK),
         kind_of_host=tuple(numbers[host] for host in configuration.hosts),
         domain_of_host=configuration.domain_of_host,
@@ -254,6 +256,7 @@ def _host(
         nets_per_host=len(machine.nets),
         multicast=int(machine.multicast),
         coll_nets=machine.coll_nets,
+        merges_nets=int(machine.merges_nets),
         sysfs=str(sysfs or ""),
         gpu_of_rank=host.placed,
         gpus=tuple(replace(gpu, nvlinks=tuple(nvlinks.get(gpu.bus_id, ()))) for gpu in machine.gpus),
@@ -288,6 +291,7 @@ def _intercepted(located: symbols.Symbols, prepared: Preparation) -> Intercepted
         # a system's GPUs are the first of its sets of nodes, which begin with their count
         search=SearchOffsets(located.functions["ncclTopoCompute"][0][0], located.system.arrays["nodes"][0]),
         systems=_systems(located, prepared.configuration),
+        networks=_networks(located, prepared.kinds),
         graphs=graphs,
         times=times,
     )
@@ -305,6 +309,13 @@ def _systems(located: symbols.Symbols, configuration: OracleConfiguration) -> Sy
         init_search=located.functions["ncclTopoSearchInit"][0][0],
         system=located.comm.members["topo"].offset,
     )
+
+
+def _networks(located: symbols.Symbols, kinds: Mapping[Host, hardware.Hardware]) -> NetworkOffsets | None:
+    """A process has one network, that of hosts that merge adapters: others are told apart where NCCL asks for it."""
+    if _MERGES not in located.functions or len({kind.merges_nets for kind in kinds.values()}) == 1:
+        return None
+    return NetworkOffsets(located.functions["ncclTopoGetSystem"][0][0], located.comm.members["ncclNet"].offset)
 
 
 def _ring(located: symbols.Symbols) -> RingOffsets:

@@ -74,6 +74,12 @@ class Loaded:
         if not lib.sim_share_systems(functions):
             raise Failure("cannot intercept the paths: their functions begin with instructions that cannot be moved")
 
+    def merge_by_host(self) -> None:
+        """Only hosts whose network merges adapters have such a network."""
+        at = self.start.intercepted.networks
+        if at is not None and not lib.sim_merge_by_host(self.function(at.function), at.net):
+            raise Failure("cannot intercept the system: its function begins with instructions that cannot be moved")
+
     def error(self, result: int) -> str:
         """A result of NCCL's in its number and words."""
         error_string = ffi.cast("const char *(*)(int)", lib.sim_nccl_function(b"ncclGetErrorString"))
@@ -100,6 +106,7 @@ class World(Loaded):
             check(lib.sim_intercept_topology_file(self.function(at.topology_file)), "the topology file")
         self.share_search()
         self.share_systems()
+        self.merge_by_host()
         graph_bytes = self.start.graph.bytes
         if (times := at.times) is not None:
             function = self.function(times.function)
