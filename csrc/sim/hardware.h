@@ -43,10 +43,10 @@ struct sim_host {
     int gpus_per_host;
     int ranks_per_host;
     int nets_per_host;
-    int multicast;                        /* 1: the GPUs offer NVLink multicast, which NVLS needs */
-    int coll_nets;                        /* how many of the nets offer in-network collectives */
-    int merges_nets;                      /* 1: its network merges devices into virtual ones, as NCCL's own for InfiniBand */
-    char sysfs[SIM_PATH_CHARS];           /* a folder per PCI device, by bus id; empty: this host has no sysfs */
+    int multicast;              /* 1: the GPUs offer NVLink multicast, which NVLS needs */
+    int coll_nets;              /* how many of the nets offer in-network collectives */
+    int merges_nets;            /* 1: its network merges devices into virtual ones, as NCCL's own for InfiniBand */
+    char sysfs[SIM_PATH_CHARS]; /* a folder per PCI device, by bus id; empty: this host has no sysfs */
     int gpu_of_rank[SIM_MAX_LOCAL_RANKS]; /* which of the gpus each rank is on; several may share one */
     struct sim_gpu gpus[SIM_MAX_LOCAL_GPUS];
     struct sim_net nets[SIM_MAX_NETS];
