@@ -9,13 +9,13 @@ import click
 
 from tuner import release
 from tuner.analysis.changes import changed
-from tuner.base.errors import BadInput, one_of
+from tuner.base.errors import BadInput
 from tuner.base.files import write_text
 from tuner.base.records import json_form, to_json
-from tuner.cli import options
+from tuner.cli import machine_files, options
 from tuner.cli.output import print_json, print_table
 from tuner.cli.release_names import release_option
-from tuner.machine import catalogue, gpus, graph_tables, skeleton
+from tuner.machine import catalogue, graph_tables
 from tuner.scenario import Scenario
 
 
@@ -69,6 +69,9 @@ def show(name: str, changes: tuple[str, ...], as_json: bool) -> None:
     else:
         click.echo(machine.topology_xml, nl=False)
 
+
+for each in (machine_files.complete, machine_files.nearest):
+    command.add_command(each)
 
 releases_option = release_option("Release that searches; may be repeated.", "releases", multiple=True)
 every_option = click.option("--all", "every", is_flag=True, help="All releases that run there.")
@@ -134,43 +137,6 @@ def _releases(machine: catalogue.Machine, named: tuple[str, ...], every: bool) -
     if every == bool(named):
         raise BadInput(f"which releases? valid: --all, or --nccl RELEASE ({', '.join(release.names())})")
     return machine.releases if every else tuple(release.load(name).name for name in named)
-
-
-@command.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@options.skeleton_options
-@release_option("For earlier scripts: all releases complete it alike.")
-@options.out_option("OUT.xml", "Write there, not to stdout.", former="--output", required=False)
-@options.json_option
-def complete(
-    file: Path,
-    gpu: str | None,
-    net_gbps: float | None,
-    net_latency_us: float | None,
-    nccl: str | None,
-    out: Path | None,
-    as_json: bool,
-) -> None:
-    """Completes FILE, a topology that only places devices, as NCCL does on a machine with such GPUs; without libnccl.
-
-    \b
-    nccl-tuner machines complete ndv5-topo.xml --gpu h100-sxm --net-gbps 400 -o ndv5.xml
-    """
-    if gpu is None:
-        raise BadInput(f"say what the GPUs of {file} are: --gpu MODEL; {one_of(gpus.names())}")
-    name = release.load(nccl or release.names()[-1]).name
-    completed = skeleton.completed(file, gpu, net_gbps, net_latency_us)
-    if out is not None:
-        try:
-            out.write_text(completed, encoding="utf-8")
-        except OSError as error:
-            raise BadInput(f"{out}: {error.strerror}") from None
-    if as_json:
-        print_json({"file": str(file), "gpu": gpu, "nccl": name, "topology": completed})
-    elif out is None:
-        click.echo(completed, nl=False)
-    else:
-        click.echo(f"wrote {out}")
 
 
 @dataclass(frozen=True, slots=True)

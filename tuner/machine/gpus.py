@@ -1,5 +1,6 @@
 """GPU models by name (``tables/gpus.toml``): what NVML would say of a GPU that a topology file only places."""
 
+import math
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,6 +68,19 @@ def chip(model: str) -> str:
 def most_nvlinks(compute_capability: int) -> int:
     """As many NVLinks as any GPU of a compute capability (90 for 9.0) has."""
     return _most_nvlinks().get(str(compute_capability), 0)
+
+
+def pcie_generation(compute_capability: int) -> int:
+    """The generation of PCIe of GPUs of a compute capability (90 for 9.0), where its bandwidth is in ``links.toml``; 3
+    of others, as NCCL takes a link that it does not know."""
+    gbs = _pcie_gbs().get(str(compute_capability))
+    return 3 if gbs is None else 3 + round(math.log2(gbs / 15.75))
+
+
+@cache
+def _pcie_gbs() -> dict[str, float]:
+    table: dict[str, dict[str, float]] = tomllib.loads((files("tuner.tables") / "links.toml").read_text("utf-8"))
+    return table["pcie_gbs"]
 
 
 @cache

@@ -33,6 +33,14 @@ FIRST_GUID = 0x2000000000000000  # invented and distinct, as NCCL tells adapters
 
 
 @dataclass(frozen=True, slots=True)
+class Text:
+    """The text of a skeleton that is in no file; ``where`` is what messages call it."""
+
+    text: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
 class Skeleton:
     """A topology file that leaves GPUs and adapters to the machine, and what the simulated one says of them.
 
@@ -73,7 +81,7 @@ def name_of(file: Path) -> str:
     return f"{file.name} {sha256(read_bytes(file, BadTopology)).hexdigest()[:8]}"
 
 
-def read(file: Path, gpu: str, net_gbps: float | None, net_latency_us: float | None) -> Skeleton:
+def read(file: "Path | Text", gpu: str, net_gbps: float | None, net_latency_us: float | None) -> Skeleton:
     """A skeleton on a machine whose GPUs are all of model ``gpu``.
 
     Adapters without a <net> have ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` (absent: 0, as NCCL's own
@@ -104,7 +112,7 @@ def read(file: Path, gpu: str, net_gbps: float | None, net_latency_us: float | N
 
 
 @cache
-def completed(file: Path, gpu: str, net_gbps: float | None, net_latency_us: float | None) -> str:
+def completed(file: "Path | Text", gpu: str, net_gbps: float | None, net_latency_us: float | None) -> str:
     """The topology that NCCL makes of a skeleton: every device of the machine, and no ranks. Errors: :func:`read`'s."""
     described = read(file, gpu, net_gbps, net_latency_us)
     root = ET.fromstring(described.topology)
@@ -143,12 +151,11 @@ def _trim(element: ET.Element) -> bool:
 class _File:
     """A topology file as text and as a tree; the tree is then completed with what the simulated machine answers."""
 
-    def __init__(self, file: Path) -> None:
-        self.where = str(file)
-        try:
-            data = file.read_bytes()
-        except OSError as error:
-            raise BadTopology(f"{file}: {error.strerror}") from None
+    def __init__(self, file: Path | Text) -> None:
+        if isinstance(file, Text):
+            self.where, data = file.where, file.text.encode()
+        else:
+            self.where, data = str(file), read_bytes(file, BadTopology)
         self.elements = parse(data, self.where)
         if self.elements[0].tag != "system":
             self.elements[0].fail("is not a topology; valid root: <system>")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tuner.base.errors import BadInput, BadTopology
 from tuner.machine import catalogue, skeleton
+from tuner.machine.processors import nccls_family
 from tuner.machine.topology import Cpu, Topology, fused
 from tuner.preflight.facts import Facts, Processor
 
@@ -150,8 +151,3 @@ def processor_change(processor: Processor) -> str:
     if architecture != "x86_64" or processor.vendor is None:
         return architecture
     return f"{processor.vendor}:{nccls_family(processor.family or 0)}:{processor.model or 0}"
-
-
-def nccls_family(family: int) -> int:
-    """NCCL shifts what Linux adds: 143 for AMD's 23 (sic: ncclTopoGetXmlFromCpu, src/graph/xml.cc, v2.28.9-1)."""
-    return family if family <= 15 else 15 + ((family - 15) << 4)

@@ -13,10 +13,11 @@ from tuner.logs import importer
 from tuner.logs.imported import Given, Imported
 from tuner.logs.variables import FILES_AND_ADAPTERS
 from tuner.machine import catalogue, gpus, graphs
+from tuner.machine.nearness import Nearness
 from tuner.release.variables import not_emulated
 from tuner.scenario.description import Scenario
 from tuner.scenario.logged import LoggedNode
-from tuner.scenario.nearest import Nearness, compared, ranked, same
+from tuner.scenario.nearest import compared, ranked, same
 
 if TYPE_CHECKING:
     from tuner.scenario.describe import Description

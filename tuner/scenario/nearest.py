@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tuner.base.errors import TunerError
 from tuner.logs.imported import Imported
 from tuner.machine import catalogue, gpus
 from tuner.machine.catalogue import Machine
+from tuner.machine.nearness import Compared, Nearness, nearness
 from tuner.scenario.description import Scenario
 
 if TYPE_CHECKING:
@@ -16,42 +16,6 @@ if TYPE_CHECKING:
 
 MULTICAST_COMP_CAP = 90  # the first GPUs that can NVLS
 _IN_NO_LOG = ("CPUs", "PCIe switches", "NVLinks")  # that NCCL prints without GRAPH
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """One fact in words: whether the machine ``agrees``, None where that is not known.
-
-    ``identifies``: few other machines would agree. ``decides``: one that differs is another machine to NCCL.
-    """
-
-    says: str
-    agrees: bool | None
-    identifies: bool = False
-    decides: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Nearness:
-    """How near a machine of the catalogue is to a log: facts in words. ``others`` differ, and decide nothing."""
-
-    machine: str
-    agrees: tuple[str, ...]
-    differs: tuple[str, ...]
-    others: tuple[str, ...]
-    unknown: tuple[str, ...]
-    identified: bool
-
-    @property
-    def rank(self) -> tuple[int, bool, int]:
-        """The nearest has the least."""
-        return len(self.differs), not self.identified, -len(self.agrees)
-
-    @property
-    def in_words(self) -> str:
-        """Name and facts in one line."""
-        differs = f"; differs: {', '.join(self.differs)}" if self.differs else ""
-        return f"{self.machine} (agrees: {', '.join(self.agrees) or 'nothing'}{differs})"
 
 
 def ranked(imported: Imported, run: "Description") -> list[Nearness]:
@@ -65,14 +29,7 @@ def compared(name: str, imported: Imported, run: "Description") -> Nearness:
     machine = catalogue.load(name)
     several = (run.get("nodes") or 1) > 1
     facts = [*_gpus(machine, imported, run), *_adapters(machine, imported, several), *_channels(machine, imported, run)]
-    return Nearness(
-        machine.name,
-        tuple(fact.says for fact in facts if fact.agrees),
-        tuple(fact.says for fact in facts if fact.agrees is False and fact.decides),
-        tuple(fact.says for fact in facts if fact.agrees is False and not fact.decides),
-        (*(fact.says for fact in facts if fact.agrees is None), *_IN_NO_LOG),
-        any(fact.agrees and fact.identifies for fact in facts),
-    )
+    return nearness(machine.name, facts, _IN_NO_LOG)
 
 
 def _gpus(machine: Machine, imported: Imported, run: "Description") -> Iterator[Compared]:

@@ -295,10 +295,14 @@ class ResolvedNode:
             host, _ = fused.hosts_of(scenario.topology)[scenario.part_of_dump]
             return _Source(host, read_topology(host))
         from tuner.machine import skeleton
+        from tuner.scenario import listed
 
+        given = scenario.gpu, scenario.net_gbps, scenario.net_latency_us
+        if (text := listed.topology_of(scenario.topology, *given)) is not None:
+            return _Source(text, read_topology(text))
         if scenario.gpu is None:
             return _Source(*skeleton.read_complete(scenario.topology))
-        text = skeleton.completed(scenario.topology, scenario.gpu, scenario.net_gbps, scenario.net_latency_us)
+        text = skeleton.completed(scenario.topology, *given)
         return _Source(text, read_topology(text))
 
 

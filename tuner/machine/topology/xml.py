@@ -21,6 +21,7 @@ class Element:
     where: str
     parent: "Element | None" = None
     children: list["Element"] = field(default_factory=list)
+    text: str = ""  # what is in it besides elements
 
     def fail(self, problem: str) -> NoReturn:
         """Raises BadTopology with the place of the element."""
@@ -42,10 +43,10 @@ class Element:
         return above
 
 
-def parse(data: bytes, where: str) -> list[Element]:
+def parse(data: bytes, where: str, by_nccl: bool = True) -> list[Element]:
     """The elements of a document in the order of their start; the first is the root. ``where`` names it in errors.
 
-    BadTopology for what is no XML, or too much of it.
+    ``by_nccl``: only what NCCL's own parser reads. BadTopology for what is no XML, or too much of it.
     """
     if len(data) > MAX_BYTES:
         raise BadTopology(f"{where}: {len(data)} bytes are no topology of one node; valid: up to {MAX_BYTES}")
@@ -66,11 +67,18 @@ def parse(data: bytes, where: str) -> list[Element]:
         elements.append(element)
         path.append(element)
 
+    def text(data: str) -> None:
+        if path and not data.isspace():
+            path[-1].text += data
+
     # NCCL's own parser (xmlGetNode, xml.cc) knows elements and comments only; a DOCTYPE could also hold entity bombs.
-    parser.XmlDeclHandler = lambda *_: fail("NCCL does not read files with an XML declaration; remove <?xml ...?>")
-    parser.StartDoctypeDeclHandler = lambda *_: fail("NCCL does not read files with a DOCTYPE; remove it")
+    if by_nccl:
+        parser.XmlDeclHandler = lambda *_: fail("NCCL does not read files with an XML declaration; remove <?xml ...?>")
+        parser.StartDoctypeDeclHandler = lambda *_: fail("NCCL does not read files with a DOCTYPE; remove it")
+    parser.EntityDeclHandler = lambda *_: fail("declares an entity; valid: without <!ENTITY>")
     parser.StartElementHandler = start
     parser.EndElementHandler = lambda _: path.pop()
+    parser.CharacterDataHandler = text
     try:
         parser.Parse(data, True)
     except expat.ExpatError as error:
