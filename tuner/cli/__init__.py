@@ -19,6 +19,7 @@ SECTIONS = {
         "explain": "why: every number of a pick step by step, and why not another one",
         "edges": "the breakpoints: the exact sizes at which the pick changes",
         "diff": "what another release, machine, node count or setting changes, and what that gains or loses",
+        "regressions": "upgrades after which people saw less performance, and what this tool says of each",
         "scale": "which picks hold over which numbers of nodes, 1 to 16384",
         "whatif": "picks, times and bandwidths with other hardware, counts or variables",
         "group": "what NCCL makes of several collectives in one group",

@@ -10,6 +10,7 @@ from tuner.analysis.diff import Change, Side, diff
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
+from tuner.cli.beyond import print_upgrade, upgrade
 from tuner.cli.diff_releases import print_pairs, releases_of
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.cli.release_names import exact
@@ -37,27 +38,43 @@ class CollectiveOrRelease(options.Named):
 @options.change_option
 @click.option("--all-releases", is_flag=True, help="Every pair of the machine's releases instead.")
 @click.option("--whole", is_flag=True, help="Ranges whose channels or threads change count as well.")
+@click.option(
+    "--beyond",
+    is_flag=True,
+    help="What differs beside the picks, too: channels, graphs, LL128, symmetric kernels, defaults; with --json an "
+    "object. [default: for two releases, without --json]",
+)
+@click.option(
+    "--ask-libnccl",
+    is_flag=True,
+    help="With what only libnccl knows: buffers, chunks, point-to-point channels; implies --beyond.",
+)
 @options.range_options
 @options.scenario_options
 @options.request_options
 @options.time_options("both")
+@options.timeout_option
 @options.json_option
 def command(
     words: tuple[Collective | str, ...],
     assignments: tuple[str, ...],
     all_releases: bool,
     whole: bool,
+    beyond: bool,
+    ask_libnccl: bool,
     low: int | None,
     high: int,
     dtype: DataType,
     op: Op,
     times: "TimesWanted | None",
+    timeout_s: float,
     as_json: bool,
     **scenario: Any,
 ) -> None:
     """The size ranges in which NCCL's choice for COLLECTIVE (default: all five) changes, and what that gains or loses.
 
-    Before is what the options describe, after is the same with RELEASE or the changes.
+    Before is what the options describe, after is the same with RELEASE or the changes. Of two releases also what
+    differs beside the picks, and regressions that others saw.
 
     \b
     nccl-tuner diff --machine dgx-h100 --nodes 2 --nccl 2.22.3 2.25.1
@@ -70,6 +87,8 @@ def command(
     if all_releases:
         if releases or assignments or scenario["nccl"]:
             raise BadInput("--all-releases compares every release; valid with it: neither --nccl nor --change")
+        if beyond or ask_libnccl:
+            raise BadInput("--all-releases compares picks alone; valid with --beyond: --nccl BEFORE AFTER")
         if times is not None and (times.calibration or not times.beside_nccl):
             raise BadInput("--all-releases has NCCL's own times only; valid with it: neither --time nor --calibration")
         sides = [Side(one, low, high, whole) for one in releases_of(described)]
@@ -94,8 +113,13 @@ def command(
         changes_of = {
             request.collective: calibrated.changes(request, changes_of[request.collective]) for request in requests
         }
+    every_change = [change for changes in changes_of.values() for change in changes]
+    found = None
+    if beyond or ask_libnccl or (releases and not as_json):
+        by_request = {request: changes_of[request.collective] for request in requests}
+        found = upgrade(old, new, by_request, timeout_s if ask_libnccl else None)
     if as_json:
-        print_json([change for changes in changes_of.values() for change in changes])
+        print_json(found or every_change)
         return
     click.echo(f"before: {described.heading}\nafter:  {after.heading}\n")
     print_whose([change.calibrated for changes in changes_of.values() for change in changes])
@@ -103,6 +127,8 @@ def command(
         print_changes(collective.name, changes, by_nccl=times is None or times.beside_nccl)
     if alike := [collective.name for collective in changes_of if not changes_of[collective]]:
         click.echo(f"{SAME if whole else SAME_COMBINATION} at every size: {', '.join(alike)}")
+    if found:
+        print_upgrade(found)
 
 
 SAME = "the same"

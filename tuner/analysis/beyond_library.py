@@ -1,0 +1,56 @@
+"""What only libnccl itself knows of a communicator: buffers, chunks, point-to-point channels and launches."""
+
+from collections.abc import Iterator, Sequence
+
+from tuner.analysis.beyond import BY_LIBRARY, Difference, between
+from tuner.base.errors import BadInput
+from tuner.base.names import Protocol
+from tuner.base.sizes import human_bytes
+from tuner.emulator.request import Request
+from tuner.oracle.api import Oracle
+from tuner.scenario import Scenario
+
+ASKED_BYTES = tuple(1 << power for power in range(10, 31, 5))  # 1 KiB to 1 GiB
+
+
+def differences(before: Scenario, after: Scenario, requests: Sequence[Request], timeout_s: float) -> list[Difference]:
+    """As :func:`tuner.analysis.beyond.differences`, of both libnccl. Errors: those of the oracle."""
+    old, new = (_facts(scenario, requests, timeout_s) for scenario in (before, after))
+    return [each for topic in old for each in between(topic, old[topic], new[topic], BY_LIBRARY)]
+
+
+def _facts(scenario: Scenario, requests: Sequence[Request], timeout_s: float) -> dict[str, dict[str, str]]:
+    with Oracle(scenario.resolve().oracle_configuration_to_launch(), timeout_s=timeout_s) as oracle:
+        facts = oracle.facts
+        buffers = facts.buffer_bytes or ()
+        return {
+            "buffers of a connection": {
+                protocol.name: human_bytes(size) for protocol, size in zip(Protocol, buffers, strict=False)
+            },
+            "point-to-point": _known(
+                {
+                    "channels": facts.p2p_channels,
+                    "channels of each peer": facts.p2p_channels_per_peer,
+                    "bytes of a chunk": facts.p2p_chunk_bytes,
+                }
+            ),
+            "NVLS": _known({"bytes of a chunk": facts.nvls_chunk_bytes}),
+            "launches": dict(_launches(oracle, requests)),
+        }
+
+
+def _known(values: dict[str, int | None]) -> dict[str, str]:
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def _launches(oracle: Oracle, requests: Sequence[Request]) -> Iterator[tuple[str, str]]:
+    for request in requests:
+        for asked in ASKED_BYTES:
+            _, size = oracle.reachable(request.collective, request.dtype, asked)
+            try:
+                (launched,) = oracle.launch(request, [size])
+            except BadInput:  # one rank launches nothing
+                return
+            name = f"{request.collective.name} of {human_bytes(asked)}"
+            yield f"{name}: blocks x threads", f"{launched.channels} x {launched.threads}"
+            yield f"{name}: first chunk", human_bytes(launched.chunk_bytes)

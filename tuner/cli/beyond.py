@@ -1,0 +1,72 @@
+"""What an upgrade changes beside the picks, as ``nccl-tuner diff`` prints it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+
+import click
+
+from tuner.analysis.beyond import BY_LIBRARY, EMULATED, RECORDED, Difference, differences
+from tuner.analysis.diff import Change, Side, diff
+from tuner.cli.output import print_table
+from tuner.emulator.request import Request
+from tuner.release.regressions import Regression, between
+
+IDENTICAL = "selection identical: where one is slower, look at the kernel or the transport"
+WHOSE = {EMULATED: "emulated", RECORDED: "libnccl", BY_LIBRARY: "libnccl"}
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """All that two communicators have differently.
+
+    ``selection_identical``: neither picks, with channels and threads, nor graphs nor anything asked of libnccl differs.
+    ``known_regressions`` are of all machines.
+    """
+
+    changes: list[Change]
+    beyond: list[Difference]
+    selection_identical: bool
+    known_regressions: list[Regression]
+
+
+def upgrade(old: Side, new: Side, changes: Mapping[Request, list[Change]], library_timeout_s: float | None) -> Upgrade:
+    """With libnccl's own answers where there is a limit to wait for them, in seconds."""
+    found = differences(old.scenario, new.scenario)
+    if library_timeout_s is not None:
+        from tuner.analysis import beyond_library
+
+        found += beyond_library.differences(old.scenario, new.scenario, list(changes), library_timeout_s)
+    releases = [side.selection.communicator.release.name for side in (old, new)]
+    selects = [one for one in found if one.source != RECORDED and one.topic != "limits"]
+    every_change = list(chain(*changes.values()))
+    identical = not every_change and not selects and _launches_alike(old, new, changes)
+    return Upgrade(every_change, found, identical, between(*releases))
+
+
+def _launches_alike(old: Side, new: Side, requests: Iterable[Request]) -> bool:
+    """Whether channels and threads are alike, too, at every size."""
+    before, after = (Side(side.scenario, whole=True) for side in (old, new))
+    return not any(diff(before, after, request) for request in requests)
+
+
+def print_upgrade(upgrade: Upgrade) -> None:
+    """What differs by topic, defaults that only one release has as a count, and known regressions."""
+    one_sided = [one for one in upgrade.beyond if one.source == RECORDED and None in (one.before, one.after)]
+    if both := [one for one in upgrade.beyond if one not in one_sided]:
+        click.echo("\nBeside the picks")
+        rows = [(one.topic, one.name, *map(_word, (one.before, one.after)), WHOSE[one.source]) for one in both]
+        print_table("", ("what", "of", "before", "after", "by"), rows)
+    for name, side in (("before", "before"), ("after", "after")):
+        if only := [one.name for one in one_sided if getattr(one, side) is not None]:
+            click.echo(f"variables read only {name}: {len(only)} (--beyond --json names them)")
+    if upgrade.selection_identical:
+        click.echo(f"\n{IDENTICAL}")
+    if upgrade.known_regressions:
+        click.echo("\nSeen after such an upgrade on other machines (more: nccl-tuner regressions)")
+        for known in upgrade.known_regressions:
+            click.echo(f"  {known.title}\n    {known.thread}")
+
+
+def _word(value: str | None) -> str:
+    return "-" if value is None else value

@@ -1,0 +1,71 @@
+"""Upgrades after which people saw less performance, and what this tool says of each (``tables/regressions.toml``)."""
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Literal
+
+from tuner.release.reader import names
+
+Verdict = Literal["explains", "partly", "cannot"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A command of this tool, and patterns (regular expressions) that it prints or does not.
+
+    ``live``: it asks libnccl.
+    """
+
+    command: str
+    prints: tuple[str, ...]
+    lacks: tuple[str, ...] = ()
+    live: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Regression:
+    """``first`` is the first release that has it, ``fixed`` the first without; ``says`` is the thread's."""
+
+    thread: str
+    title: str
+    first: str
+    fixed: str | None
+    says: str
+    verdict: Verdict
+    shows: str
+    runs: tuple[Run, ...]
+
+
+@cache
+def regressions() -> tuple[Regression, ...]:
+    """All, the newest release first."""
+    table = tomllib.loads((files("tuner.tables") / "regressions.toml").read_text("utf-8"))
+    return tuple(
+        Regression(
+            one["thread"],
+            one["title"],
+            one["from"],
+            one.get("fixed"),
+            one["says"],
+            one["verdict"],
+            one["shows"],
+            tuple(
+                Run(run["command"], tuple(run["prints"]), tuple(run.get("lacks", ())), run.get("live", False))
+                for run in one["runs"]
+            ),
+        )
+        for one in table["regression"]
+    )
+
+
+def between(before: str, after: str) -> list[Regression]:
+    """Those that ``after`` has and ``before`` does not."""
+    known = names()
+    old, new = known.index(before), known.index(after)
+
+    def has(one: Regression, at: int) -> bool:
+        return known.index(one.first) <= at and (one.fixed is None or at < known.index(one.fixed))
+
+    return [one for one in regressions() if has(one, new) and not has(one, old)]
