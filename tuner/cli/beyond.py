@@ -54,14 +54,14 @@ def print_upgrade(upgrade: Upgrade) -> None:
     """What differs by topic, defaults that only one release has as a count, and known regressions."""
     one_sided = [one for one in upgrade.beyond if one.source == RECORDED and None in (one.before, one.after)]
     if both := [one for one in upgrade.beyond if one not in one_sided]:
-        click.echo("\nBeside the picks")
+        click.echo("Beside the picks")
         rows = [(one.topic, one.name, *map(_word, (one.before, one.after)), WHOSE[one.source]) for one in both]
         print_table("", ("what", "of", "before", "after", "by"), rows)
     for name, side in (("before", "before"), ("after", "after")):
         if only := [one.name for one in one_sided if getattr(one, side) is not None]:
             click.echo(f"variables read only {name}: {len(only)} (--beyond --json names them)")
     if upgrade.selection_identical:
-        click.echo(f"\n{IDENTICAL}")
+        click.echo(IDENTICAL)
     if upgrade.known_regressions:
         click.echo("\nSeen after such an upgrade on other machines (more: nccl-tuner regressions)")
         for known in upgrade.known_regressions:

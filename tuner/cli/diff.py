@@ -126,7 +126,8 @@ def command(
     for collective, changes in changes_of.items():
         print_changes(collective.name, changes, by_nccl=times is None or times.beside_nccl)
     if alike := [collective.name for collective in changes_of if not changes_of[collective]]:
-        click.echo(f"{SAME if whole else SAME_COMBINATION} at every size: {', '.join(alike)}")
+        end = "\n" if found else ""
+        click.echo(f"{SAME if whole else SAME_COMBINATION} at every size: {', '.join(alike)}{end}")
     if found:
         print_upgrade(found)
 
