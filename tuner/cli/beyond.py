@@ -57,15 +57,17 @@ def print_upgrade(upgrade: Upgrade) -> None:
         click.echo("Beside the picks")
         rows = [(one.topic, one.name, *map(_word, (one.before, one.after)), WHOSE[one.source]) for one in both]
         print_table("", ("what", "of", "before", "after", "by"), rows)
-    for name, side in (("before", "before"), ("after", "after")):
-        if only := [one.name for one in one_sided if getattr(one, side) is not None]:
-            click.echo(f"variables read only {name}: {len(only)} (--beyond --json names them)")
+    only = {side: sum(getattr(one, side) is not None for one in one_sided) for side in ("before", "after")}
+    if any(only.values()):
+        counts = ", ".join(f"{count} only {side}" for side, count in only.items() if count)
+        click.echo(f"variables that NCCL reads: {counts} (--beyond --json names them)\n")
     if upgrade.selection_identical:
-        click.echo(IDENTICAL)
+        click.echo(f"{IDENTICAL}\n")
     if upgrade.known_regressions:
-        click.echo("\nSeen after such an upgrade on other machines (more: nccl-tuner regressions)")
+        click.echo("Seen after such an upgrade on other machines (more: nccl-tuner regressions)")
         for known in upgrade.known_regressions:
             click.echo(f"  {known.title}\n    {known.thread}")
+        click.echo()
 
 
 def _word(value: str | None) -> str:

@@ -125,11 +125,10 @@ def command(
     print_whose([change.calibrated for changes in changes_of.values() for change in changes])
     for collective, changes in changes_of.items():
         print_changes(collective.name, changes, by_nccl=times is None or times.beside_nccl)
-    if alike := [collective.name for collective in changes_of if not changes_of[collective]]:
-        end = "\n" if found else ""
-        click.echo(f"{SAME if whole else SAME_COMBINATION} at every size: {', '.join(alike)}{end}")
     if found:
         print_upgrade(found)
+    if alike := [collective.name for collective in changes_of if not changes_of[collective]]:
+        click.echo(f"{SAME if whole else SAME_COMBINATION} at every size: {', '.join(alike)}")
 
 
 SAME = "the same"
