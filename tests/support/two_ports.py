@@ -14,6 +14,9 @@ MERGING: tuple[dict[str, str], ...] = (
     {"NCCL_NET_MERGE_LEVEL": "LOC"},
     {"NCCL_NET_MERGE_LEVEL": "SYS"},
     {"NCCL_IB_MERGE_NICS": "0"},
+    {"NCCL_NET_MERGE_POLICY": "RAIL"},
+    {"NCCL_NET_MERGE_POLICY": "all", "NCCL_NET_MERGE_LEVEL": "PXB"},
+    {"NCCL_NET_MERGE_POLICY": "rail", "NCCL_NET_MERGE_LEVEL": "PXB", "NCCL_NET_FORCE_MERGE": "mlx5_0,mlx5_0_1"},
     {"NCCL_COLLNET_ENABLE": "1"},
 )
 

@@ -82,6 +82,17 @@ def test_only_near_ports_are_merged() -> None:
     assert nets_of(request_of("functions", NCCL_IB_MERGE_NICS="0"), "2.28.9") <= PORTS
 
 
+def test_by_rail_only_what_is_asked_for_by_name_is_merged() -> None:
+    """A topology knows no rail of an adapter. Releases before 2.30.7 do not know the variable."""
+    by_rail = {"NCCL_NET_MERGE_POLICY": "rail"}
+    assert nets_of(request_of("functions", **by_rail), "2.30.7") <= PORTS
+    assert nets_of(request_of("functions", **by_rail), "2.30.4") == {"net:16", "net:17"}
+    assert nets_of(request_of("functions", NCCL_NET_MERGE_POLICY="ALL"), "2.30.7") == {"net:16", "net:17"}
+    forced = request_of("functions", NCCL_NET_FORCE_MERGE="mlx5_0,mlx5_0_1", **by_rail)
+    assert "net:16" in nets_of(forced, "2.30.7")
+    assert "net:17" not in nets_of(forced, "2.30.7")
+
+
 def test_a_merged_adapter_has_the_bandwidth_of_all() -> None:
     request = request_of("one device")
     slow = replace(request, topology=request.topology.replace('speed="400000"', 'speed="100000"'))

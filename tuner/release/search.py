@@ -21,6 +21,9 @@ class Merging:
     adapters: Literal["every", "several"]  # whether those that nothing is merged with become virtual ones, too
     most: int  # in one
     levels: tuple[str, ...]  # that NCCL_NET_MERGE_LEVEL may name
+    by_rail: (
+        bool  # NCCL_NET_MERGE_POLICY=RAIL: of those near each other only adapters that NCCL_IB_HCA puts on one rail
+    )
     failure: Literal["is_an_error", "is_tried_apart"]  # where the network refuses
     below_pci_devices: bool  # a virtual adapter goes below the PCI device above what its adapters share, if any
     new_devices_below: tuple[Literal["pci", "bridge", "cpu"], ...]  # it gets a PCI device of its own there

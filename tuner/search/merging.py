@@ -16,6 +16,7 @@ from tuner.release.search import Merging
 from tuner.search.near import Distance, Parents, between, chain, parents_of, pci_above
 
 LEVEL, FORCE, NETWORK = "NCCL_NET_MERGE_LEVEL", "NCCL_NET_FORCE_MERGE", "NCCL_IB_MERGE_NICS"
+POLICY, BY_RAIL = "NCCL_NET_MERGE_POLICY", "RAIL"
 BRIDGE = "0x060400"  # class of a PCI switch
 MOST_BUS_IDS = 100  # that are tried for a new PCI device
 Group = tuple[int, ...]  # numbers of adapters
@@ -117,6 +118,7 @@ class _Groups:
         self.refuses = variables.number(NETWORK, 1) == 0
         self.level = _level(variables.text(LEVEL), rules)
         self.forced = variables.text(FORCE)
+        self.by_rail = rules.by_rail and (variables.text(POLICY) or "").upper() == BY_RAIL
         self.nets = _by_name(file, [name for name, _ in adapters])
         self.parents = parents_of(file)
         self.placed: set[int] = set()
@@ -165,6 +167,8 @@ class _Groups:
 
     def _near(self, at: int, apart: set[frozenset[int]]) -> Group:
         group = [at]
+        if self.by_rail:  # only NCCL_IB_HCA says which rail an adapter is on, and such values are refused
+            return tuple(group)
         for other in range(len(self.adapters)):
             free = other not in self.placed and other != at and frozenset((at, other)) not in apart
             if free and between([self.nets[at], self.nets[other]], self.parents)[0] <= self.level:
