@@ -70,6 +70,19 @@ int sim_intercept_times(void *function, int algorithms, int protocols, int backu
 /* `gpus` is where a system counts its GPUs. 1 where searches are shared from now on, 0 where they cannot be. */
 int sim_share_search(void *function, uint64_t bytes, uint64_t gpus);
 
+/* NCCL's function that writes graphs to a file, the size of one, where it has its types of paths, and a bit for each type that the
+ * file has a word for. */
+struct sim_graph_file {
+    void *function;
+    uint64_t bytes;
+    uint64_t type_intra;
+    uint64_t type_inter;
+    uint32_t writable;
+};
+
+/* Graphs are written whatever their types of paths. 1, or 0 where that cannot be. */
+int sim_write_every_graph(const struct sim_graph_file *file);
+
 /* Functions that make the system of a rank, and where a communicator has it and it counts its GPUs. */
 struct sim_system_functions {
     void *compute_paths;

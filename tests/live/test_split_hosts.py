@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.available_releases import HERE, WITH_PLUGINS
+from tests.support.gb200_tray import tray
 from tests.support.plugin_tables import interface, table_of
 from tests.support.split_hosts import IN_TURN, SIXTEEN_L20, UNEVEN
-from tuner import plugin
+from tuner import plugin, release
+from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.conformance.check import check
 from tuner.emulator.request import Request
@@ -52,3 +54,33 @@ def test_the_plugin_is_told_of_nccls_nodes(nccl: str, tmp_path: Path) -> None:
         (launched,) = oracle.launch(Request(Collective.AllReduce, DataType.float32, Op.sum), [64 << 20])
     assert (launched.algorithm, launched.protocol) == (Algorithm.Ring, Protocol.LL)
     assert scenario.communicator().nodes == 8
+
+
+APART = {"NCCL_P2P_DISABLE": "1", "NCCL_MNNVL_ENABLE": "1"}
+SIZES = [3 << 12, 3 << 20, 3 << 28]  # bytes
+NO_DOMAINS = ("hosts_are_nodes", "only_the_whole_communicator")  # rules of releases that take hosts for nodes
+DOMAINS = [(2, 2, 4, APART), (3, 2, 4, {**APART, "NCCL_SHM_DISABLE": "1"}), (4, 4, 2, APART)]
+
+
+@pytest.mark.parametrize(("nccl", "shape"), list(product(HERE, DOMAINS)), ids=str)
+def test_domains_fall_apart(nccl: str, shape: tuple[int, int, int, dict[str, str]], tmp_path: Path) -> None:
+    if release.load(nccl).rules.domains in NO_DOMAINS:
+        pytest.skip("takes hosts for nodes anyway")
+    hosts, per_domain, gpus, environment = shape
+    file = tmp_path / "tray.xml"
+    file.write_text(tray())
+    own = Scenario(nccl, hosts, topology=file, gpus_per_node=gpus, hosts_per_domain=per_domain, environment=environment)
+    try:
+        own.communicator()
+    except BadInput:
+        with pytest.raises(OracleFailed, match="killed by SIGSEGV"):
+            Oracle(own.oracle_configuration()).close()
+        return
+    report = check(own, sizes=SIZES)
+    assert report.mismatches == ()
+    assert own.communicator().nodes > hosts // per_domain
+
+
+@pytest.mark.parametrize("nccl", HERE)
+def test_one_blackwell_host_may_be_two_nodes(nccl: str) -> None:
+    compare(Scenario(nccl, 1, machine="dgx-b200", environment=P2P_OFF), 2)

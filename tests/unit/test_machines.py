@@ -20,7 +20,7 @@ from tuner.conformance.capture import Captured, ask, render
 from tuner.machine import catalogue, graph_tables
 from tuner.machine.catalogue import Alias, Machine
 from tuner.machine.graph_tables import GraphTable, from_table
-from tuner.machine.graphs import Graph
+from tuner.machine.graphs import Graph, Graphs
 from tuner.machine.topology import Target, read
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
@@ -705,7 +705,6 @@ FAILURES = {
     "dgx-b300": (2, 4, "was killed by SIGSEGV"),
     "oci-b300": (2, 4, "was killed by SIGSEGV"),
     "oci-h100": (2, 8, "was killed by SIGSEGV"),
-    "pcie-rtxpro6000": (1, 8, "could not find value 10 in dictionary"),
 }
 
 
@@ -744,11 +743,17 @@ def test_captured_graphs_are_of_this_topology_and_a_named_libnccl(name: str) -> 
     assert all(re.fullmatch("[0-9a-f]{64}", sha) for sha in captured.libnccl_sha256.values())
 
 
+def as_ranks_go_on(graphs: Graphs) -> Graphs:
+    """With as many channels of ring and tree as both have, which is what libnccl's memory has of them afterwards."""
+    both = min(graphs[name].channels for name in ("ring", "tree"))
+    return {**graphs, **{name: replace(graphs[name], channels=both) for name in ("ring", "tree")}}
+
+
 @pytest.mark.parametrize("name", captured_graphs.names())
 def test_graphs_that_were_searched_before_are_those_that_libnccl_found(name: str) -> None:
     table, captured = catalogue.load(name).graph_table, captured_graphs.of(name).table
     assert captured.graphs.keys() <= table.graphs.keys()
-    assert {shape: table.graphs[shape] for shape in captured.graphs} == captured.graphs
+    assert {shape: as_ranks_go_on(table.graphs[shape]) for shape in captured.graphs} == captured.graphs
     assert {shape: table.net_gbs.get(shape, 0.0) for shape in captured.net_gbs} == captured.net_gbs
 
 

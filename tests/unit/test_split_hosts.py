@@ -139,3 +139,38 @@ def test_a_host_is_no_node_of_its_own_where_it_is_split(file: Path) -> None:
     file.write_text(SIXTEEN_L20)
     with pytest.raises(BadInput, match="for 2 nodes here; not answered"):
         Scenario(NCCL, 1, topology=file).resolve().own.for_emulator(several=False)
+
+
+APART = {"NCCL_P2P_DISABLE": "1", "NCCL_MNNVL_ENABLE": "1"}  # a domain all the same, without peer-to-peer in it
+
+
+def test_a_domain_may_fall_apart_into_its_hosts() -> None:
+    own = describe("gb200-nvl72", nodes=2, trays=2, gpus_per_tray=3, nccl=NCCL, env=APART)
+    assert shape(own.communicator()) == (12, 4, 3, 3)
+    assert own.resolve().ranks_of == ((0, 1, 2), (3, 4, 5), (6, 7, 8), (9, 10, 11))
+    words = ("--machine", "gb200-nvl72", "--trays", "2", "--nccl", NCCL, "--bytes", "1M")
+    said = run("explain", "allreduce", *words, *(f"--env={name}={value}" for name, value in APART.items())).stdout
+    assert "NCCL takes the domains for several nodes each: all 2 hosts for 2 nodes." in said
+    assert "NCCL makes 2 nodes of 1 NVLink domain. NVLink domain of 2 trays of a gb200-nvl72: NCCL takes" in said
+    assert "between GPU 0 of host 0 and GPU 0 of host 1 peer-to-peer is off" in said
+
+
+def test_a_domain_may_fall_apart_into_gpus() -> None:
+    own = describe("gb200-nvl72", trays=2, nccl=NCCL, env={**APART, "NCCL_SHM_DISABLE": "1"})
+    assert shape(own.communicator()) == (8, 8, 1, 1)
+
+
+@pytest.mark.parametrize("nccl", ["2.21.5", "2.22.3", "2.25.1", "2.26.5"])
+def test_releases_that_crash_where_a_domain_falls_apart(nccl: str) -> None:
+    with pytest.raises(BadInput, match="crashes: it takes"):
+        describe("gb200-nvl72", trays=2, nccl=nccl, env={"NCCL_P2P_DISABLE": "1"}).communicator()
+
+
+def test_channels_of_nvls_go_by_hosts_that_are_there() -> None:
+    """Up to 2.29.7 NCCL counts them before it knows that a host is several nodes."""
+    split = {"NCCL_P2P_DISABLE": "1"}
+    channels = [
+        describe("dgx-b200", nodes=nodes, nccl=nccl, env=split).communicator().nvls_channels
+        for nccl, nodes in (("2.28.9", 1), ("2.28.9", 2), ("2.30.7", 1))
+    ]
+    assert channels == [24, 32, 32]

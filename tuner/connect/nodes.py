@@ -19,6 +19,7 @@ class NodeKind:
     nodes: int
     graphs: Mapping[str, OrderedGraph]  # by name
     relays: tuple[tuple[int, int, int], ...]  # a rank of the node, the device it sends to, and over whom (PXN)
+    domain_ranks: int = 0  # of the NVLink domain that the node is a part of; 0: it is none
 
     @cached_property
     def ranks(self) -> int:

@@ -3,6 +3,7 @@
 Source: ncclTopoPreset and connectNvls, src/graph/connect.cc; getNvlsNetDev, src/graph/search.cc, v2.28.9-1.
 """
 
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from tuner.base.names import Algorithm
@@ -21,6 +22,11 @@ class Nvls:
         self.view, self.nodes, self.own = view, nodes, nodes.kinds[own]
         self.rules = view.release.connect
 
+    @property
+    def distinct(self) -> bool:
+        """Whether no rank is several heads."""
+        return self.rules.nvls_heads in ("distinct", "distinct_by_domain")
+
     @cached_property
     def searched(self) -> int:
         """Channels of the graph, on which all ranks agree."""
@@ -30,20 +36,23 @@ class Nvls:
     def heads(self) -> tuple[tuple[int, ...], ...]:
         """The ranks that are heads, by head and node."""
         of_kind = {kind: self._heads(kind) for kind in self.nodes.kinds}
-        number = min(map(len, of_kind.values()))
-        nodes = list(zip(self.nodes.kind, self.nodes.ranks_of, strict=True))
-        return tuple(
-            tuple(0 if (rank := of_kind[kind][head]) is None else ranks[rank] for kind, ranks in nodes)
-            for head in range(number)
-        )
+        of_nodes = [
+            [0 if head is None else ranks[head] for head in of_kind[kind]]
+            for kind, ranks in zip(self.nodes.kind, self.nodes.ranks_of, strict=True)
+        ]
+        if self.distinct:
+            of_nodes = [list(dict.fromkeys(heads)) for heads in of_nodes]
+        return tuple(zip(*of_nodes, strict=False))  # as many as the node with the fewest has
 
     def _heads(self, kind: NodeKind) -> tuple[int | None, ...]:
         """The heads of a node; None stands for rank 0 of all, which NCCL takes where it has no other (sic)."""
         found = [head for (head,) in kind.orders("nvls")]
         if not self.searched:
             return ()
-        if self.rules.nvls_heads == "distinct":
-            return tuple(dict.fromkeys(found))
+        if self.rules.nvls_heads == "distinct_by_domain" and kind.domain_ranks:
+            return tuple(_read_in_steps(found, kind.ranks, kind.domain_ranks))
+        if self.distinct:
+            return tuple(found)
         known = self.view.graphs[Algorithm.Ring].channels
         if self.rules.nvls_heads == "of_own_rings":
             known = min(len(kind.orders("ring")), len(kind.orders("tree")))
@@ -66,7 +75,7 @@ class Nvls:
     def _head(self, node: int, rank: int) -> int | None:
         """Which head a rank is; the last where it is several."""
         of_all = self.nodes.ranks_of[node]
-        if self.rules.nvls_heads == "distinct":
+        if self.distinct:
             ranks = [heads[node] for heads in self.heads]
         else:
             ranks = [of_all[head] for (head,) in self.own.orders("nvls")[: self.searched]]
@@ -88,3 +97,10 @@ class Nvls:
             return None
         net = nets[number % len(nets) if self.rules.nvls_adapters == "in_turn" else 0]
         return self.own.adapter(rank, net, self.nodes.ranks_of[node])
+
+
+def _read_in_steps(heads: Sequence[int], ranks: int, step: int) -> Iterator[int | None]:
+    """The heads that NCCL reads in steps of ``step`` where each is the first of ``ranks`` numbers; the others are 0."""
+    for at in range(0, len(heads) * step, step):
+        channel, behind = divmod(at, ranks)
+        yield heads[channel] if channel < len(heads) and not behind else None

@@ -30,7 +30,7 @@ class Node:
     shares_gpus: bool = False  # several ranks are on one GPU; ``comp_caps`` has one for each rank
     hosts: int = 1  # of a NVLink domain
     fabric: bool = False  # NCCL uses NVLink between hosts for its ranks, if there is more than one host
-    part_of_host: bool = False  # NCCL takes its host for several nodes
+    parts_of_whole: int = 1  # as how many nodes NCCL takes its host or NVLink domain
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +67,7 @@ class Communicator:
     shares_gpus: bool  # on any node
     hosts: int  # of rank 0's node: more than one in a NVLink domain
     fabric: bool  # NVLink between hosts is on for rank 0, NCCL's MNNVL
-    splits_hosts: bool  # a host is several nodes
+    splits_hosts: bool  # a host or a NVLink domain is several nodes
     ctas: tuple[int, int]  # the fewest and the most blocks of a collective
     collnet: CollNet | None
     rules: "Rules" = field(repr=False)  # those of the release

@@ -90,6 +90,14 @@ class SearchOffsets:
 
 
 @dataclass(frozen=True, slots=True)
+class GraphFile:
+    """The function that writes graphs to a file, and by bits which types of paths it has a word for."""
+
+    function: int
+    writable: int
+
+
+@dataclass(frozen=True, slots=True)
 class SystemFunctions:
     """The functions that make a rank's system, and where its communicator has it."""
 
@@ -132,6 +140,7 @@ class Intercepted:
     topology_file: int | None
     operations: OperationOffsets
     search: SearchOffsets
+    graph_file: GraphFile
     systems: SystemFunctions | None  # where ranks of several hosts make the same
     networks: NetworkOffsets | None  # where only some hosts merge adapters
     graphs: GraphsToCopy | None

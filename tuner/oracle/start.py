@@ -16,6 +16,7 @@ from tuner.oracle import facts, hardware, library, symbols
 from tuner.oracle.configuration import Host, OracleConfiguration
 from tuner.oracle.messages import (
     AdapterOffsets,
+    GraphFile,
     GraphsToCopy,
     Intercepted,
     NetworkOffsets,
@@ -33,6 +34,8 @@ from tuner.plugin import loading
 
 MAX_RANKS = 512  # each rank is a thread with NCCL's memory for a rank
 RANK_BYTES = 40 << 20  # of host memory per rank; 21 MB were measured with 128 ranks, 8 per node
+
+WITHOUT_WORD = ("C2C", "NET", "DIS")  # types of paths that NCCL's own file of graphs cannot have
 
 SHARE_GPUS = "NCCL_MULTI_RANK_GPU_ENABLE"
 SHARES_GPUS = "ncclParamMultiRankGpuEnable"  # the function that reads it (src/init.cc, v2.30.3-1)
@@ -290,11 +293,19 @@ def _intercepted(located: symbols.Symbols, prepared: Preparation) -> Intercepted
         ),
         # a system's GPUs are the first of its sets of nodes, which begin with their count
         search=SearchOffsets(located.functions["ncclTopoCompute"][0][0], located.system.arrays["nodes"][0]),
+        graph_file=_graph_file(located, prepared.configuration.release),
         systems=_systems(located, prepared.configuration),
         networks=_networks(located, prepared.kinds),
         graphs=graphs,
         times=times,
     )
+
+
+def _graph_file(located: symbols.Symbols, name: str) -> GraphFile:
+    """kvDictLinkType, src/graph/search.cc, has no word for some types, the same up to 2.30.7."""
+    types = release.load(name if name in release.names() else release.names()[-1]).paths.types
+    writable = sum(1 << number for number, each in enumerate(types) if each not in WITHOUT_WORD)
+    return GraphFile(located.functions["ncclTopoDumpGraphs"][0][0], writable)
 
 
 def _systems(located: symbols.Symbols, configuration: OracleConfiguration) -> SystemFunctions | None:

@@ -16,7 +16,8 @@ class Connect:
     # searched in pairs (crossNic 2); on the nodes whose ring was.
     swapped_rings: Literal["never", "by_own_graph", "by_any_graph", "by_any_pairs", "by_own_pairs"]
     # The GPUs at which NVLS channels begin: of as many channels as all rings, or as the node's rings, have, and rank 0
-    # for further ones; or each GPU once.
-    nvls_heads: Literal["of_common_rings", "of_own_rings", "distinct"]
+    # for further ones; or each GPU once; or the same, read in steps of as many as a NVLink domain has ranks (sic),
+    # which are more than the node's where NCCL takes the domain for several.
+    nvls_heads: Literal["of_common_rings", "of_own_rings", "distinct", "distinct_by_domain"]
     nvls_joined: Literal["before_copies", "after_copies"]  # when the channels get these heads and their trees
     nvls_adapters: Literal["first", "in_turn"]  # of a head at which several channels begin

@@ -84,6 +84,7 @@ class Routing:
     cpu_of_gpu: Literal["first_of_fewest_hops", "fewest_hops", "widest"]
     p2p_level: Literal["PXB_but_two_on_amd", "SYS_but_on_intel_arm_zhaoxin"]
     hosts_joined: Literal["always", "by_level"]  # of a NVLink domain: whatever NCCL_P2P_LEVEL says, or as that says
+    domains_fall_apart: bool  # a NVLink domain may be several nodes; else libnccl crashes there
     disabled_p2p_is_diverted: bool  # what NVML says, without NCCL_IGNORE_DISABLED_P2P
     p2c: Literal["none", "of_phb_paths", "of_all_adapters", "of_local_adapters"]
     joined_p2c: bool  # a path through a CPU is P2C where one half is C2C and the other PHB
@@ -156,6 +157,7 @@ class Loop:
     most_nvls_heads: int | None
     most_direct_heads: int | None
     gpus_without_nvls: int  # and fewer
+    nvls_counts_domain: bool  # these are those of the NVLink domain, where NCCL takes that for several nodes
     same_channels_on_amd: bool  # between sockets of AMD no other channels are tried
     simpler_trees: bool
     split_trees_become_simple: bool

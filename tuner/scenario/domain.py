@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, groupby, islice, repeat
+from itertools import accumulate, chain, groupby, islice, repeat
 from typing import TYPE_CHECKING
 
 from tuner.base.errors import BadInput
 from tuner.emulator.communicator import Node
-from tuner.scenario.node import ResolvedNode, found_graphs
+from tuner.machine.graphs import Graphs
+from tuner.scenario.node import ResolvedNode, found_graphs, found_parts
 
 if TYPE_CHECKING:
     from tuner.search import Request
@@ -21,11 +22,14 @@ class ResolvedDomain:
 
     alike: tuple[Alike, ...]
     _nodes: dict[bool, Node] = field(default_factory=dict, compare=False, repr=False)
+    _parts: dict[bool, tuple[tuple[int, ...], ...]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def name(self) -> str:
         """What it is, in words."""
-        return "NVLink domain of " + " + ".join(f"{count} x {kind.name}" for kind, count in self.alike)
+        return "NVLink domain of " + " + ".join(
+            f"{count} trays of a {kind.name}" if kind.trays else f"{count} x {kind.name}" for kind, count in self.alike
+        )
 
     @property
     def hosts(self) -> int:
@@ -41,6 +45,7 @@ class ResolvedDomain:
             raise BadInput("the nccl.conf of these machines differ; valid in one NVLink domain: alike")
         return replace(
             first,
+            in_domain=self.size > 1,
             nvls_off=first.nvls_off or any(other.nvls_off for other in others),
             others=[Hosts(other.topology, other.gpus, other.gpu_of_rank, other.hosts) for other in others],
         )
@@ -52,25 +57,58 @@ class ResolvedDomain:
         return self._nodes[several]
 
     def _described(self, several: bool) -> Node:
-        hosts = [(kind.without_graphs, count) for kind, count in self.alike]
-        every, number = [host for host, _ in hosts], self.hosts
+        graphs, net_gbs = self._searched_before(several) or found_graphs(self.for_search(several), self.nccl)
+        joined = _joined([(kind.without_graphs, count) for kind, count in self.alike])
+        return replace(joined, graphs=graphs, net_gbs=net_gbs, fabric=self.size > 1)
+
+    @property
+    def nccl(self) -> str:
+        """The release."""
+        return self.alike[0][0].scenario.nccl
+
+    @property
+    def size(self) -> int:
+        """How many ranks it has."""
+        return sum(len(kind.gpu_of_rank) * count for kind, count in self.alike)
+
+    def of_ranks(self, ranks: Sequence[int]) -> Node:
+        """These of its ranks as the emulator takes them as a node, but for what is searched."""
+        each_host = chain.from_iterable(repeat(kind, count) for kind, count in self.alike)
+        every = list(each_host)
+        first = [0, *accumulate(len(kind.gpu_of_rank) for kind in every)]
+        nodes = []
+        for kind, start, end in zip(every, first, first[1:], strict=False):
+            if own := [rank - start for rank in ranks if start <= rank < end]:
+                nodes.append((kind.of_ranks(own), 1))
+        return replace(_joined(nodes), fabric=self.size > 1)
+
+    def parts(self, several: bool) -> tuple[tuple[int, ...], ...]:
+        """The domain's ranks in as many parts as NCCL takes it for nodes, alone or one of several; mostly one."""
+        if several not in self._parts:
+            known = several in self._nodes or self._searched_before(several) is not None
+            whole = (tuple(range(self.size)),)
+            self._parts[several] = whole if known else found_parts(self.for_search(several), self.nccl)
+        return self._parts[several]
+
+    def _searched_before(self, several: bool) -> tuple[Graphs, float] | None:
         (first, trays), *others = self.alike
-        known = None if others else first.searched_before(several, trays)
-        graphs, net_gbs = known or found_graphs(self.for_search(several), first.scenario.nccl)
-        gpu_direct = {host.gpu_direct for host in every}
-        return replace(
-            every[0],
-            graphs=graphs,
-            net_gbs=net_gbs,
-            comp_caps=tuple(chain.from_iterable(host.comp_caps * count for host, count in hosts)),
-            has_nvswitch=any(host.has_nvswitch for host in every),
-            direct_nvlink=all(host.direct_nvlink and (number == 1 or host.has_nvswitch) for host in every),
-            some_nvlink=any(host.some_nvlink or (number > 1 and host.has_nvswitch) for host in every),
-            gpu_direct=gpu_direct.pop() if len(gpu_direct) == 1 else None,
-            shares_gpus=any(host.shares_gpus for host in every),
-            hosts=number,
-            fabric=sum(len(host.comp_caps) * count for host, count in hosts) > 1,
-        )
+        return None if others else first.searched_before(several, trays)
+
+
+def _joined(hosts: Sequence[tuple[Node, int]]) -> Node:
+    """One node of hosts without graphs, and how many there are of each."""
+    every, number = [host for host, _ in hosts], sum(count for _, count in hosts)
+    gpu_direct = {host.gpu_direct for host in every}
+    return replace(
+        every[0],
+        comp_caps=tuple(chain.from_iterable(host.comp_caps * count for host, count in hosts)),
+        has_nvswitch=any(host.has_nvswitch for host in every),
+        direct_nvlink=all(host.direct_nvlink and (number == 1 or host.has_nvswitch) for host in every),
+        some_nvlink=any(host.some_nvlink or (number > 1 and host.has_nvswitch) for host in every),
+        gpu_direct=gpu_direct.pop() if len(gpu_direct) == 1 else None,
+        shares_gpus=any(host.shares_gpus for host in every),
+        hosts=number,
+    )
 
 
 def grouped(kinds: Sequence[Alike], sizes: Sequence[int]) -> list[tuple[tuple[Alike, ...], int]]:

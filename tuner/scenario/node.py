@@ -23,7 +23,7 @@ from tuner.scenario.description import PEER_TO_PEER, Scenario
 
 if TYPE_CHECKING:
     from tuner.oracle.configuration import OracleConfiguration
-    from tuner.search import Request, SearchResult
+    from tuner.search import Request
 
 MOST_RANKS = 640  # of a node, each of which is a GPU to NCCL: NCCL_TOPO_MAX_NODES (src/include/graph.h, v2.30.7-1)
 GRAPH_FILE = "NCCL_GRAPH_FILE"
@@ -138,17 +138,19 @@ class ResolvedNode:
         """The node's ranks in as many parts as NCCL takes it for nodes, alone or one of several; mostly one."""
         if several not in self._parts:
             known = self.scenario.graphs is not None or self.searched_before(several) is not None
-            self._parts[several] = (self._every_rank,) if known else self._found_parts(several)
+            whole = (self._every_rank,)
+            self._parts[several] = whole if known else found_parts(self.for_search(several), self.scenario.nccl)
         return self._parts[several]
 
-    def _found_parts(self, several: bool) -> tuple[tuple[int, ...], ...]:
-        from tuner.search import searched
+    @property
+    def nccl(self) -> str:
+        """The release."""
+        return self.scenario.nccl
 
-        found = searched(self.for_search(several), self.scenario.nccl)
-        return tuple(
-            tuple(rank for rank, of_rank in enumerate(found.part_of_rank) if of_rank == part)
-            for part in range(found.parts)
-        )
+    @property
+    def size(self) -> int:
+        """How many ranks it has."""
+        return len(self.gpu_of_rank)
 
     @property
     def _every_rank(self) -> tuple[int, ...]:
@@ -309,25 +311,23 @@ class ResolvedNode:
 def found_graphs(request: "Request", nccl: str) -> tuple[Graphs, float]:
     """The searched graphs, and the bandwidth of the slowest path from a GPU to its adapter (GB/s, 0 where unknown).
 
-    Errors: those of :func:`searched_whole`.
-    """
-    found = searched_whole(request, nccl)
-    graphs = {name: each.graph for name, each in found.graphs.items() if each.graph.channels}
-    return graphs, found.net_gbs
-
-
-def searched_whole(request: "Request", nccl: str) -> "SearchResult":
-    """What the search finds on a node, or on the part of one whose first rank searches.
-
-    BadInput where NCCL takes a NVLink domain for several nodes (ncclTopoCheckNet, src/graph/paths.cc).
+    Errors: those of the search.
     """
     from tuner.search import searched
 
     found = searched(request, nccl)
-    hosts = sum(1 for _ in request.each_host)
-    if found.parts > 1 and hosts > 1:
-        raise BadInput(f"NCCL takes a NVLink domain of {hosts} hosts for {found.parts} nodes here; not emulated")
-    return found
+    graphs = {name: each.graph for name, each in found.graphs.items() if each.graph.channels}
+    return graphs, found.net_gbs
+
+
+def found_parts(request: "Request", nccl: str) -> tuple[tuple[int, ...], ...]:
+    """The ranks of a node in as many parts as NCCL takes it for nodes. Errors: those of the search."""
+    from tuner.search import searched
+
+    found = searched(request, nccl)
+    return tuple(
+        tuple(rank for rank, of_rank in enumerate(found.part_of_rank) if of_rank == part) for part in range(found.parts)
+    )
 
 
 def _graph_file(variables: Mapping[str, str]) -> str | None:

@@ -1,4 +1,4 @@
-"""Hosts that fall apart: nodes that NCCL makes of a host's GPUs where only the network joins them.
+"""Hosts and NVLink domains that fall apart: nodes that NCCL makes of GPUs where only the network joins them.
 
 Source: ncclTopoTrimSystem, src/graph/paths.cc; initTransportsRank, src/init.cc, v2.28.9-1.
 """
@@ -18,28 +18,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPart:
-    """Those of a host's ranks that NCCL takes for a node."""
+    """Those ranks of a host or of a NVLink domain that NCCL takes for a node."""
 
-    host: ResolvedNode
-    ranks: tuple[int, ...]  # of the host, in their order
+    whole: ResolvedNode | ResolvedDomain
+    ranks: tuple[int, ...]  # of the whole, in their order
     _nodes: dict[bool, Node] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def name(self) -> str:
         """What it is, in words."""
         each = "rank" if len(self.ranks) == 1 else "ranks"
-        return f"{each} {', '.join(map(str, self.ranks))} of a {self.host.name}"
+        return f"{each} {', '.join(map(str, self.ranks))} of a {self.whole.name}"
 
     def for_search(self, several: bool) -> "Request":
-        """The host as the part's first rank searches it, alone or one of several."""
-        return replace(self.host.for_search(several), rank=self.ranks[0])
+        """The whole as the part's first rank searches it, alone or one of several."""
+        return replace(self.whole.for_search(several), rank=self.ranks[0])
 
     def for_emulator(self, several: bool) -> Node:
-        """The part as the emulator takes it, which is one of several nodes even if its host is alone."""
+        """The part as the emulator takes it, which is one of several nodes even if the whole is alone."""
         if several not in self._nodes:
-            graphs, net_gbs = found_graphs(self.for_search(several), self.host.scenario.nccl)
+            graphs, net_gbs = found_graphs(self.for_search(several), self.whole.nccl)
             self._nodes[several] = replace(
-                self.host.of_ranks(self.ranks), graphs=graphs, net_gbs=net_gbs, part_of_host=True
+                self.whole.of_ranks(self.ranks),
+                graphs=graphs,
+                net_gbs=net_gbs,
+                parts_of_whole=len(self.whole.parts(several)),
             )
         return self._nodes[several]
 
@@ -57,9 +60,9 @@ def split(nodes: Sequence[tuple[ResolvedNode | ResolvedDomain, int]]) -> Resolve
 
 
 def _split(node: ResolvedNode | ResolvedDomain, count: int, several: bool) -> ResolvedNodes:
-    if isinstance(node, ResolvedNode) and count and len(parts := node.parts(several)) > 1:
-        of_host = [(ResolvedPart(node, ranks), 1) for ranks in parts]
-        return list(chain.from_iterable(repeat(of_host, count)))
+    if count and len(parts := node.parts(several)) > 1:
+        of_whole = [(ResolvedPart(node, ranks), 1) for ranks in parts]
+        return list(chain.from_iterable(repeat(of_whole, count)))
     return [(node, count)]
 
 
@@ -72,23 +75,24 @@ def ranks_of(nodes: ResolvedNodes, sizes: Sequence[int]) -> tuple[tuple[int, ...
                 each.append(tuple(range(end, end + size)))
                 end += size
                 continue
-            if 0 in node.ranks:  # the first part of its host
-                start, end = end, end + len(node.host.gpu_of_rank)
+            if 0 in node.ranks:  # the first part of its host or domain
+                start, end = end, end + node.whole.size
             each.append(tuple(start + rank for rank in node.ranks))
     return tuple(each)
 
 
 def what_hosts_are(nodes: ResolvedNodes) -> str | None:
     """What NCCL makes of the hosts that it takes for several nodes, and why, in words; None where there are none."""
-    first = {node.host: node for node, _ in nodes if isinstance(node, ResolvedPart) and 0 in node.ranks}
+    first = {node.whole: node for node, _ in nodes if isinstance(node, ResolvedPart) and 0 in node.ranks}
     if not first:
         return None
     from tuner.search.explain import explain
 
-    hosts = sum(count for node, count in nodes if not isinstance(node, ResolvedPart) or 0 in node.ranks)
+    wholes = sum(count for node, count in nodes if not isinstance(node, ResolvedPart) or 0 in node.ranks)
     several = sum(count for _, count in nodes)
-    says = [f"NCCL makes {several} nodes of {hosts} host{'s' * (hosts > 1)}."]
-    for host, part in first.items():
-        explained = explain(part.for_search(hosts > 1), host.scenario.nccl, "ring", with_lifts=False)
-        says += [f"{host.name}: {reason.says}" for reason in explained.reasons if reason.kind == "parts"]
+    of = "host" if any(isinstance(whole, ResolvedNode) for whole in first) else "NVLink domain"
+    says = [f"NCCL makes {several} nodes of {wholes} {of}{'s' * (wholes > 1)}."]
+    for whole, part in first.items():
+        explained = explain(part.for_search(wholes > 1), whole.nccl, "ring", with_lifts=False)
+        says += [f"{whole.name}: {reason.says}" for reason in explained.reasons if reason.kind == "parts"]
     return " ".join(says)

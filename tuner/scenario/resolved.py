@@ -17,7 +17,7 @@ from tuner.release import Release
 from tuner.release.environment import Environment
 from tuner.scenario.description import Scenario
 from tuner.scenario.domain import Alike, ResolvedDomain, grouped
-from tuner.scenario.node import ResolvedNode, searched_whole
+from tuner.scenario.node import ResolvedNode
 from tuner.scenario.part import ResolvedNodes, ResolvedPart, ranks_of, split
 
 if TYPE_CHECKING:
@@ -129,14 +129,17 @@ class ResolvedScenario:
         BadInput for graphs that were dumped.
         """
         from tuner.connect import NodeKind, Nodes, connect
+        from tuner.search import searched
 
         if any(kind.scenario.graphs is not None for kind in self.kinds):
             raise BadInput("--graphs: channels across nodes need the search's own graphs; valid without it")
         kinds: dict[tuple[int, int], NodeKind] = {}
         for node, count in self.nodes:
             if (id(node), count) not in kinds:
-                found = searched_whole(node.for_search(self._several), self.release.name)
-                kinds[id(node), count] = NodeKind(count, found.graphs, found.relays)
+                found = searched(node.for_search(self._several), self.release.name)
+                of_domain = isinstance(node, ResolvedPart) and isinstance(node.whole, ResolvedDomain)
+                ranks = len(found.part_of_rank) if of_domain else 0
+                kinds[id(node), count] = NodeKind(count, found.graphs, found.relays, ranks)
         return connect(self.views, Nodes(tuple(kinds[id(node), count] for node, count in self.nodes), self.ranks_of))
 
     @cached_property
@@ -217,6 +220,11 @@ class ResolvedScenario:
         if not self.domains:
             return None
         hosts, nodes = sum(self.domains), sum(count for _, count in self.nodes)
+        if any(isinstance(node, ResolvedPart) and isinstance(node.whole, ResolvedDomain) for node, _ in self.nodes):
+            return (
+                f"NVLink joins hosts (multi-node NVLink, MNNVL), but NCCL takes the domains for several nodes each: "
+                f"all {hosts} hosts for {nodes} nodes."
+            )
         joined = {node.hosts for node, _ in self.nodes if isinstance(node, ResolvedDomain)}
         if joined:
             each = " or ".join(map(str, sorted(joined)))

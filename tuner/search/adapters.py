@@ -68,11 +68,12 @@ class Adapters:
             to_cpu = gpu.paths[Kind.CPU][cpu].type
             nets = nearest(system, gpu, Kind.NET)[0] if routing.p2c == "of_local_adapters" else range(len(system.nets))
             for net in [system.nets[number] for number in nets]:
-                path, back = self._path(gpu, net), self._back(net, gpu)
+                path = self._path(gpu, net)
                 if routing.p2c == "of_phb_paths":
                     if path.type == types.PHB and to_cpu == types.C2C:
-                        path.type = back.type = types.P2C
+                        path.type = self._back(net, gpu).type = types.P2C
                 elif joined(system, to_cpu, net.paths[Kind.CPU][cpu].type, routing) == types.P2C:
+                    back = self._back(net, gpu)
                     path.type, back.type = min(types.P2C, path.type), min(types.P2C, back.type)
 
     def _over_another_gpu(self, net: Adapter, gpu: Gpu) -> None:

@@ -106,7 +106,9 @@ def _multicast(system: System, request: Request, nccl: Release, variables: Envir
     wanted = variables.number("NCCL_NVLS_ENABLE", ASK_THE_DRIVER)
     if request.nvls_off and wanted == 1:
         raise BadInput("NCCL_NVLS_ENABLE=1: NCCL then refuses several ranks on one GPU; valid: 2, 0, or not set")
-    if not wanted or request.nvls_off or len(system.gpus) <= nccl.search.loop.gpus_without_nvls:
+    loop = nccl.search.loop
+    gpus = len(system.part_of_rank) if request.in_domain and loop.nvls_counts_domain else len(system.gpus)
+    if not wanted or request.nvls_off or gpus <= loop.gpus_without_nvls:
         return False
     topology = read_topology(request.topology)
     switched = any(gpu.count_nvlinks(kind) for gpu in topology.gpus for kind in (Target.SWITCH, Target.CPU))

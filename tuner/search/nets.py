@@ -6,6 +6,7 @@ Source: ncclTopoSelectNets, ncclTopoSearchCheckNet, src/graph/search.cc, v2.28.9
 from collections.abc import Callable
 from itertools import zip_longest
 
+from tuner.base.errors import BadInput
 from tuner.base.names import Pattern
 from tuner.release import Release
 from tuner.release.environment import Environment
@@ -134,8 +135,17 @@ class Nets:
         return trial.channels & 1 == 1 and (any_pattern or rings)
 
     def widest(self, net: int, least_gbs: int, channel: int, pci_left: Callable[[int], float]) -> list[int]:
-        """The GPUs that a device reaches with the most bandwidth, and over the fewest links; none below a bandwidth."""
-        paths = self.devices[net].paths[Kind.GPU]
+        """The GPUs that a device reaches with the most bandwidth, and over the fewest links; none below a bandwidth.
+
+        BadInput for a device that reaches none: of another host of a NVLink domain that NCCL takes for several nodes.
+        """
+        device = self.devices[net]
+        if Kind.GPU not in device.paths:
+            raise BadInput(
+                f"this release of libnccl crashes: it takes the hosts of a NVLink domain for several nodes, and enters "
+                f"from NET {device.dev} of another host, which reaches no GPU of this one (ncclTopoSearchRecNet)"
+            )
+        paths = device.paths[Kind.GPU]
         without_links = self.rules.starts != "widest_reached_in_turn"
         widest, hops = 0.0, MANY_HOPS
         for path in paths:

@@ -4,7 +4,7 @@ Source: initTransportsRank, src/init.cc; ncclTopoComputePaths, ncclTopoTrimSyste
 ncclTopoSearchInit, src/graph/search.cc, v2.28.9-1.
 """
 
-from tuner.base.errors import BadTopology
+from tuner.base.errors import BadInput, BadTopology
 from tuner.base.numerics import f32
 from tuner.machine.topology import Topology
 from tuner.machine.topology import read as read_topology
@@ -70,7 +70,7 @@ def compute_paths(system: System, nccl: Release, variables: Environment) -> None
 def trim(system: System, request: Request, nccl: Release) -> None:
     """Cuts off the GPUs that the request's rank only reaches over the network, and the network if nobody else is there.
 
-    BadTopology where the rank's own GPU is reached by none.
+    BadTopology where the rank's own GPU is reached by none, BadInput where NCCL crashes.
     """
     domains = list(range(len(system.gpus)))
     for gpu, node in enumerate(system.gpus):
@@ -81,6 +81,11 @@ def trim(system: System, request: Request, nccl: Release) -> None:
     if request.rank not in of_rank:
         raise BadTopology("the first GPU is below a device that is no PCI switch")
     in_order = list(dict.fromkeys(of_rank[rank] for rank in sorted(of_rank)))
+    if system.hosts > 1 and len(in_order) > 1 and not nccl.search.routing.domains_fall_apart:
+        raise BadInput(
+            f"NCCL {nccl.name} crashes: it takes a NVLink domain of {system.hosts} hosts for several nodes, and then "
+            "looks for paths to devices of other hosts (ncclTopoSearchRecNet, src/graph/search.cc)"
+        )
     system.part_of_rank = tuple(in_order.index(of_rank[rank]) for rank in sorted(of_rank))
     for domain, apart in zip(domains, list(system.gpus), strict=True):
         if domain != of_rank[request.rank]:

@@ -29,6 +29,7 @@ class Request:
     gpu_of_rank: Sequence[int] = ()  # which of the GPUs each local rank is on, where ranks share some
     nvls_off: bool = False  # as ranks share GPUs
     hosts: int = 1  # of the NVLink domain that are like this
+    in_domain: bool = False  # they are a NVLink domain, which may be of one host
     others: Sequence[Hosts] = ()  # further hosts of it, in the order of ranks
     graph_file: str | None = None  # text of the file that NCCL_GRAPH_FILE names
     rank: int = 0  # of the node, the one that searches: in a node that NCCL takes for several, it searches its own part

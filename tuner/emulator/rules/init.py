@@ -30,6 +30,7 @@ class InitFacts:
     rules: "Rules"
     environment: Environment
     nodes: int
+    wholes: int  # 1: all are parts of one host or NVLink domain; else the nodes
     comp_cap: int  # of rank 0's GPU
     min_comp_cap: int
     ring: Graph
@@ -329,12 +330,8 @@ def _channels_in_kernel_arguments(facts: InitFacts) -> int:
 
 @NVLS_RULES(nccl.NVLS_INIT(since="2.27.3"))
 def by_generation_and_nodes(facts: InitFacts) -> int:
-    """A fixed number by GPU generation, fewer on one Blackwell node; needs a graph, so an NVSwitch."""
-    table = facts.release.nvls_channels
-    requested = facts.environment.optional("NCCL_NVLS_NCHANNELS")
-    blackwell = table.blackwell if facts.nodes > 1 else table.blackwell_one_node
-    default = blackwell if facts.comp_cap >= 100 else table.hopper
-    return _nvls(facts, requested if requested is not None and requested > 0 else default)
+    """A fixed number by GPU generation, fewer on one Blackwell host or NVLink domain; needs a graph, so an NVSwitch."""
+    return _by_generation(facts, facts.wholes)
 
 
 @NVLS_RULES(nccl.NVLS_INIT(since="2.25.1"))
@@ -355,11 +352,11 @@ def sixteen_or_requested(facts: InitFacts) -> int:
 
 @NVLS_RULES(nccl.NVLS_TUNING(since="2.30.3"))
 def by_generation_nodes_and_network(facts: InitFacts) -> int:
-    """As :func:`by_generation_and_nodes`, with fewer between three and more Blackwell nodes on fast adapters."""
+    """A fixed number by GPU generation, fewer on one Blackwell node, and between three and more on fast adapters."""
     table = facts.release.nvls_channels
     requested = facts.environment.optional("NCCL_NVLS_NCHANNELS")
     if facts.min_comp_cap < 100 or facts.nodes <= 2 or (requested is not None and requested > 0):
-        return by_generation_and_nodes(facts)
+        return _by_generation(facts, facts.nodes)
     fast = facts.net_gbs >= given(table.fast_net_gbs, "nvls_channels.fast_net_gbs")
     fastest = facts.net_gbs >= given(table.fastest_net_gbs, "nvls_channels.fastest_net_gbs")
     all_again = fastest and facts.min_local_ranks > given(
@@ -369,6 +366,14 @@ def by_generation_nodes_and_network(facts: InitFacts) -> int:
         facts,
         given(table.blackwell_fewer, "nvls_channels.blackwell_fewer") if fast and not all_again else table.blackwell,
     )
+
+
+def _by_generation(facts: InitFacts, nodes: int) -> int:
+    table = facts.release.nvls_channels
+    requested = facts.environment.optional("NCCL_NVLS_NCHANNELS")
+    blackwell = table.blackwell if nodes > 1 else table.blackwell_one_node
+    default = blackwell if facts.comp_cap >= 100 else table.hopper
+    return _nvls(facts, requested if requested is not None and requested > 0 else default)
 
 
 def _nvls(facts: InitFacts, wanted: int) -> int:

@@ -60,6 +60,14 @@ class Loaded:
         if not lib.sim_share_search(self.function(search.function), self.start.graph.bytes, search.gpus):
             raise Failure("cannot intercept the search: it begins with instructions that cannot be moved")
 
+    def write_every_graph(self) -> None:
+        """NCCL's file of graphs is written whatever types of paths they have."""
+        at, graph = self.start.intercepted.graph_file, self.start.graph
+        intra, inter = (graph.members[name].offset for name in ("typeIntra", "typeInter"))
+        file = ffi.new("struct sim_graph_file *", (self.function(at.function), graph.bytes, intra, inter, at.writable))
+        if not lib.sim_write_every_graph(file):
+            raise Failure("cannot intercept the file of graphs: it begins with instructions that cannot be moved")
+
     def share_systems(self) -> None:
         """One rank of a NVLink domain makes the system for all of them."""
         at = self.start.intercepted.systems
@@ -105,6 +113,7 @@ class World(Loaded):
         if at.topology_file is not None:
             check(lib.sim_intercept_topology_file(self.function(at.topology_file)), "the topology file")
         self.share_search()
+        self.write_every_graph()
         self.share_systems()
         self.merge_by_host()
         graph_bytes = self.start.graph.bytes

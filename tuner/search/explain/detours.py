@@ -57,7 +57,9 @@ class Detours:
 
     def _parts(self) -> Reason:
         parts, names = 1 + max(self.found.system.part_of_rank), self.system.types.names
-        start = f"NCCL takes this host for {parts} nodes: "
+        hosts = self.found.system.hosts
+        taken = "host" if hosts == 1 else f"NVLink domain of {hosts} hosts"
+        start = f"NCCL takes this {taken} for {parts} nodes: "
         pairs = [
             (source, target)
             for source, target in combinations(self.system.gpus, 2)
@@ -75,6 +77,10 @@ class Detours:
                 )
                 return Reason("parts", start + says)
         source, target = pairs[0]
+        if source.host != target.host:
+            why = "peer-to-peer is off, and hosts share no memory otherwise"
+            of_hosts = f"GPU {source.dev} of host {source.host} and GPU {target.dev} of host {target.host}"
+            return Reason("parts", f"{start}between {of_hosts} {why}.")
         why = "peer-to-peer is off, and NCCL_SHM_DISABLE=1 forbids shared memory"
         return Reason("parts", f"{start}between GPU {source.dev} and GPU {target.dev} {why}.")
 
