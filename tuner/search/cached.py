@@ -31,22 +31,36 @@ def find(request: Request, nccl: str) -> Mapping[str, OrderedGraph]:
 
 @cache
 def _searched(key: str, request: str, nccl: str) -> SearchResult:
-    file = folder() / f"{key}.json"
     try:
-        return _result(_intact(file.read_text("utf-8")))
+        return _result(kept(key))
     except (OSError, ValueError, KeyError, TypeError):
         from tuner.search.graphs import search  # not where the answer is there
 
         found = search(_request(request), nccl)
-        answer = json.dumps(to_json(found))
-        remember(file, json.dumps({"sha256": _sha256(answer), "answer": answer}))
+        keep(key, to_json(found))
         return found
 
 
 def searched(request: Request, nccl: str) -> SearchResult:
     """All of it, with the graphs that have no channels. Errors: those of :func:`tuner.search.graphs.search`."""
     text = json.dumps(asdict(request), sort_keys=True)
-    return _searched(_sha256("\n".join([text, rules_of(nccl), _code()])), text, nccl)
+    return _searched(key_of(text, rules_of(nccl)), text, nccl)
+
+
+def key_of(*asked: str) -> str:
+    """The name under which the answer to a question is kept, whose texts, with the code, are all that it goes by."""
+    return _sha256("\n".join([*asked, _code()]))
+
+
+def kept(key: str) -> dict[str, Any]:
+    """A kept answer. OSError where there is none, ValueError, KeyError or TypeError where it is not as it was kept."""
+    return _intact((folder() / f"{key}.json").read_text("utf-8"))
+
+
+def keep(key: str, answer: object) -> None:
+    """Keeps an answer, for every process of this user, where the folder can be written to."""
+    text = json.dumps(answer)
+    remember(folder() / f"{key}.json", json.dumps({"sha256": _sha256(text), "answer": text}))
 
 
 @cache
@@ -72,8 +86,10 @@ def folder() -> Path:
 @cache
 def _code() -> str:
     """The sha256 of what searches."""
-    modules = sorted(file.name for file in files("tuner.search").iterdir() if file.name.endswith(".py"))
-    return hashlib.sha256(b"".join((files("tuner.search") / name).read_bytes() for name in modules)).hexdigest()
+    folders = files("tuner.search"), files("tuner.search") / "explain"
+    modules = [module for folder in folders for module in folder.iterdir() if module.name.endswith(".py")]
+    contents = (module.read_bytes() for module in sorted(modules, key=str))
+    return hashlib.sha256(b"".join(contents)).hexdigest()
 
 
 def _sha256(text: str) -> str:

@@ -28,12 +28,12 @@ class ChannelSearch(NetworkEnds):
 
     def record(self) -> Recorder:
         """What the searches from here on are written to."""
-        self.recorder = self.load.recorder = Recorder()
+        self.recorder = self.load.recorder = self.seen.recorder = Recorder()
         return self.recorder
 
     def stop_recording(self) -> None:
         """The searches from here on are written nowhere."""
-        self.recorder = self.load.recorder = None
+        self.recorder = self.load.recorder = self.seen.recorder = None
 
     def search(self, trial: Trial, best: Trial, tries: int) -> int:
         """Lays channels as ``trial`` asks for them; ``best`` becomes what compares better. Returns the tries left."""
@@ -56,19 +56,19 @@ class ChannelSearch(NetworkEnds):
             self.recorder.end(best, (tries, self.left), self._found, known is not None)
         return self.left
 
-    def _deepest(self) -> int:
+    def _deepest_look(self) -> int:
         """Up to which step of a channel it is worth the while to look whether the search was there before."""
-        # What refused is written down of all tries, and heads and connections go by more than a place is told by.
-        all_tried = self.recorder is not None or self.trial.heads_only or self.rules.connections_limit_nets
-        if all_tried or not self.seen.worth_it or (self.order.only_near and not self.system.several_nodes):
+        if not self._looks or (self.order.only_near and not self.system.several_nodes):
             return NEVER
         return 0 if self.order.only_near else max(0, self.gpus - 3)
 
     def _lay(self) -> None:
         """Depth first over all ways to go on: each generator yields states, and takes back what it did after each."""
-        deepest = self._deepest()
-        again = self.trial.same_channels or self.rules.replay == "always"
-        self._looks_before_channels = deepest != NEVER and self.system.several_nodes and not again
+        # Heads and connections go by more than a place is told by.
+        self._looks = self.seen.worth_it and not (self.trial.heads_only or self.rules.connections_limit_nets)
+        self._looks_between_channels = self._looks and not self.trial.same_channels
+        self._repeats_orders = not self.system.several_nodes or self.rules.replay == "always"
+        self._deepest = self._deepest_look()
         ways = [self._next_channel()]
         while ways:
             state = next(ways[-1], None)
@@ -76,7 +76,7 @@ class ChannelSearch(NetworkEnds):
                 ways.pop()
             elif self.left > 0:
                 self.left -= 1
-                looks = state[1] <= deepest and state[4] == FREE
+                looks = state[1] <= self._deepest and state[4] == FREE
                 ways.append(self._unless_in_vain(state) if looks else self._from_state(state))
 
     def _unless_in_vain(self, state: State) -> Ways:
@@ -90,6 +90,8 @@ class ChannelSearch(NetworkEnds):
         """Whether channels were laid from a place in vain, which costs the tries again."""
         tries = self.seen.tries(place)
         self.left -= tries or 0
+        if not self.seen.worth_it:
+            self._deepest, self._looks_between_channels = NEVER, False
         return tries is not None
 
     def _next_channel(self) -> Ways:
@@ -214,7 +216,9 @@ class ChannelSearch(NetworkEnds):
             if trial.channels == trial.max_channels:
                 self.left = DONE
         if trial.channels < trial.max_channels:
-            place = self.seen.between_channels(self.left) if self._looks_before_channels else None
+            place = None
+            if self._looks_between_channels:
+                place = self.seen.between_channels(self.left, self._repeats_orders)
             if place is None or not self._in_vain(place):
                 yield from self._next_channel()
                 if place is not None:

@@ -38,6 +38,13 @@ class Refusals:
         return sums
 
 
+class Counts(NamedTuple):
+    """How often links and adapters refused."""
+
+    links: Counter[At]
+    adapters: Counter[At]
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One search; ``asked`` is what it asked for, as it was then."""
@@ -80,3 +87,16 @@ class Recorder:
     def path(self, type_: int) -> None:
         """A path is of a type that is farther than allowed."""
         self._refusals.types[type_] += 1
+
+    def counts(self) -> Counts:
+        """How often links and adapters refused so far."""
+        return Counts(self._refusals.links.copy(), self._refusals.adapters.copy())
+
+    def since(self, before: Counts) -> Counts:
+        """How often they did since then."""
+        return Counts(self._refusals.links - before.links, self._refusals.adapters - before.adapters)
+
+    def again(self, counts: Counts) -> None:
+        """They refuse so often once more, as they did before."""
+        self._refusals.links.update(counts.links)
+        self._refusals.adapters.update(counts.adapters)
