@@ -5,15 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Collective
 from tuner.base.numerics import shortest
-from tuner.emulator.communicator import Communicator
-from tuner.emulator.ranges import launches
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.preflight import differences as named
-from tuner.preflight.parting import Asking, Parting, partings
+from tuner.preflight.parting import Asking, Parting, partings, ranges_of
 from tuner.preflight.reach import Reach
 from tuner.preflight.settings import Assembled
 from tuner.preflight.views import Hosts, Setting, Views
@@ -42,7 +39,7 @@ class Cost:
 
 def asking(views: Views) -> list[Asking]:
     """Each setting's ranks as they choose. Errors: those of :meth:`Views.of`."""
-    return [Asking(Selection(views.of(setting)), setting.table) for setting in views.settings]
+    return [Asking(views.selection(setting), setting.table) for setting in views.settings]
 
 
 def parted(views: Views, requests: Iterable[Request], over: Range) -> list[Parting]:
@@ -70,7 +67,7 @@ def reach_of(what: str, assembled: Assembled, requests: Sequence[Request], over:
 
 def changed(views: Views, common: Setting, requests: Sequence[Request], over: Range) -> Reach:
     """What the choices and times of ranks that do not part are beside those of ranks with the common setting alone."""
-    here, without = Selection(views.of(views.settings[0])), Selection(_all(views, common))
+    here, without = views.selection(views.settings[0]), _all(views, common)
     if any(not _same_choices(here, without, request, over) for request in requests):
         return Reach.alike
     return Reach.speed if cost(views, common, requests) is not None else Reach.nothing
@@ -78,7 +75,7 @@ def changed(views: Views, common: Setting, requests: Sequence[Request], over: Ra
 
 def cost(views: Views, common: Setting, requests: Iterable[Request]) -> Cost | None:
     """The greatest loss beside ranks with the common setting alone; None where no time changes."""
-    here, without = Selection(views.of(views.settings[0])), Selection(_all(views, common))
+    here, without = views.selection(views.settings[0]), _all(views, common)
     found = []
     for request in requests:
         if here.usable(request) and without.usable(request):
@@ -90,20 +87,20 @@ def cost(views: Views, common: Setting, requests: Iterable[Request]) -> Cost | N
     return max(found, key=lambda each: each.ratio, default=None)
 
 
-def _all(views: Views, common: Setting) -> Communicator:
-    return Views([Hosts((common,), sum(hosts.count for hosts in views.hosts))]).of(common)
+def _all(views: Views, common: Setting) -> Selection:
+    return Views([Hosts((common,), sum(hosts.count for hosts in views.hosts))]).selection(common)
 
 
 def _same_choices(here: Selection, without: Selection, request: Request, over: Range) -> bool:
     if here.usable(request) != without.usable(request):
         return False
-    try:
-        ranges = [launches(each, request, over.low, over.high) for each in (here, without)]
-    except NoAlgorithm:
-        return True
+    ranges = [ranges_of(each, request, over.low, over.high) for each in (here, without)]
     first, second = (
-        np.column_stack([each.from_bytes, each.algorithm, each.protocol, each.channels]) for each in ranges
+        None if each is None else np.column_stack([each.from_bytes, each.algorithm, each.protocol, each.channels])
+        for each in ranges
     )
+    if first is None or second is None:
+        return True
     return np.array_equal(first, second)
 
 

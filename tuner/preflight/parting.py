@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -106,7 +107,7 @@ class _Side:
 
 
 def _side(asking: Asking, request: Request, low: int, high: int, stack: ExitStack) -> _Side:
-    ranges = _ranges(asking.selection, request, low, high)
+    ranges = ranges_of(asking.selection, request, low, high)
 
     def own(sizes: SizeArray) -> NDArray[np.int64]:
         labels = np.tile(np.array(NOTHING, np.int64), (len(sizes), 1))
@@ -134,7 +135,9 @@ def _side(asking: Asking, request: Request, low: int, high: int, stack: ExitStac
     return _Side(with_table, np.union1d(begins, _row_ends(asking, low, high)), followed=True)
 
 
-def _ranges(selection: Selection, request: Request, low: int, high: int) -> Ranges | None:
+@lru_cache(maxsize=256)
+def ranges_of(selection: Selection, request: Request, low: int | None, high: int) -> Ranges | None:
+    """:func:`tuner.emulator.ranges.launches`; None where no algorithm can run. Errors: its others."""
     try:
         return launches(selection, request, low, high)
     except NoAlgorithm:

@@ -6,12 +6,14 @@ Source: initTransportsRank, src/init.cc, v2.28.9-1.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from tuner import release
 from tuner.emulator.build import build
 from tuner.emulator.communicator import Communicator, Node
 from tuner.emulator.rules import init
+from tuner.emulator.selection import Selection
 from tuner.machine.graphs import EMPTY
 from tuner.preflight.place import Place
 from tuner.release import Release
@@ -51,6 +53,12 @@ class Views:
         """Each once, in the order of ranks."""
         return tuple(dict.fromkeys(setting for hosts in self.hosts for setting in hosts.settings))
 
+    def selection(self, own: Setting) -> Selection:
+        """What the ranks with a setting pick. Errors: as :meth:`of`."""
+        files = any(setting.place.topology for hosts in self.hosts for setting in hosts.settings)
+        # What a topology file says may change.
+        return Selection(self.of(own)) if files else _selection(self.hosts, own)
+
     def of(self, own: Setting) -> Communicator:
         """The communicator as the ranks with a setting see it.
 
@@ -84,6 +92,12 @@ class Views:
             node = ResolvedNode(node_of(setting, nccl)).for_emulator(sum(hosts.count for hosts in self.hosts) > 1)
             self._nodes[key] = _without_nvls(node, setting)
         return self._nodes[key]
+
+
+@lru_cache(maxsize=64)
+def _selection(hosts: tuple[Hosts, ...], own: Setting) -> Selection:
+    """Kept, as differences are judged one by one, and the same hosts come again."""
+    return Selection(Views(hosts).of(own))
 
 
 def node_of(setting: Setting, nccl: Release) -> Scenario:
