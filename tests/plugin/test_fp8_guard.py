@@ -37,6 +37,7 @@ def selection(machine: str, nccl: str, nodes: int) -> Selection | None:
         return None  # no graphs: the release crashes there
 
 
+@cache
 def cells(model: Selection, collective: Collective, dtype: DataType) -> FloatArray | None:
     asked = Request(collective, dtype, Op.sum)
     return model.cost_table(asked, SIZES) if model.usable(asked) else None
