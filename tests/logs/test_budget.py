@@ -24,13 +24,14 @@ from tuner.measure.records.samples import Combination, Point, SampleBlock, Write
 from tuner.oracle.api import Oracle
 from tuner.oracle.process import Child
 from tuner.scenario import Scenario
+from tuner.traces.calls import Call, CallList
+from tuner.traces.read import read
+from tuner.traces.wanted import Wanted
 from tuner.workload import regret
 from tuner.workload.buckets import buckets
 from tuner.workload.budget import CountedFiles, budget
-from tuner.workload.calls import Call, CallList
-from tuner.workload.count import Counted, Entry, Wanted, count
+from tuner.workload.count import Counted, Entry, count
 from tuner.workload.price import Price, Unpriced, Variant, prices
-from tuner.workload.read import read
 
 DOCS = Path(__file__).parents[2] / "docs"
 CASES = Path(__file__).parents[3] / "shared" / "cases"

@@ -38,6 +38,7 @@ SECTIONS = {
         "oracle": "picks, groups, tables and graphs of the real libnccl, on simulated GPUs",
         "import-log": "what a NCCL log says: communicator, table and choices",
         "check-log": "the emulator against what the run of a log printed",
+        "check-run": "the emulator against what a job's traces and counters say that ran",
         "fetch-nccl": "fetches a release's libnccl for the commands that ask it",
     },
     "Before a job starts": {

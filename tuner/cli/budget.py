@@ -10,8 +10,8 @@ from tuner.analysis.calibrated import TimesWanted
 from tuner.base.names import Buffers, DataType, Op
 from tuner.cli import budgeted, options
 from tuner.cli.output import print_json
+from tuner.cli.trace_files import read_files
 from tuner.workload import job
-from tuner.workload.read import read
 
 MOST_ROWS = 32  # of sizes one by one
 
@@ -79,10 +79,12 @@ def command(
 ) -> None:
     """Predicted communication time of the collectives in FILEs, and where it goes.
 
-    A FILE is a CSV or JSON list (collective, bytes or count and dtype, calls), a NCCL log (NCCL_DEBUG_SUBSYS=INIT,COLL)
-    or a trace of PyTorch's profiler; its content decides which. Each may be gzipped. Calls of several FILEs are added
-    up, so give the log or trace of one rank. A column "bytes" is NCCL's nBytes; counts are elements as in NCCL's
-    calls, and are multiplied by the ranks for AllGather and ReduceScatter.
+    A FILE is a CSV or JSON list (collective, bytes or count and dtype, calls), a NCCL log
+    (NCCL_DEBUG_SUBSYS=INIT,COLL), a trace of PyTorch's profiler, a Flight Recorder dump, an export of Nsight Systems to
+    SQLite, what NCCL Inspector or NCCL's example profiler plugin wrote, or DeepSpeed's communication log; its content
+    decides which. Each may be gzipped. Calls of several FILEs are added up, so give that of one rank. A column "bytes"
+    is NCCL's nBytes; counts are elements as in NCCL's calls, and are multiplied by the ranks for AllGather and
+    ReduceScatter.
 
     The time is a sum of NCCL's own predictions, and of calibrated times where a calibration fits the machine, one call
     after the other: calls that overlap with each other or with computing cost a job less, ranks that wait for each
@@ -98,7 +100,7 @@ def command(
     wanted = replace(
         job.wanted_of(scenarios[0], ranks), communicators=communicators, dtype=dtype, op=op, buffers=buffers
     )
-    lists = [read(path, scenarios[0].ranks) for path in files]
+    lists = read_files(files, scenarios[0].ranks)
     for line in job.of_other_releases(lists, [each.nccl for each in scenarios]):
         click.echo(f"note: {line}", err=True)
     budget = job.of_lists(lists, job.Compared(scenarios, settings, tables, times), wanted, measured)

@@ -10,8 +10,8 @@ from tuner.analysis.calibrated import CalibratedTime
 from tuner.base.names import Op
 from tuner.cli import times
 from tuner.cli.output import human_bytes, print_table, span
+from tuner.traces.calls import number
 from tuner.workload.buckets import Bucket, buckets
-from tuner.workload.calls import number
 from tuner.workload.priced import (
     AllKernels,
     AllToAllBudget,

@@ -8,10 +8,11 @@ from statistics import median
 from tuner.analysis import calibrated
 from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed, Estimate, TimesWanted
 from tuner.analysis.calibrated_ratio import difference
+from tuner.traces.calls import CallList
+from tuner.traces.wanted import Wanted
 from tuner.workload.calibrated import all_to_all
 from tuner.workload.calibrated import column as calibrated_column
-from tuner.workload.calls import CallList
-from tuner.workload.count import Counted, Entry, Wanted
+from tuner.workload.count import Counted, Entry
 from tuner.workload.price import Price, Unpriced, Variant, prices
 from tuner.workload.priced import (
     AllKernels,

@@ -1,30 +1,13 @@
 """The calls that the described communicator makes: each kind and size once, and whatever is left out named."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tuner.base.errors import BadInput, one_of
-from tuner.base.names import Buffers, DataType, Op
 from tuner.emulator.request import Request
-from tuner.emulator.selection import MAX_BYTES
-from tuner.workload.calls import Call, CallList, number
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which calls count: those of communicators of this size, priced on one of ``priced_ranks``, or of these names.
-
-    ``dtype``, ``op`` and ``buffers`` are of calls whose own the file does not say; no file says buffers.
-    """
-
-    ranks: int
-    priced_ranks: int
-    nodes: int | None = None
-    communicators: tuple[str, ...] = ()
-    dtype: DataType = DataType.float32
-    op: Op = Op.sum
-    buffers: Buffers = Buffers.plain
+from tuner.traces.calls import Call, CallList, number
+from tuner.traces.wanted import Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,74 +49,35 @@ class Counted:
 def count(lists: Sequence[CallList], wanted: Wanted) -> Counted:
     """Sums up calls of the same kind and size. BadInput for an unknown communicator, and where nothing is left."""
     calls = [call for each in lists for call in each.calls]
-    _check_names(calls, wanted)
+    wanted.check_names(calls)
     counted: dict[tuple[Request, int], tuple[float, list[float]]] = {}
     without: dict[tuple[str, str], tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
     all_to_all: dict[int, float] = defaultdict(float)
     used: list[Call] = []
     for call in calls:
-        reason = _left_out(call, wanted)
+        reason = wanted.left_out(call)
         if reason is not None:
             before, kernels = without[call.name, reason]
             without[call.name, reason] = before + call.calls, kernels + sum(call.kernels_us)
-            if call.is_all_to_all and call.bytes and call.unusable is None and _elsewhere(call, wanted) is None:
+            if call.is_all_to_all and call.bytes and call.unusable is None and wanted.elsewhere(call) is None:
                 all_to_all[call.bytes] += call.calls
             continue
         assert call.collective is not None
         assert call.bytes is not None
         used.append(call)
-        key = _request(call, wanted), call.bytes
+        key = wanted.request(call), call.bytes
         times, durations = counted.setdefault(key, (0.0, []))
         durations += call.kernels_us
         counted[key] = times + call.calls, durations
     left_out = [LeftOut(*key, *sums) for key, sums in without.items()]
     if not counted:
-        sizes = {call.ranks for call in calls if call.ranks and not _left_out(call, replace(wanted, ranks=call.ranks))}
+        sizes = {call.ranks for call in calls if call.ranks and not replace(wanted, ranks=call.ranks).left_out(call)}
         hint = [f"--ranks: {one_of(sorted(sizes))}"] if sizes else []
         raise BadInput(f"no calls to price; {'; '.join([*map(str, left_out), *hint]) or 'the files have none'}")
     entries = [Entry(*key, times, tuple(durations)) for key, (times, durations) in counted.items()]
     entries.sort(key=lambda entry: (entry.request.collective, entry.request.dtype, entry.request.op, entry.bytes))
     notes = [*(note for each in lists for note in each.notes), *_notes(used, wanted)]
     return Counted(entries, left_out, all_to_all, notes)
-
-
-def _check_names(calls: Iterable[Call], wanted: Wanted) -> None:
-    names = dict.fromkeys(call.communicator for call in calls if call.communicator is not None)
-    for name in wanted.communicators:
-        if name not in names:
-            raise BadInput(f"--communicator {name!r}: {one_of(names) if names else 'the calls name none'}")
-
-
-def _left_out(call: Call, wanted: Wanted) -> str | None:
-    if call.unusable is not None:
-        return call.unusable
-    if call.collective is None:
-        return "NCCL has no algorithms to choose from"
-    if (elsewhere := _elsewhere(call, wanted)) is not None:
-        return elsewhere
-    if call.bytes is None:
-        return "its size is not known"
-    if call.bytes > MAX_BYTES:
-        return "of more than 2**62 bytes"
-    return None if call.bytes > 0 else "of 0 bytes, for which NCCL runs nothing"
-
-
-def _elsewhere(call: Call, wanted: Wanted) -> str | None:
-    """Of which other communicators a call is."""
-    if wanted.communicators and call.communicator not in wanted.communicators:
-        return f"of communicator {call.communicator or 'without a name'}"
-    if call.ranks not in (None, wanted.ranks):
-        return f"of communicators of {call.ranks} ranks"
-    if wanted.nodes is not None and call.nodes not in (None, wanted.nodes):
-        return f"of communicators on {call.nodes} nodes"
-    return None
-
-
-def _request(call: Call, wanted: Wanted) -> Request:
-    assert call.collective is not None
-    dtype = wanted.dtype if call.dtype is None else call.dtype
-    kind = Request(call.collective, dtype, wanted.op if call.op is None else call.op, buffers=wanted.buffers)
-    return replace(kind, op=Op.sum) if kind.moves_only else kind
 
 
 def _notes(used: Sequence[Call], wanted: Wanted) -> Iterator[str]:
@@ -145,7 +89,7 @@ def _notes(used: Sequence[Call], wanted: Wanted) -> Iterator[str]:
     if len(names) > 1:
         each = ", ".join(f"{name}: {number(calls)}" for name, calls in names.items())
         yield f"calls of {len(names)} communicators are counted together ({each}); --communicator takes one"
-    reducing = [call for call in used if not _request(call, wanted).moves_only]
+    reducing = [call for call in used if not wanted.request(call).moves_only]
     for what, taken in (("dtype", wanted.dtype.name), ("op", wanted.op.name)):
         if silent := sum(call.calls for call in reducing if getattr(call, what) is None):
             yield f"{number(silent)} calls that reduce do not say their {what}: taken as {taken}"

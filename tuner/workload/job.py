@@ -8,13 +8,14 @@ from pathlib import Path
 from tuner.analysis.calibrated import TimesWanted
 from tuner.base.errors import BadInput
 from tuner.scenario import Scenario
+from tuner.traces.calls import CallList
+from tuner.traces.read import read
+from tuner.traces.wanted import Wanted
 from tuner.workload import regret
 from tuner.workload.budget import CountedFiles, budget
-from tuner.workload.calls import CallList
-from tuner.workload.count import Wanted, count
+from tuner.workload.count import count
 from tuner.workload.price import Variant
 from tuner.workload.priced import Budget
-from tuner.workload.read import read
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +66,11 @@ def of_lists(lists: Sequence[CallList], compared: Compared, wanted: Wanted, meas
     return budget(CountedFiles(list(lists), wanted, count(list(lists), wanted)), variants, times, compared.times)
 
 
-def of_other_releases(lists: Iterable[CallList], priced: Iterable[str]) -> list[str]:
-    """A line for each file that is of a release that none of the ``priced`` ones is."""
-    names = list(priced)
+def of_other_releases(lists: Iterable[CallList], taken: Iterable[str], done: str = "priced") -> list[str]:
+    """A line for each file that is of a release that none of those is that were ``taken``; ``done`` with them."""
+    names = list(taken)
     return [
-        f"{each.file} is of NCCL {said}, and priced with {', '.join(names)}; what ran is priced with --nccl {said}"
+        f"{each.file} is of NCCL {said}, and {done} with {', '.join(names)}; what ran is {done} with --nccl {said}"
         for each in lists
         for said in each.releases
         if said not in names

@@ -11,7 +11,7 @@ from tuner.base.frames import Rows
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.records import json_form
 from tuner.scenario import ConstantsUsed
-from tuner.workload.calls import number
+from tuner.traces.calls import number
 from tuner.workload.count import LeftOut
 from tuner.workload.regret import NotMeasured
 

@@ -6,8 +6,9 @@ from tuner.base.errors import BadInput
 from tuner.base.names import DataType, Op
 from tuner.logs import choice, chosen, lines, reader
 from tuner.logs.groups import CommunicatorLines, groups
+from tuner.logs.imported import LoggedChoice
 from tuner.logs.reader import Log, RankLog
-from tuner.workload.calls import Call, CallList, is_all_to_all, nbytes
+from tuner.traces.calls import Call, CallList, Executed, is_all_to_all, nbytes
 
 _Member = tuple[tuple[str, int], str]  # process, address of the communicator in it
 
@@ -27,7 +28,8 @@ def from_log(file: str, content: bytes) -> CallList:
                 "those calls are priced as if it had not"
             )
         sizes = "count x type, times the ranks for AllGather and ReduceScatter"
-        return CallList(file, "NCCL log", sizes, calls, tuple(notes), tuple(log.versions))
+        choices = tuple(_choices(log, communicators))
+        return CallList(file, "NCCL log", sizes, calls, tuple(notes), tuple(log.versions), choices)
     calls = (*_choices(log, communicators), *_symmetric(log))
     if not calls:
         raise BadInput(f"{file}: no calls in this log; valid: one with NCCL_DEBUG_SUBSYS=INIT,COLL (or INIT,TUNING)")
@@ -95,10 +97,13 @@ def _choices(log: Log, communicators: list[CommunicatorLines]) -> Iterator[Call]
                 "a collective" if each.collective is None else each.collective.name,
                 each.collective,
                 each.bytes,
+                each.dtype,
+                each.op,
                 ranks=ranks,
                 communicator=name,
                 calls=each.count,
                 unusable=None if each.collective is not None else "the log does not name it; COLL lines do",
+                ran=_executed(each),
             )
         ambiguous[group.root.thread.process if group and group.root else None] = lines_of_several
     for count in filter(None, ambiguous.values()):
@@ -109,6 +114,18 @@ def _choices(log: Log, communicators: list[CommunicatorLines]) -> Iterator[Call]
             calls=count,
             unusable="one of several communicators'; COLL lines say which",
         )
+
+
+def _executed(made: LoggedChoice) -> Executed:
+    """Channels are there where the line is of a launch."""
+    grouped = (made.operations or 1) > 1 or made.channel_lo not in (None, 0)
+    channels = None if made.channel_hi is None or made.channel_lo is None else made.channel_hi - made.channel_lo + 1
+    return Executed(
+        choice.algorithm(made.algorithm),
+        choice.protocol(made.protocol),
+        None if grouped else channels,
+        not_alone="launched together with others in one group" if grouped else None,
+    )
 
 
 def _symmetric(log: Log) -> Iterator[Call]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tuner.base.names import Collective, DataType, Op
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.emulator.request import Request
 
 # What is called like a collective, or beside them, and has no algorithm to choose.
@@ -10,10 +10,35 @@ UNTUNED = ("send", "recv", "sendrecv", "alltoall", "alltoallv", "gather", "scatt
 
 
 @dataclass(frozen=True, slots=True)
+class Executed:
+    """What ran, as far as a file says it; None for what it does not say.
+
+    ``is_tree`` is what the name of a kernel says of the algorithm: Tree, or another one. ``not_alone`` says why the
+    call was not launched by itself, which an answer for a single call says nothing about.
+    """
+
+    algorithm: Algorithm | None = None
+    protocol: Protocol | None = None
+    channels: int | None = None
+    threads: int | None = None
+    is_tree: bool | None = None
+    not_alone: str | None = None
+
+    @property
+    def says_anything(self) -> bool:
+        """Whether there is anything to compare with."""
+        return any(
+            value is not None
+            for value in (self.algorithm, self.protocol, self.channels, self.threads, self.is_tree, self.not_alone)
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One collective as often as ``calls`` says; what the file does not say is None.
 
-    ``name`` is the file's, ``collective`` None where NCCL has no tuning for it. ``bytes`` is NCCL's nBytes.
+    ``name`` is the file's, ``collective`` None where NCCL has no tuning for it. ``bytes`` is NCCL's nBytes; of a file
+    that knows ranges of sizes it is the least one, and ``to_bytes`` the largest.
     ``kernels_us`` are measured durations, one a call, of the calls that have any. ``unusable`` says why it has no size.
     """
 
@@ -28,6 +53,8 @@ class Call:
     calls: float = 1.0
     kernels_us: tuple[float, ...] = ()
     unusable: str | None = None
+    to_bytes: int | None = None
+    ran: Executed | None = None
 
     @property
     def is_all_to_all(self) -> bool:
@@ -39,7 +66,8 @@ class Call:
 class CallList:
     """The calls of a file. ``sizes`` says which size the file means, ``notes`` what else a reader has to know.
 
-    ``releases`` are those of NCCL that the file says it is of.
+    ``releases`` are those of NCCL that the file says it is of. ``choices`` are the calls as a log prints what ran of
+    them, where that is apart from the calls.
     """
 
     file: str
@@ -48,6 +76,12 @@ class CallList:
     calls: tuple[Call, ...]
     notes: tuple[str, ...] = ()
     releases: tuple[str, ...] = ()
+    choices: tuple[Call, ...] = ()
+
+    @property
+    def executed(self) -> tuple[Call, ...]:
+        """The calls that the file says something of that ran."""
+        return tuple(call for call in self.choices or self.calls if call.ran is not None and call.ran.says_anything)
 
 
 def is_all_to_all(name: str) -> bool:
@@ -70,6 +104,11 @@ def nbytes(collective: Collective, count: int, dtype: DataType, ranks: int) -> i
     Source: ncclFuncMaxSendRecvCount in getAlgoInfo, src/enqueue.cc, v2.28.9-1.
     """
     return count * Request(collective, dtype, Op.sum).unit_bytes(ranks)
+
+
+def spread_bytes(collective: Collective | None, each: int, ranks: int) -> int:
+    """NCCL's nBytes where ``each`` is the bytes of one rank's count."""
+    return each if collective is None else nbytes(collective, each, DataType.int8, ranks)
 
 
 def number(calls: float) -> str:

@@ -6,31 +6,19 @@ call's "External id". Traces of graph replays have kernels alone.
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from tuner.base.errors import BadInput
-from tuner.base.names import Collective, DataType, by_name
-from tuner.logs import choice
-from tuner.workload.calls import Call, CallList, is_all_to_all
+from tuner.base.names import Collective
+from tuner.traces import kernels as launched
+from tuner.traces import torch_names
+from tuner.traces.calls import Call, CallList, Executed, is_all_to_all
 
 RECORD = "record_param_comms"
 _NO_CALLS = ("wait", "init")  # recorded in the same way: a wait for a call, a process group that is made
 _KERNEL = re.compile(r"nccl\w*?Kernel_([A-Za-z]+)")
-# ProcessGroupNCCL.cpp; the other names are NCCL's but for case and underscores.
-_COALESCED = {
-    "allreduce_coalesced": Collective.AllReduce,
-    "allgather_into_tensor_coalesced": Collective.AllGather,
-    "reduce_scatter_tensor_coalesced": Collective.ReduceScatter,
-}
-_NAMES = {
-    "_broadcast_oop": Collective.Broadcast,
-    "_reduce_oop": Collective.Reduce,
-    "_allgather_base": Collective.AllGather,
-    "_reduce_scatter_base": Collective.ReduceScatter,
-    **_COALESCED,
-}
 
 
 def is_trace(value: Any) -> bool:
@@ -52,19 +40,26 @@ def from_trace(file: str, value: Any) -> CallList:
     records = [_arguments(event) for event in events if event.get("name") == RECORD]
     records = [record for record in records if record.get("Collective name") not in _NO_CALLS]
     known = {_id(record) for record in records} - {None}
+    several = {number for number, times in Counter(map(_id, records)).items() if times > 1}
     durations: dict[int | None, list[float]] = defaultdict(list)
+    launches: dict[int | None, list[tuple[str, Mapping[str, Any]]]] = defaultdict(list)
     calls = []
     for name, event in kernels:
         arguments, duration_us = _arguments(event), _duration_us(event)
         if _id(arguments) in known:
             durations[_id(arguments)].append(duration_us)
+            launches[_id(arguments)].append((str(event["name"]), arguments))
         elif "Collective name" in arguments:
-            calls.append(_call(arguments, (duration_us,)))
+            call = _call(arguments, (duration_us,))
+            calls.append(replace(call, ran=_executed(call, str(event["name"]), arguments)))
         else:
             calls.append(Call(name, None, None, kernels_us=(duration_us,), unusable="kernels without their call"))
     for record in records:
         seen = durations.get(_id(record))
-        calls.append(_call(record, (sum(seen),) if seen else ()))
+        call = _call(record, (sum(seen),) if seen else ())
+        of_call = launches.get(_id(record), [])
+        alone = len(of_call) == 1 and _id(record) not in several and call.name not in torch_names.COALESCED
+        calls.append(replace(call, ran=_executed(call, *of_call[0])) if alone else call)
     return CallList(
         file,
         "Kineto trace",
@@ -75,6 +70,15 @@ def from_trace(file: str, value: Any) -> CallList:
     )
 
 
+def _executed(call: Call, kernel: str, arguments: Mapping[str, Any]) -> Executed | None:
+    """What the launch of the only kernel of a call says; libkineto has grid and block at it."""
+    grid, block = (arguments.get(key) for key in ("grid", "block"))
+    sizes = [each[0] if isinstance(each, list) and each else None for each in (grid, block)]
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        return None
+    return launched.executed(kernel, call.collective, *map(int, filter(None, sizes)))
+
+
 def _releases(value: Any) -> tuple[str, ...]:
     distributed = value.get("distributedInfo") if isinstance(value, dict) else None
     nccl = distributed.get("nccl_version") if isinstance(distributed, dict) else None
@@ -83,7 +87,7 @@ def _releases(value: Any) -> tuple[str, ...]:
 
 def _notes(value: Any, calls: list[Call]) -> list[str]:
     notes = [f"the trace is of NCCL {nccl}" for nccl in _releases(value)]
-    if coalesced := sum(call.name in _COALESCED for call in calls):
+    if coalesced := sum(call.name in torch_names.COALESCED for call in calls):
         notes.append(f"{coalesced} coalesced calls count as one call of all their bytes, as NCCL chooses for a group")
     return notes
 
@@ -92,8 +96,8 @@ def _call(arguments: Mapping[str, Any], kernels_us: tuple[float, ...]) -> Call:
     if "Collective name" not in arguments:  # as older PyTorch leaves them
         return Call(RECORD, None, None, kernels_us=kernels_us, unusable="the trace does not say which collective")
     name = str(arguments["Collective name"])
-    collective = _NAMES[name] if name in _NAMES else choice.collective(name)
-    dtype = _dtype(str(arguments.get("dtype")))
+    collective = torch_names.collective(name)
+    dtype = torch_names.dtype(str(arguments.get("dtype")))
     size, unusable = None, None
     if collective is not None:
         elements = _whole(arguments.get("Out msg nelems" if collective is Collective.AllGather else "In msg nelems"))
@@ -118,14 +122,6 @@ def _call(arguments: Mapping[str, Any], kernels_us: tuple[float, ...]) -> Call:
         kernels_us=kernels_us,
         unusable=unusable,
     )
-
-
-def _dtype(name: str) -> DataType | None:
-    """The type by PyTorch's name (getNcclDataType, c10::toString), or NCCL's own as other writers have it."""
-    try:
-        return by_name(DataType, name, "type")
-    except BadInput:
-        return None
 
 
 def _arguments(event: Mapping[str, Any]) -> Mapping[str, Any]:

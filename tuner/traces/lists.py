@@ -9,7 +9,7 @@ from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Collective, DataType, Op, by_name
 from tuner.base.sizes import size_bytes
 from tuner.emulator.selection import MAX_BYTES
-from tuner.workload.calls import Call, CallList, is_all_to_all, is_untuned, nbytes
+from tuner.traces.calls import Call, CallList, is_all_to_all, is_untuned, nbytes
 
 COLUMNS = (
     "collective",

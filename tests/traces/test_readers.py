@@ -1,0 +1,291 @@
+"""Every form of trace gives the same job, and what is broken is one line."""
+
+import gzip
+import json
+import pickle
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support import trace_files
+from tests.support.trace_files import JOB, NODES, RANKS, Made
+from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm, Collective, DataType, Protocol
+from tuner.traces.calls import CallList, Executed
+from tuner.traces.read import read
+
+MIB = 1 << 20
+SIZES = {
+    ("AllReduce", 64 << 10): 3.0,
+    ("AllReduce", MIB): 2.0,
+    ("AllReduce", 256 * MIB): 1.0,
+    ("AllGather", 64 * MIB): 2.0,
+}
+
+
+def counted(calls: CallList) -> dict[tuple[str, int], float]:
+    sizes: dict[tuple[str, int], float] = {}
+    for call in calls.calls:
+        assert call.collective is not None, call
+        assert call.bytes is not None, call
+        key = call.collective.name, call.bytes
+        sizes[key] = sizes.get(key, 0.0) + call.calls
+    return sizes
+
+
+@pytest.mark.parametrize("name", trace_files.WRITERS)
+@pytest.mark.parametrize("zipped", [False, True])
+def test_every_form_has_the_same_calls(tmp_path: Path, name: str, zipped: bool) -> None:
+    path = trace_files.WRITERS[name](tmp_path / name)
+    if zipped:
+        path = tmp_path / f"{name}.gz"
+        path.write_bytes(gzip.compress((tmp_path / name).read_bytes()))
+    made = read(path, RANKS)
+    expected = SIZES if not name.endswith(".prom") else dict.fromkeys(SIZES, 1.0)  # it has no counts
+    assert counted(made) == expected, made.notes
+
+
+@pytest.mark.parametrize("name", trace_files.WRITERS)
+def test_the_examples_of_the_docs_are_of_these_writers(tmp_path: Path, name: str) -> None:
+    written = trace_files.WRITERS[name](tmp_path / name)
+    assert counted(read(trace_files.EXAMPLES / name, RANKS)) == counted(read(written, RANKS))
+    if not name.endswith(".sqlite"):
+        assert (trace_files.EXAMPLES / name).read_bytes() == written.read_bytes()
+
+
+def test_what_ran_is_read_where_a_form_says_it(tmp_path: Path) -> None:
+    tree = Executed(Algorithm.Tree, Protocol.LL)
+    ran = {
+        name: write(tmp_path / name)
+        for name, write in trace_files.WRITERS.items()
+        if name in ("inspector.prom", "profiler-plugin.json", "nsight.sqlite")
+    }
+    first = {name: read(path, RANKS).calls[0].ran for name, path in ran.items()}
+    assert first["inspector.prom"] == tree
+    assert first["profiler-plugin.json"] == replace(tree, channels=16)
+    assert first["nsight.sqlite"] == Executed(channels=16, threads=640, is_tree=True)
+    verbose = trace_files.inspector(tmp_path / "verbose.log", verbose=True)
+    assert read(verbose, RANKS).calls[0].ran == Executed(channels=16)
+
+
+def test_inspector_says_ranks_nodes_and_durations(tmp_path: Path) -> None:
+    (first, *_) = read(trace_files.inspector(tmp_path / "x"), 2).calls
+    assert (first.ranks, first.nodes, first.communicator) == (RANKS, NODES, "0x5eed")
+    assert first.kernels_us == (58.0, 58.0, 58.0)
+
+
+def test_inspector_counts_one_rank_of_a_communicator(tmp_path: Path) -> None:
+    one = trace_files.inspector(tmp_path / "0", rank=0).read_text()
+    other = trace_files.inspector(tmp_path / "1", rank=1).read_text()
+    both = tmp_path / "both"
+    both.write_text(other + one)
+    made = read(both, RANKS)
+    assert counted(made) == SIZES
+    assert any("2 ranks" in note for note in made.notes)
+
+
+def test_inspector_with_names_of_algorithms_as_later_versions_have_them(tmp_path: Path) -> None:
+    record = json.loads(trace_files.inspector(tmp_path / "x").read_text().splitlines()[0])
+    record["coll_perf"] |= {"coll_algo": "NVLS_TREE", "coll_proto": "SIMPLE"}
+    (tmp_path / "y").write_text(json.dumps(record, indent=2))
+    assert read(tmp_path / "y", RANKS).calls[0].ran == Executed(Algorithm.NVLSTree, Protocol.Simple)
+
+
+def test_inspector_leaves_out_point_to_point_and_says_what_it_dropped(tmp_path: Path) -> None:
+    path = trace_files.inspector(tmp_path / "x")
+    head = {"id": "0x1", "rank": 0, "n_ranks": 2, "nnodes": 1}
+    more = [
+        {"header": head, "p2p_perf": {"p2p": "Send", "p2p_msg_size_bytes": 8192, "p2p_exec_time_us": 3}},
+        {"header": head, "dump_stats": {"coll": {"dropped_total": 5}, "p2p": {"dropped_total": 9}}},
+    ]
+    path.write_text(path.read_text() + "".join(f"{json.dumps(each)}\n" for each in more) + '{"header": {"id"')
+    made = read(path, RANKS)
+    assert [call.name for call in made.calls if call.collective is None] == ["Send"]
+    assert "the Inspector dropped 5 collectives, which are in no record" in made.notes
+    assert "the last record is cut and not counted" in made.notes
+
+
+def test_prometheus_sizes_are_ranges_of_one_rank(tmp_path: Path) -> None:
+    calls = read(trace_files.prometheus(tmp_path / "x"), RANKS).calls
+    of_gather = next(call for call in calls if call.collective is Collective.AllGather)
+    assert (of_gather.bytes, of_gather.to_bytes) == (64 * MIB, RANKS * (5 * MIB - 1))
+
+
+def test_prometheus_counts_one_gpu(tmp_path: Path) -> None:
+    one = trace_files.prometheus(tmp_path / "0", gpu="GPU0").read_text()
+    other = trace_files.prometheus(tmp_path / "1", gpu="GPU1").read_text()
+    (tmp_path / "both").write_text(one + other)
+    assert counted(read(tmp_path / "both", RANKS)) == dict.fromkeys(SIZES, 1.0)
+
+
+def test_prometheus_takes_counts_where_there_are_some(tmp_path: Path) -> None:
+    path = trace_files.prometheus(tmp_path / "x", JOB[:1])
+    labels = path.read_text().splitlines()[0].partition("{")[2].rpartition("}")[0]
+    path.write_text(path.read_text() + f"nccl_collective_count{{{labels}}} 40\n")
+    assert counted(read(path, RANKS)) == {("AllReduce", 64 << 10): 40.0}
+
+
+def test_calls_of_a_group_are_not_alone(tmp_path: Path) -> None:
+    calls = read(trace_files.profiler(tmp_path / "x", together=2), RANKS).calls
+    together = {call.collective: call.ran.not_alone for call in calls if call.ran and call.ran.not_alone}
+    assert list(together) == [Collective.AllGather]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "name"), [('"ncclBfloat16"', DataType.bfloat16), ("7", DataType.float32), ('"ncclFloat8e4m3"', "fp8")]
+)
+def test_types_of_the_profiler_plugin(tmp_path: Path, datatype: str, name: DataType | str) -> None:
+    path = trace_files.profiler(tmp_path / "x", JOB[:1])
+    path.write_text(path.read_text().replace('"ncclFloat32"', datatype).replace("nChannels", "nMaxChannels"))
+    (call,) = read(path, RANKS).calls
+    assert call.dtype is (DataType.float8e4m3 if name == "fp8" else name)
+    assert call.ran is not None
+    assert call.ran.channels is None  # the most that it may be launched with
+
+
+def test_a_dump_of_the_flight_recorder_runs_nothing(tmp_path: Path) -> None:
+    class Hostile:
+        def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
+            return Path.touch, (str(tmp_path / "ran"),)
+
+    for protocol in (2, 4, 5):
+        (tmp_path / "x").write_bytes(pickle.dumps({"entries": [Hostile()], "pg_config": {}}, protocol=protocol))
+        with pytest.raises(BadInput, match=r"it wants .*, which no dump has"):
+            read(tmp_path / "x", RANKS)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x02",
+        b"\x80\x02.",
+        b"\x80\x02K\x01.",
+        b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\xff",
+        b"\x80\x02}q\x00.",
+        b"\x80\x02U",
+    ],
+)
+def test_broken_pickles_are_one_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(BadInput, match="a pickle that is no Flight Recorder dump"):
+        read(tmp_path / "x", RANKS)
+
+
+def test_flight_recorder_reduce_scatter_lists_and_sends(tmp_path: Path) -> None:
+    record = trace_files.flight_record([Made("ReduceScatter", 4 * MIB, "RING", "SIMPLE", 16)])
+    (first,) = record["entries"]
+    gather = {
+        **first,
+        "profiling_name": "nccl:all_gather",
+        "input_sizes": [[8, 2]],
+        "output_sizes": [[16]] * RANKS,
+        "input_dtypes": ["BFloat16"],
+        "state": "started",
+    }
+    send = {**first, "profiling_name": "nccl:send 0->1", "is_p2p": True}
+    record["entries"] += [gather, send, {**first, "profiling_name": "nccl:coalesced"}]
+    (tmp_path / "x").write_bytes(pickle.dumps(record))
+    made = read(tmp_path / "x", 2)
+    assert [(call.name, call.bytes) for call in made.calls] == [
+        ("_reduce_scatter_base", 64 * MIB),
+        ("all_gather", 16 * 2 * RANKS),
+        ("send", None),
+    ]
+    assert made.releases == ("2.28.9",)
+    assert "1 calls had not completed when it was dumped" in made.notes
+
+
+def test_deepspeed_counts_the_last_summary_and_calls_one_by_one(tmp_path: Path) -> None:
+    summary = trace_files.deepspeed(tmp_path / "x").read_text()
+    early = trace_files.deepspeed(tmp_path / "y", JOB[:1]).read_text()
+    (tmp_path / "x").write_text(f"step 1\n{early}step 2\n{summary}_______________________________\nBreakdown\n")
+    assert counted(read(tmp_path / "x", RANKS)) == SIZES
+    line = "[INFO] [Rank 0] comm op: {} | time (ms): 0.06 | msg size: {} | algbw (Gbps): 1.00 | busbw (Gbps): 1.00\n"
+    names = [
+        ("all_reduce", "64.0 KB"),
+        ("all_reduce | [Caller Func: step]", "64.0 KB"),
+        ("reduce_scatter_tensor", "6.31 KB"),
+    ]
+    (tmp_path / "z").write_text("".join(line.format(*each) for each in names))
+    assert counted(read(tmp_path / "z", RANKS)) == {("AllReduce", 64 << 10): 2.0, ("ReduceScatter", 6460): 1.0}
+
+
+def test_deepspeed_summary_as_json_has_ranks_and_whole_sizes(tmp_path: Path) -> None:
+    summary = {"all_gather_into_tensor": {"1026": {"count": 3}}, "barrier": {"0": {"count": 1}}}
+    (tmp_path / "x").write_text(json.dumps({"summary": summary, "metadata": {"world_size": 8, "rank": 0}}))
+    made = read(tmp_path / "x", 2)
+    assert [(call.name, call.bytes, call.ranks) for call in made.calls] == [
+        ("all_gather_into_tensor", 8 * 1026, 8),
+        ("barrier", None, 8),
+    ]
+
+
+def test_nsight_counts_one_rank_and_knows_communicators(tmp_path: Path) -> None:
+    made = read(trace_files.nsight(tmp_path / "x", threads=3), 2)
+    assert counted(made) == SIZES
+    assert {(call.ranks, call.communicator) for call in made.calls} == {(RANKS, "0x5eed")}
+    assert any("3 ranks" in note for note in made.notes)
+    assert sum(len(call.kernels_us) for call in made.calls) == 8
+
+
+def test_nsight_without_communicators_has_ranks_where_there_is_one_number_of_them(tmp_path: Path) -> None:
+    path = trace_files.nsight(tmp_path / "x", communicators=False)
+    made = read(path, 2)
+    assert counted(made) == SIZES
+    assert any("before 2.26" in note for note in made.notes)
+    database = sqlite3.connect(path)
+    database.execute("UPDATE NVTX_EVENTS SET binaryData = x'00' WHERE textId = 1")  # ncclCommInitRankConfig
+    database.commit()
+    database.close()
+    made = read(path, 2)
+    assert {call.unusable for call in made.calls} == {None, "of how many ranks is not recorded"}
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("DROP TABLE NVTX_EVENTS", "no NVTX_EVENTS in it"),
+        ("DROP TABLE NVTX_PAYLOAD_SCHEMAS", "no NVTX payloads in it"),
+        ("UPDATE NVTX_EVENTS SET binaryData = x'00'", "no NVTX payload of a collective"),
+        ("ALTER TABLE NVTX_EVENTS RENAME COLUMN binaryData TO other", "not an export of Nsight Systems"),
+    ],
+)
+def test_nsight_exports_without_payloads(tmp_path: Path, statement: str, message: str) -> None:
+    path = trace_files.nsight(tmp_path / "x")
+    database = sqlite3.connect(path)
+    database.execute(statement)
+    database.commit()
+    database.close()
+    with pytest.raises(BadInput, match=message):
+        read(path, RANKS)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"SQLite format 3\x00broken", "x: not an export of Nsight Systems"),
+        (b'{"coll_perf": {}}\n{"coll_perf": {"coll": "AllReduce"}}', "not what the Inspector writes: KeyError"),
+        (b'{"coll_perf": {"coll": "AllReduce", "coll_msg_size_bytes": 8}}\nnonsense\n{}\n', "x:2: not whole JSON"),
+        (b'{"dump_stats": {}}\n{"dump_stats": {}}', "no record of a collective"),
+        (b"nccl_collective_exec_time_microseconds{collective=\n", "x:1: not a line of Prometheus text"),
+        (b'nccl_bus_bandwidth_gbs{a="b"} 1\n', "no line of nccl_collective_exec_time_microseconds"),
+        (b'{"entries": [], "pg_config": {}}', "without entries"),
+        (b'{"entries": [{}], "pg_config": {}}', r"entries\[0\] is not what the Flight Recorder writes"),
+        (b'{"entries": [7], "pg_config": {}}', r"entries\[0\] is not what the Flight Recorder writes"),
+        (b'{"summary": {"all_reduce": 3}, "metadata": {}}', r"summary\['all_reduce'\] is not what DeepSpeed writes"),
+        (b"Comm. Op            Message Size        Count     Total Latency(ms)\n", "no call in DeepSpeed's log"),
+        (
+            b'[\n{"name": "AllReduce", "cat": "COLL", "ph": "b", "args": {"CommHash": 1}},\n',
+            "x:2: not an event of the example profiler plugin: KeyError",
+        ),
+    ],
+)
+def test_broken_files_are_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(BadInput, match=message) as raised:
+        read(tmp_path / "x", RANKS)
+    assert "\n" not in str(raised.value)

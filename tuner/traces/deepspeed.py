@@ -1,0 +1,117 @@
+"""DeepSpeed's communication logger: its summary as text or as JSON, or what it prints of each call.
+
+Forms: deepspeed/utils/comms_logging.py (log_all, append). Sizes are the bytes of the call's input: of one rank for
+AllGather, of all ranks together for ReduceScatter. In text they are rounded to two places of their unit of 1024.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tuner.base.errors import BadInput
+from tuner.base.names import Collective
+from tuner.logs import choice
+from tuner.traces import torch_names
+from tuner.traces.calls import Call, CallList, is_all_to_all, number, spread_bytes
+
+KIND = "DeepSpeed communication log"
+_HEADING = re.compile(r"Comm\. Op\s+Message Size\s+Count\s+Total Latency\(ms\)")
+_SIZE = r"(\d+(?:\.\d+)?) ?(B|KB|MB|GB|TB|PB)"
+_ROW = re.compile(rf"^\s+{_SIZE}\s+(\d+)\s+([\d.]+)\s+[\d.]+")
+_CALL = re.compile(rf"comm op: ([^|]+?)(?: \|.*?)? \| time \(ms\): ([\d.]+) \| msg size: {_SIZE} \|")
+_NAME = re.compile(r"^\s*([a-z]\w*)(?:\s*\|.*)?\s*$")  # then, with ``debug``, who called it
+_UNITS = {name: 1024**power for power, name in enumerate(("B", "KB", "MB", "GB", "TB", "PB"))}
+_WORD = 4  # bytes, of which sizes are taken as multiples where they are rounded
+_NAMES = {
+    "all_reduce_coalesced": Collective.AllReduce,
+    "inference_all_reduce": Collective.AllReduce,
+    "all_gather_base": Collective.AllGather,
+    "all_gather_coalesced": Collective.AllGather,
+    "reduce_scatter_base": Collective.ReduceScatter,
+    "reduce_scatter_fn": Collective.ReduceScatter,
+    "all_gather_fn": Collective.AllGather,
+}
+
+
+def is_text(content: str) -> bool:
+    """Whether the logger printed into a text."""
+    return _HEADING.search(content) is not None or _CALL.search(content) is not None
+
+
+def is_summary(value: Any) -> bool:
+    """Whether it is what ``log_summary(return_dict=True)`` gives, as JSON."""
+    return (
+        isinstance(value, dict) and isinstance(value.get("summary"), dict) and isinstance(value.get("metadata"), dict)
+    )
+
+
+def from_text(file: str, content: str, ranks: int) -> CallList:
+    """The calls of the last summary, else those printed one by one; ``ranks`` are all, which a text does not say."""
+    lines = content.splitlines()
+    headings = [at for at, line in enumerate(lines) if _HEADING.search(line)]
+    notes = [f"the log does not say of how many ranks: taken as {ranks}"]
+    if headings:
+        calls = tuple(_of_summary(lines[headings[-1] + 1 :], ranks))
+        if len(headings) > 1:
+            notes.append(f"{len(headings)} summaries: the last one counts all calls")
+    else:
+        calls = tuple(_one_by_one(lines, ranks))
+    if not calls:
+        raise BadInput(f"{file}: no call in DeepSpeed's log; valid: deepspeed.comm.log_summary(), or verbose: true")
+    notes.append("sizes are rounded as DeepSpeed prints them, to two places")
+    return CallList(file, KIND, _SIZES, calls, tuple(notes))
+
+
+_SIZES = "the input's bytes, times the ranks for AllGather"
+
+
+def from_summary(file: str, value: Mapping[str, Any], ranks: int) -> CallList:
+    """The calls of a summary as JSON, with sizes to the byte. BadInput for an operation that is none."""
+    world = value["metadata"].get("world_size")
+    count = world if isinstance(world, int) and world > 0 else ranks
+    calls = []
+    for name, sizes in value["summary"].items():
+        try:
+            for size, each in sizes.items():
+                calls.append(_call(str(name).partition("|")[0].strip(), int(size), float(each["count"]), count))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise BadInput(f"{file}: summary[{name!r}] is not what DeepSpeed writes: {error!r}") from None
+    if not calls:
+        raise BadInput(f"{file}: DeepSpeed's summary has no operation; valid: comms_logger with enabled: true")
+    note = f"DeepSpeed says the ranks of the whole job alone: {number(count)}"
+    return CallList(file, f"{KIND} (JSON)", _SIZES, tuple(calls), (note,))
+
+
+def _of_summary(lines: list[str], ranks: int) -> Iterator[Call]:
+    """Rows to the first line that is neither one nor the name of an operation."""
+    name = ""
+    for line in lines:
+        if row := _ROW.match(line):
+            yield _call(name, _bytes(row[1], row[2]), float(row[3]), ranks)
+        elif match := _NAME.match(line):
+            name = match[1]
+        elif line.strip():
+            return
+
+
+def _one_by_one(lines: list[str], ranks: int) -> Iterator[Call]:
+    counted: Counter[tuple[str, int]] = Counter()
+    for line in lines:
+        if match := _CALL.search(line):
+            counted[match[1].strip(), _bytes(match[3], match[4])] += 1
+    for (name, size), calls in counted.items():
+        yield _call(name, size, float(calls), ranks)
+
+
+def _bytes(text: str, unit: str) -> int:
+    size = float(text) * _UNITS[unit]
+    return int(size) if unit == "B" else _WORD * round(size / _WORD)
+
+
+def _call(name: str, size: int, calls: float, ranks: int) -> Call:
+    collective = _NAMES[name] if name in _NAMES else torch_names.collective(name) or choice.collective(name)
+    if collective is None and not is_all_to_all(name.removesuffix("_single")):
+        return Call(name, None, None, calls=calls, ranks=ranks)
+    spread = spread_bytes(collective, size, ranks) if collective is Collective.AllGather else size
+    return Call(name.removesuffix("_single"), collective, spread, calls=calls, ranks=ranks)
