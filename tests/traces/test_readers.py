@@ -214,6 +214,22 @@ def test_deepspeed_counts_the_last_summary_and_calls_one_by_one(tmp_path: Path) 
     assert counted(read(tmp_path / "z", RANKS)) == {("AllReduce", 64 << 10): 2.0, ("ReduceScatter", 6460): 1.0}
 
 
+def test_deepspeeds_bandwidths_show_the_ranks(tmp_path: Path) -> None:
+    """The bus bandwidth of n ranks is (n - 1) / n of the other; slow operations do not show it to two places."""
+    text = trace_files.deepspeed(tmp_path / "x").read_text()
+    assert {call.ranks for call in read(tmp_path / "x", 2).calls} == {2}
+    (tmp_path / "x").write_text(text.replace("1.00                0.94", "1401.24             1313.66"))
+    assert counted(read(tmp_path / "x", 2)) == SIZES
+
+
+def test_the_profiler_plugin_counts_one_rank_of_a_communicator(tmp_path: Path) -> None:
+    text = trace_files.profiler(tmp_path / "x").read_text()
+    (tmp_path / "x").write_text(text.replace("{}]", text.replace('"Rank": 0', '"Rank": 1').lstrip("[")))
+    made = read(tmp_path / "x", RANKS)
+    assert counted(made) == SIZES
+    assert any("2 ranks" in note for note in made.notes)
+
+
 def test_deepspeed_summary_as_json_has_ranks_and_whole_sizes(tmp_path: Path) -> None:
     summary = {"all_gather_into_tensor": {"1026": {"count": 3}}, "barrier": {"0": {"count": 1}}}
     (tmp_path / "x").write_text(json.dumps({"summary": summary, "metadata": {"world_size": 8, "rank": 0}}))

@@ -6,6 +6,7 @@ Sources: topoGetAlgoInfo (v2.20.5-1 to v2.23.4-1) and scheduleCollTasksToPlan (v
 import re
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import TypeVar
 
 from tuner.base.names import Algorithm, Collective, Protocol
@@ -62,6 +63,7 @@ def collective(text: str) -> Collective | None:
     return _named(Collective, text)
 
 
+@lru_cache(maxsize=256)  # traces name the same few a million times
 def _named(members: type[E], text: str) -> E | None:
     wanted = text.replace("_", "").lower()
     return next((m for m in members if wanted in (m.name.lower(), str(m.value))), None)

@@ -7,6 +7,7 @@ AllGather, of all ranks together for ReduceScatter. In text they are rounded to 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tuner.base.errors import BadInput
@@ -18,8 +19,12 @@ from tuner.traces.calls import Call, CallList, is_all_to_all, number, spread_byt
 KIND = "DeepSpeed communication log"
 _HEADING = re.compile(r"Comm\. Op\s+Message Size\s+Count\s+Total Latency\(ms\)")
 _SIZE = r"(\d+(?:\.\d+)?) ?(B|KB|MB|GB|TB|PB)"
-_ROW = re.compile(rf"^\s+{_SIZE}\s+(\d+)\s+([\d.]+)\s+[\d.]+")
-_CALL = re.compile(rf"comm op: ([^|]+?)(?: \|.*?)? \| time \(ms\): ([\d.]+) \| msg size: {_SIZE} \|")
+_ROW = re.compile(rf"^\s+{_SIZE}\s+(\d+)\s+[\d.]+\s+[\d.]+\s+([\d.]+)\s+([\d.]+)")
+_CALL = re.compile(
+    rf"comm op: ([^|]+?)(?: \|.*?)? \| time \(ms\): [\d.]+ \| msg size: {_SIZE} "
+    r"\| algbw \(Gbps\): ([\d.]+) *\| busbw \(Gbps\): ([\d.]+)"
+)
+_ROUNDED_GBPS = 0.01  # by how much two bandwidths of two places may be off together
 _NAME = re.compile(r"^\s*([a-z]\w*)(?:\s*\|.*)?\s*$")  # then, with ``debug``, who called it
 _UNITS = {name: 1024**power for power, name in enumerate(("B", "KB", "MB", "GB", "TB", "PB"))}
 _WORD = 4  # bytes, of which sizes are taken as multiples where they are rounded
@@ -47,16 +52,19 @@ def is_summary(value: Any) -> bool:
 
 
 def from_text(file: str, content: str, ranks: int) -> CallList:
-    """The calls of the last summary, else those printed one by one; ``ranks`` are all, which a text does not say."""
+    """The calls of the last summary, else those printed one by one; ``ranks`` where the bandwidths do not show them."""
     lines = content.splitlines()
     headings = [at for at, line in enumerate(lines) if _HEADING.search(line)]
-    notes = [f"the log does not say of how many ranks: taken as {ranks}"]
-    if headings:
-        calls = tuple(_of_summary(lines[headings[-1] + 1 :], ranks))
-        if len(headings) > 1:
-            notes.append(f"{len(headings)} summaries: the last one counts all calls")
-    else:
-        calls = tuple(_one_by_one(lines, ranks))
+    printed = list(_of_summary(lines[headings[-1] + 1 :]) if headings else _one_by_one(lines))
+    shown = _ranks(printed)
+    count = shown or ranks
+    notes = [f"its bandwidths are those of {shown} ranks" if shown else f"the ranks are not known: taken as {ranks}"]
+    if len(headings) > 1:
+        notes.append(f"{len(headings)} summaries: the last one counts all calls")
+    counted: Counter[tuple[str, int]] = Counter()
+    for each in printed:
+        counted[each.name, each.bytes] += each.calls
+    calls = tuple(_call(name, size, float(times), count) for (name, size), times in counted.items())
     if not calls:
         raise BadInput(f"{file}: no call in DeepSpeed's log; valid: deepspeed.comm.log_summary(), or verbose: true")
     notes.append("sizes are rounded as DeepSpeed prints them, to two places")
@@ -83,25 +91,43 @@ def from_summary(file: str, value: Mapping[str, Any], ranks: int) -> CallList:
     return CallList(file, f"{KIND} (JSON)", _SIZES, tuple(calls), (note,))
 
 
-def _of_summary(lines: list[str], ranks: int) -> Iterator[Call]:
+def _of_summary(lines: list[str]) -> "Iterator[_Printed]":
     """Rows to the first line that is neither one nor the name of an operation."""
     name = ""
     for line in lines:
         if row := _ROW.match(line):
-            yield _call(name, _bytes(row[1], row[2]), float(row[3]), ranks)
+            yield _Printed(name, _bytes(row[1], row[2]), int(row[3]), float(row[4]), float(row[5]))
         elif match := _NAME.match(line):
             name = match[1]
         elif line.strip():
             return
 
 
-def _one_by_one(lines: list[str], ranks: int) -> Iterator[Call]:
-    counted: Counter[tuple[str, int]] = Counter()
+def _one_by_one(lines: list[str]) -> "Iterator[_Printed]":
     for line in lines:
         if match := _CALL.search(line):
-            counted[match[1].strip(), _bytes(match[3], match[4])] += 1
-    for (name, size), calls in counted.items():
-        yield _call(name, size, float(calls), ranks)
+            yield _Printed(match[1].strip(), _bytes(match[2], match[3]), 1, float(match[4]), float(match[5]))
+
+
+def _ranks(printed: "list[_Printed]") -> int | None:
+    """By the bus bandwidth over the algorithm bandwidth, (n - 1) / n, of what was fastest; None where that is slow."""
+    of_all = [each for each in printed if "all_" in each.name or "reduce_scatter" in each.name]
+    fastest = max(of_all, key=lambda each: each.algbw_gbps, default=None)
+    if fastest is None or not 0 < fastest.busbw_gbps < fastest.algbw_gbps:
+        return None
+    count = 1 / (1 - fastest.busbw_gbps / fastest.algbw_gbps)
+    return round(count) if count**2 * _ROUNDED_GBPS / fastest.algbw_gbps < 0.5 else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Printed:
+    """An operation of one size: how often, and its bandwidths in 1e9 bits per second."""
+
+    name: str
+    bytes: int
+    calls: int
+    algbw_gbps: float
+    busbw_gbps: float
 
 
 def _bytes(text: str, unit: str) -> int:

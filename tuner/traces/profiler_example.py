@@ -21,6 +21,7 @@ KIND = "trace of NCCL's example profiler plugin"
 _EVENT = re.compile(r'"cat": ?"(GROUP|GROUP_API|COLL|P2P)", ?"ph": ?"(b|e)"')
 _KEY = '"CommHash"'
 _NCCL_TYPE = "nccl"  # before the types' names
+_Member = tuple[str, int]  # a communicator, and a rank of it
 GROUPED = "launched together with others in one group"
 
 
@@ -31,8 +32,8 @@ def is_trace(content: str) -> bool:
 
 def from_text(file: str, content: str, ranks: int) -> CallList:
     """``ranks`` are those of all communicators, which the file does not say. BadInput names a line that is none."""
-    counted: Counter[Call] = Counter()
-    of_group: list[tuple[str, Call]] | None = None  # its collectives so far: the communicator of each, and the call
+    counted: Counter[tuple[_Member, Call]] = Counter()
+    of_group: list[tuple[_Member, Call]] | None = None  # its collectives so far
     depth = 0
     for number, line in enumerate(content.splitlines(), start=1):
         match = _EVENT.search(line)
@@ -47,46 +48,54 @@ def from_text(file: str, content: str, ranks: int) -> CallList:
                 counted.update(_launched(of_group))
                 of_group, depth = None, 0
         elif phase == "b":
-            call = _call(f"{file}:{number}", line, category, ranks)
+            made = _call(f"{file}:{number}", line, category, ranks)
             if of_group is None:
-                counted[call] += 1
+                counted[made] += 1
             else:
-                of_group.append((call.communicator or "", call))
+                of_group.append(made)
     counted.update(_launched(of_group or []))
     if not counted:
         raise BadInput(f"{file}: no collective in it; valid: a trace of the example profiler plugin with COLL events")
-    calls = tuple(replace(call, calls=float(times)) for call, times in counted.items())
+    members = {member for member, _ in counted}
+    first = {name: min(rank for of, rank in members if of == name) for name, _ in members}
+    calls = tuple(
+        replace(call, calls=float(times)) for ((name, rank), call), times in counted.items() if rank == first[name]
+    )
+    notes = [f"the trace does not say of how many ranks its communicators are: taken as {ranks}"]
+    if len(members) > len(first):
+        notes.append(f"events of {len(members)} ranks: counted are those of the lowest rank of each communicator")
     return CallList(
         file,
         KIND,
         "Count x Datatype, times the ranks for AllGather and ReduceScatter",
         calls,
-        (f"the trace does not say of how many ranks its communicators are: taken as {ranks}",),
+        tuple(notes),
     )
 
 
-def _launched(of_group: list[tuple[str, Call]]) -> list[Call]:
-    """The collectives of a group; several of one communicator are launched together."""
-    several = Counter(name for name, _ in of_group)
+def _launched(of_group: list[tuple[_Member, Call]]) -> list[tuple[_Member, Call]]:
+    """The collectives of a group; several of one rank of a communicator are launched together."""
+    several = Counter(member for member, _ in of_group)
     return [
-        replace(call, ran=replace(call.ran, not_alone=GROUPED)) if several[name] > 1 and call.ran else call
-        for name, call in of_group
+        (member, replace(call, ran=replace(call.ran, not_alone=GROUPED)) if several[member] > 1 and call.ran else call)
+        for member, call in of_group
     ]
 
 
-def _call(where: str, line: str, category: str, ranks: int) -> Call:
+def _call(where: str, line: str, category: str, ranks: int) -> tuple[_Member, Call]:
     try:
         event = json.loads(line.rstrip().rstrip(","))
         arguments, name = event["args"], str(event["name"])
         communicator = str(arguments["CommHash"])
+        member = communicator, int(arguments.get("Rank", 0))
         if category == "P2P":
-            return Call(name, None, None, communicator=communicator)
+            return member, Call(name, None, None, communicator=communicator)
         count, dtype = int(arguments["Count"]), _dtype(arguments["Datatype"])
         collective = choice.collective(name)
         size = None if collective is None or dtype is None else nbytes(collective, count, dtype, ranks)
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{where}: not an event of the example profiler plugin: {error!r}") from None
-    return Call(
+    return member, Call(
         name,
         collective,
         size,

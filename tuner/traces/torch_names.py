@@ -1,5 +1,7 @@
 """What PyTorch calls collectives and types, in its profiler's traces and its Flight Recorder's dumps."""
 
+from functools import lru_cache
+
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, by_name
 from tuner.logs import choice
@@ -29,6 +31,7 @@ def collective(name: str) -> Collective | None:
     return _NAMES[name] if name in _NAMES else choice.collective(name)
 
 
+@lru_cache(maxsize=64)  # dumps name the same few a million times
 def dtype(name: str) -> DataType | None:
     """The type by PyTorch's name (getNcclDataType, c10::toString), or NCCL's own as other writers have it."""
     try:
