@@ -52,7 +52,10 @@ def is_summary(value: Any) -> bool:
 
 
 def from_text(file: str, content: str, ranks: int) -> CallList:
-    """The calls of the last summary, else those printed one by one; ``ranks`` where the bandwidths do not show them."""
+    """The calls of the last summary, else those printed one by one; ``ranks`` where the bandwidths do not show them.
+
+    BadInput where there is none.
+    """
     lines = content.splitlines()
     headings = [at for at, line in enumerate(lines) if _HEADING.search(line)]
     printed = list(_of_summary(lines[headings[-1] + 1 :]) if headings else _one_by_one(lines))

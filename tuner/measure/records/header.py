@@ -29,6 +29,8 @@ def scenario_record(scenario: Scenario) -> dict[str, Any]:
     for name in ("ranks_per_gpu", "trays", "hosts_per_domain", "part_of_dump", "ranks_without_fabric"):
         if record[name] in (None, (), []):  # a run goes on in a file that is older than these
             del record[name]
+    if unset := sorted(record.pop("unset")):
+        record["unset"] = unset
     record.update({name: str(path.resolve()) for name in _PATHS if (path := getattr(scenario, name)) is not None})
     others = [scenario_record(other) for other in scenario.others]
     # "search" told before that a variable has the graphs searched, as it always has now; a run goes on in such a file.
@@ -214,6 +216,7 @@ def scenario_from(record: Mapping[str, Any]) -> Scenario:
             name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
         }
         own.pop("search", None)
+        own["unset"] = frozenset(own.get("unset", ()))
         return Scenario(**{**own, **paths, "others": tuple(map(scenario_from, record["others"]))})
     except (AttributeError, KeyError, TypeError) as error:
         raise BadMeasurement(f"the header's '{CASE}' describes no communicator: {error!r}") from None
