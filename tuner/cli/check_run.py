@@ -74,8 +74,8 @@ def _print(checked: CheckedRun) -> None:
     if checked.differing:
         columns = ("collective", "type", "size", "calls", "ran", "the emulator picks", "other")
         print_table("what ran otherwise", columns, map(_row, checked.differing[:MOST_ROWS]))
-        if more := len(checked.differing) - MOST_ROWS:
-            click.echo(f"and {more} more kinds of calls: --json" if more > 0 else "")
+        if len(checked.differing) > MOST_ROWS:
+            click.echo(f"and {len(checked.differing) - MOST_ROWS} more kinds of calls: --json")
     says = ", ".join(f"{what} of {number(calls)}" for what, calls in checked.says.items() if calls)
     calls = f"{number(checked.agreeing_calls)} of {number(checked.compared_calls)} calls"
     click.echo(f"{checked.communicator}: {calls} ran as the emulator picks; the files say {says}")

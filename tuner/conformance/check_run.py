@@ -27,7 +27,8 @@ class Launched:
     threads: int
 
     def __str__(self) -> str:
-        return f"{self.algorithm.name}/{self.protocol.name} on {self.channels} channels of {self.threads} threads"
+        channels = f"{self.channels} channel{'s' * (self.channels > 1)}"
+        return f"{self.algorithm.name}/{self.protocol.name} on {channels} of {self.threads} threads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class CheckedCall:
         if algorithm is None and ran.is_tree is not None:
             algorithm = Algorithm.Tree.name if ran.is_tree else _OTHER
         names = "/".join(name for name in (algorithm, ran.protocol.name if ran.protocol is not None else None) if name)
-        channels = f"{ran.channels} channels" if ran.channels else ""
+        channels = f"{ran.channels} channel{'s' * (ran.channels > 1)}" if ran.channels else ""
         threads = f"{ran.threads} threads" if ran.threads else ""
         return ", ".join(filter(None, (names, channels, threads)))
 
