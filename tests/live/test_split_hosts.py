@@ -12,8 +12,8 @@ from tests.support.plugin_tables import interface, table_of
 from tests.support.split_hosts import IN_TURN, SIXTEEN_L20, UNEVEN
 from tuner import plugin, release
 from tuner.base.errors import BadInput, OracleFailed
-from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.conformance.check import check
+from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
+from tuner.conformance.check import ALL_COLLECTIVES, check
 from tuner.emulator.request import Request
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
@@ -84,3 +84,13 @@ def test_domains_fall_apart(nccl: str, shape: tuple[int, int, int, dict[str, str
 @pytest.mark.parametrize("nccl", HERE)
 def test_one_blackwell_host_may_be_two_nodes(nccl: str) -> None:
     compare(Scenario(nccl, 1, machine="dgx-b200", environment=P2P_OFF), 2)
+
+
+@pytest.mark.parametrize(("nccl", "hosts"), list(product(WITH_PLUGINS, (1, 2))))
+def test_registered_buffers_where_ranks_of_a_node_are_apart(nccl: str, hosts: int, tmp_path: Path) -> None:
+    file = tmp_path / "host.xml"
+    file.write_text(IN_TURN)
+    calls = [replace(request, buffers=Buffers.registered) for request in ALL_COLLECTIVES]
+    report = check(Scenario(nccl, hosts, topology=file), calls, SIZES)
+    assert report.mismatches == ()
+    assert report.compared["picks"]

@@ -192,7 +192,7 @@ def test_gzipped(tmp_path: Path) -> None:
 REFUSED = {
     "not named": (V2, "does not say which collective was run; valid: one name of all_reduce_perf, "),
     "two programs": (V219 + V219.replace("all_gather", "all_reduce"), "several collectives in one file"),
-    "other ranks": (V219 + V219.replace("#  Rank  0", "#  Rank  1") + V219, "(2 ranks on 1 nodes, 1 ranks on 1 nodes)"),
+    "other ranks": (V219 + V219.replace("#  Rank  0", "#  Rank  1") + V219, "(2 ranks on 1 node, 1 rank on 1 node)"),
     "another program": (
         V219.replace("all_gather", "alltoall"),
         "alltoall_perf is no collective that NCCL tunes; valid: all_",

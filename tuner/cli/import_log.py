@@ -6,6 +6,7 @@ import click
 
 from tuner.base.names import Protocol
 from tuner.base.records import to_json
+from tuner.base.words import plural
 from tuner.cli import options
 from tuner.cli.log_options import LogOptions, log_options, read_log
 from tuner.cli.output import human_bytes, print_json, print_table
@@ -34,8 +35,8 @@ def command(as_json: bool, **given: Any) -> None:
 def _print(imported: Imported) -> None:
     nccl = imported.release or "of an unknown release"
     click.echo(
-        f"NCCL {nccl}{'' if imported.emulated else ' (not emulated)'}: {imported.ranks or '?'} ranks"
-        f" on {imported.node_count or '?'} nodes, communicator {imported.communicator or '?'}"
+        f"NCCL {nccl}{'' if imported.emulated else ' (not emulated)'}: {_counted(imported.ranks, 'rank')}"
+        f" on {_counted(imported.node_count, 'node')}, communicator {imported.communicator or '?'}"
     )
     if len(imported.communicators) > 1:
         click.echo("communicators: " + ", ".join(f"{name} ({ranks} ranks)" for name, ranks in imported.communicators))
@@ -65,6 +66,10 @@ NODE_COLUMNS = (
     "inter GB/s",
     "types",
 )
+
+
+def _counted(number: int | None, what: str) -> str:
+    return f"? {what}s" if not number else plural(number, what)
 
 
 def _print_nodes(imported: Imported) -> None:

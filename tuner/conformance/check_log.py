@@ -8,6 +8,7 @@ import numpy as np
 from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Algorithm, DataType, Op, Protocol
 from tuner.base.records import json_form
+from tuner.base.words import ranks_on_nodes
 from tuner.conformance.mismatches import Comparing, MatchReport
 from tuner.emulator import printed_table
 from tuner.emulator.model import Tables
@@ -48,7 +49,7 @@ def compare(imported: Imported, dtype: DataType = DataType.float32, op: Op = Op.
     selection = Selection(communicator)
     comparing = Comparing()
     title = (
-        f"{communicator.ranks} ranks on {communicator.nodes} nodes, NCCL {communicator.release.name}"
+        f"{ranks_on_nodes(communicator.ranks, communicator.nodes)}, NCCL {communicator.release.name}"
         f", communicator {imported.communicator}"
     )
     _compare_table(comparing, imported, selection)

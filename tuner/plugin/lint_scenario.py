@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.words import ranks_on_nodes
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
 from tuner.emulator.rules import time as timing
@@ -42,7 +43,7 @@ def check_communicator(table: Table, communicator: Communicator, dtype: DataType
     findings: list[Finding] = []
     for row in _rows(table):
         if not _applies(row, communicator):
-            shape = f"{communicator.ranks} ranks on {communicator.nodes} nodes"
+            shape = ranks_on_nodes(communicator.ranks, communicator.nodes)
             findings.append(Finding(row.line, NOTE, f"does not apply to this communicator of {shape}"))
             continue
         for algo_proto in cells(row):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.base.errors import BadInput
+from tuner.base.words import ranks_on_nodes
 from tuner.plugin.stats_file import CommunicatorStats, CostCount, Counts, RowCount, Undecided, lines
 
 NONE = "none"  # instead of a hash: the table could not be used, or had no say
@@ -131,7 +132,7 @@ def _unmatched(counted: Sequence[Counts]) -> list[tuple[int, int]]:
 def _disagreements(ranks: Sequence[CommunicatorStats]) -> Iterator[Disagreement]:
     groups: dict[str, list[CommunicatorStats]] = defaultdict(list)
     for one in ranks:
-        shape = f"{one.ranks} ranks on {one.nodes} nodes"
+        shape = ranks_on_nodes(one.ranks, one.nodes)
         groups[f"commId {one.communicator}, {shape}" if one.communicator else shape].append(one)
     for who, those in groups.items():
         hosts = _by_content((one.sha256, one.host) for one in those)

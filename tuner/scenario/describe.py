@@ -125,7 +125,8 @@ def _logged(machine: str | None, given: Description) -> "Logged | None":
     """What a log says; None without one. BadInput for what completes a log, where there is none."""
     if not given.get("log"):
         if beside := [key for key in _OF_LOGS if given.get(key) not in (None, ())]:
-            raise BadInput(f"{', '.join(beside)}: of a log; valid with it: log")
+            options = ", ".join("--" + key.replace("_", "-") for key in beside)
+            raise BadInput(f"{options}: of a log; valid with --log FILE")
         return None
     from tuner.scenario import from_log  # others do without reading logs
 
@@ -142,7 +143,7 @@ def _hosts_of_dump(kinds: list[Scenario], sizes: Sizes) -> tuple[list[Scenario],
     if not hosts:
         return kinds, sizes
     if sizes is not None:
-        raise BadInput(f"{kind.topology} is of a NVLink domain; valid: nodes, which are domains")
+        raise BadInput(f"{kind.topology} is of a NVLink domain; valid: --nodes, which counts domains")
     whole_domain = sum(count for _, count in hosts)
     if len(hosts) == 1:
         return [replace(kind, part_of_dump=0, nodes=kind.nodes * whole_domain)], whole_domain
@@ -161,10 +162,10 @@ def _parts(machine: str | None, given: Description) -> _Parts:
     has = None if machine is None else catalogue.load(machine).trays
     if has is None:
         if trays is not None or of_tray is not None:
-            raise BadInput("trays are of machines that are NVLink domains, such as gb200-nvl72; valid: gpus_per_node")
+            raise BadInput("trays are of machines that are NVLink domains, such as gb200-nvl72; valid: --gpus-per-node")
         return {"gpus_per_node": None if of_node is None else whole(of_node, "gpus_per_node"), "trays": None}
     if of_node is not None:
-        raise BadInput(f"{machine} is a NVLink domain of {has} trays; valid: trays, gpus_per_tray")
+        raise BadInput(f"{machine} is a NVLink domain of {has} trays; valid: --trays, --gpus-per-tray")
     used = None if trays is None else whole(trays, "trays")
     if used is not None and not 1 <= used <= has:
         raise BadInput(f"trays {used}: valid: 1 to {has}, those of {machine}")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tuner.base.records import json_form
+from tuner.base.words import ranks_on_nodes
 from tuner.measure.decision.proposed import proposed
 from tuner.measure.decision.rows import DecisionRow, Regrets, regrets
 from tuner.measure.records.samples import Combination
@@ -55,7 +56,7 @@ def interpolate(table: Path, files: Mapping[Shape, Path]) -> Interpolated:
         known[Shape(row.ranks.low, row.nodes.low)].append(row)
     rows = tuple(between(known, unequal=False))
     held_out = tuple(_held_out(known, shape, files[shape]) for shape in list(known)[1:-1])
-    learnt = ", ".join(f"{shape.ranks} ranks on {shape.nodes} nodes" for shape in known)
+    learnt = ", ".join(ranks_on_nodes(shape.ranks, shape.nodes) for shape in known)
     says = (
         f"{len(rows)} rows for the numbers of nodes between, from {learnt}: not measured; where two neighbours choose "
         "the same, the logarithm of its edges is linear in the logarithm of the ranks"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tuner.base.errors import BadMeasurement
 from tuner.base.names import Collective, DataType, Op
+from tuner.base.words import ranks_on_nodes
 from tuner.measure.readers.nccl_tests_names import NAME, OPS, PROGRAMS, TYPES, WITHOUT_OP, program
 from tuner.measure.records.header import Header
 from tuner.release import of_code
@@ -83,7 +84,7 @@ class Text:
             self._read(number, line)
         machines = list(dict.fromkeys(map(_machine, self._runs)))
         if len(machines) > 1:
-            each = ", ".join(f"{ranks} ranks on {nodes} nodes" for ranks, nodes, _ in machines)
+            each = ", ".join(ranks_on_nodes(ranks, nodes) for ranks, nodes, _ in machines)
             raise BadMeasurement(f"{path}: runs on different GPUs in one file ({each}); valid: a file for each")
 
     @property

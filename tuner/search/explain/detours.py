@@ -6,12 +6,13 @@ Source: ncclTopoCheckP2p, ncclTopoCheckNet, ncclTopoCheckGdr, ncclTopoComputePat
 from collections.abc import Iterator
 from itertools import combinations
 
+from tuner.base.words import plural
 from tuner.search.adapters import Adapters, relay
 from tuner.search.explain.links import gbs
 from tuner.search.explain.loads import ways
 from tuner.search.explain.records import Reason
 from tuner.search.explain.runs import Run
-from tuner.search.explain.sentences import PATHS, plural
+from tuner.search.explain.sentences import PATHS
 from tuner.search.local import LocalNets
 from tuner.search.paths import set_paths
 from tuner.search.peers import Peers

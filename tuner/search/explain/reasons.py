@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tuner.base.numerics import f32
+from tuner.base.words import plural
 from tuner.search.ends import DONE
 from tuner.search.explain.links import between, gbs, phrase
 from tuner.search.explain.records import Reason
 from tuner.search.explain.runs import Run
-from tuner.search.explain.sentences import plural
 from tuner.search.loop import FALLBACK_GBS
 from tuner.search.recorded import At, Attempt
 from tuner.search.system import Kind, Link, Node

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from tuner.base.words import plural
 from tuner.search.explain.links import gbs, phrase
 from tuner.search.explain.records import Found
 from tuner.search.explain.runs import Run
@@ -21,11 +22,6 @@ PATHS = {
     "NET": "over the network",
     "DIS": "by no path",
 }
-
-
-def plural(count: int, what: str) -> str:
-    """Such as ``1 channel`` and ``2 channels``."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def sentence(text: str) -> str:
