@@ -101,14 +101,15 @@ class World(Loaded):
         super().__init__(start)
         if start.wrapped_plugin is not None:
             wrap(start.wrapped_plugin)
-        self.copied_graphs = self.intercept(start.intercepted)
+        self.intercept(start.intercepted)
         self.log_file = os.open(start.log, os.O_RDONLY | os.O_CREAT)
         self.load_tuner(start.functions.get("ncclLoadTunerPlugin", ()))
         self.comms = self.init(start.ranks)
         self.acknowledge_work()
 
-    def intercept(self, at: Intercepted) -> Any:
-        """Where a release does not say what is asked for. The graphs, where they are copied."""
+    def intercept(self, at: Intercepted) -> None:
+        """Where a release does not say what is asked for. ``copied_graphs`` takes the graphs, where they are copied."""
+        self.copied_graphs: Any = None
         self.record_operations()
         if at.topology_file is not None:
             check(lib.sim_intercept_topology_file(self.function(at.topology_file)), "the topology file")
@@ -124,11 +125,10 @@ class World(Loaded):
                 "the times",
             )
         if at.graphs is None:
-            return None
-        copies = ffi.new("char[]", graph_bytes * at.graphs.count * self.start.ranks)
+            return
+        copies = self.copied_graphs = ffi.new("char[]", graph_bytes * at.graphs.count * self.start.ranks)
         function = self.function(at.graphs.function)
         check(lib.sim_intercept_graphs(function, copies, graph_bytes, at.graphs.count), "the graphs")
-        return copies
 
     def load_tuner(self, functions: Copies) -> None:
         """2.19 and 2.20: a rank that comes while another is loading the plugin goes without; so it is loaded before.
