@@ -53,6 +53,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session")
+def explores(pytestconfig: pytest.Config) -> bool:
+    """Whether tests that draw their input draw much of it, as in `make explore`."""
+    return bool(pytestconfig.getoption("--hypothesis-profile", default=None) == "explore")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     return (yield from _guarded(item))

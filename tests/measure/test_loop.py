@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from tests.support import command_line
 from tuner import release
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, Protocol
@@ -38,7 +39,6 @@ from tuner.plugin.dry_run import PluginRefused
 from tuner.release import ALGORITHM_KEYS, PROTOCOL_KEYS
 from tuner.scenario import Scenario
 
-COMMAND = Path(sys.executable).with_name("nccl-tuner")
 CASE = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
 CHANGED = {"efficiency": {"ring": {"simple": 0.5}}}
 SIMULATED = ("measure", "--backend", "simulated", "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
@@ -623,10 +623,7 @@ def test_what_may_differ_in_a_header_does_not_matter(tmp_path: Path) -> None:
 
 
 def run(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=300)
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    return done
+    return command_line.run(*map(str, arguments), code=code)
 
 
 def test_measure_by_default(tmp_path: Path) -> None:
@@ -725,7 +722,7 @@ def _heeds_ctrl_c() -> None:
 def test_ctrl_c_keeps_what_was_measured_and_the_same_command_goes_on(tmp_path: Path, number: signal.Signals) -> None:
     path = tmp_path / "run.jsonl"
     small = (*SIMULATED, "allreduce", "--bytes", "1K,1M", "--precision", "0.0001", "--out", path)
-    endless = [str(COMMAND), *map(str, small), "--rounds", "1000000", "--json"]
+    endless = [str(command_line.COMMAND), *map(str, small), "--rounds", "1000000", "--json"]
     with subprocess.Popen(
         endless, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_heeds_ctrl_c
     ) as process:
@@ -818,13 +815,15 @@ def test_progress_is_a_line_every_so_often_and_none_with_json(
         ((), "--out"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_bad_input_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "text").write_text("a text\n")
     with Writer(tmp_path / "other", Simulated(CASE, 1).describe()):
         pass
     (tmp_path / "other.gz").write_bytes(gzip.compress((tmp_path / "other").read_bytes()))
-    done = subprocess.run([COMMAND, *SIMULATED, *arguments], capture_output=True, text=True, timeout=60, cwd=tmp_path)
-    assert done.returncode == 2
+    done = run(*SIMULATED, *arguments, code=2)
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert message in done.stderr
@@ -839,7 +838,7 @@ def test_a_file_that_may_not_be_written(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_one_line_and_the_same_command_goes_on(tmp_path: Path) -> None:
     small = [*SIMULATED, "allreduce", "--bytes", "1K,1M", "--out", str(tmp_path / "x")]
-    limited = [sys.executable, "-c", LIMITED, str(COMMAND), *small]
+    limited = [sys.executable, "-c", LIMITED, str(command_line.COMMAND), *small]
     done = subprocess.run(limited, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert done.stderr == f"nccl-tuner: {tmp_path / 'x'}: File too large; what was measured before is in it\n"
