@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bill.h"
 #include "export.h"
 #include "machine.h"
 #include "memory.h"
@@ -93,10 +94,36 @@ static status address_range(void **base, size_t *bytes, void *address) {
     return sim_range_of(address, base, bytes) == 0 ? SUCCESS : INVALID_VALUE;
 }
 
-static status memory_create(uint64_t *handle, size_t bytes SIM_UNUSED, const void *properties SIM_UNUSED,
+/* Handles begin after the one that stands for memory of others. */
+enum { OF_OTHERS = 1 };
+
+static uint64_t new_handle(void) {
+    static uint64_t next = OF_OTHERS + 1;
+    return __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
+}
+
+/* CUmemAllocationProp: the type, the handle types, and where the memory is. */
+static status memory_create(uint64_t *handle, size_t bytes, const int *properties,
                             unsigned long long flags SIM_UNUSED) {
-    static uint64_t next = 1;
-    *handle = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
+    enum { LOCATION_TYPE = 2, DEVICE = 1 };
+    *handle = new_handle();
+    sim_bill_create(*handle, bytes, properties[LOCATION_TYPE] != DEVICE);
+    return SUCCESS;
+}
+
+static status memory_map(void *address, size_t bytes SIM_UNUSED, size_t offset SIM_UNUSED, uint64_t handle,
+                         unsigned long long flags SIM_UNUSED) {
+    sim_bill_map(address, handle);
+    return SUCCESS;
+}
+
+static status memory_unmap(void *address, size_t bytes SIM_UNUSED) {
+    sim_bill_unmap(address);
+    return SUCCESS;
+}
+
+static status memory_release(uint64_t handle) {
+    sim_bill_let_go(handle);
     return SUCCESS;
 }
 
@@ -105,8 +132,10 @@ static status memory_granularity(size_t *bytes, const void *properties SIM_UNUSE
     return SUCCESS;
 }
 
-static status memory_retain(uint64_t *handle, void *address SIM_UNUSED) {
-    *handle = 1;
+static status memory_retain(uint64_t *handle, void *address) {
+    uint64_t own = sim_bill_handle_at(address);
+    *handle = own == 0 ? OF_OTHERS : own;
+    sim_bill_hold(*handle);
     return SUCCESS;
 }
 
@@ -131,7 +160,7 @@ static status memory_export(void *shareable, uint64_t handle, int kind, unsigned
 }
 
 static status memory_import(uint64_t *handle, void *shareable SIM_UNUSED, int kind SIM_UNUSED) {
-    *handle = 1;
+    *handle = OF_OTHERS;
     return SUCCESS;
 }
 
@@ -145,8 +174,9 @@ static status memory_properties(int *properties, uint64_t handle SIM_UNUSED) {
     return SUCCESS;
 }
 
-static status multicast_create(uint64_t *handle, const void *properties) {
-    return memory_create(handle, 0, properties, 0);
+static status multicast_create(uint64_t *handle, const void *properties SIM_UNUSED) {
+    *handle = new_handle();
+    return SUCCESS;
 }
 
 static status pointer_attribute(void *value, int attribute, void *address SIM_UNUSED) {
@@ -218,10 +248,10 @@ static const struct sim_redirect functions[] = {
     SIM_ROW("cuMemGetAllocationGranularity", memory_granularity),
     SIM_ROW("cuMemExportToShareableHandle", memory_export),
     SIM_ROW("cuMemImportFromShareableHandle", memory_import),
-    SIM_ROW("cuMemMap", succeed),
-    SIM_ROW("cuMemUnmap", succeed),
+    SIM_ROW("cuMemMap", memory_map),
+    SIM_ROW("cuMemUnmap", memory_unmap),
     SIM_ROW("cuMemSetAccess", succeed),
-    SIM_ROW("cuMemRelease", succeed),
+    SIM_ROW("cuMemRelease", memory_release),
     SIM_ROW("cuMemRetainAllocationHandle", memory_retain),
     SIM_ROW("cuMemGetAllocationPropertiesFromHandle", memory_properties),
     SIM_ROW("cuPointerGetAttribute", pointer_attribute),

@@ -1,6 +1,7 @@
 /* Issues collectives on one rank, alone or in groups, and collects what was observed of them. */
 #define _GNU_SOURCE
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -9,6 +10,7 @@
 #include "machine.h"
 #include "nccl.h"
 #include "oracle.h"
+#include "ranks.h"
 #include "record.h"
 
 enum { BROADCAST = 0, REDUCE = 1, ALL_GATHER = 2, REDUCE_SCATTER = 3, ALL_REDUCE = 4 };
@@ -104,5 +106,36 @@ SIM_EXPORT int sim_issue_group(const struct sim_issue *issue, const struct sim_c
     if (answer->result == 0)
         answer->result = ended;
     collect(answer, issue->log_file);
+    return 0;
+}
+
+/* The call of every rank, which its thread makes. */
+static const struct sim_call *everywhere;
+
+static void issue_own(struct rank *rank) {
+    rank->result = issue_one(rank->comm, everywhere);
+}
+
+SIM_EXPORT int sim_issue_everywhere(void **comms, int ranks, const struct sim_call *call, int *results, int *blocks) {
+    struct rank *all = calloc((size_t)ranks, sizeof *all);
+    if (all == NULL)
+        return -1;
+    for (int r = 0; r < ranks; r++)
+        all[r] = (struct rank){.rank = r, .ranks = ranks, .comm = comms[r]};
+    sim_record_start();
+    sim_buffers(); /* made once, before there are threads */
+    everywhere = call;
+    if (sim_run_ranks(all, ranks, issue_own) != 0)
+        return -1;
+    sim_work_done();
+    int kernels = sim_record().kernels;
+    for (int r = 0; r < ranks; r++) {
+        results[r] = all[r].result;
+        blocks[r] = 0;
+        for (int k = kernels; k-- > 0;)
+            if (sim_kernels()[k].device == r)
+                blocks[r] = (int)sim_kernels()[k].grid_x;
+    }
+    free(all);
     return 0;
 }

@@ -157,6 +157,19 @@ int sim_issue(const struct sim_issue *issue, const struct sim_call *calls, int n
  * below. 0, or -1 without address space. */
 int sim_issue_group(const struct sim_issue *issue, const struct sim_call *calls, int n, struct sim_answer *answer);
 
+/* What a rank's device was asked for and has; host memory is what NCCL has pinned. */
+struct sim_bill {
+    uint64_t device_bytes;
+    uint64_t peak_device_bytes;
+    uint64_t host_bytes;
+};
+
+struct sim_bill sim_bill_of(int device);
+
+/* The call on every rank at once, each in a thread of its own, so that ranks connect. Fills results[ranks] and
+ * blocks[ranks], of the first kernel that each launches. 0, or -1 when no thread could be started. */
+int sim_issue_everywhere(void **comms, int ranks, const struct sim_call *call, int *results, int *blocks);
+
 /* As many as the last answer's record says. */
 const struct sim_kernel *sim_kernels(void);
 const struct sim_operation *sim_operations(void);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "bill.h"
 #include "export.h"
 #include "machine.h"
 #include "memory.h"
@@ -120,9 +121,16 @@ static status entry_point_by_version(const char *name, void **function, unsigned
 
 /* --- memory --- */
 
-static status allocate(void **address, size_t bytes) {
+static status allocate_on(void **address, size_t bytes, int on_host) {
     *address = sim_map(bytes, 0);
-    return *address == NULL ? OUT_OF_MEMORY : SUCCESS;
+    if (*address == NULL)
+        return OUT_OF_MEMORY;
+    sim_bill_add(*address, bytes, on_host);
+    return SUCCESS;
+}
+
+static status allocate(void **address, size_t bytes) {
+    return allocate_on(address, bytes, 0);
 }
 
 static status allocate_async(void **address, size_t bytes, void *stream SIM_UNUSED) {
@@ -134,12 +142,14 @@ static status allocate_from_pool(void **address, size_t bytes, void *pool SIM_UN
 }
 
 static status host_allocate(void **address, size_t bytes, unsigned int flags SIM_UNUSED) {
-    return allocate(address, bytes);
+    return allocate_on(address, bytes, 1);
 }
 
 static status release(void *address) {
-    if (address != NULL)
-        sim_unmap(address);
+    if (address == NULL)
+        return SUCCESS;
+    sim_bill_remove(address);
+    sim_unmap(address);
     return SUCCESS;
 }
 

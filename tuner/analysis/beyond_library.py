@@ -1,4 +1,4 @@
-"""What only libnccl itself knows of a communicator: buffers, chunks, point-to-point channels and launches."""
+"""What only libnccl itself knows of a communicator: buffers, chunks, point-to-point channels, launches, memory."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,6 +8,7 @@ from tuner.base.names import Protocol
 from tuner.base.sizes import human_bytes
 from tuner.emulator.request import Request
 from tuner.oracle.api import Oracle
+from tuner.oracle.bill import bill
 from tuner.scenario import Scenario
 
 ASKED_BYTES = tuple(1 << power for power in range(10, 31, 5))  # 1 KiB to 1 GiB
@@ -36,7 +37,22 @@ def _facts(scenario: Scenario, requests: Sequence[Request], timeout_s: float) ->
             ),
             "NVLS": _known({"bytes of a chunk": facts.nvls_chunk_bytes}),
             "launches": dict(_launches(oracle, requests)),
+            "memory": dict(_memory(scenario, requests, timeout_s)),
         }
+
+
+def _memory(scenario: Scenario, requests: Sequence[Request], timeout_s: float) -> Iterator[tuple[str, str]]:
+    """Device memory of the rank that has most, after initialisation and after the calls of :data:`ASKED_BYTES`."""
+    configuration, ranks = scenario.oracle_configuration(), scenario.resolve().ranks
+    calls = [
+        (request, size // request.unit_bytes(ranks) * request.unit_bytes(ranks))
+        for request in requests
+        for size in ASKED_BYTES
+        if ranks > 1 and size >= request.unit_bytes(ranks)
+    ]
+    for stage in bill(configuration, calls, timeout_s):
+        name = f"{stage.collective.name} of {human_bytes(stage.bytes or 0)}" if stage.collective else stage.after
+        yield f"device, after {name}", human_bytes(max(stage.device_bytes))
 
 
 def _known(values: dict[str, int | None]) -> dict[str, str]:
@@ -52,5 +68,5 @@ def _launches(oracle: Oracle, requests: Sequence[Request]) -> Iterator[tuple[str
             except BadInput:  # one rank launches nothing
                 return
             name = f"{request.collective.name} of {human_bytes(asked)}"
-            yield f"{name}: blocks x threads", f"{launched.channels} x {launched.threads}"
+            yield f"{name}: blocks (SMs) x threads", f"{launched.channels} x {launched.threads}"
             yield f"{name}: first chunk", human_bytes(launched.chunk_bytes)

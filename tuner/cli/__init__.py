@@ -36,6 +36,7 @@ SECTIONS = {
     "Compare with the real NCCL": {
         "check": "the emulator against the real libnccl: every cell, pick, channel and thread",
         "oracle": "picks, groups, tables and graphs of the real libnccl, on simulated GPUs",
+        "memory": "the device memory that a communicator takes, and the SMs that its kernels hold",
         "import-log": "what a NCCL log says: communicator, table and choices",
         "check-log": "the emulator against what the run of a log printed",
         "check-run": "the emulator against what a job's traces and counters say that ran",

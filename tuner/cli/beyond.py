@@ -1,6 +1,6 @@
 """What an upgrade changes beside the picks, as ``nccl-tuner diff`` prints it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -54,9 +54,7 @@ def print_upgrade(upgrade: Upgrade) -> None:
     """What differs by topic, defaults that only one release has as a count, and known regressions."""
     one_sided = [one for one in upgrade.beyond if one.source == RECORDED and None in (one.before, one.after)]
     if both := [one for one in upgrade.beyond if one not in one_sided]:
-        click.echo("Beside the picks")
-        rows = [(one.topic, one.name, *map(_word, (one.before, one.after)), WHOSE[one.source]) for one in both]
-        print_table("", ("what", "of", "before", "after", "by"), rows)
+        print_differences("Beside the picks", both)
     only = {side: sum(getattr(one, side) is not None for one in one_sided) for side in ("before", "after")}
     if any(only.values()):
         counts = ", ".join(f"{count} only {side}" for side, count in only.items() if count)
@@ -68,6 +66,16 @@ def print_upgrade(upgrade: Upgrade) -> None:
         for known in upgrade.known_regressions:
             click.echo(f"  {known.title}\n    {known.thread}")
         click.echo()
+
+
+def print_differences(title: str, found: Sequence[Difference]) -> None:
+    """As a table, or that there are none."""
+    if not found:
+        click.echo(f"{title}: no difference\n")
+        return
+    click.echo(title)
+    rows = [(one.topic, one.name, *map(_word, (one.before, one.after)), WHOSE[one.source]) for one in found]
+    print_table("", ("what", "of", "before", "after", "by"), rows)
 
 
 def _word(value: str | None) -> str:

@@ -1,7 +1,8 @@
 """``nccl-tuner whatif``: what a change of hardware, counts or variables does."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from tuner.analysis.diff import Change, Side, diff
 from tuner.analysis.whatif import AtSize, at_sizes
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
+from tuner.base.records import json_form
 from tuner.cli import options
 from tuner.cli.diff import (
     BY_NCCL,
@@ -27,6 +29,7 @@ from tuner.cli.renamed import Change as ChangeType
 from tuner.emulator.request import Request
 
 if TYPE_CHECKING:
+    from tuner.analysis.beyond import Difference
     from tuner.analysis.calibrated import TimesWanted
 
 
@@ -43,17 +46,25 @@ class CollectiveOrChange(options.Named):
 @click.argument(
     "words", nargs=-1, type=CollectiveOrChange(Collective, "collective"), metavar="[COLLECTIVE]... CHANGE..."
 )
+@click.option(
+    "--ask-libnccl",
+    is_flag=True,
+    help="What only libnccl knows, too: device memory, SMs, buffers, chunks, point-to-point channels.",
+)
 @options.bytes_option
 @options.scenario_options
 @options.request_options
 @options.time_options("both")
+@options.timeout_option
 @options.json_option
 def command(
     words: tuple[Collective | str, ...],
+    ask_libnccl: bool,
     sizes: list[int],
     dtype: DataType,
     op: Op,
     times: "TimesWanted | None",
+    timeout_s: float,
     as_json: bool,
     **scenario: Any,
 ) -> None:
@@ -82,7 +93,13 @@ def command(
             raise BadInput(f"nothing differs; valid: KEY=VALUE, with the keys {', '.join(KEYS)}, or a NCCL variable")
         old, new = Side(described), Side(after)
         requests = options.runnable({"before": old.selection, "after": new.selection}, collectives, like)
-        compared.append(_compared(old, new, dict.fromkeys(requests, sizes), times))
+        one = _compared(old, new, dict.fromkeys(requests, sizes), times)
+        if ask_libnccl:
+            from tuner.analysis import beyond_library
+
+            asked = beyond_library.differences(described, after, requests, timeout_s)
+            one = dataclasses.replace(one, libnccl=asked)
+        compared.append(one)
     if as_json:
         print_json(compared[0] if len(compared) == 1 else compared)
         return
@@ -92,12 +109,16 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Both sides in words, what the sizes get, and where the pick changes, of one collective after the other."""
+    """Both sides in words, what the sizes get, and where the pick changes, of one collective after the other.
+
+    ``libnccl`` is what only libnccl knows and has differently, where it was asked.
+    """
 
     before: str
     after: str
     sizes: list[AtSize]
     changes: list[Change]
+    libnccl: "list[Difference] | None" = field(default=None, metadata=json_form(optional=True))
 
 
 def _compared(
@@ -125,6 +146,10 @@ def _print(compared: Comparison, by_nccl: bool) -> None:
         print_changes(f"{collective}: where the pick changes", changes, by_nccl=by_nccl)
         if not changes:
             click.echo(f"{collective}: {SAME_COMBINATION} at every size\n")
+    if compared.libnccl is not None:
+        from tuner.cli.beyond import print_differences
+
+        print_differences("The real libnccl", compared.libnccl)
 
 
 def _print_sizes(title: str, ones: Sequence[AtSize], by_nccl: bool) -> None:

@@ -311,8 +311,33 @@ class Channels:
     comms: tuple[dict[str, Any], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class BillCall:
+    """One call on all ranks, which connect for it."""
+
+    call: Call
+
+
+@dataclass(frozen=True, slots=True)
+class RankBill:
+    """What libnccl has of a rank's device, and of host memory that is pinned for it (``struct sim_bill``)."""
+
+    device_bytes: int
+    peak_device_bytes: int
+    host_bytes: int
+    counted_bytes: int | None  # what NCCL itself counts of the device's memory; None in releases that do not
+    blocks: int  # of the call's kernel; 0 before the first call
+
+
+@dataclass(frozen=True, slots=True)
+class Billed:
+    """Of every rank, after initialisation or after a call."""
+
+    ranks: tuple[RankBill, ...]
+
+
 Request = Start | Calls | Group | SetTable | ReadCounts | ReadChannels
-Reply = Started | Answers | GroupAnswer | Counts | Channels
+Reply = Started | Answers | GroupAnswer | Counts | Channels | Billed
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from tuner.oracle.messages import (
     SystemFunctions,
     TimesToRecord,
 )
-from tuner.oracle.process import SIM, Child, ChildConfiguration
+from tuner.oracle.process import CHILD, SIM, Child, ChildConfiguration
 from tuner.plugin import loading
 
 MAX_RANKS = 512  # each rank is a thread with NCCL's memory for a rank
@@ -103,8 +103,8 @@ def prepare(configuration: OracleConfiguration) -> Preparation:
     return prepared
 
 
-def launch_child(prepared: Preparation) -> Child:
-    """The process, which waits for :func:`request`."""
+def launch_child(prepared: Preparation, program: str = CHILD) -> Child:
+    """The process of ``program``, which waits for :func:`request`."""
     configuration, skeleton = prepared.configuration, prepared.configuration.skeleton
     plugin = None if configuration.without_tuner else SIM if prepared.recorded else configuration.plugin
     return Child(
@@ -118,6 +118,7 @@ def launch_child(prepared: Preparation) -> Child:
             and _takes_path(prepared.library.release, plugin.resolve()),
             pci_classes=None if skeleton is None else skeleton.classes,
             dumps_topology=skeleton is not None or configuration.dumps_topology,
+            program=program,
         )
     )
 

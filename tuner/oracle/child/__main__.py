@@ -1,43 +1,13 @@
 """Answers the parent's requests until it is gone."""
 
-import os
-import pickle
-import queue
-import socket
 import sys
-import threading
-from typing import Any
 
 from tuner.oracle.child import channels
 from tuner.oracle.child.forcing import force
 from tuner.oracle.child.issue import issue, issue_group
+from tuner.oracle.child.messages import Messages
 from tuner.oracle.child.world import Failure, World
 from tuner.oracle.messages import Calls, Failed, Group, ReadChannels, Reply, Request, Start
-
-
-class Messages:
-    """Pickled records over a socket. A thread reads, so that the process ends as soon as its parent does."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._stream = socket.socket(fileno=descriptor).makefile("rwb")
-        self._received: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        while True:
-            try:
-                self._received.put(pickle.load(self._stream))
-            except (EOFError, OSError):
-                os._exit(0)
-
-    def receive(self) -> Any:
-        """The next request; waits for it."""
-        return self._received.get()
-
-    def send(self, message: Reply | Failed) -> None:
-        """Writes one reply, whole."""
-        pickle.dump(message, self._stream, pickle.HIGHEST_PROTOCOL)
-        self._stream.flush()
 
 
 def answer(world: World, request: Request) -> Reply:

@@ -1,6 +1,7 @@
 """The loaded library and the communicators of all ranks."""
 
 import os
+from collections.abc import Set
 from dataclasses import asdict
 from itertools import count, takewhile
 from typing import Any
@@ -19,10 +20,11 @@ class Loaded:
     """The library, with everything redirected that reaches for hardware.
 
     Where ``threads``, all ranks are threads of this process, and meet in its memory instead of over NCCL's sockets.
+    ``kept`` are functions of NCCL that run all the same.
     """
 
-    def __init__(self, start: Start, *, threads: bool = True) -> None:
-        self.start = start
+    def __init__(self, start: Start, *, threads: bool = True, kept: Set[str] = frozenset()) -> None:
+        self.start, self.kept = start, kept
         check_build()
         configure(start.machine)
         if (error := lib.sim_load_nccl(start.library.encode())) != ffi.NULL:
@@ -43,7 +45,7 @@ class Loaded:
             row = table
             while row.name != ffi.NULL:
                 name = text(row.name) if row.cuda in (0, self.start.cuda) else ""
-                for offset, size in self.start.functions.get(name, ()):
+                for offset, size in () if name in self.kept else self.start.functions.get(name, ()):
                     if error := lib.sim_redirect(self.function(offset), size, row.replacement):
                         raise Failure(f"cannot redirect {name} of {size} bytes: {os.strerror(error)}")
                 row += 1

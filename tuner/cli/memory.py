@@ -1,0 +1,74 @@
+"""``nccl-tuner memory``: the device memory and the SMs that a communicator takes."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import click
+
+from tuner.base.names import DataType, Op
+from tuner.cli import options
+from tuner.cli.group import Calls, operations_of
+from tuner.cli.output import human_bytes, print_json, print_table, span
+from tuner.oracle import bill
+from tuner.oracle.bill import Stage
+
+WHOSE = """\
+What the real libnccl asks simulated devices for, of each rank: without CUDA's
+own contexts and kernels, and without user buffers."""
+FIRST_CALLS = Calls().convert("allreduce:8,allreduce:1M,allreduce:1G", None, None)
+
+
+@click.command(name="memory")
+@click.argument("calls", type=Calls(), required=False)
+@options.hidden("--constants")
+@options.scenario_options
+@options.build_option
+@options.request_options
+@options.timeout_option
+@options.json_option
+def command(calls: list[Any] | None, dtype: DataType, op: Op, timeout_s: float, as_json: bool, **scenario: Any) -> None:
+    """The device memory that a communicator takes, and the SMs that its kernels hold: libnccl's own requests.
+
+    All ranks initialise and then make CALLS one after the other: COLLECTIVE:BYTES[:TYPE[:OP]], separated by commas.
+    [default: allreduce:8,allreduce:1M,allreduce:1G] From 2.22 on memory of an algorithm is allocated when a call first
+    uses it, unless NCCL_RUNTIME_CONNECT=0. Each block (CTA) of a kernel holds an SM while it runs.
+
+    \b
+    nccl-tuner memory --machine dgx-h100 --nccl 2.28.9
+    nccl-tuner memory allreduce:1G,allgather:1G --machine dgx-h100 --env NCCL_NVLS_ENABLE=0 --json
+    """
+    described = options.scenario_of(**scenario)
+    if calls is None:
+        calls = FIRST_CALLS if described.resolve().ranks > 1 else []
+    asked = [(one.request, one.bytes) for one in operations_of(calls, dtype, op)]
+    stages = bill.bill(described.oracle_configuration(), asked, timeout_s)
+    if as_json:
+        print_json(stages)
+        return
+    click.echo(f"{described.heading}\n\n{WHOSE}\n")
+    print_stages(stages)
+
+
+def print_stages(stages: Sequence[Stage]) -> None:
+    """What ranks have after each, and what each added to the rank that has most."""
+    most = [max(stage.device_bytes) for stage in stages]
+    added = [most[0], *(now - old for old, now in pairwise(most))]
+    rows = [
+        (
+            stage.after if stage.collective is None else f"{stage.collective.name} of {human_bytes(stage.bytes or 0)}",
+            _mib(stage.device_bytes),
+            f"{more / 2**20:.1f}",
+            f"{max(stage.peak_device_bytes) / 2**20:.1f}",
+            _mib(stage.host_bytes),
+            span(stage.blocks) if stage.collective else "-",
+        )
+        for stage, more in zip(stages, added, strict=True)
+    ]
+    print_table("", ("after", "device MiB", "added", "peak", "pinned host MiB", "SMs"), rows)
+
+
+def _mib(of_ranks: Sequence[int]) -> str:
+    """Of all ranks, from the least to the most."""
+    low, high = min(of_ranks) / 2**20, max(of_ranks) / 2**20
+    return f"{low:.1f}" if low == high else f"{low:.1f}-{high:.1f}"

@@ -1,0 +1,87 @@
+"""What a communicator takes of the devices: memory and blocks, as libnccl asks the simulated devices for them.
+
+All ranks connect, over NCCL's own transports and proxies, which no other answer of the oracle needs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tuner.base.errors import BadInput
+from tuner.base.names import Collective
+from tuner.emulator.request import Request
+from tuner.oracle import messages, start
+from tuner.oracle.api import serious_warnings
+from tuner.oracle.configuration import OracleConfiguration
+
+PROGRAM = "tuner.oracle.child.connected"
+INIT = "initialisation"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What every rank has after initialisation, or after a call that came later; lists are by rank.
+
+    ``device_bytes`` is memory of the device, ``host_bytes`` pinned memory of the host. ``counted_bytes`` is what NCCL
+    itself counts of the device's (ncclCommMemStats, from 2.29.7 on); None in other releases. ``blocks`` are those of the
+    call's kernel, each of which holds a multiprocessor (SM); 0 after initialisation.
+    """
+
+    after: str
+    collective: Collective | None
+    bytes: int | None
+    device_bytes: tuple[int, ...]
+    peak_device_bytes: tuple[int, ...]
+    host_bytes: tuple[int, ...]
+    counted_bytes: tuple[int | None, ...]
+    blocks: tuple[int, ...]
+
+
+def bill(
+    configuration: OracleConfiguration, calls: Sequence[tuple[Request, int]], timeout_s: float = 120.0
+) -> list[Stage]:
+    """The stages of a communicator that makes ``calls`` (with NCCL's nBytes) one after the other, on plain buffers.
+
+    Errors: BadInput for nodes that differ and NVLink domains; those of :class:`tuner.oracle.api.Oracle`.
+    """
+    prepared = start.prepare(replace(configuration, without_tuner=True))
+    if len(prepared.kinds) > 1 or configuration.domains:
+        raise BadInput("memory: of nodes that are alike, without NVLink domains; each process reads one topology here")
+    if configuration.ranks == 1 and calls:
+        raise BadInput("a communicator of one rank makes no calls: NCCL only copies")
+    issued = [_call(request, size, configuration.ranks) for request, size in calls]
+    child = start.launch_child(prepared, PROGRAM)
+    try:
+        first = start.request(prepared, child)
+        stages = [_stage(INIT, None, child.request(first, timeout_s, f"connecting {configuration.ranks} ranks"))]
+        if warnings := serious_warnings(child.log_lines()):
+            raise child.failure(f"NCCL warned {len(warnings)} times while initialising")
+        for call, (request, size) in zip(issued, calls, strict=True):
+            what = f"{request.collective.name} of {size} bytes"
+            answer = child.request(messages.BillCall(call), timeout_s, what)
+            stages.append(_stage(what, (request.collective, size), answer))
+    finally:
+        child.close()
+    return stages
+
+
+def _call(request: Request, size: int, ranks: int) -> messages.Call:
+    unit = request.unit_bytes(ranks)
+    if size % unit or not size:
+        low = max(size // unit, 1) * unit
+        raise BadInput(f"no {request.collective.name} on {ranks} ranks has {size} bytes; nearest: {low}")
+    return messages.Call(int(request.collective), int(request.dtype), int(request.op), size // unit)
+
+
+def _stage(after: str, call: tuple[Collective, int] | None, billed: messages.Billed) -> Stage:
+    collective, size = call or (None, None)
+    ranks = billed.ranks
+    return Stage(
+        after,
+        collective,
+        size,
+        tuple(rank.device_bytes for rank in ranks),
+        tuple(rank.peak_device_bytes for rank in ranks),
+        tuple(rank.host_bytes for rank in ranks),
+        tuple(rank.counted_bytes for rank in ranks),
+        tuple(rank.blocks for rank in ranks),
+    )

@@ -1,0 +1,102 @@
+"""A communicator whose ranks connect as on the real machine: what libnccl asks the devices for is counted.
+
+Started as a program of its own. Ranks meet over NCCL's sockets on the loopback device, NCCL's transports and proxies
+run, and no data moves: the network and the devices only hand things out.
+"""
+
+import sys
+from typing import Any
+
+from tuner._native._sim import ffi, lib
+from tuner.oracle.child.messages import Messages
+from tuner.oracle.child.world import Failure, Loaded
+from tuner.oracle.messages import BillCall, Billed, Call, Failed, RankBill, Start
+
+# What other children put in the place of NCCL's own, as their ranks are never connected.
+RUNS_HERE = frozenset(
+    {
+        "ncclTransportP2pSetup",
+        "ncclTransportRingConnect",
+        "ncclTransportTreeConnect",
+        "ncclNvlsTreeConnect",
+        "ncclNvlsBufferSetup",
+        "ncclTransportCollNetSetup",
+        "ncclCollNetChainBufferSetup",
+        "ncclCollNetDirectBufferSetup",
+        "ncclProxyCreate",
+        "ncclProxyConnect",
+        "ncclProxyCallBlocking",
+        "ncclProxyShmUnlink",
+        "ncclShmemAllgather",
+    }
+)
+TOTAL = 3  # ncclStatGpuMemTotal (src/nccl.h.in, v2.29.7-1)
+
+
+class Connected(Loaded):
+    """All ranks of one communicator, each a thread."""
+
+    def __init__(self, start: Start) -> None:
+        super().__init__(start, threads=False, kept=RUNS_HERE)
+        self.record_operations()
+        ranks = start.ranks
+        self.comms, results = ffi.new("void *[]", ranks), ffi.new("int[]", ranks)
+        if lib.sim_init_ranks(ranks, self.comms, results) != 0:
+            raise Failure(f"no threads for {ranks} ranks")
+        self.check(results, "ncclCommInitRank")
+
+    def check(self, results: Any, what: str) -> None:
+        """Failure for the first rank whose result is an error."""
+        for rank, result in enumerate(results):
+            if result != 0:
+                raise Failure(f"{what} of rank {rank} returned {self.error(result)}")
+
+    def issue(self, call: Call) -> list[int]:
+        """The call on all ranks; the blocks of each rank's kernel."""
+        ranks = self.start.ranks
+        results, blocks = ffi.new("int[]", ranks), ffi.new("int[]", ranks)
+        issued = ffi.new("struct sim_call *", [call.collective, call.type, call.op, call.count])
+        if lib.sim_issue_everywhere(self.comms, ranks, issued, results, blocks) != 0:
+            raise Failure(f"no threads for {ranks} ranks")
+        self.check(results, "the call")
+        return list(blocks)
+
+    def bill(self, blocks: list[int]) -> Billed:
+        """What every rank has now."""
+        bills = map(lib.sim_bill_of, range(self.start.ranks))
+        return Billed(
+            tuple(
+                RankBill(bill.device_bytes, bill.peak_device_bytes, bill.host_bytes, self.counted(comm), own)
+                for bill, comm, own in zip(bills, self.comms, blocks, strict=True)
+            )
+        )
+
+    def counted(self, comm: Any) -> int | None:
+        """What NCCL itself counts of the device's memory; None up to 2.29.3, which do not."""
+        function = lib.sim_nccl_function(b"ncclCommMemStats")
+        if function == ffi.NULL:
+            return None
+        value = ffi.new("uint64_t *")
+        if result := ffi.cast("int (*)(void *, int, uint64_t *)", function)(comm, TOTAL, value):
+            raise Failure(f"ncclCommMemStats returned {self.error(result)}")
+        return int(value[0])
+
+
+def serve(messages: Messages) -> None:
+    """The first request initialises; each later one is a call."""
+    world: Connected | None = None
+    while True:
+        request = messages.receive()
+        try:
+            if world is None:
+                world = Connected(request)
+                messages.send(world.bill([0] * request.ranks))
+            else:
+                assert isinstance(request, BillCall)
+                messages.send(world.bill(world.issue(request.call)))
+        except Failure as failure:
+            messages.send(Failed(str(failure)))
+
+
+if __name__ == "__main__":
+    serve(Messages(int(sys.argv[1])))

@@ -1,0 +1,35 @@
+"""How a child process and its parent talk."""
+
+import os
+import pickle
+import queue
+import socket
+import threading
+from typing import Any
+
+from tuner.oracle.messages import Failed, Reply
+
+
+class Messages:
+    """Pickled records over a socket. A thread reads, so that the process ends as soon as its parent does."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._stream = socket.socket(fileno=descriptor).makefile("rwb")
+        self._received: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                self._received.put(pickle.load(self._stream))
+            except (EOFError, OSError):
+                os._exit(0)
+
+    def receive(self) -> Any:
+        """The next request; waits for it."""
+        return self._received.get()
+
+    def send(self, message: Reply | Failed) -> None:
+        """Writes one reply, whole."""
+        pickle.dump(message, self._stream, pickle.HIGHEST_PROTOCOL)
+        self._stream.flush()
