@@ -890,7 +890,6 @@ def test_an_unknown_name_leads_to_machines_with_its_words(asked: str, meant: set
 @pytest.mark.parametrize(
     ("asked", "missing"),
     [
-        ("h20", "hgx-h20"),
         ("a800", "hgx-a800"),
         ("4090", "pcie-rtx4090"),
         ("rtx4090", "pcie-rtx4090"),
