@@ -10,7 +10,7 @@ from tests.support.available_releases import HERE
 from tests.support.gb200_tray import tray
 from tuner import release
 from tuner.base.names import Buffers, Collective, DataType, Op
-from tuner.conformance.check import check
+from tuner.conformance.check import ALL_COLLECTIVES, check
 from tuner.emulator.pick import of_picks
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -22,6 +22,8 @@ pytestmark = pytest.mark.live
 
 SINCE = release.names().index("2.21.5")
 JOINING = [name for name in HERE if release.names().index(name) >= SINCE]
+CROSS_SINCE = release.names().index("2.30.3")
+CROSS = {"NCCL_MNNVL_UUID": "7", "NCCL_MNNVL_CLIQUE_ID": "-2", "NCCL_MNNVL_CROSS_CLIQUE": "1"}
 SIZES = (16 << 10, 1 << 20, 64 << 20, 1 << 30)
 CALLS = tuple(
     Request(collective, DataType.float32, Op.sum) for collective in (Collective.AllReduce, Collective.AllGather)
@@ -127,3 +129,13 @@ def test_the_dump_of_a_domain_is_answered_as_the_domain(nccl: str, gpus: int, fi
             (f"{each.algorithm.name}/{each.protocol.name}", each.channels, each.threads) for each in launched[call]
         ]
     assert_equal(topology=dump, nccl=nccl)
+
+
+@pytest.mark.parametrize("nccl", [nccl for nccl in JOINING if release.names().index(nccl) >= CROSS_SINCE])
+@pytest.mark.parametrize("trays", [2, 4])
+def test_registered_buffers_where_nvlink_joins_cliques(nccl: str, trays: int, file: Path) -> None:
+    described: dict[str, Any] = {"topology": file, "nodes": trays, "hosts_per_domain": trays // 2}
+    described |= {"nccl": nccl, "env": CROSS}
+    with Oracle(describe(**described).oracle_configuration()) as oracle:
+        assert any("Cross-clique P2P enabled" in line for line in oracle.log_lines())
+    assert_equal(tuple(replace(call, buffers=Buffers.registered) for call in ALL_COLLECTIVES), **described)

@@ -110,6 +110,12 @@ def _switch_takes_buffers(call: Call) -> bool:
 def _adapters_take_buffers(call: Call) -> bool:
     """Whether the ring's adapters read and write the user's buffers (GPUDirect RDMA), with one rank per node."""
     lone = call.communicator.nodes == call.communicator.ranks
+    variables = call.communicator.environment
+    if lone and variables.number("NCCL_MNNVL_CROSS_CLIQUE", 0) and variables.number("NCCL_MNNVL_ENABLE", 2) == 1:
+        raise BadInput(
+            "NCCL_MNNVL_CROSS_CLIQUE: not emulated for registered buffers where each rank is a node and "
+            "NCCL_MNNVL_ENABLE is 1; valid there: plain"
+        )
     keeps = call.request.collective in (Collective.AllGather, Collective.Broadcast)
     return lone and keeps and call.algo_proto == (Algorithm.Ring, Protocol.Simple) and _gpu_direct(call.communicator)
 

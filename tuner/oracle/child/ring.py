@@ -12,6 +12,8 @@ def connect(world: World) -> None:
     """Neighbours of its node write each other's memory; to the others it is as NCCL says of the adapter."""
     start, comm = world.start, world.comms[0]
     at = start.ring
+    cross = start.comm.members.get("p2pCrossClique")  # NVLink joins cliques, which are nodes, too
+    joined = cross is not None and ffi.cast("bool *", comm + cross.offset)[0]
     node_of = ffi.cast("int *", scalar(comm, start.comm.members["rankToNode"]))  # parts of a host may take turns
     direct = []
     for number in range(scalar(comm, start.comm.members["nChannels"])):
@@ -20,7 +22,7 @@ def connect(world: World) -> None:
             rank = ffi.cast("int *", channel + neighbour)[0]
             peer = pointer(channel + at.peers) + rank * ffi.sizeof("void *")
             flags = ffi.cast("int *", pointer(peer) + end + at.flags)
-            if node_of[rank] == node_of[0]:
+            if joined or node_of[rank] == node_of[0]:
                 flags[0] |= P2P_WRITE
             elif at.adapters is not None:
                 direct.append(_is_direct(world, at.adapters, number, rank, reads))
