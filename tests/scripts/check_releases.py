@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 import click
 
-from tests.support.planned_communicators import LEAST_OF_DOMAINS, Planned, joins_hosts, plan
+from tests.support.planned_communicators import LEAST_OF_DOMAINS, Planned, plan
 from tuner import release
 from tuner.base.errors import TunerError
 from tuner.cli.output import print_table
@@ -82,7 +82,7 @@ def compare(name: str) -> Totals:
             click.echo(f"[{number}/{len(planned)}] {each.title}: {totals.matched['cells']} cells so far", err=True)
             _compare_one(each, totals)
     for kind, least in LEAST_OF_DOMAINS.items():
-        if joins_hosts(name) and totals.of_domains[kind] < least:
+        if totals.of_domains[kind] < least:
             totals.failed.append(f"{kind} of NVLink domains")
             click.echo(f"TOO FEW {kind} of NVLink domains: {totals.of_domains[kind]}, at least {least} are asked for")
     return totals

@@ -60,8 +60,14 @@ DOMAINS = (
     (16, 8, 2, ALL_COLLECTIVES, FEW_SIZES_BYTES),
     (18, 18, 4, ALL_COLLECTIVES, FEW_SIZES_BYTES),
 )
+SEVERAL_DOMAINS = (  # in the release that answers one domain of all hosts in a way that is not emulated
+    (2, 1, 4, ALL_TYPES, None),
+    (2, 1, 3, ALL_TYPES, None),
+    (4, 1, 4, ALL_TYPES, None),
+    (4, 2, 2, ALL_TYPES, None),
+)
 TRAYS = ((1, 2), (2, 4))  # domains and trays of each, of machines that are domains
-LEAST_OF_DOMAINS = {"cells": 200_000, "picks": 15_000}  # in releases that take domains for nodes
+LEAST_OF_DOMAINS = {"cells": 200_000, "picks": 15_000}  # in every release
 BY_HOST = ("hosts_are_nodes", "only_the_whole_communicator")  # rules of the others
 UNWRITABLE = "could not find value"  # NCCL's words for a path type that its own file of graphs has no name for
 COMBINATIONS = 12  # random ones, of graphs and channels alone
@@ -126,7 +132,8 @@ def of_domains(name: str, folder: Path) -> Iterator[Planned]:
     """Those that the emulator answers: it refuses NVLS on more GPUs than libnccl has room for, which crashes it."""
     file = folder / "tray.xml"
     file.write_text(tray())
-    for nodes, per_domain, gpus, requests, sizes in DOMAINS:
+    by_host = release.load(name).rules.domains == "only_the_whole_communicator"
+    for nodes, per_domain, gpus, requests, sizes in DOMAINS + (SEVERAL_DOMAINS if by_host else ()):
         if nodes * gpus > MOST_RANKS and not joins_hosts(name):
             continue
         scenario = Scenario(nccl=name, topology=file, nodes=nodes, hosts_per_domain=per_domain, gpus_per_node=gpus)
