@@ -12,6 +12,10 @@ from tests.support.processors import PROCESSORS, Processors, with_processors
 from tests.support.random_topologies import drawn
 from tests.support.two_ports import HOW, MERGING, How, with_two_ports
 from tuner import release
+from tuner.answers.graphs import of_scenario
+from tuner.base.errors import BadInput, OracleFailed
+from tuner.base.names import Algorithm
+from tuner.conformance.check import check
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.oracle.configuration import OracleConfiguration
@@ -50,6 +54,35 @@ def compare_with(request: Request, configuration: OracleConfiguration) -> None:
         # Where NCCL takes a host for several nodes, it mixes their graphs, and the file alone has those of rank 0.
         assert result.parts > 1 or found == ordered_graphs(oracle)
         assert dump.text(result.graphs, release.load(configuration.release).search.dump) == oracle.graph_xml()
+
+
+@pytest.mark.parametrize("nccl", HERE)
+def test_latencies_go_by_a_search_for_nvls_that_finds_nothing(nccl: str) -> None:
+    """As one GPU does not reach the NVSwitch; what libnccl fails on is refused."""
+    scenario = Scenario(nccl, TOGETHER, machine="dgx-h100", hardware={"nvlinks": "0@gpu:2"})
+    try:
+        communicator = scenario.communicator()
+    except BadInput:
+        with pytest.raises(OracleFailed):
+            Oracle(scenario.oracle_configuration()).close()
+        return
+    assert not communicator.graphs[Algorithm.NVLS].channels
+    assert check(scenario).mismatches == ()
+
+
+@pytest.mark.parametrize("nccl", HERE)
+def test_a_part_of_a_host_on_which_the_search_fails_ends_the_communicator(nccl: str) -> None:
+    """One GPU of the second socket does not reach the NVSwitch, and without peer-to-peer each socket is a node."""
+    scenario = Scenario(
+        nccl, 1, machine="dgx-h100", hardware={"nvlinks": "0@gpu:7"}, environment={"NCCL_P2P_DISABLE": "1"}
+    )
+    try:
+        of_scenario(scenario)
+    except BadInput:
+        with pytest.raises(OracleFailed):
+            Oracle(scenario.oracle_configuration()).close()
+        return
+    assert check(scenario).mismatches == ()
 
 
 @pytest.mark.parametrize(("nccl", "machine", "nodes"), list(product(HERE, MACHINES, (ALONE, TOGETHER))))

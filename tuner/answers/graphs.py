@@ -103,7 +103,10 @@ def _request(scenario: Scenario) -> Request:
         raise BadInput("graphs: searched, not read; valid without --graphs")
     _check_variables(scenario.environment or {}, resolved.release)
     ((node, count),) = resolved.hosts_and_domains
-    return node.for_search(count > 1)
+    request = node.for_search(count > 1)
+    for ranks in node.parts(count > 1)[1:]:  # where NCCL fails on one of them, there is no communicator
+        searched(replace(request, rank=ranks[0]), scenario.nccl)
+    return request
 
 
 def _check_variables(variables: Mapping[str, str], nccl: Release) -> None:

@@ -311,12 +311,14 @@ class ResolvedNode:
 def found_graphs(request: "Request", nccl: str) -> tuple[Graphs, float]:
     """The searched graphs, and the bandwidth of the slowest path from a GPU to its adapter (GB/s, 0 where unknown).
 
-    Errors: those of the search.
+    One without channels is absent, but for NVLS where latencies go by its type all the same. Errors: those of the
+    search.
     """
     from tuner.search import searched
 
     found = searched(request, nccl)
-    graphs = {name: each.graph for name, each in found.graphs.items() if each.graph.channels}
+    kept = {"nvls"} if resolved.of(release.load(nccl)).nvls_search_start is not None else set()
+    graphs = {name: each.graph for name, each in found.graphs.items() if each.graph.channels or name in kept}
     return graphs, found.net_gbs
 
 

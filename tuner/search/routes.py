@@ -10,7 +10,7 @@ from tuner.base.errors import BadInput
 from tuner.base.numerics import f32
 from tuner.release.search import Channels
 from tuner.search.load import Load, Route
-from tuner.search.system import Kind, System
+from tuner.search.system import Gpu, Kind, Node, System
 from tuner.search.trial import Trial
 
 Ends = tuple[Kind, int, Kind, int]  # from a device of a kind, by number, to another
@@ -45,7 +45,7 @@ class Routes:
         trial, types, rules = self.trial, self.system.types, self.rules
         start, end = self.system.nodes[kind][number], self.system.nodes[to_kind][to]
         if to_kind not in start.paths:
-            raise BadInput(f"NCCL refuses a node where {kind.name} {number} reaches no {to_kind.name} at all")
+            raise BadInput(f"NCCL refuses a node where {_called(start, number)} reaches no {to_kind.name} at all")
         path = start.paths[to_kind][to]
         intra = Kind.NET not in (kind, to_kind)
         farthest = trial.type_intra if intra else trial.type_inter
@@ -53,7 +53,7 @@ class Routes:
             return self.load.route(start, path, 0.0, 0)
         if rules.disconnected != "followed" and path.type >= types.DIS:
             if rules.disconnected == "refused" and Kind.NVS in (kind, to_kind):
-                joined = f"{kind.name} {number} and {to_kind.name} {to}"
+                joined = f"{_called(start, number)} and {_called(end, to)}"
                 raise BadInput(
                     f"this release of NCCL refuses a node where nothing joins {joined}; valid with NCCL_NVLS_ENABLE=0"
                 )
@@ -105,6 +105,11 @@ class Routes:
         half = len(parts) // 2
         for route in [*reversed(taken[half:]), *reversed(taken[:half])]:
             self.give(route)
+
+
+def _called(node: Node, number: int) -> str:
+    """A GPU by its number on the host, of which this may be a part; others by their number in the system."""
+    return f"GPU {node.dev}" if isinstance(node, Gpu) else f"{node.kind.name} {number}"
 
 
 def through_switch(gpus: int, head: int) -> Parts:
