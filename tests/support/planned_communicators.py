@@ -69,7 +69,6 @@ SEVERAL_DOMAINS = (  # in the release that answers one domain of all hosts in a 
 TRAYS = ((1, 2), (2, 4))  # domains and trays of each, of machines that are domains
 LEAST_OF_DOMAINS = {"cells": 200_000, "picks": 15_000}  # in every release
 BY_HOST = ("hosts_are_nodes", "only_the_whole_communicator")  # rules of the others
-UNWRITABLE = "could not find value"  # NCCL's words for a path type that its own file of graphs has no name for
 COMBINATIONS = 12  # random ones, of graphs and channels alone
 MOST_RANKS_OF_GRAPHS = 24
 
