@@ -90,3 +90,13 @@ def test_domains_that_differ_are_answered_and_explained(file: Path) -> None:
     assert "NVLink domains of 2 hosts" in run("pick", "allreduce", *words).stdout
     said = run("explain", "allreduce", *words).stdout
     assert "NCCL takes 1 or 2 hosts for one node, and all 3 hosts for 2 nodes." in said
+
+
+def test_devices_of_other_hosts_are_readable() -> None:
+    words = ("graphs", "--machine", "gb200-nvl72", "--trays", "2", "--nodes", "2", "--nccl", NCCL)
+    shown = run(*words).stdout
+    assert "net:1-0 gpu:1-0 gpu:1-1" in shown
+    assert "net:0-3 gpu:0-3 net:0-3" in shown
+    assert str(1 << 56) not in shown
+    assert f'"gpu:{1 << 56}"' in run(*words, "--json").stdout
+    assert "gpu:0 gpu:1" in run("graphs", "--machine", "ws-2x-a6000", "--nccl", NCCL).stdout

@@ -1,6 +1,6 @@
 """``nccl-tuner graphs``: the channels that NCCL's search finds."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from tuner.cli.graphs_explained import print_explained
 from tuner.cli.output import print_json, print_table
 from tuner.machine.graphs import COLLNET_GRAPHS, Graph, OrderedGraph
 from tuner.report.machine_picture import picture
+from tuner.search.system import HOST_BIT
 
 COLLNET, OF_COLLNET = "collnet", "collnet_direct"  # the short name is the graph that moves most
 GRAPHS = ("ring", "tree", "nvls", *COLLNET_GRAPHS)
@@ -115,15 +116,36 @@ def print_graphs(title: str, found: Mapping[str, OrderedGraph]) -> None:
 
 
 def print_channels(found: Mapping[str, OrderedGraph]) -> None:
-    """The devices of each channel; equal channels that follow each other are one line."""
+    """The devices of each channel, in a NVLink domain with their hosts; equal channels in a row are one line."""
+    hosts = any(_number(device) >> HOST_BIT for each in found.values() for order in each.orders for device in order)
     for name, each in found.items():
         rows: list[tuple[str, str]] = []
         first = 0
         for channel, order in enumerate(each.orders):
             if channel + 1 == len(each.orders) or each.orders[channel + 1] != order:
-                rows.append((str(first) if first == channel else f"{first}-{channel}", " ".join(order)))
+                rows.append(
+                    (str(first) if first == channel else f"{first}-{channel}", " ".join(_devices(order, hosts)))
+                )
                 first = channel + 1
         print_table(f"Channels of {name}", ("channel", "devices in their order"), rows)
+
+
+def _devices(order: Sequence[str], hosts: bool) -> Iterator[str]:
+    """As NCCL's log has them: ``gpu:1-0`` is device 0 of host 1."""
+    for device in order:
+        kind, number, rank = _parts(device)
+        of_host = f"{number >> HOST_BIT}-{number & (1 << HOST_BIT) - 1}" if hosts and number >= 0 else str(number)
+        yield f"{kind}:{of_host}{rank}"
+
+
+def _number(device: str) -> int:
+    return max(_parts(device)[1], 0)
+
+
+def _parts(device: str) -> tuple[str, int, str]:
+    kind, _, rest = device.partition(":")
+    number, slash, rank = rest.partition("/")
+    return kind, int(number), slash + rank
 
 
 def _shown(value: object) -> object:
