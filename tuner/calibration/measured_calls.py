@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from tuner.emulator.selection import Selection
 from tuner.machine import catalogue, skeleton
 from tuner.measured import MeasuredRow, MeasuredTable
 from tuner.release import Release
-from tuner.scenario.describe import describe
+from tuner.scenario import Scenario
+from tuner.scenario.describe import Description, describe
 from tuner.timemodel import features
 from tuner.timemodel.features import Ints
 from tuner.timemodel.intervals import Place
@@ -28,27 +30,36 @@ FORCED = {"algorithm": "NCCL_ALGO", "protocol": "NCCL_PROTO"}
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where rows are placed: a machine of the catalogue or a topology file, and a release."""
+    """Where rows are placed: a machine of the catalogue, a topology file or the node of a log, and a release.
+
+    ``words`` are further ones that describe it, as ``tuner.scenario.describe`` takes them: ``log``, ``gpu``.
+    """
 
     machine: str | None
     nccl: str
     topology: Path | None = None
+    words: tuple[tuple[str, Any], ...] = ()
+
+    def scenario(self, nodes: int, gpus_per_node: int, variables: Mapping[str, str]) -> Scenario:
+        """A communicator there. Errors: those of ``describe``."""
+        given: Description = {
+            "topology": self.topology,
+            "nodes": nodes,
+            "gpus_per_node": gpus_per_node,
+            "nccl": self.nccl,
+            "env": dict(variables),
+        }
+        return describe(self.machine, **given, **dict(self.words))
 
     def selection(self, nodes: int, gpus_per_node: int, variables: Mapping[str, str]) -> Selection:
         """Of a communicator there. Errors: those of a scenario's communicator."""
-        described = describe(
-            self.machine,
-            topology=self.topology,
-            nodes=nodes,
-            gpus_per_node=gpus_per_node,
-            nccl=self.nccl,
-            env=dict(variables),
-        )
-        return Selection(described.communicator())
+        return Selection(self.scenario(nodes, gpus_per_node, variables).communicator())
 
     @property
     def name(self) -> str | None:
-        """What the machine is called: by the catalogue, or by its topology file."""
+        """What the machine is called: by the catalogue, or by its topology file or log."""
+        if "log" in dict(self.words) and self.topology is None and self.machine is None:
+            return str(dict(self.words)["log"])
         return skeleton.name_of(self.topology) if self.topology and not self.machine else self.machine
 
     @property

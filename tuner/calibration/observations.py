@@ -21,7 +21,7 @@ from tuner.emulator.rules.call import Call
 from tuner.emulator.selection import Selection
 from tuner.measure.records import samples
 from tuner.measure.records.header import Header, scenario_of
-from tuner.measure.records.samples import NEAR, Point, SampleBlock
+from tuner.measure.records.samples import NEAR, Measurements, Point, SampleBlock
 from tuner.measure.statistics import Estimate, of_runs_or_blocks
 from tuner.release import Release
 from tuner.scenario import Scenario
@@ -98,12 +98,21 @@ class Observations:
 
 def read(paths: Sequence[Path]) -> Observations:
     """BadMeasurement where a file has nothing to fit to, is given twice, or is of another machine or release."""
-    read_files = [(path, samples.read(path)) for path in paths]
+    return _observations(paths, [(path, samples.read(path)) for path in paths])
+
+
+def of(paths: Sequence[Path], measured: Sequence[Measurements]) -> Observations:
+    """The same of what was read from the files already, as one or several communicators."""
+    together = Path(" ".join(path.name for path in paths))
+    return _observations(paths, [(together, each) for each in measured])
+
+
+def _observations(paths: Sequence[Path], read_files: Sequence[tuple[Path, Measurements]]) -> Observations:
     cases = _of_one_topology([(_case(path, measured.header), measured.header) for path, measured in read_files])
-    for path, scenario in zip(paths, cases, strict=True):
+    for (path, _), scenario in zip(read_files, cases, strict=True):
         if _where(scenario) != _where(cases[0]):
             raise BadMeasurement(
-                f"{path}: measured on {_where(scenario)}, {paths[0]} on {_where(cases[0])}; "
+                f"{path}: measured on {_where(scenario)}, {read_files[0][0]} on {_where(cases[0])}; "
                 "valid together: one machine, one release"
             )
     files = tuple(zip([path.name for path in paths], samples.sha256s(paths), strict=True))

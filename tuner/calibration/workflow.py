@@ -1,7 +1,7 @@
 """From files of measurements to fitted constants, or to the textbook's alpha and beta."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from os import PathLike
@@ -24,6 +24,7 @@ from tuner.calibration.held_out import HeldOut, held_out
 from tuner.calibration.observations import Observations
 from tuner.emulator import fitted_constants
 from tuner.emulator.fitted_constants import FittedConstants
+from tuner.measure.records.samples import Measurements
 from tuner.plugin.table import text
 
 _DTYPES = {"ranks": np.int64, "nodes": np.int64, "calls": np.int64, "known": np.bool_}
@@ -107,6 +108,7 @@ def fit(
     out: str | PathLike[str] | None = None,
     command: str | None = None,
     progress: Callable[[str], None] = lambda _: None,
+    measured: Sequence[Measurements] | None = None,
 ) -> FitReport:
     """The constants of NCCL's model that explain measured times best, from files of one machine and one release.
 
@@ -114,12 +116,13 @@ def fit(
     cannot tell keeps NCCL's value; every fourth size is held out, for honest errors, and so are sessions and
     communicators, each from a fit of its own. ``out`` is a file of fitted
     constants to write, which ``communicator(constants=...)`` takes; ``command`` is named in it. ``progress`` is told
-    each step, which may take a while, before it begins.
+    each step, which may take a while, before it begins. ``measured`` is what was read from the files already, where
+    they are of other kinds.
     Errors: BadMeasurement for files with nothing to fit to, of several machines or releases; BadInput where ``out``
     cannot be written.
     """
     progress("reading")
-    observed = observations.read(paths(files))
+    observed = _observed(files, measured)
     progress(f"fitting to {observed.calls} calls")
     fitted = model.fit(observed)
     written = None if out is None else Path(out)
@@ -130,14 +133,18 @@ def fit(
 
 
 def fit_alpha_beta(
-    files: Files, *, cost_table: str | PathLike[str] | None = None, command: str | None = None
+    files: Files,
+    *,
+    cost_table: str | PathLike[str] | None = None,
+    command: str | None = None,
+    measured: Sequence[Measurements] | None = None,
 ) -> AlphaBetaReport:
     """A latency and a bandwidth for each collective and combination, from files of one machine and one release.
 
     ``cost_table`` is a decision table to write, with the times as ``cost`` rows for the plugin; ``command`` is named
-    in it. Errors: those of :func:`fit`.
+    in it. ``measured`` is as of :func:`fit`. Errors: those of :func:`fit`.
     """
-    observed = observations.read(paths(files))
+    observed = _observed(files, measured)
     fits, without = alphabeta.fit(observed)
     if cost_table is not None:
         provenance = {
@@ -150,6 +157,10 @@ def fit_alpha_beta(
         }
         text.write(Path(cost_table), alphabeta.cost_table(fits, provenance))
     return AlphaBetaReport(_read(observed), tuple(fits), tuple(without))
+
+
+def _observed(files: Files, measured: Sequence[Measurements] | None) -> Observations:
+    return observations.read(paths(files)) if measured is None else observations.of(paths(files), measured)
 
 
 def _read(observed: Observations) -> FittedFiles:

@@ -9,9 +9,13 @@ import click
 from tuner.analysis.calibrated import TimesWanted
 from tuner.base.names import Buffers, DataType, Op
 from tuner.cli import budgeted, options
+from tuner.cli.arm_options import arm_option, runs_there
 from tuner.cli.output import print_json
 from tuner.cli.trace_files import read_files
-from tuner.workload import job
+from tuner.measure.readers import measured_table
+from tuner.regret.measurements import of_communicator
+from tuner.scenario import Scenario
+from tuner.workload import job, regret
 
 MOST_ROWS = 32  # of sizes one by one
 
@@ -49,10 +53,13 @@ MOST_ROWS = 32  # of sizes one by one
 )
 @click.option(
     "--measured",
+    multiple=True,
     type=click.Path(path_type=Path),
-    metavar="RUN.jsonl",
-    help="Times of this communicator ('nccl-tuner measure', nccl-tests): adds the regret of the picks.",
+    metavar="FILE",
+    help="Times of this communicator ('nccl-tuner measure', nccl-tests): adds the regret of the picks; repeatable, for "
+    "runs that say by NCCL_ALGO and NCCL_PROTO what they forced.",
 )
+@arm_option
 @options.time_options("both")
 @click.option(
     "--overlap", is_flag=True, help="The SMs that calls take from compute beside them: the channels of their picks."
@@ -70,7 +77,8 @@ def command(
     communicators: tuple[str, ...],
     settings: tuple[str, ...],
     tables: tuple[Path, ...],
-    measured: Path | None,
+    measured: tuple[Path, ...],
+    labelled: tuple[tuple[str, Path], ...],
     times: TimesWanted | None,
     overlap: bool,
     exact: bool,
@@ -103,7 +111,8 @@ def command(
     lists = read_files(files, scenarios[0].ranks)
     for line in job.of_other_releases(lists, [each.nccl for each in scenarios]):
         click.echo(f"note: {line}", err=True)
-    budget = job.of_lists(lists, job.Compared(scenarios, settings, tables, times), wanted, measured)
+    times_of = _measured(measured, {**scenario, "labelled": labelled}, scenarios[0])
+    budget = job.of_lists(lists, job.Compared(scenarios, settings, tables, times), wanted, times_of)
     if as_json:
         print_json(budget)
     else:
@@ -117,3 +126,16 @@ def command(
                 overlap=overlap,
             ),
         )
+
+
+def _measured(files: tuple[Path, ...], given: dict[str, Any], described: Scenario) -> regret.Measured | None:
+    """The measured times: of one file as it is, of several and of nccl-tests as arms of the communicator."""
+    if not files and not given["labelled"]:
+        return None
+    if not given["labelled"] and len(files) == 1 and not measured_table.forces(files[0]):
+        return regret.read(files[0], described)
+    names = [*files, *(path for _, path in given["labelled"])]
+    said = any(measured_table.release_of(path) for path in names)
+    placed, _ = runs_there(files, {**given, "nccl": None if said else described.nccl})
+    notes = (f"{len(names)} files of times are of NCCL {placed.site.nccl}, and taken as runs of {described.title}",)
+    return regret.Measured(of_communicator(placed, described), Path(" ".join(map(str, names))), notes)

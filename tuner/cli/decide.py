@@ -2,11 +2,14 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
+from tuner.base.errors import BadInput
 from tuner.base.records import to_json
 from tuner.cli import options
+from tuner.cli.arm_options import asked, check_place, is_asked, place_options
 from tuner.cli.gpu_options import library_option
 from tuner.cli.output import print_json
 from tuner.cli.provenance import command_line
@@ -17,11 +20,13 @@ from tuner.measure.decision.interpolated import interpolate as interpolated
 from tuner.measure.opened import OtherRank
 from tuner.plugin.between import Shape
 from tuner.plugin.table.text import size_text
+from tuner.regret.decide import decide as decide_runs
 
 
 @click.command(name="decide")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
 @options.out_option("TABLE", "The table to write.")
+@place_options
 @click.option(
     "--constants",
     cls=Renamed,
@@ -63,6 +68,7 @@ def command(
     no_gate: bool,
     interpolate: bool,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Few rows of a decision table from FILEs that 'nccl-tuner measure' wrote, one for each number of ranks.
 
@@ -70,11 +76,27 @@ def command(
     with a probability of 0.975 at least for all rows together. That none does is an answer as well: NCCL's default is
     the best. The A/B run is kept in TABLE.ab.jsonl.
 
+    With --arm, --machine, --topology or --log the FILEs are of nccl-tests, or of any origin as in 'verify': those with
+    NCCL_ALGO or NCCL_PROTO in them say what they forced. Rows are then those that beat NCCL's pick beyond the noise; as
+    such runs cannot be repeated here, that takes --no-gate.
+
     \b
     nccl-tuner decide run.jsonl --out pod.table
     nccl-tuner decide 2nodes.jsonl 4nodes.jsonl --constants pod.toml --out pod.table --json
     nccl-tuner decide 2nodes.jsonl 4nodes.jsonl 8nodes.jsonl --interpolate --out pod.table
+    nccl-tuner decide plain.log --arm Ring=ring.log --machine dgx-h100 --nccl 2.28.9 --no-gate --out pod.table
     """
+    if is_asked(given):
+        if constants is not None or interpolate:
+            raise BadInput("--constants and --interpolate are for FILEs of measure alone, without --arm, --machine")
+        if not no_gate:
+            raise BadInput("runs of nccl-tests cannot be repeated in an A/B run here; valid with them: --no-gate")
+        of_runs = decide_runs(asked(files, given), out, command_line())
+        print_json(to_json(of_runs)) if as_json else _print(of_runs)
+        return
+    if not files:
+        raise click.UsageError("Missing argument 'FILE...'.")
+    check_place(files)
     settings = None if no_gate else GateSettings(rounds, repeats, warmup, seed, processes)
     try:
         decided = decide(files, out=out, constants=constants, gate=settings, command=command_line())
@@ -127,8 +149,10 @@ def _print(decided: Decided) -> None:
 
 
 def _gains(row: DecidedRow) -> str:
-    if row.gain is None or row.probability is None:
+    if row.gain is None:
         return "not gated"
     low, high = (None if end is None else 100 * end for end in (row.gain_low, row.gain_high))
     interval = "" if low is None or high is None else f" ({low:.1f} to {high:.1f} %)"
+    if row.probability is None:
+        return f"gains at least {100 * row.gain:.1f} %{interval}, not gated"
     return f"gains {100 * row.gain:.1f} %{interval}, probability {row.probability:.4f}"

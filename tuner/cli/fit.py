@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,17 +12,20 @@ from tuner.base.records import to_json
 from tuner.calibration.fit import KEPT_ALIKE, KEPT_WITHOUT_EFFECT, Fitted
 from tuner.calibration.workflow import AlphaBetaReport, FitReport, FittedFiles, fit, fit_alpha_beta
 from tuner.cli import options
+from tuner.cli.arm_options import asked, check_place, is_asked, place_options
 from tuner.cli.gpu_options import library_option
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.cli.provenance import command_line
 from tuner.measure.records.samples import NEAR
+from tuner.regret import measurements, workflow
 
 MODELS = ("nccl", "alpha-beta")
 WORSE = 2.0  # times what the model misses in the middle: sizes that are named
 
 
 @click.command(name="fit")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=Path))
+@place_options
 @options.out_option(
     "CONSTANTS", "The file of fitted constants to write, for the --constants of pick, table and group.", required=False
 )
@@ -41,12 +45,22 @@ WORSE = 2.0  # times what the model misses in the middle: sizes that are named
 )
 @library_option
 @options.json_option
-def command(files: tuple[Path, ...], out: Path | None, model_name: str, cost_table: Path | None, as_json: bool) -> None:
+def command(
+    files: tuple[Path, ...],
+    out: Path | None,
+    model_name: str,
+    cost_table: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Fits the constants of NCCL's model to the measurements in FILE, of one machine and release.
 
     What the measurements do not determine keeps NCCL's value; several node counts determine more. Every fourth
     size is held out: the errors there are those of sizes that were not used. Sessions and communicators are held out
     in turn as well.
+
+    With --arm, --machine, --topology or --log the FILEs are of nccl-tests, or of any origin as in 'verify'; NCCL's own
+    choices in them count as what the emulator picks where no log says it.
 
     \b
     nccl-tuner fit one-node.jsonl two-nodes.jsonl --out pod.toml
@@ -57,14 +71,22 @@ def command(files: tuple[Path, ...], out: Path | None, model_name: str, cost_tab
         raise BadInput("--out: alpha and beta are no constants of NCCL's model; valid with them: --cost-table TABLE")
     if not textbook and cost_table is not None:
         raise BadInput("--cost-table: of alpha and beta only; valid: --model alpha-beta --cost-table TABLE")
+    read = None
+    if is_asked(given):
+        runs = asked(files, given)
+        read, files = measurements.of_arms(workflow.read(runs)), runs.paths
+    elif not files:
+        raise click.UsageError("Missing argument 'FILE...'.")
+    else:
+        check_place(files)
     if textbook:
-        fits = fit_alpha_beta(files, cost_table=cost_table, command=command_line())
+        fits = fit_alpha_beta(files, cost_table=cost_table, command=command_line(), measured=read)
         if as_json:
             print_json(to_json(fits))
         else:
             _print_alpha_beta(fits, cost_table)
         return
-    report = fit(files, out=out, command=command_line(), progress=_say)
+    report = fit(files, out=out, command=command_line(), progress=_say, measured=read)
     if as_json:
         print_json(to_json(report))
     else:

@@ -9,9 +9,9 @@ import click
 from tuner.base.errors import BadInput
 from tuner.base.records import to_json
 from tuner.cli import options, verify_arms
+from tuner.cli.arm_options import asked, is_asked, place_options
 from tuner.cli.gpu_options import library_option
 from tuner.cli.output import human_bytes, print_json, print_table
-from tuner.cli.release_names import release_option
 from tuner.measure.comparison.compared import mean_regrets
 from tuner.measure.comparison.judged import Judged
 from tuner.measure.comparison.model_errors import ModelError
@@ -20,39 +20,10 @@ from tuner.regret import next_runs, workflow
 from tuner.regret.workflow import Asked
 
 
-class _ArmFile(click.ParamType):  # type: ignore[type-arg]
-    """``NAME=FILE``."""
-
-    name = "arm"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Path]:
-        if isinstance(value, tuple):
-            return value
-        label, equals, path = str(value).partition("=")
-        if not equals or not label or not path:
-            raise BadInput(f"--arm {value}; valid: NAME=FILE, such as Ring=ring.log or default=plain.log")
-        return label, Path(path)
-
-
 @click.command(name="verify")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
-@click.option(
-    "--arm",
-    "labelled",
-    multiple=True,
-    type=_ArmFile(),
-    metavar="NAME=FILE",
-    help="A file and what was forced in it: default (nothing), Ring, LL128, Ring/LL, or Ring/LL/8 with channels; "
-    "repeatable.",
-)
+@place_options
 @click.option("--table", "tables", multiple=True, metavar="NAME|FILE", help="A table of measured times; repeatable.")
-@click.option("--machine", metavar="NAME", help="The machine that was measured. [default: what tables say]")
-@click.option(
-    "--topology", type=click.Path(path_type=Path), metavar="FILE.xml", help="Instead of it, a topology in NCCL's XML."
-)
-@release_option("The release that was measured. [default: what files say]", default="")
-@click.option("--nodes", type=click.IntRange(min=1), help="Nodes of files that do not say it; of a table, which rows.")
-@click.option("--gpus-per-node", type=click.IntRange(min=1), help="GPUs of each node, of files that do not say it.")
 @click.option(
     "--noise",
     "noise_percent",
@@ -98,10 +69,11 @@ def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, 
     noise, wants_next, calibration = given.pop("noise_percent"), given.pop("wants_next"), given.pop("calibration")
     if calibration is not None and not wants_next:
         raise BadInput(f"--calibration {calibration} is for --next")
-    if any(given.values()) or wants_next or noise is not None:
+    tables = given.pop("tables")
+    if is_asked(given) or tables or wants_next or noise is not None:
         if histogram is not None or plot is not None:
             raise BadInput("--histogram and --plot are for FILEs of measure alone, without --arm, --table, --machine")
-        _arms(Asked(files=files, noise_percent=noise, **given), wants_next, calibration, as_json)
+        _arms(asked(files, given, tables=tables, noise_percent=noise), wants_next, calibration, as_json)
         return
     if not files:
         raise click.UsageError("Missing argument 'FILE...'.")
@@ -124,8 +96,8 @@ def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, 
             )
 
 
-def _arms(asked: Asked, wants_next: bool, calibration: str | None, as_json: bool) -> None:
-    regret = workflow.of_arms(workflow.read(asked))
+def _arms(runs_of: Asked, wants_next: bool, calibration: str | None, as_json: bool) -> None:
+    regret = workflow.of_arms(workflow.read(runs_of))
     runs = next_runs.next_runs(regret.measured, calibration) if wants_next else None
     if as_json:
         print_json({**to_json(regret), **({"next": to_json(runs)} if runs else {})})

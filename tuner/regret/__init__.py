@@ -4,5 +4,6 @@
 ``noise`` is what two times may differ by chance. ``judged`` holds the pick against the best arm by size, ``executed``
 says by its time which arm NCCL's own choice was, ``halves`` where two smaller calls would be faster, ``kinks`` whether
 measured curves bend where NCCL's pick changes, ``next_runs`` what to force to know more, ``rows`` which rows of a
-decision table the measurements support. ``workflow`` does all of it.
+decision table the measurements support. ``workflow`` does all of it. ``measurements`` makes of arms what a file
+of ``measure`` holds, ``decide`` a decision table.
 """

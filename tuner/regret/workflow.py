@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from tuner import measured
 from tuner.base.errors import BadInput
@@ -10,7 +11,7 @@ from tuner.base.records import json_form
 from tuner.calibration import plausible
 from tuner.calibration.measured_calls import Site
 from tuner.machine import catalogue
-from tuner.machine.topology import read as read_topology
+from tuner.machine.topology import Topology
 from tuner.measure.readers import measured_table
 from tuner.measure.readers.measured_table import Given
 from tuner.measured import MeasuredTable
@@ -20,6 +21,7 @@ from tuner.regret.halves import SplitGain, split_gains
 from tuner.regret.judged import JudgedPick, Verdict, judge
 from tuner.regret.records import MeasuredArms
 from tuner.regret.rows import RecommendedRow, recommended
+from tuner.scenario.describe import describe
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +88,9 @@ class Asked:
     """What to read: ``labelled`` files by what they forced (``Ring``, ``default``), ``files`` that say so themselves,
     ``tables`` by their shipped name or path; ``nodes`` chooses rows of tables, and is said of files without ranks.
 
-    ``machine`` and ``nccl`` are what tables say where they are not given. ``noise_percent`` is by how much two runs of
-    the same differ, where that is known otherwise.
+    ``machine`` and ``nccl`` are what tables say where they are not given, ``words`` what else describes where it was
+    measured: a log, the GPUs of a skeleton, as ``tuner.scenario.describe`` takes them. ``noise_percent`` is by how much
+    two runs of the same differ, where that is known otherwise.
     """
 
     labelled: tuple[tuple[str, Path], ...] = ()
@@ -99,6 +102,17 @@ class Asked:
     nodes: int | None = None
     gpus_per_node: int | None = None
     noise_percent: float | None = None
+    words: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """All files."""
+        return (*(path for _, path in self.labelled), *self.files)
+
+    @property
+    def log(self) -> Path | None:
+        """The log that shows the communicator."""
+        return dict(self.words).get("log")
 
 
 def read(asked: Asked) -> MeasuredArms:
@@ -116,8 +130,8 @@ def read(asked: Asked) -> MeasuredArms:
     if not sources:
         raise BadInput("nothing to judge; valid: --arm NAME=FILE, --table NAME, or FILE")
     site = _site(asked, [source.table for source in sources])
-    topology = read_topology(site.topology) if site.topology else catalogue.load(site.machine or "").topology
-    for source in sources:
+    topology = _topology(site)
+    for source in sources if topology is not None else ():
         plausible.refuse(source.table, topology, str(source.path or source.table.name))
     placed = arms.of_sources(sources, site)
     return placed if asked.noise_percent is None else replace(placed, noise_percent={"1": asked.noise_percent})
@@ -138,12 +152,26 @@ def _of_nodes(table: MeasuredTable, nodes: int | None) -> MeasuredTable:
     return replace(table, rows=rows)
 
 
+def _topology(site: Site) -> Topology | None:
+    """Whose links bound what can be true; None of a log, which shows none."""
+    if site.machine is not None:
+        return catalogue.load(site.machine).topology
+    if site.topology is None:
+        return None
+    return describe(None, topology=site.topology, nccl=site.nccl, **dict(site.words)).resolve().own.topology
+
+
 def _site(asked: Asked, tables: Sequence[MeasuredTable]) -> Site:
-    machine = asked.machine or (None if asked.topology else _one("machine", tables))
-    nccl = asked.nccl or _one("nccl", tables)
+    described_otherwise = asked.topology or asked.log
+    machine = asked.machine or (None if described_otherwise else _one("machine", tables))
+    names = {table.header.nccl for table in tables if table.header.nccl}
+    if asked.log is not None and not asked.nccl and not names:
+        nccl = describe(machine, topology=asked.topology, **dict(asked.words)).nccl
+    else:
+        nccl = asked.nccl or _one("nccl", tables)
     if machine is not None:
         machine = catalogue.load(machine).name
-    return Site(machine, nccl, asked.topology)
+    return Site(machine, nccl, asked.topology, asked.words)
 
 
 def _one(what: str, tables: Sequence[MeasuredTable]) -> str:

@@ -16,6 +16,7 @@ from tuner.workload.budget import CountedFiles, budget
 from tuner.workload.count import count
 from tuner.workload.price import Variant
 from tuner.workload.priced import Budget
+from tuner.workload.regret import Measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +60,12 @@ def of_files(files: Iterable[Path], compared: Compared, wanted: Wanted, measured
     return of_lists([read(path, compared.scenarios[0].ranks) for path in files], compared, wanted, measured)
 
 
-def of_lists(lists: Sequence[CallList], compared: Compared, wanted: Wanted, measured: Path | None = None) -> Budget:
-    """The same of files that were read. Errors: those of :func:`of_files`."""
+def of_lists(
+    lists: Sequence[CallList], compared: Compared, wanted: Wanted, measured: Path | Measured | None = None
+) -> Budget:
+    """The same of files that were read, also of times that were. Errors: those of :func:`of_files`."""
     variants, described = compared.variants(), compared.scenarios[0]
-    times = None if measured is None else regret.read(measured, described)
+    times = regret.read(measured, described) if isinstance(measured, Path) else measured
     return budget(CountedFiles(list(lists), wanted, count(list(lists), wanted)), variants, times, compared.times)
 
 

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Collective
 from tuner.cli import options
+from tuner.cli.arm_options import arm_option, runs_there
 from tuner.cli.plot import shared
 from tuner.cli.plot.records import PicturedMachine, PicturedMeasurements, PicturedSeries
 from tuner.emulator.selection import Selection
@@ -20,6 +21,7 @@ from tuner.measure.comparison.model import Model
 from tuner.measure.records import header
 from tuner.measure.records.samples import Measurements, Point
 from tuner.measure.series import Series, series
+from tuner.regret.measurements import of_communicator
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -27,32 +29,44 @@ if TYPE_CHECKING:
 
 
 @click.command(name="measured")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
 @click.option(
     "--collective",
     type=options.Named(Collective, "collective"),
     help="Only this collective; also the collective of a nccl-tests text that does not name it. [default: all]",
 )
+@arm_option
 @options.scenario_options
 @shared.out_option
 @options.json_option
-def command(file: Path, collective: Collective | None, out: Path | None, as_json: bool, **scenario: Any) -> None:
-    """Times in FILE, of 'nccl-tuner measure' or nccl-tests, against what NCCL's model predicts, and their ratio.
+def command(
+    files: tuple[Path, ...],
+    labelled: tuple[tuple[str, Path], ...],
+    collective: Collective | None,
+    out: Path | None,
+    as_json: bool,
+    **scenario: Any,
+) -> None:
+    """Times in FILEs, of 'nccl-tuner measure' or nccl-tests, against what NCCL's model predicts, and their ratio.
 
-    A file of nccl-tests does not say where it was measured: --machine, --nodes and --nccl do.
+    A file of nccl-tests does not say where it was measured: --machine, --topology or --log, --nodes and --nccl do.
+    Several FILEs, and those of --arm, are runs of one communicator; each says by NCCL_ALGO and NCCL_PROTO, or by NAME,
+    what it forced.
 
     \b
     nccl-tuner plot measured run.jsonl --collective allreduce --out measured.png
     nccl-tuner plot measured all_reduce_perf.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --out measured.svg
+    nccl-tuner plot measured plain.log --arm Ring=ring.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --out arms.svg
     """
-    measurements = read_any(file, collective)
+    if not files and not labelled:
+        raise click.UsageError("Missing argument 'FILE...'.")
+    file, described, measurements = _read(files, labelled, collective, scenario)
     if collective is not None:
         blocks = tuple(block for block in measurements.blocks if block.point.collective is collective)
         if not blocks:
             raise BadMeasurement(f"{file}: no {collective.name} in it")
         measurements = replace(measurements, blocks=blocks)
     given = measurements.header
-    described = _scenario(file, measurements, scenario)
     comparison = Comparison(measurements, Model(Selection(described.communicator())))
     if not comparison.kinds:
         why = comparison.skipped[0].reason if comparison.skipped else "no times that count"
@@ -73,6 +87,23 @@ def command(file: Path, collective: Collective | None, out: Path | None, as_json
         return f"{sum(map(len, kinds.values()))} points of {names}, {given.origin}"
 
     shared.deliver(out, as_json, record, draw, says)
+
+
+def _read(
+    files: tuple[Path, ...],
+    labelled: tuple[tuple[str, Path], ...],
+    collective: Collective | None,
+    scenario: Mapping[str, Any],
+) -> tuple[Path, Scenario, Measurements]:
+    """A file, the communicator, and the times; of several files together, and of one that forces something, by arms."""
+    described_there = any(scenario[name] for name in ("machine", "topology", "log"))
+    if described_there and (labelled or len(files) > 1):
+        placed, described = runs_there(files, {**scenario, "labelled": labelled})
+        return files[0] if files else labelled[0][1], described, of_communicator(placed, described)
+    if labelled or len(files) > 1:
+        raise BadInput("--arm, and several FILEs: valid with --machine NAME, --topology FILE or --log FILE, and --nccl")
+    measurements = read_any(files[0], collective)
+    return files[0], _scenario(files[0], measurements, scenario), measurements
 
 
 def _scenario(file: Path, measurements: Measurements, scenario: Mapping[str, Any]) -> Scenario:

@@ -9,6 +9,7 @@ from tuner.measure.comparison.model import Model
 from tuner.measure.evidence import LEVEL, Evidence
 from tuner.measure.records.samples import Combination, Point
 
+_NOT_SAID = "no log of NCCL's own choice, and the file does not say where it was measured; valid: with --machine NAME"
 FEWEST_OTHERS = 2  # beside a pick, for the best of them to be called so
 
 
@@ -61,7 +62,7 @@ def judge(point: Point, evidence: Evidence, model: Model | None) -> Judged | Ski
     modelled = model.pick(point) if model is not None else None
     pick = evidence.executed or modelled
     if pick is None:
-        return Skipped(point, "what NCCL picks is not known: it did not run by itself, and the header has no case")
+        return Skipped(point, f"what NCCL picks is not known: {_NOT_SAID}")
     name, same = pick.plain, columns_of(pick, evidence)
     if not same:
         return Skipped(point, f"the pick was not measured: {name}")

@@ -70,6 +70,32 @@ def read(path: Path, given: Given | None = None) -> MeasuredTable:
     return _agreed(path, table, given)
 
 
+def is_of_nccl_tests(path: Path) -> bool:
+    """Whether nccl-tests printed or wrote it. BadMeasurement as of ``read_bytes``."""
+    content = read_bytes(path, BadMeasurement)
+    return nccl_tests.is_json(nccl_tests.load_json(content)) or is_text(content.decode(errors="replace"))
+
+
+def forces(path: Path) -> bool:
+    """Whether a file of nccl-tests says by NCCL's variables that its run forced something. BadMeasurement as of
+    ``read_bytes``.
+    """
+    content = read_bytes(path, BadMeasurement)
+    if nccl_tests.is_json(record := nccl_tests.load_json(content)):
+        return any(_CHOOSING.match(f"{name}={value}") for name, value in nccl_tests.json_variables(record).items())
+    text = content.decode(errors="replace")
+    return is_text(text) and bool(_said(text))
+
+
+def release_of(path: Path) -> str | None:
+    """The release that a file of nccl-tests names; None where it names none, or is of another kind."""
+    content = read_bytes(path, BadMeasurement)
+    if nccl_tests.is_json(record := nccl_tests.load_json(content)):
+        return nccl_tests.json_header(path, record).nccl
+    text = content.decode(errors="replace")
+    return Text(path, text.rpartition("\n")[0]).release if is_text(text) else None
+
+
 def _has_columns(text: str) -> bool:
     lines = (line for line in text.splitlines() if line.strip() and not line.startswith("#"))
     return "collective" in next(lines, "").split(",")
