@@ -42,6 +42,10 @@ class Framed(ABC):
     def columns(self) -> dict[str, Column]:
         """The columns by name, each of one dimension and all of one length."""
 
+    def rows(self) -> list[tuple[Any, ...]]:
+        """The rows of :meth:`columns` as Python's values, words as text; None where there is none."""
+        return list(zip(*(_values(column) for column in self.columns().values()), strict=True))
+
     def to_pandas(self) -> Any:
         """A ``pandas.DataFrame`` of :meth:`columns`, words as ``Categorical``. Errors: BadInput without pandas."""
         try:
@@ -118,6 +122,14 @@ class Costs(Framed):
             "protocol": Named(Protocol, protocol),
             "time_us": self.time_us[size, algorithm, protocol],
         }
+
+
+def _values(column: Column) -> list[Any]:
+    if isinstance(column, Named):
+        names = [word.name for word in column.words]
+        return [names[number] if number >= 0 else None for number in column.numbers.tolist()]
+    values = column.tolist() if isinstance(column, np.ndarray) else list(column)
+    return [None if isinstance(value, float) and np.isnan(value) else value for value in values]
 
 
 def _missing(package: str) -> BadInput:

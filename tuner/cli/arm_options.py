@@ -104,6 +104,10 @@ def runs_there(files: tuple[Path, ...], given: Mapping[str, Any]) -> tuple[Measu
         )
     placed = workflow.read(asked(files, given))
     words = {name: value for name, value in given.items() if name != "labelled"}
+    counts = {(one.call.nodes, one.call.gpus_per_node) for one in placed.calls}
+    if given.get("log") is None and len(counts) == 1:
+        ((nodes, gpus),) = counts
+        words |= {"nodes": given.get("nodes") or nodes, "gpus_per_node": given.get("gpus_per_node") or gpus}
     return placed, options.scenario_of(**{**words, "nccl": given.get("nccl") or placed.site.nccl})
 
 

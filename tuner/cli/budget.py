@@ -10,6 +10,8 @@ from tuner.analysis.calibrated import TimesWanted
 from tuner.base.names import Buffers, DataType, Op
 from tuner.cli import budgeted, options
 from tuner.cli.arm_options import arm_option, runs_there
+from tuner.cli.exports import Exports, export_options
+from tuner.cli.metrics import of_budget
 from tuner.cli.output import print_json
 from tuner.cli.trace_files import read_files
 from tuner.measure.readers import measured_table
@@ -65,6 +67,7 @@ MOST_ROWS = 32  # of sizes one by one
     "--overlap", is_flag=True, help="The SMs that calls take from compute beside them: the channels of their picks."
 )
 @click.option("--exact", is_flag=True, help=f"A row for every size, even where there are more than {MOST_ROWS}.")
+@export_options
 @options.json_option
 def command(
     files: tuple[Path, ...],
@@ -82,6 +85,9 @@ def command(
     times: TimesWanted | None,
     overlap: bool,
     exact: bool,
+    as_csv: bool,
+    parquet: Path | None,
+    as_prometheus: bool,
     as_json: bool,
     **scenario: Any,
 ) -> None:
@@ -103,6 +109,7 @@ def command(
     nccl-tuner budget steps.csv --machine dgx-h100 --nodes 2 --nccl 2.22.3,2.28.9
     nccl-tuner budget trace.json.gz --machine dgx-h100 --nodes 2 --setting NCCL_ALGO=Ring --measured run.jsonl --json
     """
+    exports = Exports(as_csv, parquet, as_prometheus, as_json)
     names = [name.strip() for name in nccl.split(",")] if nccl else [None]
     scenarios = [options.scenario_of(nccl=name, env=env, **scenario) for name in names]
     wanted = replace(
@@ -113,6 +120,8 @@ def command(
         click.echo(f"note: {line}", err=True)
     times_of = _measured(measured, {**scenario, "labelled": labelled}, scenarios[0])
     budget = job.of_lists(lists, job.Compared(scenarios, settings, tables, times), wanted, times_of)
+    if exports.deliver(budget.by_size, of_budget(budget)):
+        return
     if as_json:
         print_json(budget)
     else:

@@ -10,7 +10,9 @@ from tuner.base.errors import BadInput
 from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.arm_options import asked, check_place, is_asked, place_options
+from tuner.cli.exports import Exports, export_options
 from tuner.cli.gpu_options import library_option
+from tuner.cli.metrics import of_decision
 from tuner.cli.output import print_json
 from tuner.cli.provenance import command_line
 from tuner.cli.renamed import Renamed
@@ -55,6 +57,7 @@ from tuner.regret.decide import decide as decide_runs
     help="Also rows for the numbers of nodes between those of the FILEs, where both neighbours choose the same.",
 )
 @library_option
+@export_options
 @options.json_option
 def command(
     files: tuple[Path, ...],
@@ -67,6 +70,9 @@ def command(
     seed: int,
     no_gate: bool,
     interpolate: bool,
+    as_csv: bool,
+    parquet: Path | None,
+    as_prometheus: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -86,13 +92,15 @@ def command(
     nccl-tuner decide 2nodes.jsonl 4nodes.jsonl 8nodes.jsonl --interpolate --out pod.table
     nccl-tuner decide plain.log --arm Ring=ring.log --machine dgx-h100 --nccl 2.28.9 --no-gate --out pod.table
     """
+    exports = Exports(as_csv, parquet, as_prometheus, as_json)
     if is_asked(given):
         if constants is not None or interpolate:
             raise BadInput("--constants and --interpolate are for FILEs of measure alone, without --arm, --machine")
         if not no_gate:
             raise BadInput("runs of nccl-tests cannot be repeated in an A/B run here; valid with them: --no-gate")
         of_runs = decide_runs(asked(files, given), out, command_line())
-        print_json(to_json(of_runs)) if as_json else _print(of_runs)
+        if not exports.deliver(of_runs, of_decision(of_runs)):
+            print_json(to_json(of_runs)) if as_json else _print(of_runs)
         return
     if not files:
         raise click.UsageError("Missing argument 'FILE...'.")
@@ -105,6 +113,8 @@ def command(
     between = None
     if interpolate:
         between = interpolated(out, {Shape(file.ranks, file.nodes): file.file for file in decided.files})
+    if exports.deliver(decided, of_decision(decided)):
+        return
     if as_json:
         print_json(to_json(decided) | (to_json(between) if between else {}))
         return
