@@ -228,3 +228,13 @@ def test_a_system_is_printed_without_going_in_circles() -> None:
     text = catalogue.load("dgx-h100").topology_xml
     system = prepared(Request(text, 8, True), release.load("2.28.9"), Environment({}, non_numeric_is_default=False))
     assert len(repr(system.gpus[0].paths[Kind.NET])) < 10_000
+
+
+def test_more_gpus_than_nccl_has_room_for_are_refused_at_once(tmp_path: Path) -> None:
+    gpu = '<pci busid="{n:04x}:01:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16">'
+    gpus = "".join(f'{gpu.format(n=n)}<gpu dev="{n}" sm="80"/></pci>' for n in range(641))
+    cpu = '<cpu numaid="0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">'
+    file = tmp_path / "wide.xml"
+    file.write_text(f'<system version="1">{cpu}{gpus}</cpu></system>')
+    refused = run("graphs", "--topology", str(file), "--nodes", "1", "--nccl", "2.28.9", code=2).stderr
+    assert refused == "nccl-tuner: 641 GPUs of a node; NCCL has room for 640\n"

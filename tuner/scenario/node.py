@@ -77,6 +77,8 @@ class ResolvedNode:
             node = self.scenario.machine or self.scenario.topology
             of = "tray" if self.trays else "node"
             raise BadInput(f"GPUs per {of}: {gpus}; valid: 1 to {have} on {node}")
+        if gpus > MOST_RANKS:
+            raise BadInput(f"{gpus} GPUs of a node; NCCL has room for {MOST_RANKS}")
         return gpus
 
     @cached_property
