@@ -13,6 +13,7 @@ from tuner.base.errors import BadInput
 from tuner.base.files import write_text
 from tuner.base.records import json_form, to_json
 from tuner.cli import machine_files, options
+from tuner.cli.doctor import doctor
 from tuner.cli.output import print_json, print_table
 from tuner.cli.release_names import release_option
 from tuner.machine import catalogue, graph_tables
@@ -70,7 +71,7 @@ def show(name: str, changes: tuple[str, ...], as_json: bool) -> None:
         click.echo(machine.topology_xml, nl=False)
 
 
-for each in (machine_files.complete, machine_files.nearest):
+for each in (doctor, machine_files.complete, machine_files.nearest):
     command.add_command(each)
 
 releases_option = release_option("Release that searches; may be repeated.", "releases", multiple=True)

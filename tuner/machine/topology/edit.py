@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping
 from functools import cache
 
-from tuner.machine.topology import edit_adapters, edit_links, edit_places
+from tuner.machine.topology import edit_adapters, edit_links, edit_places, edit_repairs
 from tuner.machine.topology.reader import read
 from tuner.machine.topology.xml import to_text
 
@@ -22,9 +22,22 @@ EDITS: dict[str, Callable[[ET.Element, str], None]] = {
     "remove-gpu": edit_places.remove_gpu,
     "sockets": edit_places.sockets,
     "cpu": edit_places.cpu,
+    "add-cpu": edit_repairs.add_cpu,
+    "add-switch": edit_repairs.add_switch,
+    "move-switch": edit_repairs.move_switch,
+    "ids": edit_repairs.ids,
+    "order": edit_repairs.order,
+    "nvswitch": edit_repairs.nvswitch,
+    "link-gpus": edit_repairs.link_gpus,
+    "new-guid": edit_repairs.new_guid,
+    "keep": edit_repairs.keep,
+    "sm": edit_repairs.sm,
 }
 # Where what is said a second time does not replace what was said before.
-ADD_UP = frozenset({"add-nic", "move-nic", "remove-nic", "move-gpu", "remove-gpu"})
+ADD_UP = frozenset(
+    {"add-nic", "move-nic", "remove-nic", "move-gpu", "remove-gpu", "add-cpu", "add-switch", "move-switch"}
+    | {"new-guid", "keep"}
+)
 
 
 def together(key: str, before: str | None, value: str) -> str:

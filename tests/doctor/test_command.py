@@ -1,0 +1,102 @@
+"""``nccl-tuner machines doctor``: what it prints, its exit codes, the repaired file, and refusals in one line."""
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import run
+from tests.support.damages import FAULTS
+from tuner.doctor.records import KINDS
+from tuner.machine import catalogue
+from tuner.machine.topology.xml import to_text
+
+GUEST = Path(__file__).parents[2] / "docs" / "examples" / "guest.xml"
+NCCL = ("--nccl", "2.28.9")
+
+
+def damaged(tmp_path: Path, *names: str, machine: str = "dgx-h100") -> str:
+    root = ET.fromstring(catalogue.load(machine).topology_xml)
+    for name in names:
+        assert FAULTS[name].damage(root)
+    file = tmp_path / "damaged.xml"
+    file.write_text(to_text(root))
+    return str(file)
+
+
+def test_the_repaired_file_is_sound(tmp_path: Path) -> None:
+    out = tmp_path / "repaired.xml"
+    seen = run("machines", "doctor", str(GUEST), *NCCL, "-o", str(out), code=1).stdout
+    for kind in ("pci-flat", "link-speed", "nvlinks", "gpudirect"):
+        assert f": {kind}. " in seen
+    assert "held against hgx-h200 (agrees: " in seen
+    assert f"NCCL_TOPO_FILE={out}" in seen
+    assert "nothing is wrong" in run("machines", "doctor", str(out), *NCCL).stdout
+
+
+def test_json_has_all_changes_and_what_they_cost(tmp_path: Path) -> None:
+    file = damaged(tmp_path, "no_nvlinks_of_one_gpu", "no_link_speeds")
+    seen = json.loads(run("machines", "doctor", file, *NCCL, "--json", code=1).stdout)
+    by_kind = {finding["kind"]: finding for finding in seen["findings"]}
+    assert by_kind["nvlinks"]["changes"] == ["nvswitch=18@gpu:0"]
+    assert seen["nearness"]["machine"] == "dgx-h100"
+    assert seen["left"] == []
+    last = seen["sizes"][-1]
+    assert last["busbw_gbs_before"] < last["busbw_gbs_after"]
+    assert by_kind["link-speed"]["busbw_gbs_left"] < last["busbw_gbs_after"]
+    changes = [each for finding in seen["findings"] for each in finding["changes"]]
+    assert seen["changes"] == changes
+
+
+def test_a_repair_is_a_change_of_whatif(tmp_path: Path) -> None:
+    file = damaged(tmp_path, "no_nvlinks_of_one_gpu")
+    said = run("whatif", "allreduce", "nvswitch=18@gpu:0", "--topology", file, "--nodes", "2", *NCCL, "--bytes", "1G")
+    (one,) = json.loads(run(*said.args[1:], "--json").stdout)["sizes"]
+    seen = json.loads(run("machines", "doctor", file, *NCCL, "--json", code=1).stdout)
+    assert one["busbw_gbs_after"] == seen["sizes"][-1]["busbw_gbs_after"]
+
+
+def test_like_names_another_machine() -> None:
+    seen = run("machines", "doctor", str(GUEST), *NCCL, "--like", "dgx-h200", "--json", code=1).stdout
+    assert json.loads(seen)["nearness"]["machine"] == "dgx-h200"
+
+
+def test_what_nccl_cannot_search_is_said(tmp_path: Path) -> None:
+    """A link that one end alone has: the search of NCCL fails, and the repair is written all the same."""
+    file = damaged(tmp_path, "nvlink_to_itself", machine="dgx-1v")
+    seen = run("machines", "doctor", file, *NCCL, code=1).stdout
+    assert "what it costs is not known: " in seen
+    assert "no link back" in " ".join(seen.split())
+
+
+def test_the_screen_is_80_columns_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    seen = run("machines", "doctor", str(GUEST), *NCCL, code=1).stdout
+    assert max(map(len, seen.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "says"),
+    [
+        ("<system", (), "not XML"),
+        ("\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n", (), "no topology of NCCL; valid: what 'machines complete'"),
+        ('<system version="1"><cpu numaid="0"/></system>', (), "no <gpu> in it|has no arch"),
+        (None, ("--like", "nothing"), "no machine 'nothing'"),
+    ],
+)
+def test_what_cannot_be_examined_is_refused_in_one_line(
+    text: str | None, options: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
+    file = GUEST
+    if text is not None:
+        file = tmp_path / "other.xml"
+        file.write_text(text)
+    done = run("machines", "doctor", str(file), *options, code=2)
+    assert done.stderr.count("\n") == 1
+    assert any(each in done.stderr for each in says.split("|"))
+
+
+def test_every_kind_has_its_line_in_the_documentation() -> None:
+    page = (GUEST.parents[1] / "doctor.md").read_text("utf-8")
+    assert all(f"`{kind}`" in page for kind in KINDS)

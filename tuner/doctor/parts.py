@@ -1,0 +1,65 @@
+"""Parts by their PCI ids (``tables/parts.toml``, ``tables/gpus.toml``): what they can at most."""
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from tuner.machine import gpus
+
+NVIDIA = "10de"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """``kind`` is gpu, adapter or switch; ``pcie`` generation and lanes, ``gbps`` of a port, each None if not known."""
+
+    name: str
+    kind: str
+    pcie: tuple[int, int] | None = None
+    gbps: float | None = None
+    gpudirect_rdma: bool = True
+    nvlinks: int | None = None  # of a GPU
+    comp_cap: int | None = None
+
+
+def of(vendor: str | None, device: str | None) -> Part | None:
+    """The part of these ids, as in ``vendor="0x10de" device="0x2330"``; None for unknown ones."""
+    key = f"{(vendor or '').lower().removeprefix('0x')}:{(device or '').lower().removeprefix('0x')}"
+    return _gpus().get(key) or _others().get(key)
+
+
+@cache
+def _gpus() -> dict[str, Part]:
+    """A device id of several forms of one model (with and without bridges) has links in some of them: not known."""
+    found: dict[str, Part] = {}
+    for name in gpus.names():
+        model = gpus.load(name)
+        pcie = gpus.pcie_generation(model.compute_capability), 16
+        for device in model.pci_devices:
+            key = f"{NVIDIA}:{device.removeprefix('0x')}"
+            links = model.nvlinks if key not in found else None
+            facts = model.gpudirect_rdma, links, model.compute_capability
+            found[key] = Part(found[key].name if key in found else name, "gpu", pcie, None, *facts)
+    return found
+
+
+@cache
+def _others() -> dict[str, Part]:
+    table = tomllib.loads((files("tuner.tables") / "parts.toml").read_text(encoding="utf-8"))
+    return {
+        ids: Part(
+            row["name"],
+            kind.removesuffix("s") if kind == "adapters" else "switch",
+            _pcie(row.get("pcie")),
+            row.get("gbps"),
+            row.get("gpudirect_rdma", True),
+        )
+        for kind, rows in table.items()
+        for ids, row in rows.items()
+    }
+
+
+def _pcie(text: str | None) -> tuple[int, int] | None:
+    generation, _, lanes = (text or "").partition("x")
+    return (int(generation), int(lanes)) if lanes else None
