@@ -15,7 +15,7 @@ from tuner.search.load import Load, less_by
 from tuner.search.nets import ANY_GPU, Nets
 from tuner.search.order import NextGpus
 from tuner.search.recorded import Recorder
-from tuner.search.routes import Routes
+from tuner.search.routes import UNKNOWN, Routes
 from tuner.search.seen import Seen
 from tuner.search.system import Kind, System
 from tuner.search.trial import Trial
@@ -106,12 +106,17 @@ class NetworkEnds:
         gpus, type_ = self.nets.nearest_gpus(net)
         own = [device.local_gpu] if rules.starts == "own_then_nearest" and device.local_gpu != NEVER else []
         reached = type_ != self.system.types.DIS
-        routes = self.routes
-        for gpu in dict.fromkeys([*own, *gpus] if reached else own):
-            route = routes.route((Kind.NET, net, Kind.GPU, gpu))
-            if route is not None and routes.take(route):
+        routes, load = self.routes, self.load
+        entering = routes.entering[net]
+        for at, gpu in enumerate(dict.fromkeys([*own, *gpus] if reached else own)):
+            if at == len(entering):
+                entering.append(routes.route((Kind.NET, net, Kind.GPU, gpu)))
+            route = entering[at]
+            if route is not None and load.take(route):
+                trial.hops += route.hops
                 yield begun(gpu, FREE, back, NEVER)
-                routes.give(route)
+                load.give(route)
+                trial.hops -= route.hops
         return reached  # sic: NCCL goes on with the next device and forgets this one's bandwidth
 
     def _head(self, net: int, listed: list[int], back: int) -> Generator[State, None, tuple[bool, bool]]:
@@ -155,9 +160,14 @@ class NetworkEnds:
         trial, nets = self.trial, self.nets
         balanced = trial.pattern is Pattern.BalancedTree
         gbs = trial.bw_inter / 2 if balanced else trial.bw_inter
+        routes, load = self.routes.leaving[gpu], self.load
         for net in nets.leaving(trial, gpu, step):
-            route = self.routes.route((Kind.GPU, gpu, Kind.NET, net), gbs=gbs)
-            if route is not None and self.routes.take(route):
+            if routes[net] is UNKNOWN:
+                routes[net] = self.routes.route((Kind.GPU, gpu, Kind.NET, net), gbs=gbs)
+            route = routes[net]
+            if route is not None and load.take(route):
+                trial.hops += route.hops
                 trial.inter[trial.channels][1] = nets.devices[net].id
                 yield gpu, step, 1 if balanced and step == 0 else NEVER, round_, forced, used
-                self.routes.give(route)
+                load.give(route)
+                trial.hops -= route.hops

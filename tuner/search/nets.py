@@ -129,10 +129,11 @@ class Nets:
 
     def alternates(self, trial: Trial) -> bool:
         """Whether the channel that is laid, or the next one, is to take the adapters of the one before in reverse."""
+        if not trial.channels & 1:
+            return False
         rules = self.rules.alternate
         any_pattern = rules == "any_pattern" and trial.cross_nic != 0
-        rings = rules == "rings" and trial.pattern is Pattern.Ring and trial.cross_nic == 2
-        return trial.channels & 1 == 1 and (any_pattern or rings)
+        return any_pattern or (rules == "rings" and trial.pattern is Pattern.Ring and trial.cross_nic == 2)
 
     def widest(self, net: int, least_gbs: int, channel: int, pci_left: Callable[[int], float]) -> list[int]:
         """The GPUs that a device reaches with the most bandwidth, and over the fewest links; none below a bandwidth.

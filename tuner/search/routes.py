@@ -26,6 +26,10 @@ class Routes:
         gpus = len(system.gpus)
         # from each GPU to each other; UNKNOWN: not made yet
         self.between: list[list[Route | None]] = [[UNKNOWN] * gpus for _ in range(gpus)]
+        # From each GPU to each network device; and from each of these to the GPUs that a channel may begin with, in the
+        # order in which they are tried. Heads may have a number that is no GPU's, the one after the last.
+        self.leaving: list[list[Route | None]] = [[UNKNOWN] * len(system.nets) for _ in range(gpus + 1)]
+        self.entering: list[list[Route | None]] = [[] for _ in system.nets]
         self._made: dict[tuple[Ends, float, float | None], Route | None] = {}
 
     def route(self, ends: Ends, share: float = 1, gbs: float | None = None) -> Route | None:
