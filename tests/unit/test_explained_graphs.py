@@ -7,6 +7,7 @@ import json
 import re
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -19,16 +20,19 @@ from tuner.answers.graphs import of_scenario
 from tuner.base.errors import BadInput
 from tuner.machine import catalogue
 from tuner.scenario import Scenario
-from tuner.search import Request
+from tuner.search import Request, cached
 from tuner.search.explain import Explanation, explain
 from tuner.search.explain.again import Again, again
 from tuner.search.explain.changes import more_nvlinks, twice_the_speed
 from tuner.search.explain.limits import Limits
+from tuner.search.explain.links import LinkClass
 from tuner.search.explain.loads import loads
+from tuner.search.explain.records import Found
 from tuner.search.explain.runs import Freed
 from tuner.search.explain.runs import run as run_search
 from tuner.search.graphs import search
 from tuner.search.recorded import Recorder
+from tuner.search.system import Kind
 
 NCCL = "2.28.9"
 OLD_INTEL = 'arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="85"'  # 10 GB/s between sockets
@@ -317,6 +321,39 @@ def test_searching_again_finds_what_a_plain_search_finds() -> None:
     for _ in range(2):
         with pytest.raises(BadInput, match="no collnet_direct is searched there; valid: ring, tree"):
             of_request.found("collnet_direct")
+
+
+def test_numbers_are_kept_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path))
+    asked, nccl = request(system(*pair(2)), 2, False), release.load(NCCL)
+    found = Again(asked, nccl, Freed(), "key").found("tree")
+    (file,) = cached.folder().iterdir()
+    monkeypatch.setattr("tuner.search.explain.again.begun", None)
+    assert Again(asked, nccl, Freed(), "key").found("tree") == found
+    for key in (None, "other"):
+        with pytest.raises(TypeError):
+            Again(asked, nccl, Freed(), key).found("tree")
+    file.write_text(file.read_text().replace('channels\\": ', 'channels\\": 1'))
+    with pytest.raises(TypeError):
+        Again(asked, nccl, Freed(), "key").found("tree")  # not as it was written
+
+
+def test_each_search_is_kept_under_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = list[str]()
+
+    def nothing(key: str) -> dict[str, Found]:
+        keys.append(key)
+        return {}
+
+    monkeypatch.setattr("tuner.search.explain.again._of_disk", nothing)
+    asked = request(system(*pair(3)), 2, False)
+    wide = LinkClass((Kind.GPU, Kind.GPU), "NVL", 60.0)
+    freed = [Freed(), Freed(tries=4), Freed(channels=4), Freed(steps_gbs=(4.0,)), Freed(links=frozenset({wide}))]
+    for each in freed:
+        again(asked, NCCL, each)
+    again(replace(asked, several_nodes=True), NCCL)
+    again(asked, "2.18.3")
+    assert len(set(keys)) == len(keys) == 7
 
 
 def test_text_has_80_columns() -> None:
