@@ -226,3 +226,11 @@ def test_errors_are_of_the_file_that_is_wrong(tmp_path: Path) -> None:
         workflow.read(Asked(files=(wrong,), machine="dgx-h100"))
     with pytest.raises(BadInput, match="nothing to judge"):
         workflow.read(Asked(machine="dgx-h100"))
+
+
+def test_columns_of_public_runs_go_the_same_way() -> None:
+    """Ring, Tree and what NCCL chose on 16 nodes of B200, of a table that is shipped."""
+    table = Path(__file__).parents[2] / "tables" / "measured" / "b200-8x-64n__2.29.7__together.csv"
+    place = ("--machine", "dgx-b200", "--nodes", "16", "--nccl", "2.29.7", "--json")
+    record = json.loads(run("plot", "measured", table, "--collective", "allreduce", *place))
+    assert len({series["algorithm"] for each in record for series in each["series"]}) > 1

@@ -18,6 +18,7 @@ from tuner.emulator.selection import Selection
 from tuner.measure import read_any
 from tuner.measure.comparison.compared import Comparison
 from tuner.measure.comparison.model import Model
+from tuner.measure.readers import measured_table
 from tuner.measure.records import header
 from tuner.measure.records.samples import Measurements, Point
 from tuner.measure.series import Series, series
@@ -97,7 +98,7 @@ def _read(
 ) -> tuple[Path, Scenario, Measurements]:
     """A file, the communicator, and the times; of several files together, and of one that forces something, by arms."""
     described_there = any(scenario[name] for name in ("machine", "topology", "log"))
-    if described_there and (labelled or len(files) > 1):
+    if described_there and (labelled or len(files) > 1 or measured_table.forces(files[0])):
         placed, described = runs_there(files, {**scenario, "labelled": labelled})
         return files[0] if files else labelled[0][1], described, of_communicator(placed, described)
     if labelled or len(files) > 1:

@@ -77,10 +77,13 @@ def is_of_nccl_tests(path: Path) -> bool:
 
 
 def forces(path: Path) -> bool:
-    """Whether a file of nccl-tests says by NCCL's variables that its run forced something. BadMeasurement as of
-    ``read_bytes``.
+    """Whether a file may say of its rows what was forced: columns, or nccl-tests' with NCCL's variables in them.
+
+    BadMeasurement where it cannot be read.
     """
     content = read_bytes(path, BadMeasurement)
+    if content.startswith(parquet.MAGIC) or _has_columns(content.decode(errors="replace")):
+        return True
     if nccl_tests.is_json(record := nccl_tests.load_json(content)):
         return any(_CHOOSING.match(f"{name}={value}") for name, value in nccl_tests.json_variables(record).items())
     text = content.decode(errors="replace")
