@@ -22,8 +22,8 @@ class Stage:
     """What every rank has after initialisation, or after a call that came later; lists are by rank.
 
     ``device_bytes`` is memory of the device, ``host_bytes`` pinned memory of the host. ``counted_bytes`` is what NCCL
-    itself counts of the device's (ncclCommMemStats, from 2.29.7 on); None in other releases. ``blocks`` are those of the
-    call's kernel, each of which holds a multiprocessor (SM); 0 after initialisation.
+    itself counts of the device's (ncclCommMemStats, from 2.29.7 on), else None. ``blocks`` are those of the call's
+    kernel, each of which holds a multiprocessor (SM); 0 after initialisation.
     """
 
     after: str
