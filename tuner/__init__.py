@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tuner.api import Communicator as Communicator
     from tuner.api import budget as budget
     from tuner.api import communicator as communicator
+    from tuner.api import estimate as estimate
     from tuner.calibration.workflow import fit as fit
     from tuner.measure.decide import decide as decide
     from tuner.measure.verify import verify as verify
@@ -22,10 +23,11 @@ _API = {
     "budget": "tuner.api",
     "communicator": "tuner.api",
     "decide": "tuner.measure.decide",
+    "estimate": "tuner.api",
     "fit": "tuner.calibration.workflow",
     "verify": "tuner.measure.verify",
 }
-__all__ = ["Communicator", "Scenario", "budget", "communicator", "decide", "fit", "verify"]
+__all__ = ["Communicator", "Scenario", "budget", "communicator", "decide", "estimate", "fit", "verify"]
 
 
 def __dir__() -> list[str]:

@@ -158,6 +158,28 @@ class Communicator:
         return Rows(tuple(changes(Side(self.scenario), Side(other.scenario), request(collective, **kind))))
 
 
+def estimate(
+    collective: Collective | str,
+    nbytes: int,
+    group: Communicator,
+    calibration: Path | str | bool | None = None,
+    **kind: Unpack[CallKind],
+) -> float:
+    """How long one call takes, in us: for compilers that order computation and communication.
+
+    ``nbytes`` is NCCL's nBytes, ``group`` the communicator. The time is NCCL's own prediction of its pick, or that of a
+    ``calibration``: by name or file, or True for the one that fits the machine.
+    Errors: those of :meth:`Communicator.pick` and :meth:`Communicator.calibrated`.
+
+    >>> estimate("allreduce", 1 << 20, communicator("dgx-h100", nodes=2, nccl="2.28.9"))
+    62.505661...
+    """
+    if calibration is None or calibration is False:
+        return float(group.pick(collective, nbytes, **kind).time_us[0])
+    named = None if calibration is True else calibration
+    return float(group.calibrated(collective, nbytes, named, **kind).time_us[0])
+
+
 def communicator(machine: str | None = None, **description: Unpack[Description]) -> Communicator:
     """The communicator that ``machine`` (a name of the catalogue) and the keys of :class:`Description` describe.
 

@@ -27,6 +27,7 @@ SECTIONS = {
         "budget": "how long a job's collectives take by NCCL's model, and where the time goes",
         "plot": "pictures: maps of picks, curves, changes, measured against predicted",
         "report": "one HTML page of a machine: map, curves, tables and reasons",
+        "export": "picks and times in other programs' files: XLA, SimAI, a JSON of sizes and choices",
         "cost": "textbook models beside NCCL's: bandwidths, alpha-beta, ideal, training steps, efficiency",
     },
     "Machines": {
