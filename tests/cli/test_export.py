@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 import re
 from pathlib import Path
@@ -88,7 +89,7 @@ def test_choices(tmp_path: Path) -> None:
     assert (found["nccl"], found["ranks"], found["times"]) == ("2.28.9", 8, "predicted by NCCL's own model, in us")
     ranges = found["collectives"]["AllReduce"]
     assert (ranges[0]["from_bytes"], ranges[-1]["to_bytes"]) == (1024, MIB)
-    assert all(a["to_bytes"] + 1 == b["from_bytes"] for a, b in zip(ranges, ranges[1:], strict=False))
+    assert all(a["to_bytes"] + 1 == b["from_bytes"] for a, b in itertools.pairwise(ranges))
     group = tuner.communicator("dgx-h100", nccl="2.28.9")
     for one in ranges:
         picks = group.pick("allreduce", [one["from_bytes"], one["to_bytes"]])
