@@ -32,7 +32,7 @@ class Times:
         return np.asarray(calls.time_us, np.float64), f"calibrated to measured times, {calls.calibration}"
 
     def busbw_gbs(self, scenario: Scenario, request: Request, sizes: Sequence[int]) -> tuple[Array, str]:
-        """Bus bandwidths as nccl-tests defines them, in the same way."""
+        """Bus bandwidths in GB/s [size] as nccl-tests defines them, and whose."""
         times_us, whose = self.of(scenario, request, sizes)
         return np.asarray(bus_gbs(request.collective, np.array(sizes), times_us, scenario.ranks)), whose
 
