@@ -152,6 +152,18 @@ def test_real_files_are_examined(file: Path) -> None:
         assert {"nvlink-target", "link-speed"} <= kinds
 
 
+def test_a_real_fault_is_found_and_repaired() -> None:
+    """A public run on two A100 of which one had a single NVLink up, and the same machine when it was sound."""
+    folder = CASES / "2xA100-pcie-nvlink-nccl2.27.7" / "raw"
+    if not folder.exists():
+        pytest.skip("shared/cases is not here")
+    findings, repaired = examined((folder / "topo_fail.xml").read_text())
+    assert [finding.changes for finding in findings if finding.kind == "nvlinks"] == [("link-gpus=12@gpu:0-gpu:1",)]
+    others, sound = examined((folder / "topo_real.xml").read_text())
+    assert "nvlinks" not in {finding.kind for finding in others}
+    assert graphs(repaired) == graphs(sound)
+
+
 def test_a_damaged_real_dump_is_repaired() -> None:
     file = CASES / "2xA100-pcie-nvlink-nccl2.27.7" / "raw" / "nccl_topo_dump_normal.xml"
     if not file.exists():

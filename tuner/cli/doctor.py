@@ -71,7 +71,7 @@ def doctor(
     if as_json:
         print_json({**to_json(seen), "nccl": name, "nodes": nodes})
     else:
-        _print(seen, f"{nodes} nodes, NCCL {name}")
+        _print(seen, f"{nodes} {'node' if nodes == 1 else 'nodes'}, NCCL {name}")
         if out is not None:
             click.echo(f"wrote {out}; NCCL reads it with NCCL_TOPO_FILE={out}")
     ctx.exit(0 if seen.sound else 1)
@@ -100,7 +100,7 @@ def _print(seen: "Examination", where: str) -> None:
     whole = seen.sizes[-1].busbw_gbs_after if seen.sizes else None
     for number, finding in enumerate(seen.findings, start=1):
         click.echo("")
-        _print_finding(number, finding, whole)
+        _print_finding(number, finding, whole, where.split(",")[0])
     click.echo("")
     if not seen.findings:
         click.echo("nothing is wrong, and nothing unusual")
@@ -113,7 +113,7 @@ def _print(seen: "Examination", where: str) -> None:
         _echo(f"left after the repair: {', '.join(dict.fromkeys(finding.kind for finding in seen.left))}")
 
 
-def _print_finding(number: int, finding: "Finding", whole: float | None) -> None:
+def _print_finding(number: int, finding: "Finding", whole: float | None, nodes: str) -> None:
     _echo(f"{number}. {finding.severity}: {finding.kind}. {finding.says}", 3)
     if finding.changes:
         shown = " ".join(finding.changes[:MOST_CHANGES])
@@ -123,7 +123,7 @@ def _print_finding(number: int, finding: "Finding", whole: float | None) -> None
             size, left = human_bytes(SIZES[-1]), f"{finding.busbw_gbs_left:.1f} GB/s busbw"
             same = f"{finding.busbw_gbs_left:.1f}" == f"{whole:.1f}"
             costs = "nothing that NCCL predicts" if same else f"AllReduce of {size} at {left} if only this is left"
-            _echo(f"   costs: {costs}; {whole:.1f} without it", 10)
+            _echo(f"   costs on {nodes}: {costs}; {whole:.1f} without it", 10)
     if finding.do != "nothing":
         _echo(f"   on the machine: {finding.do}", 19)
 

@@ -64,7 +64,8 @@ def _gpudirect(node: Node) -> Iterator[Finding]:
             continue
         part, other = node.part(slot), pairs.get(slot)
         there = None if other is None else other.find("nic/net")
-        if (part is None or part.gpudirect_rdma) and (there is None or there.get("gdr") != "0"):
+        rdma = slot.get("class", "").startswith("0x0207") if part is None else part.gpudirect_rdma
+        if rdma and (there is None or there.get("gdr") != "0"):
             names.append(net.get("name", ""))
             known &= part is not None
     if names:
@@ -120,7 +121,7 @@ def _count(node: Node) -> Iterator[Finding]:
         yield Finding(
             "adapters",
             UNUSUAL if fewer else NOTE,
-            f"{have} adapters, and {node.like.name} has {there}",
+            f"adapters: {have}, and {node.like.name} has {there}",
             (),
             "ibdev2netdev: some may be down or not passed" if fewer else "NCCL_IB_HCA excludes those for storage",
         )

@@ -87,9 +87,14 @@ def _to_switches(node: Node) -> Iterator[Finding]:
 
 def _certain(node: Node) -> bool:
     """Whether these GPUs are a model that always leads to NVSwitches."""
+    return len(node.gpus) > 1 and _same_model(node) and _like_switched(node)
+
+
+def _same_model(node: Node) -> bool:
+    """Whether the machine has GPUs of these device ids, or the file does not say them."""
     devices = {pci.get("device") for pci in node.gpus}
     there = set() if node.like_root is None else {pci.get("device") for pci in node.like_root.iter("pci")}
-    return len(node.gpus) > 1 and None not in devices and devices <= there and _like_switched(node)
+    return devices <= {None, *there}
 
 
 def _like_switched(node: Node) -> bool:
@@ -99,7 +104,7 @@ def _like_switched(node: Node) -> bool:
 
 def _expected(node: Node, have: list[int]) -> int | None:
     like = node.like
-    if like is not None and _like_switched(node):
+    if like is not None and _like_switched(node) and _same_model(node):
         counts = {gpu.count_nvlinks(Target.SWITCH) for gpu in like.topology.gpus}
         return counts.pop() if len(counts) == 1 else None
     parts = {part.nvlinks for pci in node.gpus if (part := node.part(pci)) is not None}
@@ -111,9 +116,8 @@ def _expected(node: Node, have: list[int]) -> int | None:
 def _between(node: Node) -> Iterator[Finding]:
     """Links that only one of two GPUs has, or fewer than between the same GPUs of the machine."""
     gpus = node.topology.gpus
-    there = (
-        _pairs(node.like.topology.gpus) if node.like is not None and len(node.like.topology.gpus) == len(gpus) else {}
-    )
+    same = node.like is not None and len(node.like.topology.gpus) == len(gpus) and _same_model(node)
+    there = _pairs(node.like.topology.gpus) if node.like is not None and same else {}
     here = _pairs(gpus)
     for pair in sorted({tuple(sorted(each)) for each in (*here, *there)}):
         a, b = pair
@@ -124,7 +128,7 @@ def _between(node: Node) -> Iterator[Finding]:
             yield Finding(
                 "nvlinks",
                 WRONG,
-                f"{names[0]} has {one} NVLinks to {names[1]}, and {names[1]} has {other} to it; usual are {most}",
+                f"NVLinks from {names[0]} to {names[1]}: {one}, and back: {other}; usual are {most}",
                 names,
                 "nvidia-smi nvlink -s; a link that is down is so at both ends",
                 (f"link-gpus={most}@{names[0]}-{names[1]}",),

@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from itertools import combinations
 
-from tuner.doctor.match import counterparts, plan
+from tuner.doctor.match import Plan, counterparts, plan
 from tuner.doctor.records import NOTE, UNUSUAL, WRONG, Finding, Node, ancestors, gpu_name, listed
 from tuner.listings.shape import PXB, SYS, nearness
 
@@ -43,6 +43,9 @@ def is_flat(node: Node) -> bool:
 def _structure(node: Node) -> Iterator[Finding]:
     wanted = plan(node)
     like = node.like.name if node.like else ""
+    if wanted.changes and not _judged(node):
+        yield _elsewhere(wanted, len(node.gpus) + len(node.adapters), like)
+        return
     if not wanted.changes:
         own_cpus = node.root.find(".//c2c") is not None
         if node.like is None and is_flat(node) and node.topology.has_nvswitch(len(node.gpus)) and not own_cpus:
@@ -73,13 +76,7 @@ def _structure(node: Node) -> Iterator[Finding]:
         )
         return
     if len(wanted.moved) > MOST_MOVED * devices:
-        yield Finding(
-            "another-layout",
-            NOTE,
-            f"{len(wanted.moved)} of {devices} devices are elsewhere than in {like}, the nearest machine: not judged",
-            tuple(wanted.moved),
-            "name another machine with --like, if there is one",
-        )
+        yield _elsewhere(wanted, devices, like)
         return
     moved = wanted.moved or ["PCI switches"]
     kind = "numa" if wanted.sockets or any(change.startswith("move-switch") for change in wanted.changes) else "place"
@@ -91,6 +88,24 @@ def _structure(node: Node) -> Iterator[Finding]:
         tuple(moved),
         "compare with lspci -tv and /sys/bus/pci/devices/*/numa_node on the host",
         tuple(wanted.changes),
+    )
+
+
+def _judged(node: Node) -> bool:
+    """Whether the machine is near enough to say where devices belong: processors of its maker, as many adapters."""
+    assert node.like is not None
+    theirs = node.like.topology
+    alike = (node.topology.cpu_arch, node.topology.cpu_vendor) == (theirs.cpu_arch, theirs.cpu_vendor)
+    return alike and len(counterparts(node)) == len({*node.gpus, *filter(None, map(node.slot, node.adapters))})
+
+
+def _elsewhere(wanted: Plan, devices: int, like: str) -> Finding:
+    return Finding(
+        "another-layout",
+        NOTE,
+        f"{len(wanted.moved)} of {devices} devices are elsewhere than in {like}, the nearest machine: not judged",
+        tuple(wanted.moved),
+        "name another machine with --like, if there is one",
     )
 
 

@@ -56,7 +56,7 @@ class Asked:
 
 
 def examine(file: str, text: str, like: str | None, asked: Asked) -> Examination:
-    """The topology ``text`` of ``file``; ``like`` is a machine by name, None: the nearest with as many such GPUs.
+    """The topology ``text`` of ``file``; ``like`` is a machine by name, None: the nearest with as many GPUs alike.
 
     Errors: those of :func:`tuner.machine.topology.read`; UnknownMachine.
     """
@@ -77,13 +77,13 @@ def examine(file: str, text: str, like: str | None, asked: Asked) -> Examination
 
 
 def nearest(text: str, like: str | None) -> Nearness | None:
-    """The machine to hold it against: the one that is named, else the nearest with as many GPUs of the same model."""
+    """The machine to hold it against: the one that is named, else the nearest with as many GPUs that are alike."""
     shape = of_topology(text)
     if like is not None:
         return compared(catalogue.load(like).name, shape)
     for near in ranked(shape):
         of_machine = of_topology(catalogue.load(near.machine).topology_xml)
-        same = set(shape.devices) & set(of_machine.devices) if shape.devices else shape.comp_cap == of_machine.comp_cap
+        same = bool(set(shape.devices) & set(of_machine.devices)) or shape.comp_cap == of_machine.comp_cap
         if same and shape.gpus == of_machine.gpus:
             return near
     return None
