@@ -81,7 +81,7 @@ def nearest(text: str, like: str | None) -> Nearness | None:
     shape = of_topology(text)
     if like is not None:
         return compared(catalogue.load(like).name, shape)
-    for near in ranked(shape):
+    for near in ranked(shape, trays=True):
         of_machine = of_topology(catalogue.load(near.machine).topology_xml)
         same = bool(set(shape.devices) & set(of_machine.devices)) or shape.comp_cap == of_machine.comp_cap
         if same and shape.gpus == of_machine.gpus:

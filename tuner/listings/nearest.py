@@ -9,10 +9,10 @@ from tuner.machine.nearness import Compared, Nearness, nearness
 from tuner.machine.topology import Cpu
 
 
-def ranked(node: Shape) -> list[Nearness]:
-    """Every machine whose nodes are hosts, the nearest first."""
-    hosts = [name for name in catalogue.names() if catalogue.load(name).trays is None]
-    return sorted((compared(name, node) for name in hosts), key=lambda near: near.rank)
+def ranked(node: Shape, trays: bool = False) -> list[Nearness]:
+    """Every machine whose nodes are hosts, the nearest first; ``trays``: NVLink domains, too, by one of their hosts."""
+    names = [name for name in catalogue.names() if trays or catalogue.load(name).trays is None]
+    return sorted((compared(name, node) for name in names), key=lambda near: near.rank)
 
 
 def compared(machine: str, node: Shape) -> Nearness:
