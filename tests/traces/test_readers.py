@@ -4,9 +4,12 @@ import gzip
 import json
 import pickle
 import sqlite3
+import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -305,3 +308,27 @@ def test_broken_files_are_one_line(tmp_path: Path, content: bytes, message: str)
     with pytest.raises(BadInput, match=message) as raised:
         read(tmp_path / "x", RANKS)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", trace_files.WRITERS)
+def test_damaged_files_are_read_or_refused(tmp_path: Path, name: str) -> None:
+    content = trace_files.WRITERS[name](tmp_path / name).read_bytes()
+    random = Random(name)
+    for _ in range(60):
+        damaged = bytearray(content)
+        for _ in range(random.randint(1, 4)):
+            at = random.randrange(len(damaged))
+            damaged[at : at + random.choice((0, 1, 20))] = random.choice((b"", b"null", b"-1", b'"x"', b"[]", b"\x87"))
+        (tmp_path / "x").write_bytes(damaged)
+        with suppress(BadInput):
+            read(tmp_path / "x", RANKS)
+
+
+def test_a_pickle_takes_no_memory_that_it_only_names(tmp_path: Path) -> None:
+    """LONG_BINPUT at 3 billion, for which the unpickler in C reserves 50 GB."""
+    (tmp_path / "x").write_bytes(b"\x80\x02}r\xff\xff\xff\xb2.")
+    tracemalloc.start()
+    with pytest.raises(BadInput, match="no 'entries'"):
+        read(tmp_path / "x", RANKS)
+    assert tracemalloc.get_traced_memory()[1] < 10 * MIB
+    tracemalloc.stop()

@@ -25,8 +25,11 @@ _GROUP = "nccl:coalesced"  # of calls that are entries themselves
 _COMPLETED = "completed"
 
 
-class _PlainUnpickler(pickle.Unpickler):
-    """Makes dictionaries, lists, tuples, texts and numbers; refuses whatever has to be imported."""
+class _PlainUnpickler(pickle._Unpickler):
+    """Makes dictionaries, lists, tuples, texts and numbers; refuses whatever has to be imported.
+
+    It is the one in Python: the one in C takes as much memory as a number in the file says, to tens of gigabytes.
+    """
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         raise pickle.UnpicklingError(f"it wants {module_name}.{global_name}, which no dump has")

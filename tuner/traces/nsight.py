@@ -43,9 +43,14 @@ def from_file(path: Path, content: bytes | None) -> CallList:
     """
     try:
         with closing(_opened(path, content)) as database:
+            database.text_factory = _text
             return _call_list(str(path), database)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:  # of cells with values of other kinds, too
         raise BadInput(f"{path}: not an export of Nsight Systems: {error}") from None
+
+
+def _text(content: bytes) -> str:
+    return content.decode(errors="replace")
 
 
 def _opened(path: Path, content: bytes | None) -> sqlite3.Connection:

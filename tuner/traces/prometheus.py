@@ -17,7 +17,7 @@ KIND = "NCCL Inspector (Prometheus text)"
 TIME = "nccl_collective_exec_time_microseconds"
 _BANDWIDTH = "nccl_bus_bandwidth_gbs"
 _COUNT = "nccl_collective_count"
-_LINE = re.compile(r"(nccl_\w+)\{(.*)\}\s+([0-9.eE+-]+|NaN|[+-]?Inf)(?:\s+[0-9.-]+)?\s*")
+_LINE = re.compile(r"(nccl_\w+)\{(.*)\}\s+([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)(?:\s+[0-9.-]+)?\s*")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _RANGE = re.compile(r"(\d+)-(\d+)(B|KB|MB|GB|TB)")
 _UNITS = {name: 1024**power for power, name in enumerate(("B", "KB", "MB", "GB", "TB"))}
