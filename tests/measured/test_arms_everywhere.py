@@ -137,6 +137,7 @@ def test_a_single_forced_file_is_no_choice_of_nccls(runs: list[Path]) -> None:
     record = json.loads(run("budget", EXAMPLES / "inspector.log", "--measured", runs[1], *place))
     reasons = [entry["prices"][0]["measured"].get("reason") for entry in record["entries"]]
     assert "NVLSTree/Simple was not measured" in reasons
+    assert any("taken as runs of 2 x dgx-h100" in note for note in record["notes"])
 
 
 def test_verify_takes_the_communicator_of_a_log(tmp_path: Path) -> None:
