@@ -64,6 +64,10 @@ FORMS = {
     "with cells that lost their blank": PAIR.replace(
         "GPU0     X      NV4     PIX     SYS", "GPU0     X      NV4     PIXSYS"
     ),
+    "after the table without links": PAIR.replace("NV4", "SYS") + "\n" + PAIR,
+    "of Grace": PAIR.replace("0               N/A", "0,3-9,11-17             2").replace(
+        "1               N/A", "1,19-25                18"
+    ),
     "twice": PAIR + "\n" + PAIR,
     "without the rows of adapters": "".join(
         line for line in PAIR.splitlines(keepends=True) if not line.startswith(("NIC0 ", "NIC1 "))

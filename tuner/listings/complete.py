@@ -97,7 +97,7 @@ def _add_links(root: ET.Element, listing: Listing, model: GpuModel, notes: list[
         without = [name for name in gpus.names() if _alike(gpus.load(name), model) and not gpus.load(name).nvlinks]
         raise BadInput(
             f"{listing.file}: {listing.tool} shows no NVLinks, and {model.name} has {model.nvlinks}; valid where they "
-            f"are down or missing: {' or '.join(without) or 'a model without NVLinks'}"
+            f"are down or missing ('topo -mp' hides them): {' or '.join(without) or 'a model without NVLinks'}"
         )
     busids = {int(gpu.get("dev", "0")): pci for pci in root.iter("pci") for gpu in pci.findall("gpu")}
     for dev, pci in busids.items():

@@ -40,6 +40,11 @@ class Matrix:
         return any(cell in PEER for cell in self.cells.values())
 
     @property
+    def has_links(self) -> bool:
+        """Whether it shows NVLinks, which -mp does not."""
+        return any(cell.startswith("NV") for cell in self.cells.values())
+
+    @property
     def gpus(self) -> tuple[str, ...]:
         """GPU0, GPU1 ... as it names them."""
         return tuple(name for name in self.devices if re.fullmatch(r"GPU\d+", name))
@@ -81,7 +86,7 @@ def tables(text: str, where: str) -> Printed:
     for matrix in found:
         _check_whole(matrix, where)
     return Printed(
-        tuple(_distinct([each for each in found if not each.is_peer])),
+        tuple(sorted(_distinct([each for each in found if not each.is_peer]), key=lambda each: not each.has_links)),
         tuple(each for each in found if each.is_peer),
         {match[1]: match[2] for match in legend},
     )
