@@ -16,6 +16,9 @@ from tuner.scenario import Scenario
 # A value unlike NCCL's default for each.
 TRIED = {
     "NCCL_MNNVL_CLIQUE_SIZE": "2",
+    "NCCL_TOPO_SPLIT_MLOPART": "0",
+    "NCCL_NET_GDR_MLOPART": "1",
+    "NCCL_MLOPART_RDMA_ENABLE": "1",
     "NCCL_DEBUG_TIMESTAMP_FORMAT": "%T",
     "NCCL_DEBUG_TIMESTAMP_LEVELS": "INFO",
     "NCCL_WARN_ENABLE_DEBUG_INFO": "1",
