@@ -29,6 +29,18 @@ def write_text(path: Path, content: str) -> None:
         raise BadInput(f"{path}: {error.strerror}") from error
 
 
+def check_writable(path: Path) -> None:
+    """BadInput where :func:`write_text` could not write it now; for who works long before. Leaves no file behind."""
+    there = path.exists()
+    try:
+        with path.open("ab"):
+            pass
+        if not there:
+            path.unlink()
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
+
+
 def remember(path: Path, content: str) -> None:
     """Writes what can be found again, whole or not at all: another process may be reading. Not where nothing may be."""
     with contextlib.suppress(OSError):

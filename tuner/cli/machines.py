@@ -10,7 +10,7 @@ import click
 from tuner import release
 from tuner.analysis.changes import changed
 from tuner.base.errors import BadInput
-from tuner.base.files import write_text
+from tuner.base.files import check_writable, write_text
 from tuner.base.records import json_form, to_json
 from tuner.cli import machine_files, options
 from tuner.cli.doctor import doctor
@@ -123,6 +123,7 @@ def capture(name: str, releases: tuple[str, ...], every: bool, out: Path | None,
 
     machine = catalogue.load(name)
     file, written = out or Path(f"{machine.name}.graphs.toml"), []
+    check_writable(file)
     for nccl in _releases(machine, releases, every):
         start = time.monotonic()
         write_graphs(name, nccl, file)
