@@ -11,6 +11,7 @@ from tuner.oracle.api import Oracle
 from tuner.oracle.bill import bill
 from tuner.scenario import Scenario
 
+MOST_RANKS_BILLED = 16  # more ranks connect for minutes, and `nccl-tuner memory` has its own limit of time
 ASKED_BYTES = tuple(1 << power for power in range(10, 31, 5))  # 1 KiB to 1 GiB
 
 
@@ -42,8 +43,13 @@ def _facts(scenario: Scenario, requests: Sequence[Request], timeout_s: float) ->
 
 
 def _memory(scenario: Scenario, requests: Sequence[Request], timeout_s: float) -> Iterator[tuple[str, str]]:
-    """Device memory of the rank that has most, after initialisation and after the calls of :data:`ASKED_BYTES`."""
+    """Device memory of the rank that has most, after initialisation and after the calls of :data:`ASKED_BYTES`.
+
+    Nothing where ranks are more than :data:`MOST_RANKS_BILLED`, nodes differ or there are NVLink domains.
+    """
     configuration, ranks = scenario.oracle_configuration(), scenario.resolve().ranks
+    if ranks > MOST_RANKS_BILLED or configuration.domains or configuration.others:
+        return
     calls = [
         (request, size // request.unit_bytes(ranks) * request.unit_bytes(ranks))
         for request in requests

@@ -47,7 +47,8 @@ class CollectiveOrRelease(options.Named):
 @click.option(
     "--ask-libnccl",
     is_flag=True,
-    help="With what only libnccl knows: buffers, chunks, point-to-point channels; implies --beyond.",
+    help="With what only libnccl knows: buffers, chunks, point-to-point channels, SMs, and of up to 16 ranks device "
+    "memory; implies --beyond.",
 )
 @options.range_options
 @options.scenario_options

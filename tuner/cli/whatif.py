@@ -49,7 +49,8 @@ class CollectiveOrChange(options.Named):
 @click.option(
     "--ask-libnccl",
     is_flag=True,
-    help="What only libnccl knows, too: device memory, SMs, buffers, chunks, point-to-point channels.",
+    help="What only libnccl knows, too: buffers, chunks, point-to-point channels, SMs, and of up to 16 ranks device "
+    "memory.",
 )
 @options.bytes_option
 @options.scenario_options
