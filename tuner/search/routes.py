@@ -28,7 +28,8 @@ class Routes:
         self.between: list[list[Route | None]] = [[UNKNOWN] * gpus for _ in range(gpus)]
         # From each GPU to each network device; and from each of these to the GPUs that a channel may begin with, in the
         # order in which they are tried. Heads may have a number that is no GPU's, the one after the last.
-        self.leaving: list[list[Route | None]] = [[UNKNOWN] * len(system.nets) for _ in range(gpus + 1)]
+        heads = max(gpus + 1, len(system.nets))
+        self.leaving: list[list[Route | None]] = [[UNKNOWN] * len(system.nets) for _ in range(heads)]
         self.entering: list[list[Route | None]] = [[] for _ in system.nets]
         self._made: dict[tuple[Ends, float, float | None], Route | None] = {}
 
