@@ -374,10 +374,10 @@ def test_collnet_has_a_short_name() -> None:
 @pytest.mark.parametrize(
     ("machine", "gpus", "nodes", "graph"),
     [
-        ("dgx-1v", 4, 2, "ring"),
-        ("pcie-l40s-4nic", 4, 2, "tree"),
+        ("dgx-1v", 2, 2, "ring"),
+        ("pcie-l40s-4nic", 3, 2, "tree"),
         ("a100-4x-2nic", 4, 2, "ring"),
-        ("pcie-l40s", 8, 1, "ring"),
+        ("pcie-l40s", 5, 1, "ring"),
     ],
 )
 def test_every_lift_is_a_change_that_whatif_takes(machine: str, gpus: int, nodes: int, graph: str) -> None:
