@@ -1,6 +1,10 @@
 """What a communicator takes of the devices: libnccl's requests, which follow channels and variables."""
 
 import json
+import mmap
+import os
+import tempfile
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -10,6 +14,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import everything
 from tuner.emulator.request import Request
+from tuner.oracle import process
 from tuner.oracle.bill import Stage, bill
 from tuner.scenario import Scenario
 
@@ -69,6 +74,20 @@ def test_smaller_buffers_take_less() -> None:
     less = whole.device_bytes[0] - quarter.device_bytes[0]
     assert less > 0
     assert less % (8 * MIB) == 0
+
+
+def test_shared_memory_of_a_process_is_found() -> None:
+    """So that nothing stays of a child that is ended while its ranks connect."""
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="nccl-", suffix="") as other:
+        file = Path("/dev/shm/nccl-test_1")
+        Path(other.name).rename(file)
+        try:
+            other.truncate(mmap.PAGESIZE)
+            with mmap.mmap(other.fileno(), mmap.PAGESIZE):
+                assert file in process._shared_memory(os.getpid())
+            assert file not in process._shared_memory(os.getpid())
+        finally:
+            file.rename(other.name)
 
 
 def test_nodes_that_differ_are_refused() -> None:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import pickle
 import platform
+import re
 import signal
 import socket
 import subprocess
@@ -50,6 +51,7 @@ OWN_VARIABLES = frozenset(
 )
 _FOREIGN = ("NCCL_", "CUDA_")  # variables of the caller that would reach into the child
 
+_SHARED = re.compile(r"/dev/shm/nccl-\w{6}\b")
 _SHOWN_LOG_LINES = 3
 _NOTED_LOG_LINES = 20
 
@@ -209,11 +211,23 @@ class Child:
         """Ends the child and everything it started."""
         if self._process.poll() is None:  # a number that was waited for may be another process's by now
             with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGSTOP)
+                shared = _shared_memory(self._process.pid)
                 os.killpg(self._process.pid, signal.SIGKILL)
+                for file in shared:
+                    file.unlink(missing_ok=True)  # NCCL does, once all ranks have it
             self._process.wait()
         self._socket.close()
         if not keep_log:
             self._folder.cleanup()
+
+
+def _shared_memory(pid: int) -> set[Path]:
+    """NCCL's files of shared memory that the process has mapped; ranks that connect have some."""
+    try:
+        return set(map(Path, _SHARED.findall(Path(f"/proc/{pid}/maps").read_text())))
+    except OSError:  # it has ended
+        return set()
 
 
 def _sysfs(bus: Path, pci_classes: Mapping[str, str]) -> Path:
