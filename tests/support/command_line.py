@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -35,7 +36,8 @@ def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
 
 def run_process(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     """In a process of its own."""
-    done = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=300)
+    # What Python knows of the environment: readline, which pytest imports, puts COLUMNS beside it.
+    done = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=300, env=dict(os.environ))
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done
