@@ -4,9 +4,12 @@ Source: ncclTopoSearchRec, ncclTopoSearchRecNet, ncclTopoSearchRecGpu and what t
 v2.28.9-1. A try is an entry of ncclTopoSearchRecGpu; NCCL limits their number, so their order is kept exactly.
 """
 
+from collections.abc import Hashable
+
 from tuner.base.names import Pattern
 from tuner.release import Release
 from tuner.release.environment import Environment
+from tuner.search.alike import Alike
 from tuner.search.compare import better
 from tuner.search.ends import DONE, FREE, NEVER, PCI_ORDER, REPLAY, NetworkEnds, State, Ways, begun
 from tuner.search.load import Route
@@ -25,6 +28,8 @@ class ChannelSearch(NetworkEnds):
         super().__init__(system, nccl, variables)
         self.best: Trial
         self._vain = Vain(system)
+        self._alike = Alike(self.gpus, self.rules)
+        self._fewest_hops: dict[int, int]  # by the number of channels laid
 
     def record(self) -> Recorder:
         """What the searches from here on are written to."""
@@ -43,18 +48,47 @@ class ChannelSearch(NetworkEnds):
         self._found = False
         if self.recorder:
             self.recorder.begin(trial)
-        if known is not None:
+        left = None if known else self._left_by_alike(trial, best, tries)
+        if left is not None:
+            self.left = left
+            self._vain.remember(key, (left, list(self.load.left), list(self.net_left), trial.hops))
+        elif known is not None:
             self.left, self.load.left[:], self.net_left[:], trial.hops = known
         else:
             self.trial, self.best, self.left = trial, best, tries
             self.routes = Routes(self.system, self.load, self.rules, trial)
+            self.load.begin()
+            self.order.by_load, self._fewest_hops = False, {}
+            before = self._key_at_any_gbs(trial, tries)
             self.seen.begin(trial)
             self._lay()
             if not self._found:
                 self._vain.remember(key, (self.left, list(self.load.left), list(self.net_left), trial.hops))
+                alike = before == self._key_at_any_gbs(trial, tries)
+                if alike and self._goes_by_loads_alone(trial):
+                    looked = ((start, table) for (start, _), table in self.load.looked.items())
+                    self._alike.remember(before, trial, looked, self._fewest_hops, self.left)
         if self.recorder:
             self.recorder.end(best, (tries, self.left), self._found, known is not None)
         return self.left
+
+    def _key_at_any_gbs(self, trial: Trial, tries: int) -> Hashable:
+        # A simple tree leaves through the adapter that it came from, whether channels may cross adapters or not.
+        unique = len(self.nets.number_of) == len(self.net_left)
+        either = trial.pattern is Pattern.Tree and unique and self.rules.alternate != "any_pattern"
+        cross_nic = 0 if either else trial.cross_nic
+        return tries, cross_nic, self._vain.key_at_any_gbs(trial, self.load.left, self.net_left)
+
+    def _left_by_alike(self, trial: Trial, best: Trial, tries: int) -> int | None:
+        """The tries left of a search that goes as another one went; None where it has to be made, or written down."""
+        if self.recorder or trial.bw_intra != trial.bw_inter:
+            return None
+        return self._alike.left(self._key_at_any_gbs(trial, tries), trial, best, self.net_left)
+
+    def _goes_by_loads_alone(self, trial: Trial) -> bool:
+        """Whether bandwidths said only what links and adapters had enough of, in the search that was made."""
+        heads = trial.heads_only or self.rules.starts not in ("nearest", "own_then_nearest")
+        return not (heads or self.order.by_load or self.load.takes_twice or trial.bw_intra != trial.bw_inter)
 
     def _deepest_look(self) -> int:
         """Up to which step of a channel it is worth the while to look whether the search was there before."""
@@ -209,6 +243,9 @@ class ChannelSearch(NetworkEnds):
     def _channel_done(self) -> Ways:
         trial = self.trial
         trial.channels += 1
+        fewest = self._fewest_hops.get(trial.channels)
+        if fewest is None or trial.hops < fewest:
+            self._fewest_hops[trial.channels] = trial.hops
         if better(trial, self.best, self.gpus, self.rules):
             self.best.take(trial)
             self._found = True

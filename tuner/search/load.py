@@ -30,6 +30,19 @@ class Taken(dict[float, float | None]):
         return left
 
 
+class Looked(Taken):
+    """The same, as far as one search looks it up."""
+
+    def __init__(self, gbs: float) -> None:
+        super().__init__(gbs)
+        self.gbs = gbs
+        self._whole = taken_by(gbs)
+
+    def __missing__(self, have: float) -> float | None:
+        left = self[have] = self._whole[have]
+        return left
+
+
 class Less(dict[float, float]):
     """A bandwidth less an amount, rounded to float32 alone, as NCCL counts what is left of an adapter."""
 
@@ -58,6 +71,18 @@ class Given(dict[float, float]):
         sum_ = _rounded(f32(have) + self.amount)
         self[have] = sum_
         return sum_
+
+
+@cache
+def taken_by(amount: float) -> Taken:
+    """The table of an amount."""
+    return Taken(amount)
+
+
+@cache
+def given_by(amount: float) -> Given:
+    """The table of an amount."""
+    return Given(amount)
 
 
 def _rounded(value: f32) -> float:
@@ -97,17 +122,24 @@ class Load:
                 self.left.append(link.gbs)
                 self.links.append(link)
         self.recorder: Recorder | None = None
-        self._taken: dict[float, Taken] = {}
-        self._given: dict[float, Given] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Another search: what it looks up is kept, by what is left of a link before, and what is taken of it."""
+        self.looked: dict[tuple[float, float], Looked] = {}
+        self.takes_twice = False  # more than once of a link for one route
+        self._before = tuple(self.left)
 
     def number(self, link: Link) -> int:
         """The number of a link in ``left``."""
         return self._numbers[id(link)]
 
     def _step(self, link: Link, amount: float) -> Step:
-        if amount not in self._taken:
-            self._taken[amount], self._given[amount] = Taken(amount), Given(amount)
-        return self._numbers[id(link)], self._taken[amount], self._given[amount]
+        number = self._numbers[id(link)]
+        key = self._before[number], amount
+        if key not in self.looked:
+            self.looked[key] = Looked(amount)
+        return number, self.looked[key], given_by(amount)
 
     def route(self, start: Node, path: Path, gbs: float, hops: int) -> Route:
         """A path from a device on which ``gbs`` are taken of each link."""
@@ -120,6 +152,8 @@ class Load:
             steps.append(self._step(link, amount))
             reverse = self._reverse(link, start, amount)
             back.append(None if reverse == 0 else self._step(self._way_back(link), reverse))
+        taken = [step[0] for step in (*steps, *back) if step is not None]
+        self.takes_twice = self.takes_twice or len(set(taken)) < len(taken)
         return Route(tuple(steps), hops, back=tuple(back) if any(back) else ())
 
     def _reverse(self, link: Link, start: Node, gbs: float) -> float:

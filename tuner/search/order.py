@@ -38,6 +38,7 @@ class NextGpus:
         self._near_free: list[dict[int, list[int]]] = [{} for _ in range(max(Pattern) + 1)]  # by pattern
         self._near: dict[tuple[Pattern, int], tuple[int, ...]] = {}
         self._free: dict[tuple[int, int], list[int]] = {}
+        self.by_load = False  # whether an order went by what is left of the links, since this was last set
         self._by_net: dict[tuple[int, int, int, int, object], list[int]] = {}
         numbers = [number for links in self.pci if links is not None for number in links]
         self._all_pci_left: Callable[[list[float]], object] = itemgetter(*numbers) if numbers else len
@@ -68,6 +69,7 @@ class NextGpus:
         if near_net == 0:
             found = self._by_paths(gpu, used)
         else:
+            self.by_load = True
             key = gpu, used, near_net, net, self._all_pci_left(self.load.left)
             known = self._by_net.get(key)
             if known is None:

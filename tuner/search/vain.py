@@ -28,12 +28,16 @@ class Vain:
 
     def key(self, trial: Trial, best: Trial, links: Sequence[float], nets: Sequence[float]) -> Hashable:
         """All that a search goes by; types that no path has count as the next nearer one that some has."""
+        speeds = trial.bw_intra, trial.bw_inter, trial.min_channels, trial.cross_nic
+        to_beat = best.pattern, best.cross_nic, best.channels, best.bw_intra, best.bw_inter, best.hops
+        return speeds, to_beat, self.key_at_any_gbs(trial, links, nets)
+
+    def key_at_any_gbs(self, trial: Trial, links: Sequence[float], nets: Sequence[float]) -> Hashable:
+        """The same but for bandwidths of channels, whether these may cross, and what is compared with the best graph."""
         intra = max((type_ for type_ in self._intra_types if type_ <= trial.type_intra), default=NO_TYPE)
         inter = max((type_ for type_ in self._inter_types if type_ <= trial.type_inter), default=NO_TYPE)
-        asked = trial.pattern, trial.in_network, trial.min_channels, trial.max_channels, trial.same_channels
-        speeds = trial.cross_nic, trial.bw_intra, trial.bw_inter, intra, inter, trial.hops
-        to_beat = best.pattern, best.cross_nic, best.channels, best.bw_intra, best.bw_inter, best.hops
-        return asked, speeds, to_beat, tuple(links), tuple(nets)
+        asked = trial.pattern, trial.in_network, trial.max_channels, trial.same_channels
+        return asked, intra, inter, trial.hops, tuple(links), tuple(nets)
 
     def known(self, key: Hashable) -> After | None:
         """How a search ends that was made before; None for a new one."""
