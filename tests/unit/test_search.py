@@ -18,14 +18,18 @@ from tuner.base.errors import BadInput
 from tuner.machine import catalogue
 from tuner.machine.graph_tables import Shape
 from tuner.machine.graphs import COLLNET_GRAPHS, PLAIN_GRAPHS, WITH_COLLNET, Graph, Graphs, read_dump, read_orders
+from tuner.machine.topology.edit import edited
 from tuner.release.environment import Environment
 from tuner.search import Request, cached, dump, find
+from tuner.search.alike import Alike
+from tuner.search.channels import ChannelSearch
 from tuner.search.explain import explain
 from tuner.search.graphs import search
 from tuner.search.load import Given, Taken
 from tuner.search.local import mirrored
 from tuner.search.prepare import prepared
 from tuner.search.system import Kind
+from tuner.search.trial import Trial
 
 SEVERAL = (False, True)
 # Each machine with one release, in turn; and two whose search is short with all of them.
@@ -132,6 +136,40 @@ def test_a_second_question_is_answered_from_disk(monkeypatch: pytest.MonkeyPatch
         file.write_text(broken)
         with pytest.raises(TypeError):
             find(first, "2.28.9")  # and what is not as it was written is searched again
+
+
+# Several nodes; one node whose GPU 5 no NVLink reaches; halves that go by reverse traffic, too.
+ALIKE = [("dgx-b200", {}, None, True), ("dgx-1v", {"nvlinks": "0@gpu:5"}, None, False), ("dgx-2", {}, 3, True)]
+
+
+@pytest.mark.parametrize(("machine", "changes", "gpus", "several"), ALIKE)
+def test_a_search_that_goes_as_another_did_is_counted_as_if_it_were_made(
+    monkeypatch: pytest.MonkeyPatch, machine: str, changes: Mapping[str, str], gpus: int | None, several: bool
+) -> None:
+    request = request_of(machine, gpus, several)
+    request = replace(request, topology=edited(request.topology, changes))
+    counted, made = list[tuple[object, ...]](), list[int]()
+    search_one, lay = ChannelSearch.search, ChannelSearch._lay
+
+    def searched(self: ChannelSearch, trial: Trial, best: Trial, tries: int) -> int:
+        left = search_one(self, trial, best, tries)
+        asked = trial.pattern, trial.bw_inter, trial.type_intra, trial.type_inter, trial.hops
+        counted.append((*asked, left, best.copied(), tuple(self.load.left), tuple(self.net_left)))
+        return left
+
+    def laid(self: ChannelSearch) -> None:
+        made.append(len(counted))
+        lay(self)
+
+    monkeypatch.setattr(ChannelSearch, "search", searched)
+    monkeypatch.setattr(ChannelSearch, "_lay", laid)
+    found, spared = search(request, "2.28.9"), (counted.copy(), len(made))
+    counted.clear()
+    made.clear()
+    monkeypatch.setattr(Alike, "left", lambda *_: None)
+    assert search(request, "2.28.9") == found
+    assert counted == spared[0]
+    assert len(made) > spared[1]
 
 
 def test_without_adapters_there_is_no_collnet() -> None:

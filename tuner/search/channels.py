@@ -48,7 +48,7 @@ class ChannelSearch(NetworkEnds):
         self._found = False
         if self.recorder:
             self.recorder.begin(trial)
-        left = None if known else self._left_by_alike(trial, best, tries)
+        left = None if known is not None else self._left_by_alike(trial, best, tries)
         if left is not None:
             self.left = left
             self._vain.remember(key, (left, list(self.load.left), list(self.net_left), trial.hops))
@@ -103,15 +103,19 @@ class ChannelSearch(NetworkEnds):
         self._looks_between_channels = self._looks and not self.trial.same_channels
         self._repeats_orders = not self.system.several_nodes or self.rules.replay == "always"
         self._deepest = self._deepest_look()
-        ways = [self._next_channel()]
-        while ways:
-            state = next(ways[-1], None)
-            if state is None:
-                ways.pop()
-            elif self.left > 0:
-                self.left -= 1
-                looks = state[1] <= self._deepest and state[4] == FREE
-                ways.append(self._unless_in_vain(state) if looks else self._from_state(state))
+        ways, above = self._next_channel(), list[Ways]()
+        while True:
+            for state in ways:
+                if self.left > 0:
+                    self.left -= 1
+                    looks = state[1] <= self._deepest and state[4] == FREE
+                    above.append(ways)
+                    ways = self._unless_in_vain(state) if looks else self._from_state(state)
+                    break
+            else:
+                if not above:
+                    return
+                ways = above.pop()
 
     def _unless_in_vain(self, state: State) -> Ways:
         """The ways on, but for a place from which channels were laid in vain: that only costs the tries again."""

@@ -98,17 +98,14 @@ class NetworkEnds:
             kept, self.left = self.left, self.tries.pci_order
             yield from self._enter(net, 0, back, PCI_ORDER)
             self.left = DONE if self.left == DONE else kept
-        device = self.nets.devices[net]
         if rules.starts not in ("nearest", "own_then_nearest"):
             for gpu in self.nets.widest(net, whole, trial.channels, self.order.pci_left):
                 yield from self._enter(net, gpu, back, FREE)
             return True
-        gpus, type_ = self.nets.nearest_gpus(net)
-        own = [device.local_gpu] if rules.starts == "own_then_nearest" and device.local_gpu != NEVER else []
-        reached = type_ != self.system.types.DIS
+        gpus, reached = self.nets.starts(net)
         routes, load = self.routes, self.load
         entering = routes.entering[net]
-        for at, gpu in enumerate(dict.fromkeys([*own, *gpus] if reached else own)):
+        for at, gpu in enumerate(gpus):
             if at == len(entering):
                 entering.append(routes.route((Kind.NET, net, Kind.GPU, gpu)))
             route = entering[at]

@@ -178,17 +178,26 @@ class Load:
         """Takes what a route needs; says whether there was enough, and else leaves all as NCCL does."""
         if route.back:
             return self._take_both_ways(route)
-        left = self.left
-        for at, (link, taken, _) in enumerate(route.steps):
+        left, steps = self.left, route.steps
+        for step in steps:
+            link, taken, _ = step
             rest = taken[left[link]]
             if rest is None:
-                if self.recorder is not None:
-                    self.recorder.link(link, left[link], float(taken.amount))
-                for link, _, given in route.steps[:at]:
-                    left[link] = given[left[link]]
+                self._refuse(steps, step)
                 return False
             left[link] = rest
         return True
+
+    def _refuse(self, steps: Sequence[Step], short: Step) -> None:
+        """A link has too little left: gives back what was taken of those before."""
+        left = self.left
+        for step in steps:
+            link, taken, given = step
+            if step is short:
+                if self.recorder is not None:
+                    self.recorder.link(link, left[link], float(taken.amount))
+                return
+            left[link] = given[left[link]]
 
     def _take_both_ways(self, route: Route) -> bool:
         left = self.left

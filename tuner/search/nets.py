@@ -14,7 +14,7 @@ from tuner.search.local import LocalNets, max_nets, nearest
 from tuner.search.system import UNKNOWN, Adapter, Kind, System
 from tuner.search.trial import Trial
 
-ANY_GPU = -1
+ANY_GPU = NO_GPU = -1
 NEVER = -1  # no id of a device
 SCATTER = "NCCL_MNNVL_SCATTER_NETS_ENABLE"
 MANY_HOPS = 1 << 28
@@ -40,6 +40,7 @@ class Nets:
         self.scatter = self.rules.nets_scatter and system.hosts > 1 and variables.number(SCATTER, 1) != 0
         self.rail_per_host = self.rules.rail_per_host and variables.number("NCCL_MNNVL_RAIL_PER_HOST", 0) != 0
         self._nearest_gpus: dict[int, tuple[list[int], int]] = {}
+        self._starts: dict[int, tuple[list[int], bool]] = {}
         self._listed: dict[tuple[int, int], list[int]] = {}
         self._leaving: dict[tuple[int, ...], list[int]] = {}
 
@@ -84,6 +85,15 @@ class Nets:
         if net not in self._nearest_gpus:
             self._nearest_gpus[net] = nearest(self.system, self.devices[net], Kind.GPU)
         return self._nearest_gpus[net]
+
+    def starts(self, net: int) -> tuple[list[int], bool]:
+        """The GPUs that a channel may begin with from a device, in order, and whether it reaches any."""
+        if net not in self._starts:
+            gpus, type_ = self.nearest_gpus(net)
+            reached, local = type_ != self.system.types.DIS, self.devices[net].local_gpu
+            own = [local] if self.rules.starts == "own_then_nearest" and local != NO_GPU else []
+            self._starts[net] = list(dict.fromkeys([*own, *gpus] if reached else own)), reached
+        return self._starts[net]
 
     def leaving(self, trial: Trial, gpu: int, step: int) -> list[int]:
         """The devices through which the channel that is laid may leave from a GPU, after how it entered."""

@@ -33,7 +33,7 @@ class Vain:
         return speeds, to_beat, self.key_at_any_gbs(trial, links, nets)
 
     def key_at_any_gbs(self, trial: Trial, links: Sequence[float], nets: Sequence[float]) -> Hashable:
-        """The same but for bandwidths of channels, whether these may cross, and what is compared with the best graph."""
+        """The same but for the bandwidth and the adapters of a channel, and for what is compared with the best."""
         intra = max((type_ for type_ in self._intra_types if type_ <= trial.type_intra), default=NO_TYPE)
         inter = max((type_ for type_ in self._inter_types if type_ <= trial.type_inter), default=NO_TYPE)
         asked = trial.pattern, trial.in_network, trial.max_channels, trial.same_channels
