@@ -15,6 +15,7 @@ from tests.support.command_line import run
 from tests.support.random_topologies import drawn
 from tuner import release
 from tuner.base.errors import BadInput
+from tuner.base.names import Pattern
 from tuner.machine import catalogue
 from tuner.machine.graph_tables import Shape
 from tuner.machine.graphs import COLLNET_GRAPHS, PLAIN_GRAPHS, WITH_COLLNET, Graph, Graphs, read_dump, read_orders
@@ -170,6 +171,17 @@ def test_a_search_that_goes_as_another_did_is_counted_as_if_it_were_made(
     assert search(request, "2.28.9") == found
     assert counted == spared[0]
     assert len(made) > spared[1]
+
+
+def test_channels_that_are_better_at_another_bandwidth_are_searched() -> None:
+    alike = Alike(2, release.load("2.28.9").search.channels)
+    best, slow, slower, fast = (
+        Trial(Pattern.Ring, False, 1, 2, bw_intra=gbs, bw_inter=gbs, channels=1, hops=3)
+        for gbs in (20.0, 12.0, 10.0, 24.0)
+    )
+    alike.remember("ring", slow, [], {1: 3}, 100)
+    assert alike.left("ring", slower, best, []) == 100
+    assert alike.left("ring", fast, best, []) is None
 
 
 def test_without_adapters_there_is_no_collnet() -> None:
