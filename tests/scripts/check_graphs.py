@@ -22,12 +22,12 @@ from tests.support.search_variables import ASSIGNMENTS
 from tests.support.two_ports import HOW, MERGING, with_two_ports
 from tuner import release
 from tuner.base.errors import OracleFailed, TunerError
+from tuner.base.names import PATHS_WITHOUT_WORD
 from tuner.cli.output import print_table
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.oracle.configuration import OracleConfiguration
 from tuner.oracle.search import ordered_graphs
-from tuner.oracle.start import WITHOUT_WORD
 from tuner.search import Request, dump, searched
 
 KINDS = ("machines", "settings", "random", "processors", "adapters")
@@ -164,7 +164,7 @@ def difference(case: Case) -> str | None:
         # Where NCCL takes a host for several nodes, it mixes their graphs, and the file alone has those of rank 0.
         if result.parts == 1 and ours.get(name) != theirs.get(name):
             return f"{name}: {ours.get(name)} here, {theirs.get(name)} in libnccl"
-    if any({each.graph.type_intra, each.graph.type_inter} & set(WITHOUT_WORD) for each in ours.values()):
+    if any({each.graph.type_intra, each.graph.type_inter} & set(PATHS_WITHOUT_WORD) for each in ours.values()):
         return None
     return None if dump.text(result.graphs, release.load(nccl).search.dump) == written else "the file of graphs"
 

@@ -28,10 +28,10 @@ from tests.support.random_topologies import Drawn, drawn
 from tests.support.searches import Searches
 from tuner import release
 from tuner.base.errors import OracleFailed, TunerError
+from tuner.base.names import PATHS_WITHOUT_WORD
 from tuner.machine.graph_tables import release_key
 from tuner.oracle.api import Oracle
 from tuner.oracle.configuration import OracleConfiguration
-from tuner.oracle.start import WITHOUT_WORD
 from tuner.scenario import Scenario
 from tuner.search import dump
 from tuner.search.graphs import search
@@ -131,7 +131,7 @@ def compared(nccl: str, name: str, libraries: dict[str, Searches]) -> Compared:
 
 def _writable(graphs: str) -> str:
     """The file as libnccl is made to write it: LOC for types that it has no word for."""
-    return re.sub(rf'(type\w+)="({"|".join(WITHOUT_WORD)})"', r'\1="LOC"', graphs)
+    return re.sub(rf'(type\w+)="({"|".join(PATHS_WITHOUT_WORD)})"', r'\1="LOC"', graphs)
 
 
 def _of_libnccl(asked: OracleConfiguration, ours: str | None, cheap: Searches) -> str:

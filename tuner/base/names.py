@@ -104,6 +104,8 @@ class Buffers(IntEnum):
 
 # Path and link names as NCCL prints them; how they are ordered is a release's own matter (tables/nccl).
 PATH_NAMES = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS")
+# Paths that NCCL's own file of graphs has no word for (kvDictLinkType, src/graph/search.cc, the same up to 2.30.7).
+PATHS_WITHOUT_WORD = ("C2C", "NET", "DIS")
 CPU_ARCHS = ("x86_64", "arm64", "ppc64", "mixed")
 CPU_VENDORS = ("GenuineIntel", "AuthenticAMD", "CentaurHauls", "  Shanghai  ", "mixed")
 

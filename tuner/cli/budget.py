@@ -13,7 +13,7 @@ from tuner.cli.arm_options import arm_option, runs_there
 from tuner.cli.exports import Exports, export_options
 from tuner.cli.metrics import of_budget
 from tuner.cli.output import print_json
-from tuner.cli.trace_files import read_files
+from tuner.cli.trace_files import communicators_options, read_files
 from tuner.measure.readers import measured_table
 from tuner.regret.measurements import of_communicator
 from tuner.scenario import Scenario
@@ -27,18 +27,7 @@ MOST_ROWS = 32  # of sizes one by one
 @options.scenario_options
 @options.request_options
 @options.buffers_option
-@click.option(
-    "--ranks",
-    type=click.IntRange(min=1),
-    help="Count calls of communicators with this many ranks. [default: the ranks of the one described]",
-)
-@click.option(
-    "--communicator",
-    "communicators",
-    multiple=True,
-    metavar="NAME",
-    help="Count calls of this communicator, by the FILE's name for it; repeatable.",
-)
+@communicators_options("Count")
 @click.option(
     "--setting",
     "settings",

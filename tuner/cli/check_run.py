@@ -10,7 +10,7 @@ import click
 from tuner.base.names import Buffers, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
-from tuner.cli.trace_files import read_files
+from tuner.cli.trace_files import communicators_options, read_files
 from tuner.conformance.check_run import CheckedCall, CheckedRun, check
 from tuner.traces.calls import number
 from tuner.workload import job
@@ -23,18 +23,7 @@ MOST_ROWS = 32  # of calls that differ; --json has all
 @options.scenario_options
 @options.request_options
 @options.buffers_option
-@click.option(
-    "--ranks",
-    type=click.IntRange(min=1),
-    help="Compare calls of communicators with this many ranks. [default: the ranks of the one described]",
-)
-@click.option(
-    "--communicator",
-    "communicators",
-    multiple=True,
-    metavar="NAME",
-    help="Compare calls of this communicator, by the FILE's name for it; repeatable.",
-)
+@communicators_options("Compare")
 @options.json_option
 def command(
     files: tuple[Path, ...],

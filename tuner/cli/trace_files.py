@@ -1,16 +1,36 @@
 """Reading the files of a job's collectives, with a line on a terminal for large ones."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
 
 from tuner.cli.output import human_bytes
+from tuner.cli.stacked import F, stacked
 from tuner.traces.calls import CallList
 from tuner.traces.read import read
 
 LARGE_BYTES = 16 << 20  # from which reading takes long enough to be said
+
+
+def communicators_options(verb: str) -> Callable[[F], F]:
+    """Which communicators of the files; ``verb`` says what is done with their calls."""
+    return lambda function: stacked(
+        function,
+        click.option(
+            "--ranks",
+            type=click.IntRange(min=1),
+            help=f"{verb} calls of communicators with this many ranks. [default: the ranks of the one described]",
+        ),
+        click.option(
+            "--communicator",
+            "communicators",
+            multiple=True,
+            metavar="NAME",
+            help=f"{verb} calls of this communicator, by the FILE's name for it; repeatable.",
+        ),
+    )
 
 
 def read_files(files: Sequence[Path], ranks: int) -> list[CallList]:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tuner import release
 from tuner.base.errors import BadInput
-from tuner.base.names import Algorithm, Buffers
+from tuner.base.names import PATHS_WITHOUT_WORD, Algorithm, Buffers
 from tuner.emulator.rules import init
 from tuner.machine import adapters
 from tuner.machine.skeleton import Skeleton
@@ -34,8 +34,6 @@ from tuner.plugin import loading
 
 MAX_RANKS = 512  # each rank is a thread with NCCL's memory for a rank
 RANK_BYTES = 40 << 20  # of host memory per rank; 21 MB were measured with 128 ranks, 8 per node
-
-WITHOUT_WORD = ("C2C", "NET", "DIS")  # types of paths that NCCL's own file of graphs cannot have
 
 SHARE_GPUS = "NCCL_MULTI_RANK_GPU_ENABLE"
 SHARES_GPUS = "ncclParamMultiRankGpuEnable"  # the function that reads it (src/init.cc, v2.30.3-1)
@@ -303,9 +301,8 @@ def _intercepted(located: symbols.Symbols, prepared: Preparation) -> Intercepted
 
 
 def _graph_file(located: symbols.Symbols, name: str) -> GraphFile:
-    """kvDictLinkType, src/graph/search.cc, has no word for some types, the same up to 2.30.7."""
     types = release.load(name if name in release.names() else release.names()[-1]).paths.types
-    writable = sum(1 << number for number, each in enumerate(types) if each not in WITHOUT_WORD)
+    writable = sum(1 << number for number, each in enumerate(types) if each not in PATHS_WITHOUT_WORD)
     return GraphFile(located.functions["ncclTopoDumpGraphs"][0][0], writable)
 
 

@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 
 from tuner.base.errors import BadInput, one_of
-from tuner.base.names import Pattern
+from tuner.base.names import PATHS_WITHOUT_WORD, Pattern
 from tuner.base.numerics import f32, parse_long
 from tuner.release.environment import Environment
 from tuner.release.search import Dump
@@ -19,7 +19,6 @@ from tuner.search.trial import Trial
 
 VARIABLE = "NCCL_GRAPH_FILE"
 VERSION = "1"  # NCCL_GRAPH_XML_VERSION, xml.h
-NAMELESS = ("C2C", "NET", "DIS")  # path types that kvDictLinkType lacks: they are read as the nearest of all
 DECIMAL = re.compile(r"\s*([+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)", re.ASCII)
 HEXADECIMAL = re.compile(r"\s*([+-]?)(0[xX])?([0-9a-fA-F]+)", re.ASCII)
 MOST_NUMBER = 2**63 - 1  # of strtol
@@ -121,8 +120,10 @@ class GraphFile:
         return Pattern(number)
 
     def _type(self, element: ET.Element, name: str, system: System) -> int:
+        """One that the file has no word for is read as the nearest of all."""
         text, names = self._text(element, name), system.types.names
-        return next((at for at, each in enumerate(names) if each not in NAMELESS and text.startswith(each)), 0)
+        matching = (at for at, each in enumerate(names) if each not in PATHS_WITHOUT_WORD and text.startswith(each))
+        return next(matching, 0)
 
     def _integer(self, element: ET.Element, name: str) -> int:
         return parse_long(self._text(element, name))
