@@ -85,10 +85,14 @@ def test_ranks_that_take_turns_between_domains() -> None:
     text = printed(JOINING[-1], 2, 2)
 
     def moved(line: str) -> str:
-        return re.sub(r"( rank )(\d+)( n)", lambda match: f"{match[1]}{2 * int(match[2]) % 15}{match[3]}", line)
+        return re.sub(r"( rank )(\d+)( n)", lambda match: f"{match[1]}{turn(int(match[2]))}{match[3]}", line)
 
-    first = imported(tuple(map(moved, text))).nodes[0]
-    assert first.ranks == tuple(range(0, 15, 2))
+    def turn(rank: int) -> int:
+        """0 to 7 become the even ranks, 8 to 15 the odd ones."""
+        return 2 * rank if rank < 8 else 2 * rank - 15
+
+    nodes = imported(tuple(map(moved, text))).nodes
+    assert [node.ranks for node in nodes] == [tuple(range(0, 16, 2)), tuple(range(1, 16, 2))]
 
 
 @pytest.mark.live
