@@ -1,0 +1,98 @@
+"""A launch in full, as records: what NCCL writes for its kernels and its proxies before it launches.
+
+Counts and offsets of elements are those of ``Work.dtype``, the type that the device sees: AllGather and Broadcast move
+bytes. Offsets are from the start of the count, which is of one rank for AllGather and ReduceScatter.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+
+
+class Sharing(Enum):
+    """How the channels of a work divide its count between them."""
+
+    ranges = "ranges"  # each channel has one range of the count
+    turns = "turns"  # all channels go over the whole count together, a chunk each in turn
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyOperation:
+    """What the proxy that serves a channel's network connections is told (``struct ncclProxyOp``).
+
+    A step is one slot of a connection's buffer; a chunk is ``chunk_steps`` of them and goes in slices of
+    ``slice_steps``.
+    """
+
+    pattern: str  # ncclPattern_t without its prefix: "RingTwice"
+    steps: int  # nsteps, of the whole call on this channel
+    chunk_steps: int
+    slice_steps: int
+    chunk_bytes: int
+    step_bytes: int  # nbytes: the most that one slice takes of the connection's buffer
+    slice_bytes: int | None = None  # None in releases whose proxies are not told
+    loop_bytes: int | None = None  # of all channels that share a loop
+    loop_offset_bytes: int | None = None
+    channel_bytes: int | None = None  # of this channel's range
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelShare:
+    """One channel's part of a work.
+
+    Where channels have ranges, ``count`` elements from ``offset`` on. Where they take turns both are of the whole work,
+    and the channel is the one with number ``turn``: it takes the chunks turn, turn + channels, turn + 2 * channels ...
+    """
+
+    channel: int
+    turn: int  # its number among the work's channels, from 0
+    offset: int  # elements
+    count: int  # elements
+    chunk: int  # elements that a block moves at once, at most; the device shortens those of the last loop
+    last_chunk: int | None  # elements, as NCCL hands it over up to 2.21; None where the device computes it
+    proxy: ProxyOperation
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One collective as the blocks of its kernel read it."""
+
+    place: int  # of the call in its group, 0 for a call alone
+    collective: Collective
+    dtype: DataType  # as the device sees it
+    op: Op
+    algorithm: Algorithm
+    protocol: Protocol
+    function: int | None  # its number in the device's table of functions, None where the symbols do not tell
+    count: int  # elements of all channels
+    warps: int  # of a block that work on it
+    root: int
+    one_node: bool
+    direct: int  # flags of direct access to peers' buffers (CollNetDirect)
+    sharing: Sharing
+    shares: tuple[ChannelShare, ...]  # by channel
+
+    @property
+    def channels(self) -> tuple[int, ...]:
+        """The channels that have a share, ascending."""
+        return tuple(share.channel for share in self.shares)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedKernel:
+    """One kernel: its symbol without parameters ("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), grid, block and works."""
+
+    name: str
+    channels: tuple[int, ...]  # one block each, ascending
+    threads: int
+    works: tuple[Work, ...]  # in the order of the kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What one call, or one group of calls, is launched as."""
+
+    kernels: tuple[LaunchedKernel, ...]
+    buffer_bytes: tuple[int, int, int]  # of a connection, by protocol: LL, LL128, Simple
+    steps: int  # slots of a connection's buffer, NCCL_STEPS
