@@ -134,7 +134,8 @@ struct kernel_node {
 static status add_kernel_node(void **node, void *added_to SIM_UNUSED, const void *after SIM_UNUSED, size_t n SIM_UNUSED,
                               const struct kernel_node *kernel) {
     add_node(node);
-    return sim_record_kernel(kernel->function, kernel->grid[0], kernel->block[0], NULL);
+    struct sim_launch launched = {kernel->function, kernel->grid[0], kernel->block[0], NULL, NULL, NULL};
+    return sim_record_kernel(&launched);
 }
 
 static status launch_host_function(void *stream SIM_UNUSED, void (*function)(void *), void *argument) {

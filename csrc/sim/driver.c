@@ -196,15 +196,17 @@ struct launch_config {
     void *stream;
 };
 
-static status launch_extended(const struct launch_config *config, const void *function, void **parameters SIM_UNUSED,
-                              void **extra SIM_UNUSED) {
-    return sim_record_kernel(function, config->grid[0], config->block[0], config->stream);
+static status launch_extended(const struct launch_config *config, const void *function, void **parameters,
+                              void **extra) {
+    struct sim_launch launched = {function, config->grid[0], config->block[0], config->stream, parameters, extra};
+    return sim_record_kernel(&launched);
 }
 
 static status launch(const void *function, uint32_t grid_x, uint32_t grid_y SIM_UNUSED, uint32_t grid_z SIM_UNUSED,
                      uint32_t block_x, uint32_t block_y SIM_UNUSED, uint32_t block_z SIM_UNUSED,
-                     uint32_t shared_bytes SIM_UNUSED, void *stream) {
-    return sim_record_kernel(function, grid_x, block_x, stream);
+                     uint32_t shared_bytes SIM_UNUSED, void *stream, void **parameters, void **extra) {
+    struct sim_launch launched = {function, grid_x, block_x, stream, parameters, extra};
+    return sim_record_kernel(&launched);
 }
 
 static status get_proc_address(const char *name, void **function, int version SIM_UNUSED,

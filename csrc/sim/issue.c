@@ -13,8 +13,19 @@
 #include "ranks.h"
 #include "record.h"
 
-enum { BROADCAST = 0, REDUCE = 1, ALL_GATHER = 2, REDUCE_SCATTER = 3, ALL_REDUCE = 4 };
-enum { ROOT = 0, INTERNAL_ERROR = 3 };
+enum {
+    BROADCAST = 0,
+    REDUCE = 1,
+    ALL_GATHER = 2,
+    REDUCE_SCATTER = 3,
+    ALL_REDUCE = 4,
+    SEND = 6,
+    RECEIVE = 7,
+    ALL_TO_ALL = 8,
+    SCATTER = 9,
+    GATHER = 10
+};
+enum { INTERNAL_ERROR = 3 };
 
 static int stream; /* its address is the stream */
 
@@ -22,15 +33,25 @@ static status issue_one(void *comm, const struct sim_call *call) {
     struct sim_buffers at = sim_buffers();
     switch (call->collective) {
     case BROADCAST:
-        return sim_nccl.broadcast(at.send, at.receive, call->count, call->type, ROOT, comm, &stream);
+        return sim_nccl.broadcast(at.send, at.receive, call->count, call->type, call->root, comm, &stream);
     case REDUCE:
-        return sim_nccl.reduce(at.send, at.receive, call->count, call->type, call->op, ROOT, comm, &stream);
+        return sim_nccl.reduce(at.send, at.receive, call->count, call->type, call->op, call->root, comm, &stream);
     case ALL_GATHER:
         return sim_nccl.all_gather(at.send, at.receive, call->count, call->type, comm, &stream);
     case REDUCE_SCATTER:
         return sim_nccl.reduce_scatter(at.send, at.receive, call->count, call->type, call->op, comm, &stream);
     case ALL_REDUCE:
         return sim_nccl.all_reduce(at.send, at.receive, call->count, call->type, call->op, comm, &stream);
+    case SEND:
+        return sim_nccl.send(at.send, call->count, call->type, call->root, comm, &stream);
+    case RECEIVE:
+        return sim_nccl.receive(at.receive, call->count, call->type, call->root, comm, &stream);
+    case ALL_TO_ALL:
+        return sim_nccl.all_to_all(at.send, at.receive, call->count, call->type, comm, &stream);
+    case SCATTER:
+        return sim_nccl.scatter(at.send, at.receive, call->count, call->type, call->root, comm, &stream);
+    case GATHER:
+        return sim_nccl.gather(at.send, at.receive, call->count, call->type, call->root, comm, &stream);
     default:
         return INTERNAL_ERROR;
     }

@@ -39,6 +39,11 @@ SIM_EXPORT const char *sim_load_nccl(const char *path) {
     find(&sim_nccl.all_gather, "ncclAllGather");
     find(&sim_nccl.reduce_scatter, "ncclReduceScatter");
     find(&sim_nccl.all_reduce, "ncclAllReduce");
+    find(&sim_nccl.send, "ncclSend");
+    find(&sim_nccl.receive, "ncclRecv");
+    find(&sim_nccl.all_to_all, "ncclAlltoAll");
+    find(&sim_nccl.gather, "ncclGather");
+    find(&sim_nccl.scatter, "ncclScatter");
     find(&sim_nccl.comm_register, "ncclCommRegister");
     find(&sim_nccl.window_register, "ncclCommWindowRegister");
     return NULL;

@@ -22,6 +22,12 @@ struct nccl {
     status (*all_gather)(const void *send, void *receive, size_t count, int type, void *comm, void *stream);
     status (*reduce_scatter)(const void *send, void *receive, size_t count, int type, int op, void *comm, void *stream);
     status (*all_reduce)(const void *send, void *receive, size_t count, int type, int op, void *comm, void *stream);
+    status (*send)(const void *send, size_t count, int type, int peer, void *comm, void *stream);
+    status (*receive)(void *receive, size_t count, int type, int peer, void *comm, void *stream);
+    /* NULL before 2.28 */
+    status (*all_to_all)(const void *send, void *receive, size_t count, int type, void *comm, void *stream);
+    status (*gather)(const void *send, void *receive, size_t count, int type, int root, void *comm, void *stream);
+    status (*scatter)(const void *send, void *receive, size_t count, int type, int root, void *comm, void *stream);
     status (*comm_register)(void *comm, void *buffer, size_t bytes, void **handle);              /* NULL before 2.19 */
     status (*window_register)(void *comm, void *buffer, size_t bytes, void **window, int flags); /* NULL before 2.27 */
 };

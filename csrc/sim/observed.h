@@ -12,7 +12,8 @@ struct sim_kernel {
     uint32_t grid_x;
     uint32_t block_x;
     int device;
-    const void *stream; /* NULL: a node of a CUDA graph */
+    const void *stream;      /* NULL: a node of a CUDA graph */
+    uint64_t argument_bytes; /* of what was handed to it, behind those of the kernels before */
 };
 
 /* One call of a tuner plugin. */

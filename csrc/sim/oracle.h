@@ -127,11 +127,14 @@ uint64_t sim_buffer_bytes(int kind);
  * ncclResult_t, or -1 without address space or threads. */
 int sim_use_buffers(void **comms, int ranks, int kind);
 
+/* `collective` is a ncclFunc_t of the newest release. `root` is the peer of a send or receive; `count` of an all-to-all, a
+ * gather and a scatter is what each rank gives each. */
 struct sim_call {
     int collective;
     int type;
     int op;
     uint64_t count;
+    int root;
 };
 
 /* Where calls are issued, and how. */
@@ -169,6 +172,12 @@ struct sim_bill sim_bill_of(int device);
 /* The call on every rank at once, each in a thread of its own, so that ranks connect. Fills results[ranks] and
  * blocks[ranks], of the first kernel that each launches. 0, or -1 when no thread could be started. */
 int sim_issue_everywhere(void **comms, int ranks, const struct sim_call *call, int *results, int *blocks);
+
+/* Kernels are launched with so many pointers as their parameters, which are written down from here on. */
+void sim_keep_pointers(int of_kernel);
+
+/* What the last answer's kernels were handed, one behind the other. */
+const char *sim_arguments(void);
 
 /* As many as the last answer's record says. */
 const struct sim_kernel *sim_kernels(void);

@@ -12,7 +12,10 @@
 static struct sim_kernel *kernels;
 static struct sim_operation *operations;
 static struct sim_question *questions;
+static char *arguments;
+static size_t n_arguments, room_for_arguments;
 static int n_kernels, n_operations, n_questions, cell_of_question;
+static int pointers_of_kernel;
 static int first_operation; /* of the collectives that operations are of now */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -20,6 +23,7 @@ static int planted_error, launches_before_error;
 
 void sim_record_start(void) {
     n_kernels = n_operations = n_questions = first_operation = 0;
+    n_arguments = 0;
 }
 
 void sim_record_next_collective(void) {
@@ -41,12 +45,47 @@ static void *grown(void *list, int n, size_t bytes) {
     return moved;
 }
 
-int sim_record_kernel(const void *function, uint32_t grid_x, uint32_t block_x, const void *stream) {
+static void keep(const void *bytes, size_t n) {
+    if (n_arguments + n > room_for_arguments) {
+        room_for_arguments = 2 * (n_arguments + n);
+        arguments = realloc(arguments, room_for_arguments);
+        if (arguments == NULL)
+            abort();
+    }
+    memcpy(arguments + n_arguments, bytes, n);
+    n_arguments += n;
+}
+
+SIM_EXPORT void sim_keep_pointers(int of_kernel) {
+    pointers_of_kernel = of_kernel;
+}
+
+/* What a kernel is handed: a buffer of bytes, or pointers to its parameters, whose sizes are nowhere. */
+static size_t keep_arguments(const struct sim_launch *launch) {
+    enum { END = 0, BUFFER = 1, BUFFER_BYTES = 2 }; /* CU_LAUNCH_PARAM_... */
+    size_t before = n_arguments;
+    const void *buffer = NULL;
+    size_t bytes = 0;
+    for (void **at = launch->extra; at != NULL && (uintptr_t)at[0] != END; at += 2)
+        if ((uintptr_t)at[0] == BUFFER)
+            buffer = at[1];
+        else if ((uintptr_t)at[0] == BUFFER_BYTES)
+            memcpy(&bytes, at[1], sizeof bytes);
+    if (buffer != NULL)
+        keep(buffer, bytes);
+    else if (launch->parameters != NULL)
+        for (int i = 0; i < pointers_of_kernel; i++)
+            keep(launch->parameters[i], sizeof(void *));
+    return n_arguments - before;
+}
+
+int sim_record_kernel(const struct sim_launch *launch) {
     pthread_mutex_lock(&lock);
     int error = planted_error != 0 && launches_before_error-- <= 0 ? planted_error : 0;
     if (error == 0) {
         kernels = grown(kernels, n_kernels, sizeof *kernels);
-        kernels[n_kernels++] = (struct sim_kernel){function, grid_x, block_x, sim_device(), stream};
+        kernels[n_kernels++] = (struct sim_kernel){launch->function, launch->grid_x, launch->block_x,
+                                                   sim_device(),     launch->stream, keep_arguments(launch)};
     }
     pthread_mutex_unlock(&lock);
     return error;
@@ -104,6 +143,10 @@ struct sim_record sim_record(void) {
 
 SIM_EXPORT const struct sim_kernel *sim_kernels(void) {
     return kernels;
+}
+
+SIM_EXPORT const char *sim_arguments(void) {
+    return arguments;
 }
 
 SIM_EXPORT const struct sim_operation *sim_operations(void) {

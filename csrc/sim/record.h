@@ -7,8 +7,18 @@
 void sim_record_start(void);
 struct sim_record sim_record(void);
 
+/* A launch; `parameters` and `extra` as the CUDA driver takes them, NULL where they are not looked at. */
+struct sim_launch {
+    const void *function;
+    uint32_t grid_x;
+    uint32_t block_x;
+    const void *stream;
+    void **parameters;
+    void **extra;
+};
+
 /* 0, or the error of CUDA that was planted for this launch. */
-int sim_record_kernel(const void *function, uint32_t grid_x, uint32_t block_x, const void *stream);
+int sim_record_kernel(const struct sim_launch *launch);
 
 /* `operation` is of one channel. */
 void sim_record_operation(int channel, const struct sim_operation *operation);

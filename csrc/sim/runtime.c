@@ -240,9 +240,10 @@ static status function_by_symbol(const void **function, const void *symbol) {
     return SUCCESS;
 }
 
-static status launch(const void *function, struct dim3 grid, struct dim3 block, void **arguments SIM_UNUSED,
+static status launch(const void *function, struct dim3 grid, struct dim3 block, void **parameters,
                      size_t shared_bytes SIM_UNUSED, void *stream) {
-    return sim_record_kernel(function, grid.x, block.x, stream);
+    struct sim_launch launched = {function, grid.x, block.x, stream, parameters, NULL};
+    return sim_record_kernel(&launched);
 }
 
 /* cudaLaunchConfig_t begins so. */
@@ -252,8 +253,9 @@ struct launch_config {
     void *stream;
 };
 
-static status launch_extended(const struct launch_config *config, const void *function, void **arguments SIM_UNUSED) {
-    return sim_record_kernel(function, config->grid.x, config->block.x, config->stream);
+static status launch_extended(const struct launch_config *config, const void *function, void **parameters) {
+    struct sim_launch launched = {function, config->grid.x, config->block.x, config->stream, parameters, NULL};
+    return sim_record_kernel(&launched);
 }
 
 const struct sim_redirect sim_runtime_redirects[] = {

@@ -22,6 +22,16 @@ class Collective(IntEnum):
     AllReduce = 4
 
 
+class PeerCall(IntEnum):
+    """Calls that NCCL makes of sends and receives between pairs of ranks, by ``ncclFunc_t`` of 2.28 on."""
+
+    Send = 6
+    Recv = 7
+    AlltoAll = 8
+    Scatter = 9
+    Gather = 10
+
+
 class Algorithm(IntEnum):
     """Algorithms by ``NCCL_ALGO_*``."""
 

@@ -15,7 +15,7 @@ from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op
 from tuner.connect.records import Connected
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request
-from tuner.oracle import channels, facts, groups, messages, start
+from tuner.oracle import channels, exchanges, facts, groups, messages, start
 from tuner.oracle.answers import Contradiction, Launched, Observation, Reader, Requested
 from tuner.oracle.configuration import OracleConfiguration
 from tuner.plugin import forcing_path
@@ -179,6 +179,22 @@ class Oracle:
             raise self._child.failure(f"{what}: {answer.error}")
         with self._explained(f"{what} gave "):
             return groups.read(self._reader, answer, self._child.log_bytes(answer.log_start, answer.log_end))
+
+    def launch_exchange(self, calls: Sequence[exchanges.IssuedCall]) -> tuple[exchanges.LaunchedKernel, ...]:
+        """The calls of rank 0, sends and receives among them, in one group on plain buffers, launched for real.
+
+        BadInput where the release has no function for a call. A group may be without a kernel.
+        """
+        self._check_ranks()
+        for call in calls:
+            own = exchanges.OWN_FUNCTION.get(call.function)
+            if own is not None and own not in self._prepared.symbols.functions:
+                raise BadInput(f"NCCL {self.facts.release} has no {own}; valid: sends and receives")
+        what = f"launching a group of {len(calls)} calls"
+        answer: messages.GroupAnswer = self._request(exchanges.request(calls, self.configuration.ranks), what)
+        if answer.error is not None:
+            raise self._child.failure(f"{what}: {answer.error}")
+        return exchanges.read(self._reader, answer)
 
     def use_table(self, text: str | None) -> None:
         """What the calls from here on follow, None for NCCL's own choices; the plugin has to be the forcing one."""

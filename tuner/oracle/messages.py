@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.oracle.layouts import Layout, Member, Struct
+from tuner.oracle.works import KernelWorks, PeerOffsets, WorkStructs
 
 Copies = tuple[tuple[int, int], ...]  # address and size in bytes of every copy of a function
 
@@ -189,6 +190,8 @@ class Start:
     comm: Layout
     graph: Layout
     ring: RingOffsets
+    works: WorkStructs
+    peers: PeerOffsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,12 +213,13 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One collective: ``struct sim_call``."""
+    """One call: ``struct sim_call``."""
 
     collective: int
     type: int
     op: int
     count: int
+    root: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +247,7 @@ class Group:
     """Calls on rank 0, in one group, on plain buffers."""
 
     calls: tuple[Call, ...]
+    peers: frozenset[int] = frozenset()  # ranks that data is sent to or received from
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +259,7 @@ class GroupAnswer:
     kernels: bytes
     operations: bytes
     questions: bytes
+    works: tuple[KernelWorks, ...]  # by kernel
     error: str | None
 
 

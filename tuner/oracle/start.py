@@ -12,7 +12,7 @@ from tuner.base.names import PATHS_WITHOUT_WORD, Algorithm, Buffers
 from tuner.emulator.rules import init
 from tuner.machine import adapters
 from tuner.machine.skeleton import Skeleton
-from tuner.oracle import facts, hardware, library, symbols
+from tuner.oracle import facts, hardware, library, symbols, work_symbols
 from tuner.oracle.configuration import Host, OracleConfiguration
 from tuner.oracle.messages import (
     AdapterOffsets,
@@ -173,6 +173,8 @@ def request(prepared: Preparation, child: Files) -> Start:
         comm=located.comm,
         graph=located.graph,
         ring=_ring(located),
+        works=work_symbols.work_structs(located),
+        peers=work_symbols.peers(located),
     )
 
 

@@ -18,13 +18,17 @@ from elftools.elf.sections import SymbolTableSection
 
 from tuner.base.errors import OracleUnavailable
 from tuner.base.files import remember
+from tuner.oracle import work_layouts
 from tuner.oracle.layouts import Layout, Member
+from tuner.oracle.works import WorkLayout
 
-FORMAT = 6  # of the cached file; raise it when what is extracted changes
+FORMAT = 8  # of the cached file; raise it when what is extracted changes
 
 _BASE_NAME = re.compile(r"^_ZL?(\d+)")
 _CLONE = re.compile(r"\.constprop\.\d+$")
 _KERNELS = ("ncclDevKernel_", "ncclKernel_", "ncclSymkDevKernel_", "ncclSymDevKernel_")
+_PREFIXES = ("nccl", "cuda", "get", "setEnv", "bootstrap", "p2pCanConnect", "shmCanConnect")
+_OBJECTS = ("netTransport",)
 _MAX_DEPTH = 3  # of nested structs; nothing asked for lies deeper
 
 
@@ -43,6 +47,9 @@ class Symbols:
     peer: Layout  # struct ncclChannelPeer
     connector: Layout
     patterns: dict[str, str]  # ncclPattern_t: value as text -> name
+    works: dict[str, WorkLayout]  # by struct, of those that this release has
+    enumerations: dict[str, dict[str, int]]  # values by name, by enumeration
+    objects: dict[str, int]  # address of netTransport
 
     @property
     def cuda(self) -> int:
@@ -69,16 +76,19 @@ def read(library: Path) -> Symbols:
     """Symbols of ``library`` from its ``.symtab`` and DWARF; takes seconds. OracleUnavailable for no libnccl."""
     with library.open("rb") as file:
         elf = ELFFile(file)
-        functions, kernels = _functions(elf)
+        functions, kernels, objects = _functions(elf)
         if "ncclGetVersion" not in functions:
             raise OracleUnavailable(f"{library} is not a libnccl: it has no function ncclGetVersion")
-        structs, patterns = _types(elf, library)
+        types = _types(elf, library)
     return Symbols(
         functions=functions,
         kernels=kernels,
         anchor=("ncclGetVersion", functions["ncclGetVersion"][0][0]),
-        patterns=patterns,
-        **{field: _layout(structs[name]) for field, name in _STRUCTS.items()},
+        patterns=types.patterns,
+        works={name: work_layouts.layout(die) for name, die in types.works.items()},
+        enumerations=types.enumerations,
+        objects=objects,
+        **{field: _layout(types.structs[name]) for field, name in _STRUCTS.items()},
     )
 
 
@@ -89,28 +99,31 @@ def own_name(symbol: str) -> str:
     return symbol if match is None else symbol[match.end() : match.end() + int(match[1])]
 
 
-def _functions(elf: Any) -> tuple[dict[str, list[tuple[int, int]]], dict[int, str]]:
+def _functions(elf: Any) -> tuple[dict[str, list[tuple[int, int]]], dict[int, str], dict[str, int]]:
     table = elf.get_section_by_name(".symtab")
     assert isinstance(table, SymbolTableSection)
     functions: dict[str, list[tuple[int, int]]] = {}
     kernels: dict[int, str] = {}
+    objects: dict[str, int] = {}
     for symbol in table.iter_symbols():
+        if symbol["st_info"]["type"] == "STT_OBJECT" and symbol.name in _OBJECTS:
+            objects[symbol.name] = symbol["st_value"]
         if symbol["st_info"]["type"] != "STT_FUNC" or symbol["st_value"] == 0:
             continue
         if "." in _CLONE.sub("", symbol.name):
             continue  # a fragment (.cold, .part): not the function
         name = own_name(symbol.name)
-        if name.startswith(("nccl", "cuda", "get", "setEnv", "bootstrap")):
+        if name.startswith(_PREFIXES):
             where = symbol["st_value"], symbol["st_size"]
             for key in {name, symbol.name}:
                 if where not in (known := functions.setdefault(key, [])):
                     known.append(where)
         if name.startswith(_KERNELS):
             kernels[symbol["st_value"]] = name
-    return functions, kernels
+    return functions, kernels, objects
 
 
-_UNITS = (b"init.cc", b"enqueue.cc", b"search.cc")  # between them they use everything that is wanted
+_UNITS = (b"init.cc", b"enqueue.cc", b"search.cc", b"allgatherv_sched.cc")  # between them they use all that is wanted
 _STRUCTS = {  # by their field of Symbols
     "comm": "ncclComm",
     "graph": "ncclTopoGraph",
@@ -122,25 +135,44 @@ _STRUCTS = {  # by their field of Symbols
 }
 
 
-def _types(elf: Any, library: Path) -> tuple[dict[str, DIE], dict[str, str]]:
+@dataclass(frozen=True, slots=True)
+class _Types:
+    structs: dict[str, DIE]
+    patterns: dict[str, str]
+    works: dict[str, DIE]
+    enumerations: dict[str, dict[str, int]]
+
+    def are_complete(self) -> bool:
+        wanted = {"ncclDevWorkP2p", "ncclDevWorkBatch"}
+        if "ncclDevWorkTypeBcast" in self.enumerations.get("ncclDevWorkType", {}):
+            wanted.add("ncclDevWorkBcast")
+        has_works = wanted <= self.works.keys() or "ncclWorkElemP2p" in self.works
+        return has_works and len(self.structs) == len(_STRUCTS) and bool(self.patterns)
+
+
+def _types(elf: Any, library: Path) -> _Types:
     """The structs that are read, and the communication patterns, from the debug information."""
     if not elf.has_dwarf_info():
         raise OracleUnavailable(f"{library} has no debug information, which the communicator's layout is read from")
-    structs: dict[str, DIE] = {}
-    patterns: dict[str, str] = {}
+    types = _Types({}, {}, {}, {})
     for unit in elf.get_dwarf_info().iter_CUs():
         name = unit.get_top_DIE().attributes.get("DW_AT_name")
         if name is None or name.value.rpartition(b"/")[2] not in _UNITS:
             continue
         for die in unit.get_top_DIE().iter_children():
-            if die.tag in ("DW_TAG_structure_type", "DW_TAG_class_type") and _name(die) in _STRUCTS.values():
-                if "DW_AT_declaration" not in die.attributes:
-                    structs.setdefault(_name(die), die)
-            elif die.tag == "DW_TAG_enumeration_type" and not patterns:
-                values = {str(_value(child, "DW_AT_const_value")): _name(child) for child in die.iter_children()}
-                patterns = values if "ncclPatternRing" in values.values() else {}
-        if len(structs) == len(_STRUCTS) and patterns:
-            return structs, patterns
+            if die.tag in ("DW_TAG_structure_type", "DW_TAG_class_type") and "DW_AT_declaration" not in die.attributes:
+                if _name(die) in _STRUCTS.values():
+                    types.structs.setdefault(_name(die), die)
+                if _name(die) in work_layouts.STRUCTS:
+                    types.works.setdefault(_name(die), die)
+            elif die.tag == "DW_TAG_enumeration_type":
+                values = work_layouts.enumeration(die)
+                if "ncclPatternRing" in values:
+                    types.patterns.update({str(value): name for name, value in values.items()})
+                elif _name(die) in work_layouts.ENUMERATIONS:
+                    types.enumerations.setdefault(_name(die), values)
+        if types.are_complete():
+            return types
     raise OracleUnavailable(f"{library} does not describe struct ncclComm in its debug information")
 
 
@@ -225,6 +257,9 @@ def _from_json(data: dict[str, Any]) -> Symbols:
         kernels={int(address): name for address, name in data["kernels"].items()},
         anchor=(data["anchor"][0], data["anchor"][1]),
         patterns=data["patterns"],
+        works=work_layouts.from_json(data["works"]),
+        enumerations=data["enumerations"],
+        objects=data["objects"],
         **{field: _layout_from_json(data[field]) for field in _STRUCTS},
     )
 

@@ -5,6 +5,7 @@ run, and no data moves: the network and the devices only hand things out.
 """
 
 import sys
+from dataclasses import astuple
 from typing import Any
 
 from tuner._native._sim import ffi, lib
@@ -55,7 +56,7 @@ class Connected(Loaded):
         """The call on all ranks; the blocks of each rank's kernel."""
         ranks = self.start.ranks
         results, blocks = ffi.new("int[]", ranks), ffi.new("int[]", ranks)
-        issued = ffi.new("struct sim_call *", [call.collective, call.type, call.op, call.count])
+        issued = ffi.new("struct sim_call *", astuple(call))
         if lib.sim_issue_everywhere(self.comms, ranks, issued, results, blocks) != 0:
             raise Failure(f"no threads for {ranks} ranks")
         self.check(results, "the call")

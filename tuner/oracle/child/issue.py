@@ -6,7 +6,7 @@ from dataclasses import astuple
 from typing import Any
 
 from tuner._native._sim import ffi, lib
-from tuner.oracle.child import ring
+from tuner.oracle.child import peers, ring, works
 from tuner.oracle.child.world import Failure, World
 from tuner.oracle.messages import Answers, Call, Calls, Group, GroupAnswer
 
@@ -32,6 +32,7 @@ def issue(world: World, request: Calls) -> Answers:
 def issue_group(world: World, request: Group) -> GroupAnswer:
     """All calls in one group, on plain buffers."""
     _use_buffers(world, lib.SIM_PLAIN)  # an earlier call may have had others
+    peers.connect(world, request.peers)
     calls, how = _calls(request.calls), _how(world)
     answer = ffi.new("struct sim_answer *")
     log_start = os.fstat(world.log_file).st_size
@@ -44,6 +45,7 @@ def issue_group(world: World, request: Group) -> GroupAnswer:
         kernels=_copy(lib.sim_kernels(), record.kernels),
         operations=_copy(lib.sim_operations(), record.operations),
         questions=_copy(lib.sim_questions(), record.questions),
+        works=works.read(world.start.works, record.kernels) if request.peers else (),
         error=f"NCCL returned {world.error(failed)}" if failed else None,
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tuner._native._sim import ffi, lib
 from tuner.oracle.child.memory import scalar, scalars
+from tuner.oracle.child.works import RING_POINTERS
 from tuner.oracle.layouts import compiled
 from tuner.oracle.messages import Copies, Intercepted, SimulatedMachine, Start, Started
 
@@ -108,6 +109,8 @@ class World(Loaded):
         self.load_tuner(start.functions.get("ncclLoadTunerPlugin", ()))
         self.comms = self.init(start.ranks)
         self.acknowledge_work()
+        if start.works.in_ring:
+            lib.sim_keep_pointers(RING_POINTERS)
 
     def intercept(self, at: Intercepted) -> None:
         """Where a release does not say what is asked for. ``copied_graphs`` takes the graphs, where they are copied."""

@@ -1,0 +1,108 @@
+"""What the kernels of the last group were handed: NCCL's work structures, read from their arguments and its memory."""
+
+from collections.abc import Iterator, Mapping
+
+from tuner._native._sim import ffi, lib
+from tuner.oracle.works import Batch, KernelWorks, WorkStructs
+
+RING_POINTERS = (
+    3  # up to 2.21 a kernel has three parameters, the last where its work begins (src/enqueue.cc, v2.18.1-1)
+)
+
+
+def read(structs: WorkStructs, kernels: int) -> tuple[KernelWorks, ...]:
+    """The works of every kernel, in the order of the launches."""
+    arguments, works, start = lib.sim_arguments(), [], 0
+    for kernel in range(kernels):
+        size = lib.sim_kernels()[kernel].argument_bytes
+        own = bytes(ffi.buffer(arguments + start, size)) if size else b""
+        start += size
+        works.append(_in_ring(structs, own) if structs.in_ring else _in_batches(structs, own))
+    return tuple(works)
+
+
+def _in_batches(structs: WorkStructs, arguments: bytes) -> KernelWorks:
+    """From 2.22 on: batches of a kernel's channels one by one, then round again; the works behind them or in memory."""
+    layouts, types = structs.layouts, structs.enumerations["ncclDevWorkType"]
+    head, batch = layouts["ncclDevKernelArgs"], layouts["ncclDevWorkBatch"]
+    if len(arguments) < head.size_bytes:
+        return KernelWorks({})
+    args = head.read(arguments)
+    storage = structs.enumerations["ncclDevWorkStorageType"]
+    inside = args["workStorageType"] == storage["ncclDevWorkStorageTypeArgs"]
+    in_fifo = args["workStorageType"] == storage["ncclDevWorkStorageTypeFifo"]
+    names = {number: name.removeprefix("ncclDevWorkType") for name, number in types.items()}
+    channels = [bit for bit in range(64) if args["channelMask"] >> bit & 1]
+    found = {}
+    for place, channel in enumerate(channels):
+        batches, at = [], place
+        while True:
+            values = batch.read(arguments[head.size_bytes + at * batch.size_bytes :][: batch.size_bytes])
+            name = names[values["workType"]]
+            layout = layouts[f"ncclDevWork{name}"]
+            works = []
+            for bit in range(64):
+                if not values["offsetBitset"] >> bit & 1:
+                    continue
+                offset = values["offsetBase"] + bit * layout.size_bytes
+                if inside:
+                    data = arguments[offset : offset + layout.size_bytes]
+                else:
+                    data = _memory(args["workBuf"], offset, layout.size_bytes, args["workMask"] if in_fifo else None)
+                works.append(layout.read(data))
+            batches.append(Batch(name, values["funcId"], bool(values["nextExtends"]), tuple(works)))
+            if not values["nextJump"]:
+                break
+            at += values["nextJump"]
+        found[channel] = tuple(batches)
+    return KernelWorks(found)
+
+
+def _memory(start: int, offset: int, size: int, mask: int | None) -> bytes:
+    """Bytes of a buffer that may go round."""
+    if mask is None:
+        return bytes(ffi.buffer(ffi.cast("char *", start + offset), size))
+    unit = 16
+    return b"".join(
+        bytes(ffi.buffer(ffi.cast("char *", start + (offset + i & mask)), unit)) for i in range(0, size, unit)
+    )
+
+
+def _in_ring(structs: WorkStructs, arguments: bytes) -> KernelWorks:
+    """Up to 2.21: a list of works for each channel, the first of them side by side."""
+    if len(arguments) < RING_POINTERS * 8:
+        return KernelWorks({})
+    mask, start = (int.from_bytes(arguments[8 * i : 8 * i + 8], "little") for i in (1, 2))
+    channels = [bit for bit in range(64) if mask >> bit & 1]
+    size = structs.layouts["ncclWork"].size_bytes
+    found = {}
+    for place, channel in enumerate(channels):
+        batches, at = [], place
+        while True:
+            data = bytes(ffi.buffer(ffi.cast("char *", start + at * size), size))
+            header = structs.layouts["ncclWorkHeader"].read(data)
+            batches.append(_work(structs, header, data))
+            if header["isLast"]:
+                break
+            at = header["workNext"]
+        found[channel] = tuple(batches)
+    return KernelWorks(found)
+
+
+def _work(structs: WorkStructs, header: Mapping[str, int], data: bytes) -> Batch:
+    types = {number: name for name, number in structs.enumerations["ncclWorkType"].items()}
+    name = types[header["type"]].removeprefix("ncclWorkType")
+    layout = structs.layouts[{"P2p": "ncclWorkElemP2p", "RegColl": "ncclWorkElemReg"}.get(name, "ncclWorkElem")]
+    return Batch(name, header["funcIndex"], False, tuple(_elements(structs, layout.size_bytes, name, data)))
+
+
+def _elements(structs: WorkStructs, size: int, name: str, data: bytes) -> Iterator[dict[str, int]]:
+    """The elements in use, each with its place."""
+    layouts = structs.layouts
+    layout = layouts[{"P2p": "ncclWorkElemP2p", "RegColl": "ncclWorkElemReg"}.get(name, "ncclWorkElem")]
+    used = {"P2p": "p2pType", "RegColl": "elem.isUsed"}.get(name, "isUsed")
+    first = structs.first_element[name]
+    for place in range((len(data) - first) // size):
+        values = layout.read(data[first + place * size :][:size])
+        if values[used]:
+            yield {"place": place, **values}
