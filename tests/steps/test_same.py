@@ -1,0 +1,48 @@
+"""Elements that are added in the same order, found by comparing all of them one by one."""
+
+import numpy as np
+import pytest
+
+from tests.support import drawn_works
+from tuner.connect import summarize
+from tuner.steps import same
+from tuner.steps.orders import Orders, orders
+from tuner.steps.terms import Term
+
+
+def drawn_orders(random: np.random.Generator, count: int) -> Orders:
+    """Ranges of few orders, so that they are often the same."""
+    terms: tuple[Term, ...] = ((0, 1, 2), (1, 2, 0))
+    starts = np.unique(np.append(0, random.integers(0, count, random.integers(0, 4))))
+    return Orders(count, starts, np.arange(len(starts)) % 2, terms)
+
+
+def one_by_one(call: Orders) -> list[Term]:
+    return [call.terms[which] for which in call.at(np.arange(call.count))]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_differences_at_offsets_and_in_columns(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    row = int(random.integers(1, 6))
+    calls = [drawn_orders(random, row * int(random.integers(1, 5))) for _ in range(int(random.integers(1, 4)))]
+    terms = [one_by_one(call) for call in calls]
+    found = same.at_offsets(calls)
+    assert (found is None) == all(mine == own for other in terms for own, mine in zip(terms[0], other, strict=False))
+    columns = [{each[at] for each in terms for at in range(column, len(each), row)} for column in range(row)]
+    in_rows = same.in_rows(calls, row)
+    assert (in_rows is None) == all(len(column) == 1 for column in columns)
+    for difference in filter(None, (found, in_rows)):
+        for call, offset, term in zip(difference.calls, difference.offsets, difference.terms, strict=True):
+            assert terms[call][offset] == term
+        assert difference.terms[0] != difference.terms[1]
+    if in_rows is not None:
+        assert (in_rows.offsets[0] - in_rows.offsets[1]) % row == 0
+
+
+def test_a_ring_differs_between_sizes_and_one_tree_does_not() -> None:
+    random = np.random.default_rng(3)
+    drawn = [drawn_works.reducing(random) for _ in range(40)]
+    for each in drawn:
+        found = orders(each.work, summarize(each.connected))
+        assert (same.in_rows([found], 1) is None) == (len(found.starts) == 1)

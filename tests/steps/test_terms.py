@@ -1,0 +1,47 @@
+"""Terms: equal exactly where additions of floating-point numbers have the same bits, but for chance."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.drawn_works import numbers
+from tuner.steps.terms import Term, add, add_all, of_ring, of_tree, ranks_of, text
+
+RANKS = 6
+SUMS = st.recursive(st.integers(0, RANKS - 1), lambda inner: st.tuples(inner, inner), max_leaves=8)
+
+
+def term(sums: object) -> Term:
+    return add(*map(term, sums)) if isinstance(sums, tuple) else int(str(sums))
+
+
+def value(sums: object, inputs: Sequence[np.ndarray]) -> np.ndarray:
+    """Sums as they are written, added in float32."""
+    if isinstance(sums, tuple):
+        total: np.ndarray = value(sums[0], inputs) + value(sums[1], inputs)
+        return total
+    return inputs[int(str(sums))]
+
+
+@given(SUMS, SUMS)
+def test_two_sums_are_one_term_where_their_bits_are_the_same(one: object, other: object) -> None:
+    random = np.random.default_rng(0)
+    inputs = [numbers(random, 2000) for _ in range(RANKS)]
+    assert (term(one) == term(other)) == (value(one, inputs).tobytes() == value(other, inputs).tobytes())
+
+
+def test_terms_are_written_from_left_to_right() -> None:
+    assert text(of_ring((0, 2, 1, 3), 0)) == "1 + 2 + 3 + 0"
+    assert text(add_all((0, 3, add(2, 1)))) == "0 + 3 + (1 + 2)"
+    assert ranks_of(add_all((0, 3, add(2, 1)))) == (0, 3, 1, 2)
+
+
+def test_a_chain_is_added_from_its_end_and_two_children_one_after_the_other() -> None:
+    assert of_tree([[1], [2], []], 0) == (1, 2, 0)
+    assert of_tree([[1, 2], [3], [4], [], []], 0) == (1, 3, 0, (2, 4))
+
+
+def test_the_order_of_two_ranks_is_always_the_same() -> None:
+    assert of_ring((0, 1), 0) == of_ring((0, 1), 1) == of_tree([[1], []], 0) == of_tree([[], [0]], 1)

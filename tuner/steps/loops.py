@@ -1,0 +1,117 @@
+"""Which elements a channel's block goes over, in which loops, as the device code computes them from its work.
+
+A loop takes a chunk of each of ``parts`` parts: of every rank in a ring's AllReduce, else of one.
+Source: ncclCollCbdPart, src/include/device.h, and src/device/*.h, v2.28.9-1; src/device/*.h, v2.21.5-1 and v2.19.4-1.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.numerics import IntArray, ceil_div
+from tuner.emulator.launch.records import ChannelShare, Sharing, Work
+
+WARP = 32
+LAST_CHUNK_ALIGNMENT_BYTES = 16
+GRAIN_BYTES = {Protocol.LL: 8, Protocol.LL128: 60}  # calcBytePerGrain: what a thread moves at once
+# 60 bytes a thread are more than a chunk of LL128 needs at least (sic): half of them, and an eighth in trees.
+LL128_SHARE = {Algorithm.Ring: 2, Algorithm.Tree: 8}
+HALVED = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """Loops of one channel that are alike; all numbers are of elements.
+
+    Part p of loop i begins at ``first + i * step + p * part_step`` and has ``chunk`` elements, fewer before ``end``.
+    """
+
+    first: int
+    step: int
+    times: int
+    parts: int
+    part_step: int
+    chunk: int
+    end: int
+
+    def chunks(self, part: int) -> tuple[IntArray, IntArray]:
+        """First elements and numbers of elements of a part's chunks, [loop]; a number may be 0."""
+        first = self.first + part * self.part_step + self.step * np.arange(self.times, dtype=np.int64)
+        return first, np.clip(self.end - first, 0, self.chunk)
+
+
+def loops(work: Work, share: ChannelShare, ranks: int) -> Iterator[Loops]:
+    """The loops of one channel, in their order."""
+    parts = ranks if work.algorithm is Algorithm.Ring and work.collective is Collective.AllReduce else 1
+    if work.sharing is Sharing.ranges:
+        yield from _over_range(work, share, parts)
+    elif work.algorithm is Algorithm.Tree:
+        yield from _tree_in_turns(work, share)
+    else:
+        yield from _ring_in_turns(work, share, parts)
+
+
+def _over_range(work: Work, share: ChannelShare, parts: int) -> Iterator[Loops]:
+    end = share.offset + share.count
+    if parts == 1:
+        yield Loops(share.offset, share.chunk, ceil_div(share.count, share.chunk), 1, 0, share.chunk, end)
+        return
+    whole, rest = divmod(share.count, parts * share.chunk)
+    if whole:
+        yield Loops(share.offset, parts * share.chunk, whole, parts, share.chunk, share.chunk, end)
+    if rest:
+        chunk = share.last_chunk
+        if chunk is None:
+            chunk = _rounded_up(ceil_div(rest, parts), LAST_CHUNK_ALIGNMENT_BYTES // work.dtype.size_bytes)
+        yield Loops(end - rest, parts * share.chunk, 1, parts, chunk, chunk, end)
+
+
+def _ring_in_turns(work: Work, share: ChannelShare, parts: int) -> Iterator[Loops]:
+    """All channels go over the count together; the chunks of the last loop are shorter."""
+    channels = len(work.shares)
+    at_once = channels * parts * share.chunk
+    whole, rest = divmod(work.count, at_once)
+    for first, times, left in ((0, whole, work.count), (whole * at_once, bool(rest), rest)):
+        if not times:
+            continue
+        chunk = _chunk_in_turns(work, share, channels * parts, left)
+        if parts > 1 and work.protocol is Protocol.Simple:  # a channel's chunks are neighbours
+            own, part_step = share.turn * parts * chunk, chunk
+        else:
+            own, part_step = share.turn * chunk, channels * chunk
+        yield Loops(first + own, at_once, int(times), parts, part_step, chunk, work.count)
+
+
+def _chunk_in_turns(work: Work, share: ChannelShare, sharers: int, left: int) -> int:
+    """Elements of a chunk where so many elements are left for so many chunks."""
+    size, threads = work.dtype.size_bytes, work.warps * WARP
+    if work.protocol is Protocol.Simple:
+        return _rounded_up(min(share.chunk, ceil_div(left, sharers)), (threads - WARP) * 8 // size)
+    if work.protocol is Protocol.LL and work.collective is not Collective.AllReduce:
+        if left >= share.chunk * sharers:
+            return share.chunk
+        return share.chunk if share.last_chunk is None else share.last_chunk
+    least = threads * (GRAIN_BYTES[work.protocol] // size)
+    if work.protocol is Protocol.LL128 and work.collective in HALVED:
+        least //= LL128_SHARE[Algorithm.Ring]
+    return min(share.chunk, int(ceil_div(left, sharers * least)) * least)
+
+
+def _tree_in_turns(work: Work, share: ChannelShare) -> Iterator[Loops]:
+    size, threads, channels = work.dtype.size_bytes, work.warps * WARP, len(work.shares)
+    chunk = share.chunk
+    at_once = channels * chunk
+    if at_once > work.count:
+        if work.protocol is Protocol.Simple:
+            least = (threads - 2 * WARP) * 8 * (8 // size)
+        else:
+            least = threads * (GRAIN_BYTES[work.protocol] // size)
+            least //= LL128_SHARE[Algorithm.Tree] if work.protocol is Protocol.LL128 else 1
+        chunk = ceil_div(work.count, channels * least) * least
+    yield Loops(share.turn * chunk, at_once, ceil_div(work.count, at_once), 1, 0, chunk, work.count)
+
+
+def _rounded_up(value: int, step: int) -> int:
+    return int(ceil_div(value, step)) * step
