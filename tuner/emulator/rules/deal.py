@@ -48,20 +48,25 @@ class Deal(Variant, ABC):
     def _missing_bytes(self, cells: TrafficCells, bytes_: int) -> int:
         """What of the last cell does not count as traffic."""
 
-    def in_group(self, cells: TrafficCells, bytes_: int, per_channel: int, place: Place) -> tuple[list[int], Place]:
-        """The channels of the next operation of a group, and where the one after it begins."""
+    def in_group(
+        self, cells: TrafficCells, bytes_: int, per_channel: int, place: Place
+    ) -> tuple[dict[int, int], Place]:
+        """The bytes that each channel gets of the next operation of a group, and where the one after it begins."""
         cell_bytes, most = self.cell_bytes(cells), cells.channels
         count, traffic = ceil_div(bytes_, cell_bytes), cell_bytes * cells.per_byte
         low = self._first(per_channel - place.loaded, traffic)
         each = min(count, ceil_div(per_channel, traffic))
-        skipped, used, low, high = _cut(count, each, low, most - place.channel)
+        skipped, dealt = _cut(count, each, low, most - place.channel)
         first = place.channel + skipped
-        channels = list(range(first, first + used))
+        shares = {channel: cell_bytes * own for channel, own in enumerate(dealt, start=first)}
+        last = first + len(dealt) - 1
+        shares[last] -= count * cell_bytes - bytes_  # the last cell may not be full
         missing = self._missing_bytes(cells, bytes_) * cells.per_byte
-        loaded = high * traffic - missing if high else place.loaded + low * traffic - missing
-        if loaded >= per_channel and channels[-1] + 1 != most:
-            return channels, Place(channels[-1] + 1, 0)
-        return channels, Place(channels[-1], loaded)
+        before = place.loaded if len(dealt) == 1 else 0
+        loaded = before + dealt[-1] * traffic - missing
+        if loaded >= per_channel and last + 1 != most:
+            return shares, Place(last + 1, 0)
+        return shares, Place(last, loaded)
 
 
 RULES: Registry[Deal] = Registry()
@@ -115,10 +120,10 @@ class CellsOf16Bytes(Deal):
         return int(ceil_div(bytes_, cells.align_bytes) * cells.align_bytes - bytes_)
 
 
-def _cut(count: int, each: int, low: int, left: int) -> tuple[bool, int, int, int]:
+def _cut(count: int, each: int, low: int, left: int) -> tuple[bool, list[int]]:
     """How ``left`` channels share ``count`` cells, ``each`` in the middle and ``low`` in the first.
 
-    Whether the first is skipped, how many get any, and the cells of the first and of the last of these.
+    Whether the first is skipped, and the cells of those that get any.
     """
     low = count if left == 1 else min(count, low)
     middle, high = divmod(count - low, each)
@@ -131,7 +136,7 @@ def _cut(count: int, each: int, low: int, left: int) -> tuple[bool, int, int, in
     skipped = low == 0
     if skipped:
         low, high, middle = (high, 0, 0) if middle == 0 else (each, high, middle - 1)
-    return skipped, (low != 0) + middle + (high != 0), low, high
+    return skipped, [low] * (low != 0) + [each] * middle + [high] * (high != 0)
 
 
 TRAFFIC_RULES: Registry[Callable[[SizeArray, int, int], SizeArray]] = Registry()

@@ -169,8 +169,10 @@ def _dealt_kernel(communicator: Communicator, waiting: list[Task]) -> list[Task]
         nvls = task.call(communicator).like_nvls
         if nvls != nvls_before:
             nvls_before, place = nvls, Place()
-        task.channels, place = rules.deal.in_group(cells, task.work_bytes, per_channel[nvls], place)
-        if not batches.fits(len(task.channels)):
+        shares, place = rules.deal.in_group(cells, task.work_bytes, per_channel[nvls], place)
+        size_bytes = task.request.device_dtype.size_bytes
+        task.deal((channel, share_bytes // size_bytes) for channel, share_bytes in shares.items())
+        if not batches.fits(len(shares)):
             break
         batches.add(task)
     if not batches.tasks:

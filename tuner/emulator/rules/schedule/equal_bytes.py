@@ -64,22 +64,24 @@ class EqualBytes(Scheduler):
             most = ceil_div(ceil_div(total, usable), align) * align
             loads = [0] * usable
             for task in ordered:
-                if not kernel.fits(task.bound if task.tuned else ceil_div(estimated(task) * usable, total)):
+                task.chunk_channels = task.bound if task.tuned else ceil_div(estimated(task) * usable, total)
+                if not kernel.fits(task.chunk_channels):
                     break
-                task.channels = (
-                    _spread(communicator, task, loads) if task.tuned else _filled(communicator, task, loads, most)
-                )
+                if task.tuned:
+                    _spread(communicator, task, loads)
+                else:
+                    _fill(communicator, task, loads, most)
                 kernel.add(task)
             kernels.append(kernel.tasks())
             ordered = ordered[len(kernels[-1]) :]
         return kernels
 
 
-def _filled(communicator: Communicator, task: Task, loads: list[int], most: int) -> list[int]:
+def _fill(communicator: Communicator, task: Task, loads: list[int], most: int) -> None:
     """Fills channels up to ``most`` bytes one after the other, in whole multiples of what a block moves at once."""
     size = task.request.device_dtype.size_bytes
     at_once = elements_at_once(task.call(communicator), task.threads)
-    left, channels = task.elements, []
+    left, counts = task.elements, []
     for channel, load in enumerate(loads):
         if load >= most:
             continue
@@ -89,16 +91,17 @@ def _filled(communicator: Communicator, task: Task, loads: list[int], most: int)
         part = min(ceil_div(wanted, at_once) * at_once, left)
         left -= part
         loads[channel] += part * size
-        channels.append(channel)
-    return channels
+        counts.append((channel, part))
+    task.deal(counts)
 
 
-def _spread(communicator: Communicator, task: Task, loads: list[int]) -> list[int]:
+def _spread(communicator: Communicator, task: Task, loads: list[int]) -> None:
     """Even parts, in whole multiples of what a block moves at once, on the least loaded channels."""
     at_once = elements_at_once(task.call(communicator), task.threads)
     part = ceil_div(ceil_div(task.elements, min(task.bound, len(loads))), at_once) * at_once
-    left, channels = task.elements, least_loaded(loads, ceil_div(task.elements, part), len(loads))
-    for channel in channels:
+    left, task.chunk_channels, counts = task.elements, ceil_div(task.elements, part), []
+    for channel in least_loaded(loads, task.chunk_channels, len(loads)):
+        counts.append((channel, min(part, left)))
         loads[channel] += min(part, left) * task.request.device_dtype.size_bytes
         left -= part
-    return sorted(channels)
+    task.deal(counts)

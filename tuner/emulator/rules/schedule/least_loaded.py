@@ -49,7 +49,7 @@ class LeastLoaded(Scheduler):
                     if not kernel.fits(task.bound):
                         break
                     most = _channels_to_choose_from(communicator, task, together)
-                    task.channels = sorted(least_loaded(loads, task.bound, most))
+                    task.share(least_loaded(loads, task.bound, most))
                     kernel.add(task)
                     for channel in task.channels:
                         loads[channel] += task.nbytes // len(task.channels)

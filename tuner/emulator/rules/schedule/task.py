@@ -16,6 +16,18 @@ from tuner.emulator.rules.call import Call
 UNSIGNED = {DataType.int8: DataType.uint8, DataType.int32: DataType.uint32, DataType.int64: DataType.uint64}
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One channel's part of a task: ``count`` elements of the device type from ``offset`` on.
+
+    Where all channels go over the whole count together, both are of all of it.
+    """
+
+    channel: int
+    offset: int
+    count: int
+
+
 @dataclass(slots=True, eq=False)
 class Task:
     """One collective on its way through a scheduler; what is decided about it is filled in on the way."""
@@ -29,7 +41,24 @@ class Task:
     bound: int = 0  # the most channels
     tuned: bool = False  # whether a tuner plugin named its channels
     together_bytes: int = 0  # nBytes of all that were chosen together
-    channels: list[int] = field(default_factory=list)
+    chunk_channels: int = 0  # how many channels its chunks are made for, where these are of all channels together
+    parts: list[Part] = field(default_factory=list)  # by the number of the channel within the task
+
+    @property
+    def channels(self) -> list[int]:
+        """The channels that have a part, ascending."""
+        return sorted(part.channel for part in self.parts)
+
+    def deal(self, counts: Iterable[tuple[int, int]]) -> None:
+        """Gives each channel its count of elements, one behind the other."""
+        self.parts, offset = [], 0
+        for channel, count in counts:
+            self.parts.append(Part(channel, offset, count))
+            offset += count
+
+    def share(self, channels: Iterable[int]) -> None:
+        """Gives all of it to these channels together."""
+        self.parts = [Part(channel, 0, self.elements) for channel in channels]
 
     @property
     def work_bytes(self) -> int:
