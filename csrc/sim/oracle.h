@@ -179,6 +179,12 @@ void sim_keep_pointers(int of_kernel);
 /* What the last answer's kernels were handed, one behind the other. */
 const char *sim_arguments(void);
 
+/* From here on operations of the network are kept whole: struct ncclProxyOp has so many bytes; 0: no longer. */
+void sim_keep_proxy_operations(uint64_t bytes_of_each);
+
+/* Those of the last answer, one behind the other, and how many bytes they are. */
+const char *sim_proxy_operations(uint64_t *bytes);
+
 /* As many as the last answer's record says. */
 const struct sim_kernel *sim_kernels(void);
 const struct sim_operation *sim_operations(void);

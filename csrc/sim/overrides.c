@@ -67,6 +67,7 @@ static status no_proxy(void *comm, const unsigned char *operation, bool *needed)
         seen.type = operation[layout.type];
         memcpy(&seen.chunk_bytes, operation + layout.chunk, sizeof seen.chunk_bytes);
         sim_record_operation(operation[layout.channel], &seen);
+        sim_keep_proxy_operation(operation);
     }
     if (needed != NULL)
         *needed = false;

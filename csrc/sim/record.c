@@ -24,6 +24,7 @@ static int planted_error, launches_before_error;
 void sim_record_start(void) {
     n_kernels = n_operations = n_questions = first_operation = 0;
     n_arguments = 0;
+    sim_forget_proxy_operations();
 }
 
 void sim_record_next_collective(void) {

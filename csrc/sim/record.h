@@ -23,6 +23,10 @@ int sim_record_kernel(const struct sim_launch *launch);
 /* `operation` is of one channel. */
 void sim_record_operation(int channel, const struct sim_operation *operation);
 
+/* What is kept of every operation of the network, where that is asked for. */
+void sim_keep_proxy_operation(const void *operation);
+void sim_forget_proxy_operations(void);
+
 /* Operations from here on are of other collectives than those before. */
 void sim_record_next_collective(void);
 

@@ -99,8 +99,8 @@ def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | N
         raise BadInput("a group without a collective launches nothing; valid: one or more")
     if (missing := not_emulated(selection, [operation.request for operation in operations])) is not None:
         raise BadInput(f"groups are not emulated {missing}")
-    tasks = [_task(place, operation, communicator.ranks) for place, operation in enumerate(operations)]
-    chooser = _Chooser(selection, tuner)
+    tasks = [task_of(place, operation, communicator.ranks) for place, operation in enumerate(operations)]
+    chooser = Chooser(selection, tuner)
     kernels = tuple(_kernel(inside) for inside in communicator.rules.schedule(chooser, tasks))
     kernel_of = {place: index for index, kernel in enumerate(kernels) for place in kernel.places}
     choice_of = {place: index for index, choice in enumerate(chooser.choices) for place in choice.places}
@@ -134,7 +134,8 @@ def not_emulated(selection: Selection, requests: Iterable[Request]) -> str | Non
     return None
 
 
-def _task(place: int, operation: Operation, ranks: int) -> Task:
+def task_of(place: int, operation: Operation, ranks: int) -> Task:
+    """A call on its way through a scheduler. BadInput for a size that no call of its type can have."""
     request = operation.request
     step = request.unit_bytes(ranks)
     if operation.bytes < step or operation.bytes % step:
@@ -150,7 +151,7 @@ def _kernel(inside: Sequence[Task]) -> Kernel:
     return Kernel(tuple(task.place for task in inside), max(task.threads for task in inside), tuple(used))
 
 
-class _Chooser:
+class Chooser:
     """Answers a scheduler's questions with the selection, and keeps the choices."""
 
     def __init__(self, selection: Selection, tuner: Tuner | None) -> None:
@@ -160,6 +161,7 @@ class _Chooser:
         self.choices: list[GroupChoice] = []
 
     def choose(self, tasks: Sequence[Task], pipelined: int = 1, preset_channels: int = 0) -> None:
+        """Fills in what tasks chosen together get, and keeps the choice."""
         request = replace(tasks[0].request, pipelined=pipelined, preset_channels=preset_channels)
         nbytes = sum(task.nbytes for task in tasks)
         tuned = self._tuner(request, nbytes) if self._tuner else self._own(request, nbytes)
@@ -172,6 +174,7 @@ class _Chooser:
             task.bound, task.tuned = tuned.channels or bound, tuned.channels > 0
 
     def bind(self, task: Task) -> None:
+        """Fills in the most channels of one chosen task by its own size."""
         named = self._tuner(task.request, task.nbytes).channels if self._tuner else 0
         task.bound = named or self._bounds(task.request, task.algo_proto, task.nbytes)[0]
         task.tuned = named > 0

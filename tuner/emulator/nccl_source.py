@@ -9,12 +9,17 @@ from functools import partial
 from tuner.base.registry import FromBinary, NotNccl, Source
 
 EQUIVALENT_PRIMARY = partial(Source, "src/device/generate.py", "equivalent_primary")
+GENERATE_ALL = partial(Source, "src/device/generate.py", "enumerate_func_rows")
 
 ADD_CBD_COLL_TO_PLAN = partial(Source, "src/enqueue.cc", "addCBDCollToPlan")
 ADD_COLL_TO_PLAN = partial(Source, "src/enqueue.cc", "addCollToPlan")
+CALC_COLL_CHUNKING = partial(Source, "src/enqueue.cc", "calcCollChunking")
+COMPUTE_COLL = partial(Source, "src/enqueue.cc", "computeColl")
+COMPUTE_COLL_CHUNK_INFO = partial(Source, "src/enqueue.cc", "computeCollChunkInfo")
 GET_ALGO_INFO = partial(Source, "src/enqueue.cc", "getAlgoInfo")
 GET_CHANNEL_THREAD_INFO = partial(Source, "src/enqueue.cc", "getChannnelThreadInfo")
 HOST_TO_DEV_RED_OP = partial(Source, "src/enqueue.cc", "hostToDevRedOp")
+INIT_COLL_WORK_ELEM = partial(Source, "src/enqueue.cc", "initCollWorkElem")
 PREPARE_TASKS = partial(Source, "src/enqueue.cc", "ncclPrepareTasks")
 REGISTER_COLL_BUFFERS = partial(Source, "src/enqueue.cc", "registerCollBuffers")
 REGISTER_INTRA_NODE_BUFFERS = partial(Source, "src/enqueue.cc", "registerIntraNodeBuffers")
@@ -23,6 +28,7 @@ TASK_APPEND = partial(Source, "src/enqueue.cc", "taskAppend")
 TOPO_GET_ALGO_INFO = partial(Source, "src/enqueue.cc", "topoGetAlgoInfo")
 UPDATE_COLL_COST_TABLE = partial(Source, "src/enqueue.cc", "updateCollCostTable")
 
+CALC_COLL_CHUNKING_MOVED = partial(Source, "src/enqueue/enqueue.cc", "calcCollChunking")
 HOST_TO_DEV_RED_OP_MOVED = partial(Source, "src/enqueue/enqueue.cc", "hostToDevRedOp")
 PREPARE_TASKS_MOVED = partial(Source, "src/enqueue/enqueue.cc", "ncclPrepareTasks")
 SCHEDULE_COLL_TASKS_TO_PLAN_MOVED = partial(Source, "src/enqueue/enqueue.cc", "scheduleCollTasksToPlan")
@@ -46,6 +52,7 @@ FUNC_INDEX = partial(Source, "src/include/collectives.h", "FUNC_INDEX")
 TASK_COLL_SORTER_INSERT = partial(Source, "src/include/comm.h", "ncclTaskCollSorterInsert")
 
 CHECK_MNNVL = partial(Source, "src/init.cc", "checkMNNVL")
+COMPUTE_BUFF_SIZES = partial(Source, "src/init.cc", "computeBuffSizes")
 COLL_NET_TRY = partial(Source, "src/init.cc", "collNetTrySetup")
 ENV_CONFIG_OVERRIDE = partial(Source, "src/init.cc", "envConfigOverride")
 GET_ENV_CTA_POLICY_ONCE = partial(Source, "src/init.cc", "getEnvCtaPolicyOnce")

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from tuner.base.names import Algorithm, Protocol
 from tuner.emulator.non_classic import COPY_ENGINES, NonClassicPath
 from tuner.oracle import messages, tuning_log
-from tuner.oracle.layouts import Field, Struct
+from tuner.oracle.layouts import Field, Layout, Struct
 from tuner.oracle.symbols import Symbols
+
+_NUMPY = {"pointer": "uint64"}  # types of a layout that NumPy has other names for
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,19 @@ def dtype(struct: Struct) -> np.dtype[Any]:
     )
 
 
+def numbers(layout: Layout) -> np.dtype[Any]:
+    """The numbers of one of libnccl's structs by name; those of structs inside it and arrays are left out."""
+    plain = {name: each for name, each in layout.members.items() if not each.dims and "." not in name}
+    return np.dtype(
+        {
+            "names": list(plain),
+            "formats": [_NUMPY.get(each.type, each.type) for each in plain.values()],
+            "offsets": [each.offset for each in plain.values()],
+            "itemsize": layout.bytes,
+        }
+    )
+
+
 def _format(field: Field) -> Any:
     kind = dtype(field.kind) if isinstance(field.kind, Struct) else field.kind
     return (kind, field.dims) if field.dims else kind
@@ -81,11 +96,17 @@ class Reader:
         self.kernel = dtype(started.kernel)
         self.operation = dtype(started.operation)
         self.question = dtype(started.question)
+        self.proxy_operation = numbers(symbols.operation)
 
     def kernel_name(self, kernel: Any) -> str:
         """The name of the kernel in a ``struct sim_kernel``; its address where the library names none."""
         address = int(kernel["function"]) - self._base
         return self._kernels.get(address, f"0x{address:x}")
+
+    @property
+    def patterns(self) -> dict[int, str]:
+        """NCCL's names of patterns by number."""
+        return {int(number): name for number, name in self._patterns.items()}
 
     def pattern(self, operation: Any) -> str:
         """NCCL's name of the pattern of a ``struct sim_operation``, its number where that is not known."""

@@ -15,7 +15,7 @@ from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op
 from tuner.connect.records import Connected
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request
-from tuner.oracle import channels, exchanges, facts, groups, messages, start
+from tuner.oracle import channels, exchanges, facts, groups, launches, messages, start
 from tuner.oracle.answers import Contradiction, Launched, Observation, Reader, Requested
 from tuner.oracle.configuration import OracleConfiguration
 from tuner.plugin import forcing_path
@@ -195,6 +195,16 @@ class Oracle:
         if answer.error is not None:
             raise self._child.failure(f"{what}: {answer.error}")
         return exchanges.read(self._reader, answer)
+
+    def launch_in_full(self, calls: Sequence[exchanges.IssuedCall]) -> launches.LaunchInFull:
+        """The calls of rank 0 in one group on plain buffers, launched for real, with all that NCCL writes for them."""
+        self._check_ranks()
+        what = f"launching a group of {len(calls)} calls"
+        asked = exchanges.request(calls, self.configuration.ranks, in_full=True)
+        answer: messages.GroupAnswer = self._request(asked, what)
+        if answer.error is not None:
+            raise self._child.failure(f"{what}: {answer.error}")
+        return launches.read(self._reader, answer)
 
     def use_table(self, text: str | None) -> None:
         """What the calls from here on follow, None for NCCL's own choices; the plugin has to be the forcing one."""

@@ -38,9 +38,9 @@ class LaunchedKernel:
     works: KernelWorks
 
 
-def request(calls: Sequence[IssuedCall], ranks: int) -> messages.Group:
-    """What the child is asked."""
-    return messages.Group(tuple(map(_message, calls)), _peers(calls, ranks))
+def request(calls: Sequence[IssuedCall], ranks: int, in_full: bool = False) -> messages.Group:
+    """What the child is asked; ``in_full``: for the works of collectives and the operations of the network, too."""
+    return messages.Group(tuple(map(_message, calls)), _peers(calls, ranks), in_full)
 
 
 def read(reader: Reader, answer: messages.GroupAnswer) -> tuple[LaunchedKernel, ...]:

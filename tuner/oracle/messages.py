@@ -191,6 +191,7 @@ class Start:
     graph: Layout
     ring: RingOffsets
     works: WorkStructs
+    operation_bytes: int  # of struct ncclProxyOp
     peers: PeerOffsets
 
 
@@ -248,6 +249,7 @@ class Group:
 
     calls: tuple[Call, ...]
     peers: frozenset[int] = frozenset()  # ranks that data is sent to or received from
+    in_full: bool = False  # read all works, and keep the operations of the network whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +262,7 @@ class GroupAnswer:
     operations: bytes
     questions: bytes
     works: tuple[KernelWorks, ...]  # by kernel
+    proxy_operations: bytes  # of struct ncclProxyOp, one behind the other
     error: str | None
 
 

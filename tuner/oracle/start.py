@@ -174,6 +174,7 @@ def request(prepared: Preparation, child: Files) -> Start:
         graph=located.graph,
         ring=_ring(located),
         works=work_symbols.work_structs(located),
+        operation_bytes=located.operation.bytes,
         peers=work_symbols.peers(located),
     )
 

@@ -69,6 +69,12 @@ class Limits:
     kernel_args_bytes: int
     work_batch_bytes: int
     max_time_us: float
+    buffer_steps: int  # of a connection's buffer
+    ll_buffer_bytes: int
+    ll128_buffer_bytes: int
+    simple_buffer_bytes: int
+    nvls_chunk_bytes: int
+    simple_buffer_bytes_on_arm: int | None = None
     symmetric_bytes: int | None = None
     nvls_tree_corrections: int | None = None
     nvls_tree_corrections_on_two_arm_nodes: int | None = None

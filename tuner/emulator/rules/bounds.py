@@ -21,7 +21,7 @@ from tuner.emulator.rules.call import Call
 NVLS_KIND_RULES: Registry[Callable[[Communicator, Algorithm], bool]] = Registry()
 NvlsBoundRule = Callable[[Communicator, AlgoProto], int]
 NVLS_BOUND_RULES: Registry[NvlsBoundRule] = Registry()
-BlockRule = Callable[[Communicator, AlgoProto, IntArray], IntArray]
+BlockRule = Callable[[Communicator, AlgoProto, IntArray, int], IntArray]
 BLOCK_RULES: Registry[BlockRule] = Registry()
 ProductRule = Callable[[int, int, int], list[int]]
 PRODUCT_RULES: Registry[ProductRule] = Registry()
@@ -60,20 +60,31 @@ def bounds_to(most: int, call: Call, tables: Tables, nbytes: SizeArray) -> tuple
     """The most channels, of ``most``, of each size ``nbytes``, and the threads of its blocks: numbers [size]."""
     bound = plain_bound(most, call, tables, nbytes)
     trace.step("channels", "", plain_bound, most, bound)
-    threads = int(tables.max_threads[call.algo_proto])
-    if call.like_nvls or call.algorithm is Algorithm.CollNetDirect:
-        shrunk = np.full(nbytes.shape, threads, np.int64)
-    else:
-        alone = _needs(most, call, tables)[1]
-        shrunk = fewer_threads(nbytes, bound, threads, _threshold(call, tables), alone)
-    trace.step("threads", "", fewer_threads, threads, shrunk)
+    shrunk = _shrunk_threads(most, call, tables, nbytes, bound)
+    trace.step("threads", "", fewer_threads, int(tables.max_threads[call.algo_proto]), shrunk)
     if registered.keeps(call.communicator, call.request):
         for rule in call.rules.registered:
             before, bound = bound, rule(call, tables, bound)
             trace.step("channels", "", rule, before, bound)
-    block = call.rules.block(call.communicator, call.algo_proto, shrunk)
+    block = call.rules.block(call.communicator, call.algo_proto, shrunk, call.limits.min_block_threads)
     trace.step("threads", "", call.rules.block, shrunk, block)
     return bound, block
+
+
+def own_threads(call: Call, tables: Tables, nbytes: SizeArray) -> IntArray:
+    """The threads that work on operations of these sizes, numbers [size]: a block may have more of them."""
+    most = call.rules.bound_channels(call.communicator)
+    shrunk = _shrunk_threads(most, call, tables, nbytes, plain_bound(most, call, tables, nbytes))
+    return call.rules.block(call.communicator, call.algo_proto, shrunk, 0)
+
+
+def _shrunk_threads(most: int, call: Call, tables: Tables, nbytes: SizeArray, bound: IntArray) -> IntArray:
+    """Threads before those that only some algorithms add."""
+    threads = int(tables.max_threads[call.algo_proto])
+    if call.like_nvls or call.algorithm is Algorithm.CollNetDirect:
+        return np.full(nbytes.shape, threads, np.int64)
+    alone = _needs(most, call, tables)[1]
+    return fewer_threads(nbytes, bound, threads, _threshold(call, tables), alone)
 
 
 @found_in(
@@ -225,11 +236,12 @@ def fewer_threads(nbytes: SizeArray, channels: IntArray, threads: int, threshold
 
 
 @BLOCK_RULES(nccl.TOPO_GET_ALGO_INFO(since="2.22.3"), nccl.TUNING_GET_CHANNELS(since="2.31.2"))
-def whole_for_trees(communicator: Communicator, algo_proto: AlgoProto, threads: IntArray) -> IntArray:
+def whole_for_trees(communicator: Communicator, algo_proto: AlgoProto, threads: IntArray, least: int) -> IntArray:
     """Threads of the block: the most for trees and PAT; Ring/Simple adds a warp to synchronise."""
     if algo_proto[0] in (Algorithm.Tree, Algorithm.PAT):
         return np.full(threads.shape, communicator.release.limits.max_threads, np.int64)
-    return _block_threads(communicator, threads, 1 if algo_proto == (Algorithm.Ring, Protocol.Simple) else 0)
+    more_warps = 1 if algo_proto == (Algorithm.Ring, Protocol.Simple) else 0
+    return np.maximum(_block_threads(communicator, threads, more_warps), least)
 
 
 @BLOCK_RULES(
@@ -237,15 +249,13 @@ def whole_for_trees(communicator: Communicator, algo_proto: AlgoProto, threads: 
     nccl.TOPO_GET_ALGO_INFO(since="2.19.3"),
     nccl.GET_CHANNEL_THREAD_INFO(since="2.20.5"),
 )
-def more_warps_for_simple(communicator: Communicator, algo_proto: AlgoProto, threads: IntArray) -> IntArray:
+def more_warps_for_simple(communicator: Communicator, algo_proto: AlgoProto, threads: IntArray, least: int) -> IntArray:
     """Threads of the block: Simple adds warps, one to a ring to synchronise, four to the two halves of a tree."""
     more = {(Algorithm.Ring, Protocol.Simple): 1, (Algorithm.Tree, Protocol.Simple): 4}
-    return _block_threads(communicator, threads, more.get(algo_proto, 0))
+    return np.maximum(_block_threads(communicator, threads, more.get(algo_proto, 0)), least)
 
 
 def _block_threads(communicator: Communicator, threads: IntArray, more_warps: int) -> IntArray:
-    limits = communicator.release.limits
-    warp = limits.warp_size
-    warps = np.maximum(threads // warp + more_warps, 3)
-    blocks: IntArray = np.maximum(warps * warp, limits.min_block_threads)
+    warp = communicator.release.limits.warp_size
+    blocks: IntArray = np.maximum(threads // warp + more_warps, 3) * warp
     return blocks

@@ -19,9 +19,11 @@ from tuner.emulator.rules import (
     bandwidth,
     bounds,
     candidate,
+    chunk_sizes,
     collnet,
     cta_policy,
     deal,
+    device_functions,
     domains,
     enabled,
     init,
@@ -30,6 +32,7 @@ from tuner.emulator.rules import (
     model_point,
     pick,
     registered,
+    shares,
     symmetric,
     symmetric_time,
     time,
@@ -108,6 +111,10 @@ class Rules:
     counted_traffic: Callable[[int, int], int]
     device_op: Callable[[Op], Op]
     function: Callable[[task.Task, Op], DataType]
+    device_functions: device_functions.DeviceFunctions
+    shares: shares.Shares
+    nvls_chunk: chunk_sizes.NvlsChunk
+    direct_access: Callable[[int], int]
     symmetric_queue: Callable[[Request], bool] | None
     symmetric_reach: Callable[[Communicator], bool] | None
     group_bytes: Callable[[task.Task], int] | None
@@ -219,6 +226,10 @@ def _resolved(names: _Names) -> Rules:
         counted_traffic=names.one("counted_traffic", cells.COUNTED_TRAFFIC_RULES),
         device_op=names.one("device_op", task.DEVICE_OP_RULES),
         function=names.one("function", task.FUNCTION_RULES),
+        device_functions=names.one("device_functions", device_functions.RULES),
+        shares=names.one("shares", shares.RULES),
+        nvls_chunk=names.one("nvls_chunk", chunk_sizes.NVLS_RULES),
+        direct_access=names.one("direct_access", chunk_sizes.DIRECT_RULES),
         symmetric_reach=names.optional("symmetric_reach", symmetric.REACH_RULES),
         symmetric_queue=names.optional("symmetric_queue", cells.SYMMETRIC_RULES),
         group_bytes=names.optional("group_bytes", least_loaded.TOTAL_RULES),

@@ -34,6 +34,7 @@ def issue_group(world: World, request: Group) -> GroupAnswer:
     _use_buffers(world, lib.SIM_PLAIN)  # an earlier call may have had others
     peers.connect(world, request.peers)
     calls, how = _calls(request.calls), _how(world)
+    lib.sim_keep_proxy_operations(world.start.operation_bytes if request.in_full else 0)
     answer = ffi.new("struct sim_answer *")
     log_start = os.fstat(world.log_file).st_size
     if lib.sim_issue_group(how, calls, len(calls), answer) != 0:
@@ -45,7 +46,8 @@ def issue_group(world: World, request: Group) -> GroupAnswer:
         kernels=_copy(lib.sim_kernels(), record.kernels),
         operations=_copy(lib.sim_operations(), record.operations),
         questions=_copy(lib.sim_questions(), record.questions),
-        works=works.read(world.start.works, record.kernels) if request.peers else (),
+        works=works.read(world.start.works, record.kernels) if request.peers or request.in_full else (),
+        proxy_operations=_proxy_operations() if request.in_full else b"",
         error=f"NCCL returned {world.error(failed)}" if failed else None,
     )
 
@@ -65,6 +67,12 @@ def _use_buffers(world: World, kind: int) -> None:
     comms = ffi.new("void *[]", [ffi.cast("void *", comm) for comm in world.comms])
     if (registered := lib.sim_use_buffers(comms, len(world.comms), kind)) > 0:
         raise Failure(f"registering the buffers returned {world.error(registered)}")
+
+
+def _proxy_operations() -> bytes:
+    size = ffi.new("uint64_t *")
+    operations = lib.sim_proxy_operations(size)
+    return bytes(ffi.buffer(operations, size[0])) if size[0] else b""
 
 
 def _copy(items: Any, n: int) -> bytes:

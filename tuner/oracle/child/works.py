@@ -33,7 +33,7 @@ def _in_batches(structs: WorkStructs, arguments: bytes) -> KernelWorks:
     in_fifo = args["workStorageType"] == storage["ncclDevWorkStorageTypeFifo"]
     names = {number: name.removeprefix("ncclDevWorkType") for name, number in types.items()}
     channels = [bit for bit in range(64) if args["channelMask"] >> bit & 1]
-    found = {}
+    found, known = {}, dict[tuple[int, str], dict[str, int]]()  # channels share works
     for place, channel in enumerate(channels):
         batches, at = [], place
         while True:
@@ -45,11 +45,14 @@ def _in_batches(structs: WorkStructs, arguments: bytes) -> KernelWorks:
                 if not values["offsetBitset"] >> bit & 1:
                     continue
                 offset = values["offsetBase"] + bit * layout.size_bytes
-                if inside:
-                    data = arguments[offset : offset + layout.size_bytes]
-                else:
-                    data = _memory(args["workBuf"], offset, layout.size_bytes, args["workMask"] if in_fifo else None)
-                works.append(layout.read(data))
+                if (offset, name) not in known:
+                    if inside:
+                        data = arguments[offset : offset + layout.size_bytes]
+                    else:
+                        mask = args["workMask"] if in_fifo else None
+                        data = _memory(args["workBuf"], offset, layout.size_bytes, mask)
+                    known[offset, name] = layout.read(data)
+                works.append(known[offset, name])
             batches.append(Batch(name, values["funcId"], bool(values["nextExtends"]), tuple(works)))
             if not values["nextJump"]:
                 break
@@ -103,6 +106,6 @@ def _elements(structs: WorkStructs, size: int, name: str, data: bytes) -> Iterat
     used = {"P2p": "p2pType", "RegColl": "elem.isUsed"}.get(name, "isUsed")
     first = structs.first_element[name]
     for place in range((len(data) - first) // size):
-        values = layout.read(data[first + place * size :][:size])
-        if values[used]:
-            yield {"place": place, **values}
+        element = data[first + place * size :][:size]
+        if layout.numbers[used].of(element):
+            yield {"place": place, **layout.read(element)}

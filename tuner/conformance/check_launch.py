@@ -1,0 +1,129 @@
+"""A launch in full as emulated against the same of libnccl: kernels, work structures, operations of the network."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from tuner.base.names import DataType, Op
+from tuner.emulator.launch.records import ChannelShare, Launch, LaunchedKernel, ProxyOperation, Sharing, Work
+from tuner.emulator.rules.buffers import grain_bytes
+from tuner.oracle.exchanges import LaunchedKernel as ObservedKernel
+from tuner.oracle.launches import LaunchInFull
+from tuner.oracle.works import Batch
+
+Both = tuple[object, object]  # the emulator's value and libnccl's
+Values = dict[str, int | None]
+NETWORK_OP = {
+    Op.sum: 0,
+    Op.prod: 1,
+    Op.max: 2,
+    Op.min: 3,
+    Op.avg: 0,
+}  # ncclRedOp_t; the average is a sum to the network
+OF_OPERATION = {  # members of struct ncclProxyOp by what they are called here
+    "nsteps": "steps",
+    "chunkSteps": "chunk_steps",
+    "sliceSteps": "slice_steps",
+    "chunkSize": "chunk_bytes",
+    "nbytes": "step_bytes",
+    "sliceSize": "slice_bytes",
+    "loopSize": "loop_bytes",
+    "loopOffset": "loop_offset_bytes",
+    "channelSize": "channel_bytes",
+}
+
+
+def compare(ours: Launch, theirs: LaunchInFull) -> dict[str, Both]:
+    """Everything of a launch, by what it is."""
+    values: dict[str, Both] = {"kernels": (len(ours.kernels), len(theirs.kernels))}
+    for number, (our, their) in enumerate(zip(ours.kernels, theirs.kernels, strict=False)):
+        at = f"kernel {number}"
+        values[f"{at}: symbol"] = our.name, their.name
+        values[f"{at}: channels"] = our.channels, tuple(sorted(their.works.channels))
+        values[f"{at}: blocks"] = len(our.channels), their.channels
+        values[f"{at}: threads"] = our.threads, their.threads
+        values.update(_works(at, our, their))
+    values.update(_operations(ours, theirs))
+    return values
+
+
+def _works(at: str, our: LaunchedKernel, their: ObservedKernel) -> Iterator[tuple[str, Both]]:
+    for channel, batches in their.works.channels.items():
+        mine = [(work, share) for work in our.works for share in work.shares if share.channel == channel]
+        observed = [(batch, struct) for batch in batches for struct in batch.works]
+        yield f"{at} channel {channel}: works", (len(mine), len(observed))
+        for number, ((work, share), (batch, struct)) in enumerate(zip(mine, observed, strict=False)):
+            where = f"{at} channel {channel} work {number}"
+            yield f"{where}: function", (work.function, batch.function)
+            yield f"{where}: type", ("Coll", batch.type)
+            expected = _fields(work, share, batch, struct)
+            yield where, (expected, {name: struct[name] for name in expected})
+
+
+def _fields(work: Work, share: ChannelShare, batch: Batch, struct: Mapping[str, int]) -> Values:
+    """The members of the work structure that a release has, as they should be."""
+    common: Values = {"nWarps": work.warps, "root": work.root, "direct": work.direct, "redOpArgIsPtr": 0, "regUsed": 0}
+    if "oneNode" in struct:
+        common["oneNode"] = int(work.one_node)
+    if "channelLo" in struct:
+        return common | {"channelLo": work.channels[0], "channelHi": work.channels[-1]} | _of_ranges(work)
+    common["count"] = work.count
+    if "lastChunkSize" in struct:
+        return common | {"lastChunkSize": share.last_chunk, "bid": share.turn, "nChannels": len(work.shares)}
+    common["chunkCount"] = share.chunk
+    if work.sharing is Sharing.turns:
+        return common | {"bid": share.turn, "nChannels": len(work.shares)}
+    return common | {"workCount": share.count, "workOffset": share.offset, "lastChunkCount": share.last_chunk}
+
+
+def _of_ranges(work: Work) -> Values:
+    """Of a structure that all channels of a work share, from 2.22 on."""
+    first, last = work.shares[0], work.shares[-1]
+    if work.sharing is Sharing.turns:
+        return {"collnet.count": work.count, "collnet.chunkCount": first.chunk}
+    middle = work.shares[1] if len(work.shares) > 2 else None
+    alone = len(work.shares) == 1
+
+    def grains(share: ChannelShare) -> int:
+        return share.chunk * work.dtype.size_bytes // grain_bytes(work.protocol, 32)
+
+    return {
+        "cbd.countLo": first.count,
+        "cbd.countMid": middle.count if middle else 0,
+        "cbd.countHi": 0 if alone else last.count,
+        "cbd.chunkGrainsLo": grains(first),
+        "cbd.chunkGrainsMid": grains(middle) if middle else 0,
+        "cbd.chunkGrainsHi": 0 if alone else grains(last),
+    }
+
+
+def _operations(ours: Launch, theirs: LaunchInFull) -> Iterator[tuple[str, Both]]:
+    """In NCCL's order: of each kernel the works one after the other, of each its channels by their turn."""
+    expected = [
+        (f"kernel {number} call {work.place} channel {share.channel}", work, share)
+        for number, kernel in enumerate(ours.kernels)
+        for work in kernel.works
+        for share in sorted(work.shares, key=lambda share: share.turn)
+        if share.proxy.steps
+    ]
+    known = [name for name in OF_OPERATION if name in (theirs.operations.dtype.names or ())]
+    yield "operations", (len(expected), len(theirs.operations))
+    for (where, work, share), operation in zip(expected, theirs.operations, strict=False):
+        values: dict[str, object] = {
+            "channelId": share.channel,
+            "pattern": f"ncclPattern{share.proxy.pattern}",
+            "protocol": int(work.protocol),
+            "dtype": int(work.dtype),
+            "root": work.root,
+            **dict(_numbers(share.proxy, known)),
+        }
+        read: dict[str, object] = {name: int(operation[name]) for name in values}
+        read["pattern"] = theirs.patterns.get(int(operation["pattern"]), int(operation["pattern"]))
+        if work.op in NETWORK_OP and work.dtype is not DataType.int8:
+            values["redOp"], read["redOp"] = NETWORK_OP[work.op], int(operation["redOp"])
+        yield f"{where}: operation", (values, read)
+
+
+def _numbers(proxy: ProxyOperation, names: Sequence[str]) -> Iterator[tuple[str, int]]:
+    for name in names:
+        value = getattr(proxy, OF_OPERATION[name])
+        if value is not None:
+            yield name, value % 2**64 if name == "loopOffset" else value

@@ -1,0 +1,18 @@
+"""The heads of rank 0's node, which the chunks of NVLS and CollNet go by."""
+
+from tuner.connect.records import Connected
+from tuner.emulator.rules.chunk_sizes import Heads
+
+
+def heads_of(connected: Connected) -> Heads:
+    """As rank 0 knows them; where there are none, one that is rank 0."""
+    own = connected.ranks[0]
+    direct = own.channels[0].direct
+    heads = {rank.nvls[0].head for rank in connected.ranks if rank.nvls} - {None}
+    return Heads(
+        nvls=len(heads) or 1,
+        own_nvls=own.nvls[0].head if own.nvls else None,
+        direct=direct.heads if direct else 1,
+        own_direct=direct.head if direct else None,
+        direct_depth=2 if direct and (direct.up or direct.down) else 1,
+    )

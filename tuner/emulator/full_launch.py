@@ -1,0 +1,101 @@
+"""Launches in full: from calls to what each block of a kernel and each proxy of the network is handed."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm, Buffers, Protocol
+from tuner.emulator.group import Chooser, Operation, Tuner, not_emulated, task_of
+from tuner.emulator.launch.records import Launch, LaunchedKernel, Work
+from tuner.emulator.rules import bounds
+from tuner.emulator.rules.buffers import buffer_bytes
+from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.chunk_sizes import Heads
+from tuner.emulator.rules.schedule.task import Task
+from tuner.emulator.rules.shares import Scheduled
+from tuner.emulator.selection import Selection
+
+HeadsOf = Callable[[], Heads]
+
+
+def launch(selection: Selection, operations: Sequence[Operation], heads: HeadsOf, tuner: Tuner | None = None) -> Launch:
+    """What NCCL launches on rank 0 for one call, or for several in one group, on plain buffers.
+
+    ``heads`` is asked for where the switch or the network takes part. Errors: those of
+    :func:`tuner.emulator.group.plan`; BadInput for buffers that are not plain.
+    """
+    communicator = selection.communicator
+    if not operations:
+        raise BadInput("a group without a collective launches nothing; valid: one or more")
+    if any(operation.request.buffers is not Buffers.plain for operation in operations):
+        raise BadInput("launches in full are emulated on plain buffers; valid: --buffers plain")
+    missing = not_emulated(selection, [operation.request for operation in operations])
+    if missing is not None and len(operations) > 1:
+        raise BadInput(f"groups are not emulated {missing}")
+    tasks = [task_of(place, operation, communicator.ranks) for place, operation in enumerate(operations)]
+    chooser = Chooser(selection, tuner)
+    kernels = _alone(chooser, tasks[0]) if len(tasks) == 1 else communicator.rules.schedule(chooser, tasks)
+    return Launch(
+        tuple(_kernel(selection, kernel, heads) for kernel in kernels),
+        (
+            buffer_bytes(communicator, Protocol.LL),
+            buffer_bytes(communicator, Protocol.LL128),
+            buffer_bytes(communicator, Protocol.Simple),
+        ),
+        communicator.release.limits.buffer_steps,
+    )
+
+
+def _alone(chooser: Chooser, task: Task) -> list[list[Task]]:
+    """One call; where the network takes part all channels of the bound share it."""
+    communicator = chooser.communicator
+    chooser.choose([task])
+    if not task.call(communicator).like_collnet:
+        return communicator.rules.schedule(chooser, [task])
+    task.chunk_channels = task.bound
+    task.share(range(task.bound))
+    return [[task]]
+
+
+def _kernel(selection: Selection, tasks: Sequence[Task], heads: HeadsOf) -> LaunchedKernel:
+    communicator = selection.communicator
+    return LaunchedKernel(
+        communicator.rules.device_functions.kernel(communicator, tasks),
+        tuple(sorted({part.channel for task in tasks for part in task.parts})),
+        max(task.threads for task in tasks),
+        tuple(_work(selection, task, heads) for task in tasks),
+    )
+
+
+def _work(selection: Selection, task: Task, heads: HeadsOf) -> Work:
+    communicator, request = selection.communicator, task.request
+    call = task.call(communicator)
+    rules, tables = communicator.rules, selection.tables
+    shared = rules.shares(Scheduled(task, call, tables, heads() if _has_heads(call) else NO_HEADS))
+    algorithm, protocol = task.algo_proto
+    threads = bounds.own_threads(call, tables, np.array([task.together_bytes], np.uint64))
+    return Work(
+        place=task.place,
+        collective=request.collective,
+        dtype=request.device_dtype,
+        op=request.op,
+        algorithm=algorithm,
+        protocol=protocol,
+        function=rules.device_functions(communicator, task),
+        count=task.elements,
+        warps=int(threads[0]) // communicator.release.limits.warp_size,
+        root=0,
+        one_node=communicator.nodes == 1,
+        direct=shared.direct,
+        sharing=shared.sharing,
+        shares=shared.shares,
+    )
+
+
+NO_HEADS = Heads(1, 0, 1, 0, 1)
+
+
+def _has_heads(call: Call) -> bool:
+    """Whether chunks go by heads, which are not looked for otherwise."""
+    return call.algorithm in (*bounds.NVLS, Algorithm.CollNetDirect)

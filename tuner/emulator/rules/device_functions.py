@@ -1,0 +1,216 @@
+"""The device functions of a release: their numbers in its table, their names, and the kernels that run them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from typing import TYPE_CHECKING
+
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.registry import Registry, Variant
+from tuner.emulator import nccl_source as nccl
+from tuner.emulator.communicator import Communicator
+from tuner.emulator.request import Request
+from tuner.emulator.rules.bounds import NVLS
+from tuner.emulator.rules.candidate import NVLS_ANY_ORDER, NVLS_SUM_ONLY
+from tuner.emulator.rules.schedule.task import Task
+
+if TYPE_CHECKING:  # it imports all rules
+    from tuner.emulator.rules.resolved import Rules
+
+SHORT_TYPES = ("i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16", "f8e4m3", "f8e5m2")
+C_TYPES = (
+    *("int8_t", "uint8_t", "int32_t", "uint32_t", "int64_t", "uint64_t"),
+    *("half", "float", "double", "__nv_bfloat16"),
+)
+ALGORITHMS = {
+    **{algorithm: algorithm.name.upper() for algorithm in Algorithm},
+    Algorithm.CollNetDirect: "COLLNET_DIRECT",
+    Algorithm.CollNetChain: "COLLNET_CHAIN",
+    Algorithm.NVLSTree: "NVLS_TREE",
+}
+PROTOCOLS = {protocol: protocol.name.upper() for protocol in Protocol}
+SPREADING = (Collective.AllGather, Collective.Broadcast)  # they reduce nothing
+INTEGERS = tuple(DataType)[:6]
+
+# What the operations of device functions are to the rule that says which types share one.
+SUM, PROD, MIN_MAX, PRE_MUL_SUM, SUM_POST_DIV = OPS = ("Sum", "Prod", "MinMax", "PreMulSum", "SumPostDiv")
+OF_RULE = {SUM: Op.sum, PROD: Op.prod, MIN_MAX: Op.max, PRE_MUL_SUM: Op.prod, SUM_POST_DIV: Op.avg}
+
+
+class DeviceFunctions(Variant, ABC):
+    """How functions are named and numbered, and which kernel runs them."""
+
+    @abstractmethod
+    def name(self, communicator: Communicator, task: Task) -> str:
+        """The symbol of the device function that runs a task."""
+
+    @abstractmethod
+    def __call__(self, communicator: Communicator, task: Task) -> int:
+        """The number in the device's table of the function that runs a task."""
+
+    @abstractmethod
+    def _kernel(self, communicator: Communicator, task: Task) -> tuple[str, bool]:
+        """The kernel that is launched for a task, and whether it is made for its function."""
+
+    def kernel(self, communicator: Communicator, tasks: Iterable[Task]) -> str:
+        """The symbol, without parameters, of the kernel that runs these: the first that is made for one of them."""
+        name = ""
+        for task in tasks:
+            name, specialized = self._kernel(communicator, task)
+            if specialized:
+                break
+        return name
+
+
+RULES: Registry[DeviceFunctions] = Registry()
+
+
+def operation(request: Request) -> str | None:
+    """The device's operation by its name from 2.19 on; None where nothing is reduced."""
+    if request.moves_only:
+        return None
+    if request.op is Op.avg:
+        return SUM_POST_DIV if request.dtype in INTEGERS else PRE_MUL_SUM
+    return {Op.sum: SUM, Op.prod: PROD}.get(request.op, MIN_MAX)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Function:
+    """A device function by the parts of its name, in the order that the table is sorted by; "" for what it lacks."""
+
+    collective: str
+    op: str
+    dtype: str
+    algorithm: str
+    protocol: str
+
+    def symbol(self, prefix: str) -> str:
+        """``prefix`` and the parts."""
+        parts = self.collective, self.op, self.dtype, self.algorithm, self.protocol
+        return "_".join([prefix, *filter(None, parts)])
+
+
+SEND_AND_RECEIVE = Function("SendRecv", "", "", "", "")
+ALL_GATHER_V = tuple(Function("AllGatherV", "", "", "RING", protocol) for protocol in PROTOCOLS.values())
+
+
+@RULES.variant(nccl.GENERATE_ALL(since="2.19.3"))
+class SortedByName(DeviceFunctions):
+    """Functions that are built, sorted by name; kernels are made for sums of each type by LL of Ring and Tree."""
+
+    further: tuple[Function, ...] = ()  # that no collective here runs
+
+    def name(self, communicator: Communicator, task: Task) -> str:
+        return _function(communicator.rules, operation(task.request), task).symbol("ncclDevFunc")
+
+    def __call__(self, communicator: Communicator, task: Task) -> int:
+        numbers = _sorted_numbers(communicator.rules, communicator.release.limits.data_types, self.further)
+        return numbers[_function(communicator.rules, operation(task.request), task)]
+
+    def _kernel(self, communicator: Communicator, task: Task) -> tuple[str, bool]:
+        function = _function(communicator.rules, operation(task.request), task)
+        if not function.op:
+            best = Function(function.collective, "", "", "RING", "LL")
+        else:
+            plain = Task(0, Request(task.request.collective, _type(function), Op.sum), 0, task.ranks)
+            algorithm = "TREE" if function.algorithm == "TREE" else "RING"
+            dtype = SHORT_TYPES[communicator.rules.function(plain, Op.sum)]
+            best = Function(function.collective, SUM, dtype, algorithm, "LL")
+        return self._kernel_name(best), best == function
+
+    def _kernel_name(self, of: Function) -> str:
+        return of.symbol("ncclDevKernel")
+
+
+def _type(function: Function) -> DataType:
+    return DataType(SHORT_TYPES.index(function.dtype))
+
+
+def _function(rules: "Rules", op: str | None, task: Task) -> Function:
+    """The function that is built for a task, whose type may be another."""
+    collective, (algorithm, protocol) = task.request.collective.name, task.algo_proto
+    dtype = "" if op is None else SHORT_TYPES[rules.function(task, OF_RULE[op])]
+    return Function(collective, op or "", dtype, ALGORITHMS[algorithm], PROTOCOLS[protocol])
+
+
+@lru_cache(maxsize=64)
+def _sorted_numbers(rules: "Rules", types: int, further: tuple[Function, ...]) -> Mapping[Function, int]:
+    built = {SEND_AND_RECEIVE, *further, *_built(rules, tuple(DataType)[:types])}
+    return {function: number for number, function in enumerate(sorted(built))}
+
+
+def _built(rules: "Rules", types: Sequence[DataType]) -> Iterator[Function]:
+    """Source: required_cuda and enumerate_func_rows, src/device/generate.py, v2.28.9-1."""
+    for collective in Collective:
+        algorithms = [each for each in rules.exists[collective] if _has_code(collective, each)]
+        ops: tuple[str | None, ...] = (None,) if collective in SPREADING else OPS
+        for op, dtype, algorithm, protocol in product(ops, types if ops[0] else types[:1], algorithms, Protocol):
+            if _exists(op, dtype, algorithm, protocol):
+                yield _function(rules, op, Task(0, Request(collective, dtype, Op.sum), 0, 2, (algorithm, protocol)))
+
+
+def _has_code(collective: Collective, algorithm: Algorithm) -> bool:
+    """The model of 2.31 has rows of CollNetChain for other collectives, too, which no function runs."""
+    return algorithm is not Algorithm.CollNetChain or collective is Collective.AllReduce
+
+
+def _exists(op: str | None, dtype: DataType, algorithm: Algorithm, protocol: Protocol) -> bool:
+    if protocol is not Protocol.Simple and algorithm not in (Algorithm.Ring, Algorithm.Tree):
+        return False
+    if op is None:
+        return True
+    if op == SUM_POST_DIV and dtype not in INTEGERS:
+        return False
+    if algorithm in NVLS:
+        return (dtype in NVLS_ANY_ORDER and op in (SUM, MIN_MAX)) or (dtype in NVLS_SUM_ONLY and op == SUM)
+    return True
+
+
+@RULES.variant(nccl.GENERATE_ALL(since="2.29.2"))
+class SortedByNameWithAllGatherV(SortedByName):
+    """As :class:`SortedByName`, with the functions that broadcast from several roots."""
+
+    further = ALL_GATHER_V
+
+
+@RULES.variant(nccl.BINARY(".symtab", since="2.31.2"))
+class SortedByNameWithShortKernelNames(SortedByNameWithAllGatherV):
+    """As :class:`SortedByNameWithAllGatherV`; kernels are named by collective, type and algorithm alone."""
+
+    def _kernel_name(self, of: Function) -> str:
+        return replace(of, op="", protocol="").symbol("ncclDevKernel")
+
+
+@RULES.variant(nccl.FUNC_INDEX(since="2.18.1"))
+class EveryRow(DeviceFunctions):
+    """A number for every combination, built or not; kernels are made for sums by LL, and moves are of int8."""
+
+    FIRST = 1  # behind send and receive, and a function of each type for one rank
+
+    def name(self, communicator: Communicator, task: Task) -> str:
+        collective, op, dtype, algorithm, protocol = self._parts(task)
+        return f"ncclFunction_{collective}_{algorithm}_{protocol}_{op}_{dtype}"
+
+    def __call__(self, communicator: Communicator, task: Task) -> int:
+        request, (algorithm, protocol) = task.request, task.algo_proto
+        types, ops = communicator.release.limits.data_types, ("Sum", "Prod", "Max", "Min", "PreMulSum", "SumPostDiv")
+        number = request.collective * len(ops) + ops.index(self._op(request))
+        number = number * types + request.device_dtype
+        number = number * communicator.release.limits.algorithms + algorithm
+        return self.FIRST + types + number * len(Protocol) + protocol
+
+    def _kernel(self, communicator: Communicator, task: Task) -> tuple[str, bool]:
+        collective, op, dtype, algorithm, protocol = self._parts(task)
+        specialized = op == SUM and protocol == PROTOCOLS[Protocol.LL]
+        return f"ncclKernel_{collective}_{algorithm}_LL_Sum_{dtype}", specialized
+
+    def _parts(self, task: Task) -> tuple[str, str, str, str, str]:
+        request, (algorithm, protocol) = task.request, task.algo_proto
+        dtype = C_TYPES[request.device_dtype]
+        return request.collective.name, self._op(request), dtype, ALGORITHMS[algorithm], PROTOCOLS[protocol]
+
+    def _op(self, request: Request) -> str:
+        named = operation(request) or SUM
+        return request.op.name.capitalize() if named == MIN_MAX else named

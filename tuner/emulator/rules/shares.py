@@ -1,0 +1,262 @@
+"""What each channel of a scheduled task is handed: its elements, its chunks, and the steps of its proxy."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.numerics import ceil_div, int32
+from tuner.base.registry import Registry, Variant
+from tuner.emulator import nccl_source as nccl
+from tuner.emulator.launch.records import ChannelShare, ProxyOperation, Sharing
+from tuner.emulator.model import Tables
+from tuner.emulator.rules.buffers import chunk_and_slice_steps, grain_bytes, step_bytes
+from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.chunk_sizes import Heads, Sized, chunk_bytes, direct, halved, whole_chunk_bytes
+from tuner.emulator.rules.launch import elements_at_once
+from tuner.emulator.rules.schedule.task import Part, Task
+
+PATTERNS = {
+    (Collective.Broadcast, Algorithm.Tree): "TreeDown",
+    (Collective.Broadcast, Algorithm.Ring): "PipelineFrom",
+    (Collective.Reduce, Algorithm.Tree): "TreeUp",
+    (Collective.Reduce, Algorithm.Ring): "PipelineTo",
+    (Collective.ReduceScatter, Algorithm.PAT): "PatUp",
+    (Collective.AllGather, Algorithm.PAT): "PatDown",
+    (Collective.AllReduce, Algorithm.Ring): "RingTwice",
+    (Collective.AllReduce, Algorithm.Tree): "TreeUpDown",
+}
+OF_ALGORITHM = {
+    Algorithm.Ring: "Ring",
+    Algorithm.NVLS: "Nvls",
+    Algorithm.NVLSTree: "NvlsTree",
+    Algorithm.CollNetDirect: "CollnetDirect",
+    Algorithm.CollNetChain: "CollnetChain",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """How the channels of a task share it."""
+
+    sharing: Sharing
+    shares: tuple[ChannelShare, ...]  # by channel
+    direct: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A task whose channels are known, and what its chunks go by."""
+
+    task: Task
+    call: Call
+    tables: Tables
+    heads: Heads
+
+    def sized(self, channels: int, nbytes: int) -> Sized:
+        """What chunks for so many bytes on so many channels are made for."""
+        return Sized(self.call, self.tables, self.heads, channels, nbytes)
+
+    @property
+    def element_bytes(self) -> int:
+        """Of the type that the device sees."""
+        return self.task.request.device_dtype.size_bytes
+
+
+class Shares(Variant, ABC):
+    """What a release hands the channels of a task."""
+
+    @abstractmethod
+    def __call__(self, scheduled: Scheduled) -> Shared:
+        """The shares, by channel."""
+
+
+RULES: Registry[Shares] = Registry()
+
+
+def pattern(call: Call) -> str:
+    """ncclPattern_t without its prefix. Source: calcCollChunking, src/enqueue.cc, v2.28.9-1."""
+    own = PATTERNS.get((call.request.collective, call.algorithm))
+    return OF_ALGORITHM[call.algorithm] if own is None else own
+
+
+def loops_of(call: Call, heads: Heads) -> tuple[int, int]:
+    """Steps and chunks of one loop, by the pattern. Source: calcCollChunking, src/enqueue.cc, v2.28.9-1."""
+    ranks, name = call.communicator.ranks, pattern(call)
+    if name in ("Ring", "RingTwice"):
+        return (ranks - 1) * (2 if name == "RingTwice" else 1), ranks
+    if name in ("Nvls", "NvlsTree"):
+        return 1, heads.nvls
+    return 1, heads.direct if name == "CollnetDirect" else 1
+
+
+def _steps(sized: Sized, chunk: int) -> int:
+    """Steps of a proxy."""
+    steps, chunks = loops_of(sized.call, sized.heads)
+    loops = int32(ceil_div(sized.nbytes, sized.channels * chunks * chunk))
+    return int32(steps * loops * chunk_and_slice_steps(sized.call)[0])
+
+
+def _proxy(sized: Sized, chunk: int, steps: int) -> ProxyOperation:
+    call = sized.call
+    chunk_steps, slice_steps = chunk_and_slice_steps(call)
+    of_buffer = Protocol.Simple if call.algorithm is Algorithm.CollNetChain else call.protocol
+    step = step_bytes(call.communicator, of_buffer) * slice_steps
+    return ProxyOperation(pattern(call), steps, chunk_steps, slice_steps, chunk, step)
+
+
+@RULES.variant(nccl.CALC_COLL_CHUNKING(since="2.22.3"))
+class ChunksOfEachRange(Shares):
+    """Each channel has a range and its own chunks; those that the network takes part in share chunks of one size."""
+
+    def __call__(self, scheduled: Scheduled) -> Shared:
+        task, own = scheduled.task, scheduled.task.nbytes // max(scheduled.task.elements, 1)
+        if scheduled.call.like_collnet:
+            sized = scheduled.sized(len(task.parts), own * task.elements)
+            share = self._share(scheduled, sized, task.parts[0])
+            turns = [replace(share, channel=part.channel, turn=turn) for turn, part in enumerate(task.parts)]
+            return Shared(Sharing.turns, tuple(turns), direct(sized))
+        parts = {part.count: part for part in task.parts}  # most are alike
+        alike = {count: self._share(scheduled, scheduled.sized(1, own * count), part) for count, part in parts.items()}
+        shares = tuple(
+            self._ranged(alike[part.count], turn, part, scheduled.element_bytes) for turn, part in enumerate(task.parts)
+        )
+        return Shared(Sharing.ranges, shares, 0)
+
+    def _share(self, scheduled: Scheduled, sized: Sized, part: Part) -> ChannelShare:
+        call = sized.call
+        grain = grain_bytes(call.protocol, call.limits.warp_size)
+        chunk = chunk_bytes(sized, whole_chunk_bytes(call, effective=True)) // grain * grain
+        proxy = self._with_loops(_proxy(sized, chunk, _steps(sized, chunk)), sized)
+        if call.algorithm is Algorithm.PAT:
+            proxy = replace(proxy, step_bytes=ceil_div(sized.nbytes, sized.channels))
+        elements = chunk // scheduled.element_bytes
+        return ChannelShare(part.channel, 0, part.offset, part.count, elements, None, proxy)
+
+    def _with_loops(self, proxy: ProxyOperation, sized: Sized) -> ProxyOperation:
+        return proxy
+
+    def _ranged(self, alike: ChannelShare, turn: int, part: Part, element_bytes: int) -> ChannelShare:
+        return replace(alike, channel=part.channel, turn=turn, offset=part.offset)
+
+
+@RULES.variant(nccl.CALC_COLL_CHUNKING(since="2.24.3"), nccl.CALC_COLL_CHUNKING_MOVED(since="2.31.2"))
+class ChunksOfEachRangeWithLoops(ChunksOfEachRange):
+    """As :class:`ChunksOfEachRange`; proxies are told the bytes of slices, loops and ranges, too."""
+
+    def _with_loops(self, proxy: ProxyOperation, sized: Sized) -> ProxyOperation:
+        chunks = loops_of(sized.call, sized.heads)[1]
+        head = {"Nvls": sized.heads.own_nvls, "CollnetDirect": sized.heads.own_direct}.get(proxy.pattern, 0)
+        head = -1 if head is None else head  # sic: of a rank that is no head, too
+        return replace(
+            proxy,
+            slice_bytes=proxy.chunk_bytes // proxy.chunk_steps * proxy.slice_steps,
+            loop_bytes=sized.channels * chunks * proxy.chunk_bytes,
+            loop_offset_bytes=sized.channels * proxy.chunk_bytes * head,
+            channel_bytes=0,
+        )
+
+    def _ranged(self, alike: ChannelShare, turn: int, part: Part, element_bytes: int) -> ChannelShare:
+        offset, count = part.offset * element_bytes, part.count * element_bytes
+        proxy = replace(alike.proxy, loop_offset_bytes=offset, channel_bytes=count)
+        return ChannelShare(part.channel, turn, part.offset, part.count, alike.chunk, None, proxy)
+
+
+@RULES.variant(nccl.COMPUTE_COLL_CHUNK_INFO(since="2.20.5"))
+class ChunksOfAllRanges(Shares):
+    """Each channel has a range; chunks are made for all that were chosen together, the last of a range is told."""
+
+    COUNT_BITS = 25
+
+    def __call__(self, scheduled: Scheduled) -> Shared:
+        task, call = scheduled.task, scheduled.call
+        nbytes = task.nbytes if task.tuned or call.like_collnet else task.together_bytes
+        sized = scheduled.sized(task.chunk_channels, nbytes)
+        chunk = chunk_bytes(sized, whole_chunk_bytes(call, effective=True))
+        elements = chunk // scheduled.element_bytes
+        proxy = _proxy(sized, chunk, 0)
+        if call.like_collnet:
+            steps = _steps(replace(sized, channels=len(task.parts)), chunk)
+            shares = [
+                ChannelShare(part.channel, turn, 0, part.count, elements, None, replace(proxy, steps=steps))
+                for turn, part in enumerate(task.parts)
+            ]
+            return Shared(Sharing.turns, tuple(shares), direct(sized))
+        shares = [
+            ChannelShare(
+                part.channel,
+                turn,
+                part.offset,
+                part.count,
+                elements,
+                self._last(scheduled, elements, part) % (1 << self.COUNT_BITS),
+                replace(proxy, steps=self._steps(scheduled, elements, part) % 2**32),
+            )
+            for turn, part in enumerate(task.parts)
+        ]
+        return Shared(Sharing.ranges, tuple(sorted(shares, key=lambda share: share.channel)), direct(sized))
+
+    def _steps(self, scheduled: Scheduled, elements: int, part: Part) -> int:
+        """Source: computeCollSteps, src/enqueue.cc, v2.21.5-1."""
+        call = scheduled.call
+        steps, chunks = loops_of(call, scheduled.heads)
+        if call.request.collective is not Collective.AllReduce:
+            chunks = 1  # counts are of one rank, and the steps of NVLS go by chunks of all heads (sic)
+        return int(ceil_div(part.count, chunks * elements) * steps * chunk_and_slice_steps(call)[0])
+
+    def _last(self, scheduled: Scheduled, elements: int, part: Part) -> int:
+        """Source: computeCollLastChunkInfo, src/enqueue.cc, v2.21.5-1."""
+        call = scheduled.call
+        chunks = loops_of(call, scheduled.heads)[1]
+        shortened = (Algorithm.Ring, Algorithm.NVLS, Algorithm.NVLSTree, Algorithm.CollNetDirect)
+        if call.request.collective is not Collective.AllReduce or call.algorithm not in shortened:
+            return elements
+        at_once = int(elements_at_once(call, scheduled.task.threads))
+        rest = part.count % (chunks * elements)
+        return int(ceil_div(ceil_div(rest, chunks), at_once) * at_once)
+
+
+@RULES.variant(nccl.COMPUTE_COLL(since="2.18.1"))
+class ChunksInTurns(Shares):
+    """All channels go over the whole count in turns; of its chunks NCCL hands over the last, or all that are short."""
+
+    TOLD = (Algorithm.CollNetDirect, Algorithm.CollNetChain, Algorithm.NVLS, Algorithm.NVLSTree)
+
+    def __call__(self, scheduled: Scheduled) -> Shared:
+        task, call = scheduled.task, scheduled.call
+        sized = scheduled.sized(len(task.parts), task.nbytes)
+        chunk = chunk_bytes(sized, whole_chunk_bytes(call, effective=False))
+        if call.algo_proto == (Algorithm.Tree, Protocol.Simple) and pattern(call) == "TreeUpDown":
+            depth = _tree_depth(call)
+            chunk = halved(sized, chunk, 1, ((depth * 8, 131072), (depth * 4, 65536), (depth, 32768)))
+        effective = self._effective(call, chunk)
+        last = self._last(scheduled, sized, chunk)
+        proxy = _proxy(sized, chunk, _steps(sized, effective))
+        elements = effective // scheduled.element_bytes
+        shares = [
+            ChannelShare(part.channel, turn, 0, part.count, elements, last, proxy)
+            for turn, part in enumerate(task.parts)
+        ]
+        return Shared(Sharing.turns, tuple(sorted(shares, key=lambda share: share.channel)), direct(sized))
+
+    def _effective(self, call: Call, chunk: int) -> int:
+        if call.protocol is Protocol.LL:
+            return chunk // 2
+        return chunk // 16 * 15 if call.protocol is Protocol.LL128 else chunk
+
+    def _last(self, scheduled: Scheduled, sized: Sized, chunk: int) -> int:
+        """Elements; 0 where the device finds it alone."""
+        call, element_bytes = scheduled.call, scheduled.element_bytes
+        if call.algo_proto == (Algorithm.Tree, Protocol.Simple) or call.algorithm in self.TOLD:
+            return chunk // element_bytes
+        if call.protocol is Protocol.LL:
+            each = sized.channels * loops_of(call, sized.heads)[1]
+            at_once = scheduled.task.threads * 8
+            rest = ceil_div(sized.nbytes % (each * self._effective(call, chunk)), each)
+            return int(ceil_div(rest, at_once) * at_once // element_bytes)
+        return chunk * 15 // (16 * element_bytes) if call.algorithm is Algorithm.Tree else 0
+
+
+def _tree_depth(call: Call) -> int:
+    """Of the tree in rank 0's channels. Source: connectTrees, src/graph/connect.cc, v2.18.1-1."""
+    communicator = call.communicator
+    return communicator.ranks // communicator.nodes - 1 + communicator.nodes.bit_length() - 1
