@@ -52,7 +52,6 @@ FUNC_INDEX = partial(Source, "src/include/collectives.h", "FUNC_INDEX")
 TASK_COLL_SORTER_INSERT = partial(Source, "src/include/comm.h", "ncclTaskCollSorterInsert")
 
 CHECK_MNNVL = partial(Source, "src/init.cc", "checkMNNVL")
-COMPUTE_BUFF_SIZES = partial(Source, "src/init.cc", "computeBuffSizes")
 COLL_NET_TRY = partial(Source, "src/init.cc", "collNetTrySetup")
 ENV_CONFIG_OVERRIDE = partial(Source, "src/init.cc", "envConfigOverride")
 GET_ENV_CTA_POLICY_ONCE = partial(Source, "src/init.cc", "getEnvCtaPolicyOnce")

@@ -15,7 +15,7 @@ class LaunchInFull:
     """What rank 0 launched for a group of calls.
 
     ``operations`` are of all kernels in NCCL's order, one a channel and collective: structured, [operation], by the
-    names that ``struct ncclProxyOp`` has. ``patterns`` are the names of ncclPattern_t by value.
+    names that ``struct ncclProxyOp`` has, sizes in bytes. ``patterns`` are the names of ncclPattern_t by value.
     """
 
     kernels: tuple[exchanges.LaunchedKernel, ...]

@@ -2,8 +2,6 @@
 
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import int32
-from tuner.base.registry import found_in
-from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.rules.call import Call
 
@@ -13,9 +11,8 @@ LL128_LINE, LL128_DATA = 16, 15  # numbers of 8 bytes in a line, and how many of
 STEPPING = (Collective.AllGather, Collective.ReduceScatter, Collective.AllReduce)
 
 
-@found_in(nccl.COMPUTE_BUFF_SIZES(since="2.18.1"))
 def buffer_bytes(communicator: Communicator, protocol: Protocol) -> int:
-    """The buffer of a connection."""
+    """The buffer of a connection. Source: computeBuffSizes, src/init.cc, v2.28.9-1."""
     limits = communicator.release.limits
     requested = int32(communicator.environment.number(VARIABLES[protocol], UNSET))
     if requested != UNSET:

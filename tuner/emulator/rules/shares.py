@@ -219,7 +219,7 @@ class ChunksOfAllRanges(Shares):
 class ChunksInTurns(Shares):
     """All channels go over the whole count in turns; of its chunks NCCL hands over the last, or all that are short."""
 
-    TOLD = (Algorithm.CollNetDirect, Algorithm.CollNetChain, Algorithm.NVLS, Algorithm.NVLSTree)
+    LAST_IS_ALL = (Algorithm.CollNetDirect, Algorithm.CollNetChain, Algorithm.NVLS, Algorithm.NVLSTree)
 
     def __call__(self, scheduled: Scheduled) -> Shared:
         task, call = scheduled.task, scheduled.call
@@ -246,7 +246,7 @@ class ChunksInTurns(Shares):
     def _last(self, scheduled: Scheduled, sized: Sized, chunk: int) -> int:
         """Elements; 0 where the device finds it alone."""
         call, element_bytes = scheduled.call, scheduled.element_bytes
-        if call.algo_proto == (Algorithm.Tree, Protocol.Simple) or call.algorithm in self.TOLD:
+        if call.algo_proto == (Algorithm.Tree, Protocol.Simple) or call.algorithm in self.LAST_IS_ALL:
             return chunk // element_bytes
         if call.protocol is Protocol.LL:
             each = sized.channels * loops_of(call, sized.heads)[1]
