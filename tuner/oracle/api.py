@@ -180,8 +180,10 @@ class Oracle:
         with self._explained(f"{what} gave "):
             return groups.read(self._reader, answer, self._child.log_bytes(answer.log_start, answer.log_end))
 
-    def launch_exchange(self, calls: Sequence[exchanges.IssuedCall]) -> tuple[exchanges.LaunchedKernel, ...]:
-        """The calls of rank 0, sends and receives among them, in one group on plain buffers, launched for real.
+    def launch_exchange(
+        self, calls: Sequence[exchanges.IssuedCall], rank: int = 0
+    ) -> tuple[exchanges.LaunchedKernel, ...]:
+        """The calls of one rank, sends and receives among them, in one group on plain buffers, launched for real.
 
         BadInput where the release has no function for a call. A group may be without a kernel.
         """
@@ -191,7 +193,7 @@ class Oracle:
             if own is not None and own not in self._prepared.symbols.functions:
                 raise BadInput(f"NCCL {self.facts.release} has no {own}; valid: sends and receives")
         what = f"launching a group of {len(calls)} calls"
-        answer: messages.GroupAnswer = self._request(exchanges.request(calls, self.configuration.ranks), what)
+        answer: messages.GroupAnswer = self._request(exchanges.request(calls, self.configuration.ranks, rank), what)
         if answer.error is not None:
             raise self._child.failure(f"{what}: {answer.error}")
         return exchanges.read(self._reader, answer)

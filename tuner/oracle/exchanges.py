@@ -1,4 +1,4 @@
-"""Groups with sends and receives: the kernels that NCCL launches on rank 0, and the works it hands them."""
+"""Groups with sends and receives: the kernels that NCCL launches, and the works it hands them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ OWN_FUNCTION: dict[Collective | PeerCall, str] = {
 
 @dataclass(frozen=True, slots=True)
 class IssuedCall:
-    """One call of rank 0: ``count`` elements as NCCL's function takes them, ``root`` the root, or the peer."""
+    """One call of a rank: ``count`` elements as NCCL's function takes them, ``root`` the root, or the peer."""
 
     function: Collective | PeerCall
     dtype: DataType
@@ -38,9 +38,9 @@ class LaunchedKernel:
     works: KernelWorks
 
 
-def request(calls: Sequence[IssuedCall], ranks: int, in_full: bool = False) -> messages.Group:
+def request(calls: Sequence[IssuedCall], ranks: int, rank: int = 0, in_full: bool = False) -> messages.Group:
     """What the child is asked; ``in_full``: for the works of collectives and the operations of the network, too."""
-    return messages.Group(tuple(map(_message, calls)), _peers(calls, ranks), in_full)
+    return messages.Group(tuple(map(_message, calls)), _peers(calls, ranks), in_full, rank)
 
 
 def read(reader: Reader, answer: messages.GroupAnswer) -> tuple[LaunchedKernel, ...]:

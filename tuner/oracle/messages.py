@@ -250,6 +250,7 @@ class Group:
     calls: tuple[Call, ...]
     peers: frozenset[int] = frozenset()  # ranks that data is sent to or received from
     in_full: bool = False  # read all works, and keep the operations of the network whole
+    rank: int = 0  # which makes the calls
 
 
 @dataclass(frozen=True, slots=True)

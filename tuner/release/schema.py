@@ -14,6 +14,7 @@ from tuner.base.errors import BadReleaseFile
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.release.connect import Connect
 from tuner.release.convert import PARTIAL
+from tuner.release.exchange import Exchange
 from tuner.release.rule_names import RuleNames
 from tuner.release.search import Search
 from tuner.release.symmetric import Symmetric
@@ -251,6 +252,7 @@ class Release:
     symmetric: Symmetric
     search: Search
     connect: Connect
+    exchange: Exchange
     rules: RuleNames
     environment: Variables
     ranks: Ranks

@@ -36,7 +36,7 @@ def _searched(key: str, request: str, nccl: str) -> SearchResult:
     except (OSError, ValueError, KeyError, TypeError):
         from tuner.search.graphs import search  # not where the answer is there
 
-        found = search(_request(request), nccl)
+        found = search(request_of(request), nccl)
         keep(key, to_json(found))
         return found
 
@@ -72,7 +72,8 @@ def rules_of(nccl: str) -> str:
     return _sha256(json.dumps(to_json(read), sort_keys=True))
 
 
-def _request(text: str) -> Request:
+def request_of(text: str) -> Request:
+    """A request that was written as JSON."""
     table: dict[str, Any] = json.loads(text)
     return Request(**{**table, "others": [Hosts(**hosts) for hosts in table["others"]]})
 

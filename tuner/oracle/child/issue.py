@@ -32,8 +32,8 @@ def issue(world: World, request: Calls) -> Answers:
 def issue_group(world: World, request: Group) -> GroupAnswer:
     """All calls in one group, on plain buffers."""
     _use_buffers(world, lib.SIM_PLAIN)  # an earlier call may have had others
-    peers.connect(world, request.peers)
-    calls, how = _calls(request.calls), _how(world)
+    peers.connect(world, request.rank, request.peers)
+    calls, how = _calls(request.calls), _how(world, rank=request.rank)
     lib.sim_keep_proxy_operations(world.start.operation_bytes if request.in_full else 0)
     answer = ffi.new("struct sim_answer *")
     log_start = os.fstat(world.log_file).st_size
@@ -56,9 +56,9 @@ def _calls(calls: Sequence[Call]) -> Any:
     return ffi.new("struct sim_call[]", [astuple(call) for call in calls])
 
 
-def _how(world: World, simulated: bool = False, captured: bool = False) -> Any:
-    comm = ffi.cast("void *", world.comms[0])
-    return ffi.new("struct sim_issue *", [comm, 0, world.log_file, simulated, captured])
+def _how(world: World, simulated: bool = False, captured: bool = False, rank: int = 0) -> Any:
+    comm = ffi.cast("void *", world.comms[rank])
+    return ffi.new("struct sim_issue *", [comm, rank, world.log_file, simulated, captured])
 
 
 def _use_buffers(world: World, kind: int) -> None:

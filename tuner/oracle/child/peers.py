@@ -1,4 +1,4 @@
-"""Marks rank 0's connections to peers of sends and receives as its transports would: over the network, or not.
+"""Marks a rank's connections to peers of sends and receives as its transports would: over the network, or not.
 
 NCCL asks of a connection what transport it has, and whether it has a buffer for LL. Whether ranks can reach each other
 without the network, its own transports are asked; those of the network share one buffer, which is of Simple.
@@ -16,16 +16,15 @@ CONNECTION = 1  # of sends and receives; 0 is of collectives
 LL = 0
 
 
-def connect(world: World, peers: Set[int]) -> None:
+def connect(world: World, rank: int, peers: Set[int]) -> None:
     """The connections to these peers in all channels of sends and receives."""
-    start, comm = world.start, world.comms[0]
+    start, comm = world.start, world.comms[rank]
     at, ring = start.peers, start.ring
     channels = scalar(comm, start.comm.members["p2pnChannels"])
-    rank = scalar(comm, start.comm.members["rank"])
     own_buffers = os.environ.get("NCCL_NET_SHARED_BUFFERS") == "0"  # ncclParamNetSharedBuffers, src/transport/net.cc
     network_has_ll = own_buffers or scalar(comm, start.comm.members["allocP2pNetLLBuffers"])
     for peer in sorted(peers - {rank}):
-        by_network = not any(_reaches(world, transport, peer) for transport in at.without_network)
+        by_network = not any(_reaches(world, transport, rank, peer) for transport in at.without_network)
         for number in range(channels):
             channel = comm + ring.channels + number * ring.channel_bytes
             record = pointer(pointer(channel + ring.peers) + peer * ffi.sizeof("void *"))
@@ -40,14 +39,13 @@ def _write(address: int, value: int) -> None:
     ffi.cast("uintptr_t *", address)[0] = value
 
 
-def _reaches(world: World, can_connect: int, peer: int) -> bool:
+def _reaches(world: World, can_connect: int, rank: int, peer: int) -> bool:
     """What one of NCCL's transports says."""
-    start, comm = world.start, world.comms[0]
+    start, comm = world.start, world.comms[rank]
     at: PeerOffsets = start.peers
     function = ffi.cast("int (*)(int *, uintptr_t, void *, uintptr_t, uintptr_t)", world.base + can_connect)
     asked = comm if at.asks_communicator else pointer(comm + start.comm.members["topo"].offset)
     infos = pointer(comm + start.comm.members["peerInfo"].offset)
-    rank = scalar(comm, start.comm.members["rank"])
     answer = ffi.new("int *")
     result = function(answer, asked, ffi.NULL, infos + rank * at.info_bytes, infos + peer * at.info_bytes)
     if result:

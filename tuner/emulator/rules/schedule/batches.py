@@ -39,15 +39,16 @@ class Batches:
     def estimate(self, waiting: Sequence[Task]) -> int:
         """How many tasks NCCL expects to fit, counting four to a batch."""
         for planned in range(len(waiting)):
-            if not self._holds(ceil_div(planned, 4), (planned + 1) * self.work_bytes):
+            if not self.holds(ceil_div(planned, 4), (planned + 1) * self.work_bytes):
                 return planned
         return len(waiting)
 
     def fits(self, channels: int) -> bool:
         """Whether one more task on so many channels has room."""
-        return self._holds(self.batches + channels, (len(self.tasks) + 1) * self.work_bytes)
+        return self.holds(self.batches + channels, (len(self.tasks) + 1) * self.work_bytes)
 
-    def _holds(self, batches: int, work_bytes: int) -> bool:
+    def holds(self, batches: int, work_bytes: int) -> bool:
+        """Whether there is room for so many batches and bytes of works."""
         left = self.argument_bytes - batches * BATCH_BYTES
         return work_bytes <= left or (left >= 0 and work_bytes <= self.ring_bytes)
 

@@ -1,0 +1,56 @@
+"""Sends and receives against the live libnccl, exactly: kernels, channels, works, protocols, chunks, order."""
+
+import random
+
+import pytest
+
+from tests.support.available_releases import HERE
+from tests.support.random_exchanges import KINDS, draw
+from tuner.base.errors import BadInput
+from tuner.base.names import DataType, PeerCall
+from tuner.conformance.check_exchange import compare
+from tuner.emulator.exchange.plan import ExchangeCall
+from tuner.oracle.api import Oracle
+from tuner.oracle.exchanges import IssuedCall
+from tuner.release import load
+from tuner.scenario import Scenario
+from tuner.scenario.exchange import situation
+from tuner.scenario.resolved import ResolvedScenario
+
+
+@pytest.mark.parametrize(("nodes", "gpus"), [(1, 8), (3, 2)])
+@pytest.mark.parametrize("name", HERE)
+def test_groups_of_all_kinds(name: str, nodes: int, gpus: int) -> None:
+    resolved = ResolvedScenario(Scenario(nccl=name, machine="dgx-a100", nodes=nodes, gpus_per_node=gpus))
+    generator, own = random.Random(2026), load(name).exchange.own_functions
+    with Oracle(resolved.oracle_configuration()) as oracle:
+        for kind in KINDS if own else [kind for kind in KINDS if not kind.startswith("nccl")]:
+            for _ in range(3):
+                rank = generator.randrange(nodes * gpus)
+                calls = draw(kind, rank, nodes * gpus, generator)
+                assert compare(situation(resolved, rank), oracle, calls) == {}, kind
+
+
+def test_kernels_that_are_full() -> None:
+    """Many messages take several kernels, which hold as much as NCCL's."""
+    resolved = ResolvedScenario(Scenario(nccl=HERE[-1], machine="dgx-h100", nodes=1, gpus_per_node=8))
+    calls = [ExchangeCall(call, DataType.int8, 1 << 24, peer) for peer in range(8) for call in _BOTH] * 30
+    with Oracle(resolved.oracle_configuration()) as oracle:
+        issued = [IssuedCall(call.function, call.dtype, call.count, call.root) for call in calls]
+        assert len(oracle.launch_exchange(issued)) > 1
+        assert compare(situation(resolved), oracle, calls) == {}
+
+
+_BOTH = (PeerCall.Send, PeerCall.Recv)
+
+
+def test_functions_of_later_releases_are_refused() -> None:
+    resolved = ResolvedScenario(Scenario(nccl="2.28.9", machine="dgx-a100", nodes=1, gpus_per_node=2))
+    call = IssuedCall(PeerCall.AlltoAll, DataType.float32, 4)
+    with Oracle(resolved.oracle_configuration()) as oracle:
+        assert oracle.launch_exchange([call])
+    if "2.27.7" not in HERE:
+        pytest.skip("no libnccl 2.27.7 here")
+    before = ResolvedScenario(Scenario(nccl="2.27.7", machine="dgx-a100", nodes=1, gpus_per_node=2))
+    with Oracle(before.oracle_configuration()) as oracle, pytest.raises(BadInput, match="has no ncclAlltoAll"):
+        oracle.launch_exchange([call])

@@ -1,0 +1,103 @@
+"""A group of sends and receives: the emulator's kernels and works compared with what libnccl launches."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from tuner.base.names import Protocol
+from tuner.emulator.exchange.plan import ExchangeCall, plan
+from tuner.emulator.exchange.records import Element, ExchangeKernel, Transfer, Work
+from tuner.emulator.exchange.situation import Situation
+from tuner.oracle.api import Oracle
+from tuner.oracle.exchanges import IssuedCall, LaunchedKernel
+from tuner.oracle.works import Batch
+
+KERNEL = "SendRecv"
+SENDS = 1  # ncclWorkP2pTypeSend
+
+
+def compare(situation: Situation, oracle: Oracle, calls: Sequence[ExchangeCall]) -> dict[str, tuple[object, object]]:
+    """What differs between the emulator and libnccl: values of both by where they are; empty where all is equal."""
+    own = plan(situation, calls)
+    issued = [IssuedCall(call.function, call.dtype, call.count, call.root) for call in calls]
+    launched = oracle.launch_exchange(issued, situation.order.rank)
+    values: dict[str, tuple[object, object]] = {"kernels": (len(own), len(launched))}
+    bases = _bases(launched)
+    for number, (mine, theirs) in enumerate(zip(own, launched, strict=False)):
+        both = dict(_of_emulator(mine)), dict(_of_libnccl(theirs, bases))
+        for key in both[0].keys() | both[1].keys():
+            values[f"kernel {number} {key}"] = both[0].get(key), both[1].get(key)
+    return {where: both for where, both in values.items() if both[0] != both[1]}
+
+
+def _of_emulator(kernel: ExchangeKernel) -> Iterator[tuple[str, object]]:
+    yield "function", KERNEL
+    yield "grid", len(kernel.channels)
+    yield "block", kernel.threads
+    for channel, batches in kernel.batches.items():
+        yield f"channel {channel}", [[_own(kernel, item) for item in batch] for batch in batches]
+
+
+def _own(kernel: ExchangeKernel, item: int | Element) -> object:
+    if isinstance(item, Element):
+        transfer = item.transfer
+        place = item.place, item.warps, item.first_warp, item.groups
+        return (*place, transfer.message.peer, transfer.message.sends, *_chunk(transfer))
+    work: Work = kernel.works[item]
+    ends = tuple(None if each is None else (len(each.channels), *_chunk(each)) for each in (work.send, work.receive))
+    return work.first_channel, work.send_rank, work.receive_rank, ends
+
+
+def _chunk(transfer: Transfer) -> tuple[int, int, bool, int]:
+    return transfer.bytes, transfer.offset_bytes, transfer.protocol is Protocol.LL, transfer.chunk_bytes
+
+
+def _of_libnccl(kernel: LaunchedKernel, bases: Mapping[bool, int]) -> Iterator[tuple[str, object]]:
+    yield "function", KERNEL if f"_{KERNEL}" in kernel.name else kernel.name
+    yield "grid", kernel.channels
+    yield "block", kernel.threads
+    for channel, batches in kernel.works.channels.items():
+        yield f"channel {channel}", [[_read(work, bases) for work in batch] for batch in _joined(batches)]
+
+
+def _joined(batches: Sequence[Batch]) -> list[list[dict[str, int]]]:
+    """Works that are done together: NCCL extends a batch that reaches too far."""
+    joined: list[list[dict[str, int]]] = []
+    extended = False
+    for batch in batches:
+        joined = [*joined[:-1], joined[-1] + list(batch.works)] if extended else [*joined, list(batch.works)]
+        extended = batch.extends
+    return joined
+
+
+def _read(work: Mapping[str, int], bases: Mapping[bool, int]) -> object:
+    if "p2pType" in work:
+        sends = work["p2pType"] == SENDS
+        size, address = (work[f"{of}Hi32"] << 32 | work[f"{of}Lo32"] for of in ("count", "buff"))
+        place = work["place"], work["nWarps"], work["warpStart"], work["ngroups"]
+        low_latency = work["proto"] & 3 == Protocol.LL
+        return *place, work["peer"], sends, size, address - bases[sends], low_latency, work["chunkSize"]
+    ends = []
+    for sends, of in ((True, "send"), (False, "recv")):
+        channels = work[f"n{of.capitalize()}Channels"]
+        chunk = _from_eight_bits(work[f"{of}ChunkSize_u32fp8"])
+        end = channels, work[f"{of}Bytes"], work[f"{of}Addr"] - bases[sends], bool(work[f"{of}ProtoLL"]), chunk
+        ends.append(end if channels else None)
+    return work["channelBase"], work["sendRank"], work["recvRank"], tuple(ends)
+
+
+def _from_eight_bits(value: int) -> int:
+    exponent, digits = value >> 3, value & 7
+    return (digits | 8) << (exponent - 1) if exponent else digits
+
+
+def _bases(kernels: Sequence[LaunchedKernel]) -> Mapping[bool, int]:
+    """Where the buffers begin: at the lowest address of any message."""
+    addresses: dict[bool, list[int]] = {True: [], False: []}
+    for kernel in kernels:
+        for batches in kernel.works.channels.values():
+            for work in (work for batch in batches for work in batch.works):
+                if "p2pType" in work:
+                    addresses[work["p2pType"] == SENDS].append(work["buffHi32"] << 32 | work["buffLo32"])
+                for sends, of in ((True, "send"), (False, "recv")):
+                    if work.get(f"n{of.capitalize()}Channels"):
+                        addresses[sends].append(work[f"{of}Addr"])
+    return {sends: min(each, default=0) for sends, each in addresses.items()}

@@ -1,0 +1,204 @@
+"""Sends and receives up to 2.21: chunks of messages, each on one channel, in works of up to 16.
+
+Source: scheduleP2pTasksToPlan, addP2pToPlan and appendWorkElemP2p, src/enqueue.cc; ncclProxyComputeP2p, src/proxy.cc;
+ncclChannelCompute, src/include/channel.h, v2.21.5-1.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tuner.base.errors import BadInput
+from tuner.base.names import Protocol
+from tuner.base.numerics import ceil_div
+from tuner.emulator.exchange.peers import TOGETHER
+from tuner.emulator.exchange.queues import Queues
+from tuner.emulator.exchange.records import Element, ExchangeKernel, Message, Transfer
+from tuner.emulator.exchange.rounds import mirrored
+from tuner.emulator.exchange.situation import Situation
+from tuner.emulator.rules.schedule.works import Works
+
+WARPS = 20  # of a block of 640 threads
+ELEMENTS = 2 * TOGETHER  # of a work: receives on the even places, sends on the odd ones
+
+
+@dataclass(slots=True)
+class _Left:
+    """What of a message is not in a kernel yet."""
+
+    message: Message
+    chunk_bytes: int  # of its parts, NCCL's recvChunkBytesMax
+    chunk: int = 0
+
+    @property
+    def done(self) -> bool:
+        return self.chunk * self.chunk_bytes >= self.message.bytes and self.chunk > 0
+
+
+class _Work:
+    """A work of a channel: chunks by their places."""
+
+    def __init__(self) -> None:
+        self.chunks: dict[int, Transfer] = {}
+        self.next = {False: 0, True: 1}  # places, by whether it sends
+
+    def takes(self, transfer: Transfer) -> bool:
+        """A connection is used once in a work."""
+        sends = transfer.message.sends
+        same = (place for place in range(int(sends), self.next[sends], 2))
+        return self.next[sends] < ELEMENTS and all(
+            self.chunks[place].message.peer != transfer.message.peer for place in same
+        )
+
+    def add(self, transfer: Transfer) -> None:
+        sends = transfer.message.sends
+        self.chunks[self.next[sends]] = transfer
+        self.next[sends] += 2
+
+    def elements(self) -> tuple[Element, ...]:
+        """The chunks with their warps (finishWorkP2p)."""
+        groups, warps = 1 << max(self.chunks).bit_length(), 1
+        while warps * groups <= WARPS // 2:
+            warps *= 2
+        return tuple(
+            Element(
+                place,
+                transfer,
+                warps + (place % 2 if warps >= 2 else 0),
+                place * WARPS // groups,
+                groups,
+            )
+            for place, transfer in sorted(self.chunks.items())
+        )
+
+
+class _Kernel:
+    """A kernel that is being filled, with room for so many works."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.of_channel: dict[int, list[_Work]] = {}
+
+    def add(self, transfer: Transfer, fused: bool) -> None:
+        (channel,) = transfer.channels
+        works = self.of_channel.setdefault(channel, [])
+        if not works or not fused or not works[-1].takes(transfer):
+            works.append(_Work())
+            self.room -= 1
+        works[-1].add(transfer)
+
+    def done(self, threads: int) -> ExchangeKernel:
+        batches = {channel: tuple(work.elements() for work in works) for channel, works in self.of_channel.items()}
+        return ExchangeKernel(threads, (), dict(sorted(batches.items())))
+
+
+def kernels(situation: Situation, queues: Queues, room: int | None = None) -> Iterator[ExchangeKernel]:
+    """The kernels of the messages, the first of which has ``room`` for so many works beside those of collectives."""
+    return _Planner(situation, queues).kernels(room)
+
+
+class _Planner:
+    def __init__(self, situation: Situation, queues: Queues) -> None:
+        self.situation, self.queues = situation, queues
+        self.data = situation.communicator.release.exchange
+        self.fewest, self.most = self._bounds()
+        self.fused = False
+        self.left: dict[tuple[int, bool], _Left] = {}  # messages of which some chunks are in kernels
+
+    def _bounds(self) -> tuple[int, int]:
+        peers, ranks = self.situation.channels, self.situation.communicator.ranks
+        fewest = most = peers.per_peer
+        one_node = len(self.situation.order.ranks_of) == 1
+        rule = self.data.fewer_for_many_ranks
+        limited = rule == "always" or (rule == "on_one_node" and one_node)
+        while (limited or rule == "for_small") and fewest * ranks > peers.channels and fewest > 1:
+            fewest //= 2
+        while limited and most * ranks > peers.channels * 4 and most > 1:
+            most //= 2
+        return fewest, most
+
+    def kernels(self, room: int | None) -> Iterator[ExchangeKernel]:
+        threads = self.situation.communicator.release.limits.max_threads
+        kernel = _Kernel(Works(self.situation.communicator).left if room is None else room)
+        while self.queues:
+            if self._sweep(kernel):
+                yield kernel.done(threads)
+                whole = Works(self.situation.communicator).left
+                if not kernel.of_channel and kernel.room >= whole:
+                    raise BadInput(Works.TOO_SMALL)
+                kernel, self.fused = _Kernel(whole), False
+        if kernel.of_channel:
+            yield kernel.done(threads)
+
+    def _sweep(self, kernel: _Kernel) -> bool:
+        """Turns to every peer once; whether the kernel is full."""
+        for step, (to, whence) in enumerate(self.situation.order.pairs):
+            anew = step % TOGETHER == 0
+            if anew and self.data.fused == "by_step":
+                self.fused = False
+            sending, receiving = self.queues.first(to, whence)
+            waiting = [self._left_of(message) for message in (receiving, sending) if message is not None]
+            while waiting:
+                if anew and self.data.fused == "by_chunk":
+                    self.fused = False
+                for left in list(waiting):
+                    if kernel.room < 1:
+                        return True
+                    kernel.add(self._chunk(left), self.fused)
+                    self.fused = True
+                    left.chunk += 1
+                    if left.done:
+                        self.queues.take(left.message)
+                        del self.left[left.message.peer, left.message.sends]
+                        waiting.remove(left)
+        return False
+
+    def _left_of(self, message: Message) -> _Left:
+        key = message.peer, message.sends
+        if key not in self.left:
+            self.left[key] = _Left(message, self._part_bytes(message.bytes))
+        return self.left[key]
+
+    def _part_bytes(self, size: int) -> int:
+        """The most of a message that is one chunk (calcP2pChunkSize)."""
+        step, across = self.situation.channels.chunk_bytes, len(self.situation.order.ranks_of) > 1
+        least = step // (self.data.least_part_across_nodes if across else 8)
+        most, count = step if across else step * 32, self.fewest
+        part = max(least, ceil_div(size, count))
+        while part > most and count <= self.most // 2:
+            count *= 2
+            part = ceil_div(size, count)
+        return int(ceil_div(part, least) * least)
+
+    def _chunk(self, left: _Left) -> Transfer:
+        message, begin = left.message, left.chunk * left.chunk_bytes
+        size = min(message.bytes - begin, left.chunk_bytes)
+        situation, own = self.situation, message.peer == self.situation.order.rank
+        network = situation.by_network(message.peer)
+        has_ll = not own and (not network or situation.channels.ll_over_network)
+        low_latency = has_ll and size <= situation.channels.ll_threshold_bytes
+        step = situation.channels.ll_chunk_bytes if low_latency else situation.channels.chunk_bytes
+        chunk = step
+        if network and size < step and (self.data.quarter_chunks == "always" or not low_latency):
+            chunk //= 4
+        elif network and size < 8 * step:
+            chunk //= 2
+        return Transfer(
+            message,
+            size,
+            message.offset_bytes + begin,
+            Protocol.LL if low_latency else Protocol.Simple,
+            network,
+            (self._channel(message, left.chunk),),
+            size,
+            situation.channels.forced_chunk_bytes or chunk,
+        )
+
+    def _channel(self, message: Message, chunk: int) -> int:
+        order, channels = self.situation.order, self.situation.channels
+        (node, own), (other_node, other) = order.place(order.rank), order.place(message.peer)
+        nodes, most = len(order.ranks_of), max(map(len, order.ranks_of))
+        sign = 1 if message.sends else -1
+        step, delta = sign * (other - own) % most, sign * (other_node - node) % nodes
+        base = delta + step // TOGETHER if nodes > 1 else step
+        first = mirrored(base % channels.channels, channels.channels)
+        return (first + chunk % channels.per_peer) % channels.channels

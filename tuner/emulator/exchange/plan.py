@@ -1,0 +1,70 @@
+"""What NCCL makes of a rank's sends and receives in one group."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tuner.base.errors import BadInput
+from tuner.base.names import DataType, PeerCall
+from tuner.emulator.exchange import chunks, rounds
+from tuner.emulator.exchange.queues import Queues
+from tuner.emulator.exchange.records import ExchangeKernel, Message
+from tuner.emulator.exchange.situation import Situation
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeCall:
+    """One call as a rank makes it: ``count`` elements as NCCL's function takes them, ``root`` the root, or the peer."""
+
+    function: PeerCall
+    dtype: DataType
+    count: int
+    root: int = 0
+
+
+def plan(situation: Situation, calls: Sequence[ExchangeCall]) -> tuple[ExchangeKernel, ...]:
+    """The kernels of a group of calls on plain buffers, of which a send to the rank itself has two.
+
+    Errors: BadInput for calls that the release does not have, and for sends to the rank itself without a receive.
+    """
+    queues = Queues(messages(situation, calls), situation.order.rank)
+    planner = rounds if situation.communicator.release.exchange.planner == "rounds" else chunks
+    return tuple(planner.kernels(situation, queues))
+
+
+def messages(situation: Situation, calls: Iterable[ExchangeCall]) -> Iterable[Message]:
+    """The sends and receives of calls, in NCCL's order. BadInput as of :func:`plan`.
+
+    Source: taskAppend, src/enqueue.cc, v2.28.9-1.
+    """
+    communicator, rank = situation.communicator, situation.order.rank
+    for call in calls:
+        size = call.count * call.dtype.size_bytes
+        if not 0 <= call.root < communicator.ranks:
+            raise BadInput(f"{call.function.name} with rank {call.root}; valid: 0 to {communicator.ranks - 1}")
+        own = call.function not in (PeerCall.Send, PeerCall.Recv)
+        if own and not communicator.release.exchange.own_functions:
+            raise BadInput(
+                f"NCCL {communicator.release.name} has no nccl{call.function.name}; "
+                "valid: sends and receives in a group"
+            )
+        if own and not size:
+            continue
+        yield from _of_call(call, size, range(communicator.ranks), rank)
+
+
+def _of_call(call: ExchangeCall, size: int, ranks: Iterable[int], rank: int) -> Iterable[Message]:
+    match call.function:
+        case PeerCall.Send | PeerCall.Recv:
+            yield Message(call.root, size, call.function is PeerCall.Send)
+        case PeerCall.AlltoAll:
+            for peer in ranks:
+                yield Message(peer, size, True, peer * size)
+                yield Message(peer, size, False, peer * size)
+        case PeerCall.Gather:
+            yield Message(call.root, size, True)
+            if rank == call.root:
+                yield from (Message(peer, size, False, peer * size) for peer in ranks)
+        case PeerCall.Scatter:
+            if rank == call.root:
+                yield from (Message(peer, size, True, peer * size) for peer in ranks)
+            yield Message(call.root, size, False)

@@ -1,0 +1,74 @@
+"""What sends and receives become: messages, transfers, and the works of kernels."""
+
+from dataclasses import dataclass
+
+from tuner.base.names import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One send or receive of a rank; ``offset_bytes`` is where its buffer begins, which nothing is decided by."""
+
+    peer: int
+    bytes: int
+    sends: bool
+    offset_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A message, or a chunk of one up to 2.21, as a kernel has it.
+
+    ``channels`` are in the order of its parts, each of ``part_bytes`` but the last; ``chunk_bytes`` is what goes
+    through a buffer at once, of LL without its flags from 2.22 on. ``network``: not by peer-to-peer or shared memory.
+    """
+
+    message: Message
+    bytes: int
+    offset_bytes: int
+    protocol: Protocol
+    network: bool
+    channels: tuple[int, ...]
+    part_bytes: int
+    chunk_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one round of the order has for a kernel: a transfer out and one in, from the same first channel on."""
+
+    round: int
+    send_rank: int
+    receive_rank: int
+    first_channel: int
+    send: Transfer | None
+    receive: Transfer | None
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """A chunk's place among the 16 of a work, up to 2.21, and the warps that do it."""
+
+    place: int
+    transfer: Transfer
+    warps: int
+    first_warp: int
+    groups: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeKernel:
+    """One launch of sends and receives.
+
+    ``batches`` has, by channel in the order in which its block does them, what is done together: works by their number
+    in ``works``, or the elements of a work.
+    """
+
+    threads: int
+    works: tuple[Work, ...]
+    batches: dict[int, tuple[tuple[int, ...] | tuple[Element, ...], ...]]
+
+    @property
+    def channels(self) -> tuple[int, ...]:
+        """A block each."""
+        return tuple(sorted(self.batches))

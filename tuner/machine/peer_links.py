@@ -1,0 +1,18 @@
+"""How the GPUs of one node reach each other and their adapters, as far as sends and receives go by it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLinks:
+    """Of one kind of node, after what its ranks do not use was cut off.
+
+    ``local_channels`` is the least of the channels that NCCL has for a pair of its GPUs: two for each NVLink between
+    them, and two where there is none; None for a GPU alone. ``adapters`` has, by GPU, how many network devices NCCL
+    counts, and their bandwidth together.
+    """
+
+    all_nvlink: bool
+    local_channels: int | None
+    next_gpu_channels: tuple[int, ...]  # of each GPU and the one after it, as if NVLink joined them
+    adapters: tuple[tuple[int, float], ...]  # devices, GB/s

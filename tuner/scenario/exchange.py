@@ -1,0 +1,42 @@
+"""A scenario's sends and receives: the links of its nodes, and in which order a rank turns to its peers."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tuner.base.errors import BadInput
+from tuner.emulator.exchange.order import Order
+from tuner.emulator.exchange.peers import peer_channels
+from tuner.emulator.exchange.situation import Situation
+
+if TYPE_CHECKING:
+    from tuner.scenario.domain import ResolvedDomain
+    from tuner.scenario.node import ResolvedNode
+    from tuner.scenario.part import ResolvedPart
+    from tuner.scenario.resolved import ResolvedScenario
+
+
+def situation(resolved: "ResolvedScenario", rank: int = 0) -> Situation:
+    """What sends and receives of a rank go by.
+
+    BadInput for a rank that there is none, and for graphs that were dumped, as the links are not in them.
+    """
+    from tuner.search.peer_links import peer_links
+
+    if any(kind.scenario.graphs is not None for kind in resolved.kinds):
+        raise BadInput("--graphs: sends and receives go by the links of the topology; valid without it")
+    ranks_of, several = resolved.ranks_of, sum(count for _, count in resolved.nodes) > 1
+    communicator = resolved.views[0]
+    if not 0 <= rank < communicator.ranks:
+        raise BadInput(f"rank {rank}; valid: 0 to {communicator.ranks - 1}")
+    kinds = {id(node): node for node, _ in resolved.nodes}
+    own = next(node for node, ranks in zip(_each(resolved), ranks_of, strict=True) if rank in ranks)
+    others = [node for each, node in kinds.items() if each != id(own)]
+    links = [peer_links(node.for_search(several), resolved.release.name) for node in (own, *others)]
+    return Situation(communicator, peer_channels(communicator, links), Order(communicator, ranks_of, rank))
+
+
+def _each(resolved: "ResolvedScenario") -> Iterator["ResolvedNode | ResolvedDomain | ResolvedPart"]:
+    """Each of NCCL's nodes."""
+    for node, count in resolved.nodes:
+        for _ in range(count):
+            yield node

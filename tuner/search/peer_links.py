@@ -1,0 +1,88 @@
+"""The links that sends and receives go by, from the paths of a node.
+
+Source: ncclTopoGetNchannels, ncclTopoPathAllNVLink, src/graph/paths.cc; getLocalNetCountByBw, src/graph/topo.cc,
+v2.28.9-1.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from functools import cache
+from itertools import permutations
+
+from tuner import release
+from tuner.base.numerics import f32
+from tuner.machine.peer_links import PeerLinks
+from tuner.release import Release
+from tuner.release.environment import Environment
+from tuner.search.bandwidths import nvlink_gbs
+from tuner.search.cached import request_of
+from tuner.search.local import LocalNets, nearest
+from tuner.search.paths import near_cpu
+from tuner.search.prepare import prepared
+from tuner.search.request import Request
+from tuner.search.system import Gpu, Kind, Path, System
+
+CHANNELS_WITHOUT_NVLINK = 2
+
+
+def peer_links(request: Request, nccl: str) -> PeerLinks:
+    """Those of the request's node. Errors: BadTopology, BadInput for what NCCL cannot work with."""
+    return _peer_links(json.dumps(asdict(request), sort_keys=True), nccl)
+
+
+@cache
+def _peer_links(text: str, nccl: str) -> PeerLinks:
+    request, loaded = request_of(text), release.load(nccl)
+    variables = Environment(request.environment, non_numeric_is_default=loaded.environment.non_numeric_is_default)
+    system = prepared(request, loaded, variables)
+    gpus = sorted(system.gpus, key=lambda gpu: gpu.rank)
+    types = [gpu.paths[Kind.GPU][system.number(peer)].type for gpu, peer in permutations(gpus, 2)]
+    pairs = _Pairs(system, loaded)
+    farthest = loaded.exchange.all_nvlink == "farthest"
+    decisive = max(types, default=system.types.LOC) if farthest else min(types, default=system.types.DIS)
+    local = LocalNets(system, loaded.search.routing, loaded.limits.max_channels, variables)
+    following = [gpus[(number + 1) % len(gpus)] for number in range(len(gpus))]
+    return PeerLinks(
+        all_nvlink=decisive < system.types.PIX,
+        local_channels=min((pairs.between(*each) for each in permutations(gpus, 2)), default=None),
+        next_gpu_channels=tuple(pairs.if_linked(gpu, peer) for gpu, peer in zip(gpus, following, strict=True)),
+        adapters=tuple(_adapters(system, gpu, local, loaded) for gpu in gpus) if system.several_nodes else (),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """The channels between GPUs of a node."""
+
+    system: System
+    nccl: Release
+
+    def between(self, gpu: Gpu, peer: Gpu) -> int:
+        path, types = self._path(gpu, peer), self.system.types
+        linked = path.type == types.NVL or (self.nccl.exchange.nvb_counts_links and path.type == types.NVB)
+        return self.if_linked(gpu, peer) if linked else CHANNELS_WITHOUT_NVLINK
+
+    def if_linked(self, gpu: Gpu, peer: Gpu) -> int:
+        links = int(f32(self._path(gpu, peer).gbs) / f32(nvlink_gbs(gpu, self.nccl.search.devices)))
+        return 2 * max(1, links)
+
+    def _path(self, gpu: Gpu, peer: Gpu) -> Path:
+        return peer.paths[Kind.GPU][self.system.number(gpu)]
+
+
+def _adapters(system: System, gpu: Gpu, local: LocalNets, nccl: Release) -> tuple[int, float]:
+    """How many network devices have the bandwidth between the GPU and its CPU, in NCCL's order, and what they have."""
+    paths = gpu.paths[Kind.NET]
+    if nccl.exchange.net_channels == "by_bandwidth":
+        nets = local.of_gpu(gpu)
+        gpu_gbs = f32(gpu.paths[Kind.CPU][near_cpu(system, gpu, nccl.search.routing)].gbs)
+        at_least = 1
+    else:
+        nets, _ = nearest(system, gpu, Kind.NET)
+        gpu_gbs = f32(next((link.gbs for link in reversed(gpu.links) if link.to.kind is Kind.CPU), 0.0))
+        at_least = 0
+    count, gbs = 0, f32(0)
+    while count < len(nets) and (count < at_least or gbs < gpu_gbs):
+        gbs = gbs + f32(paths[nets[count]].gbs)
+        count += 1
+    return count, float(gbs)
