@@ -16,6 +16,7 @@ from tuner.scenario import ConstantsUsed, Scenario
 
 if TYPE_CHECKING:
     from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed
+    from tuner.answers.launches import LaunchAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class PickAnswer:
     ranks: int = field(default=0, metadata=json_form(omitted=True))  # of the communicator
     calibrated: "Mapping[str, CalibratedTime] | None" = field(default=None, metadata=json_form(optional=True))
     calibration: "CalibrationUsed | None" = field(default=None, metadata=json_form(optional=True))
+    launch: "LaunchAnswer | None" = field(default=None, metadata=json_form(optional=True))  # in full, where asked for
 
     @property
     def algbw_gbs(self) -> float | None:

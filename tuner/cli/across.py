@@ -8,12 +8,14 @@ from tuner.cli.output import print_table
 from tuner.connect import Across, Crossing, RingOrder, TreeOrder
 
 
-def print_across(title: str, across: Across) -> None:
-    """All tables; channels that are alike are one line."""
+def print_across(title: str, across: Across, *, only_present: bool = False) -> None:
+    """All tables; channels that are alike are one line. ``only_present``: no table of rings or trees without one."""
     nodes = {rank: node for node, ranks in enumerate(across.ranks_of_nodes) for rank in ranks}
     rings = {ring.channel: (_ring(ring),) for ring in across.rings}
-    print_table(f"Rings of {title}", ("channels", "ranks in their order"), _alike(rings))
-    print_trees("Trees, from every node up to its parent", across.trees, nodes)
+    if rings or not only_present:
+        print_table(f"Rings of {title}", ("channels", "ranks in their order"), _alike(rings))
+    if across.trees or not only_present:
+        print_trees("Trees, from every node up to its parent", across.trees, nodes)
     if across.nvls_heads:
         heads = [(head, " ".join(map(str, ranks))) for head, ranks in enumerate(across.nvls_heads)]
         print_table("Heads of NVLS", ("head", "its rank on each node"), heads)
@@ -72,10 +74,10 @@ def _alike(of_channel: Mapping[int, tuple[str, ...]]) -> list[tuple[str, ...]]:
     channels: dict[tuple[str, ...], list[int]] = {}
     for channel, row in of_channel.items():
         channels.setdefault(row, []).append(channel)
-    return [(_numbers(numbers), *row) for row, numbers in channels.items()]
+    return [(numbers_in_words(numbers), *row) for row, numbers in channels.items()]
 
 
-def _numbers(numbers: Iterable[int]) -> str:
+def numbers_in_words(numbers: Iterable[int]) -> str:
     """Numbers in their order, those that follow each other as a range: ``0-3 8``."""
     ranges: list[list[int]] = []
     for number in numbers:

@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 @options.request_options
 @options.buffers_option
 @options.time_options("nccl")
+@click.option(
+    "--launch",
+    "in_full",
+    is_flag=True,
+    help="Besides what each block and proxy is handed: elements, chunks, steps, kernels, rings and trees.",
+)
 @options.csv_option
 @options.json_option
 def command(
@@ -37,6 +43,7 @@ def command(
     op: Op,
     buffers: Buffers,
     times: "TimesWanted | None",
+    in_full: bool,
     as_csv: bool,
     as_json: bool,
     **scenario: Any,
@@ -52,7 +59,10 @@ def command(
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --bytes 8..1G*2 --csv
     nccl-tuner pick alltoall --machine dgx-h100
     nccl-tuner pick allreduce --log nccl.log --comp-cap 8.0
+    nccl-tuner pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 64M --launch
     """
+    if in_full and (as_csv or not isinstance(collective, Collective)):
+        raise BadInput("--launch: of a collective, and as text or with --json; valid: without --csv")
     if as_csv and (as_json or not isinstance(collective, Collective)):
         raise BadInput("--csv: of a collective's picks, and not with --json; valid: one of both")
     if not isinstance(collective, Collective):
@@ -64,6 +74,10 @@ def command(
         from tuner.answers import calibrated_picks
 
         answers = calibrated_picks.with_times(answers, described, request, times)
+    if in_full:
+        from tuner.answers import launches
+
+        answers = launches.with_launches(answers, described, request)
     if as_json:
         print_json(answers)
         return
@@ -75,6 +89,15 @@ def command(
         print_answers(title, answers)
     else:
         _print_calibrated(title, answers, times.beside_nccl)
+    _print_launches(title, answers)
+
+
+def _print_launches(title: str, answers: Sequence[PickAnswer]) -> None:
+    for answer in answers:
+        if answer.launch is not None:
+            from tuner.cli.launches import print_launch
+
+            print_launch(f"{human_bytes(answer.bytes)}: {title}", answer.launch)
 
 
 def _all_to_all(scenario: Scenario, sizes: list[int], wanted: "TimesWanted | None", as_json: bool) -> None:

@@ -1,8 +1,8 @@
 """A launch in full as emulated against the same of libnccl: kernels, work structures, operations of the network."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping
 
-from tuner.base.names import DataType, Op
+from tuner.base.names import Algorithm, DataType, Op
 from tuner.emulator.launch.records import ChannelShare, Launch, LaunchedKernel, ProxyOperation, Sharing, Work
 from tuner.emulator.rules.buffers import grain_bytes
 from tuner.oracle.exchanges import LaunchedKernel as ObservedKernel
@@ -18,6 +18,9 @@ NETWORK_OP = {
     Op.min: 3,
     Op.avg: 0,
 }  # ncclRedOp_t; the average is a sum to the network
+# nPeers, a hint for the network. Source: calcCollChunking, src/enqueue.cc, v2.28.9-1.
+PEERS = {Algorithm.Ring: 1, Algorithm.PAT: 1, Algorithm.Tree: 4, Algorithm.NVLSTree: 4}
+NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
 OF_OPERATION = {  # members of struct ncclProxyOp by what they are called here
     "nsteps": "steps",
     "chunkSteps": "chunk_steps",
@@ -61,8 +64,12 @@ def _works(at: str, our: LaunchedKernel, their: ObservedKernel) -> Iterator[tupl
 def _fields(work: Work, share: ChannelShare, batch: Batch, struct: Mapping[str, int]) -> Values:
     """The members of the work structure that a release has, as they should be."""
     common: Values = {"nWarps": work.warps, "root": work.root, "direct": work.direct, "redOpArgIsPtr": 0, "regUsed": 0}
+    if work.op_argument:  # of the others it is what happens to be there
+        common["redOpArg"] = work.op_argument
     if "oneNode" in struct:
         common["oneNode"] = int(work.one_node)
+    if "isOneRPN" in struct and work.algorithm not in NVLS:  # sic: theirs are made elsewhere, without it
+        common["isOneRPN"] = int(work.one_rank_per_node)
     if "channelLo" in struct:
         return common | {"channelLo": work.channels[0], "channelHi": work.channels[-1]} | _of_ranges(work)
     common["count"] = work.count
@@ -104,7 +111,7 @@ def _operations(ours: Launch, theirs: LaunchInFull) -> Iterator[tuple[str, Both]
         for share in sorted(work.shares, key=lambda share: share.turn)
         if share.proxy.steps
     ]
-    known = [name for name in OF_OPERATION if name in (theirs.operations.dtype.names or ())]
+    known = frozenset(theirs.operations.dtype.names or ())
     yield "operations", (len(expected), len(theirs.operations))
     for (where, work, share), operation in zip(expected, theirs.operations, strict=False):
         values: dict[str, object] = {
@@ -113,6 +120,7 @@ def _operations(ours: Launch, theirs: LaunchInFull) -> Iterator[tuple[str, Both]
             "protocol": int(work.protocol),
             "dtype": int(work.dtype),
             "root": work.root,
+            **_constants(work, known),
             **dict(_numbers(share.proxy, known)),
         }
         read: dict[str, object] = {name: int(operation[name]) for name in values}
@@ -122,8 +130,20 @@ def _operations(ours: Launch, theirs: LaunchInFull) -> Iterator[tuple[str, Both]
         yield f"{where}: operation", (values, read)
 
 
-def _numbers(proxy: ProxyOperation, names: Sequence[str]) -> Iterator[tuple[str, int]]:
-    for name in names:
-        value = getattr(proxy, OF_OPERATION[name])
-        if value is not None:
+def _constants(work: Work, known: Container[str]) -> dict[str, object]:
+    """What follows from the call and its algorithm alone."""
+    values: dict[str, object] = {
+        "coll": int(work.collective),
+        "collAPI": int(work.collective),
+        "algorithm": int(work.algorithm),
+        "nPeers": PEERS.get(work.algorithm, 0),
+        "reg": 0,
+    }
+    return {name: value for name, value in values.items() if name in known}
+
+
+def _numbers(proxy: ProxyOperation, known: Container[str]) -> Iterator[tuple[str, int]]:
+    for name, own in OF_OPERATION.items():
+        value = getattr(proxy, own)
+        if name in known and value is not None:
             yield name, value % 2**64 if name == "loopOffset" else value

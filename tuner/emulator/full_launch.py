@@ -90,6 +90,9 @@ def _work(selection: Selection, task: Task, heads: HeadsOf) -> Work:
         direct=shared.direct,
         sharing=shared.sharing,
         shares=shared.shares,
+        function_name=rules.device_functions.name(communicator, task),
+        one_rank_per_node=communicator.max_local_ranks == 1,
+        op_argument=rules.op_argument(request, communicator.ranks),
     )
 
 

@@ -74,6 +74,7 @@ class RuleNames:
     shares: str  # what each channel of a call is handed
     nvls_chunk: str
     direct_access: str
+    op_argument: str
     symmetric_queue: str | None  # what waits for symmetric kernels even without windows
     symmetric_reach: str | None  # where symmetric kernels reach every rank
     group_bytes: str | None  # bytes of a group that shrink a channel's share

@@ -4,10 +4,13 @@ Counts and offsets of elements are those of ``Work.dtype``, the type that the de
 bytes. Offsets are from the start of the count, which is of one rank for AllGather and ReduceScatter.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.records import json_form
+
+OPTIONAL = json_form(optional=True)
 
 
 class Sharing(Enum):
@@ -31,10 +34,10 @@ class ProxyOperation:
     slice_steps: int
     chunk_bytes: int
     step_bytes: int  # nbytes: the most that one slice takes of the connection's buffer
-    slice_bytes: int | None = None  # None in releases whose proxies are not told
-    loop_bytes: int | None = None  # of all channels that share a loop
-    loop_offset_bytes: int | None = None
-    channel_bytes: int | None = None  # of this channel's range
+    slice_bytes: int | None = field(default=None, metadata=OPTIONAL)  # None in releases whose proxies are not told
+    loop_bytes: int | None = field(default=None, metadata=OPTIONAL)  # of all channels that share a loop
+    loop_offset_bytes: int | None = field(default=None, metadata=OPTIONAL)
+    channel_bytes: int | None = field(default=None, metadata=OPTIONAL)  # of this channel's range
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class ChannelShare:
     offset: int  # elements
     count: int  # elements
     chunk: int  # elements that a block moves at once, at most; the device shortens those of the last loop
-    last_chunk: int | None  # elements, as NCCL hands it over up to 2.21; None where the device computes it
+    last_chunk: int | None = field(metadata=OPTIONAL)  # elements; 0 where the device finds it; None from 2.22 on
     proxy: ProxyOperation
 
 
@@ -72,6 +75,9 @@ class Work:
     direct: int  # flags of direct access to peers' buffers (CollNetDirect)
     sharing: Sharing
     shares: tuple[ChannelShare, ...]  # by channel
+    function_name: str = ""  # the device function's symbol, without what C++ adds to it
+    one_rank_per_node: bool = False
+    op_argument: int = 0  # redOpArg: what the operation is done with, as the bits that the device reads
 
     @property
     def channels(self) -> tuple[int, ...]:

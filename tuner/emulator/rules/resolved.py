@@ -30,6 +30,7 @@ from tuner.emulator.rules import (
     latency,
     launch,
     model_point,
+    op_arguments,
     pick,
     registered,
     shares,
@@ -115,6 +116,7 @@ class Rules:
     shares: shares.Shares
     nvls_chunk: chunk_sizes.NvlsChunk
     direct_access: Callable[[int], int]
+    op_argument: Callable[[Request, int], int]
     symmetric_queue: Callable[[Request], bool] | None
     symmetric_reach: Callable[[Communicator], bool] | None
     group_bytes: Callable[[task.Task], int] | None
@@ -230,6 +232,7 @@ def _resolved(names: _Names) -> Rules:
         shares=names.one("shares", shares.RULES),
         nvls_chunk=names.one("nvls_chunk", chunk_sizes.NVLS_RULES),
         direct_access=names.one("direct_access", chunk_sizes.DIRECT_RULES),
+        op_argument=names.one("op_argument", op_arguments.RULES),
         symmetric_reach=names.optional("symmetric_reach", symmetric.REACH_RULES),
         symmetric_queue=names.optional("symmetric_queue", cells.SYMMETRIC_RULES),
         group_bytes=names.optional("group_bytes", least_loaded.TOTAL_RULES),

@@ -1,0 +1,124 @@
+"""A call's launch in full: what its blocks and proxies are handed, and the ranks that its channels go over."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from tuner.answers.picks import PickAnswer
+from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm
+from tuner.base.records import json_form
+from tuner.connect import Across, RingOrder, TreeOrder, summarize
+from tuner.connect.heads import heads_of
+from tuner.emulator import full_launch
+from tuner.emulator.group import Operation
+from tuner.emulator.launch.records import Launch
+from tuner.emulator.pick import Pick
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.scenario import Scenario
+
+OPTIONAL = json_form(optional=True)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRing:
+    """The nodes that a channel's ring goes over, from rank 0's on."""
+
+    channel: int
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTree:
+    """A channel's tree over nodes: by node its parent; the root's is None."""
+
+    channel: int
+    parents: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchAnswer:
+    """A launch of rank 0 and the channels that it uses.
+
+    ``across`` has the orders of ranks of the algorithms that run, on the channels that they run on; None where the
+    graphs are from a file, which says nothing of other ranks.
+    """
+
+    launch: Launch = field(metadata=json_form(merged=True))
+    across: Across | None = field(metadata=json_form(key="channels", optional=True))
+    node_rings: tuple[NodeRing, ...] = field(metadata=OPTIONAL)
+    node_trees: tuple[NodeTree, ...] = field(metadata=OPTIONAL)
+
+
+def with_launches(answers: Sequence[PickAnswer], scenario: Scenario, request: Request) -> list[PickAnswer]:
+    """The answers with their launches; a call off the classic path is none of collectives."""
+    launches = Launches(scenario)
+    return [
+        replace(answer, launch=launches.of([Operation(request, answer.bytes)]))
+        if isinstance(answer.pick, Pick)
+        else answer
+        for answer in answers
+    ]
+
+
+class Launches:
+    """The launches of one scenario, whose channels are joined once."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.selection = Selection(scenario.communicator())
+
+    def of(self, operations: Sequence[Operation]) -> LaunchAnswer:
+        """The launch of one call, or of several in one group. Errors: those of :func:`full_launch.launch`."""
+        resolved = self.scenario.resolve()
+        launch = full_launch.launch(self.selection, operations, lambda: heads_of(resolved.connected))
+        try:
+            across = _used(summarize(resolved.connected), launch)
+        except BadInput:
+            return LaunchAnswer(launch, None, (), ())
+        nodes = {rank: node for node, ranks in enumerate(across.ranks_of_nodes) for rank in ranks}
+        return LaunchAnswer(
+            launch,
+            across,
+            tuple(_ring_of_nodes(ring, nodes) for ring in across.rings),
+            tuple(_tree_of_nodes(tree, nodes) for tree in (*across.trees, *across.nvls_trees)),
+        )
+
+
+def _used(across: Across, launch: Launch) -> Across:
+    """What the works of a launch use."""
+    works = [work for kernel in launch.kernels for work in kernel.works]
+
+    def channels(*algorithms: Algorithm) -> set[int]:
+        return {channel for work in works if work.algorithm in algorithms for channel in work.channels}
+
+    nvls = channels(Algorithm.NVLS, Algorithm.NVLSTree)
+    return replace(
+        across,
+        rings=tuple(ring for ring in across.rings if ring.channel in channels(Algorithm.Ring)),
+        trees=tuple(tree for tree in across.trees if tree.channel in channels(Algorithm.Tree)),
+        nvls_heads=across.nvls_heads if nvls else (),
+        nvls_trees=tuple(tree for tree in across.nvls_trees if tree.channel in channels(Algorithm.NVLSTree)),
+        collnet_chains=tuple(
+            tree for tree in across.collnet_chains if tree.channel in channels(Algorithm.CollNetChain)
+        ),
+        collnet_direct=across.collnet_direct if channels(Algorithm.CollNetDirect) else (),
+        pat_peers=across.pat_peers if channels(Algorithm.PAT) else (),
+    )
+
+
+def _ring_of_nodes(ring: RingOrder, nodes: dict[int, int]) -> NodeRing:
+    passed = [node for node, _ in groupby(nodes[rank] for rank in ring.ranks)]
+    return NodeRing(ring.channel, tuple(passed[:-1] if len(passed) > 1 and passed[-1] == passed[0] else passed))
+
+
+def _tree_of_nodes(tree: TreeOrder, nodes: dict[int, int]) -> NodeTree:
+    parents = dict(_node_parents(tree, nodes))
+    return NodeTree(tree.channel, tuple(parents.get(node) for node in range(max(nodes.values()) + 1)))
+
+
+def _node_parents(tree: TreeOrder, nodes: dict[int, int]) -> Iterator[tuple[int, int]]:
+    for rank, parent in enumerate(tree.parents):
+        if parent is not None and nodes[parent] != nodes[rank]:
+            yield nodes[rank], nodes[parent]

@@ -1,0 +1,95 @@
+"""A launch in full as text: kernels, the shares of channels that are alike in one row, and the ranks they go over."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+import click
+
+from tuner.answers.launches import LaunchAnswer
+from tuner.base.names import Protocol
+from tuner.cli.across import numbers_in_words, print_across
+from tuner.cli.output import human_bytes, print_table
+from tuner.emulator.launch.records import ChannelShare, LaunchedKernel, Sharing, Work
+
+COLUMNS = (
+    *("call", "channels", "elements each", "from", "chunk", "last chunk", "bytes of it"),
+    *("steps of proxy", "per chunk", "per slice", "bytes of a slice"),
+)
+
+
+def print_launch(title: str, answer: LaunchAnswer) -> None:
+    """All of one call's launch."""
+    launch = answer.launch
+    click.echo(f"Launch of {title}")
+    sizes = ", ".join(
+        f"{protocol.name} {human_bytes(each)}" for protocol, each in zip(Protocol, launch.buffer_bytes, strict=True)
+    )
+    click.echo(f"Buffers of a connection: {sizes}, of {launch.steps} steps each\n")
+    for kernel in launch.kernels:
+        _print_kernel(kernel)
+    if answer.across is None:
+        click.echo("The graphs are from a file, which says nothing of the ranks of other nodes\n")
+    else:
+        print_across("the channels in use", answer.across, only_present=True)
+    rings = {ring.channel: " ".join(map(str, ring.nodes)) for ring in answer.node_rings}
+    if any(len(ring.nodes) > 1 for ring in answer.node_rings):
+        print_table("Rings of nodes", ("channels", "nodes in their order"), _alike(rings))
+    trees = {tree.channel: " ".join(_parent(each) for each in tree.parents) for tree in answer.node_trees}
+    if any(len(tree.parents) > 1 for tree in answer.node_trees):
+        print_table("Trees of nodes", ("channels", "parent of each node"), _alike(trees))
+
+
+def _parent(node: int | None) -> str:
+    return "-" if node is None else str(node)
+
+
+def _alike(of_channel: dict[int, str]) -> list[tuple[str, str]]:
+    channels: dict[str, list[int]] = {}
+    for channel, text in of_channel.items():
+        channels.setdefault(text, []).append(channel)
+    return [(numbers_in_words(numbers), text) for text, numbers in channels.items()]
+
+
+def _print_kernel(kernel: LaunchedKernel) -> None:
+    click.echo(f"{kernel.name}: {len(kernel.channels)} blocks of {kernel.threads} threads")
+    for work in kernel.works:
+        number = "" if work.function is None else f", number {work.function}"
+        takes = "a range each" if work.sharing is Sharing.ranges else "chunks in turns"
+        click.echo(
+            f"call {work.place}: {work.function_name}{number}; {work.count} elements of {work.dtype.name}, "
+            f"{work.warps} warps of a block, {takes}"
+        )
+    print_table("", COLUMNS, [row for work in kernel.works for row in _rows(work)])
+
+
+def _rows(work: Work) -> Iterator[Sequence[object]]:
+    """Channels that follow each other and have as much are one row."""
+    for _, group in groupby(work.shares, key=lambda share: _without_place(work, share)):
+        alike = list(group)
+        first, proxy = alike[0], alike[0].proxy
+        last = "-" if first.last_chunk is None else first.last_chunk
+        yield (
+            work.place,
+            numbers_in_words(share.channel for share in alike),
+            first.count,
+            _from(work, alike),
+            first.chunk,
+            last,
+            human_bytes(first.chunk * work.dtype.size_bytes),
+            proxy.steps,
+            proxy.chunk_steps,
+            proxy.slice_steps,
+            human_bytes(proxy.step_bytes),
+        )
+
+
+def _from(work: Work, alike: Sequence[ChannelShare]) -> str:
+    if work.sharing is Sharing.turns:
+        return "in turns"
+    return str(alike[0].offset) if len(alike) == 1 else f"{alike[0].offset}, {alike[1].offset} .."
+
+
+def _without_place(work: Work, share: ChannelShare) -> ChannelShare:
+    proxy = replace(share.proxy, loop_offset_bytes=None)
+    return replace(share, channel=0, turn=0, offset=0, proxy=proxy)
