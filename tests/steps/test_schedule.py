@@ -21,6 +21,11 @@ MOVES = {  # how often each element of the count goes over a wire, by number of 
 }
 
 
+def all_steps(drawn: drawn_works.Drawn) -> list[Step]:
+    across = summarize(drawn.connected)
+    return [step for rank in range(len(drawn.connected.ranks)) for step in schedule(drawn.work, across, rank)]
+
+
 def sent(steps: list[Step]) -> dict[tuple[int, int, int], list[int]]:
     """Elements of the messages by channel, sender and receiver, in their order."""
     found: dict[tuple[int, int, int], list[int]] = defaultdict(list)
@@ -36,7 +41,7 @@ def test_a_schedule_sends_what_the_blocks_send(collective: Collective, seed: int
     random = np.random.default_rng(seed)
     drawn = drawn_works.drawn(random, collective)
     ranks, count = len(drawn.connected.ranks), drawn.work.count
-    steps = list(schedule(drawn.work, summarize(drawn.connected)))
+    steps = all_steps(drawn)
     whole = count * (ranks if collective is Collective.ReduceScatter else 1)
     inputs = [drawn_works.numbers(random, whole) for _ in range(ranks)]
     _, wires = device_steps.execute(drawn.work, [rank.channels for rank in drawn.connected.ranks], inputs)
@@ -53,7 +58,7 @@ def test_what_is_received_is_what_was_sent_from_the_same_elements(collective: Co
     drawn = drawn_works.drawn(np.random.default_rng(seed), collective)
     messages: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
     received: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
-    for step in schedule(drawn.work, summarize(drawn.connected)):
+    for step in all_steps(drawn):
         for receiver in step.send_to:
             messages[step.channel, step.rank, receiver].append((step.first, step.elements))
         for sender in step.receive_from:
@@ -64,7 +69,7 @@ def test_what_is_received_is_what_was_sent_from_the_same_elements(collective: Co
 def test_the_switch_has_no_schedule() -> None:
     drawn = drawn_works.drawn(np.random.default_rng(0), Collective.AllReduce)
     with pytest.raises(BadInput, match="of Ring and Tree, not of NVLS"):
-        list(schedule(replace(drawn.work, algorithm=Algorithm.NVLS), summarize(drawn.connected)))
+        list(schedule(replace(drawn.work, algorithm=Algorithm.NVLS), summarize(drawn.connected), 0))
 
 
 def test_flags_are_counted_on_the_wire() -> None:

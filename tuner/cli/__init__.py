@@ -23,11 +23,13 @@ SECTIONS = {
         "scale": "which picks hold over which numbers of nodes, 1 to 16384",
         "whatif": "picks, times and bandwidths with other hardware, counts or variables",
         "group": "what NCCL makes of several collectives in one group",
+        "order": "in which order of ranks each element is added, and whether calls give the same bits",
         "table": "the table of latencies and bandwidths, in the layout NCCL prints",
         "budget": "how long a job's collectives take by NCCL's model, and where the time goes",
         "plot": "pictures: maps of picks, curves, changes, measured against predicted",
         "report": "one HTML page of a machine: map, curves, tables and reasons",
         "export": "picks and times in other programs' files: XLA, SimAI, a JSON of sizes and choices",
+        "schedule": "who sends which bytes to whom in a call: CSV, GOAL, Chakra traces",
         "cost": "textbook models beside NCCL's: bandwidths, alpha-beta, ideal, training steps, efficiency",
     },
     "Machines": {

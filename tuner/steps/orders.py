@@ -33,9 +33,9 @@ INTEGERS = (
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """Range i is from element ``starts[i]`` up to the next start, the last up to ``count``.
+    """Range i is from element ``starts[i]`` up to the next start, the last up to ``count``, all numbers of elements.
 
-    Its elements are added as ``terms[which[i]]`` says; neighbours have different terms.
+    Its elements are added as ``terms[which[i]]`` says; neighbours have different terms. Arrays are [range].
     """
 
     count: int
@@ -49,7 +49,7 @@ class Orders:
         return found
 
     def ends(self) -> IntArray:
-        """Where each range ends, the first element behind it, [range]."""
+        """The number of the first element behind each range, [range]."""
         return np.append(self.starts[1:], self.count)
 
 

@@ -48,19 +48,18 @@ class _Going:
     adds: bool = False
 
 
-def schedule(work: Work, across: Across) -> Iterator[Step]:
-    """The steps of all ranks, by channel, rank and threads, in their order. BadInput where the switch sends."""
+def schedule(work: Work, across: Across, rank: int) -> Iterator[Step]:
+    """The steps of one rank, by channel and threads, in their order. BadInput where the switch sends."""
     if work.algorithm not in (Algorithm.Ring, Algorithm.Tree):
         raise BadInput(f"schedule: of Ring and Tree, not of {work.algorithm.name}; valid: --env NCCL_ALGO=Ring")
     for share in work.shares:
-        for rank in range(sum(map(len, across.ranks_of_nodes))):
-            if work.algorithm is Algorithm.Tree:
-                tree = across.trees[share.channel]
-                groups = [_up_tree(tree, rank), *([_down_tree(tree, rank)] if tree.parents[rank] is not None else [])]
-            else:
-                groups = [_around(work, across.rings[share.channel].ranks, rank)]
-            for threads, going in enumerate(groups):
-                yield from _numbered(work, share, going, Step(share.channel, rank, threads, 0, (), (), 0, 0, False))
+        if work.algorithm is Algorithm.Tree:
+            tree = across.trees[share.channel]
+            groups = [_up_tree(tree, rank), *([_down_tree(tree, rank)] if tree.parents[rank] is not None else [])]
+        else:
+            groups = [_around(work, across.rings[share.channel].ranks, rank)]
+        for threads, going in enumerate(groups):
+            yield from _numbered(work, share, going, Step(share.channel, rank, threads, 0, (), (), 0, 0, False))
 
 
 def _numbered(work: Work, share: ChannelShare, going: Sequence[_Going], like: Step) -> Iterator[Step]:

@@ -1,0 +1,66 @@
+"""One call alone, with the channels that it runs on: what its order of additions and its schedule are made from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from tuner.base.errors import BadInput
+from tuner.base.sizes import human_bytes
+from tuner.connect import Across, summarize
+from tuner.connect.heads import heads_of
+from tuner.emulator.full_launch import launch
+from tuner.emulator.group import Operation
+from tuner.emulator.launch.records import Work
+from tuner.emulator.non_classic import NonClassicPath
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """One call of ``bytes`` (NCCL's nBytes) in a group of its own."""
+
+    scenario: Scenario
+    request: Request
+    bytes: int
+    work: Work
+    across: Across
+
+    @property
+    def ranks(self) -> int:
+        """Of the communicator."""
+        return sum(map(len, self.across.ranks_of_nodes))
+
+    @property
+    def pick(self) -> str:
+        """``Ring/LL``."""
+        return f"{self.work.algorithm.name}/{self.work.protocol.name}"
+
+    @property
+    def title(self) -> str:
+        """The call in words."""
+        call = f"{self.request.title} of {human_bytes(self.bytes)}"
+        return f"{call}, {self.pick} on {len(self.work.shares)} channels, {self.scenario.heading}"
+
+
+def calls_alone(
+    scenario: Scenario, request: Request, sizes: Sequence[int], root: int = 0
+) -> list[Alone | NonClassicPath]:
+    """Each size (nBytes) as a call alone; how it runs instead where it leaves the classic path.
+
+    Errors: BadInput for a root that is no rank, and where picks of nodes differ; those of the pick and of the launch.
+    """
+    if not 0 <= root < scenario.ranks:
+        raise BadInput(f"--root {root}: valid: 0 to {scenario.ranks - 1}")
+    selection = Selection(scenario.communicator())
+    connected = scenario.resolve().connected
+    across, heads = summarize(connected), partial(heads_of, connected)
+    found: list[Alone | NonClassicPath] = []
+    for size, path in zip(sizes, selection.non_classic_paths(request, sizes), strict=True):
+        if path is not None:
+            found.append(path)
+            continue
+        ((work,),) = (kernel.works for kernel in launch(selection, [Operation(request, size)], heads).kernels)
+        found.append(Alone(scenario, request, size, replace(work, root=root), across))
+    return found

@@ -1,0 +1,98 @@
+"""In which order a call adds the numbers of each element, as records; :mod:`tuner.answers.same_bits` compares calls."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tuner.answers.alone import Alone, calls_alone
+from tuner.base.errors import BadInput, one_of
+from tuner.base.records import json_form
+from tuner.emulator.non_classic import NonClassicPath
+from tuner.emulator.request import Request
+from tuner.scenario import Scenario
+from tuner.steps.orders import NOT_CLAIMED, REDUCING, Orders, any_order, orders
+from tuner.steps.terms import Term, text
+
+if TYPE_CHECKING:
+    from tuner.answers.same_bits import SameBits
+
+
+@dataclass(frozen=True, slots=True)
+class ElementClass:
+    """Elements that are added in one order. ``ranges`` are of first elements and of those behind the last.
+
+    ``term``: a rank, or a list whose items are added from left to right.
+    """
+
+    order: str  # "1 + 2 + 3 + 0", without brackets from left to right
+    term: Term
+    elements: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallOrder:
+    """One call of ``bytes`` (NCCL's nBytes). ``any_order`` says why its bits do not depend on the order, if so.
+
+    Without a claim there are no classes, and ``not_claimed`` says why.
+    """
+
+    bytes: int
+    nccl: str
+    ranks: int
+    elements: int  # of the buffer that is reduced
+    pick: str
+    channels: int
+    classes: tuple[ElementClass, ...]
+    any_order: str | None = None
+    not_claimed: str | None = None
+    found: Orders | None = field(default=None, metadata=json_form(omitted=True))
+
+
+@dataclass(frozen=True, slots=True)
+class OrderAnswer:
+    """The orders of some calls, and whether they give the same bits where that was asked."""
+
+    calls: tuple[CallOrder, ...]
+    same_bits: "SameBits | None" = field(default=None, metadata=json_form(optional=True))
+
+
+def of_calls(scenario: Scenario, request: Request, sizes: Sequence[int], root: int = 0) -> tuple[CallOrder, ...]:
+    """One a size (nBytes). Errors: BadInput for what adds nothing; those of :func:`calls_alone`."""
+    if request.collective not in REDUCING:
+        adding = one_of([each.name for each in REDUCING])
+        raise BadInput(f"{request.collective.name} adds nothing, so that its bits are always the same; {adding}")
+    indifferent = any_order(request.dtype, request.op)
+    calls = calls_alone(scenario, request, sizes, root)
+    return tuple(_of_call(scenario, request, size, call, indifferent) for size, call in zip(sizes, calls, strict=True))
+
+
+def _of_call(
+    scenario: Scenario, request: Request, size: int, call: Alone | NonClassicPath, indifferent: str | None
+) -> CallOrder:
+    whole = size // request.dtype.size_bytes
+    head = size, scenario.nccl, scenario.ranks, whole
+    if isinstance(call, NonClassicPath):
+        why = f"{call.name}: its order is not derived here"
+        return CallOrder(*head, call.name, call.blocks, (), indifferent, why)
+    pick = call.pick, len(call.work.shares)
+    why = NOT_CLAIMED.get(call.work.algorithm)
+    if why is not None:
+        return CallOrder(*head, *pick, (), indifferent, why)
+    found = orders(call.work, call.across)
+    return CallOrder(*head, *pick, _classes(found), indifferent, None, found)
+
+
+def _classes(found: Orders) -> tuple[ElementClass, ...]:
+    """In the order of their first elements."""
+    ends, classes = found.ends(), []
+    _, firsts = np.unique(found.which, return_index=True)
+    for place in np.sort(firsts):
+        number = found.which[place]
+        mine = found.which == number
+        ranges = tuple(zip(found.starts[mine].tolist(), ends[mine].tolist(), strict=True))
+        term = found.terms[number]
+        classes.append(ElementClass(text(term), term, int((ends[mine] - found.starts[mine]).sum()), ranges))
+    return tuple(classes)

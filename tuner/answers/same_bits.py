@@ -1,0 +1,144 @@
+"""Whether calls give the same bits: at other sizes, wherever a row is, in another release, on other nodes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tuner.answers.order import CallOrder, of_calls
+from tuner.base.errors import BadInput, TunerError
+from tuner.base.names import Algorithm, Collective
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.scenario import Scenario
+from tuner.steps import same
+from tuner.steps.terms import text
+
+YES, NO, NOT_CLAIMED = "yes", "no", "not claimed"
+BESIDES: tuple[Mapping[str, str], ...] = (  # what may be set with an algorithm
+    {},
+    {"NCCL_PROTO": "Simple"},
+    {"NCCL_MAX_NCHANNELS": "1"},
+    {"NCCL_PROTO": "Simple", "NCCL_MAX_NCHANNELS": "1"},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of a call: sizes in bytes; ``row_bytes`` where rows of any place are compared, not offsets."""
+
+    request: Request
+    sizes: tuple[int, ...]
+    row_bytes: int | None = None
+    root: int = 0
+
+    @property
+    def row(self) -> int | None:
+        """Elements of a row."""
+        return None if self.row_bytes is None else self.row_bytes // self.request.dtype.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Variables with which the answer is yes; times are NCCL's predictions of the last size, in us, before and after."""
+
+    variables: Mapping[str, str]
+    picks: tuple[str, ...]
+    time_us: float
+    time_us_without: float | None
+    others_fail: tuple[str, ...]  # collectives that NCCL cannot run with it
+
+
+@dataclass(frozen=True, slots=True)
+class SameBits:
+    """``answer`` is yes, no or not claimed; ``settings`` what would make it yes, where something was found."""
+
+    answer: str
+    because: str
+    settings: tuple[Setting, ...] = ()
+
+
+def ask(question: Question, scenarios: Sequence[Scenario], settings: bool = True) -> SameBits:
+    """Of the calls of all sizes on each of the scenarios. ``settings``: whether to look for those that make it yes.
+
+    Errors: BadInput for rows that do not make up a size; those of the orders.
+    """
+    if question.row is not None and any(size % (question.row_bytes or 1) for size in question.sizes):
+        raise BadInput(f"--row-bytes {question.row_bytes}: valid: what each size has whole times")
+    calls = [call for one in scenarios for call in of_calls(one, question.request, question.sizes, question.root)]
+    answer = of_orders(question, calls)
+    if answer.answer == YES or not settings or len({call.ranks for call in calls}) > 1:
+        return answer
+    return replace(answer, settings=tuple(_helping(question, scenarios)))
+
+
+def of_orders(question: Question, calls: Sequence[CallOrder]) -> SameBits:
+    """The same of calls that are known."""
+    ranks = list(dict.fromkeys(call.ranks for call in calls))
+    if len(ranks) > 1:
+        return SameBits(NO, f"{ranks[0]} numbers are added in one and {ranks[1]} in the other")
+    if calls[0].any_order is not None:
+        return SameBits(YES, calls[0].any_order)
+    for call in calls:
+        if call.found is None:
+            return SameBits(NOT_CLAIMED, f"{_named(call)}, {call.pick}: {call.not_claimed}")
+    found = [call.found for call in calls if call.found is not None]
+    difference = same.at_offsets(found) if question.row is None else same.in_rows(found, question.row)
+    if difference is None:
+        orders = {call.classes[0].order for call in calls if len(call.classes) == 1}
+        if len(orders) == 1 and all(len(call.classes) == 1 for call in calls):
+            return SameBits(YES, f"every element is added as {orders.pop()}")
+        return SameBits(YES, "each element is added in one order in all of them")
+    one, other = (calls[place] for place in difference.calls)
+    ways = [text(term) for term in difference.terms]
+    where = difference.offsets
+    if one is other:
+        return SameBits(NO, f"in {_named(one)} element {where[0]} is {ways[0]}, element {where[1]} is {ways[1]}")
+    return SameBits(
+        NO, f"element {where[0]} of {_named(one)} is {ways[0]}, element {where[1]} of {_named(other)} is {ways[1]}"
+    )
+
+
+def _named(call: CallOrder) -> str:
+    return f"{call.bytes} bytes in NCCL {call.nccl}"
+
+
+def _helping(question: Question, scenarios: Sequence[Scenario]) -> Iterator[Setting]:
+    """Settings that make the answer yes, none of which has another's variables and more."""
+    for algorithm in (Algorithm.Tree, Algorithm.Ring):
+        helping: list[Mapping[str, str]] = []
+        for besides in BESIDES:
+            if any(known.items() <= besides.items() for known in helping):
+                continue
+            spellings = _spellings(question.request.collective, algorithm)
+            found = [_setting(question, scenarios, {"NCCL_ALGO": spelling} | besides) for spelling in spellings]
+            known = [setting for setting in found if setting is not None]
+            if known:
+                helping.append(besides)
+                yield min(known, key=lambda setting: len(setting.others_fail))
+
+
+def _spellings(collective: Collective, algorithm: Algorithm) -> tuple[str, ...]:
+    """Values of NCCL_ALGO: of the one collective (from 2.24 on), the same with the others named (2.31 on), of all."""
+    own = f"{collective.name}:{algorithm.name}".lower()
+    return own, f"ring,tree;{own}", algorithm.name
+
+
+def _setting(question: Question, scenarios: Sequence[Scenario], variables: Mapping[str, str]) -> Setting | None:
+    """None where the answer is not yes with these variables."""
+    after = [replace(one, environment={**(one.environment or {}), **variables}) for one in scenarios]
+    try:
+        if ask(question, after, settings=False).answer != YES:
+            return None
+    except TunerError:  # nothing to run, or not emulated with these
+        return None
+    request, last = question.request, question.sizes[-1]
+    before, selection = Selection(scenarios[0].communicator()), Selection(after[0].communicator())
+    picks = selection.pick(request, question.sizes)
+    others = [replace(request, collective=collective) for collective in Collective]
+    classic = before.non_classic_paths(request, [last]) == [None]
+    return Setting(
+        variables,
+        tuple(dict.fromkeys(f"{algorithm.name}/{protocol.name}" for algorithm, protocol in picks.algo_protos())),
+        float(picks.time_us[-1]),
+        float(before.pick(request, [last]).time_us[0]) if classic else None,
+        tuple(each.collective.name for each in others if before.usable(each) and not selection.usable(each)),
+    )

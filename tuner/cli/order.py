@@ -1,0 +1,133 @@
+"""``nccl-tuner order``: in which order the numbers of each element are added, and whether the bits stay the same."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from tuner.answers import order
+from tuner.answers.order import CallOrder, OrderAnswer
+from tuner.answers.same_bits import Question, SameBits, ask
+from tuner.base.errors import BadInput
+from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.cli import options
+from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.emulator.request import Request
+
+MOST_CLASSES = 16  # of a call that a table shows
+MOST_RANGES = 3  # of a class that a table shows
+MOST_RANKS = 16  # of an order that a table shows in full
+
+
+@click.command(name="order")
+@options.collective_argument
+@click.option("--bytes", "sizes", type=options.Sizes(), help="NCCL's nBytes, as in pick. [default: 1M]")
+@click.option(
+    "--row-bytes",
+    type=options.size_bytes,
+    metavar="SIZE",
+    help="A row that is to have the same bits wherever it is, such as a token's: hidden size x type size.",
+)
+@click.option("--rows", type=options.Numbers(), metavar="N,...", help="Calls of so many rows, such as batch sizes.")
+@options.change_option
+@click.option("--root", type=int, default=0, show_default=True, metavar="RANK", help="The root of Reduce.")
+@click.option(
+    "--settings/--no-settings",
+    default=True,
+    show_default=True,
+    help="Look for the variables that would make the answer yes.",
+)
+@options.scenario_options
+@options.request_options
+@options.buffers_option
+@options.json_option
+def command(
+    collective: Collective,
+    sizes: list[int] | None,
+    row_bytes: int | None,
+    rows: list[int] | None,
+    assignments: Sequence[str],
+    root: int,
+    settings: bool,
+    dtype: DataType,
+    op: Op,
+    buffers: Buffers,
+    as_json: bool,
+    **scenario: Any,
+) -> None:
+    """In which order of ranks COLLECTIVE adds the numbers of each element, and whether calls give the same bits.
+
+    Several sizes are compared at the same offsets, rows wherever they are; --change compares with another release,
+    setting or machine, as in whatif.
+
+    \b
+    nccl-tuner order allreduce --machine dgx-h100 --nccl 2.28.9 --bytes 64K --env NCCL_ALGO=Ring
+    nccl-tuner order allreduce --machine dgx-h100 --dtype bfloat16 --row-bytes 16K --rows 1,7,64
+    nccl-tuner order allreduce --machine dgx-h100 --nodes 8 --bytes 25M --change nccl=2.30.7
+    nccl-tuner order reducescatter --machine dgx-h100 --nodes 8 --bytes 25M --change nodes=6
+    """
+    described, request = options.scenario_of(**scenario), Request(collective, dtype, op, buffers=buffers)
+    asked = _sizes(sizes, row_bytes, rows)
+    compared = [described, options.after(described, assignments)] if assignments else [described]
+    if any(size % dtype.size_bytes for size in asked):
+        raise BadInput(f"--bytes: valid: multiples of {dtype.size_bytes}, the size of {dtype.name}")
+    calls = tuple(call for one in compared for call in order.of_calls(one, request, asked, root))
+    question = Question(request, tuple(asked), row_bytes, root)
+    same = ask(question, compared, settings) if row_bytes or len(calls) > 1 else None
+    answer = OrderAnswer(calls, same)
+    if as_json:
+        print_json(answer)
+        return
+    title = f"{request.title} on {described.title}"
+    print_order(title if not assignments else f"{title}, and with {', '.join(assignments)}", answer)
+
+
+def _sizes(sizes: list[int] | None, row_bytes: int | None, rows: list[int] | None) -> list[int]:
+    if rows is None:
+        return [1 << 20] if sizes is None else sizes
+    if row_bytes is None or sizes is not None:
+        raise BadInput("--rows: how many of --row-bytes; valid: both of them, without --bytes")
+    if min(rows) < 1:
+        raise BadInput(f"--rows {min(rows)}: valid: 1 and more")
+    return [row_bytes * count for count in rows]
+
+
+def print_order(title: str, answer: OrderAnswer) -> None:
+    """A row a class of elements, then whether the bits are the same."""
+    columns = ("size", "NCCL", "pick", "channels", "elements", "added", "where")
+    print_table(title, columns, [row for call in answer.calls for row in _rows(call)])
+    if answer.same_bits is not None:
+        print_same(answer.same_bits)
+
+
+def print_same(same: SameBits) -> None:
+    """The answer in a line, and what would make it yes."""
+    click.echo(f"Same bits: {same.answer}: {same.because}")
+    for setting in same.settings:
+        words = " ".join(f"{name}={value}" for name, value in setting.variables.items())
+        without = "" if setting.time_us_without is None else f", {setting.time_us_without:.2f} us without"
+        fails = f"; NCCL then fails {', '.join(setting.others_fail)}" if setting.others_fail else ""
+        picks = ", ".join(setting.picks)
+        click.echo(f"  yes with {words}: {picks}, {setting.time_us:.2f} us by NCCL's model{without}{fails}")
+
+
+def _rows(call: CallOrder) -> Iterator[tuple[object, ...]]:
+    head = human_bytes(call.bytes), call.nccl, call.pick, call.channels
+    if call.not_claimed is not None:
+        yield *head, call.elements, "not claimed", call.any_order or call.not_claimed
+        return
+    for each in call.classes[:MOST_CLASSES]:
+        ranges = [f"{first}..{end - 1}" for first, end in each.ranges[:MOST_RANGES]]
+        more = len(each.ranges) - len(ranges)
+        where = " ".join(ranges) + (f" and {more} more" if more else "")
+        yield *head, each.elements, _short(each.order), where
+    if left := call.classes[MOST_CLASSES:]:
+        yield *head, sum(each.elements for each in left), f"in {len(left)} more orders", "(--json has them)"
+
+
+def _short(order: str) -> str:
+    """An order of many ranks by its first and last ones."""
+    words = order.split(" + ")
+    if len(words) <= MOST_RANKS:
+        return order
+    return " + ".join([*words[: MOST_RANKS // 2], "...", *words[-3:]])
