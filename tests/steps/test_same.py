@@ -29,10 +29,20 @@ def test_differences_at_offsets_and_in_columns(seed: int) -> None:
     terms = [one_by_one(call) for call in calls]
     found = same.at_offsets(calls)
     assert (found is None) == all(mine == own for other in terms for own, mine in zip(terms[0], other, strict=False))
+    parts = row if all(call.count % row == 0 for call in calls) else 1
+    in_parts = same.at_offsets(calls, parts)
+    split = [[other[len(other) // parts * part :][: len(other) // parts] for part in range(parts)] for other in terms]
+    pairs = [
+        pair
+        for other in split
+        for own, mine in zip(split[0], other, strict=True)
+        for pair in zip(own, mine, strict=False)
+    ]
+    assert (in_parts is None) == all(own == mine for own, mine in pairs)
     columns = [{each[at] for each in terms for at in range(column, len(each), row)} for column in range(row)]
     in_rows = same.in_rows(calls, row)
     assert (in_rows is None) == all(len(column) == 1 for column in columns)
-    for difference in filter(None, (found, in_rows)):
+    for difference in filter(None, (found, in_rows, in_parts)):
         for call, offset, term in zip(difference.calls, difference.offsets, difference.terms, strict=True):
             assert terms[call][offset] == term
         assert difference.terms[0] != difference.terms[1]

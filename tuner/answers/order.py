@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tuner.answers.same_bits import SameBits
 
 
+OTHER_KERNEL = "its order is not derived here"
+
+
 @dataclass(frozen=True, slots=True)
 class ElementClass:
     """Elements that are added in one order. ``ranges`` are of first elements and of those behind the last.
@@ -75,8 +78,7 @@ def _of_call(
     whole = size // request.dtype.size_bytes
     head = size, scenario.nccl, scenario.ranks, whole
     if isinstance(call, NonClassicPath):
-        why = f"{call.name}: its order is not derived here"
-        return CallOrder(*head, call.name, call.blocks, (), indifferent, why)
+        return CallOrder(*head, call.name, call.blocks, (), indifferent, OTHER_KERNEL)
     pick = call.pick, len(call.work.shares)
     why = NOT_CLAIMED.get(call.work.algorithm)
     if why is not None:

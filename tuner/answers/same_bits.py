@@ -6,18 +6,20 @@ from dataclasses import dataclass, replace
 from tuner.answers.order import CallOrder, of_calls
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.names import Algorithm, Collective
+from tuner.base.numerics import shortest
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 from tuner.steps import same
-from tuner.steps.terms import text
+from tuner.steps.terms import short, text
 
 YES, NO, NOT_CLAIMED = "yes", "no", "not claimed"
+FEWER_CHANNELS = "NCCL_MAX_NCHANNELS"
 BESIDES: tuple[Mapping[str, str], ...] = (  # what may be set with an algorithm
     {},
     {"NCCL_PROTO": "Simple"},
-    {"NCCL_MAX_NCHANNELS": "1"},
-    {"NCCL_PROTO": "Simple", "NCCL_MAX_NCHANNELS": "1"},
+    {FEWER_CHANNELS: "1"},
+    {"NCCL_PROTO": "Simple", FEWER_CHANNELS: "1"},
 )
 
 
@@ -38,11 +40,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Variables with which the answer is yes; times are NCCL's predictions of the last size, in us, before and after."""
+    """Variables with which the answer is yes; times are NCCL's predictions of the last size, with them and without.
+
+    Without ``time_us`` NCCL's model does not see what they cost: it takes the channels that the graphs have.
+    """
 
     variables: Mapping[str, str]
     picks: tuple[str, ...]
-    time_us: float
+    time_us: float | None
     time_us_without: float | None
     others_fail: tuple[str, ...]  # collectives that NCCL cannot run with it
 
@@ -81,14 +86,18 @@ def of_orders(question: Question, calls: Sequence[CallOrder]) -> SameBits:
         if call.found is None:
             return SameBits(NOT_CLAIMED, f"{_named(call)}, {call.pick}: {call.not_claimed}")
     found = [call.found for call in calls if call.found is not None]
-    difference = same.at_offsets(found) if question.row is None else same.in_rows(found, question.row)
+    if question.row is None:
+        scatters = question.request.collective is Collective.ReduceScatter
+        difference = same.at_offsets(found, ranks[0] if scatters else 1)
+    else:
+        difference = same.in_rows(found, question.row)
     if difference is None:
         orders = {call.classes[0].order for call in calls if len(call.classes) == 1}
         if len(orders) == 1 and all(len(call.classes) == 1 for call in calls):
-            return SameBits(YES, f"every element is added as {orders.pop()}")
+            return SameBits(YES, f"every element is added as {short(orders.pop())}")
         return SameBits(YES, "each element is added in one order in all of them")
     one, other = (calls[place] for place in difference.calls)
-    ways = [text(term) for term in difference.terms]
+    ways = [short(text(term)) for term in difference.terms]
     where = difference.offsets
     if one is other:
         return SameBits(NO, f"in {_named(one)} element {where[0]} is {ways[0]}, element {where[1]} is {ways[1]}")
@@ -109,7 +118,7 @@ def _helping(question: Question, scenarios: Sequence[Scenario]) -> Iterator[Sett
             if any(known.items() <= besides.items() for known in helping):
                 continue
             spellings = _spellings(question.request.collective, algorithm)
-            found = [_setting(question, scenarios, {"NCCL_ALGO": spelling} | besides) for spelling in spellings]
+            found = [_setting(question, scenarios, {"NCCL_ALGO": spelling, **besides}) for spelling in spellings]
             known = [setting for setting in found if setting is not None]
             if known:
                 helping.append(besides)
@@ -138,7 +147,7 @@ def _setting(question: Question, scenarios: Sequence[Scenario], variables: Mappi
     return Setting(
         variables,
         tuple(dict.fromkeys(f"{algorithm.name}/{protocol.name}" for algorithm, protocol in picks.algo_protos())),
-        float(picks.time_us[-1]),
-        float(before.pick(request, [last]).time_us[0]) if classic else None,
+        None if FEWER_CHANNELS in variables else shortest(picks.time_us[-1]),
+        shortest(before.pick(request, [last]).time_us[0]) if classic else None,
         tuple(each.collective.name for each in others if before.usable(each) and not selection.usable(each)),
     )

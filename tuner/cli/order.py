@@ -13,10 +13,10 @@ from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.emulator.request import Request
+from tuner.steps.terms import short
 
 MOST_CLASSES = 16  # of a call that a table shows
 MOST_RANGES = 3  # of a class that a table shows
-MOST_RANKS = 16  # of an order that a table shows in full
 
 
 @click.command(name="order")
@@ -106,9 +106,11 @@ def print_same(same: SameBits) -> None:
     for setting in same.settings:
         words = " ".join(f"{name}={value}" for name, value in setting.variables.items())
         without = "" if setting.time_us_without is None else f", {setting.time_us_without:.2f} us without"
+        time = "NCCL's model does not see what fewer channels cost"
+        if setting.time_us is not None:
+            time = f"{setting.time_us:.2f} us by NCCL's model{without}"
         fails = f"; NCCL then fails {', '.join(setting.others_fail)}" if setting.others_fail else ""
-        picks = ", ".join(setting.picks)
-        click.echo(f"  yes with {words}: {picks}, {setting.time_us:.2f} us by NCCL's model{without}{fails}")
+        click.echo(f"  yes with {words}: {', '.join(setting.picks)}, {time}{fails}")
 
 
 def _rows(call: CallOrder) -> Iterator[tuple[object, ...]]:
@@ -120,14 +122,6 @@ def _rows(call: CallOrder) -> Iterator[tuple[object, ...]]:
         ranges = [f"{first}..{end - 1}" for first, end in each.ranges[:MOST_RANGES]]
         more = len(each.ranges) - len(ranges)
         where = " ".join(ranges) + (f" and {more} more" if more else "")
-        yield *head, each.elements, _short(each.order), where
+        yield *head, each.elements, short(each.order), where
     if left := call.classes[MOST_CLASSES:]:
         yield *head, sum(each.elements for each in left), f"in {len(left)} more orders", "(--json has them)"
-
-
-def _short(order: str) -> str:
-    """An order of many ranks by its first and last ones."""
-    words = order.split(" + ")
-    if len(words) <= MOST_RANKS:
-        return order
-    return " + ".join([*words[: MOST_RANKS // 2], "...", *words[-3:]])

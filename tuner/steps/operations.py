@@ -32,7 +32,9 @@ def operations(work: Work, across: Across, rank: int) -> Iterator[Operation]:
     """What a rank sends and receives, without what is empty. Errors: those of the schedule."""
     places = {share.channel: place for place, share in enumerate(work.shares)}
     messages = Counter[tuple[bool, int, int]]()
-    number, received, sent, threads = 0, (), (), None
+    number, threads = 0, None
+    received: tuple[int, ...] = ()
+    sent: tuple[int, ...] = ()
     for step in schedule(work, across, rank):
         if (step.channel, step.threads) != threads:
             received, sent, threads = (), (), (step.channel, step.threads)

@@ -19,22 +19,28 @@ class Difference:
     terms: tuple[Term, Term]
 
 
-def at_offsets(calls: Sequence[Orders]) -> Difference | None:
-    """Where elements at the same offset differ; those are looked at that all calls compared have."""
+def at_offsets(calls: Sequence[Orders], parts: int = 1) -> Difference | None:
+    """Where elements at the same offset differ; those are looked at that all calls compared have.
+
+    ``parts``: of as many parts of the buffer, each rank's result of a ReduceScatter, offsets are from their starts.
+    """
     first = calls[0]
     for place, other in enumerate(calls[1:], 1):
-        limit = min(first.count, other.count)
-        starts = np.union1d(first.starts, other.starts)
-        offsets = starts[starts < limit]
-        for offset, own, term in _pairs(first, other, offsets):
-            if own != term:
-                return Difference((0, place), (offset, offset), (own, term))
+        for part in range(parts):
+            begins = part * first.count // parts, part * other.count // parts
+            starts = np.union1d(first.starts - begins[0], other.starts - begins[1])
+            inside = starts[(starts > 0) & (starts < min(first.count, other.count) // parts)]
+            for offset, own, term in _pairs(first, other, np.append(0, inside), begins):
+                if own != term:
+                    return Difference((0, place), (begins[0] + offset, begins[1] + offset), (own, term))
     return None
 
 
-def _pairs(first: Orders, other: Orders, offsets: IntArray) -> Iterator[tuple[int, Term, Term]]:
+def _pairs(
+    first: Orders, other: Orders, offsets: IntArray, begins: tuple[int, int]
+) -> Iterator[tuple[int, Term, Term]]:
     """Each pair of terms that occurs at one of the offsets once, with the first offset that has it."""
-    pairs = np.stack([first.at(offsets), other.at(offsets)])
+    pairs = np.stack([first.at(begins[0] + offsets), other.at(begins[1] + offsets)])
     found, places = np.unique(pairs, axis=1, return_index=True)
     for (own, term), place in sorted(zip(found.T, places, strict=True), key=lambda each: int(each[1])):
         yield int(offsets[place]), first.terms[own], other.terms[term]

@@ -8,6 +8,7 @@ a + b and b + a are one term here, while (a + b) + c and a + (b + c) are two.
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias, Union
 
+MOST_RANKS = 16  # whose order is shown in full
 Term: TypeAlias = Union[int, tuple["Term", ...]]  # noqa: UP007  a name that is in its own definition
 
 
@@ -46,6 +47,12 @@ def text(term: Term) -> str:
     if isinstance(term, int):
         return str(term)
     return " + ".join(str(each) if isinstance(each, int) else f"({text(each)})" for each in term)
+
+
+def short(words: str) -> str:
+    """The text of an order, of many ranks only the first and the last of them."""
+    each = words.split(" + ")
+    return words if len(each) <= MOST_RANKS else " + ".join([*each[:8], "...", *each[-3:]])
 
 
 def of_ring(ring: Sequence[int], last: int) -> Term:

@@ -1,0 +1,120 @@
+"""``nccl-tuner order``: orders by class, and yes, no or not claimed for the questions that people ask."""
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tuner.cli import everything
+
+NODE = ("--machine", "dgx-h100", "--nccl", "2.28.9")
+BATCHES = ("--dtype", "bfloat16", "--row-bytes", "16K", "--rows", "1,7,64")
+
+
+def ordered(*words: str) -> dict[str, Any]:
+    result = CliRunner().invoke(everything, ["order", *words, "--json"])
+    assert result.exit_code == 0, result.output
+    return dict(json.loads(result.stdout))
+
+
+def refused(*words: str) -> str:
+    result = CliRunner().invoke(everything, ["order", *words])
+    assert result.exit_code != 0
+    return str(result.exception)
+
+
+def test_a_ring_has_one_order_for_each_rank_it_ends_at() -> None:
+    (call,) = ordered("allreduce", *NODE, "--env", "NCCL_ALGO=Ring", "--bytes", "64K")["calls"]
+    assert (call["pick"], call["channels"], call["ranks"], call["elements"]) == ("Ring/LL", 2, 8, 16384)
+    assert len(call["classes"]) == 8
+    first = call["classes"][0]
+    assert first["order"] == "1 + 2 + 3 + 4 + 5 + 6 + 7 + 0"
+    assert first["term"] == [1, 2, 3, 4, 5, 6, 7, 0]
+    assert first["ranges"] == [[0, 1024], [8192, 9216]]
+    assert sum(each["elements"] for each in call["classes"]) == call["elements"]
+
+
+def test_batches_get_other_bits_until_one_tree_adds_all() -> None:
+    same = ordered("allreduce", *NODE, *BATCHES)["same_bits"]
+    assert same["answer"] == "no"
+    assert same["because"].startswith("element 0 of 16384 bytes in NCCL 2.28.9 is 1 + 2 + 3 + 4 + 5 + 6 + 7 + 0, ")
+    (setting,) = same["settings"]
+    assert setting["variables"] == {"NCCL_ALGO": "allreduce:tree"}
+    assert setting["others_fail"] == []
+    with_it = ordered("allreduce", *NODE, *BATCHES, "--env", "NCCL_ALGO=allreduce:tree")
+    assert with_it["same_bits"]["answer"] == "yes"
+    assert {each["order"] for call in with_it["calls"] for each in call["classes"]} == {"6 + 7 + 5 + 4 + 3 + 2 + 1 + 0"}
+
+
+def test_a_ring_of_one_channel_and_one_protocol_is_no_fixed_order() -> None:
+    """What torchtitan took for one before its pull request 2994."""
+    pinned = ("NCCL_ALGO=Ring", "NCCL_PROTO=Simple", "NCCL_MIN_NCHANNELS=1", "NCCL_MAX_NCHANNELS=1")
+    words = [word for each in pinned for word in ("--env", each)]
+    assert ordered("allreduce", *NODE, *BATCHES, *words)["same_bits"]["answer"] == "no"
+
+
+@pytest.mark.parametrize("nccl", ["2.31.2", "2.32.3"])
+def test_settings_keep_the_other_collectives(nccl: str) -> None:
+    """With NCCL_PROTO, NCCL_ALGO=allreduce:tree takes them away from 2.31 on (vLLM's pull request 58179)."""
+    nodes = ("--machine", "dgx-h100", "--nccl", nccl, "--nodes", "3")
+    for setting in ordered("allreduce", *nodes, *BATCHES)["same_bits"]["settings"]:
+        assert setting["others_fail"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "answer", "because"),
+    [
+        (("--nodes", "8", "--bytes", "25M", "--change", "nodes=6"), "no", "64 numbers are added in one and 48"),
+        (("--bytes", "1G", "--change", "nccl=2.30.7"), "not claimed", "the switch adds (NVLink SHARP)"),
+        (("--dtype", "int32", "--bytes", "64K,1G"), "yes", "integers: every order gives the same bits"),
+        (("--op", "max", "--bytes", "64K,1G"), "yes", "max: every order gives the same number"),
+        (("--bytes", "64K", "--change", "nccl=2.27.7"), "yes", "each element is added in one order in all of them"),
+        (("--bytes", "64K,96K"), "yes", "each element is added in one order in all of them"),  # a channel each 32 KiB
+        (("--bytes", "64K,100K"), "no", "element 1024 of 65536 bytes"),
+        (("--gpus-per-node", "2", "--bytes", "8,64K,1M"), "yes", "every element is added as 0 + 1"),
+        (
+            ("--bytes", "64K,96K", "--buffers", "window"),
+            "not claimed",
+            "symmetric kernel AllReduce_RSxLDMC_AGxSTMC: its order",
+        ),
+    ],
+)
+def test_what_people_ask(words: tuple[str, ...], answer: str, because: str) -> None:
+    same = ordered("allreduce", *NODE, "--no-settings", *words)["same_bits"]
+    assert same["answer"] == answer, same
+    assert because in same["because"]
+
+
+def test_reduce_ends_at_its_root_and_reduce_scatter_at_each_part() -> None:
+    (reduced,) = ordered("reduce", *NODE, "--bytes", "1M", "--root", "3")["calls"]
+    assert [each["term"] for each in reduced["classes"]] == [[4, 5, 6, 7, 0, 1, 2, 3]]
+    (scattered,) = ordered("reducescatter", *NODE, "--bytes", "1M", "--env", "NCCL_ALGO=Ring")["calls"]
+    assert [each["term"][-1] for each in scattered["classes"]] == [*range(6), 6, 7]
+    assert {len(each["ranges"]) for each in scattered["classes"]} == {1}
+
+
+def test_what_cannot_be_asked_says_so() -> None:
+    assert "AllGather adds nothing" in refused("allgather", *NODE)
+    assert "--rows: how many of --row-bytes" in refused("allreduce", *NODE, "--rows", "1,7")
+    assert "--root 8: valid: 0 to 7" in refused("reduce", *NODE, "--root", "8")
+    assert "valid: multiples of 4" in refused("allreduce", *NODE, "--bytes", "10")
+
+
+def test_the_table_shows_the_first_orders_of_many() -> None:
+    words = [
+        "order",
+        "allreduce",
+        "--machine",
+        "dgx-h100",
+        "--nodes",
+        "9",
+        "--nccl",
+        "2.28.9",
+        "--env",
+        "NCCL_ALGO=Ring",
+    ]
+    result = CliRunner().invoke(everything, [*words, "--bytes", "64M"])
+    assert result.exit_code == 0, result.output
+    assert "in 560 more orders" in result.stdout
+    assert "+ ... +" in result.stdout
