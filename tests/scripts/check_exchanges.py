@@ -24,7 +24,7 @@ from tuner.scenario import Scenario
 from tuner.scenario.exchange import situation
 from tuner.scenario.resolved import ResolvedScenario
 
-SHOWN = 3
+SHOWN, LONGEST = 3, 300
 
 
 @click.command()
@@ -66,7 +66,8 @@ def check(name: str, launches: int, seed: int) -> tuple[Counter[str], Counter[st
                     equal[kind] += not different
                     if different and compared[kind] - equal[kind] <= SHOWN:
                         where, (ours, theirs) = next(iter(different.items()))
-                        click.echo(f"MISMATCH {title} rank {rank} {kind}: {where}: emulator {ours}, libnccl {theirs}")
+                        says = f"{where}: emulator {str(ours)[:LONGEST]}, libnccl {str(theirs)[:LONGEST]}"
+                        click.echo(f"MISMATCH {title} rank {rank} {kind}: {says}")
         except TunerError as error:
             compared["not asked"] += 1
             click.echo(f"NOT ASKED {title}: {error}")

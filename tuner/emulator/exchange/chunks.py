@@ -167,7 +167,7 @@ class _Planner:
         while part > most and count <= self.most // 2:
             count *= 2
             part = ceil_div(size, count)
-        return int(ceil_div(part, least) * least)
+        return int(part + least - 1 & -least)  # alignUp takes it for a power of two (sic)
 
     def _chunk(self, left: _Left) -> Transfer:
         message, begin = left.message, left.chunk * left.chunk_bytes
