@@ -1,35 +1,133 @@
-"""How long AllToAll takes by measured times: NCCL makes it of sends and receives, and predicts nothing for it."""
+"""What becomes of sends and receives, and of the calls that NCCL makes of them: channels, protocols, chunks, kernels.
+
+NCCL has no time model for them: how long AllToAll takes is known by measured times alone.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from tuner.analysis import calibrated
 from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed, NoCalibration, TimesWanted
 from tuner.base.errors import BadInput
+from tuner.base.names import DataType, PeerCall, Protocol
+from tuner.base.records import json_form
+from tuner.emulator.exchange.plan import ExchangeCall, plan
+from tuner.emulator.exchange.records import Element, ExchangeKernel, Transfer
+from tuner.emulator.exchange.situation import Situation
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
+from tuner.scenario.exchange import situation
+from tuner.scenario.resolved import ResolvedScenario
 
 ALL_TO_ALL = "AllToAll"
+KERNEL = "ncclDevKernel_SendRecv"
+BOTH = (PeerCall.Send, PeerCall.Recv)
 
 
 @dataclass(frozen=True, slots=True)
-class AllToAllAnswer:
-    """One size: ``bytes`` that each rank sends in all, its own part counted, as nccl-tests does.
+class TransferAnswer:
+    """One message as a kernel has it, or one chunk of it up to 2.21.
 
-    ``busbw_gbs`` is that of ``calibrated.time_us``, GB/s, its own part not counted. ``measured``: whether such calls
-    were measured on as many nodes, one or several.
+    ``channels`` are in the order of its parts, each of ``part_bytes`` but the last; ``chunk_bytes`` go through a buffer
+    at once. ``network``: not by peer-to-peer or shared memory. ``round`` counts the order in which a rank turns to its
+    peers; None up to 2.21.
+    """
+
+    sends: bool
+    peer: int
+    bytes: int
+    protocol: Protocol
+    network: bool
+    channels: tuple[int, ...]
+    part_bytes: int
+    chunk_bytes: int
+    round: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeKernelAnswer:
+    """One launch: its function, blocks of its grid, threads of a block, and its messages in NCCL's order."""
+
+    function: str
+    channels: int
+    threads: int
+    transfers: tuple[TransferAnswer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeLaunch:
+    """What a rank launches; ``p2p_channels`` and ``p2p_channels_per_peer`` are as NCCL's log says."""
+
+    rank: int
+    p2p_channels: int
+    p2p_channels_per_peer: int
+    kernels: tuple[ExchangeKernelAnswer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeAnswer:
+    """One size of a call that NCCL makes of sends and receives.
+
+    ``bytes`` are those of a message; of AllToAll, what each rank sends in all, its own part counted, as nccl-tests
+    does, and of Gather and Scatter what the root gets or gives in all. ``calibrated`` is None where nothing was measured:
+    NCCL itself has no time model. ``busbw_gbs`` is that of ``calibrated.time_us``, GB/s, the own part not counted.
+    ``measured``: whether such calls were measured on as many nodes, one or several.
     """
 
     collective: str
     bytes: int
-    calibrated: CalibratedTime
-    measured: bool
-    busbw_gbs: float
-    calibration: CalibrationUsed
+    calibrated: CalibratedTime | None = field(default=None, metadata=json_form(optional=True))
+    measured: bool | None = field(default=None, metadata=json_form(optional=True))
+    busbw_gbs: float | None = field(default=None, metadata=json_form(optional=True))
+    calibration: CalibrationUsed | None = field(default=None, metadata=json_form(optional=True))
+    no_time: str | None = field(default=None, metadata=json_form(optional=True))  # why there is none
+    launch: ExchangeLaunch | None = field(default=None, metadata=json_form(optional=True))
 
 
-def all_to_all(scenario: Scenario, sizes: Sequence[int], calibration: str | None = None) -> list[AllToAllAnswer]:
-    """AllToAll of ``sizes`` bytes on the scenario's communicator.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A call of one rank by its sizes; ``root`` is the root, or the peer."""
+
+    function: PeerCall
+    sizes: Sequence[int]
+    dtype: DataType
+    rank: int
+    root: int
+
+
+def answers(
+    scenario: Scenario, asked: Asked, calibration: str | None = None, must_time: bool = False
+) -> list[ExchangeAnswer]:
+    """The launches of each size; with times where it is AllToAll and these were measured.
+
+    Graphs that were dumped have no launches, as the links are not in them. Errors: those of
+    :func:`tuner.emulator.exchange.plan.plan`; where it ``must_time`` those of :func:`all_to_all`.
+    """
+    timed = _timed(scenario, asked, calibration, must_time)
+    if scenario.graphs is not None and asked.function is PeerCall.AlltoAll:
+        return timed
+    where = situation(ResolvedScenario(scenario), asked.rank)
+    return [replace(each, launch=_launch(where, asked, each.bytes)) for each in timed]
+
+
+def _timed(scenario: Scenario, asked: Asked, calibration: str | None, must_time: bool) -> list[ExchangeAnswer]:
+    if asked.function is PeerCall.AlltoAll:
+        try:
+            return all_to_all(scenario, asked.sizes, calibration)
+        except BadInput as error:
+            if calibration is not None or must_time or scenario.graphs is not None:
+                raise
+            name, why = ALL_TO_ALL, str(error)
+    else:
+        name = asked.function.name
+        why = f"NCCL has no time model of {name}, and no calibration has measured times of it"
+        if calibration is not None or must_time:
+            raise BadInput(f"{why}; valid: without --time, --calibration")
+    return [ExchangeAnswer(name, size, no_time=why) for size in asked.sizes]
+
+
+def all_to_all(scenario: Scenario, sizes: Sequence[int], calibration: str | None = None) -> list[ExchangeAnswer]:
+    """How long AllToAll of ``sizes`` bytes takes on the scenario's communicator, by measured times.
 
     Errors: BadInput where no calibration with measured times of AllToAll answers, BadCalibration for a file that is
     none.
@@ -46,10 +144,70 @@ def all_to_all(scenario: Scenario, sizes: Sequence[int], calibration: str | None
         tuple(kind.value for kind in said.carried_over),
         () if said.measured.all() else (ALL_TO_ALL,),
     )
-    answers = []
+    timed = []
     for at, size in enumerate(sizes):
         time_us, low_us, high_us = (float(f"{each[at]:.6g}") for each in (said.time_us, said.low_us, said.high_us))
         busbw_gbs = size * (ranks - 1) / ranks / time_us / 1e3
         time = CalibratedTime(time_us, low_us, high_us)
-        answers.append(AllToAllAnswer(ALL_TO_ALL, size, time, bool(said.measured[at]), busbw_gbs, used))
-    return answers
+        timed.append(ExchangeAnswer(ALL_TO_ALL, size, time, bool(said.measured[at]), busbw_gbs, used))
+    return timed
+
+
+def calls_of(asked: Asked, size: int, own_functions: bool, ranks: int) -> list[ExchangeCall]:
+    """The calls of the rank: NCCL's function, or the sends and receives that people write where it has none."""
+    whole = asked.function in BOTH
+    parts = asked.dtype.size_bytes * (1 if whole else ranks)
+    count = size // parts
+    if whole or own_functions:
+        return [ExchangeCall(asked.function, asked.dtype, count, asked.root)]
+    at_root, root = asked.rank == asked.root, asked.root
+    send, receive = BOTH
+    if asked.function is PeerCall.AlltoAll:
+        pairs = [(function, peer) for peer in range(ranks) for function in BOTH]
+    elif asked.function is PeerCall.Gather:
+        pairs = [(send, root), *((receive, peer) for peer in range(ranks) if at_root)]
+    else:
+        pairs = [*((send, peer) for peer in range(ranks) if at_root), (receive, root)]
+    return [ExchangeCall(function, asked.dtype, count, peer) for function, peer in pairs]
+
+
+def _launch(where: Situation, asked: Asked, size: int) -> ExchangeLaunch:
+    own = where.communicator.release.exchange.own_functions
+    return launched(where, plan(where, calls_of(asked, size, own, where.communicator.ranks)))
+
+
+def launched(where: Situation, kernels: Sequence[ExchangeKernel]) -> ExchangeLaunch:
+    """The emulator's kernels as an answer."""
+    return ExchangeLaunch(
+        where.order.rank, where.channels.channels, where.channels.per_peer, tuple(map(_kernel, kernels))
+    )
+
+
+def _kernel(kernel: ExchangeKernel) -> ExchangeKernelAnswer:
+    return ExchangeKernelAnswer(KERNEL, len(kernel.channels), kernel.threads, tuple(_transfers(kernel)))
+
+
+def _transfers(kernel: ExchangeKernel) -> list[TransferAnswer]:
+    of_rounds = [
+        _transfer(transfer, work.round)
+        for work in kernel.works
+        for transfer in (work.receive, work.send)
+        if transfer is not None
+    ]
+    elements = (item for batches in kernel.batches.values() for batch in batches for item in batch)
+    return of_rounds + [_transfer(item.transfer, None) for item in elements if isinstance(item, Element)]
+
+
+def _transfer(transfer: Transfer, number: int | None) -> TransferAnswer:
+    message = transfer.message
+    return TransferAnswer(
+        message.sends,
+        message.peer,
+        transfer.bytes,
+        transfer.protocol,
+        transfer.network,
+        transfer.channels,
+        transfer.part_bytes,
+        transfer.chunk_bytes,
+        number,
+    )

@@ -10,7 +10,7 @@ import click
 
 from tuner.analysis.changes import KEYS, changed
 from tuner.base.errors import BadInput
-from tuner.base.names import Buffers, Collective, DataType, Op, by_name
+from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall, by_name
 from tuner.base.sizes import size_bytes as size_bytes
 from tuner.base.sizes import size_list
 from tuner.cli.log_facts import described_by_log, say_log
@@ -253,16 +253,16 @@ buffers_option = click.option(
 )
 
 
-class CollectiveOrAllToAll(Named):
-    """A collective, or the text ``alltoall``, which NCCL picks nothing for."""
+class AnyCall(Named):
+    """A collective, or a call that NCCL makes of sends and receives, for which it picks no algorithm."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        word = str(value).lower().replace("_", "").replace("-", "")
-        return word if word == ALL_TO_ALL else super().convert(value, param, ctx)
+        word = str(value).strip().lower().replace("_", "").replace("-", "")
+        found = [call for call in PeerCall if call.name.lower() == word]
+        return found[0] if found else super().convert(value, param, ctx)
 
 
-ALL_TO_ALL = "alltoall"
-collective_or_all_to_all_argument = click.argument("collective", type=CollectiveOrAllToAll(Collective, "collective"))
+any_call_argument = click.argument("collective", type=AnyCall(Collective, "collective"))
 collective_argument = click.argument("collective", type=Named(Collective, "collective"))
 collectives_argument = click.argument(
     "collectives", nargs=-1, type=Named(Collective, "collective"), metavar="[COLLECTIVE]..."

@@ -10,23 +10,24 @@ import click
 from tuner.answers import picks
 from tuner.answers.picks import NonClassicPick, PickAnswer
 from tuner.base.errors import BadInput
-from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_csv, print_json, print_table
 from tuner.emulator.request import Request
-from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
     from tuner.analysis.calibrated import TimesWanted
 
 
 @click.command(name="pick")
-@options.collective_or_all_to_all_argument
+@options.any_call_argument
 @options.bytes_option
 @options.scenario_options
 @options.of_nodes_option
 @options.request_options
 @options.buffers_option
+@click.option("--rank", type=int, help="Of calls made of sends and receives: whose launch. [default: 0]")
+@click.option("--peer", type=int, help="Of send and recv the peer, of gather and scatter the root. [default: 1, or 0]")
 @options.time_options("nccl")
 @click.option(
     "--launch",
@@ -37,11 +38,13 @@ if TYPE_CHECKING:
 @options.csv_option
 @options.json_option
 def command(
-    collective: Collective | str,
+    collective: Collective | PeerCall,
     sizes: list[int],
     dtype: DataType,
     op: Op,
     buffers: Buffers,
+    rank: int | None,
+    peer: int | None,
     times: "TimesWanted | None",
     in_full: bool,
     as_csv: bool,
@@ -58,6 +61,7 @@ def command(
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --time both
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --bytes 8..1G*2 --csv
     nccl-tuner pick alltoall --machine dgx-h100
+    nccl-tuner pick send --peer 8 --machine dgx-h100 --nodes 2 --bytes 1M
     nccl-tuner pick allreduce --log nccl.log --comp-cap 8.0
     nccl-tuner pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 64M --launch
     """
@@ -65,9 +69,17 @@ def command(
         raise BadInput("--launch: of a collective, and as text or with --json; valid: without --csv")
     if as_csv and (as_json or not isinstance(collective, Collective)):
         raise BadInput("--csv: of a collective's picks, and not with --json; valid: one of both")
-    if not isinstance(collective, Collective):
-        _all_to_all(options.scenario_of(**scenario), sizes, times, as_json)
+    if isinstance(collective, PeerCall):
+        from tuner.cli import exchanges
+
+        if buffers is not Buffers.plain:
+            raise BadInput(f"--buffers {buffers.name}: of collectives; valid for sends and receives: plain")
+        exchanges.show(
+            options.scenario_of(**scenario), exchanges.asked(collective, sizes, dtype, rank, peer), times, as_json
+        )
         return
+    if rank is not None or peer is not None:
+        raise BadInput("--rank, --peer: of send, recv, alltoall, gather, scatter; valid for collectives: none")
     described, request = options.scenario_of(**scenario), Request(collective, dtype, op, buffers=buffers)
     answers = picks.from_emulator(described, request, sizes)
     if times is not None:
@@ -98,30 +110,6 @@ def _print_launches(title: str, answers: Sequence[PickAnswer]) -> None:
             from tuner.cli.launches import print_launch
 
             print_launch(f"{human_bytes(answer.bytes)}: {title}", answer.launch)
-
-
-def _all_to_all(scenario: Scenario, sizes: list[int], wanted: "TimesWanted | None", as_json: bool) -> None:
-    """AllToAll, for which NCCL picks nothing: how long it takes by measured times."""
-    from tuner.answers import exchanges
-    from tuner.cli import times
-
-    answers = exchanges.all_to_all(scenario, sizes, wanted.calibration if wanted else None)
-    if as_json:
-        print_json(answers)
-        return
-    rows = [
-        (
-            human_bytes(each.bytes),
-            times.central(each.calibrated),
-            times.interval(each.calibrated),
-            f"{each.busbw_gbs:.3f}",
-        )
-        for each in answers
-    ]
-    columns = ("size", "calibrated us", f"{times.INTERVAL} us", "busbw GB/s")
-    print_table(f"AllToAll on {scenario.title}", columns, rows)
-    click.echo("NCCL makes it of sends and receives: it picks no algorithm and predicts no time")
-    click.echo(times.whose(answers[0].calibration))
 
 
 def print_answers(title: str, answers: Sequence[PickAnswer]) -> None:

@@ -1,0 +1,107 @@
+"""``pick`` and ``group`` of sends and receives, and of the calls that NCCL makes of them, as tables."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from tuner.answers import exchanges
+from tuner.answers.exchanges import Asked, ExchangeAnswer, ExchangeLaunch, TransferAnswer
+from tuner.base.names import DataType, PeerCall
+from tuner.cli import times
+from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.scenario import Scenario
+
+if TYPE_CHECKING:
+    from tuner.analysis.calibrated import TimesWanted
+
+NO_MODEL = "NCCL makes it of sends and receives: it picks no algorithm and predicts no time"
+
+
+def asked(function: PeerCall, sizes: list[int], dtype: DataType, rank: int | None, peer: int | None) -> Asked:
+    """The call, with the options' defaults: of rank 0, with the next rank, or with rank 0 as the root."""
+    own = rank or 0
+    if peer is None:
+        peer = (1 if own == 0 else 0) if function in exchanges.BOTH else 0
+    return Asked(function, sizes, dtype, own, peer)
+
+
+def show(scenario: Scenario, call: Asked, wanted: "TimesWanted | None", as_json: bool) -> None:
+    """Each size with what is launched, and with a time where one was measured."""
+    timed = wanted is not None and not wanted.beside_nccl
+    answers = exchanges.answers(scenario, call, wanted.calibration if wanted else None, must_time=timed)
+    if as_json:
+        print_json(answers)
+        return
+    measured = answers[0].calibration is not None
+    time_columns = ("calibrated us", f"{times.INTERVAL} us", "busbw GB/s") if measured else ()
+    columns = ("size", "kernels", "channels", "threads", "same GPU", "same node", "other nodes", *time_columns)
+    name = answers[0].collective
+    print_table(f"{name} on {scenario.title}{_of_rank(call)}", columns, [_row(each, call.rank) for each in answers])
+    click.echo(NO_MODEL)
+    launch = answers[0].launch
+    if launch is not None:
+        click.echo(f"p2p channels: {launch.p2p_channels}, per peer: {launch.p2p_channels_per_peer}")
+    if answers[0].calibration is not None:
+        click.echo(times.whose(answers[0].calibration))
+    else:
+        click.echo(f"no time: {answers[0].no_time}")
+
+
+def _of_rank(call: Asked) -> str:
+    if call.function is PeerCall.AlltoAll:
+        return f", rank {call.rank}" if call.rank else ""
+    what = "peer" if call.function in exchanges.BOTH else "root"
+    return f", rank {call.rank}, {what} {call.root}"
+
+
+def _row(answer: ExchangeAnswer, rank: int) -> tuple[object, ...]:
+    launch, time = answer.launch, answer.calibrated
+    timed: tuple[object, ...] = ()
+    if time is not None:
+        timed = times.central(time), times.interval(time), f"{answer.busbw_gbs:.3f}"
+    if launch is None or not launch.kernels:
+        return human_bytes(answer.bytes), 0 if launch else "-", *5 * ("-",), *timed
+    first = launch.kernels[0]
+    transfers = [each for kernel in launch.kernels for each in kernel.transfers]
+    own = [each for each in transfers if each.peer == rank]
+    near = [each for each in transfers if not each.network and each.peer != rank]
+    far = [each for each in transfers if each.network]
+    ways = (_way(own), _way(near), _way(far))
+    return human_bytes(answer.bytes), len(launch.kernels), first.channels, first.threads, *ways, *timed
+
+
+def _way(transfers: Sequence[TransferAnswer]) -> str:
+    """How these messages go: protocol, channels of each, chunks."""
+    ways = dict.fromkeys(
+        f"{each.protocol.name}, {len(each.channels)} ch, {human_bytes(each.chunk_bytes)}" for each in transfers
+    )
+    return "; ".join(ways) or "-"
+
+
+TRANSFERS = ("kernel", "round", "", "peer", "bytes", "protocol", "channels", "part", "chunk", "by")
+
+
+def print_launch(title: str, launch: ExchangeLaunch) -> None:
+    """Every message of every kernel."""
+    rows = [
+        (
+            number,
+            "-" if each.round is None else each.round,
+            "to" if each.sends else "from",
+            each.peer,
+            human_bytes(each.bytes),
+            each.protocol.name,
+            " ".join(map(str, each.channels)),
+            human_bytes(each.part_bytes),
+            human_bytes(each.chunk_bytes),
+            "network" if each.network else "node",
+        )
+        for number, kernel in enumerate(launch.kernels)
+        for each in kernel.transfers
+    ]
+    print_table(title, TRANSFERS, rows)
+    for number, kernel in enumerate(launch.kernels):
+        click.echo(f"kernel {number}: {kernel.function}, {kernel.channels} channels, {kernel.threads} threads")
+    click.echo(f"p2p channels: {launch.p2p_channels}, per peer: {launch.p2p_channels_per_peer}")
+    click.echo("NCCL has no time model of sends and receives")
