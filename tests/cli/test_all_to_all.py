@@ -42,5 +42,31 @@ def test_people_read_whose_time_it_is() -> None:
     ("machine", "said"),
     [("pcie-l40s", "joined by"), ("alps", "no measured times of AllToAll in the calibration alps")],
 )
-def test_without_measured_times_there_is_no_answer(machine: str, said: str) -> None:
-    assert said in run("pick", "alltoall", "--machine", machine, code=2).stderr
+def test_without_measured_times_there_is_no_time(machine: str, said: str) -> None:
+    words = "pick", "alltoall", "--machine", machine
+    assert said in run(*words, "--time", "calibrated", code=2).stderr
+    for each in json.loads(run(*words, "--json").stdout):
+        assert said in each["no_time"]
+        assert "calibrated" not in each
+        assert each["launch"]["rank"] == 0
+    assert said in run(*words).stdout
+
+
+def test_every_peer_has_a_send_and_a_receive() -> None:
+    (answer,) = json.loads(run(*PICK, "--bytes", "1M", "--json").stdout)
+    (kernel,) = answer["launch"]["kernels"]
+    assert sorted((each["peer"], each["sends"]) for each in kernel["transfers"]) == [
+        (peer, sends) for peer in range(8) for sends in (False, True)
+    ]
+    assert {each["bytes"] for each in kernel["transfers"]} == {1 << 17}
+
+
+def test_a_send_over_the_network_has_no_time() -> None:
+    out = run("pick", "send", "--peer", "8", "--machine", "dgx-h100", "--nodes", "2", "--bytes", "1M").stdout
+    assert "no time: NCCL has no time model of Send" in out
+
+
+def test_options_of_sends_are_not_those_of_collectives() -> None:
+    assert "valid for collectives: none" in run("pick", "allreduce", "--peer", "1", *PICK[2:], code=2).stderr
+    assert "rank 8; valid: 0 to 7" in run(*PICK, "--rank", "8", code=2).stderr
+    assert "sends itself" in run("pick", "send", "--peer", "0", *PICK[2:], code=2).stderr

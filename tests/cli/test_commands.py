@@ -86,7 +86,7 @@ BAD = {
     "capture of what": (("machines", "capture", "dgx-h100"), "valid: --all, or --nccl RELEASE"),
     "no machine": (("pick", "allreduce"), "--machine"),
     "release": (("pick", "allreduce", "--machine", "dgx-h100", "--nccl", "9.9"), "2.28.9"),
-    "collective": (("pick", "gather", "--machine", "dgx-h100"), "ReduceScatter"),
+    "collective": (("pick", "gatherv", "--machine", "dgx-h100"), "ReduceScatter"),
     "algorithm": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_ALGO=Rings"), "NVLSTree"),
     "protocol": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_PROTO=LL64"), "LL128"),
     "variable": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_FOO=1"), "NCCL_PROTO"),

@@ -6,10 +6,13 @@ import pytest
 
 from tests.support.available_releases import HERE
 from tests.support.random_exchanges import KINDS, draw
+from tests.support.random_groups import random_groups
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType, PeerCall
-from tuner.conformance.check_exchange import compare
+from tuner.conformance.check_exchange import compare, compare_mixed
+from tuner.emulator.exchange.mixed import plan
 from tuner.emulator.exchange.plan import ExchangeCall
+from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
 from tuner.oracle.exchanges import IssuedCall
 from tuner.release import load
@@ -29,6 +32,21 @@ def test_groups_of_all_kinds(name: str, nodes: int, gpus: int) -> None:
                 rank = generator.randrange(nodes * gpus)
                 calls = draw(kind, rank, nodes * gpus, generator)
                 assert compare(situation(resolved, rank), oracle, calls) == {}, kind
+
+
+@pytest.mark.parametrize(("machine", "nodes", "gpus"), [("dgx-h100", 1, 8), ("dgx-a100", 2, 4)])
+@pytest.mark.parametrize("name", HERE)
+def test_beside_collectives(name: str, machine: str, nodes: int, gpus: int) -> None:
+    """Sends and receives of rank 0 follow the collectives, in their last kernel."""
+    resolved = ResolvedScenario(Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus))
+    selection, generator = Selection(resolved.views[0]), random.Random(2026)
+    where, shared = situation(resolved), 0
+    with Oracle(resolved.oracle_configuration()) as oracle:
+        for operations in random_groups(selection, 6, most=20):
+            calls = draw(generator.choice(("alone", "all-to-all", "random")), 0, nodes * gpus, generator)
+            assert compare_mixed(selection, where, oracle, (operations, calls)) == {}
+            shared += any(each.tasks and each.exchange for each in plan(selection, where, operations, calls))
+    assert shared
 
 
 def test_kernels_that_are_full() -> None:

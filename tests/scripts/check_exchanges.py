@@ -14,10 +14,12 @@ from collections import Counter
 import click
 
 from tests.support.random_exchanges import KINDS, SETTINGS, SHAPES, draw
+from tests.support.random_groups import random_groups
 from tuner import release
 from tuner.base.errors import TunerError
 from tuner.cli.output import print_table
-from tuner.conformance.check_exchange import compare
+from tuner.conformance.check_exchange import compare_mixed
+from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
@@ -25,6 +27,7 @@ from tuner.scenario.exchange import situation
 from tuner.scenario.resolved import ResolvedScenario
 
 SHOWN, LONGEST = 3, 300
+BESIDE = "beside collectives"  # of rank 0
 
 
 @click.command()
@@ -36,9 +39,9 @@ def main(names: tuple[str, ...], launches: int, seed: int) -> None:
     for name in names or release.names():
         compared, equal = check(name, launches, seed)
         failed |= compared != equal
-        rows.append((name, *(f"{equal[kind]}/{compared[kind]}" for kind in KINDS)))
+        rows.append((name, *(f"{equal[kind]}/{compared[kind]}" for kind in (*KINDS, BESIDE))))
         click.echo(" ".join(rows[-1]), err=True)
-    print_table("groups equal / launched by libnccl", ("release", *KINDS), rows)
+    print_table("groups equal / launched by libnccl", ("release", *KINDS, BESIDE), rows)
     sys.exit(1 if failed else 0)
 
 
@@ -58,10 +61,14 @@ def check(name: str, launches: int, seed: int) -> tuple[Counter[str], Counter[st
         resolved, title = ResolvedScenario(scenario), f"{name} {machine} {nodes}x{gpus} {settings}"
         try:
             with Oracle(scenario.oracle_configuration()) as oracle:
-                for kind in kinds * share:
-                    rank = generator.randrange(nodes * gpus)
-                    calls = draw(kind, rank, nodes * gpus, generator)
-                    different = compare(situation(resolved, rank), oracle, calls)
+                selection = Selection(resolved.views[0])
+                groups = random_groups(selection, share, most=40, seed=generator.randrange(1 << 30))
+                for kind in [*kinds * share, *[BESIDE] * share]:
+                    rank = 0 if kind == BESIDE else generator.randrange(nodes * gpus)
+                    drawn = generator.choice(("alone", "all-to-all", "random")) if kind == BESIDE else kind
+                    calls = draw(drawn, rank, nodes * gpus, generator)
+                    group = (next(groups, []) if kind == BESIDE else []), calls
+                    different = compare_mixed(selection, situation(resolved, rank), oracle, group)
                     compared[kind] += 1
                     equal[kind] += not different
                     if different and compared[kind] - equal[kind] <= SHOWN:

@@ -28,9 +28,9 @@ F32_SUM = kinds((DataType.float32,), (Op.sum,))
 ALL = kinds()
 
 
-def random_groups(selection: Selection, count: int, most: int = 40) -> Iterator[list[Operation]]:
+def random_groups(selection: Selection, count: int, most: int = 40, seed: int = 2026) -> Iterator[list[Operation]]:
     """Groups of 2 to ``most`` calls: one kind or many, sizes equal, alike, or from bytes to gigabytes."""
-    ranks, generator = selection.communicator.ranks, random.Random(2026)
+    ranks, generator = selection.communicator.ranks, random.Random(seed)
     limit, fp8 = selection.communicator.release.limits.data_types, selection.communicator.min_comp_cap >= 90
     every = kinds(tuple(DataType)[:limit]) if fp8 else ALL
     for number in range(count):

@@ -69,9 +69,9 @@ class ExchangeAnswer:
     """One size of a call that NCCL makes of sends and receives.
 
     ``bytes`` are those of a message; of AllToAll, what each rank sends in all, its own part counted, as nccl-tests
-    does, and of Gather and Scatter what the root gets or gives in all. ``calibrated`` is None where nothing was measured:
-    NCCL itself has no time model. ``busbw_gbs`` is that of ``calibrated.time_us``, GB/s, the own part not counted.
-    ``measured``: whether such calls were measured on as many nodes, one or several.
+    does, and of Gather and Scatter what the root gets or gives in all. ``calibrated`` is None where nothing was
+    measured: NCCL itself has no time model. ``busbw_gbs`` is that of ``calibrated.time_us``, GB/s, the own part not
+    counted. ``measured``: whether such calls were measured on as many nodes, one or several.
     """
 
     collective: str

@@ -74,9 +74,8 @@ def command(
 
         if buffers is not Buffers.plain:
             raise BadInput(f"--buffers {buffers.name}: of collectives; valid for sends and receives: plain")
-        exchanges.show(
-            options.scenario_of(**scenario), exchanges.asked(collective, sizes, dtype, rank, peer), times, as_json
-        )
+        call = exchanges.asked(collective, sizes, dtype, rank, peer)
+        exchanges.show(options.scenario_of(**scenario), call, times, as_json)
         return
     if rank is not None or peer is not None:
         raise BadInput("--rank, --peer: of send, recv, alltoall, gather, scatter; valid for collectives: none")

@@ -1,24 +1,42 @@
 """A group of sends and receives: the emulator's kernels and works compared with what libnccl launches."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 from tuner.base.names import Protocol
-from tuner.emulator.exchange.plan import ExchangeCall, plan
+from tuner.emulator.exchange.mixed import MixedKernel, plan
+from tuner.emulator.exchange.plan import ExchangeCall
 from tuner.emulator.exchange.records import Element, ExchangeKernel, Transfer, Work
 from tuner.emulator.exchange.situation import Situation
+from tuner.emulator.group import Operation
+from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
 from tuner.oracle.exchanges import IssuedCall, LaunchedKernel
 from tuner.oracle.works import Batch
 
-KERNEL = "SendRecv"
+P2P = "P2p"  # works of sends and receives
 SENDS = 1  # ncclWorkP2pTypeSend
 
 
 def compare(situation: Situation, oracle: Oracle, calls: Sequence[ExchangeCall]) -> dict[str, tuple[object, object]]:
     """What differs between the emulator and libnccl: values of both by where they are; empty where all is equal."""
-    own = plan(situation, calls)
+    return compare_mixed(None, situation, oracle, ((), calls))
+
+
+def compare_mixed(
+    selection: Selection | None,
+    situation: Situation,
+    oracle: Oracle,
+    group: tuple[Sequence[Operation], Sequence[ExchangeCall]],
+) -> dict[str, tuple[object, object]]:
+    """The same of collectives, which need a ``selection``, and of sends and receives, which libnccl gets in turn."""
+    operations, calls = group
+    own = plan(selection or Selection(situation.communicator), situation, operations, calls)
     issued = [IssuedCall(call.function, call.dtype, call.count, call.root) for call in calls]
-    launched = oracle.launch_exchange(issued, situation.order.rank)
+    collectives = [_issued(operation, situation.communicator.ranks) for operation in operations]
+    together = [*chain.from_iterable(zip(collectives, issued, strict=False))]
+    together += collectives[len(issued) :] + issued[len(collectives) :]
+    launched = oracle.launch_exchange(together, situation.order.rank)
     values: dict[str, tuple[object, object]] = {"kernels": (len(own), len(launched))}
     bases = _bases(launched)
     for number, (mine, theirs) in enumerate(zip(own, launched, strict=False)):
@@ -28,12 +46,20 @@ def compare(situation: Situation, oracle: Oracle, calls: Sequence[ExchangeCall])
     return {where: both for where, both in values.items() if both[0] != both[1]}
 
 
-def _of_emulator(kernel: ExchangeKernel) -> Iterator[tuple[str, object]]:
-    yield "function", KERNEL
+def _issued(operation: Operation, ranks: int) -> IssuedCall:
+    request = operation.request
+    count = operation.bytes // request.unit_bytes(ranks)
+    return IssuedCall(request.collective, request.dtype, count, op=request.op)
+
+
+def _of_emulator(kernel: MixedKernel) -> Iterator[tuple[str, object]]:
+    yield "function", kernel.name
     yield "grid", len(kernel.channels)
     yield "block", kernel.threads
-    for channel, batches in kernel.batches.items():
-        yield f"channel {channel}", [[_own(kernel, item) for item in batch] for batch in batches]
+    yield "collectives on", sorted(channel for task in kernel.tasks for channel in task.channels)
+    if kernel.exchange is not None:
+        for channel, batches in kernel.exchange.batches.items():
+            yield f"channel {channel}", [[_own(kernel.exchange, item) for item in batch] for batch in batches]
 
 
 def _own(kernel: ExchangeKernel, item: int | Element) -> object:
@@ -51,11 +77,15 @@ def _chunk(transfer: Transfer) -> tuple[int, int, bool, int]:
 
 
 def _of_libnccl(kernel: LaunchedKernel, bases: Mapping[bool, int]) -> Iterator[tuple[str, object]]:
-    yield "function", KERNEL if f"_{KERNEL}" in kernel.name else kernel.name
+    yield "function", kernel.name.partition("(")[0]
     yield "grid", kernel.channels
     yield "block", kernel.threads
-    for channel, batches in kernel.works.channels.items():
-        yield f"channel {channel}", [[_read(work, bases) for work in batch] for batch in _joined(batches)]
+    channels = kernel.works.channels.items()
+    collectives = [(channel, batch.works) for channel, batches in channels for batch in batches if batch.type != P2P]
+    yield "collectives on", sorted(channel for channel, works in collectives for _ in works)
+    for channel, batches in channels:
+        if own := [batch for batch in batches if batch.type == P2P]:
+            yield f"channel {channel}", [[_read(work, bases) for work in batch] for batch in _joined(own)]
 
 
 def _joined(batches: Sequence[Batch]) -> list[list[dict[str, int]]]:

@@ -27,8 +27,9 @@ def plan(situation: Situation, calls: Sequence[ExchangeCall]) -> tuple[ExchangeK
     Errors: BadInput for calls that the release does not have, and for sends to the rank itself without a receive.
     """
     queues = Queues(messages(situation, calls), situation.order.rank)
-    planner = rounds if situation.communicator.release.exchange.planner == "rounds" else chunks
-    return tuple(planner.kernels(situation, queues))
+    if situation.communicator.release.exchange.planner == "rounds":
+        return tuple(rounds.kernels(situation, queues))
+    return tuple(chunks.kernels(situation, queues))
 
 
 def messages(situation: Situation, calls: Iterable[ExchangeCall]) -> Iterable[Message]:

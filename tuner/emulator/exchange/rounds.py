@@ -74,7 +74,7 @@ class _Planner:
                 if send is None and receive is None:
                     continue
                 if not self.room.holds(kernel.batches + self.most, kernel.work_bytes + WORK_BYTES):
-                    if not kernel.works:
+                    if not kernel.batches:
                         raise BadInput(Batches.TOO_SMALL)
                     yield kernel.done(threads)
                     kernel, start = _Kernel(0, 0), number if self.data.resumes else 0

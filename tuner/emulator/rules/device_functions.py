@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.registry import Registry, Variant
@@ -42,6 +42,8 @@ OF_RULE = {SUM: Op.sum, PROD: Op.prod, MIN_MAX: Op.max, PRE_MUL_SUM: Op.prod, SU
 class DeviceFunctions(Variant, ABC):
     """How functions are named and numbered, and which kernel runs them."""
 
+    EXCHANGES: ClassVar[str] = "ncclDevKernel_SendRecv"  # the kernel of sends and receives
+
     @abstractmethod
     def name(self, communicator: Communicator, task: Task) -> str:
         """The symbol of the device function that runs a task."""
@@ -62,6 +64,11 @@ class DeviceFunctions(Variant, ABC):
             if specialized:
                 break
         return name
+
+    def kernel_with_exchanges(self, communicator: Communicator, tasks: Iterable[Task]) -> str:
+        """The same where sends and receives follow: theirs, if none is made for one of the collectives."""
+        made = (name for name, specialized in (self._kernel(communicator, task) for task in tasks) if specialized)
+        return next(made, self.EXCHANGES)
 
 
 RULES: Registry[DeviceFunctions] = Registry()
@@ -187,6 +194,7 @@ class SortedByNameWithShortKernelNames(SortedByNameWithAllGatherV):
 class EveryRow(DeviceFunctions):
     """A number for every combination, built or not; kernels are made for sums by LL, and moves are of int8."""
 
+    EXCHANGES = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t"
     FIRST = 1  # behind send and receive, and a function of each type for one rank
 
     def name(self, communicator: Communicator, task: Task) -> str:
