@@ -22,6 +22,8 @@ from tuner.scenario import Scenario
 if TYPE_CHECKING:
     from tuner.analysis.calibrated_changes import CalibratedChange
 
+ROUNDING = 10_000  # a shorter range, as a part of its size, is two times that float32 rounds alike
+
 
 class Side:
     """One of the two, with its ranges computed once.
@@ -87,6 +89,11 @@ class Change:
     ratio_by_after: float | None
     calibrated: "CalibratedChange | None" = field(default=None, metadata=json_form(optional=True))
 
+    @property
+    def is_rounding(self) -> bool:
+        """Whether the range is so short that float32 does not part the times of the two picks."""
+        return self.to_bytes - self.from_bytes < self.from_bytes // ROUNDING
+
 
 def diff(before: Side, after: Side, request: Request) -> list[Change]:
     """The ranges of sizes (nBytes, from one element to 1 TiB unless the sides say otherwise) whose pick changes.
@@ -101,6 +108,29 @@ def diff(before: Side, after: Side, request: Request) -> list[Change]:
     middles = np.exp2((np.log2(starts.astype(np.float64)) + np.log2(ends.astype(np.float64))) / 2).astype(np.uint64)
     middles = np.clip(middles // np.uint64(unit) * np.uint64(unit), starts, ends)
     return list(_changes(before, after, request, np.stack([starts, middles, ends])))
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What a change loses at the middle of its range: 0.1 where the new pick takes 10 % longer than the old one.
+
+    ``whose`` time says so: measurements where there is a calibrated time; else the model of before, which ranked both
+    picks; where that cannot run the new pick, each side's own model.
+    """
+
+    change: Change
+    part: float
+    whose: str
+
+
+def loss(change: Change) -> Loss:
+    """Negative where the new pick is faster."""
+    measured = change.calibrated.ratio if change.calibrated else None
+    if measured is not None:
+        return Loss(change, measured.ratio - 1, "measurements")
+    if change.ratio_by_before is not None:
+        return Loss(change, change.ratio_by_before - 1, "the model before")
+    return Loss(change, change.ratio - 1, "each side's own model")
 
 
 def share_changed(changes: list[Change], low: int, high: int) -> float:

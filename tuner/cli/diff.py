@@ -11,6 +11,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.beyond import print_upgrade, upgrade
+from tuner.cli.diff_limit import fail_above_option, fail_on_losses
 from tuner.cli.diff_releases import print_pairs, releases_of
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.cli.release_names import exact
@@ -20,8 +21,6 @@ from tuner.emulator.request import Request
 if TYPE_CHECKING:
     from tuner.analysis.calibrated import TimesWanted
     from tuner.analysis.calibrated_changes import CalibratedChange
-
-TIE = 10_000  # shorter ranges, as a part of their size, are counted and not printed
 
 
 class CollectiveOrRelease(options.Named):
@@ -50,6 +49,7 @@ class CollectiveOrRelease(options.Named):
     help="With what only libnccl knows: buffers, chunks, point-to-point channels, SMs, and of up to 16 ranks device "
     "memory; implies --beyond.",
 )
+@fail_above_option
 @options.range_options
 @options.scenario_options
 @options.request_options
@@ -63,6 +63,7 @@ def command(
     whole: bool,
     beyond: bool,
     ask_libnccl: bool,
+    fail_above: float | None,
     low: int | None,
     high: int,
     dtype: DataType,
@@ -81,6 +82,7 @@ def command(
     nccl-tuner diff --machine dgx-h100 --nodes 2 --nccl 2.22.3 2.25.1
     nccl-tuner diff allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --change nodes=4 --change NCCL_PROTO=Simple
     nccl-tuner diff allreduce --machine dgx-h100 --nodes 2 --all-releases
+    nccl-tuner diff --machine dgx-h100 --nodes 2 --nccl 2.22.3 2.25.1 --fail-above 5%
     """
     collectives = [word for word in words if isinstance(word, Collective)]
     releases = [word for word in words if not isinstance(word, Collective)]
@@ -88,8 +90,8 @@ def command(
     if all_releases:
         if releases or assignments or scenario["nccl"]:
             raise BadInput("--all-releases compares every release; valid with it: neither --nccl nor --change")
-        if beyond or ask_libnccl:
-            raise BadInput("--all-releases compares picks alone; valid with --beyond: --nccl BEFORE AFTER")
+        if beyond or ask_libnccl or fail_above is not None:
+            raise BadInput("--all-releases compares picks; valid with --beyond, --fail-above: --nccl BEFORE AFTER")
         if times is not None and (times.calibration or not times.beside_nccl):
             raise BadInput("--all-releases has NCCL's own times only; valid with it: neither --time nor --calibration")
         sides = [Side(one, low, high, whole) for one in releases_of(described)]
@@ -121,6 +123,7 @@ def command(
         found = upgrade(old, new, by_request, timeout_s if ask_libnccl else None)
     if as_json:
         print_json(found or every_change)
+        fail_on_losses(every_change, fail_above)
         return
     click.echo(f"before: {described.heading}\nafter:  {after.heading}\n")
     print_whose([change.calibrated for changes in changes_of.values() for change in changes])
@@ -130,6 +133,7 @@ def command(
         print_upgrade(found)
     if alike := [collective.name for collective in changes_of if not changes_of[collective]]:
         click.echo(f"{SAME if whole else SAME_COMBINATION} at every size: {', '.join(alike)}")
+    fail_on_losses(every_change, fail_above)
 
 
 SAME = "the same"
@@ -142,8 +146,8 @@ def print_changes(title: str, changes: list[Change], *, by_nccl: bool = True) ->
 
     With calibrated times these stand beside NCCL's, or without them where not ``by_nccl``.
     """
-    ties = [change for change in changes if change.to_bytes - change.from_bytes < change.from_bytes // TIE]
-    if left := [change for change in changes if change not in ties]:
+    ties = [change for change in changes if change.is_rounding]
+    if left := [change for change in changes if not change.is_rounding]:
         shown = shown_times(by_nccl, [change.calibrated for change in left])
         columns = ("from", "to", "before", "after", *shown, "new pick by the model before", "by the model after")
         print_table(title, columns, [_row(change, shown) for change in left])

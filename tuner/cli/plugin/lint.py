@@ -1,5 +1,8 @@
 """``nccl-tuner plugin lint``: what is wrong with a decision table."""
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,46 +14,78 @@ from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.output import print_json
 from tuner.plugin import headers, lint, lint_scenario
-from tuner.plugin.findings import NOTE
+from tuner.plugin.findings import NOTE, Finding
 from tuner.plugin.formats import convert
+from tuner.plugin.table.records import Table
 
 
 @click.command(name="lint")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="FILE...")
 @options.scenario_options
 @options.request_options
 @options.json_option
-def command(file: Path, dtype: DataType, op: Op, as_json: bool, **scenario: Any) -> None:
-    """What is wrong with the decision table FILE, of any format that convert reads.
+def command(files: tuple[Path, ...], dtype: DataType, op: Op, as_json: bool, **scenario: Any) -> None:
+    """What is wrong with each decision table FILE, of any format that convert reads.
 
     By itself: rows that never decide, meet or leave gaps, and what no NCCL runs. With --nccl: what that release does
     not do. With a machine as well: what cannot run there, and why. Lines of NCCLX's JSON are the numbers of its rules.
-    Exit code 1 where there are warnings or errors; notes alone are exit code 0.
+    Exit code 1 where there are warnings or errors; notes alone are exit code 0. JSON of several files is a list.
 
     \b
     nccl-tuner plugin lint my.table
     nccl-tuner plugin lint my.table --machine dgx-h100 --nodes 2 --nccl 2.28.9 --json
     """
-    read = convert.read(file)
-    findings = lint.check(read.table)
+    tables = [(file, convert.read(file)) for file in files]
+    checks = list(_checks(scenario, dtype, op))
+    linted = []
+    for file, read in tables:
+        findings = [finding for check in checks for finding in check(read.table)]
+        linted.append(_Linted(file, read, sorted(findings, key=lambda finding: finding.line)))
+    if as_json:
+        answers = [each.answer() for each in linted]
+        print_json(answers[0] if len(answers) == 1 else answers)
+    else:
+        for each in linted:
+            each.print()
+    if any(each.bad for each in linted):
+        raise SystemExit(1)
+
+
+def _checks(scenario: dict[str, Any], dtype: DataType, op: Op) -> Iterator[Callable[[Table], list[Finding]]]:
+    """What is looked at of every table, once the communicator or the release is known."""
+    yield lint.check
     if scenario["machine"] or scenario["topology"] or scenario["node"] or scenario["log"]:
         described = options.scenario_of(**scenario)
         communicator = described.communicator()
-        findings += lint_scenario.check_release(read.table, communicator.release)
-        findings += lint_scenario.check_communicator(read.table, communicator, dtype, op)
-        findings += lint_scenario.check_types(read.table, communicator)
-        for kind in described.kinds:
-            findings += headers.check_machine(read.table, kind.machine) if kind.machine else []
+        yield lambda table: lint_scenario.check_release(table, communicator.release)
+        yield lambda table: lint_scenario.check_communicator(table, communicator, dtype, op)
+        yield lambda table: lint_scenario.check_types(table, communicator)
+        for machine in [kind.machine for kind in described.kinds if kind.machine]:
+            yield partial(headers.check_machine, machine=machine)
     elif scenario["nccl"]:
-        findings += lint_scenario.check_release(read.table, release.load(scenario["nccl"]))
-    findings.sort(key=lambda finding: finding.line)
-    bad = sum(finding.severity != NOTE for finding in findings)
-    if as_json:
-        print_json({"file": str(file), "format": read.format, "findings": to_json(findings)})
-    else:
-        for finding in findings:
-            click.echo(f"{read.place(finding.line)}: {finding.severity}: {finding.reason}")
-        rows = len(read.table.decisions) + len(read.table.costs) + len(read.table.constants)
-        click.echo(f"{file}: {rows} rows ({read.format}), {bad} warnings and errors, {len(findings) - bad} notes")
-    if bad:
-        raise SystemExit(1)
+        loaded = release.load(scenario["nccl"])
+        yield lambda table: lint_scenario.check_release(table, loaded)
+
+
+@dataclass(frozen=True, slots=True)
+class _Linted:
+    """A table with what was found, by line."""
+
+    file: Path
+    read: convert.File
+    findings: list[Finding]
+
+    @property
+    def bad(self) -> int:
+        return sum(finding.severity != NOTE for finding in self.findings)
+
+    def answer(self) -> dict[str, Any]:
+        return {"file": str(self.file), "format": self.read.format, "findings": to_json(self.findings)}
+
+    def print(self) -> None:
+        for finding in self.findings:
+            click.echo(f"{self.read.place(finding.line)}: {finding.severity}: {finding.reason}")
+        table = self.read.table
+        rows = len(table.decisions) + len(table.costs) + len(table.constants)
+        notes = len(self.findings) - self.bad
+        click.echo(f"{self.file}: {rows} rows ({self.read.format}), {self.bad} warnings and errors, {notes} notes")
